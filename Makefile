@@ -1,0 +1,50 @@
+# make demo    set up, then run the main job (about 4 minutes on 2 cores)
+# make test    set up, then run the tests
+# make check   set up, then lint, format and type checks
+PYTHON ?= python3
+BIN := .venv/bin
+READY := .venv/ready
+
+.PHONY: setup demo test check format generated lock clean
+
+setup: $(READY)
+
+# torch comes first: with it in place nothing else asks for another build of it.
+$(READY): requirements.lock pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else "stamm needs Python 3.11 or newer; this is " + sys.version.split()[0] + ". Set PYTHON=python3.11")'
+	@echo "Setting up .venv (once; a few minutes, most of it torch)"
+	@$(PYTHON) -m venv .venv
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check $$(grep '^torch==' requirements.lock)
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements.lock
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-build-isolation --no-deps -e .
+	@touch $(READY)
+
+demo: $(READY)
+	@$(BIN)/stamm run demo
+
+# One thread a process: the tests run side by side, and results depend on the number of threads.
+test: $(READY)
+	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2
+
+check: $(READY)
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check .
+	@$(BIN)/mypy
+
+format: $(READY)
+	@$(BIN)/ruff check --fix .
+	@$(BIN)/ruff format .
+
+# Emit the modules of the built-in activations again from their gradients.
+generated: $(READY)
+	@$(BIN)/python -m stamm.activations.generate
+
+# Resolve requirements.in into requirements.lock in a throw-away environment.
+lock:
+	rm -rf build/lock && $(PYTHON) -m venv build/lock
+	build/lock/bin/pip install --quiet $$(grep '^torch==' requirements.in)
+	build/lock/bin/pip install --quiet -r requirements.in
+	build/lock/bin/pip freeze --all --exclude pip | sed 's/+cpu//' > requirements.lock
+
+clean:
+	rm -rf .venv build

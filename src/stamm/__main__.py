@@ -1,0 +1,7 @@
+"""`python -m stamm` is `stamm`."""
+
+import sys
+
+from stamm.cli.main import main
+
+sys.exit(main())

@@ -1,0 +1,67 @@
+"""Quantities as people write them: 1.3M tokens, 4.2 GiB, 3 min 05 s."""
+
+from __future__ import annotations
+
+import math
+import re
+
+from stamm.base.errors import ConfigError
+
+_COUNT_SUFFIX = {"": 1, "k": 10**3, "m": 10**6, "b": 10**9, "g": 10**9, "t": 10**12}
+_COUNT = re.compile(r"([0-9][0-9_]*(?:\.[0-9]+)?(?:[eE][0-9]+)?)\s*([kKmMbBgGtT]?)")
+
+
+def parse_count(text: str) -> int:
+    """A whole number from "4096", "1_000", "1.5M", "2e6" or "15T".
+
+    Raises   ConfigError when it is none of these, or not whole.
+    """
+    match = _COUNT.fullmatch(text.strip())
+    if match:
+        digits, suffix = match.groups()
+        factor = _COUNT_SUFFIX[suffix.lower()]
+        if digits.replace("_", "").isdigit():
+            return int(digits) * factor
+        value = float(digits) * factor
+        if value.is_integer():
+            return int(value)
+    raise ConfigError(f"{text!r} is not a whole number", fix="Write 4096, 1.5M or 2e6")
+
+
+def count_text(value: float) -> str:
+    """1234567 as "1.23M": three significant digits and a suffix."""
+    for factor, suffix in ((1e12, "T"), (1e9, "B"), (1e6, "M"), (1e3, "k")):
+        if abs(value) >= factor * 0.9995:
+            return f"{value / factor:.3g}{suffix}"
+    return f"{value:.4g}" if isinstance(value, float) and not value.is_integer() else f"{value:.0f}"
+
+
+def bytes_text(value: float) -> str:
+    """A size in binary units: 4.2 GiB."""
+    for power, unit in ((5, "PiB"), (4, "TiB"), (3, "GiB"), (2, "MiB"), (1, "KiB")):
+        if abs(value) >= 1024**power:
+            return f"{value / 1024**power:.3g} {unit}"
+    return f"{value:.0f} B"
+
+
+def seconds_text(value: float) -> str:
+    """A duration in the two units that matter: "3 min 05 s", "2 d 4 h"."""
+    if not math.isfinite(value):
+        return "unknown"
+    if value < 10:
+        return f"{value:.1f} s"
+    whole = round(value)
+    if whole < 60:
+        return f"{whole} s"
+    if whole < 3600:
+        return f"{whole // 60} min {whole % 60:02d} s"
+    if whole < 86400:
+        return f"{whole // 3600} h {whole % 3600 // 60:02d} min"
+    return f"{whole // 86400} d {whole % 86400 // 3600} h"
+
+
+def flops_text(value: float) -> str:
+    """Floating-point operations: "6.74e24 FLOP" as "6.74 YFLOP"."""
+    names = ("", "k", "M", "G", "T", "P", "E", "Z", "Y")
+    power = min(int(math.log10(value) // 3), len(names) - 1) if value >= 1 else 0
+    return f"{value / 10 ** (3 * power):.3g} {names[power]}FLOP"

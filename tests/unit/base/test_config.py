@@ -1,0 +1,153 @@
+"""Configurations round-trip, overrides are typed, and errors name the path and the nearest key."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from stamm.base.config import differences, flatten, from_plain, override, to_plain, validate
+from stamm.base.errors import ConfigError
+
+
+@dataclass(frozen=True, kw_only=True)
+class Round:
+    radius: float = 1.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Square:
+    side: int = 2
+
+    def __post_init__(self) -> None:
+        validate(self, ("side", self.side > 0, "must be positive"))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tree:
+    name: str = "oak"
+    shape: Round | Square = field(default_factory=Round)
+    parts: tuple[Square, ...] = (Square(), Square(side=3))
+    sizes: tuple[int, ...] = (1, 2)
+    mode: Literal["fast", "slow"] = "fast"
+    limit: int | None = None
+    extra: Square | None = None
+    on: bool = True
+
+
+trees = st.builds(
+    Tree,
+    name=st.text(max_size=5),
+    shape=st.one_of(
+        st.builds(Round, radius=st.floats(allow_nan=False, allow_infinity=False)),
+        st.builds(Square, side=st.integers(1, 9)),
+    ),
+    parts=st.lists(st.builds(Square, side=st.integers(1, 9)), max_size=3).map(tuple),
+    sizes=st.lists(st.integers(), max_size=3).map(tuple),
+    mode=st.sampled_from(["fast", "slow"]),
+    limit=st.none() | st.integers(),
+    extra=st.none() | st.just(Square(side=5)),
+    on=st.booleans(),
+)
+
+
+@given(trees)
+def test_plain_form_round_trips(tree: Tree) -> None:
+    assert from_plain(Tree, to_plain(tree)) == tree
+
+
+def test_a_union_member_is_tagged_with_its_class() -> None:
+    assert to_plain(Tree(shape=Square(side=4)))["shape"] == {"kind": "Square", "side": 4}
+
+
+@pytest.mark.parametrize(
+    ("assignment", "expected"),
+    [
+        ("name=elm", Tree(name="elm")),
+        ("shape.radius=2", Tree(shape=Round(radius=2.0))),
+        ("shape=Square", Tree(shape=Square())),
+        ("parts.1.side=7", Tree(parts=(Square(), Square(side=7)))),
+        ("sizes=4,5", Tree(sizes=(4, 5))),
+        ("sizes=[4, 5]", Tree(sizes=(4, 5))),
+        ("sizes=", Tree(sizes=())),
+        ("mode=slow", Tree(mode="slow")),
+        ("limit=1.5M", Tree(limit=1_500_000)),
+        ("limit=-3", Tree(limit=-3)),
+        ("limit=none", Tree(limit=None)),
+        ("extra=Square", Tree(extra=Square())),
+        ("on=false", Tree(on=False)),
+    ],
+)
+def test_overrides_are_typed_by_the_field(assignment: str, expected: Tree) -> None:
+    assert override(Tree(), [assignment]) == expected
+
+
+def test_overrides_apply_in_order() -> None:
+    assert override(Tree(), ["shape=Square", "shape.side=9"]) == Tree(shape=Square(side=9))
+
+
+@pytest.mark.parametrize(
+    ("assignment", "words"),
+    [
+        ("nmae=elm", ["unknown key 'nmae'", "Did you mean 'name'?", "set on the command line"]),
+        ("shape.side=2", ["unknown key 'shape.side'", "radius"]),
+        ("shape=Sqare", ["shape = 'Sqare' is not a known class", "Did you mean 'Square'?"]),
+        ("parts.5.side=1", ["'5' is no position in a list of 2"]),
+        ("name.x=1", ["below a plain value"]),
+        ("limit=many", ["limit = 'many' is not"]),
+        ("mode=medium", ["one of 'fast', 'slow'"]),
+        ("on=maybe", ["on = 'maybe' is not bool"]),
+        ("parts.0.side=0", ["side = 0 must be positive", "parts.0.side set on the command line"]),
+        ("name", ["'name' is not an assignment", "key=value"]),
+    ],
+)
+def test_a_bad_override_says_what_where_and_the_fix(assignment: str, words: list[str]) -> None:
+    with pytest.raises(ConfigError) as caught:
+        override(Tree(), [assignment])
+    for word in words:
+        assert word in caught.value.line()
+
+
+def test_all_problems_are_told_at_once() -> None:
+    @dataclass(frozen=True)
+    class Two:
+        a: int = -1
+        b: int = -2
+
+    with pytest.raises(ConfigError) as caught:
+        validate(Two(), ("a", False, "is bad"), ("b", False, "is worse"))
+    assert "Two.a = -1 is bad; Two.b = -2 is worse" in caught.value.line()
+
+
+@pytest.mark.parametrize(
+    ("plain", "word"),
+    [
+        ({"nam": "x"}, "Did you mean 'name'?"),
+        ({"shape": {"kind": "Oval"}}, "'Oval' is not a known class"),
+        ({"sizes": ["a"]}, "sizes.0 = 'a' is not int"),
+        ({"on": 1}, "on = 1 is not bool"),
+    ],
+)
+def test_bad_plain_values_name_their_path(plain: dict[str, object], word: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        from_plain(Tree, plain, "config.json")
+    assert word in caught.value.line()
+    assert "config.json" in caught.value.line()
+
+
+def test_a_missing_value_is_named() -> None:
+    @dataclass(frozen=True)
+    class Needs:
+        thing: int
+
+    with pytest.raises(ConfigError, match="thing has no value"):
+        from_plain(Needs, {})
+
+
+def test_differences_are_told_by_key() -> None:
+    left, right = to_plain(Tree()), to_plain(Tree(name="elm", parts=(Square(),)))
+    assert differences(left, right) == [("name", "oak", "elm"), ("parts.1.side", 3, "-")]
+    assert flatten(left)["sizes"] == [1, 2]

@@ -1,0 +1,50 @@
+"""Progress on a terminal and in a log file."""
+
+from __future__ import annotations
+
+import io
+
+from stamm.base.console import Console
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def _work(stream: io.StringIO) -> str:
+    clock = Clock()
+    console = Console(stream, clock)
+    console.prefix = "[2/9] "
+    console.begin("train\x1b[31m", 100, "steps")
+    for step in range(1, 101):
+        clock.now += 1.0
+        console.advance(step, "loss 4.20")
+        if step == 50:
+            console.say("half")
+    console.end("loss 4.20")
+    return stream.getvalue()
+
+
+def test_a_log_gets_one_plain_line_per_interval_with_the_time_left() -> None:
+    text = _work(io.StringIO())
+    lines = text.splitlines()
+    assert "\x1b" not in text
+    assert 20 <= len(lines) <= 24
+    assert "[2/9] train\\x1b[31m: 50/100 steps, 50 s left, loss 4.20" in lines
+    assert lines[-1] == "[2/9] train\\x1b[31m: done in 1 min 40 s, loss 4.20"
+
+
+def test_a_terminal_gets_a_bar_and_a_last_line() -> None:
+    text = _work(Terminal())
+    assert "━" in text
+    assert "half" in text
+    assert text.splitlines()[-1].endswith("done in 1 min 40 s, loss 4.20")

@@ -1,0 +1,60 @@
+"""Files appear whole or not at all."""
+
+from __future__ import annotations
+
+import errno
+from pathlib import Path
+
+import pytest
+
+from stamm.base.errors import DataError, RunError, visible
+from stamm.base.files import atomic, read_json, remove_leftovers, sha256_value, write_json
+
+
+def test_a_failed_write_leaves_the_old_file(tmp_path: Path) -> None:
+    path = tmp_path / "a.json"
+    write_json(path, 1)
+    with pytest.raises(ValueError, match="stop"), atomic(path) as temporary:
+        temporary.write_text("half")
+        raise ValueError("stop")
+    assert read_json(path) == 1
+    assert [p.name for p in tmp_path.iterdir()] == ["a.json"]
+
+
+def test_a_full_disk_is_told_in_one_line_and_leaves_nothing(tmp_path: Path) -> None:
+    with pytest.raises(RunError) as caught, atomic(tmp_path / "b") as temporary:
+        temporary.write_text("half")
+        raise OSError(errno.ENOSPC, "No space left on device")
+    assert "no room left to write" in caught.value.line()
+    assert "free there" in caught.value.line()
+    assert not list(tmp_path.iterdir())
+
+
+def test_other_errors_of_the_system_are_not_renamed(tmp_path: Path) -> None:
+    with pytest.raises(PermissionError), atomic(tmp_path / "c"):
+        raise PermissionError(errno.EACCES, "denied")
+
+
+def test_leftovers_of_a_killed_process_go(tmp_path: Path) -> None:
+    (tmp_path / "deep").mkdir()
+    (tmp_path / "deep" / ".x.1.part").write_text("half")
+    (tmp_path / "deep" / "x").write_text("whole")
+    remove_leftovers(tmp_path)
+    assert [p.name for p in (tmp_path / "deep").iterdir()] == ["x"]
+
+
+def test_hashes_do_not_depend_on_the_order_of_keys() -> None:
+    assert sha256_value({"a": 1, "b": [2]}) == sha256_value({"b": [2], "a": 1})
+
+
+def test_a_broken_json_file_is_named(tmp_path: Path) -> None:
+    (tmp_path / "d.json").write_text("{")
+    with pytest.raises(DataError, match=r"d\.json is not JSON"):
+        read_json(tmp_path / "d.json")
+    with pytest.raises(DataError, match="does not exist"):
+        read_json(tmp_path / "e.json")
+
+
+def test_control_characters_never_reach_the_terminal() -> None:
+    assert visible("a\x1b[31mb\nc") == "a\\x1b[31mb\\nc"
+    assert len(visible("x" * 9999)) == 2000
