@@ -1,0 +1,95 @@
+"""What a run was made with: command, code, versions, hardware."""
+
+from __future__ import annotations
+
+import os
+import platform
+import subprocess
+import sys
+from datetime import UTC, datetime
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import stamm
+from stamm.base.files import sha256_bytes, sha256_value
+
+SCHEMA = 1
+_LIBRARIES = (
+    "torch", "numpy", "transformers", "safetensors", "tokenizers", "fastwarc", "resiliparse",
+    "protego", "pyarrow", "zstandard", "sympy", "mpmath", "jinja2", "matplotlib",
+)  # fmt: skip
+
+
+def environment() -> dict[str, Any]:
+    """Facts about this machine and this installation, without anything secret."""
+    versions = library_versions()
+    return {
+        "version": stamm.__version__,
+        **source_state(),
+        "python": platform.python_version(),
+        "platform": platform.platform(),
+        "cpu": _cpu_name(),
+        "cores": os.cpu_count(),
+        "libraries": versions,
+        "lock_hash": sha256_value(versions),
+    }
+
+
+def library_versions() -> dict[str, str]:
+    """Installed versions of the libraries that a run can depend on ("missing" where absent)."""
+    versions = {}
+    for name in _LIBRARIES:
+        try:
+            versions[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            versions[name] = "missing"
+    return versions
+
+
+def source_state() -> dict[str, Any]:
+    """The commit of the checkout that runs, and a hash of its uncommitted changes.
+
+    Both are None for an installed package without a checkout, or without git.
+    """
+    root = Path(stamm.__file__).resolve().parents[2]
+    if not (root / ".git").exists():
+        return {"commit": None, "dirty": None}
+    commit = _git(root, "rev-parse", "HEAD")
+    patch = _git(root, "diff", "HEAD")
+    return {
+        "commit": commit.decode().strip() if commit else None,
+        "dirty": sha256_bytes(patch)[:16] if patch else None,
+    }
+
+
+def new_manifest(**facts: Any) -> dict[str, Any]:
+    """A manifest: the given facts, the environment, and when it was begun (UTC)."""
+    started = datetime.now(UTC).isoformat(timespec="seconds")
+    return {
+        "schema": SCHEMA,
+        **facts,
+        "command": ["stamm", *sys.argv[1:]],
+        "started": started,
+        **environment(),
+    }
+
+
+def _git(root: Path, *words: str) -> bytes | None:
+    try:
+        done = subprocess.run(
+            ["git", "-C", str(root), *words], capture_output=True, timeout=10, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return done.stdout if done.returncode == 0 else None
+
+
+def _cpu_name() -> str:
+    try:
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    except OSError:
+        pass
+    return platform.processor() or platform.machine()

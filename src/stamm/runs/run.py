@@ -1,0 +1,234 @@
+"""Doing the steps of a run, each once: a receipt says what a step read and what it left.
+
+A step is skipped when its receipt names the same job, configuration and inputs, and every file
+it left still has the recorded hash. So a run that was killed goes on where it stopped, a changed
+input redoes what depends on it, and a finished run has nothing to do.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import stamm
+from stamm.base.config import differences, to_plain
+from stamm.base.console import Progress
+from stamm.base.errors import ConfigError, DataError, RunError
+from stamm.base.files import (
+    read_json,
+    remove_leftovers,
+    sha256_file,
+    sha256_value,
+    write_json,
+)
+from stamm.runs.job import Step, Workspace
+from stamm.runs.manifest import new_manifest
+
+SCHEMA = 1
+Job = Callable[[Any, Workspace], None]
+
+
+class Run:
+    """A run folder.
+
+    root      the folder
+    recipe    the name of the recipe, with `overrides` as given on the command line
+    config    the resolved configuration, in plain form
+    """
+
+    def __init__(self, root: Path, recipe: str, overrides: Sequence[str], config: Any) -> None:
+        self.root = root
+        self.request = {
+            "schema": SCHEMA,
+            "recipe": recipe,
+            "overrides": list(overrides),
+            "config": config,
+        }
+
+    def open(self) -> None:
+        """Make the folder, or check that it holds a run of this very configuration.
+
+        Raises   ConfigError naming the differing keys when it is another's; RunError when the
+                 path is a file, or a folder that is no run.
+        """
+        if self.root.exists() and not self.root.is_dir():
+            raise RunError(f"{self.root} is a file", fix="Choose another folder with --out")
+        path = self.root / "config.json"
+        if path.exists():
+            self._check_same(read_json(path))
+            return
+        if self.root.is_dir() and any(p.name != ".lock" for p in self.root.iterdir()):
+            raise RunError(
+                f"{self.root} is not empty and holds no run", fix="Choose another folder with --out"
+            )
+        write_json(path, self.request)
+
+    def _check_same(self, stored: Any) -> None:
+        if stored.get("schema") != SCHEMA:
+            raise RunError(
+                f"{self.root} was written with schema {stored.get('schema')!r}, this is {SCHEMA}",
+                fix="Use the version of stamm that wrote it, or another folder with --out",
+            )
+        keys = differences(stored["config"], self.request["config"])
+        if stored["recipe"] != self.request["recipe"]:
+            keys = [("recipe", stored["recipe"], self.request["recipe"]), *keys]
+        if keys:
+            shown = "; ".join(f"{key}: {old!r} there, {new!r} asked" for key, old, new in keys[:8])
+            more = f"; and {len(keys) - 8} more" if len(keys) > 8 else ""
+            raise ConfigError(
+                f"{self.root} holds a run of another configuration: {shown}{more}",
+                fix="Choose another folder with --out, or ask for the same configuration",
+            )
+
+    @contextlib.contextmanager
+    def locked(self) -> Iterator[None]:
+        """Hold the folder for this process; the lock goes with the process, however it ends.
+
+        Raises   RunError when another process is working in it.
+        """
+        self.root.mkdir(parents=True, exist_ok=True)
+        with (self.root / ".lock").open("w") as held:
+            try:
+                fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise RunError(
+                    f"another process is working in {self.root}", fix="Wait for it, or stop it"
+                ) from None
+            yield
+
+    def pending(self, steps: Sequence[Step]) -> list[Step]:
+        """The steps that are still to be done, in order."""
+        done: dict[str, str] = {}
+        waiting: list[Step] = []
+        for step in steps:
+            receipt = self._valid_receipt(step, done)
+            if receipt is None:
+                waiting.append(step)
+            else:
+                done[step.name] = receipt["digest"]
+        return waiting
+
+    def execute(
+        self,
+        steps: Sequence[Step],
+        jobs: Callable[[str], Job],
+        progress: Progress,
+        announce: Callable[[int, int, Step], None],
+    ) -> None:
+        """Do what is pending.
+
+        jobs       the code of a kind of job; asked only when a step of that kind is done
+        announce   told the number of the step, how many there are, and the step
+        """
+        self._note_state("running")
+        done: dict[str, str] = {}
+        for number, step in enumerate(steps, start=1):
+            receipt = self._valid_receipt(step, done)
+            if receipt is None:
+                announce(number, len(steps), step)
+                receipt = self._do(step, done, jobs(step.job), progress)
+            done[step.name] = receipt["digest"]
+        self._note_state("complete")
+
+    def state(self) -> str:
+        """ "new", "running" (begun and not finished) or "complete"."""
+        path = self.root / "manifest.json"
+        return str(read_json(path)["state"]) if path.exists() else "new"
+
+    def receipts(self) -> list[dict[str, Any]]:
+        """What the finished steps left, in the order in which they ended."""
+        found = (_read_receipt(path) for path in (self.root / "steps").glob("*.json"))
+        return sorted((r for r in found if r is not None), key=lambda receipt: receipt["ended"])
+
+    def _do(self, step: Step, done: Mapping[str, str], job: Job, progress: Progress) -> Any:
+        folder = self.root / step.folder
+        folder.mkdir(parents=True, exist_ok=True)
+        remove_leftovers(folder)
+        inputs = {name: self.root / path for name, path in step.inputs.items()}
+        began = time.monotonic()
+        job(step.config, Workspace(folder=folder, inputs=inputs, progress=progress))
+        outputs = self._outputs(step)
+        receipt = {
+            "schema": SCHEMA,
+            "step": step.name,
+            "key": self._key(step, done),
+            "digest": sha256_value(outputs),
+            "seconds": round(time.monotonic() - began, 3),
+            "ended": time.time(),
+            "outputs": outputs,
+        }
+        write_json(self._receipt_path(step), receipt)
+        return receipt
+
+    def _key(self, step: Step, done: Mapping[str, str]) -> str:
+        """Identity of what a step would do: its job, its configuration and what it reads."""
+        return sha256_value(
+            {
+                "version": stamm.__version__,
+                "job": step.job,
+                "config": to_plain(step.config),
+                "folder": step.folder,
+                "inputs": dict(step.inputs),
+                "after": {name: done.get(name, "") for name in step.after},
+                "external": {str(path): _external_hash(path) for path in step.external},
+            }
+        )
+
+    def _valid_receipt(self, step: Step, done: Mapping[str, str]) -> Any | None:
+        receipt = _read_receipt(self._receipt_path(step))
+        if receipt is None or receipt.get("key") != self._key(step, done):
+            return None
+        for name, facts in receipt["outputs"].items():
+            file = self.root / step.folder / name
+            if not file.is_file() or file.stat().st_size != facts["bytes"]:
+                return None
+            if sha256_file(file) != facts["sha256"]:
+                return None
+        return receipt
+
+    def _outputs(self, step: Step) -> dict[str, dict[str, Any]]:
+        folder = self.root / step.folder
+        found: dict[str, dict[str, Any]] = {}
+        for name in step.outputs:
+            path = folder / name
+            if not path.exists():
+                raise RunError(f"step {step.name} ended without leaving {path}")
+            files = sorted(p for p in path.rglob("*") if p.is_file()) if path.is_dir() else [path]
+            for file in files:
+                found[str(file.relative_to(folder))] = {
+                    "bytes": file.stat().st_size,
+                    "sha256": sha256_file(file),
+                }
+        return found
+
+    def _receipt_path(self, step: Step) -> Path:
+        return self.root / "steps" / f"{step.name}.json"
+
+    def _note_state(self, state: str) -> None:
+        path = self.root / "manifest.json"
+        if path.exists():
+            manifest = read_json(path)
+        else:
+            manifest = new_manifest(recipe=self.request["recipe"], state=state)
+        manifest["state"] = state
+        manifest["steps"] = [
+            {"name": receipt["step"], "seconds": receipt["seconds"]} for receipt in self.receipts()
+        ]
+        write_json(path, manifest)
+
+
+def _read_receipt(path: Path) -> dict[str, Any] | None:
+    """A receipt, or None where there is none that can be read: its step is then done again."""
+    try:
+        receipt: dict[str, Any] = read_json(path)
+    except DataError:
+        return None
+    return receipt
+
+
+def _external_hash(path: Path) -> str:
+    return sha256_file(path) if path.is_file() else "missing"

@@ -1,0 +1,146 @@
+"""Steps are done once, redone when what they read changes, and never half done."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from stamm.base.console import Silent
+from stamm.base.errors import ConfigError, RunError
+from stamm.base.files import read_json
+from stamm.runs.job import Step, Workspace
+from stamm.runs.metrics import MetricsFile, read_metrics
+from stamm.runs.run import Job, Run
+
+
+@dataclass(frozen=True, kw_only=True)
+class Copy:
+    text: str = ""
+
+
+def _steps(text: str = "a", external: Path | None = None) -> tuple[Step, ...]:
+    outside = () if external is None else (external,)
+    return (
+        Step(name="one", job="write", config=Copy(text=text), folder="one", outputs=("x",), external=outside),
+        Step(
+            name="two",
+            job="double",
+            config=Copy(),
+            folder="two",
+            inputs={"source": "one"},
+            after=("one",),
+            outputs=(".",),
+        ),
+    )  # fmt: skip
+
+
+class Jobs:
+    """Two jobs that count how often they were asked."""
+
+    def __init__(self) -> None:
+        self.done: list[str] = []
+
+    def __call__(self, kind: str) -> Job:
+        def write(config: Any, workspace: Workspace) -> None:
+            self.done.append(kind)
+            (workspace.folder / "x").write_text(config.text)
+
+        def double(config: Any, workspace: Workspace) -> None:
+            self.done.append(kind)
+            text = (workspace.inputs["source"] / "x").read_text()
+            (workspace.folder / "y").write_text(text * 2)
+
+        return {"write": write, "double": double}[kind]
+
+
+def _execute(root: Path, steps: tuple[Step, ...], jobs: Jobs, config: Any = None) -> Run:
+    run = Run(root, "test", (), config or {"a": 1})
+    with run.locked():
+        run.open()
+        run.execute(steps, jobs, Silent(), lambda number, count, step: None)
+    return run
+
+
+def test_a_finished_run_has_nothing_to_do(tmp_path: Path) -> None:
+    jobs = Jobs()
+    run = _execute(tmp_path / "r", _steps(), jobs)
+    assert run.state() == "complete"
+    assert run.pending(_steps()) == []
+    _execute(tmp_path / "r", _steps(), jobs)
+    assert jobs.done == ["write", "double"]
+    assert (tmp_path / "r" / "two" / "y").read_text() == "aa"
+
+
+@pytest.mark.parametrize("damage", ["delete", "change", "receipt"])
+def test_what_is_lost_or_altered_is_made_again(tmp_path: Path, damage: str) -> None:
+    jobs = Jobs()
+    _execute(tmp_path / "r", _steps(), jobs)
+    if damage == "delete":
+        (tmp_path / "r" / "two" / "y").unlink()
+    elif damage == "change":
+        (tmp_path / "r" / "two" / "y").write_text("ab")
+    else:
+        (tmp_path / "r" / "steps" / "two.json").write_text("{")
+    _execute(tmp_path / "r", _steps(), jobs)
+    assert jobs.done == ["write", "double", "double"]
+    assert (tmp_path / "r" / "two" / "y").read_text() == "aa"
+
+
+def test_a_change_redoes_what_depends_on_it(tmp_path: Path) -> None:
+    jobs, outside = Jobs(), tmp_path / "input.txt"
+    outside.write_text("1")
+    _execute(tmp_path / "r", _steps(external=outside), jobs)
+    outside.write_text("2")
+    _execute(tmp_path / "r", _steps(external=outside), jobs)
+    # What the first step left is the same as before, so the second has nothing new to read.
+    assert jobs.done == ["write", "double", "write"]
+    _execute(tmp_path / "r", _steps("b", external=outside), jobs)
+    assert jobs.done[3:] == ["write", "double"]
+
+
+def test_another_configuration_is_refused_with_the_differing_keys(tmp_path: Path) -> None:
+    _execute(tmp_path / "r", _steps(), Jobs(), {"model": {"width": 8}, "seed": 1})
+    with pytest.raises(ConfigError) as caught:
+        _execute(tmp_path / "r", _steps(), Jobs(), {"model": {"width": 9}, "seed": 1})
+    assert "model.width: 8 there, 9 asked" in caught.value.line()
+    assert "seed" not in caught.value.line()
+
+
+def test_a_folder_with_other_things_in_it_is_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "letter.txt").write_text("dear")
+    with pytest.raises(RunError, match="is not empty and holds no run"):
+        _execute(tmp_path, _steps(), Jobs())
+    (tmp_path / "file").write_text("x")
+    with pytest.raises(RunError, match="is a file"):
+        Run(tmp_path / "file", "t", (), {}).open()
+
+
+def test_two_processes_cannot_work_in_one_folder(tmp_path: Path) -> None:
+    run = Run(tmp_path / "r", "t", (), {})
+    with run.locked(), pytest.raises(RunError, match="another process"), run.locked():
+        pass
+
+
+def test_a_step_that_leaves_nothing_is_an_error(tmp_path: Path) -> None:
+    steps = (Step(name="one", job="write", config=Copy(), folder="one", outputs=("missing",)),)
+    with pytest.raises(RunError, match="ended without leaving"):
+        _execute(tmp_path / "r", steps, Jobs())
+    assert Run(tmp_path / "r", "test", (), {}).state() == "running"
+
+
+def test_the_manifest_names_command_versions_and_steps(tmp_path: Path) -> None:
+    _execute(tmp_path / "r", _steps(), Jobs())
+    manifest = read_json(tmp_path / "r" / "manifest.json")
+    assert [step["name"] for step in manifest["steps"]] == ["one", "two"]
+    assert {"command", "version", "lock_hash", "python", "cpu", "started"} <= manifest.keys()
+
+
+def test_metrics_drop_what_will_be_done_again_and_a_torn_line(tmp_path: Path) -> None:
+    path = tmp_path / "metrics.jsonl"
+    path.write_text('{"step":1}\n{"step":2}\n{"step":3}\n{"st')
+    with MetricsFile(path, after_step=2) as metrics:
+        metrics.write({"step": 3, "loss": 0.5})
+    assert read_metrics(path) == [{"step": 1}, {"step": 2}, {"step": 3, "loss": 0.5}]
