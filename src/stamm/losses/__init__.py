@@ -1,0 +1,1 @@
+"""Pure functions: what a model is trained on."""

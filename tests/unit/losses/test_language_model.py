@@ -1,0 +1,86 @@
+"""The chunked loss against the plain one, in float64 where it matters."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from stamm.losses import language_model
+from stamm.losses.language_model import nll_of_tokens, nll_per_kept_token
+
+
+def _case(n: int = 37, d: int = 12, v: int = 29) -> tuple[torch.Tensor, ...]:
+    generator = torch.Generator().manual_seed(0)
+    hidden = torch.randn(n, d, generator=generator, requires_grad=True)
+    weight = torch.randn(v, d, generator=generator, requires_grad=True)
+    target = torch.randint(0, v, (n,), generator=generator)
+    keep = torch.rand(n, generator=generator) > 0.3
+    return hidden, weight, target, keep
+
+
+@pytest.mark.parametrize("chunk_tokens", [1, 5, 37, 1000])
+def test_loss_and_gradients_equal_the_plain_ones(
+    monkeypatch: pytest.MonkeyPatch, chunk_tokens: int
+) -> None:
+    hidden, weight, target, keep = _case()
+    monkeypatch.setattr(language_model, "CHUNK_BYTES", 4 * weight.shape[0] * chunk_tokens)
+    loss = nll_per_kept_token(hidden, weight, target, keep)
+    loss.backward()
+    wide_hidden = hidden.detach().double().requires_grad_()
+    wide_weight = weight.detach().double().requires_grad_()
+    plain = F.cross_entropy((wide_hidden @ wide_weight.T)[keep], target[keep])
+    plain.backward()
+    assert loss.item() == pytest.approx(plain.item(), rel=1e-6)
+    torch.testing.assert_close(hidden.grad, wide_hidden.grad.float(), rtol=1e-5, atol=1e-7)
+    torch.testing.assert_close(weight.grad, wide_weight.grad.float(), rtol=1e-5, atol=1e-7)
+
+
+def test_dropped_tokens_have_zero_gradient_and_any_target() -> None:
+    hidden, weight, target, keep = _case()
+    target[~keep] = -100
+    nll_per_kept_token(hidden, weight, target, keep).backward()
+    assert hidden.grad is not None
+    assert (hidden.grad[~keep] == 0).all()
+    assert (hidden.grad[keep] != 0).any(dim=1).all()
+
+
+def test_nothing_kept_gives_zero_and_not_a_number_nowhere() -> None:
+    hidden, weight, target, keep = _case()
+    loss = nll_per_kept_token(hidden, weight, target, torch.zeros_like(keep))
+    loss.backward()
+    assert loss.item() == 0.0
+    assert hidden.grad is not None
+    assert (hidden.grad == 0).all()
+
+
+def test_micro_batches_add_up_to_the_step() -> None:
+    hidden, weight, target, keep = _case()
+    whole = nll_per_kept_token(hidden, weight, target, keep)
+    parts = [
+        nll_per_kept_token(hidden[s], weight, target[s], keep[s], kept=float(keep.sum()))
+        for s in (slice(0, 10), slice(10, 37))
+    ]
+    assert sum(part.item() for part in parts) == pytest.approx(whole.item(), rel=1e-6)
+
+
+def test_huge_logits_do_not_overflow() -> None:
+    hidden, weight, target, keep = _case()
+    loss = nll_per_kept_token(hidden.detach() * 1e4, weight.detach(), target, keep)
+    assert torch.isfinite(loss)
+
+
+def test_bfloat16_keeps_its_sums_in_float32() -> None:
+    hidden, weight, target, keep = _case(n=64, d=32, v=101)
+    low = nll_per_kept_token(hidden.bfloat16(), weight.bfloat16(), target, keep)
+    assert low.dtype == torch.float32
+    exact = nll_per_kept_token(hidden.bfloat16().float(), weight.bfloat16().float(), target, keep)
+    assert low.item() == pytest.approx(exact.item(), rel=5e-3)
+
+
+def test_per_token_values_equal_cross_entropy() -> None:
+    hidden, weight, target, _ = _case()
+    values = nll_of_tokens(hidden, weight, target)
+    plain = F.cross_entropy(hidden @ weight.T, target, reduction="none")
+    torch.testing.assert_close(values, plain, rtol=1e-5, atol=1e-6)
+    assert nll_of_tokens(hidden[:0], weight, target[:0]).shape == (0,)
