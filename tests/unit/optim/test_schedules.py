@@ -1,0 +1,76 @@
+"""Learning rates at their turning points, and which sequences each step trains on."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from stamm.base.errors import ConfigError
+from stamm.optim.schedules import BatchPlan, BatchStage, Cosine, WarmupStableDecay
+
+TOTAL = 1000
+WSD = WarmupStableDecay(peak=1.0, final_share=0.1, warmup_sequences=100, decay_share=0.2)
+
+
+@pytest.mark.parametrize(
+    ("sequence", "rate"),
+    [
+        (1, 0.01),
+        (50, 0.5),
+        (100, 1.0),
+        (500, 1.0),
+        (800, 1.0),
+        (850, 0.1 + 0.9 * (1 - math.sqrt(0.25))),
+        (1000, 0.1),
+    ],
+)
+def test_warmup_stable_decay(sequence: int, rate: float) -> None:
+    assert WSD.rate(sequence, TOTAL) == pytest.approx(rate)
+
+
+def test_the_cooldown_can_be_given_in_sequences() -> None:
+    config = WarmupStableDecay(peak=1.0, decay_sequences=10)
+    assert config.decay_start(TOTAL) == 990
+    assert config.rate(1000, TOTAL) == 0.0
+
+
+def test_cosine_ends() -> None:
+    config = Cosine(peak=2.0, final_share=0.5, warmup_sequences=10)
+    assert config.rate(10, 110) == 2.0
+    assert config.rate(60, 110) == pytest.approx(1.5)
+    assert config.rate(110, 110) == pytest.approx(1.0)
+
+
+def test_all_problems_of_a_schedule_are_told() -> None:
+    with pytest.raises(ConfigError) as caught:
+        WarmupStableDecay(peak=-1.0, final_share=2.0)
+    assert "peak = -1.0 must be positive" in caught.value.line()
+    assert "final_share = 2.0 must lie in [0, 1]" in caught.value.line()
+
+
+def test_apertus_8b_takes_the_number_of_steps_its_scripts_give() -> None:
+    stages = (BatchStage(size=1024), BatchStage(start=1_718_272_000, size=2048))
+    plan = BatchPlan(stages, 3_662_109_375)
+    assert plan.num_steps == 2_627_139
+    assert plan.step(1_677_999).first + 1024 == 1_718_272_000
+    assert plan.step(1_678_000).size == 2048
+
+
+@given(st.integers(1, 7), st.integers(0, 6), st.integers(1, 9), st.integers(0, 90))
+def test_steps_cover_the_sequences_once_and_in_order(
+    first: int, steps_before: int, second: int, total: int
+) -> None:
+    stages: tuple[BatchStage, ...] = (BatchStage(size=first),)
+    if steps_before:
+        stages += (BatchStage(start=first * steps_before, size=second),)
+    plan = BatchPlan(stages, total)
+    seen: list[int] = []
+    for index in range(plan.num_steps):
+        span = plan.step(index)
+        seen.extend(range(span.first, span.first + span.size))
+    assert seen == list(range(len(seen)))
+    assert len(seen) <= total
+    assert total - len(seen) < max(first, second)
