@@ -1,0 +1,151 @@
+"""The activation functions that stamm knows, each stated as its gradient. Data, nothing else."""
+
+from __future__ import annotations
+
+from stamm.activations.operators import Gate, expand, gate_spec, gated, self_gated
+from stamm.activations.spec import (
+    Compat,
+    Constant,
+    Fixed,
+    Parameter,
+    Piece,
+    Softplus,
+    Spec,
+)
+from stamm.base.config import nearest
+from stamm.base.errors import ConfigError
+
+_XIELU_PAPER = "Huang and Schlag 2024, Deriving Activation Functions Using Integration (2411.13010)"
+_BETA = Parameter(name="beta", initial=0.5, bijection=Fixed())
+_ALPHA_P = Parameter(name="alpha_p", initial=0.8, bijection=Softplus())
+
+LOGISTIC = Gate(
+    name="sigmoid",
+    title="Logistic gate",
+    cdf="logistic(x)",
+    density="logistic(x)*logistic(-x)",
+    source="Ramachandran, Zoph and Le 2017, Searching for Activation Functions (1710.05941)",
+)
+NORMAL = Gate(
+    name="normal_gate",
+    title="Normal gate",
+    cdf="normal_cdf(x)",
+    density="normal_pdf(x)",
+    source="Hendrycks and Gimpel 2016, Gaussian Error Linear Units (1606.08415)",
+)
+CAUCHY = Gate(
+    name="arctan_gate",
+    title="Arctan gate",
+    cdf="cauchy_cdf(x)",
+    density="cauchy_pdf(x)",
+    source="Huang 2024, Expanded Gating Ranges Improve Activation Functions (arXiv 2405.20768)",
+)
+
+XIELU = Spec(
+    name="xielu",
+    title="xIELU: expanded integral of the exponential linear unit",
+    pieces=(
+        Piece(where="x > 0", formula="2*alpha_p*x + beta"),
+        Piece(where="x <= 0", formula="alpha_n*(exp(x) - 1) + beta"),
+    ),
+    parameters=(
+        _ALPHA_P,
+        Parameter(name="alpha_n", initial=0.8, bijection=Softplus(above="beta")),
+        _BETA,
+    ),
+    source=_XIELU_PAPER,
+    compat=Compat(
+        name="eps",
+        pieces=(
+            Piece(where="x > 0", formula="alpha_p * x * x + beta * x"),
+            Piece(where="x <= 0", formula="(expm1(min(x, eps)) - x) * alpha_n + beta * x"),
+        ),
+        constants=(Constant(name="eps", value=-1e-6),),
+        source="huggingface/transformers, src/transformers/activations.py, XIELUActivation",
+    ),
+    notes=(
+        "alpha_n > beta, so the gradient is negative on the far left. The other libraries clamp"
+        " the negative branch at eps = -1e-6, which makes the gradient at 0 beta - alpha_n instead"
+        " of beta; compat='eps' reproduces that bit for bit, the default does not clamp."
+    ),
+)
+XIPRELU = Spec(
+    name="xiprelu",
+    title="xIPReLU: expanded integral of the parametric rectifier",
+    pieces=(
+        Piece(where="x > 0", formula="2*alpha_p*x + beta"),
+        Piece(where="x <= 0", formula="2*alpha_n*x + beta"),
+    ),
+    parameters=(
+        _ALPHA_P,
+        Parameter(name="alpha_n", initial=0.8, bijection=Softplus()),
+        _BETA,
+    ),
+    source=_XIELU_PAPER,
+    notes="Grows as a square on both sides: its gradient has no lower bound.",
+)
+RELU = Spec(
+    name="relu",
+    title="Rectifier",
+    pieces=(Piece(where="x > 0", formula="1"), Piece(where="x <= 0", formula="0")),
+    continuity="jump",
+    source="Nair and Hinton 2010, Rectified Linear Units Improve Restricted Boltzmann Machines",
+    notes="The gradient at 0 is 0.",
+)
+RELU2 = Spec(
+    name="relu2",
+    title="Squared rectifier",
+    pieces=(Piece(where="x > 0", formula="2*x"), Piece(where="x <= 0", formula="0")),
+    source="So et al. 2021, Primer (2109.08668)",
+    aliases=("relu_squared",),
+)
+SILU = self_gated(
+    LOGISTIC, name="silu", title="SiLU: x times the logistic gate", aliases=("swish",)
+)
+GELU = self_gated(NORMAL, name="gelu", title="GELU: x times the normal gate, in its erf form")
+ATLU = self_gated(CAUCHY, name="atlu", title="ATLU: x times the arctan gate")
+XSILU = expand(SILU, of="self_gated", name="xsilu", title="xSiLU: SiLU with an expanded gate")
+XGELU = expand(GELU, of="self_gated", name="xgelu", title="xGELU: GELU with an expanded gate")
+XATLU = expand(ATLU, of="self_gated", name="xatlu", title="xATLU: ATLU with an expanded gate")
+
+_XSIGMOID = expand(gate_spec(LOGISTIC), of="gate", name="xsigmoid", title="Expanded logistic gate")
+_XNORMAL = expand(gate_spec(NORMAL), of="gate", name="xnormal", title="Expanded normal gate")
+_XARCTAN = expand(gate_spec(CAUCHY), of="gate", name="xarctan", title="Expanded arctan gate")
+
+ENTRIES: tuple[Spec, ...] = (
+    XIELU,
+    XIPRELU,
+    RELU,
+    RELU2,
+    SILU,
+    GELU,
+    ATLU,
+    XSILU,
+    XGELU,
+    XATLU,
+    gated(SILU, order=2, name="swiglu", title="SwiGLU: SiLU of the gate, times up"),
+    gated(GELU, order=2, name="geglu", title="GEGLU: GELU of the gate, times up"),
+    gated(RELU, order=2, name="reglu", title="ReGLU: rectified gate, times up"),
+    gated(_XSIGMOID, order=1, name="xswiglu", title="xSwiGLU: expanded logistic gate, times up"),
+    gated(_XNORMAL, order=1, name="xgeglu", title="xGEGLU: expanded normal gate, times up"),
+    gated(_XARCTAN, order=1, name="xatglu", title="xATGLU: expanded arctan gate, times up"),
+    gated(XSILU, order=2, name="xsilu_glu", title="xSiLU of the gate, times up"),
+    gated(XGELU, order=2, name="xgelu_glu", title="xGELU of the gate, times up"),
+    gated(XATLU, order=2, name="xatlu_glu", title="xATLU of the gate, times up"),
+)
+_BY_NAME = {known: spec for spec in ENTRIES for known in (*spec.aliases, spec.name)}
+
+
+def names() -> tuple[str, ...]:
+    """The names of all entries, in the order of the catalogue; aliases are not among them."""
+    return tuple(spec.name for spec in ENTRIES)
+
+
+def get(name: str) -> Spec:
+    """The entry called `name`, or the one of which `name` is an alias.
+
+    Raises   ConfigError that offers the nearest name.
+    """
+    if name not in _BY_NAME:
+        raise ConfigError(f"{name!r} is not a known activation", fix=nearest(name, _BY_NAME))
+    return _BY_NAME[name]

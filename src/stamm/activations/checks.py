@@ -1,0 +1,189 @@
+"""What a stated gradient must satisfy before anything is derived from it, checked with numbers."""
+
+from __future__ import annotations
+
+import ast
+import itertools
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+
+from stamm.activations.expressions import VARIABLE, Interval, divisors, evaluate, parse
+
+Values = Mapping[str, float]
+_REACH = 1e3  # samples go this far from the knots
+_GROWTH = 10.0  # beyond it an overflow is growth, not a pole
+_STEPS = 48
+
+
+def gradient_problems(
+    pieces: Sequence[tuple[str, ast.expr]],
+    intervals: Sequence[Interval],
+    samples: Sequence[Values],
+    anchor: tuple[str, str],
+    continuous: bool,
+) -> list[str]:
+    """Every problem of a piecewise gradient, in words; empty when there is none.
+
+    pieces      (where the piece holds, its formula)
+    samples     parameter values to test with
+    continuous  whether the gradient was declared free of jumps
+    """
+    for values in samples:
+        order, problems = _cover(pieces, intervals, values)
+        if not problems:
+            problems = [p for i in order for p in _poles(*pieces[i], intervals[i], values)]
+        if not problems and continuous:
+            problems = list(_jumps(pieces, intervals, order, values))
+        if not problems:
+            problems = list(_anchor(anchor, values))
+        if problems:
+            return problems
+    return []
+
+
+def _bound(text: str | None, values: Values, otherwise: float) -> float:
+    return otherwise if text is None else evaluate(parse(text), values)
+
+
+def _ends(interval: Interval, values: Values) -> tuple[float, float]:
+    return _bound(interval.low, values, -math.inf), _bound(interval.high, values, math.inf)
+
+
+def _cover(
+    pieces: Sequence[tuple[str, ast.expr]], intervals: Sequence[Interval], values: Values
+) -> tuple[list[int], list[str]]:
+    ends = [_ends(interval, values) for interval in intervals]
+    order = sorted(range(len(pieces)), key=lambda i: ends[i])
+    problems = [
+        f"piece {pieces[i][0]!r} is empty{_given(values)}"
+        for i in order
+        if ends[i][0] >= ends[i][1]
+    ]
+    if ends[order[0]][0] > -math.inf:
+        problems.append(f"no piece holds below x = {ends[order[0]][0]:g}")
+    for left, right in itertools.pairwise(order):
+        names = f"{pieces[left][0]!r} and {pieces[right][0]!r}"
+        stop, start = ends[left][1], ends[right][0]
+        closed = intervals[left].high_closed + intervals[right].low_closed
+        if stop < start or (stop == start and closed == 0):
+            gap = f"x = {stop:g}" if stop == start else f"x = {(stop + start) / 2:g}"
+            problems.append(f"{gap} lies in no piece: gap between {names}{_given(values)}")
+        elif stop > start or closed == 2:
+            point = stop if stop == start else (min(stop, ends[right][1]) + start) / 2
+            problems.append(f"x = {point:g} lies in two pieces: {names} overlap{_given(values)}")
+    last = max(end[1] for end in ends)
+    if last < math.inf:
+        problems.append(f"no piece holds above x = {last:g}")
+    return order, problems
+
+
+def _points(low: float, high: float) -> list[float]:
+    """Points of the interval, log-uniform away from each finite end and from 0."""
+    steps = [10.0 ** (-6 + 9 * i / _STEPS) for i in range(_STEPS + 1)]
+    centres = {0.0, *(end for end in (low, high) if math.isfinite(end))}
+    found = {c + sign * step for c in centres for sign in (-1.0, 1.0) for step in steps}
+    if math.isfinite(low) and math.isfinite(high):
+        found |= {low + (high - low) * i / _STEPS for i in range(1, _STEPS)}
+    return sorted(p for p in found | centres if low < p < high and abs(p) <= _REACH)
+
+
+def _poles(where: str, tree: ast.expr, interval: Interval, values: Values) -> Iterator[str]:
+    low, high = _ends(interval, values)
+    points = _points(low, high)
+    ends = [end for end in (low, high) if math.isfinite(end)]
+    for divisor in divisors(tree):
+        at = _root(divisor, points, values)
+        if at is not None:
+            name = ast.unparse(divisor)
+            yield f"piece {where!r} has a pole at x = {at:.6g}: {name} is 0 there{_given(values)}"
+            return
+    for point in [*ends, *points]:
+        try:
+            value = evaluate(tree, {**values, VARIABLE: point})
+        except OverflowError:
+            if abs(point) > _GROWTH:
+                continue
+            value = math.inf
+        except (ArithmeticError, ValueError):
+            value = math.nan
+        if not math.isfinite(value):
+            yield f"piece {where!r} has no finite value at x = {point:.6g}{_given(values)}"
+            return
+
+
+def _root(divisor: ast.expr, points: Sequence[float], values: Values) -> float | None:
+    """A zero of `divisor` among or between the points, or None."""
+
+    def at(x: float) -> float:
+        try:
+            return evaluate(divisor, {**values, VARIABLE: x})
+        except OverflowError:
+            return math.inf
+        except (ArithmeticError, ValueError):
+            return math.nan
+
+    heights = [at(point) for point in points]
+    for i, height in enumerate(heights):
+        if height == 0:
+            return points[i]
+        if i + 1 < len(points) and height * heights[i + 1] < 0:
+            return _bisect(at, points[i], points[i + 1])
+        # A zero of even order changes no sign: look for a dip that reaches the ground.
+        if 0 < i < len(points) - 1 and abs(height) <= min(abs(heights[i - 1]), abs(heights[i + 1])):
+            low = _lowest(at, points[i - 1], points[i + 1])
+            if abs(at(low)) <= 1e-12 * max(abs(heights[i - 1]), abs(heights[i + 1])):
+                return low
+    return None
+
+
+def _bisect(at: Callable[[float], float], low: float, high: float) -> float:
+    for _ in range(80):
+        middle = (low + high) / 2
+        if at(low) * at(middle) <= 0:
+            high = middle
+        else:
+            low = middle
+    return (low + high) / 2
+
+
+def _lowest(at: Callable[[float], float], low: float, high: float) -> float:
+    for _ in range(120):
+        third = (high - low) / 3
+        if abs(at(low + third)) < abs(at(high - third)):
+            high -= third
+        else:
+            low += third
+    return (low + high) / 2
+
+
+def _jumps(
+    pieces: Sequence[tuple[str, ast.expr]],
+    intervals: Sequence[Interval],
+    order: Sequence[int],
+    values: Values,
+) -> Iterator[str]:
+    for left, right in itertools.pairwise(order):
+        knot = _ends(intervals[left], values)[1]
+        below, above = (evaluate(pieces[i][1], {**values, VARIABLE: knot}) for i in (left, right))
+        if abs(below - above) > 1e-9 * max(1.0, abs(below), abs(above)):
+            yield (
+                f"declared continuous, but the gradient jumps at x = {knot:g}: {below:.6g} by"
+                f" piece {pieces[left][0]!r}, {above:.6g} by piece {pieces[right][0]!r}"
+                f"{_given(values)}"
+            )
+
+
+def _anchor(anchor: tuple[str, str], values: Values) -> Iterator[str]:
+    for text in anchor:
+        try:
+            finite = math.isfinite(evaluate(parse(text), values))
+        except (ArithmeticError, ValueError):
+            finite = False
+        if not finite:
+            yield f"the anchor {text!r} has no finite value{_given(values)}"
+
+
+def _given(values: Values) -> str:
+    if not values:
+        return ""
+    return " with " + ", ".join(f"{name} = {value:g}" for name, value in values.items())

@@ -1,0 +1,242 @@
+"""The small language in which gradients are written: parsed, never evaluated as Python.
+
+A formula is text such as "alpha_n*(exp(x) - 1) + beta": numbers, `pi`, names, + - * / **,
+unary minus and the functions listed in FUNCTIONS. The parser accepts nothing else, so a formula
+from a stranger can be read safely. Needs neither SymPy nor torch.
+"""
+
+from __future__ import annotations
+
+import ast
+import math
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+
+from stamm.base.config import nearest
+from stamm.base.errors import ConfigError
+
+VARIABLE = "x"
+CONSTANTS: Mapping[str, float] = {"pi": math.pi}
+MAX_CHARACTERS = 2000
+MAX_DEPTH = 60
+MAX_EXPONENT = 64
+
+
+def logistic(x: float) -> float:
+    """The logistic distribution function, 1/(1 + exp(-x)), without overflow on either side."""
+    small = math.exp(-abs(x))
+    return 1.0 / (1.0 + small) if x >= 0 else small / (1.0 + small)
+
+
+def normal_cdf(x: float) -> float:
+    """The normal distribution function, erfc(-x/sqrt 2)/2."""
+    return 0.5 * math.erfc(-x / math.sqrt(2.0))
+
+
+def normal_pdf(x: float) -> float:
+    """The normal density, exp(-x**2/2)/sqrt(2 pi)."""
+    return math.exp(-0.5 * x * x) / math.sqrt(2.0 * math.pi)
+
+
+def cauchy_cdf(x: float) -> float:
+    """The Cauchy distribution function, atan(x)/pi + 1/2, exact in the lower tail."""
+    return math.atan2(1.0, -x) / math.pi
+
+
+def cauchy_pdf(x: float) -> float:
+    """The Cauchy density, 1/(pi (1 + x**2))."""
+    return 1.0 / (math.pi * (1.0 + x * x))
+
+
+FUNCTIONS: Mapping[str, Callable[[float], float]] = {
+    "exp": math.exp,
+    "expm1": math.expm1,
+    "log": math.log,
+    "sqrt": math.sqrt,
+    "tanh": math.tanh,
+    "atan": math.atan,
+    "erf": math.erf,
+    "logistic": logistic,
+    "normal_cdf": normal_cdf,
+    "normal_pdf": normal_pdf,
+    "cauchy_cdf": cauchy_cdf,
+    "cauchy_pdf": cauchy_pdf,
+}
+_OPERATORS = (ast.Add, ast.Sub, ast.Mult, ast.Div, ast.Pow)
+_COMPARISONS = (ast.Lt, ast.LtE, ast.Gt, ast.GtE)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Interval:
+    """Where a piece holds: between `low` and `high`, each a formula in parameters, or None."""
+
+    low: str | None
+    low_closed: bool
+    high: str | None
+    high_closed: bool
+
+
+@lru_cache(maxsize=1024)
+def parse(text: str, *, where: str = "", extra: tuple[str, ...] = ()) -> ast.expr:
+    """The syntax tree of a formula, checked node by node.
+
+    extra    names of functions allowed beside FUNCTIONS (an evaluation order may use `min`)
+    Raises   ConfigError that quotes the part that is not in the language.
+    """
+    if len(text) > MAX_CHARACTERS:
+        raise ConfigError(
+            f"the formula has {len(text)} characters, more than {MAX_CHARACTERS}", where=where
+        )
+    try:
+        tree = ast.parse(text.strip(), mode="eval").body
+    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+        reason = getattr(error, "msg", None) or type(error).__name__
+        raise ConfigError(f"{text!r} is not a formula: {reason}", where=where) from None
+    _check(tree, text, where, extra, 0)
+    return tree
+
+
+def symbols(tree: ast.expr) -> frozenset[str]:
+    """The names in a formula that are neither functions nor constants."""
+    called = {id(node.func) for node in ast.walk(tree) if isinstance(node, ast.Call)}
+    names = (n for n in ast.walk(tree) if isinstance(n, ast.Name) and id(n) not in called)
+    return frozenset(n.id for n in names if n.id not in CONSTANTS)
+
+
+def evaluate(tree: ast.expr, values: Mapping[str, float]) -> float:
+    """The formula's value in double precision.
+
+    Raises   ArithmeticError or ValueError where it has none (1/0, log of a negative, overflow).
+    """
+    match tree:
+        case ast.Constant(value=number):
+            return float(str(number))
+        case ast.Name(id=name):
+            return CONSTANTS[name] if name in CONSTANTS else values[name]
+        case ast.UnaryOp(op=operator, operand=operand):
+            inner = evaluate(operand, values)
+            return -inner if isinstance(operator, ast.USub) else inner
+        case ast.BinOp(left=left, op=operator, right=right):
+            return _apply(operator, evaluate(left, values), evaluate(right, values))
+        case ast.Call(func=ast.Name(id=name), args=[argument]):
+            return FUNCTIONS[name](evaluate(argument, values))
+    raise ValueError(f"{ast.unparse(tree)!r} has no plain value")
+
+
+def divisors(tree: ast.expr) -> Iterator[ast.expr]:
+    """The parts of a formula that must not be zero: what it divides by."""
+    for node in ast.walk(tree):
+        if not isinstance(node, ast.BinOp):
+            continue
+        if isinstance(node.op, ast.Div):
+            yield node.right
+        elif isinstance(node.op, ast.Pow) and isinstance(node.right, ast.UnaryOp):
+            yield node.left
+
+
+@lru_cache(maxsize=1024)
+def parse_interval(text: str, *, where: str = "") -> Interval:
+    """The interval in "x > 0", "x <= a", "0 < x <= 1" or "all x".
+
+    Raises   ConfigError when the text is no such condition on x.
+    """
+    wrong = ConfigError(
+        f"{text!r} does not say where the piece holds",
+        where=where,
+        fix="Write 'x <= 0', 'x > 0', '0 < x <= 1' or 'all x'",
+    )
+    if text.strip() == "all x":
+        return Interval(low=None, low_closed=False, high=None, high_closed=False)
+    if len(text) > MAX_CHARACTERS:
+        raise wrong
+    try:
+        node = ast.parse(text.strip(), mode="eval").body
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        raise wrong from None
+    if not isinstance(node, ast.Compare) or not all(isinstance(o, _COMPARISONS) for o in node.ops):
+        raise wrong
+    sides = [node.left, *node.comparators]
+    at = [i for i, side in enumerate(sides) if isinstance(side, ast.Name) and side.id == VARIABLE]
+    upward = [isinstance(o, (ast.Lt, ast.LtE)) for o in node.ops]
+    if len(at) != 1 or len(set(upward)) != 1 or (len(sides) == 3 and at != [1]):
+        raise wrong
+    bounds = [ast.unparse(side) for side in sides]
+    closed = [isinstance(o, (ast.LtE, ast.GtE)) for o in node.ops]
+    if not upward[0]:
+        bounds.reverse()
+        closed.reverse()
+        at = [len(bounds) - 1 - at[0]]
+    below = at[0] > 0
+    above = at[0] < len(bounds) - 1
+    return Interval(
+        low=bounds[0] if below else None,
+        low_closed=closed[0] if below else False,
+        high=bounds[-1] if above else None,
+        high_closed=closed[-1] if above else False,
+    )
+
+
+def _apply(operator: ast.operator, left: float, right: float) -> float:
+    match operator:
+        case ast.Add():
+            return left + right
+        case ast.Sub():
+            return left - right
+        case ast.Mult():
+            return left * right
+        case ast.Div():
+            return left / right
+    power = left**right
+    if isinstance(power, complex):
+        raise ValueError(f"{left!r} to the power {right!r} is not real")
+    return float(power)
+
+
+def _check(node: ast.AST, text: str, where: str, extra: tuple[str, ...], depth: int) -> None:
+    if depth > MAX_DEPTH:
+        raise ConfigError(f"the formula is nested more than {MAX_DEPTH} deep", where=where)
+    inner: list[ast.expr] = []
+    match node:
+        case ast.Constant(value=int() | float() as number) if not isinstance(number, bool):
+            if not math.isfinite(number):
+                raise ConfigError(f"{text!r} holds a number that is not finite", where=where)
+        case ast.Name():
+            pass
+        case ast.UnaryOp(op=ast.USub() | ast.UAdd(), operand=operand):
+            inner = [operand]
+        case ast.BinOp(left=left, op=operator, right=right) if isinstance(operator, _OPERATORS):
+            _check_power(operator, right, text, where)
+            inner = [left, right]
+        case ast.Call(func=ast.Name(id=name), args=arguments, keywords=[]):
+            if name not in FUNCTIONS and name not in extra:
+                raise ConfigError(
+                    f"{text!r} calls the unknown function {name!r}",
+                    where=where,
+                    fix=nearest(name, [*FUNCTIONS, *extra]),
+                )
+            if name in FUNCTIONS and len(arguments) != 1:
+                raise ConfigError(f"{text!r}: {name} takes one argument", where=where)
+            inner = arguments
+        case _:
+            raise ConfigError(
+                f"{text!r} holds {ast.unparse(node)!r}, which is not part of a formula",
+                where=where,
+                fix=f"Use numbers, pi, names, + - * / ** and {', '.join([*FUNCTIONS, *extra])}",
+            )
+    for part in inner:
+        _check(part, text, where, extra, depth + 1)
+
+
+def _check_power(operator: ast.operator, right: ast.expr, text: str, where: str) -> None:
+    # A tower of constant powers would make exact arithmetic build numbers of any length.
+    if not isinstance(operator, ast.Pow) or symbols(right):
+        return
+    try:
+        size = abs(evaluate(right, {}))
+    except (ArithmeticError, ValueError, KeyError):
+        size = math.inf
+    if size > MAX_EXPONENT:
+        raise ConfigError(
+            f"{text!r} has the exponent {ast.unparse(right)!r}, beyond {MAX_EXPONENT}", where=where
+        )

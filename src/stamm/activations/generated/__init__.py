@@ -1,0 +1,1 @@
+"""Kernels that `python -m stamm.activations.emit` wrote from the catalogue: do not edit."""

@@ -1,0 +1,354 @@
+"""Choosing the form of a formula that keeps its digits.
+
+One function has many forms: a_n*exp(x) + x*(b - a_n) - a_n loses every digit near 0, the equal
+a_n*phi2(x) + b*x loses none. Here candidate forms are made by rewriting rules and judged by a
+forward error analysis at sample points: the bound on the rounding error, in units of the last
+place, that evaluating the form step by step would give. The form with the fewest lost bits wins.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import mpmath
+import sympy
+from sympy import Expr, Rational, Symbol
+
+from stamm.activations.integrate import complement_free, reduce_density
+from stamm.activations.primitives import (
+    X,
+    cauchy_cdf,
+    cauchy_odd,
+    cauchy_pdf,
+    cauchy_slope,
+    expm1,
+    logistic,
+    logistic_odd,
+    normal_cdf,
+    normal_odd,
+    number,
+    phi2,
+)
+
+WINDOWED = (expm1, phi2)
+_WRITTEN_OUT = 4  # powers up to this one are products
+_FAR = 1e200  # a point where every power overflows
+_LOST = 60.0  # what a form is charged where it has no correct digit
+_BITS_PER_OPERATION = 0.04
+_HALF = Rational(1, 2)
+_Known = dict[Expr, tuple[Any, Any]]
+_MAGNITUDES = [mpmath.mpf(10) ** (k // 2) * mpmath.mpf("1.137") for k in range(-14, 9, 2)]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Branch:
+    """A formula for low < x <= high; `low_closed` and `high_closed` say whom the ends belong to.
+
+    low and high are SymPy expressions in the parameters, or minus and plus infinity.
+    """
+
+    low: Expr
+    low_closed: bool
+    high: Expr
+    high_closed: bool
+    formula: Expr
+
+
+def stable_branches(
+    branches: Sequence[Branch], samples: Sequence[Mapping[str, float]]
+) -> tuple[Branch, ...]:
+    """The branches with every formula in its most accurate form, split where forms change.
+
+    samples   parameter values at which forms are compared
+    Edge      an exponential is split at the end of the window |u| <= 1 in which exp(u) - 1 - u
+              cancels; neighbours whose form is the same are joined again.
+    Checked   tests/unit/activations/test_derivation.py::test_no_form_loses_digits
+    """
+    chosen: list[Branch] = []
+    for branch in branches:
+        whole = _best(branch, samples, windowed=True)
+        cuts = _cuts(branch, whole)
+        if not cuts:
+            chosen.append(Branch(**{**vars(branch), "formula": whole}))
+            continue
+        for part in _split(branch, cuts):
+            best = _best(part, samples, windowed=_inside(part, samples, whole))
+            chosen.append(Branch(**{**vars(part), "formula": best}))
+    return tuple(_joined(chosen))
+
+
+def lost_bits(
+    forms: Sequence[Expr], points: Sequence[Any], samples: Sequence[Mapping[str, float]]
+) -> list[list[float]]:
+    """For each form, the bits of its result that rounding may spoil, at each point and sample.
+
+    bits = log2(1 + bound on the relative error in ulp of a step-by-step evaluation)
+    """
+    lost: list[list[float]] = [[] for _ in forms]
+    for values in samples:
+        for point in points:
+            known: _Known = {}  # forms share most of their parts
+            at = {**values, X.name: point}
+            for form, bits in zip(forms, lost, strict=True):
+                _, error = _error(form, at, known)
+                finite = bool(mpmath.isfinite(error))
+                bits.append(min(float(mpmath.log(1 + error, 2)), _LOST) if finite else _LOST)
+    return lost
+
+
+def meets_nan(form: Expr, branch: Branch, values: Mapping[str, float]) -> bool:
+    """Whether a form, evaluated in machine arithmetic far out on its branch, gives a NaN."""
+    low, high = bounds(branch, values)
+    far = [x for x in (-_FAR, _FAR) if low <= x <= high]
+    return any(math.isnan(_machine(form, {**values, X.name: x})) for x in far)
+
+
+@lru_cache(maxsize=4096)
+def ordered_terms(formula: Expr) -> tuple[list[Expr], list[Expr]]:
+    """The terms of a sum as (polynomial ones, added first; the others), each in a fixed order.
+
+    Small polynomial parts such as -1 - x are exact or nearly so when they are added up first.
+    """
+    terms = sorted(sympy.Add.make_args(formula), key=sympy.default_sort_key)
+    plain = [t for t in terms if not t.atoms(sympy.Function)]
+    return plain, [t for t in terms if t.atoms(sympy.Function)]
+
+
+@lru_cache(maxsize=4096)
+def ordered_factors(formula: Expr) -> list[Expr]:
+    """The factors of a product in the order they are multiplied, small powers written out.
+
+    Functions come first: a density that has vanished silences the powers of x that follow, where
+    the powers alone would overflow first and leave infinity times zero.
+    """
+    factors: list[Expr] = []
+    for factor in sorted(sympy.Mul.make_args(formula), key=_factor_order):
+        whole = factor.is_Pow and factor.exp.is_Integer and 0 < factor.exp <= _WRITTEN_OUT
+        factors += [factor.base] * int(factor.exp) if whole else [factor]
+    return factors
+
+
+def sample_points(low: Any, high: Any) -> list[Any]:
+    """Points of an interval, log-uniform in magnitude on each side of 0."""
+    both = sorted([-m for m in _MAGNITUDES] + _MAGNITUDES)
+    inside = [m for m in both if low < m < high]
+    if len(inside) < 6 and mpmath.isfinite(low) and mpmath.isfinite(high):
+        inside += [low + (high - low) * i / 11 for i in range(1, 11)]
+    return inside
+
+
+def bounds(branch: Branch, values: Mapping[str, float]) -> tuple[Any, Any]:
+    """The ends of a branch as numbers, at the given parameter values."""
+    return _number(branch.low, values), _number(branch.high, values)
+
+
+def _number(end: Expr, values: Mapping[str, float]) -> Any:
+    if end in (sympy.oo, -sympy.oo):
+        return mpmath.inf if end > 0 else -mpmath.inf
+    return number(end, values)
+
+
+def _best(branch: Branch, samples: Sequence[Mapping[str, float]], *, windowed: bool) -> Expr:
+    points = sample_points(*bounds(branch, samples[0]))
+    forms = list(_forms(branch.formula, windowed))
+    best, least = branch.formula, float("inf")
+    for form, lost in zip(forms, lost_bits(forms, points, samples), strict=True):
+        operations = int(sympy.count_ops(form)) + 4 * len(form.atoms(sympy.Function))
+        cost = sum(lost) / max(len(lost), 1) + _BITS_PER_OPERATION * operations
+        cost += _LOST * any(meets_nan(form, branch, values) for values in samples)
+        if cost < least - 1e-9:
+            best, least = form, cost
+    return best
+
+
+def _forms(formula: Expr, windowed: bool) -> Iterator[Expr]:
+    """Equal forms of a formula, each once, in a fixed order."""
+    seen = set()
+    for base in _bases(formula, windowed):
+        expanded = sympy.expand(base)
+        functions = sorted(expanded.atoms(sympy.Function), key=sympy.default_sort_key)
+        for form in (
+            base,
+            expanded,
+            sympy.collect(expanded, X),
+            sympy.collect(expanded, functions),
+            sympy.collect(expanded, functions, sympy.factor),
+            sympy.factor(expanded),
+            sympy.factor_terms(expanded),
+        ):
+            if form not in seen:
+                seen.add(form)
+                yield form
+
+
+def _bases(formula: Expr, windowed: bool) -> Iterator[Expr]:
+    yield formula
+    if formula.has(sympy.exp) and windowed:
+        yield formula.replace(sympy.exp, lambda u: 1 + expm1(u))
+        yield formula.replace(sympy.exp, lambda u: 1 + u + phi2(u))
+    if formula.has(logistic):
+        single = complement_free(formula)
+        yield single
+        yield single.replace(logistic, lambda u: _HALF + logistic_odd(u))
+        yield _centred_outside_products(formula)
+    if formula.has(normal_cdf):
+        yield formula.replace(normal_cdf, lambda u: _HALF + normal_odd(u))
+    if formula.has(cauchy_cdf):
+        yield formula.replace(cauchy_cdf, lambda u: _HALF + cauchy_odd(u))
+    if formula.has(cauchy_pdf):
+        yield reduce_density(formula)
+        yield reduce_density(
+            formula.replace(cauchy_cdf, lambda u: cauchy_slope(u) - u * cauchy_pdf(u))
+        )
+
+
+def _centred_outside_products(formula: Expr) -> Expr:
+    """logistic(x) logistic(-x) kept as a product, every other logistic written as 1/2 + odd."""
+    product = Symbol("product", positive=True)
+    rise, fall = logistic(X), logistic(-X)
+    terms = []
+    for term in sympy.Add.make_args(sympy.expand(formula)):
+        powers = term.as_powers_dict()
+        both = min(powers.get(rise, 0), powers.get(fall, 0))
+        terms.append(term * (product / (rise * fall)) ** both)
+    single = complement_free(sympy.Add(*terms))
+    centred = sympy.expand(single.replace(logistic, lambda u: _HALF + logistic_odd(u)))
+    return centred.subs(product, rise * fall)
+
+
+def _cuts(branch: Branch, formula: Expr) -> list[Expr]:
+    """Where, inside the branch, arguments of windowed primitives are -1, 0 or 1.
+
+    Knots that move with parameters cannot be ordered against these: such a branch stays whole.
+    """
+    if branch.low.free_symbols or branch.high.free_symbols:
+        return []
+    cuts = set()
+    for primitive in formula.atoms(*WINDOWED):
+        scale = primitive.args[0] / X
+        if scale.is_Rational:
+            cuts |= {sign / scale for sign in (-1, 0, 1)}
+    return sorted(cut for cut in cuts if branch.low < cut < branch.high)
+
+
+def _split(branch: Branch, cuts: Sequence[Expr]) -> Iterator[Branch]:
+    low, low_closed = branch.low, branch.low_closed
+    for cut in cuts:
+        yield Branch(
+            low=low, low_closed=low_closed, high=cut, high_closed=True, formula=branch.formula
+        )
+        low, low_closed = cut, False
+    yield Branch(
+        low=low,
+        low_closed=low_closed,
+        high=branch.high,
+        high_closed=branch.high_closed,
+        formula=branch.formula,
+    )
+
+
+def _inside(part: Branch, samples: Sequence[Mapping[str, float]], whole: Expr) -> bool:
+    """Whether every windowed argument stays within |u| <= 1 on the part."""
+    ends = bounds(part, samples[0])
+    scales = [p.args[0] / X for p in whole.atoms(*WINDOWED)]
+    return all(
+        abs(end) * abs(float(scale)) <= 1 for scale in scales for end in ends if scale.is_Rational
+    )
+
+
+def _joined(branches: Sequence[Branch]) -> Iterator[Branch]:
+    pending: Branch | None = None
+    for branch in branches:
+        if pending is not None:
+            if pending.formula == branch.formula and not pending.formula.has(*WINDOWED):
+                pending = Branch(
+                    low=pending.low,
+                    low_closed=pending.low_closed,
+                    high=branch.high,
+                    high_closed=branch.high_closed,
+                    formula=pending.formula,
+                )
+                continue
+            yield pending
+        pending = branch
+    if pending is not None:
+        yield pending
+
+
+def _error(formula: Expr, values: Mapping[str, Any], known: _Known) -> tuple[Any, Any]:
+    """Value, and the bound on its relative rounding error in ulp, of a step-by-step evaluation."""
+    if formula not in known:
+        known[formula] = _new_error(formula, values, known)
+    return known[formula]
+
+
+def _new_error(formula: Expr, values: Mapping[str, Any], known: _Known) -> tuple[Any, Any]:
+    if formula.is_Symbol or not formula.args:
+        return number(formula, values), mpmath.mpf(0)
+    if formula.is_Add:
+        return _error_of_sum(formula, values, known)
+    parts = [_error(part, values, known) for part in formula.args]
+    if formula.is_Mul:
+        steps = len([p for p in formula.args if p != -1]) - 1
+        return mpmath.fprod(v for v, _ in parts), sum(e for _, e in parts) + _half(steps)
+    if formula.is_Pow and formula.exp.is_Integer:
+        power = int(formula.exp)
+        rounds = abs(power) - 1 + (power < 0)
+        return parts[0][0] ** power, abs(power) * parts[0][1] + _half(rounds)
+    value, (argument, error) = number(formula, values), parts[0]
+    if error == 0:
+        return value, mpmath.mpf(1)
+    if formula.is_Pow:
+        return value, abs(parts[1][0]) * error + 1
+    growth = abs(argument * number(formula.fdiff(1), values) / value) if value else mpmath.inf
+    return value, growth * error + 1
+
+
+def _machine(formula: Expr, values: Mapping[str, float]) -> float:
+    """The value in double precision, in the order of operations that is emitted."""
+    if formula.is_Symbol:
+        return float(values[formula.name])
+    if not formula.free_symbols:
+        return float(formula)
+    if formula.is_Add:
+        return sum((_machine(t, values) for group in ordered_terms(formula) for t in group), 0.0)
+    if formula.is_Mul:
+        return math.prod(_machine(f, values) for f in ordered_factors(formula))
+    parts = [_machine(part, values) for part in formula.args]
+    if not all(map(math.isfinite, parts)):
+        return parts[0]  # one infinity passed on: it is no NaN yet
+    try:
+        return float(number(formula.func(*map(sympy.Float, parts)), values))
+    except OverflowError:
+        return math.inf
+
+
+def _factor_order(factor: Expr) -> tuple[int, Any]:
+    """Numbers, then parameters, then functions, then powers and sums in x."""
+    if not factor.has(X):
+        return 0, sympy.default_sort_key(factor)
+    return 1 + (not factor.is_Function), sympy.default_sort_key(factor)
+
+
+def _half(steps: int) -> Any:
+    return mpmath.mpf(steps) / 2
+
+
+def _error_of_sum(formula: Expr, values: Mapping[str, Any], known: _Known) -> tuple[Any, Any]:
+    total, error = mpmath.mpf(0), mpmath.mpf(0)
+    for group in ordered_terms(formula):
+        part, lost = mpmath.mpf(0), mpmath.mpf(0)
+        for i, term in enumerate(group):
+            value, ulps = _error(term, values, known)
+            part += value
+            lost += abs(value) * ulps + (abs(part) / 2 if i else 0)
+        first = total == 0
+        total += part
+        error += lost + (0 if first or not group else abs(total) / 2)
+    if total == 0:
+        return total, mpmath.inf if error else mpmath.mpf(0)
+    return total, error / abs(total)

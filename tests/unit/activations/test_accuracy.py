@@ -1,0 +1,182 @@
+"""Accuracy in floating point: every 16-bit input of xIELU, and all entries against the truth."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from functools import lru_cache
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from stamm.activations.catalog import ENTRIES, get
+from stamm.activations.derivation import Branches, derive
+from stamm.activations.kernels import kernel_of
+from stamm.activations.module import build_activation
+from stamm.activations.reference import evaluate, ulps
+from stamm.activations.spec import Gated, Spec
+from stamm.activations.stabilise import Branch, bounds, lost_bits
+
+APERTUS = {"alpha_p": 166.0, "alpha_n": 41.25}  # the sharpest layer of a released checkpoint
+INITIAL = {"alpha_p": 0.8, "alpha_n": 0.8}
+VALUES = {"alpha_p": 1.25, "alpha_n": 0.75, "alpha": 0.375, "beta": 0.5}
+DENSITIES = ("normal_pdf", "normal_cdf", "normal_odd")
+
+
+def parameters(spec: Spec, values: Mapping[str, float]) -> tuple[Tensor | float, ...]:
+    full = {**spec.initial_values(), **values}
+    return tuple(
+        torch.tensor(full[p.name], dtype=torch.float64) if p.trainable else full[p.name]
+        for p in spec.parameters
+    )
+
+
+def every_finite(dtype: torch.dtype) -> Tensor:
+    patterns = torch.arange(65536, dtype=torch.int32).to(torch.int16).view(dtype)
+    return patterns[torch.isfinite(patterns)]
+
+
+@pytest.mark.parametrize("values", [INITIAL, APERTUS], ids=["initial", "apertus"])
+@pytest.mark.parametrize(
+    ("dtype", "most"), [(torch.bfloat16, 0.51), (torch.float16, 0.70)], ids=["bf16", "fp16"]
+)
+def test_xielu_on_every_16_bit_input(
+    dtype: torch.dtype, most: float, values: dict[str, float]
+) -> None:
+    module = build_activation("xielu")
+    module.load_values(values, raw=False)
+    x = every_finite(dtype).requires_grad_()
+    y = module(x)
+    y.backward(torch.ones_like(y))
+    assert x.grad is not None
+    exact = parameters(module.spec, module.effective())
+    kernel = kernel_of(module.spec)
+    wide = x.detach().double()
+    for found, true in ((y, kernel.value(wide, exact)), (x.grad, kernel.slopes(wide, exact)[0])):
+        assert found.dtype == dtype
+        error = ulps(found.detach(), true)
+        assert float(error.max()) <= most
+        assert float(error.median()) <= 0.26
+
+
+@pytest.mark.parametrize(
+    ("values", "most"), [(INITIAL, 2.0), (APERTUS, 3.0)], ids=["initial", "apertus"]
+)
+def test_xielu_in_float32(values: dict[str, float], most: float) -> None:
+    spec = get("xielu")
+    kernel = kernel_of(spec)
+    generator = torch.Generator().manual_seed(0)
+    magnitude = 10 ** (torch.rand(200_000, generator=generator, dtype=torch.float64) * 25 - 7)
+    x = torch.cat([magnitude, -magnitude]).float()
+    exact = parameters(spec, {k: float(torch.tensor(v)) for k, v in values.items()})
+    single = tuple(p.float() if isinstance(p, Tensor) else p for p in exact)
+    wide = x.double()
+    value, (slope, _, phi) = kernel.value(wide, exact), kernel.slopes(wide, exact)
+    alpha_n, beta = exact[1], exact[2]
+    below = wide.clamp(max=0)
+    found = kernel.slopes(x, single)
+    checks = (
+        (kernel.value(x, single), value, alpha_n * phi - beta * below),
+        (found[0], slope, beta - alpha_n * torch.expm1(below)),
+        (found[2], phi, phi),
+    )
+    for result, true, meeting in checks:
+        terms = torch.where(wide > 0, true.abs(), meeting)  # what is added up to give the result
+        error = ulps(result, true)
+        assert float(error.median()) <= 0.35
+        # Where opposite terms do not cancel, and at a root in ulp of the terms that meet there.
+        assert float(error[terms <= 1.2 * true.abs()].max()) <= most
+        assert float((error * ulp(true) / ulp(terms)).max()) <= most
+
+
+def ulp(value: Tensor) -> Tensor:
+    return torch.ldexp(torch.full_like(value, 2.0**-23), torch.frexp(value)[1] - 1)
+
+
+@lru_cache
+def expected(spec: Spec) -> list[tuple[str, list[Any], list[float]]]:
+    """Per output its name, the truth at every point, and the error allowed there in ulp."""
+    exact, stable = derive(spec).exact, derive(spec).stable
+    names = [p.name for p in spec.trainable]
+    named = [("value", exact.function, stable.function), ("slope", exact.slope, stable.slope)]
+    named += zip(names, exact.parameter_slopes, stable.parameter_slopes, strict=True)
+    named.append(("curvature", exact.curvature, stable.curvature))
+    named += zip(names, exact.mixed, stable.mixed, strict=True)
+    return [
+        (name, evaluate(true, points(), VALUES), [_allowed(forms, x) for x in points()])
+        for name, true, forms in named
+    ]
+
+
+def _allowed(forms: Branches, point: float) -> float:
+    form = next(b.formula for b in forms if _holds(b, point))
+    bits = lost_bits([form], [point], [VALUES])[0][0]
+    # Each function is allowed four ulp; a normal tail has the condition x**2 besides.
+    tail = 2.0 * point * point if any(word in str(form) for word in DENSITIES) else 0.0
+    return float(4.0 * 2.0**bits + tail)
+
+
+def points() -> list[float]:
+    """Both sides of 0 and of the windows' ends, subnormal to large; exact in float32."""
+    spread = [1.3 * 10.0**k for k in (-40, -30, -12, -8, -6, -4, -3, -2, -1, 0, 0.5, 1, 1.2, 4, 9)]
+    ends = [0.0, 1.0, math.nextafter(1.0, 0.0), math.nextafter(1.0, 2.0), 0.9, 5.5]
+    x = torch.tensor(spread + ends, dtype=torch.float64).float().double().tolist()
+    return [sign * v for v in x for sign in (1.0, -1.0)]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=["fp32", "fp64"])
+@pytest.mark.parametrize("spec", ENTRIES, ids=lambda s: s.name)
+def test_every_entry_against_the_truth(spec: Spec, dtype: torch.dtype) -> None:
+    kernel = kernel_of(spec)
+    exact = parameters(spec, VALUES)
+    given = tuple(p.to(dtype) if isinstance(p, Tensor) else p for p in exact)
+    x = torch.tensor(points(), dtype=dtype)
+    count = 1 + len(spec.trainable)
+    found = [kernel.value(x, given), *kernel.slopes(x, given), *kernel.curvatures(x, given)[:count]]
+    information = torch.finfo(dtype)
+    for (name, true, limits), result in zip(expected(spec), found, strict=True):
+        for i, point in enumerate(points()):
+            allowed = limits[i]
+            floor = information.smallest_normal * information.eps * (4 + abs(point))
+            error = abs(result[i].item() - true[i])
+            limit = allowed * information.eps * abs(true[i]) + floor
+            assert error <= limit, f"{name} at {point}: {result[i].item()} is not {true[i]}"
+
+
+def _holds(branch: Branch, point: float) -> bool:
+    low, high = bounds(branch, {})
+    return bool(low < point <= high or (point == low and branch.low_closed))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("spec", ENTRIES, ids=lambda s: s.name)
+def test_extremes_give_no_nan(spec: Spec, dtype: torch.dtype) -> None:
+    module = build_activation(spec)
+    top = torch.finfo(dtype).max
+    extremes = [0.0, -0.0, 1e-40, -1e-40, 30.0, -30.0, 1e4, -1e4, 1e30, -1e30]
+    x = torch.tensor([e for e in extremes if abs(e) < top], dtype=dtype).requires_grad_()
+    inputs = (x, torch.ones_like(x)) if isinstance(spec.arity, Gated) else (x,)
+    y = module(*inputs)
+    first = torch.autograd.grad(y, x, torch.ones_like(y), create_graph=True)[0]
+    second = torch.autograd.grad(first, x, torch.ones_like(y))[0]
+    for result in (y, first, second):
+        assert not torch.isnan(result).any()
+
+
+@pytest.mark.parametrize("spec", ENTRIES, ids=lambda s: s.name)
+def test_a_nan_is_passed_on(spec: Spec) -> None:
+    exact = parameters(spec, {})
+    assert torch.isnan(kernel_of(spec).value(torch.tensor([math.nan]), exact)).all()
+
+
+def test_xielu_at_zero_and_infinity() -> None:
+    module = build_activation("xielu")
+    x = torch.tensor([0.0, -0.0, -math.inf, math.inf], requires_grad=True)
+    y = module(x)
+    y.backward(torch.ones_like(y))
+    assert x.grad is not None
+    assert y.tolist() == [0.0, 0.0, math.inf, math.inf]
+    assert x.grad[:2].tolist() == [0.5, 0.5]
+    assert x.grad[2].item() == pytest.approx(-0.3)

@@ -1,0 +1,155 @@
+"""Derivation: the integral is the integral, and its forms keep their digits."""
+
+from __future__ import annotations
+
+import mpmath
+import pytest
+import sympy
+
+from stamm.activations.catalog import ENTRIES, XIELU
+from stamm.activations.derivation import Branches, Formulas, derive
+from stamm.activations.primitives import PRIMITIVES, Primitive, X, elementary, number
+from stamm.activations.reference import evaluate, parameter_truth, truth
+from stamm.activations.spec import Parameter, Piece, Softplus, Spec
+from stamm.activations.stabilise import bounds, lost_bits, sample_points
+from stamm.base.errors import ConfigError
+
+POINTS = [-40.0, -3.0, -1.0, -0.7, -1e-3, -1e-7, 0.0, 1e-7, 1e-3, 0.7, 1.0, 3.0, 40.0]
+VALUES = {"alpha_p": 0.8, "alpha_n": 0.9, "beta": 0.5, "alpha": 0.3}
+
+
+@pytest.mark.parametrize("primitive", PRIMITIVES, ids=lambda p: p.__name__)
+def test_a_primitive_equals_its_definition_and_its_slope(primitive: type[Primitive]) -> None:
+    with mpmath.workdps(60):
+        for point in (-30.0, -2.0, -0.3, 1e-9, 0.6, 25.0):
+            at = {"x": mpmath.mpf(point)}
+            value, defined = number(primitive(X), at), number(elementary(primitive(X)), at)
+            assert abs(value - defined) < mpmath.mpf(10) ** -50
+            slope = number(sympy.diff(primitive(X), X), at)
+            stepped = mpmath.diff(lambda u: number(primitive(X), {"x": u}), point)
+            assert abs(slope - stepped) < mpmath.mpf(10) ** -20
+
+
+@pytest.mark.parametrize("spec", ENTRIES, ids=lambda s: s.name)
+def test_the_slope_of_the_function_is_the_stated_gradient(spec: Spec) -> None:
+    derived = derive(spec)
+    with mpmath.workdps(120):
+        step = mpmath.mpf(10) ** -30
+        for point in (p for p in POINTS if p != 0.0):
+            below, above = truth(derived, "function", [point - step, point + step], VALUES)
+            (stated,) = truth(derived, "slope", [point], VALUES)
+            assert abs((above - below) / (2 * step) - stated) < mpmath.mpf(10) ** -25
+
+
+@pytest.mark.parametrize("spec", ENTRIES, ids=lambda s: s.name)
+def test_stable_forms_are_the_same_functions(spec: Spec) -> None:
+    derived = derive(spec)
+    for exact, stable in zip(_all(derived.exact), _all(derived.stable), strict=True):
+        for a, b in zip(
+            evaluate(exact, POINTS, VALUES), evaluate(stable, POINTS, VALUES), strict=True
+        ):
+            assert abs(a - b) < mpmath.mpf(10) ** -60
+
+
+@pytest.mark.parametrize("spec", ENTRIES, ids=lambda s: s.name)
+def test_no_form_loses_digits(spec: Spec) -> None:
+    derived = derive(spec)
+    samples = spec.sample_values()
+    for branches in _all(derived.stable):
+        for branch in branches:
+            with mpmath.workdps(40):
+                points = sample_points(*bounds(branch, samples[0]))
+                bits = lost_bits([branch.formula], points, samples)[0]
+            # Five bits of room: some points lie near a root, where no form can do better.
+            assert max(bits, default=0.0) < 5.0, branch.formula
+
+
+def test_xielu_is_what_the_paper_says() -> None:
+    derived = derive(XIELU)
+    with mpmath.workdps(50):
+        for point in POINTS:
+            x = mpmath.mpf(point)
+            if x > 0:
+                expected = mpmath.mpf(0.8) * x**2 + mpmath.mpf(0.5) * x
+            else:
+                expected = mpmath.mpf(0.9) * (mpmath.exp(x) - 1 - x) + mpmath.mpf(0.5) * x
+            (found,) = truth(derived, "function", [point], VALUES)
+            assert abs(found - expected) < mpmath.mpf(10) ** -45
+    near = [b.formula for b in derived.stable.function if b.formula.has(X) and "phi2" in str(b)]
+    assert [str(f) for f in near] == ["alpha_n*phi2(x) + beta*x"]
+
+
+def test_a_knot_that_depends_on_a_parameter() -> None:
+    # f' = x below the knee and knee above: Leibniz with a moving knot gives df/dknee = x - knee.
+    knee = Parameter(name="knee", initial=2.0, bijection=Softplus())
+    spec = Spec(
+        name="huber",
+        title="",
+        source="",
+        pieces=(Piece(where="x <= knee", formula="x"), Piece(where="x > knee", formula="knee")),
+        parameters=(knee,),
+    )
+    derived = derive(spec)
+    found = parameter_truth(derived, "knee", [-1.0, 1.5, 2.0, 5.0], {"knee": 2.0})
+    assert [float(v) for v in found] == [0.0, 0.0, 0.0, 3.0]
+    assert [float(v) for v in truth(derived, "function", [1.0, 5.0], {"knee": 2.0})] == [0.5, 8.0]
+
+
+def test_a_jump_at_a_moving_knot() -> None:
+    # f = max(0, x - k): df/dk = -1 beyond the knot, from the jump alone.
+    k = Parameter(name="k", initial=1.0, bijection=Softplus())
+    spec = Spec(
+        name="shifted_relu",
+        title="",
+        source="",
+        pieces=(Piece(where="x <= k", formula="0"), Piece(where="x > k", formula="1")),
+        parameters=(k,),
+        continuity="jump",
+    )
+    found = parameter_truth(derive(spec), "k", [0.5, 3.0], {"k": 1.0})
+    assert [float(v) for v in found] == [0.0, -1.0]
+
+
+def test_an_anchor_away_from_zero() -> None:
+    spec = Spec(
+        name="lifted",
+        title="",
+        source="",
+        pieces=(Piece(where="x <= 0", formula="exp(x)"), Piece(where="x > 0", formula="1")),
+        anchor=("2", "5"),
+    )
+    found = truth(derive(spec), "function", [2.0, 0.0, -1.0], {})
+    assert [float(v) for v in found] == pytest.approx([5.0, 3.0, 2.0 + mpmath.exp(-1)])
+
+
+def test_an_elementary_integral_outside_the_ansatz() -> None:
+    spec = Spec(
+        name="softsign_slope",
+        title="",
+        source="",
+        pieces=(Piece(where="all x", formula="x/sqrt(1 + x**2)"),),
+    )
+    found = truth(derive(spec), "function", [0.0, 3.0], {})
+    assert [float(v) for v in found] == pytest.approx([0.0, 10**0.5 - 1])
+
+
+def test_a_gradient_without_elementary_integral_is_refused() -> None:
+    spec = Spec(
+        name="hard",
+        title="",
+        source="",
+        pieces=(Piece(where="all x", formula="exp(-x**4)*atan(x)"),),
+    )
+    with pytest.raises(ConfigError, match=r"no antiderivative of piece 'all x' could be found"):
+        derive(spec)
+
+
+def _all(formulas: Formulas) -> list[Branches]:
+    return [
+        formulas.function,
+        formulas.slope,
+        formulas.curvature,
+        *formulas.parameter_slopes,
+        *formulas.mixed,
+        *(branches for row in formulas.parameter_curvatures for branches in row),
+    ]

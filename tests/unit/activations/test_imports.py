@@ -1,0 +1,54 @@
+"""What is loaded when: no torch for the mathematics, no SymPy for a model."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+
+def run(code: str) -> str:
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    return done.stdout.strip()
+
+
+def test_the_mathematics_needs_no_torch_and_data_needs_no_sympy() -> None:
+    code = (
+        "import sys\n"
+        "from stamm.activations import catalog, describe, operators, spec\n"
+        "print([m for m in ('sympy', 'mpmath', 'numpy', 'torch') if m in sys.modules])\n"
+        "from stamm.activations import derivation, emit, stabilise\n"
+        "print('torch' in sys.modules)"
+    )
+    assert run(code).splitlines() == ["[]", "False"]
+
+
+def test_a_model_needs_no_sympy_and_loads_quickly() -> None:
+    code = (
+        "import sys, time, torch\n"
+        "had = 'sympy' in sys.modules\n"
+        "start = time.process_time()\n"
+        "from stamm.activations import xielu, build_activation\n"
+        "xielu()(torch.zeros(3)); build_activation('swiglu')\n"
+        "print(had, 'sympy' in sys.modules, time.process_time() - start)"
+    )
+    had, has, seconds = run(code).split()
+    assert (had, has) == ("False", "False")
+    assert float(seconds) < 0.25  # 0.05 measured; room for a busy machine
+
+
+def test_public_names_resolve_whatever_was_imported_before() -> None:
+    code = (
+        "import stamm.activations.derivation, stamm.activations as a\n"
+        "from stamm.activations import derive, xielu, Spec\n"
+        "print(callable(derive), all(getattr(a, n) is not None for n in a.__all__))"
+    )
+    assert run(code) == "True True"
+
+
+def test_an_unknown_name_is_an_attribute_error() -> None:
+    import stamm.activations
+
+    with pytest.raises(AttributeError, match="no attribute 'nothing'"):
+        _ = stamm.activations.nothing
