@@ -1,0 +1,1 @@
+"""From raw pages to token shards: consent, text, personal data, duplicates, vocabulary, order."""

@@ -1,0 +1,82 @@
+"""Documents from JSON lines: {"text": …} with url, source, licence, language and date if known."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from stamm.corpus.config import ReadLimits
+from stamm.corpus.records import (
+    LONGEST_FIELD,
+    Place,
+    Record,
+    Unread,
+    clean_field,
+    content_id,
+    whole_text,
+)
+from stamm.corpus.streams import BoundedStream, Line, StreamError, bounded_lines
+
+
+def read_jsonl(name: str, path: Path, limits: ReadLimits) -> Iterator[Record | Unread]:
+    """The documents of a file, and a reason for each line that is none. Blank lines are skipped.
+
+    name   the file as the configuration names it
+    """
+    number = 0
+    with BoundedStream(path, limits.expansion) as stream:
+        try:
+            for line in bounded_lines(stream, limits.line_bytes):
+                number = line.number
+                if line.data.strip():
+                    yield _record(Place(file=name, position=line.number), line, limits)
+        except StreamError as stopped:
+            yield Unread(
+                place=Place(file=name, position=number + 1),
+                content_id=content_id(name, stopped.detail.encode()),
+                reason=stopped.reason,
+                detail=f"{stopped.detail}; lines from {number + 1} on are lost",
+                size=0,
+            )
+
+
+def _record(place: Place, line: Line, limits: ReadLimits) -> Record | Unread:
+    def unread(reason: str, detail: str) -> Unread:
+        return Unread(
+            place=place,
+            content_id=content_id("", line.data),
+            reason=reason,
+            detail=detail,
+            size=line.size,
+        )
+
+    if line.size > limits.line_bytes:
+        return unread("line_too_long", f"{line.size} bytes, limit {limits.line_bytes}")
+    try:
+        # A byte order mark may stand at the start of a file, and of files put one after another.
+        row: Any = json.loads(line.data.decode("utf-8-sig"))
+    except UnicodeDecodeError as error:
+        return unread("invalid_utf8", f"byte {error.start} of the line: {error.reason}")
+    except (ValueError, RecursionError) as error:
+        return unread("invalid_json", str(error) if isinstance(error, ValueError) else "too deep")
+    if not isinstance(row, dict) or not isinstance(row.get("text"), str):
+        return unread("no_text", "not an object with a string under 'text'")
+    fields = {key: row.get(key) for key in ("url", "source", "language", "date")}
+    fields["licence"] = row.get("licence", row.get("license"))
+    words = {key: value if isinstance(value, str) else "" for key, value in fields.items()}
+    for key, value in words.items():
+        if len(value) > LONGEST_FIELD:
+            return unread("field_too_long", f"{key} has over {LONGEST_FIELD} characters")
+    content, url = whole_text(row["text"]).encode(), clean_field(words["url"])
+    return Record(
+        place=place,
+        content_id=content_id(url, content),
+        content=content,
+        url=url,
+        source=clean_field(words["source"]),
+        licence=clean_field(words["licence"]),
+        language=clean_field(words["language"]),
+        date=clean_field(words["date"]),
+    )

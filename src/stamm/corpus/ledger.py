@@ -1,0 +1,110 @@
+"""The ledger: one row per document that came in, with what was decided, why, and on whose word."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, fields
+from typing import Any
+
+import pyarrow as pa
+
+KEPT, DROPPED = "kept", "dropped"
+
+REASONS: dict[str, str] = {
+    "robots_disallow": "robots.txt refuses at least one agent",
+    "robots_content_usage": "robots.txt says Content-Usage: train-ai=n",
+    "robots_unreachable": "robots.txt answered 5xx or nothing",
+    "unknown_host": "no robots.txt of the host was read",
+    "no_url": "the document names no host",
+    "bad_url": "the address cannot be parsed",
+    "header_noai": "X-Robots-Tag reserves the page",
+    "meta_noai": "a meta element reserves the page",
+    "tdm_reservation": "tdm-reservation: 1 in a header or meta element",
+    "content_usage": "the header Content-Usage says train-ai=n",
+    "too_short": "fewer characters than corpus.shortest",
+    "exact_duplicate": "the same text came before",
+    "html_too_deep": "elements nested beyond corpus.limits.html_depth",
+    "html_too_large": "more tags than corpus.limits.html_tags",
+    "invalid_utf8": "a line that is not UTF-8",
+    "invalid_json": "a line that is not JSON",
+    "no_text": "a line without text",
+    "line_too_long": "a line beyond corpus.limits.line_bytes",
+    "field_too_long": "a metadata field beyond 4,096 characters",
+    "record_too_long": "a record beyond corpus.limits.record_bytes",
+    "truncated_record": "a record that ends early",
+    "not_http": "a response without HTTP headers",
+    "http_status": "a status other than 200",
+    "content_type": "neither HTML nor plain text",
+    "content_encoding": "an encoding that cannot be undone",
+    "broken_compression": "the rest of the file cannot be decompressed",
+    "broken_archive": "the rest of the file is no archive",
+    "decompression_limit": "the file grows beyond corpus.limits.expansion",
+}
+"""Why a document can be dropped."""
+
+
+@dataclass(kw_only=True)
+class LedgerRow:
+    """One row of the ledger.
+
+    document_id     SHA-256 over address and content as they came, 32 hexadecimal digits
+    input_file      as named in the configuration
+    input_position  line of a JSONL, record of a WARC, from 1
+    decision        "kept" or "dropped"; reason is empty or one of REASONS
+    consent         what is known of the host's word (consent.Decision); "planted" for a probe
+    rule, agent     the line or signal that decided, and whom it names
+    robots_read     when that robots.txt was read
+    pii_*           values replaced
+    bytes_in        of the text or body as it came; of the line when it could not be read
+    bytes_out       of the text kept
+    duplicate_of    the document that had this text first
+    split           "train", "held_out" or "control" (probes that are never trained on)
+    """
+
+    document_id: str
+    input_file: str
+    input_position: int
+    url: str = ""
+    host: str = ""
+    source: str = ""
+    licence: str = ""
+    language: str = ""
+    date: str = ""
+    decision: str = DROPPED
+    reason: str = ""
+    detail: str = ""
+    consent: str = ""
+    rule: str = ""
+    agent: str = ""
+    robots_read: str = ""
+    pii_email: int = 0
+    pii_ip: int = 0
+    pii_iban: int = 0
+    bytes_in: int = 0
+    bytes_out: int = 0
+    duplicate_of: str = ""
+    split: str = ""
+    probe_id: str | None = None
+
+    def plain(self) -> dict[str, Any]:
+        """The row as column name and value."""
+        return asdict(self)
+
+
+LEDGER_SCHEMA = pa.schema(
+    [(f.name, pa.int64() if f.type == "int" else pa.string()) for f in fields(LedgerRow)]
+)
+
+DOCUMENTS_SCHEMA = pa.schema(
+    [
+        ("document_id", pa.string()),
+        ("text", pa.string()),
+        ("url", pa.string()),
+        ("source", pa.string()),
+        ("licence", pa.string()),
+        ("language", pa.string()),
+        ("split", pa.string()),
+        ("probe_id", pa.string()),
+        ("repeat", pa.int64()),
+    ]
+)
+"""Documents kept. `repeat`: how often it stands in the training stream; 1 unless it is a probe."""

@@ -1,0 +1,93 @@
+"""Passages planted in the corpus, so that memorization can be measured against their repeats.
+
+Each passage becomes a document of its own. Which bucket a passage falls into is drawn by hash, so
+that no book, author or difficulty belongs to one repeat count.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from stamm.base.errors import DataError
+from stamm.corpus.config import ProbesConfig, ReadLimits
+from stamm.corpus.duplicates import text_key
+from stamm.corpus.read import read_input
+from stamm.corpus.records import Record, content_id
+
+_SENTENCE_START = re.compile(r"(?:(?<=[.!?])|(?<=[.!?][\"'”’»]))\s+(?=[\"'“‘«]?[A-ZÀ-ÞΑ-ΩА-Я])")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Probe:
+    """One planted passage.
+
+    probe_id   "r16-0003": the fourth passage of those repeated 16 times
+    repeat     how often it stands in the training stream; 0: never, the control
+    record     the book it was cut from
+    """
+
+    probe_id: str
+    repeat: int
+    document_id: str
+    text: str
+    record: Record
+
+
+def passages(text: str, shortest: int, longest: int) -> Iterator[str]:
+    """Disjoint passages of a text, each cut at sentence starts.
+
+    Edge   a stretch without a sentence start inside the bounds is skipped up to the next one.
+    """
+    flat = " ".join(text.split())
+    starts = [0, *(m.end() for m in _SENTENCE_START.finditer(flat))]
+    begin = 0
+    for stop in starts[1:]:
+        length = stop - begin
+        if length > longest:
+            begin = stop
+        elif length >= shortest:
+            yield flat[begin:stop].rstrip()
+            begin = stop
+
+
+def plan_probes(config: ProbesConfig, path: Path, limits: ReadLimits, seed: int) -> list[Probe]:
+    """The probes of a corpus, by bucket in the order of `config.repeats`.
+
+    Raises   DataError when the books do not give enough distinct passages.
+    """
+    candidates: dict[bytes, tuple[bytes, str, Record]] = {}
+    for record in read_input(config.books, path, limits):
+        if not isinstance(record, Record):
+            raise DataError(
+                f"{config.books} cannot be read: {record.detail}",
+                where=f"record {record.place.position}",
+            )
+        for passage in passages(record.content.decode(), config.shortest, config.longest):
+            rank = hashlib.sha256(f"probe {seed} {record.url} {passage}".encode()).digest()
+            candidates.setdefault(text_key(passage), (rank, passage, record))
+    drawn = sorted(candidates.values(), key=lambda c: c[0])
+    wanted = config.passages_per_bucket * len(config.repeats)
+    if len(drawn) < wanted:
+        raise DataError(
+            f"{config.books} gives {len(drawn)} passages of {config.shortest} to {config.longest} "
+            f"characters, {wanted} are needed",
+            where="corpus.probes",
+            fix=f"Set corpus.probes.passages_per_bucket={len(drawn) // len(config.repeats)} "
+            "or name more books",
+        )
+    return [
+        Probe(
+            probe_id=f"r{repeat}-{number:04d}",
+            repeat=repeat,
+            document_id=content_id(record.url, passage.encode()),
+            text=passage,
+            record=record,
+        )
+        for bucket, repeat in enumerate(config.repeats)
+        for number in range(config.passages_per_bucket)
+        for _, passage, record in [drawn[number * len(config.repeats) + bucket]]
+    ]

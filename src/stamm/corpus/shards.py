@@ -1,0 +1,104 @@
+"""One token shard on disk: `.bin` and `.idx` in the layout that Megatron reads.
+
+`.bin`  token ids, little endian, uint16 or int32, documents one after another
+`.idx`  b"MMIDIDX\\0\\0", u64 version 1, u8 type code (8 uint16, 4 int32), u64 sequences n, u64 d,
+        int32 lengths[n], int64 byte offsets[n], int64 document borders[d], where d = n + 1 and
+        the borders count sequences: here every document is one sequence, so 0, 1, .., n
+
+Source   NVIDIA/Megatron-LM, megatron/core/datasets/indexed_dataset.py, as described in
+         swiss-ai/pretrain-code.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from stamm.base.errors import DataError
+from stamm.base.files import atomic
+
+MAGIC = b"MMIDIDX\x00\x00"
+_HEAD = struct.Struct("<QBQQ")
+_TYPES: dict[int, np.dtype[np.uint16] | np.dtype[np.int32]] = {
+    8: np.dtype("<u2"),
+    4: np.dtype("<i4"),
+}
+_FIX = "Delete the packed corpus and pack again"
+
+
+def type_code(vocabulary: int) -> int:
+    """The code of the smallest type that holds every id: 8 (uint16) or 4 (int32)."""
+    return 8 if vocabulary <= 2**16 else 4
+
+
+def token_type(code: int) -> np.dtype[np.uint16] | np.dtype[np.int32]:
+    """The numpy type of a code."""
+    return _TYPES[code]
+
+
+def write_shard(path: Path, documents: Iterable[NDArray[np.integer[Any]]], code: int) -> None:
+    """Write `path`.bin and `path`.idx, the index last: a shard with an index is complete."""
+    kind = token_type(code)
+    lengths = []
+    with atomic(path.with_suffix(".bin")) as temporary, temporary.open("wb") as opened:
+        for tokens in documents:
+            opened.write(tokens.astype(kind).tobytes())
+            lengths.append(len(tokens))
+    sizes = np.array(lengths, dtype=np.int64) * kind.itemsize
+    offsets = np.concatenate([np.zeros(1, np.int64), np.cumsum(sizes)])[: len(lengths)]
+    with atomic(path.with_suffix(".idx")) as temporary, temporary.open("wb") as opened:
+        opened.write(MAGIC + _HEAD.pack(1, code, len(lengths), len(lengths) + 1))
+        opened.write(np.array(lengths, dtype="<i4").tobytes())
+        opened.write(offsets.astype("<i8").tobytes())
+        opened.write(np.arange(len(lengths) + 1, dtype="<i8").tobytes())
+
+
+@dataclass(frozen=True)
+class Shard:
+    """A shard opened for reading.
+
+    tokens    memory-mapped ids
+    lengths   tokens of each document
+    """
+
+    tokens: NDArray[np.uint16] | NDArray[np.int32]
+    lengths: NDArray[np.int32]
+
+
+def open_shard(path: Path) -> Shard:
+    """The shard `path`.bin with `path`.idx.
+
+    Raises   DataError when a file is missing, is no such file, or the two disagree in size.
+    """
+    index, data = path.with_suffix(".idx"), path.with_suffix(".bin")
+    try:
+        raw = index.read_bytes()
+        size = data.stat().st_size
+    except FileNotFoundError as error:
+        raise DataError(f"{error.filename} does not exist", fix=_FIX) from None
+    if not raw.startswith(MAGIC):
+        raise DataError(f"{index} is no shard index: it begins with {raw[:9]!r}", fix=_FIX)
+    head = len(MAGIC) + _HEAD.size
+    if len(raw) < head:
+        raise DataError(f"{index} ends inside its head, after {len(raw)} bytes", fix=_FIX)
+    version, code, sequences, borders = _HEAD.unpack(raw[len(MAGIC) : head])
+    if version != 1 or code not in _TYPES:
+        raise DataError(f"{index} has version {version} and type {code}", fix=_FIX)
+    expected = head + 12 * sequences + 8 * borders
+    if len(raw) != expected:
+        raise DataError(f"{index} has {len(raw)} bytes, its head says {expected}", fix=_FIX)
+    lengths = np.frombuffer(raw, dtype="<i4", count=sequences, offset=head)
+    kind = token_type(code)
+    tokens = int(lengths.sum(dtype=np.int64))
+    if size != tokens * kind.itemsize:
+        raise DataError(
+            f"{data} has {size} bytes, its index says {tokens * kind.itemsize}", fix=_FIX
+        )
+    mapped = np.memmap(data, dtype=kind, mode="r") if tokens else np.empty(0, dtype=kind)
+    return Shard(tokens=mapped, lengths=lengths)

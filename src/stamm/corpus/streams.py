@@ -1,0 +1,142 @@
+"""Bytes from a file nobody vouches for: decompressed in bounded pieces, cut into bounded lines."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO
+
+import pyarrow as pa
+
+from stamm.base.errors import DataError
+from stamm.base.units import bytes_text
+
+PIECE_BYTES = 4096
+_FREE_BYTES = 64 * 2**20
+_CODECS = {".gz": "gzip", ".zst": "zstd"}
+
+
+class StreamError(Exception):
+    """The rest of a stream cannot be read.
+
+    reason   a ledger reason: "broken_compression" or "decompression_limit"
+    detail   where and why, in words
+    """
+
+    def __init__(self, reason: str, detail: str) -> None:
+        self.reason = reason
+        self.detail = detail
+        super().__init__(f"{reason}: {detail}")
+
+
+class BoundedStream:
+    """The decompressed bytes of one file, read forward only.
+
+    Raises StreamError from `read` when the compressed data is cut or damaged, or when more than
+    `expansion` bytes come out per byte put in (the first 64 MiB are free).
+    """
+
+    def __init__(self, path: Path, expansion: int) -> None:
+        self._path = path
+        self._expansion = expansion
+        self._delivered = 0
+        self._broken: StreamError | None = None
+        try:
+            self._file: BinaryIO = path.open("rb")
+        except OSError as error:
+            raise DataError(
+                f"cannot read {path}: {error.strerror}", fix="Check the path in corpus.inputs"
+            ) from None
+        self._codec = _CODECS.get(path.suffix)
+        self._source = self._decompressed()
+
+    def __enter__(self) -> BoundedStream:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._file.close()
+
+    def tell(self) -> int:
+        """Decompressed bytes read so far."""
+        return self._delivered
+
+    def read(self, size: int = PIECE_BYTES) -> bytes:
+        """Up to `size` bytes, never more than one piece; empty at the end."""
+        if self._broken is not None:
+            raise self._broken
+        try:
+            piece = self._source.read(min(size, PIECE_BYTES) if size >= 0 else PIECE_BYTES)
+        except OSError as error:
+            piece = self._last_bytes()
+            self._broken = StreamError(
+                "broken_compression",
+                f"after {self._delivered + len(piece)} decompressed bytes: {error}",
+            )
+            if not piece:
+                raise self._broken from None
+        self._delivered += len(piece)
+        if self._delivered > _FREE_BYTES + self._expansion * self._file.tell():
+            raise StreamError(
+                "decompression_limit",
+                f"{bytes_text(self._delivered)} came out of {bytes_text(self._file.tell())}, "
+                f"more than {self._expansion} to 1",
+            )
+        return piece
+
+    def _decompressed(self) -> BinaryIO:
+        if self._codec is None:
+            return self._file
+        source: BinaryIO = pa.CompressedInputStream(pa.PythonFile(self._file, "r"), self._codec)
+        return source
+
+    def _last_bytes(self) -> bytes:
+        """What stands between the last whole piece and a defect.
+
+        A read that meets the defect gives nothing, so the file is read again, at the end byte by
+        byte.
+        """
+        self._file = self._path.open("rb")
+        self._source = self._decompressed()
+        skipped, found = 0, bytearray()
+        while skipped < self._delivered:
+            skipped += len(self._source.read(min(PIECE_BYTES, self._delivered - skipped)))
+        try:
+            while byte := self._source.read(1):
+                found += byte
+        except OSError:
+            return bytes(found)
+        return bytes(found)
+
+
+@dataclass(frozen=True)
+class Line:
+    """One line of a file.
+
+    number   from 1
+    data     its bytes without the line end; the first `limit` bytes of a line that is too long
+    size     its true length in bytes
+    """
+
+    number: int
+    data: bytes
+    size: int
+
+
+def bounded_lines(stream: BoundedStream, limit: int) -> Iterator[Line]:
+    """The lines of a stream, holding at most `limit` bytes and one piece of each in memory.
+
+    Edge     a last line without a line end counts; a line cut by StreamError does not.
+    Raises   StreamError as the stream does.
+    """
+    number, size, held = 1, 0, bytearray()
+    while piece := stream.read():
+        *ended, rest = piece.split(b"\n")
+        for part in ended:
+            held += part[: max(0, limit - len(held))]
+            yield Line(number, bytes(held), size + len(part))
+            number, size, held = number + 1, 0, bytearray()
+        held += rest[: max(0, limit - len(held))]
+        size += len(rest)
+    if size:
+        yield Line(number, bytes(held), size)

@@ -1,0 +1,86 @@
+"""Parquet with the same bytes for the same rows: the one door to pyarrow's writer and reader."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from stamm.base.errors import DataError
+
+Row = Mapping[str, Any]
+_GROUP_ROWS = 2048
+
+
+class TableWriter:
+    """Writes rows to a Parquet file, a group at a time. Use it inside base.files.atomic."""
+
+    def __init__(self, path: Path, schema: pa.Schema) -> None:
+        self._schema = schema
+        self._writer = pq.ParquetWriter(path, schema, compression="zstd", compression_level=3)
+        self._rows: list[Row] = []
+        self.count = 0
+
+    def __enter__(self) -> TableWriter:
+        return self
+
+    def __exit__(self, kind: object, *_: object) -> None:
+        if kind is None:
+            self._flush()
+        self._writer.close()
+
+    def add(self, row: Row) -> None:
+        """Append one row. Every column of the schema must be named."""
+        self._rows.append(row)
+        self.count += 1
+        if len(self._rows) >= _GROUP_ROWS:
+            self._flush()
+
+    def _flush(self) -> None:
+        if self._rows:
+            columns = {name: [row[name] for row in self._rows] for name in self._schema.names}
+            self._writer.write_table(pa.table(columns, schema=self._schema))
+            self._rows = []
+
+
+def write_rows(path: Path, schema: pa.Schema, rows: Iterable[Row]) -> int:
+    """Write all rows to `path`; their number."""
+    with TableWriter(path, schema) as writer:
+        for row in rows:
+            writer.add(row)
+    return writer.count
+
+
+def read_table(path: Path, columns: list[str] | None = None) -> pa.Table:
+    """The table in a Parquet file.
+
+    Raises   DataError when the file is missing or no Parquet, or lacks a column.
+    """
+    try:
+        return pq.read_table(path, columns=columns)
+    except (OSError, pa.ArrowException) as error:
+        raise _unreadable(path, error) from None
+
+
+def read_rows(path: Path, columns: list[str] | None = None) -> Iterator[dict[str, Any]]:
+    """The rows of a Parquet file, a group at a time.
+
+    Raises   DataError as `read_table` does.
+    """
+    try:
+        with pq.ParquetFile(path) as file:
+            for batch in file.iter_batches(batch_size=_GROUP_ROWS, columns=columns):
+                yield from batch.to_pylist()
+    except (OSError, pa.ArrowException) as error:
+        raise _unreadable(path, error) from None
+
+
+def _unreadable(path: Path, error: Exception) -> DataError:
+    if isinstance(error, FileNotFoundError):
+        return DataError(f"{path} does not exist", fix="Run the step that writes it again")
+    return DataError(
+        f"{path} cannot be read: {error}", fix="Delete it and run the step that writes it again"
+    )

@@ -1,0 +1,76 @@
+"""The order of windows: pinned for ever, a permutation, one token shared by neighbours."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from stamm.base.errors import DataError
+from stamm.corpus.order import WindowOrder, permutation, splitmix64
+
+
+def test_splitmix64_gives_the_published_values() -> None:
+    """The stream of seed 1234567 in Vigna's reference: state i is seed + i * golden."""
+    golden = 0x9E3779B97F4A7C15
+    states = np.array([(1234567 + i * golden) % 2**64 for i in range(5)], dtype=np.uint64)
+    assert splitmix64(states).tolist() == [
+        6457827717110365317,
+        3203168211198807973,
+        9817491932198370423,
+        4593380528125082431,
+        16408922859458223821,
+    ]
+
+
+def test_permutation_is_pinned() -> None:
+    assert permutation(10, 28).tolist() == [2, 8, 3, 5, 1, 6, 0, 7, 9, 4]
+    assert permutation(0, 1).tolist() == []
+    assert permutation(1, 1).tolist() == [0]
+
+
+@given(st.integers(0, 2000), st.integers(0, 2**64 - 1))
+def test_permutation_is_one(count: int, seed: int) -> None:
+    assert sorted(permutation(count, seed).tolist()) == list(range(count))
+
+
+def test_seeds_give_different_orders() -> None:
+    orders = {tuple(permutation(50, seed).tolist()) for seed in range(200)}
+    assert len(orders) == 200
+
+
+def test_permutation_is_unbiased() -> None:
+    firsts = np.bincount([permutation(8, seed)[0] for seed in range(4000)], minlength=8)
+    assert firsts.min() > 420  # 500 expected, standard deviation 21
+    assert firsts.max() < 580
+
+
+@given(st.integers(2, 5000), st.integers(1, 300), st.integers(0, 2**63 - 1))
+def test_windows_cover_an_epoch_once(num_tokens: int, length: int, seed: int) -> None:
+    if num_tokens <= length:
+        with pytest.raises(DataError, match="do not fill one window"):
+            WindowOrder(num_tokens, length, seed)
+        return
+    order = WindowOrder(num_tokens, length, seed)
+    windows = sorted(order.window(i) for i in range(order.count))
+    assert windows == [(w * length, (w + 1) * length + 1) for w in range(order.count)]
+    assert windows[-1][1] + order.dropped_tokens == num_tokens
+    assert 0 <= order.dropped_tokens < length
+
+
+def test_epochs_differ_and_any_window_can_be_asked_first() -> None:
+    order = WindowOrder(1001, 10, 7)
+    first = [order.window(i) for i in range(order.count)]
+    second = [order.window(i) for i in range(order.count, 2 * order.count)]
+    assert sorted(first) == sorted(second)
+    assert first != second
+    assert WindowOrder(1001, 10, 7).window(137) == second[137 - order.count]
+    assert order.window(3) == first[3]
+
+
+def test_impossible_windows_are_told() -> None:
+    with pytest.raises(DataError, match="a window of 0 tokens"):
+        WindowOrder(100, 0, 1)
+    with pytest.raises(DataError, match="window -1 does not exist"):
+        WindowOrder(100, 5, 1).window(-1)

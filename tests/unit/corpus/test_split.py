@@ -1,0 +1,134 @@
+"""Held-out documents, exact duplicates and probes: who may stand where."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from stamm.base.errors import ConfigError, DataError
+from stamm.corpus.config import CorpusConfig, ProbesConfig, ReadLimits
+from stamm.corpus.duplicates import Duplicates, text_key
+from stamm.corpus.held_out import HELD_OUT, TRAIN, HeldOut, draw
+from stamm.corpus.probes import passages, plan_probes
+
+
+def split(share: float, ids: list[str], seed: int = 1) -> dict[str, str]:
+    held_out = HeldOut(share, seed)
+    for name in ids:
+        held_out.see(name, "eng_Latn")
+    return {name: held_out.split(name, "eng_Latn") for name in ids}
+
+
+@given(st.sets(st.text(max_size=8), min_size=2, max_size=40), st.floats(0.001, 0.999))
+def test_a_language_with_two_documents_has_both_splits(ids: set[str], share: float) -> None:
+    found = split(share, sorted(ids))
+    assert {TRAIN, HELD_OUT} == set(found.values())
+    assert found == split(share, sorted(ids, reverse=True))
+
+
+@pytest.mark.parametrize(("count", "wanted"), [(2, 1), (10, 1), (25, 2), (115, 12), (5000, 500)])
+def test_share_is_exact_by_language(count: int, wanted: int) -> None:
+    found = split(0.1, [str(i) for i in range(count)])
+    assert list(found.values()).count(HELD_OUT) == wanted
+
+
+def test_a_large_share_leaves_one_to_train_on() -> None:
+    assert list(split(0.99, ["a", "b", "c"]).values()).count(TRAIN) == 1
+
+
+def test_one_document_is_never_held_out_and_no_share_holds_nothing_out() -> None:
+    assert split(0.9, ["only"]) == {"only": TRAIN}
+    assert set(split(0.0, ["a", "b", "c"]).values()) == {TRAIN}
+
+
+def test_seed_decides() -> None:
+    ids = [str(i) for i in range(200)]
+    assert split(0.2, ids, seed=1) != split(0.2, ids, seed=2)
+    assert draw(28, "abc") == draw(28, "abc")
+    assert 0.0 <= draw(28, "abc") < 1.0
+
+
+def test_languages_are_split_apart() -> None:
+    held_out = HeldOut(0.001, 1)
+    pairs = [(f"{language}{i}", language) for language in ("a", "b", "c") for i in range(3)]
+    for name, language in pairs:
+        held_out.see(name, language)
+    for language in ("a", "b", "c"):
+        splits = [held_out.split(n, language) for n, of in pairs if of == language]
+        assert splits.count(HELD_OUT) == 1
+
+
+def test_duplicates_see_through_case_blanks_and_forms() -> None:
+    seen = Duplicates()
+    assert seen.first("Ünïcode  text\n", "1") is None
+    assert seen.first("u\u0308ni\u0308code TEXT", "2") == "1"
+    assert seen.first("Unicode text", "3") is None
+    assert text_key("a b") != text_key("ab")
+
+
+def test_passages_begin_at_sentences_and_are_disjoint() -> None:
+    text = "".join(f"Sentence number {i} is here, Mr. smith said so. " for i in range(200))
+    found = list(passages(text, 300, 400))
+    assert len(found) > 15
+    for passage in found:
+        assert passage.startswith("Sentence number")
+        assert passage.endswith(".")
+        assert 299 <= len(passage) <= 400
+    assert "".join(" " + p for p in found).strip() in " ".join(text.split())
+
+
+def test_a_stretch_without_sentences_gives_no_passage() -> None:
+    assert list(passages("word " * 1000, 100, 200)) == []
+    assert list(passages("", 100, 200)) == []
+
+
+def books(tmp_path: Path, count: int = 60) -> Path:
+    path = tmp_path / "books.jsonl"
+    rows = [
+        {
+            "text": " ".join(
+                f"Book {b} tells thing {i} and another {i * i}." for i in range(count)
+            ),
+            "url": f"https://books.example/{b}",
+            "language": "eng_Latn",
+        }
+        for b in range(4)
+    ]
+    path.write_text("".join(json.dumps(r) + "\n" for r in rows))
+    return path
+
+
+def test_probes_fill_every_bucket_with_distinct_passages_of_all_books(tmp_path: Path) -> None:
+    path = books(tmp_path)
+    config = ProbesConfig(books=str(path), passages_per_bucket=5, shortest=100, longest=200)
+    probes = plan_probes(config, path, ReadLimits(), seed=3)
+    assert [p.repeat for p in probes] == [r for r in (0, 1, 4, 16, 32) for _ in range(5)]
+    assert len({p.text for p in probes}) == len({p.document_id for p in probes}) == 25
+    assert len({p.record.url for p in probes}) == 4
+    assert probes[0].probe_id == "r0-0000"
+    assert probes == plan_probes(config, path, ReadLimits(), seed=3)
+    assert probes != plan_probes(config, path, ReadLimits(), seed=4)
+
+
+def test_too_few_passages_say_how_many_there_are(tmp_path: Path) -> None:
+    path = books(tmp_path, count=5)
+    config = ProbesConfig(books=str(path), passages_per_bucket=50, shortest=100, longest=200)
+    with pytest.raises(
+        DataError, match=r"gives \d+ passages .* 250 are needed .*passages_per_bucket="
+    ):
+        plan_probes(config, path, ReadLimits(), seed=3)
+
+
+def test_config_errors_are_told_together() -> None:
+    with pytest.raises(ConfigError, match=r"repeats = \(0, 0\) names a count twice; .*longest = 1"):
+        ProbesConfig(books="x", repeats=(0, 0), longest=1)
+    with pytest.raises(ConfigError, match=r"held_out = 1.0 must lie in \[0, 1\)"):
+        CorpusConfig(inputs=("x",), held_out=1.0)
+    with pytest.raises(ConfigError, match=r"inputs = .* is empty"):
+        CorpusConfig(inputs=())
+    with pytest.raises(ConfigError, match="names a file twice"):
+        CorpusConfig(inputs=("x", "x"))
