@@ -1,0 +1,1 @@
+"""The decoder, its parts, and exact counts of what it costs."""

@@ -1,0 +1,125 @@
+"""What a decoder is made of, as data. No torch here: a plan of 70 billion parameters loads at once."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+from stamm.activations import catalog
+from stamm.activations.spec import Gated
+from stamm.base.config import validate
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlainRope:
+    """Rotary positions with frequencies theta^(-2i/head_dim) (Su et al. 2021, arXiv 2104.09864)."""
+
+    theta: float = 500_000.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Llama3Rope:
+    """Rotary positions with Llama 3's scaling: long wavelengths divided by `factor`.
+
+    Source   Apertus has it on from the first step at 4,096 tokens (arXiv 2509.14233, its scripts).
+    """
+
+    theta: float = 500_000.0
+    factor: float = 8.0
+    low_frequency_factor: float = 1.0
+    high_frequency_factor: float = 4.0
+    original_context: int = 8192
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlainFFN:
+    """down(f(up(x))): two matrices, one activation of one input.
+
+    compat   "eps" evaluates xIELU in transformers' order and with its clamp, bit for bit
+    """
+
+    width: int = 384
+    activation: str = "xielu"
+    compat: Literal["exact", "eps"] = "exact"
+
+    def __post_init__(self) -> None:
+        spec = catalog.get(self.activation)
+        validate(
+            self,
+            ("width", self.width > 0, "must be positive"),
+            ("activation", not isinstance(spec.arity, Gated), "needs a gate: use GatedFFN"),
+            (
+                "compat",
+                self.compat == "exact"
+                or (spec.compat is not None and spec.compat.name == self.compat),
+                f"is not defined for {self.activation}",
+            ),
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class GatedFFN:
+    """down(f(gate(x), up(x))): three matrices, an activation of two inputs."""
+
+    width: int = 256
+    activation: str = "swiglu"
+
+    def __post_init__(self) -> None:
+        spec = catalog.get(self.activation)
+        validate(
+            self,
+            ("width", self.width > 0, "must be positive"),
+            ("activation", isinstance(spec.arity, Gated), "has no gate: use PlainFFN"),
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class DecoderConfig:
+    """A causal decoder: pre-norm RMSNorm, rotary positions, grouped-query attention.
+
+    head_dim      None means d_model / num_heads
+    qk_norm       RMSNorm over head_dim on queries and keys, before the rotation (as Apertus)
+    max_context   the longest sequence it is meant for, in tokens; written into exports
+    init_std      standard deviation of every matrix at the start
+    """
+
+    vocab_size: int = 4096
+    d_model: int = 128
+    num_layers: int = 4
+    num_heads: int = 4
+    num_kv_heads: int = 2
+    head_dim: int | None = None
+    ffn: PlainFFN | GatedFFN = field(default_factory=PlainFFN)
+    rope: PlainRope | Llama3Rope = field(default_factory=PlainRope)
+    qk_norm: bool = True
+    norm_eps: float = 1e-5
+    tied_embeddings: bool = False
+    init_std: float = 0.02
+    max_context: int = 256
+
+    def __post_init__(self) -> None:
+        whole = self.head_dim is not None or self.d_model % max(self.num_heads, 1) == 0
+        validate(
+            self,
+            ("vocab_size", self.vocab_size > 0, "must be positive"),
+            ("num_layers", self.num_layers > 0, "must be positive"),
+            ("num_heads", self.num_heads > 0, "must be positive"),
+            ("d_model", whole, f"does not divide into num_heads = {self.num_heads} heads"),
+            (
+                "num_kv_heads",
+                self.num_kv_heads > 0 and self.num_heads % self.num_kv_heads == 0,
+                f"does not divide num_heads = {self.num_heads}",
+            ),
+            (
+                "head_dim" if self.head_dim is not None else "d_model",
+                not whole or self.num_heads < 1 or self.head_width % 2 == 0,
+                "gives heads of odd width, which cannot be rotated in pairs",
+            ),
+            ("norm_eps", self.norm_eps > 0, "must be positive"),
+            ("init_std", self.init_std > 0, "must be positive"),
+        )
+
+    @property
+    def head_width(self) -> int:
+        """Width of one attention head."""
+        return self.head_dim if self.head_dim is not None else self.d_model // self.num_heads

@@ -1,0 +1,426 @@
+"""The only door to transformers: which of its classes holds a decoder, and under which names.
+
+The layout (config.json, tensor names) is written and read here without transformers; `HubModel`
+is what transformers makes of a folder, to be compared with the decoder it came from.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+from torch import Tensor
+
+from stamm.activations import catalog
+from stamm.base.config import from_plain, nearest
+from stamm.base.errors import ConfigError, DataError, ExportError
+from stamm.base.files import read_json
+from stamm.models.config import DecoderConfig, GatedFFN, Llama3Rope, PlainFFN, PlainRope
+from stamm.models.decoder import Decoder
+
+CONFIG = "config.json"
+WEIGHTS = "model.safetensors"
+INDEX = "model.safetensors.index.json"
+
+# Names of ACT2FN in transformers/activations.py that compute the same function as ours.
+_PLAIN_ACTS = {"xielu": "xielu", "relu2": "relu2", "relu": "relu", "gelu": "gelu", "silu": "silu"}
+_GATED_ACTS = {"swiglu": "silu", "geglu": "gelu", "reglu": "relu"}
+# (gated, qk_norm) -> the class whose blocks are built that way
+_CLASSES = {
+    (False, True): ("apertus", "ApertusForCausalLM"),
+    (False, False): ("arcee", "ArceeForCausalLM"),
+    (True, True): ("qwen3", "Qwen3ForCausalLM"),
+    (True, False): ("llama", "LlamaForCausalLM"),
+}
+_LLAMA_NAMES = {
+    ".attention_layernorm.": ".input_layernorm.",
+    ".feedforward_layernorm.": ".post_attention_layernorm.",
+}
+_XIELU_BUFFERS = ("beta", "eps")
+
+
+@dataclass(frozen=True, kw_only=True)
+class HubClass:
+    """A class of transformers, and the name under which it knows the activation."""
+
+    model_type: str
+    architecture: str
+    hidden_act: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class SpecialIds:
+    """Ids of the tokens that begin, end and pad a sequence."""
+
+    begin: int
+    end: int
+    pad: int
+
+
+def hub_class(config: DecoderConfig) -> HubClass:
+    """The class of transformers that computes what `config` describes.
+
+    Raises   ExportError naming the part that none of its classes can hold.
+    """
+    gated = isinstance(config.ffn, GatedFFN)
+    name = catalog.get(config.ffn.activation).name
+    known = _GATED_ACTS if gated else _PLAIN_ACTS
+    where = "model.ffn.activation"
+    if name not in known:
+        raise ExportError(
+            f"no class of transformers computes the activation {name!r} in a "
+            f"{'gated' if gated else 'plain'} feed-forward block",
+            where=where,
+            fix=f"It computes {', '.join(sorted(known))}; other engines need code of their own",
+        )
+    if name == "xielu" and not config.qk_norm:
+        raise ExportError(
+            "transformers computes 'xielu' in float32 only inside Apertus, whose attention"
+            " normalises queries and keys",
+            where="model.qk_norm = False",
+            fix="Train with model.qk_norm=true to export xielu",
+        )
+    if not config.qk_norm and config.d_model % config.num_heads:
+        raise ExportError(
+            f"d_model = {config.d_model} does not divide by num_heads = {config.num_heads}, which "
+            "the classes of transformers without normalised queries and keys refuse",
+            where="model.num_heads",
+            fix="Train with model.qk_norm=true, or with heads that divide d_model",
+        )
+    model_type, architecture = _CLASSES[gated, config.qk_norm]
+    return HubClass(model_type=model_type, architecture=architecture, hidden_act=known[name])
+
+
+def hub_config(config: DecoderConfig, special: SpecialIds) -> dict[str, Any]:
+    """The content of config.json.
+
+    Raises   ExportError as `hub_class` does.
+    """
+    kind = hub_class(config)
+    return {
+        "architectures": [kind.architecture],
+        "model_type": kind.model_type,
+        "dtype": "float32",
+        "vocab_size": config.vocab_size,
+        "hidden_size": config.d_model,
+        "intermediate_size": config.ffn.width,
+        "num_hidden_layers": config.num_layers,
+        "num_attention_heads": config.num_heads,
+        "num_key_value_heads": config.num_kv_heads,
+        "head_dim": config.head_width,
+        "hidden_act": kind.hidden_act,
+        "max_position_embeddings": config.max_context,
+        "initializer_range": config.init_std,
+        "rms_norm_eps": config.norm_eps,
+        "tie_word_embeddings": config.tied_embeddings,
+        "rope_parameters": _rope_parameters(config.rope),
+        "attention_bias": False,
+        "attention_dropout": 0.0,
+        "use_cache": True,
+        "bos_token_id": special.begin,
+        "eos_token_id": special.end,
+        "pad_token_id": special.pad,
+    }
+
+
+def hub_state(decoder: Decoder) -> dict[str, Tensor]:
+    """The tensors of model.safetensors, under the names of the class that `hub_class` chose.
+
+    xIELU's alpha_p and alpha_n stay raw (before softplus), shape (1,); its constants stand beside
+    them as buffers. A shared output matrix is left out: it is the embedding.
+    """
+    kind = hub_class(decoder.config)
+    state = {
+        _hub_name(name, kind.model_type): tensor.detach().contiguous()
+        for name, tensor in decoder.state_dict().items()
+    }
+    if decoder.config.tied_embeddings:
+        del state["lm_head.weight"]
+    if kind.hidden_act == "xielu":
+        constants = xielu_constants()
+        for layer in range(decoder.config.num_layers):
+            for name in _XIELU_BUFFERS:
+                place = f"model.layers.{layer}.mlp.act_fn.{name}"
+                state[place] = torch.tensor(constants[name], dtype=torch.float32)
+    return state
+
+
+def xielu_constants() -> dict[str, float]:
+    """beta and eps of xIELU as transformers stores them, from the catalogue's entry."""
+    spec = catalog.get("xielu")
+    found = {p.name: p.initial for p in spec.parameters if not p.trainable}
+    if spec.compat is not None:
+        found.update((constant.name, constant.value) for constant in spec.compat.constants)
+    return {name: found[name] for name in _XIELU_BUFFERS}
+
+
+def load_hub(
+    folder: Path,
+    *,
+    stored: Literal["raw", "effective"] = "raw",
+    compat: Literal["exact", "eps"] = "exact",
+) -> Decoder:
+    """The decoder in a folder in the layout of transformers (Apertus, Arcee, Qwen3, Llama), float32.
+
+    stored   what alpha_p and alpha_n of xIELU are: numbers before softplus, as every checkpoint
+             of transformers holds them, or already the values in the formula
+    compat   "eps" evaluates xIELU with transformers' clamp, bit for bit
+
+    Raises   DataError when the folder describes something that a stamm decoder is not, or when
+             tensors are missing, extra or misshapen.
+    """
+    config = _decoder_config(read_json(folder / CONFIG), str(folder / CONFIG), compat)
+    kind = hub_class(config)
+    state = {
+        _own_name(name, kind.model_type): tensor for name, tensor in _read_weights(folder).items()
+    }
+    if config.tied_embeddings and "model.embed_tokens.weight" in state:
+        state["lm_head.weight"] = state["model.embed_tokens.weight"]
+    if kind.hidden_act == "xielu" and stored == "effective":
+        _make_raw(state, config.num_layers, folder)
+    decoder = Decoder(config)
+    try:
+        decoder.load_state_dict(state)
+    except (RuntimeError, ConfigError) as error:
+        raise DataError(f"the weights in {folder} do not fit {CONFIG}: {error}") from None
+    return decoder.eval()
+
+
+class HubModel:
+    """What plain transformers makes of a folder: the model and the tokenizer, float32, on the CPU.
+
+    Raises   ExportError when transformers is missing, cannot load the folder, reports tensors
+             that are missing or left over, or does not keep them in float32.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        with _transformers() as transformers:
+            try:
+                model, report = transformers.AutoModelForCausalLM.from_pretrained(
+                    folder, local_files_only=True, output_loading_info=True
+                )
+                tokenizer = transformers.AutoTokenizer.from_pretrained(
+                    folder, local_files_only=True
+                )
+            except Exception as error:  # its loaders raise anything from KeyError to RuntimeError
+                raise ExportError(
+                    f"transformers cannot load {folder}: {type(error).__name__}: {error}"
+                ) from error
+        problems = {name: sorted(map(str, found)) for name, found in report.items() if found}
+        problems.update(
+            {
+                f"not float32: {name}": [str(tensor.dtype)]
+                for name, tensor in model.state_dict().items()
+                if tensor.is_floating_point() and tensor.dtype != torch.float32
+            }
+        )
+        if problems:
+            raise ExportError(f"transformers does not load {folder} as it stands: {problems}")
+        self._model = model.eval()
+        self._tokenizer = tokenizer
+
+    @torch.no_grad()
+    def logits(self, tokens_BT: Tensor) -> Tensor:
+        """Logits of the next token, shape (B, T, V)."""
+        with _transformers():
+            logits_BTV: Tensor = self._model(tokens_BT, use_cache=False).logits
+        return logits_BTV
+
+    @torch.no_grad()
+    def write(self, prompt: Sequence[int], new_tokens: int) -> list[int]:
+        """At most `new_tokens` tokens after `prompt`, greedily, with its own generate()."""
+        with _transformers():
+            tokens_BT = torch.tensor([list(prompt)])
+            written = self._model.generate(
+                tokens_BT,
+                attention_mask=torch.ones_like(tokens_BT),
+                max_new_tokens=new_tokens,
+                do_sample=False,
+            )
+        tokens: list[int] = written[0, len(prompt) :].tolist()
+        return tokens
+
+    def encode(self, text: str) -> list[int]:
+        """Token ids of `text` as its users get them, special tokens added."""
+        with _transformers():
+            tokens: list[int] = self._tokenizer(text)["input_ids"]
+        return tokens
+
+    def decode(self, tokens: Sequence[int]) -> str:
+        """The text of the tokens, special tokens left out."""
+        text: str = self._tokenizer.decode(list(tokens), skip_special_tokens=True)
+        return text
+
+
+def hub_version() -> str:
+    """The version of transformers that is installed.
+
+    Raises   ExportError when it is missing.
+    """
+    with _transformers() as transformers:
+        return str(transformers.__version__)
+
+
+@contextlib.contextmanager
+def _transformers() -> Iterator[Any]:
+    """transformers, kept from the network and from talking below the level of an error."""
+    try:
+        import transformers
+        from transformers.utils.hub import constants
+    except ImportError as error:
+        raise ExportError(
+            f"transformers cannot be imported: {error}", fix="Run: pip install transformers"
+        ) from None
+    logging = transformers.logging
+    before = (constants.HF_HUB_OFFLINE, logging.get_verbosity(), logging.is_progress_bar_enabled())
+    constants.HF_HUB_OFFLINE = True
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
+    try:
+        yield transformers
+    finally:
+        constants.HF_HUB_OFFLINE = before[0]
+        logging.set_verbosity(before[1])
+        if before[2]:
+            logging.enable_progress_bar()
+
+
+def _rope_parameters(rope: PlainRope | Llama3Rope) -> dict[str, Any]:
+    if isinstance(rope, PlainRope):
+        return {"rope_type": "default", "rope_theta": rope.theta}
+    return {
+        "rope_type": "llama3",
+        "rope_theta": rope.theta,
+        "factor": rope.factor,
+        "low_freq_factor": rope.low_frequency_factor,
+        "high_freq_factor": rope.high_frequency_factor,
+        "original_max_position_embeddings": rope.original_context,
+    }
+
+
+def _hub_name(name: str, model_type: str) -> str:
+    if model_type != "apertus":
+        for ours, theirs in _LLAMA_NAMES.items():
+            name = name.replace(ours, theirs)
+    return name
+
+
+def _own_name(name: str, model_type: str) -> str:
+    if model_type != "apertus":
+        for ours, theirs in _LLAMA_NAMES.items():
+            name = name.replace(theirs, ours)
+    return name
+
+
+def _decoder_config(
+    plain: Mapping[str, Any], where: str, compat: Literal["exact", "eps"]
+) -> DecoderConfig:
+    try:
+        gated, qk_norm = _blocks(str(plain["model_type"]), where)
+        acts = {theirs: ours for ours, theirs in (_GATED_ACTS if gated else _PLAIN_ACTS).items()}
+        if plain["hidden_act"] not in acts:
+            raise _not_ours("hidden_act", plain["hidden_act"], where, nearest("", acts))
+        for key, only in (("attention_bias", False), ("mlp_bias", False), ("sliding_window", None)):
+            if plain.get(key, only) not in (only, False):
+                raise _not_ours(key, plain[key], where)
+        act = acts[plain["hidden_act"]]
+        ffn = {"width": plain["intermediate_size"], "activation": act}
+        if gated:
+            ffn["kind"] = GatedFFN.__name__
+        else:
+            ffn.update(kind=PlainFFN.__name__, compat=compat if act == "xielu" else "exact")
+        return from_plain(
+            DecoderConfig,
+            {
+                "vocab_size": plain["vocab_size"],
+                "d_model": plain["hidden_size"],
+                "num_layers": plain["num_hidden_layers"],
+                "num_heads": plain["num_attention_heads"],
+                "num_kv_heads": plain.get("num_key_value_heads") or plain["num_attention_heads"],
+                "head_dim": plain.get("head_dim"),
+                "ffn": ffn,
+                "rope": _rope(plain, where),
+                "qk_norm": qk_norm,
+                "norm_eps": plain["rms_norm_eps"],
+                "tied_embeddings": plain.get("tie_word_embeddings", False),
+                "init_std": plain.get("initializer_range", 0.02),
+                "max_context": plain["max_position_embeddings"],
+            },
+            where,
+        )
+    except KeyError as error:
+        raise DataError(f"{where} has no {error.args[0]!r}") from None
+    except ConfigError as error:
+        raise DataError(f"{where} describes no decoder: {error.what}", fix=error.fix) from None
+
+
+def _blocks(model_type: str, where: str) -> tuple[bool, bool]:
+    for blocks, (name, _) in _CLASSES.items():
+        if name == model_type:
+            return blocks
+    known = nearest(model_type, [name for name, _ in _CLASSES.values()])
+    raise _not_ours("model_type", model_type, where, known)
+
+
+def _rope(plain: Mapping[str, Any], where: str) -> dict[str, Any]:
+    """The rotary positions in the plain form of a stamm configuration."""
+    # Before version 5 the base stood beside the scaling, under other names.
+    given = plain.get("rope_parameters") or plain.get("rope_scaling") or {}
+    theta = given.get("rope_theta", plain.get("rope_theta"))
+    if theta is None:
+        raise DataError(f"{where} does not say rope_theta")
+    kind = given.get("rope_type", "default")
+    if kind == "default":
+        return {"kind": PlainRope.__name__, "theta": theta}
+    if kind != "llama3":
+        raise _not_ours("rope_type", kind, where, "Known: default, llama3")
+    return {
+        "kind": Llama3Rope.__name__,
+        "theta": theta,
+        "factor": given["factor"],
+        "low_frequency_factor": given["low_freq_factor"],
+        "high_frequency_factor": given["high_freq_factor"],
+        "original_context": given["original_max_position_embeddings"],
+    }
+
+
+def _not_ours(key: str, value: object, where: str, fix: str = "") -> DataError:
+    return DataError(f"{key} = {value!r} has no place in a stamm decoder", where=where, fix=fix)
+
+
+def _read_weights(folder: Path) -> dict[str, Tensor]:
+    names = [WEIGHTS]
+    if not (folder / WEIGHTS).exists() and (folder / INDEX).exists():
+        names = sorted(set(read_json(folder / INDEX)["weight_map"].values()))
+    state: dict[str, Tensor] = {}
+    for name in names:
+        if Path(name).name != name:
+            raise DataError(f"{folder / INDEX} points outside its folder: {name!r}")
+        try:
+            state.update(load_file(folder / name))
+        except (OSError, SafetensorError) as error:
+            raise DataError(f"{folder / name} cannot be read: {error}") from None
+    return state
+
+
+def _make_raw(state: dict[str, Tensor], num_layers: int, folder: Path) -> None:
+    spec = catalog.get("xielu")
+    for layer in range(num_layers):
+        place = f"model.layers.{layer}.mlp.act_fn."
+        try:
+            effective = {p.name: float(state[place + p.name]) for p in spec.trainable}
+            raw = spec.raw_values(effective)
+        except KeyError as error:
+            raise DataError(f"the weights in {folder} lack {error.args[0]!r}") from None
+        except ConfigError as error:
+            raise DataError(
+                f"layer {layer} in {folder}: {error.what}", fix='Load it with stored="raw"'
+            ) from None
+        for name, value in raw.items():
+            state[place + name] = torch.tensor([value], dtype=torch.float32)

@@ -1,0 +1,67 @@
+"""A decoder on disk: `decoder.json` (what it is) and `model.safetensors` (its numbers). No pickle."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from safetensors.torch import load_file, save_file
+
+from stamm.activations import catalog
+from stamm.base.config import from_plain, to_plain
+from stamm.base.errors import DataError
+from stamm.base.files import atomic, read_json, write_json
+from stamm.models.config import DecoderConfig
+from stamm.models.decoder import Decoder
+
+SCHEMA = 1
+DESCRIPTION = "decoder.json"
+WEIGHTS = "model.safetensors"
+
+
+def describe_decoder(config: DecoderConfig) -> dict[str, Any]:
+    """The plain description of a decoder; the activation carries the content hash of its spec."""
+    spec = catalog.get(config.ffn.activation)
+    return {
+        "schema": SCHEMA,
+        "decoder": to_plain(config),
+        "activation": {"name": spec.name, "content_hash": spec.content_hash},
+    }
+
+
+def save_decoder(decoder: Decoder, folder: Path) -> None:
+    """Write `decoder` into `folder`; the description comes last, so that it vouches for the weights."""
+    state = {name: tensor.contiguous() for name, tensor in decoder.state_dict().items()}
+    if decoder.config.tied_embeddings:
+        del state["lm_head.weight"]  # the same numbers as model.embed_tokens.weight
+    with atomic(folder / WEIGHTS) as temporary:
+        save_file(state, temporary)
+    write_json(folder / DESCRIPTION, describe_decoder(decoder.config))
+
+
+def load_decoder(folder: Path) -> Decoder:
+    """The decoder stored in `folder`.
+
+    Raises   DataError when the folder holds none, when its activation is not the one this version
+             of stamm derives under that name, or when tensors are missing, extra or misshapen.
+    """
+    stored = read_json(folder / DESCRIPTION)
+    where = str(folder / DESCRIPTION)
+    config = from_plain(DecoderConfig, stored["decoder"], where)
+    spec = catalog.get(stored["activation"]["name"])
+    if spec.content_hash != stored["activation"]["content_hash"]:
+        raise DataError(
+            f"activation {spec.name!r} had content hash {stored['activation']['content_hash'][:12]}"
+            f" when the model was trained and has {spec.content_hash[:12]} here",
+            where=where,
+            fix="Use the version of stamm that trained it",
+        )
+    decoder = Decoder(config)
+    state = load_file(folder / WEIGHTS)
+    if config.tied_embeddings:
+        state["lm_head.weight"] = state["model.embed_tokens.weight"]
+    try:
+        decoder.load_state_dict(state)
+    except RuntimeError as error:
+        raise DataError(f"{folder / WEIGHTS} does not fit {DESCRIPTION}: {error}") from None
+    return decoder.eval()

@@ -1,0 +1,204 @@
+"""The decoder: no leak between documents, exact counts, the same numbers as its rivals' formulas."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from torch.utils.flop_counter import FlopCounterMode
+
+from stamm.base.errors import ConfigError, DataError
+from stamm.base.files import read_json, write_json
+from stamm.models.attention import document_mask
+from stamm.models.config import DecoderConfig, GatedFFN, Llama3Rope, PlainFFN, PlainRope
+from stamm.models.count import count_parameters, forward_flops
+from stamm.models.decoder import Decoder, build_decoder
+from stamm.models.rope import inverse_frequencies
+from stamm.models.stored import load_decoder, save_decoder
+from stamm.pretrain.config import PretrainConfig
+from stamm.recipes.catalog import RECIPES
+from stamm.recipes.study import Study
+
+SMALL = DecoderConfig(
+    vocab_size=64, d_model=32, num_layers=2, ffn=PlainFFN(width=48), max_context=64
+)
+FFNS = (
+    PlainFFN(width=48, activation="xielu"),
+    PlainFFN(width=48, activation="relu2"),
+    GatedFFN(width=32, activation="swiglu"),
+)
+
+
+@pytest.mark.parametrize("ffn", FFNS)
+def test_documents_do_not_leak(ffn: PlainFFN | GatedFFN) -> None:
+    """Another document in the same row changes not one bit of this one's logits."""
+    decoder = build_decoder(replace(SMALL, ffn=ffn), seed=1)
+    tokens = torch.randint(0, 64, (2, 40), generator=torch.Generator().manual_seed(0))
+    document = (torch.arange(40) >= 17).long().expand(2, -1)
+    other = tokens.clone()
+    other[:, :17] = (other[:, :17] + 1) % 64
+    with torch.no_grad():
+        first, second = decoder(tokens, document), decoder(other, document)
+    assert torch.equal(first[:, 17:], second[:, 17:])
+    assert not torch.equal(first[:, :17], second[:, :17])
+
+
+def test_a_packed_document_is_read_as_if_it_were_alone() -> None:
+    decoder = build_decoder(SMALL, seed=1)
+    tokens = torch.randint(0, 64, (1, 40), generator=torch.Generator().manual_seed(0))
+    document = (torch.arange(40) >= 17).long()[None]
+    with torch.no_grad():
+        packed, alone = decoder(tokens, document)[:, 17:], decoder(tokens[:, 17:])
+    torch.testing.assert_close(packed, alone, rtol=1e-4, atol=1e-5)
+
+
+def test_the_mask_is_causal_within_documents() -> None:
+    mask = document_mask(torch.tensor([[0, 0, 1, 1]]))[0, 0]
+    assert mask.tolist() == [
+        [True, False, False, False],
+        [True, True, False, False],
+        [False, False, True, False],
+        [False, False, True, True],
+    ]
+
+
+@pytest.mark.parametrize("theta", [10_000.0, 500_000.0])
+@pytest.mark.parametrize("kind", ["plain", "llama3"])
+def test_rope_frequencies_equal_transformers(theta: float, kind: str) -> None:
+    from transformers import ApertusConfig
+    from transformers.models.apertus.modeling_apertus import ApertusRotaryEmbedding
+
+    parameters = {"rope_theta": theta, "rope_type": "default"}
+    config: PlainRope | Llama3Rope = PlainRope(theta=theta)
+    if kind == "llama3":
+        config = Llama3Rope(theta=theta)
+        parameters |= {
+            "rope_type": "llama3",
+            "factor": 8.0,
+            "low_freq_factor": 1.0,
+            "high_freq_factor": 4.0,
+            "original_max_position_embeddings": 8192,
+        }
+    theirs = ApertusConfig(hidden_size=256, num_attention_heads=2, rope_parameters=parameters)
+    expected = ApertusRotaryEmbedding(theirs).inv_freq
+    torch.testing.assert_close(inverse_frequencies(config, 128), expected, rtol=1e-6, atol=0)
+
+
+def _decoders() -> list[tuple[str, DecoderConfig, int]]:
+    found = []
+    for recipe in RECIPES:
+        config = recipe.build()
+        if isinstance(config, PretrainConfig):
+            found.append((recipe.name, config.model, config.context))
+        elif isinstance(config, Study):
+            for arm in config.arms:
+                name = f"{recipe.name}.{arm.name}"
+                found.append((name, config.model_of(arm), config.pretrain.context))
+    return found
+
+
+@pytest.mark.parametrize(("name", "config", "context"), _decoders())
+def test_counts_equal_the_module_on_the_meta_device(
+    name: str, config: DecoderConfig, context: int
+) -> None:
+    with torch.device("meta"):
+        decoder = Decoder(config)
+        tokens = torch.zeros(1, context, dtype=torch.long)
+    assert count_parameters(config).total == sum(p.numel() for p in decoder.parameters())
+    assert count_parameters(config).activation == sum(
+        p.numel() for n, p in decoder.named_parameters() if ".act_fn." in n
+    )
+    with FlopCounterMode(display=False) as counter, torch.no_grad():
+        decoder(tokens)
+    assert forward_flops(config, context).executed == counter.get_total_flops()
+
+
+@pytest.mark.parametrize(
+    ("recipe", "billions"),
+    [
+        ("pretrain.apertus_8b", 8.053),
+        ("pretrain.apertus_70b", 70.60),
+        ("llama_1b_xielu", 1.1),
+        ("llama_3b_xielu", 3.0),
+    ],
+)
+def test_full_size_recipes_have_the_published_sizes(recipe: str, billions: float) -> None:
+    from stamm.recipes.catalog import get
+
+    config = get(recipe).build()
+    assert isinstance(config, PretrainConfig)
+    assert count_parameters(config.model).total / 1e9 == pytest.approx(
+        billions, rel=1e-1 if "llama" in recipe else 2e-4
+    )
+
+
+def test_shared_tensors_of_two_arms_start_equal_and_seeds_differ() -> None:
+    plain = build_decoder(replace(SMALL, ffn=FFNS[0]), seed=3).state_dict()
+    gated = build_decoder(replace(SMALL, ffn=FFNS[2]), seed=3).state_dict()
+    other = build_decoder(replace(SMALL, ffn=FFNS[0]), seed=4).state_dict()
+    name = "model.layers.1.self_attn.q_proj.weight"
+    assert torch.equal(plain[name], gated[name])
+    assert not torch.equal(plain[name], other[name])
+    assert plain[name].std().item() == pytest.approx(SMALL.init_std, rel=0.1)
+
+
+def test_layers_do_not_share_their_activation() -> None:
+    decoder = build_decoder(SMALL, seed=0)
+    first, second = (layer.mlp.act_fn.alpha_p for layer in decoder.model.layers)
+    assert first is not second
+    assert first.dtype == torch.float32
+    assert tuple(first.shape) == (1,)
+
+
+@pytest.mark.parametrize("tied", [False, True])
+def test_a_stored_decoder_comes_back_bit_for_bit(tmp_path: Path, tied: bool) -> None:
+    decoder = build_decoder(replace(SMALL, tied_embeddings=tied), seed=5).eval()
+    save_decoder(decoder, tmp_path)
+    loaded = load_decoder(tmp_path)
+    assert loaded.config == decoder.config
+    tokens = torch.arange(20)[None]
+    assert torch.equal(loaded(tokens), decoder(tokens))
+
+
+def test_a_decoder_with_another_activation_under_the_same_name_is_refused(tmp_path: Path) -> None:
+    save_decoder(build_decoder(SMALL, seed=5), tmp_path)
+    description = read_json(tmp_path / "decoder.json")
+    description["activation"]["content_hash"] = "0" * 64
+    write_json(tmp_path / "decoder.json", description)
+    with pytest.raises(DataError, match="'xielu' had content hash 000000000000"):
+        load_decoder(tmp_path)
+
+
+def test_a_decoder_with_a_missing_tensor_is_refused(tmp_path: Path) -> None:
+    save_decoder(build_decoder(SMALL, seed=5), tmp_path)
+    description = read_json(tmp_path / "decoder.json")
+    description["decoder"]["num_layers"] = 3
+    write_json(tmp_path / "decoder.json", description)
+    with pytest.raises(DataError, match=r"does not fit decoder\.json"):
+        load_decoder(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"d_model": 33}, "d_model = 33 does not divide into num_heads = 4 heads"),
+        ({"num_kv_heads": 3}, "num_kv_heads = 3 does not divide num_heads = 4"),
+        ({"head_dim": 7}, "head_dim = 7 gives heads of odd width"),
+        ({"norm_eps": 0.0}, "norm_eps = 0.0 must be positive"),
+    ],
+)
+def test_impossible_decoders_are_refused(changes: dict[str, object], words: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        replace(SMALL, **changes)  # type: ignore[arg-type]
+    assert words in caught.value.line()
+
+
+def test_a_gate_where_none_fits_is_refused() -> None:
+    with pytest.raises(ConfigError, match="needs a gate"):
+        PlainFFN(activation="swiglu")
+    with pytest.raises(ConfigError, match="has no gate"):
+        GatedFFN(activation="xielu")
+    with pytest.raises(ConfigError, match="xielu"):
+        PlainFFN(activation="xeilu")
