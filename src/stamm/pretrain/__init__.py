@@ -1,0 +1,1 @@
+"""Pretraining: one decoder, one packed corpus, one schedule."""

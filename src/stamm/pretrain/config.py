@@ -1,0 +1,96 @@
+"""What a pretraining run is. No torch here."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from stamm.base.config import validate
+from stamm.base.errors import ConfigError
+from stamm.engine.config import EngineConfig
+from stamm.losses.goldfish import Goldfish
+from stamm.models.config import DecoderConfig
+from stamm.optim.config import AdamW, AdEMAMix
+from stamm.optim.schedules import BatchPlan, BatchStage, Cosine, WarmupStableDecay
+
+
+@dataclass(frozen=True, kw_only=True)
+class PretrainConfig:
+    """One model trained once.
+
+    context        tokens of a sequence
+    sequences      length of the run in sequences; None means `epochs` times the packed corpus
+    batch          sequences per step, in stages
+    micro_batch    sequences per forward pass; None means the whole step at once
+    goldfish       None trains on every token
+    clip_norm      largest gradient norm
+    record_shapes_every   steps between records of the learned activation parameters
+    pack           folder of the packed corpus; set by a recipe that packs one itself
+    """
+
+    model: DecoderConfig = field(default_factory=DecoderConfig)
+    context: int = 256
+    sequences: int | None = None
+    epochs: float = 1.0
+    batch: tuple[BatchStage, ...] = (BatchStage(),)
+    micro_batch: int | None = None
+    goldfish: Goldfish | None = field(default_factory=Goldfish)
+    optimizer: AdEMAMix | AdamW = field(default_factory=AdEMAMix)
+    schedule: WarmupStableDecay | Cosine = field(default_factory=WarmupStableDecay)
+    clip_norm: float = 1.0
+    seed: int = 28
+    record_shapes_every: int = 10
+    engine: EngineConfig = field(default_factory=EngineConfig)
+    pack: str = ""
+
+    def __post_init__(self) -> None:
+        starts = [stage.start for stage in self.batch]
+        spans = [
+            (b.start - a.start) % a.size for a, b in zip(self.batch, self.batch[1:], strict=False)
+        ]
+        micro = self.micro_batch
+        validate(
+            self,
+            ("context", self.context >= 2, "must be at least 2"),
+            (
+                "context",
+                self.context <= self.model.max_context,
+                f"exceeds model.max_context = {self.model.max_context}",
+            ),
+            ("sequences", self.sequences is None or self.sequences > 0, "must be positive"),
+            ("epochs", self.epochs > 0, "must be positive"),
+            ("batch", bool(self.batch) and starts[0] == 0, "must begin at sequence 0"),
+            ("batch", starts == sorted(set(starts)), "must have rising starts"),
+            ("batch", not any(spans), "changes in the middle of a step"),
+            (
+                "micro_batch",
+                micro is None or (micro > 0 and all(s.size % micro == 0 for s in self.batch)),
+                "does not divide every batch size",
+            ),
+            ("clip_norm", self.clip_norm > 0, "must be positive"),
+            ("record_shapes_every", self.record_shapes_every >= 1, "must be at least 1"),
+        )
+
+    def total_sequences(self, corpus_sequences: int | None = None) -> int:
+        """Length of the run in sequences, given how many the packed corpus holds.
+
+        Raises   ConfigError when the corpus decides the length and is not known, or is too small.
+        """
+        if self.sequences is not None:
+            return self.sequences
+        if corpus_sequences is None:
+            raise ConfigError(
+                "the length of the run follows from the packed corpus, which is not there yet",
+                fix="Set sequences=..., or run the corpus first",
+            )
+        total = int(corpus_sequences * self.epochs)
+        if total < self.batch[0].size:
+            raise ConfigError(
+                f"the packed corpus gives {total} sequences of {self.context} tokens, "
+                f"fewer than one batch of {self.batch[0].size}",
+                fix="Add documents, or lower batch.0.size or context",
+            )
+        return total
+
+    def batches(self, total_sequences: int) -> BatchPlan:
+        """Which sequences each step trains on."""
+        return BatchPlan(self.batch, total_sequences)

@@ -1,0 +1,88 @@
+"""A pretraining run laid out before it starts: sizes, work, time, learning rate, disk. No torch."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+from stamm.engine.estimate import (
+    ASSUMED_UTILISATION,
+    Devices,
+    checkpoint_bytes,
+    estimate_memory,
+)
+from stamm.models.count import count_parameters, forward_flops, training_flops
+from stamm.pretrain.config import PretrainConfig
+
+CURVE_POINTS = 60
+
+
+def plan(
+    config: PretrainConfig, devices: Devices | None, corpus_sequences: int | None = None
+) -> dict[str, Any]:
+    """Everything `stamm plan` prints, as JSON values. Sizes in bytes, work in FLOP, time in seconds.
+
+    devices            where it is to run; None means this machine's CPU, with no time given
+    corpus_sequences   sequences of the packed corpus, where it is known already
+    """
+    total = config.total_sequences(corpus_sequences)
+    batches = config.batches(total)
+    parameters = count_parameters(config.model)
+    largest = max(stage.size for stage in config.batch)
+    in_flight = config.micro_batch or largest
+    precision = "float32" if devices is None else "bfloat16"
+    memory = estimate_memory(
+        config.model,
+        config.optimizer,
+        in_flight * (1 if devices is None else devices.count),
+        config.context,
+        "float32" if devices is None else "bfloat16",
+    )
+    flops = total * training_flops(config.model, config.context)
+    forward = forward_flops(config.model, config.context)
+    checkpoint = checkpoint_bytes(config.model, config.optimizer)
+    return {
+        "parameters": {**dataclasses.asdict(parameters), "total": parameters.total},
+        "sequences": total,
+        "context": config.context,
+        "tokens": total * config.context,
+        "steps": batches.num_steps,
+        "batch": [
+            {"from_sequence": s.start, "sequences": s.size, "tokens": s.size * config.context}
+            for s in config.batch
+        ],
+        "memory": {
+            **dataclasses.asdict(memory),
+            "total": memory.total,
+            "per_device": memory.total // (1 if devices is None else devices.count),
+            "precision": precision,
+            "sequences_in_flight_per_device": in_flight,
+        },
+        "flops": {
+            "total": flops,
+            "per_token": flops // (total * config.context),
+            "forward_per_sequence": dataclasses.asdict(forward),
+        },
+        "time": _time(flops, devices),
+        "disk": {
+            "checkpoint": checkpoint,
+            "checkpoints_kept": checkpoint * config.engine.keep_checkpoints,
+            "tokens": total * config.context * (2 if config.model.vocab_size <= 2**16 else 4),
+        },
+        "learning_rate": _curve(config, total),
+    }
+
+
+def _time(flops: int, devices: Devices | None) -> dict[str, Any] | None:
+    if devices is None:
+        return None
+    return {
+        "seconds": flops / (devices.peak_flops * ASSUMED_UTILISATION),
+        "devices": f"{devices.count}x{devices.name}",
+        "assumed_utilisation": ASSUMED_UTILISATION,
+    }
+
+
+def _curve(config: PretrainConfig, total: int) -> list[dict[str, float]]:
+    points = sorted({round(total * i / CURVE_POINTS) for i in range(1, CURVE_POINTS + 1)})
+    return [{"sequence": s, "rate": config.schedule.rate(s, total)} for s in points]

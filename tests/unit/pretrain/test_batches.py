@@ -1,0 +1,136 @@
+"""From a packed corpus to tensors: every token's place, document and mask follow from the shards."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from stamm.base.errors import ConfigError
+from stamm.corpus.config import CorpusConfig, PackConfig, TokenizerConfig
+from stamm.corpus.job import build_corpus, pack, train_tokenizer
+from stamm.corpus.pack import PackedSplit
+from stamm.losses.goldfish import Goldfish, keep_mask
+from stamm.models.config import DecoderConfig
+from stamm.optim.schedules import BatchStage
+from stamm.pretrain.batches import Windows
+from stamm.pretrain.config import PretrainConfig
+from stamm.runs.job import Workspace
+
+CONTEXT = 64
+
+
+@pytest.fixture(scope="module")
+def split(tmp_path_factory: pytest.TempPathFactory) -> PackedSplit:
+    """Sixty short real sentences' worth of text, packed."""
+    root = tmp_path_factory.mktemp("packed")
+    source = root / "text.jsonl"
+    words = ("river", "stone", "light", "wander", "quiet", "lantern", "maple", "harbour", "signal")
+    lines = [
+        '{"text": "' + " ".join(words[(i * 7 + j * j) % 9] for j in range(10 + i % 90)) + '"}'
+        for i in range(80)
+    ]
+    source.write_text("\n".join(lines) + "\n")
+    for name in ("corpus", "tokenizer", "pack"):
+        (root / name).mkdir()
+    build_corpus(CorpusConfig(inputs=(str(source),)), Workspace(folder=root / "corpus"))
+    places = {"corpus": root / "corpus", "tokenizer": root / "tokenizer"}
+    train_tokenizer(
+        TokenizerConfig(vocab_size=360), Workspace(folder=root / "tokenizer", inputs=places)
+    )
+    pack(PackConfig(), Workspace(folder=root / "pack", inputs=places))
+    return PackedSplit.open(root / "pack", "train")
+
+
+def test_targets_follow_inputs_and_every_token_is_read_once(split: PackedSplit) -> None:
+    windows = Windows(split, CONTEXT, seed=1, goldfish=None)
+    batch = windows.batch(0, windows.per_epoch)
+    assert (batch.tokens_BT[:, 1:] == batch.target_BT[:, :-1]).all()
+    inputs = np.sort(batch.tokens_BT.numpy().ravel())
+    assert (inputs == np.sort(split.read(0, windows.per_epoch * CONTEXT))).all()
+
+
+def test_a_batch_is_the_same_however_it_is_cut(split: PackedSplit) -> None:
+    windows = Windows(split, CONTEXT, seed=1, goldfish=Goldfish())
+    whole = windows.batch(2, 4)
+    again = Windows(split, CONTEXT, seed=1, goldfish=Goldfish())
+    for offset in (3, 0, 2, 1):
+        one = again.batch(2 + offset, 1)
+        assert (one.tokens_BT[0] == whole.tokens_BT[offset]).all()
+        assert (one.keep_BT[0] == whole.keep_BT[offset]).all()
+
+
+def test_the_first_token_of_a_document_is_never_learned(split: PackedSplit) -> None:
+    windows = Windows(split, CONTEXT, seed=1, goldfish=None)
+    batch = windows.batch(0, windows.per_epoch)
+    begins = batch.target_BT == 1  # <s>
+    assert begins.any()
+    assert (batch.keep_BT == ~begins).all()
+
+
+def test_documents_are_told_apart_by_their_first_token(split: PackedSplit) -> None:
+    windows = Windows(split, CONTEXT, seed=1, goldfish=None)
+    batch = windows.batch(0, windows.per_epoch)
+    new = batch.tokens_BT[:, 1:] == 1
+    changed = batch.document_BT[:, 1:] != batch.document_BT[:, :-1]
+    assert (new == changed).all()
+
+
+def test_the_mask_of_a_token_does_not_depend_on_where_a_window_begins(split: PackedSplit) -> None:
+    goldfish = Goldfish(k=5, h=12)
+    tokens, document = Windows(split, CONTEXT, 1, None).stream(split.num_tokens)
+    expected = keep_mask(goldfish, tokens[1:], document[1:]) & (document[1:] == document[:-1])
+    windows = Windows(split, CONTEXT, seed=1, goldfish=goldfish)
+    batch = windows.batch(0, windows.per_epoch)
+    kept = int(batch.keep_BT.sum())
+    assert kept == int(expected[: windows.per_epoch * CONTEXT].sum())
+    assert kept < batch.keep_BT.numel() - 80
+
+
+def test_the_published_mask_sees_one_window_at_a_time(split: PackedSplit) -> None:
+    goldfish = Goldfish(k=5, h=12, hash="apertus")
+    windows = Windows(split, CONTEXT, seed=1, goldfish=goldfish)
+    batch = windows.batch(0, 3)
+    for row in range(3):
+        labels = batch.target_BT[row].numpy()
+        alone = keep_mask(goldfish, labels, np.zeros_like(labels))
+        same = (batch.document_BT[row, 1:] == batch.document_BT[row, :-1]).numpy()
+        assert (batch.keep_BT[row].numpy()[:-1] == (alone[:-1] & same)).all()
+
+
+def test_epochs_have_an_order_of_their_own(split: PackedSplit) -> None:
+    windows = Windows(split, CONTEXT, seed=1, goldfish=None)
+    n = windows.per_epoch
+    first, second = windows.batch(0, n).tokens_BT, windows.batch(n, n).tokens_BT
+    assert (first != second).any()
+    assert (np.sort(first.numpy().ravel()) == np.sort(second.numpy().ravel())).all()
+
+
+SMALL = DecoderConfig(max_context=64)
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"context": 128}, "context = 128 exceeds model.max_context = 64"),
+        ({"context": 64, "micro_batch": 5}, "micro_batch = 5 does not divide every batch size"),
+        ({"context": 64, "batch": (BatchStage(start=4),)}, "must begin at sequence 0"),
+        (
+            {"context": 64, "batch": (BatchStage(), BatchStage(start=17, size=32))},
+            "changes in the middle of a step",
+        ),
+        ({"context": 64, "clip_norm": 0.0}, "clip_norm = 0.0 must be positive"),
+    ],
+)
+def test_impossible_runs_are_refused(changes: dict[str, object], words: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        PretrainConfig(model=SMALL, **changes)  # type: ignore[arg-type]
+    assert words in caught.value.line()
+
+
+def test_a_corpus_smaller_than_a_batch_is_told() -> None:
+    config = PretrainConfig(model=SMALL, context=64)
+    with pytest.raises(ConfigError, match="fewer than one batch of 16"):
+        config.total_sequences(3)
+    with pytest.raises(ConfigError, match="run the corpus first"):
+        config.total_sequences()
+    assert config.total_sequences(100) == 100
