@@ -1,0 +1,30 @@
+"""What a memorization audit can be told. No torch here."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from stamm.base.config import validate
+
+
+@dataclass(frozen=True, kw_only=True)
+class AuditConfig:
+    """Planted passages, continued greedily and compared with what stood there.
+
+    prefix_tokens   tokens of the passage shown after <s>. 50 is the shortest of Apertus' audit
+                    and the usual choice in the literature (Carlini et al. 2023, arXiv 2202.07646)
+    new_tokens      tokens continued and compared
+    batch_tokens    tokens of one forward pass, padding included
+    """
+
+    prefix_tokens: int = 50
+    new_tokens: int = 100
+    batch_tokens: int = 8192
+
+    def __post_init__(self) -> None:
+        validate(
+            self,
+            ("prefix_tokens", self.prefix_tokens >= 1, "must be at least 1"),
+            ("new_tokens", self.new_tokens >= 1, "must be at least 1"),
+            ("batch_tokens", self.batch_tokens >= 1, "must be at least 1"),
+        )

@@ -1,0 +1,60 @@
+"""How much of one sequence of tokens stands in another. Pure functions of token ids."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+
+def longest_common_subsequence(first: Sequence[int], second: Sequence[int]) -> int:
+    """Length in tokens of the longest sequence that both hold in order, gaps allowed."""
+    row = [0] * (len(second) + 1)
+    for token in first:
+        diagonal = 0
+        for j, other in enumerate(second, start=1):
+            above = row[j]
+            row[j] = diagonal + 1 if token == other else max(above, row[j - 1])
+            diagonal = above
+    return row[-1]
+
+
+def longest_common_span(first: Sequence[int], second: Sequence[int]) -> int:
+    """Length in tokens of the longest run that both hold without gaps."""
+    longest = 0
+    row = [0] * (len(second) + 1)
+    for token in first:
+        diagonal = 0
+        for j, other in enumerate(second, start=1):
+            above = row[j]
+            row[j] = diagonal + 1 if token == other else 0
+            longest = max(longest, row[j])
+            diagonal = above
+    return longest
+
+
+def common_prefix(first: Sequence[int], second: Sequence[int]) -> int:
+    """Number of tokens until the two first differ, or the shorter one ends."""
+    length = 0
+    for a, b in zip(first, second, strict=False):
+        if a != b:
+            break
+        length += 1
+    return length
+
+
+def rouge_l(produced: Sequence[int], truth: Sequence[int]) -> float:
+    """Rouge-L F1 in [0, 1]: harmonic mean of LCS / len(produced) and LCS / len(truth).
+
+    F1 = 2 LCS / (len(produced) + len(truth))
+
+    Edge     0 when either is empty.
+    Source   Lin 2004, ROUGE, with beta = 1 and tokens of the model in place of words, as in
+             swiss-ai/apertus_memorization.
+    """
+    if not produced or not truth:
+        return 0.0
+    return 2 * longest_common_subsequence(produced, truth) / (len(produced) + len(truth))
+
+
+def type_token_ratio(tokens: Sequence[int]) -> float:
+    """Share of different tokens in [0, 1]: near 0 for a text that repeats itself; 0 for none."""
+    return len(set(tokens)) / len(tokens) if tokens else 0.0

@@ -1,0 +1,172 @@
+"""The cost of held-out text: nats of every token, added up by document and by language."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from stamm.base.console import Progress
+from stamm.base.errors import ConfigError, DataError
+from stamm.corpus.pack import PackedSplit
+from stamm.evaluate.config import EvaluateConfig
+from stamm.models.decoder import Decoder
+from stamm.models.generate import nats_of_sequences
+
+RULE = (
+    "Every token of a document after its <s>, the closing </s> included, given all before it. A"
+    " document longer than the context is read in windows: a later one begins with `overlap`"
+    " tokens of the one before, which are seen and not counted again; no <s> is put before them."
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Window:
+    """A part of a document that the model sees at once.
+
+    start, stop   its tokens
+    scored        the first token whose cost is counted; those before it are only seen
+    """
+
+    start: int
+    scored: int
+    stop: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class DocumentCost:
+    """What one document cost.
+
+    tokens   counted tokens: all but the <s>
+    bytes    of its text, in UTF-8
+    """
+
+    document_id: str
+    language: str
+    tokens: int
+    bytes: int
+    nats: float
+
+
+def windows(length: int, context: int, overlap: int) -> list[Window]:
+    """The windows in which a document of `length` tokens is read.
+
+    Each sees at most `context` tokens before the last one that it scores. Every token but the
+    first is scored once, and every token beyond the first window follows at least `overlap` seen.
+
+    Checked  tests/unit/evaluate/test_held_out.py::test_windows_score_every_token_once
+    """
+    found = [Window(start=0, scored=1, stop=min(length, context + 1))]
+    while found[-1].stop < length:
+        scored = found[-1].stop
+        start = scored - overlap
+        found.append(Window(start=start, scored=scored, stop=min(length, start + context + 1)))
+    return found
+
+
+def document_costs(
+    config: EvaluateConfig, decoder: Decoder, split: PackedSplit, progress: Progress
+) -> list[DocumentCost]:
+    """What each document of the split costs, in the order in which they are packed.
+
+    Raises   DataError when the split holds no document; ConfigError when `config.context`
+             exceeds the model's max_context, or `config.overlap` does not fit into the context.
+    """
+    context, overlap = reach(config, decoder)
+    documents = split.documents().to_pylist()
+    if not documents:
+        raise DataError(
+            "the packed corpus holds no held-out document",
+            fix="Set corpus.held_out above 0, or run without evaluate",
+        )
+    parts: list[tuple[int, Window]] = []
+    sequences: list[list[int]] = []
+    for number, document in enumerate(documents):
+        tokens = split.read(document["start"], document["stop"]).tolist()
+        for window in windows(len(tokens), context, overlap):
+            parts.append((number, window))
+            sequences.append(tokens[window.start : window.stop])
+    progress.begin("held-out text", sum(len(s) - 1 for s in sequences), "tokens")
+    costs = nats_of_sequences(decoder, sequences, config.batch_tokens, progress)
+    nats = [0.0] * len(documents)
+    for (number, window), cost in zip(parts, costs, strict=True):
+        # cost[0] belongs to token start + 1
+        nats[number] += float(cost[window.scored - window.start - 1 :].double().sum())
+    progress.end(f"{len(documents)} documents")
+    return [
+        DocumentCost(
+            document_id=document["document_id"],
+            language=document["language"],
+            tokens=document["stop"] - document["start"] - 1,
+            bytes=document["bytes"],
+            nats=total,
+        )
+        for document, total in zip(documents, nats, strict=True)
+    ]
+
+
+def reach(config: EvaluateConfig, decoder: Decoder) -> tuple[int, int]:
+    """Context and overlap in tokens, as the model decides them where the configuration does not.
+
+    Raises   ConfigError when they do not fit the model or one another.
+    """
+    limit = decoder.config.max_context
+    context = limit if config.context is None else config.context
+    if context > limit:
+        raise ConfigError(
+            f"context = {context} exceeds the model's max_context = {limit}",
+            where="evaluate.context",
+            fix=f"Set evaluate.context={limit} or less",
+        )
+    overlap = context // 2 if config.overlap is None else config.overlap
+    if overlap >= context:
+        raise ConfigError(
+            f"overlap = {overlap} leaves nothing new in a context of {context} tokens",
+            where="evaluate.overlap",
+            fix=f"Set evaluate.overlap below {context}",
+        )
+    return context, overlap
+
+
+def summarise(costs: Sequence[DocumentCost]) -> dict[str, Any]:
+    """Documents, tokens, bytes and nats, with the rates that follow from them.
+
+    loss_nats       nats / tokens
+    bits_per_byte   nats / (ln 2 * bytes): it compares models with different vocabularies
+    loss_nats_standard_error   of loss_nats as a ratio of sums over documents drawn at random:
+                    sqrt(n / (n - 1) * sum_i (nats_i - loss_nats * tokens_i)^2) / tokens;
+                    None for a single document
+
+    Source   Cochran 1977, Sampling Techniques, section 6.4 (ratio estimate, whole population large)
+    """
+    tokens = sum(cost.tokens for cost in costs)
+    nats = math.fsum(cost.nats for cost in costs)
+    size = sum(cost.bytes for cost in costs)
+    loss = nats / tokens
+    error = None
+    if len(costs) > 1:
+        squares = math.fsum((cost.nats - loss * cost.tokens) ** 2 for cost in costs)
+        error = math.sqrt(len(costs) / (len(costs) - 1) * squares) / tokens
+    return {
+        "documents": len(costs),
+        "tokens": tokens,
+        "bytes": size,
+        "nats": nats,
+        "loss_nats": loss,
+        "loss_nats_standard_error": error,
+        "bits_per_byte": nats / (math.log(2) * size),
+    }
+
+
+def by_language(costs: Sequence[DocumentCost]) -> dict[str, dict[str, Any]]:
+    """`summarise` of each language's documents, by the name of the language."""
+    groups: dict[str, list[DocumentCost]] = {}
+    for cost in costs:
+        groups.setdefault(cost.language, []).append(cost)
+    return {language: summarise(groups[language]) for language in sorted(groups)}
+
+
+def lines(costs: Sequence[DocumentCost]) -> list[dict[str, Any]]:
+    """One record per document, for comparing two models document by document."""
+    return [asdict(cost) for cost in costs]

@@ -1,0 +1,50 @@
+"""What an export can be told. No torch here."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from stamm.base.config import validate
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExportConfig:
+    """A decoder in the layout of transformers, compared with the original in float32.
+
+    tolerance       largest difference of any logit, as a share of the largest logit. Two correct
+                    implementations differ by about 1e-6; a wrong activation by 0.01 and more
+    parity_rows     sequences compared, of random tokens and again of held-out text
+    parity_tokens   tokens of each; at most the model's max_context
+    seed            draws the random tokens
+    samples         texts written with the exported model, greedily
+    prompt_tokens   tokens of held-out text that each begins with
+    sample_tokens   tokens written after them
+    licence         the model's licence, an SPDX name for the model card; "" leaves it unsaid
+    """
+
+    tolerance: float = 1e-4
+    parity_rows: int = 4
+    parity_tokens: int = 256
+    seed: int = 28
+    samples: int = 4
+    prompt_tokens: int = 24
+    sample_tokens: int = 48
+    licence: str = ""
+
+    def __post_init__(self) -> None:
+        plain = self.licence.replace("-", "").replace(".", "").replace("+", "")
+        validate(
+            self,
+            ("tolerance", 0.0 < self.tolerance < 1.0, "must lie between 0 and 1"),
+            ("parity_rows", self.parity_rows >= 1, "must be at least 1"),
+            ("parity_tokens", self.parity_tokens >= 2, "must be at least 2"),
+            ("seed", 0 <= self.seed < 2**63, "must lie in [0, 2^63)"),
+            ("samples", self.samples >= 0, "must not be negative"),
+            ("prompt_tokens", self.prompt_tokens >= 1, "must be at least 1"),
+            ("sample_tokens", self.sample_tokens >= 1, "must be at least 1"),
+            (
+                "licence",
+                not self.licence or (plain.isalnum() and plain.isascii()),
+                "is not an SPDX name such as Apache-2.0",
+            ),
+        )

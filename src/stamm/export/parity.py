@@ -1,0 +1,110 @@
+"""Do two implementations of one model say the same? Letters: B sequences, T tokens, V vocabulary."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from stamm.base.errors import ExportError
+
+Logits = Callable[[Tensor], Tensor]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Difference:
+    """How far two models' logits are apart on one set of texts.
+
+    positions          tokens after which a prediction was compared
+    max_absolute       largest |ours - theirs| of any logit
+    max_relative       max_absolute / largest |ours|
+    argmax_agreement   share of positions with the same most likely token
+    """
+
+    text: str
+    sequences: int
+    positions: int
+    max_absolute: float
+    max_relative: float
+    argmax_agreement: float
+
+    def within(self, tolerance: float) -> bool:
+        """Whether max_relative is at most `tolerance`; a NaN never is."""
+        return self.max_relative <= tolerance
+
+
+@torch.no_grad()
+def difference(text: str, ours: Logits, theirs: Logits, tokens: Sequence[Tensor]) -> Difference:
+    """The difference of two models on `tokens`, one sequence at a time.
+
+    text   what the tokens are, in words
+
+    Edge     two logits closer than max_absolute may swap their order: argmax_agreement can be
+             below 1 for a faithful export, so it is reported and not judged.
+    """
+    absolute = largest = 0.0
+    agreed = positions = 0
+    for tokens_T in tokens:
+        ours_TV, theirs_TV = ours(tokens_T[None])[0], theirs(tokens_T[None])[0]
+        if ours_TV.shape != theirs_TV.shape:
+            raise ExportError(
+                f"the exported model gives logits of shape {tuple(theirs_TV.shape)}, the original "
+                f"{tuple(ours_TV.shape)}"
+            )
+        # torch's maximum keeps a NaN, Python's max may lose it
+        apart = torch.tensor([absolute, float((ours_TV - theirs_TV).abs().max())])
+        absolute = float(apart.max())
+        largest = max(largest, float(ours_TV.abs().max()))
+        agreed += int((ours_TV.argmax(dim=-1) == theirs_TV.argmax(dim=-1)).sum())
+        positions += len(tokens_T)
+    return Difference(
+        text=text,
+        sequences=len(tokens),
+        positions=positions,
+        max_absolute=absolute,
+        max_relative=absolute / largest if largest else absolute,
+        argmax_agreement=agreed / positions,
+    )
+
+
+def random_tokens(vocab_size: int, rows: int, length: int, seed: int) -> list[Tensor]:
+    """`rows` sequences of `length` token ids, drawn evenly from the vocabulary."""
+    generator = torch.Generator().manual_seed(seed)
+    return list(torch.randint(vocab_size, (rows, length), generator=generator))
+
+
+def report(found: Sequence[Difference], tolerance: float, classes: str) -> dict[str, Any]:
+    """The content of parity.json.
+
+    classes   what held the exported model ("transformers 5.1.0 ApertusForCausalLM")
+    """
+    return {
+        "schema": 1,
+        "reference": "stamm, float32",
+        "candidate": f"{classes}, float32",
+        "measure": "largest |difference| of any logit, and its share of the largest |logit|",
+        "tolerance": tolerance,
+        "passed": all(one.within(tolerance) for one in found),
+        "comparisons": [asdict(one) for one in found],
+    }
+
+
+def require(found: Sequence[Difference], tolerance: float) -> None:
+    """Nothing, when every difference is within `tolerance`.
+
+    Raises   ExportError with the largest difference.
+    """
+    for one in found:
+        if not one.within(tolerance):
+            raise ExportError(
+                f"the exported model does not agree with the original on {one.text}: logits differ "
+                f"by {one.max_absolute:.3g}, {one.max_relative:.3g} of the largest, and "
+                f"{one.argmax_agreement:.1%} of the most likely tokens agree; tolerance is "
+                f"{tolerance:g}",
+                where="export.tolerance",
+                fix="Nothing was left in the export folder. A difference above 0.001 is a wrong "
+                "formula or a wrong tensor; below it, rounding: then raise export.tolerance",
+            )

@@ -1,0 +1,65 @@
+"""A few texts written with the exported model: evidence that the whole folder works together."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from stamm.base.errors import ConfigError
+from stamm.corpus.pack import PackedSplit
+from stamm.corpus.tokenizer import Tokenizer
+from stamm.export.config import ExportConfig
+from stamm.models.hub import HubModel
+
+SCHEMA = 1
+
+
+def check_room(config: ExportConfig, max_context: int) -> None:
+    """Nothing, when <s>, a prompt and a sample fit into the model's context.
+
+    Raises   ConfigError with both numbers.
+    """
+    needed = 1 + config.prompt_tokens + config.sample_tokens
+    if config.samples and needed > max_context:
+        raise ConfigError(
+            f"<s>, {config.prompt_tokens} prompt tokens and {config.sample_tokens} new ones are "
+            f"{needed} tokens, more than the model's max_context = {max_context}",
+            where="export.prompt_tokens and export.sample_tokens",
+            fix="Lower one of them, or set export.samples=0",
+        )
+
+
+def prompts(config: ExportConfig, split: PackedSplit) -> list[tuple[str, list[int]]]:
+    """(language, <s> and the first tokens) of held-out documents: the first of each language.
+
+    Edge     fewer than `config.samples` when there are not so many languages, or when no document
+             of a language is longer than the prompt.
+    """
+    found: dict[str, list[int]] = {}
+    for row in split.documents().select(["language", "start", "stop"]).to_pylist():
+        if len(found) == config.samples:
+            break
+        length = 1 + config.prompt_tokens
+        if row["language"] not in found and row["stop"] - row["start"] > length:
+            found[row["language"]] = split.read(row["start"], row["start"] + length).tolist()
+    return list(found.items())
+
+
+def write_samples(
+    config: ExportConfig, model: HubModel, tokenizer: Tokenizer, split: PackedSplit | None
+) -> dict[str, Any]:
+    """The content of samples.json: prompts from held-out text and what the model wrote after them."""
+    begun = [] if split is None else prompts(config, split)
+    return {
+        "schema": SCHEMA,
+        "method": "greedy, transformers generate(), ended by </s> or by length",
+        "prompt_tokens": config.prompt_tokens,
+        "sample_tokens": config.sample_tokens,
+        "samples": [
+            {
+                "language": language,
+                "prompt": tokenizer.decode(prompt[1:]),
+                "text": tokenizer.decode(model.write(prompt, config.sample_tokens)),
+            }
+            for language, prompt in begun
+        ],
+    }

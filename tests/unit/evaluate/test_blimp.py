@@ -1,0 +1,94 @@
+"""Minimal pairs: the shipped slice is what it claims, and a model is scored by the definition."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from importlib import resources
+from pathlib import Path
+
+import pytest
+import torch
+
+from stamm.base.console import Silent
+from stamm.base.errors import ConfigError
+from stamm.corpus.special_tokens import BEGIN_ID
+from stamm.corpus.tokenizer import Tokenizer
+from stamm.evaluate import blimp
+from stamm.evaluate.blimp import Answer, Pair, answers, shipped_pairs, summarise
+from stamm.models.stored import load_decoder
+
+
+def pair(paradigm: str, field: str = "syntax") -> Pair:
+    return Pair(paradigm=paradigm, field=field, phenomenon="p", good="g", bad="b")
+
+
+def test_slice_has_fifteen_pairs_of_each_paradigm() -> None:
+    pairs = shipped_pairs(15)
+    assert len(pairs) == 67 * 15
+    assert len({one.paradigm for one in pairs}) == 67
+    assert len({one.phenomenon for one in pairs}) == 13
+    assert {one.field for one in pairs} == {
+        "morphology",
+        "semantics",
+        "syntax",
+        "syntax_semantics",
+    }
+    assert all(one.good != one.bad and one.good and one.bad for one in pairs)
+    assert pairs[0].good == "Who should Derek hug after shocking Richard?"
+    assert len(shipped_pairs(2)) == 134
+    assert shipped_pairs(2)[:2] == pairs[:2]
+
+
+def test_attribution_names_this_very_file() -> None:
+    folder = resources.files("stamm.evaluate").joinpath("data")
+    digest = hashlib.sha256(folder.joinpath("blimp_slice.jsonl.zst").read_bytes()).hexdigest()
+    note = folder.joinpath("LICENSE.md").read_text(encoding="utf-8")
+    assert digest in note
+    assert "CC-BY-4.0" in note
+    assert "Changes:" in note
+
+
+def test_the_likelier_sentence_wins(inputs: dict[str, Path]) -> None:
+    decoder, tokenizer = load_decoder(inputs["model"]), Tokenizer.load(inputs["tokenizer"])
+    pairs = shipped_pairs(1)[:10]
+    given = answers(decoder, tokenizer.encode, BEGIN_ID, pairs, 500, Silent())
+    for answer in given:
+        totals = []
+        for text in (answer.pair.good, answer.pair.bad):
+            tokens = [BEGIN_ID, *tokenizer.encode(text)]
+            with torch.no_grad():
+                logs = decoder(torch.tensor([tokens]))[0].double().log_softmax(-1)
+            totals.append(sum(float(logs[t, token]) for t, token in enumerate(tokens[1:])))
+        assert answer.score == float(totals[0] > totals[1])
+    assert {answer.score for answer in given} == {0.0, 1.0}
+
+
+def test_equal_sentences_count_one_half(inputs: dict[str, Path]) -> None:
+    decoder, tokenizer = load_decoder(inputs["model"]), Tokenizer.load(inputs["tokenizer"])
+    same = Pair(paradigm="p", field="f", phenomenon="q", good="A tree.", bad="A tree.")
+    (answer,) = answers(decoder, tokenizer.encode, BEGIN_ID, [same], 500, Silent())
+    assert answer.score == blimp.CHANCE == 0.5
+
+
+def test_a_sentence_beyond_the_context_is_named(inputs: dict[str, Path]) -> None:
+    decoder, tokenizer = load_decoder(inputs["model"]), Tokenizer.load(inputs["tokenizer"])
+    long = Pair(paradigm="p", field="f", phenomenon="q", good="fine", bad="Zq " * 161)
+    with pytest.raises(ConfigError, match=r"'Zq Zq .* more than the model's max_context = 160"):
+        answers(decoder, tokenizer.encode, BEGIN_ID, [long], 500, Silent())
+
+
+def test_summary_by_field_and_overall() -> None:
+    given = [
+        Answer(pair=pair("a"), score=1.0),
+        Answer(pair=pair("a"), score=0.0),
+        Answer(pair=pair("b"), score=1.0),
+        Answer(pair=pair("c", "semantics"), score=1.0),
+    ]
+    found = summarise(given)
+    assert found["accuracy"] == 0.75
+    assert found["standard_error"] == pytest.approx(math.sqrt(0.75 * 0.25 / 4))
+    assert list(found["fields"]) == ["semantics", "syntax"]
+    assert found["fields"]["syntax"]["accuracy"] == pytest.approx(2 / 3)
+    assert found["paradigms"]["a"]["pairs"] == 2
+    assert found["chance"] == 0.5

@@ -1,0 +1,164 @@
+"""An export either leaves a folder that plain transformers loads and that was compared, or none."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+import transformers
+
+from stamm.base.config import from_plain, to_plain
+from stamm.base.errors import ConfigError, ExportError
+from stamm.base.files import read_json
+from stamm.corpus.special_tokens import BEGIN_ID, PII_MARKERS
+from stamm.corpus.tokenizer import Tokenizer
+from stamm.export import folder as written
+from stamm.export import job
+from stamm.export.config import ExportConfig
+from stamm.models.config import DecoderConfig, PlainFFN
+from stamm.models.decoder import Decoder, build_decoder
+from stamm.models.hub import hub_state
+from stamm.models.stored import load_decoder, save_decoder
+from stamm.runs.job import Workspace
+
+CONFIG = ExportConfig(parity_rows=2, parity_tokens=40, prompt_tokens=6, sample_tokens=8)
+FILES = [
+    "README.md",
+    "config.json",
+    "generation_config.json",
+    "model.safetensors",
+    "parity.json",
+    "samples.json",
+    "tokenizer.json",
+    "tokenizer_config.json",
+]
+
+
+def run(inputs: dict[str, Path], folder: Path, config: ExportConfig = CONFIG) -> Path:
+    job.run(config, Workspace(folder=folder, inputs=inputs))
+    return folder / "transformers"
+
+
+def test_plain_transformers_loads_the_folder(inputs: dict[str, Path], tmp_path: Path) -> None:
+    folder = run(inputs, tmp_path)
+    assert sorted(path.name for path in folder.iterdir()) == FILES
+    assert [path.name for path in tmp_path.iterdir()] == ["transformers"]
+    model = transformers.AutoModelForCausalLM.from_pretrained(folder)
+    tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
+    assert type(model).__name__ == "ApertusForCausalLM"
+    assert {tensor.dtype for tensor in model.state_dict().values()} == {torch.float32}
+    own = Tokenizer.load(inputs["tokenizer"])
+    text = f"The river </s> <s> is wide, {PII_MARKERS['email']} 2024."
+    batch = tokenizer(text, return_tensors="pt")
+    assert batch["input_ids"][0].tolist() == [BEGIN_ID, *own.encode(text)]
+    decoder = load_decoder(inputs["model"])
+    with torch.no_grad():
+        theirs = model(**batch).logits
+        torch.testing.assert_close(decoder(batch["input_ids"]), theirs, rtol=1e-5, atol=1e-5)
+    assert (tokenizer.bos_token, tokenizer.eos_token, tokenizer.pad_token) == (
+        "<s>",
+        "</s>",
+        "<pad>",
+    )
+    assert model.generate(**batch, max_new_tokens=3).shape[1] <= batch["input_ids"].shape[1] + 3
+
+
+def test_what_is_left_beside_the_weights(inputs: dict[str, Path], tmp_path: Path) -> None:
+    folder = run(inputs, tmp_path)
+    report = read_json(folder / "parity.json")
+    assert report["passed"] is True
+    texts = ["random tokens", "held-out text"]
+    comparisons = report["comparisons"]
+    assert [one["text"] for one in comparisons[:2]] == texts
+    assert [one["text"] for one in comparisons[2:]] == [text + job.SAME_ORDER for text in texts]
+    assert max(one["max_relative"] for one in comparisons) < 1e-5
+    # what differs is the order of evaluation of one function, and nothing else
+    assert max(one["max_absolute"] for one in comparisons[2:]) < 1e-6
+    samples = read_json(folder / "samples.json")["samples"]
+    assert {sample["language"] for sample in samples} == {"eng_Latn", "deu_Latn"}
+    own = Tokenizer.load(inputs["tokenizer"])
+    for sample in samples:
+        assert 0 < len(own.encode(sample["prompt"])) <= 6
+        assert "<s>" not in sample["prompt"]
+    first = {path.name: path.read_bytes() for path in folder.iterdir()}
+    again = run(inputs, tmp_path)
+    assert {path.name: path.read_bytes() for path in again.iterdir()} == first
+
+
+def test_without_a_packed_corpus(inputs: dict[str, Path], tmp_path: Path) -> None:
+    folder = run({name: inputs[name] for name in ("model", "tokenizer")}, tmp_path)
+    comparisons = read_json(folder / "parity.json")["comparisons"]
+    assert {one["text"].partition(",")[0] for one in comparisons} == {"random tokens"}
+    assert read_json(folder / "samples.json")["samples"] == []
+    assert "what the model was trained on is not known" in (folder / "README.md").read_text()
+
+
+def softplus_twice(decoder: Decoder) -> dict[str, torch.Tensor]:
+    return {
+        name: F.softplus(tensor) if name.endswith(("alpha_p", "alpha_n")) else tensor
+        for name, tensor in hub_state(decoder).items()
+    }
+
+
+def one_weight_off(decoder: Decoder) -> dict[str, torch.Tensor]:
+    state = {name: tensor.clone() for name, tensor in hub_state(decoder).items()}
+    state["model.layers.1.mlp.down_proj.weight"][3, 5] += 0.5
+    return state
+
+
+def one_norm_off(decoder: Decoder) -> dict[str, torch.Tensor]:
+    state = hub_state(decoder)
+    layer = "model.layers.0.self_attn"
+    state[f"{layer}.q_norm.weight"] = state[f"{layer}.q_norm.weight"] * 1.01
+    return state
+
+
+@pytest.mark.parametrize("tampered", [softplus_twice, one_weight_off, one_norm_off])
+def test_a_wrong_export_fails_and_leaves_nothing(
+    inputs: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tampered: Any
+) -> None:
+    run(inputs, tmp_path)
+    monkeypatch.setattr(written, "hub_state", tampered)
+    with pytest.raises(ExportError, match=r"does not agree with the original on random tokens"):
+        run(inputs, tmp_path)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_wrong_tokenizer_fails_and_leaves_nothing(
+    inputs: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    faulty = {**written.tokenizer_config(64), "split_special_tokens": False}
+    monkeypatch.setattr(written, "tokenizer_config", lambda limit: faulty)
+    with pytest.raises(ExportError, match=r"tokenizer does not agree .*'</s> <s> <pad>'"):
+        run(inputs, tmp_path)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_model_no_class_holds_is_refused_first(inputs: dict[str, Path], tmp_path: Path) -> None:
+    config = DecoderConfig(
+        vocab_size=352, d_model=32, num_layers=1, ffn=PlainFFN(width=16, activation="xiprelu")
+    )
+    save_decoder(build_decoder(config, seed=1), tmp_path / "model")
+    out = tmp_path / "export"
+    out.mkdir()
+    with pytest.raises(ExportError, match="activation 'xiprelu' in a plain"):
+        run({**inputs, "model": tmp_path / "model"}, out)
+    assert list(out.iterdir()) == []
+
+
+def test_samples_must_fit_the_context(inputs: dict[str, Path], tmp_path: Path) -> None:
+    long = ExportConfig(prompt_tokens=100, sample_tokens=60)
+    with pytest.raises(ConfigError, match=r"are 161 tokens.*max_context = 160.*export\.samples=0"):
+        run(inputs, tmp_path, long)
+
+
+def test_configuration_refuses_and_survives_json() -> None:
+    assert from_plain(ExportConfig, to_plain(CONFIG)) == CONFIG
+    with pytest.raises(
+        ConfigError, match=r"tolerance = 0\.0 .*licence = 'a: \[b\]' is not an SPDX"
+    ):
+        ExportConfig(tolerance=0.0, licence="a: [b]")
+    assert ExportConfig(licence="CC-BY-4.0").licence == "CC-BY-4.0"
