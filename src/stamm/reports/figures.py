@@ -1,0 +1,28 @@
+"""All figures of a page, by the section they stand in."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from stamm.reports.collect import Study
+from stamm.reports.config import ReportConfig
+from stamm.reports.corpus_figures import dropped_figure, stayed_figure
+from stamm.reports.figure import Figure
+from stamm.reports.measure_figures import grammar_figure, language_figure, memorization_figure
+from stamm.reports.shape_figures import shape_figures
+from stamm.reports.training_figures import goldfish_figure, loss_figure, optimisation_figure
+
+
+def figures_of(study: Study, config: ReportConfig) -> Mapping[str, tuple[Figure, ...]]:
+    """The figures that can be drawn from what is there; a section without any is empty."""
+    return {
+        "training": _there(loss_figure(study, config), optimisation_figure(study, config)),
+        "shape": tuple(shape_figures(study, config)),
+        "languages": _there(language_figure(study, config), grammar_figure(study)),
+        "corpus": _there(dropped_figure(study), stayed_figure(study, config)),
+        "memorization": _there(memorization_figure(study), goldfish_figure(study)),
+    }
+
+
+def _there(*figures: Figure | None) -> tuple[Figure, ...]:
+    return tuple(figure for figure in figures if figure is not None)

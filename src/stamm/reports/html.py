@@ -1,0 +1,67 @@
+"""The page: a template filled with what was collected. One file, no script, no network."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jinja2
+from markupsafe import Markup
+
+from stamm.reports import theme
+from stamm.reports.collect import Study
+from stamm.reports.config import ReportConfig
+from stamm.reports.figure import Figure
+from stamm.reports.figures import figures_of
+from stamm.reports.page import Page, page_of
+from stamm.reports.quantities import ABSENT, fixed
+from stamm.reports.text import excerpt, one_line
+from stamm.reports.verdict import judge
+
+TEMPLATE = "report.html"
+_LONGEST_TEXT = 20_000
+
+
+def render(study: Study, config: ReportConfig) -> str:
+    """The page about `study` as HTML text.
+
+    Every value is escaped by the template engine; drawings and the style sheet, which are made
+    here, are the only markup passed through. Links are never made from data.
+    """
+    environment = jinja2.Environment(
+        loader=jinja2.PackageLoader("stamm.reports"),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        finalize=_visible,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+    )
+    environment.filters.update(
+        {
+            "fixed": fixed,
+            "quote": lambda text: excerpt(text, config.excerpt_characters),
+            "line": lambda text, limit=120: one_line(text, limit),
+            "drawing": _drawing,
+        }
+    )
+    figures = figures_of(study, config)
+    page: Page = page_of(study, config)
+    context: dict[str, Any] = {
+        "study": study,
+        "page": page,
+        "verdict": judge(study),
+        "figures": figures,
+        "absent": ABSENT,
+        "light": Markup(theme.variables(theme.LIGHT)),
+        "dark": Markup(theme.variables(theme.DARK)),
+    }
+    return environment.get_template(TEMPLATE).render(context)
+
+
+def _visible(value: Any) -> Any:
+    """What a template writes, before it is escaped: text from outside with nothing hidden in it."""
+    return excerpt(value, _LONGEST_TEXT) if type(value) is str else value
+
+
+def _drawing(figure: Figure) -> Markup:
+    return Markup(figure.svg)  # drawn by stamm.reports.canvas, which escapes every label

@@ -1,0 +1,276 @@
+"""Figures of what was measured afterwards: bits per byte by language, grammar, memorization."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from stamm.reports.canvas import Axes, draw, legend, legend_name
+from stamm.reports.collect import Arm, Study
+from stamm.reports.config import ReportConfig
+from stamm.reports.figure import Figure, Table
+from stamm.reports.measured import Bucket, Estimate, HeldOut, Memorization, TextLoss
+from stamm.reports.quantities import fixed, percent
+from stamm.reports.text import one_line
+from stamm.reports.theme import drawn, series
+
+_MARKS = "osD^vP"
+_LABEL = 24
+
+
+def language_figure(study: Study, config: ReportConfig) -> Figure | None:
+    """Bits per byte of held-out text by language, best compressed first; None without any."""
+    held = [(arm, arm.measured.held_out) for arm in study.arms if arm.measured.held_out]
+    if not held:
+        return None
+    by_arm = {arm.name: dict(one.languages) for arm, one in held}
+    rows = _languages(held[0][1], config.languages)
+    numbers = {arm.name: arm.number for arm, _ in held}
+
+    def paint(panels: list[Axes]) -> None:
+        axes = panels[0]
+        for at, (language, _) in enumerate(rows):
+            found = [
+                table[language].bits_per_byte for table in by_arm.values() if language in table
+            ]
+            axes.plot([min(found), max(found)], [at, at], color=drawn("line"), lw=3, zorder=1)
+        for name, table in by_arm.items():
+            there = [(at, table[lang]) for at, (lang, _) in enumerate(rows) if lang in table]
+            axes.plot(
+                [loss.bits_per_byte for _, loss in there], [at for at, _ in there],
+                _MARKS[numbers[name] % len(_MARKS)], color=series(numbers[name]), ms=5.5,
+                label=legend_name(name), alpha=0.9,
+            )  # fmt: skip
+        axes.set_yticks(
+            range(len(rows)),
+            [f"{one_line(language, _LABEL)}  ({loss.documents:,})" for language, loss in rows],
+        )
+        axes.invert_yaxis()
+        axes.margins(y=0.5 / len(rows))
+        axes.set_xlabel("bits per byte of held-out text; further left is better")
+        legend(axes)
+
+    columns = ["language", "documents", "bytes"]
+    for name in by_arm:
+        columns += [f"{name}, bits per byte", f"{name}, nats per token"]
+    every = _languages(held[0][1], len(held[0][1].languages))
+    return Figure(
+        key="by-language",
+        title="Bits per byte by language",
+        caption=(
+            "How many bits the model needs for a byte of text it never saw, by language and "
+            "script, with the number of held-out documents in brackets. A language with few "
+            "documents says little. Scripts with two or three bytes a letter come out lower for "
+            "that reason alone: compare arms within a row, not rows with each other."
+        ),
+        alt="; ".join(
+            f"{name}: {fixed(one.bits_per_byte, 3)} bits per byte over all languages"
+            for name, one in zip(by_arm, (one for _, one in held), strict=True)
+        ),
+        svg=draw("by-language", 1.0 + 0.2 * len(rows), paint),
+        data=Table(
+            columns=tuple(columns),
+            rows=tuple(
+                (
+                    one_line(language, 60), f"{loss.documents:,}", f"{loss.bytes:,}",
+                    *(cell for table in by_arm.values() for cell in _losses(table.get(language))),
+                )
+                for language, loss in every
+            ),
+        ),
+        source=study.files([arm for arm, _ in held], "evaluate/held_out.json"),
+        command=_command(study, "evaluate", [arm for arm, _ in held]),
+    )  # fmt: skip
+
+
+def grammar_figure(study: Study) -> Figure | None:
+    """BLiMP accuracy by field of grammar with standard errors, or None when it was not run."""
+    asked = [(arm, arm.measured.blimp) for arm in study.arms if arm.measured.blimp]
+    if not asked:
+        return None
+    chance = asked[0][1].chance
+    fields = ["overall", *sorted({name for _, one in asked for name, _ in one.fields})]
+
+    def paint(panels: list[Axes]) -> None:
+        axes = panels[0]
+        axes.axvline(100 * chance, color=drawn("muted"), lw=1, ls=(0, (2, 2)))
+        for place, (arm, one) in enumerate(asked):
+            scores = {"overall": one.overall, **dict(one.fields)}
+            offset = 0.5 * (place - (len(asked) - 1) / 2) / max(len(asked), 2)
+            there = [(at, scores[name]) for at, name in enumerate(fields) if name in scores]
+            axes.errorbar(
+                [100 * score.accuracy for _, score in there],
+                [at + offset for at, _ in there],
+                xerr=[100 * score.standard_error for _, score in there],
+                fmt=_MARKS[arm.number % len(_MARKS)], ms=5, lw=1.1, color=series(arm.number),
+                label=legend_name(arm.name),
+            )  # fmt: skip
+        axes.set_yticks(range(len(fields)), [one_line(f, _LABEL).replace("_", " ") for f in fields])
+        axes.set_ylim(len(fields) - 0.4, -0.6)
+        axes.set_xlabel("% of pairs right ± one standard error; the dotted line is guessing")
+        legend(axes)
+
+    return Figure(
+        key="grammar",
+        title="Grammar: BLiMP minimal pairs",
+        caption=(
+            "English sentence pairs that differ in one point of grammar: how often the right one "
+            f"is more probable. Guessing gives {percent(chance, 0)}. Bars that overlap show no "
+            "difference between arms."
+        ),
+        alt="; ".join(
+            f"{arm.name}: {percent(one.accuracy)} ± {percent(one.standard_error)}"
+            for arm, one in asked
+        ),
+        svg=draw("grammar", 1.1 + 0.36 * len(fields), paint),
+        data=Table(
+            columns=("arm", "field", "pairs", "accuracy", "standard error"),
+            rows=tuple(
+                (
+                    one_line(arm.name, 60), one_line(name, 60), f"{score.pairs:,}",
+                    percent(score.accuracy), percent(score.standard_error),
+                )
+                for arm, one in asked
+                for name, score in (("overall", one.overall), *one.fields)
+            ),
+            words=2,
+        ),
+        source=study.files([arm for arm, _ in asked], "evaluate/blimp.json"),
+        command=_command(study, "evaluate", [arm for arm, _ in asked]),
+    )  # fmt: skip
+
+
+def memorization_figure(study: Study) -> Figure | None:
+    """Rouge-L and the cost of the truth against repeats, or None when no arm was audited."""
+    audited = [(arm, arm.measured.memorization) for arm in study.arms if arm.measured.memorization]
+    audited = [(arm, audit) for arm, audit in audited if audit.buckets]
+    if not audited:
+        return None
+    repeats = sorted({b.repeats for _, audit in audited for b in audit.buckets if b.repeats})
+
+    def paint(panels: list[Axes]) -> None:
+        parts: tuple[tuple[Axes, Callable[[Bucket], Estimate], str], ...] = (
+            (
+                panels[0],
+                lambda bucket: bucket.nll_nats,
+                "Cost of the true continuation, nats/token",
+            ),
+            (panels[1], lambda bucket: bucket.rouge_l, "Rouge-L of what was written"),
+        )
+        for axes, measure, title in parts:
+            for place, (arm, audit) in enumerate(audited):
+                _memory(axes, audit, measure, repeats, place - (len(audited) - 1) / 2, arm)
+            axes.set_xticks(range(len(repeats)), [str(count) for count in repeats])
+            axes.set_xlim(-0.5, max(len(repeats) - 0.5, 0.5))
+            axes.set_xlabel("times the passage stood in the training text")
+            axes.set_title(title, pad=22)
+        panels[1].set_ylim(bottom=0)
+        legend(panels[0], columns=4)
+
+    first = audited[0][1]
+    return Figure(
+        key="memory",
+        title="Memorization of planted passages",
+        caption=(
+            "Left: what a token of the true continuation costs the model; right: how much of it "
+            "the model writes by itself. Dots with intervals over passages "
+            f"({one_line(first.interval, 120)}); the bands are passages that were never planted. A "
+            "model that memorizes falls below its band on the left as repeats grow, long before "
+            "it rises above it on the right."
+        ),
+        alt="; ".join(_fall(arm, audit) for arm, audit in audited),
+        svg=draw("memory", 3.0, paint, panels=2),
+        data=_memory_table(audited),
+        source=study.files([arm for arm, _ in audited], "audit/memorization.json"),
+        command=_command(study, "audit", [arm for arm, _ in audited]),
+    )
+
+
+def _memory(
+    axes: Axes,
+    audit: Memorization,
+    measure: Callable[[Bucket], Estimate],
+    repeats: list[int],
+    shift: float,
+    arm: Arm,
+) -> None:
+    colour = series(arm.number)
+    for bucket in audit.buckets:
+        estimate = measure(bucket)
+        if bucket.repeats == 0:
+            if estimate.low is not None and estimate.high is not None:
+                axes.axhspan(estimate.low, estimate.high, color=colour, alpha=0.09, lw=0)
+            axes.axhline(estimate.mean, color=colour, lw=0.8, ls=(0, (2, 2)))
+    seen = [bucket for bucket in audit.buckets if bucket.repeats]
+    if not seen:
+        return
+    estimates = [measure(bucket) for bucket in seen]
+    axes.errorbar(
+        [repeats.index(bucket.repeats) + 0.13 * shift for bucket in seen],
+        [estimate.mean for estimate in estimates],
+        yerr=[
+            [e.mean - e.low if e.low is not None else 0.0 for e in estimates],
+            [e.high - e.mean if e.high is not None else 0.0 for e in estimates],
+        ],
+        fmt=f"{_MARKS[arm.number % len(_MARKS)]}-", ms=5, lw=1.2, color=colour,
+        label=legend_name(arm.name),
+    )  # fmt: skip
+
+
+def _memory_table(audited: list[tuple[Arm, Memorization]]) -> Table:
+    rows = []
+    for arm, audit in audited:
+        for bucket in audit.buckets:
+            against = bucket.nll_minus_control
+            rows.append(
+                (
+                    one_line(arm.name, 60),
+                    "control" if bucket.repeats == 0 else str(bucket.repeats),
+                    str(bucket.passages),
+                    _interval(bucket.nll_nats, 3),
+                    _interval(against, 3) if against else "",
+                    _interval(bucket.rouge_l, 3),
+                    _interval(bucket.exact_prefix_tokens, 1),
+                    _interval(bucket.longest_span_tokens, 1),
+                )
+            )
+    return Table(
+        columns=(
+            "arm", "repeats", "passages", "cost of the truth, nats/token",
+            "minus control, nats/token", "Rouge-L", "exact prefix, tokens", "longest span, tokens",
+        ),
+        rows=tuple(rows),
+        words=2,
+    )  # fmt: skip
+
+
+def _interval(estimate: Estimate, digits: int) -> str:
+    mean = fixed(estimate.mean, digits)
+    if estimate.low is None or estimate.high is None:
+        return mean
+    return f"{mean} [{fixed(estimate.low, digits)}, {fixed(estimate.high, digits)}]"
+
+
+def _fall(arm: Arm, audit: Memorization) -> str:
+    last = audit.buckets[-1]
+    said = f"{arm.name}: {fixed(last.nll_nats.mean, 3)} nats per true token"
+    if last.repeats:
+        said += f" after {last.repeats} repeats"
+    if last.nll_minus_control:
+        said += f", {fixed(last.nll_minus_control.mean, 3)} against the control"
+    return said
+
+
+def _languages(held_out: HeldOut, limit: int) -> list[tuple[str, TextLoss]]:
+    known = sorted(held_out.languages, key=lambda item: (-item[1].documents, item[0]))[:limit]
+    return sorted(known, key=lambda item: (item[1].bits_per_byte, item[0]))
+
+
+def _losses(loss: TextLoss | None) -> tuple[str, str]:
+    if loss is None:
+        return "", ""
+    return fixed(loss.bits_per_byte, 4), fixed(loss.loss_nats, 4)
+
+
+def _command(study: Study, verb: str, arms: list[Arm]) -> str:
+    places = [study.folder_of(arm) for arm in arms]
+    return f"stamm {verb} {study.name if len(arms) == len(study.arms) else ' '.join(places)}"

@@ -1,0 +1,309 @@
+"""What the page says beside its figures: headings, tables of facts, quotations."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from stamm.base.units import bytes_text, count_text, flops_text, seconds_text
+from stamm.reports.collect import Arm, Manifest, Study
+from stamm.reports.config import ReportConfig
+from stamm.reports.corpus_record import Dropped
+from stamm.reports.figure import Table
+from stamm.reports.measured import Continuation
+from stamm.reports.quantities import fixed, percent
+from stamm.reports.text import one_line
+
+CONTENTS = (
+    ("verdict", "Verdict"),
+    ("training", "Training"),
+    ("shape", "Learned shape"),
+    ("languages", "Held-out text"),
+    ("corpus", "Corpus and consent"),
+    ("memorization", "Memorization"),
+    ("export", "Export"),
+    ("again", "Doing it again"),
+)
+_LONGEST_CELL = 120
+_LONGEST_URL = 110
+
+
+@dataclass(frozen=True, kw_only=True)
+class Examples:
+    """Documents dropped for one reason, as shown."""
+
+    reason: str
+    documents: int
+    shown: tuple[Dropped, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Page:
+    """The words and tables of a page."""
+
+    title: str
+    facts: tuple[str, ...]
+    contents: tuple[tuple[str, str], ...]
+    not_evaluated: tuple[Arm, ...]
+    not_audited: tuple[Arm, ...]
+    tiles: tuple[tuple[str, str], ...]
+    consents: Table
+    hosts: Table
+    sources: Table
+    pii: Table
+    examples: tuple[Examples, ...]
+    probes: tuple[tuple[Arm, tuple[Continuation, ...]], ...]
+    environment: Table
+    steps: Table
+    hashes: Table
+
+    def planted(self, probe: Continuation) -> str:
+        """How often a passage stood in the training text, in words."""
+        if probe.repeats == 0:
+            return "never planted"
+        return "planted once" if probe.repeats == 1 else f"planted {probe.repeats} times"
+
+    def parity(self, arm: Arm) -> Table:
+        """What the export recorded about agreement."""
+        comparisons = arm.measured.parity.comparisons if arm.measured.parity else ()
+        return Table(
+            columns=(
+                "text", "sequences", "tokens", "largest difference, of any logit",
+                "share, of the largest logit", "same most likely token",
+            ),
+            rows=tuple(
+                (
+                    _cell(one.text), f"{one.sequences:,}", f"{one.positions:,}",
+                    f"{one.max_absolute:.2e}", f"{one.max_relative:.2e}",
+                    percent(one.argmax_agreement, 2),
+                )
+                for one in comparisons
+            ),
+        )  # fmt: skip
+
+
+def page_of(study: Study, config: ReportConfig) -> Page:
+    """The page about `study`."""
+    return Page(
+        title=one_line(config.title, 200) or _title(study),
+        facts=_facts(study),
+        contents=CONTENTS,
+        not_evaluated=tuple(arm for arm in study.arms if arm.measured.held_out is None),
+        not_audited=tuple(arm for arm in study.arms if arm.measured.memorization is None),
+        tiles=_tiles(study),
+        consents=_consents(study),
+        hosts=_hosts(study, config.hosts),
+        sources=_sources(study),
+        pii=_pii(study),
+        examples=_examples(study, config.examples),
+        probes=_probes(study, config.passages),
+        environment=_environment(study),
+        steps=_steps(study),
+        hashes=Table(columns=("file", "SHA-256"), rows=study.hashes, words=2),
+    )
+
+
+def _title(study: Study) -> str:
+    if study.is_single or len(study.arms) < 2:
+        return _cell(study.recipe)
+    names = [_cell(arm.name) for arm in study.arms]
+    return f"{_cell(study.recipe)}: {', '.join(names[:-1])} and {names[-1]}"
+
+
+def _facts(study: Study) -> tuple[str, ...]:
+    facts = []
+    summaries = [arm.training.summary for arm in study.arms if arm.training.summary]
+    if summaries:
+        facts.append(f"{count_text(max(s.parameters for s in summaries))} parameters")
+        facts.append(f"{count_text(max(s.trained_tokens for s in summaries))} tokens an arm")
+        facts.append(f"{fixed(max(s.epochs for s in summaries), 2)} epochs")
+        facts.append(f"{flops_text(max(s.flops for s in summaries))} an arm")
+    seeds = sorted({arm.training.seed for arm in study.arms if arm.training.seed is not None})
+    if seeds:
+        facts.append("seed " + ", ".join(map(str, seeds)))
+    if study.corpus:
+        facts.append(f"{study.corpus.documents_kept:,} documents")
+        facts.append(f"{len(study.corpus.languages)} languages")
+    if study.manifest and study.manifest.cpu:
+        facts.append(_cell(study.manifest.cpu))
+    if study.manifest and study.manifest.started:
+        facts.append(f"begun {_cell(study.manifest.started)}")
+    return tuple(facts)
+
+
+def _tiles(study: Study) -> tuple[tuple[str, str], ...]:
+    corpus = study.corpus
+    if corpus is None:
+        return ()
+    tiles = [
+        (f"{corpus.documents_in:,}", "documents came in"),
+        (f"{corpus.documents_kept:,}", f"stayed, {bytes_text(corpus.bytes_kept)}"),
+        (f"{corpus.documents_dropped:,}", "were left out, each with its reason"),
+        (f"{sum(n for _, n in corpus.pii):,}", "personal data replaced"),
+        (f"{corpus.planted:,}", "passages planted to test memory"),
+    ]
+    if study.vocabulary:
+        tiles.append(
+            (
+                f"{study.vocabulary.size:,}",
+                f"tokens in the vocabulary, {fixed(study.vocabulary.bytes_per_token, 2)} bytes each",
+            )
+        )
+    for name, documents, tokens in study.pack.splits if study.pack else ():
+        tiles.append((f"{tokens:,}", f"tokens of {_cell(name)}, {_documents(documents)}"))
+    return tuple(tiles)
+
+
+def _documents(count: int) -> str:
+    return "1 document" if count == 1 else f"{count:,} documents"
+
+
+def _consents(study: Study) -> Table:
+    corpus = study.corpus
+    rows = (
+        [
+            (_cell(name).replace("_", " "), f"{n:,}", percent(n / corpus.documents_in))
+            for name, n in corpus.consents
+        ]
+        if corpus
+        else []
+    )
+    return Table(
+        columns=("what is known of the host's word", "documents", "share"), rows=tuple(rows)
+    )
+
+
+def _hosts(study: Study, limit: int) -> Table:
+    every = study.corpus.hosts if study.corpus else ()
+    # a refusal concerns the reader most, so websites with one are shown first
+    shown = sorted(every, key=lambda host: (not host.agents, -host.kept - host.dropped, host.name))
+    rows = tuple(
+        (
+            one_line(host.name, 60),
+            one_line(host.consent.replace("_", " "), 60),
+            one_line(host.agents, 90) or "none",
+            one_line(host.robots_read, 30) or "not read",
+            f"{host.kept:,}",
+            f"{host.dropped:,}",
+        )
+        for host in shown[:limit]
+    )
+    left = len(every) - len(rows)
+    return Table(
+        columns=("website", "decision", "agents refused", "robots.txt read", "kept", "dropped"),
+        rows=rows,
+        words=4,
+        note=f"{left} more websites are in the ledger." if left else "",
+    )
+
+
+def _sources(study: Study) -> Table:
+    every = study.corpus.sources if study.corpus else ()
+    return Table(
+        columns=("source", "licence", "documents", "text"),
+        rows=tuple(
+            (one_line(name, 60), one_line(licence, 60), f"{documents:,}", bytes_text(size))
+            for name, licence, documents, size in every[:60]
+        ),
+        words=2,
+        note=f"{len(every) - 60} more are in the ledger." if len(every) > 60 else "",
+    )
+
+
+def _pii(study: Study) -> Table:
+    names = {
+        "email": "e-mail addresses",
+        "ip": "public IP addresses",
+        "iban": "bank accounts (IBAN)",
+    }
+    rows = study.corpus.pii if study.corpus else ()
+    return Table(
+        columns=("kind", "replaced"),
+        rows=tuple((names.get(kind, kind), f"{n:,}") for kind, n in rows),
+    )
+
+
+def _examples(study: Study, limit: int) -> tuple[Examples, ...]:
+    if study.corpus is None or limit == 0:
+        return ()
+    return tuple(
+        Examples(
+            reason=one_line(reason.name.replace("_", " "), 60),
+            documents=reason.documents,
+            shown=tuple(
+                Dropped(
+                    url=one_line(one.url, _LONGEST_URL),
+                    where=one_line(one.where, _LONGEST_URL),
+                    rule=one_line(one.rule, _LONGEST_CELL),
+                    agent=one_line(one.agent, _LONGEST_CELL),
+                )
+                for one in reason.examples[:limit]
+            ),
+        )
+        for reason in study.corpus.reasons
+    )
+
+
+def _probes(study: Study, limit: int) -> tuple[tuple[Arm, tuple[Continuation, ...]], ...]:
+    shown = []
+    for arm in study.arms:
+        seen = [probe for probe in arm.measured.continuations if probe.repeats]
+        control = [probe for probe in arm.measured.continuations if not probe.repeats]
+        nearest = sorted(seen, key=lambda p: (-p.rouge_l, -p.repeats, p.probe))
+        chosen = nearest[: max(limit - 1, 0)] + control[:1]
+        if limit and chosen:
+            shown.append((arm, tuple(chosen[:limit])))
+    return tuple(shown)
+
+
+def _environment(study: Study) -> Table:
+    manifest = study.manifest
+    if manifest is None:
+        return Table(columns=("what", "value"), rows=())
+    timings = [arm.training.timing for arm in study.arms if arm.training.timing]
+    facts = [
+        ("command", " ".join(manifest.command)),
+        ("overrides", " ".join(study.overrides) or "none"),
+        ("stamm", manifest.version),
+        ("commit", _commit(manifest)),
+        ("Python", manifest.python),
+        ("platform", manifest.platform),
+        ("processor", manifest.cpu),
+        ("seed", _alike(str(a.training.seed) for a in study.arms if a.training.seed is not None)),
+        ("threads", _alike(str(one.threads) for one in timings)),
+        ("compiled", _alike("yes" if one.compiled else "no" for one in timings)),
+        ("peak memory", _alike(f"{fixed(one.peak_gib, 2)} GiB" for one in timings)),
+        ("begun", manifest.started),
+        ("libraries", ", ".join(f"{name} {version}" for name, version in manifest.libraries)),
+    ]
+    return Table(
+        columns=("what", "value"),
+        rows=tuple((name, one_line(value, 800)) for name, value in facts if value),
+        words=2,
+    )
+
+
+def _alike(values: Iterable[str]) -> str:
+    """Each value once, in order: arms mostly have the same."""
+    return ", ".join(sorted(set(values)))
+
+
+def _commit(manifest: Manifest) -> str:
+    if manifest.commit is None:
+        return "not recorded"
+    changed = f", with uncommitted changes {manifest.dirty}" if manifest.dirty else ""
+    return f"{manifest.commit}{changed}"
+
+
+def _steps(study: Study) -> Table:
+    steps = study.steps
+    total = sum(seconds for _, seconds in steps)
+    return Table(
+        columns=("step", "time", "seconds"),
+        rows=tuple((_cell(n), seconds_text(s), fixed(s, 1)) for n, s in steps),
+        note=f"Together {seconds_text(total)}." if steps else "",
+    )
+
+
+def _cell(text: str) -> str:
+    return one_line(text, _LONGEST_CELL)

@@ -1,0 +1,233 @@
+"""Figures of what the activations learned: parameters by depth and by step, the curves they make."""
+
+from __future__ import annotations
+
+import math
+
+from stamm.reports.canvas import Axes, draw, legend, whole_steps
+from stamm.reports.collect import Arm, Study
+from stamm.reports.config import ReportConfig
+from stamm.reports.figure import Figure, Table, thinned
+from stamm.reports.learned_curve import Curve, known_spec, learned_curve
+from stamm.reports.quantities import fixed, spaced
+from stamm.reports.theme import depth, drawn
+from stamm.reports.training import Metrics
+
+MOST_PANELS = 3
+MOST_LAYERS = 8  # curves in one panel that can still be told apart
+_REACH = 3.0
+_GRID = 120
+
+
+def shape_figures(study: Study, config: ReportConfig) -> list[Figure]:
+    """For each arm with learned activation parameters: by depth, over training, as curves."""
+    figures = []
+    for arm in study.arms:
+        metrics = arm.training.metrics
+        names = learned_names(arm)
+        if metrics is None or not names:
+            continue
+        figures.append(_depth_figure(study, arm, metrics, names))
+        figures.append(_training_figure(study, arm, metrics, names, config))
+        curves = _curve_figure(study, arm, metrics, names)
+        if curves is not None:
+            figures.append(curves)
+    return figures
+
+
+def learned_names(arm: Arm) -> tuple[str, ...]:
+    """The activation parameters of an arm that were trained, at most three.
+
+    Constants of a catalogued activation are recorded with the rest and are not shown.
+    """
+    if arm.training.metrics is None:
+        return ()
+    spec = known_spec(arm.training.activation)
+    names = arm.training.metrics.shape_names()
+    if spec is not None:
+        trained = {parameter.name for parameter in spec.trainable}
+        names = tuple(name for name in names if name in trained)
+    return names[::-1][:MOST_PANELS]
+
+
+def _depth_figure(study: Study, arm: Arm, metrics: Metrics, names: tuple[str, ...]) -> Figure:
+    starts = _starts(arm)
+    ends = {
+        name: [metrics.shapes[name, layer].values[-1] for layer in metrics.layers(name)]
+        for name in names
+    }
+
+    def paint(panels: list[Axes]) -> None:
+        for axes, name in zip(panels, names, strict=True):
+            layers = metrics.layers(name)
+            if name in starts:
+                axes.axhline(starts[name], color=drawn("muted"), lw=1, ls=(0, (2, 2)))
+                axes.annotate(
+                    "start", (1, starts[name]), xycoords=("axes fraction", "data"), ha="right",
+                    xytext=(0, 3), textcoords="offset points", color=drawn("muted"), fontsize=8,
+                )  # fmt: skip
+            axes.vlines(
+                layers, [starts.get(name, ends[name][0])] * len(layers), ends[name],
+                color=drawn("line"), lw=1.2,
+            )  # fmt: skip
+            axes.plot(layers, ends[name], color=drawn("muted"), lw=0.8)
+            for layer, value in zip(layers, ends[name], strict=True):
+                axes.plot([layer], [value], "o", ms=6.5, color=depth(layer, layers[-1] + 1))
+            axes.set_title(name)
+            axes.set_xlabel("layer, from the input (0) upwards")
+            axes.set_xticks([layers[i] for i in spaced(len(layers), 16)])
+            axes.margins(x=0.08, y=0.2)
+
+    rows = [
+        [str(layer), *(_end(metrics, name, layer) for name in names)]
+        for layer in metrics.layers(names[0])
+    ]
+    said = "; ".join(
+        f"{name} from {fixed(ends[name][0], 3)} in the first layer to {fixed(ends[name][-1], 3)} "
+        "in the last"
+        for name in names
+    )
+    return Figure(
+        key=f"depth-{arm.number}",
+        title=f"{arm.name}: learned shape by depth",
+        caption=(
+            "Each layer has its own activation and learns its shape. Dots are the values at the "
+            "end of training, the dotted line is where every layer began. Look for a slope: a "
+            "larger value bends the activation more, so falling dots mean that the network is "
+            "more nonlinear near its input."
+        ),
+        alt=f"Values after training: {said}.",
+        svg=draw(f"depth-{arm.number}", 2.6, paint, panels=len(names)),
+        data=Table(columns=("layer", *names), rows=tuple(tuple(row) for row in rows), words=0),
+        source=f"{study.inside(arm)}metrics.jsonl",
+        command=study.made_by(),
+    )
+
+
+def _training_figure(
+    study: Study, arm: Arm, metrics: Metrics, names: tuple[str, ...], config: ReportConfig
+) -> Figure:
+    starts = _starts(arm)
+
+    def paint(panels: list[Axes]) -> None:
+        for axes, name in zip(panels, names, strict=True):
+            layers = metrics.layers(name)
+            shown = {layers[i] for i in spaced(len(layers), MOST_LAYERS)}
+            for layer in layers:
+                curve = metrics.shapes[name, layer]
+                steps, values = list(curve.steps), list(curve.values)
+                if name in starts:
+                    steps, values = [0, *steps], [starts[name], *values]
+                axes.plot(
+                    steps, values, color=depth(layer, layers[-1] + 1), lw=1.5,
+                    label=f"layer {layer}" if layer in shown else None,
+                )  # fmt: skip
+            axes.set_title(name, pad=22)
+            whole_steps(axes)
+        legend(panels[0], columns=4)
+
+    layers = metrics.layers(names[0])
+    recorded = metrics.shapes[names[0], layers[0]].steps
+    columns = ["step", *(f"{name}, layer {i}" for name in names for i in metrics.layers(name))]
+    rows = [
+        [
+            str(step),
+            *(
+                fixed(metrics.shapes[name, layer].values[at], 4)
+                for name in names
+                for layer in metrics.layers(name)
+            ),
+        ]
+        for at, step in enumerate(recorded)
+        if all(at < len(curve.values) for curve in metrics.shapes.values())
+    ]
+    return Figure(
+        key=f"shape-{arm.number}",
+        title=f"{arm.name}: the shape over training",
+        caption=(
+            "The same parameters while they were learned, one line a layer. Lines that are still "
+            "moving at the end say that the run was too short for the shapes to settle."
+        ),
+        alt=f"{' and '.join(names)} of {len(layers)} layers over {recorded[-1]} steps.",
+        svg=draw(f"shape-{arm.number}", 2.8, paint, panels=len(names)),
+        data=thinned(columns, rows, config.rows, "metrics.jsonl", words=0),
+        source=f"{study.inside(arm)}metrics.jsonl",
+        command=study.made_by(),
+    )
+
+
+def _curve_figure(
+    study: Study, arm: Arm, metrics: Metrics, names: tuple[str, ...]
+) -> Figure | None:
+    spec = known_spec(arm.training.activation)
+    layers = metrics.layers(names[0])
+    complete = all(metrics.layers(name) == layers for name in names)
+    if spec is None or not complete or {p.name for p in spec.trainable} != set(names):
+        return None
+    grid = [-_REACH + 2 * _REACH * i / _GRID for i in range(_GRID + 1)]
+    shown = [layers[i] for i in spaced(len(layers), MOST_LAYERS)]
+    curves: dict[int, Curve] = {}
+    for layer in shown:
+        learned = {name: metrics.shapes[name, layer].values[-1] for name in names}
+        if not all(math.isfinite(value) for value in learned.values()):
+            return None
+        curves[layer] = learned_curve(spec, learned, grid)
+    begun = learned_curve(spec, {}, grid)
+
+    def paint(panels: list[Axes]) -> None:
+        for axes, part, title in zip(
+            panels, ("value", "slope"), ("f(x)", "its gradient f\u2032(x)"), strict=True
+        ):
+            axes.plot(
+                begun.x, getattr(begun, part), color=drawn("muted"), lw=1.2, ls=(0, (2, 2)),
+                label="start",
+            )  # fmt: skip
+            for layer, curve in curves.items():
+                axes.plot(
+                    curve.x, getattr(curve, part), lw=1.5, color=depth(layer, layers[-1] + 1),
+                    label=f"layer {layer}",
+                )  # fmt: skip
+            axes.axvline(0, color=drawn("line"), lw=0.8)
+            axes.axhline(0, color=drawn("line"), lw=0.8)
+            axes.set_title(title, pad=22)
+            axes.set_xlabel("x, the input of the activation")
+        legend(panels[0], columns=5)
+
+    columns = ["x", *(f"{what}, layer {layer}" for layer in shown for what in ("f", "f\u2032"))]
+    rows = [
+        [
+            fixed(x, 2),
+            *(
+                fixed(v, 4)
+                for layer in shown
+                for v in (curves[layer].value[i], curves[layer].slope[i])
+            ),
+        ]
+        for i, x in enumerate(grid)
+        if i % 6 == 0
+    ]
+    what = "of the gate " if "Gated" in type(spec.arity).__name__ else ""
+    return Figure(
+        key=f"curve-{arm.number}",
+        title=f"{arm.name}: the learned curves",
+        caption=(
+            f"The activation {what}that each layer ended with, and the gradient it was designed "
+            "by. The dotted curve is the common start. The curves are integrated from the "
+            "catalogue's stated gradient with each layer's learned values."
+        ),
+        alt=f"Curves of {spec.name} and of its gradient for layers {', '.join(map(str, shown))}.",
+        svg=draw(f"curve-{arm.number}", 3.1, paint, panels=2),
+        data=thinned(columns, rows, 60, "this table", words=0),
+        source=f"{study.inside(arm)}metrics.jsonl; stamm show {spec.name}",
+        command=study.made_by(),
+    )
+
+
+def _starts(arm: Arm) -> dict[str, float]:
+    spec = known_spec(arm.training.activation)
+    return spec.initial_values() if spec else {}
+
+
+def _end(metrics: Metrics, name: str, layer: int) -> str:
+    curve = metrics.shapes.get((name, layer))
+    return fixed(curve.values[-1], 4) if curve else ""

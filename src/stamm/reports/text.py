@@ -1,0 +1,29 @@
+"""Text from documents made harmless to look at: cut, and with nothing invisible left in it.
+
+Escaping for HTML is the template's work (autoescape); this is about what a reader sees: control
+characters, reversed reading order and lone surrogates become visible escapes.
+"""
+
+from __future__ import annotations
+
+# zero width (non-)joiners are spelling in Persian and the scripts of India, not a trick
+_KEPT = frozenset("\n\u200c\u200d")
+
+
+def excerpt(text: str, limit: int) -> str:
+    """The first `limit` characters of `text` with line breaks kept, "…" where it was cut."""
+    shown = "".join(_seen(c) for c in text[: limit + 1])
+    return shown if len(text) <= limit else shown[: limit - 1].rstrip() + "…"
+
+
+def one_line(text: str, limit: int) -> str:
+    """`text` on one line, cut at `limit` characters."""
+    return excerpt(" ".join(text[: 4 * limit].split()), limit)
+
+
+def _seen(character: str) -> str:
+    if character.isprintable() or character in _KEPT:
+        return character
+    if character.isspace():
+        return " "
+    return character.encode("unicode_escape").decode()

@@ -1,0 +1,106 @@
+"""The page's colours in both themes, and how a drawing made once follows the reader's choice.
+
+A figure is drawn in sentinel colours, one per role. Afterwards each sentinel is replaced by the
+CSS variable of its role, so that the same drawing is right on light and on dark paper.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+SERIES = 6
+DEPTHS = 8
+
+# Six hues that stay apart for protanopia, deuteranopia and tritanopia (their lightness differs
+# too); each has at least 3:1 against its paper, text roles at least 4.5:1.
+LIGHT: Mapping[str, str] = {
+    "paper": "#fbfaf8",
+    "card": "#ffffff",
+    "ink": "#1c2024",
+    "muted": "#5c646d",
+    "line": "#dcd9d2",
+    "accent": "#0a5c8c",
+    "series-0": "#0a66a8",
+    "series-1": "#c24d00",
+    "series-2": "#0b7d62",
+    "series-3": "#98468f",
+    "series-4": "#7c6a00",
+    "series-5": "#4c535b",
+    "depth-0": "#440f76",
+    "depth-1": "#5a2a9a",
+    "depth-2": "#4350a8",
+    "depth-3": "#2a6ea6",
+    "depth-4": "#1c8194",
+    "depth-5": "#198a74",
+    "depth-6": "#488a36",
+    "depth-7": "#7f7a00",
+}
+DARK: Mapping[str, str] = {
+    "paper": "#14171a",
+    "card": "#1b1f23",
+    "ink": "#e9e7e2",
+    "muted": "#a3abb4",
+    "line": "#343a41",
+    "accent": "#74bdf2",
+    "series-0": "#62b4f0",
+    "series-1": "#ff9b57",
+    "series-2": "#3fcba2",
+    "series-3": "#dd9fd6",
+    "series-4": "#d8c247",
+    "series-5": "#b3bac2",
+    "depth-0": "#b79cf0",
+    "depth-1": "#9aa4f5",
+    "depth-2": "#7ab2f5",
+    "depth-3": "#5fc0e8",
+    "depth-4": "#4fcdcb",
+    "depth-5": "#5fd7a5",
+    "depth-6": "#96da78",
+    "depth-7": "#dcd456",
+}
+_FIRST_SENTINEL = 0xA1B200
+_SENTINELS = {role: f"#{_FIRST_SENTINEL + index:06x}" for index, role in enumerate(LIGHT)}
+
+
+def drawn(role: str) -> str:
+    """The sentinel colour that stands for a role while a figure is drawn."""
+    return _SENTINELS[role]
+
+
+def series(index: int) -> str:
+    """The sentinel of the series with this number; after six they repeat."""
+    return _SENTINELS[f"series-{index % SERIES}"]
+
+
+def depth(layer: int, num_layers: int) -> str:
+    """The sentinel of a layer: from the first to the last the hue turns from violet to yellow."""
+    place = layer / (num_layers - 1) if num_layers > 1 else 0.0
+    return _SENTINELS[f"depth-{round(place * (DEPTHS - 1))}"]
+
+
+def themed(style: str) -> str:
+    """`style` with every sentinel replaced by the CSS variable of its role."""
+    for role, sentinel in _SENTINELS.items():
+        style = style.replace(sentinel, f"var(--{role})")
+    return style
+
+
+def variables(colours: Mapping[str, str]) -> str:
+    """The CSS declarations of a theme."""
+    return " ".join(f"--{role}: {colour};" for role, colour in colours.items())
+
+
+def contrast(one: str, other: str) -> float:
+    """The contrast ratio of two colours, from 1 to 21.
+
+    (L1 + 0.05) / (L2 + 0.05), with L the relative luminance of the lighter and the darker one.
+
+    Source   W3C, Web Content Accessibility Guidelines 2.2, "contrast ratio"
+    """
+    dark, light = sorted((_luminance(one), _luminance(other)))
+    return (light + 0.05) / (dark + 0.05)
+
+
+def _luminance(colour: str) -> float:
+    parts = [int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)]
+    linear = [p / 12.92 if p <= 0.04045 else ((p + 0.055) / 1.055) ** 2.4 for p in parts]
+    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]

@@ -1,0 +1,206 @@
+"""One trained arm as its folder tells it: what it is, how its training went, what it learned."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from stamm.base.errors import DataError
+from stamm.reports.reading import Record, lines_of, record_if_there
+
+_SHAPE = re.compile(r"shape/layers\.([0-9]{1,4})\.([a-z][a-z0-9_]{0,63})")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Series:
+    """A quantity by step."""
+
+    steps: tuple[int, ...] = ()
+    values: tuple[float, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Metrics:
+    """What was recorded while training.
+
+    loss            nats per kept token, of each step
+    learning_rate   of each step
+    gradient_norm   before clipping, of each step
+    shapes          effective activation parameter by (name, layer), on some steps
+    """
+
+    loss: Series
+    learning_rate: Series
+    gradient_norm: Series
+    shapes: Mapping[tuple[str, int], Series]
+
+    def shape_names(self) -> tuple[str, ...]:
+        """The parameters that were learned, in alphabetical order."""
+        return tuple(sorted({name for name, _ in self.shapes}))
+
+    def layers(self, name: str) -> tuple[int, ...]:
+        """The layers that have the parameter `name`, from the first on."""
+        return tuple(sorted(layer for other, layer in self.shapes if other == name))
+
+
+@dataclass(frozen=True, kw_only=True)
+class GoldfishCoverage:
+    """What the Goldfish mask did to the tokens seen.
+
+    k               one label in k should be masked
+    h               tokens in a hash window
+    gap_quantiles   lengths of runs of learned labels at 50, 90, 99 and 100 %
+    long_share      share of labels in learned runs of more than 100
+    zero_share      share of windows that the released hash maps to zero
+    """
+
+    hash: str
+    k: int
+    h: int
+    labels: int
+    masked: int
+    rate: float
+    gap_quantiles: tuple[float, ...]
+    long_share: float
+    zero_share: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Summary:
+    """The end of a training run.
+
+    decay_start_step   the step after which the learning rate falls
+    """
+
+    parameters: int
+    steps: int
+    trained_tokens: int
+    epochs: float
+    flops: float
+    decay_start_step: int
+    goldfish: GoldfishCoverage | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Timing:
+    """Wall clock; not reproducible."""
+
+    seconds: float
+    tokens_per_s_median: float
+    peak_gib: float
+    compiled: bool
+    threads: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Training:
+    """The configuration of an arm and how it was trained; None where a file is missing."""
+
+    activation: str | None
+    ffn_kind: str | None
+    ffn_width: int | None
+    seed: int | None
+    metrics: Metrics | None
+    summary: Summary | None
+    timing: Timing | None
+
+
+def read_training(folder: Path) -> Training:
+    """The training of the arm in `folder`.
+
+    Raises   DataError when a file is there and is not what it should be.
+    """
+    config = record_if_there(folder / "config.json", schema=1)
+    ffn = seed = None
+    if config is not None:
+        tree = config.record("config")
+        ffn = tree.record("model").record("ffn")
+        seed = tree.whole("seed") if tree.has("seed") else None
+    summary = record_if_there(folder / "summary.json", schema=1)
+    timing = record_if_there(folder / "log" / "timing.json", schema=1)
+    metrics = folder / "metrics.jsonl"
+    return Training(
+        activation=ffn.text("activation") if ffn else None,
+        ffn_kind=ffn.text("kind") if ffn else None,
+        ffn_width=ffn.whole("width") if ffn else None,
+        seed=seed,
+        metrics=_read_metrics(metrics) if metrics.exists() else None,
+        summary=_summary(summary) if summary else None,
+        timing=_timing(timing) if timing else None,
+    )
+
+
+def _read_metrics(path: Path) -> Metrics:
+    columns: dict[str, tuple[list[int], list[float]]] = {}
+    shapes: dict[tuple[str, int], tuple[list[int], list[float]]] = {}
+    last = 0
+    for line in lines_of(path):
+        step = line.whole("step")
+        if step <= last:
+            raise DataError(
+                f"{line.where}: step {step} follows step {last}",
+                fix="Two runs wrote this file: delete the folder and run the step again",
+            )
+        last = step
+        for key in line.plain:
+            match = _SHAPE.fullmatch(key)
+            if match:
+                at = shapes.setdefault((match[2], int(match[1])), ([], []))
+            elif key in _COLUMNS:
+                at = columns.setdefault(key, ([], []))
+            else:
+                continue
+            at[0].append(step)
+            at[1].append(line.number(key))
+    loss, rate, norm = (_series(columns.get(name, ([], []))) for name in _COLUMNS)
+    return Metrics(
+        loss=loss,
+        learning_rate=rate,
+        gradient_norm=norm,
+        shapes={key: _series(at) for key, at in sorted(shapes.items())},
+    )
+
+
+_COLUMNS = ("train/loss_nats", "optim/learning_rate", "optim/gradient_norm")
+
+
+def _series(at: tuple[list[int], list[float]]) -> Series:
+    return Series(steps=tuple(at[0]), values=tuple(at[1]))
+
+
+def _summary(record: Record) -> Summary:
+    return Summary(
+        parameters=record.whole("parameters"),
+        steps=record.whole("steps"),
+        trained_tokens=record.whole("trained_tokens"),
+        epochs=record.number("epochs"),
+        flops=record.number("flops"),
+        decay_start_step=record.whole("decay_start_step"),
+        goldfish=_coverage(record.record("goldfish")) if record.has("goldfish") else None,
+    )
+
+
+def _timing(record: Record) -> Timing:
+    return Timing(
+        seconds=record.number("seconds"),
+        tokens_per_s_median=record.number("tokens_per_s_median"),
+        peak_gib=record.number("peak_gib"),
+        compiled=record.flag("compiled"),
+        threads=record.whole("threads"),
+    )
+
+
+def _coverage(record: Record) -> GoldfishCoverage:
+    return GoldfishCoverage(
+        hash=record.text("hash"),
+        k=record.whole("k"),
+        h=record.whole("h"),
+        labels=record.whole("labels"),
+        masked=record.whole("masked"),
+        rate=record.number("rate"),
+        gap_quantiles=record.numbers("gap_quantiles"),
+        long_share=record.number("long_share"),
+        zero_share=record.number("zero_share"),
+    )

@@ -1,0 +1,144 @@
+"""What a run may claim: which arm was lowest and by how much, and nothing about which is better."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+from run_folder import cost, write, write_study
+
+from stamm.reports.measured import HeldOut, TextLoss
+from stamm.reports.verdict import paired_error, verdict
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    return write_study(tmp_path / "demo")
+
+
+def set_loss(root: Path, arm: str, loss: float) -> None:
+    path = root / "arms" / arm / "evaluate" / "held_out.json"
+    write(path, {**json.loads(path.read_text()), "overall": cost(60, loss)})
+
+
+def change(path: Path, **facts: object) -> None:
+    write(path, {**json.loads(path.read_text()), **facts})
+
+
+def test_lowest_margin_and_restraint(study: Path) -> None:
+    found = verdict(study)
+    assert found.lowest == "xielu"
+    assert found.reference == "swiglu"
+    assert [row.name for row in found.rows] == ["swiglu", "relu2", "xielu"]
+    assert found.rows[2].difference == pytest.approx(-0.05)
+    assert found.rows[0].difference == 0.0
+    # 0.03 nats over 800 tokens of 2,500 bytes: 0.03 * 800 / 2500 / ln 2 bits per byte
+    assert found.sentences[0] == (
+        "xielu has the lowest held-out loss of 3 arms, 4.2600 nats per token: 0.0300 nats per "
+        "token (0.0138 bits per byte) below relu2, the next."
+    )
+    assert "does not say which activation is better" in " ".join(found.sentences)
+
+
+def test_no_sentence_claims_that_one_is_better(study: Path) -> None:
+    text = verdict(study).text()
+    for claim in ("wins", "outperforms", "significant", "better than", "superior"):
+        assert claim not in text
+
+
+def test_the_table_fits_a_terminal(study: Path) -> None:
+    lines = verdict(study).text().splitlines()
+    table = lines[: lines.index("")]
+    assert len(table) == 4
+    assert max(map(len, table)) <= 100
+    assert "58.0 ± 1.6 %" in table[3]
+    assert "−0.0500" in table[3]
+    assert len({len(line) for line in table}) == 1
+
+
+def test_equal_losses_are_called_equal(root: Path) -> None:
+    for arm in ("swiglu", "relu2", "xielu"):
+        set_loss(root, arm, 4.3)
+    assert verdict(root).sentences[0] == "relu2 and swiglu have the same held-out loss." or (
+        verdict(root).sentences[0] == "swiglu and relu2 have the same held-out loss."
+    )
+
+
+def test_a_diverged_arm_is_never_the_lowest(root: Path) -> None:
+    set_loss(root, "xielu", float("nan"))
+    found = verdict(root)
+    assert found.lowest == "relu2"
+    assert "not finite" in found.text()
+
+
+def test_all_diverged(root: Path) -> None:
+    for arm in ("swiglu", "relu2", "xielu"):
+        set_loss(root, arm, float("inf"))
+    assert verdict(root).sentences[0] == "No arm has a finite held-out loss."
+
+
+def test_without_the_reference_there_are_no_differences(root: Path) -> None:
+    shutil.rmtree(root / "arms" / "swiglu")
+    found = verdict(root)
+    assert found.reference == ""
+    assert all(row.difference is None for row in found.rows)
+    assert not any("against" in column for column in found.columns())
+    assert all(len(found.cells(row)) == len(found.columns()) for row in found.rows)
+
+
+def test_one_evaluated_arm_is_not_compared(root: Path) -> None:
+    for arm in ("swiglu", "relu2"):
+        shutil.rmtree(root / "arms" / arm / "evaluate")
+    found = verdict(root)
+    assert found.sentences[0] == "Only xielu was evaluated: nothing can be compared."
+    assert found.cells(found.rows[0]).count("not run") >= 3
+
+
+def test_an_arm_left_out_is_named(root: Path) -> None:
+    shutil.rmtree(root / "arms" / "relu2" / "evaluate")
+    assert "Not evaluated: relu2." in verdict(root).sentences
+
+
+def test_unequal_budgets_are_told(root: Path) -> None:
+    change(root / "arms" / "xielu" / "summary.json", trained_tokens=300_000, parameters=2_000_000)
+    said = " ".join(verdict(root).sentences)
+    assert "Parameters differ by at most 228,992 of 2,000,000" in said
+    assert "but the arms saw between 245,760 and 300,000 tokens" in said
+
+
+def test_the_same_order_is_claimed_only_when_recorded(root: Path) -> None:
+    assert "in the same order" in " ".join(verdict(root).sentences)
+    change(root / "arms" / "xielu" / "manifest.json", inputs={"pack": {"sha256": "00" * 32}})
+    assert "in the same order" not in " ".join(verdict(root).sentences)
+
+
+def held_out(*costs: tuple[int, float]) -> HeldOut:
+    whole = TextLoss(documents=2, tokens=2, bytes=2, loss_nats=1.0, bits_per_byte=1.0)
+    documents = {f"d{i}": cost for i, cost in enumerate(costs)}
+    return HeldOut(overall=whole, languages=(), documents=documents)
+
+
+def test_the_error_of_a_margin_by_hand() -> None:
+    # differences 1 and 2 nats on 10 tokens each: D = 0.15, residuals -0.5 and 0.5
+    error = paired_error(held_out((10, 30.0), (10, 40.0)), held_out((10, 31.0), (10, 42.0)))
+    assert error == pytest.approx((2 / 1 * 0.5) ** 0.5 / 20)
+
+
+def test_other_documents_or_other_tokens_give_no_error() -> None:
+    one = held_out((10, 30.0), (10, 40.0))
+    assert paired_error(one, held_out((10, 30.0))) is None
+    assert paired_error(one, held_out((10, 30.0), (11, 40.0))) is None
+    assert paired_error(held_out((10, 1.0)), held_out((10, 2.0))) is None
+
+
+def test_the_error_over_documents_is_told_with_its_limit(study: Path) -> None:
+    said = " ".join(verdict(study).sentences)
+    assert "held-out documents alone leaves a standard error of 0.00" in said
+    assert "what another seed would give is not known" in said
+
+
+def test_unfinished_training_is_told(root: Path) -> None:
+    (root / "arms" / "relu2" / "summary.json").unlink()
+    assert "Not every arm has finished training." in verdict(root).sentences
