@@ -1,0 +1,34 @@
+"""`stamm env`: what a bug report needs."""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+from importlib.util import find_spec
+
+from stamm.cli.output import print_json, print_pairs
+from stamm.runs.manifest import environment
+
+
+def arguments(parser: argparse.ArgumentParser, verb: str) -> None:
+    """The flags of `env`."""
+    parser.add_argument("--json", action="store_true", help="print JSON")
+
+
+def run(options: argparse.Namespace, verb: str) -> int:
+    """Print versions, hardware, and what cannot be used here with the reason."""
+    facts = environment()
+    compiler = next((p for n in ("g++", "clang++", "c++") if (p := shutil.which(n))), None)
+    facts["compiler"] = compiler or "none: training runs uncompiled, about half as fast"
+    facts["accelerator"] = (
+        "stamm trains on the CPU in this version"
+        if find_spec("torch")
+        else "torch is not installed"
+    )
+    if options.json:
+        print_json(facts)
+        return 0
+    libraries = facts.pop("libraries")
+    print_pairs([(key, str(value)) for key, value in facts.items()])
+    print_pairs([(f"  {name}", version) for name, version in libraries.items()])
+    return 0

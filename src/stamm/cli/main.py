@@ -1,0 +1,194 @@
+"""`stamm VERB THING key=value`: parses the line, calls the verb, tells errors in one line.
+
+Nothing heavy is imported here: a verb's code is loaded when the verb is called.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import os
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import stamm
+from stamm.base.errors import StammError
+
+NOT_YET = {
+    "check": "proofs, probes and conformance of one activation",
+    "bench": "kernels and training steps timed against their rivals",
+    "compare": "arms with equal tuning, several seeds, an interval and a verdict",
+    "observe": "dead units, ranks and outliers of a trained model",
+    "derive": "a gradient of your own, made into a module and a page",
+}
+
+
+@dataclass(frozen=True)
+class Verb:
+    """One verb: where its code is, what it says of itself, and three real examples."""
+
+    name: str
+    module: str
+    summary: str
+    examples: tuple[str, ...]
+
+
+VERBS: tuple[Verb, ...] = (
+    Verb(
+        "ls",
+        "stamm.cli.names",
+        "list what exists: activations, recipes or runs",
+        ("stamm ls activations", "stamm ls recipes", "stamm ls runs --json"),
+    ),
+    Verb(
+        "show",
+        "stamm.cli.names",
+        "show one activation, recipe or run",
+        ("stamm show xielu", "stamm show demo --json", "stamm show runs/demo"),
+    ),
+    Verb(
+        "cp",
+        "stamm.cli.names",
+        "copy a recipe into a file of your own, to edit and run",
+        ("stamm cp demo mine.py", "stamm run mine.py", "stamm cp pretrain.apertus_8b big.py"),
+    ),
+    Verb(
+        "plan",
+        "stamm.cli.plan",
+        "lay a recipe out before it runs: parameters, memory, FLOPs, time, disk",
+        (
+            "stamm plan demo",
+            "stamm plan apertus_8b --gpus 1024xGH200",
+            "stamm plan llama_1b_xielu model.num_layers=12 --json",
+        ),
+    ),
+    Verb(
+        "run",
+        "stamm.cli.run",
+        "do a recipe; the same line again goes on where it stopped",
+        (
+            "stamm run demo",
+            "stamm run demo --out runs/deep pretrain.model.num_layers=6",
+            "stamm run demo corpus.inputs=mine.jsonl,crawl.warc.gz --out runs/mine",
+        ),
+    ),
+    Verb(
+        "evaluate",
+        "stamm.cli.measure",
+        "measure a trained model: held-out bits per byte, BLiMP",
+        (
+            "stamm evaluate runs/demo/arms/xielu",
+            "stamm evaluate runs/demo",
+            "stamm evaluate runs/demo/arms/xielu --dry-run",
+        ),
+    ),
+    Verb(
+        "audit",
+        "stamm.cli.measure",
+        "measure what a trained model has memorised, against a never-seen control",
+        (
+            "stamm audit runs/demo/arms/xielu",
+            "stamm audit runs/demo",
+            "stamm audit runs/demo/arms/xielu new_tokens=32",
+        ),
+    ),
+    Verb(
+        "export",
+        "stamm.cli.measure",
+        "write a Hugging Face folder that plain transformers loads, checked for parity",
+        (
+            "stamm export runs/demo/arms/xielu",
+            "stamm export runs/demo/arms/swiglu",
+            "stamm export runs/demo/arms/relu2 --dry-run",
+        ),
+    ),
+    Verb(
+        "report",
+        "stamm.cli.measure",
+        "write one self-contained page about a run",
+        (
+            "stamm report runs/demo",
+            "stamm report runs/demo/arms/xielu --out xielu.html",
+            "stamm report runs/demo --dry-run",
+        ),
+    ),
+    Verb(
+        "diff",
+        "stamm.cli.compare_configs",
+        "the keys in which two runs or recipes differ",
+        (
+            "stamm diff runs/demo runs/deep",
+            "stamm diff demo smoke",
+            "stamm diff apertus_8b apertus_70b --json",
+        ),
+    ),
+    Verb(
+        "env",
+        "stamm.cli.env",
+        "facts about this installation, for a bug report",
+        ("stamm env", "stamm env --json", "stamm env --json > env.json"),
+    ),
+)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command line and return its exit code: 0 done, 1 found a problem, 2 misuse."""
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    try:
+        return _dispatch(words)
+    except StammError as error:
+        print(f"stamm: {error.line()}", file=sys.stderr)
+        return error.exit_code
+    except KeyboardInterrupt:
+        print("\nstamm: stopped. The same command goes on from here.", file=sys.stderr)
+        return 130
+    except BrokenPipeError:
+        # The reader of our output has gone (`stamm ls | head`): nothing is wrong.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+
+
+def _dispatch(words: list[str]) -> int:
+    if words and words[0] in NOT_YET:
+        print(f"stamm: {words[0]} ({NOT_YET[words[0]]}) is not built yet.", file=sys.stderr)
+        return 2
+    parser = _parser()
+    if not words:
+        parser.print_help()
+        return 2
+    verbs = {verb.name: verb for verb in VERBS}
+    if words[0] not in verbs:
+        parser.parse_args(words)  # --help, --version, or the usual complaint
+        return 2
+    verb = verbs[words[0]]
+    module = importlib.import_module(verb.module)
+    own = argparse.ArgumentParser(
+        prog=f"stamm {verb.name}",
+        description=verb.summary[0].upper() + verb.summary[1:] + ".",
+        epilog="examples:\n" + "\n".join(f"  {line}" for line in verb.examples),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    module.arguments(own, verb.name)
+    code: int = module.run(own.parse_intermixed_args(words[1:]), verb.name)
+    return code
+
+
+def _parser() -> argparse.ArgumentParser:
+    lines = [f"  {verb.name:<10} {verb.summary}" for verb in VERBS]
+    parser = argparse.ArgumentParser(
+        prog="stamm",
+        usage="stamm VERB THING [key=value ...]",
+        description="Activation functions derived from their gradients, models trained on data "
+        "taken with consent.\n\nverbs:\n" + "\n".join(lines),
+        epilog="examples:\n  stamm run demo\n  stamm show xielu\n  stamm plan apertus_8b\n\n"
+        "`stamm VERB -h` says more.",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("verb", choices=[verb.name for verb in VERBS], help=argparse.SUPPRESS)
+    parser.add_argument("--version", action="version", version=f"stamm {stamm.__version__}")
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,182 @@
+"""`ls`, `show` and `cp`: what exists, what one thing is, and a recipe to edit."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+from stamm.activations import catalog as activations
+from stamm.activations.describe import describe
+from stamm.base.config import flatten, nearest, to_plain
+from stamm.base.errors import ConfigError
+from stamm.base.files import read_json
+from stamm.base.units import count_text, seconds_text
+from stamm.cli.output import print_json, print_pairs, print_table
+from stamm.cli.recipe import resolve, source_file
+from stamm.models.count import count_parameters
+from stamm.recipes import catalog as recipes
+from stamm.recipes.study import Study
+
+_KINDS = ("activations", "recipes", "runs")
+
+
+def arguments(parser: argparse.ArgumentParser, verb: str) -> None:
+    """The flags of the three verbs."""
+    if verb == "ls":
+        parser.add_argument("kind", nargs="?", choices=_KINDS, help="what to list (default: all)")
+        parser.add_argument("--in", dest="folder", default="runs", help="where runs lie")
+    elif verb == "show":
+        parser.add_argument("name", help="an activation, a recipe or a run folder")
+        parser.add_argument("changes", nargs="*", metavar="key=value", help="changes to a recipe")
+    else:
+        parser.add_argument("recipe", help="a recipe's name")
+        parser.add_argument("file", help="the Python file to write")
+        parser.add_argument("--dry-run", action="store_true", help="say what would be done")
+    if verb != "cp":
+        parser.add_argument("--json", action="store_true", help="print JSON")
+
+
+def run(options: argparse.Namespace, verb: str) -> int:
+    """Do one of the three."""
+    return {"ls": _ls, "show": _show, "cp": _cp}[verb](options)
+
+
+def _ls(options: argparse.Namespace) -> int:
+    kinds = [options.kind] if options.kind else list(_KINDS)
+    rows = {kind: _rows(kind, Path(options.folder)) for kind in kinds}
+    if options.json:
+        print_json(rows if options.kind is None else rows[options.kind])
+        return 0
+    for kind in kinds:
+        if options.kind is None:
+            print(f"{kind}:")
+        listed = [[str(value) for value in row.values()] for row in rows[kind]]
+        if listed:
+            print_table(list(rows[kind][0]), listed)
+        else:
+            print(f"none in {options.folder}/" if kind == "runs" else "none")
+        if options.kind is None:
+            print()
+    return 0
+
+
+def _rows(kind: str, folder: Path) -> list[dict[str, Any]]:
+    if kind == "activations":
+        return [
+            {"name": spec.name, "title": spec.title, "source": spec.source}
+            for spec in (activations.get(name) for name in activations.names())
+        ]
+    if kind == "recipes":
+        return [{"name": recipe.name, "summary": recipe.summary} for recipe in recipes.RECIPES]
+    found = sorted(folder.glob("*/manifest.json")) if folder.is_dir() else []
+    return [_run_row(path) for path in found]
+
+
+def _run_row(path: Path) -> dict[str, Any]:
+    manifest = read_json(path)
+    steps = manifest.get("steps", [])
+    return {
+        "run": str(path.parent),
+        "recipe": manifest.get("recipe", manifest.get("kind", "")),
+        "state": manifest.get("state", ""),
+        "steps": len(steps),
+        "took": seconds_text(sum(step["seconds"] for step in steps)),
+        "started": manifest.get("started", ""),
+    }
+
+
+def _show(options: argparse.Namespace) -> int:
+    name = options.name
+    if Path(name).is_dir():
+        return _show_run(Path(name), options)
+    entries = [activations.get(entry) for entry in activations.names()]
+    known = [word for spec in entries for word in (spec.name, *spec.aliases)]
+    if name in known:
+        return _show_activation(name, options)
+    if not name.endswith(".py") and ".py:" not in name:
+        _check_known(name, known)
+    recipe = resolve(name, options.changes)
+    if options.json:
+        plain = to_plain(recipe.config)
+        print_json({"recipe": recipe.name, "overrides": recipe.overrides, "config": plain})
+        return 0
+    config = recipe.config
+    print_pairs([("recipe", recipe.name)])
+    if isinstance(config, Study):
+        for arm in config.arms:
+            total = count_parameters(config.model_of(arm)).total
+            print_pairs([(f"arm {arm.name}", f"{count_text(total)} parameters ({total:,})")])
+    else:
+        total = count_parameters(config.model).total
+        print_pairs([("parameters", f"{count_text(total)} ({total:,})")])
+    flat = flatten(to_plain(config))
+    print_pairs([(key, json.dumps(value, ensure_ascii=False)) for key, value in flat.items()])
+    return 0
+
+
+def _check_known(name: str, known: list[str]) -> None:
+    try:
+        recipes.get(name)
+    except ConfigError:
+        everything = [*known, *(recipe.name for recipe in recipes.RECIPES)]
+        raise ConfigError(
+            f"{name!r} is no activation, recipe or run folder", fix=nearest(name, everything)
+        ) from None
+
+
+def _show_activation(name: str, options: argparse.Namespace) -> int:
+    facts = describe(name)
+    if options.json:
+        print_json(facts)
+        return 0
+    print_pairs([(key, value) for key, value in _lines(facts)])
+    return 0
+
+
+def _lines(facts: dict[str, Any]) -> list[tuple[str, str]]:
+    """A description as lines: lists of objects become one line each, indented by their key."""
+    lines: list[tuple[str, str]] = []
+    for key, value in facts.items():
+        if value in (None, "", [], {}):
+            continue
+        if isinstance(value, list) and isinstance(value[0], dict):
+            lines.extend((key, _one_line(item)) for item in value)
+        elif isinstance(value, dict):
+            lines.extend((f"{key} {k}", str(v)) for k, v in value.items())
+        elif isinstance(value, list):
+            lines.append((key, ", ".join(str(v) for v in value)))
+        else:
+            lines.append((key, str(value)))
+    return lines
+
+
+def _one_line(item: dict[str, Any]) -> str:
+    return ", ".join(f"{k} {v}" for k, v in item.items() if v not in (None, ""))
+
+
+def _show_run(root: Path, options: argparse.Namespace) -> int:
+    manifest = read_json(root / "manifest.json")
+    if options.json:
+        print_json({"manifest": manifest, **read_json(root / "config.json")})
+        return 0
+    pairs = [(k, v) for k, v in manifest.items() if isinstance(v, (str, int, float))]
+    print_pairs([(key, str(value)) for key, value in pairs])
+    for step in manifest.get("steps", []):
+        print_pairs([(f"  {step['name']}", seconds_text(step["seconds"]))])
+    return 0
+
+
+def _cp(options: argparse.Namespace) -> int:
+    source, target = source_file(options.recipe), Path(options.file)
+    if target.suffix != ".py":
+        raise ConfigError(f"{target} is not a .py file", fix="Name it mine.py")
+    if target.exists():
+        raise ConfigError(f"{target} exists already", fix="Choose another name")
+    function = recipes.get(options.recipe).build.__name__
+    if not options.dry_run:
+        shutil.copyfile(source, target)
+    print(f"{target}: edit it, then `stamm run {target}:{function}`")
+    return 0

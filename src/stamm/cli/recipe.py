@@ -1,0 +1,91 @@
+"""From a word on the command line to a resolved recipe: a name, or a file of the user's own."""
+
+from __future__ import annotations
+
+import importlib.util
+import inspect
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from stamm.base.config import override
+from stamm.base.errors import ConfigError
+from stamm.pretrain.config import PretrainConfig
+from stamm.recipes import catalog
+from stamm.recipes.study import Study
+
+
+@dataclass(frozen=True)
+class Resolved:
+    """A recipe with the changes of the command line applied.
+
+    name     how it is called in run folders and messages
+    config   the resolved tree
+    """
+
+    name: str
+    config: Study | PretrainConfig
+    overrides: tuple[str, ...]
+
+
+def resolve(word: str, overrides: Sequence[str]) -> Resolved:
+    """The recipe `word` names ("demo", "mine.py", "mine.py:small") with `overrides` applied.
+
+    Raises   ConfigError for an unknown name, a file without a recipe, an unknown key, a bad value.
+    """
+    name, build = _find(word)
+    config = build()
+    if not isinstance(config, (Study, PretrainConfig)):
+        raise ConfigError(
+            f"{word} returns {type(config).__name__}, not a recipe",
+            fix="Return a Study or a PretrainConfig",
+        )
+    return Resolved(name, override(config, overrides), tuple(overrides))
+
+
+def source_file(word: str) -> Path:
+    """The file in which the recipe called `word` is written."""
+    return Path(inspect.getfile(catalog.get(word).build))
+
+
+def _find(word: str) -> tuple[str, Any]:
+    path, _, function = word.partition(":")
+    if not path.endswith(".py"):
+        recipe = catalog.get(word)
+        return recipe.name, recipe.build
+    file = Path(path)
+    if not file.is_file():
+        raise ConfigError(f"{path} does not exist", fix="`stamm cp demo mine.py` makes one")
+    module = _load(file)
+    own = {
+        name: value
+        for name, value in vars(module).items()
+        if inspect.isfunction(value)
+        and value.__module__ == module.__name__
+        and not name.startswith("_")
+        and not inspect.signature(value).parameters
+    }
+    if not function:
+        function = file.stem if file.stem in own else next(iter(own), "")
+    if function not in own:
+        raise ConfigError(
+            f"{path} has no recipe {function!r}" if function else f"{path} has no recipe",
+            fix=f"Known there: {', '.join(own)}" if own else "Write a function that returns one",
+        )
+    return f"{file.stem}.{function}", own[function]
+
+
+def _load(file: Path) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(f"stamm_recipe_{file.stem}", file)
+    if spec is None or spec.loader is None:
+        raise ConfigError(f"{file} cannot be loaded as Python")
+    module = importlib.util.module_from_spec(spec)
+    try:
+        spec.loader.exec_module(module)
+    except Exception as error:
+        raise ConfigError(
+            f"{file} cannot be loaded: {type(error).__name__}: {error}", fix="Mend the file"
+        ) from error
+    return module

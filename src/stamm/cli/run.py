@@ -1,0 +1,103 @@
+"""`stamm run`: do a recipe in its run folder, or go on with it."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from pathlib import Path
+
+from stamm.base.config import to_plain
+from stamm.base.console import Console
+from stamm.base.errors import ConfigError
+from stamm.base.units import seconds_text
+from stamm.cli.jobs import job
+from stamm.cli.output import print_table
+from stamm.cli.recipe import Resolved, resolve
+from stamm.pretrain.config import PretrainConfig
+from stamm.recipes.study import Study
+from stamm.runs.job import Step
+from stamm.runs.run import Run
+
+
+def arguments(parser: argparse.ArgumentParser, verb: str) -> None:
+    """The flags of `run`."""
+    parser.add_argument("recipe", help="a recipe's name, or a Python file with one")
+    parser.add_argument("changes", nargs="*", metavar="key=value", help="changes to the recipe")
+    parser.add_argument("--out", metavar="FOLDER", help="the run folder (default: runs/RECIPE)")
+    parser.add_argument("--dry-run", action="store_true", help="say what would be done, do nothing")
+
+
+def run(options: argparse.Namespace, verb: str) -> int:
+    """Do the recipe; say where the report is and what it found."""
+    recipe = resolve(options.recipe, options.changes)
+    root = Path(options.out or Path("runs") / recipe.name)
+    folder = Run(root, recipe.name, recipe.overrides, to_plain(recipe.config))
+    steps = _steps(recipe, root)
+    if options.dry_run:
+        return _say_plan(folder, steps)
+    with folder.locked():
+        folder.open()
+        if folder.state() == "complete" and not folder.pending(steps):
+            print(f"{root} is complete: nothing to do.")
+            return _say_result(root, recipe)
+        console = Console()
+
+        def announce(number: int, count: int, step: Step) -> None:
+            console.prefix = f"[{number}/{count}] "
+
+        # transformers and tokenizers fork workers; both libraries then warn unless told.
+        os.environ.setdefault("TOKENIZERS_PARALLELISM", "true")
+        folder.execute(steps, job, console, announce)
+    spent = sum(receipt["seconds"] for receipt in folder.receipts())
+    print(f"{root} is complete: {len(steps)} steps, {seconds_text(spent)}.")
+    return _say_result(root, recipe)
+
+
+def _steps(recipe: Resolved, root: Path) -> tuple[Step, ...]:
+    config = recipe.config
+    if isinstance(config, Study):
+        return config.steps()
+    if not config.pack:
+        raise ConfigError(
+            f"recipe {recipe.name} has no packed corpus to train on",
+            fix="Set pack=FOLDER, such as pack=runs/demo/pack, or `stamm plan` it",
+        )
+    return (_pretrain_step(config, root),)
+
+
+def _pretrain_step(config: PretrainConfig, root: Path) -> Step:
+    pack = Path(config.pack)
+    if not (pack / "manifest.json").is_file():
+        raise ConfigError(f"pack = {config.pack} holds no packed corpus", fix="Run a corpus first")
+    return Step(
+        name="pretrain",
+        job="pretrain",
+        config=config,
+        folder=".",
+        inputs={"pack": os.path.relpath(pack, root)},
+        external=(pack / "manifest.json",),
+        outputs=("model", "metrics.jsonl", "summary.json"),
+    )
+
+
+def _say_plan(folder: Run, steps: tuple[Step, ...]) -> int:
+    waiting = {step.name for step in folder.pending(steps)}
+    rows = [
+        [step.name, str(folder.root / step.folder), "to do" if step.name in waiting else "done"]
+        for step in steps
+    ]
+    print_table(["step", "folder", "state"], rows)
+    return 0
+
+
+def _say_result(root: Path, recipe: Resolved) -> int:
+    report = root / "report.html"
+    if isinstance(recipe.config, Study):
+        from stamm.reports.job import verdict
+
+        sys.stdout.write(f"\n{verdict(root).text()}\n\n")
+        print(f"Report: {report}")
+    else:
+        print(f"Model: {root / 'model'}")
+    return 0

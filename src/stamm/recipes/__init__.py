@@ -1,0 +1,1 @@
+"""Recipes: typed functions that say what to do."""

@@ -1,0 +1,47 @@
+"""The recipes that stamm knows: one explicit tuple."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from stamm.base.config import nearest
+from stamm.base.errors import ConfigError
+from stamm.pretrain.config import PretrainConfig
+from stamm.recipes import apertus, demo, llama
+from stamm.recipes.study import Study
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """A name and the function that builds it; the function's docstring is its summary."""
+
+    name: str
+    build: Callable[[], Study | PretrainConfig]
+
+    @property
+    def summary(self) -> str:
+        """One line."""
+        return (self.build.__doc__ or "").strip().partition("\n")[0]
+
+
+RECIPES: tuple[Recipe, ...] = (
+    Recipe("demo", demo.demo),
+    Recipe("smoke", demo.smoke),
+    Recipe("pretrain.apertus_8b", apertus.apertus_8b),
+    Recipe("pretrain.apertus_70b", apertus.apertus_70b),
+    Recipe("pretrain.llama_1b_xielu", llama.llama_1b_xielu),
+    Recipe("pretrain.llama_3b_xielu", llama.llama_3b_xielu),
+)
+
+
+def get(name: str) -> Recipe:
+    """The recipe called `name`; "apertus_8b" finds "pretrain.apertus_8b".
+
+    Raises   ConfigError for an unknown name, with the nearest one.
+    """
+    for recipe in RECIPES:
+        if name in (recipe.name, recipe.name.rpartition(".")[2]):
+            return recipe
+    known = [recipe.name for recipe in RECIPES] + [r.name.rpartition(".")[2] for r in RECIPES]
+    raise ConfigError(f"unknown recipe {name!r}", fix=nearest(name, set(known)))

@@ -1,0 +1,196 @@
+"""A study: one corpus, several arms that differ in their feed-forward block alone, one report."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from stamm.audit.config import AuditConfig
+from stamm.base.config import validate
+from stamm.base.errors import ConfigError
+from stamm.corpus.config import CorpusConfig, PackConfig, TokenizerConfig
+from stamm.evaluate.config import EvaluateConfig
+from stamm.export.config import ExportConfig
+from stamm.models.config import GatedFFN, PlainFFN
+from stamm.models.count import count_parameters
+from stamm.pretrain.config import PretrainConfig
+from stamm.reports.config import ReportConfig
+from stamm.runs.job import Step
+
+PACKAGE = "package:"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Arm:
+    """One candidate: its name in the run folder, and its feed-forward block."""
+
+    name: str = "xielu"
+    ffn: PlainFFN | GatedFFN = field(default_factory=PlainFFN)
+
+    def __post_init__(self) -> None:
+        plain = self.name.replace("_", "").replace("-", "")
+        validate(
+            self, ("name", plain.isalnum() and plain.isascii(), "must be letters, digits, - and _")
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Study:
+    """From raw pages to trained, audited and exported models.
+
+    pretrain   shared by the arms; each puts its own feed-forward block into pretrain.model
+    exported   names of the arms that are exported
+    tolerance  largest difference in parameters between arms, as a share of the largest
+    """
+
+    corpus: CorpusConfig
+    tokenizer: TokenizerConfig
+    pack: PackConfig
+    pretrain: PretrainConfig
+    arms: tuple[Arm, ...]
+    evaluate: EvaluateConfig
+    audit: AuditConfig
+    export: ExportConfig
+    exported: tuple[str, ...] = ("xielu",)
+    report: ReportConfig = field(default_factory=ReportConfig)
+    tolerance: float = 0.001
+
+    def __post_init__(self) -> None:
+        names = [arm.name for arm in self.arms]
+        sizes = {arm.name: count_parameters(self.model_of(arm)).total for arm in self.arms}
+        spread = (max(sizes.values()) - min(sizes.values())) / max(sizes.values()) if sizes else 0
+        listed = ", ".join(f"{name}: {size}" for name, size in sizes.items())
+        vocabulary = self.pretrain.model.vocab_size
+        if vocabulary != self.tokenizer.vocab_size:
+            raise ConfigError(
+                f"pretrain.model.vocab_size = {vocabulary} is not tokenizer.vocab_size = "
+                f"{self.tokenizer.vocab_size}",
+                fix="Set both",
+            )
+        if spread > self.tolerance:
+            raise ConfigError(
+                f"the arms differ by {spread:.2%} in parameters ({listed}), more than tolerance = "
+                f"{self.tolerance:.2%}",
+                fix="Give a plain block 1.5 times the width of a gated one",
+            )
+        validate(
+            self,
+            ("arms", bool(names), "is empty"),
+            ("arms", len(set(names)) == len(names), "has two arms of one name"),
+            ("exported", set(self.exported) <= set(names), f"names no arm; there are {names}"),
+        )
+
+    def model_of(self, arm: Arm) -> Any:
+        """The decoder of one arm."""
+        return replace(self.pretrain.model, ffn=arm.ffn)
+
+    def pretrain_of(self, arm: Arm) -> PretrainConfig:
+        """The pretraining run of one arm."""
+        return replace(self.pretrain, model=self.model_of(arm))
+
+    def steps(self) -> tuple[Step, ...]:
+        """Everything to be done, in order."""
+        steps = [
+            Step(
+                name="corpus",
+                job="corpus",
+                config=self.corpus,
+                folder="corpus",
+                external=self._external(),
+                outputs=(
+                    "summary.json",
+                    "probes.json",
+                    "documents-00000.parquet",
+                    "ledger-00000.parquet",
+                ),
+            ),
+            Step(
+                name="tokenizer",
+                job="tokenizer",
+                config=self.tokenizer,
+                folder="tokenizer",
+                inputs={"corpus": "corpus"},
+                after=("corpus",),
+                outputs=("tokenizer.json", "summary.json"),
+            ),
+            Step(
+                name="pack",
+                job="pack",
+                config=self.pack,
+                folder="pack",
+                inputs={"corpus": "corpus", "tokenizer": "tokenizer"},
+                after=("corpus", "tokenizer"),
+                outputs=(".",),
+            ),
+        ]
+        steps.extend(_pretrain_step(arm.name, self.pretrain_of(arm)) for arm in self.arms)
+        for arm in self.arms:
+            steps.extend(_measure_steps(arm.name, self.evaluate, self.audit))
+        steps.extend(_export_step(name, self.export) for name in self.exported)
+        report = Step(
+            name="report",
+            job="report",
+            config=self.report,
+            folder=".",
+            inputs={"run": "."},
+            after=tuple(step.name for step in steps),
+            outputs=("report.html",),
+        )
+        return (*steps, report)
+
+    def _external(self) -> tuple[Path, ...]:
+        """Files of the user's own that the corpus reads."""
+        probes = self.corpus.probes
+        named = [*self.corpus.inputs, *self.corpus.consent.robots]
+        named += [probes.books] if probes else []
+        return tuple(Path(name) for name in named if not name.startswith(PACKAGE))
+
+
+def _pretrain_step(arm: str, config: PretrainConfig) -> Step:
+    return Step(
+        name=f"pretrain.{arm}",
+        job="pretrain",
+        config=config,
+        folder=f"arms/{arm}",
+        inputs={"pack": "pack", "tokenizer": "tokenizer"},
+        after=("pack", "tokenizer"),
+        outputs=("config.json", "model", "metrics.jsonl", "summary.json"),
+    )
+
+
+def _measure_steps(arm: str, evaluate: EvaluateConfig, audit: AuditConfig) -> list[Step]:
+    shared: Mapping[str, str] = {"model": f"arms/{arm}/model", "tokenizer": "tokenizer"}
+    return [
+        Step(
+            name=f"evaluate.{arm}",
+            job="evaluate",
+            config=evaluate,
+            folder=f"arms/{arm}/evaluate",
+            inputs={**shared, "pack": "pack"},
+            after=(f"pretrain.{arm}", "tokenizer", "pack"),
+            outputs=("held_out.json", "blimp.json"),
+        ),
+        Step(
+            name=f"audit.{arm}",
+            job="audit",
+            config=audit,
+            folder=f"arms/{arm}/audit",
+            inputs={**shared, "corpus": "corpus"},
+            after=(f"pretrain.{arm}", "tokenizer", "corpus"),
+            outputs=("memorization.json", "continuations.jsonl"),
+        ),
+    ]
+
+
+def _export_step(arm: str, config: ExportConfig) -> Step:
+    return Step(
+        name=f"export.{arm}",
+        job="export",
+        config=config,
+        folder=f"arms/{arm}/export",
+        inputs={"model": f"arms/{arm}/model", "tokenizer": "tokenizer", "pack": "pack"},
+        after=(f"pretrain.{arm}", "tokenizer", "pack"),
+        outputs=(".",),
+    )

@@ -1,0 +1,202 @@
+"""Bad input is normal input: one clear line, nothing lost, nothing half written."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import resource
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pyarrow.parquet as parquet
+import pytest
+from tests.conftest import Stamm, command, environment
+
+TEXT = "The quick brown fox number {} jumps over the lazy dog while the band plays on and on. " * 8
+
+
+def _jsonl(count: int = 400) -> bytes:
+    lines = [json.dumps({"text": TEXT.format(i), "language": "eng_Latn"}) for i in range(count)]
+    return "\n".join(lines).encode() + b"\n"
+
+
+def _small(*inputs: Path) -> list[str]:
+    """A run that trains on `inputs` alone, for three steps."""
+    return [
+        "run",
+        "smoke",
+        "--out",
+        "out",
+        "corpus.inputs=" + ",".join(str(path) for path in inputs),
+        "pretrain.sequences=12",
+    ]
+
+
+def _one_line(done: subprocess.CompletedProcess[str]) -> str:
+    """The error: the last line of stderr, and no traceback."""
+    assert "Traceback" not in done.stderr, done.stderr
+    line = done.stderr.strip().splitlines()[-1]
+    assert line.startswith("stamm: "), done.stderr
+    return line
+
+
+def _reasons(run: Path) -> list[str]:
+    rows = parquet.read_table(run / "corpus" / "ledger-00000.parquet").to_pylist()
+    return [row["reason"] for row in rows if row["decision"] == "dropped"]
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "said"),
+    [
+        (["run", "dmeo"], 2, ["unknown recipe 'dmeo'", "Did you mean 'demo'?"]),
+        (["show", "xeilu"], 2, ["'xeilu'", "Did you mean 'xielu'?"]),
+        (
+            ["run", "demo", "pretrain.modle.d_model=64"],
+            2,
+            ["unknown key 'pretrain.modle.d_model'", "Did you mean 'model'?"],
+        ),
+        (
+            ["run", "demo", "pretrain.model.d_model=130"],
+            2,
+            ["d_model = 130 does not divide into num_heads = 3 heads", "set on the command line"],
+        ),
+        (["run", "demo", "pretrain.context=abc"], 2, ["pretrain.context = 'abc' is not int"]),
+        (
+            ["run", "demo", "arms.0.ffn.width=300"],
+            2,
+            ["the arms differ by", "Give a plain block 1.5 times the width of a gated one"],
+        ),
+        (["run", "demo", "tokenizer.vocab_size=5000"], 2, ["Set both"]),
+        (["run", "apertus_8b"], 2, ["no packed corpus to train on", "pack=FOLDER"]),
+        (["run", "mine.py"], 2, ["mine.py does not exist", "stamm cp demo mine.py"]),
+        (["plan", "apertus_8b", "--gpus", "8xH2000"], 2, ["8xH2000", "Known: A100"]),
+        (["evaluate", "nowhere"], 1, ["nowhere is not a run folder"]),
+        (["check", "xielu"], 2, ["is not built yet"]),
+    ],
+)
+def test_misuse_gets_one_line(stamm: Stamm, words: list[str], code: int, said: list[str]) -> None:
+    done = stamm(*words)
+    assert done.returncode == code, done.stderr
+    line = _one_line(done)
+    for text in said:
+        assert text in line
+    assert done.stdout == ""
+
+
+def test_a_missing_input_file_is_named(stamm: Stamm, tmp_path: Path) -> None:
+    done = stamm(*_small(tmp_path / "absent.jsonl"))
+    assert done.returncode == 1
+    assert "absent.jsonl" in _one_line(done)
+
+
+def test_an_empty_corpus_says_why_nothing_was_kept(stamm: Stamm, tmp_path: Path) -> None:
+    source = tmp_path / "empty.jsonl"
+    source.write_bytes(b'{"text": ""}\n{"text": " "}\n')
+    done = stamm(*_small(source), "corpus.probes=none")
+    assert done.returncode == 1
+    line = _one_line(done)
+    assert "nothing was kept" in line.lower() or "no document" in line.lower()
+
+
+def _truncate_gzip(path: Path) -> Path:
+    target = path / "cut.jsonl.gz"
+    target.write_bytes(gzip.compress(_jsonl(), mtime=0)[:-40])
+    return target
+
+
+def _bad_utf8(path: Path) -> Path:
+    target = path / "bad.jsonl"
+    target.write_bytes(_jsonl() + b'{"text": "\xff\xfe broken"}\n')
+    return target
+
+
+def _bad_json(path: Path) -> Path:
+    target = path / "bad.jsonl"
+    target.write_bytes(_jsonl() + b'{"text": \n')
+    return target
+
+
+@pytest.mark.parametrize("make", [_truncate_gzip, _bad_utf8, _bad_json])
+def test_a_damaged_record_is_in_the_ledger_and_the_run_goes_on(
+    stamm: Stamm, tmp_path: Path, make: Callable[[Path], Path]
+) -> None:
+    done = stamm(*_small(make(tmp_path)))
+    assert done.returncode == 0, done.stderr
+    reasons = _reasons(tmp_path / "out")
+    assert len(reasons) >= 1
+    summary = json.loads((tmp_path / "out" / "corpus" / "summary.json").read_text())
+    text = json.dumps(summary)
+    assert all(reason in text for reason in reasons)
+
+
+def test_a_truncated_warc_record_is_in_the_ledger(stamm: Stamm, tmp_path: Path) -> None:
+    from stamm.corpus.shipped import locate
+
+    whole = locate("package:pages.warc.gz").read_bytes()
+    target = tmp_path / "cut.warc.gz"
+    target.write_bytes(whole[: len(whole) * 2 // 3])
+    good = tmp_path / "good.jsonl"
+    good.write_bytes(_jsonl())
+    done = stamm(*_small(target, good))
+    assert done.returncode == 0, done.stderr
+    assert any("trunc" in reason or "damaged" in reason for reason in _reasons(tmp_path / "out"))
+
+
+def test_a_run_folder_of_another_configuration_is_refused(smoke_run: Path, stamm: Stamm) -> None:
+    done = stamm("run", "smoke", "--out", str(smoke_run), "pretrain.seed=29")
+    assert done.returncode == 2
+    assert "pretrain.seed: 28 there, 29 asked" in _one_line(done)
+
+
+def test_a_full_disk_keeps_the_last_checkpoint_and_the_run_goes_on_later(tmp_path: Path) -> None:
+    """A limit on file size stands in for a full disk: the write of a checkpoint fails half way."""
+    words = ["run", "smoke", "pretrain.model.vocab_size=4096", "tokenizer.vocab_size=4096"]
+    words += ["pretrain.engine.checkpoint_every=10", "pretrain.model.d_model=64"]
+
+    def limit() -> None:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (5_000_000, 5_000_000))
+
+    done = subprocess.run(
+        command(*words),
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
+        env=environment(),
+        preexec_fn=limit,
+        timeout=240,
+        check=False,
+    )
+    assert done.returncode == 1, done.stderr
+    line = _one_line(done)
+    assert "no room left to write" in line
+    arm = tmp_path / "runs" / "smoke" / "arms" / "swiglu"
+    assert list((arm / "checkpoints").iterdir()) == []
+    again = subprocess.run(
+        command(*words),
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
+        env=environment(),
+        timeout=280,
+        check=False,
+    )
+    assert again.returncode == 0, again.stderr
+    assert (tmp_path / "runs" / "smoke" / "report.html").is_file()
+
+
+def test_an_interrupt_says_that_the_run_can_go_on(tmp_path: Path) -> None:
+    import signal
+    import time
+
+    process = subprocess.Popen(
+        command("run", "smoke"), cwd=tmp_path, env=environment(), stderr=subprocess.PIPE, text=True
+    )
+    while not (tmp_path / "runs" / "smoke" / "config.json").exists():
+        time.sleep(0.01)
+    time.sleep(1.0)
+    process.send_signal(signal.SIGINT)
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert "The same command goes on from here" in errors
+    assert "Traceback" not in errors

@@ -1,0 +1,96 @@
+"""Killed at any moment, the same command goes on and ends with the same bits."""
+
+from __future__ import annotations
+
+import random
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+from tests.conftest import Stamm, command, environment
+
+# Wall-clock facts: when, how fast, how long. Everything else must be the same to the bit.
+CLOCK = ("log", "steps", ".lock", "manifest.json", "report.html")
+
+
+def contents(run: Path) -> dict[str, bytes]:
+    """Every file of a run that must not depend on when or how often it was started."""
+    found = {}
+    for path in sorted(p for p in run.rglob("*") if p.is_file()):
+        parts = path.relative_to(run).parts
+        if not any(part in CLOCK for part in parts) or parts[0] == "pack":
+            found[str(path.relative_to(run))] = path.read_bytes()
+    return found
+
+
+def _start(folder: Path) -> subprocess.Popen[bytes]:
+    return subprocess.Popen(
+        command("run", "smoke"),
+        cwd=folder,
+        env=environment(),
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+    )
+
+
+def test_a_run_killed_at_random_moments_ends_with_the_same_bits(
+    smoke_run: Path, tmp_path: Path
+) -> None:
+    draw = random.Random(20261120)
+    longest = 12.0
+    kills = 0
+    for _ in range(5):
+        process = _start(tmp_path)
+        try:
+            process.wait(timeout=draw.uniform(1.5, longest))
+            break  # it ended before it was killed
+        except subprocess.TimeoutExpired:
+            process.send_signal(signal.SIGKILL)
+            process.wait()
+            kills += 1
+    assert kills >= 3
+    last = _start(tmp_path)
+    _, errors = last.communicate(timeout=240)
+    assert last.returncode == 0, errors.decode()
+    left, right = contents(smoke_run), contents(tmp_path / "runs" / "smoke")
+    assert left.keys() == right.keys()
+    assert [name for name in left if left[name] != right[name]] == []
+
+
+@pytest.mark.parametrize("at_step", [7, 22])
+def test_training_killed_between_checkpoints_ends_with_the_same_bits(
+    smoke_run: Path, tmp_path: Path, at_step: int
+) -> None:
+    """Aimed at the training loop: kill as soon as the given step is in the metrics."""
+    metrics = tmp_path / "runs" / "smoke" / "arms" / "xielu" / "metrics.jsonl"
+    process = _start(tmp_path)
+    began = time.monotonic()
+    while process.poll() is None and time.monotonic() - began < 200:
+        if metrics.exists() and metrics.read_bytes().count(b"\n") >= at_step:
+            process.send_signal(signal.SIGKILL)
+            break
+        time.sleep(0.002)
+    assert process.wait() == -signal.SIGKILL
+    assert not (tmp_path / "runs" / "smoke" / "report.html").exists()
+    last = _start(tmp_path)
+    _, errors = last.communicate(timeout=240)
+    assert last.returncode == 0, errors.decode()
+    assert b"Going on from step" in errors
+    assert contents(smoke_run) == contents(tmp_path / "runs" / "smoke")
+
+
+def test_a_complete_run_says_so_at_once_and_does_nothing(smoke_run: Path, stamm: Stamm) -> None:
+    before = {p: p.stat().st_mtime_ns for p in smoke_run.rglob("*") if p.name != ".lock"}
+    times = []
+    for _ in range(3):
+        began = time.monotonic()
+        done = stamm("run", "smoke", "--out", str(smoke_run))
+        times.append(time.monotonic() - began)
+        assert done.returncode == 0, done.stderr
+        assert "is complete: nothing to do" in done.stdout
+        assert str(smoke_run / "report.html") in done.stdout
+    after = {p: p.stat().st_mtime_ns for p in smoke_run.rglob("*") if p.name != ".lock"}
+    assert before == after
+    assert min(times) < 2.0  # a second on a quiet machine; this one is running other tests

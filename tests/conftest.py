@@ -1,0 +1,61 @@
+"""What the tests of the real command line share."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+Stamm = Callable[..., "subprocess.CompletedProcess[str]"]
+
+
+def command(*words: str) -> list[str]:
+    """The command line that a user types as `stamm WORDS`."""
+    return [sys.executable, "-m", "stamm", *words]
+
+
+def environment() -> dict[str, str]:
+    """This process's environment, with the checkout's package first."""
+    return {**os.environ, "PYTHONPATH": str(ROOT / "src"), "OMP_NUM_THREADS": "1"}
+
+
+@pytest.fixture
+def stamm(tmp_path: Path) -> Stamm:
+    """Runs a command line in a folder of its own; the result has stdout, stderr, returncode."""
+
+    def call(*words: str, timeout: float = 240) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            command(*words),
+            capture_output=True,
+            text=True,
+            cwd=tmp_path,
+            env=environment(),
+            timeout=timeout,
+            check=False,
+        )
+
+    return call
+
+
+@pytest.fixture(scope="session")
+def smoke_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A complete run of the smallest recipe, made once by the real command line. Read only."""
+    folder = tmp_path_factory.mktemp("smoke")
+    done = subprocess.run(
+        command("run", "smoke"),
+        capture_output=True,
+        text=True,
+        cwd=folder,
+        env=environment(),
+        timeout=280,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    (folder / "stdout.txt").write_text(done.stdout)
+    (folder / "stderr.txt").write_text(done.stderr)
+    return folder / "runs" / "smoke"

@@ -1,0 +1,190 @@
+"""The plan of the house as tests: floors, no rings, no hidden imports, one door per third party."""
+
+from __future__ import annotations
+
+import ast
+import functools
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+SOURCE = ROOT / "src" / "stamm"
+
+FLOOR = {
+    "base": 0,
+    "losses": 1,
+    "activations": 2,
+    "optim": 2,
+    "runs": 2,
+    "models": 3,
+    "corpus": 3,
+    "reports": 3,
+    "engine": 4,
+    "evaluate": 4,
+    "audit": 4,
+    "export": 4,
+    "pretrain": 5,
+    "recipes": 6,
+    "cli": 7,
+}
+# The only files that may import these, and the only ones that may do so inside a function.
+DOORS = {
+    "transformers": {"models/hub.py"},
+    "rich": {"base/console.py"},
+    "tokenizers": {"corpus/tokenizer.py"},
+    "matplotlib": {"reports/canvas.py"},
+    "jinja2": {"reports/html.py"},
+    "sympy": {"activations/*"},
+    "mpmath": {"activations/*"},
+    "fastwarc": {"corpus/*"},
+    "resiliparse": {"corpus/*"},
+    "protego": {"corpus/*"},
+}
+# Deriving a spec of the user's own needs sympy; a built-in one must never load it.
+SYMPY_DOOR = ("activations/kernels.py", ("stamm.activations.derivation", "stamm.activations.emit"))
+
+
+@dataclass(frozen=True)
+class Import:
+    file: Path
+    module: str
+    line: int
+    hidden: bool
+
+
+def _is_type_checking(node: ast.If) -> bool:
+    return isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING"
+
+
+def _walk(nodes: list[ast.stmt], file: Path, hidden: bool) -> Iterator[Import]:
+    for node in nodes:
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                yield Import(file, alias.name, node.lineno, hidden)
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            yield Import(file, node.module, node.lineno, hidden)
+            for alias in node.names:  # `from stamm.recipes import apertus` imports a module
+                if (ROOT / "src" / node.module.replace(".", "/") / f"{alias.name}.py").exists():
+                    yield Import(file, f"{node.module}.{alias.name}", node.lineno, hidden)
+        for name in ("body", "orelse", "finalbody", "handlers"):
+            inner = getattr(node, name, None)
+            if isinstance(inner, list):
+                if isinstance(node, ast.If) and _is_type_checking(node):
+                    continue
+                deeper = hidden or isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))
+                yield from _walk(inner, file, deeper)
+
+
+@functools.cache
+def imports() -> tuple[Import, ...]:
+    found: list[Import] = []
+    for file in sorted(SOURCE.rglob("*.py")):
+        found.extend(_walk(ast.parse(file.read_text()).body, file.relative_to(SOURCE), False))
+    return tuple(found)
+
+
+def _room(parts: tuple[str, ...]) -> str:
+    return parts[0] if len(parts) > 1 else ""
+
+
+def test_every_room_has_a_floor() -> None:
+    rooms = {p.name for p in SOURCE.iterdir() if p.is_dir() and not p.name.startswith("__")}
+    assert rooms == set(FLOOR)
+
+
+def test_files_import_only_from_lower_floors_or_their_own_folder() -> None:
+    wrong = []
+    for item in imports():
+        target = item.module.split(".")
+        if target[0] != "stamm" or len(target) == 1:
+            continue
+        here, there = _room(item.file.parts), target[1]
+        if here in ("", there):
+            continue
+        if FLOOR[there] >= FLOOR[here]:
+            wrong.append(f"{item.file}:{item.line} imports {item.module}")
+    assert not wrong, wrong
+
+
+def test_no_ring_of_files() -> None:
+    edges: dict[str, set[str]] = {}
+    for item in imports():
+        if item.module.startswith("stamm."):
+            here = "stamm." + ".".join(item.file.with_suffix("").parts)
+            if item.module != here:
+                edges.setdefault(here, set()).add(item.module)
+    done: set[str] = set()
+
+    def visit(node: str, path: tuple[str, ...]) -> None:
+        assert node not in path, " -> ".join((*path[path.index(node) :], node))
+        if node not in done:
+            for target in sorted(edges.get(node, ())):
+                visit(target, (*path, node))
+            done.add(node)
+
+    for start in sorted(edges):
+        visit(start, ())
+
+
+def test_no_import_is_hidden_in_a_function() -> None:
+    hidden = []
+    for item in imports():
+        if not item.hidden or item.file.parts[0] == "cli":
+            continue
+        library = item.module.split(".")[0]
+        sympy_door = str(item.file) == SYMPY_DOOR[0] and item.module in SYMPY_DOOR[1]
+        if not sympy_door and not _is_door(library, item.file):
+            hidden.append(f"{item.file}:{item.line} imports {item.module}")
+    assert not hidden, hidden
+
+
+def _is_door(library: str, file: Path) -> bool:
+    return any(file.match(pattern) for pattern in DOORS.get(library, ()))
+
+
+def test_one_door_per_third_party() -> None:
+    wrong = []
+    for item in imports():
+        library = item.module.split(".")[0]
+        if library in DOORS and not _is_door(library, item.file):
+            wrong.append(f"{item.file}:{item.line} imports {library}")
+    assert not wrong, wrong
+
+
+def test_no_job_imports_another_job() -> None:
+    wrong = [
+        f"{item.file}:{item.line} imports {item.module}"
+        for item in imports()
+        if item.file.name == "job.py"
+        and item.module.endswith(".job")
+        and item.module.startswith("stamm.")
+        and item.module != "stamm.runs.job"
+    ]
+    assert not wrong, wrong
+
+
+def test_reports_import_no_job() -> None:
+    allowed = {"base", "activations", "runs", "losses", "optim", "models", "reports"}
+    wrong = [
+        f"{item.file}:{item.line}"
+        for item in imports()
+        if item.file.parts[0] == "reports"
+        and item.module.startswith("stamm.")
+        and item.module.split(".")[1] not in allowed
+    ]
+    assert not wrong, wrong
+
+
+def test_packages_only_re_export() -> None:
+    wrong = []
+    for file in sorted(SOURCE.rglob("__init__.py")):
+        for node in ast.parse(file.read_text()).body:
+            docstring = isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
+            lazy = isinstance(node, ast.FunctionDef) and node.name in ("__getattr__", "__dir__")
+            plain = isinstance(
+                node, (ast.Import, ast.ImportFrom, ast.Assign, ast.AnnAssign, ast.If)
+            )
+            if not (docstring or lazy or plain):
+                wrong.append(f"{file.relative_to(SOURCE)}:{node.lineno}")
+    assert not wrong, wrong

@@ -1,0 +1,46 @@
+"""What a command line costs to start, and what it must not load."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+
+HEAVY = ("torch", "sympy", "transformers", "matplotlib", "pyarrow", "numpy.random.mtrand")
+
+
+def _loaded(code: str) -> set[str]:
+    script = f"import sys\n{code}\nprint(' '.join(m for m in {HEAVY!r} if m in sys.modules))"
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True
+    )
+    return set(done.stdout.split())
+
+
+def test_mathematical_files_load_without_torch() -> None:
+    for name in ("spec", "derivation", "emit", "catalog"):
+        assert "torch" not in _loaded(f"import stamm.activations.{name}"), name
+
+
+def test_recipes_and_plans_load_neither_torch_nor_sympy() -> None:
+    loaded = _loaded("import stamm.cli.plan, stamm.cli.names, stamm.cli.run")
+    assert not loaded & {"torch", "sympy", "transformers", "matplotlib"}
+
+
+def test_models_load_without_sympy() -> None:
+    code = (
+        "from stamm.models.config import DecoderConfig\n"
+        "from stamm.models.decoder import build_decoder\n"
+        "build_decoder(DecoderConfig(num_layers=1, d_model=32, vocab_size=64), seed=0)"
+    )
+    assert "sympy" not in _loaded(code)
+
+
+def test_help_answers_at_once() -> None:
+    # The best of five: what is tested is the code, not how busy the machine is.
+    times = []
+    for _ in range(5):
+        began = time.perf_counter()
+        subprocess.run([sys.executable, "-m", "stamm", "--help"], capture_output=True, check=True)
+        times.append(time.perf_counter() - began)
+    assert min(times) < 0.5, times

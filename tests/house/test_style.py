@@ -1,0 +1,112 @@
+"""What every file must be like: short, typed, documented, quiet about the machine it ran on."""
+
+from __future__ import annotations
+
+import ast
+import re
+import statistics
+from collections.abc import Iterator
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+SOURCE = ROOT / "src" / "stamm"
+LONGEST = 500
+MEDIAN = 180
+FORBIDDEN_NAMES = {"utils.py", "helpers.py", "common.py", "misc.py"}
+# Environment variables that stamm itself reads. None may change a number.
+ENVIRONMENT = {"STAMM_CACHE", "STAMM_LOG"}
+
+
+def _python(*folders: str) -> list[Path]:
+    found: list[Path] = []
+    for folder in folders:
+        found.extend(sorted((ROOT / folder).rglob("*.py")))
+    return found
+
+
+def _is_generated(file: Path) -> bool:
+    return "generated" in file.parts
+
+
+def test_no_file_is_long() -> None:
+    lengths = {
+        str(f.relative_to(ROOT)): len(f.read_text().splitlines())
+        for f in _python("src", "tests", "bench", "tools")
+        if not _is_generated(f)
+    }
+    assert not {name: n for name, n in lengths.items() if n > LONGEST}
+    source = [n for name, n in lengths.items() if name.startswith("src")]
+    assert statistics.median(source) <= MEDIAN
+
+
+def test_files_are_named_for_what_they_hold() -> None:
+    assert not [f for f in _python("src", "tests") if f.name in FORBIDDEN_NAMES]
+
+
+def _public(tree: ast.Module) -> Iterator[ast.FunctionDef | ast.ClassDef]:
+    for node in tree.body:
+        if isinstance(node, (ast.FunctionDef, ast.ClassDef)) and not node.name.startswith("_"):
+            yield node
+            if isinstance(node, ast.ClassDef):
+                for inner in node.body:
+                    if isinstance(inner, ast.FunctionDef) and not inner.name.startswith("_"):
+                        yield inner
+
+
+def test_every_public_thing_is_documented_and_typed() -> None:
+    wrong = []
+    for file in _python("src"):
+        if _is_generated(file):
+            continue
+        tree = ast.parse(file.read_text())
+        if not ast.get_docstring(tree):
+            wrong.append(f"{file.relative_to(ROOT)}: no docstring")
+        for node in _public(tree):
+            where = f"{file.relative_to(ROOT)}:{node.lineno} {node.name}"
+            if not ast.get_docstring(node):
+                wrong.append(f"{where}: no docstring")
+            if isinstance(node, ast.FunctionDef):
+                arguments = [a for a in node.args.args + node.args.kwonlyargs if a.arg != "self"]
+                bare = [a.arg for a in arguments if a.annotation is None and a.arg != "cls"]
+                if bare or node.returns is None:
+                    wrong.append(f"{where}: untyped {bare or 'result'}")
+    assert not wrong, "\n".join(wrong)
+
+
+def test_at_most_three_environment_variables() -> None:
+    read: set[str] = set()
+    pattern = re.compile(r"environ(?:\.get\(|\[)\s*[\"']([A-Z_]+)|getenv\(\s*[\"']([A-Z_]+)")
+    for file in _python("src"):
+        for match in pattern.finditer(file.read_text()):
+            read.add(match.group(1) or match.group(2))
+    assert read <= ENVIRONMENT
+
+
+def test_no_pickle_is_loaded() -> None:
+    wrong = []
+    for file in _python("src"):
+        for node in ast.walk(ast.parse(file.read_text())):
+            names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+            if isinstance(node, ast.ImportFrom) and node.module:
+                names = [node.module]
+            loads = isinstance(node, ast.Attribute) and ast.unparse(node) == "torch.load"
+            if loads or {"pickle", "dill", "joblib", "shelve"} & set(names):
+                wrong.append(f"{file.relative_to(ROOT)}: {ast.unparse(node)}")
+    assert not wrong
+
+
+def test_nothing_names_a_machine_or_leaves_work_behind() -> None:
+    # The patterns are spelled in two halves so that this file does not match itself.
+    patterns = [
+        re.compile("/" + r"(work|root|home)/"),
+        re.compile("TO" + r"DO|FIX" + "ME|XX" + "X"),
+        re.compile(r"files\.pythonhosted|download\.py" + "torch"),
+    ]
+    wrong = []
+    texts = [*_python("src", "tests", "bench", "tools"), *sorted(ROOT.glob("*.md"))]
+    texts += [*sorted((ROOT / "docs").rglob("*.md")), ROOT / "Makefile", ROOT / "pyproject.toml"]
+    for file in texts:
+        for number, line in enumerate(file.read_text().splitlines(), start=1):
+            if any(pattern.search(line) for pattern in patterns):
+                wrong.append(f"{file.relative_to(ROOT)}:{number}: {line.strip()[:80]}")
+    assert not wrong, "\n".join(wrong)

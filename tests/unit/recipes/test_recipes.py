@@ -1,0 +1,69 @@
+"""Recipes build, round-trip, and say what their arms are."""
+
+from __future__ import annotations
+
+import inspect
+from dataclasses import replace
+
+import pytest
+
+from stamm.base.config import from_plain, override, to_plain
+from stamm.base.errors import ConfigError
+from stamm.models.count import count_parameters
+from stamm.recipes.catalog import RECIPES, Recipe, get
+from stamm.recipes.demo import demo
+from stamm.recipes.study import Study
+
+
+@pytest.mark.parametrize("recipe", RECIPES, ids=lambda recipe: recipe.name)
+def test_a_recipe_round_trips_through_its_plain_form(recipe: Recipe) -> None:
+    config = recipe.build()
+    again = from_plain(type(config), to_plain(config))
+    assert again == config
+    assert recipe.summary
+    assert inspect.signature(recipe.build).parameters == {}
+
+
+def test_the_arms_of_the_demo_are_matched_in_parameters() -> None:
+    study = demo()
+    sizes = {arm.name: count_parameters(study.model_of(arm)) for arm in study.arms}
+    without_shapes = {size.total - size.activation for size in sizes.values()}
+    assert len(without_shapes) == 1
+    widths = {arm.name: arm.ffn.width for arm in study.arms}
+    assert widths["xielu"] == widths["relu2"] == 1.5 * widths["swiglu"]
+
+
+def test_the_steps_of_a_study_read_only_what_earlier_steps_left() -> None:
+    steps = demo().steps()
+    names = [step.name for step in steps]
+    assert len(set(names)) == len(names)
+    for index, step in enumerate(steps):
+        assert set(step.after) <= set(names[:index]), step.name
+    assert names[0] == "corpus"
+    assert names[-1] == "report"
+
+
+def test_a_study_is_changed_from_the_command_line() -> None:
+    study = override(demo(), ["pretrain.model.num_layers=6", "arms.2.ffn.activation=xiprelu"])
+    assert isinstance(study, Study)
+    assert study.model_of(study.arms[2]).num_layers == 6
+    assert study.arms[2].ffn.activation == "xiprelu"
+
+
+def test_unmatched_arms_are_refused_with_their_sizes() -> None:
+    with pytest.raises(ConfigError, match=r"the arms differ by \d+\.\d+% in parameters \(swiglu: "):
+        override(demo(), ["arms.0.ffn.width=256"])
+
+
+def test_a_short_name_finds_its_recipe_and_a_wrong_one_its_neighbour() -> None:
+    assert get("apertus_8b").name == "pretrain.apertus_8b"
+    with pytest.raises(ConfigError, match="Did you mean 'apertus_8b'"):
+        get("apertus_8")
+
+
+def test_arms_need_plain_and_different_names() -> None:
+    study = demo()
+    with pytest.raises(ConfigError, match="two arms of one name"):
+        replace(study, arms=(study.arms[2], study.arms[2]))
+    with pytest.raises(ConfigError, match="must be letters"):
+        replace(study.arms[0], name="../escape")
