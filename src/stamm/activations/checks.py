@@ -129,7 +129,8 @@ def _root(divisor: ast.expr, points: Sequence[float], values: Values) -> float |
         if i + 1 < len(points) and height * heights[i + 1] < 0:
             return _bisect(at, points[i], points[i + 1])
         # A zero of even order changes no sign: look for a dip that reaches the ground.
-        if 0 < i < len(points) - 1 and abs(height) <= min(abs(heights[i - 1]), abs(heights[i + 1])):
+        inner = math.isfinite(height) and 0 < i < len(points) - 1
+        if inner and abs(height) <= min(abs(heights[i - 1]), abs(heights[i + 1])):
             low = _lowest(at, points[i - 1], points[i + 1])
             if abs(at(low)) <= 1e-12 * max(abs(heights[i - 1]), abs(heights[i + 1])):
                 return low

@@ -26,10 +26,11 @@ from stamm.activations.primitives import (
     normal_cdf,
     normal_pdf,
     number,
+    softplus,
 )
 from stamm.base.errors import ConfigError
 
-_PARTNERS = {normal_pdf: normal_cdf, cauchy_pdf: cauchy_cdf}
+_PARTNERS = {normal_pdf: normal_cdf, cauchy_pdf: cauchy_cdf, logistic: softplus}
 _MAX_MONOMIALS = 400
 _DIGITS = 30
 

@@ -9,7 +9,7 @@ value to any precision. `emit` knows how each is computed without cancellation.
 from __future__ import annotations
 
 import ast
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import mpmath
@@ -190,6 +190,24 @@ class cauchy_slope(Primitive):
         return +result
 
 
+class softplus(Primitive):
+    """log(1 + exp(u))."""
+
+    def fdiff(self, argindex: int = 1) -> Expr:
+        """logistic(u)."""
+        return logistic(self.args[0])
+
+    @staticmethod
+    def definition(u: Expr) -> Expr:
+        """log(1 + exp(u))."""
+        return sympy.log(1 + sympy.exp(u))
+
+    @staticmethod
+    def value(u: Any) -> Any:
+        """max(u, 0) + log(1 + exp(-|u|))."""
+        return max(u, 0) + mpmath.log1p(mpmath.exp(-abs(u)))
+
+
 class logistic_odd(Primitive):
     """logistic(u) - 1/2 = tanh(u/2)/2."""
 
@@ -253,6 +271,7 @@ PRIMITIVES: tuple[type[Primitive], ...] = (
     cauchy_pdf,
     cauchy_cdf,
     cauchy_slope,
+    softplus,
     logistic_odd,
     normal_odd,
     cauchy_odd,
@@ -321,6 +340,11 @@ def number(expression: Expr, values: Mapping[str, Any]) -> Any:
         return mpmath.fsum(parts)
     if expression.is_Mul:
         return mpmath.fprod(parts)
+    return applied(expression, parts)
+
+
+def applied(expression: Expr, parts: Sequence[Any]) -> Any:
+    """The value of a power or function from the values of its arguments, as mpmath numbers."""
     if expression.is_Pow:
         power = int(expression.exp) if expression.exp.is_Integer else parts[1]
         return parts[0] ** power

@@ -9,6 +9,7 @@ place, that evaluating the form step by step would give. The form with the fewes
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -21,6 +22,7 @@ from sympy import Expr, Rational, Symbol
 from stamm.activations.integrate import complement_free, reduce_density
 from stamm.activations.primitives import (
     X,
+    applied,
     cauchy_cdf,
     cauchy_odd,
     cauchy_pdf,
@@ -33,10 +35,11 @@ from stamm.activations.primitives import (
     number,
     phi2,
 )
+from stamm.base.errors import ConfigError
 
 WINDOWED = (expm1, phi2)
 _WRITTEN_OUT = 4  # powers up to this one are products
-_FAR = 1e200  # a point where every power overflows
+_FAR = (-1e200, -1e3, 1e3, 1e200)  # where exponentials, and then powers, overflow
 _LOST = 60.0  # what a form is charged where it has no correct digit
 _BITS_PER_OPERATION = 0.04
 _HALF = Rational(1, 2)
@@ -66,6 +69,7 @@ def stable_branches(
     samples   parameter values at which forms are compared
     Edge      an exponential is split at the end of the window |u| <= 1 in which exp(u) - 1 - u
               cancels; neighbours whose form is the same are joined again.
+    Raises    ConfigError when every form overflows where the function itself is finite.
     Checked   tests/unit/activations/test_derivation.py::test_no_form_loses_digits
     """
     chosen: list[Branch] = []
@@ -78,6 +82,8 @@ def stable_branches(
         for part in _split(branch, cuts):
             best = _best(part, samples, windowed=_inside(part, samples, whole))
             chosen.append(Branch(**{**vars(part), "formula": best}))
+    for branch in chosen:
+        _refuse_broken(branch, samples[0])
     return tuple(_joined(chosen))
 
 
@@ -100,11 +106,20 @@ def lost_bits(
     return lost
 
 
-def meets_nan(form: Expr, branch: Branch, values: Mapping[str, float]) -> bool:
-    """Whether a form, evaluated in machine arithmetic far out on its branch, gives a NaN."""
+def breaks_at(form: Expr, branch: Branch, values: Mapping[str, float]) -> float | None:
+    """A point far out on the branch where machine arithmetic spoils a form, or None.
+
+    There an overflow inside the form gives NaN, infinity or a wrong number although the value is
+    finite: x + log(1 + exp(-x)) does so on the left.
+    """
     low, high = bounds(branch, values)
-    far = [x for x in (-_FAR, _FAR) if low <= x <= high]
-    return any(math.isnan(_machine(form, {**values, X.name: x})) for x in far)
+    for x in (x for x in _FAR if low <= x <= high):
+        found = _machine(form, {**values, X.name: x})
+        true = number(branch.formula, {**values, X.name: mpmath.mpf(x)})
+        representable = abs(true) < sys.float_info.max
+        if math.isnan(found) or (representable and abs(found - true) > 1e-3 * abs(true) + 1e-30):
+            return x
+    return None
 
 
 @lru_cache(maxsize=4096)
@@ -146,6 +161,15 @@ def bounds(branch: Branch, values: Mapping[str, float]) -> tuple[Any, Any]:
     return _number(branch.low, values), _number(branch.high, values)
 
 
+def _refuse_broken(branch: Branch, values: Mapping[str, float]) -> None:
+    point = breaks_at(branch.formula, branch, values)
+    if point is not None:
+        raise ConfigError(
+            f"no form of {branch.formula} is known that survives x = {point:g} in floating point",
+            fix="State the gradient with logistic(x) or tanh(x) instead of exp(x), or on two pieces",
+        )
+
+
 def _number(end: Expr, values: Mapping[str, float]) -> Any:
     if end in (sympy.oo, -sympy.oo):
         return mpmath.inf if end > 0 else -mpmath.inf
@@ -159,7 +183,7 @@ def _best(branch: Branch, samples: Sequence[Mapping[str, float]], *, windowed: b
     for form, lost in zip(forms, lost_bits(forms, points, samples), strict=True):
         operations = int(sympy.count_ops(form)) + 4 * len(form.atoms(sympy.Function))
         cost = sum(lost) / max(len(lost), 1) + _BITS_PER_OPERATION * operations
-        cost += _LOST * any(meets_nan(form, branch, values) for values in samples)
+        cost += _LOST * any(breaks_at(form, branch, values) is not None for values in samples)
         if cost < least - 1e-9:
             best, least = form, cost
     return best
@@ -322,9 +346,18 @@ def _machine(formula: Expr, values: Mapping[str, float]) -> float:
     if not all(map(math.isfinite, parts)):
         return parts[0]  # one infinity passed on: it is no NaN yet
     try:
-        return float(number(formula.func(*map(sympy.Float, parts)), values))
-    except OverflowError:
+        return _rounded(applied(formula, [mpmath.mpf(part) for part in parts]))
+    except ZeroDivisionError:
         return math.inf
+
+
+def _rounded(value: Any) -> float:
+    """The nearest double, zero below and infinity above the range of doubles."""
+    if abs(value) < sys.float_info.min:
+        return 0.0
+    if abs(value) > sys.float_info.max:
+        return math.inf if value > 0 else -math.inf
+    return float(value)
 
 
 def _factor_order(factor: Expr) -> tuple[int, Any]:

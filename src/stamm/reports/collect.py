@@ -71,7 +71,8 @@ class Arm:
 class Study:
     """Everything that a page is made of.
 
-    name     the last two parts of the run folder's path, as commands on the page write it
+    name     the end of the run folder's path, as commands on the page write it: "runs/demo", or
+             "runs/demo/arms/xielu" for an arm
     steps    name and seconds of each finished step, in the order in which they ended; writing a
              report is not among them
     hashes   file and SHA-256 of what identifies the run
@@ -143,7 +144,9 @@ def collect(run_folder: Path) -> Study:
             f"{run_folder} holds no run: neither config.json nor arms/",
             fix="Name the folder that `stamm run` wrote",
         )
-    name = one_line("/".join(run_folder.resolve().parts[-2:]).lstrip("/"), _LONGEST_NAME)
+    parts = run_folder.resolve().parts
+    shown = parts[-4:] if len(parts) > 4 and parts[-2] == "arms" else parts[-2:]
+    name = one_line("/".join(shown).lstrip("/"), _LONGEST_NAME)
     manifest = _manifest(run_folder)
     recipe = config.text("recipe") if config is not None and config.has("recipe") else ""
     return Study(

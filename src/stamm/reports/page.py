@@ -74,7 +74,7 @@ class Page:
             rows=tuple(
                 (
                     _cell(one.text), f"{one.sequences:,}", f"{one.positions:,}",
-                    f"{one.max_absolute:.2e}", f"{one.max_relative:.2e}",
+                    _small(one.max_absolute), _small(one.max_relative),
                     percent(one.argmax_agreement, 2),
                 )
                 for one in comparisons
@@ -156,6 +156,10 @@ def _tiles(study: Study) -> tuple[tuple[str, str], ...]:
 
 def _documents(count: int) -> str:
     return "1 document" if count == 1 else f"{count:,} documents"
+
+
+def _small(value: float) -> str:
+    return "0" if value == 0 else f"{value:.2e}"
 
 
 def _consents(study: Study) -> Table:
@@ -299,8 +303,8 @@ def _steps(study: Study) -> Table:
     steps = study.steps
     total = sum(seconds for _, seconds in steps)
     return Table(
-        columns=("step", "time", "seconds"),
-        rows=tuple((_cell(n), seconds_text(s), fixed(s, 1)) for n, s in steps),
+        columns=("step", "seconds"),
+        rows=tuple((_cell(n), fixed(s, 1)) for n, s in steps),
         note=f"Together {seconds_text(total)}." if steps else "",
     )
 

@@ -87,7 +87,10 @@ def optimisation_figure(study: Study, config: ReportConfig) -> Figure | None:
                 _line(left, rates[name], index, name)
             _line(right, norms[name], index, "", faint=True)
             _line(right, smooth[name], index, name)
-        left.set_title("Learning rate" + (", the same for every arm" if shared else ""), pad=22)
+        left.set_title(
+            "Learning rate" + (", the same for every arm" if shared and len(rates) > 1 else ""),
+            pad=22,
+        )
         left.set_ylim(bottom=0)
         left.ticklabel_format(axis="y", style="plain")
         right.set_title("Gradient norm before clipping", pad=22)

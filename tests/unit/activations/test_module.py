@@ -187,6 +187,48 @@ def test_errors_of_building() -> None:
         build_activation(spec)
 
 
+@pytest.mark.parametrize(
+    ("formula", "torch_name"),
+    [("logistic(x)", "softplus"), ("1 - tanh(x)**2", "tanh"), ("logistic(x)*logistic(-x)", "")],
+)
+def test_user_specs_survive_far_out(formula: str, torch_name: str) -> None:
+    known = getattr(nn.functional, torch_name or "sigmoid")
+    start = float(known(torch.tensor(0.0, dtype=torch.float64)))
+    spec = Spec(
+        name="mine",
+        title="",
+        source="",
+        pieces=(Piece(where="all x", formula=formula),),
+        anchor=("0", "log(2)" if torch_name == "softplus" else repr(start)),
+    )
+    x = torch.tensor([-1e30, -300.0, -20.0, -0.5, 0.0, 0.5, 20.0, 300.0, 1e30])
+    assert torch.allclose(build_activation(spec)(x), known(x), rtol=1e-6, atol=0)
+
+
+def test_a_scaled_exponential_keeps_its_digits() -> None:
+    scale = Parameter(name="scale", initial=1.5, bijection=Identity())
+    fixed = (Piece(where="x > 0", formula="x"), Piece(where="x <= 0", formula="exp(x/2) - 1"))
+    moving = (Piece(where="x > 0", formula="x"), Piece(where="x <= 0", formula="exp(scale*x) - 1"))
+    x = -torch.logspace(-6, 1, 200, dtype=torch.float64)
+    for pieces, rate in ((fixed, 0.5), (moving, 1.5)):
+        parameters = (scale,) if rate == 1.5 else ()
+        spec = Spec(name="mine", title="", source="", pieces=pieces, parameters=parameters)
+        single, double = (build_activation(spec)(x.to(d)) for d in (torch.float32, torch.float64))
+        assert torch.allclose(single.double(), double, rtol=6e-7, atol=0)
+        assert double[0].item() == pytest.approx(rate * 1e-12 / 2, rel=1e-5)
+
+
+def test_a_form_that_overflows_is_refused() -> None:
+    spec = Spec(
+        name="mine",
+        title="",
+        source="",
+        pieces=(Piece(where="all x", formula="exp(x)/(1 + exp(x))**2"),),
+    )
+    with pytest.raises(ConfigError, match=r"no form of .* is known that survives x = 1000"):
+        build_activation(spec)
+
+
 def test_a_user_spec_is_derived_in_place() -> None:
     spec = Spec(
         name="elu",

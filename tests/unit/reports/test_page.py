@@ -233,6 +233,12 @@ def test_a_single_arm_has_a_page_of_its_own(tmp_path: Path) -> None:
     assert "There is one arm, so there is nothing to compare it with." in page.text
     assert "From metrics.jsonl" in page.text
     assert "stamm audit runs/alone" in page.text
+    assert "This folder holds one arm and no corpus" in page.text
+
+
+def test_commands_for_an_arm_of_a_study_name_the_study(study: Path, tmp_path: Path) -> None:
+    html = write_report(study / "arms" / "xielu", tmp_path / "page.html").read_text("utf-8")
+    assert "/demo/arms/xielu</code>" in html
 
 
 def test_the_job_leaves_its_page_in_the_workspace(study: Path, tmp_path: Path) -> None:
