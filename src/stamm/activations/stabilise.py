@@ -39,7 +39,8 @@ from stamm.base.errors import ConfigError
 
 WINDOWED = (expm1, phi2)
 _WRITTEN_OUT = 4  # powers up to this one are products
-_FAR = (-1e200, -1e3, 1e3, 1e200)  # where exponentials, and then powers, overflow
+_FAR = 1e3  # exponentials overflow a double here
+_FARTHEST = 1.4e154  # and here squares do; mpmath can still evaluate erfc
 _LOST = 60.0  # what a form is charged where it has no correct digit
 _BITS_PER_OPERATION = 0.04
 _HALF = Rational(1, 2)
@@ -109,15 +110,19 @@ def lost_bits(
 def breaks_at(form: Expr, branch: Branch, values: Mapping[str, float]) -> float | None:
     """A point far out on the branch where machine arithmetic spoils a form, or None.
 
-    There an overflow inside the form gives NaN, infinity or a wrong number although the value is
-    finite: x + log(1 + exp(-x)) does so on the left.
+    Where exponentials overflow, the form must still give the value: x + log(1 + exp(-x)) does not
+    on the left. Where powers overflow too, it must not give a NaN.
     """
     low, high = bounds(branch, values)
-    for x in (x for x in _FAR if low <= x <= high):
-        found = _machine(form, {**values, X.name: x})
-        true = number(branch.formula, {**values, X.name: mpmath.mpf(x)})
-        representable = abs(true) < sys.float_info.max
-        if math.isnan(found) or (representable and abs(found - true) > 1e-3 * abs(true) + 1e-30):
+    for x in (-_FAR, _FAR):
+        if low <= x <= high:
+            found = _machine(form, {**values, X.name: x})
+            true = number(branch.formula, {**values, X.name: mpmath.mpf(x)})
+            representable = abs(true) < sys.float_info.max
+            if math.isnan(found) or (representable and abs(found - true) > abs(true) / 1e3 + 1e-30):
+                return x
+    for x in (-_FARTHEST, _FARTHEST):
+        if low <= x <= high and math.isnan(_machine(form, {**values, X.name: x})):
             return x
     return None
 

@@ -70,7 +70,7 @@ def _report(root: Path, config: ReportConfig, options: argparse.Namespace) -> in
 
     out = Path(options.out) if options.out else root / "report.html"
     if not options.dry_run:
-        write_report(root, out)
+        write_report(root, out, config)
     print(out)
     return 0
 

@@ -137,23 +137,25 @@ def _show_activation(name: str, options: argparse.Namespace) -> int:
 
 
 def _lines(facts: dict[str, Any]) -> list[tuple[str, str]]:
-    """A description as lines: lists of objects become one line each, indented by their key."""
+    """A description as lines; a list of pieces or parameters becomes one line each."""
     lines: list[tuple[str, str]] = []
     for key, value in facts.items():
         if value in (None, "", [], {}):
             continue
-        if isinstance(value, list) and isinstance(value[0], dict):
-            lines.extend((key, _one_line(item)) for item in value)
-        elif isinstance(value, dict):
-            lines.extend((f"{key} {k}", str(v)) for k, v in value.items())
+        if isinstance(value, dict):
+            lines.extend((f"{key} {k}", v) for k, v in _lines(value))
         elif isinstance(value, list):
-            lines.append((key, ", ".join(str(v) for v in value)))
+            lines.extend((key, _one_line(item)) for item in value)
         else:
             lines.append((key, str(value)))
     return lines
 
 
-def _one_line(item: dict[str, Any]) -> str:
+def _one_line(item: Any) -> str:
+    if not isinstance(item, dict):
+        return str(item)
+    if set(item) == {"where", "formula"}:
+        return f"{item['formula']}   for {item['where']}"
     return ", ".join(f"{k} {v}" for k, v in item.items() if v not in (None, ""))
 
 

@@ -14,8 +14,7 @@ from stamm.base.units import seconds_text
 from stamm.cli.jobs import job
 from stamm.cli.output import print_table
 from stamm.cli.recipe import Resolved, resolve
-from stamm.pretrain.config import PretrainConfig
-from stamm.recipes.study import Study
+from stamm.recipes.study import MANIFEST, Study, single_steps
 from stamm.runs.job import Step
 from stamm.runs.run import Run
 
@@ -40,7 +39,7 @@ def run(options: argparse.Namespace, verb: str) -> int:
         folder.open()
         if folder.state() == "complete" and not folder.pending(steps):
             print(f"{root} is complete: nothing to do.")
-            return _say_result(root, recipe)
+            return _say_result(root)
         console = Console()
 
         def announce(number: int, count: int, step: Step) -> None:
@@ -51,7 +50,7 @@ def run(options: argparse.Namespace, verb: str) -> int:
         folder.execute(steps, job, console, announce)
     spent = sum(receipt["seconds"] for receipt in folder.receipts())
     print(f"{root} is complete: {len(steps)} steps, {seconds_text(spent)}.")
-    return _say_result(root, recipe)
+    return _say_result(root)
 
 
 def _steps(recipe: Resolved, root: Path) -> tuple[Step, ...]:
@@ -63,22 +62,10 @@ def _steps(recipe: Resolved, root: Path) -> tuple[Step, ...]:
             f"recipe {recipe.name} has no packed corpus to train on",
             fix="Set pack=FOLDER, such as pack=runs/demo/pack, or `stamm plan` it",
         )
-    return (_pretrain_step(config, root),)
-
-
-def _pretrain_step(config: PretrainConfig, root: Path) -> Step:
     pack = Path(config.pack)
-    if not (pack / "manifest.json").is_file():
+    if not (pack / MANIFEST).is_file():
         raise ConfigError(f"pack = {config.pack} holds no packed corpus", fix="Run a corpus first")
-    return Step(
-        name="pretrain",
-        job="pretrain",
-        config=config,
-        folder=".",
-        inputs={"pack": os.path.relpath(pack, root)},
-        external=(pack / "manifest.json",),
-        outputs=("model", "metrics.jsonl", "summary.json"),
-    )
+    return single_steps(config, os.path.relpath(pack, root))
 
 
 def _say_plan(folder: Run, steps: tuple[Step, ...]) -> int:
@@ -91,13 +78,9 @@ def _say_plan(folder: Run, steps: tuple[Step, ...]) -> int:
     return 0
 
 
-def _say_result(root: Path, recipe: Resolved) -> int:
-    report = root / "report.html"
-    if isinstance(recipe.config, Study):
-        from stamm.reports.job import verdict
+def _say_result(root: Path) -> int:
+    from stamm.reports.verdict import verdict
 
-        sys.stdout.write(f"\n{verdict(root).text()}\n\n")
-        print(f"Report: {report}")
-    else:
-        print(f"Model: {root / 'model'}")
+    sys.stdout.write(f"\n{verdict(root).text()}\n\n")
+    print(f"Report: {root / 'report.html'}")
     return 0

@@ -20,6 +20,7 @@ from stamm.reports.config import ReportConfig
 from stamm.runs.job import Step
 
 PACKAGE = "package:"
+MANIFEST = "manifest.json"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -129,16 +130,7 @@ class Study:
         for arm in self.arms:
             steps.extend(_measure_steps(arm.name, self.evaluate, self.audit))
         steps.extend(_export_step(name, self.export) for name in self.exported)
-        report = Step(
-            name="report",
-            job="report",
-            config=self.report,
-            folder=".",
-            inputs={"run": "."},
-            after=tuple(step.name for step in steps),
-            outputs=("report.html",),
-        )
-        return (*steps, report)
+        return (*steps, _report_step(self.report, steps))
 
     def _external(self) -> tuple[Path, ...]:
         """Files of the user's own that the corpus reads."""
@@ -146,6 +138,16 @@ class Study:
         named = [*self.corpus.inputs, *self.corpus.consent.robots]
         named += [probes.books] if probes else []
         return tuple(Path(name) for name in named if not name.startswith(PACKAGE))
+
+
+def single_steps(config: PretrainConfig, pack: str) -> tuple[Step, ...]:
+    """The steps of one pretraining run on a corpus that is packed already: train, then report.
+
+    pack   path of the packed corpus, relative to the run folder
+    """
+    step = _pretrain_step(config.model.ffn.activation, config)
+    train = replace(step, inputs={"pack": pack}, after=(), external=(Path(config.pack) / MANIFEST,))
+    return (train, _report_step(ReportConfig(), [train]))
 
 
 def _pretrain_step(arm: str, config: PretrainConfig) -> Step:
@@ -157,6 +159,18 @@ def _pretrain_step(arm: str, config: PretrainConfig) -> Step:
         inputs={"pack": "pack", "tokenizer": "tokenizer"},
         after=("pack", "tokenizer"),
         outputs=("config.json", "model", "metrics.jsonl", "summary.json"),
+    )
+
+
+def _report_step(config: ReportConfig, before: list[Step]) -> Step:
+    return Step(
+        name="report",
+        job="report",
+        config=config,
+        folder=".",
+        inputs={"run": "."},
+        after=tuple(step.name for step in before),
+        outputs=("report.html",),
     )
 
 

@@ -73,9 +73,9 @@ class Run:
                 f"{self.root} was written with schema {stored.get('schema')!r}, this is {SCHEMA}",
                 fix="Use the version of stamm that wrote it, or another folder with --out",
             )
-        keys = differences(stored["config"], self.request["config"])
-        if stored["recipe"] != self.request["recipe"]:
-            keys = [("recipe", stored["recipe"], self.request["recipe"]), *keys]
+        keys = differences(stored.get("config"), self.request["config"])
+        if stored.get("recipe") != self.request["recipe"]:
+            keys = [("recipe", stored.get("recipe"), self.request["recipe"]), *keys]
         if keys:
             shown = "; ".join(f"{key}: {old!r} there, {new!r} asked" for key, old, new in keys[:8])
             more = f"; and {len(keys) - 8} more" if len(keys) > 8 else ""

@@ -146,6 +146,11 @@ def logistic_pair(u: Tensor) -> tuple[Tensor, Tensor]:
     return torch.where(u < 0.0, rest, large), torch.where(u < 0.0, large, rest)
 
 
+def softplus(u: Tensor) -> Tensor:
+    """log(1 + exp(u))."""
+    return torch.clamp(u, min=0.0) + torch.log1p(torch.exp(-torch.abs(u)))
+
+
 def logistic_odd(u: Tensor) -> Tensor:
     """1/(1 + exp(-u)) - 1/2."""
     return 0.5 * torch.tanh(0.5 * u)

@@ -20,7 +20,7 @@ def value(x: Tensor, parameters: Parameters) -> Tensor:
     """f(x)."""
     (alpha,) = parameters
     normal_cdf_1 = primitives.normal_cdf(x)
-    branch_1 = -alpha + (1.0 + 2.0 * alpha) * normal_cdf_1
+    branch_1 = -alpha + 2.0 * alpha * normal_cdf_1 + normal_cdf_1
     return branch_1
 
 

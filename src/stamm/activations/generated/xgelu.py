@@ -20,17 +20,18 @@ def value(x: Tensor, parameters: Parameters) -> Tensor:
     """f(x)."""
     (alpha,) = parameters
     normal_cdf_1 = primitives.normal_cdf(x)
-    branch_1 = -alpha * x + normal_cdf_1 * (x + 2.0 * alpha * x)
+    part_1 = -alpha + 2.0 * alpha * normal_cdf_1 + normal_cdf_1
+    branch_1 = x * part_1
     return branch_1
 
 
 def slopes(x: Tensor, parameters: Parameters) -> tuple[Tensor, ...]:
     """f'(x), then the slope in each trainable parameter."""
     (alpha,) = parameters
-    normal_pdf_1 = primitives.normal_pdf(x)
     normal_cdf_1 = primitives.normal_cdf(x)
-    part_1 = (1.0 + 2.0 * alpha) * (normal_pdf_1 * x + normal_cdf_1)
-    branch_1 = -alpha + part_1
+    normal_pdf_1 = primitives.normal_pdf(x)
+    part_1 = 2.0 * alpha * normal_pdf_1 + normal_pdf_1
+    branch_1 = -alpha + 2.0 * alpha * normal_cdf_1 + x * part_1 + normal_cdf_1
     normal_odd_1 = primitives.normal_odd(x)
     branch_2 = 2.0 * normal_odd_1 * x
     return branch_1, branch_2

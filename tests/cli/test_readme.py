@@ -1,0 +1,84 @@
+"""Every command and every Python block of the README runs."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import ROOT, Stamm, environment
+
+README = (ROOT / "README.md").read_text()
+WRITES = ("run", "evaluate", "audit", "export", "report")
+
+
+def _commands() -> list[str]:
+    table = README.partition("## I want to")[2].partition("`make demo` installs")[0]
+    return [c for c in re.findall(r"`(stamm [^`]+)`", table) if "…" not in c]
+
+
+def _blocks() -> list[str]:
+    return re.findall(r"```python\n(.*?)```", README, flags=re.DOTALL)
+
+
+def test_there_is_something_to_test() -> None:
+    assert len(_commands()) >= 12
+    assert len(_blocks()) == 2
+
+
+@pytest.mark.parametrize("line", _commands())
+def test_a_command_of_the_readme_runs(
+    line: str, smoke_run: Path, stamm: Stamm, tmp_path: Path
+) -> None:
+    """Writing verbs with --dry-run; the demo's run folder stands in for the smallest one's."""
+    (tmp_path / "runs").mkdir()
+    for name in ("demo", "deep"):
+        (tmp_path / "runs" / name).symlink_to(smoke_run)
+    words = shlex.split(line)[1:]
+    if "mine.py:demo" in words:
+        assert stamm("cp", "demo", "mine.py").returncode == 0
+    if words[0] in WRITES:
+        words.append("--dry-run")
+    if words[0] == "run" and "--out" not in words:
+        words += ["--out", "elsewhere"]
+    done = stamm(*words)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout
+
+
+def test_the_activation_block_runs() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", _blocks()[0] + "\nprint(y.dtype, act.effective())"],
+        capture_output=True,
+        text=True,
+        env=environment(),
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("torch.bfloat16 {'alpha_p': 0.8")
+
+
+def test_plain_transformers_loads_the_export(smoke_run: Path, tmp_path: Path) -> None:
+    """No part of stamm is imported: the folder stands on its own."""
+    (tmp_path / "runs").mkdir()
+    (tmp_path / "runs" / "demo").symlink_to(smoke_run)
+    code = _blocks()[1] + (
+        "\nimport sys\nassert not any(name.split('.')[0] == 'stamm' for name in sys.modules)"
+        "\nids = tokenizer('We the people', return_tensors='pt')"
+        "\nout = model.generate(**ids, max_new_tokens=5, do_sample=False)"
+        "\nprint(type(model).__name__, out.shape[1] > ids['input_ids'].shape[1])"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
+        env={**environment(), "HF_HUB_OFFLINE": "1"},
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip() == "ApertusForCausalLM True"
