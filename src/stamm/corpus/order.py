@@ -9,22 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stamm.base.errors import DataError
+from stamm.base.mixing import GOLDEN, splitmix64
 
-_GOLDEN = 0x9E3779B97F4A7C15
 _MASK = 2**64 - 1
-
-
-def splitmix64(values: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """64 well-mixed bits for each value: one output step of SplitMix64, a bijection.
-
-    Source   Steele, Lea and Flood 2014, "Fast splittable pseudorandom number generators";
-             constants as in Vigna's public-domain reference.
-    """
-    with np.errstate(over="ignore"):
-        z = values + np.uint64(_GOLDEN)
-        z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-        z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-        return np.asarray(z ^ (z >> np.uint64(31)), dtype=np.uint64)
 
 
 def permutation(count: int, seed: int) -> NDArray[np.int64]:
@@ -37,7 +24,7 @@ def permutation(count: int, seed: int) -> NDArray[np.int64]:
     """
     start = splitmix64(np.array([seed & _MASK], dtype=np.uint64))[0]
     with np.errstate(over="ignore"):
-        states = start + np.arange(count, dtype=np.uint64) * np.uint64(_GOLDEN)
+        states = start + np.arange(count, dtype=np.uint64) * GOLDEN
     return np.argsort(splitmix64(states), kind="stable").astype(np.int64)
 
 

@@ -17,10 +17,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stamm.base.config import validate
+from stamm.base.mixing import GOLDEN, mix64
 
 TABLE_SIZE = 1_000_003
 TABLE_SEED = 2_971_215_073
-_MULTIPLIER = np.uint64(0x9E3779B97F4A7C15)  # odd, so multiplying by it loses nothing modulo 2^64
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,11 +72,11 @@ def _stamm(
     if n < h:
         return keep
     with np.errstate(over="ignore"):
-        mixed = _mix(labels.astype(np.uint64) + np.uint64(config.salt) * _MULTIPLIER + np.uint64(1))
+        mixed = mix64(labels.astype(np.uint64) + np.uint64(config.salt) * GOLDEN + np.uint64(1))
         key = np.zeros(n - h + 1, dtype=np.uint64)
         for j in range(h):
-            key = key * _MULTIPLIER + mixed[j : n - h + 1 + j]
-        masked = _mix(key) < np.uint64(2**64 // config.k)
+            key = key * GOLDEN + mixed[j : n - h + 1 + j]
+        masked = mix64(key) < np.uint64(2**64 // config.k)
     whole = document[h - 1 :] == document[: n - h + 1]
     keep[h - 1 :] = ~(masked & whole)
     return keep
@@ -109,13 +109,6 @@ def _table() -> NDArray[np.float32]:
         2**24
     )
     return table
-
-
-def _mix(value: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """The finaliser of splitmix64 (Steele, Lea and Flood 2014): every bit depends on every bit."""
-    value = (value ^ (value >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    value = (value ^ (value >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return value ^ (value >> np.uint64(31))
 
 
 @dataclass(frozen=True, kw_only=True)
