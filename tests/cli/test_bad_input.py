@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pyarrow.parquet as parquet
 import pytest
+
 from tests.conftest import Stamm, command, environment
 
 TEXT = "The quick brown fox number {} jumps over the lazy dog while the band plays on and on. " * 8

@@ -9,6 +9,7 @@ import time
 from pathlib import Path
 
 import pytest
+
 from tests.conftest import Stamm, command, environment
 
 # Wall-clock facts: when, how fast, how long. Everything else must be the same to the bit.

@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
+
 from tests.conftest import Stamm
 
 VERBS = ("ls", "show", "cp", "plan", "run", "evaluate", "audit", "export", "report", "diff", "env")

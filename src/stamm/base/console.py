@@ -9,6 +9,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable
+from datetime import UTC, datetime
 from typing import Protocol, TextIO
 
 from stamm.base.errors import visible
@@ -54,13 +55,18 @@ class Console:
     """A Progress on a stream: a moving bar on a terminal, plain lines anywhere else.
 
     prefix   put before each task's name ("[4/10] ")
+    log      a file that gets every line, with the time (UTC), wherever the talk goes
     """
 
     def __init__(
-        self, stream: TextIO | None = None, clock: Callable[[], float] = time.monotonic
+        self,
+        stream: TextIO | None = None,
+        clock: Callable[[], float] = time.monotonic,
+        log: TextIO | None = None,
     ) -> None:
         self._stream = sys.stderr if stream is None else stream
         self._clock = clock
+        self._log = log
         self._bar: _Bar | None = None
         self._moves = self._stream.isatty()
         self._task = ""
@@ -78,6 +84,7 @@ class Console:
         self._first = None
         if self._moves:
             self._bar = _Bar(self._stream, f"{self.prefix}{self._task}", total)
+            self._write_log(f"{self.prefix}{self._task}")
         else:
             self._line(f"{self.prefix}{self._task}")
 
@@ -106,8 +113,13 @@ class Console:
         """One line of talk."""
         if self._bar is not None:
             self._bar.say(visible(text))
+            self._write_log(text)
         else:
             self._line(text)
+
+    def note(self, text: str) -> None:
+        """A line for the log alone."""
+        self._write_log(text)
 
     def _state(self, done: float, now: float, note: str) -> str:
         state = f"{done:g}/{self._total:g} {self._unit}"
@@ -119,6 +131,13 @@ class Console:
     def _line(self, text: str) -> None:
         self._stream.write(visible(text) + "\n")
         self._stream.flush()
+        self._write_log(text)
+
+    def _write_log(self, text: str) -> None:
+        if self._log is not None:
+            now = datetime.now(UTC).strftime("%Y-%m-%d %H:%M:%S")
+            self._log.write(f"{now} {visible(text)}\n")
+            self._log.flush()
 
 
 class _Bar:

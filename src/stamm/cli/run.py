@@ -9,7 +9,7 @@ from pathlib import Path
 
 from stamm.base.config import to_plain
 from stamm.base.console import Console
-from stamm.base.errors import ConfigError
+from stamm.base.errors import ConfigError, StammError
 from stamm.base.units import seconds_text
 from stamm.cli.jobs import job
 from stamm.cli.output import print_table
@@ -40,17 +40,26 @@ def run(options: argparse.Namespace, verb: str) -> int:
         if folder.state() == "complete" and not folder.pending(steps):
             print(f"{root} is complete: nothing to do.")
             return _say_result(root)
-        console = Console()
-
-        def announce(number: int, count: int, step: Step) -> None:
-            console.prefix = f"[{number}/{count}] "
-
-        # transformers and tokenizers fork workers; both libraries then warn unless told.
+        # tokenizers warns when a process that used its threads forks, unless it was told.
         os.environ.setdefault("TOKENIZERS_PARALLELISM", "true")
-        folder.execute(steps, job, console, announce)
+        (root / "log").mkdir(exist_ok=True)
+        with (root / "log" / "run.log").open("a", encoding="utf-8") as log:
+            _execute(folder, steps, Console(log=log))
     spent = sum(receipt["seconds"] for receipt in folder.receipts())
     print(f"{root} is complete: {len(steps)} steps, {seconds_text(spent)}.")
     return _say_result(root)
+
+
+def _execute(folder: Run, steps: tuple[Step, ...], console: Console) -> None:
+    def announce(number: int, count: int, step: Step) -> None:
+        console.prefix = f"[{number}/{count}] "
+
+    try:
+        folder.execute(steps, job, console, announce)
+    except StammError as error:
+        console.prefix = ""
+        console.note(error.line())
+        raise
 
 
 def _steps(recipe: Resolved, root: Path) -> tuple[Step, ...]:

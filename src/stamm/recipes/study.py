@@ -184,7 +184,7 @@ def _measure_steps(arm: str, evaluate: EvaluateConfig, audit: AuditConfig) -> li
             folder=f"arms/{arm}/evaluate",
             inputs={**shared, "pack": "pack"},
             after=(f"pretrain.{arm}", "tokenizer", "pack"),
-            outputs=("held_out.json", "blimp.json"),
+            outputs=(".",),
         ),
         Step(
             name=f"audit.{arm}",
@@ -193,7 +193,7 @@ def _measure_steps(arm: str, evaluate: EvaluateConfig, audit: AuditConfig) -> li
             folder=f"arms/{arm}/audit",
             inputs={**shared, "corpus": "corpus"},
             after=(f"pretrain.{arm}", "tokenizer", "corpus"),
-            outputs=("memorization.json", "continuations.jsonl"),
+            outputs=(".",),
         ),
     ]
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -24,6 +25,7 @@ from stamm.base.files import (
     sha256_file,
     sha256_value,
     write_json,
+    write_text,
 )
 from stamm.runs.job import Step, Workspace
 from stamm.runs.manifest import new_manifest
@@ -145,7 +147,8 @@ class Run:
         return sorted((r for r in found if r is not None), key=lambda receipt: receipt["ended"])
 
     def _do(self, step: Step, done: Mapping[str, str], job: Job, progress: Progress) -> Any:
-        folder = self.root / step.folder
+        folder, key = self.root / step.folder, self._key(step, done)
+        self._clear_other_attempt(step, key)
         folder.mkdir(parents=True, exist_ok=True)
         remove_leftovers(folder)
         inputs = {name: self.root / path for name, path in step.inputs.items()}
@@ -155,7 +158,7 @@ class Run:
         receipt = {
             "schema": SCHEMA,
             "step": step.name,
-            "key": self._key(step, done),
+            "key": key,
             "digest": sha256_value(outputs),
             "seconds": round(time.monotonic() - began, 3),
             "ended": time.time(),
@@ -163,6 +166,20 @@ class Run:
         }
         write_json(self._receipt_path(step), receipt)
         return receipt
+
+    def _clear_other_attempt(self, step: Step, key: str) -> None:
+        """Forget what a step left when it set out to do something else.
+
+        A job goes on from what it finds in its folder (a checkpoint, say), which is right only
+        for the same configuration and the same inputs. The key it began with is noted first.
+        """
+        note = self.root / "steps" / f"{step.name}.begun"
+        if note.exists() and note.read_text() == key:
+            return
+        if Path(step.folder) != Path():
+            shutil.rmtree(self.root / step.folder, ignore_errors=True)
+        self._receipt_path(step).unlink(missing_ok=True)
+        write_text(note, key)
 
     def _key(self, step: Step, done: Mapping[str, str]) -> str:
         """Identity of what a step would do: its job, its configuration and what it reads."""

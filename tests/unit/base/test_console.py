@@ -48,3 +48,14 @@ def test_a_terminal_gets_a_bar_and_a_last_line() -> None:
     assert "━" in text
     assert "half" in text
     assert text.splitlines()[-1].endswith("done in 1 min 40 s, loss 4.20")
+
+
+def test_the_log_gets_every_line_with_its_time() -> None:
+    log = io.StringIO()
+    console = Console(Terminal(), Clock(), log)
+    console.begin("train", 2, "steps")
+    console.say("half")
+    console.end()
+    lines = log.getvalue().splitlines()
+    assert [line[20:] for line in lines] == ["train", "half", "train: done in 0.0 s"]
+    assert lines[0][:4].isdigit()

@@ -101,6 +101,28 @@ def test_a_change_redoes_what_depends_on_it(tmp_path: Path) -> None:
     assert jobs.done[3:] == ["write", "double"]
 
 
+def test_a_step_never_goes_on_from_an_attempt_at_something_else(tmp_path: Path) -> None:
+    """A job that resumes from its folder finds it empty when its configuration has changed."""
+    found: list[list[str]] = []
+
+    class Resumes(Jobs):
+        def __call__(self, kind: str) -> Job:
+            def work(config: Any, workspace: Workspace) -> None:
+                found.append(sorted(p.name for p in workspace.folder.iterdir()))
+                (workspace.folder / "checkpoint").write_text(config.text)
+                if len(found) < 3:
+                    raise KeyboardInterrupt
+                (workspace.folder / "x").write_text(config.text)
+
+            return work
+
+    for text in ("a", "a"):
+        with pytest.raises(KeyboardInterrupt):
+            _execute(tmp_path / "r", _steps(text)[:1], Resumes())
+    _execute(tmp_path / "r", _steps("b")[:1], Resumes())
+    assert found == [[], ["checkpoint"], []]
+
+
 def test_another_configuration_is_refused_with_the_differing_keys(tmp_path: Path) -> None:
     _execute(tmp_path / "r", _steps(), Jobs(), {"model": {"width": 8}, "seed": 1})
     with pytest.raises(ConfigError) as caught:
