@@ -38,9 +38,9 @@ from stamm.losses.language_model import nll_per_kept_token
 from stamm.models.config import GatedFFN
 from stamm.models.decoder import build_decoder
 from stamm.models.hub import SpecialIds, hub_config
+from stamm.models.repeatable import settle
 from stamm.optim.build import build_optimizer
 from stamm.pretrain.config import PretrainConfig
-from stamm.pretrain.job import settle
 from stamm.recipes.demo import demo
 from stamm.runs.manifest import environment
 
@@ -147,7 +147,7 @@ def main() -> None:
         if arm.name == "relu2":
             continue
         config = replace(study.pretrain_of(arm))
-        settle(config.engine)
+        settle(config.engine.threads)
         torch.use_deterministic_algorithms(False)  # the Trainer's default; ours needs no switch
         data = _data(config, 8)
         tokens = data.shape[1] * config.context

@@ -24,6 +24,20 @@ def environment() -> dict[str, str]:
     return {**os.environ, "PYTHONPATH": str(ROOT / "src"), "OMP_NUM_THREADS": "1"}
 
 
+# Wall-clock facts: when, how fast, how long. Everything else must be the same to the bit.
+CLOCK = ("log", "steps", ".lock", "manifest.json", "report.html")
+
+
+def contents(run: Path) -> dict[str, bytes]:
+    """Every file of a run that must not depend on when or how often it was started."""
+    found = {}
+    for path in sorted(p for p in run.rglob("*") if p.is_file()):
+        parts = path.relative_to(run).parts
+        if not any(part in CLOCK for part in parts) or parts[0] == "pack":
+            found[str(path.relative_to(run))] = path.read_bytes()
+    return found
+
+
 @pytest.fixture
 def stamm(tmp_path: Path) -> Stamm:
     """Runs a command line in a folder of its own; the result has stdout, stderr, returncode."""

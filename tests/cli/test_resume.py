@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import shutil
 import signal
 import subprocess
 import time
@@ -10,20 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import Stamm, command, environment
-
-# Wall-clock facts: when, how fast, how long. Everything else must be the same to the bit.
-CLOCK = ("log", "steps", ".lock", "manifest.json", "report.html")
-
-
-def contents(run: Path) -> dict[str, bytes]:
-    """Every file of a run that must not depend on when or how often it was started."""
-    found = {}
-    for path in sorted(p for p in run.rglob("*") if p.is_file()):
-        parts = path.relative_to(run).parts
-        if not any(part in CLOCK for part in parts) or parts[0] == "pack":
-            found[str(path.relative_to(run))] = path.read_bytes()
-    return found
+from tests.conftest import Stamm, command, contents, environment
 
 
 def _start(folder: Path) -> subprocess.Popen[bytes]:
@@ -80,6 +68,41 @@ def test_training_killed_between_checkpoints_ends_with_the_same_bits(
     assert last.returncode == 0, errors.decode()
     assert b"Going on from step" in errors
     assert contents(smoke_run) == contents(tmp_path / "runs" / "smoke")
+
+
+def test_a_kill_in_the_middle_of_a_checkpoint_leaves_a_run_that_goes_on(
+    smoke_run: Path, tmp_path: Path
+) -> None:
+    """What such a kill leaves is planted: a checkpoint's folder under its temporary name."""
+    arm = tmp_path / "runs" / "smoke" / "arms" / "swiglu"
+    process = _start(tmp_path)
+    while process.poll() is None and not list((arm / "checkpoints").glob("step-*")):
+        time.sleep(0.001)
+    process.kill()
+    process.wait()
+    half = arm / "checkpoints" / ".step-00000099.part"
+    half.mkdir(parents=True)
+    (half / "model.safetensors").write_bytes(b"half")
+    last = _start(tmp_path)
+    _, errors = last.communicate(timeout=240)
+    assert last.returncode == 0, errors.decode()
+    assert contents(smoke_run) == contents(tmp_path / "runs" / "smoke")
+
+
+@pytest.mark.parametrize("lost", ["metrics.jsonl", "log", "model"])
+def test_what_is_deleted_from_a_finished_run_is_made_again(
+    smoke_run: Path, tmp_path: Path, stamm: Stamm, lost: str
+) -> None:
+    run = tmp_path / "runs" / "smoke"
+    shutil.copytree(smoke_run, run, symlinks=True)
+    gone = run / "arms" / "relu2" / lost
+    if gone.is_dir():
+        shutil.rmtree(gone)
+    else:
+        gone.unlink()
+    done = stamm("run", "smoke")
+    assert done.returncode == 0, done.stderr
+    assert contents(run) == contents(smoke_run)
 
 
 def test_a_complete_run_says_so_at_once_and_does_nothing(smoke_run: Path, stamm: Stamm) -> None:

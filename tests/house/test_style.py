@@ -13,8 +13,6 @@ SOURCE = ROOT / "src" / "stamm"
 LONGEST = 500
 MEDIAN = 180
 FORBIDDEN_NAMES = {"utils.py", "helpers.py", "common.py", "misc.py"}
-# Environment variables that stamm itself reads. None may change a number.
-ENVIRONMENT = {"STAMM_CACHE", "STAMM_LOG"}
 
 
 def _python(*folders: str) -> list[Path]:
@@ -73,13 +71,14 @@ def test_every_public_thing_is_documented_and_typed() -> None:
     assert not wrong, "\n".join(wrong)
 
 
-def test_at_most_three_environment_variables() -> None:
-    read: set[str] = set()
-    pattern = re.compile(r"environ(?:\.get\(|\[)\s*[\"']([A-Z_]+)|getenv\(\s*[\"']([A-Z_]+)")
+def test_environment_variables_are_few_and_change_no_number() -> None:
+    touched: set[str] = set()
     for file in _python("src"):
-        for match in pattern.finditer(file.read_text()):
-            read.add(match.group(1) or match.group(2))
-    assert read <= ENVIRONMENT
+        for node in ast.walk(ast.parse(file.read_text())):
+            if isinstance(node, ast.Attribute) and node.attr in ("environ", "getenv", "putenv"):
+                touched.add(str(file.relative_to(SOURCE)))
+    # tokenizers is told not to warn about forks, in one place; nothing else looks at the environment.
+    assert touched == {"cli/run.py"}
 
 
 def test_no_pickle_is_loaded() -> None:
@@ -101,6 +100,7 @@ def test_nothing_names_a_machine_or_leaves_work_behind() -> None:
         re.compile("/" + r"(work|root|home)/"),
         re.compile("TO" + r"DO|FIX" + "ME|XX" + "X"),
         re.compile(r"files\.pythonhosted|download\.py" + "torch"),
+        re.compile(r"@[A-Z]{3,}@"),  # a place left to be filled in
     ]
     wrong = []
     texts = [*_python("src", "tests", "bench", "tools"), *sorted(ROOT.glob("*.md"))]

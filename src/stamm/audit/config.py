@@ -15,15 +15,18 @@ class AuditConfig:
                     and the usual choice in the literature (Carlini et al. 2023, arXiv 2202.07646)
     new_tokens      tokens continued and compared
     batch_tokens    tokens of one forward pass, padding included
+    threads         CPU threads; part of the configuration because sums depend on it
     """
 
     prefix_tokens: int = 50
     new_tokens: int = 100
     batch_tokens: int = 8192
+    threads: int = 2
 
     def __post_init__(self) -> None:
         validate(
             self,
+            ("threads", self.threads >= 1, "must be at least 1"),
             ("prefix_tokens", self.prefix_tokens >= 1, "must be at least 1"),
             ("new_tokens", self.new_tokens >= 1, "must be at least 1"),
             ("batch_tokens", self.batch_tokens >= 1, "must be at least 1"),

@@ -25,6 +25,7 @@ from stamm.base.errors import DataError
 from stamm.base.files import read_json, write_json, write_text
 from stamm.corpus.special_tokens import BEGIN_ID
 from stamm.corpus.tokenizer import Tokenizer
+from stamm.models.repeatable import settle
 from stamm.models.stored import load_decoder
 from stamm.runs.job import Workspace
 
@@ -39,6 +40,7 @@ def run(config: AuditConfig, workspace: Workspace) -> None:
     for name in OUTPUTS:  # what an earlier attempt left must not pass for this one's
         (workspace.folder / name).unlink(missing_ok=True)
     passages = planted_passages(workspace.inputs["corpus"])
+    settle(config.threads)
     decoder = load_decoder(workspace.inputs["model"])
     tokenizer = Tokenizer.load(workspace.inputs["tokenizer"])
     given = continuations(config, decoder, tokenizer.encode, BEGIN_ID, passages, workspace.progress)

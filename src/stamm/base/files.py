@@ -36,14 +36,19 @@ def atomic(path: Path) -> Iterator[Path]:
             os.fsync(written.fileno())
         temporary.replace(path)
         _sync_folder(path.parent)
-    except OSError as error:
+    except BaseException as error:
         temporary.unlink(missing_ok=True)
-        if error.errno in _NO_ROOM:
+        if is_full(error):
             raise no_room(path) from error
         raise
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise
+
+
+def is_full(error: BaseException) -> bool:
+    """Whether `error` says that a disk, a quota or a limit on file size is used up."""
+    if isinstance(error, OSError):
+        return error.errno in _NO_ROOM
+    # Libraries written in Rust report the operating system's error only in words.
+    return any(f"(os error {number})" in str(error) for number in _NO_ROOM)
 
 
 def no_room(path: Path) -> RunError:
@@ -56,10 +61,13 @@ def no_room(path: Path) -> RunError:
 
 
 def remove_leftovers(folder: Path) -> None:
-    """Delete the temporary files that a killed process left in `folder` and below it."""
+    """Delete the temporary files and folders that a killed process left in `folder` and below it."""
     if folder.is_dir():
-        for part in folder.rglob(".*.part"):
-            part.unlink(missing_ok=True)
+        for part in sorted(folder.rglob(".*.part")):
+            if part.is_dir():
+                shutil.rmtree(part)
+            else:
+                part.unlink(missing_ok=True)
 
 
 def write_bytes(path: Path, data: bytes) -> None:

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import stamm
-from stamm.base.errors import StammError
+from stamm.base.errors import StammError, visible
 
 NOT_YET = {
     "check": "proofs, probes and conformance of one activation",
@@ -140,13 +140,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except StammError as error:
         print(f"stamm: {error.line()}", file=sys.stderr)
         return error.exit_code
+    except UnicodeEncodeError:
+        print("stamm: a name on the command line is not valid UTF-8.", file=sys.stderr)
+        return 2
+    except OSError as error:
+        if isinstance(error, BrokenPipeError):
+            # The reader of our output has gone (`stamm ls | head`): nothing is wrong.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            return 0
+        place = f" ({error.filename})" if error.filename else ""
+        print(f"stamm: {visible(error.strerror or str(error))}{visible(place)}.", file=sys.stderr)
+        return 1
     except KeyboardInterrupt:
         print("\nstamm: stopped. The same command goes on from here.", file=sys.stderr)
         return 130
-    except BrokenPipeError:
-        # The reader of our output has gone (`stamm ls | head`): nothing is wrong.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
 
 
 def _dispatch(words: list[str]) -> int:

@@ -6,10 +6,10 @@ written under another name and renamed when complete; state.json holds the hashe
 
 from __future__ import annotations
 
-import errno
 import os
 import re
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -19,13 +19,13 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from stamm.base.console import Progress
-from stamm.base.errors import DataError, RunError
-from stamm.base.files import no_room, read_json, sha256_file, write_json
+from stamm.base.errors import DataError
+from stamm.base.files import is_full, no_room, read_json, sha256_file, write_json
 
 SCHEMA = 1
 MODEL, OPTIMIZER, STATE = "model.safetensors", "optimizer.safetensors", "state.json"
+_STATE_KEYS = {"schema", "step", "group_steps", "sha256", "metrics_sha256"}
 _NAME = re.compile(r"step-(\d{8})")
-_FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 
 
 class Checkpoints:
@@ -39,29 +39,31 @@ class Checkpoints:
         self.folder = folder
         self.keep = keep
 
-    def save(self, step: int, model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+    def save(
+        self, step: int, model: nn.Module, optimizer: torch.optim.Optimizer, metrics: str
+    ) -> None:
         """Write the state after `step` steps; older checkpoints beyond `keep` go afterwards.
 
+        metrics  hash of the metrics up to this step, which a resumed run must find unchanged
         Raises   RunError when the disk is full. What was there before stays as it was.
         """
         final = self.folder / f"step-{step:08d}"
         part = self.folder / f".step-{step:08d}.part"
         shutil.rmtree(part, ignore_errors=True)
-        part.mkdir(parents=True)
         try:
-            save_file(_contiguous(model.state_dict()), part / MODEL)
+            part.mkdir(parents=True)
+            save_file(_once(model), part / MODEL)
             save_file(optimizer_tensors(model, optimizer), part / OPTIMIZER)
             files = {name: sha256_file(part / name) for name in (MODEL, OPTIMIZER)}
             steps = [group.get("step", step) for group in optimizer.param_groups]
-            state = {"schema": SCHEMA, "step": step, "group_steps": steps, "sha256": files}
+            state = {"schema": SCHEMA, "step": step, "group_steps": steps}
+            state |= {"sha256": files, "metrics_sha256": metrics}
             write_json(part / STATE, state)
             for name in (MODEL, OPTIMIZER):
                 _flush(part / name)
-        except (OSError, SafetensorError, RunError) as error:
+        except (OSError, SafetensorError) as error:
             shutil.rmtree(part, ignore_errors=True)
-            if isinstance(error, RunError):
-                raise no_room(final) from error
-            if _is_full(error):
+            if is_full(error):
                 raise no_room(final) from error
             raise
         shutil.rmtree(final, ignore_errors=True)
@@ -71,11 +73,16 @@ class Checkpoints:
             shutil.rmtree(self._path(old))
 
     def restore(
-        self, model: nn.Module, optimizer: torch.optim.Optimizer, progress: Progress
+        self,
+        model: nn.Module,
+        optimizer: torch.optim.Optimizer,
+        metrics: Callable[[int], str],
+        progress: Progress,
     ) -> int:
         """Load the newest whole checkpoint and return its step; 0 when there is none.
 
         A checkpoint whose hashes do not hold is named aloud and the one before it is used.
+        metrics  the hash, as for `save`, of the metrics up to a step, as they are now
         """
         for leftover in self.folder.glob(".step-*.part"):
             shutil.rmtree(leftover)
@@ -83,12 +90,14 @@ class Checkpoints:
             path = self._path(step)
             try:
                 state = self._verified(path)
+                if state["metrics_sha256"] != metrics(step):
+                    raise DataError("metrics.jsonl has changed since it was written")
             except DataError as error:
                 progress.say(
                     f"Checkpoint {path.name} is damaged ({error.what}); using an older one."
                 )
                 continue
-            model.load_state_dict(load_file(path / MODEL))
+            _load(model, load_file(path / MODEL))
             load_optimizer_tensors(model, optimizer, load_file(path / OPTIMIZER))
             for group, count in zip(optimizer.param_groups, state["group_steps"], strict=True):
                 if "step" in group:
@@ -100,6 +109,10 @@ class Checkpoints:
 
     def _verified(self, path: Path) -> Any:
         state = read_json(path / STATE)
+        if not isinstance(state, dict) or not state.keys() >= _STATE_KEYS:
+            raise DataError(f"{STATE} is incomplete")
+        if state["schema"] != SCHEMA:
+            raise DataError(f"{STATE} has schema {state['schema']!r}, not {SCHEMA}")
         for name, recorded in state["sha256"].items():
             if not (path / name).is_file():
                 raise DataError(f"{name} is missing")
@@ -142,21 +155,20 @@ def load_optimizer_tensors(
         optimizer.state[parameters[name]][key] = value
 
 
-def _contiguous(state: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Tensors that share memory are stored once each, as safetensors asks."""
-    seen: set[int] = set()
-    stored = {}
-    for name, tensor in state.items():
-        stored[name] = tensor.clone() if tensor.data_ptr() in seen else tensor.contiguous()
-        seen.add(tensor.data_ptr())
-    return stored
+def _load(model: nn.Module, stored: dict[str, Tensor]) -> None:
+    expected = _once(model)
+    if expected.keys() != stored.keys():
+        odd = sorted(expected.keys() ^ stored.keys())[0]
+        raise DataError(f"{MODEL} and the model differ in tensor {odd!r}")
+    model.load_state_dict(stored, strict=False)  # what is missing is tied to what is there
 
 
-def _is_full(error: BaseException) -> bool:
-    if isinstance(error, OSError):
-        return error.errno in _FULL
-    text = str(error)  # safetensors reports the operating system's error only in words
-    return any(f"os error {number}" in text for number in _FULL)
+def _once(model: nn.Module) -> dict[str, Tensor]:
+    """Every tensor of the model under its first name: tied parameters are stored once."""
+    first = {name for name, _ in model.named_parameters()}
+    every = {name for name, _ in model.named_parameters(remove_duplicate=False)}
+    state: dict[str, Tensor] = model.state_dict()
+    return {name: t.contiguous() for name, t in state.items() if name in first or name not in every}
 
 
 def _flush(path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import shutil
 import time
 from collections.abc import Iterator
@@ -15,7 +16,7 @@ from stamm.base.console import Progress
 from stamm.base.errors import RunError
 from stamm.engine.checkpoint import Checkpoints
 from stamm.engine.config import EngineConfig
-from stamm.runs.metrics import MetricsFile
+from stamm.runs.metrics import MetricsFile, metrics_hash
 
 
 class Task(Protocol):
@@ -67,11 +68,12 @@ def train(
     Raises    RunError when a loss is not finite
     """
     store = Checkpoints(folder / "checkpoints", config.keep_checkpoints)
-    begun = store.restore(model, optimizer, progress)
+    path = folder / "metrics.jsonl"
+    begun = store.restore(model, optimizer, lambda step: metrics_hash(path, step), progress)
     if begun:
         progress.say(f"Going on from step {begun} of {task.num_steps}.")
     with (
-        MetricsFile(folder / "metrics.jsonl", begun) as metrics,
+        MetricsFile(path, begun) as metrics,
         MetricsFile(folder / "log" / "speed.jsonl", begun) as speed,
     ):
         for step in range(begun, task.num_steps):
@@ -92,12 +94,13 @@ def train(
             )
             seconds = time.perf_counter() - started
             pace = facts["train/tokens"] / seconds
-            speed.write({"step": step + 1, "speed/tokens_per_s": round(pace, 1)})
+            speed.write(
+                {"step": step + 1, "speed/tokens_per_s": round(pace, 1), "speed/seconds": seconds}
+            )
             progress.advance(step + 1, f"loss {loss:.3f}, {pace:,.0f} tokens/s")
             last = step + 1 == task.num_steps
             if last or (step + 1) % config.checkpoint_every == 0:
-                metrics.sync()
-                store.save(step + 1, model, optimizer)
+                store.save(step + 1, model, optimizer, metrics.sync())
 
 
 def _update(
@@ -107,12 +110,12 @@ def _update(
     for loss in task.losses(step):
         loss.backward()  # type: ignore[no-untyped-call]
         total += loss.item()
-    if not torch.isfinite(torch.tensor(total)):
+    norm = torch.nn.utils.clip_grad_norm_(model.parameters(), clip_norm, foreach=True).item()
+    if not (math.isfinite(total) and math.isfinite(norm)):
         raise RunError(
-            f"the loss of step {step + 1} is {total}",
-            fix="Lower the learning rate (schedule.peak); checkpoints before it are kept",
+            f"step {step + 1} has loss {total} and gradient norm {norm}",
+            fix="Lower the learning rate (schedule.peak); the checkpoints before it are kept",
         )
-    norm = torch.nn.utils.clip_grad_norm_(model.parameters(), clip_norm, foreach=True)
     optimizer.step()
     optimizer.zero_grad(set_to_none=True)
-    return total, norm.item()
+    return total, norm

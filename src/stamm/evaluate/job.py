@@ -16,6 +16,7 @@ from stamm.corpus.tokenizer import Tokenizer
 from stamm.evaluate import blimp, held_out
 from stamm.evaluate.config import EvaluateConfig
 from stamm.models.decoder import Decoder
+from stamm.models.repeatable import settle
 from stamm.models.stored import load_decoder
 from stamm.runs.job import Workspace
 
@@ -27,6 +28,7 @@ def run(config: EvaluateConfig, workspace: Workspace) -> None:
     """Score the held-out documents and the minimal pairs, and write both down."""
     for name in OUTPUTS:  # what an earlier attempt left must not pass for this one's
         (workspace.folder / name).unlink(missing_ok=True)
+    settle(config.threads)
     decoder = load_decoder(workspace.inputs["model"])
     _score_held_out(config, decoder, workspace)
     _ask_pairs(config, decoder, workspace)

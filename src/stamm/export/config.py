@@ -20,6 +20,7 @@ class ExportConfig:
     prompt_tokens   tokens of held-out text that each begins with
     sample_tokens   tokens written after them
     licence         the model's licence, an SPDX name for the model card; "" leaves it unsaid
+    threads         CPU threads; part of the configuration because sums depend on it
     """
 
     tolerance: float = 1e-4
@@ -30,11 +31,13 @@ class ExportConfig:
     prompt_tokens: int = 24
     sample_tokens: int = 48
     licence: str = ""
+    threads: int = 2
 
     def __post_init__(self) -> None:
         plain = self.licence.replace("-", "").replace(".", "").replace("+", "")
         validate(
             self,
+            ("threads", self.threads >= 1, "must be at least 1"),
             ("tolerance", 0.0 < self.tolerance < 1.0, "must lie between 0 and 1"),
             ("parity_rows", self.parity_rows >= 1, "must be at least 1"),
             ("parity_tokens", self.parity_tokens >= 2, "must be at least 2"),

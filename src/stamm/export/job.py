@@ -29,6 +29,7 @@ from stamm.export.folder import TOKENIZER, write_folder
 from stamm.export.samples import check_room, write_samples
 from stamm.models.decoder import Decoder
 from stamm.models.hub import HubModel, hub_class, hub_version, load_hub
+from stamm.models.repeatable import settle
 from stamm.models.stored import load_decoder
 from stamm.runs.job import Workspace
 
@@ -49,6 +50,7 @@ def run(config: ExportConfig, workspace: Workspace) -> None:
     finished, unverified = workspace.folder / FINISHED, workspace.folder / UNVERIFIED
     _remove(finished)
     _remove(unverified)
+    settle(config.threads)
     decoder = load_decoder(workspace.inputs["model"])
     kind = hub_class(decoder.config)
     check_room(config, decoder.config.max_context)

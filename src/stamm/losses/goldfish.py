@@ -10,6 +10,7 @@ Source   Hans et al. 2024 (arXiv 2406.10209); as used by Apertus, k = h = 50 (ar
 from __future__ import annotations
 
 import functools
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal
 
@@ -88,10 +89,7 @@ def _apertus(config: Goldfish, labels: NDArray[np.int64]) -> NDArray[np.bool_]:
     keep = np.ones(n, dtype=np.bool_)
     if n < h:
         return keep
-    with np.errstate(over="ignore"):
-        product = np.ones(n - h + 1, dtype=np.int64)
-        for j in range(h):
-            product = product * labels[j : n - h + 1 + j]
+    product = _product(labels, h)
     key = product % TABLE_SIZE  # floor modulo, as torch's remainder: never negative
     keep[h - 1 :] = _table()[key] >= np.float32(1.0 / config.k)
     return keep
@@ -128,33 +126,42 @@ class Coverage:
     zero_share: float
 
 
-def coverage(config: Goldfish, labels: NDArray[np.int64], document: NDArray[np.int64]) -> Coverage:
-    """Measure the mask of `config` on consecutive labels."""
-    keep = keep_mask(config, labels, document)
+def coverage(
+    config: Goldfish, runs: Iterable[tuple[NDArray[np.int64], NDArray[np.int64]]]
+) -> Coverage:
+    """Measure the mask of `config` on runs of consecutive labels, each hashed by itself.
+
+    runs   labels and their documents: the whole stream for "stamm", one window after another for
+           "apertus", whose code never sees more than a window
+    """
+    masks, zeros, windows = [], 0, 0
+    for labels, document in runs:
+        masks.append(keep_mask(config, labels, document))
+        if config.hash == "apertus" and len(labels) >= config.h:
+            zeros += int(np.sum(_product(labels, config.h) == 0))
+            windows += len(labels) - config.h + 1
+    keep = np.concatenate(masks) if masks else np.ones(0, dtype=np.bool_)
     edges = np.flatnonzero(~keep)
-    runs = np.diff(np.concatenate(([-1], edges, [len(keep)]))) - 1
-    runs = np.sort(runs[runs > 0])
-    zero = 0.0
-    if config.hash == "apertus" and len(labels) >= config.h:
-        zero = float(np.mean(_product_is_zero(labels, config.h)))
-    at = [int(runs[min(int(q * len(runs)), len(runs) - 1)]) if len(runs) else 0 for q in _QUANTILES]
+    gaps = np.diff(np.concatenate(([-1], edges, [len(keep)]))) - 1
+    gaps = np.sort(gaps[gaps > 0])
+    at = [int(gaps[min(int(q * len(gaps)), len(gaps) - 1)]) if len(gaps) else 0 for q in _QUANTILES]
     return Coverage(
         labels=len(keep),
         masked=len(edges),
         rate=len(edges) / len(keep) if len(keep) else 0.0,
         gap_quantiles=(at[0], at[1], at[2], at[3]),
-        long_share=float(runs[runs > 100].sum() / len(keep)) if len(keep) else 0.0,
-        zero_share=zero,
+        long_share=float(gaps[gaps > 100].sum() / len(keep)) if len(keep) else 0.0,
+        zero_share=zeros / windows if windows else 0.0,
     )
 
 
 _QUANTILES = (0.5, 0.9, 0.99, 1.0)
 
 
-def _product_is_zero(labels: NDArray[np.int64], h: int) -> NDArray[np.bool_]:
+def _product(labels: NDArray[np.int64], h: int) -> NDArray[np.int64]:
+    """Products of h consecutive labels, wrapping in int64 as the published code's do."""
     with np.errstate(over="ignore"):
         product = np.ones(len(labels) - h + 1, dtype=np.int64)
         for j in range(h):
             product = product * labels[j : len(labels) - h + 1 + j]
-    zero: NDArray[np.bool_] = product == 0
-    return zero
+    return product

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
 from stamm.activations import catalog
@@ -47,17 +48,25 @@ def load_decoder(folder: Path) -> Decoder:
     """
     stored = read_json(folder / DESCRIPTION)
     where = str(folder / DESCRIPTION)
-    config = from_plain(DecoderConfig, stored["decoder"], where)
-    spec = catalog.get(stored["activation"]["name"])
-    if spec.content_hash != stored["activation"]["content_hash"]:
+    try:
+        plain, activation = stored["decoder"], stored["activation"]
+        name, trained_with = str(activation["name"]), str(activation["content_hash"])
+    except (TypeError, KeyError) as error:
+        raise DataError(f"{where} describes no decoder: {error} is missing") from None
+    config = from_plain(DecoderConfig, plain, where)
+    spec = catalog.get(name)
+    if spec.content_hash != trained_with:
         raise DataError(
-            f"activation {spec.name!r} had content hash {stored['activation']['content_hash'][:12]}"
+            f"activation {spec.name!r} had content hash {trained_with[:12]}"
             f" when the model was trained and has {spec.content_hash[:12]} here",
             where=where,
             fix="Use the version of stamm that trained it",
         )
     decoder = Decoder(config)
-    state = load_file(folder / WEIGHTS)
+    try:
+        state = load_file(folder / WEIGHTS)
+    except (OSError, SafetensorError) as error:
+        raise DataError(f"{folder / WEIGHTS} cannot be read: {error}") from None
     if config.tied_embeddings:
         state["lm_head.weight"] = state["model.embed_tokens.weight"]
     try:

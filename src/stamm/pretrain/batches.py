@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -68,6 +69,17 @@ class Windows:
         stop = min(self._split.num_tokens, limit)
         document = np.searchsorted(self._document_starts, np.arange(stop), side="right")
         return self._split.read(0, stop), document
+
+    def label_runs(self, limit: int) -> Iterator[tuple[NDArray[np.int64], NDArray[np.int64]]]:
+        """About `limit` labels and their documents, cut as the Goldfish hash sees them."""
+        if self._sees_context:
+            tokens, document = self.stream(limit)
+            yield tokens[1:], document[1:]
+            return
+        for index in range(min(self.per_epoch, max(limit // self._context, 1))):
+            start, stop = self._order.window(index)
+            document = np.searchsorted(self._document_starts, np.arange(start, stop), side="right")
+            yield self._split.read(start, stop)[1:], document[1:]
 
     def _row(self, index: int) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.bool_]]:
         """T + 1 tokens, their documents, and which of the T targets are learned."""

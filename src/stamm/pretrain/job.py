@@ -15,7 +15,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -24,12 +23,12 @@ from stamm.base.config import to_plain
 from stamm.base.errors import ConfigError
 from stamm.base.files import read_json, sha256_file, write_json
 from stamm.corpus.pack import PackedSplit
-from stamm.engine.config import EngineConfig
 from stamm.engine.loop import compile_layers, train
 from stamm.losses.goldfish import Goldfish, coverage
 from stamm.losses.language_model import nll_per_kept_token
 from stamm.models.count import count_parameters, training_flops
 from stamm.models.decoder import Decoder, build_decoder
+from stamm.models.repeatable import settle
 from stamm.models.stored import describe_decoder, save_decoder
 from stamm.optim.build import build_optimizer
 from stamm.pretrain.batches import Windows
@@ -106,8 +105,9 @@ def run(config: PretrainConfig, workspace: Workspace) -> None:
     """Train `config.model` on the packed corpus, from the newest checkpoint when there is one."""
     folder, progress = workspace.folder, workspace.progress
     split = PackedSplit.open(workspace.inputs["pack"], "train")
+    split.verify()
     _check_vocabulary(config, workspace.inputs["pack"])
-    settle(config.engine)
+    settle(config.engine.threads)
     decoder = build_decoder(config.model, config.seed)
     windows = Windows(split, config.context, config.seed, config.goldfish)
     task = NextToken(config, decoder, windows)
@@ -124,14 +124,6 @@ def run(config: PretrainConfig, workspace: Workspace) -> None:
     save_decoder(decoder, folder / "model")
     write_json(folder / "summary.json", _summary(config, task, windows, folder))
     write_json(folder / "log" / "timing.json", _timing(folder, compiled))
-
-
-def settle(config: EngineConfig) -> None:
-    """Fix what results depend on: the number of threads, and only repeatable kernels."""
-    torch.set_num_threads(config.threads)
-    torch.use_deterministic_algorithms(True)
-    # Filling fresh memory guards against reading it unwritten; a test suite's job, not a run's.
-    setattr(torch.utils.deterministic, "fill_uninitialized_memory", False)  # noqa: B010
 
 
 def _check_vocabulary(config: PretrainConfig, pack: Path) -> None:
@@ -196,21 +188,19 @@ def windows_coverage(goldfish: Goldfish | None, windows: Windows) -> dict[str, A
     """What the Goldfish mask does to the packed text, in the order in which it stands."""
     if goldfish is None:
         return None
-    tokens, document = windows.stream(COVERAGE_TOKENS)
-    measured = coverage(goldfish, tokens[1:], document[1:])
-    return {**to_plain(goldfish), **dataclasses.asdict(measured), "tokens": len(tokens)}
+    measured = coverage(goldfish, windows.label_runs(COVERAGE_TOKENS))
+    return {**to_plain(goldfish), **dataclasses.asdict(measured)}
 
 
 def _timing(folder: Path, compiled: bool) -> dict[str, Any]:
-    speeds = [line["speed/tokens_per_s"] for line in read_metrics(folder / "log" / "speed.jsonl")]
-    tokens = [line["train/tokens"] for line in read_metrics(folder / "metrics.jsonl")]
+    lines = read_metrics(folder / "log" / "speed.jsonl")
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
     return {
         "schema": SCHEMA,
         "compiled": compiled,
         "threads": torch.get_num_threads(),
-        "tokens_per_s_median": statistics.median(speeds),
-        "seconds": round(float(np.sum(np.array(tokens) / np.array(speeds))), 2),
+        "tokens_per_s_median": statistics.median(line["speed/tokens_per_s"] for line in lines),
+        "seconds": round(sum(line["speed/seconds"] for line in lines), 2),
         "peak_gib": round(peak / 2**30, 3),
     }
 

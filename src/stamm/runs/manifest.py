@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import stamm
-from stamm.base.files import sha256_bytes, sha256_value
+from stamm.base.files import sha256_bytes, sha256_file, sha256_value
 
 SCHEMA = 1
 _LIBRARIES = (
@@ -48,7 +48,7 @@ def library_versions() -> dict[str, str]:
 
 
 def source_state() -> dict[str, Any]:
-    """The commit of the checkout that runs, and a hash of its uncommitted changes.
+    """The commit of the checkout that runs, and a hash of its uncommitted changes and new files.
 
     Both are None for an installed package without a checkout, or without git.
     """
@@ -56,7 +56,11 @@ def source_state() -> dict[str, Any]:
     if not (root / ".git").exists():
         return {"commit": None, "dirty": None}
     commit = _git(root, "rev-parse", "HEAD")
-    patch = _git(root, "diff", "HEAD")
+    patch = _git(root, "diff", "HEAD") or b""
+    strangers = (_git(root, "ls-files", "--others", "--exclude-standard", "-z") or b"").split(b"\0")
+    for name in sorted(name for name in strangers if name):
+        path = root / os.fsdecode(name)
+        patch += name + (sha256_file(path).encode() if path.is_file() else b"")
     return {
         "commit": commit.decode().strip() if commit else None,
         "dirty": sha256_bytes(patch)[:16] if patch else None,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 from pathlib import Path
@@ -20,20 +21,22 @@ class MetricsFile:
 
     def __init__(self, path: Path, after_step: int) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
-        kept = b"".join(
-            line for line in _whole_lines(path) if json.loads(line)["step"] <= after_step
-        )
+        kept = _up_to(path, after_step)
         write_bytes(path, kept)
+        self._hash = hashlib.sha256(kept)
         self._file = path.open("ab")
 
     def write(self, values: dict[str, Any]) -> None:
         """Append one line. `values` has "step"."""
-        self._file.write(json.dumps(values, separators=(",", ":")).encode() + b"\n")
+        line = json.dumps(values, separators=(",", ":")).encode() + b"\n"
+        self._file.write(line)
         self._file.flush()
+        self._hash.update(line)
 
-    def sync(self) -> None:
-        """Put every line on the disk, before a checkpoint that counts on them takes its name."""
+    def sync(self) -> str:
+        """Put every line on the disk, before a checkpoint that counts on them; the file's hash."""
         os.fsync(self._file.fileno())
+        return self._hash.hexdigest()
 
     def __enter__(self) -> MetricsFile:
         return self
@@ -50,6 +53,23 @@ class MetricsFile:
 def read_metrics(path: Path) -> list[dict[str, Any]]:
     """Every whole line of a metrics file."""
     return [json.loads(line) for line in _whole_lines(path)]
+
+
+def metrics_hash(path: Path, after_step: int) -> str:
+    """SHA-256 of the lines up to a step, as `MetricsFile.sync` gave it when that step ended."""
+    return hashlib.sha256(_up_to(path, after_step)).hexdigest()
+
+
+def _up_to(path: Path, step: int) -> bytes:
+    kept = []
+    for line in _whole_lines(path):
+        try:
+            if json.loads(line)["step"] > step:
+                break
+        except (ValueError, TypeError, KeyError):
+            break  # from a damaged line on, nothing counts
+        kept.append(line)
+    return b"".join(kept)
 
 
 def _whole_lines(path: Path) -> list[bytes]:

@@ -31,6 +31,9 @@ from stamm.runs.job import Step, Workspace
 from stamm.runs.manifest import new_manifest
 
 SCHEMA = 1
+LOCK = ".lock"
+_SESSION = ("command", "started", "version", "commit", "dirty", "python", "lock_hash")
+_RECEIPT = {"step", "key", "digest", "seconds", "ended", "outputs"}
 Job = Callable[[Any, Workspace], None]
 
 
@@ -46,38 +49,51 @@ class Run:
         self.root = root
         self.request = {
             "schema": SCHEMA,
+            "version": stamm.__version__,
             "recipe": recipe,
             "overrides": list(overrides),
             "config": config,
         }
 
-    def open(self) -> None:
-        """Make the folder, or check that it holds a run of this very configuration.
+    def check(self) -> None:
+        """See whether this run can be done here, without touching anything.
 
-        Raises   ConfigError naming the differing keys when it is another's; RunError when the
-                 path is a file, or a folder that is no run.
+        Raises   ConfigError naming the differing keys when the folder holds another run; RunError
+                 when it is a file, holds other things, or was made by another version of stamm.
         """
         if self.root.exists() and not self.root.is_dir():
             raise RunError(f"{self.root} is a file", fix="Choose another folder with --out")
         path = self.root / "config.json"
         if path.exists():
             self._check_same(read_json(path))
-            return
-        if self.root.is_dir() and any(p.name != ".lock" for p in self.root.iterdir()):
+        elif self.root.is_dir() and any(not _is_ours(p) for p in self.root.iterdir()):
             raise RunError(
                 f"{self.root} is not empty and holds no run", fix="Choose another folder with --out"
             )
-        write_json(path, self.request)
+
+    def open(self) -> None:
+        """Make the run folder, or go on with the one that is there. Checked before, and locked."""
+        self.check()
+        for leftover in self.root.glob(".*.part"):
+            leftover.unlink()
+        if not (self.root / "config.json").exists():
+            write_json(self.root / "config.json", self.request)
 
     def _check_same(self, stored: Any) -> None:
-        if stored.get("schema") != SCHEMA:
+        if not isinstance(stored, dict) or not {"schema", "recipe", "config"} <= stored.keys():
             raise RunError(
-                f"{self.root} was written with schema {stored.get('schema')!r}, this is {SCHEMA}",
-                fix="Use the version of stamm that wrote it, or another folder with --out",
+                f"{self.root / 'config.json'} is not the configuration of a run",
+                fix="Choose another folder with --out",
             )
-        keys = differences(stored.get("config"), self.request["config"])
-        if stored.get("recipe") != self.request["recipe"]:
-            keys = [("recipe", stored.get("recipe"), self.request["recipe"]), *keys]
+        for name, value in (("schema", SCHEMA), ("version", stamm.__version__)):
+            if stored.get(name) != value:
+                raise RunError(
+                    f"{self.root} was made with {name} {stored.get(name)!r}, this is {value!r}",
+                    fix="Use the version of stamm that made it, or another folder with --out",
+                )
+        keys = differences(stored["config"], self.request["config"])
+        if stored["recipe"] != self.request["recipe"]:
+            keys = [("recipe", stored["recipe"], self.request["recipe"]), *keys]
         if keys:
             shown = "; ".join(f"{key}: {old!r} there, {new!r} asked" for key, old, new in keys[:8])
             more = f"; and {len(keys) - 8} more" if len(keys) > 8 else ""
@@ -93,7 +109,7 @@ class Run:
         Raises   RunError when another process is working in it.
         """
         self.root.mkdir(parents=True, exist_ok=True)
-        with (self.root / ".lock").open("w") as held:
+        with (self.root / LOCK).open("a") as held:
             try:
                 fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
@@ -126,7 +142,7 @@ class Run:
         jobs       the code of a kind of job; asked only when a step of that kind is done
         announce   told the number of the step, how many there are, and the step
         """
-        self._note_state("running")
+        self._note_session(progress)
         done: dict[str, str] = {}
         for number, step in enumerate(steps, start=1):
             receipt = self._valid_receipt(step, done)
@@ -148,7 +164,7 @@ class Run:
 
     def _do(self, step: Step, done: Mapping[str, str], job: Job, progress: Progress) -> Any:
         folder, key = self.root / step.folder, self._key(step, done)
-        self._clear_other_attempt(step, key)
+        self._clear_other_attempt(step, key, progress)
         folder.mkdir(parents=True, exist_ok=True)
         remove_leftovers(folder)
         inputs = {name: self.root / path for name, path in step.inputs.items()}
@@ -167,7 +183,7 @@ class Run:
         write_json(self._receipt_path(step), receipt)
         return receipt
 
-    def _clear_other_attempt(self, step: Step, key: str) -> None:
+    def _clear_other_attempt(self, step: Step, key: str, progress: Progress) -> None:
         """Forget what a step left when it set out to do something else.
 
         A job goes on from what it finds in its folder (a checkpoint, say), which is right only
@@ -176,8 +192,11 @@ class Run:
         note = self.root / "steps" / f"{step.name}.begun"
         if note.exists() and note.read_text() == key:
             return
-        if Path(step.folder) != Path():
-            shutil.rmtree(self.root / step.folder, ignore_errors=True)
+        folder = self.root / step.folder
+        if Path(step.folder) != Path() and folder.exists():
+            if note.exists():
+                progress.say(f"What step {step.name} reads has changed: doing it again.")
+            shutil.rmtree(folder)
         self._receipt_path(step).unlink(missing_ok=True)
         write_text(note, key)
 
@@ -185,7 +204,6 @@ class Run:
         """Identity of what a step would do: its job, its configuration and what it reads."""
         return sha256_value(
             {
-                "version": stamm.__version__,
                 "job": step.job,
                 "config": to_plain(step.config),
                 "folder": step.folder,
@@ -225,12 +243,22 @@ class Run:
     def _receipt_path(self, step: Step) -> Path:
         return self.root / "steps" / f"{step.name}.json"
 
+    def _note_session(self, progress: Progress) -> None:
+        """Add this start to the manifest, and say aloud when it is made with other libraries."""
+        path = self.root / "manifest.json"
+        now = new_manifest(recipe=self.request["recipe"], state="running")
+        manifest = read_json(path) if path.exists() else {**now, "sessions": []}
+        manifest["state"] = "running"
+        manifest["sessions"].append({key: now[key] for key in _SESSION})
+        write_json(path, manifest)
+        changed = differences(manifest["libraries"], now["libraries"])
+        if changed:
+            said = ", ".join(f"{name} {old} -> {new}" for name, old, new in changed)
+            progress.say(f"This run was begun with other libraries ({said}): bits may differ.")
+
     def _note_state(self, state: str) -> None:
         path = self.root / "manifest.json"
-        if path.exists():
-            manifest = read_json(path)
-        else:
-            manifest = new_manifest(recipe=self.request["recipe"], state=state)
+        manifest = read_json(path)
         manifest["state"] = state
         manifest["steps"] = [
             {"name": receipt["step"], "seconds": receipt["seconds"]} for receipt in self.receipts()
@@ -244,8 +272,17 @@ def _read_receipt(path: Path) -> dict[str, Any] | None:
         receipt: dict[str, Any] = read_json(path)
     except DataError:
         return None
-    return receipt
+    return receipt if isinstance(receipt, dict) and receipt.keys() >= _RECEIPT else None
 
 
 def _external_hash(path: Path) -> str:
-    return sha256_file(path) if path.is_file() else "missing"
+    if not path.is_file():
+        raise DataError(
+            f"{path} does not exist", fix="Put it back, or correct the name in corpus.inputs"
+        )
+    return sha256_file(path)
+
+
+def _is_ours(path: Path) -> bool:
+    """A lock, or what a killed process left before there was a run."""
+    return path.name == LOCK or (path.name.startswith(".") and path.name.endswith(".part"))

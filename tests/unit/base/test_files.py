@@ -39,6 +39,8 @@ def test_leftovers_of_a_killed_process_go(tmp_path: Path) -> None:
     (tmp_path / "deep").mkdir()
     (tmp_path / "deep" / ".x.1.part").write_text("half")
     (tmp_path / "deep" / "x").write_text("whole")
+    (tmp_path / "deep" / ".step-00000010.part").mkdir()
+    (tmp_path / "deep" / ".step-00000010.part" / "model").write_text("half")
     remove_leftovers(tmp_path)
     assert [p.name for p in (tmp_path / "deep").iterdir()] == ["x"]
 

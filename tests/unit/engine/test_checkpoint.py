@@ -46,6 +46,11 @@ def _train(model: nn.Module, optimizer: torch.optim.Optimizer, steps: int) -> No
         optimizer.zero_grad()
 
 
+def same(step: int) -> str:
+    """The metrics as they were when the checkpoint of `step` was written."""
+    return f"m{step}"
+
+
 def _equal(a: nn.Module, b: nn.Module) -> bool:
     pairs = zip(a.parameters(), b.parameters(), strict=True)
     return all(torch.equal(x, y) for x, y in pairs)
@@ -55,10 +60,10 @@ def test_training_goes_on_with_the_same_bits(tmp_path: Path) -> None:
     whole, optimizer = _pair(0)
     _train(whole, optimizer, 5)
     store = Checkpoints(tmp_path, keep=2)
-    store.save(5, whole, optimizer)
+    store.save(5, whole, optimizer, "m5")
     _train(whole, optimizer, 5)
     resumed, fresh = _pair(1)
-    assert store.restore(resumed, fresh, Talk()) == 5
+    assert store.restore(resumed, fresh, same, Talk()) == 5
     _train(resumed, fresh, 5)
     assert _equal(whole, resumed)
 
@@ -68,11 +73,11 @@ def test_only_the_newest_are_kept(tmp_path: Path) -> None:
     store = Checkpoints(tmp_path, keep=2)
     for step in (1, 2, 3):
         _train(model, optimizer, 1)
-        store.save(step, model, optimizer)
+        store.save(step, model, optimizer, f"m{step}")
     assert sorted(p.name for p in tmp_path.iterdir()) == ["step-00000002", "step-00000003"]
 
 
-@pytest.mark.parametrize("damage", ["flip", "truncate", "remove", "state"])
+@pytest.mark.parametrize("damage", ["flip", "truncate", "remove", "state", "empty state"])
 def test_a_damaged_checkpoint_is_named_and_the_one_before_is_used(
     tmp_path: Path, damage: str
 ) -> None:
@@ -80,7 +85,7 @@ def test_a_damaged_checkpoint_is_named_and_the_one_before_is_used(
     store = Checkpoints(tmp_path, keep=2)
     for step in (1, 2):
         _train(model, optimizer, 1)
-        store.save(step, model, optimizer)
+        store.save(step, model, optimizer, f"m{step}")
     weights = tmp_path / "step-00000002" / "model.safetensors"
     data = bytearray(weights.read_bytes())
     if damage == "flip":
@@ -91,17 +96,30 @@ def test_a_damaged_checkpoint_is_named_and_the_one_before_is_used(
     elif damage == "remove":
         weights.unlink()
     else:
-        (tmp_path / "step-00000002" / "state.json").write_text("{")
+        text = "{" if damage == "state" else "{}"
+        (tmp_path / "step-00000002" / "state.json").write_text(text)
     talk, (other, fresh) = Talk(), _pair(1)
-    assert store.restore(other, fresh, talk) == 1
+    assert store.restore(other, fresh, same, talk) == 1
     assert "step-00000002 is damaged" in talk.said[0]
     assert [p.name for p in tmp_path.iterdir()] == ["step-00000001"]
+
+
+def test_a_checkpoint_is_not_used_with_other_metrics_than_it_was_written_with(
+    tmp_path: Path,
+) -> None:
+    model, optimizer = _pair(0)
+    store = Checkpoints(tmp_path, keep=2)
+    for step in (1, 2):
+        store.save(step, model, optimizer, f"m{step}")
+    talk = Talk()
+    assert store.restore(model, optimizer, lambda step: "m1", talk) == 1
+    assert "metrics.jsonl has changed" in talk.said[0]
 
 
 def test_what_a_killed_process_left_is_removed(tmp_path: Path) -> None:
     (tmp_path / ".step-00000007.part").mkdir(parents=True)
     model, optimizer = _pair(0)
-    assert Checkpoints(tmp_path, keep=1).restore(model, optimizer, Talk()) == 0
+    assert Checkpoints(tmp_path, keep=1).restore(model, optimizer, same, Talk()) == 0
     assert list(tmp_path.iterdir()) == []
 
 
@@ -111,7 +129,7 @@ def test_a_full_disk_keeps_the_checkpoint_before(
 ) -> None:
     model, optimizer = _pair(0)
     store = Checkpoints(tmp_path, keep=1)
-    store.save(1, model, optimizer)
+    store.save(1, model, optimizer, "m1")
 
     def full(tensors: Any, path: Path) -> None:
         path.write_bytes(b"half")
@@ -121,7 +139,7 @@ def test_a_full_disk_keeps_the_checkpoint_before(
 
     monkeypatch.setattr(checkpoint, "save_file", full)
     with pytest.raises(RunError, match="no room left to write"):
-        store.save(2, model, optimizer)
+        store.save(2, model, optimizer, "m2")
     assert [p.name for p in tmp_path.iterdir()] == ["step-00000001"]
 
 
@@ -136,6 +154,9 @@ def test_tied_weights_are_stored_and_come_back(tmp_path: Path) -> None:
     one, two = Tied(), Tied()
     optimizer = AdEMAMixOptimizer(one.parameters(), AdEMAMix(), total_steps=2)
     store = Checkpoints(tmp_path, keep=1)
-    store.save(1, one, optimizer)
-    store.restore(two, AdEMAMixOptimizer(two.parameters(), AdEMAMix(), total_steps=2), Talk())
+    store.save(1, one, optimizer, "m1")
+    fresh = AdEMAMixOptimizer(two.parameters(), AdEMAMix(), total_steps=2)
+    store.restore(two, fresh, same, Talk())
     assert torch.equal(two.b.weight, one.a.weight)
+    stored = (tmp_path / "step-00000001" / "model.safetensors").stat().st_size
+    assert stored < 2 * 9 * 4 + 200  # once, with a header

@@ -38,8 +38,8 @@ def test_the_published_hash_collapses_to_zero_and_coverage_says_so() -> None:
     # 50 ids collect 64 factors of two in one window of ten, even when they are uniform.
     labels = _labels(100_000)
     document = np.zeros_like(labels)
-    published = coverage(Goldfish(hash="apertus"), labels, document)
-    sound = coverage(Goldfish(), labels, document)
+    published = coverage(Goldfish(hash="apertus"), [(labels, document)])
+    sound = coverage(Goldfish(), [(labels, document)])
     assert published.zero_share > 0.08
     assert published.rate < 0.017
     assert sound.zero_share == 0.0
@@ -48,16 +48,26 @@ def test_the_published_hash_collapses_to_zero_and_coverage_says_so() -> None:
 def test_the_sound_hash_drops_one_in_k() -> None:
     labels = _labels(400_000)
     for k in (4, 50):
-        measured = coverage(Goldfish(k=k), labels, np.zeros_like(labels))
+        measured = coverage(Goldfish(k=k), [(labels, np.zeros_like(labels))])
         spread = 5 * np.sqrt((1 / k) * (1 - 1 / k) / len(labels))  # five standard deviations
         assert abs(measured.rate - 1 / k) < spread
         assert measured.masked == round(measured.rate * measured.labels)
 
 
 def test_gaps_are_geometric_under_the_sound_hash() -> None:
-    measured = coverage(Goldfish(k=50), _labels(400_000), np.zeros(400_000, dtype=np.int64))
+    measured = coverage(Goldfish(k=50), [(_labels(400_000), np.zeros(400_000, dtype=np.int64))])
     median = np.log(0.5) / np.log(1 - 1 / 50)
     assert abs(measured.gap_quantiles[0] - median) < 4
+
+
+def test_coverage_over_windows_counts_what_training_on_windows_masks() -> None:
+    """The published code hashes each window by itself, and never masks its first h - 1 labels."""
+    config, labels = Goldfish(hash="apertus", k=4, h=13), _labels(6400)
+    windows = [(labels[i : i + 64], np.zeros(64, dtype=np.int64)) for i in range(0, 6400, 64)]
+    measured = coverage(config, windows)
+    masked = sum(int((~keep_mask(config, a, b)).sum()) for a, b in windows)
+    assert (measured.labels, measured.masked) == (6400, masked)
+    assert measured.rate < coverage(config, [(labels, np.zeros_like(labels))]).rate
 
 
 def test_the_same_passage_is_masked_alike_wherever_it_stands() -> None:

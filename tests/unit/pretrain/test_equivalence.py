@@ -103,7 +103,7 @@ def test_a_step_has_the_gradients_of_plain_autograd() -> None:
 
 
 def test_a_loss_that_is_no_number_stops_the_run_and_keeps_the_checkpoint(tmp_path: Path) -> None:
-    with pytest.raises(RunError, match=r"the loss of step 4 is nan.*Lower the learning rate"):
+    with pytest.raises(RunError, match=r"step 4 has loss nan.*Lower the learning rate"):
         _run(tmp_path, poison=3)
     assert [p.name for p in (tmp_path / "checkpoints").iterdir()] == ["step-00000002"]
     assert len(_losses(tmp_path)) == 3

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from stamm.base.console import Silent
-from stamm.base.errors import ConfigError, RunError
-from stamm.base.files import read_json
+from stamm.base.errors import ConfigError, DataError, RunError
+from stamm.base.files import read_json, write_json
 from stamm.runs.job import Step, Workspace
 from stamm.runs.metrics import MetricsFile, read_metrics
 from stamm.runs.run import Job, Run
@@ -138,6 +138,59 @@ def test_a_folder_with_other_things_in_it_is_left_alone(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("x")
     with pytest.raises(RunError, match="is a file"):
         Run(tmp_path / "file", "t", (), {}).open()
+
+
+def test_what_a_kill_left_before_there_was_a_run_is_no_run(tmp_path: Path) -> None:
+    (tmp_path / "r").mkdir()
+    (tmp_path / "r" / ".config.json.77.part").write_text("{")
+    assert _execute(tmp_path / "r", _steps(), Jobs()).state() == "complete"
+    assert not (tmp_path / "r" / ".config.json.77.part").exists()
+
+
+def test_a_run_of_another_version_is_refused_and_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _execute(tmp_path / "r", _steps(), Jobs())
+    monkeypatch.setattr("stamm.__version__", "9.9.9")
+    with pytest.raises(RunError, match=r"was made with version '\d.*', this is '9\.9\.9'"):
+        _execute(tmp_path / "r", _steps(), Jobs())
+    assert (tmp_path / "r" / "two" / "y").exists()
+
+
+def test_a_lost_input_is_an_error_and_nothing_is_deleted(tmp_path: Path) -> None:
+    outside = tmp_path / "input.txt"
+    outside.write_text("1")
+    _execute(tmp_path / "r", _steps(external=outside), Jobs())
+    outside.unlink()
+    with pytest.raises(DataError, match=r"input\.txt does not exist"):
+        _execute(tmp_path / "r", _steps(external=outside), Jobs())
+    assert (tmp_path / "r" / "one" / "x").exists()
+
+
+@pytest.mark.parametrize("text", ["[]", "{}", '{"schema": 1}'])
+def test_a_configuration_of_another_shape_is_told(tmp_path: Path, text: str) -> None:
+    (tmp_path / "config.json").write_text(text)
+    with pytest.raises(RunError, match="is not the configuration of a run"):
+        Run(tmp_path, "test", (), {}).check()
+
+
+def test_every_start_is_in_the_manifest_and_other_libraries_are_told(tmp_path: Path) -> None:
+    _execute(tmp_path / "r", _steps(), Jobs())
+    path = tmp_path / "r" / "manifest.json"
+    manifest = read_json(path)
+    manifest["libraries"]["torch"] = "0.1"
+    write_json(path, manifest)
+    said: list[str] = []
+
+    class Talk(Silent):
+        def say(self, text: str) -> None:
+            said.append(text)
+
+    run = Run(tmp_path / "r", "test", (), {"a": 1})
+    with run.locked():
+        run.execute(_steps(), Jobs(), Talk(), lambda number, count, step: None)
+    assert len(read_json(path)["sessions"]) == 2
+    assert "torch 0.1 -> " in said[0]
 
 
 def test_two_processes_cannot_work_in_one_folder(tmp_path: Path) -> None:
