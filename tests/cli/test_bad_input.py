@@ -140,7 +140,7 @@ def test_a_damaged_record_is_in_the_ledger_and_the_run_goes_on(
 def test_a_truncated_warc_record_is_in_the_ledger(stamm: Stamm, tmp_path: Path) -> None:
     from stamm.corpus.shipped import locate
 
-    whole = locate("package:pages.warc.gz").read_bytes()
+    whole = locate("package:pages.warc.gz", "corpus.inputs").read_bytes()
     target = tmp_path / "cut.warc.gz"
     target.write_bytes(whole[: len(whole) * 2 // 3])
     good = tmp_path / "good.jsonl"

@@ -25,6 +25,11 @@ def _blocks() -> list[str]:
     return re.findall(r"```python\n(.*?)```", README, flags=re.DOTALL)
 
 
+def _files(folder: Path) -> list[Path]:
+    """What lies in the folder, but for what Python itself leaves beside a file it has loaded."""
+    return sorted(path for path in folder.rglob("*") if "__pycache__" not in path.parts)
+
+
 def test_there_is_something_to_test() -> None:
     assert len(_commands()) >= 12
     assert len(_blocks()) == 2
@@ -34,20 +39,28 @@ def test_there_is_something_to_test() -> None:
 def test_a_command_of_the_readme_runs(
     line: str, smoke_run: Path, stamm: Stamm, tmp_path: Path
 ) -> None:
-    """Writing verbs with --dry-run; the demo's run folder stands in for the smallest one's."""
-    (tmp_path / "runs").mkdir()
-    for name in ("demo", "deep"):
-        (tmp_path / "runs" / name).symlink_to(smoke_run)
+    """Writing verbs with --dry-run; a run of the smallest recipe stands in for the runs they name.
+
+    `run` gets an empty place, as a reader has it: a dry run refuses a folder that holds another.
+    """
     words = shlex.split(line)[1:]
+    if words[0] != "run":
+        (tmp_path / "runs").mkdir()
+        for name in ("demo", "deep"):
+            (tmp_path / "runs" / name).symlink_to(smoke_run)
     if "mine.py:demo" in words:
         assert stamm("cp", "demo", "mine.py").returncode == 0
     if words[0] in WRITES:
         words.append("--dry-run")
-    if words[0] == "run" and "--out" not in words:
-        words += ["--out", "elsewhere"]
+    before = _files(tmp_path)
     done = stamm(*words)
     assert done.returncode == 0, done.stderr
     assert done.stdout
+    if words[0] == "run":
+        _, *steps = done.stdout.splitlines()
+        assert len(steps) >= 10
+        assert all(step.endswith("to do") for step in steps)
+        assert _files(tmp_path) == before
 
 
 def test_the_activation_block_runs() -> None:

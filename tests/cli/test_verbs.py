@@ -2,11 +2,21 @@
 
 from __future__ import annotations
 
+import io
 import json
+import shutil
+import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from stamm.base.console import Console
+from stamm.base.errors import RunError
+from stamm.cli import main, measure
+from stamm.cli.run import _execute
+from stamm.runs.job import Workspace
+from stamm.runs.run import Run
 from tests.conftest import Stamm
 
 VERBS = ("ls", "show", "cp", "plan", "run", "evaluate", "audit", "export", "report", "diff", "env")
@@ -36,7 +46,7 @@ def test_the_run_ends_with_the_verdict_and_the_path_of_the_report(smoke_run: Pat
 
 def test_progress_goes_to_stderr_with_the_time_left(smoke_run: Path) -> None:
     text = (smoke_run.parents[1] / "stderr.txt").read_text()
-    assert "[4/13] train swiglu" in text
+    assert "[4/14] train swiglu" in text
     assert "\x1b" not in text
 
 
@@ -81,6 +91,40 @@ def test_measuring_again_gives_the_same_bytes(smoke_run: Path, stamm: Stamm, ver
     assert {p.name: p.read_bytes() for p in (arm / verb).iterdir()} == before
 
 
+def test_measuring_again_keeps_to_the_settings_of_the_run(
+    smoke_run: Path, stamm: Stamm, tmp_path: Path
+) -> None:
+    """The same trained model under a run that was told to audit ten tokens."""
+    run = tmp_path / "run"
+    shutil.copytree(smoke_run / "arms" / "relu2", run / "arms" / "relu2")
+    for name in ("corpus", "tokenizer", "pack"):
+        (run / name).symlink_to(smoke_run / name)
+    request = json.loads((smoke_run / "config.json").read_text())
+    request["config"]["audit"]["new_tokens"] = 10
+    (run / "config.json").write_text(json.dumps(request))
+    found = run / "arms" / "relu2" / "audit" / "memorization.json"
+    for words, expected in ((), 10), (("new_tokens=12",), 12):
+        done = stamm("audit", str(run / "arms" / "relu2"), *words)
+        assert done.returncode == 0, done.stderr
+        assert json.loads(found.read_text())["new_tokens"] == expected
+
+
+def test_several_arms_are_exported_into_a_folder_each(
+    smoke_run: Path, stamm: Stamm, tmp_path: Path
+) -> None:
+    (tmp_path / "taken").write_text("")
+    refused = stamm("export", str(smoke_run), "--out", "taken")
+    assert (refused.returncode, refused.stdout) == (1, "")
+    assert "taken is a file" in refused.stderr
+    done = stamm("export", str(smoke_run), "--out", "all")
+    assert done.returncode == 0, done.stderr
+    models = {
+        arm: json.loads((tmp_path / "all" / arm / "transformers" / "config.json").read_text())
+        for arm in ("swiglu", "relu2", "xielu")
+    }
+    assert {model["hidden_act"] for model in models.values()} == {"silu", "relu2", "xielu"}
+
+
 def test_a_swiglu_arm_exports_to_its_closest_stock_class(
     smoke_run: Path, stamm: Stamm, tmp_path: Path
 ) -> None:
@@ -121,6 +165,146 @@ def test_plan_lays_out_the_full_size_recipes(stamm: Stamm) -> None:
     text = stamm("plan", "apertus_70b", "--gpus", "4096xGH200").stdout
     for word in ("parameters", "memory", "moments", "work", "time", "disk", "learning rate"):
         assert word in text
+
+
+def test_plan_of_the_demo_guesses_the_length_and_says_so(stamm: Stamm) -> None:
+    done = stamm("plan", "demo")
+    assert done.returncode == 0, done.stderr
+    for word in ("arm swiglu", "arm xielu", "guessed from the sizes of 6 inputs", "learning rate"):
+        assert word in done.stdout
+
+
+def test_plan_counts_what_the_run_has_packed(smoke_run: Path, stamm: Stamm, tmp_path: Path) -> None:
+    (tmp_path / "runs").mkdir()
+    (tmp_path / "runs" / "smoke").symlink_to(smoke_run)
+    manifest = json.loads((smoke_run / "pack" / "manifest.json").read_text())
+    tokens = manifest["splits"]["train"]["tokens"]
+    done = stamm("plan", "smoke", "pretrain.sequences=none", "--json")
+    facts = json.loads(done.stdout)["xielu"]
+    assert facts["sequences"] == (tokens - 1) // 256
+    assert f"{tokens:,} tokens packed in runs/smoke/pack" in facts["length"]
+
+
+@pytest.mark.parametrize(
+    "words", [("smoke", "pretrain.epochs=3"), ("demo", "pretrain.epochs=3"), ("apertus_8b",)]
+)
+def test_plan_takes_the_length_it_is_given(stamm: Stamm, words: tuple[str, ...]) -> None:
+    facts = json.loads(stamm("plan", *words, "--sequences", "8192", "--json").stdout)
+    assert facts.get("xielu", facts)["sequences"] == 8192
+
+
+def test_plan_refuses_a_length_below_one_step(stamm: Stamm) -> None:
+    done = stamm("plan", "demo", "--sequences", "3")
+    assert done.returncode == 2
+    assert "sequences = 3 is less than one step: batch.0.size = 16 (--sequences)" in done.stderr
+
+
+def test_a_dry_run_refuses_what_the_run_would_refuse(
+    smoke_run: Path, stamm: Stamm, tmp_path: Path
+) -> None:
+    (tmp_path / "file").write_text("")
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "letter.txt").write_text("")
+    for words, code, said in (
+        (["demo", "--out", str(smoke_run)], 2, "holds a run of another configuration: recipe"),
+        (["smoke", "--out", "file"], 1, "file is a file"),
+        (["smoke", "--out", "other"], 1, "not empty and holds no run"),
+    ):
+        for dry in (["--dry-run"], []):
+            done = stamm("run", *words, *dry)
+            assert (done.returncode, done.stdout) == (code, ""), done.stderr
+            assert said in done.stderr
+    assert sorted(path.name for path in tmp_path.rglob("*")) == ["file", "letter.txt", "other"]
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["corpus.inputs=a\udcff.jsonl"], "'corpus.inputs=a\\udcff.jsonl' is not valid UTF-8"),
+        (["--out", "a\udcff"], "'a\\udcff' is not valid UTF-8"),
+        (["arms.².ffn.width=3"], "'²' is no position in a list of 3"),
+        (["arms.2.ffn.activation=xiprelu"], "arm 'xielu' cannot be exported"),
+        (["pretrain.sequences=3"], "sequences = 3 is less than one step"),
+        (["pretrain.epochs=inf"], "epochs = inf must be positive and finite"),
+    ],
+)
+def test_what_cannot_be_run_is_refused_before_a_folder_is_made(
+    stamm: Stamm, tmp_path: Path, words: list[str], said: str
+) -> None:
+    done = stamm("run", "smoke", *words)
+    assert done.returncode == 2
+    assert said in done.stderr
+    assert done.stderr.count("\n") == 1
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_values_that_must_agree_are_set_together(stamm: Stamm) -> None:
+    both = ["pretrain.model.vocab_size=4096", "tokenizer.vocab_size=4096"]
+    for words in (both, both[::-1]):
+        done = stamm("show", "smoke", *words, "--json")
+        assert json.loads(done.stdout)["config"]["tokenizer"]["vocab_size"] == 4096
+
+
+@pytest.mark.parametrize(
+    ("body", "said"),
+    [
+        ("ProbesConfig(book='x')", "unexpected keyword argument 'book' (mine.py, line 4)"),
+        ("ProbesConfig(books='x', repeats=())", "repeats = () is empty"),
+        ("1 / 0", "ZeroDivisionError: division by zero (mine.py, line 4)"),
+    ],
+)
+def test_a_mistake_in_a_file_of_ones_own_is_told_with_its_line(
+    stamm: Stamm, tmp_path: Path, body: str, said: str
+) -> None:
+    text = f"from stamm.corpus.config import ProbesConfig\n\ndef mine():\n    return {body}\n"
+    (tmp_path / "mine.py").write_text(text)
+    done = stamm("run", "mine.py")
+    assert done.returncode == 2
+    assert said in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
+class _Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def _cursor_is_shown(stream: io.StringIO) -> bool:
+    text = stream.getvalue()
+    return text.rindex("\x1b[?25h") > text.rindex("\x1b[?25l")
+
+
+@pytest.mark.parametrize("error", [RunError("broken"), KeyboardInterrupt(), OSError("disk")])
+def test_a_run_that_ends_badly_shows_the_cursor_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: BaseException
+) -> None:
+    def execute(self: Run, steps: Any, jobs: Any, progress: Console, announce: Any) -> None:
+        progress.begin("train", 10, "steps")
+        raise error
+
+    monkeypatch.setattr(Run, "execute", execute)
+    stream = _Terminal()
+    with pytest.raises(type(error)):
+        _execute(Run(tmp_path, "smoke", (), {}), (), Console(stream))
+    assert _cursor_is_shown(stream)
+
+
+def test_a_measure_that_is_stopped_shows_the_cursor_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def stopped(config: Any, workspace: Workspace) -> None:
+        workspace.progress.begin("held-out text", 10, "tokens")
+        raise KeyboardInterrupt
+
+    for name in ("model", "pack", "tokenizer"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "model" / "decoder.json").write_text("{}")
+    (tmp_path / "config.json").write_text('{"config": {}}')
+    monkeypatch.setattr(measure, "job", lambda verb: stopped)
+    stream = _Terminal()
+    monkeypatch.setattr(sys, "stderr", stream)
+    assert main.main(["evaluate", str(tmp_path)]) == 130
+    assert _cursor_is_shown(stream)
 
 
 def test_env_names_versions(stamm: Stamm) -> None:

@@ -13,6 +13,7 @@ from __future__ import annotations
 import ast
 import dataclasses
 import difflib
+import re
 import types
 import typing
 from collections.abc import Iterable, Mapping, Sequence
@@ -42,8 +43,9 @@ def validate(config: object, *checks: tuple[str, bool, str]) -> None:
 def nearest(name: str, known: Iterable[str]) -> str:
     """A hint for a misspelt name: "Did you mean 'demo'? Known: ..."."""
     names = sorted(known)
-    close = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
-    hint = f"Did you mean {close[0]!r}? " if close else ""
+    close = difflib.get_close_matches(name, names, n=3, cutoff=0.5)
+    swapped = [known for known in close if sorted(known) == sorted(name)]
+    hint = f"Did you mean {(swapped or close)[0]!r}? " if close else ""
     return f"{hint}Known: {', '.join(names)}"
 
 
@@ -79,23 +81,30 @@ def from_plain(kind: type[C], plain: Any, where: str = "") -> C:
 
 
 def override(config: C, assignments: Sequence[str], where: str = "set on the command line") -> C:
-    """`config` with each "path=value" applied, in order.
+    """`config` with every "path=value" applied, then checked as a whole.
 
     Values are typed by the field: `model.ffn.width=384`, `audit.repeats=[1,4]`,
     `corpus.inputs=a.jsonl,b.warc.gz`, `export=none`. Whole numbers may be written 1.5M or 2e6.
     A union of classes is chosen by class name (`model.ffn=GatedFFN`), which resets it to the
     defaults of that class, and its fields follow.
 
-    Raises   ConfigError for a line without "=", an unknown key or a value of another type.
+    Edge     of two assignments to one path the later holds. No check runs between assignments, so
+             values that must agree can be changed together, in any order.
+    Raises   ConfigError for a line without "=", an unknown key, a value of another type or one
+             that a class refuses; then it names the assignments that led there.
     """
+    draft: Any = config
+    given: list[str] = []
     for assignment in assignments:
         path, equals, text = assignment.partition("=")
         if not equals or not path:
             raise ConfigError(
                 f"{assignment!r} is not an assignment", where=where, fix="Write key=value"
             )
-        config = _assign(config, path.split("."), text, path, where)
-    return config
+        draft = _put(draft, type(config), path.split("."), text, path, where)
+        given.append(path)
+    changed: C = _settle(draft, "", given, where)
+    return changed
 
 
 def flatten(plain: Any, prefix: str = "") -> dict[str, Any]:
@@ -178,15 +187,7 @@ def _build_class(classes: list[type], plain: Mapping[str, Any], path: str, where
             raise ConfigError(
                 f"unknown key {_join(path, key)!r}", where=where, fix=nearest(key, known)
             )
-    missing = [
-        name
-        for name, f in known.items()
-        if name not in body
-        and f.default is dataclasses.MISSING
-        and f.default_factory is dataclasses.MISSING
-    ]
-    if missing:
-        raise ConfigError(f"{_join(path, missing[0])} has no value", where=where)
+    _check_complete(kind, body, path, where)
     values = {k: _build(hints[k], v, _join(path, k), where) for k, v in body.items()}
     return _construct(kind, values, where)
 
@@ -215,39 +216,144 @@ def _join(path: str, key: str) -> str:
     return f"{path}.{key}" if path else key
 
 
-def _assign(config: Any, keys: list[str], text: str, path: str, where: str) -> Any:
-    if isinstance(config, tuple):
-        if not keys[0].isdigit() or int(keys[0]) >= len(config):
+def _check_complete(kind: type, given: Iterable[str], path: str, where: str) -> None:
+    missing = [
+        _join(path, f.name)
+        for f in dataclasses.fields(kind)
+        if f.name not in given
+        and f.default is dataclasses.MISSING
+        and f.default_factory is dataclasses.MISSING
+    ]
+    if missing:
+        raise ConfigError(
+            f"{', '.join(missing)} {'has' if len(missing) == 1 else 'have'} no value",
+            where=where,
+            fix=f"Give {missing[0]}",
+        )
+
+
+@dataclasses.dataclass
+class _Draft:
+    """A configuration under change: its class and the values given so far. Nothing is checked."""
+
+    kind: type
+    values: dict[str, Any]
+
+
+@dataclasses.dataclass
+class _Items:
+    """A tuple under change, and the type of its elements."""
+
+    element: Any
+    items: list[Any]
+
+
+def _put(node: Any, annotation: Any, keys: list[str], text: str, path: str, where: str) -> Any:
+    """`node`, or a draft of it, in which the value at `keys` is the one that `text` means.
+
+    path   the whole path of the assignment, for errors
+    """
+    if not keys:
+        return _parse(annotation, text, path, where)
+    node, key, rest = _opened(node, annotation), keys[0], keys[1:]
+    if isinstance(node, _Items):
+        positions = [str(index) for index in range(len(node.items))]
+        if key not in positions:
             raise ConfigError(
-                f"unknown key {path!r}: {keys[0]!r} is no position in a list of {len(config)}",
+                f"unknown key {path!r}: {key!r} is no position in a list of {len(positions)}",
                 where=where,
             )
-        index = int(keys[0])
-        if len(keys) == 1:
-            raise ConfigError(f"{path} cannot be set as a whole", where=where, fix="Set its fields")
-        changed = _assign(config[index], keys[1:], text, path, where)
-        return (*config[:index], changed, *config[index + 1 :])
-    if not dataclasses.is_dataclass(config) or isinstance(config, type):
-        raise ConfigError(f"unknown key {path!r}: {keys[0]!r} is below a plain value", where=where)
-    hints = _hints(type(config))
-    if keys[0] not in hints:
-        raise ConfigError(f"unknown key {path!r}", where=where, fix=nearest(keys[0], hints))
-    current = getattr(config, keys[0])
-    if len(keys) > 1:
-        value = _assign(current, keys[1:], text, path, where)
-    else:
-        value = _parse(hints[keys[0]], text, path, where)
-    fields = {f.name: getattr(config, f.name) for f in dataclasses.fields(config)}
-    return _construct(type(config), {**fields, keys[0]: value}, f"{path} {where}")
+        index = positions.index(key)
+        node.items[index] = _put(node.items[index], node.element, rest, text, path, where)
+        return node
+    if not isinstance(node, _Draft):
+        raise _below_a_value(node, annotation, keys, path, where)
+    hints = _hints(node.kind)
+    if key not in hints:
+        raise ConfigError(f"unknown key {path!r}", where=where, fix=nearest(key, hints))
+    node.values[key] = _put(_held(node, key), hints[key], rest, text, path, where)
+    return node
+
+
+def _opened(node: Any, annotation: Any) -> Any:
+    if dataclasses.is_dataclass(node) and not isinstance(node, (type, _Draft, _Items)):
+        values = {f.name: getattr(node, f.name) for f in dataclasses.fields(node)}
+        return _Draft(type(node), values)
+    if isinstance(node, tuple):
+        lists = [m for m in _members(annotation) if get_origin(m) is tuple]
+        return _Items(get_args(lists[0])[0], list(node))
+    return node
+
+
+def _held(draft: _Draft, name: str) -> Any:
+    """The value of a field in a draft: the one given, the default, or None where there is neither."""
+    if name in draft.values:
+        return draft.values[name]
+    declared = next(f for f in dataclasses.fields(draft.kind) if f.name == name)
+    if declared.default_factory is not dataclasses.MISSING:
+        return declared.default_factory()
+    return None if declared.default is dataclasses.MISSING else declared.default
+
+
+def _below_a_value(
+    node: Any, annotation: Any, keys: list[str], path: str, where: str
+) -> ConfigError:
+    classes = [kind.__name__ for kind in _classes(annotation)]
+    if node is not None or not classes:
+        return ConfigError(f"unknown key {path!r}: {keys[0]!r} is below a plain value", where=where)
+    above = path.removesuffix("." + ".".join(keys))
+    return ConfigError(
+        f"{path} cannot be set: there is no {above}",
+        where=where,
+        fix=f"Put {above}={' or '.join(classes)} before it",
+    )
+
+
+def _settle(node: Any, path: str, given: list[str], where: str) -> Any:
+    """The configuration that a draft stands for; every class in it is constructed once.
+
+    path    where the draft stands in the tree
+    given   paths of all assignments, to name those that a refusal comes from
+    """
+    if isinstance(node, _Items):
+        return tuple(
+            _settle(item, _join(path, str(index)), given, where)
+            for index, item in enumerate(node.items)
+        )
+    if not isinstance(node, _Draft):
+        return node
+    # An assignment above this place chose its class.
+    inside = [p for p in given if _is_below(p, path) or _is_below(path, p)]
+    _check_complete(node.kind, node.values, path, _blame(inside, where))
+    values = {
+        name: _settle(value, _join(path, name), given, where) for name, value in node.values.items()
+    }
+    try:
+        return node.kind(**values)
+    except ConfigError as error:
+        if error.where:
+            raise
+        words = set(re.findall(r"\w+", f"{error.what} {error.fix}"))
+        named = [p for p in inside if words & set(p.split(".")[-1:])]
+        raise ConfigError(error.what, where=_blame(named or inside, where), fix=error.fix) from None
+
+
+def _is_below(path: str, above: str) -> bool:
+    return not above or path == above or path.startswith(f"{above}.")
+
+
+def _blame(paths: list[str], where: str) -> str:
+    return f"{', '.join(dict.fromkeys(paths))} {where}".strip()
 
 
 def _parse(annotation: Any, text: str, path: str, where: str) -> Any:
+    """The value that `text` means for a field of this type; a draft for a class or a tuple."""
     members = _members(annotation)
     if type(None) in members and text.lower() in ("none", "null"):
         return None
     classes = _classes(annotation)
     if classes:
-        return _build_class([_choose(classes, text, path, where)], {}, path, where)
+        return _Draft(_choose(classes, text, path, where), {})
     wrong = ConfigError(f"{path} = {text!r} is not {_name(annotation)}", where=where)
     for member in members:
         if member is type(None):
@@ -259,7 +365,7 @@ def _parse(annotation: Any, text: str, path: str, where: str) -> Any:
             continue
         if get_origin(member) is tuple:
             element = get_args(member)[0]
-            return tuple(_parse(element, part, path, where) for part in _split(text))
+            return _Items(element, [_parse(element, part, path, where) for part in _split(text)])
         if member is bool:
             if text.lower() in ("true", "false"):
                 return text.lower() == "true"

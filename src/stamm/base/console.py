@@ -83,7 +83,9 @@ class Console:
         self._started = self._spoken = self._clock()
         self._first = None
         if self._moves:
+            self.close()
             self._bar = _Bar(self._stream, f"{self.prefix}{self._task}", total)
+            self._bar.start()
             self._write_log(f"{self.prefix}{self._task}")
         else:
             self._line(f"{self.prefix}{self._task}")
@@ -103,11 +105,18 @@ class Console:
 
     def end(self, note: str = "") -> None:
         """Close the task with the time it took."""
+        self.close()
+        took = seconds_text(self._clock() - self._started)
+        self._line(f"{self.prefix}{self._task}: done in {took}" + (f", {note}" if note else ""))
+
+    def close(self) -> None:
+        """Take away the bar of a task that did not come to its end, and show the cursor again.
+
+        To be called however the work ended; does nothing when no bar is shown.
+        """
         if self._bar is not None:
             self._bar.close()
             self._bar = None
-        took = seconds_text(self._clock() - self._started)
-        self._line(f"{self.prefix}{self._task}: done in {took}" + (f", {note}" if note else ""))
 
     def say(self, text: str) -> None:
         """One line of talk."""
@@ -153,8 +162,11 @@ class _Bar:
         terminal = Terminal(file=stream)
         columns = (text, BarColumn(bar_width=24), state)
         self._bars = Bars(*columns, console=terminal, auto_refresh=False, transient=True)
-        self._bars.start()
         self._task = self._bars.add_task(task, total=total, state="")
+
+    def start(self) -> None:
+        """Hide the cursor and draw the bar."""
+        self._bars.start()
         self._bars.refresh()
 
     def move(self, done: float, state: str) -> None:

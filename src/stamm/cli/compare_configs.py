@@ -10,12 +10,13 @@ from stamm.base.config import differences, to_plain
 from stamm.base.files import read_json
 from stamm.cli.output import print_json, print_table
 from stamm.cli.recipe import resolve
+from stamm.cli.words import text
 
 
 def arguments(parser: argparse.ArgumentParser, verb: str) -> None:
     """The flags of `diff`."""
-    parser.add_argument("left", help="a run folder or a recipe")
-    parser.add_argument("right", help="a run folder or a recipe")
+    parser.add_argument("left", type=text, help="a run folder or a recipe")
+    parser.add_argument("right", type=text, help="a run folder or a recipe")
     parser.add_argument("--json", action="store_true", help="print JSON")
 
 

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 from pathlib import Path
 from typing import Any
 
 from stamm.audit.config import AuditConfig
-from stamm.base.config import override
+from stamm.base.config import from_plain, override
 from stamm.base.console import Console
 from stamm.base.errors import RunError
 from stamm.base.files import read_json
 from stamm.cli.jobs import job
+from stamm.cli.words import text
 from stamm.evaluate.config import EvaluateConfig
 from stamm.export.config import ExportConfig
 from stamm.reports.config import ReportConfig
@@ -33,34 +35,54 @@ _NEEDS = {
 
 def arguments(parser: argparse.ArgumentParser, verb: str) -> None:
     """The flags of the four verbs."""
-    parser.add_argument("run", metavar="RUN", help="a run folder, or one arm of it")
-    parser.add_argument("changes", nargs="*", metavar="key=value", help="changes to the settings")
+    parser.add_argument("run", type=text, metavar="RUN", help="a run folder, or one arm of it")
+    parser.add_argument(
+        "changes", type=text, nargs="*", metavar="key=value", help="changes to the settings"
+    )
     parser.add_argument("--dry-run", action="store_true", help="say what would be done, do nothing")
     if verb in ("report", "export"):
-        parser.add_argument("--out", metavar="PATH", help="where to write (default: in the run)")
+        parser.add_argument(
+            "--out",
+            type=text,
+            metavar="PATH",
+            help="where to write, for several arms one folder each (default: in the run)",
+        )
 
 
 def run(options: argparse.Namespace, verb: str) -> int:
     """Do it for the arm given, or for every arm of the run given."""
     root = Path(options.run)
-    config = override(_CONFIGS[verb](), options.changes)
     if not (root / "config.json").is_file():
         raise RunError(f"{root} is not a run folder", fix="`stamm ls runs` lists them")
+    config = override(_settings(_top(root), verb), options.changes)
     if verb == "report":
         return _report(root, config, options)
     arms = _arms(root)
+    targets = _targets(arms, verb, options)
     if options.dry_run:
-        for arm in arms:
-            print(f"{verb} {arm} -> {_target(arm, verb, options)}")
+        for arm, folder in zip(arms, targets, strict=True):
+            print(f"{verb} {arm} -> {folder}")
         return 0
-    for arm in arms:
-        folder = _target(arm, verb, options)
+    for arm, folder in zip(arms, targets, strict=True):
         folder.mkdir(parents=True, exist_ok=True)
-        with Run(_top(arm), "", (), None).locked():
+        with Run(_top(arm), "", (), None).locked(), contextlib.closing(Console()) as console:
             inputs = {"model": arm / "model", **{n: _input(arm, n) for n in _NEEDS[verb]}}
-            job(verb)(config, Workspace(folder=folder, inputs=inputs, progress=Console()))
+            job(verb)(config, Workspace(folder=folder, inputs=inputs, progress=console))
         print(folder)
     return 0
+
+
+def _settings(root: Path, verb: str) -> Any:
+    """What the run itself measured with; the defaults where it left this out or is no study.
+
+    So that measuring again gives what the run recorded, unless it is told otherwise.
+    """
+    path = root / "config.json"
+    stored = read_json(path)
+    config = stored.get("config") if isinstance(stored, dict) else None
+    section = config.get(verb) if isinstance(config, dict) else None
+    kind = _CONFIGS[verb]
+    return kind() if section is None else from_plain(kind, section, str(path))
 
 
 def _report(root: Path, config: ReportConfig, options: argparse.Namespace) -> int:
@@ -69,6 +91,8 @@ def _report(root: Path, config: ReportConfig, options: argparse.Namespace) -> in
     )  # the page's libraries load only when it is asked for
 
     out = Path(options.out) if options.out else root / "report.html"
+    if out.is_dir():
+        raise RunError(f"{out} is a folder", fix="Name a file with --out")
     if not options.dry_run:
         write_report(root, out, config)
     print(out)
@@ -85,8 +109,16 @@ def _arms(root: Path) -> list[Path]:
     return arms
 
 
-def _target(arm: Path, verb: str, options: argparse.Namespace) -> Path:
-    return Path(options.out) if getattr(options, "out", None) else arm / verb
+def _targets(arms: list[Path], verb: str, options: argparse.Namespace) -> list[Path]:
+    """Where each arm's results go: into its own folder, or below --out, one folder an arm."""
+    if not getattr(options, "out", None):
+        return [arm / verb for arm in arms]
+    out = Path(options.out)
+    found = [out] if len(arms) == 1 else [out / arm.name for arm in arms]
+    for folder in (out, *found):
+        if folder.exists() and not folder.is_dir():
+            raise RunError(f"{folder} is a file", fix="Choose another folder with --out")
+    return found
 
 
 def _top(arm: Path) -> Path:

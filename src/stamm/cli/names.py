@@ -16,6 +16,7 @@ from stamm.base.files import read_json
 from stamm.base.units import count_text, seconds_text
 from stamm.cli.output import print_json, print_pairs, print_table
 from stamm.cli.recipe import resolve, source_file
+from stamm.cli.words import text
 from stamm.models.count import count_parameters
 from stamm.recipes import catalog as recipes
 from stamm.recipes.study import Study
@@ -27,13 +28,15 @@ def arguments(parser: argparse.ArgumentParser, verb: str) -> None:
     """The flags of the three verbs."""
     if verb == "ls":
         parser.add_argument("kind", nargs="?", choices=_KINDS, help="what to list (default: all)")
-        parser.add_argument("--in", dest="folder", default="runs", help="where runs lie")
+        parser.add_argument("--in", type=text, dest="folder", default="runs", help="where runs lie")
     elif verb == "show":
-        parser.add_argument("name", help="an activation, a recipe or a run folder")
-        parser.add_argument("changes", nargs="*", metavar="key=value", help="changes to a recipe")
+        parser.add_argument("name", type=text, help="an activation, a recipe or a run folder")
+        parser.add_argument(
+            "changes", type=text, nargs="*", metavar="key=value", help="changes to a recipe"
+        )
     else:
-        parser.add_argument("recipe", help="a recipe's name")
-        parser.add_argument("file", help="the Python file to write")
+        parser.add_argument("recipe", type=text, help="a recipe's name")
+        parser.add_argument("file", type=text, help="the Python file to write")
         parser.add_argument("--dry-run", action="store_true", help="say what would be done")
     if verb != "cp":
         parser.add_argument("--json", action="store_true", help="print JSON")

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import argparse
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from stamm.base.errors import ConfigError
-from stamm.base.units import bytes_text, count_text, flops_text, seconds_text
+from stamm.base.units import bytes_text, count_text, flops_text, parse_count, seconds_text
 from stamm.cli.output import print_json, print_pairs
 from stamm.cli.recipe import resolve
-from stamm.engine.estimate import parse_devices
+from stamm.cli.words import text
+from stamm.engine.estimate import Devices, parse_devices
 from stamm.pretrain.config import PretrainConfig
 from stamm.pretrain.plan import plan
+from stamm.recipes.length import CorpusLength, corpus_length, packed_length
 from stamm.recipes.study import Study
 
 _BARS = "▁▂▃▄▅▆▇█"
@@ -19,30 +23,31 @@ _BARS = "▁▂▃▄▅▆▇█"
 
 def arguments(parser: argparse.ArgumentParser, verb: str) -> None:
     """The flags of `plan`."""
-    parser.add_argument("recipe", help="a recipe's name, or a Python file with one")
-    parser.add_argument("changes", nargs="*", metavar="key=value", help="changes to the recipe")
+    parser.add_argument("recipe", type=text, help="a recipe's name, or a Python file with one")
+    parser.add_argument(
+        "changes", type=text, nargs="*", metavar="key=value", help="changes to the recipe"
+    )
     parser.add_argument("--gpus", metavar="NxNAME", help="where it is to run, such as 8xH200")
     parser.add_argument(
-        "--sequences",
-        type=int,
-        metavar="N",
-        help="length, where a corpus still to be built decides",
+        "--sequences", metavar="N", help="length of the run, whatever the recipe says"
     )
     parser.add_argument("--json", action="store_true", help="print JSON")
 
 
 def run(options: argparse.Namespace, verb: str) -> int:
     """Print the plan of a pretraining recipe, or of every arm of a study."""
-    config = resolve(options.recipe, options.changes).config
+    recipe = resolve(options.recipe, options.changes)
+    config = recipe.config
     devices = parse_devices(options.gpus) if options.gpus else None
-    if options.sequences is not None and options.sequences < 1:
-        raise ConfigError(f"--sequences {options.sequences} is not positive")
+    if options.sequences is not None:
+        config = _with_length(config, parse_count(options.sequences))
+    corpus = _corpus_length(config, Path("runs") / recipe.name)
     runs: dict[str, PretrainConfig] = (
         {arm.name: config.pretrain_of(arm) for arm in config.arms}
         if isinstance(config, Study)
         else {"": config}
     )
-    plans = {name: plan(run, devices, _length(run, options)) for name, run in runs.items()}
+    plans = {name: _plan(run, devices, corpus) for name, run in runs.items()}
     if options.json:
         print_json(plans if isinstance(config, Study) else plans[""])
         return 0
@@ -53,14 +58,38 @@ def run(options: argparse.Namespace, verb: str) -> int:
     return 0
 
 
-def _length(config: PretrainConfig, options: argparse.Namespace) -> int | None:
-    """Sequences of the corpus, as given by the recipe or on the command line."""
-    if config.sequences is not None or options.sequences is not None:
-        return options.sequences if options.sequences is not None else config.sequences
-    raise ConfigError(
-        "the length of this run follows from its corpus, which is built when it runs",
-        fix="Give it: --sequences 2700, or pretrain.sequences=2700",
-    )
+def _plan(
+    config: PretrainConfig, devices: Devices | None, corpus: CorpusLength | None
+) -> dict[str, Any]:
+    known = None if corpus is None else corpus.sequences(config.context)
+    return {
+        **plan(config, devices, known),
+        "length": "as given" if corpus is None else corpus.source,
+    }
+
+
+def _with_length(config: Study | PretrainConfig, sequences: int) -> Study | PretrainConfig:
+    try:
+        if isinstance(config, Study):
+            return replace(config, pretrain=replace(config.pretrain, sequences=sequences))
+        return replace(config, sequences=sequences)
+    except ConfigError as error:
+        raise ConfigError(error.what, where="--sequences", fix=error.fix) from None
+
+
+def _corpus_length(config: Study | PretrainConfig, run: Path) -> CorpusLength | None:
+    """The length of the corpus, where it decides the length of the run; None where it does not."""
+    pretrain = config.pretrain if isinstance(config, Study) else config
+    if pretrain.sequences is not None:
+        return None
+    if isinstance(config, Study):
+        return corpus_length(config, run)
+    if not config.pack:
+        raise ConfigError(
+            "the length of this run follows from its corpus, and it names none",
+            fix="Set pack=FOLDER, sequences=N, or --sequences N",
+        )
+    return packed_length(Path(config.pack))
 
 
 def _lines(facts: dict[str, Any]) -> list[tuple[str, str]]:
@@ -75,6 +104,7 @@ def _lines(facts: dict[str, Any]) -> list[tuple[str, str]]:
         ("parameters", f"{count_text(facts['parameters']['total'])} ({facts['parameters']['total']:,})"),
         *((f"  {part}", f"{facts['parameters'][part]:,}") for part in parts),
         ("tokens", f"{count_text(facts['tokens'])} in {facts['sequences']:,} sequences of {facts['context']:,}"),
+        ("length", facts["length"]),
         ("steps", f"{facts['steps']:,}"),
         ("batch", batch),
         ("work", f"{flops_text(flops['total'])}, {flops_text(flops['per_token'])} a token"),

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import functools
 import importlib.util
 import inspect
-from collections.abc import Sequence
+import traceback
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 from stamm.base.config import override
-from stamm.base.errors import ConfigError
+from stamm.base.errors import ConfigError, StammError
 from stamm.pretrain.config import PretrainConfig
 from stamm.recipes import catalog
 from stamm.recipes.study import Study
@@ -33,10 +35,12 @@ class Resolved:
 def resolve(word: str, overrides: Sequence[str]) -> Resolved:
     """The recipe `word` names ("demo", "mine.py", "mine.py:small") with `overrides` applied.
 
-    Raises   ConfigError for an unknown name, a file without a recipe, an unknown key, a bad value.
+    Raises   ConfigError for an unknown name, a file without a recipe or with a mistake in it, an
+             unknown key, a bad value.
     """
     name, build = _find(word)
-    config = build()
+    file = Path(word.partition(":")[0])
+    config = build() if file.suffix != ".py" else _guarded(file, build)
     if not isinstance(config, (Study, PretrainConfig)):
         raise ConfigError(
             f"{word} returns {type(config).__name__}, not a recipe",
@@ -82,10 +86,20 @@ def _load(file: Path) -> ModuleType:
     if spec is None or spec.loader is None:
         raise ConfigError(f"{file} cannot be loaded as Python")
     module = importlib.util.module_from_spec(spec)
-    try:
-        spec.loader.exec_module(module)
-    except Exception as error:
-        raise ConfigError(
-            f"{file} cannot be loaded: {type(error).__name__}: {error}", fix="Mend the file"
-        ) from error
+    _guarded(file, functools.partial(spec.loader.exec_module, module))
     return module
+
+
+def _guarded(file: Path, work: Callable[[], Any]) -> Any:
+    """What `work`, code of the user's file, returns. Whatever it raises is told in one line."""
+    try:
+        return work()
+    except Exception as error:
+        frames = traceback.extract_tb(error.__traceback__)
+        lines = [f.lineno for f in frames if Path(f.filename).resolve() == file.resolve()]
+        where = f"{file}, line {lines[-1]}" if lines else str(file)
+        if isinstance(error, StammError):
+            raise ConfigError(error.what, where=error.where or where, fix=error.fix) from error
+        raise ConfigError(
+            f"{type(error).__name__}: {error}", where=where, fix="Mend the file"
+        ) from error

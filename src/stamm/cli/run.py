@@ -14,6 +14,7 @@ from stamm.base.units import seconds_text
 from stamm.cli.jobs import job
 from stamm.cli.output import print_table
 from stamm.cli.recipe import Resolved, resolve
+from stamm.cli.words import text
 from stamm.recipes.study import MANIFEST, Study, single_steps
 from stamm.runs.job import Step
 from stamm.runs.run import Run
@@ -21,9 +22,13 @@ from stamm.runs.run import Run
 
 def arguments(parser: argparse.ArgumentParser, verb: str) -> None:
     """The flags of `run`."""
-    parser.add_argument("recipe", help="a recipe's name, or a Python file with one")
-    parser.add_argument("changes", nargs="*", metavar="key=value", help="changes to the recipe")
-    parser.add_argument("--out", metavar="FOLDER", help="the run folder (default: runs/RECIPE)")
+    parser.add_argument("recipe", type=text, help="a recipe's name, or a Python file with one")
+    parser.add_argument(
+        "changes", type=text, nargs="*", metavar="key=value", help="changes to the recipe"
+    )
+    parser.add_argument(
+        "--out", type=text, metavar="FOLDER", help="the run folder (default: runs/RECIPE)"
+    )
     parser.add_argument("--dry-run", action="store_true", help="say what would be done, do nothing")
 
 
@@ -33,6 +38,7 @@ def run(options: argparse.Namespace, verb: str) -> int:
     root = Path(options.out or Path("runs") / recipe.name)
     folder = Run(root, recipe.name, recipe.overrides, to_plain(recipe.config))
     steps = _steps(recipe, root)
+    folder.check()
     if options.dry_run:
         return _say_plan(folder, steps)
     with folder.locked():
@@ -60,6 +66,8 @@ def _execute(folder: Run, steps: tuple[Step, ...], console: Console) -> None:
         console.prefix = ""
         console.note(error.line())
         raise
+    finally:
+        console.close()
 
 
 def _steps(recipe: Resolved, root: Path) -> tuple[Step, ...]:

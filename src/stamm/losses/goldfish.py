@@ -44,6 +44,7 @@ class Goldfish:
             self,
             ("k", self.k >= 2, "must be at least 2: with 1 every token would be dropped"),
             ("h", self.h >= 1, "must be at least 1"),
+            ("salt", 0 <= self.salt < 2**64, "must lie in [0, 2^64)"),
         )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -16,6 +17,9 @@ class PlainRope:
 
     theta: float = 500_000.0
 
+    def __post_init__(self) -> None:
+        validate(self, _theta_check(self.theta))
+
 
 @dataclass(frozen=True, kw_only=True)
 class Llama3Rope:
@@ -29,6 +33,21 @@ class Llama3Rope:
     low_frequency_factor: float = 1.0
     high_frequency_factor: float = 4.0
     original_context: int = 8192
+
+    def __post_init__(self) -> None:
+        low = self.low_frequency_factor
+        validate(
+            self,
+            _theta_check(self.theta),
+            ("factor", 1 <= self.factor < math.inf, _AT_LEAST_ONE),
+            ("low_frequency_factor", 0 < low < math.inf, _POSITIVE),
+            (
+                "high_frequency_factor",
+                low < self.high_frequency_factor < math.inf,
+                f"must be finite and above low_frequency_factor = {low}",
+            ),
+            ("original_context", self.original_context > 0, "must be positive"),
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -104,22 +123,33 @@ class DecoderConfig:
             ("vocab_size", self.vocab_size > 0, "must be positive"),
             ("num_layers", self.num_layers > 0, "must be positive"),
             ("num_heads", self.num_heads > 0, "must be positive"),
+            ("d_model", self.d_model > 0, "must be positive"),
             ("d_model", whole, f"does not divide into num_heads = {self.num_heads} heads"),
             (
                 "num_kv_heads",
                 self.num_kv_heads > 0 and self.num_heads % self.num_kv_heads == 0,
                 f"does not divide num_heads = {self.num_heads}",
             ),
+            ("head_dim", self.head_dim is None or self.head_dim > 0, "must be positive"),
             (
                 "head_dim" if self.head_dim is not None else "d_model",
                 not whole or self.num_heads < 1 or self.head_width % 2 == 0,
                 "gives heads of odd width, which cannot be rotated in pairs",
             ),
-            ("norm_eps", self.norm_eps > 0, "must be positive"),
-            ("init_std", self.init_std > 0, "must be positive"),
+            ("norm_eps", 0 < self.norm_eps < math.inf, _POSITIVE),
+            ("init_std", 0 < self.init_std < math.inf, _POSITIVE),
+            ("max_context", self.max_context > 0, "must be positive"),
         )
 
     @property
     def head_width(self) -> int:
         """Width of one attention head."""
         return self.head_dim if self.head_dim is not None else self.d_model // self.num_heads
+
+
+_POSITIVE = "must be positive and finite"
+_AT_LEAST_ONE = "must be at least 1 and finite"
+
+
+def _theta_check(theta: float) -> tuple[str, bool, str]:
+    return ("theta", 1 <= theta < math.inf, _AT_LEAST_ONE)

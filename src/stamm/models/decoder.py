@@ -68,7 +68,7 @@ class Trunk(nn.Module):
         x_BTD = self.embed_tokens(tokens_BT)
         frequencies: Tensor = self.get_buffer("inverse_frequencies")
         turn = rotation(frequencies, start, tokens_BT.shape[1])
-        mask = None if document_BT is None else document_mask(document_BT)
+        mask = None if document_BT is None else document_mask(document_BT, x_BTD.dtype)
         for index, layer in enumerate(self.layers):
             x_BTD = layer(x_BTD, turn, mask, None if caches is None else caches[index])
         y_BTD: Tensor = self.norm(x_BTD)

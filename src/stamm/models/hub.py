@@ -23,35 +23,18 @@ from stamm.base.errors import ConfigError, DataError, ExportError
 from stamm.base.files import read_json
 from stamm.models.config import DecoderConfig, GatedFFN, Llama3Rope, PlainFFN, PlainRope
 from stamm.models.decoder import Decoder
+from stamm.models.hub_class import CLASSES, GATED_ACTS, PLAIN_ACTS
+from stamm.models.hub_class import hub_class as hub_class
 
 CONFIG = "config.json"
 WEIGHTS = "model.safetensors"
 INDEX = "model.safetensors.index.json"
 
-# Names of ACT2FN in transformers/activations.py that compute the same function as ours.
-_PLAIN_ACTS = {"xielu": "xielu", "relu2": "relu2", "relu": "relu", "gelu": "gelu", "silu": "silu"}
-_GATED_ACTS = {"swiglu": "silu", "geglu": "gelu", "reglu": "relu"}
-# (gated, qk_norm) -> the class whose blocks are built that way
-_CLASSES = {
-    (False, True): ("apertus", "ApertusForCausalLM"),
-    (False, False): ("arcee", "ArceeForCausalLM"),
-    (True, True): ("qwen3", "Qwen3ForCausalLM"),
-    (True, False): ("llama", "LlamaForCausalLM"),
-}
 _LLAMA_NAMES = {
     ".attention_layernorm.": ".input_layernorm.",
     ".feedforward_layernorm.": ".post_attention_layernorm.",
 }
 _XIELU_BUFFERS = ("beta", "eps")
-
-
-@dataclass(frozen=True, kw_only=True)
-class HubClass:
-    """A class of transformers, and the name under which it knows the activation."""
-
-    model_type: str
-    architecture: str
-    hidden_act: str
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,40 +44,6 @@ class SpecialIds:
     begin: int
     end: int
     pad: int
-
-
-def hub_class(config: DecoderConfig) -> HubClass:
-    """The class of transformers that computes what `config` describes.
-
-    Raises   ExportError naming the part that none of its classes can hold.
-    """
-    gated = isinstance(config.ffn, GatedFFN)
-    name = catalog.get(config.ffn.activation).name
-    known = _GATED_ACTS if gated else _PLAIN_ACTS
-    where = "model.ffn.activation"
-    if name not in known:
-        raise ExportError(
-            f"no class of transformers computes the activation {name!r} in a "
-            f"{'gated' if gated else 'plain'} feed-forward block",
-            where=where,
-            fix=f"It computes {', '.join(sorted(known))}; other engines need code of their own",
-        )
-    if name == "xielu" and not config.qk_norm:
-        raise ExportError(
-            "transformers computes 'xielu' in float32 only inside Apertus, whose attention"
-            " normalises queries and keys",
-            where="model.qk_norm = False",
-            fix="Train with model.qk_norm=true to export xielu",
-        )
-    if not config.qk_norm and config.d_model % config.num_heads:
-        raise ExportError(
-            f"d_model = {config.d_model} does not divide by num_heads = {config.num_heads}, which "
-            "the classes of transformers without normalised queries and keys refuse",
-            where="model.num_heads",
-            fix="Train with model.qk_norm=true, or with heads that divide d_model",
-        )
-    model_type, architecture = _CLASSES[gated, config.qk_norm]
-    return HubClass(model_type=model_type, architecture=architecture, hidden_act=known[name])
 
 
 def hub_config(config: DecoderConfig, special: SpecialIds) -> dict[str, Any]:
@@ -323,7 +272,7 @@ def _decoder_config(
 ) -> DecoderConfig:
     try:
         gated, qk_norm = _blocks(str(plain["model_type"]), where)
-        acts = {theirs: ours for ours, theirs in (_GATED_ACTS if gated else _PLAIN_ACTS).items()}
+        acts = {theirs: ours for ours, theirs in (GATED_ACTS if gated else PLAIN_ACTS).items()}
         if plain["hidden_act"] not in acts:
             raise _not_ours("hidden_act", plain["hidden_act"], where, nearest("", acts))
         for key, only in (("attention_bias", False), ("mlp_bias", False), ("sliding_window", None)):
@@ -361,10 +310,10 @@ def _decoder_config(
 
 
 def _blocks(model_type: str, where: str) -> tuple[bool, bool]:
-    for blocks, (name, _) in _CLASSES.items():
+    for blocks, (name, _) in CLASSES.items():
         if name == model_type:
             return blocks
-    known = nearest(model_type, [name for name, _ in _CLASSES.values()])
+    known = nearest(model_type, [name for name, _ in CLASSES.values()])
     raise _not_ours("model_type", model_type, where, known)
 
 

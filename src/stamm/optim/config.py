@@ -22,7 +22,7 @@ class AdamW:
             self,
             ("beta1", 0 <= self.beta1 < 1, "must lie in [0, 1)"),
             ("beta2", 0 <= self.beta2 < 1, "must lie in [0, 1)"),
-            ("eps", self.eps > 0, "must be positive"),
+            *_shared_checks(self),
         )
 
     @property
@@ -36,7 +36,8 @@ class AdEMAMix:
     """Adam with a second, slow average of the gradient (arXiv 2409.03137), as Apertus runs it.
 
     alpha                 weight of the slow average after its warm-up
-    alpha_warmup_steps    steps over which alpha rises from 0, linearly; None means all steps
+    alpha_warmup_steps    steps over which alpha rises from 0, linearly; None means all steps, 0
+                          the whole alpha from the first step on
     beta3_warmup_steps    steps over which beta3 rises from beta1, linearly in half-life; likewise
     """
 
@@ -54,9 +55,16 @@ class AdEMAMix:
             self,
             ("beta1", 0 < self.beta1 < 1, "must lie in (0, 1): beta3 starts from it"),
             ("beta2", 0 <= self.beta2 < 1, "must lie in [0, 1)"),
-            ("beta3", self.beta1 <= self.beta3 < 1, "must lie in [beta1, 1)"),
-            ("alpha", self.alpha >= 0, "must not be negative"),
-            ("eps", self.eps > 0, "must be positive"),
+            ("beta3", self.beta1 <= self.beta3 <= _LARGEST_BETA3, "must lie in [beta1, 1 - 1e-7]"),
+            ("alpha", 0 <= self.alpha < math.inf, _NOT_NEGATIVE),
+            *(
+                (name, steps is None or steps >= 0, "must not be negative")
+                for name, steps in (
+                    ("alpha_warmup_steps", self.alpha_warmup_steps),
+                    ("beta3_warmup_steps", self.beta3_warmup_steps),
+                )
+            ),
+            *_shared_checks(self),
         )
 
     @property
@@ -65,22 +73,33 @@ class AdEMAMix:
         return 3
 
     def alpha_at(self, step: int, total_steps: int) -> float:
-        """alpha * min(step / warm-up, 1) for the step numbered from 1."""
-        warmup = self.alpha_warmup_steps or total_steps
-        return self.alpha * min(step / warmup, 1.0)
+        """alpha * min(step / warm-up, 1) for the step numbered from 1; alpha without a warm-up."""
+        warmup = total_steps if self.alpha_warmup_steps is None else self.alpha_warmup_steps
+        return self.alpha if step >= warmup else self.alpha * (step / warmup)
 
     def beta3_at(self, step: int, total_steps: int) -> float:
         """beta3 of the step numbered from 1: its half-life grows linearly from beta1's to beta3's.
 
         half_life(b) = ln(1/2) / ln(b) - 1, and back b = (1/2)^(1 / (half_life + 1))
         """
-        warmup = self.beta3_warmup_steps or total_steps
+        warmup = total_steps if self.beta3_warmup_steps is None else self.beta3_warmup_steps
         if step >= warmup:
             return self.beta3
         share = step / warmup
         start, end = _half_life(self.beta1), _half_life(self.beta3)
         beta = math.pow(0.5, 1.0 / ((1.0 - share) * start + share * end + 1.0))
         return min(beta, self.beta3)
+
+
+_LARGEST_BETA3 = 1 - 1e-7  # beyond it the guard in _half_life makes half-lives infinite
+_NOT_NEGATIVE = "must be finite and not negative"
+
+
+def _shared_checks(config: AdamW | AdEMAMix) -> list[tuple[str, bool, str]]:
+    return [
+        ("eps", 0 < config.eps < math.inf, "must be positive and finite"),
+        ("weight_decay", 0 <= config.weight_decay < math.inf, _NOT_NEGATIVE),
+    ]
 
 
 def _half_life(beta: float) -> float:

@@ -14,9 +14,12 @@ class WarmupStableDecay:
 
     peak               highest learning rate
     final_share        learning rate at the end, as a share of the peak
-    warmup_sequences   length of the warm-up, in sequences
+    warmup_sequences   length of the warm-up, in sequences; a shorter run is all warm-up
     decay_sequences    length of the cooldown, in sequences; None means decay_share of the run
+    Edge               where the two overlap the warm-up stays whole and the cooldown, shortened,
+                       begins at its end: the rate reaches the peak in every run
     Source             Hägele et al. 2024 (arXiv 2405.18392)
+    Checked            tests/unit/optim/test_schedules.py
     """
 
     peak: float = 1e-3
@@ -26,18 +29,26 @@ class WarmupStableDecay:
     decay_share: float = 0.2
 
     def __post_init__(self) -> None:
-        validate(self, *_rate_checks(self), ("decay_share", 0 <= self.decay_share <= 1, _SHARE))
+        length = self.decay_sequences
+        validate(
+            self,
+            *_rate_checks(self),
+            ("decay_sequences", length is None or length >= 0, "must not be negative"),
+            ("decay_share", 0 <= self.decay_share <= 1, _SHARE),
+        )
 
     def decay_start(self, total: int) -> int:
         """The sequence at which the cooldown begins, in a run of `total` sequences."""
         length = self.decay_sequences
-        return total - (round(self.decay_share * total) if length is None else length)
+        start = total - (round(self.decay_share * total) if length is None else length)
+        return max(start, min(self.warmup_sequences, total))
 
     def rate(self, sequence: int, total: int) -> float:
         """Learning rate of the step that ends at `sequence` of `total`."""
         low = self.peak * self.final_share
-        if sequence < self.warmup_sequences:
-            return self.peak * sequence / self.warmup_sequences
+        warmup = min(self.warmup_sequences, total)
+        if sequence < warmup:
+            return self.peak * sequence / warmup
         start = self.decay_start(total)
         if sequence <= start or start >= total:
             return self.peak
@@ -47,7 +58,10 @@ class WarmupStableDecay:
 
 @dataclass(frozen=True, kw_only=True)
 class Cosine:
-    """Linear warm-up, then half a cosine from the peak to final_share of it."""
+    """Linear warm-up, then half a cosine from the peak to final_share of it.
+
+    warmup_sequences   length of the warm-up, in sequences; a shorter run is all warm-up
+    """
 
     peak: float = 1e-3
     final_share: float = 0.1
@@ -57,15 +71,16 @@ class Cosine:
         validate(self, *_rate_checks(self))
 
     def decay_start(self, total: int) -> int:
-        """The sequence at which the rate begins to fall."""
-        return self.warmup_sequences
+        """The sequence at which the rate begins to fall, in a run of `total` sequences."""
+        return min(self.warmup_sequences, total)
 
     def rate(self, sequence: int, total: int) -> float:
         """Learning rate of the step that ends at `sequence` of `total`."""
         low = self.peak * self.final_share
-        if sequence < self.warmup_sequences:
-            return self.peak * sequence / self.warmup_sequences
-        share = min((sequence - self.warmup_sequences) / max(total - self.warmup_sequences, 1), 1.0)
+        warmup = self.decay_start(total)
+        if sequence < warmup:
+            return self.peak * sequence / warmup
+        share = min((sequence - warmup) / max(total - warmup, 1), 1.0)
         return low + (self.peak - low) * 0.5 * (1.0 + math.cos(math.pi * share))
 
 
@@ -74,7 +89,7 @@ _SHARE = "must lie in [0, 1]"
 
 def _rate_checks(config: WarmupStableDecay | Cosine) -> list[tuple[str, bool, str]]:
     return [
-        ("peak", config.peak > 0, "must be positive"),
+        ("peak", 0 < config.peak < math.inf, "must be positive and finite"),
         ("final_share", 0 <= config.final_share <= 1, _SHARE),
         ("warmup_sequences", config.warmup_sequences >= 0, "must not be negative"),
     ]

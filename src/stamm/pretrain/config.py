@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 
 from stamm.base.config import validate
@@ -48,6 +49,7 @@ class PretrainConfig:
             (b.start - a.start) % a.size for a, b in zip(self.batch, self.batch[1:], strict=False)
         ]
         micro = self.micro_batch
+        first = self.batch[0].size if self.batch else 1
         validate(
             self,
             ("context", self.context >= 2, "must be at least 2"),
@@ -56,9 +58,13 @@ class PretrainConfig:
                 self.context <= self.model.max_context,
                 f"exceeds model.max_context = {self.model.max_context}",
             ),
-            ("sequences", self.sequences is None or self.sequences > 0, "must be positive"),
-            ("epochs", self.epochs > 0, "must be positive"),
-            ("batch", bool(self.batch) and starts[0] == 0, "must begin at sequence 0"),
+            (
+                "sequences",
+                self.sequences is None or self.sequences >= first,
+                f"is less than one step: batch.0.size = {first}",
+            ),
+            ("epochs", 0 < self.epochs < math.inf, "must be positive and finite"),
+            ("batch", starts[:1] == [0], "must begin at sequence 0"),
             ("batch", starts == sorted(set(starts)), "must have rising starts"),
             ("batch", not any(spans), "changes in the middle of a step"),
             (

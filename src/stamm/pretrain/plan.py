@@ -37,10 +37,10 @@ def plan(
         in_flight * (1 if devices is None else devices.count),
         config.context,
         "float32" if devices is None else "bfloat16",
+        devices=1 if devices is None else devices.count,
     )
     flops = total * training_flops(config.model, config.context)
     forward = forward_flops(config.model, config.context)
-    checkpoint = checkpoint_bytes(config.model, config.optimizer)
     return {
         "parameters": {**dataclasses.asdict(parameters), "total": parameters.total},
         "sequences": total,
@@ -64,12 +64,25 @@ def plan(
             "forward_per_sequence": dataclasses.asdict(forward),
         },
         "time": _time(flops, devices),
-        "disk": {
-            "checkpoint": checkpoint,
-            "checkpoints_kept": checkpoint * config.engine.keep_checkpoints,
-            "tokens": total * config.context * (2 if config.model.vocab_size <= 2**16 else 4),
-        },
+        "disk": _disk(config, batches.num_steps, corpus_sequences or total),
         "learning_rate": _curve(config, total),
+    }
+
+
+def _disk(config: PretrainConfig, steps: int, corpus_sequences: int) -> dict[str, int]:
+    """Sizes in bytes. A new checkpoint is whole before the oldest goes: one more than is kept.
+
+    corpus_sequences   of the packed corpus, which lies there once however often it is read
+    """
+    checkpoint = checkpoint_bytes(config.model, config.optimizer)
+    saved = -(-steps // config.engine.checkpoint_every)
+    keep = config.engine.keep_checkpoints
+    token_bytes = 2 if config.model.vocab_size <= 2**16 else 4
+    return {
+        "checkpoint": checkpoint,
+        "checkpoints_kept": checkpoint * min(keep, saved),
+        "checkpoints_at_most": checkpoint * min(keep + 1, saved),
+        "tokens": corpus_sequences * config.context * token_bytes,
     }
 
 

@@ -52,7 +52,7 @@ def demo() -> Study:
             context=256,
             batch=(BatchStage(size=_BATCH),),
             goldfish=Goldfish(k=50, h=50),
-            optimizer=AdEMAMix(beta3=0.999, alpha=4.0),
+            optimizer=AdEMAMix(beta2=0.95, beta3=0.999, alpha=1.0),
             schedule=WarmupStableDecay(
                 peak=3e-3, final_share=0.05, warmup_sequences=10 * _BATCH, decay_share=0.3
             ),
@@ -89,6 +89,9 @@ def smoke() -> Study:
             schedule=WarmupStableDecay(peak=3e-3, warmup_sequences=8, decay_share=0.3),
             engine=EngineConfig(threads=1, compile="off", checkpoint_every=5),
         ),
+        evaluate=EvaluateConfig(threads=1),
+        audit=AuditConfig(threads=1),
+        export=ExportConfig(threads=1),
         arms=(
             Arm(name="swiglu", ffn=GatedFFN(width=64, activation="swiglu")),
             Arm(name="relu2", ffn=PlainFFN(width=96, activation="relu2")),

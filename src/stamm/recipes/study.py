@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
 
 from stamm.audit.config import AuditConfig
 from stamm.base.config import validate
@@ -13,9 +11,10 @@ from stamm.base.errors import ConfigError
 from stamm.corpus.config import CorpusConfig, PackConfig, TokenizerConfig
 from stamm.evaluate.config import EvaluateConfig
 from stamm.export.config import ExportConfig
-from stamm.models.config import GatedFFN, PlainFFN
+from stamm.models.config import DecoderConfig, GatedFFN, PlainFFN
 from stamm.models.count import count_parameters
 from stamm.pretrain.config import PretrainConfig
+from stamm.recipes.checks import check_audit, check_evaluation, check_export
 from stamm.reports.config import ReportConfig
 from stamm.runs.job import Step
 
@@ -42,8 +41,11 @@ class Study:
     """From raw pages to trained, audited and exported models.
 
     pretrain   shared by the arms; each puts its own feed-forward block into pretrain.model
-    exported   names of the arms that are exported
+    evaluate   None: the models are not evaluated; likewise audit and export
+    exported   names of the arms that are exported, unless export is None
     tolerance  largest difference in parameters between arms, as a share of the largest
+
+    Raises     ConfigError for what would stop the study later, when hours of training are done.
     """
 
     corpus: CorpusConfig
@@ -51,9 +53,9 @@ class Study:
     pack: PackConfig
     pretrain: PretrainConfig
     arms: tuple[Arm, ...]
-    evaluate: EvaluateConfig
-    audit: AuditConfig
-    export: ExportConfig
+    evaluate: EvaluateConfig | None
+    audit: AuditConfig | None
+    export: ExportConfig | None
     exported: tuple[str, ...] = ("xielu",)
     report: ReportConfig = field(default_factory=ReportConfig)
     tolerance: float = 0.001
@@ -76,14 +78,27 @@ class Study:
                 f"{self.tolerance:.2%}",
                 fix="Give a plain block 1.5 times the width of a gated one",
             )
+        unknown = not set(self.exported) <= set(names) and self.export is not None
         validate(
             self,
             ("arms", bool(names), "is empty"),
             ("arms", len(set(names)) == len(names), "has two arms of one name"),
-            ("exported", set(self.exported) <= set(names), f"names no arm; there are {names}"),
+            (
+                "exported",
+                len(set(self.exported)) == len(self.exported),
+                "names an arm twice",
+            ),
+            ("exported", not unknown, f"names no arm; there are {', '.join(names)}"),
         )
+        if self.evaluate is not None:
+            check_evaluation(self.evaluate, self.corpus, self.pretrain.model)
+        if self.audit is not None:
+            check_audit(self.audit, self.corpus, self.pretrain.model)
+        if self.export is not None:
+            models = {arm.name: self.model_of(arm) for arm in self.arms}
+            check_export(self.export, {name: models[name] for name in self.exported})
 
-    def model_of(self, arm: Arm) -> Any:
+    def model_of(self, arm: Arm) -> DecoderConfig:
         """The decoder of one arm."""
         return replace(self.pretrain.model, ffn=arm.ffn)
 
@@ -128,8 +143,12 @@ class Study:
         ]
         steps.extend(_pretrain_step(arm.name, self.pretrain_of(arm)) for arm in self.arms)
         for arm in self.arms:
-            steps.extend(_measure_steps(arm.name, self.evaluate, self.audit))
-        steps.extend(_export_step(name, self.export) for name in self.exported)
+            if self.evaluate is not None:
+                steps.append(_evaluate_step(arm.name, self.evaluate))
+            if self.audit is not None:
+                steps.append(_audit_step(arm.name, self.audit))
+        if self.export is not None:
+            steps.extend(_export_step(name, self.export) for name in self.exported)
         return (*steps, _report_step(self.report, steps))
 
     def _external(self) -> tuple[Path, ...]:
@@ -174,28 +193,28 @@ def _report_step(config: ReportConfig, before: list[Step]) -> Step:
     )
 
 
-def _measure_steps(arm: str, evaluate: EvaluateConfig, audit: AuditConfig) -> list[Step]:
-    shared: Mapping[str, str] = {"model": f"arms/{arm}/model", "tokenizer": "tokenizer"}
-    return [
-        Step(
-            name=f"evaluate.{arm}",
-            job="evaluate",
-            config=evaluate,
-            folder=f"arms/{arm}/evaluate",
-            inputs={**shared, "pack": "pack"},
-            after=(f"pretrain.{arm}", "tokenizer", "pack"),
-            outputs=(".",),
-        ),
-        Step(
-            name=f"audit.{arm}",
-            job="audit",
-            config=audit,
-            folder=f"arms/{arm}/audit",
-            inputs={**shared, "corpus": "corpus"},
-            after=(f"pretrain.{arm}", "tokenizer", "corpus"),
-            outputs=(".",),
-        ),
-    ]
+def _evaluate_step(arm: str, config: EvaluateConfig) -> Step:
+    return Step(
+        name=f"evaluate.{arm}",
+        job="evaluate",
+        config=config,
+        folder=f"arms/{arm}/evaluate",
+        inputs={"model": f"arms/{arm}/model", "tokenizer": "tokenizer", "pack": "pack"},
+        after=(f"pretrain.{arm}", "tokenizer", "pack"),
+        outputs=(".",),
+    )
+
+
+def _audit_step(arm: str, config: AuditConfig) -> Step:
+    return Step(
+        name=f"audit.{arm}",
+        job="audit",
+        config=config,
+        folder=f"arms/{arm}/audit",
+        inputs={"model": f"arms/{arm}/model", "tokenizer": "tokenizer", "corpus": "corpus"},
+        after=(f"pretrain.{arm}", "tokenizer", "corpus"),
+        outputs=(".",),
+    )
 
 
 def _export_step(arm: str, config: ExportConfig) -> Step:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -9,7 +10,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stamm.base.config import differences, flatten, from_plain, override, to_plain, validate
+from stamm.base.config import (
+    differences,
+    flatten,
+    from_plain,
+    nearest,
+    override,
+    to_plain,
+    validate,
+)
 from stamm.base.errors import ConfigError
 
 
@@ -36,6 +45,26 @@ class Tree:
     limit: int | None = None
     extra: Square | None = None
     on: bool = True
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plot:
+    """Fields that must agree, and one without a default."""
+
+    owner: str
+    width: int = 2
+    trees: tuple[Tree, ...] = (Tree(limit=2), Tree(limit=2))
+
+    def __post_init__(self) -> None:
+        agree = all(tree.limit == self.width for tree in self.trees)
+        validate(self, ("width", agree, "is not the limit of every tree"))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Garden:
+    title: str = ""
+    plot: Plot | None = None
+    corner: Square | Plot = field(default_factory=Square)
 
 
 trees = st.builds(
@@ -69,6 +98,8 @@ def test_a_union_member_is_tagged_with_its_class() -> None:
         ("name=elm", Tree(name="elm")),
         ("shape.radius=2", Tree(shape=Round(radius=2.0))),
         ("shape=Square", Tree(shape=Square())),
+        ("sizes.1=7", Tree(sizes=(1, 7))),
+        ("parts=Square", Tree(parts=(Square(),))),
         ("parts.1.side=7", Tree(parts=(Square(), Square(side=7)))),
         ("sizes=4,5", Tree(sizes=(4, 5))),
         ("sizes=[4, 5]", Tree(sizes=(4, 5))),
@@ -89,6 +120,52 @@ def test_overrides_apply_in_order() -> None:
     assert override(Tree(), ["shape=Square", "shape.side=9"]) == Tree(shape=Square(side=9))
 
 
+TOGETHER = ["trees.0.limit=5", "trees.1.limit=5", "width=5"]
+
+
+@pytest.mark.parametrize("order", list(itertools.permutations(TOGETHER)))
+def test_values_that_must_agree_are_changed_together_in_any_order(order: tuple[str, ...]) -> None:
+    expected = Plot(owner="me", width=5, trees=(Tree(limit=5), Tree(limit=5)))
+    assert override(Plot(owner="me"), order) == expected
+
+
+def test_a_refusal_names_the_assignments_it_comes_from() -> None:
+    with pytest.raises(ConfigError) as caught:
+        override(Plot(owner="me"), ["owner=you", "width=5", "trees.0.name=elm"])
+    assert "width = 5 is not the limit of every tree (width set" in caught.value.line()
+    with pytest.raises(ConfigError) as caught:
+        override(Plot(owner="me"), ["owner=you", "trees.1=Tree"])
+    assert "(owner, trees.1 set on the command line)" in caught.value.line()
+
+
+def test_a_class_chosen_without_a_needed_value_gets_it_from_a_later_assignment() -> None:
+    assert override(Garden(), ["plot=Plot", "plot.owner=me"]) == Garden(plot=Plot(owner="me"))
+    chosen = override(
+        Garden(), ["corner=Plot", "corner.width=3", "corner.trees=", "corner.owner=x"]
+    )
+    assert chosen == Garden(corner=Plot(owner="x", width=3, trees=()))
+    with pytest.raises(ConfigError) as caught:
+        override(Garden(), ["title=herbs", "plot=Plot"])
+    assert "plot.owner has no value (plot set on the command line)" in caught.value.line()
+
+
+def test_choosing_a_class_forgets_what_was_set_below_it() -> None:
+    assert override(Tree(), ["shape=Square", "shape.side=9", "shape=Square"]).shape == Square()
+
+
+def test_a_field_of_what_is_not_there_says_how_to_put_it_there() -> None:
+    with pytest.raises(ConfigError) as caught:
+        override(Garden(), ["plot.trees.0.name=elm"])
+    assert "plot.trees.0.name cannot be set: there is no plot" in caught.value.line()
+    assert "Put plot=Plot before it" in caught.value.line()
+
+
+def test_what_no_assignment_touches_stays_the_same_object() -> None:
+    tree = Tree()
+    assert override(tree, []) is tree
+    assert override(tree, ["parts.0.side=4"]).parts[1] is tree.parts[1]
+
+
 @pytest.mark.parametrize(
     ("assignment", "words"),
     [
@@ -96,6 +173,8 @@ def test_overrides_apply_in_order() -> None:
         ("shape.side=2", ["unknown key 'shape.side'", "radius"]),
         ("shape=Sqare", ["shape = 'Sqare' is not a known class", "Did you mean 'Square'?"]),
         ("parts.5.side=1", ["'5' is no position in a list of 2"]),
+        ("parts.².side=1", ["'²' is no position in a list of 2"]),
+        ("parts.-1.side=1", ["'-1' is no position in a list of 2"]),
         ("name.x=1", ["below a plain value"]),
         ("limit=many", ["limit = 'many' is not"]),
         ("mode=medium", ["one of 'fast', 'slow'"]),
@@ -145,6 +224,12 @@ def test_a_missing_value_is_named() -> None:
 
     with pytest.raises(ConfigError, match="thing has no value"):
         from_plain(Needs, {})
+
+
+def test_the_nearest_name_is_first_of_all_one_with_its_letters_swapped() -> None:
+    assert nearest("xeilu", ["xsilu", "xielu", "silu"]).startswith("Did you mean 'xielu'? Known: ")
+    assert nearest("xsilo", ["xsilu", "xielu", "silu"]).startswith("Did you mean 'xsilu'?")
+    assert nearest("zzz", ["xielu"]) == "Known: xielu"
 
 
 def test_differences_are_told_by_key() -> None:

@@ -50,6 +50,35 @@ def test_a_terminal_gets_a_bar_and_a_last_line() -> None:
     assert text.splitlines()[-1].endswith("done in 1 min 40 s, loss 4.20")
 
 
+HIDE, SHOW = "\x1b[?25l", "\x1b[?25h"
+
+
+def test_closing_in_the_middle_of_a_task_shows_the_cursor_again() -> None:
+    stream = Terminal()
+    console = Console(stream, Clock())
+    console.begin("train", 100, "steps")
+    console.advance(3)
+    hidden = stream.getvalue()
+    assert hidden.count(HIDE) > hidden.count(SHOW)
+    console.close()
+    assert stream.getvalue().rindex(SHOW) > stream.getvalue().rindex(HIDE)
+    assert "done" not in stream.getvalue()
+    ended = stream.getvalue()
+    console.close()
+    assert stream.getvalue() == ended
+    console.say("after")
+    assert stream.getvalue().endswith("after\n")
+
+
+def test_a_task_begun_before_the_last_one_ended_leaves_no_cursor_hidden() -> None:
+    stream = Terminal()
+    console = Console(stream, Clock())
+    console.begin("first", 2, "steps")
+    console.begin("second", 2, "steps")
+    console.end()
+    assert stream.getvalue().count(HIDE) == stream.getvalue().count(SHOW) == 2
+
+
 def test_the_log_gets_every_line_with_its_time() -> None:
     log = io.StringIO()
     console = Console(Terminal(), Clock(), log)

@@ -45,6 +45,17 @@ def test_documents_do_not_leak(ffn: PlainFFN | GatedFFN) -> None:
     assert not torch.equal(first[:, :17], second[:, :17])
 
 
+def test_attention_in_blocks_equals_attention_at_once() -> None:
+    """150 tokens: several blocks of queries, the last one shorter, borders inside and between."""
+    decoder = build_decoder(replace(SMALL, max_context=256), seed=1)
+    tokens = torch.randint(0, 64, (2, 150), generator=torch.Generator().manual_seed(0))
+    document = torch.tensor([0] * 64 + [1] * 30 + [2] * 56).expand(2, -1)
+    alone = [decoder(tokens[:, a:b]) for a, b in ((0, 64), (64, 94), (94, 150))]
+    torch.testing.assert_close(
+        decoder(tokens, document), torch.cat(alone, dim=1), rtol=1e-4, atol=1e-5
+    )
+
+
 def test_a_packed_document_is_read_as_if_it_were_alone() -> None:
     decoder = build_decoder(SMALL, seed=1)
     tokens = torch.randint(0, 64, (1, 40), generator=torch.Generator().manual_seed(0))
@@ -55,8 +66,9 @@ def test_a_packed_document_is_read_as_if_it_were_alone() -> None:
 
 
 def test_the_mask_is_causal_within_documents() -> None:
-    mask = document_mask(torch.tensor([[0, 0, 1, 1]]))[0, 0]
-    assert mask.tolist() == [
+    mask = document_mask(torch.tensor([[0, 0, 1, 1]]), torch.float32)[0, 0]
+    assert set(mask.flatten().tolist()) == {0.0, -torch.inf}
+    assert (mask == 0).tolist() == [
         [True, False, False, False],
         [True, True, False, False],
         [False, False, True, False],

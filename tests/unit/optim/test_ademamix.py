@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 import pytest
@@ -79,6 +80,12 @@ def test_warm_ups_start_and_end_where_they_should() -> None:
     assert steps.std() < 1e-2 * steps.mean()  # linear in half-life
 
 
+def test_a_warm_up_of_no_steps_is_none_and_not_the_whole_run() -> None:
+    config = AdEMAMix(alpha=8.0, alpha_warmup_steps=0, beta3_warmup_steps=0)
+    assert config.alpha_at(1, 1000) == 8.0
+    assert config.beta3_at(1, 1000) == config.beta3
+
+
 def test_bfloat16_parameters_keep_float32_moments() -> None:
     parameter = nn.Parameter(torch.ones(4, dtype=torch.bfloat16))
     optimizer = AdEMAMixOptimizer([parameter], AdEMAMix(), total_steps=2, lr=0.1)
@@ -118,5 +125,31 @@ def test_a_configuration_builds_its_optimizer(config: AdamW | AdEMAMix) -> None:
 
 
 def test_settings_are_checked() -> None:
-    with pytest.raises(ConfigError, match=r"beta3 = 0\.5 must lie in \[beta1, 1\)"):
+    with pytest.raises(ConfigError, match=r"beta3 = 0\.5 must lie in \[beta1, 1 - 1e-7\]"):
         AdEMAMix(beta3=0.5)
+
+
+@pytest.mark.parametrize(
+    ("kind", "field", "value"),
+    [
+        (AdamW, "weight_decay", math.nan),
+        (AdamW, "weight_decay", -0.1),
+        (AdamW, "eps", math.inf),
+        (AdEMAMix, "weight_decay", math.nan),
+        (AdEMAMix, "eps", math.inf),
+        (AdEMAMix, "alpha", math.inf),
+        (AdEMAMix, "alpha_warmup_steps", -5),
+        (AdEMAMix, "beta3_warmup_steps", -5),
+        (AdEMAMix, "beta3", 1 - 1e-8),  # its half-life divided by zero
+    ],
+)
+def test_a_number_out_of_range_is_told(
+    kind: type[AdamW] | type[AdEMAMix], field: str, value: Any
+) -> None:
+    with pytest.raises(ConfigError, match=rf"{kind.__name__}\.{field} = {value} must "):
+        kind(**{field: value})
+
+
+def test_the_largest_beta3_has_a_half_life() -> None:
+    config = AdEMAMix(beta3=1 - 1e-7)
+    assert config.beta1 < config.beta3_at(1, 1000) < config.beta3_at(500, 1000) < config.beta3

@@ -37,6 +37,48 @@ def test_the_cooldown_can_be_given_in_sequences() -> None:
     assert config.rate(1000, TOTAL) == 0.0
 
 
+@pytest.mark.parametrize("schedule", [WarmupStableDecay, Cosine])
+def test_a_run_shorter_than_its_warm_up_still_reaches_the_peak(
+    schedule: type[WarmupStableDecay] | type[Cosine],
+) -> None:
+    config = schedule(peak=2.0, final_share=0.1, warmup_sequences=160)
+    assert [config.rate(s, 100) for s in (25, 50, 100)] == [0.5, 1.0, 2.0]
+    assert config.decay_start(100) == 100
+
+
+def test_a_cooldown_waits_for_the_end_of_the_warm_up() -> None:
+    config = WarmupStableDecay(peak=1.0, final_share=0.05, warmup_sequences=160, decay_share=0.3)
+    assert config.decay_start(200) == 160
+    assert config.rate(150, 200) == 150 / 160
+    assert config.rate(160, 200) == 1.0
+    assert config.rate(170, 200) == pytest.approx(0.05 + 0.95 * (1 - math.sqrt(10 / 40)))
+    assert config.rate(200, 200) == pytest.approx(0.05)
+
+
+@given(st.integers(1, 300), st.integers(0, 400), st.none() | st.integers(0, 400), st.floats(0, 1))
+def test_a_rate_rises_to_the_peak_and_falls_to_its_end_whatever_the_lengths(
+    total: int, warmup: int, decay: int | None, share: float
+) -> None:
+    config = WarmupStableDecay(
+        peak=1.0, warmup_sequences=warmup, decay_sequences=decay, decay_share=share
+    )
+    rates = [config.rate(sequence, total) for sequence in range(1, total + 1)]
+    start = config.decay_start(total)
+    assert min(warmup, total) <= start <= total
+    assert rates[:start] == sorted(rates[:start])
+    assert start == 0 or rates[start - 1] == 1.0
+    assert rates[start:] == sorted(rates[start:], reverse=True)
+    assert start == total or rates[-1] == 0.0
+
+
+@pytest.mark.parametrize(
+    ("field", "value"), [("decay_sequences", -5), ("warmup_sequences", -1), ("peak", math.inf)]
+)
+def test_a_length_or_rate_out_of_range_is_told(field: str, value: float) -> None:
+    with pytest.raises(ConfigError, match=f"{field} = {value} must "):
+        WarmupStableDecay(**{field: value})  # type: ignore[arg-type]  # any field may be named
+
+
 def test_cosine_ends() -> None:
     config = Cosine(peak=2.0, final_share=0.5, warmup_sequences=10)
     assert config.rate(10, 110) == 2.0

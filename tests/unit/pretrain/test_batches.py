@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import pytest
 
@@ -118,6 +120,11 @@ SMALL = DecoderConfig(max_context=64)
             {"context": 64, "batch": (BatchStage(), BatchStage(start=17, size=32))},
             "changes in the middle of a step",
         ),
+        ({"context": 64, "sequences": 3}, "sequences = 3 is less than one step: batch.0.size = 16"),
+        ({"context": 64, "sequences": 0}, "sequences = 0 is less than one step"),
+        ({"context": 64, "epochs": math.inf}, "epochs = inf must be positive and finite"),
+        ({"context": 64, "epochs": math.nan}, "epochs = nan must be positive and finite"),
+        ({"context": 64, "batch": ()}, "batch = () must begin at sequence 0"),
         ({"context": 64, "clip_norm": 0.0}, "clip_norm = 0.0 must be positive"),
     ],
 )

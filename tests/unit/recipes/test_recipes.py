@@ -44,10 +44,82 @@ def test_the_steps_of_a_study_read_only_what_earlier_steps_left() -> None:
 
 
 def test_a_study_is_changed_from_the_command_line() -> None:
-    study = override(demo(), ["pretrain.model.num_layers=6", "arms.2.ffn.activation=xiprelu"])
+    changes = ["pretrain.model.num_layers=6", "arms.2.ffn.activation=xiprelu", "exported="]
+    study = override(demo(), changes)
     assert isinstance(study, Study)
     assert study.model_of(study.arms[2]).num_layers == 6
     assert study.arms[2].ffn.activation == "xiprelu"
+
+
+@pytest.mark.parametrize(
+    ("change", "kind"),
+    [("evaluate=none", "evaluate"), ("audit=none", "audit"), ("export=none", "export")],
+)
+def test_what_is_not_asked_for_has_no_steps(change: str, kind: str) -> None:
+    study = override(demo(), [change])
+    jobs = [step.job for step in study.steps()]
+    assert kind not in jobs
+    assert len(jobs) == len(demo().steps()) - (1 if kind == "export" else 3)
+    names = [step.name for step in study.steps()]
+    assert study.steps()[-1].after == tuple(names[:-1])
+    assert from_plain(Study, to_plain(study)) == study
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        (
+            ["arms.2.ffn.activation=xiprelu"],
+            ["arm 'xielu' cannot be exported", "computes the activation 'xiprelu'", "export=none"],
+        ),
+        (
+            ["pretrain.model.qk_norm=false"],
+            ["arm 'xielu' cannot be exported", "only inside Apertus", "qk_norm=true"],
+        ),
+        (["exported=xielu,gelu"], ["names no arm; there are swiglu, relu2, xielu"]),
+        (["exported=xielu,xielu"], ["names an arm twice"]),
+        (
+            ["export.sample_tokens=240"],
+            ["265 tokens, more than pretrain.model.max_context = 256", "export.samples=0"],
+        ),
+        (["corpus.probes=none"], ["corpus.probes = None plants no passage", "Set audit=none"]),
+        (
+            ["audit.new_tokens=206"],
+            ["257 tokens", "max_context = 256", "Set audit.new_tokens=205 or less"],
+        ),
+        (["audit.prefix_tokens=300"], ["Set a smaller audit.prefix_tokens"]),
+        (
+            ["pretrain.context=64", "pretrain.model.max_context=64"],
+            ["151 tokens", "(pretrain.model.max_context set on the command line)", "audit=none"],
+        ),
+        (["corpus.held_out=0"], ["leaves no text to evaluate the models on", "evaluate=none"]),
+        (["evaluate.context=512"], ["evaluate.context = 512 exceeds pretrain.model.max_context"]),
+        (["evaluate.overlap=256"], ["evaluate.overlap = 256 leaves nothing new"]),
+    ],
+)
+def test_what_would_stop_a_study_late_is_refused_at_once(
+    changes: list[str], words: list[str]
+) -> None:
+    with pytest.raises(ConfigError) as caught:
+        override(demo(), changes)
+    for word in words:
+        assert word in caught.value.line()
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        ["arms.2.name=xiprelu", "arms.2.ffn.activation=xiprelu", "export=none"],
+        ["corpus.probes=none", "audit=none"],
+        ["corpus.held_out=0", "evaluate=none"],
+        ["audit.new_tokens=205"],
+        ["evaluate.overlap=255"],
+        ["export.sample_tokens=240", "export.samples=0"],
+        ["exported=swiglu,relu2", "arms.2.ffn.activation=xiprelu"],
+    ],
+)
+def test_the_fix_that_a_refusal_names_is_taken(changes: list[str]) -> None:
+    assert override(demo(), changes).steps()
 
 
 def test_unmatched_arms_are_refused_with_their_sizes() -> None:

@@ -1,0 +1,66 @@
+"""Which class of transformers computes what a decoder computes. No torch, no transformers here.
+
+So that a recipe can refuse, before anything is trained, an export that could not be written.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from stamm.activations import catalog
+from stamm.base.errors import ExportError
+from stamm.models.config import DecoderConfig, GatedFFN
+
+# Names of ACT2FN in transformers/activations.py that compute the same function as ours.
+PLAIN_ACTS = {"xielu": "xielu", "relu2": "relu2", "relu": "relu", "gelu": "gelu", "silu": "silu"}
+GATED_ACTS = {"swiglu": "silu", "geglu": "gelu", "reglu": "relu"}
+# (gated, qk_norm) -> the class whose blocks are built that way
+CLASSES = {
+    (False, True): ("apertus", "ApertusForCausalLM"),
+    (False, False): ("arcee", "ArceeForCausalLM"),
+    (True, True): ("qwen3", "Qwen3ForCausalLM"),
+    (True, False): ("llama", "LlamaForCausalLM"),
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class HubClass:
+    """A class of transformers, and the name under which it knows the activation."""
+
+    model_type: str
+    architecture: str
+    hidden_act: str
+
+
+def hub_class(config: DecoderConfig) -> HubClass:
+    """The class of transformers that computes what `config` describes.
+
+    Raises   ExportError naming the part that none of its classes can hold.
+    """
+    gated = isinstance(config.ffn, GatedFFN)
+    name = catalog.get(config.ffn.activation).name
+    known = GATED_ACTS if gated else PLAIN_ACTS
+    where = "model.ffn.activation"
+    if name not in known:
+        raise ExportError(
+            f"no class of transformers computes the activation {name!r} in a "
+            f"{'gated' if gated else 'plain'} feed-forward block",
+            where=where,
+            fix=f"It computes {', '.join(sorted(known))}; other engines need code of their own",
+        )
+    if name == "xielu" and not config.qk_norm:
+        raise ExportError(
+            "transformers computes 'xielu' in float32 only inside Apertus, whose attention"
+            " normalises queries and keys",
+            where="model.qk_norm = False",
+            fix="Train with model.qk_norm=true to export xielu",
+        )
+    if not config.qk_norm and config.d_model % config.num_heads:
+        raise ExportError(
+            f"d_model = {config.d_model} does not divide by num_heads = {config.num_heads}, which "
+            "the classes of transformers without normalised queries and keys refuse",
+            where="model.num_heads",
+            fix="Train with model.qk_norm=true, or with heads that divide d_model",
+        )
+    model_type, architecture = CLASSES[gated, config.qk_norm]
+    return HubClass(model_type=model_type, architecture=architecture, hidden_act=known[name])

@@ -1,0 +1,87 @@
+"""What would stop a study after its models are trained, refused before anything is done.
+
+Each job makes the same checks on what it is given; here they are made on the configuration alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from stamm.audit.config import AuditConfig
+from stamm.base.errors import ConfigError, ExportError
+from stamm.corpus.config import CorpusConfig
+from stamm.evaluate.config import EvaluateConfig
+from stamm.export.config import ExportConfig
+from stamm.models.config import DecoderConfig
+from stamm.models.hub_class import hub_class
+
+
+def check_evaluation(config: EvaluateConfig, corpus: CorpusConfig, model: DecoderConfig) -> None:
+    """Nothing, when there will be held-out text and the model can read it as asked.
+
+    Raises   ConfigError with the values and the fix.
+    """
+    if corpus.held_out == 0:
+        raise ConfigError(
+            f"corpus.held_out = {corpus.held_out} leaves no text to evaluate the models on",
+            fix="Set corpus.held_out=0.03, or evaluate=none",
+        )
+    limit = model.max_context
+    context = limit if config.context is None else config.context
+    if context > limit:
+        raise ConfigError(
+            f"evaluate.context = {context} exceeds pretrain.model.max_context = {limit}",
+            fix=f"Set evaluate.context={limit} or less",
+        )
+    if config.overlap is not None and config.overlap >= context:
+        raise ConfigError(
+            f"evaluate.overlap = {config.overlap} leaves nothing new in a context of {context}",
+            fix=f"Set evaluate.overlap below {context}",
+        )
+
+
+def check_audit(config: AuditConfig, corpus: CorpusConfig, model: DecoderConfig) -> None:
+    """Nothing, when passages will be planted, and one fits with its continuation into the context.
+
+    Raises   ConfigError with the values and the fix.
+    """
+    if corpus.probes is None:
+        raise ConfigError(
+            "corpus.probes = None plants no passage that the models could be audited for",
+            fix="Set audit=none, or plant passages with corpus.probes=ProbesConfig",
+        )
+    needed, limit = 1 + config.prefix_tokens + config.new_tokens, model.max_context
+    if needed > limit:
+        room = limit - 1 - config.prefix_tokens
+        less = f"audit.new_tokens={room} or less" if room > 0 else "a smaller audit.prefix_tokens"
+        raise ConfigError(
+            f"<s>, audit.prefix_tokens = {config.prefix_tokens} and audit.new_tokens = "
+            f"{config.new_tokens} are {needed} tokens, more than pretrain.model.max_context = "
+            f"{limit}",
+            fix=f"Set {less}, pretrain.model.max_context={needed} or more, or audit=none",
+        )
+
+
+def check_export(config: ExportConfig, models: Mapping[str, DecoderConfig]) -> None:
+    """Nothing, when stock classes of transformers hold the models, and samples fit their context.
+
+    models   by the names of the arms that are to be exported
+
+    Raises   ConfigError naming the arm, the part that none holds, and the fix.
+    """
+    for arm, model in models.items():
+        try:
+            hub_class(model)
+        except ExportError as error:
+            raise ConfigError(
+                f"arm {arm!r} cannot be exported: {error.what}",
+                fix=f"{error.fix}. Set export=none, or leave {arm!r} out of exported=",
+            ) from None
+        needed = 1 + config.prompt_tokens + config.sample_tokens
+        if config.samples and needed > model.max_context:
+            raise ConfigError(
+                f"<s>, export.prompt_tokens = {config.prompt_tokens} and export.sample_tokens = "
+                f"{config.sample_tokens} are {needed} tokens, more than "
+                f"pretrain.model.max_context = {model.max_context}",
+                fix="Lower one of them, or set export.samples=0 or export=none",
+            )
