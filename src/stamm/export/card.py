@@ -17,7 +17,7 @@ from stamm.export.parity import Difference
 from stamm.models.config import GatedFFN, PlainRope
 from stamm.models.count import count_parameters
 from stamm.models.decoder import Decoder
-from stamm.models.hub import hub_class
+from stamm.models.hub_class import hub_class
 
 LONGEST_TABLE = 40
 _MARKDOWN = re.compile(r"([\\`*_\[\]<>|~&$])")

@@ -28,7 +28,8 @@ from stamm.export.config import ExportConfig
 from stamm.export.folder import TOKENIZER, write_folder
 from stamm.export.samples import check_room, write_samples
 from stamm.models.decoder import Decoder
-from stamm.models.hub import HubModel, hub_class, hub_version, load_hub
+from stamm.models.hub import HubModel, hub_version, load_hub
+from stamm.models.hub_class import hub_class
 from stamm.models.repeatable import settle
 from stamm.models.stored import load_decoder
 from stamm.runs.job import Workspace

@@ -17,12 +17,12 @@ from stamm.models.decoder import Decoder, build_decoder
 from stamm.models.hub import (
     HubModel,
     SpecialIds,
-    hub_class,
     hub_config,
     hub_state,
     load_hub,
     xielu_constants,
 )
+from stamm.models.hub_class import hub_class
 
 SPECIAL = SpecialIds(begin=1, end=2, pad=3)
 XIELU = PlainFFN(width=48, activation="xielu")
