@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import argparse
 import shutil
+import sysconfig
 from importlib.util import find_spec
+from pathlib import Path
 
 from stamm.cli.output import print_json, print_pairs
 from stamm.runs.manifest import environment
@@ -19,7 +21,9 @@ def run(options: argparse.Namespace, verb: str) -> int:
     """Print versions, hardware, and what cannot be used here with the reason."""
     facts = environment()
     compiler = next((p for n in ("g++", "clang++", "c++") if (p := shutil.which(n))), None)
-    facts["compiler"] = compiler or "none: training runs uncompiled, about half as fast"
+    headers = (Path(sysconfig.get_paths()["include"]) / "Python.h").is_file()
+    facts["compiler"] = compiler or "none: training runs uncompiled, slower"
+    facts["python_headers"] = headers or "none: training runs uncompiled, slower"
     facts["accelerator"] = (
         "stamm trains on the CPU in this version"
         if find_spec("torch")

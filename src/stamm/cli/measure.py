@@ -86,9 +86,7 @@ def _settings(root: Path, verb: str) -> Any:
 
 
 def _report(root: Path, config: ReportConfig, options: argparse.Namespace) -> int:
-    from stamm.reports.job import (
-        write_report,
-    )  # the page's libraries load only when it is asked for
+    from stamm.reports.job import write_report
 
     out = Path(options.out) if options.out else root / "report.html"
     if out.is_dir():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import shutil
+import sysconfig
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,6 +12,7 @@ from typing import Protocol
 
 import torch
 from torch import Tensor, nn
+from torch._dynamo.exc import TorchDynamoException
 
 from stamm.base.console import Progress
 from stamm.base.errors import RunError
@@ -34,17 +36,25 @@ class Task(Protocol):
         """What to record beside the loss ("tokens", "train/kept_tokens", shapes on some steps)."""
 
 
+def missing_to_compile() -> str:
+    """What torch.compile would need on this machine's CPU and does not find; "" when nothing."""
+    if not any(shutil.which(name) for name in ("g++", "clang++", "c++")):
+        return "A C++ compiler (g++, clang++) was"
+    if not (Path(sysconfig.get_paths()["include"]) / "Python.h").is_file():
+        return "Python.h (Debian: python3-dev) was"
+    return ""
+
+
 def compile_layers(layers: nn.ModuleList, config: EngineConfig, progress: Progress) -> bool:
     """Compile each layer in place; equal layers share one compilation. True when it was done.
 
-    A machine without a C++ compiler runs the same layers eagerly, slower; this is said aloud.
+    A machine without what it takes runs the same layers eagerly, slower; this is said aloud.
     """
     if config.compile == "off":
         return False
-    if not any(shutil.which(name) for name in ("g++", "clang++", "c++")):
-        progress.say(
-            "No C++ compiler found (g++, clang++): training runs uncompiled, about half as fast."
-        )
+    missing = missing_to_compile()
+    if missing:
+        progress.say(f"{missing} not found: training runs uncompiled, slower.")
         return False
     torch._dynamo.reset()  # compilations of an earlier model count towards a limit per function
     for layer in layers:
@@ -81,7 +91,13 @@ def train(
             rate = task.learning_rate(step)
             for group in optimizer.param_groups:
                 group["lr"] = rate
-            loss, norm = _update(task, step, model, optimizer, clip_norm)
+            try:
+                loss, norm = _update(task, step, model, optimizer, clip_norm)
+            except TorchDynamoException as error:
+                raise RunError(
+                    f"the layers could not be compiled: {str(error).strip().splitlines()[0]}",
+                    fix="Run the same command again, or train with engine.compile=off",
+                ) from error
             facts = task.facts(step)
             metrics.write(
                 {

@@ -9,6 +9,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch._dynamo.exc import TorchDynamoException
 
 from stamm.base.console import Silent
 from stamm.base.errors import RunError
@@ -109,14 +110,32 @@ def test_a_loss_that_is_no_number_stops_the_run_and_keeps_the_checkpoint(tmp_pat
     assert len(_losses(tmp_path)) == 3
 
 
-def test_without_a_compiler_it_runs_eagerly_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("missing", ["compiler", "headers"])
+def test_without_what_compiling_takes_it_runs_eagerly_and_says_so(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, missing: str
+) -> None:
     said: list[str] = []
 
     class Talk(Silent):
         def say(self, text: str) -> None:
             said.append(text)
 
-    monkeypatch.setattr("stamm.engine.loop.shutil.which", lambda name: None)
+    if missing == "compiler":
+        monkeypatch.setattr("stamm.engine.loop.shutil.which", lambda name: None)
+    else:
+        places = {"include": str(tmp_path)}
+        monkeypatch.setattr("stamm.engine.loop.sysconfig.get_paths", lambda: places)
     decoder = build_decoder(MODEL, seed=7)
     assert not compile_layers(decoder.model.layers, EngineConfig(), Talk())
-    assert "No C++ compiler found" in said[0]
+    assert "not found: training runs uncompiled" in said[0]
+
+
+def test_a_failed_compilation_is_one_clear_error(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def broken(*_: object) -> None:
+        raise TorchDynamoException("CppCompileError: no such header\nand much more")
+
+    monkeypatch.setattr("stamm.engine.loop._update", broken)
+    with pytest.raises(RunError, match=r"could not be compiled: CppCompileError: no such header"):
+        _run(tmp_path)
