@@ -311,3 +311,13 @@ def test_env_names_versions(stamm: Stamm) -> None:
     facts = json.loads(stamm("env", "--json").stdout)
     assert facts["libraries"]["torch"] != "missing"
     assert facts["compiler"]
+
+
+def test_a_broken_run_does_not_hide_the_others(
+    smoke_run: Path, stamm: Stamm, tmp_path: Path
+) -> None:
+    (tmp_path / "runs" / "broken").mkdir(parents=True)
+    (tmp_path / "runs" / "broken" / "manifest.json").write_text("[]")
+    (tmp_path / "runs" / "good").symlink_to(smoke_run)
+    states = [row["state"] for row in json.loads(stamm("ls", "runs", "--json").stdout)]
+    assert states == ["unreadable", "complete"]

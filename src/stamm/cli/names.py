@@ -11,7 +11,7 @@ from typing import Any
 from stamm.activations import catalog as activations
 from stamm.activations.describe import describe
 from stamm.base.config import flatten, nearest, to_plain
-from stamm.base.errors import ConfigError
+from stamm.base.errors import ConfigError, DataError
 from stamm.base.files import read_json
 from stamm.base.units import count_text, seconds_text
 from stamm.cli.output import print_json, print_pairs, print_table
@@ -79,14 +79,18 @@ def _rows(kind: str, folder: Path) -> list[dict[str, Any]]:
 
 
 def _run_row(path: Path) -> dict[str, Any]:
-    manifest = read_json(path)
-    steps = manifest.get("steps", [])
+    try:
+        manifest = read_json(path)
+        steps = manifest.get("steps", [])
+        took = seconds_text(sum(step["seconds"] for step in steps))
+    except (DataError, AttributeError, TypeError, KeyError):
+        manifest, steps, took = {"state": "unreadable"}, [], ""
     return {
         "run": str(path.parent),
         "recipe": manifest.get("recipe", manifest.get("kind", "")),
         "state": manifest.get("state", ""),
         "steps": len(steps),
-        "took": seconds_text(sum(step["seconds"] for step in steps)),
+        "took": took,
         "started": manifest.get("started", ""),
     }
 

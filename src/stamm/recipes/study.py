@@ -9,6 +9,7 @@ from stamm.audit.config import AuditConfig
 from stamm.base.config import validate
 from stamm.base.errors import ConfigError
 from stamm.corpus.config import CorpusConfig, PackConfig, TokenizerConfig
+from stamm.corpus.shipped import locate
 from stamm.evaluate.config import EvaluateConfig
 from stamm.export.config import ExportConfig
 from stamm.models.config import DecoderConfig, GatedFFN, PlainFFN
@@ -18,7 +19,6 @@ from stamm.recipes.checks import check_audit, check_evaluation, check_export
 from stamm.reports.config import ReportConfig
 from stamm.runs.job import Step
 
-PACKAGE = "package:"
 MANIFEST = "manifest.json"
 
 
@@ -151,12 +151,13 @@ class Study:
             steps.extend(_export_step(name, self.export) for name in self.exported)
         return (*steps, _report_step(self.report, steps))
 
-    def _external(self) -> tuple[Path, ...]:
-        """Files of the user's own that the corpus reads."""
+    def _external(self) -> dict[str, Path]:
+        """The files that the corpus reads, shipped ones by their name and not by their place."""
         probes = self.corpus.probes
-        named = [*self.corpus.inputs, *self.corpus.consent.robots]
-        named += [probes.books] if probes else []
-        return tuple(Path(name) for name in named if not name.startswith(PACKAGE))
+        named = dict.fromkeys(self.corpus.inputs, "corpus.inputs")
+        named |= dict.fromkeys(self.corpus.consent.robots, "corpus.consent.robots")
+        named |= {probes.books: "corpus.probes.books"} if probes else {}
+        return {name: locate(name, where) for name, where in named.items()}
 
 
 def single_steps(config: PretrainConfig, pack: str) -> tuple[Step, ...]:
@@ -165,7 +166,9 @@ def single_steps(config: PretrainConfig, pack: str) -> tuple[Step, ...]:
     pack   path of the packed corpus, relative to the run folder
     """
     step = _pretrain_step(config.model.ffn.activation, config)
-    train = replace(step, inputs={"pack": pack}, after=(), external=(Path(config.pack) / MANIFEST,))
+    train = replace(
+        step, inputs={"pack": pack}, after=(), external={config.pack: Path(config.pack) / MANIFEST}
+    )
     return (train, _report_step(ReportConfig(), [train]))
 
 

@@ -37,7 +37,7 @@ class Step:
     folder    where it writes, relative to the run folder
     inputs    name -> path relative to the run folder; each is an earlier step's output
     after     names of the steps whose outputs it reads
-    external  files outside the run folder that it reads
+    external  files outside the run folder that it reads, by the names they are called by
     outputs   files and folders that must be there afterwards, relative to `folder`
     """
 
@@ -47,5 +47,5 @@ class Step:
     folder: str
     inputs: Mapping[str, str] = field(default_factory=dict)
     after: tuple[str, ...] = ()
-    external: tuple[Path, ...] = ()
+    external: Mapping[str, Path] = field(default_factory=dict)
     outputs: tuple[str, ...]

@@ -33,6 +33,7 @@ from stamm.runs.manifest import new_manifest
 SCHEMA = 1
 LOCK = ".lock"
 _SESSION = ("command", "started", "version", "commit", "dirty", "python", "lock_hash")
+_MANIFEST = {"state", "sessions", "libraries"}
 _RECEIPT = {"step", "key", "digest", "seconds", "ended", "outputs"}
 Job = Callable[[Any, Workspace], None]
 
@@ -154,8 +155,20 @@ class Run:
 
     def state(self) -> str:
         """ "new", "running" (begun and not finished) or "complete"."""
-        path = self.root / "manifest.json"
-        return str(read_json(path)["state"]) if path.exists() else "new"
+        return str(self._manifest()["state"]) if self._manifest_path.exists() else "new"
+
+    @property
+    def _manifest_path(self) -> Path:
+        return self.root / "manifest.json"
+
+    def _manifest(self) -> dict[str, Any]:
+        manifest = read_json(self._manifest_path)
+        if isinstance(manifest, dict) and manifest.keys() >= _MANIFEST:
+            return manifest
+        raise DataError(
+            f"{self._manifest_path} is not the manifest of a run",
+            fix="Delete it: the steps that are done stay done",
+        )
 
     def receipts(self) -> list[dict[str, Any]]:
         """What the finished steps left, in the order in which they ended."""
@@ -209,7 +222,7 @@ class Run:
                 "folder": step.folder,
                 "inputs": dict(step.inputs),
                 "after": {name: done.get(name, "") for name in step.after},
-                "external": {str(path): _external_hash(path) for path in step.external},
+                "external": {name: _external_hash(path) for name, path in step.external.items()},
             }
         )
 
@@ -245,25 +258,24 @@ class Run:
 
     def _note_session(self, progress: Progress) -> None:
         """Add this start to the manifest, and say aloud when it is made with other libraries."""
-        path = self.root / "manifest.json"
         now = new_manifest(recipe=self.request["recipe"], state="running")
-        manifest = read_json(path) if path.exists() else {**now, "sessions": []}
+        begun = self._manifest_path.exists()
+        manifest = self._manifest() if begun else {**now, "sessions": []}
         manifest["state"] = "running"
         manifest["sessions"].append({key: now[key] for key in _SESSION})
-        write_json(path, manifest)
+        write_json(self._manifest_path, manifest)
         changed = differences(manifest["libraries"], now["libraries"])
         if changed:
             said = ", ".join(f"{name} {old} -> {new}" for name, old, new in changed)
             progress.say(f"This run was begun with other libraries ({said}): bits may differ.")
 
     def _note_state(self, state: str) -> None:
-        path = self.root / "manifest.json"
-        manifest = read_json(path)
+        manifest = self._manifest()
         manifest["state"] = state
         manifest["steps"] = [
             {"name": receipt["step"], "seconds": receipt["seconds"]} for receipt in self.receipts()
         ]
-        write_json(path, manifest)
+        write_json(self._manifest_path, manifest)
 
 
 def _read_receipt(path: Path) -> dict[str, Any] | None:

@@ -104,6 +104,23 @@ def test_sums_do_not_depend_on_threads_blocks_or_repetition(dtype: torch.dtype) 
             assert a is not None and b is not None and torch.equal(a, b)
 
 
+@pytest.mark.parametrize("shape", [(1_000_000,), (1, 300_000), (40_000, 8)])
+def test_long_sums_do_not_depend_on_threads(shape: tuple[int, ...]) -> None:
+    """Shapes whose plain sums torch splits between threads."""
+    generator = torch.Generator().manual_seed(4)
+    x, weight = (torch.randn(shape, generator=generator) for _ in range(2))
+    found, threads = [], torch.get_num_threads()
+    try:
+        for count in (1, 2, 3):
+            torch.set_num_threads(count)
+            module = xielu()
+            module(x).backward(weight)
+            found.append([p.grad for p in module.parameters()])
+    finally:
+        torch.set_num_threads(threads)
+    assert found[0] == found[1] == found[2]
+
+
 def test_parameter_gradients_are_right_in_bfloat16() -> None:
     generator = torch.Generator().manual_seed(3)
     x = torch.randn(64, 512, generator=generator).bfloat16()

@@ -43,6 +43,13 @@ def test_the_steps_of_a_study_read_only_what_earlier_steps_left() -> None:
     assert names[-1] == "report"
 
 
+def test_shipped_inputs_are_hashed_like_a_users_own() -> None:
+    """So that another version of the shipped data makes the corpus anew."""
+    corpus = demo().steps()[0]
+    assert "package:robots.jsonl.zst" in corpus.external
+    assert all(path.is_file() for path in corpus.external.values())
+
+
 def test_a_study_is_changed_from_the_command_line() -> None:
     changes = ["pretrain.model.num_layers=6", "arms.2.ffn.activation=xiprelu", "exported="]
     study = override(demo(), changes)

@@ -22,7 +22,7 @@ class Copy:
 
 
 def _steps(text: str = "a", external: Path | None = None) -> tuple[Step, ...]:
-    outside = () if external is None else (external,)
+    outside = {} if external is None else {"input": external}
     return (
         Step(name="one", job="write", config=Copy(text=text), folder="one", outputs=("x",), external=outside),
         Step(
@@ -165,6 +165,14 @@ def test_a_lost_input_is_an_error_and_nothing_is_deleted(tmp_path: Path) -> None
     with pytest.raises(DataError, match=r"input\.txt does not exist"):
         _execute(tmp_path / "r", _steps(external=outside), Jobs())
     assert (tmp_path / "r" / "one" / "x").exists()
+
+
+@pytest.mark.parametrize("text", ["[]", "{}", '{"state": "running"}'])
+def test_a_manifest_of_another_shape_is_told(tmp_path: Path, text: str) -> None:
+    _execute(tmp_path / "r", _steps(), Jobs())
+    (tmp_path / "r" / "manifest.json").write_text(text)
+    with pytest.raises(DataError, match="is not the manifest of a run"):
+        _execute(tmp_path / "r", _steps(), Jobs())
 
 
 @pytest.mark.parametrize("text", ["[]", "{}", '{"schema": 1}'])
