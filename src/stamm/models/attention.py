@@ -13,9 +13,6 @@ from stamm.models.config import DecoderConfig
 from stamm.models.norm import RMSNorm
 from stamm.models.rope import rotate
 
-QUERY_BLOCKS = 4
-SHORTEST_BLOCK = 64
-
 
 class KeyValues:
     """Keys and values of the tokens seen so far in one layer, for decoding token by token."""
@@ -48,27 +45,6 @@ def document_mask(document_BT: Tensor, dtype: torch.dtype) -> Tensor:
     causal = torch.ones(length, length, dtype=torch.bool, device=document_BT.device).tril()
     open_BTT = torch.zeros(same.shape, dtype=dtype, device=document_BT.device)
     return open_BTT.masked_fill(~(same & causal), -torch.inf)[:, None]
-
-
-def _masked(q_BHTE: Tensor, k_BKTE: Tensor, v_BKTE: Tensor, mask: Tensor, grouped: bool) -> Tensor:
-    """Attention under a mask that lets nothing look ahead.
-
-    A kernel with a mask computes all T x T scores. Queries in QUERY_BLOCKS blocks, each with the
-    keys up to its own end, skip most of what the mask closes: 3/8 of it with four blocks.
-    """
-    length = q_BHTE.shape[2]
-    step = max(-(-length // QUERY_BLOCKS), SHORTEST_BLOCK)
-    parts = [
-        F.scaled_dot_product_attention(
-            q_BHTE[:, :, start : start + step],
-            k_BKTE[:, :, : start + step],
-            v_BKTE[:, :, : start + step],
-            attn_mask=mask[:, :, start : start + step, : start + step],
-            enable_gqa=grouped,
-        )
-        for start in range(0, length, step)
-    ]
-    return torch.cat(parts, dim=2) if len(parts) > 1 else parts[0]
 
 
 class Attention(nn.Module):
@@ -112,11 +88,13 @@ class Attention(nn.Module):
         q_BHTE, k_BKSE = rotate(q_BHTE, *rotation), rotate(k_BKTE, *rotation)
         if cache is not None:
             k_BKSE, v_BKSE = cache.extend(k_BKSE, v_BKSE)
-        if mask is None:
-            y_BHTE = F.scaled_dot_product_attention(
-                q_BHTE, k_BKSE, v_BKSE, is_causal=length > 1, enable_gqa=self.grouped
-            )
-        else:
-            y_BHTE = _masked(q_BHTE, k_BKSE, v_BKSE, mask, self.grouped)
+        y_BHTE = F.scaled_dot_product_attention(
+            q_BHTE,
+            k_BKSE,
+            v_BKSE,
+            attn_mask=mask,
+            is_causal=mask is None and length > 1,
+            enable_gqa=self.grouped,
+        )
         merged: Tensor = self.o_proj(y_BHTE.transpose(1, 2).reshape(batch, length, -1))
         return merged

@@ -45,8 +45,7 @@ def test_documents_do_not_leak(ffn: PlainFFN | GatedFFN) -> None:
     assert not torch.equal(first[:, :17], second[:, :17])
 
 
-def test_attention_in_blocks_equals_attention_at_once() -> None:
-    """150 tokens: several blocks of queries, the last one shorter, borders inside and between."""
+def test_three_packed_documents_are_read_as_if_each_were_alone() -> None:
     decoder = build_decoder(replace(SMALL, max_context=256), seed=1)
     tokens = torch.randint(0, 64, (2, 150), generator=torch.Generator().manual_seed(0))
     document = torch.tensor([0] * 64 + [1] * 30 + [2] * 56).expand(2, -1)
