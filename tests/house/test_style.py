@@ -110,3 +110,13 @@ def test_nothing_names_a_machine_or_leaves_work_behind() -> None:
             if any(pattern.search(line) for pattern in patterns):
                 wrong.append(f"{file.relative_to(ROOT)}:{number}: {line.strip()[:80]}")
     assert not wrong, "\n".join(wrong)
+
+
+def test_every_test_that_a_docstring_names_exists() -> None:
+    missing = []
+    for file in _python("src"):
+        for path, name in re.findall(r"\b(tests/[\w/]+\.py)(?:::(\w+))?", file.read_text()):
+            named = ROOT / path
+            if not named.is_file() or (name and f"def {name}(" not in named.read_text()):
+                missing.append(f"{file.relative_to(ROOT)}: {path} {name}")
+    assert not missing

@@ -36,9 +36,10 @@ PROBES = "probes.json"
 
 
 def run(config: AuditConfig, workspace: Workspace) -> None:
-    """Continue every planted passage, and write down what came of it."""
-    for name in OUTPUTS:  # what an earlier attempt left must not pass for this one's
-        (workspace.folder / name).unlink(missing_ok=True)
+    """Continue every planted passage, then write down what came of it.
+
+    Nothing is written before all is measured: what an earlier attempt recorded outlives a failure.
+    """
     passages = planted_passages(workspace.inputs["corpus"])
     settle(config.threads)
     decoder = load_decoder(workspace.inputs["model"])

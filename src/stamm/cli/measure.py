@@ -120,7 +120,11 @@ def _targets(arms: list[Path], verb: str, options: argparse.Namespace) -> list[P
 
 
 def _top(arm: Path) -> Path:
-    return arm.parent.parent if arm.parent.name == "arms" else arm
+    if arm.parent.name == "arms":
+        return arm.parent.parent
+    # "." inside an arm, or its bare name beside its rivals, is an arm too
+    resolved = arm.resolve()
+    return resolved.parent.parent if resolved.parent.name == "arms" else arm
 
 
 def _input(arm: Path, name: str) -> Path:

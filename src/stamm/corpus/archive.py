@@ -27,10 +27,14 @@ from stamm.corpus.records import (
 from stamm.corpus.robots import RobotsAnswer, robots_path
 from stamm.corpus.streams import BoundedStream, StreamError
 
+# What holds a page. Without HTTP headers, as resource and conversion are, nobody's word is known.
+_PAGES = (WarcRecordType.response, WarcRecordType.resource, WarcRecordType.conversion)
+_LONGEST_HEAD = 2**20
 _HTML = ("text/html", "application/xhtml+xml")
 _PLAIN = ("text/plain",)
 # 15 is the window of zlib, 32 lets it recognise gzip and zlib by their heads.
 _ANY_ZLIB = 15 + 32
+_GZIP_MAGIC = b"\x1f\x8b"
 _CHUNK_HEAD = re.compile(rb"([0-9A-Fa-f]{1,8})[^\r\n]{0,256}\r?\n")
 
 
@@ -52,18 +56,17 @@ def archived_robots(path: Path, limits: ReadLimits) -> list[RobotsAnswer]:
     with BoundedStream(path, limits.expansion) as stream:
         try:
             for record in _records(stream):
-                if record.record_type != WarcRecordType.response or not _is_robots(record):
+                if record.record_type not in _PAGES or not _is_robots(record):
                     continue
-                status = record.http_headers.status_code if record.is_http_parsed else None
                 try:
+                    _require_http(record)
+                    status = record.http_headers.status_code or 0
                     text = _body(record, limits).decode("utf-8", "replace")
                 except BodyError as bad:
                     # A file that was there and cannot be read must not pass for silence.
-                    status, text = None, f"# {bad.reason}: {bad.detail}"
+                    status, text = 0, f"# {bad.reason}: {bad.detail}"
                 answers.append(
-                    RobotsAnswer(
-                        url=_url(record), status=status or 0, read=_date(record), text=text
-                    )
+                    RobotsAnswer(url=_url(record), status=status, read=_date(record), text=text)
                 )
         except (StreamError, OSError):
             pass  # read_archive meets the same defect and puts it into the ledger
@@ -71,17 +74,22 @@ def archived_robots(path: Path, limits: ReadLimits) -> list[RobotsAnswer]:
 
 
 def read_archive(name: str, path: Path, limits: ReadLimits) -> Iterator[Record | Unread]:
-    """The pages of an archive, and a reason for each response that is none.
+    """The pages of an archive, and a reason for each record of a page that is none.
 
     Requests, metadata, revisits and robots.txt files are no documents and are passed over.
     """
-    position = 1
+    position, start, length = 1, 0, ""
     with BoundedStream(path, limits.expansion) as stream:
         try:
             for record in _records(stream):
-                if record.record_type == WarcRecordType.response and not _is_robots(record):
+                start, length = record.stream_pos, record.headers.get("Content-Length") or ""
+                if not length.isdecimal():
+                    raise StreamError("truncated_record", "a record head without Content-Length")
+                if record.record_type in _PAGES and not _is_robots(record):
                     yield _page(Place(file=name, position=position), record, limits)
                 position += 1
+            if path.suffix == ".warc" and _leaves_rest(path, start, length):
+                raise StreamError("truncated_record", "the file ends inside the head of a record")
         except (StreamError, OSError) as error:
             stopped = error if isinstance(error, StreamError) else _broken(stream, error)
             yield Unread(
@@ -91,6 +99,21 @@ def read_archive(name: str, path: Path, limits: ReadLimits) -> Iterator[Record |
                 detail=f"{stopped.detail}; records from {position} on are lost",
                 size=0,
             )
+
+
+def _leaves_rest(path: Path, start: int, length: str) -> bool:
+    """Whether bytes stand behind the last whole record, which begins at `start`.
+
+    fastwarc ends without an error where the head of a record is cut.
+    """
+    with path.open("rb") as opened:
+        opened.seek(start)
+        if length.isdecimal():
+            head = opened.read(_LONGEST_HEAD).find(b"\r\n\r\n")
+            if head < 0:
+                return False
+            opened.seek(start + head + 4 + int(length))
+        return bool(opened.read(64).strip())
 
 
 def _broken(stream: BoundedStream, error: OSError) -> StreamError:
@@ -121,8 +144,7 @@ def _page(place: Place, record: WarcRecord, limits: ReadLimits) -> Record | Unre
     try:
         if len(url) > LONGEST_FIELD:
             raise BodyError("field_too_long", f"url has over {LONGEST_FIELD} characters")
-        if not record.is_http_parsed:
-            raise BodyError("not_http", "a response without HTTP headers")
+        _require_http(record)
         status = record.http_headers.status_code
         if status != 200:
             raise BodyError("http_status", str(status))
@@ -154,6 +176,11 @@ def _page(place: Place, record: WarcRecord, limits: ReadLimits) -> Record | Unre
     )
 
 
+def _require_http(record: WarcRecord) -> None:
+    if not record.is_http_parsed:
+        raise BodyError("not_http", "a record of a page without HTTP headers")
+
+
 def _body(record: WarcRecord, limits: ReadLimits) -> bytes:
     body = record.reader.read(limits.record_bytes + 1)
     if len(body) > limits.record_bytes:
@@ -168,16 +195,27 @@ def _body(record: WarcRecord, limits: ReadLimits) -> bytes:
         return body
     if encoding not in ("gzip", "x-gzip", "deflate"):
         raise BodyError("content_encoding", clean_field(encoding)[:200])
-    inflate = zlib.decompressobj(_ANY_ZLIB)
-    try:
-        plain = inflate.decompress(body, limits.record_bytes + 1)
-    except zlib.error as error:
-        raise BodyError("content_encoding", f"{encoding}: {error}") from None
-    if len(plain) > limits.record_bytes:
-        raise BodyError("record_too_long", f"over {limits.record_bytes} bytes when decompressed")
-    if not inflate.eof:
-        raise BodyError("truncated_record", f"{encoding} ends early")
-    return plain
+    return _inflate(body, encoding, limits.record_bytes)
+
+
+def _inflate(body: bytes, encoding: str, limit: int) -> bytes:
+    """The content of all members: gzip files put one after another are one (RFC 1952, 2.2)."""
+    plain = bytearray()
+    rest = body
+    while True:
+        inflate = zlib.decompressobj(_ANY_ZLIB)
+        try:
+            plain += inflate.decompress(rest, limit + 1 - len(plain))
+        except zlib.error as error:
+            raise BodyError("content_encoding", f"{encoding}: {error}") from None
+        if len(plain) > limit:
+            raise BodyError("record_too_long", f"over {limit} bytes when decompressed")
+        if not inflate.eof:
+            raise BodyError("truncated_record", f"{encoding} ends early")
+        rest = inflate.unused_data
+        # Other bytes behind a member are padding, which readers pass over.
+        if not rest.startswith(_GZIP_MAGIC):
+            return bytes(plain)
 
 
 def _unchunk(body: bytes) -> bytes:

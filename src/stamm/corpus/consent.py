@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -29,7 +29,7 @@ class Decision:
     """Whether a document may be used.
 
     consent   what is known: "robots_allows", "robots_absent" (4xx), "robots_unreachable",
-              "unknown_host", "no_url", or the reason of a refusal
+              "unknown_host", "no_url" (no address at all), or the reason of a refusal
     allowed   the known thing under the policy
     rule      the line that decided, and in which file
     agent     the agents that a line keeps out
@@ -66,12 +66,18 @@ class RobotsBook:
     """The robots.txt answers of many hosts, parsed when first asked.
 
     Of several answers of one host the one read last counts, and of these the last in order.
+    An answer whose address names no host speaks for nobody and is passed over.
     """
 
     def __init__(self, answers: Iterable[RobotsAnswer]) -> None:
         self._answers: dict[str, RobotsAnswer] = {}
         for answer in answers:
-            host = normal_host(answer.url)
+            try:
+                host = normal_host(answer.url)
+            except ValueError:
+                continue
+            if not host:
+                continue
             known = self._answers.get(host)
             if known is None or known.read <= answer.read:
                 self._answers[host] = answer
@@ -107,12 +113,15 @@ class Consent:
         Source   RFC 9309, 2.3.1: 2xx is parsed, 4xx allows, 5xx and silence refuse (the policy
                  `unreachable` can say otherwise); a redirect that was not followed is silence.
         """
+        if not url.strip():
+            return Decision(consent="no_url", allowed=self._config.no_url == "allow")
         try:
             host = normal_host(url)
-        except (ValueError, UnicodeError):
+        except ValueError:
             return Decision(consent="bad_url", allowed=False, rule="the address cannot be parsed")
         if not host:
-            return Decision(consent="no_url", allowed=self._config.no_url == "allow")
+            # Somebody's word may exist, and nobody can be asked: not the silence of an own text.
+            return Decision(consent="bad_url", allowed=False, rule="the address names no host")
         decisions = [
             self._decide(book, answer, url, host)
             for book in self._books
@@ -189,4 +198,5 @@ def _answer(row: Any) -> RobotsAnswer:
             raise TypeError(f"{str(value)[:40]!r} is not {kind.__name__}")
     if not normal_host(answer.url):
         raise ValueError(f"{answer.url[:80]!r} names no host")
-    return answer
+    # The date is copied into every row of the ledger.
+    return replace(answer, read=clean_field(answer.read))

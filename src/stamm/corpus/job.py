@@ -46,7 +46,7 @@ def build_corpus(config: CorpusConfig, workspace: Workspace) -> None:
     probes: list[Probe] = []
     if config.probes is not None:
         books = locate(config.probes.books, "corpus.probes.books")
-        probes = plan_probes(config.probes, books, config.limits, config.seed)
+        probes = plan_probes(config.probes, books, config.limits, config.seed, config.pii)
     folder = workspace.folder
     _clear(folder, [DOCUMENTS, LEDGER, PROBES, SUMMARY])
     spools = (folder / ".documents.part", folder / ".ledger.part")
@@ -208,6 +208,9 @@ def _probe_row(probe: Probe) -> LedgerRow:
         decision=KEPT,
         consent="planted",
         rule="a public-domain passage planted to measure memorization; its host was not asked",
+        pii_email=probe.cleaned.email,
+        pii_ip=probe.cleaned.ip,
+        pii_iban=probe.cleaned.iban,
         bytes_in=size,
         bytes_out=size,
         split=_probe_split(probe),

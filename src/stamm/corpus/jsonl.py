@@ -63,6 +63,9 @@ def _record(place: Place, line: Line, limits: ReadLimits) -> Record | Unread:
         return unread("invalid_json", str(error) if isinstance(error, ValueError) else "too deep")
     if not isinstance(row, dict) or not isinstance(row.get("text"), str):
         return unread("no_text", "not an object with a string under 'text'")
+    if not isinstance(row.get("url"), str | None):
+        # Taken as no address, it would be allowed without anybody being asked.
+        return unread("bad_url", f"url is a {type(row['url']).__name__}, not a string")
     fields = {key: row.get(key) for key in ("url", "source", "language", "date")}
     fields["licence"] = row.get("licence", row.get("license"))
     words = {key: value if isinstance(value, str) else "" for key, value in fields.items()}

@@ -119,16 +119,28 @@ class PackedSplit:
                  cut short. Content is checked by `verify`.
         """
         manifest = read_json(folder / MANIFEST)
+        if not isinstance(manifest, dict):
+            raise DataError(
+                f"{folder / MANIFEST} is no manifest of a packed corpus",
+                fix="Pack the corpus again",
+            )
         if manifest.get("schema") != SCHEMA:
             raise DataError(
                 f"{folder / MANIFEST} has schema {manifest.get('schema')!r}, not {SCHEMA}",
                 fix="Pack the corpus again with this version",
             )
-        if split not in manifest["splits"]:
+        splits = manifest.get("splits")
+        if not isinstance(splits, dict):
+            raise DataError(f"{folder / MANIFEST} names no splits", fix="Pack the corpus again")
+        if split not in splits:
+            raise DataError(f"{folder} has no split {split!r}", fix=f"Known: {', '.join(splits)}")
+        if not _is_split(splits[split]):
             raise DataError(
-                f"{folder} has no split {split!r}", fix=f"Known: {', '.join(manifest['splits'])}"
+                f"{folder / MANIFEST} does not list the shards of {split!r} with name, tokens and "
+                "sha256",
+                fix="Pack the corpus again",
             )
-        return cls(folder, split, manifest["splits"][split])
+        return cls(folder, split, splits[split])
 
     def read(self, start: int, stop: int) -> NDArray[np.int64]:
         """Tokens start .. stop - 1 of the split, across shards.
@@ -172,6 +184,17 @@ class PackedSplit:
                         f"{path} was altered: its hash is not the one in the manifest",
                         fix="Delete the packed corpus and pack again",
                     )
+
+
+def _is_split(entry: object) -> bool:
+    shards = entry.get("shards") if isinstance(entry, dict) else None
+    return isinstance(shards, list) and all(
+        isinstance(shard, dict)
+        and isinstance(shard.get("name"), str)
+        and isinstance(shard.get("tokens"), int)
+        and isinstance(shard.get("sha256"), dict)
+        for shard in shards
+    )
 
 
 def _ordered(

@@ -16,13 +16,15 @@ from stamm.corpus.special_tokens import PII_MARKERS
 # Letters of scripts that separate words by blanks. Chinese or Thai text may run straight into an
 # address, and must not be swallowed with it.
 _LETTERS = "A-Za-zÀ-ɏͰ-ϿЀ-ӿ"
-_MAILBOX_END = re.compile(rf"[{_LETTERS}0-9_](?:[{_LETTERS}0-9._%+-]{{0,62}}[{_LETTERS}0-9_%+-])?$")
+_IN_MAILBOX = re.compile(rf"[{_LETTERS}0-9._%+-]")
+_STARTS_MAILBOX = re.compile(rf"[{_LETTERS}0-9_]")
 _DOMAIN = re.compile(
-    rf"((?:[{_LETTERS}0-9](?:[{_LETTERS}0-9-]{{0,61}}[{_LETTERS}0-9])?\.){{1,8}})([{_LETTERS}]{{2,24}})"
+    rf"((?:[{_LETTERS}0-9](?:[{_LETTERS}0-9-]{{0,61}}[{_LETTERS}0-9])?\.){{1,8}})([{_LETTERS}]{{2,24}}|"
+    rf"[Xx][Nn]--[A-Za-z0-9-]{{0,58}}[A-Za-z0-9])"
     rf"(?![{_LETTERS}0-9_-]|\.[{_LETTERS}0-9])"
 )
-_LONGEST_MAILBOX, _LONGEST_DOMAIN = 64, 255
-# icon@2x.png and its kind are files.
+_LONGEST_DOMAIN = 255
+# icon@2x.png and its kind are files; a.b.py is a host in Paraguay.
 _FILE_ENDS = ("png", "jpg", "jpeg", "gif", "svg", "webp", "html", "css", "js", "ts", "py", "json")
 
 _IPV4 = re.compile(r"(?<![\w.])(?:[0-9]{1,3}\.){3}[0-9]{1,3}(?!\w|\.[0-9]|-[A-Za-z])")
@@ -111,15 +113,32 @@ def _replace(text: str, spans: Iterator[tuple[int, int]], marker: str) -> tuple[
 def _emails(text: str) -> Iterator[tuple[int, int]]:
     at = text.find("@")
     while at != -1:
-        # One character more than a mailbox may have, so that a longer run is not cut to fit.
-        left = text[max(0, at - _LONGEST_MAILBOX - 1) : at]
-        mailbox = _MAILBOX_END.search(left)
+        start = _mailbox_start(text, at)
         domain = _DOMAIN.match(text, at + 1, at + 1 + _LONGEST_DOMAIN)
-        if mailbox and domain and domain[2].lower() not in _FILE_ENDS:
-            repository = mailbox[0] == "git" and text[domain.end() : domain.end() + 1] == ":"
+        if start < at and domain and not _is_file(domain):
+            repository = text[start:at] == "git" and text[domain.end() : domain.end() + 1] == ":"
             if not repository:
-                yield at - len(mailbox[0]), domain.end()
+                yield start, domain.end()
         at = text.find("@", at + 1)
+
+
+def _mailbox_start(text: str, at: int) -> int:
+    """Where the mailbox before the sign at `at` begins; `at` when none ends there.
+
+    Edge   longer than the 64 characters of RFC 5321 it is taken whole: nothing stays in clear.
+    """
+    start = at
+    if text[at - 1 : at] == ".":
+        return at
+    while start and _IN_MAILBOX.match(text, start - 1):
+        start -= 1
+    while start < at and not _STARTS_MAILBOX.match(text, start):
+        start += 1
+    return start
+
+
+def _is_file(domain: re.Match[str]) -> bool:
+    return domain[1].count(".") == 1 and domain[2].lower() in _FILE_ENDS
 
 
 def _addresses(text: str) -> Iterator[tuple[int, int]]:

@@ -13,9 +13,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from stamm.base.errors import DataError
-from stamm.corpus.config import ProbesConfig, ReadLimits
+from stamm.corpus.config import PiiConfig, ProbesConfig, ReadLimits
 from stamm.corpus.duplicates import text_key
-from stamm.corpus.read import read_input
+from stamm.corpus.pii import Cleaned, replace_pii
+from stamm.corpus.read import is_archive, read_input
 from stamm.corpus.records import Record, content_id
 
 _SENTENCE_START = re.compile(r"(?:(?<=[.!?])|(?<=[.!?][\"'”’»]))\s+(?=[\"'“‘«]?[A-ZÀ-ÞΑ-ΩА-Я])")
@@ -27,14 +28,20 @@ class Probe:
 
     probe_id   "r16-0003": the fourth passage of those repeated 16 times
     repeat     how often it stands in the training stream; 0: never, the control
+    cleaned    the passage as it is planted, personal data replaced
     record     the book it was cut from
     """
 
     probe_id: str
     repeat: int
     document_id: str
-    text: str
+    cleaned: Cleaned
     record: Record
+
+    @property
+    def text(self) -> str:
+        """The passage as it is planted."""
+        return self.cleaned.text
 
 
 def passages(text: str, shortest: int, longest: int) -> Iterator[str]:
@@ -54,12 +61,22 @@ def passages(text: str, shortest: int, longest: int) -> Iterator[str]:
             begin = stop
 
 
-def plan_probes(config: ProbesConfig, path: Path, limits: ReadLimits, seed: int) -> list[Probe]:
+def plan_probes(
+    config: ProbesConfig, path: Path, limits: ReadLimits, seed: int, pii: PiiConfig
+) -> list[Probe]:
     """The probes of a corpus, by bucket in the order of `config.repeats`.
 
-    Raises   DataError when the books do not give enough distinct passages.
+    pii      what is replaced in a passage, as in every other document
+    Raises   DataError when the books are an archive, whose pages would need a word of their
+             hosts, or do not give enough distinct passages.
     """
-    candidates: dict[bytes, tuple[bytes, str, Record]] = {}
+    if is_archive(config.books):
+        raise DataError(
+            f"{config.books} is a web archive",
+            where="corpus.probes.books",
+            fix="Name a .jsonl, .jsonl.gz or .jsonl.zst of public-domain texts",
+        )
+    candidates: dict[bytes, tuple[bytes, Cleaned, Record]] = {}
     for record in read_input(config.books, path, limits):
         if not isinstance(record, Record):
             raise DataError(
@@ -68,26 +85,28 @@ def plan_probes(config: ProbesConfig, path: Path, limits: ReadLimits, seed: int)
             )
         for passage in passages(record.content.decode(), config.shortest, config.longest):
             rank = hashlib.sha256(f"probe {seed} {record.url} {passage}".encode()).digest()
-            candidates.setdefault(text_key(passage), (rank, passage, record))
+            cleaned = replace_pii(passage, pii)
+            candidates.setdefault(text_key(cleaned.text), (rank, cleaned, record))
     drawn = sorted(candidates.values(), key=lambda c: c[0])
     wanted = config.passages_per_bucket * len(config.repeats)
     if len(drawn) < wanted:
+        most = len(drawn) // len(config.repeats)
+        fewer = f"Set corpus.probes.passages_per_bucket={most} or name" if most else "Name"
         raise DataError(
             f"{config.books} gives {len(drawn)} passages of {config.shortest} to {config.longest} "
             f"characters, {wanted} are needed",
             where="corpus.probes",
-            fix=f"Set corpus.probes.passages_per_bucket={len(drawn) // len(config.repeats)} "
-            "or name more books",
+            fix=f"{fewer} more books",
         )
     return [
         Probe(
             probe_id=f"r{repeat}-{number:04d}",
             repeat=repeat,
-            document_id=content_id(record.url, passage.encode()),
-            text=passage,
+            document_id=content_id(record.url, cleaned.text.encode()),
+            cleaned=cleaned,
             record=record,
         )
         for bucket, repeat in enumerate(config.repeats)
         for number in range(config.passages_per_bucket)
-        for _, passage, record in [drawn[number * len(config.repeats) + bucket]]
+        for _, cleaned, record in [drawn[number * len(config.repeats) + bucket]]
     ]

@@ -1,12 +1,13 @@
 """One robots.txt file: may an agent fetch an address, and which line says no.
 
-Protego decides. It does not tell which rule decided, and it does not know Content-Usage lines, so
-the file's groups are also read here, with Protego's own rule for matching names.
+Protego decides about addresses. It matches agents by parts of their names, does not tell which rule
+decided and does not know Content-Usage lines, so agents and groups are matched here, by whole
+product tokens, and Protego is asked by the name of the group found.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import re
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
@@ -15,6 +16,8 @@ from protego import Protego
 # RFC 9309, 2.5: a parser must read at least 500 KiB; what stands behind may be ignored.
 PARSED_BYTES = 500 * 1024
 _AGENT = ("user-agent", "useragent", "user agent")
+# RFC 9309, 2.2.1, allows letters, "_" and "-"; digits are added for names such as AI2Bot.
+_PRODUCT_TOKEN = re.compile(r"[A-Za-z0-9_-]+|\*")
 _SITE_WIDE = ("sitemap", "sitemaps", "site-map", "host")
 _USAGE = "content-usage"
 
@@ -58,6 +61,8 @@ def robots_path(url: str) -> bool:
 class RobotsFile:
     """The rules of one file. A leading byte order mark is no part of the first line.
 
+    Edge     "GPTBot/1.0" and "GPTBot (ai)" name the group gptbot, "* foo" names the group *; the
+             agents asked are cut in the same way.
     Source   RFC 9309; Protego 0.7.0 keeps the mark and loses the first group (scrapy/scrapy issue
              6195), so it is taken off here.
     Checked  tests/unit/corpus/test_robots.py
@@ -66,10 +71,9 @@ class RobotsFile:
     def __init__(self, text: str) -> None:
         kept = text.encode("utf-8", "replace")[:PARSED_BYTES].decode("utf-8", "ignore")
         kept = kept.lstrip("\ufeff")
-        self._protego = Protego.parse(kept)
+        self._protego = Protego.parse(_with_tokens(kept))
         self._groups = _groups(kept)
         self._patterns: dict[str, Protego] = {}
-        self._tokens: dict[str, str] = {}
         self._speaks_of_usage = any(
             key == _USAGE for rules in self._groups.values() for key, _ in rules
         )
@@ -80,7 +84,11 @@ class RobotsFile:
         Agents that have no group of their own follow `*`; they are named only when `*` was not
         asked.
         """
-        refused = [agent for agent in agents if not self._protego.can_fetch(url, agent)]
+        refused = [
+            agent
+            for agent in agents
+            if not self._protego.can_fetch(url, _asked_name(self._token(agent)))
+        ]
         if refused:
             named = [a for a in refused if a == "*" or self._token(a) != "*"] or refused
             return Refusal(
@@ -96,11 +104,8 @@ class RobotsFile:
 
     def _token(self, agent: str) -> str:
         """The name of the group an agent follows, "*" when none is its own."""
-        if agent not in self._tokens:
-            name = agent.strip().lower()
-            own = [token for token in self._groups if token != "*" and _names(token, name)]
-            self._tokens[agent] = max(own, key=len) if own else "*"
-        return self._tokens[agent]
+        token = _product_token(agent)
+        return token if token in self._groups else "*"
 
     def _disallow(self, url: str, agent: str) -> str:
         token = self._token(agent)
@@ -117,9 +122,9 @@ class RobotsFile:
         for key, value in self._groups.get(token, []):
             if key != _USAGE:
                 continue
-            path, _, preference = (
-                value.partition(" ") if value.startswith("/") else ("/", "", value)
-            )
+            path, preference = "/", value
+            if value.startswith("/"):
+                path, preference = (*value.split(None, 1), "")[:2]
             if self._matches(path, url):
                 # Of equally long lines the one that reserves wins.
                 found = (len(path), reserves_training(preference), f"Content-Usage: {value}")
@@ -141,25 +146,35 @@ def reserves_training(preference: str) -> bool:
     return "train-ai=n" in members
 
 
-def _names(token: str, agent: str) -> bool:
-    """Whether a group's name stands in an agent's, beginning at a word border."""
-    at = agent.find(token)
-    while at != -1:
-        if at == 0 or not (agent[at - 1].isalnum() or agent[at - 1] in "-_"):
-            return True
-        at = agent.find(token, at + 1)
-    return False
+def _product_token(name: str) -> str:
+    """The leading product token of an agent's name in lower case; the name when it has none."""
+    found = _PRODUCT_TOKEN.match(name.strip())
+    return (found[0] if found else name.strip()).lower()
 
 
-def _lines(text: str) -> Iterator[tuple[str, str]]:
-    for line in text.splitlines():
-        bare = line.partition("#")[0].strip()
-        if not bare:
-            continue
-        key, colon, value = bare.partition(":")
-        if not colon:
-            key, _, value = bare.partition(" ")
-        yield key.strip().lower(), value.strip()
+def _asked_name(token: str) -> str:
+    # Protego 0.7.0 scores a name by its length, so that a name of one letter ties with "*".
+    return token if token == "*" else f"group-{token}"
+
+
+def _split_line(line: str) -> tuple[str, str]:
+    bare = line.partition("#")[0].strip()
+    key, colon, value = bare.partition(":")
+    if not colon:
+        key, _, value = bare.partition(" ")
+    return key.strip().lower(), value.strip()
+
+
+def _with_tokens(text: str) -> str:
+    """`text` with the value of each user-agent line cut to its product token."""
+    lines = []
+    for written in text.splitlines():
+        line = written
+        key, value = _split_line(line)
+        if key in _AGENT and value:
+            line = f"User-agent: {_asked_name(_product_token(value))}"
+        lines.append(line)
+    return "\n".join(lines)
 
 
 def _groups(text: str) -> dict[str, list[tuple[str, str]]]:
@@ -167,14 +182,16 @@ def _groups(text: str) -> dict[str, list[tuple[str, str]]]:
     groups: dict[str, list[tuple[str, str]]] = {}
     current: list[str] = []
     naming = False
-    for key, value in _lines(text):
+    for key, value in map(_split_line, text.splitlines()):
+        if not key:
+            continue
         if key in _AGENT:
             if not naming:
                 current = []
             naming = True
             if value:
-                current.append(value.lower())
-                groups.setdefault(value.lower(), [])
+                current.append(_product_token(value))
+                groups.setdefault(_product_token(value), [])
         elif key not in _SITE_WIDE:
             naming = False
             for name in current:

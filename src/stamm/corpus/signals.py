@@ -16,6 +16,8 @@ from dataclasses import dataclass
 from stamm.corpus.records import Signals, clean_field
 from stamm.corpus.robots import reserves_training
 
+# What may stand before a colon without being an addressee.
+_WITH_VALUE = ("unavailable_after", "max-snippet", "max-image-preview", "max-video-preview")
 _TO_AN_AGENT = ("noindex", "none", "noai")
 
 
@@ -68,10 +70,12 @@ def _robots_tag(value: str, agents: tuple[str, ...]) -> str | None:
     names = {agent.lower(): agent for agent in agents if agent != "*"}
     addressee = ""
     for part in value.split(","):
-        name, colon, directive = part.strip().partition(":")
-        if colon:
-            addressee = name.strip().lower()
-        said = (directive if colon else name).strip().lower()
+        said = part.strip().lower()
+        name, colon, directive = said.partition(":")
+        name = name.strip()
+        # A time of day behind a comma has a colon too, but blanks before it.
+        if colon and name not in _WITH_VALUE and len(name.split()) == 1:
+            addressee, said = name, directive.strip()
         if not addressee and said == "noai":
             return ""
         if addressee in names and said in _TO_AN_AGENT:

@@ -55,7 +55,7 @@ def windows(length: int, context: int, overlap: int) -> list[Window]:
     Each sees at most `context` tokens before the last one that it scores. Every token but the
     first is scored once, and every token beyond the first window follows at least `overlap` seen.
 
-    Checked  tests/unit/evaluate/test_held_out.py::test_windows_score_every_token_once
+    Checked  tests/unit/evaluate/test_held_out_cost.py::test_windows_score_every_token_once
     """
     found = [Window(start=0, scored=1, stop=min(length, context + 1))]
     while found[-1].stop < length:

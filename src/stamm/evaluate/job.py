@@ -25,20 +25,27 @@ OUTPUTS = ("held_out.json", "held_out_documents.jsonl", "blimp.json")
 
 
 def run(config: EvaluateConfig, workspace: Workspace) -> None:
-    """Score the held-out documents and the minimal pairs, and write both down."""
-    for name in OUTPUTS:  # what an earlier attempt left must not pass for this one's
-        (workspace.folder / name).unlink(missing_ok=True)
+    """Score the held-out documents and the minimal pairs, then write both down.
+
+    Nothing is written before all is measured: what an earlier attempt recorded outlives a failure.
+    """
     settle(config.threads)
     decoder = load_decoder(workspace.inputs["model"])
-    _score_held_out(config, decoder, workspace)
-    _ask_pairs(config, decoder, workspace)
+    costs, report = _score_held_out(config, decoder, workspace)
+    pairs = _ask_pairs(config, decoder, workspace)
+    lines = [json.dumps(line, ensure_ascii=False) + "\n" for line in held_out.lines(costs)]
+    write_text(workspace.folder / "held_out_documents.jsonl", "".join(lines))
+    write_json(workspace.folder / "held_out.json", report)
+    write_json(workspace.folder / "blimp.json", pairs)
 
 
-def _score_held_out(config: EvaluateConfig, decoder: Decoder, workspace: Workspace) -> None:
+def _score_held_out(
+    config: EvaluateConfig, decoder: Decoder, workspace: Workspace
+) -> tuple[list[held_out.DocumentCost], dict[str, Any]]:
     context, overlap = held_out.reach(config, decoder)
     split = PackedSplit.open(workspace.inputs["pack"], "held_out")
     costs = held_out.document_costs(config, decoder, split, workspace.progress)
-    report: dict[str, Any] = {
+    return costs, {
         "schema": SCHEMA,
         "context": context,
         "overlap": overlap,
@@ -46,22 +53,18 @@ def _score_held_out(config: EvaluateConfig, decoder: Decoder, workspace: Workspa
         "overall": held_out.summarise(costs),
         "languages": held_out.by_language(costs),
     }
-    lines = [json.dumps(line, ensure_ascii=False) + "\n" for line in held_out.lines(costs)]
-    write_text(workspace.folder / "held_out_documents.jsonl", "".join(lines))
-    write_json(workspace.folder / "held_out.json", report)
 
 
-def _ask_pairs(config: EvaluateConfig, decoder: Decoder, workspace: Workspace) -> None:
+def _ask_pairs(config: EvaluateConfig, decoder: Decoder, workspace: Workspace) -> dict[str, Any]:
     tokenizer = Tokenizer.load(workspace.inputs["tokenizer"])
     pairs = blimp.shipped_pairs(config.blimp_pairs_per_paradigm)
     given = blimp.answers(
         decoder, tokenizer.encode, BEGIN_ID, pairs, config.batch_tokens, workspace.progress
     )
-    report = {
+    return {
         "schema": SCHEMA,
         "source": "BLiMP (Warstadt et al. 2020), CC-BY-4.0",
         "language": "eng_Latn",
         "pairs_per_paradigm": config.blimp_pairs_per_paradigm,
         **blimp.summarise(given),
     }
-    write_json(workspace.folder / "blimp.json", report)

@@ -5,7 +5,8 @@ Reads    model (a stored decoder), tokenizer, pack (optional: held-out text for 
 Leaves   transformers/: config.json, model.safetensors, generation_config.json, tokenizer.json,
          tokenizer_config.json, parity.json, samples.json, README.md
 
-The folder is filled and checked under another name, and gets its own when all checks hold.
+The folder is filled and checked under a hidden name, and gets its own when all checks hold: until
+then an earlier export stays as it was.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from stamm.base.errors import ExportError
+from stamm.base.errors import ExportError, RunError
 from stamm.base.files import write_json, write_text
 from stamm.corpus.pack import PackedSplit
 from stamm.corpus.special_tokens import BEGIN_ID, END_ID
@@ -35,7 +36,9 @@ from stamm.models.stored import load_decoder
 from stamm.runs.job import Workspace
 
 FINISHED = "transformers"
-UNVERIFIED = "unverified"
+PARITY = "parity.json"
+UNVERIFIED = ".transformers.part"
+REPLACED = ".transformers.replaced.part"
 # Tells apart what the layout does (nothing) from what another order of evaluation does.
 SAME_ORDER = ", xIELU evaluated in the order of transformers"
 # Texts on which two readers of one tokenizer.json are known to part ways.
@@ -43,13 +46,13 @@ TRICKY = ("", " two  blanks ", "</s> <s> <pad>", "it 's , a <email-pii> .", "日
 
 
 def run(config: ExportConfig, workspace: Workspace) -> None:
-    """Write `transformers/` and check it.
+    """Write `transformers/` and check it; an earlier export makes room only when all checks hold.
 
-    Raises   ExportError when no class of transformers holds the model, or when what was loaded
-             back differs; then no folder is left.
+    Raises   RunError when `transformers/` is there and is no export; ExportError when no class of
+             transformers holds the model, or when what was loaded back differs.
     """
     finished, unverified = workspace.folder / FINISHED, workspace.folder / UNVERIFIED
-    _remove(finished)
+    _check_replaceable(finished)
     _remove(unverified)
     settle(config.threads)
     decoder = load_decoder(workspace.inputs["model"])
@@ -57,7 +60,7 @@ def run(config: ExportConfig, workspace: Workspace) -> None:
     check_room(config, decoder.config.max_context)
     try:
         _fill(config, workspace, decoder, unverified, kind.architecture)
-        unverified.replace(finished)
+        _exchange(unverified, finished)
     finally:
         _remove(unverified)
 
@@ -83,7 +86,7 @@ def _fill(
     parity.require(found, config.tolerance)
     check_tokenizer(model, tokenizer, texts)
     progress.advance(3, "equal")
-    write_json(folder / "parity.json", report)
+    write_json(folder / PARITY, report)
     write_json(folder / "samples.json", write_samples(config, model, tokenizer, held_out))
     origin = None if pack is None else origin_of(PackedSplit.open(pack, "train"))
     write_text(folder / "README.md", model_card(decoder, origin, config.licence, found))
@@ -136,6 +139,31 @@ def check_tokenizer(model: HubModel, tokenizer: Tokenizer, texts: Sequence[Tenso
                 f"the exported tokenizer does not agree with the original on {text[:80]!r}",
                 fix="Use a tokenizer.json written by stamm's tokenizer step",
             )
+
+
+def _check_replaceable(finished: Path) -> None:
+    """Only what an earlier export left is ever deleted; a folder of that name may be anything."""
+    is_export = not finished.is_symlink() and (finished / PARITY).is_file()
+    if (finished.exists() or finished.is_symlink()) and not is_export:
+        raise RunError(
+            f"{finished} is not an export: it holds no {PARITY}",
+            fix="Choose another folder with --out, or move it away",
+        )
+
+
+def _exchange(unverified: Path, finished: Path) -> None:
+    # A folder cannot take the name of one that holds files: the old one steps aside first.
+    replaced = finished.with_name(REPLACED)
+    _remove(replaced)
+    if finished.exists():
+        finished.replace(replaced)
+    try:
+        unverified.replace(finished)
+    except OSError:
+        if replaced.exists():
+            replaced.replace(finished)
+        raise
+    _remove(replaced)
 
 
 def _remove(folder: Path) -> None:

@@ -323,7 +323,10 @@ def _rope(plain: Mapping[str, Any], where: str) -> dict[str, Any]:
     theta = given.get("rope_theta", plain.get("rope_theta"))
     if theta is None:
         raise DataError(f"{where} does not say rope_theta")
-    kind = given.get("rope_type", "default")
+    kind = given.get("rope_type", given.get("type", "default"))
+    share = given.get("partial_rotary_factor", plain.get("partial_rotary_factor"))
+    if share not in (None, 1):
+        raise _not_ours("partial_rotary_factor", share, where, "Known: 1, every dimension turned")
     if kind == "default":
         return {"kind": PlainRope.__name__, "theta": theta}
     if kind != "llama3":
@@ -345,7 +348,7 @@ def _not_ours(key: str, value: object, where: str, fix: str = "") -> DataError:
 def _read_weights(folder: Path) -> dict[str, Tensor]:
     names = [WEIGHTS]
     if not (folder / WEIGHTS).exists() and (folder / INDEX).exists():
-        names = sorted(set(read_json(folder / INDEX)["weight_map"].values()))
+        names = _shards(folder / INDEX)
     state: dict[str, Tensor] = {}
     for name in names:
         if Path(name).name != name:
@@ -355,6 +358,16 @@ def _read_weights(folder: Path) -> dict[str, Tensor]:
         except (OSError, SafetensorError) as error:
             raise DataError(f"{folder / name} cannot be read: {error}") from None
     return state
+
+
+def _shards(index: Path) -> list[str]:
+    stored = read_json(index)
+    table = stored.get("weight_map") if isinstance(stored, dict) else None
+    if not isinstance(table, dict) or not all(isinstance(name, str) for name in table.values()):
+        raise DataError(
+            f"{index} has no weight_map from tensors to files", fix="Fetch the checkpoint again"
+        )
+    return sorted(set(table.values()))
 
 
 def _make_raw(state: dict[str, Tensor], num_layers: int, folder: Path) -> None:

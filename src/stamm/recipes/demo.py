@@ -60,9 +60,9 @@ def demo() -> Study:
             engine=EngineConfig(threads=2, checkpoint_every=25),
         ),
         arms=(
-            Arm(name="swiglu", ffn=GatedFFN(width=192, activation="swiglu")),
-            Arm(name="relu2", ffn=PlainFFN(width=288, activation="relu2")),
-            Arm(name="xielu", ffn=PlainFFN(width=288, activation="xielu")),
+            Arm(name="swiglu", ffn=GatedFFN(width=256, activation="swiglu")),
+            Arm(name="relu2", ffn=PlainFFN(width=384, activation="relu2")),
+            Arm(name="xielu", ffn=PlainFFN(width=384, activation="xielu")),
         ),
         evaluate=EvaluateConfig(),
         audit=AuditConfig(),

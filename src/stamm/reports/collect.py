@@ -6,6 +6,7 @@ Only files with a schema are read, and no job's code is asked. A part that is no
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,6 +29,7 @@ from stamm.reports.training import Training, read_training
 _REPORT = "report"
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,100}")
 _LONGEST_NAME = 120
+_LONGEST_PATH = 4096
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,7 +73,7 @@ class Arm:
 class Study:
     """Everything that a page is made of.
 
-    name     the end of the run folder's path, as commands on the page write it: "runs/demo", or
+    name     the run folder's path as commands on the page write it, quoted: "runs/demo", or
              "runs/demo/arms/xielu" for an arm
     steps    name and seconds of each finished step, in the order in which they ended; writing a
              report is not among them
@@ -105,8 +107,8 @@ class Study:
         return f"arms/{{{','.join(arm.name for arm in arms)}}}/{name}"
 
     def made_by(self) -> str:
-        """The command that made the run, as recorded; "" when nothing was recorded."""
-        return " ".join(self.manifest.command) if self.manifest else ""
+        """The command that made the run, as a shell reads it; "" when nothing was recorded."""
+        return shlex.join(self.manifest.command) if self.manifest else ""
 
     @property
     def same_tokens(self) -> bool:
@@ -144,13 +146,10 @@ def collect(run_folder: Path) -> Study:
             f"{run_folder} holds no run: neither config.json nor arms/",
             fix="Name the folder that `stamm run` wrote",
         )
-    parts = run_folder.resolve().parts
-    shown = parts[-4:] if len(parts) > 4 and parts[-2] == "arms" else parts[-2:]
-    name = one_line("/".join(shown).lstrip("/"), _LONGEST_NAME)
     manifest = _manifest(run_folder)
     recipe = config.text("recipe") if config is not None and config.has("recipe") else ""
     return Study(
-        name=name,
+        name=one_line(shlex.quote(_path_in_commands(run_folder, manifest)), _LONGEST_PATH),
         recipe=recipe or run_folder.resolve().name,
         overrides=config.texts("overrides") if config and config.has("overrides") else (),
         manifest=manifest,
@@ -162,6 +161,37 @@ def collect(run_folder: Path) -> Study:
         hashes=_hashes(run_folder),
         is_single=single,
     )
+
+
+def _path_in_commands(run_folder: Path, manifest: Manifest | None) -> str:
+    """The run's path as the command that made it had it, or as given when it now lies elsewhere.
+
+    The recorded one is preferred: the page is then the same from wherever it is written.
+    """
+    resolved = run_folder.resolve()
+    is_arm = resolved.parent.name == "arms"
+    top = resolved.parent.parent if is_arm else resolved
+    recorded = _recorded_path(manifest.command if manifest else ())
+    if recorded is None or recorded.name != top.name:
+        return str(run_folder)
+    return str(recorded / "arms" / resolved.name if is_arm else recorded)
+
+
+def _recorded_path(command: Sequence[str]) -> Path | None:
+    """The folder that a recorded `stamm run` wrote: its --out, or else runs/RECIPE."""
+    if list(command[:2]) != ["stamm", "run"]:
+        return None
+    words = iter(command[2:])
+    recipe = None
+    for word in words:
+        if word == "--out":
+            out = next(words, "")
+            return Path(out) if out else None
+        if word.startswith("--out="):
+            return Path(word.removeprefix("--out="))
+        if recipe is None and not word.startswith("-"):
+            recipe = word
+    return Path("runs") / recipe if recipe else None
 
 
 def _single(folder: Path, manifest: Manifest | None) -> tuple[Arm, ...]:

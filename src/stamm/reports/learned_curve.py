@@ -45,7 +45,7 @@ def learned_curve(spec: Spec, effective: Mapping[str, float], x: Sequence[float]
     at the knots of the pieces.
 
     Edge     at a knot the gradient is that of the piece which holds it.
-    Checked  tests/unit/reports/test_learned_curve.py, against closed forms
+    Checked  tests/unit/reports/test_drawing.py, against closed forms
     """
     values = {**spec.initial_values(), **effective}
     slope = _Slope(spec, values)

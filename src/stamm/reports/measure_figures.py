@@ -10,6 +10,7 @@ from stamm.reports.config import ReportConfig
 from stamm.reports.figure import Figure, Table
 from stamm.reports.measured import Bucket, Estimate, HeldOut, Memorization, TextLoss
 from stamm.reports.quantities import fixed, percent
+from stamm.reports.settings import unequal_audit, unequal_evaluation, unequal_pairs
 from stamm.reports.text import one_line
 from stamm.reports.theme import drawn, series
 
@@ -60,8 +61,9 @@ def language_figure(study: Study, config: ReportConfig) -> Figure | None:
             "How many bits the model needs for a byte of text it never saw, by language and "
             "script, with the number of held-out documents in brackets. A language with few "
             "documents says little. Scripts with two or three bytes a letter come out lower for "
-            "that reason alone: compare arms within a row, not rows with each other."
-        ),
+            "that reason alone: compare arms within a row, not rows with each other. "
+            f"{unequal_evaluation(study.arms)}"
+        ).rstrip(),
         alt="; ".join(
             f"{name}: {fixed(one.bits_per_byte, 3)} bits per byte over all languages"
             for name, one in zip(by_arm, (one for _, one in held), strict=True)
@@ -115,8 +117,9 @@ def grammar_figure(study: Study) -> Figure | None:
         caption=(
             "English sentence pairs that differ in one point of grammar: how often the right one "
             f"is more probable. Guessing gives {percent(chance, 0)}. Bars that overlap show no "
-            "difference between arms."
-        ),
+            "difference between arms. "
+            f"{unequal_pairs(study.arms)}"
+        ).rstrip(),
         alt="; ".join(
             f"{arm.name}: {percent(one.accuracy)} ± {percent(one.standard_error)}"
             for arm, one in asked
@@ -175,8 +178,9 @@ def memorization_figure(study: Study) -> Figure | None:
             "the model writes by itself. Dots with intervals over passages "
             f"({one_line(first.interval, 120)}); the bands are passages that were never planted. A "
             "model that memorizes falls below its band on the left as repeats grow, long before "
-            "it rises above it on the right."
-        ),
+            "it rises above it on the right. "
+            f"{unequal_audit(study.arms)}"
+        ).rstrip(),
         alt="; ".join(_fall(arm, audit) for arm, audit in audited),
         svg=draw("memory", 3.0, paint, panels=2),
         data=_memory_table(audited),
@@ -272,5 +276,6 @@ def _losses(loss: TextLoss | None) -> tuple[str, str]:
 
 
 def _command(study: Study, verb: str, arms: list[Arm]) -> str:
-    places = [study.folder_of(arm) for arm in arms]
-    return f"stamm {verb} {study.name if len(arms) == len(study.arms) else ' '.join(places)}"
+    whole = len(arms) == len(study.arms)
+    places = [study.name] if whole else [study.folder_of(arm) for arm in arms]
+    return " && ".join(f"stamm {verb} {place}" for place in places)

@@ -31,8 +31,13 @@ class TextLoss:
 class HeldOut:
     """Loss on the held-out split, over all and by language.
 
+    context     tokens the model was shown at once
+    overlap     tokens of a window that were scored in the one before
     documents   tokens and nats of each document by its identifier; empty where not recorded
     """
+
+    context: int
+    overlap: int
 
     overall: TextLoss
     languages: tuple[tuple[str, TextLoss], ...]
@@ -62,8 +67,11 @@ class Score:
 class Blimp:
     """Accuracy on grammatical minimal pairs, over all and by field.
 
-    chance   the accuracy of guessing
+    chance              the accuracy of guessing
+    pairs_per_paradigm  sentence pairs asked of each paradigm
     """
+
+    pairs_per_paradigm: int
 
     overall: Score
     chance: float
@@ -215,6 +223,8 @@ def _held_out(record: Record, folder: Path) -> HeldOut:
         },
         overall=_text_loss(record.record("overall")),
         languages=tuple((name, _text_loss(one)) for name, one in record.items("languages")),
+        context=record.whole("context"),
+        overlap=record.whole("overlap"),
     )
 
 
@@ -233,15 +243,19 @@ def _blimp(record: Record) -> Blimp:
         overall=_score(record),
         chance=record.number("chance"),
         fields=tuple((name, _score(one)) for name, one in record.items("fields")),
+        pairs_per_paradigm=record.whole("pairs_per_paradigm"),
     )
 
 
 def _score(record: Record) -> Score:
-    return Score(
+    score = Score(
         pairs=record.whole("pairs"),
         accuracy=record.number("accuracy"),
         standard_error=record.number("standard_error"),
     )
+    if score.standard_error < 0:
+        raise record.wrong("standard_error", "at least 0")
+    return score
 
 
 def _memorization(record: Record) -> Memorization:
@@ -267,11 +281,14 @@ def _bucket(record: Record) -> Bucket:
 
 
 def _estimate(record: Record) -> Estimate:
-    return Estimate(
-        mean=record.number("mean"),
-        low=record.number("low") if record.has("low") else None,
-        high=record.number("high") if record.has("high") else None,
-    )
+    mean = record.number("mean")
+    low = record.number("low") if record.has("low") else None
+    high = record.number("high") if record.has("high") else None
+    if low is not None and low > mean:
+        raise record.wrong("low", f"at most the mean, {mean}")
+    if high is not None and high < mean:
+        raise record.wrong("high", f"at least the mean, {mean}")
+    return Estimate(mean=mean, low=low, high=high)
 
 
 def _continuations(path: Path) -> tuple[Continuation, ...]:

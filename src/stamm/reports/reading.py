@@ -17,6 +17,7 @@ from stamm.base.units import bytes_text
 
 LARGEST_JSON = 64 * 2**20
 LONGEST_LINE = 4 * 2**20
+LARGEST_WHOLE = 2**63
 _FIX = "Restore the file, or delete its folder and run the step again"
 
 
@@ -42,13 +43,15 @@ class Record:
         value = self._get(key)
         if isinstance(value, bool) or not isinstance(value, (int, float)):
             raise self._wrong(key, value, "a number")
-        return float(value)
+        return self._float(key, value)
 
     def whole(self, key: str) -> int:
         """A whole number."""
         value = self._get(key)
         if isinstance(value, bool) or not isinstance(value, int):
             raise self._wrong(key, value, "a whole number")
+        if abs(value) >= LARGEST_WHOLE:
+            raise self._wrong(key, value, "a whole number of 64 bits")
         return value
 
     def flag(self, key: str) -> bool:
@@ -79,7 +82,7 @@ class Record:
             isinstance(item, (int, float)) and not isinstance(item, bool) for item in value
         ):
             raise self._wrong(key, value, "a list of numbers")
-        return tuple(float(item) for item in value)
+        return tuple(self._float(key, item) for item in value)
 
     def record(self, key: str) -> Record:
         """The object under `key`."""
@@ -102,8 +105,18 @@ class Record:
             raise DataError(f"{self.where} has no {key!r}", fix=_FIX)
         return self.plain[key]
 
+    def _float(self, key: str, value: float) -> float:
+        try:
+            return float(value)
+        except OverflowError:
+            raise self.wrong(key, "a number of at most 1.8e308") from None
+
+    def wrong(self, key: str, wanted: str) -> DataError:
+        """The error for a value under `key` that is not what is `wanted` there."""
+        return self._wrong(key, self.plain[key], wanted)
+
     def _wrong(self, key: str, value: object, wanted: str) -> DataError:
-        shown = repr(value)
+        shown = _shown(value)
         cut = shown if len(shown) <= 80 else shown[:79] + "…"
         return DataError(f"{self.where}: {key} = {cut} is not {wanted}", fix=_FIX)
 
@@ -118,7 +131,10 @@ def record_in(path: Path, schema: int | None = None) -> Record:
     """
     if path.is_file() and path.stat().st_size > LARGEST_JSON:
         raise DataError(f"{path} has {bytes_text(path.stat().st_size)}: too large for a summary")
-    record = Record(read_json(path), str(path))
+    try:
+        record = Record(read_json(path), str(path))
+    except (ValueError, RecursionError) as error:  # an integer of over 4,300 digits, deep nesting
+        raise DataError(f"{path} is not JSON that can be read: {error}", fix=_FIX) from None
     if schema is not None and record.whole("schema") != schema:
         raise DataError(
             f"{path} has schema {record.whole('schema')}; this report reads {schema}",
@@ -149,9 +165,16 @@ def lines_of(path: Path) -> Iterator[Record]:
                 continue
             try:
                 plain = json.loads(line)
-            except (UnicodeDecodeError, json.JSONDecodeError, RecursionError) as error:
+            except (ValueError, RecursionError) as error:
                 raise DataError(f"line {number} of {path} is not JSON: {error}", fix=_FIX) from None
             yield Record(plain, f"{path}, line {number}")
+
+
+def _shown(value: object) -> str:
+    try:
+        return repr(value)
+    except ValueError:  # Python writes no integer of over 4,300 digits
+        return "a number of thousands of digits"
 
 
 def _name(value: object) -> str:

@@ -193,6 +193,10 @@ def _timing(record: Record) -> Timing:
 
 
 def _coverage(record: Record) -> GoldfishCoverage:
+    if record.whole("k") < 2:
+        raise record.wrong("k", "at least 2: k = 1 would mask every label")
+    if len(record.numbers("gap_quantiles")) != 4:
+        raise record.wrong("gap_quantiles", "the four lengths at 50, 90, 99 and 100 %")
     return GoldfishCoverage(
         hash=record.text("hash"),
         k=record.whole("k"),

@@ -9,6 +9,7 @@ from pathlib import Path
 from stamm.reports.collect import Arm, Study, collect
 from stamm.reports.measured import HeldOut
 from stamm.reports.quantities import ABSENT, fixed, percent, signed
+from stamm.reports.settings import unequal_audit, unequal_evaluation, unequal_pairs
 from stamm.reports.text import one_line
 
 REFERENCE = "swiglu"
@@ -42,7 +43,8 @@ class Verdict:
     """The result of a run.
 
     reference    name of the arm that differences are taken against, "" when there is none
-    lowest       name of the arm with the lowest held-out loss, "" when none was evaluated
+    lowest       name of the arm with the lowest held-out loss, "" when none was evaluated; both
+                 are "" when the arms were evaluated with different settings
     chance       accuracy of guessing on BLiMP, None when it was not run
     sentences    what may be said, most important first
     """
@@ -114,10 +116,12 @@ def judge(study: Study) -> Verdict:
     """What a collected run found."""
     losses = {arm.name: _loss(arm) for arm in study.arms}
     base = losses.get(REFERENCE)
-    reference = REFERENCE if base is not None and len(study.arms) > 1 else ""
+    unequal = unequal_evaluation(study.arms)
+    compared = base is not None and len(study.arms) > 1 and not unequal
+    reference = REFERENCE if compared else ""
     rows = tuple(_row(arm, base if reference else None) for arm in study.arms)
     measured = {row.name: row for row in rows if row.loss_nats is not None}
-    lowest = min(measured, key=lambda name: _of(measured[name]), default="")
+    lowest = "" if unequal else min(measured, key=lambda name: _of(measured[name]), default="")
     chances = [arm.measured.blimp.chance for arm in study.arms if arm.measured.blimp]
     return Verdict(
         recipe=study.recipe,
@@ -125,11 +129,13 @@ def judge(study: Study) -> Verdict:
         reference=reference,
         lowest=lowest,
         chance=chances[0] if chances else None,
-        sentences=tuple(_sentences(study, measured, lowest)),
+        sentences=tuple(_sentences(study, measured, lowest, unequal)),
     )
 
 
-def _sentences(study: Study, measured: dict[str, ArmResult], lowest: str) -> list[str]:
+def _sentences(
+    study: Study, measured: dict[str, ArmResult], lowest: str, unequal: str
+) -> list[str]:
     if not study.arms:
         return ["No model was trained yet."]
     if not measured:
@@ -141,12 +147,12 @@ def _sentences(study: Study, measured: dict[str, ArmResult], lowest: str) -> lis
             f"({fixed(row.bits_per_byte, 4)} bits per byte).",
             "There is one arm, so there is nothing to compare it with.",
         ]
-    said = (
-        [_margin(measured, lowest)]
-        if len(measured) > 1
-        else [f"Only {_name(lowest)} was evaluated: nothing can be compared."]
-    )
-    if len(measured) > 1:
+    if unequal:
+        said = [unequal]
+    elif len(measured) == 1:
+        said = [f"Only {_name(lowest)} was evaluated: nothing can be compared."]
+    else:
+        said = [_margin(measured, lowest)]
         said.append(
             "One seed and no interval: the difference may be chance, so this run does not say "
             "which activation is better."
@@ -155,6 +161,7 @@ def _sentences(study: Study, measured: dict[str, ArmResult], lowest: str) -> lis
     missing = [_name(arm.name) for arm in study.arms if arm.name not in measured]
     if missing and len(measured) > 1:
         said.append(f"Not evaluated: {', '.join(missing)}.")
+    said += filter(None, (unequal_pairs(study.arms), unequal_audit(study.arms)))
     said.append(_fairness(study))
     return said
 

@@ -159,6 +159,7 @@ def test_errors_say_what_to_set(inputs: dict[str, Path], tmp_path: Path) -> None
         job.run(AuditConfig(prefix_tokens=6, new_tokens=30), workspace)
     with pytest.raises(ConfigError, match=r"Lower audit\.prefix_tokens"):
         job.run(AuditConfig(prefix_tokens=40, new_tokens=30), workspace)
+    assert list(tmp_path.iterdir()) == []
     with pytest.raises(ConfigError, match="new_tokens = 0 must be at least 1"):
         AuditConfig(new_tokens=0)
     assert from_plain(AuditConfig, to_plain(CONFIG)) == CONFIG
@@ -187,4 +188,5 @@ def test_unusable_lists_of_passages(
     write_json(corpus / "probes.json", plain)
     with pytest.raises(DataError, match=message):
         job.run(CONFIG, Workspace(folder=out, inputs={**inputs, "corpus": corpus}))
-    assert list(out.iterdir()) == []
+    assert [path.name for path in out.iterdir()] == ["memorization.json"]
+    assert (out / "memorization.json").read_text() == "left by an earlier attempt"

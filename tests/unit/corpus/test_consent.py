@@ -83,7 +83,30 @@ def test_unknown_host_is_a_state_of_its_own() -> None:
 
 def test_text_without_an_address_follows_its_own_policy() -> None:
     assert consent().ask("").allowed
-    assert not consent(no_url="drop").ask("a book").allowed
+    assert consent().ask(" \n").consent == "no_url"
+    assert not consent(no_url="drop").ask("").allowed
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "a book",
+        "github.com/a",
+        "www.github.com",
+        "https:/github.com/a",
+        "https:///github.com/a",
+        "view-source:https://github.com/a",
+    ],
+)
+def test_address_without_a_host_is_refused_under_every_policy(url: str) -> None:
+    decision = consent(unknown_host="allow", no_url="allow").ask(url)
+    assert (decision.allowed, decision.consent) == (False, "bad_url")
+
+
+def test_answer_of_an_address_that_names_no_host_is_passed_over() -> None:
+    wrong = ["http://a:99999999/robots.txt", f"http://{'ü' * 80}/robots.txt", "/robots.txt"]
+    asked = consent(*(answer(url, NO) for url in wrong), unknown_host="allow")
+    assert asked.ask("http://a/").consent == "unknown_host"
 
 
 def test_address_that_cannot_be_parsed_is_refused() -> None:
@@ -131,6 +154,13 @@ def test_snapshot_is_read_and_a_broken_line_is_named(tmp_path: Path) -> None:
         path.write_text(json.dumps(row) + "\n" + broken + "\n")
         with pytest.raises(DataError, match=r"line 2.*Each line needs url, status, fetched"):
             read_snapshot(path, ReadLimits())
+
+
+def test_date_of_a_snapshot_is_cleaned(tmp_path: Path) -> None:
+    path = tmp_path / "robots.jsonl"
+    row = {"url": "https://a.org/robots.txt", "status": 200, "fetched": "20\ud80020", "text": NO}
+    path.write_text(json.dumps(row))
+    assert read_snapshot(path, ReadLimits())[0].read == "2020"
 
 
 def test_config_refuses_no_agents() -> None:

@@ -187,6 +187,10 @@ def test_packing_again_gives_the_same_bytes_and_clears_leftovers(
         (lambda f: (f / "manifest.json").unlink(), "manifest.json does not exist"),
         (lambda f: edit(f, schema=9), "has schema 9, not 1"),
         (lambda f: edit(f, splits={}), "no split 'train'"),
+        (lambda f: edit(f, splits=None), "manifest.json names no splits"),
+        (lambda f: edit(f, splits={"train": {}}), "does not list the shards of 'train'"),
+        (lambda f: edit(f, splits={"train": {"shards": [{}]}}), "does not list the shards"),
+        (lambda f: (f / "manifest.json").write_text("[]"), "is no manifest of a packed corpus"),
     ],
 )
 def test_damage_is_told_on_opening(

@@ -28,6 +28,11 @@ ALL = PiiConfig()
         ),
         ("mail someone@127.0.0.1.example.org", "mail <email-pii>"),
         ("10 MB of 1.5 x@example.org", "10 MB of 1.5 <email-pii>"),
+        ("juan@empresa.com.py", "<email-pii>"),
+        ("x@example.xn--p1ai, y", "<email-pii>, y"),
+        (f"to {'n' * 40}.{'m' * 40}@example.org", "to <email-pii>"),
+        (f"to {'n' * 2}.{'m' * 62}@example.org", "to <email-pii>"),
+        ("....x@example.org", "....<email-pii>"),
     ],
 )
 def test_emails_go(text: str, after: str) -> None:
@@ -45,6 +50,9 @@ def test_emails_go(text: str, after: str) -> None:
         "user@localhost",
         "5 apples @ 2.50",
         "https://medium.com/@someone",
+        "import pytest\n@pytest.mark.skip\ndef f()",
+        "a.@example.org",
+        "module@2x.py",
         "a@b",
         "x@y..z",
         "npm install left-pad@1.3.0",

@@ -57,6 +57,8 @@ def test_jsonl_fields_and_positions(write_jsonl: Writer) -> None:
         (b'{"text": 5}', "no_text"),
         (b'["text"]', "no_text"),
         (b'{"url": "x"}', "no_text"),
+        (b'{"text": "a", "url": ["https://a.org/"]}', "bad_url"),
+        (b'{"text": "a", "url": 0}', "bad_url"),
         (b'{"text": "a", "url": "' + b"u" * 5000 + b'"}', "field_too_long"),
     ],
 )
@@ -232,6 +234,14 @@ def test_archive_pages_headers_and_dates(tmp_path: Path) -> None:
             ),
             "record_too_long",
         ),
+        (
+            warc_response(
+                "https://a.org/",
+                gzip.compress(b"x" * 60_000) * 2,
+                {"Content-Type": "text/html", "Content-Encoding": "gzip"},
+            ),
+            "record_too_long",
+        ),
         (warc_response("https://a.org/", b"x" * 200_000), "record_too_long"),
         (warc_response("https://a.org/" + "u" * 5000, page("x")), "field_too_long"),
         (
@@ -266,9 +276,14 @@ def test_encoded_bodies_are_undone(tmp_path: Path) -> None:
             {**html, "Transfer-Encoding": "chunked"},
         )
         + warc_response("https://a.org/3", b"<p>undone", {**html, "Transfer-Encoding": "chunked"})
+        + warc_response(
+            "https://a.org/4",
+            gzip.compress(b"<p>one ") + gzip.compress(b"two") + b"\0\0",
+            {**html, "Content-Encoding": "gzip"},
+        )
     )
     contents = [r.content for r in read(str(path)) if isinstance(r, Record)]
-    assert contents == [b"<p>x", b"<p>xyz!", b"<p>undone"]
+    assert contents == [b"<p>x", b"<p>xyz!", b"<p>undone", b"<p>one two"]
 
 
 def test_truncated_and_broken_archives_are_told(tmp_path: Path) -> None:
@@ -276,6 +291,11 @@ def test_truncated_and_broken_archives_are_told(tmp_path: Path) -> None:
     path = tmp_path / "a.warc"
     path.write_bytes(good + warc_response("https://a.org/2", page("y"), cut=5))
     assert reasons(read(str(path))) == ["", "truncated_record"]
+    for cut in (12, 60, 150, 200):
+        path.write_bytes(good + good[:cut])
+        records = read(str(path))
+        assert reasons(records) == ["", "truncated_record"]
+        assert records[-1].place.position == 2
     path.write_bytes(good + b"garbage that is no record\r\n" + good)
     records = read(str(path))
     assert reasons(records) == ["", "broken_archive"]
@@ -291,6 +311,23 @@ def test_robots_record_that_cannot_be_read_does_not_pass_for_silence(tmp_path: P
     path.write_bytes(warc_response("https://a.org/robots.txt", b"no gzip", headers))
     (robots,) = archived_robots(path, LIMITS)
     assert robots.status == 0
+    path.write_bytes(
+        warc_response("https://a.org/robots.txt", b"Disallow: /").replace(
+            b"Content-Type: application/http; msgtype=response", b"Content-Type: text/plain"
+        )
+    )
+    (robots,) = archived_robots(path, LIMITS)
+    assert robots.status == 0
+
+
+@pytest.mark.parametrize("kind", [b"resource", b"conversion"])
+def test_pages_without_http_headers_are_told(tmp_path: Path, kind: bytes) -> None:
+    path = tmp_path / "a.warc"
+    record = warc_response("https://a.org/1", page("x"))
+    record = record.replace(b"WARC-Type: response", b"WARC-Type: " + kind)
+    record = record.replace(b"application/http; msgtype=response", b"text/plain")
+    path.write_bytes(record)
+    assert reasons(read(str(path))) == ["not_http"]
 
 
 def test_content_id_depends_on_address_and_content() -> None:

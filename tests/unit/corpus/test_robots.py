@@ -21,6 +21,17 @@ SITE = "https://example.org"
         ("User-agent: CCBot\nDisallow: /", "/a", "CCBot/2.0", False),
         # An own group shields from the one for everybody.
         ("User-agent: *\nDisallow: /\n\nUser-agent: GPTBot\nAllow: /", "/a", "GPTBot", True),
+        # A group is named by its product token, an agent follows the group of the same token.
+        ("User-agent: GPTBot/1.0\nDisallow: /", "/a", "GPTBot", False),
+        ("User-agent: GPTBot (ai)\nDisallow: /", "/a", "GPTBot", False),
+        ("User-agent: CCBot/3.0\nDisallow: /", "/a", "CCBot/2.0", False),
+        ("User-agent: * foo\nDisallow: /", "/a", "GPTBot", False),
+        ("User-agent: B\nDisallow: /", "/a", "Bytespider", True),
+        ("User-agent: b\nDisallow: /", "/a", "B", False),
+        ("User-agent: *\nDisallow: /\n\nUser-agent: b\nAllow: /", "/a", "B", True),
+        ("User-agent: *\nAllow: /\n\nUser-agent: b\nDisallow: /", "/a", "B", False),
+        ("User-agent: AI\nDisallow: /", "/a", "AI2Bot", True),
+        ("User-agent: AI2Bot\nDisallow: /", "/a", "AI2Bot", False),
         # The longest match wins, Allow wins a tie.
         ("User-agent: *\nDisallow: /a\nAllow: /a/b", "/a/b/c", "x", True),
         ("User-agent: *\nAllow: /a\nDisallow: /a/b", "/a/b/c", "x", False),
@@ -89,6 +100,8 @@ def test_rules_behind_500_kib_do_not_count() -> None:
     [
         ("User-agent: *\nContent-Usage: / train-ai=n", "/a", True),
         ("User-agent: *\nContent-Usage: train-ai=n", "/a", True),
+        ("User-agent: *\nContent-Usage: /\ttrain-ai=n", "/a", True),
+        ("User-agent: *\nContent-Usage: /", "/a", False),
         ("User-agent: *\nContent-Usage: /b train-ai=n", "/a", False),
         ("User-agent: *\nContent-Usage: / train-ai=n\nContent-Usage: /a train-ai=y", "/a", False),
         ("User-agent: *\nContent-Usage: / search=n", "/a", False),

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stamm.base.errors import ConfigError, DataError
-from stamm.corpus.config import CorpusConfig, ProbesConfig, ReadLimits
+from stamm.corpus.config import CorpusConfig, PiiConfig, ProbesConfig, ReadLimits
 from stamm.corpus.duplicates import Duplicates, text_key
 from stamm.corpus.held_out import HELD_OUT, TRAIN, HeldOut, draw
 from stamm.corpus.probes import passages, plan_probes
@@ -105,22 +105,40 @@ def books(tmp_path: Path, count: int = 60) -> Path:
 def test_probes_fill_every_bucket_with_distinct_passages_of_all_books(tmp_path: Path) -> None:
     path = books(tmp_path)
     config = ProbesConfig(books=str(path), passages_per_bucket=5, shortest=100, longest=200)
-    probes = plan_probes(config, path, ReadLimits(), seed=3)
+    probes = plan_probes(config, path, ReadLimits(), 3, PiiConfig())
     assert [p.repeat for p in probes] == [r for r in (0, 1, 4, 16, 32) for _ in range(5)]
     assert len({p.text for p in probes}) == len({p.document_id for p in probes}) == 25
     assert len({p.record.url for p in probes}) == 4
     assert probes[0].probe_id == "r0-0000"
-    assert probes == plan_probes(config, path, ReadLimits(), seed=3)
-    assert probes != plan_probes(config, path, ReadLimits(), seed=4)
+    assert probes == plan_probes(config, path, ReadLimits(), 3, PiiConfig())
+    assert probes != plan_probes(config, path, ReadLimits(), 4, PiiConfig())
 
 
 def test_too_few_passages_say_how_many_there_are(tmp_path: Path) -> None:
-    path = books(tmp_path, count=5)
+    path = books(tmp_path, count=20)
     config = ProbesConfig(books=str(path), passages_per_bucket=50, shortest=100, longest=200)
     with pytest.raises(
         DataError, match=r"gives \d+ passages .* 250 are needed .*passages_per_bucket="
     ):
-        plan_probes(config, path, ReadLimits(), seed=3)
+        plan_probes(config, path, ReadLimits(), 3, PiiConfig())
+    with pytest.raises(DataError, match=r"250 are needed \(corpus\.probes\)\. Name more books"):
+        plan_probes(config, books(tmp_path, count=0), ReadLimits(), 3, PiiConfig())
+
+
+def test_probes_are_planted_without_personal_data(tmp_path: Path) -> None:
+    path = tmp_path / "books.jsonl"
+    text = " ".join(f"Line {i} says write to reader{i}@example.org today." for i in range(60))
+    path.write_text(json.dumps({"text": text}))
+    config = ProbesConfig(books=str(path), passages_per_bucket=1, shortest=100, longest=200)
+    for probe in plan_probes(config, path, ReadLimits(), 3, PiiConfig()):
+        assert "@" not in probe.text
+        assert probe.cleaned.email == probe.text.count("<email-pii>") > 0
+
+
+def test_probe_books_are_no_archive(tmp_path: Path) -> None:
+    config = ProbesConfig(books="x.warc.gz")
+    with pytest.raises(DataError, match=r"x\.warc\.gz is a web archive \(corpus\.probes\.books\)"):
+        plan_probes(config, tmp_path / "x.warc.gz", ReadLimits(), 3, PiiConfig())
 
 
 def test_config_errors_are_told_together() -> None:

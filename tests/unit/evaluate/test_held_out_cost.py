@@ -136,4 +136,18 @@ def test_job_needs_held_out_documents(inputs: dict[str, Path], tmp_path: Path) -
     (out / "held_out.json").write_text("left by an earlier attempt")
     with pytest.raises(DataError, match=r"no held-out document.*corpus\.held_out above 0"):
         job.run(EvaluateConfig(), Workspace(folder=out, inputs={**inputs, "pack": pack}))
-    assert list(out.iterdir()) == []
+    assert [path.name for path in out.iterdir()] == ["held_out.json"]
+    assert (out / "held_out.json").read_text() == "left by an earlier attempt"
+
+
+def test_a_failure_at_the_pairs_changes_no_result(
+    inputs: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(count: int) -> None:
+        raise DataError(f"no {count} pairs")
+
+    monkeypatch.setattr(job.blimp, "shipped_pairs", fail)
+    config = EvaluateConfig(blimp_pairs_per_paradigm=1)
+    with pytest.raises(DataError, match="no 1 pairs"):
+        job.run(config, Workspace(folder=tmp_path, inputs=inputs))
+    assert list(tmp_path.iterdir()) == []

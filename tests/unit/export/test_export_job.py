@@ -11,7 +11,7 @@ import torch.nn.functional as F
 import transformers
 
 from stamm.base.config import from_plain, to_plain
-from stamm.base.errors import ConfigError, ExportError
+from stamm.base.errors import ConfigError, ExportError, RunError
 from stamm.base.files import read_json
 from stamm.corpus.special_tokens import BEGIN_ID, PII_MARKERS
 from stamm.corpus.tokenizer import Tokenizer
@@ -40,6 +40,10 @@ FILES = [
 def run(inputs: dict[str, Path], folder: Path, config: ExportConfig = CONFIG) -> Path:
     job.run(config, Workspace(folder=folder, inputs=inputs))
     return folder / "transformers"
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in folder.iterdir()}
 
 
 def test_plain_transformers_loads_the_folder(inputs: dict[str, Path], tmp_path: Path) -> None:
@@ -117,17 +121,43 @@ def one_norm_off(decoder: Decoder) -> dict[str, torch.Tensor]:
 
 
 @pytest.mark.parametrize("tampered", [softplus_twice, one_weight_off, one_norm_off])
-def test_a_wrong_export_fails_and_leaves_nothing(
+def test_a_wrong_export_fails_and_leaves_the_earlier_one(
     inputs: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tampered: Any
 ) -> None:
-    run(inputs, tmp_path)
+    before = contents(run(inputs, tmp_path))
     monkeypatch.setattr(written, "hub_state", tampered)
     with pytest.raises(ExportError, match=r"does not agree with the original on random tokens"):
         run(inputs, tmp_path)
-    assert list(tmp_path.iterdir()) == []
+    assert [path.name for path in tmp_path.iterdir()] == ["transformers"]
+    assert contents(tmp_path / "transformers") == before
 
 
-def test_a_wrong_tokenizer_fails_and_leaves_nothing(
+def test_a_folder_that_is_no_export_is_left_alone(inputs: dict[str, Path], tmp_path: Path) -> None:
+    clone = tmp_path / "transformers"
+    clone.mkdir()
+    (clone / "setup.py").write_text("years of work", encoding="utf-8")
+    with pytest.raises(RunError, match=r"transformers is not an export: .*another .* --out"):
+        run(inputs, tmp_path)
+    assert contents(clone) == {"setup.py": b"years of work"}
+    linked = tmp_path / "linked"
+    linked.mkdir()
+    (linked / "transformers").symlink_to(run(inputs, tmp_path / "other"))
+    with pytest.raises(RunError, match="is not an export"):
+        run(inputs, linked)
+
+
+def test_settings_that_fail_leave_the_earlier_export(
+    inputs: dict[str, Path], tmp_path: Path
+) -> None:
+    before = contents(run(inputs, tmp_path))
+    with pytest.raises(ExportError):
+        run(inputs, tmp_path, ExportConfig(parity_rows=2, parity_tokens=40, tolerance=1e-12))
+    with pytest.raises(ConfigError):
+        run(inputs, tmp_path, ExportConfig(prompt_tokens=100, sample_tokens=60))
+    assert contents(tmp_path / "transformers") == before
+
+
+def test_a_wrong_tokenizer_fails_and_leaves_nothing_at_first(
     inputs: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     faulty = {**written.tokenizer_config(64), "split_special_tokens": False}

@@ -206,6 +206,15 @@ def test_sixteen_bit_shards_are_read_and_stay_in_their_folder(tmp_path: Path) ->
         load_hub(folder)
 
 
+@pytest.mark.parametrize("index", [{}, [], {"weight_map": None}, {"weight_map": {"a": 3}}])
+def test_an_index_that_names_no_files(tmp_path: Path, index: object) -> None:
+    folder = written(build_decoder(config(), seed=1), tmp_path / "hub")
+    (folder / "model.safetensors").unlink()
+    write_json(folder / "model.safetensors.index.json", index)
+    with pytest.raises(DataError, match=r"index\.json has no weight_map"):
+        load_hub(folder)
+
+
 def test_older_rope_keys_are_read(tmp_path: Path) -> None:
     folder = written(build_decoder(config(rope=Llama3Rope(theta=1e4)), seed=1), tmp_path / "hub")
     plain = read_json(folder / "config.json")
@@ -224,6 +233,15 @@ def test_older_rope_keys_are_read(tmp_path: Path) -> None:
         ({"attention_bias": True}, r"attention_bias = True has no place"),
         ({"sliding_window": 128}, r"sliding_window = 128 has no place"),
         ({"rope_parameters": {"rope_type": "yarn", "rope_theta": 1.0}}, r"rope_type = 'yarn'"),
+        (
+            {"rope_parameters": None, "rope_theta": 1e4, "rope_scaling": {"type": "linear"}},
+            r"rope_type = 'linear' has no place",
+        ),
+        (
+            {"rope_parameters": {"rope_theta": 1e4, "partial_rotary_factor": 0.5}},
+            r"partial_rotary_factor = 0\.5 has no place",
+        ),
+        ({"partial_rotary_factor": 0.25}, r"partial_rotary_factor = 0\.25 has no place"),
         ({"rope_parameters": None}, r"does not say rope_theta"),
         ({"hidden_size": None}, r"describes no decoder: d_model = None is not int"),
         ({"rope_parameters": {"rope_theta": "a"}}, r"rope\.theta = 'a' is not float"),

@@ -131,7 +131,7 @@ def test_the_fix_that_a_refusal_names_is_taken(changes: list[str]) -> None:
 
 def test_unmatched_arms_are_refused_with_their_sizes() -> None:
     with pytest.raises(ConfigError, match=r"the arms differ by \d+\.\d+% in parameters \(swiglu: "):
-        override(demo(), ["arms.0.ffn.width=256"])
+        override(demo(), ["arms.0.ffn.width=300"])
 
 
 def test_a_short_name_finds_its_recipe_and_a_wrong_one_its_neighbour() -> None:

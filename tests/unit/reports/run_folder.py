@@ -157,7 +157,13 @@ def write_measures(folder: Path, number: int, end: float) -> None:
     }
     write(
         folder / "evaluate" / "blimp.json",
-        {"schema": 1, **score(0.56 + 0.01 * number, 1005), "chance": 0.5, "fields": fields},
+        {
+            "schema": 1,
+            "pairs_per_paradigm": 15,
+            **score(0.56 + 0.01 * number, 1005),
+            "chance": 0.5,
+            "fields": fields,
+        },
     )
 
     def estimate(mean: float, half: float) -> dict[str, float]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ from run_folder import ledger_rows, write, write_ledger, write_study
 
 from stamm.base.errors import DataError, RunError
 from stamm.reports.collect import collect
+from stamm.reports.measure_figures import grammar_figure
 
 
 @pytest.fixture
@@ -171,3 +173,66 @@ def test_an_unknown_activation_is_shown_without_its_curve(root: Path) -> None:
     config["config"]["model"]["ffn"]["activation"] = "my_own"
     write(path, config)
     assert collect(root).arms[2].training.activation == "my_own"
+
+
+@pytest.mark.parametrize(
+    ("command", "name"),
+    [
+        (["stamm", "run", "demo"], "runs/demo"),
+        (["stamm", "run", "--out", "my runs/demo", "demo"], "'my runs/demo'"),
+        (["stamm", "run", "study", "--out=../deep/er/demo"], "../deep/er/demo"),
+    ],
+)
+def test_commands_name_the_path_of_the_recorded_one(
+    root: Path, command: list[str], name: str
+) -> None:
+    for folder in (root, root / "arms" / "xielu"):
+        manifest = json.loads((folder / "manifest.json").read_text())
+        write(folder / "manifest.json", {**manifest, "command": command})
+    found = collect(root)
+    assert found.name == name
+    assert found.made_by() == shlex.join(command)
+    arm = collect(root / "arms" / "xielu").name
+    assert shlex.split(arm) == [f"{shlex.split(name)[0]}/arms/xielu"]
+
+
+def test_a_run_that_was_moved_is_named_as_given(root: Path) -> None:
+    moved = root.rename(root.parent / "moved")
+    assert collect(moved).name == str(moved)
+
+
+def test_each_arm_has_its_own_command(root: Path) -> None:
+    for name in ("evaluate/blimp.json", "evaluate/held_out.json"):
+        (root / "arms" / "relu2" / name).unlink()
+    figure = grammar_figure(collect(root))
+    assert figure is not None
+    assert figure.command == (
+        "stamm evaluate runs/demo/arms/swiglu && stamm evaluate runs/demo/arms/xielu"
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "old", "new", "message"),
+    [
+        ("audit/memorization.json", '"low": 0', '"low": 9', r"low = 9\S* is not at most the mean"),
+        ("audit/memorization.json", '"high": 0', '"high": -0', r"high = -\S+ is not at least the"),
+        ("evaluate/blimp.json", '"standard_error": ', '"standard_error": -', r"is not at least 0"),
+        ("summary.json", '"k": 50', '"k": 1', r"k = 1 is not at least 2"),
+        ("summary.json", '"k": 50', '"k": 0', r"k = 0 is not at least 2"),
+        ("summary.json", "[36, ", "[36, 40, ", r"gap_quantiles = \[36, 40.* the four lengths"),
+        ("summary.json", '"k": 5', '"k": 5' + "0" * 5000, r"summary.json is not JSON that can"),
+        ("summary.json", '"k": 5', '"k": 5' + "0" * 400, r"k = 50.* not a whole number of 64"),
+        ("summary.json", '"epochs": 0', '"epochs": 1' + "0" * 400 + ', "x": 0', r"of at most 1.8e"),
+        ("metrics.jsonl", '"tokens": ', '"x": 1' + "0" * 5000 + ', "tokens": ', r"line 1 of .*not"),
+    ],
+)
+def test_a_number_out_of_its_range_is_named(
+    root: Path, name: str, old: str, new: str, message: str
+) -> None:
+    path = root / "arms" / "xielu" / name
+    text = path.read_text()
+    assert old in text
+    path.write_text(text.replace(old, new))
+    with pytest.raises(DataError, match=message) as told:
+        collect(root)
+    assert path.name in str(told.value)

@@ -225,8 +225,11 @@ def test_a_run_that_has_only_begun(tmp_path: Path) -> None:
     assert "manifest.json: not run." in page.text
 
 
-def test_a_single_arm_has_a_page_of_its_own(tmp_path: Path) -> None:
-    folder = tmp_path / "runs" / "alone"
+def test_a_single_arm_has_a_page_of_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    folder = Path("runs") / "alone"
     write_arm(folder, "xielu", 0)
     page = Page(write_report(folder, tmp_path / "page.html").read_text(encoding="utf-8"))
     assert page.problems == []

@@ -9,6 +9,9 @@ from pathlib import Path
 import pytest
 from run_folder import cost, write, write_study
 
+from stamm.reports.collect import collect
+from stamm.reports.config import ReportConfig
+from stamm.reports.measure_figures import grammar_figure, language_figure, memorization_figure
 from stamm.reports.measured import HeldOut, TextLoss
 from stamm.reports.verdict import paired_error, verdict
 
@@ -117,7 +120,7 @@ def test_the_same_order_is_claimed_only_when_recorded(root: Path) -> None:
 def held_out(*costs: tuple[int, float]) -> HeldOut:
     whole = TextLoss(documents=2, tokens=2, bytes=2, loss_nats=1.0, bits_per_byte=1.0)
     documents = {f"d{i}": cost for i, cost in enumerate(costs)}
-    return HeldOut(overall=whole, languages=(), documents=documents)
+    return HeldOut(context=2, overlap=1, overall=whole, languages=(), documents=documents)
 
 
 def test_the_error_of_a_margin_by_hand() -> None:
@@ -142,3 +145,38 @@ def test_the_error_over_documents_is_told_with_its_limit(study: Path) -> None:
 def test_unfinished_training_is_told(root: Path) -> None:
     (root / "arms" / "relu2" / "summary.json").unlink()
     assert "Not every arm has finished training." in verdict(root).sentences
+
+
+def test_losses_of_different_windows_are_not_compared(root: Path) -> None:
+    change(root / "arms" / "xielu" / "evaluate" / "held_out.json", context=64)
+    found = verdict(root)
+    assert (found.lowest, found.reference) == ("", "")
+    assert all(row.difference is None for row in found.rows)
+    assert found.sentences[0] == (
+        "Held-out losses were measured with different settings and cannot be compared (swiglu: "
+        "context 256, overlap 128; relu2: context 256, overlap 128; xielu: context 64, overlap "
+        "128)."
+    )
+    assert "below" not in found.text()
+    assert "standard error" not in found.text()
+    figure = language_figure(collect(root), ReportConfig())
+    assert figure is not None
+    assert found.sentences[0] in figure.caption
+
+
+def test_other_pairs_and_other_passages_are_told(root: Path, study: Path) -> None:
+    arm = root / "arms" / "relu2"
+    change(arm / "evaluate" / "blimp.json", pairs_per_paradigm=3)
+    change(arm / "audit" / "memorization.json", new_tokens=20)
+    said = verdict(root).sentences
+    for figure, told in (
+        (grammar_figure, "relu2: 3 pairs per paradigm"),
+        (memorization_figure, "relu2: 50 prefix tokens, 20 new tokens"),
+    ):
+        unequal, equal = figure(collect(root)), figure(collect(study))
+        assert unequal is not None
+        assert equal is not None
+        assert any(told in sentence for sentence in said)
+        assert told in unequal.caption
+        assert "different settings" not in equal.caption
+    assert "different settings" not in verdict(study).text()
