@@ -20,19 +20,22 @@ def gradient_problems(
     intervals: Sequence[Interval],
     samples: Sequence[Values],
     anchor: tuple[str, str],
-    continuous: bool,
+    continuity: str,
 ) -> list[str]:
     """Every problem of a piecewise gradient, in words; empty when there is none.
 
     pieces      (where the piece holds, its formula)
     samples     parameter values to test with
-    continuous  whether the gradient was declared free of jumps
+    continuity  "continuous", "jump" or "singular", as in Spec
     """
     for values in samples:
         order, problems = _cover(pieces, intervals, values)
         if not problems:
-            problems = [p for i in order for p in _poles(*pieces[i], intervals[i], values)]
-        if not problems and continuous:
+            singular = continuity == "singular"
+            problems = [
+                p for i in order for p in _poles(*pieces[i], intervals[i], values, singular)
+            ]
+        if not problems and continuity == "continuous":
             problems = list(_jumps(pieces, intervals, order, values))
         if not problems:
             problems = list(_anchor(anchor, values))
@@ -41,8 +44,13 @@ def gradient_problems(
     return []
 
 
+def value_of(text: str, values: Values) -> float:
+    """The value of a formula in the parameters."""
+    return evaluate(parse(text), values)
+
+
 def _bound(text: str | None, values: Values, otherwise: float) -> float:
-    return otherwise if text is None else evaluate(parse(text), values)
+    return otherwise if text is None else value_of(text, values)
 
 
 def _ends(interval: Interval, values: Values) -> tuple[float, float]:
@@ -87,10 +95,12 @@ def _points(low: float, high: float) -> list[float]:
     return sorted(p for p in found | centres if low < p < high and abs(p) <= _REACH)
 
 
-def _poles(where: str, tree: ast.expr, interval: Interval, values: Values) -> Iterator[str]:
+def _poles(
+    where: str, tree: ast.expr, interval: Interval, values: Values, singular: bool
+) -> Iterator[str]:
     low, high = _ends(interval, values)
     points = _points(low, high)
-    ends = [end for end in (low, high) if math.isfinite(end)]
+    ends = [] if singular else [end for end in (low, high) if math.isfinite(end)]
     for divisor in divisors(tree):
         at = _root(divisor, points, values)
         if at is not None:

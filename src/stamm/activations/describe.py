@@ -2,39 +2,57 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from stamm.activations import catalog
-from stamm.activations.generated.metadata import METADATA
-from stamm.activations.spec import Fixed, Gated, Identity, Parameter, Spec
+from stamm.activations.spec import Compat, Gated, Piece, Spec
 from stamm.base.errors import ConfigError
+from stamm.base.files import read_json
+
+_GENERATED = Path(__file__).parent / "generated"
 
 
 def describe(name: str) -> dict[str, Any]:
     """Everything about a catalogue entry, as JSON values.
 
-    name, title, gated (None, or order and layout), gradient and function and slopes as
-    [{where, formula}], parameters with constraint and initial values (effective and raw),
-    content_hash, source, aliases, compat orders, notes.
+    What `told` says, and `certificate`: what is proved and measured of it at the initial values.
 
     Raises   ConfigError for an unknown name, or when the generated texts belong to another spec.
     Checked  tests/unit/activations/test_describe.py
     """
     spec = catalog.get(name)
-    texts = METADATA.get(spec.name, {})
+    texts = shipped(spec.name)
     if texts.get("content_hash") != spec.content_hash:
         raise ConfigError(
             f"the generated texts of {spec.name} do not belong to its spec",
-            fix="Run python -m stamm.activations.emit",
+            fix="Run python -m stamm.activations.emission",
         )
+    return {**told(spec, texts), "certificate": certificate(spec)}
+
+
+def told(spec: Spec, texts: Mapping[str, Any]) -> dict[str, Any]:
+    """Everything about a spec as JSON values, under the keys that `describe` has for the catalogue.
+
+    texts   what `emission.write.texts` says of it: function, curvature, parameter_slopes
+    """
+    arity = spec.arity if isinstance(spec.arity, Gated) else None
+    up = arity.up if arity is not None else None
+    by = "h(up)" if up else "up"
     return {
         "name": spec.name,
         "title": spec.title,
-        "output": "f(gate) * up" if isinstance(spec.arity, Gated) else "f(x)",
-        "gated": _gated(spec),
-        "gradient": [{"where": p.where, "formula": p.formula} for p in spec.pieces],
+        "output": f"f(gate) * {by}" if arity is not None else "f(x)",
+        "gated": None if arity is None else {"order": arity.order, "layout": arity.layout},
+        "gradient": _pieces(spec.pieces),
         "continuity": spec.continuity,
         "anchor": f"f({spec.anchor[0]}) = {spec.anchor[1]}",
+        "jumps": [{"at": jump.at, "by": jump.by} for jump in spec.jumps],
+        "surrogate": _pieces(spec.surrogate),
+        "up": None
+        if up is None
+        else {"gradient": _pieces(up.pieces), "anchor": f"h({up.anchor[0]}) = {up.anchor[1]}"},
         "function": texts["function"],
         "curvature": texts["curvature"],
         "parameter_slopes": texts["parameter_slopes"],
@@ -42,8 +60,9 @@ def describe(name: str) -> dict[str, Any]:
         "content_hash": spec.content_hash,
         "source": spec.source,
         "aliases": list(spec.aliases),
-        "compat": _compat(spec),
+        "compat": _compat(spec.compat),
         "notes": spec.notes,
+        "peers": list(spec.peers),
     }
 
 
@@ -62,14 +81,22 @@ def summaries() -> list[dict[str, Any]]:
     ]
 
 
-def constraint(parameter: Parameter) -> str:
-    """How the effective value follows from the stored one, in one formula."""
-    if isinstance(parameter.bijection, Fixed):
-        return f"{parameter.name} = {parameter.initial:g}, fixed"
-    if isinstance(parameter.bijection, Identity):
-        return f"{parameter.name} = raw"
-    above = parameter.bijection.above
-    return f"{parameter.name} = {'' if above == '0' else above + ' + '}softplus(raw)"
+def shipped(name: str) -> dict[str, Any]:
+    """The generated texts of an entry; empty when there are none."""
+    path = _GENERATED / "entries" / f"{name}.json"
+    found: dict[str, Any] = read_json(path) if path.is_file() else {}
+    return found
+
+
+def certificate(spec: Spec) -> dict[str, Any] | None:
+    """The shipped certificate of a spec; None when there is none for what it computes."""
+    path = _GENERATED / "certificates" / f"{spec.name}.json"
+    found: dict[str, Any] | None = read_json(path) if path.is_file() else None
+    return found if found and found.get("content_hash") == spec.content_hash else None
+
+
+def _pieces(pieces: Sequence[Piece]) -> list[dict[str, str]]:
+    return [{"where": piece.where, "formula": piece.formula} for piece in pieces]
 
 
 def _parameters(spec: Spec) -> list[dict[str, Any]]:
@@ -78,7 +105,7 @@ def _parameters(spec: Spec) -> list[dict[str, Any]]:
         {
             "name": p.name,
             "trainable": p.trainable,
-            "constraint": constraint(p),
+            "constraint": p.constraint,
             "initial": p.initial,
             "initial_raw": raw.get(p.name),
         }
@@ -86,18 +113,12 @@ def _parameters(spec: Spec) -> list[dict[str, Any]]:
     ]
 
 
-def _gated(spec: Spec) -> dict[str, Any] | None:
-    if not isinstance(spec.arity, Gated):
-        return None
-    return {"order": spec.arity.order, "layout": spec.arity.layout}
-
-
-def _compat(spec: Spec) -> dict[str, Any] | None:
-    if spec.compat is None:
+def _compat(compat: Compat | None) -> dict[str, Any] | None:
+    if compat is None:
         return None
     return {
-        "name": spec.compat.name,
-        "pieces": [{"where": p.where, "formula": p.formula} for p in spec.compat.pieces],
-        "constants": {c.name: c.value for c in spec.compat.constants},
-        "source": spec.compat.source,
+        "name": compat.name,
+        "pieces": _pieces(compat.pieces),
+        "constants": {c.name: c.value for c in compat.constants},
+        "source": compat.source,
     }

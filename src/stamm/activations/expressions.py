@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 
+from stamm.activations.parameters import softplus
 from stamm.base.config import nearest
 from stamm.base.errors import ConfigError
 
@@ -49,14 +50,42 @@ def cauchy_pdf(x: float) -> float:
     return 1.0 / (math.pi * (1.0 + x * x))
 
 
+def gompertz(x: float) -> float:
+    """The Gumbel distribution function, exp(-exp(-x)): 0 where exp(-x) overflows."""
+    return math.exp(-math.exp(-x)) if x > -700.0 else 0.0
+
+
+def gompertz_pdf(x: float) -> float:
+    """The Gumbel density, exp(-x - exp(-x)): its two exponentials never meet as 0 times infinity."""
+    return math.exp(-x - math.exp(-x)) if x > -700.0 else 0.0
+
+
+def sign(x: float) -> float:
+    """-1, 0 or 1."""
+    return float((x > 0) - (x < 0))
+
+
 FUNCTIONS: Mapping[str, Callable[[float], float]] = {
     "exp": math.exp,
     "expm1": math.expm1,
     "log": math.log,
+    "log1p": math.log1p,
     "sqrt": math.sqrt,
-    "tanh": math.tanh,
+    "abs": abs,
+    "sign": sign,
+    "sin": math.sin,
+    "cos": math.cos,
+    "asin": math.asin,
     "atan": math.atan,
+    "sinh": math.sinh,
+    "cosh": math.cosh,
+    "tanh": math.tanh,
+    "asinh": math.asinh,
     "erf": math.erf,
+    "erfc": math.erfc,
+    "softplus": softplus,
+    "gompertz": gompertz,
+    "gompertz_pdf": gompertz_pdf,
     "logistic": logistic,
     "normal_cdf": normal_cdf,
     "normal_pdf": normal_pdf,

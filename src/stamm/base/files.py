@@ -89,13 +89,13 @@ def write_json(path: Path, value: Any) -> None:
 def read_json(path: Path) -> Any:
     """The JSON value in `path`.
 
-    Raises   DataError when the file is missing or not JSON.
+    Raises   DataError when the file is missing or not JSON, or nested or long beyond what is read.
     """
     try:
         return json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise DataError(f"{path} does not exist") from None
-    except (UnicodeDecodeError, json.JSONDecodeError) as error:
+    except (ValueError, RecursionError) as error:  # a number of 5,000 digits, a tower of brackets
         raise DataError(f"{path} is not JSON: {error}", fix="Restore or delete the file") from None
 
 

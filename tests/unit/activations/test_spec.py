@@ -9,17 +9,19 @@ from typing import Any
 import pytest
 
 from stamm.activations.catalog import ENTRIES, XIELU
-from stamm.activations.spec import (
-    Compat,
+from stamm.activations.parameters import (
+    Absolute,
+    Between,
+    Exp,
     Fixed,
     Identity,
     Parameter,
-    Piece,
     Softplus,
-    Spec,
     inverse_softplus,
     softplus,
 )
+from stamm.activations.spec import Compat, Factor, Gated, Jump, Piece, Spec
+from stamm.activations.spec_checks import refuse_taken
 from stamm.base.config import from_plain, to_plain
 from stamm.base.errors import ConfigError
 
@@ -94,7 +96,7 @@ def test_identity_is_what_is_computed() -> None:
 
 
 def test_the_identity_of_xielu_is_frozen() -> None:
-    assert XIELU.content_hash.startswith("d03113d1cfe92d44")
+    assert XIELU.content_hash.startswith("8419447e05f57d31")
 
 
 @pytest.mark.parametrize("entry", ENTRIES, ids=lambda s: s.name)
@@ -148,7 +150,10 @@ def test_a_declared_jump_is_allowed() -> None:
 @pytest.mark.parametrize(
     ("parameter", "said"),
     [
-        (Parameter(name="a", initial=0.0, bijection=Softplus()), "starts at 0.0, not above 0.0"),
+        (
+            Parameter(name="a", initial=0.0, bijection=Softplus()),
+            "starts at 0.0, which is not above 0.0",
+        ),
         (Parameter(name="a", initial=1.0, bijection=Softplus(above="b")), "is no other parameter"),
         (Parameter(name="a", initial=math.inf, bijection=Identity()), "not finite"),
         (Parameter(name="x", initial=1.0, bijection=Identity()), "formula language"),
@@ -177,3 +182,100 @@ def test_other_bad_fields() -> None:
     c = Parameter(name="c", initial=4.0, bijection=Softplus(above="b"))
     with pytest.raises(ConfigError, match="c is above 'b', which has such a bound itself"):
         spec(("all x", "1"), parameters=(a, b, c))
+
+
+@pytest.mark.parametrize(
+    ("bijection", "value", "raw"),
+    [
+        (Exp(), 0.25, math.log(0.25)),
+        (Exp(above="1"), 1.5, math.log(0.5)),
+        (Absolute(), 0.75, 0.75),
+        (Absolute(above="-2"), 2.5, 0.5),
+        (Between(low=-1.0, high=3.0), 1.0, 0.0),
+    ],
+)
+def test_every_bijection_has_its_inverse(bijection: Any, value: float, raw: float) -> None:
+    parameter = Parameter(name="a", initial=value, bijection=bijection)
+    made = spec(("all x", "a"), parameters=(parameter,))
+    assert made.raw_values({"a": value}) == {"a": pytest.approx(raw, abs=1e-15)}
+    assert made.effective_values({"a": raw}) == {"a": pytest.approx(value)}
+
+
+def test_ranges_are_kept() -> None:
+    inside = Parameter(name="a", initial=2.0, bijection=Between(low=0.0, high=1.0))
+    with pytest.raises(ConfigError, match=r"starts at 2.0, which is not between 0.0 and 1.0"):
+        spec(("all x", "a"), parameters=(inside,))
+    empty = Parameter(name="a", initial=2.0, bijection=Between(low=1.0, high=1.0))
+    with pytest.raises(ConfigError, match="no such range"):
+        spec(("all x", "a"), parameters=(empty,))
+
+
+def test_the_identity_is_what_is_computed() -> None:
+    plain = spec(("all x", "2*x"))
+    assert replace(plain, name="other", title="T", notes="n", peers=("m:f",)) == replace(
+        plain, name="other", title="T", notes="n", peers=("m:f",)
+    )
+    hinted = replace(plain, pieces=(Piece(where="all x", formula="2*x", integral="x**2"),))
+    assert hinted.content_hash == plain.content_hash
+    assert replace(plain, name="other").content_hash == plain.content_hash
+    for change in (
+        {"anchor": ("0", "1")},
+        {"continuity": "jump"},
+        {"arity": Gated(order=1)},
+        {"surrogate": (Piece(where="all x", formula="1"),)},
+    ):
+        assert replace(plain, **change).content_hash != plain.content_hash  # type: ignore[arg-type]
+
+
+def test_jumps_stand_at_knots() -> None:
+    pieces = (("x <= 1", "0"), ("x > 1", "1"))
+    jump = Jump(at="1", by="3")
+    assert spec(*pieces, continuity="jump", jumps=(jump,)).jumps == (jump,)
+    with pytest.raises(ConfigError, match="shall jump at 2, which is no knot"):
+        spec(*pieces, continuity="jump", jumps=(Jump(at="2", by="3"),))
+
+
+def test_the_up_factor_and_the_surrogate_are_checked_too() -> None:
+    a = Parameter(name="a", initial=1.0, bijection=Identity())
+    factor = Factor(pieces=(Piece(where="all x", formula="a"),))
+    with pytest.raises(ConfigError, match="uses the unknown name 'a'"):
+        spec(("all x", "a"), parameters=(a,), arity=Gated(order=2, up=factor))
+    with pytest.raises(ConfigError, match="the surrogate: no piece holds above x = 0"):
+        spec(("all x", "1"), surrogate=(Piece(where="x <= 0", formula="1"),))
+
+
+def test_a_singular_gradient_has_to_be_declared() -> None:
+    pieces = (("x > 0", "1/(2*sqrt(x))"), ("x <= 0", "0"))
+    with pytest.raises(ConfigError, match=r"no finite value at x = 0|pole at x = 0"):
+        spec(*pieces, continuity="jump")
+    assert spec(*pieces, continuity="singular").continuity == "singular"
+
+
+def test_a_name_that_is_taken() -> None:
+    refuse_taken(replace(XIELU, notes="the same function"), ENTRIES)
+    with pytest.raises(ConfigError, match="the name 'xielu' is taken by 'xIELU"):
+        refuse_taken(replace(spec(("all x", "2*x")), name="xielu"), ENTRIES)
+
+
+@pytest.mark.parametrize(
+    ("pieces", "initial", "said"),
+    [
+        (
+            (("all x", "1/(x**2 + a)"),),
+            2.0,
+            r"pole at x = .* with a = -2, which training may reach",
+        ),
+        ((("x <= a", "0"), ("a < x <= 2", "1"), ("x > 2", "0")), 1.0, r"is empty with a = 5"),
+        ((("x <= 0", "a"), ("x > 0", "1 + 0*x")), 1.0, r"jumps at x = 0: .* with a = "),
+    ],
+)
+def test_what_training_may_break_is_refused(
+    pieces: tuple[tuple[str, str], ...], initial: float, said: str
+) -> None:
+    a = Parameter(name="a", initial=initial, bijection=Identity())
+    jumps = "continuous" if "jumps" in said else "jump"
+    with pytest.raises(ConfigError, match=said):
+        spec(*pieces, parameters=(a,), continuity=jumps)
+    bounded = Parameter(name="a", initial=initial, bijection=Softplus())
+    if "pole" in said:
+        assert spec(*pieces, parameters=(bounded,)).trainable == (bounded,)

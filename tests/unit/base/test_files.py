@@ -51,6 +51,10 @@ def test_hashes_do_not_depend_on_the_order_of_keys() -> None:
 
 def test_a_broken_json_file_is_named(tmp_path: Path) -> None:
     (tmp_path / "d.json").write_text("{")
+    for hostile in ("9" * 5000, "[" * 100_000):
+        (tmp_path / "deep.json").write_text(hostile)
+        with pytest.raises(DataError, match=r"deep\.json is not JSON"):
+            read_json(tmp_path / "deep.json")
     with pytest.raises(DataError, match=r"d\.json is not JSON"):
         read_json(tmp_path / "d.json")
     with pytest.raises(DataError, match="does not exist"):

@@ -1,0 +1,79 @@
+"""What an activation costs to compute, counted in the text of its kernel: nothing is run."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+from stamm.activations.generated.index import NAMES
+from stamm.activations.spec import Gated, Spec
+
+_KERNELS = Path(__file__).parent / "generated" / "kernels"
+_ARITHMETIC = (ast.Add, ast.Sub, ast.Mult, ast.Div, ast.Pow)
+# Neither reads as mathematics: choosing between pieces, and keeping a piece inside its interval.
+_SELECTING = {"where", "clamp", "at_least", "at_most"}
+_FILLING = {"zeros_like", "full_like", "ones_like"}
+
+
+def shipped_source(spec: Spec) -> str | None:
+    """The text of the kernel that ships for a spec, or None when none does."""
+    name = NAMES.get(spec.content_hash)
+    path = _KERNELS / f"{name}.py"
+    return path.read_text(encoding="utf-8") if name is not None and path.is_file() else None
+
+
+def cost(spec: Spec, source: str) -> dict[str, Any]:
+    """What one element costs, as JSON values.
+
+    parameters   how many numbers are trained
+    forward      operations of f(x); backward: those of f'(x) and the slope in each parameter.
+                 Each is {calls: {name: count}, arithmetic: + - * / **, selections}
+    saved        what is kept for the backward pass, in words, and `saved_inputs`, how many
+                 elements that is for each output element
+
+    Edge         the backward pass takes f and f' together and shares their calls; numbers are of
+                 the formulas as written, before a compiler fuses them.
+    Checked      tests/unit/reports/test_activation_page.py
+    """
+    functions = {
+        node.name: node for node in ast.parse(source).body if isinstance(node, ast.FunctionDef)
+    }
+    gated = isinstance(spec.arity, Gated)
+    return {
+        "parameters": len(spec.trainable),
+        "forward": _operations(functions["value"]),
+        "backward": _operations(functions["slopes"]),
+        "saved": "the gate and up inputs" if gated else "the input",
+        "saved_inputs": 2 if gated else 1,
+    }
+
+
+def operations_text(operations: dict[str, Any]) -> str:
+    """A count in words: "1 exp, 1 phi2, 12 arithmetic, 2 selections"."""
+    calls = [f"{count} {name}" for name, count in operations["calls"].items()]
+    selections = operations["selections"]
+    chosen = [f"{selections} selection{'' if selections == 1 else 's'}"] if selections else []
+    return ", ".join([*calls, f"{operations['arithmetic']} arithmetic", *chosen])
+
+
+def _operations(function: ast.FunctionDef) -> dict[str, Any]:
+    calls: Counter[str] = Counter()
+    arithmetic = 0
+    selections = 0
+    for node in ast.walk(function):
+        if isinstance(node, ast.BinOp) and isinstance(node.op, _ARITHMETIC):
+            arithmetic += 1
+        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+            name = re.sub("_(negative|positive|pair)$", "", node.func.attr)
+            if name in _SELECTING:
+                selections += name == "where"
+            elif name not in _FILLING:
+                calls[name] += 1
+    return {
+        "calls": dict(sorted(calls.items())),
+        "arithmetic": arithmetic,
+        "selections": selections,
+    }

@@ -1,0 +1,179 @@
+"""Shape parameters: their initial values, and the map from the stored number to the effective one.
+
+A parameter is stored raw and used effective: `raw` is any real number, which an optimizer may
+move freely; the bijection sends it to where the parameter's constraint holds.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from stamm.base.errors import ConfigError
+
+
+def softplus(raw: float) -> float:
+    """log(1 + exp(raw)), accurate for every finite argument."""
+    return max(raw, 0.0) + math.log1p(math.exp(-abs(raw)))
+
+
+def inverse_softplus(value: float) -> float:
+    """The raw number whose softplus is `value`: value + log(1 - exp(-value)).
+
+    Edge     softplus(inverse_softplus(v)) is v to within two units in the last place.
+    Raises   ConfigError when `value` is not a positive finite number.
+    """
+    if not 0.0 < value < math.inf:
+        raise ConfigError(f"{value!r} is not the softplus of any number", fix="Use a value above 0")
+    return value + math.log(-math.expm1(-value))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Softplus:
+    """effective = above + softplus(raw).
+
+    above   the open lower bound: a number, or the name of another parameter of the same spec
+    """
+
+    above: str = "0"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Exp:
+    """effective = above + exp(raw); `above` as in Softplus."""
+
+    above: str = "0"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Absolute:
+    """effective = |above| + |raw|; `above` as in Softplus. Its inverse is the positive one.
+
+    Not smooth at raw = 0; here because published functions use it.
+    """
+
+    above: str = "0"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Between:
+    """effective = low + (high - low) logistic(raw): inside an open range."""
+
+    low: float
+    high: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Identity:
+    """effective = raw: trainable, without a constraint."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Fixed:
+    """A constant of the spec: not trained, not stored."""
+
+
+Bijection = Softplus | Exp | Absolute | Between | Identity | Fixed
+
+
+@dataclass(frozen=True, kw_only=True)
+class Parameter:
+    """A shape parameter: its name, its initial effective value and how it is stored."""
+
+    name: str
+    initial: float
+    bijection: Bijection
+
+    @property
+    def trainable(self) -> bool:
+        """Whether the parameter is stored and learned."""
+        return not isinstance(self.bijection, Fixed)
+
+    @property
+    def above(self) -> str | None:
+        """The bound of a one-sided constraint, a number or a parameter's name; else None."""
+        one_sided = isinstance(self.bijection, (Softplus, Exp, Absolute))
+        return self.bijection.above if one_sided else None  # type: ignore[union-attr]
+
+    @property
+    def above_name(self) -> str | None:
+        """The name of the parameter that bounds this one from below, if one does."""
+        return self.above if self.above is not None and as_number(self.above) is None else None
+
+    @property
+    def constraint(self) -> str:
+        """How the effective value follows from the stored one, in one formula."""
+        match self.bijection:
+            case Fixed():
+                return f"{self.name} = {self.initial:g}, fixed"
+            case Identity():
+                return f"{self.name} = raw"
+            case Between(low=low, high=high):
+                return f"{self.name} = {low:g} + {high - low:g} logistic(raw)"
+            case Absolute(above=above):
+                return f"{self.name} = {'' if above == '0' else f'|{above}| + '}|raw|"
+            case Softplus(above=above):
+                return f"{self.name} = {'' if above == '0' else above + ' + '}softplus(raw)"
+            case Exp(above=above):
+                return f"{self.name} = {'' if above == '0' else above + ' + '}exp(raw)"
+
+    def effective(self, raw: float, above: float = 0.0) -> float:
+        """The effective value of a stored number, given the value of the bound."""
+        match self.bijection:
+            case Softplus():
+                return above + softplus(raw)
+            case Exp():
+                return above + math.exp(raw)
+            case Absolute():
+                return abs(above) + abs(raw)
+            case Between(low=low, high=high):
+                small = math.exp(-abs(raw))
+                share = 1.0 / (1.0 + small) if raw >= 0 else small / (1.0 + small)
+                return low + (high - low) * share
+            case Identity():
+                return raw
+            case Fixed():
+                return self.initial
+
+    def raw(self, effective: float, above: float = 0.0) -> float:
+        """The stored number of an effective value. Inverse of `effective`.
+
+        Raises   ConfigError that says which constraint the value breaks.
+        """
+        if not math.isfinite(effective):
+            raise ConfigError(f"{self.name} = {effective!r} is not finite")
+        wrong = self.broken(effective, above)
+        if wrong:
+            raise ConfigError(
+                f"{self.name} = {effective!r} {wrong} ({self.constraint})",
+                fix="Choose a value that meets it, or pass raw values with raw=True",
+            )
+        match self.bijection:
+            case Softplus():
+                return inverse_softplus(effective - above)
+            case Exp():
+                return math.log(effective - above)
+            case Absolute():
+                return effective - abs(above)
+            case Between(low=low, high=high):
+                return math.log((effective - low) / (high - effective))
+        return effective
+
+    def broken(self, effective: float, above: float = 0.0) -> str:
+        """What is wrong with an effective value, in words; empty when nothing is."""
+        match self.bijection:
+            case Softplus() | Exp() if effective <= above:
+                return f"is not above {above!r}"
+            case Absolute() if effective < abs(above):
+                return f"is below {abs(above)!r}"
+            case Between(low=low, high=high) if not low < effective < high:
+                return f"is not between {low!r} and {high!r}"
+        return ""
+
+
+def as_number(text: str) -> float | None:
+    """The number that `text` spells, or None when it spells a name."""
+    try:
+        return float(text)
+    except ValueError:
+        return None

@@ -1,0 +1,220 @@
+"""Everything that can be wrong with a Spec, found before anything is derived from it."""
+
+from __future__ import annotations
+
+import ast
+import keyword
+import math
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from stamm.activations.checks import gradient_problems, value_of
+from stamm.activations.expressions import (
+    CONSTANTS,
+    FUNCTIONS,
+    VARIABLE,
+    Interval,
+    parse,
+    parse_interval,
+    symbols,
+)
+from stamm.activations.parameters import Absolute, Between, Exp, Fixed, as_number
+from stamm.base.config import nearest
+from stamm.base.errors import ConfigError
+
+if TYPE_CHECKING:
+    from stamm.activations.spec import Factor, Piece, Spec
+
+_NAME = re.compile(r"[a-z][a-z0-9_]{0,63}")
+_COMPAT_FUNCTIONS = ("min", "max")
+
+
+def problems_of(spec: Spec) -> list[str]:
+    """Every problem of a spec, in words, in the order in which it is best mended.
+
+    Later checks rely on what earlier ones found in order, so the first group with a finding ends
+    the search.
+    """
+    for group in (_names, _parameters, _gradient, _jumps, _surrogate, _up, _integrals, _compat):
+        problems = list(group(spec))
+        if problems:
+            return problems
+    return []
+
+
+def _names(spec: Spec) -> Iterator[str]:
+    parameters = [p.name for p in spec.parameters]
+    for name in (spec.name, *spec.aliases, *parameters):
+        if not _NAME.fullmatch(name) or keyword.iskeyword(name):
+            yield f"{name!r} is not a name: use a lower-case letter, then letters, digits or _"
+    for name in parameters:
+        if name in FUNCTIONS or name in CONSTANTS or name == VARIABLE:
+            yield f"the parameter {name!r} has the name of something in the formula language"
+        if parameters.count(name) > 1:
+            yield f"the parameter {name!r} is given twice"
+    if not spec.pieces:
+        yield "there is no piece"
+    for text in spec.anchor:
+        if symbols(parse(text, where=spec.where)) - {*parameters}:
+            yield f"the anchor {text!r} names something that is not a parameter"
+    yield from _unknown_names(spec.pieces, spec.trees, spec.intervals, parameters, spec.where)
+
+
+def _unknown_names(
+    pieces: Sequence[Piece],
+    trees: Sequence[ast.expr],
+    intervals: Sequence[Interval],
+    parameters: Sequence[str],
+    where: str,
+) -> Iterator[str]:
+    for piece, tree, interval in zip(pieces, trees, intervals, strict=True):
+        unknown = sorted(symbols(tree) - {VARIABLE, *parameters})
+        if unknown:
+            yield (
+                f"piece {piece.where!r} uses the unknown name {unknown[0]!r}."
+                f" {nearest(unknown[0], [VARIABLE, *parameters])}"
+            )
+        for bound in (interval.low, interval.high):
+            if bound and symbols(parse(bound, where=where)) - {*parameters}:
+                yield f"the knot {bound!r} of piece {piece.where!r} names no parameter"
+
+
+def _parameters(spec: Spec) -> Iterator[str]:
+    by_name = {p.name: p for p in spec.parameters}
+    values = spec.initial_values()
+    for parameter in spec.parameters:
+        if not math.isfinite(parameter.initial):
+            yield f"{parameter.name} starts at {parameter.initial!r}, which is not finite"
+            continue
+        match parameter.bijection:
+            case Between(low=low, high=high) if not -math.inf < low < high < math.inf:
+                yield f"{parameter.name} shall lie between {low!r} and {high!r}: no such range"
+                continue
+        name = parameter.above_name
+        if name is not None:
+            bound = by_name.get(name)
+            if bound is None or bound is parameter:
+                yield f"{parameter.name} shall be above {name!r}, which is no other parameter"
+                continue
+            if bound.above_name is not None:
+                yield f"{parameter.name} is above {name!r}, which has such a bound itself"
+                continue
+        limit = values[name] if name else (as_number(parameter.above or "0") or 0.0)
+        broken = (
+            ""
+            if isinstance(parameter.bijection, Fixed)
+            else parameter.broken(parameter.initial, limit)
+        )
+        if broken:
+            yield (
+                f"{parameter.name} starts at {parameter.initial!r}, which {broken}"
+                f" ({parameter.constraint})"
+            )
+        elif isinstance(parameter.bijection, Absolute | Exp) and not math.isfinite(limit):
+            yield f"the bound of {parameter.name} is not finite"
+
+
+def _gradient(spec: Spec) -> list[str]:
+    problems = _gradient_at(spec, spec.sample_values())
+    if problems:
+        return problems
+    reached = _gradient_at(spec, spec.stress_values())
+    return [
+        f"{problem}, which training may reach: bound the parameter, or move the knot"
+        for problem in reached
+    ]
+
+
+def _gradient_at(spec: Spec, samples: Sequence[Mapping[str, float]]) -> list[str]:
+    return gradient_problems(
+        [(piece.where, tree) for piece, tree in zip(spec.pieces, spec.trees, strict=True)],
+        spec.intervals,
+        samples,
+        spec.anchor,
+        spec.continuity,
+    )
+
+
+def _jumps(spec: Spec) -> Iterator[str]:
+    parameters = {p.name for p in spec.parameters}
+    for jump in spec.jumps:
+        for text in (jump.at, jump.by):
+            if symbols(parse(text, where=spec.where)) - parameters:
+                yield f"the jump {text!r} names something that is not a parameter"
+                return
+        for values in spec.sample_values():
+            knots = [
+                value_of(bound, values)
+                for interval in spec.intervals
+                for bound in (interval.low, interval.high)
+                if bound is not None
+            ]
+            if not any(knot == value_of(jump.at, values) for knot in knots):
+                yield f"f shall jump at {jump.at}, which is no knot of the pieces"
+                return
+
+
+def _surrogate(spec: Spec) -> Iterator[str]:
+    if not spec.surrogate:
+        return
+    yield from _second_gradient(spec, "the surrogate", spec.surrogate, ("0", "0"), fixed=False)
+
+
+def _up(spec: Spec) -> Iterator[str]:
+    factor: Factor | None = getattr(spec.arity, "up", None)
+    if factor is not None:
+        yield from _second_gradient(spec, "the up factor", factor.pieces, factor.anchor, fixed=True)
+
+
+def _second_gradient(
+    spec: Spec, what: str, pieces: Sequence[Piece], anchor: tuple[str, str], *, fixed: bool
+) -> Iterator[str]:
+    allowed = [p.name for p in spec.parameters if not (fixed and p.trainable)]
+    where = f"{spec.where}, {what}"
+    trees = [parse(p.formula, where=where) for p in pieces]
+    intervals = [parse_interval(p.where, where=where) for p in pieces]
+    problems = list(_unknown_names(pieces, trees, intervals, allowed, where))
+    if not problems:
+        named = [(p.where, tree) for p, tree in zip(pieces, trees, strict=True)]
+        problems = gradient_problems(named, intervals, spec.sample_values(), anchor, "jump")
+    for problem in problems:
+        yield f"{what}: {problem}"
+
+
+def _integrals(spec: Spec) -> Iterator[str]:
+    known = {VARIABLE, *(p.name for p in spec.parameters)}
+    for piece in spec.pieces:
+        if not piece.integral:
+            continue
+        unknown = sorted(symbols(parse(piece.integral, where=spec.where)) - known)
+        if unknown:
+            yield f"the integral of piece {piece.where!r} uses the unknown name {unknown[0]!r}"
+
+
+def _compat(spec: Spec) -> Iterator[str]:
+    if spec.compat is None:
+        return
+    known = {VARIABLE, *(p.name for p in spec.parameters)}
+    known |= {constant.name for constant in spec.compat.constants}
+    for piece in spec.compat.pieces:
+        parse_interval(piece.where, where=f"{spec.where}, compat {spec.compat.name!r}")
+        tree = parse(piece.formula, where=spec.where, extra=_COMPAT_FUNCTIONS)
+        unknown = sorted(symbols(tree) - known)
+        if unknown:
+            yield f"compat {spec.compat.name!r} uses the unknown name {unknown[0]!r}"
+
+
+def refuse_taken(spec: Spec, taken: Sequence[Spec]) -> None:
+    """Raise when another activation that computes something else has the spec's name.
+
+    Raises   ConfigError that names the one that has it.
+    """
+    for other in taken:
+        if spec.name in (other.name, *other.aliases) and other.content_hash != spec.content_hash:
+            raise ConfigError(
+                f"the name {spec.name!r} is taken by {other.title!r}, which computes something"
+                f" else ({other.content_hash[:12]}, not {spec.content_hash[:12]})",
+                where=spec.where,
+                fix="Choose another name",
+            )

@@ -1,0 +1,226 @@
+"""A Spec from the words of a command line, and what can be said of a spec that does not ship.
+
+    "x > 0: 2*a*x + b"  "x <= 0: a*(exp(x) - 1) + b"  --parameter a=0.8:softplus  b=0.5:fixed
+
+Every formula goes through the parser of the formula language; nothing is evaluated as Python.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, Literal
+
+from stamm.activations.expressions import VARIABLE, parse, parse_interval, symbols
+from stamm.activations.parameters import (
+    Absolute,
+    Between,
+    Bijection,
+    Exp,
+    Fixed,
+    Identity,
+    Parameter,
+    Softplus,
+)
+from stamm.activations.spec import Gated, Piece, Plain, Spec
+from stamm.base.errors import ConfigError, visible
+
+Continuity = Literal["continuous", "jump", "singular"]
+CONTINUITIES = ("continuous", "jump", "singular")
+SOURCE = "stated on the command line"
+EVERYWHERE = "all x"
+_PARAMETER = re.compile(r"\s*(?P<name>\w+)\s*=(?P<initial>[^:]*):(?P<kind>.*)", re.DOTALL)
+_KIND = re.compile(r"(?P<kind>[a-z]+)\s*(?:>(?P<above>[^(]+)|\((?P<range>[^()]*)\))?")
+_ONE_SIDED: Mapping[str, type[Softplus | Exp | Absolute]] = {
+    "softplus": Softplus,
+    "exp": Exp,
+    "absolute": Absolute,
+}
+_WAYS = "softplus, exp, absolute (each also as softplus>LOW), between(LOW,HIGH), identity, fixed"
+
+
+def spec_from_words(
+    pieces: Sequence[str],
+    parameters: Sequence[str] = (),
+    *,
+    name: str = "",
+    anchor: str = "0=0",
+    continuity: Continuity = "continuous",
+    gated: Literal[1, 2] | None = None,
+) -> Spec:
+    """The Spec that the words state.
+
+    pieces       "WHERE: GRADIENT" or "WHERE: GRADIENT | INTEGRAL"; without a colon it holds for
+                 all x
+    parameters   "NAME=INITIAL:HOW", HOW as in `parameter_from_word`, in the order kernels take them
+    name         how it is called; by default its identity's first digits, "activation_1a2b3c4d"
+    anchor       "X0=F(X0)", both formulas in the parameters
+    gated        the order of y = f(gate) * up, or None for y = f(x)
+    Raises       ConfigError that quotes the word and says how to write it; for a name that stands
+                 in a formula and is not declared, how to declare it.
+    Checked      tests/unit/activations/test_user_spec.py
+    """
+    if not pieces:
+        raise ConfigError("no piece of a gradient is given", fix="Write one: 'all x: tanh(x)'")
+    stated = tuple(piece_from_word(word) for word in pieces)
+    declared = tuple(parameter_from_word(word) for word in parameters)
+    start, equals, height = anchor.partition("=")
+    if not equals or not start.strip() or not height.strip():
+        raise ConfigError(
+            f"{anchor!r} fixes no value of the function", where="--anchor", fix="Write 0=1/2"
+        )
+    _refuse_undeclared(stated, (start, height), declared)
+    spec = Spec(
+        name=name or "activation",
+        title=f"{name or 'An activation'}, stated on the command line",
+        pieces=stated,
+        parameters=declared,
+        anchor=(start.strip(), height.strip()),
+        continuity=continuity,
+        arity=Plain() if gated is None else Gated(order=gated),
+        source=SOURCE,
+    )
+    return spec if name else replace(spec, name=f"activation_{spec.content_hash[:8]}")
+
+
+def piece_from_word(word: str) -> Piece:
+    """The piece in "x > 0: 2*a*x + b", "x<=0: exp(x) | exp(x)" or "tanh(x)".
+
+    Raises   ConfigError when the condition or a formula is none, quoting it.
+    """
+    where, rest = word.split(":", 1) if ":" in word else (EVERYWHERE, word)
+    formula, bar, integral = rest.partition("|")
+    if not formula.strip() or (bar and not integral.strip()):
+        raise ConfigError(
+            f"{word!r} lacks a formula", where="a piece", fix="Write 'x > 0: 2*a*x + b'"
+        )
+    told = f"piece {word!r}"
+    parse_interval(where, where=told)
+    for text in (formula, integral):
+        if text.strip():
+            parse(text.strip(), where=told)
+    return Piece(where=_spelled(where), formula=formula.strip(), integral=integral.strip())
+
+
+def parameter_from_word(word: str) -> Parameter:
+    """The parameter in "a=0.8:softplus", "a=0.8:softplus>b", "t=0.5:between(0,1)", "c=1:fixed".
+
+    softplus, exp, absolute   above 0, or above the number or parameter after ">"
+    between(LOW,HIGH)         inside an open range
+    identity                  trainable, without a constraint
+    fixed                     a constant
+
+    Raises   ConfigError that quotes the word and lists the ways.
+    """
+    wrong = ConfigError(
+        f"{word!r} declares no parameter",
+        where="--parameter",
+        fix=f"Write NAME=INITIAL:HOW, as in a=0.8:softplus. HOW is one of: {_WAYS}",
+    )
+    found = _PARAMETER.fullmatch(word)
+    kind = _KIND.fullmatch(found["kind"].strip()) if found else None
+    if found is None or kind is None:
+        raise wrong
+    return Parameter(
+        name=found["name"],
+        initial=_number(found["initial"], word),
+        bijection=_bijection(kind, word),
+    )
+
+
+def same_statement(one: Spec, other: Spec) -> bool:
+    """Whether two specs state the same gradient, however it is spaced or ordered.
+
+    Names, texts, known integrals and another library's order of evaluation play no part;
+    names of parameters do.
+    """
+    return _statement(one) == _statement(other)
+
+
+def known_entry(spec: Spec, entries: Iterable[Spec]) -> Spec | None:
+    """The entry that computes what `spec` states: the same hash, or the same statement."""
+    entries = tuple(entries)
+    for same in (lambda e: e.content_hash == spec.content_hash, lambda e: same_statement(e, spec)):
+        found = next(filter(same, entries), None)
+        if found is not None:
+            return found
+    return None
+
+
+def _bijection(found: re.Match[str], word: str) -> Bijection:
+    kind, above, limits = found["kind"], found["above"], found["range"]
+    if kind in _ONE_SIDED and limits is None:
+        return _ONE_SIDED[kind](above=above.strip() if above else "0")
+    if kind == "between" and limits is not None and limits.count(",") == 1:
+        low, high = limits.split(",")
+        return Between(low=_number(low, word), high=_number(high, word))
+    if above is None and limits is None and kind in ("identity", "fixed"):
+        return Identity() if kind == "identity" else Fixed()
+    raise ConfigError(
+        f"{found[0]!r} is no way to hold a parameter",
+        where=f"--parameter {word}",
+        fix=f"Use one of: {_WAYS}",
+    )
+
+
+def _number(text: str, word: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        raise ConfigError(
+            f"{visible(text.strip(), 40)!r} is not a number", where=f"--parameter {word}"
+        ) from None
+
+
+def _refuse_undeclared(
+    pieces: Sequence[Piece], anchor: Sequence[str], parameters: Sequence[Parameter]
+) -> None:
+    texts = [text for p in pieces for text in (p.formula, p.integral) if text] + list(anchor)
+    for piece in pieces:
+        interval = parse_interval(piece.where)
+        texts += [bound for bound in (interval.low, interval.high) if bound]
+    declared = {VARIABLE, *(p.name for p in parameters)}
+    free = sorted({name for text in texts for name in symbols(parse(text.strip()))} - declared)
+    if not free:
+        return
+    several = len(free) > 1
+    examples = " ".join(f"--parameter {name}=1:identity" for name in free)
+    raise ConfigError(
+        f"the {'names' if several else 'name'} {', '.join(map(repr, free))}"
+        f" {'stand' if several else 'stands'} in the formulas and"
+        f" {'are' if several else 'is'} not declared",
+        where="the pieces",
+        fix=f"Declare each, as in {examples}. Instead of identity: {_WAYS}",
+    )
+
+
+def _spelled(where: str) -> str:
+    """A condition in one spelling, "x > 0", so that blanks are no part of the identity."""
+    text = where.strip()
+    return text if text == EVERYWHERE else ast.unparse(ast.parse(text, mode="eval"))
+
+
+def _statement(spec: Spec) -> dict[str, Any]:
+    """What a spec states, without spacing and order."""
+    arity = spec.arity
+    up = arity.up if isinstance(arity, Gated) else None
+    return {
+        "pieces": _trees(spec.pieces),
+        "parameters": sorted(map(repr, spec.parameters)),
+        "anchor": [_tree(text) for text in spec.anchor],
+        "continuity": spec.continuity,
+        "jumps": sorted((_tree(jump.at), _tree(jump.by)) for jump in spec.jumps),
+        "surrogate": _trees(spec.surrogate),
+        "arity": (arity.order, arity.layout) if isinstance(arity, Gated) else None,
+        "up": None if up is None else (_trees(up.pieces), [_tree(text) for text in up.anchor]),
+    }
+
+
+def _trees(pieces: Sequence[Piece]) -> list[tuple[str, str]]:
+    return sorted((repr(parse_interval(p.where)), _tree(p.formula)) for p in pieces)
+
+
+def _tree(text: str) -> str:
+    return ast.dump(parse(text))
