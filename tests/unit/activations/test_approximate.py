@@ -8,12 +8,17 @@ from typing import Any
 import mpmath
 import pytest
 
-from stamm.activations.approximate import (
+from stamm.activations.derivation.approximate import (
     DOUBLE,
     SINGLE,
     arctan_remainder,
+    dilogarithm_remainder,
+    exponential_integral_far,
+    exponential_integral_middle,
+    exponential_integral_near,
     exponential_remainder,
     fit,
+    log_cosh_quotient,
 )
 from stamm.base.errors import ConfigError
 
@@ -25,6 +30,11 @@ from stamm.base.errors import ConfigError
         (exponential_remainder, -1.0, 0.0),
         (exponential_remainder, 0.0, 1.0),
         (arctan_remainder, 0.0, 1.0),
+        (dilogarithm_remainder, 0.0, 1.8),
+        (log_cosh_quotient, 0.0, 1.0),
+        (exponential_integral_near, 0.0, 0.5),
+        (exponential_integral_middle, -2.1, 0.7),
+        (exponential_integral_far, 0.0, 0.125),
     ],
 )
 def test_the_error_is_below_the_target(

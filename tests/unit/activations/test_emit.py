@@ -9,27 +9,43 @@ from pathlib import Path
 
 import pytest
 
-from stamm.activations import emit, kernels
-from stamm.activations.catalog import GELU, RELU, XIELU
-from stamm.activations.derivation import derive
-from stamm.activations.emit import GENERATED, generate, kernel_source
-from stamm.activations.generated.kernels import KERNELS
+from stamm.activations import kernels
+from stamm.activations.catalog import ENTRIES, GELU, RELU, XIELU, get
+from stamm.activations.derivation.derive import derive
+from stamm.activations.describe import certificate, shipped
+from stamm.activations.emission.kernel import kernel_source
+from stamm.activations.emission.write import GENERATED, generate, generate_shared
+from stamm.activations.generated.index import NAMES
 from stamm.base.errors import ConfigError
+
+SOME = tuple(
+    map(get, ("xielu", "xatlu", "swiglu_oai", "fatrelu_glu", "helu", "prelu"))
+)  # all of them would take minutes; hashes are checked for all
 
 
 def test_shipped_files_are_what_the_specs_give(tmp_path: Path) -> None:
-    written = generate(tmp_path)
-    shipped = sorted(p.name for p in GENERATED.glob("*.py") if p.name != "__init__.py")
-    assert sorted(p.name for p in written) == shipped
-    for path in written:
-        assert path.read_bytes() == (GENERATED / path.name).read_bytes(), path.name
+    made = [path for spec in SOME for path in generate(spec, tmp_path)]
+    for path in [*generate_shared(ENTRIES, tmp_path), *made]:
+        shipped = GENERATED / path.relative_to(tmp_path)
+        assert path.read_bytes() == shipped.read_bytes(), path.name
+
+
+def test_every_entry_ships_and_nothing_else_does() -> None:
+    names = {spec.name for spec in ENTRIES}
+    assert {p.stem for p in (GENERATED / "entries").glob("*.json")} == names
+    assert {p.stem for p in (GENERATED / "certificates").glob("*.json")} == names
+    assert {p.stem for p in (GENERATED / "kernels").glob("*.py")} - {"__init__"} == names
+    for spec in ENTRIES:  # stale files are told by their hash
+        assert kernels.kernel_of(spec).content_hash == spec.content_hash
+        assert shipped(spec.name)["content_hash"] == spec.content_hash
+        assert certificate(spec) is not None
 
 
 def test_the_text_does_not_depend_on_hash_order() -> None:
     code = (
         "from stamm.activations.catalog import XIELU\n"
-        "from stamm.activations.derivation import derive\n"
-        "from stamm.activations.emit import kernel_source\n"
+        "from stamm.activations.derivation.derive import derive\n"
+        "from stamm.activations.emission.kernel import kernel_source\n"
         "print(kernel_source(derive(XIELU)))"
     )
     texts = {
@@ -46,7 +62,7 @@ def test_the_text_does_not_depend_on_hash_order() -> None:
 
 
 def test_the_window_is_a_polynomial_and_no_kernel_calls_expm1() -> None:
-    for path in GENERATED.glob("*.py"):
+    for path in GENERATED.rglob("*.py"):
         text = path.read_text().split("def compat_")[0]
         calls = [line for line in text.splitlines() if "torch.expm1(" in line]
         assert calls == [], path.name
@@ -62,14 +78,8 @@ def test_branches_have_their_own_clamped_inputs() -> None:
 
 
 def test_a_stale_kernel_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delitem(KERNELS, "gelu")
+    monkeypatch.setitem(NAMES, GELU.content_hash, "relu")
     kernels.kernel_of.cache_clear()
-    with pytest.raises(ConfigError, match="generated kernel of gelu does not belong"):
+    with pytest.raises(ConfigError, match="generated kernel of relu does not belong"):
         kernels.kernel_of(GELU)
     kernels.kernel_of.cache_clear()
-
-
-def test_emit_names_what_it_wrote() -> None:
-    assert emit.registry_source(["b", "a"]).index('"b": b') < emit.registry_source(
-        ["b", "a"]
-    ).index('"a": a')

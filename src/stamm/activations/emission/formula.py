@@ -8,14 +8,20 @@ import mpmath
 import sympy
 from sympy import Expr
 
-from stamm.activations.primitives import Primitive, X, expm1, logistic, phi2
-from stamm.activations.stabilise import Branch, ordered_factors, ordered_terms
+from stamm.activations.derivation.primitives import Primitive, X, expm1, logistic, phi2
+from stamm.activations.derivation.stabilise import Branch, ordered_factors, ordered_terms
+from stamm.activations.derivation.tables import Table
+from stamm.activations.emission.tables import table_constant
 from stamm.base.errors import ConfigError
 
 _WIDTH = 36  # longer text is given a name of its own
 _TORCH = {
     sympy.exp: "torch.exp",
-    sympy.log: "torch.log",
+    sympy.log: "primitives.log",
+    sympy.sin: "torch.sin",
+    sympy.cos: "torch.cos",
+    sympy.tan: "torch.tan",
+    sympy.asin: "torch.asin",
     sympy.tanh: "torch.tanh",
     sympy.atan: "torch.atan",
     sympy.erf: "torch.erf",
@@ -65,12 +71,22 @@ class Body:
         return self.name("flat", f"torch.zeros_like(x) + {text}")
 
     def _input(self, branch: Branch) -> str:
+        if branch.low.free_symbols or branch.high.free_symbols:
+            return self._between_moving_knots(branch)
         limits = []
         if branch.low != -sympy.oo:
             limits.append(f"min={self._end(branch.low)}")
         if branch.high != sympy.oo:
             limits.append(f"max={self._end(branch.high)}")
         return self.name("inside", f"torch.clamp(x, {', '.join(limits)})") if limits else "x"
+
+    def _between_moving_knots(self, branch: Branch) -> str:
+        text = "x"
+        if branch.low != -sympy.oo:
+            text = f"primitives.at_least({text}, {self._end(branch.low)})"
+        if branch.high != sympy.oo:
+            text = f"primitives.at_most({text}, {self._end(branch.high)})"
+        return self.name("inside", text)
 
     def _end(self, end: Expr) -> str:
         return _Printer(self, "x", None).text(end)
@@ -163,13 +179,16 @@ class _Printer:
         if exponent.is_Integer and -4 <= exponent < 0:
             return f"1.0 / {self._factor(base**-exponent)}"
         if exponent == sympy.Rational(1, 2):
-            return f"torch.sqrt({self.text(base)})"
-        return f"torch.pow({self.text(base)}, {self.text(exponent)})"
+            return f"torch.sqrt({self._tensor(base)})"
+        return f"torch.pow({self._tensor(base)}, {self.text(exponent)})"
 
     def _call(self, formula: Expr) -> str:
-        kind, argument = type(formula), self.text(formula.args[0])
+        kind, argument = type(formula), self._tensor(formula.args[0])
         if kind is logistic:
             return self._logistic(formula.args[0])
+        if issubclass(kind, Table):
+            text = f"primitives.hermite({argument}, {table_constant(kind)})"
+            return self._body.name("table", text)
         if kind is phi2:
             name = f"primitives.phi2{_window(formula.args[0], self._branch)}"
         elif isinstance(formula, Primitive):
@@ -183,10 +202,15 @@ class _Printer:
             )
         return self._body.name(kind.__name__.lower(), f"{name}({argument})")
 
+    def _tensor(self, argument: Expr) -> str:
+        """The argument of a function: a fixed parameter is a plain number, which torch refuses."""
+        text = self.text(argument)
+        return text if argument.has(X) else f"primitives.lifted({text}, x)"
+
     def _logistic(self, argument: Expr) -> str:
         """One of the two halves of a pair that share one exponential."""
         falling = bool(argument.could_extract_minus_sign())
-        text = self.text(-argument if falling else argument)
+        text = self._tensor(-argument if falling else argument)
         pair = self._body.name("pair", f"primitives.logistic_pair({text})")
         return f"{pair}[{int(falling)}]"
 

@@ -19,10 +19,9 @@ import mpmath
 import sympy
 from sympy import Expr, Rational, Symbol
 
-from stamm.activations.integrate import complement_free, reduce_density
-from stamm.activations.primitives import (
+from stamm.activations.derivation.integrate import complement_free, reduce_density
+from stamm.activations.derivation.primitives import (
     X,
-    applied,
     cauchy_cdf,
     cauchy_odd,
     cauchy_pdf,
@@ -32,9 +31,9 @@ from stamm.activations.primitives import (
     logistic_odd,
     normal_cdf,
     normal_odd,
-    number,
     phi2,
 )
+from stamm.activations.derivation.symbolic import applied, number
 from stamm.base.errors import ConfigError
 
 WINDOWED = (expm1, phi2)
@@ -208,10 +207,20 @@ def _forms(formula: Expr, windowed: bool) -> Iterator[Expr]:
             sympy.collect(expanded, functions, sympy.factor),
             sympy.factor(expanded),
             sympy.factor_terms(expanded),
+            _joined_powers(expanded),
         ):
             if form not in seen:
                 seen.add(form)
                 yield form
+
+
+def _joined_powers(formula: Expr) -> Expr:
+    """Powers of x, and of -x, with a symbol for exponent, as one: x**p/x**2 has no value at 0."""
+    size = Symbol("size", positive=True)
+    for sign in (1, -1):
+        factored = sympy.factor(formula).subs(X, sign * size)
+        formula = sympy.powsimp(factored).subs(size, sign * X)
+    return formula
 
 
 def _bases(formula: Expr, windowed: bool) -> Iterator[Expr]:
@@ -236,17 +245,25 @@ def _bases(formula: Expr, windowed: bool) -> Iterator[Expr]:
 
 
 def _centred_outside_products(formula: Expr) -> Expr:
-    """logistic(x) logistic(-x) kept as a product, every other logistic written as 1/2 + odd."""
-    product = Symbol("product", positive=True)
-    rise, fall = logistic(X), logistic(-X)
-    terms = []
-    for term in sympy.Add.make_args(sympy.expand(formula)):
-        powers = term.as_powers_dict()
-        both = min(powers.get(rise, 0), powers.get(fall, 0))
-        terms.append(term * (product / (rise * fall)) ** both)
-    single = complement_free(sympy.Add(*terms))
+    """logistic(u) logistic(-u) kept as a product, every other logistic written as 1/2 + odd."""
+    rising = {-u if u.could_extract_minus_sign() else u for u in _arguments(formula, logistic)}
+    kept: dict[Symbol, Expr] = {}
+    for i, u in enumerate(sorted(rising, key=sympy.default_sort_key)):
+        product = Symbol(f"product{i}", positive=True)
+        rise, fall = logistic(u), logistic(-u)
+        terms = []
+        for term in sympy.Add.make_args(sympy.expand(formula)):
+            powers = term.as_powers_dict()
+            both = min(powers.get(rise, 0), powers.get(fall, 0))
+            terms.append(term * (product / (rise * fall)) ** both)
+        formula, kept[product] = sympy.Add(*terms), rise * fall
+    single = complement_free(formula)
     centred = sympy.expand(single.replace(logistic, lambda u: _HALF + logistic_odd(u)))
-    return centred.subs(product, rise * fall)
+    return centred.subs(kept)
+
+
+def _arguments(formula: Expr, function: Any) -> set[Expr]:
+    return {part.args[0] for part in formula.atoms(function)}
 
 
 def _cuts(branch: Branch, formula: Expr) -> list[Expr]:
@@ -348,12 +365,14 @@ def _machine(formula: Expr, values: Mapping[str, float]) -> float:
     if formula.is_Mul:
         return math.prod(_machine(f, values) for f in ordered_factors(formula))
     parts = [_machine(part, values) for part in formula.args]
-    if not all(map(math.isfinite, parts)):
-        return parts[0]  # one infinity passed on: it is no NaN yet
+    if any(map(math.isnan, parts)):
+        return math.nan
     try:
         return _rounded(applied(formula, [mpmath.mpf(part) for part in parts]))
     except ZeroDivisionError:
         return math.inf
+    except (OverflowError, ValueError):
+        return parts[0]  # an infinity that mpmath has no value for is passed on: no NaN yet
 
 
 def _rounded(value: Any) -> float:
@@ -366,10 +385,12 @@ def _rounded(value: Any) -> float:
 
 
 def _factor_order(factor: Expr) -> tuple[int, Any]:
-    """Numbers, then parameters, then functions, then powers and sums in x."""
+    """Numbers, then parameters, then functions and their powers, then powers and sums in x."""
     if not factor.has(X):
         return 0, sympy.default_sort_key(factor)
-    return 1 + (not factor.is_Function), sympy.default_sort_key(factor)
+    power = factor.is_Pow and factor.exp.is_positive and not factor.exp.has(X)
+    base = factor.base if power else factor
+    return 1 + (not base.is_Function), sympy.default_sort_key(factor)
 
 
 def _half(steps: int) -> Any:

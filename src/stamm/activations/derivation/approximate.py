@@ -13,6 +13,7 @@ from typing import Any
 
 import mpmath
 
+from stamm.activations.derivation.special import dilogarithm_series
 from stamm.base.errors import ConfigError
 
 SINGLE = 2.0**-27  # an eighth of a float32 ulp
@@ -48,6 +49,44 @@ def arctan_remainder(square: Any) -> Any:
     with mpmath.workdps(2 * _DIGITS):
         t = mpmath.sqrt(square)
         return (mpmath.atan(t) - t / (1 + square)) / t**3
+
+
+def dilogarithm_remainder(square: Any) -> Any:
+    """(-Li2(1 - exp(s)) - s - s**2/4)/s**3 as a function of s**2, which is 1/36 at 0."""
+    if square == 0:
+        return mpmath.mpf(1) / 36
+    with mpmath.workdps(2 * _DIGITS):
+        s = mpmath.sqrt(square)
+        return (dilogarithm_series(s) - s - square / 4) / s**3
+
+
+def log_cosh_quotient(square: Any) -> Any:
+    """log(cosh(u))/u**2 as a function of u**2, which is 1/2 at 0."""
+    if square == 0:
+        return mpmath.mpf(1) / 2
+    with mpmath.workdps(2 * _DIGITS):
+        return mpmath.log1p(2 * mpmath.sinh(mpmath.sqrt(square) / 2) ** 2) / square
+
+
+def exponential_integral_near(z: Any) -> Any:
+    """(E1(z) + log(z) + Euler's constant)/z, which is 1 at 0."""
+    if z == 0:
+        return mpmath.mpf(1)
+    with mpmath.workdps(2 * _DIGITS):
+        return (mpmath.e1(z) + mpmath.log(z) + mpmath.euler) / z
+
+
+def exponential_integral_middle(u: Any) -> Any:
+    """exp(z) E1(z) with z = exp(-u)."""
+    z = mpmath.exp(-u)
+    return mpmath.exp(z) * mpmath.e1(z)
+
+
+def exponential_integral_far(w: Any) -> Any:
+    """z exp(z) E1(z) with z = 1/w, which is 1 at 0."""
+    if w == 0:
+        return mpmath.mpf(1)
+    return mpmath.exp(1 / w) * mpmath.e1(1 / w) / w
 
 
 @lru_cache(maxsize=32)

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 
 import sympy
 
+from stamm.activations.derivation.stabilise import Branch
 from stamm.activations.expressions import CONSTANTS, VARIABLE, parse
 from stamm.activations.spec import Compat
-from stamm.activations.stabilise import Branch
 
 _TORCH = {name: f"torch.{name}" for name in ("exp", "expm1", "log", "sqrt", "tanh", "atan", "erf")}
 _TORCH |= {"min": "torch.min", "max": "torch.max", "logistic": "torch.sigmoid"}

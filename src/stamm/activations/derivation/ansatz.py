@@ -1,0 +1,185 @@
+"""Undetermined coefficients: an antiderivative as a polynomial in x and in functions of x.
+
+The functions that occur, their partners under integration and powers of x span a space that
+differentiation maps into itself; the antiderivative is sought there by linear algebra over the
+field of the parameters. It is fast, and its result is already in primitives.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import sympy
+from sympy import Expr, Poly, Symbol
+
+from stamm.activations.derivation.primitives import (
+    PRIMITIVES,
+    X,
+    cauchy_cdf,
+    cauchy_pdf,
+    gompertz,
+    gompertz_pdf,
+    logistic,
+    normal_cdf,
+    normal_pdf,
+    softplus,
+)
+from stamm.activations.derivation.special import (
+    gompertz_integral,
+    log_cosh,
+    logistic_moment,
+    mish_gate_integral,
+    softplus_integral,
+)
+
+_PARTNERS = {
+    normal_pdf: normal_cdf,
+    cauchy_pdf: cauchy_cdf,
+    gompertz_pdf: gompertz,
+    logistic: softplus,
+}
+# Tried when the partners alone do not suffice, each in turn: the shorter result is taken.
+_HIGHER = {
+    softplus: softplus_integral,
+    gompertz: gompertz_integral,
+    sympy.tanh: lambda u: mish_gate_integral(u.args[0]) if u.func is softplus else log_cosh(u),
+}
+_MOMENT = {softplus: logistic_moment}
+_ENTIRE = (
+    sympy.exp,
+    sympy.sin,
+    sympy.cos,
+    sympy.sinh,
+    sympy.cosh,
+    sympy.tanh,
+    sympy.erf,
+    sympy.erfc,
+)
+# Integrals of integrals: no product of theirs with a function has a derivative in the ansatz.
+_ALONE = (softplus_integral, logistic_moment, gompertz_integral, mish_gate_integral, log_cosh)
+_MAX_ATOMS = 6
+_MAX_MONOMIALS = 400
+
+
+def by_coefficients(gradient: Expr) -> Expr | None:
+    """The antiderivative among polynomials in x and the functions that the gradient leads to.
+
+    Checked  tests/unit/activations/test_integrate.py
+    """
+    gradient = reduce_density(complement_free(gradient))
+    tried: list[list[Expr]] = []
+    for ways in ((_PARTNERS,), ({**_PARTNERS, **_HIGHER}, {**_PARTNERS, **_MOMENT})):
+        results = []
+        for partners in ways:
+            atoms = _closed(gradient, partners)
+            if atoms is not None and atoms not in tried:
+                tried.append(atoms)
+                results.append(_solved(gradient, atoms))
+        found = [result for result in results if result is not None]
+        if found:
+            return min(found, key=sympy.count_ops)
+    return None
+
+
+def _solved(gradient: Expr, atoms: Sequence[Expr]) -> Expr | None:
+    """The combination of monomials in x and the atoms whose derivative is the gradient."""
+    places = [Symbol(f"place{i}") for i in range(len(atoms))]
+    target = _in_places(gradient, atoms, places)
+    if target is None:
+        return None
+    if target.is_zero:
+        return sympy.S.Zero
+    degree_x = target.degree(X) + 1
+    degree = [max(target.degree(place), 1) for place in places]
+    ranges = [range(degree_x + 1), *(range(d + 1) for d in degree)]
+    alone = {i for i, atom in enumerate(atoms) if isinstance(atom, _ALONE)}
+    monomials = [
+        (n, *powers)
+        for n, *powers in itertools.product(*ranges)
+        if sum(powers) <= 1 or not any(powers[i] for i in alone)
+    ]
+    if len(monomials) > _MAX_MONOMIALS:
+        return None
+    unknowns = [Symbol(f"coefficient{i}") for i in range(len(monomials))]
+    residue = -target.as_expr()
+    for unknown, (n, *powers) in zip(unknowns, monomials, strict=True):
+        monomial = X**n * sympy.prod(a**k for a, k in zip(atoms, powers, strict=True))
+        slope = reduce_density(complement_free(sympy.diff(monomial, X)))
+        placed = _in_places(slope, atoms, places)
+        if placed is None:
+            return None
+        residue += unknown * placed.as_expr()
+    equations = Poly(sympy.expand(residue), X, *places).coeffs()
+    solutions = sympy.linsolve(equations, unknowns)
+    if not solutions:
+        return None
+    solution = [s.subs(dict.fromkeys(unknowns, 0)) for s in next(iter(solutions))]
+    return sum(
+        (
+            value * X**n * sympy.prod(a**k for a, k in zip(atoms, powers, strict=True))
+            for value, (n, *powers) in zip(solution, monomials, strict=True)
+        ),
+        sympy.S.Zero,
+    )
+
+
+def complement_free(expression: Expr) -> Expr:
+    """The expression with every logistic(-u) written as 1 - logistic(u), one spelling per value."""
+    arguments = {f.args[0] for f in expression.atoms(logistic)}
+    for argument in sorted(arguments, key=sympy.default_sort_key):
+        if argument.could_extract_minus_sign():
+            expression = expression.subs(logistic(argument), 1 - logistic(-argument))
+    return expression
+
+
+def reduce_density(expression: Expr) -> Expr:
+    """The expanded expression with x**2 cauchy_pdf(x) written as 1/pi - cauchy_pdf(x)."""
+    density = cauchy_pdf(X)
+    terms = list(sympy.Add.make_args(sympy.expand(expression)))
+    done = []
+    while terms:
+        term = terms.pop()
+        powers = term.as_powers_dict()
+        if _count(powers, X) >= 2 and _count(powers, density) >= 1:
+            shorter = sympy.expand(term / (X**2 * density) * (1 / sympy.pi - density))
+            terms.extend(sympy.Add.make_args(shorter))
+        else:
+            done.append(term)
+    return sympy.Add(*done)
+
+
+def _count(powers: Mapping[Expr, Expr], base: Expr) -> int:
+    """The whole power in which a factor occurs; 0 for one that is a parameter."""
+    power = sympy.sympify(powers.get(base, 0))
+    return int(power) if power.is_Integer else 0
+
+
+def _closed(gradient: Expr, partners: Mapping[Any, Any]) -> list[Expr] | None:
+    """The functions in the gradient, their partners, and all that differentiating them leads to.
+
+    None when one of them has no polynomial derivative, or there is no end to them.
+    """
+    pending = sorted(gradient.atoms(sympy.Function), key=sympy.default_sort_key)
+    atoms: set[Expr] = set()
+    while pending:
+        atom = pending.pop()
+        if atom in atoms:
+            continue
+        if type(atom) not in (*_ENTIRE, *PRIMITIVES) or len(atoms) == _MAX_ATOMS:
+            return None
+        atoms.add(atom)
+        partner = partners.get(type(atom))
+        if partner is not None:
+            pending.append(partner(atom.args[0]))
+        slope = reduce_density(complement_free(sympy.diff(atom, X)))
+        pending += sorted(slope.atoms(sympy.Function) - atoms, key=sympy.default_sort_key)
+    return sorted(atoms, key=sympy.default_sort_key)
+
+
+def _in_places(expression: Expr, atoms: Sequence[Expr], places: Sequence[Symbol]) -> Poly | None:
+    placed = sympy.expand(expression).subs(dict(zip(atoms, places, strict=True)))
+    if placed.atoms(sympy.Function) or not placed.is_polynomial(X, *places):
+        return None
+    return Poly(placed, X, *places)

@@ -1,0 +1,304 @@
+"""From a Spec to everything that follows from it: function, derivatives, parameter gradients.
+
+Each piece of the gradient is integrated, the constants are fixed by the anchor and by continuity,
+and all derivatives are taken symbolically. Because the constants carry their dependence on the
+parameters, differentiating a piece gives Leibniz' rule with moving knots by itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+import mpmath
+import sympy
+from sympy import Expr, Symbol
+
+from stamm.activations.derivation.integrate import antiderivative
+from stamm.activations.derivation.known import respelled
+from stamm.activations.derivation.primitives import X
+from stamm.activations.derivation.stabilise import Branch, bounds, sample_points, stable_branches
+from stamm.activations.derivation.symbolic import number, to_sympy
+from stamm.activations.expressions import Interval, parse, parse_interval
+from stamm.activations.parameters import Between, Exp, Fixed, Softplus
+from stamm.activations.spec import Gated, Piece, Spec
+from stamm.base.errors import ConfigError
+
+Branches = tuple[Branch, ...]
+_WORKING_DIGITS = 40
+_MOST_POLISHED = 4  # with more parameters, second derivatives in pairs of them stay as derived
+
+
+@dataclass(frozen=True, kw_only=True)
+class Formulas:
+    """Piecewise formulas in x and the effective parameters, branches from left to right.
+
+    function               f(x)
+    slope                  f'(x), the stated gradient
+    curvature              f''(x), away from the knots
+    parameter_slopes       df/dp for each trainable parameter p, in order
+    mixed                  d2f/dx dp for each trainable parameter
+    parameter_curvatures   d2f/dp dq, row by row
+    """
+
+    function: Branches
+    slope: Branches
+    curvature: Branches
+    parameter_slopes: tuple[Branches, ...]
+    mixed: tuple[Branches, ...]
+    parameter_curvatures: tuple[tuple[Branches, ...], ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class OfOne:
+    """A function of one variable without trainable parameters, and two derivatives."""
+
+    function: Branches
+    slope: Branches
+    curvature: Branches
+
+
+@dataclass(frozen=True, kw_only=True)
+class Derived:
+    """What follows from a Spec.
+
+    exact       formulas as integrated: right to any precision, but they may cancel
+    stable      the same functions in forms that keep their digits in floating point
+    surrogate   what the backward pass uses instead of f' and f'', where the spec declares it
+    up          h(up) of a gated spec, where it is not the input itself; stable forms
+    """
+
+    spec: Spec
+    exact: Formulas
+    stable: Formulas
+    surrogate: tuple[Branches, Branches] | None = None
+    up: OfOne | None = None
+
+
+@lru_cache(maxsize=64)
+def derive(spec: Spec) -> Derived:
+    """The function, its derivatives and its parameter gradients, from the stated gradient.
+
+    f = integral of the pieces, with f(anchor[0]) = anchor[1] and f continuous at every knot.
+
+    Raises   ConfigError when a piece has no antiderivative that can be found, naming it.
+    Checked  tests/unit/activations/test_derivation.py
+    """
+    with mpmath.workdps(_WORKING_DIGITS):
+        symbols, samples = _symbols(spec), spec.sample_values()
+        exact = exact_formulas(spec)
+        return Derived(
+            spec=spec,
+            exact=exact,
+            stable=_stable(exact, samples),
+            surrogate=_surrogate(spec, symbols, samples),
+            up=_up(spec, symbols, samples),
+        )
+
+
+@lru_cache(maxsize=64)
+def exact_formulas(spec: Spec) -> Formulas:
+    """The formulas as integrated, without a search for forms that keep their digits.
+
+    Raises   ConfigError as `derive`.
+    """
+    with mpmath.workdps(_WORKING_DIGITS):
+        symbols = _symbols(spec)
+        pieces, gradient = _stated(spec, spec.pieces, spec.intervals, symbols)
+        function = _integrated(spec, pieces, gradient, symbols, _hints(spec, symbols))
+        trainable = [symbols[p.name] for p in spec.trainable]
+        slopes = tuple(_partial(function, p) for p in trainable)
+        return Formulas(
+            function=function,
+            slope=gradient,
+            curvature=_partial(gradient, X),
+            parameter_slopes=slopes,
+            mixed=tuple(_partial(gradient, p) for p in trainable),
+            parameter_curvatures=tuple(
+                tuple(_partial(slope, p) for p in trainable) for slope in slopes
+            ),
+        )
+
+
+def _symbols(spec: Spec) -> dict[str, Symbol]:
+    """One symbol for each parameter, positive where its constraint says so: 0**p is 0 then."""
+    positive: dict[str, bool] = {}
+    for parameter in sorted(spec.parameters, key=lambda p: p.above_name is not None):
+        match parameter.bijection:
+            case Softplus() | Exp():
+                name = parameter.above_name
+                bound = float(parameter.above or 0) if name is None else 0.0
+                positive[parameter.name] = bound >= 0 if name is None else positive[name]
+            case Between(low=low):
+                positive[parameter.name] = low >= 0
+            case Fixed():
+                positive[parameter.name] = parameter.initial > 0
+            case _:
+                positive[parameter.name] = False
+    return {
+        p.name: Symbol(p.name, positive=True) if positive[p.name] else Symbol(p.name, real=True)
+        for p in spec.parameters
+    }
+
+
+def _partial(source: Branches, symbol: Symbol) -> Branches:
+    return tuple(Branch(**{**vars(b), "formula": sympy.diff(b.formula, symbol)}) for b in source)
+
+
+def _stable(exact: Formulas, samples: list[dict[str, float]]) -> Formulas:
+    def best(branches: Branches) -> Branches:
+        return stable_branches(branches, samples)
+
+    rows = exact.parameter_curvatures
+    if len(rows) <= _MOST_POLISHED:
+        half = {(i, j): best(rows[i][j]) for i in range(len(rows)) for j in range(i + 1)}
+        order = range(len(rows))
+        rows = tuple(tuple(half[max(i, j), min(i, j)] for j in order) for i in order)
+    return Formulas(
+        function=best(exact.function),
+        slope=best(exact.slope),
+        curvature=best(exact.curvature),
+        parameter_slopes=tuple(map(best, exact.parameter_slopes)),
+        mixed=tuple(map(best, exact.mixed)),
+        parameter_curvatures=rows,
+    )
+
+
+def _surrogate(
+    spec: Spec, symbols: Mapping[str, Symbol], samples: list[dict[str, float]]
+) -> tuple[Branches, Branches] | None:
+    if not spec.surrogate:
+        return None
+    intervals = [parse_interval(piece.where) for piece in spec.surrogate]
+    _, stated = _stated(spec, spec.surrogate, intervals, symbols)
+    return stable_branches(stated, samples), stable_branches(_partial(stated, X), samples)
+
+
+def _up(spec: Spec, symbols: Mapping[str, Symbol], samples: list[dict[str, float]]) -> OfOne | None:
+    if not isinstance(spec.arity, Gated) or spec.arity.up is None:
+        return None
+    factor = Spec(
+        name=f"{spec.name}_up",
+        title="",
+        pieces=spec.arity.up.pieces,
+        parameters=tuple(p for p in spec.parameters if not p.trainable),
+        anchor=spec.arity.up.anchor,
+        continuity="jump",
+        source=spec.source,
+    )
+    stable = derive(factor).stable
+    return OfOne(function=stable.function, slope=stable.slope, curvature=stable.curvature)
+
+
+def _stated(
+    spec: Spec,
+    pieces: Sequence[Piece],
+    intervals: Sequence[Interval],
+    symbols: Mapping[str, Symbol],
+) -> tuple[list[Piece], Branches]:
+    """The pieces from left to right, and as branches."""
+
+    def end(text: str | None, otherwise: Expr) -> Expr:
+        return otherwise if text is None else to_sympy(parse(text), symbols)
+
+    branches = [
+        Branch(
+            low=end(interval.low, -sympy.oo),
+            low_closed=interval.low_closed,
+            high=end(interval.high, sympy.oo),
+            high_closed=interval.high_closed,
+            formula=respelled(to_sympy(parse(piece.formula), symbols)),
+        )
+        for piece, interval in zip(pieces, intervals, strict=True)
+    ]
+    left_to_right = sorted(
+        zip(pieces, branches, strict=True),
+        key=lambda pair: bounds(pair[1], spec.initial_values())[0],
+    )
+    return [piece for piece, _ in left_to_right], tuple(b for _, b in left_to_right)
+
+
+def _hints(spec: Spec, symbols: Mapping[str, Symbol]) -> dict[str, Expr]:
+    """Known antiderivatives, by where their piece holds."""
+    return {p.where: to_sympy(parse(p.integral), symbols) for p in spec.pieces if p.integral}
+
+
+def _jump(spec: Spec, knot: Expr, symbols: Mapping[str, Symbol]) -> Expr:
+    """By how much f jumps at a knot."""
+    values = spec.initial_values()
+    return sum(
+        (
+            to_sympy(parse(jump.by), symbols)
+            for jump in spec.jumps
+            if number(to_sympy(parse(jump.at), symbols), values) == number(knot, values)
+        ),
+        sympy.S.Zero,
+    )
+
+
+def _integrated(
+    spec: Spec,
+    pieces: list[Piece],
+    gradient: Branches,
+    symbols: Mapping[str, Symbol],
+    hints: Mapping[str, Expr],
+) -> Branches:
+    names = [piece.where for piece in pieces]
+    start, height = (to_sympy(parse(text), symbols) for text in spec.anchor)
+    values = spec.initial_values()
+    home = next(i for i, b in enumerate(gradient) if number(start, values) <= bounds(b, values)[1])
+    raw = [
+        antiderivative(
+            branch.formula,
+            [
+                {**sample, X.name: point}
+                for sample in spec.sample_values()
+                for point in sample_points(*bounds(branch, sample))[::9]
+                if abs(point) < 50
+            ],
+            piece=name,
+            where=spec.where,
+            known=hints.get(name),
+            ends=(branch.low, branch.high),
+            fixed={p.name: p.initial for p in spec.parameters if not p.trainable},
+        )
+        for branch, name in zip(gradient, names, strict=True)
+    ]
+    constants = [sympy.S.Zero] * len(raw)
+    constants[home] = height - _limit(raw[home], start, names[home], spec)
+    for i in range(home + 1, len(raw)):
+        knot = gradient[i].low
+        before = _limit(raw[i - 1], knot, names[i - 1], spec) + constants[i - 1]
+        before += _jump(spec, knot, symbols)
+        constants[i] = before - _limit(raw[i], knot, names[i], spec)
+    for i in range(home - 1, -1, -1):
+        knot = gradient[i].high
+        after = _limit(raw[i + 1], knot, names[i + 1], spec) + constants[i + 1]
+        after -= _jump(spec, knot, symbols)
+        constants[i] = after - _limit(raw[i], knot, names[i], spec)
+    return tuple(
+        Branch(**{**vars(branch), "formula": formula + sympy.expand(constant)})
+        for branch, formula, constant in zip(gradient, raw, constants, strict=True)
+    )
+
+
+def _limit(formula: Expr, point: Expr, piece: str, spec: Spec) -> Expr:
+    value = formula.subs(X, point)
+    if value.has(sympy.nan, sympy.oo, sympy.zoo):
+        value = sympy.limit(formula, X, point)
+    if value.has(sympy.nan, sympy.oo, sympy.zoo):
+        raise ConfigError(
+            f"the integral of piece {piece!r} has no finite value at x = {point}", where=spec.where
+        )
+    return _evaluated(value)
+
+
+def _evaluated(value: Expr) -> Expr:
+    """Primitives at 0 as the numbers they are: logistic(0) = 1/2."""
+    return value.replace(
+        lambda part: bool(part.is_Function) and bool(part.args) and part.args[0] == 0,
+        lambda part: (
+            sympy.simplify(part.definition(part.args[0])) if hasattr(part, "definition") else part
+        ),
+    )

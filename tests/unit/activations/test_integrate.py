@@ -1,0 +1,154 @@
+"""Finding antiderivatives: what is recognised, what becomes a table, and what is refused."""
+
+from __future__ import annotations
+
+import time
+
+import mpmath
+import pytest
+import sympy
+from sympy import Expr
+
+from stamm.activations.derivation import integrate
+from stamm.activations.derivation.integrate import antiderivative
+from stamm.activations.derivation.known import ROWS, U
+from stamm.activations.derivation.primitives import X, logistic, softplus
+from stamm.activations.derivation.search import searched
+from stamm.activations.derivation.special import (
+    gompertz_integral,
+    log_cosh,
+    logistic_moment,
+    mish_gate_integral,
+    softplus_integral,
+)
+from stamm.activations.derivation.symbolic import number, to_sympy
+from stamm.activations.derivation.tables import Table
+from stamm.activations.expressions import parse
+from stamm.base.errors import ConfigError
+
+VALUES = {"a": 0.7, "b": 0.3, "c": 1.3, "p": 1.5, "alpha": 0.8}
+SYMBOLS = {name: sympy.Symbol(name, real=True) for name in VALUES}
+A, B = SYMBOLS["a"], SYMBOLS["b"]
+
+
+def _formula(text: str) -> Expr:
+    return to_sympy(parse(text), SYMBOLS)
+
+
+def _found(text: str, *, half_line: bool = False, fixed: dict[str, float] | None = None) -> Expr:
+    points = [0.3, 1.7, 6.0] if half_line else [-7.0, -0.4, 0.3, 5.0]
+    return antiderivative(
+        _formula(text),
+        [{**VALUES, X.name: x} for x in points],
+        piece="all x",
+        where="spec 'test'",
+        ends=(sympy.S.Zero if half_line else -sympy.oo, sympy.oo),
+        fixed=fixed,
+    )
+
+
+@pytest.fixture
+def without_search(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(integrate, "searched", lambda gradient, seconds: None)
+
+
+@pytest.mark.parametrize(("formula", "integral"), ROWS, ids=lambda f: str(f))
+def test_every_row_of_the_library_is_an_antiderivative(formula: Expr, integral: Expr) -> None:
+    slope = sympy.diff(integral, U)
+    with mpmath.workdps(40):
+        for u in (0.25, 0.5, 2.0) if formula == sympy.log(U) else (-0.75, -0.25, 0.5, 2.0):
+            assert abs(number(slope, {"u": u}) - number(formula, {"u": u})) < 1e-35
+
+
+@pytest.mark.usefixtures("without_search")
+@pytest.mark.parametrize(
+    ("gradient", "expected"),
+    [
+        ("softplus(a*x + b)", softplus_integral(A * X + B) / A),
+        ("log(1 + exp(x))", softplus_integral(X)),
+        ("1/(1 + exp(-x))", softplus(X)),
+        ("x*logistic(x)", logistic_moment(X)),
+        ("logistic(x)**2", softplus(X) - logistic(X)),
+        ("alpha*gompertz(x)", SYMBOLS["alpha"] * gompertz_integral(X)),
+        ("tanh(a*x)", log_cosh(A * X) / A),
+        ("tanh(softplus(x))", mish_gate_integral(X)),
+        (
+            "tanh(softplus(x)) + x*(1 - tanh(softplus(x))**2)*logistic(x)",
+            X * sympy.tanh(softplus(X)),
+        ),
+    ],
+)
+def test_what_sympy_cannot_is_recognised(gradient: str, expected: Expr) -> None:
+    assert sympy.expand(_found(gradient) - expected) == 0
+
+
+@pytest.mark.usefixtures("without_search")
+@pytest.mark.parametrize(
+    "gradient",
+    [
+        "2*alpha*x + b",
+        "alpha*(exp(x/c) - 1) + b",
+        "x*normal_cdf(x)",
+        "x*erf(a*x)",
+        "erfc(x)",
+        "cauchy_cdf(x)",
+        "gompertz(x) + x*gompertz_pdf(x)",
+        "1 + sin(2*a*x)",
+        "x*cos(a*x) + x**2*exp(-x)",
+        "(1 + x/sqrt(1 + x**2))/2",
+        "sqrt(1 + 4*x**2)",
+        "x/(1 + abs(x)) + 1/(1 + abs(x))**2",
+        "x*logistic(x)**2",
+        "x*logistic(a*x + b)",
+        "tanh(x)**2",
+        "log(1 + x**2)",
+        "expm1(x)",
+        "sinh(a*x)",
+    ],
+)
+def test_closed_forms_need_no_table(gradient: str) -> None:
+    found = _found(gradient)  # its slope has been compared with the gradient to 30 digits
+    assert not found.has(Table)
+
+
+@pytest.mark.parametrize("gradient", ["log1p(x)", "x/(1 + x)", "x**p", "sqrt(x)", "1/(1 + x)"])
+def test_closed_forms_on_a_half_line(gradient: str) -> None:
+    assert not _found(gradient, half_line=True).has(Table)
+
+
+def test_sympy_is_asked_before_a_table_is_made() -> None:
+    assert not _found("sin(x)**2 + 1/(1 + x + x**2)").has(Table)
+
+
+@pytest.mark.usefixtures("without_search")
+def test_parameters_enter_tables_as_factors_and_scales() -> None:
+    found = _found("alpha*softplus(a*x)**2 + b*x*logistic(x)")
+    (table,) = (type(t) for t in found.atoms(Table))
+    expected = SYMBOLS["alpha"] * table(A * X) / A + B * logistic_moment(X)
+    assert sympy.expand(found - expected) == 0
+    assert table.gradient == softplus(X) ** 2
+
+
+@pytest.mark.usefixtures("without_search")
+def test_a_shape_parameter_needs_to_be_fixed() -> None:
+    with pytest.raises(ConfigError, match=r"piece 'all x'.*logistic\(x\)\*\*p depends on p"):
+        _found("logistic(x)**p")
+    assert _found("logistic(x)**p", fixed={"p": 1.5}).has(Table)
+
+
+@pytest.mark.parametrize("gradient", ["sin(x)/(1 + x**2)", "1/(2 + cos(x))"])
+def test_what_approaches_no_polynomial_is_refused(gradient: str) -> None:
+    wanted = r"no antiderivative of piece 'all x' could be found: .* approaches no polynomial"
+    with pytest.raises(ConfigError, match=wanted):
+        _found(gradient)
+
+
+def test_a_search_ends_when_its_time_is_up() -> None:
+    start = time.monotonic()
+    assert searched(_formula("exp(-x**4)*atan(x)*erf(x)*sin(x)"), 0.2) is None
+    assert time.monotonic() - start < 3.0
+
+
+def test_what_a_search_finds_is_real_and_computable() -> None:
+    assert searched(_formula("sin(x)**2"), 60.0) == X / 2 - sympy.sin(X) * sympy.cos(X) / 2
+    assert searched(_formula("exp(-x)/x"), 60.0) is None  # an exponential integral has no kernel

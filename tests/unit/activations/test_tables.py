@@ -1,0 +1,220 @@
+"""Tables: the error they promise is the error they have, in their kernel and everywhere."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from types import ModuleType
+from typing import Any
+
+import mpmath
+import pytest
+import sympy
+import torch
+from sympy import Expr
+from torch import Tensor
+
+from stamm.activations.derivation import integrate
+from stamm.activations.derivation.derive import Derived, derive
+from stamm.activations.derivation.primitives import X, gompertz, logistic, softplus
+from stamm.activations.derivation.quadrature import node_values
+from stamm.activations.derivation.special import apa_integral, softplus_integral
+from stamm.activations.derivation.symbolic import number
+from stamm.activations.derivation.tables import TARGET, Table, table_of, tables_of
+from stamm.activations.emission.kernel import kernel_source
+from stamm.activations.emission.primitives import primitives_source
+from stamm.activations.emission.tables import tables_source
+from stamm.activations.spec import Piece, Spec
+from stamm.base.errors import ConfigError
+
+_GATE = sympy.tanh(softplus(X))
+SIX: dict[str, Expr] = {
+    "x gompertz": X * gompertz(X),
+    "x logistic squared": X * logistic(X) ** 2,
+    "softplus squared": softplus(X) ** 2,
+    "erf of softplus": sympy.erf(softplus(X)),
+    "Mish gate": _GATE,
+    "slope of Mish": _GATE + X * (1 - _GATE**2) * logistic(X),
+}
+
+
+@pytest.fixture(scope="module")
+def primitives() -> Iterator[ModuleType]:
+    module = ModuleType("stamm_test_primitives")
+    sys.modules[module.__name__] = module  # where the compiler looks for what it traces
+    exec(primitives_source("a test"), module.__dict__)
+    yield module
+    del sys.modules[module.__name__]
+
+
+def _as_torch(primitives: ModuleType, table: type[Table]) -> Any:
+    return primitives.Table(
+        low=table.low,
+        step=table.step,
+        values=table.values,
+        slopes=table.slopes,
+        left=table.left,
+        right=table.right,
+    )
+
+
+def _double(numbers: list[Any]) -> Tensor:
+    return torch.tensor([float(number) for number in numbers], dtype=torch.float64)
+
+
+def _spec(formula: str) -> Spec:
+    return Spec(
+        name="tabulated",
+        title="A gradient without closed form",
+        source="",
+        pieces=(Piece(where="all x", formula=formula),),
+    )
+
+
+@pytest.fixture(scope="module")
+def derived() -> Iterator[Derived]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(integrate, "searched", lambda gradient, seconds: None)
+        yield derive(_spec("x*gompertz(x)"))
+
+
+def test_errors_fall_as_the_fourth_power_of_the_step(primitives: ModuleType) -> None:
+    worst = {128: 0.0, 256: 0.0, 512: 0.0}
+    tilt = dict(worst)
+    for gradient in SIX.values():
+        with mpmath.workdps(20):
+            fine = [mpmath.mpf(i) / 64 - 16 for i in range(2049)]
+            values = _double(node_values(gradient, fine[::2]))
+            stated = _double([number(gradient, {"x": u}) for u in fine])
+        for cells in worst:
+            every = 1024 // cells
+            table = primitives.Table(
+                low=-16.0,
+                step=32 / cells,
+                values=tuple(values[::every].tolist()),
+                slopes=tuple(stated[:: 2 * every].tolist()),
+            )
+            u = _double(fine).requires_grad_()
+            found = primitives.hermite(u, table)
+            (slope,) = torch.autograd.grad(found.sum(), u)
+            worst[cells] = max(worst[cells], float((found.detach()[::2] - values).abs().max()))
+            tilt[cells] = max(tilt[cells], float((slope - stated).abs().max()))
+    # At the middles and quarters of the cells, where the errors are largest. A sweep of [-16, 16]
+    # at points of its own had found 1.0e-5, 6.1e-7, 3.7e-8, and 1.2e-4, 1.5e-5, 1.8e-6.
+    assert worst == pytest.approx({128: 1.07e-5, 256: 6.94e-7, 512: 4.37e-8}, rel=0.01)
+    assert tilt == pytest.approx({128: 1.32e-4, 256: 1.67e-5, 512: 2.10e-6}, rel=0.03)
+
+
+@pytest.mark.parametrize("name", SIX)
+def test_the_bound_holds_everywhere(primitives: ModuleType, name: str) -> None:
+    table = table_of(SIX[name])
+    assert table.bound <= TARGET and table.cells >= 256
+    generator = torch.Generator().manual_seed(3)
+    ends = table.low - 2, table.high + 2
+    points = torch.rand(30, generator=generator, dtype=torch.float64)
+    points = torch.cat([points * (ends[1] - ends[0]) + ends[0], torch.tensor(ends), points * 1e4])
+    found = primitives.hermite(points, _as_torch(primitives, table)).tolist()
+    with mpmath.workdps(25):
+        for u, y in zip(points.tolist(), found, strict=True):
+            exact = table.value(mpmath.mpf(u))
+            assert abs(y - exact) <= table.bound + 4e-16 * abs(exact), u
+
+
+def test_the_truth_of_a_table_is_the_closed_form_where_there_is_one() -> None:
+    table = table_of(softplus(X))
+    with mpmath.workdps(60):
+        constant = mpmath.pi**2 / 12
+        for u in (-1e4, -50.0, -3.3, 0.0, 0.01, 7.0, 41.0, 1e4, 1e30):
+            exact = softplus_integral.value(mpmath.mpf(u)) - constant
+            assert abs(table.value(mpmath.mpf(u)) - exact) <= mpmath.mpf(10) ** -55 * (
+                1 + abs(exact)
+            )
+
+
+def test_the_apa_gate_is_a_table() -> None:
+    shape, scale = sympy.Rational(1, 2), sympy.Rational(5, 4)
+    table = table_of((1 + shape * sympy.exp(-scale * X)) ** (-1 / shape))
+    with mpmath.workdps(30):
+        start = apa_integral(mpmath.mpf(0), 0.5)
+        for u in (-6.0, -0.3, 2.0, 11.0):
+            exact = (apa_integral(mpmath.mpf(u) * 5 / 4, 0.5) - start) * 4 / 5
+            assert abs(table.value(mpmath.mpf(u)) - exact) < 1e-25
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_digits_are_kept_where_the_integral_vanishes(
+    primitives: ModuleType, dtype: torch.dtype
+) -> None:
+    table = table_of(softplus(X) ** 2)
+    small = torch.tensor([-1e-4, -1e-20, 0.0, 1e-20, 1e-4], dtype=dtype)
+    found = primitives.hermite(small, _as_torch(primitives, table)).double()
+    with mpmath.workdps(30):
+        exact = _double([table.value(mpmath.mpf(u)) for u in small.tolist()])
+    assert torch.allclose(found, exact, rtol=1e-6, atol=0.0)
+
+
+def test_far_out_a_table_is_its_polynomial_and_nan_stays_nan(primitives: ModuleType) -> None:
+    table = _as_torch(primitives, table_of(SIX["x gompertz"]))
+    far = torch.tensor([-float("inf"), -1e30, 1e4, 1e30, float("inf"), float("nan")])
+    found = primitives.hermite(far, table)
+    assert found[:2].tolist() == pytest.approx([table.left[0]] * 2)
+    assert found[2].item() == pytest.approx(5e7) and torch.isinf(found[3:5]).all()
+    assert torch.isnan(found).tolist() == [False] * 5 + [True]
+    exact = table_of(SIX["x gompertz"]).value
+    assert exact(mpmath.inf) == mpmath.inf
+    assert float(exact(-mpmath.inf)) == pytest.approx(table.left[0], abs=1e-15)
+
+
+def test_a_table_on_a_finite_piece_needs_no_asymptote(primitives: ModuleType) -> None:
+    gradient = sympy.sin(X) / (1 + X**2)
+    table = table_of(gradient, -0.3, 2.0)
+    assert (table.left, table.right) == ((), ())
+    assert table.low == -0.3 and table.high == pytest.approx(2.0)
+    with mpmath.workdps(25):
+        exact = mpmath.quad(lambda u: number(gradient, {"x": u}), [-0.3, 1.1])
+        assert abs(table.value(mpmath.mpf(1.1)) - exact) < 1e-20
+    found = primitives.hermite(torch.tensor(1.1).double(), _as_torch(primitives, table))
+    assert float(found) == pytest.approx(float(exact), abs=1e-7)  # 1.1 came as float32
+
+
+@pytest.mark.parametrize(
+    ("gradient", "wanted"),
+    [
+        (sympy.sin(X), "approaches no polynomial on the left"),
+        (X / (1 + X**2), "approaches no polynomial on the left"),
+        (sympy.sqrt(abs(X)) * sympy.exp(-(X**2)), "a table of .* cells would miss the integral"),
+    ],
+)
+def test_what_no_table_can_hold_is_refused(gradient: Expr, wanted: str) -> None:
+    with pytest.raises(ConfigError, match=wanted):
+        table_of(gradient)
+
+
+def test_a_singular_end_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"would miss|no finite value"):
+        table_of(sympy.log(X) * sympy.tanh(X), 0.0, 3.0)
+
+
+def test_what_rests_on_a_table_is_told(derived: Derived) -> None:
+    (use,) = tables_of(derived)
+    table = table_of(X * gompertz(X))
+    assert (use.name, use.where, use.cells) == (table.__name__, "all x", 344)
+    assert use.name.startswith("table_") and len(use.name) == 14
+    assert 5e-7 < use.bound < TARGET and (use.low, use.high) == (-3.75, 39.25)
+    assert table_of.__wrapped__(X * gompertz(X)).__name__ == use.name
+
+
+def test_a_kernel_with_a_table_compiles_whole(primitives: ModuleType, derived: Derived) -> None:
+    module = ModuleType("stamm_test_kernel")
+    sys.modules[module.__name__] = module
+    exec(kernel_source(derived), module.__dict__)
+    module.__dict__["primitives"] = primitives
+    exec(tables_source(derived), module.__dict__)
+    value = torch.compile(module.value, fullgraph=True, backend="eager")
+    x = 20 * torch.randn(3, 50, generator=torch.Generator().manual_seed(5)).t()
+    eager = module.value(x, ())
+    assert eager.dtype == x.dtype and eager.shape == x.shape
+    assert torch.equal(value(x, ()), eager)
+    assert torch.allclose(module.value(x.double(), ()).float(), eager, rtol=1e-6, atol=1e-6)
+    assert module.value(torch.empty(0), ()).shape == (0,)
+    del sys.modules[module.__name__]
