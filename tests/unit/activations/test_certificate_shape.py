@@ -1,0 +1,219 @@
+"""The graph: zeros, runs, bends, jumps, asymptotes and identities, with their proofs."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import test_certificate_bounds as bounded
+
+from stamm.activations.catalog.core import (
+    ATLU,
+    GELU,
+    RELU,
+    RELU2,
+    SILU,
+    XGELU,
+    XIELU,
+    XIPRELU,
+    XSILU,
+)
+from stamm.activations.certificates.asymptotes import asymptote
+from stamm.activations.certificates.curve import Curve
+from stamm.activations.certificates.everywhere import everywhere
+from stamm.activations.certificates.shape import (
+    bends_of,
+    hot_spots,
+    inverse_of,
+    jumps_of,
+    runs_of,
+    smoothness_of,
+    zeros_of,
+)
+from stamm.activations.certificates.signs import sign_map
+from stamm.activations.certificates.symmetry import homogeneity, kind_of, parity
+from stamm.activations.derivation.derive import derive
+from stamm.activations.parameters import Parameter, Softplus
+from stamm.activations.spec import Jump, Piece, Spec
+
+THRESHOLD = Parameter(name="t", initial=0.5, bijection=Softplus())
+SHRINK = Spec(
+    name="shrink",
+    title="Soft threshold",
+    pieces=(
+        Piece(where="x < -t", formula="1"),
+        Piece(where="-t <= x <= t", formula="0"),
+        Piece(where="x > t", formula="1"),
+    ),
+    parameters=(THRESHOLD,),
+    continuity="jump",
+    source="a test",
+)
+HARD = Spec(
+    name="hard",
+    title="Hard threshold",
+    pieces=(
+        Piece(where="x < -1/2", formula="1"),
+        Piece(where="-1/2 <= x <= 1/2", formula="0"),
+        Piece(where="x > 1/2", formula="1"),
+    ),
+    continuity="jump",
+    jumps=(Jump(at="-1/2", by="1/2"), Jump(at="1/2", by="1/2")),
+    source="a test",
+)
+
+
+def _curve(spec: Spec, **values: float) -> Curve:
+    return Curve(derive(spec), {**spec.initial_values(), **values})
+
+
+def _spec(formula: str, integral: str = "") -> Spec:
+    piece = Piece(where="all x", formula=formula, integral=integral)
+    return Spec(name="tried", title="Tried", pieces=(piece,), source="a test")
+
+
+@pytest.mark.parametrize(
+    ("curve", "zeros", "turns"),
+    [
+        (_curve(XIELU), [-2.4324842769313, 0.0], [math.log(1 - 0.5 / 0.8)]),
+        (_curve(XIPRELU), [-0.625, 0.0], [-0.3125]),
+        (_curve(SILU), [0.0], [-1.27846454276107]),
+        (_curve(GELU), [0.0], [-0.75179152469356]),
+        (_curve(ATLU), [0.0], []),
+        (_curve(XSILU, alpha=0.2), [-math.log(6), 0.0], [-0.78913407208060]),
+        (_curve(XGELU, alpha=0.2), [-1.06757052387814], [-0.48334505802429]),
+        (bounded.golu(), [0.0], [-0.56714329040978]),
+        (_curve(_spec("3*x**2 - 1")), [-1.0, 0.0, 1.0], [-((1 / 3) ** 0.5), (1 / 3) ** 0.5]),
+    ],
+    ids=["xielu", "xiprelu", "silu", "gelu", "atlu", "xsilu", "xgelu", "golu", "cubic"],
+)
+def test_every_zero_is_bracketed(curve: Curve, zeros: list[float], turns: list[float]) -> None:
+    for order, expected, name in ((0, zeros, "f"), (1, turns, "f'")):
+        found = zeros_of(sign_map(curve, order, strict=True), name)
+        assert found["status"] == "proved", found
+        at = [zero for zero in found["at"] if order == 1 or zero["low"] != 0.0 or 0.0 in expected]
+        assert len(at) == len(expected)
+        for zero, true in zip(at, expected, strict=True):
+            assert zero["unique"]
+            assert zero["low"] - 1e-13 <= true <= zero["high"] + 1e-13
+            assert zero["high"] - zero["low"] < 4e-12
+
+
+def test_runs_bends_and_inverse() -> None:
+    slope = sign_map(_curve(XIELU), 1, strict=True)
+    assert [part["runs"] for part in runs_of(slope)["parts"]] == ["decreasing", "increasing"]
+    inverse = inverse_of(slope, jumps=False)
+    assert inverse["kind"] == "one bit"
+    assert inverse["split"]["low"] <= math.log(3 / 8) <= inverse["split"]["high"]
+    assert inverse_of(sign_map(_curve(ATLU), 1, strict=True), jumps=False)["kind"] == "monotone"
+    flat = inverse_of(sign_map(_curve(RELU), 1, strict=True), jumps=False)
+    assert flat["claim"] == "f is not invertible: it is constant on (-infinity, 0)"
+    bends = bends_of(sign_map(_curve(SILU), 2, strict=False), {}, [])
+    assert [part["bends"] for part in bends["parts"]] == ["concave", "convex", "concave"]
+    assert bends["parts"][1]["high"] == pytest.approx(2.399357280515, abs=1e-10)
+
+
+def test_a_jump_of_the_gradient_bends_too() -> None:
+    curve = _curve(SHRINK)
+    _, by_order = jumps_of(curve)
+    assert by_order[1] == {-0.5: -1.0, 0.5: 1.0}
+    bends = bends_of(sign_map(curve, 2, strict=False), by_order[1], [])
+    told = [(part["low"], part["high"], part["bends"]) for part in bends["parts"]]
+    assert told == [(None, 0.5, "concave"), (0.5, None, "linear")]
+    relu = _curve(RELU)
+    convex = bends_of(sign_map(relu, 2, strict=False), jumps_of(relu)[1][1], [])
+    assert convex["claim"] == "f is convex on the whole line"
+
+
+def test_jumps_and_smoothness() -> None:
+    jumps, by_order = jumps_of(_curve(HARD))
+    assert by_order[0] == {-0.5: 0.5, 0.5: 0.5} and jumps["status"] == "proved"
+    assert smoothness_of(_curve(HARD))["order"] == -1
+    assert smoothness_of(_curve(RELU))["order"] == 0
+    assert smoothness_of(_curve(XIELU))["claim"] == "f is C^1, not C^2"
+    assert smoothness_of(_curve(SILU))["claim"] == "f is C^infinity"
+    assert jumps_of(_curve(XIELU))[1] == {0: {}, 1: {}, 2: {0.0: 0.8}}
+
+
+def test_a_double_zero_is_proved_to_be_alone() -> None:
+    found = zeros_of(sign_map(_curve(_spec("2*x")), 0, strict=True), "f")
+    assert found["status"] == "proved" and [z["low"] for z in found["at"]] == [0.0]
+
+
+def test_conditioning() -> None:
+    curve = _curve(XIELU)
+    spots = hot_spots(sign_map(curve, 0, strict=True), sign_map(curve, 1, strict=True))
+    assert [(s["of"], round(s["near"], 4)) for s in spots["at"]] == [
+        ("f", -2.4325),
+        ("f'", -0.9808),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("curve", "side", "line", "kind"),
+    [
+        (_curve(XIELU), -1, (-0.3, -0.8), "exponential"),
+        (_curve(SILU), -1, (0.0, 0.0), "exponential"),
+        (_curve(SILU), 1, (1.0, 0.0), "exponential"),
+        (_curve(GELU), 1, (1.0, 0.0), "gaussian"),
+        (_curve(ATLU), 1, (1.0, -1 / math.pi), "power"),
+        (_curve(XSILU, alpha=0.2), -1, (-0.2, 0.0), "exponential"),
+        (_curve(RELU), 1, (1.0, 0.0), "exact"),
+        (_curve(SHRINK), -1, (1.0, 0.5), "exact"),
+        (bounded.golu(), -1, (0.0, 0.0), "doubly exponential"),
+    ],
+)
+def test_asymptotes(curve: Curve, side: int, line: tuple[float, float], kind: str) -> None:
+    found = asymptote(curve, side)
+    assert found["status"] == "proved"
+    assert (found["slope"], found["intercept"]) == pytest.approx(line, abs=1e-11)
+    assert found["rate"]["kind"] == kind
+
+
+def test_rates_and_missing_lines() -> None:
+    assert asymptote(_curve(ATLU), -1)["rate"]["power"] == -2.0
+    assert asymptote(_curve(GELU), -1)["rate"]["rate"] == 0.5
+    assert asymptote(_curve(XIELU), 1)["claim"] == "f approaches no line far to the right"
+    odd = _curve(_spec("1 - 3*x**2*exp(-x**3)*0", ""))
+    assert asymptote(odd, 1)["slope"] == 1.0
+
+
+def test_homogeneity_and_kind() -> None:
+    assert homogeneity(_curve(RELU))["degree"] == 1.0
+    assert homogeneity(_curve(RELU2))["degree"] == 2.0
+    for spec in (XIELU, SILU, SHRINK):
+        assert homogeneity(_curve(spec))["degree"] is None
+    kinds = {spec.name: kind_of(_curve(spec))["kind"] for spec in (XIELU, XIPRELU, RELU, GELU)}
+    assert kinds == {
+        "xielu": "piecewise analytic",
+        "xiprelu": "piecewise polynomial",
+        "relu": "piecewise linear",
+        "gelu": "analytic",
+    }
+
+
+def test_parity() -> None:
+    for spec in (SILU, GELU, ATLU, RELU, XSILU):
+        found = parity(_curve(spec))
+        assert found["linear_odd_part"]["status"] == "proved", spec.name
+        assert found["linear_odd_part"]["holds"] and found["linear_odd_part"]["slope"] == 0.5
+        assert not found["odd"]["holds"] and not found["even"]["holds"]
+    assert parity(_curve(SHRINK))["odd"] == {
+        "claim": "f(-x) = -f(x) for all x",
+        "status": "proved",
+        "holds": True,
+    }
+    assert not parity(bounded.golu())["linear_odd_part"]["holds"]
+    assert parity(_curve(_spec("2*x")))["even"]["holds"]
+
+
+def test_facts_for_all_parameter_values() -> None:
+    xielu = {fact["claim"] for fact in everywhere(derive(XIELU))}
+    assert {"f(0) = 0", "f'(0) = beta", "f' has no jump at x = 0"} <= xielu
+    xsilu = {fact["claim"] for fact in everywhere(derive(XSILU))}
+    assert "f'(0) = 1/2" in xsilu
+    assert "f(x) - f(-x) = x: E f' = 1/2 under every symmetric input" in xsilu
+    shrink = {fact["claim"] for fact in everywhere(derive(SHRINK))}
+    assert "f has no jump at x = t" in shrink
+    assert not any(claim.startswith("f'(") or "f' has" in claim for claim in shrink)
+    assert everywhere(derive(SILU)) == []
