@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from stamm.activations import catalog
-from stamm.activations.derivation import derive
+from stamm.activations.conformance.reference import truth
+from stamm.activations.derivation.derive import derive
 from stamm.activations.expressions import FUNCTIONS, evaluate, parse
 from stamm.activations.operators import Gate, expand, gate_spec, gated, self_gated
-from stamm.activations.reference import truth
 from stamm.activations.spec import Gated
 from stamm.base.errors import ConfigError
 
@@ -18,7 +18,7 @@ POINTS = (-7.5, -1.0, -0.01, 0.0, 0.4, 3.0)
 
 def test_names_and_aliases() -> None:
     assert catalog.names()[0] == "xielu"
-    assert len(catalog.names()) == 19
+    assert len(catalog.names()) >= 100
     assert catalog.get("swish") is catalog.SILU
     assert "swish" not in catalog.names()
     known = [k for s in catalog.ENTRIES for k in (s.name, *s.aliases)]

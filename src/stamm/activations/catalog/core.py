@@ -1,19 +1,12 @@
-"""The activation functions that stamm knows, each stated as its gradient. Data, nothing else."""
+"""The family the project began with: xIELU, xIPReLU, the expanded gates, and their rivals."""
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from stamm.activations.operators import Gate, expand, gate_spec, gated, self_gated
-from stamm.activations.spec import (
-    Compat,
-    Constant,
-    Fixed,
-    Parameter,
-    Piece,
-    Softplus,
-    Spec,
-)
-from stamm.base.config import nearest
-from stamm.base.errors import ConfigError
+from stamm.activations.parameters import Fixed, Parameter, Softplus
+from stamm.activations.spec import Compat, Constant, Piece, Spec
 
 _XIELU_PAPER = "Huang and Schlag 2024, Deriving Activation Functions Using Integration (2411.13010)"
 _BETA = Parameter(name="beta", initial=0.5, bijection=Fixed())
@@ -68,6 +61,7 @@ XIELU = Spec(
         " the negative branch at eps = -1e-6, which makes the gradient at 0 beta - alpha_n instead"
         " of beta; compat='eps' reproduces that bit for bit, the default does not clamp."
     ),
+    peers=("transformers.activations:XIELUActivation",),
 )
 XIPRELU = Spec(
     name="xiprelu",
@@ -89,6 +83,7 @@ RELU = Spec(
     title="Rectifier",
     pieces=(Piece(where="x > 0", formula="1"), Piece(where="x <= 0", formula="0")),
     continuity="jump",
+    peers=("torch.nn.functional:relu",),
     source="Nair and Hinton 2010, Rectified Linear Units Improve Restricted Boltzmann Machines",
     notes="The gradient at 0 is 0.",
 )
@@ -98,11 +93,16 @@ RELU2 = Spec(
     pieces=(Piece(where="x > 0", formula="2*x"), Piece(where="x <= 0", formula="0")),
     source="So et al. 2021, Primer (2109.08668)",
     aliases=("relu_squared",),
+    peers=("transformers.activations:ReLUSquaredActivation",),
 )
-SILU = self_gated(
-    LOGISTIC, name="silu", title="SiLU: x times the logistic gate", aliases=("swish",)
+SILU = replace(
+    self_gated(LOGISTIC, name="silu", title="SiLU: x times the logistic gate", aliases=("swish",)),
+    peers=("torch.nn.functional:silu",),
 )
-GELU = self_gated(NORMAL, name="gelu", title="GELU: x times the normal gate, in its erf form")
+GELU = replace(
+    self_gated(NORMAL, name="gelu", title="GELU: x times the normal gate, in its erf form"),
+    peers=("torch.nn.functional:gelu",),
+)
 ATLU = self_gated(CAUCHY, name="atlu", title="ATLU: x times the arctan gate")
 XSILU = expand(SILU, of="self_gated", name="xsilu", title="xSiLU: SiLU with an expanded gate")
 XGELU = expand(GELU, of="self_gated", name="xgelu", title="xGELU: GELU with an expanded gate")
@@ -133,19 +133,3 @@ ENTRIES: tuple[Spec, ...] = (
     gated(XGELU, order=2, name="xgelu_glu", title="xGELU of the gate, times up"),
     gated(XATLU, order=2, name="xatlu_glu", title="xATLU of the gate, times up"),
 )
-_BY_NAME = {known: spec for spec in ENTRIES for known in (*spec.aliases, spec.name)}
-
-
-def names() -> tuple[str, ...]:
-    """The names of all entries, in the order of the catalogue; aliases are not among them."""
-    return tuple(spec.name for spec in ENTRIES)
-
-
-def get(name: str) -> Spec:
-    """The entry called `name`, or the one of which `name` is an alias.
-
-    Raises   ConfigError that offers the nearest name.
-    """
-    if name not in _BY_NAME:
-        raise ConfigError(f"{name!r} is not a known activation", fix=nearest(name, _BY_NAME))
-    return _BY_NAME[name]
