@@ -6,33 +6,51 @@ from collections.abc import Callable, Mapping
 from typing import Any, Literal
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from stamm.activations import catalog
+from stamm.activations.effective import effective_tensor
 from stamm.activations.kernels import kernel_of
 from stamm.activations.ops import gated_operation, plain_operation
-from stamm.activations.spec import Gated, Identity, Parameter, Softplus, Spec
+from stamm.activations.parameters import Parameter
+from stamm.activations.spec import Gated, Spec
 from stamm.base.errors import ConfigError
 
 _SHORT = (torch.float16, torch.bfloat16)
 EXACT = "exact"
+Value = float | list[float]
 
 
 class ShapedModule(nn.Module):
     """What plain and gated activations share: the shape parameters of one spec.
 
-    Each trainable parameter is one `nn.Parameter` of shape (1,) under its own name, holding the raw
-    number (before softplus). It stays float32 when the model is cast to 16 bits: the spacing of
+    Each trainable parameter is one `nn.Parameter` under its own name, holding raw numbers (before
+    softplus): of shape (1,), or (groups,), or (neurons,). It stays float32 when the model is cast to 16 bits: the spacing of
     bfloat16 near 1 is larger than an optimizer's step. In a compat order of evaluation parameters
     and constants have `dtype` instead, and constants are buffers, as in the library it matches.
     """
 
-    def __init__(self, spec: Spec, *, compat: str, dtype: torch.dtype) -> None:
+    def __init__(
+        self,
+        spec: Spec,
+        *,
+        compat: str = EXACT,
+        dtype: torch.dtype = torch.float32,
+        neurons: int | None = None,
+        groups: int | None = None,
+    ) -> None:
         super().__init__()
         self.spec = spec
         self.compat = compat
+        self.neurons = neurons
+        self.count = _count(spec, neurons, groups)
         self._bind()
+        if compat != EXACT and self.count > 1:
+            raise ConfigError(
+                f"the compat order {compat!r} has one shape a layer, not {self.count}",
+                where=spec.where,
+                fix="Leave out neurons and groups, or use compat='exact'",
+            )
         if compat != EXACT and compat not in self._kernel.compat:
             known = ", ".join([EXACT, *self._kernel.compat])
             raise ConfigError(
@@ -46,7 +64,7 @@ class ShapedModule(nn.Module):
                     where=spec.where,
                     fix="Rename the parameter",
                 )
-            value = nn.Parameter(torch.empty(1, dtype=stored))
+            value = nn.Parameter(torch.empty(self.count, dtype=stored))
             self.register_parameter(parameter.name, value)
         if compat != EXACT:
             for name, number in self._constants().items():
@@ -62,36 +80,62 @@ class ShapedModule(nn.Module):
                 for name, number in self._constants().items():
                     getattr(self, name).fill_(number)
 
-    def effective(self) -> dict[str, float]:
-        """The effective value of every parameter, fixed ones included, as the kernel sees it."""
+    def values(self, *, raw: bool) -> dict[str, Value]:
+        """The value of every parameter: a number, or a list where groups or neurons have their own.
+
+        raw   True for stored numbers (trainable parameters only), False for effective ones
+              (fixed parameters included)
+        """
         with torch.no_grad():
-            trainable = iter([value.item() for value in self._effective_tensors()])
-        return {p.name: next(trainable) if p.trainable else p.initial for p in self.spec.parameters}
+            if raw:
+                return {p.name: _told(getattr(self, p.name)) for p in self.spec.trainable}
+            told = iter([_told(self._effective(p)) for p in self.spec.trainable])
+        return {p.name: next(told) if p.trainable else p.initial for p in self.spec.parameters}
+
+    def effective(self) -> dict[str, float]:
+        """The effective value of every parameter, fixed ones included, as the kernel sees it.
+
+        Raises   ConfigError when a parameter has more than one value: see `values`.
+        """
+        return self._single(self.values(raw=False))
 
     def raw(self) -> dict[str, float]:
-        """The stored (raw) value of every trainable parameter."""
-        return {p.name: float(getattr(self, p.name).detach()) for p in self.spec.trainable}
+        """The stored (raw) value of every trainable parameter.
 
-    def load_values(self, values: Mapping[str, float], *, raw: bool) -> None:
-        """Set some or all trainable parameters, in place.
-
-        raw      True when `values` are stored numbers (before softplus), False when effective
-        Raises   ConfigError for an unknown name or an effective value outside its constraint.
+        Raises   ConfigError when a parameter has more than one value: see `values`.
         """
-        kept = self.raw() if raw else {p: v for p, v in self.effective().items() if p in self.raw()}
-        merged = {**kept, **values}
-        if raw:
-            self.spec.effective_values(merged)
-        else:
-            merged = self.spec.raw_values(merged)
+        return self._single(self.values(raw=True))
+
+    def load_values(self, values: Mapping[str, Value], *, raw: bool) -> None:
+        """Set some or all trainable parameters, in place: all of them or, on an error, none.
+
+        values   per parameter one number, or one for each group or neuron
+        raw      True when `values` are stored numbers (before softplus), False when effective
+        Raises   ConfigError for an unknown name, a wrong count, or an effective value outside its
+                 constraint.
+        """
+        held = {p.name for p in self.spec.trainable}
+        kept = {n: v for n, v in self.values(raw=raw).items() if n in held}
+        merged = {n: self._listed(n, v) for n, v in {**kept, **values}.items()}
+        rows = []
+        for row in zip(*merged.values(), strict=True):
+            named = dict(zip(merged, row, strict=True))
+            if raw:
+                self.spec.effective_values(named)
+                rows.append(named)
+            else:
+                rows.append(self.spec.raw_values(named))
         with torch.no_grad():
             for name in values:
-                getattr(self, name).fill_(merged[name])
+                stored: Tensor = getattr(self, name)
+                stored.copy_(torch.tensor([row[name] for row in rows], dtype=torch.float64))
 
     def extra_repr(self) -> str:
         """Name, compat order and, off the meta device, effective values."""
         parts = [self.spec.name] + ([f"compat={self.compat}"] if self.compat != EXACT else [])
-        if not any(p.is_meta for p in self.parameters()):
+        if self.count > 1:
+            parts.append(f"shapes={self.count}")
+        elif not any(p.is_meta for p in self.parameters()):
             parts += [f"{name}={value:.4g}" for name, value in self.effective().items()]
         return ", ".join(parts)
 
@@ -119,24 +163,51 @@ class ShapedModule(nn.Module):
         extra = self.spec.compat.constants if self.spec.compat else ()
         return {**fixed, **{constant.name: constant.value for constant in extra}}
 
+    def _listed(self, name: str, value: Value) -> list[float]:
+        numbers = list(value) if isinstance(value, (list, tuple)) else [value] * self.count
+        if len(numbers) != self.count:
+            raise ConfigError(
+                f"{name} is given {len(numbers)} values and has {self.count}",
+                where=self.spec.where,
+                fix="Give one number, or one for each",
+            )
+        return [float(number) for number in numbers]
+
+    def _single(self, values: dict[str, Value]) -> dict[str, float]:
+        single = {name: value for name, value in values.items() if isinstance(value, float)}
+        if len(single) != len(values):
+            raise ConfigError(
+                f"{self.spec.name} has {self.count} values a parameter",
+                fix="Read them with values(raw=...)",
+            )
+        return single
+
     def _effective_tensors(self) -> list[Tensor]:
-        """The effective value of each trainable parameter, differentiable, shape (1,)."""
-        return [self._effective(p) for p in self.spec.trainable]
+        """The effective values of each trainable parameter, differentiable: (1,) or (neurons,)."""
+        return [self._for_neurons(self._effective(p)) for p in self.spec.trainable]
+
+    def _for_neurons(self, values: Tensor) -> Tensor:
+        """One value for each neuron where each group has one."""
+        if self.neurons is None or values.numel() in (1, self.neurons):
+            return values
+        return values[:, None].expand(-1, self.neurons // values.numel()).reshape(-1)
 
     def _effective(self, parameter: Parameter) -> Tensor:
+        bound: Tensor | float = 0.0
+        name = parameter.above_name
+        if name is not None:
+            bounding = next(p for p in self.spec.parameters if p.name == name)
+            if bounding.trainable:
+                bound = self._effective(bounding)
+            else:
+                bound = bounding.initial if self.compat == EXACT else getattr(self, name)
+        elif parameter.above is not None:
+            bound = float(parameter.above)
         stored: Tensor = getattr(self, parameter.name)
-        if isinstance(parameter.bijection, Identity):
-            return stored
-        assert isinstance(parameter.bijection, Softplus)
-        positive = F.softplus(stored)
-        above = parameter.bijection.above
-        others = {p.name: p for p in self.spec.parameters}
-        if above in others:
-            bound = others[above]
-            if bound.trainable:
-                return self._effective(bound) + positive
-            return (bound.initial if self.compat == EXACT else getattr(self, above)) + positive
-        return positive if float(above) == 0 else float(above) + positive
+        if self.compat == EXACT and stored.device.type != "mps":
+            # softplus of a float32 is off by an ulp, and near a root of f that is many ulp of f.
+            stored = stored.double()
+        return effective_tensor(parameter, stored, bound)
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> ShapedModule:
         if self.compat != EXACT:
@@ -198,18 +269,44 @@ class GatedActivation(ShapedModule):
         """
         return self._operation(gate, up, *self._effective_tensors())
 
+    def of_fused(self, fused: Tensor) -> Tensor:
+        """f(gate) * up of one projection that holds both, in the layout the spec states.
+
+        Shapes   fused (..., 2 C); the result (..., C)
+        Raises   ConfigError when the last axis is odd.
+        """
+        assert isinstance(self.spec.arity, Gated)
+        if fused.dim() == 0 or fused.shape[-1] % 2:
+            raise ConfigError(
+                f"a fused projection of shape {tuple(fused.shape)} does not hold gate and up",
+                where=self.spec.where,
+                fix="Its last axis must be even",
+            )
+        if self.spec.arity.layout == "interleaved":
+            gate, up = fused[..., 0::2], fused[..., 1::2]
+        else:
+            gate, up = fused.chunk(2, dim=-1)
+            if self.spec.arity.layout == "up_first":
+                gate, up = up, gate
+        result: Tensor = self(gate, up)
+        return result
+
 
 def build_activation(
     name: str | Spec,
     *,
     compat: Literal["exact"] | str = EXACT,
     dtype: torch.dtype = torch.float32,
+    neurons: int | None = None,
+    groups: int | None = None,
 ) -> Activation | GatedActivation:
     """A new module for a catalogue entry or for a user's Spec; parameters are never shared.
 
     compat   "exact", or another library's order of evaluation ("eps" for xielu: bit for bit
              transformers' XIELUActivation, forward and backward)
     dtype    of stored parameters; "exact" keeps float32 where 16 bits are asked for
+    neurons  the size of the input's last axis, to give every neuron shapes of its own
+    groups   with `neurons`: into how many equal groups they fall, each with shapes of its own
     Raises   ConfigError for an unknown name or order, or a spec that cannot be integrated.
     Checked  tests/unit/activations/test_module.py
     """
@@ -217,15 +314,42 @@ def build_activation(
     if not dtype.is_floating_point:
         raise ConfigError(f"dtype = {dtype} is not a floating-point type", where=spec.where)
     kind = GatedActivation if isinstance(spec.arity, Gated) else Activation
-    return kind(spec, compat=compat, dtype=dtype)
+    return kind(spec, compat=compat, dtype=dtype, neurons=neurons, groups=groups)
 
 
-def xielu(*, compat: str = EXACT, dtype: torch.dtype = torch.float32) -> Activation:
+def xielu(
+    *,
+    compat: str = EXACT,
+    dtype: torch.dtype = torch.float32,
+    neurons: int | None = None,
+    groups: int | None = None,
+) -> Activation:
     """A new xIELU module: x > 0: alpha_p x**2 + beta x, else alpha_n (exp(x) - 1 - x) + beta x.
 
     Source   Huang and Schlag 2024, arXiv 2411.13010; arguments as `build_activation`.
     """
-    return Activation(catalog.XIELU, compat=compat, dtype=dtype)
+    return Activation(catalog.XIELU, compat=compat, dtype=dtype, neurons=neurons, groups=groups)
+
+
+def _count(spec: Spec, neurons: int | None, groups: int | None) -> int:
+    """How many values each trainable parameter has."""
+    if neurons is None:
+        if groups is None:
+            return 1
+        raise ConfigError(f"groups = {groups} of how many neurons", fix="Give neurons as well")
+    count = neurons if groups is None else groups
+    if neurons < 1 or count < 1 or neurons % count:
+        raise ConfigError(
+            f"{neurons} neurons do not fall into {count} equal groups",
+            where=spec.where,
+            fix="Choose positive numbers, the second a divisor of the first",
+        )
+    return count
+
+
+def _told(values: Tensor) -> Value:
+    numbers: list[float] = values.detach().double().reshape(-1).tolist()
+    return numbers[0] if len(numbers) == 1 else numbers
 
 
 def _same(found: Tensor, number: float) -> bool:

@@ -1,11 +1,13 @@
 """The differentiable operations: forward saves its inputs only, gradients come from the spec.
 
-16-bit inputs are computed in float32 and rounded once. Parameter gradients are summed row by row
-in the computing dtype and then in float64, in an order that does not depend on the thread count.
+Everything is computed one width up and rounded once: 16-bit inputs in float32, float32 in float64.
+Parameter gradients are summed row by row in the computing dtype and then in float64, in an order
+that does not depend on the thread count.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from functools import lru_cache
 from typing import Any
@@ -29,9 +31,11 @@ def plain_operation(kernel: Kernel, fixed: Fixed) -> Operation:
     """The function (x, *trainable effective values) -> f(x), differentiable twice.
 
     fixed    per parameter of the spec its constant value, or None where a tensor is passed
-    Shapes   x any; every parameter holds one number; the result has the shape of x.
-    Dtypes   float16, bfloat16 and float32 are computed in float32, float64 in float64; the result
-             has the dtype of x, parameter gradients that of the parameter.
+    Shapes   x (..., C); a parameter holds one number, or C: one for each neuron; the result has
+             the shape of x.
+    Dtypes   float16 and bfloat16 are computed in float32, with parameters rounded to it; float32
+             and float64 in float64 (in float32 on a device without it). The result has the dtype
+             of x, parameter gradients that of the parameter.
     Edge     a third derivative is an error that autograd raises, never a wrong number.
     Checked  tests/unit/activations/test_gradients.py
     """
@@ -41,7 +45,9 @@ def plain_operation(kernel: Kernel, fixed: Fixed) -> Operation:
 def gated_operation(kernel: Kernel, fixed: Fixed) -> Operation:
     """The function (gate, up, *trainable effective values) -> f(gate) * up, differentiable twice.
 
-    Shapes   gate and up alike.
+    Where the spec says so, up is first sent through its own fixed function h.
+
+    Shapes   gate and up alike; parameters as in `plain_operation`.
     Dtypes   as `plain_operation`; the product is formed before the one rounding.
     Raises   ConfigError when gate and up differ in shape or dtype.
     """
@@ -54,7 +60,7 @@ def _operations(kernel: Kernel, fixed: Fixed) -> tuple[Operation, Operation]:
     value, slopes, curvatures = kernel.value, kernel.slopes, kernel.curvatures
 
     def prepared(x: Tensor, trainable: tuple[Tensor, ...]) -> Parameters:
-        numbers = iter([t.to(_computing(x)).reshape(()) for t in trainable])
+        numbers = iter([_spread(t.to(_computing(x)), x) for t in trainable])
         return tuple(next(numbers) if f is None else f for f in fixed)
 
     class Gradients(torch.autograd.Function):
@@ -70,30 +76,43 @@ def _operations(kernel: Kernel, fixed: Fixed) -> tuple[Operation, Operation]:
                 wide = x.to(_computing(x))
                 weight = weight.to(wide.dtype)
                 slope, *by_parameter = slopes(wide, parameters)
-                return ((weight * slope).to(x.dtype), *(_rows(weight * s) for s in by_parameter))
+                sums = zip(by_parameter, trainable, strict=True)
+                return ((weight * slope).to(x.dtype), *(_rows(weight * s, p) for s, p in sums))
 
             gradient, *rows = _by_blocks(block, weight, x)
-            return (gradient, *(_total(r, p) for r, p in zip(rows, trainable, strict=True)))
+            return (
+                gradient.reshape(x.shape),
+                *(_total(r, p) for r, p in zip(rows, trainable, strict=True)),
+            )
 
         @staticmethod
         def setup_context(ctx: Any, inputs: tuple[Tensor, ...], output: Any) -> None:
             ctx.save_for_backward(*inputs)
+            # A gradient that nobody took is None, not 0: 0 times an overflowed x**2 is NaN.
+            ctx.set_materialize_grads(False)
 
         @staticmethod
         @once_differentiable
-        def backward(ctx: Any, into_x: Tensor, *into_parameters: Tensor) -> tuple[Tensor, ...]:
+        def backward(
+            ctx: Any, into_x: Tensor | None, *into_parameters: Tensor | None
+        ) -> tuple[Tensor, ...]:
             weight, x, *trainable = ctx.saved_tensors
             wide, parameters = x.to(_computing(x)), prepared(x, tuple(trainable))
             slope, *by_parameter = slopes(wide, parameters)
             curvature, *rest = curvatures(wide, parameters)
             count = len(trainable)
             mixed, second = rest[:count], _square(rest[count:], count)
-            direction = into_x.to(wide.dtype)
-            along = [v.to(wide.dtype).reshape(()) for v in into_parameters]
-            for_weight = direction * slope
-            for_x = direction * curvature
-            for_parameters = [direction * m for m in mixed]
-            for i, v in enumerate(along):
+            for_weight = torch.zeros_like(wide)
+            for_x = torch.zeros_like(wide)
+            for_parameters = [torch.zeros_like(wide) for _ in mixed]
+            if into_x is not None:
+                direction = into_x.to(wide.dtype)
+                for_weight, for_x = direction * slope, direction * curvature
+                for_parameters = [direction * m for m in mixed]
+            for i, into in enumerate(into_parameters):
+                if into is None:
+                    continue
+                v = _spread(into.to(wide.dtype), x)
                 for_weight = for_weight + v * by_parameter[i]
                 for_x = for_x + v * mixed[i]
                 for_parameters = [t + v * second[i][j] for j, t in enumerate(for_parameters)]
@@ -102,7 +121,7 @@ def _operations(kernel: Kernel, fixed: Fixed) -> tuple[Operation, Operation]:
                 for_weight.to(weight.dtype),
                 (wide_weight * for_x).to(x.dtype),
                 *(
-                    _total(_rows(wide_weight * t), p)
+                    _total(_rows(wide_weight * t, p), p)
                     for t, p in zip(for_parameters, trainable, strict=True)
                 ),
             )
@@ -126,7 +145,7 @@ def _operations(kernel: Kernel, fixed: Fixed) -> tuple[Operation, Operation]:
             def block(x: Tensor) -> tuple[Tensor, ...]:
                 return (value(x.to(_computing(x)), parameters).to(x.dtype),)
 
-            return _by_blocks(block, x)[0]
+            return _by_blocks(block, x)[0].reshape(x.shape)
 
         @staticmethod
         def setup_context(ctx: Any, inputs: tuple[Tensor, ...], output: Any) -> None:
@@ -150,7 +169,7 @@ def _operations(kernel: Kernel, fixed: Fixed) -> tuple[Operation, Operation]:
                 dtype = _computing(gate)
                 return ((value(gate.to(dtype), parameters) * up.to(dtype)).to(gate.dtype),)
 
-            return _by_blocks(block, gate, up)[0]
+            return _by_blocks(block, gate, up)[0].reshape(gate.shape)
 
         @staticmethod
         def setup_context(ctx: Any, inputs: tuple[Tensor, ...], output: Any) -> None:
@@ -171,16 +190,28 @@ def _operations(kernel: Kernel, fixed: Fixed) -> tuple[Operation, Operation]:
         result: Tensor = _applied(PlainFunction, x, *trainable)
         return result
 
+    second_factor = _second_factor(kernel, fixed)
+
     def gated(gate: Tensor, up: Tensor, *trainable: Tensor) -> Tensor:
         if gate.shape != up.shape or gate.dtype != up.dtype:
             raise ConfigError(
                 f"gate is {_told(gate)} and up is {_told(up)}",
                 fix="Give both the same shape and dtype",
             )
+        if second_factor is not None:  # h(up) stays wide: it is rounded with the product
+            up = second_factor(up.to(_computing(up)))
         result: Tensor = _applied(GatedFunction, gate, up, *trainable)
         return result
 
     return plain, gated
+
+
+def _second_factor(kernel: Kernel, fixed: Fixed) -> Operation | None:
+    """up -> h(up), or None where the spec multiplies by up itself."""
+    if kernel.up is None:
+        return None
+    # h uses fixed parameters only; a trainable one that reached it would show as NaN.
+    return plain_operation(kernel.up, tuple(math.nan if f is None else f for f in fixed))
 
 
 def _applied(function: type[torch.autograd.Function], *tensors: Tensor) -> Any:
@@ -188,8 +219,22 @@ def _applied(function: type[torch.autograd.Function], *tensors: Tensor) -> Any:
 
 
 def _computing(x: Tensor) -> torch.dtype:
-    """The dtype in which x is computed with."""
-    return torch.float64 if x.dtype == torch.float64 else torch.float32
+    """The dtype in which x is computed with: one width up, where the device has it."""
+    if x.dtype in (torch.float32, torch.float64) and x.device.type != "mps":
+        return torch.float64
+    return torch.float32
+
+
+def _spread(parameter: Tensor, x: Tensor) -> Tensor:
+    """A parameter ready to meet x (..., C): one number, or one for each of the C neurons."""
+    if parameter.numel() == 1:
+        return parameter.reshape(())
+    if x.dim() == 0 or parameter.shape != x.shape[-1:]:
+        raise ConfigError(
+            f"the parameter has {parameter.numel()} values and the input {_told(x)}",
+            fix="Build the activation for as many neurons as its input has in the last axis",
+        )
+    return parameter
 
 
 def _by_blocks(function: Callable[..., tuple[Tensor, ...]], *inputs: Tensor) -> tuple[Tensor, ...]:
@@ -197,6 +242,8 @@ def _by_blocks(function: Callable[..., tuple[Tensor, ...]], *inputs: Tensor) -> 
 
     An uncompiled kernel is a chain of passes over memory; on blocks of this size the passes run
     in cache and the temporaries stay small. Rows are independent, so no bit changes.
+
+    Shapes   with blocks, leading axes of the results are one: the caller reshapes.
     """
     first = inputs[0]
     if (
@@ -210,12 +257,19 @@ def _by_blocks(function: Callable[..., tuple[Tensor, ...]], *inputs: Tensor) -> 
     step = max(1, _BLOCK // width)
     flat = [t.reshape(-1, width) for t in inputs]
     parts = [function(*(t[i : i + step] for t in flat)) for i in range(0, flat[0].shape[0], step)]
-    joined = [torch.cat(pieces) for pieces in zip(*parts, strict=True)]
-    return tuple(t.reshape(first.shape if t.dim() == 2 else first.shape[:-1]) for t in joined)
+    return tuple(torch.cat(pieces) for pieces in zip(*parts, strict=True))
 
 
-def _rows(contributions: Tensor) -> Tensor:
-    """Sums over the last axis: each is added up by one thread, so thread counts change nothing."""
+def _rows(contributions: Tensor, like: Tensor) -> Tensor:
+    """Partial sums of what each element adds to a parameter's gradient.
+
+    like     the parameter: one number is summed over the last axis, one for each neuron over all
+             the others, into one row
+    Edge     every sum is added up by one thread, so thread counts change nothing.
+    """
+    if like.numel() > 1:
+        columns = contributions.reshape(-1, contributions.shape[-1]).t().contiguous()
+        return columns.sum(-1).reshape(1, -1)
     if contributions.dim() == 0:
         return contributions
     if contributions.numel() == contributions.shape[-1]:  # one row: threads would share it
@@ -224,7 +278,9 @@ def _rows(contributions: Tensor) -> Tensor:
 
 
 def _total(rows: Tensor, like: Tensor) -> Tensor:
-    """The sum of the row sums, added in float64, shaped and typed as `like`."""
+    """The sum of the partial sums, added in float64, shaped and typed as `like`."""
+    if like.numel() > 1:
+        return rows.double().t().contiguous().sum(-1).to(like.dtype).reshape(like.shape)
     return _sum(rows).to(like.dtype).reshape(like.shape)
 
 

@@ -18,6 +18,7 @@ from stamm.base.console import Progress
 from stamm.base.errors import RunError
 from stamm.engine.checkpoint import Checkpoints
 from stamm.engine.config import EngineConfig
+from stamm.optim.groups import set_learning_rate
 from stamm.runs.metrics import MetricsFile, metrics_hash
 
 
@@ -89,8 +90,7 @@ def train(
         for step in range(begun, task.num_steps):
             started = time.perf_counter()
             rate = task.learning_rate(step)
-            for group in optimizer.param_groups:
-                group["lr"] = rate
+            set_learning_rate(optimizer, rate)
             try:
                 loss, norm = _update(task, step, model, optimizer, clip_norm)
             except TorchDynamoException as error:

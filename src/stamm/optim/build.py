@@ -16,8 +16,9 @@ def build_optimizer(
     """The optimizer `config` describes, with norms and activation shapes free of weight decay.
 
     total_steps   length of the run, for warm-ups that last as long as it does
+    Raises        ConfigError when layers share a trainable shape, or one is stored in 16 bits
     """
-    groups = parameter_groups(model, config.weight_decay)
+    groups = parameter_groups(model, config.weight_decay, shape_lr_factor=config.shape_lr_factor)
     if isinstance(config, AdEMAMix):
         return AdEMAMixOptimizer(groups, config, total_steps)
     return torch.optim.AdamW(

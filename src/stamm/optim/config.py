@@ -10,12 +10,16 @@ from stamm.base.config import validate
 
 @dataclass(frozen=True, kw_only=True)
 class AdamW:
-    """Decoupled weight decay (Loshchilov and Hutter 2019, arXiv 1711.05101)."""
+    """Decoupled weight decay (Loshchilov and Hutter 2019, arXiv 1711.05101).
+
+    shape_lr_factor   learning rate of trainable activation shapes, as a multiple of the rest's
+    """
 
     beta1: float = 0.9
     beta2: float = 0.95
     eps: float = 1e-8
     weight_decay: float = 0.1
+    shape_lr_factor: float = 1.0
 
     def __post_init__(self) -> None:
         validate(
@@ -39,6 +43,7 @@ class AdEMAMix:
     alpha_warmup_steps    steps over which alpha rises from 0, linearly; None means all steps, 0
                           the whole alpha from the first step on
     beta3_warmup_steps    steps over which beta3 rises from beta1, linearly in half-life; likewise
+    shape_lr_factor       as in `AdamW`
     """
 
     beta1: float = 0.9
@@ -49,6 +54,7 @@ class AdEMAMix:
     beta3_warmup_steps: int | None = None
     eps: float = 1e-8
     weight_decay: float = 0.1
+    shape_lr_factor: float = 1.0
 
     def __post_init__(self) -> None:
         validate(
@@ -99,6 +105,7 @@ def _shared_checks(config: AdamW | AdEMAMix) -> list[tuple[str, bool, str]]:
     return [
         ("eps", 0 < config.eps < math.inf, "must be positive and finite"),
         ("weight_decay", 0 <= config.weight_decay < math.inf, _NOT_NEGATIVE),
+        ("shape_lr_factor", 0 <= config.shape_lr_factor < math.inf, _NOT_NEGATIVE),
     ]
 
 

@@ -1,0 +1,136 @@
+"""Kernels of specs that do not ship, kept by content hash: SymPy derives each of them once.
+
+A kernel that was derived is stored in the home folder, and a module that `stamm derive` wrote
+brings its own. The first line of a stored file holds the SHA-256 of the rest and of the code that
+derived it, so neither a damaged file nor one from an older stamm is ever run. It guards against
+damage, not against someone who may write into the home folder.
+"""
+
+from __future__ import annotations
+
+import re
+from functools import lru_cache
+from pathlib import Path
+
+import stamm
+from stamm.base.console import Console
+from stamm.base.errors import ConfigError, RunError
+from stamm.base.files import sha256_bytes, sha256_value, write_text
+
+_HERE = Path(__file__).parent
+_PRIMITIVES = _HERE / "generated" / "primitives.py"
+_HASH = re.compile(r"[0-9a-f]{64}")
+_HEADER = re.compile(r"# stamm kernel: sha256 ([0-9a-f]{64}), derived by ([0-9a-f]{64})")
+_REGISTERED: dict[str, str] = {}
+
+
+def kernel_folder() -> Path | None:
+    """Where derived kernels are kept, or None for a user without a home."""
+    try:
+        return Path.home() / ".cache" / "stamm" / "kernels"
+    except RuntimeError:
+        return None
+
+
+def known_kernel_source(content_hash: str) -> str | None:
+    """The kernel of a spec as text: registered in this process, else stored, else None."""
+    return _REGISTERED.get(content_hash) or cached_kernel_source(content_hash)
+
+
+def cached_kernel_source(content_hash: str) -> str | None:
+    """The stored kernel of the spec with this hash, or None when there is none to rely on.
+
+    Edge     a damaged or foreign file is not used, which is said aloud; one that an older deriver
+             wrote is not used either, and will be written over.
+    Raises   ConfigError when `content_hash` is no SHA-256.
+    Checked  tests/unit/activations/test_cache.py
+    """
+    path = _path(content_hash)
+    if path is None:
+        return None
+    try:
+        first, _, source = path.read_bytes().decode().partition("\n")
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except (OSError, UnicodeDecodeError) as error:
+        _say_ignored(path, str(error))
+        return None
+    header = _HEADER.fullmatch(first)
+    if header is None:
+        _say_ignored(path, "it was not written by stamm")
+    elif sha256_bytes(source.encode()) != header[1]:
+        _say_ignored(path, "its text does not have the hash that its first line says")
+    elif not _belongs(source, content_hash):
+        _say_ignored(path, "it holds the kernel of another spec")
+    elif header[2] == deriver():
+        return source
+    return None
+
+
+def store_kernel_source(content_hash: str, source: str) -> Path | None:
+    """Keep a derived kernel, whole or not at all; None where the home folder cannot be written.
+
+    Raises   ConfigError when `source` is not the kernel of the spec with this hash.
+    """
+    _refuse_foreign(content_hash, source)
+    path = _path(content_hash)
+    if path is None:
+        return None
+    digest = sha256_bytes(source.encode())
+    try:
+        write_text(path, f"# stamm kernel: sha256 {digest}, derived by {deriver()}\n{source}")
+    except (OSError, RunError):
+        return None
+    return path
+
+
+def register_kernel_source(content_hash: str, source: str, *, primitives: str = "") -> bool:
+    """Give this process the kernel of a spec; returns whether it will be used.
+
+    primitives   the `primitives_hash` that the kernel was derived for; where it is given and is
+                 not that of the stamm in use, the kernel is derived again instead, said aloud
+    Raises       ConfigError when `source` is not the kernel of the spec with this hash.
+    """
+    _refuse_foreign(content_hash, source)
+    if primitives and primitives != primitives_hash():
+        Console().say(
+            f"the kernel of {content_hash[:12]} was derived by another version of stamm and is"
+            " derived again. `stamm derive` writes a new module file."
+        )
+        return False
+    _REGISTERED[content_hash] = source
+    return True
+
+
+@lru_cache(maxsize=1)
+def primitives_hash() -> str:
+    """SHA-256 of the functions that every kernel calls."""
+    return sha256_bytes(_PRIMITIVES.read_bytes())
+
+
+@lru_cache(maxsize=1)
+def deriver() -> str:
+    """SHA-256 of the code that makes kernels: another deriver makes other text of the same spec."""
+    files = [*(_HERE / "derivation").glob("*.py"), *(_HERE / "emission").glob("*.py"), _PRIMITIVES]
+    hashes = {str(f.relative_to(_HERE).as_posix()): sha256_bytes(f.read_bytes()) for f in files}
+    return sha256_value(hashes)
+
+
+def _path(content_hash: str) -> Path | None:
+    if not _HASH.fullmatch(content_hash):
+        raise ConfigError(f"{content_hash!r} is no SHA-256 in hexadecimal")
+    folder = kernel_folder()
+    return None if folder is None else folder / f"{stamm.__version__}-{content_hash}.py"
+
+
+def _belongs(source: str, content_hash: str) -> bool:
+    return f'\nCONTENT_HASH = "{content_hash}"\n' in source
+
+
+def _refuse_foreign(content_hash: str, source: str) -> None:
+    if not _HASH.fullmatch(content_hash) or not _belongs(source, content_hash):
+        raise ConfigError(f"the text is not the kernel of the spec {content_hash[:12]!r}")
+
+
+def _say_ignored(path: Path, why: str) -> None:
+    Console().say(f"{path} is not used: {why}. The kernel is derived again.")
