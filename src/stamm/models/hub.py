@@ -34,6 +34,7 @@ _LLAMA_NAMES = {
     ".feedforward_layernorm.": ".post_attention_layernorm.",
 }
 _XIELU_BUFFERS = ("beta", "eps")
+_ACTIVATIONS = "transformers.activations"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -213,6 +214,23 @@ def hub_version() -> str:
     """
     with _transformers() as transformers:
         return str(transformers.__version__)
+
+
+def hub_activation(path: str) -> Any:
+    """What transformers itself computes an activation with: "transformers.activations:ClassName".
+
+    Raises   ConfigError when it has no such class; ExportError when transformers is missing.
+    Checked  tests/unit/cli/test_check.py
+    """
+    place, _, name = path.partition(":")
+    with _transformers() as transformers:
+        found = getattr(transformers.activations, name, None) if place == _ACTIVATIONS else None
+        if found is None:
+            raise ConfigError(
+                f"transformers {transformers.__version__} has no {path!r}",
+                fix=f"Write {_ACTIVATIONS}:ClassName",
+            )
+    return found
 
 
 @contextlib.contextmanager

@@ -6,12 +6,12 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Literal
 
 import mpmath
-import torch
-from torch import Tensor
 
-from stamm.activations.derivation import Branches, Derived
-from stamm.activations.primitives import X, number
-from stamm.activations.stabilise import bounds
+from stamm.activations.conformance.ulp import ulps as ulps
+from stamm.activations.derivation.derive import Branches, Derived
+from stamm.activations.derivation.primitives import X
+from stamm.activations.derivation.stabilise import bounds
+from stamm.activations.derivation.symbolic import number
 
 Quantity = Literal["function", "slope", "curvature"]
 DIGITS = 120  # 1 - exp(x) at the smallest float32 loses 45 of them
@@ -50,19 +50,3 @@ def evaluate(branches: Branches, points: Iterable[float], values: Mapping[str, f
                     results.append(number(branch.formula, {**values, X.name: x}))
                     break
         return results
-
-
-def ulps(result: Tensor, exact: Tensor) -> Tensor:
-    """The error of `result` in units of the last place of `exact` in the dtype of `result`.
-
-    exact    the true values, in float64
-    Edge     below the smallest normal number the unit is the smallest subnormal; where `exact`
-             overflows the dtype, an infinity of the right sign counts as 0.
-    """
-    information = torch.finfo(result.dtype)
-    exponent = torch.frexp(exact.abs().clamp(min=information.tiny))[1] - 1
-    unit = torch.ldexp(torch.full_like(exact, information.eps), exponent)
-    error = (result.double() - exact).abs() / unit
-    limit = information.max * (1 + information.eps / 4)
-    overflow = torch.isinf(result) & (exact.abs() >= limit) & (result.sign() == exact.sign())
-    return torch.where(overflow, torch.zeros_like(error), error)

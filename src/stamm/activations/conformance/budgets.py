@@ -1,0 +1,60 @@
+"""How far from the exact value a result may be, in units of the last place of its dtype.
+
+0.5 is what rounding the exact value once costs: nothing can be nearer.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+SHORT = ("bfloat16", "float16")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Budget:
+    """The largest error allowed where the value is well conditioned, and why it is larger.
+
+    room   above 1, an infinity of the right sign is allowed where the exact value is above the
+           largest number of the dtype over this, and 0 where it is below the smallest normal one
+    """
+
+    ulp: float
+    reason: str = ""
+    room: float = 1.0
+
+
+_OTHERS = {
+    "bfloat16": Budget(
+        ulp=1.0,
+        reason="at the ends of its range, which is that of float32, it may overflow three binades"
+        " early and lose subnormal numbers",
+        room=8.0,
+    ),
+    "float16": Budget(ulp=1.0),
+    "float32": Budget(ulp=4.0),
+    "float64": Budget(ulp=1024.0, reason="the truth has no more digits itself"),
+}
+# By the name of the entry, then by dtype. An entry stands here with a tighter budget, or with a
+# larger one and its reason, which is printed with every verdict.
+_ENTRIES: dict[str, dict[str, Budget]] = {
+    "xielu": {
+        "bfloat16": Budget(ulp=0.51),
+        "float16": Budget(ulp=0.70),
+        "float32": Budget(ulp=1.0),
+    },
+}
+
+
+def budget(name: str, dtype: str) -> Budget:
+    """The budget of f and f' of the activation called `name` in `dtype`, as torch spells it."""
+    return _ENTRIES.get(name, {}).get(dtype, _OTHERS[dtype])
+
+
+def parameter_budget(name: str, dtype: str) -> Budget:
+    """The budget of slopes in parameters: at least the general one.
+
+    A slope in a stored number is a product with the slope of the constraint, formed in the dtype of
+    the parameter.
+    """
+    own, general = budget(name, dtype), _OTHERS[dtype]
+    return max(own, general, key=lambda budget: budget.ulp)

@@ -1,0 +1,260 @@
+"""Implementations to judge: stamm's own module, and any function or module by its import path."""
+
+from __future__ import annotations
+
+import copy
+import functools
+import importlib
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Literal, Protocol
+
+import torch
+from torch import Tensor, nn
+
+from stamm.activations.module import build_activation
+from stamm.activations.spec import Gated, Spec
+from stamm.activations.spec_files import load_python
+from stamm.base.errors import ConfigError, DataError
+
+
+@dataclass(frozen=True, eq=False)
+class Bound:
+    """An implementation with its parameters set, for inputs of one dtype.
+
+    function   (leaves, x) -> y, or (leaves, gate, up) -> y for a gated spec
+    values     the effective parameter values it computes with, after the rounding of storage
+    leaves     what parameter gradients are taken in, by parameter name; may be empty
+    holds      whether leaves are stored (raw) numbers or effective values
+    """
+
+    function: Callable[..., Tensor]
+    values: Mapping[str, float]
+    leaves: Mapping[str, Tensor]
+    holds: Literal["raw", "effective"] = "raw"
+
+    def __call__(self, *inputs: Tensor) -> Tensor:
+        """y at the inputs."""
+        return self.function(self.leaves, *inputs)
+
+
+class Implementation(Protocol):
+    """Something that claims to compute a spec."""
+
+    @property
+    def name(self) -> str:
+        """How tables call it."""
+
+    def bind(self, spec: Spec, values: Mapping[str, float], dtype: torch.dtype) -> Bound:
+        """Itself with these effective values, for inputs of this dtype.
+
+        Raises   ConfigError or DataError when it cannot be given them.
+        """
+
+
+@dataclass(frozen=True, eq=False)
+class Own:
+    """stamm's own module, in the given order of evaluation."""
+
+    name: str = "stamm"
+    compat: str = "exact"
+
+    def bind(self, spec: Spec, values: Mapping[str, float], dtype: torch.dtype) -> Bound:
+        """A new module that holds these values."""
+        module = build_activation(spec, compat=self.compat, dtype=dtype)
+        bound = _bound_module(module, spec, values)
+        if dtype not in (torch.float16, torch.bfloat16):
+            return bound
+        # 16-bit inputs are computed in float32, which is what the parameters are rounded to.
+        single = {name: float(torch.tensor(value)) for name, value in bound.values.items()}
+        return replace(bound, values=single)
+
+
+@dataclass(frozen=True, eq=False)
+class OfModule:
+    """A module of anyone's. `make` gives a new one each time."""
+
+    name: str
+    make: Callable[[], nn.Module]
+
+    def bind(self, spec: Spec, values: Mapping[str, float], dtype: torch.dtype) -> Bound:
+        """The module cast with `.to(dtype)`; parameters under our names get our raw numbers."""
+        module = self.make().to(dtype)
+        known = {name for name, _ in module.named_parameters()} & {p.name for p in spec.trainable}
+        missing = [p.name for p in spec.trainable if p.name not in known]
+        if known and missing:
+            raise DataError(f"{self.name} has no parameter {missing[0]!r}", where=spec.where)
+        return _bound_module(module, spec, values)
+
+
+@dataclass(frozen=True, eq=False)
+class OfFunction:
+    """A function of x, or of x and our effective values under our names."""
+
+    name: str
+    function: Callable[..., Any]
+
+    def bind(self, spec: Spec, values: Mapping[str, float], dtype: torch.dtype) -> Bound:
+        """Values are passed as 0-d float32 tensors; as numbers to a function that refuses these."""
+        taken = _keywords(self.function)
+        names = [p.name for p in spec.trainable if p.name in taken]
+        if not names:
+            _only_initial(self.name, spec, values)
+        fixed = {p.name: p.initial for p in spec.parameters if not p.trainable and p.name in taken}
+        wide = dtype if dtype == torch.float64 else torch.float32
+        leaves = {name: torch.tensor(values[name], dtype=wide) for name in names}
+        exact = {**values, **{name: leaf.item() for name, leaf in leaves.items()}}
+
+        def call(given: Mapping[str, Tensor], *inputs: Tensor) -> Tensor:
+            return self.function(*inputs, **given, **fixed)  # type: ignore[no-any-return]
+
+        probe = torch.ones(2, dtype=dtype)
+        gradients = {n: leaf.clone().requires_grad_() for n, leaf in leaves.items()}
+        try:
+            call(gradients, *([probe] * _arity(spec)))
+        except Exception:  # whatever it raises for tensors, it may accept numbers
+            numbers = {n: leaf.item() for n, leaf in leaves.items()}
+            plain = functools.partial(self.function, **numbers, **fixed)
+            return Bound(lambda _, *inputs: plain(*inputs), exact, {})
+        return Bound(call, exact, leaves, holds="effective")
+
+
+def resolve(text: str) -> Implementation:
+    """The implementation that "package.module:name" or "file.py:name" names.
+
+    Raises   ConfigError when there is none: not importable, no such name, not callable.
+    Checked  tests/unit/activations/test_conformance_callable.py
+    """
+    place, _, name = text.rpartition(":")
+    if not place or not name:
+        raise ConfigError(
+            f"{text!r} names no implementation",
+            fix="Write package.module:function or file.py:function",
+        )
+    if place.endswith(".py"):
+        module: Any = load_python(Path(place))
+    else:
+        try:
+            module = importlib.import_module(place)
+        except Exception as error:  # someone else's code: importing it may raise anything
+            raise ConfigError(
+                f"{place} cannot be imported: {type(error).__name__}: {error}",
+                fix="Install it, or name a file: file.py:function",
+            ) from error
+    found = module
+    for part in name.split("."):
+        found = getattr(found, part, None)
+    if found is None:
+        raise ConfigError(f"{place} has no {name!r}", where=text)
+    return implementation(found, text)
+
+
+def implementation(thing: Any, name: str) -> Implementation:
+    """The implementation that an object is: a module, a module's class, or a function.
+
+    Raises   ConfigError for a class that is no module, or cannot be built without arguments.
+    """
+    if isinstance(thing, nn.Module):
+        return OfModule(name, functools.partial(copy.deepcopy, thing))
+    if isinstance(thing, type) and issubclass(thing, nn.Module):
+        try:
+            thing()
+        except Exception as error:
+            raise ConfigError(
+                f"{name} cannot be built without arguments: {type(error).__name__}: {error}",
+                fix="Name a function, or a class whose arguments all have defaults",
+            ) from error
+        return OfModule(name, thing)
+    if isinstance(thing, type) or not callable(thing):
+        raise ConfigError(f"{name} is {type(thing).__name__}, neither a function nor a module")
+    return OfFunction(name, thing)
+
+
+def called(name: str, bound: Bound, *inputs: Tensor) -> Tensor:
+    """bound(*inputs), checked for shape and dtype.
+
+    Raises   DataError that says what came back instead, or at which input it raised.
+    """
+    try:
+        result = bound(*inputs)
+    except Exception as error:
+        raise DataError(
+            f"{name} raises {type(error).__name__}: {error}",
+            where=f"{_kind(inputs[0])}, {_culprit(bound, *inputs)}",
+        ) from error
+    if not isinstance(result, Tensor):
+        raise DataError(f"{name} returns {type(result).__name__}, not a tensor")
+    wrong = result.shape != inputs[0].shape or result.dtype != inputs[0].dtype
+    if wrong:
+        raise DataError(f"{name} returns {_kind(result)} for {_kind(inputs[0])}")
+    return result
+
+
+def _bound_module(module: nn.Module, spec: Spec, values: Mapping[str, float]) -> Bound:
+    leaves = {
+        name: value.detach()
+        for name, value in module.named_parameters()
+        if name in {p.name for p in spec.trainable}
+    }
+    if spec.trainable and not leaves:
+        _only_initial(type(module).__name__, spec, values)
+        stored = dict(values)
+    else:
+        raw = spec.raw_values({name: values[name] for name in leaves})
+        with torch.no_grad():
+            for name, leaf in leaves.items():
+                leaf.fill_(raw[name])
+        rounded = {name: leaf.reshape(-1)[0].item() for name, leaf in leaves.items()}
+        stored = spec.effective_values(rounded)
+
+    def call(given: Mapping[str, Tensor], *inputs: Tensor) -> Tensor:
+        # functional_call is not typed in torch
+        return torch.func.functional_call(module, dict(given), inputs)  # type: ignore[no-any-return]
+
+    return Bound(call, stored, leaves)
+
+
+def _only_initial(name: str, spec: Spec, values: Mapping[str, float]) -> None:
+    if spec.trainable and dict(values) != spec.initial_values():
+        raise DataError(
+            f"{name} takes none of the parameters {', '.join(p.name for p in spec.trainable)}:"
+            f" it cannot be judged at other values than the initial ones"
+        )
+
+
+def _keywords(function: Callable[..., Any]) -> set[str]:
+    try:
+        return set(inspect.signature(function).parameters)
+    except (TypeError, ValueError):  # built in, without a signature
+        return set()
+
+
+def _arity(spec: Spec) -> int:
+    return 2 if isinstance(spec.arity, Gated) else 1
+
+
+def _kind(tensor: Tensor) -> str:
+    return f"{tuple(tensor.shape)} {str(tensor.dtype).removeprefix('torch.')}"
+
+
+def _culprit(bound: Bound, *inputs: Tensor) -> str:
+    """The input at which it raises, found by halving; or that no half alone makes it raise."""
+    part = inputs
+    while len(part[0]) > 1:
+        half = len(part[0]) // 2
+        sides = [tuple(t[:half] for t in part), tuple(t[half:] for t in part)]
+        failing = [side for side in sides if _raises(bound, *side)]
+        if not failing:
+            return f"on {len(part[0])} inputs at once, from x = {part[0][0].item():g}"
+        part = failing[0]
+    return f"at x = {part[0].item():g}"
+
+
+def _raises(bound: Bound, *inputs: Tensor) -> bool:
+    try:
+        bound(*inputs)
+    except Exception:
+        return True
+    return False

@@ -1,0 +1,120 @@
+"""The truth in float64: every quantity of a spec from its exact, stable formulas.
+
+It is itself checked against 120 digits by `truth_check`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from stamm.activations.generated.primitives import Parameters
+from stamm.activations.kernels import Kernel, kernel_of
+from stamm.activations.spec import Spec
+
+ILL_CONDITIONED = 32.0
+CONDITION_TEXT = (
+    "judged where the condition number |x v'(x)/v(x)| of the value v is below"
+    f" {ILL_CONDITIONED:g}, that is, away from its zeros and its tails"
+)
+FUNCTION, SLOPE, UP_SLOPE = "function", "slope", "up_slope"
+_STEP = 2.0**-24
+
+
+@dataclass(frozen=True, eq=False)
+class Exact:
+    """One quantity at every input.
+
+    values      float64
+    condition   |x v'(x)/v(x)|: by how much a relative change of the input grows in the value;
+                0 where the value is 0 and stays 0, infinite where it is 0 and does not
+    terms       the largest magnitude that is met on the way, where it is not the value's own
+    """
+
+    values: Tensor
+    condition: Tensor
+    terms: Tensor | None = None
+
+    @property
+    def size(self) -> Tensor:
+        """The largest magnitude that is met on the way to the value."""
+        return self.values.abs() if self.terms is None else self.terms
+
+    @property
+    def well_conditioned(self) -> Tensor:
+        """Where an implementation is held to its budget."""
+        return self.condition < ILL_CONDITIONED
+
+
+def parameter_slope(name: str) -> str:
+    """What the slope in the parameter `name` is called among quantities."""
+    return f"slope_in_{name}"
+
+
+def exact_quantities(
+    spec: Spec, values: Mapping[str, float], x: Tensor, up: Tensor | None = None
+) -> dict[str, Exact]:
+    """f, f' (or the declared surrogate), df/dp for each trainable p; with `up`, of f(x) h(up).
+
+    x, up   float64, shape (N,)
+    Edge    for a gated spec `slope` is the slope in the gate, and `up_slope` joins it
+    """
+    kernel = kernel_of(spec)
+    parameters = kernel_parameters(spec, values)
+    value = kernel.value(x, parameters)
+    slope, *by_parameter = kernel.slopes(x, parameters)
+    curvature, *rest = kernel.curvatures(x, parameters)
+    mixed = rest[: len(by_parameter)]
+    growth = _difference(kernel, parameters, x) if spec.surrogate else slope
+    found = {
+        FUNCTION: Exact(value, condition(x, value, growth)),
+        SLOPE: Exact(slope, condition(x, slope, curvature)),
+    }
+    for parameter, of, change in zip(spec.trainable, by_parameter, mixed, strict=True):
+        found[parameter_slope(parameter.name)] = Exact(of, condition(x, of, change))
+    return found if up is None else _times_up(kernel, parameters, found, up)
+
+
+def kernel_parameters(spec: Spec, values: Mapping[str, float]) -> Parameters:
+    """The effective values as kernels take them: trainable ones as float64 tensors, in order."""
+    return tuple(
+        torch.tensor(values[p.name], dtype=torch.float64) if p.trainable else p.initial
+        for p in spec.parameters
+    )
+
+
+def condition(x: Tensor, value: Tensor, slope: Tensor) -> Tensor:
+    """|x slope/value|, with 0 where value and product are both 0."""
+    change = (x * slope).abs()
+    ratio = change / value.abs()
+    still = torch.where(change == 0, 0.0, torch.inf).to(ratio.dtype)
+    ratio = torch.where(value == 0, still, ratio)
+    return torch.where(torch.isnan(ratio), torch.inf, ratio)
+
+
+def _times_up(
+    kernel: Kernel, parameters: Parameters, gate: dict[str, Exact], up: Tensor
+) -> dict[str, Exact]:
+    flat = torch.ones_like(up), torch.zeros_like(up)
+    height, slope, curvature = up, *flat
+    if kernel.up is not None:
+        height = kernel.up.value(up, parameters)
+        slope = kernel.up.slopes(up, parameters)[0]
+        curvature = kernel.up.curvatures(up, parameters)[0]
+    along = condition(up, height, slope)
+    found = {name: Exact(of.values * height, of.condition + along) for name, of in gate.items()}
+    function = gate[FUNCTION]
+    found[UP_SLOPE] = Exact(
+        function.values * slope, function.condition + condition(up, slope, curvature)
+    )
+    return found
+
+
+def _difference(kernel: Kernel, parameters: Parameters, x: Tensor) -> Tensor:
+    """f' where the kernel's slope is a surrogate: a central difference, good for a magnitude."""
+    above, below = x * (1 + _STEP), x * (1 - _STEP)
+    rise = kernel.value(above, parameters) - kernel.value(below, parameters)
+    return torch.where(x == 0, 0.0, rise / (above - below))

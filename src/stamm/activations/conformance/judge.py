@@ -1,0 +1,200 @@
+"""The judge: an implementation of a spec against the exact values, in ulp, place by place."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import torch
+from torch import Tensor
+
+from stamm.activations.checks import value_of
+from stamm.activations.conformance.budgets import budget, parameter_budget
+from stamm.activations.conformance.callable import Bound, Implementation
+from stamm.activations.conformance.exact import (
+    CONDITION_TEXT,
+    FUNCTION,
+    SLOPE,
+    UP_SLOPE,
+    Exact,
+    exact_quantities,
+    parameter_slope,
+)
+from stamm.activations.conformance.inputs import FULL, inputs, knots, mixed_ups
+from stamm.activations.conformance.intervals import Row, errors_of, gather
+from stamm.activations.conformance.observe import Observed, observe
+from stamm.activations.conformance.stored import raw_slopes
+from stamm.activations.conformance.ulp import dtype_name, neighbours
+from stamm.activations.conformance.verdict import (
+    MIXED,
+    Fact,
+    Measured,
+    OfDtype,
+    Verdict,
+    problems_of,
+)
+from stamm.activations.spec import Gated, Spec
+
+DTYPES = (torch.bfloat16, torch.float16, torch.float32)
+_ROOM = 2.0**8
+
+
+def judge(
+    spec: Spec,
+    implementation: Implementation,
+    values: Mapping[str, float] | None = None,
+    *,
+    dtypes: Sequence[torch.dtype] = DTYPES,
+    quantities: Sequence[str] | None = None,
+    count: int = FULL,
+) -> Verdict:
+    """Compare an implementation with the exact values, at every 16-bit input and `count` float32.
+
+    values       effective values of the trainable parameters; the initial ones by default
+    quantities   "function", "slope", "up_slope" (gated), "slope_in_NAME"; all by default
+    Edge         the exact values belong to the parameters as the implementation stores them, so a
+                 stored number that was rounded is no error of the function. Slopes in parameters
+                 that are stored raw are slopes in the stored numbers.
+    Raises       DataError when the implementation raises, or returns another shape or dtype;
+                 ConfigError for values that the spec refuses.
+    Checked      tests/unit/activations/test_conformance_judge.py
+    """
+    full = {**spec.initial_values(), **(values or {})}
+    found = [_of_dtype(spec, implementation, full, dtype, quantities, count) for dtype in dtypes]
+    return Verdict(
+        spec=spec.name,
+        content_hash=spec.content_hash,
+        implementation=implementation.name,
+        judged_where=CONDITION_TEXT,
+        dtypes=tuple(found),
+    )
+
+
+def _exact_stored(spec: Spec, bound: Bound, x: Tensor, up: Tensor | None) -> dict[str, Exact]:
+    """The exact quantities at the bound's values; slopes in its stored numbers where it has these."""
+    exact = exact_quantities(spec, bound.values, x, up)
+    if bound.holds == "raw" and bound.leaves:
+        raw = {name: leaf.reshape(-1)[0].item() for name, leaf in bound.leaves.items()}
+        mixed = {
+            parameter_slope(name): _mixture(exact, weights)
+            for name, weights in raw_slopes(spec, raw).items()
+        }
+        exact.update(mixed)
+    return exact
+
+
+def _mixture(exact: Mapping[str, Exact], weights: Mapping[str, float]) -> Exact:
+    parts = [(exact[parameter_slope(name)], weight) for name, weight in weights.items()]
+    values = torch.stack([part.values * weight for part, weight in parts]).sum(0)
+    size = torch.stack([part.values.abs() * max(1.0, abs(w)) for part, w in parts]).amax(0)
+    if len(parts) == 1:
+        return Exact(values, parts[0][0].condition, size)
+    # Terms that cancel are as sensitive as their magnitudes over what is left of them.
+    sensitive = torch.stack([(p.values * w).abs() * (p.condition + 1) for p, w in parts]).sum(0)
+    ratio = sensitive / values.abs()
+    return Exact(values, torch.where(torch.isnan(ratio), 0.0, ratio).to(values.dtype), size)
+
+
+def _of_dtype(
+    spec: Spec,
+    implementation: Implementation,
+    values: Mapping[str, float],
+    dtype: torch.dtype,
+    quantities: Sequence[str] | None,
+    count: int,
+) -> OfDtype:
+    bound = implementation.bind(spec, values, dtype)
+    x = inputs(spec, bound.values, dtype, count=count)
+    settings: list[tuple[str, Tensor | None]] = [("", None)]
+    if isinstance(spec.arity, Gated):
+        settings = [("", torch.ones_like(x)), (MIXED, mixed_ups(len(x), dtype))]
+    limit, wider = (of(spec.name, dtype_name(dtype)) for of in (budget, parameter_budget))
+    at_knots, ambiguous = _near_knots(spec, bound, x)
+    measured = []
+    for suffix, up in settings:
+        exact = _exact_stored(spec, bound, x.double(), None if up is None else up.double())
+        names = [n for n in exact if quantities is None or n in quantities]
+        seen = observe(implementation.name, bound, x, up, names)
+        for name in names:
+            if name not in seen.quantities:
+                continue
+            rows = _rows(name, x, seen, exact[name], at_knots, ambiguous, limit.room)
+            measured.append(Measured(quantity=name + suffix, rows=rows))
+    facts = _facts(spec, implementation.name, bound, dtype, limit.ulp)
+    return OfDtype(
+        dtype=dtype_name(dtype),
+        budget_ulp=limit.ulp,
+        budget_reason=limit.reason,
+        parameter_budget_ulp=wider.ulp,
+        inputs=len(x),
+        values=tuple(bound.values.items()),
+        quantities=tuple(measured),
+        facts=facts,
+        problems=tuple(problems_of(measured, facts, limit.ulp, wider.ulp)),
+    )
+
+
+def _rows(
+    name: str,
+    x: Tensor,
+    seen: Observed,
+    exact: Exact,
+    at_knots: Tensor,
+    ambiguous: Tensor,
+    room: float,
+) -> tuple[Row, ...]:
+    kept = ~ambiguous
+    if name not in (FUNCTION, SLOPE, UP_SLOPE):
+        # A parameter's gradient is a sum: a single term that overflows says nothing about it.
+        # Its slope in the stored number may overflow on the way, by the factor of the constraint.
+        kept = kept & (exact.size * _ROOM < torch.finfo(seen.quantities[name].dtype).max)
+    chosen = Exact(exact.values[kept], exact.condition[kept])
+    result = seen.quantities[name][kept]
+    return gather(x[kept], result, chosen, at_knots=at_knots[kept], room=room)
+
+
+def _near_knots(spec: Spec, bound: Bound, x: Tensor) -> tuple[Tensor, Tensor]:
+    """Which inputs lie on or beside a knot, and for which of them the piece is a matter of rounding.
+
+    A knot that float32 cannot hold is rounded by whoever computes in float32: within that
+    rounding either piece may be taken, which shows where f or its gradient jumps.
+    """
+    points = torch.tensor(knots(spec, bound.values), dtype=torch.float64)
+    beside = torch.isin(x, neighbours(points.to(x.dtype)))
+    doubtful = points[points != points.float().double()]
+    if spec.continuity == "continuous" and not spec.jumps:
+        doubtful = doubtful[:0]
+    distance = (x.double()[:, None] - doubtful).abs()
+    ambiguous = (distance <= 4 * torch.finfo(torch.float32).eps * doubtful.abs()).any(-1)
+    return beside, ambiguous
+
+
+def _facts(
+    spec: Spec, name: str, bound: Bound, dtype: torch.dtype, allowed: float
+) -> tuple[Fact, ...]:
+    """f at the anchor and f' at plus and minus 0 and at the knots that the dtype can hold."""
+    at, height = (value_of(text, bound.values) for text in spec.anchor)
+    points = [0.0, -0.0, *(k for k in knots(spec, bound.values) if k != 0)]
+    x = torch.tensor([at, *points], dtype=torch.float64)
+    held = x.to(dtype).double() == x
+    up = torch.ones_like(x) if isinstance(spec.arity, Gated) else None
+    exact = exact_quantities(spec, bound.values, x, up)
+    short = x.to(dtype)
+    seen = observe(name, bound, short, None if up is None else up.to(dtype), [FUNCTION, SLOPE])
+    facts = []
+    ending = " (up = 1)" if up is not None else ""
+    plain = not isinstance(spec.arity, Gated) or spec.arity.up is None  # else h(1) is a factor
+    if plain and at == 0 and torch.tensor(height, dtype=torch.float64).to(dtype).item() == height:
+        start = seen.quantities[FUNCTION][0].item()
+        claim = f"f(0) = {height:g}{ending}"
+        facts.append(Fact(claim=claim, expected=height, found=start, holds=start == height))
+    if SLOPE in seen.quantities:
+        slope = seen.quantities[SLOPE]
+        errors, finite = errors_of(slope, exact[SLOPE].values)
+        for i in range(1, len(x)):
+            expected = exact[SLOPE].values[i].item()
+            if not held[i] or expected != expected or abs(expected) == torch.inf:
+                continue
+            claim = f"f'({x[i].item():g}) = {expected:.6g}, by the piece that owns it{ending}"
+            good = bool(finite[i]) and errors[i].item() <= allowed
+            facts.append(Fact(claim=claim, expected=expected, found=slope[i].item(), holds=good))
+    return tuple(facts)

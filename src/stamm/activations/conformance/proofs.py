@@ -1,0 +1,196 @@
+"""The derivation proved again, by numbers of many digits that owe nothing to how it was found."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import mpmath
+from sympy import Symbol
+
+from stamm.activations.conformance.findings import Finding, finding
+from stamm.activations.conformance.reference import evaluate
+from stamm.activations.derivation.derive import Branches, Derived, derive
+from stamm.activations.derivation.primitives import X
+from stamm.activations.derivation.stabilise import bounds
+from stamm.activations.derivation.symbolic import number, to_sympy
+from stamm.activations.expressions import parse
+from stamm.activations.spec import Spec
+
+DIGITS = 30
+_POINTS = 60
+_WIDE = 160
+_STEP = 40  # decimal places of the step of a difference quotient
+_MAGNITUDES = (1e-6, 30.0)
+_AT_KNOT = 60
+
+
+def prove(spec: Spec, *, points: int = _POINTS) -> list[Finding]:
+    """Derive the spec and check the result at 30 digits, at the initial and at moved values.
+
+    The slope of f is the stated gradient; f is continuous where no jump is declared and jumps by
+    what is declared elsewhere; f meets its anchor; each df/dp is the slope of f in p. Slopes are
+    central differences of f, which use nothing of the symbolic derivatives.
+
+    Raises   ConfigError when the spec cannot be integrated.
+    """
+    derived = derive(spec)
+    samples = spec.sample_values()
+    return [
+        finding("slope of f is the stated gradient", lambda: _slopes(derived, samples, points)),
+        finding("f at the knots", lambda: _knots(derived, samples)),
+        finding("f at the anchor", lambda: _anchor(derived, samples)),
+        finding("stable forms equal f", lambda: _forms(derived, samples, points)),
+        *(
+            finding(
+                f"slope in {p.name}", functools.partial(_in_parameter, derived, samples, i, points)
+            )
+            for i, p in enumerate(spec.trainable)
+        ),
+    ]
+
+
+def _slopes(
+    derived: Derived, samples: Sequence[Mapping[str, float]], count: int
+) -> tuple[bool, str]:
+    worst = mpmath.mpf(0)
+    total = 0
+    with mpmath.workdps(_WIDE):
+        for values in samples:
+            xs = _points(derived.exact.slope, values, count)
+            steps = [_step(x) for x in xs]
+            ahead = evaluate(derived.exact.function, _sums(xs, steps, 1), values)
+            behind = evaluate(derived.exact.function, _sums(xs, steps, -1), values)
+            stated = evaluate(derived.exact.slope, xs, values)
+            for a, b, h, g in zip(ahead, behind, steps, stated, strict=True):
+                worst = max(worst, _relative((a - b) / (2 * h), g))
+            total += len(xs)
+        return _told(worst, f"{total} points, {len(samples)} sets of values")
+
+
+def _in_parameter(
+    derived: Derived, samples: Sequence[Mapping[str, float]], position: int, count: int
+) -> tuple[bool, str]:
+    name = derived.spec.trainable[position].name
+    worst = mpmath.mpf(0)
+    total = 0
+    with mpmath.workdps(_WIDE):
+        for values in samples:
+            xs = _points(derived.exact.slope, values, count)
+            step = _step(mpmath.mpf(values[name]))
+            shifted = [{**values, name: mpmath.mpf(values[name]) + s * step} for s in (1, -1)]
+            ahead, behind = (evaluate(derived.exact.function, xs, moved) for moved in shifted)
+            stated = evaluate(derived.exact.parameter_slopes[position], xs, values)
+            for a, b, g in zip(ahead, behind, stated, strict=True):
+                worst = max(worst, _relative((a - b) / (2 * step), g))
+            total += len(xs)
+        return _told(worst, f"{total} points, {len(samples)} sets of values")
+
+
+def _forms(
+    derived: Derived, samples: Sequence[Mapping[str, float]], count: int
+) -> tuple[bool, str]:
+    """The formulas that kernels are made from against the formulas as integrated."""
+    worst = mpmath.mpf(0)
+    pairs = [
+        (derived.exact.function, derived.stable.function),
+        (derived.exact.slope, derived.stable.slope),
+        *zip(derived.exact.parameter_slopes, derived.stable.parameter_slopes, strict=True),
+    ]
+    with mpmath.workdps(_WIDE):
+        for values in samples:
+            xs = _points(derived.exact.slope, values, count)
+            for exact, stable in pairs:
+                both = zip(evaluate(exact, xs, values), evaluate(stable, xs, values), strict=True)
+                worst = max([worst, *(_relative(found, true) for true, found in both)])
+        return _told(worst, f"f, f' and {len(pairs) - 2} parameter slopes")
+
+
+def _knots(derived: Derived, samples: Sequence[Mapping[str, float]]) -> tuple[bool, str]:
+    """The function has jumps only where they are declared, and of the declared size."""
+    worst, count, jumps = mpmath.mpf(0), 0, 0
+    with mpmath.workdps(_WIDE):
+        near = mpmath.mpf(10) ** -_AT_KNOT
+        for values in samples:
+            for left, right in itertools.pairwise(derived.exact.function):
+                knot = bounds(left, values)[1]
+                below, above = (
+                    number(branch.formula, {**values, X.name: knot + side * near})
+                    for branch, side in ((left, -1), (right, 1))
+                )
+                declared = _declared_jump(derived.spec, knot, values)
+                worst = max(worst, abs(above - below - declared) / (1 + abs(above)))
+                count += 1
+                jumps += declared != 0
+    if not count:
+        return True, "there are none"
+    # Beside a knot with an infinite gradient f may still change by the square root of the step.
+    passed = worst < mpmath.mpf(10) ** -(_AT_KNOT // 3)
+    told = f"{count} checked, largest gap {mpmath.nstr(worst, 3)}"
+    return bool(passed), told + (f", {jumps} jump as declared" if jumps else "")
+
+
+def _declared_jump(spec: Spec, knot: Any, values: Mapping[str, float]) -> Any:
+    sizes = [_stated(jump.by, spec, values) for jump in spec.jumps]
+    places = [_stated(jump.at, spec, values) for jump in spec.jumps]
+    here = [size for size, at in zip(sizes, places, strict=True) if at == knot]
+    return mpmath.fsum(here)
+
+
+def _anchor(derived: Derived, samples: Sequence[Mapping[str, float]]) -> tuple[bool, str]:
+    worst = mpmath.mpf(0)
+    with mpmath.workdps(_WIDE):
+        for values in samples:
+            at, height = (_stated(text, derived.spec, values) for text in derived.spec.anchor)
+            # From the side of the piece that owns it: its integral may have only a limit there.
+            found = _near(derived.exact.function, at, values)
+            worst = max(worst, abs(found - height) / (1 + abs(height)))
+    passed = worst < mpmath.mpf(10) ** -(_AT_KNOT // 3)
+    at_text, height_text = derived.spec.anchor
+    return bool(passed), f"f({at_text}) = {height_text} to within {mpmath.nstr(worst, 3)}"
+
+
+def _near(branches: Branches, at: Any, values: Mapping[str, float]) -> Any:
+    for branch in branches:
+        low, high = bounds(branch, values)
+        if low <= at <= high:
+            side = 1 if at < high else -1
+            x = at + side * mpmath.mpf(10) ** -_AT_KNOT
+            return number(branch.formula, {**values, X.name: x})
+    raise AssertionError("pieces cover the line")
+
+
+def _stated(text: str, spec: Spec, values: Mapping[str, float]) -> Any:
+    """The value of a formula in the parameters, at the working precision."""
+    symbols = {p.name: Symbol(p.name, real=True) for p in spec.parameters}
+    return number(to_sympy(parse(text), symbols), values)
+
+
+def _points(branches: Branches, values: Mapping[str, float], count: int) -> list[Any]:
+    """Points of both signs, log-uniform in magnitude, none of them within a step of a knot."""
+    low, high = (mpmath.log(bound) for bound in _MAGNITUDES)
+    half = [mpmath.exp(low + (high - low) * i / (count // 2 - 1)) for i in range(count // 2)]
+    ends = [end for branch in branches for end in bounds(branch, values)]
+    knots = {end for end in ends if mpmath.isfinite(end)}
+    around = [k + s * h for k in knots for s in (-1, 1) for h in half[:: max(1, count // 20)]]
+    points = [*(-h for h in half), *half, *around]
+    return [x for x in points if all(abs(x - k) > 1e-9 for k in knots)]
+
+
+def _sums(points: Sequence[Any], steps: Sequence[Any], sign: int) -> list[Any]:
+    return [x + sign * h for x, h in zip(points, steps, strict=True)]
+
+
+def _step(x: Any) -> Any:
+    return max(abs(x), mpmath.mpf(1) / 1000) * mpmath.mpf(10) ** -_STEP
+
+
+def _relative(found: Any, true: Any) -> Any:
+    return abs(found - true) / max(abs(true), mpmath.mpf(10) ** -DIGITS)
+
+
+def _told(worst: Any, over: str) -> tuple[bool, str]:
+    passed = worst < mpmath.mpf(10) ** -DIGITS
+    return bool(passed), f"largest relative difference {mpmath.nstr(worst, 3)} over {over}"
