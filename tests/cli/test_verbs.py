@@ -19,7 +19,21 @@ from stamm.runs.job import Workspace
 from stamm.runs.run import Run
 from tests.conftest import Stamm
 
-VERBS = ("ls", "show", "cp", "plan", "run", "evaluate", "audit", "export", "report", "diff", "env")
+VERBS = [
+    "ls",
+    "show",
+    "cp",
+    "check",
+    "derive",
+    "plan",
+    "run",
+    "evaluate",
+    "audit",
+    "export",
+    "report",
+    "diff",
+    "env",
+]
 
 
 def test_help_lists_every_verb(stamm: Stamm) -> None:

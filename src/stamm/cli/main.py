@@ -16,11 +16,9 @@ import stamm
 from stamm.base.errors import StammError, visible
 
 NOT_YET = {
-    "check": "proofs, probes and conformance of one activation",
     "bench": "kernels and training steps timed against their rivals",
     "compare": "arms with equal tuning, several seeds, an interval and a verdict",
     "observe": "dead units, ranks and outliers of a trained model",
-    "derive": "a gradient of your own, made into a module and a page",
 }
 
 
@@ -45,13 +43,39 @@ VERBS: tuple[Verb, ...] = (
         "show",
         "stamm.cli.names",
         "show one activation, recipe or run",
-        ("stamm show xielu", "stamm show demo --json", "stamm show runs/demo"),
+        (
+            "stamm show xielu",
+            "stamm show xielu --plot xielu.svg --page xielu.html",
+            "stamm show mine.py:MINE",
+            "stamm show demo --json",
+            "stamm show runs/demo",
+        ),
+    ),
+    Verb(
+        "derive",
+        "stamm.cli.derive",
+        "a gradient of your own, made into a module, a certificate and a page",
+        (
+            "stamm derive 'x > 0: 2*a*x + 1' 'x <= 0: exp(x)' --parameter a=0.8:softplus --name mine",
+            "stamm derive mine.py:MINE --out derived/mine",
+            "stamm derive 'all x: normal_cdf(x)' --name soft_ramp --dry-run",
+        ),
     ),
     Verb(
         "cp",
         "stamm.cli.names",
         "copy a recipe into a file of your own, to edit and run",
         ("stamm cp demo mine.py", "stamm run mine.py", "stamm cp pretrain.apertus_8b big.py"),
+    ),
+    Verb(
+        "check",
+        "stamm.cli.check",
+        "prove, probe and measure one activation, or another's implementation of it",
+        (
+            "stamm check xielu",
+            "stamm check xielu --against transformers.activations:XIELUActivation",
+            "stamm check mine.py:SPEC --quick",
+        ),
     ),
     Verb(
         "plan",

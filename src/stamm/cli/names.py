@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from stamm.activations import catalog as activations
-from stamm.activations.describe import describe
 from stamm.base.config import flatten, nearest, to_plain
 from stamm.base.errors import ConfigError, DataError
 from stamm.base.files import read_json
 from stamm.base.units import count_text, seconds_text
+from stamm.cli import activation_show
 from stamm.cli.output import print_json, print_pairs, print_table
 from stamm.cli.recipe import resolve, source_file
 from stamm.cli.words import text
@@ -30,10 +30,15 @@ def arguments(parser: argparse.ArgumentParser, verb: str) -> None:
         parser.add_argument("kind", nargs="?", choices=_KINDS, help="what to list (default: all)")
         parser.add_argument("--in", type=text, dest="folder", default="runs", help="where runs lie")
     elif verb == "show":
-        parser.add_argument("name", type=text, help="an activation, a recipe or a run folder")
+        parser.add_argument(
+            "name",
+            type=text,
+            help="an activation (or a file with a Spec), a recipe or a run folder",
+        )
         parser.add_argument(
             "changes", type=text, nargs="*", metavar="key=value", help="changes to a recipe"
         )
+        activation_show.arguments(parser)
     else:
         parser.add_argument("recipe", type=text, help="a recipe's name")
         parser.add_argument("file", type=text, help="the Python file to write")
@@ -97,14 +102,18 @@ def _run_row(path: Path) -> dict[str, Any]:
 
 def _show(options: argparse.Namespace) -> int:
     name = options.name
+    if (Path(name) / "manifest.json").is_file():
+        return _show_run(Path(name), options)
+    spec = activation_show.spec_named(name)
+    if spec is not None:
+        return activation_show.show_activation(name, spec, options)
     if Path(name).is_dir():
         return _show_run(Path(name), options)
-    entries = [activations.get(entry) for entry in activations.names()]
-    known = [word for spec in entries for word in (spec.name, *spec.aliases)]
-    if name in known:
-        return _show_activation(name, options)
+    if options.plot is not None or options.page is not None:
+        raise ConfigError(f"{name!r} is no activation", fix="--plot and --page draw an activation")
     if not name.endswith(".py") and ".py:" not in name:
-        _check_known(name, known)
+        entries = [activations.get(entry) for entry in activations.names()]
+        _check_known(name, [word for spec in entries for word in (spec.name, *spec.aliases)])
     recipe = resolve(name, options.changes)
     if options.json:
         plain = to_plain(recipe.config)
@@ -132,38 +141,6 @@ def _check_known(name: str, known: list[str]) -> None:
         raise ConfigError(
             f"{name!r} is no activation, recipe or run folder", fix=nearest(name, everything)
         ) from None
-
-
-def _show_activation(name: str, options: argparse.Namespace) -> int:
-    facts = describe(name)
-    if options.json:
-        print_json(facts)
-        return 0
-    print_pairs([(key, value) for key, value in _lines(facts)])
-    return 0
-
-
-def _lines(facts: dict[str, Any]) -> list[tuple[str, str]]:
-    """A description as lines; a list of pieces or parameters becomes one line each."""
-    lines: list[tuple[str, str]] = []
-    for key, value in facts.items():
-        if value in (None, "", [], {}):
-            continue
-        if isinstance(value, dict):
-            lines.extend((f"{key} {k}", v) for k, v in _lines(value))
-        elif isinstance(value, list):
-            lines.extend((key, _one_line(item)) for item in value)
-        else:
-            lines.append((key, str(value)))
-    return lines
-
-
-def _one_line(item: Any) -> str:
-    if not isinstance(item, dict):
-        return str(item)
-    if set(item) == {"where", "formula"}:
-        return f"{item['formula']}   for {item['where']}"
-    return ", ".join(f"{k} {v}" for k, v in item.items() if v not in (None, ""))
 
 
 def _show_run(root: Path, options: argparse.Namespace) -> int:

@@ -6,11 +6,12 @@ the page's variables, names are unique to the figure, and nothing depends on the
 
 from __future__ import annotations
 
+import contextlib
 import io
 import re
 import warnings
 import xml.etree.ElementTree as ElementTree
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import matplotlib
@@ -20,7 +21,7 @@ from matplotlib.figure import Figure as Drawing
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
 
 from stamm.reports.text import one_line
-from stamm.reports.theme import drawn, themed
+from stamm.reports.theme import LIGHT, drawn, painted_in, themed
 
 WIDTH_INCHES = 8.6
 _FONT = re.compile(r"font: (?:[a-z0-9-]+ )*?([0-9.]+)px [^;]+")
@@ -46,6 +47,34 @@ def draw(
     Edge     the same `paint` gives the same bytes: matplotlib's names are salted with `key`, and
              no date is written.
     """
+    stream = io.StringIO()
+    with _painted(key, height_inches, paint, panels, share_y) as drawing:
+        drawing.savefig(stream, format="svg", metadata={"Date": None})
+    return _clean(stream.getvalue(), key)
+
+
+def picture(
+    height_inches: float,
+    paint: Callable[[list[Axes]], None],
+    *,
+    panels: int = 1,
+    colours: Mapping[str, str] = LIGHT,
+) -> bytes:
+    """The same figure as a PNG in the colours of one theme, 1720 pixels wide."""
+    stream = io.BytesIO()
+    with painted_in(colours), _painted("picture", height_inches, paint, panels, False) as drawing:
+        drawing.savefig(stream, format="png", dpi=200, facecolor=colours["paper"], metadata={})
+    return stream.getvalue()
+
+
+@contextlib.contextmanager
+def _painted(
+    key: str,
+    height_inches: float,
+    paint: Callable[[list[Axes]], None],
+    panels: int,
+    share_y: bool,
+) -> Iterator[Drawing]:
     with matplotlib.rc_context({**_settings(), "svg.hashsalt": key}), warnings.catch_warnings():
         # the measuring font lacks some scripts; the reader's browser has its own fonts for them
         warnings.filterwarnings("ignore", message="Glyph .* missing from")
@@ -53,9 +82,7 @@ def draw(
         FigureCanvasSVG(drawing)
         axes = drawing.subplots(1, panels, sharey=share_y, squeeze=False)[0]
         paint(list(axes))
-        stream = io.StringIO()
-        drawing.savefig(stream, format="svg", metadata={"Date": None})
-    return _clean(stream.getvalue(), key)
+        yield drawing
 
 
 def legend(axes: Axes, columns: int = 6) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import jinja2
@@ -27,6 +28,25 @@ def render(study: Study, config: ReportConfig) -> str:
     Every value is escaped by the template engine; drawings and the style sheet, which are made
     here, are the only markup passed through. Links are never made from data.
     """
+    figures = figures_of(study, config)
+    page: Page = page_of(study, config)
+    context: dict[str, Any] = {
+        "study": study,
+        "page": page,
+        "verdict": judge(study),
+        "figures": figures,
+    }
+    return fill(TEMPLATE, context, excerpt_characters=config.excerpt_characters)
+
+
+def fill(template: str, context: Mapping[str, Any], *, excerpt_characters: int = 600) -> str:
+    """The page that `template` makes of `context`, as HTML text.
+
+    Every value is escaped by the template engine but those that are `Markup` already. Both
+    themes and the word for what was not run are added to the context.
+
+    excerpt_characters   how much of a quotation is shown
+    """
     environment = jinja2.Environment(
         loader=jinja2.PackageLoader("stamm.reports"),
         autoescape=True,
@@ -39,23 +59,17 @@ def render(study: Study, config: ReportConfig) -> str:
     environment.filters.update(
         {
             "fixed": fixed,
-            "quote": lambda text: excerpt(text, config.excerpt_characters),
+            "quote": lambda text: excerpt(text, excerpt_characters),
             "line": lambda text, limit=120: one_line(text, limit),
             "drawing": _drawing,
         }
     )
-    figures = figures_of(study, config)
-    page: Page = page_of(study, config)
-    context: dict[str, Any] = {
-        "study": study,
-        "page": page,
-        "verdict": judge(study),
-        "figures": figures,
+    themes = {
         "absent": ABSENT,
         "light": Markup(theme.variables(theme.LIGHT)),
         "dark": Markup(theme.variables(theme.DARK)),
     }
-    return environment.get_template(TEMPLATE).render(context)
+    return environment.get_template(template).render({**themes, **context})
 
 
 def _visible(value: Any) -> Any:

@@ -6,7 +6,9 @@ CSS variable of its role, so that the same drawing is right on light and on dark
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import contextlib
+from collections.abc import Iterator, Mapping
+from contextvars import ContextVar
 
 SERIES = 6
 DEPTHS = 8
@@ -61,20 +63,36 @@ _FIRST_SENTINEL = 0xA1B200
 _SENTINELS = {role: f"#{_FIRST_SENTINEL + index:06x}" for index, role in enumerate(LIGHT)}
 
 
+_PAINT: ContextVar[Mapping[str, str]] = ContextVar("_PAINT", default=_SENTINELS)
+
+
+@contextlib.contextmanager
+def painted_in(colours: Mapping[str, str]) -> Iterator[None]:
+    """While the block runs, figures are drawn in the colours of one theme, not in sentinels.
+
+    For a file that no page holds, such as a PNG.
+    """
+    token = _PAINT.set(colours)
+    try:
+        yield
+    finally:
+        _PAINT.reset(token)
+
+
 def drawn(role: str) -> str:
-    """The sentinel colour that stands for a role while a figure is drawn."""
-    return _SENTINELS[role]
+    """The colour that a role is drawn in: its sentinel, or its own inside `painted_in`."""
+    return _PAINT.get()[role]
 
 
 def series(index: int) -> str:
-    """The sentinel of the series with this number; after six they repeat."""
-    return _SENTINELS[f"series-{index % SERIES}"]
+    """The colour of the series with this number; after six they repeat."""
+    return drawn(f"series-{index % SERIES}")
 
 
 def depth(layer: int, num_layers: int) -> str:
-    """The sentinel of a layer: from the first to the last the hue turns from violet to yellow."""
+    """The colour of a layer: from the first to the last the hue turns from violet to yellow."""
     place = layer / (num_layers - 1) if num_layers > 1 else 0.0
-    return _SENTINELS[f"depth-{round(place * (DEPTHS - 1))}"]
+    return drawn(f"depth-{round(place * (DEPTHS - 1))}")
 
 
 def themed(style: str) -> str:

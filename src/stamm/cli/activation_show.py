@@ -1,0 +1,170 @@
+"""`stamm show NAME` for an activation: what there is to say, a figure, a page."""
+
+from __future__ import annotations
+
+import argparse
+import inspect
+import shlex
+from collections.abc import Mapping
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from stamm.activations import catalog
+from stamm.activations.cost import cost, operations_text, shipped_source
+from stamm.activations.describe import describe, told
+from stamm.activations.generated.index import NAMES
+from stamm.activations.spec import Spec
+from stamm.activations.spec_files import STORED, load_python, load_spec
+from stamm.base.errors import ConfigError
+from stamm.base.files import write_bytes, write_text
+from stamm.cli.output import print_json, print_pairs
+from stamm.cli.words import text
+
+PLOTS = (".svg", ".png")
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    """The flags that only an activation has."""
+    parser.add_argument(
+        "--plot", type=text, metavar="FILE", help="draw an activation into a .svg or .png file"
+    )
+    parser.add_argument(
+        "--page", type=text, metavar="FILE", help="write an activation's page, an .html file"
+    )
+
+
+def spec_named(word: str) -> Spec | None:
+    """The activation that `word` names: a name or alias, a stored spec, a Python file with a Spec.
+
+    A Python file is executed to find out, as a recipe's is. None for anything else.
+
+    Raises   ConfigError for a stored spec or a file that is refused.
+    """
+    if any(word in (spec.name, *spec.aliases) for spec in catalog.ENTRIES):
+        return catalog.get(word)
+    path, _, name = word.partition(":")
+    if path.endswith(".py") and Path(path).is_file():
+        return _spec_in(load_python(Path(path)), name, word)
+    stored = word.endswith(".json") and Path(word).is_file()
+    return load_spec(word) if stored or (Path(word) / STORED).is_file() else None
+
+
+def _spec_in(module: ModuleType, name: str, word: str) -> Spec | None:
+    found = vars(module)
+    if name:
+        return found[name] if isinstance(found.get(name), Spec) else None
+    # A file of recipes may import a Spec to build with.
+    recipes = any(
+        inspect.isfunction(value) and value.__module__ == module.__name__
+        for value in found.values()
+    )
+    specs = {id(value): value for value in found.values() if isinstance(value, Spec)}
+    if recipes or not specs:
+        return None
+    return next(iter(specs.values())) if len(specs) == 1 else load_spec(word)
+
+
+def show_activation(word: str, spec: Spec, options: argparse.Namespace) -> int:
+    """Print everything about an activation; draw it and write its page where that is asked for."""
+    for flag, endings in (("plot", PLOTS), ("page", (".html",))):
+        file = getattr(options, flag)
+        if file is not None and Path(file).suffix not in endings:
+            raise ConfigError(f"{file!r} does not end in {' or '.join(endings)}", where=f"--{flag}")
+    facts = facts_of(spec)
+    if options.json:
+        print_json(facts)
+    else:
+        print_pairs(lines_of(facts))
+    if options.plot is not None:
+        from stamm.reports.activation_figures import plot
+
+        write_bytes(Path(options.plot), plot(spec, Path(options.plot).suffix[1:]))
+    if options.page is not None:
+        from stamm.reports.activation_page import activation_page
+
+        page = activation_page(
+            spec,
+            facts,
+            certificate=facts.get("certificate"),
+            command=shlex.join(["stamm", "show", word, "--page", options.page]),
+        )
+        write_text(Path(options.page), page)
+    return 0
+
+
+def facts_of(spec: Spec) -> dict[str, Any]:
+    """Everything about a spec as JSON values, its cost included.
+
+    What ships is read; any other spec is derived, which loads SymPy.
+    """
+    source = shipped_source(spec)
+    if source is not None and NAMES.get(spec.content_hash) == spec.name:
+        facts = describe(spec.name)
+        return {**facts, "peers": list(spec.peers), "cost": cost(spec, source)}
+
+    from stamm.activations.derivation.derive import derive
+    from stamm.activations.emission.kernel import kernel_source
+    from stamm.activations.emission.write import texts
+
+    derived = derive(spec)
+    return {**told(spec, texts(derived)), "cost": cost(spec, kernel_source(derived))}
+
+
+def lines_of(facts: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """A description as lines; a list of pieces or parameters becomes one line each."""
+    lines: list[tuple[str, str]] = []
+    for key, value in facts.items():
+        if value in (None, "", [], {}):
+            continue
+        match key:
+            case "cost":
+                lines += _cost_lines(value)
+            case "certificate":
+                lines += certificate_lines(value)
+            case "parameters":
+                lines += [("parameter", _parameter_line(parameter)) for parameter in value]
+            case "parameter_slopes":
+                lines += [(f"df/d{n}", _one_line(v)) for n, pieces in value.items() for v in pieces]
+            case _ if isinstance(value, dict):
+                lines += [(f"{key} {k}", v) for k, v in lines_of(value)]
+            case _ if isinstance(value, list):
+                lines += [(key, _one_line(item)) for item in value]
+            case _:
+                lines.append((key.replace("_", " "), str(value)))
+    return lines
+
+
+def certificate_lines(certificate: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """A certificate in short lines."""
+    from stamm.activations.certificates.text import certificate_text
+
+    return [(f"certificate {label}", value) for label, value in certificate_text(certificate)]
+
+
+def _cost_lines(value: Mapping[str, Any]) -> list[tuple[str, str]]:
+    elements = value["saved_inputs"]
+    kept = (
+        f"{value['saved']}, {2 * elements} bytes an element in bfloat16, {4 * elements} in float32"
+    )
+    return [
+        ("cost forward", operations_text(value["forward"])),
+        ("cost backward", operations_text(value["backward"])),
+        ("kept for backward", kept),
+        ("trained numbers", str(value["parameters"])),
+    ]
+
+
+def _parameter_line(parameter: Mapping[str, Any]) -> str:
+    if not parameter["trainable"]:
+        return str(parameter["constraint"])
+    stored = f"{parameter['initial_raw']:.9g}"
+    return f"{parameter['constraint']}, starts at {parameter['initial']:.9g} (raw {stored})"
+
+
+def _one_line(item: Any) -> str:
+    if not isinstance(item, dict):
+        return str(item)
+    if set(item) == {"where", "formula"}:
+        return f"{item['formula']}   for {item['where']}"
+    return ", ".join(f"{k} {v}" for k, v in item.items() if v not in (None, ""))

@@ -1,0 +1,219 @@
+"""The work of `check`: proofs, probes and conformance, in order, and their tables."""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from stamm.activations import catalog
+from stamm.activations.conformance.callable import Implementation, Own, implementation, resolve
+from stamm.activations.conformance.certified import certificate_findings
+from stamm.activations.conformance.exact import CONDITION_TEXT, FUNCTION, SLOPE
+from stamm.activations.conformance.findings import Finding
+from stamm.activations.conformance.golden import golden_files, judge_golden, read_golden, value_sets
+from stamm.activations.conformance.inputs import FULL, SAMPLED
+from stamm.activations.conformance.judge import judge
+from stamm.activations.conformance.probes import probe
+from stamm.activations.conformance.proofs import prove
+from stamm.activations.conformance.table import Table, summary, tables
+from stamm.activations.conformance.truth_check import POINTS, truth_finding
+from stamm.activations.conformance.verdict import Verdict
+from stamm.activations.spec import Spec
+from stamm.activations.spec_files import load_spec
+from stamm.base.config import to_plain
+from stamm.base.errors import ConfigError, DataError, StammError, visible
+from stamm.cli.output import print_json, print_table
+from stamm.models.hub import hub_activation
+
+_QUICK_POINTS = 20
+_TOLD = 4  # problems in one line; JSON has all of them
+
+
+def check(options: argparse.Namespace) -> int:
+    """Check one activation, or all of them. 0 when everything holds, 1 when something does not."""
+    if options.all == (options.name is not None):
+        raise ConfigError("name one activation, or give --all", where="the command line")
+    if options.all:
+        if options.against or options.golden:
+            raise ConfigError("--all takes neither --against nor --golden", fix="Name one entry")
+        return _all(options)
+    spec = load_spec(options.name)
+    rivals = [_implementation(word) for word in options.against]
+    check = _Check(spec, rivals, options)
+    if options.json:
+        findings = list(check.findings())
+        print_json(check.plain(findings))
+    else:
+        print(f"{spec.name}, {spec.content_hash[:16]}")
+        findings = []
+        for found in check.findings():
+            findings.append(found)
+            print(visible(found.line(), 600), flush=True)
+        check.print_tables()
+        failed = sum(not found.passed for found in findings)
+        print(f"\n{_count(failed)} of {len(findings)} checks failed, {check.seconds:.0f} s")
+    return 0 if all(found.passed for found in findings) else 1
+
+
+class _Check:
+    """Everything that is checked of one spec, in order; verdicts are kept for the tables."""
+
+    def __init__(
+        self, spec: Spec, rivals: Sequence[Implementation], options: argparse.Namespace
+    ) -> None:
+        self.spec = spec
+        self.rivals = rivals
+        self.golden = Path(options.golden) if options.golden else None
+        self.quick = options.quick or options.all
+        self.count = SAMPLED if self.quick else FULL
+        self.verdicts: dict[str, list[Verdict]] = {}
+        self.notes: list[str] = []
+        self._began = time.perf_counter()
+
+    @property
+    def seconds(self) -> float:
+        """Since the check was made."""
+        return time.perf_counter() - self._began
+
+    def findings(self) -> Iterator[Finding]:
+        """Proofs, then probes, then conformance."""
+        spec = self.spec
+        yield from prove(spec, points=_QUICK_POINTS) if self.quick else prove(spec)
+        yield from certificate_findings(spec)
+        points = 10 * _QUICK_POINTS if self.quick else POINTS
+        yield truth_finding(spec, spec.initial_values(), points=points)
+        yield from probe(spec)
+        for name, values in value_sets(spec).items():
+            yield from self._conformance(name, values)
+        if self.golden is not None:
+            yield from self._golden(self.golden)
+
+    def _conformance(self, name: str, values: dict[str, float]) -> Iterator[Finding]:
+        found = self.verdicts.setdefault(name, [])
+        for judged in (Own(), *self.rivals):
+            verdict, told = self._verdict(judged, values)
+            if verdict is not None:
+                found.append(verdict)
+            passed = verdict is not None and verdict.passed
+            yield Finding(name=f"{judged.name} at {name} values", passed=passed, numbers=told)
+        for word in self.spec.peers:
+            if word in [rival.name for rival in self.rivals]:
+                continue
+            try:
+                found.append(judge(self.spec, _implementation(word), values, count=self.count))
+            except StammError as error:
+                self.notes.append(f"{word} at {name} values is not compared: {error.line()}")
+
+    def _verdict(
+        self, judged: Implementation, values: dict[str, float]
+    ) -> tuple[Verdict | None, str]:
+        try:
+            verdict = judge(self.spec, judged, values, count=self.count)
+        except DataError as error:
+            return None, error.line()
+        return verdict, _told(verdict)
+
+    def _golden(self, folder: Path) -> Iterator[Finding]:
+        own = self.spec.content_hash
+        paths = [path for path in golden_files(folder) if path.name.startswith(own[:16])]
+        if not paths:
+            raise DataError(
+                f"{folder} holds no vectors of {self.spec.name} ({own[:16]})",
+                fix="Write them with stamm.activations.conformance.golden.write_golden",
+            )
+        for path in paths:
+            if read_golden(path).spec.content_hash != own:
+                raise DataError(f"{path} belongs to another spec than its name says")
+            for judged in (Own(), *self.rivals):
+                try:
+                    verdict = judge_golden(path, judged)
+                    passed, told = verdict.passed, _told(verdict)
+                except DataError as error:
+                    passed, told = False, error.line()
+                yield Finding(name=f"{judged.name}, {path.name}", passed=passed, numbers=told)
+
+    def print_tables(self) -> None:
+        """Errors by place for f and f' at the first values, and the worst ones at all values."""
+        print(f"\nErrors in units of the last place, {CONDITION_TEXT}.")
+        if self.quick:
+            print(f"float32 is sampled at {SAMPLED:,} inputs instead of {FULL:,}.")
+        for name, verdicts in self.verdicts.items():
+            if not verdicts:
+                continue
+            if name == next(iter(self.verdicts)):
+                for table in tables(verdicts, [FUNCTION, SLOPE]):
+                    _print(table)
+            table = summary(verdicts)
+            _print(
+                Table(title=f"{name} values, {table.title}", header=table.header, rows=table.rows)
+            )
+        for note in self.notes:
+            print(f"\n{visible(note, 600)}")
+
+    def plain(self, findings: Sequence[Finding]) -> dict[str, Any]:
+        """Everything as JSON values."""
+        return {
+            "spec": self.spec.name,
+            "content_hash": self.spec.content_hash,
+            "passed": all(found.passed for found in findings),
+            "seconds": round(self.seconds, 1),
+            "float32_inputs": self.count,
+            "findings": [to_plain(found) for found in findings],
+            "verdicts": {
+                name: [to_plain(verdict) for verdict in verdicts]
+                for name, verdicts in self.verdicts.items()
+            },
+            "notes": self.notes,
+        }
+
+
+def _all(options: argparse.Namespace) -> int:
+    reports = []
+    for name in catalog.names():
+        check = _Check(catalog.get(name), (), options)
+        findings = list(check.findings())
+        report = check.plain(findings)
+        del report["verdicts"]  # they would be megabytes; `stamm check NAME --json` has them
+        reports.append(report)
+        failed = [found for found in findings if not found.passed]
+        if not options.json:
+            state = "FAILED" if failed else "ok"
+            told = f"{len(findings)} checks, {_count(len(failed))} failed, {check.seconds:.1f} s"
+            print(f"{state:<6} {name}: {told}", flush=True)
+            for found in failed:
+                print(f"       {visible(found.line(), 600)}", flush=True)
+    if options.json:
+        print_json(reports)
+    return 0 if all(report["passed"] for report in reports) else 1
+
+
+def _implementation(word: str) -> Implementation:
+    if word.startswith("transformers."):
+        return implementation(hub_activation(word), word)
+    return resolve(word)
+
+
+def _told(verdict: Verdict) -> str:
+    """The largest judged error in each dtype, or what broke."""
+    if verdict.problems:
+        more = len(verdict.problems) - _TOLD
+        ending = f"; and {more} more" if more > 0 else ""
+        return "; ".join(verdict.problems[:_TOLD]) + ending
+    parts = []
+    for of in verdict.dtypes:
+        worst = max((m.worst.largest for m in of.quantities if m.worst is not None), default=0.0)
+        parts.append(f"{of.dtype} {worst:.3f} of {of.budget_ulp:g} ulp ({of.inputs:,} inputs)")
+    facts = sum(len(of.facts) for of in verdict.dtypes)
+    return ", ".join(parts) + (f", {facts} exact values" if facts else "")
+
+
+def _print(table: Table) -> None:
+    print(f"\n{table.title}")
+    print_table(table.header, table.rows)
+
+
+def _count(number: int) -> str:
+    return str(number) if number else "none"

@@ -1,0 +1,241 @@
+"""`stamm derive`: from a gradient to a module, a kernel, a certificate, golden vectors and a page."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import shlex
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from stamm.activations import catalog
+from stamm.activations.cache import store_kernel_source
+from stamm.activations.cost import cost
+from stamm.activations.describe import told
+from stamm.activations.spec import Spec
+from stamm.activations.spec_checks import refuse_taken
+from stamm.activations.spec_files import STORED, load_spec
+from stamm.activations.user_spec import CONTINUITIES, known_entry, spec_from_words
+from stamm.base.config import to_plain
+from stamm.base.console import Console
+from stamm.base.errors import ConfigError
+from stamm.base.files import write_json, write_text
+from stamm.cli import derived_folder
+from stamm.cli.activation_show import lines_of
+from stamm.cli.output import print_json, print_pairs
+from stamm.cli.words import text
+
+if TYPE_CHECKING:
+    from stamm.activations.conformance.verdict import Verdict
+
+_JUDGED_INPUTS = 20_000  # of float32; `stamm check` takes all 400,000
+_STATED = ("parameter", "anchor", "continuity", "gated")
+
+
+def arguments(parser: argparse.ArgumentParser, verb: str) -> None:
+    """The flags of `stamm derive`."""
+    parser.add_argument(
+        "things",
+        type=text,
+        nargs="+",
+        metavar="THING",
+        help="pieces of a gradient ('x > 0: 2*a*x', 'tanh(x)', 'WHERE: GRADIENT | INTEGRAL'), or a "
+        "Python file with a Spec (file.py, file.py:NAME), or a spec.json",
+    )
+    parser.add_argument("--name", type=text, help="what it is called (default: by its identity)")
+    parser.add_argument(
+        "--parameter",
+        type=text,
+        action="append",
+        metavar="NAME=INITIAL:HOW",
+        help="a shape parameter: a=0.8:softplus, a=0.8:softplus>b, a=0.3:exp, a=1:absolute, "
+        "t=0.5:between(0,1), c=1:identity, b=0.5:fixed",
+    )
+    parser.add_argument("--anchor", type=text, metavar="X=Y", help="f(X) = Y (default: 0=0)")
+    parser.add_argument(
+        "--continuity", choices=CONTINUITIES, help="of the gradient (default: continuous)"
+    )
+    parser.add_argument(
+        "--gated", type=int, choices=(1, 2), help="y = f(gate) * up: 1 for a bounded gate, else 2"
+    )
+    parser.add_argument("--out", type=text, metavar="FOLDER", help="default: derived/NAME")
+    parser.add_argument("--force", action="store_true", help="replace an earlier derivation there")
+    parser.add_argument("--dry-run", action="store_true", help="say what would be done")
+    parser.add_argument("--json", action="store_true", help="print JSON")
+
+
+def run(options: argparse.Namespace, verb: str) -> int:
+    """Derive, or say that it was done before."""
+    spec, known = _stated(options)
+    folder = Path(options.out) if options.out else Path("derived") / spec.name
+    receipt = derived_folder.intact(folder, spec)
+    derived_before = receipt is not None and not options.force
+    if not derived_before:
+        derived_folder.refuse_replacing(folder, force=options.force)
+    if options.dry_run:
+        _tell_plan(options, spec, known, folder, derived_before)
+        return 0
+    if receipt is None or options.force:
+        receipt = _derive(spec, known, folder, _command(options))
+    _tell(options, receipt, folder, derived_before)
+    return 0
+
+
+def _stated(options: argparse.Namespace) -> tuple[Spec, str | None]:
+    """The spec, and the name of the catalogue's entry that states the same."""
+    references = [word for word in options.things if _is_reference(word)]
+    if references:
+        given = [name for name in _STATED if getattr(options, name) is not None]
+        if len(options.things) > 1 or given:
+            other = f"--{given[0]}" if given else "another THING"
+            raise ConfigError(
+                f"{references[0]!r} states a whole spec, so {other} has no place beside it",
+                fix="Change the spec, or state the pieces here",
+            )
+        spec = load_spec(references[0])
+        spec = replace(spec, name=options.name) if options.name else spec
+    else:
+        spec = spec_from_words(
+            options.things,
+            options.parameter or (),
+            name=options.name or "",
+            anchor=options.anchor if options.anchor is not None else "0=0",
+            continuity=options.continuity or "continuous",
+            gated=options.gated,
+        )
+    known = known_entry(spec, catalog.ENTRIES)
+    if known is not None and spec.name in (known.name, *known.aliases):
+        spec = known  # the same statement under the same name: it is the entry itself
+    refuse_taken(spec, catalog.ENTRIES)
+    derived_folder.refuse_module_name(spec.name)
+    return spec, known.name if known else None
+
+
+def _is_reference(word: str) -> bool:
+    path = word.partition(":")[0]
+    named = any(word in (spec.name, *spec.aliases) for spec in catalog.ENTRIES)
+    return (
+        named or path.endswith(".py") or word.endswith(".json") or (Path(word) / STORED).is_file()
+    )
+
+
+def _derive(spec: Spec, known: str | None, folder: Path, command: str) -> dict[str, Any]:
+    # What follows loads SymPy, torch and matplotlib.
+    from stamm.activations.certificates.certificate import certify
+    from stamm.activations.conformance.callable import Own
+    from stamm.activations.conformance.golden import write_golden
+    from stamm.activations.conformance.judge import judge
+    from stamm.activations.derivation.derive import derive
+    from stamm.activations.emission.kernel import kernel_source
+    from stamm.activations.emission.write import texts
+    from stamm.activations.rediscovery.detect import rediscover
+    from stamm.reports.activation_page import activation_page
+
+    say = Console().say
+    say(f"{spec.name}: the function, from its gradient")
+    derived = derive(spec)
+    kernel = kernel_source(derived, "stamm derive")
+    store_kernel_source(spec.content_hash, kernel)
+    say(f"{spec.name}: the certificate")
+    certificate = certify(derived)
+    say(f"{spec.name}: compared with {len(catalog.ENTRIES)} known activations")
+    findings = rediscover(spec)
+    sentences = [finding.sentence(spec.name) for finding in findings]
+    say(f"{spec.name}: accuracy in bfloat16, float16 and float32")
+    verdict = judge(spec, Own(), count=_JUDGED_INPUTS)
+    facts = {**told(spec, texts(derived)), "cost": cost(spec, kernel), "certificate": certificate}
+    receipt = {
+        "content_hash": spec.content_hash,
+        "command": command,
+        "known": known,
+        "facts": facts,
+        "accuracy": _accuracy(verdict),
+        "findings": [
+            {**dataclasses.asdict(f), "sentence": f.sentence(spec.name)} for f in findings
+        ],
+    }
+    with derived_folder.whole(folder, receipt) as place:
+        write_json(place / STORED, to_plain(spec))
+        write_text(place / derived_folder.KERNEL, kernel)
+        write_text(place / f"{spec.name}.py", derived_folder.module_source(spec, kernel))
+        write_json(place / derived_folder.CERTIFICATE, certificate)
+        page = activation_page(
+            spec,
+            facts,
+            certificate=certificate,
+            verdict=to_plain(verdict),
+            findings=sentences,
+            command=command,
+        )
+        write_text(place / f"{spec.name}.html", page)
+        write_text(place / derived_folder.README, derived_folder.readme_text(spec, command))
+        say(f"{spec.name}: golden vectors")
+        write_golden(spec, place / derived_folder.GOLDEN)
+    return receipt
+
+
+def _accuracy(verdict: Verdict) -> dict[str, str]:
+    """The largest error of each dtype where the budget holds, and what broke the budget."""
+    told = {}
+    for of in verdict.dtypes:
+        worst = [(m.quantity, m.worst.largest) for m in of.quantities if m.worst is not None]
+        errors = ", ".join(
+            f"{quantity.replace('slope_in_', 'slope in ')} {error:.3g} ulp"
+            for quantity, error in worst
+        )
+        told[of.dtype] = "; ".join([f"at most {errors}", *of.problems])
+    return told
+
+
+def _tell(options: argparse.Namespace, receipt: dict[str, Any], folder: Path, before: bool) -> None:
+    files = [str(folder / name) for name in derived_folder.file_names(receipt["facts"]["name"])]
+    if options.json:
+        kept = ("content_hash", "known", "facts", "accuracy", "findings")
+        found = {key: receipt[key] for key in kept}
+        print_json({"already_derived": before, **found, "folder": str(folder), "files": files})
+        return
+    if before:
+        print_pairs([("already derived", f"{folder}: every file is as it was written")])
+    if receipt["known"]:
+        print_pairs([("this is", f"{receipt['known']}, which is in the catalogue")])
+    print_pairs(
+        [
+            *lines_of(receipt["facts"]),
+            *((f"accuracy {dtype}", errors) for dtype, errors in receipt["accuracy"].items()),
+            *(("known as", finding["sentence"]) for finding in receipt["findings"]),
+            *(("file", file) for file in files),
+        ]
+    )
+
+
+def _tell_plan(
+    options: argparse.Namespace, spec: Spec, known: str | None, folder: Path, before: bool
+) -> None:
+    files = [str(folder / name) for name in derived_folder.file_names(spec.name)]
+    if options.json:
+        plan = {"spec": to_plain(spec), "content_hash": spec.content_hash, "known": known}
+        print_json({"already_derived": before, **plan, "folder": str(folder), "files": files})
+        return
+    print_pairs(
+        [
+            ("name", spec.name),
+            *(("gradient", f"{p.formula}   for {p.where}") for p in spec.pieces),
+            *(("parameter", p.constraint) for p in spec.parameters),
+            ("content hash", spec.content_hash),
+            *([("this is", f"{known}, which is in the catalogue")] if known else []),
+            *([("already derived", str(folder))] if before else []),
+            *(("would write", file) for file in files if not before),
+        ]
+    )
+
+
+def _command(options: argparse.Namespace) -> str:
+    """The line that does the same again."""
+    words = ["stamm", "derive", *options.things]
+    for flag in ("name", "anchor", "continuity", "gated", "out"):
+        value = getattr(options, flag)
+        words += [f"--{flag}", str(value)] if value is not None else []
+    for declared in options.parameter or ():
+        words += ["--parameter", declared]
+    return shlex.join(words)

@@ -1,0 +1,310 @@
+"""The page of one activation: formulas, figures, certificate and origin in one file, no network."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from markupsafe import Markup
+
+import stamm
+from stamm.activations.cost import operations_text
+from stamm.activations.spec import Spec
+from stamm.reports import mathml
+from stamm.reports.activation_figures import figures_of_activation, spectrum_figure
+from stamm.reports.figure import Figure, Table
+from stamm.reports.html import fill
+from stamm.reports.quantities import MINUS, percent
+from stamm.reports.text import one_line
+
+TEMPLATE = "activation.html"
+_LONGEST_EVIDENCE = 240
+_SECTIONS = {
+    "arity": "Inputs",
+    "bounds": "Range and growth",
+    "shape": "Shape",
+    "asymptotes": "Far out",
+    "symmetry": "Symmetry",
+    "kind": "Kind",
+    "gaussian": "Under a normal input",
+    "numerics": "Overflow and conditioning",
+    "for_all_parameters": "For every value of the parameters",
+}
+_SHARES = ("energies", "hermite_energies", "hermite_shares", "shares")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Equation:
+    """A set formula, and the same as text for a reader without MathML."""
+
+    key: str
+    title: str
+    math: Markup
+    text: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Claim:
+    """One line of a certificate."""
+
+    section: str
+    claim: str
+    status: str
+    evidence: str
+
+    @property
+    def rank(self) -> str:
+        """The class that colours the status: "proved", "measured" or "open"."""
+        return {"proved": "proved", "measured": "measured"}.get(self.status, "open")
+
+
+def activation_page(
+    spec: Spec,
+    told: Mapping[str, Any],
+    *,
+    certificate: Mapping[str, Any] | None = None,
+    verdict: Mapping[str, Any] | None = None,
+    findings: Sequence[str] | None = None,
+    command: str = "",
+) -> str:
+    """The page about an activation as HTML text.
+
+    told          what `describe` or `user_spec.told` says of it; `cost` beside it is shown
+    certificate   what `certify` returned
+    verdict       a conformance verdict in plain form
+    findings      sentences that say which known activation this one is
+    command       what makes the page
+    Edge          what is None is left out; every text is escaped and its hidden characters shown.
+    Checked       tests/unit/reports/test_activation_page.py
+    """
+    figures = figures_of_activation(spec, command)
+    shares = _spectrum(certificate) if certificate else None
+    claims = claims_of(certificate) if certificate else []
+    warnings = certificate.get("warnings", []) if certificate else []
+    accuracy = tuple(_accuracy(verdict)) if verdict else ()
+    sections = [
+        ("formulas", "Formulas", True),
+        ("curves", "Curves", True),
+        ("parameters", "Parameters", bool(told["parameters"])),
+        ("certificate", "Certificate", bool(claims)),
+        ("accuracy", "Accuracy", bool(accuracy)),
+        ("known", "Known as", findings is not None),
+        ("cost", "Cost", "cost" in told),
+        ("origin", "Origin", True),
+    ]
+    context: dict[str, Any] = {
+        "told": told,
+        "facts": _facts(told),
+        "contents": [(key, title) for key, title, shown in sections if shown],
+        "equations": _equations(told),
+        "curvature": Equation(
+            key="curvature",
+            title="Curvature",
+            math=mathml.piecewise("f''(x)", told["curvature"]),
+            text=_spoken("f''(x)", told["curvature"]),
+        ),
+        "figures": figures,
+        "spectrum": _spectrum_figure(shares, command),
+        "parameters": _parameters(told),
+        "claims": [(name, [c for c in claims if c.section == name]) for name in _names(claims)],
+        "warnings": [str(text) for text in warnings],
+        "accuracy": accuracy,
+        "judged": str(verdict.get("judged_where", "")) if verdict else "",
+        "findings": findings,
+        "cost": _cost(told["cost"]) if "cost" in told else None,
+        "origin": _origin(told, command),
+        "version": stamm.__version__,
+    }
+    return fill(TEMPLATE, context)
+
+
+def claims_of(certificate: Mapping[str, Any]) -> list[Claim]:
+    """Every claim of a certificate, section by section; what does not apply is left out."""
+    found = [
+        Claim(section=_SECTIONS.get(key, key.replace("_", " ").capitalize()), **told)
+        for key, value in certificate.items()
+        for told in _claims(value)
+    ]
+    return [claim for claim in found if claim.status != "not applicable"]
+
+
+def _names(claims: Sequence[Claim]) -> list[str]:
+    return list(dict.fromkeys(claim.section for claim in claims))
+
+
+def _facts(told: Mapping[str, Any]) -> list[str]:
+    trained = [p["name"] for p in told["parameters"] if p["trainable"]]
+    gated = told.get("gated")
+    return [
+        f"two inputs, order {gated['order']}: {told['output']}" if gated else "one input",
+        f"trains {', '.join(trained)}" if trained else "nothing to train",
+        {"continuous": "continuous gradient", "jump": "gradient jumps"}.get(
+            told["continuity"], "gradient infinite at a knot"
+        ),
+        f"identity {told['content_hash'][:12]}",
+    ]
+
+
+def _equations(told: Mapping[str, Any]) -> list[Equation]:
+    parts = [
+        ("gradient", "Gradient, as stated", "f'(x)", told["gradient"]),
+        ("function", f"Function, its integral with {told['anchor']}", "f(x)", told["function"]),
+        *(
+            (f"slope-{name}", f"Gradient in {name}", f"df/d{name}", pieces)
+            for name, pieces in told["parameter_slopes"].items()
+        ),
+    ]
+    if told.get("surrogate"):
+        title = "What the backward pass uses instead of the gradient, as declared"
+        parts.append(("surrogate", title, "s(x)", told["surrogate"]))
+    if told.get("up"):
+        title = f"What up is sent through, as its gradient, with {told['up']['anchor']}"
+        parts.append(("up", title, "h'(x)", told["up"]["gradient"]))
+    return [
+        Equation(
+            key=f"{key}-formula",
+            title=title,
+            math=mathml.piecewise(left, pieces),
+            text=_spoken(left, pieces),
+        )
+        for key, title, left, pieces in parts
+    ]
+
+
+def _spoken(left: str, pieces: Sequence[Mapping[str, str]]) -> str:
+    return "; ".join(f"{left} = {p['formula']} for {p['where']}" for p in pieces)
+
+
+def _parameters(told: Mapping[str, Any]) -> Table:
+    return Table(
+        columns=("parameter", "how it is held", "initial value", "initial, as stored"),
+        rows=tuple(
+            (
+                str(p["name"]),
+                mathml.alone(p["constraint"]) if p["trainable"] else "fixed",
+                number(p["initial"]),
+                number(p["initial_raw"]) if p["trainable"] else "not stored",
+            )
+            for p in told["parameters"]
+        ),
+        words=2,
+    )
+
+
+def number(value: Any, digits: int = 8) -> str:
+    """A number with at most `digits` significant digits, or the value as it stands."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        return str(value)
+    if not math.isfinite(value):
+        return "not finite" if math.isnan(value) else ("∞" if value > 0 else f"{MINUS}∞")
+    return f"{value:.{digits}g}".replace("-", MINUS)
+
+
+def _cost(cost: Mapping[str, Any]) -> Table:
+    elements = cost["saved_inputs"]
+    return Table(
+        columns=("what", "of one element"),
+        rows=(
+            ("forward", operations_text(cost["forward"])),
+            ("backward", operations_text(cost["backward"])),
+            (
+                "kept for backward",
+                f"{cost['saved']}: {2 * elements} bytes in bfloat16, {4 * elements} in float32",
+            ),
+            ("trained numbers", str(cost["parameters"])),
+        ),
+        words=2,
+    )
+
+
+def _origin(told: Mapping[str, Any], command: str) -> Table:
+    rows = [
+        ("source", told["source"]),
+        ("also called", ", ".join(told["aliases"])),
+        ("notes", told["notes"]),
+        ("same function elsewhere", ", ".join(told.get("peers") or [])),
+        ("output", told["output"]),
+        ("anchor", told["anchor"]),
+        ("jumps of f", "; ".join(f"by {j['by']} at {j['at']}" for j in told.get("jumps", ()))),
+        ("content hash", told["content_hash"]),
+        ("made by", command),
+    ]
+    return Table(columns=("what", "text"), rows=tuple((k, str(v)) for k, v in rows if v), words=2)
+
+
+def _claims(value: Any) -> Iterator[dict[str, str]]:
+    """Whatever has a claim and a status, from the outside in."""
+    if isinstance(value, Mapping):
+        if "claim" in value and "status" in value:
+            yield {
+                "claim": str(value["claim"]),
+                "status": str(value["status"]),
+                "evidence": _evidence(value),
+            }
+        for inner in value.values():
+            yield from _claims(inner)
+    elif isinstance(value, (list, tuple)):
+        for inner in value:
+            yield from _claims(inner)
+
+
+def _evidence(claim: Mapping[str, Any]) -> str:
+    parts = []
+    for key, value in claim.items():
+        simple = isinstance(value, (str, int, float)) and not isinstance(value, bool)
+        if key in ("claim", "status") or not simple or value == "":
+            continue
+        parts.append(str(value) if key in ("evidence", "reason") else f"{key} {number(value)}")
+    return one_line("; ".join(parts).replace("_", " "), _LONGEST_EVIDENCE)
+
+
+def _spectrum(certificate: Any) -> tuple[float, ...] | None:
+    """The shares of the Hermite polynomials, wherever the certificate keeps them."""
+    if not isinstance(certificate, Mapping):
+        return None
+    for key, value in certificate.items():
+        numbers = isinstance(value, (list, tuple)) and len(value) > 2
+        if key in _SHARES and numbers and all(isinstance(v, (int, float)) for v in value):
+            return tuple(map(float, value))
+        found = _spectrum(value)
+        if found:
+            return found
+    return None
+
+
+def _spectrum_figure(shares: tuple[float, ...] | None, command: str) -> Figure | None:
+    return spectrum_figure(shares, command) if shares else None
+
+
+def _accuracy(verdict: Mapping[str, Any]) -> Iterator[tuple[str, Table]]:
+    """One table a dtype: the largest error of each quantity where the budget holds."""
+    for of in verdict["dtypes"]:
+        rows = []
+        for measured in of["quantities"]:
+            judged = [row for row in measured["rows"] if row["judged"]]
+            if not judged:
+                continue
+            worst = max(judged, key=lambda row: float(row["largest"]))
+            rows.append(
+                (
+                    str(measured["quantity"]).replace("slope_in_", "slope in "),
+                    f"{sum(row['count'] for row in judged):,}",
+                    number(max(row["p99"] for row in judged), 3),
+                    number(worst["largest"], 3),
+                    number(worst["worst_at"], 6),
+                    percent(max(row["wrong_sign"] for row in judged), 2),
+                )
+            )
+        yield (
+            f"{of['dtype']}, budget {number(of['budget_ulp'])} units in the last place",
+            Table(
+                columns=(
+                    "quantity", "inputs", "99th percentile, ulp", "largest, ulp", "found at x",
+                    "wrong sign",
+                ),
+                rows=tuple(rows),
+                note="; ".join(str(text) for text in of.get("problems", [])),
+            ),
+        )  # fmt: skip

@@ -1,0 +1,265 @@
+"""`stamm derive` and `stamm show` for specs of the user's own."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from stamm.activations.spec import Piece, Spec
+from stamm.activations.spec_files import load_spec
+from stamm.base.config import to_plain
+from stamm.base.files import sha256_file
+from stamm.cli import derived_folder
+from stamm.cli.main import main
+
+ROOT = Path(__file__).parents[3]
+WORDS = (
+    "x > 0: 2*a*x + 1", "x <= 0: exp(x)", "--parameter", "a=0.8:softplus", "--name", "bent",
+)  # fmt: skip
+OWN = """
+from stamm.activations import Piece, Spec
+
+ONE = Spec(name="one", title="One", pieces=(Piece(where="all x", formula="3*x**2"),), source="me")
+TWO = Spec(name="two", title="Two", pieces=(Piece(where="all x", formula="5*x**4"),), source="me")
+"""
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A folder to work in, with a home of its own, in which `bent` is derived."""
+    folder = tmp_path_factory.mktemp("derive")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        patch.setattr(Path, "home", lambda: folder / "home")
+        assert main(["derive", *WORDS]) == 0
+        yield folder
+
+
+def _files(folder: Path) -> dict[str, str]:
+    return {
+        str(path.relative_to(folder)): sha256_file(path)
+        for path in sorted(folder.rglob("*"))
+        if path.is_file() and "__pycache__" not in path.parts
+    }
+
+
+def test_the_folder_is_complete(place: Path) -> None:
+    folder = place / "derived" / "bent"
+    for name in derived_folder.file_names("bent"):
+        assert (folder / name).exists(), name
+    assert sorted(p.name for p in folder.parent.iterdir()) == ["bent"]
+    receipt = json.loads((folder / "derived.json").read_text())
+    assert receipt["files"] == {
+        name: digest for name, digest in _files(folder).items() if name != "derived.json"
+    }
+    assert load_spec(str(folder)).content_hash == receipt["content_hash"]
+    assert receipt["facts"]["function"][1]["formula"] == "a*x**2 + x"
+    assert any("xielu" in finding["sentence"] for finding in receipt["findings"])
+    assert set(receipt["accuracy"]) == {"bfloat16", "float16", "float32"}
+
+
+def test_the_second_time_nothing_is_done(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    before = _files(place / "derived")
+    assert main(["derive", *WORDS]) == 0
+    out = capsys.readouterr().out
+    assert out.startswith("already derived")
+    assert "a*x**2 + x" in out
+    assert "df/da" in out
+    assert _files(place / "derived") == before
+
+
+def test_the_second_time_loads_neither_torch_nor_sympy(place: Path) -> None:
+    code = (
+        "import sys; from stamm.cli.main import main; assert main(sys.argv[1:]) == 0;"
+        "print([m for m in ('torch', 'sympy', 'matplotlib') if m in sys.modules])"
+    )
+    done = _python("-c", code, "derive", *WORDS, folder=place)
+    assert done.stdout.splitlines()[-1] == "[]", done.stderr
+
+
+def test_the_module_file_works_alone_and_derives_nothing(place: Path, tmp_path: Path) -> None:
+    source = place / "derived" / "bent" / "bent.py"
+    (tmp_path / "bent.py").write_bytes(source.read_bytes())
+    code = (
+        "import sys, torch; from bent import bent\n"
+        "one, other = bent(), bent()\n"
+        "x = torch.tensor([-2.0, 0.5], dtype=torch.float64)\n"
+        "print(*one(x).tolist(), one.a is other.a)\n"
+        "print('stamm.activations.derivation.derive' in sys.modules)"
+    )
+    done = _python("-c", code, folder=tmp_path)
+    numbers, derived = done.stdout.splitlines()
+    left, right, shared = numbers.split()
+    assert float(left) == pytest.approx(-0.8646647167633873, rel=1e-7)
+    assert float(right) == pytest.approx(0.8 * 0.25 + 0.5, rel=1e-7)
+    assert (shared, derived) == ("False", "False"), done.stderr
+
+
+def test_json_is_json(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["derive", *WORDS, "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert told["already_derived"] is True
+    assert told["facts"]["parameters"][0]["constraint"] == "a = softplus(raw)"
+
+
+def test_a_changed_folder_is_neither_trusted_nor_overwritten(
+    place: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    kernel = place / "derived" / "bent" / "kernel.py"
+    right = kernel.read_bytes()
+    kernel.write_bytes(right + b"# mine\n")
+    assert main(["derive", *WORDS]) == 2
+    assert "--force replaces it" in capsys.readouterr().err
+    assert main(["derive", *WORDS, "--force", "--dry-run"]) == 0
+    kernel.write_bytes(right)
+    stranger = place / "derived" / "bent" / "notes.txt"
+    stranger.write_text("mine")
+    assert main(["derive", "all x: 7*x", "--out", "derived/bent", "--force", "--dry-run"]) == 2
+    assert "notes.txt, which `stamm derive` did not write" in capsys.readouterr().err
+    stranger.unlink()
+
+
+def test_a_failure_leaves_nothing_half_written(
+    place: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def refuse(*_: Any, **__: Any) -> str:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("stamm.cli.derived_folder.readme_text", refuse)
+    monkeypatch.setattr("stamm.activations.rediscovery.detect.rediscover", lambda _: [])
+    assert main(["derive", "all x: 7*x", "--name", "seven"]) == 1
+    assert "No space left" in capsys.readouterr().err
+    assert sorted(p.name for p in (place / "derived").iterdir()) == ["bent"]
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["tanh(x)", "--name", "silu"], "the name 'silu' is taken"),
+        (["tanh(x)", "--name", "torch"], "another module called 'torch'"),
+        (["tanh(x)", "--name", "kernel"], "another module called 'kernel'"),
+        (["tanh(x)", "--name", "json"], "another module called 'json'"),
+        (["tanh(x)", "--name", "../x"], "is not a name"),
+        (["tanh(x)", "--out", "own.py"], "is no folder"),
+        (["tanh(x)", "--out", "."], "did not write"),
+        (["x > 0: 1", "x <= 0: 0"], "jumps at x = 0"),
+        (["x > 0: b", "x <= 0: 0"], "'b' stands in the formulas"),
+        (["__import__('os').system('true')"], "not part of a formula"),
+        (["own.py"], "own.py:ONE, own.py:TWO"),
+        (["own.py:ONE", "--gated", "1"], "--gated has no place"),
+        (["own.py:ONE", "x"], "another THING has no place"),
+        (["missing.py"], "missing.py does not exist"),
+        (["broken.py"], "ZeroDivisionError"),
+        (["escaping.json"], "is not one line of printable text"),
+    ],
+)
+def test_what_cannot_be_derived_is_refused_in_one_line(
+    place: Path, capsys: pytest.CaptureFixture[str], words: list[str], says: str
+) -> None:
+    (place / "own.py").write_text(OWN)
+    (place / "broken.py").write_text("1 / 0\n")
+    spec = Spec(
+        name="e", title="x", pieces=(Piece(where="all x", formula="5*x"),), source="a stranger"
+    )
+    escaping = {**to_plain(spec), "title": 'x"""\nprint(1)\n"""'}
+    (place / "escaping.json").write_text(json.dumps(escaping))
+    assert main(["derive", *words]) == 2
+    told = capsys.readouterr()
+    assert told.out == ""
+    assert says in told.err
+    assert len(told.err.splitlines()) == 1
+    assert not (place / "derived" / "silu").exists()
+
+
+def test_a_dry_run_writes_nothing(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (place / "own.py").write_text(OWN)
+    before = _files(place / "derived")
+    assert main(["derive", "own.py:ONE", "--name", "third", "--dry-run"]) == 0
+    out = capsys.readouterr().out
+    assert "derived/third/third.py" in out
+    assert "3*x**2" in out
+    assert _files(place / "derived") == before
+
+
+def test_a_known_gradient_is_recognised(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = [
+        "x>0: 2*alpha_p*x+beta", "x<=0: alpha_n*(exp(x)-1)+beta",
+        "--parameter", "alpha_p=0.8:softplus", "--parameter", "alpha_n=0.8:softplus>beta",
+        "--parameter", "beta=0.5:fixed", "--dry-run",
+    ]  # fmt: skip
+    assert main(["derive", *words]) == 0
+    assert "xielu, which is in the catalogue" in capsys.readouterr().out
+    assert main(["derive", *words, "--name", "xielu", "--json"]) == 0
+    plan = json.loads(capsys.readouterr().out)
+    assert plan["known"] == "xielu"
+    assert plan["spec"]["compat"]["name"] == "eps"  # the entry itself
+
+
+def test_show_tells_a_spec_of_the_users_own(
+    place: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (place / "own.py").write_text(OWN)
+    assert main(["show", "own.py:ONE", "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert told["function"] == [{"where": "all x", "formula": "x**3"}]
+    assert told["cost"]["saved_inputs"] == 1
+    assert main(["show", "derived/bent", "--plot", "bent.svg", "--page", "bent.html"]) == 0
+    assert "a = softplus(raw), starts at 0.8 (raw 0.203382321)" in capsys.readouterr().out
+    assert (place / "bent.svg").read_text().startswith("<svg xmlns=")
+    assert "<h1>bent</h1>" in (place / "bent.html").read_text()
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["xielu", "--plot", "a.jpg"], "does not end in .svg or .png"),
+        (["xielu", "--page", "a.txt"], "does not end in .html"),
+        (["demo", "--plot", "a.png"], "is no activation"),
+        (["own.py:THREE"], "THREE"),
+        (["xieluu"], "Did you mean 'xielu'"),
+    ],
+)
+def test_show_refuses_in_one_line(
+    place: Path, capsys: pytest.CaptureFixture[str], words: list[str], says: str
+) -> None:
+    (place / "own.py").write_text(OWN)
+    assert main(["show", *words]) == 2
+    err = capsys.readouterr().err
+    assert says in err
+    assert len(err.splitlines()) == 1
+
+
+def test_a_file_of_recipes_that_imports_a_spec_is_still_a_recipe(
+    place: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (place / "mine.py").write_text(
+        "from stamm.activations.catalog import XIELU\nfrom stamm.recipes import catalog\n\n\n"
+        "def mine():\n    return catalog.get('smoke').build()\n"
+    )
+    assert main(["show", "mine.py"]) == 0
+    assert "recipe" in capsys.readouterr().out
+
+
+def _python(*words: str, folder: Path) -> subprocess.CompletedProcess[str]:
+    environment = {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join([str(ROOT / "src"), str(folder)]),
+        "HOME": str(folder / "nobody"),
+        "OMP_NUM_THREADS": "1",
+    }
+    return subprocess.run(
+        [sys.executable, *words],
+        capture_output=True,
+        text=True,
+        cwd=folder,
+        env=environment,
+        check=False,
+        timeout=120,
+    )
