@@ -37,7 +37,7 @@ format: $(READY)
 
 # Emit the modules of the built-in activations again from their gradients.
 generated: $(READY)
-	@$(BIN)/python -m stamm.activations.generate
+	@$(BIN)/python -m stamm.activations.emission
 
 # Resolve requirements.in into requirements.lock in a throw-away environment.
 lock:

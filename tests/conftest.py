@@ -73,3 +73,9 @@ def smoke_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "stdout.txt").write_text(done.stdout)
     (folder / "stderr.txt").write_text(done.stderr)
     return folder / "runs" / "smoke"
+
+
+@pytest.fixture(autouse=True, scope="session")
+def own_home(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """A home folder of the tests' own: kernels derived here are not found by anybody else."""
+    os.environ["HOME"] = str(tmp_path_factory.mktemp("home"))
