@@ -18,6 +18,7 @@ from stamm.base.errors import ConfigError
 
 _SHORT = (torch.float16, torch.bfloat16)
 EXACT = "exact"
+Precision = Literal["exact", "fast"]
 Value = float | list[float]
 
 
@@ -38,9 +39,13 @@ class ShapedModule(nn.Module):
         dtype: torch.dtype = torch.float32,
         neurons: int | None = None,
         groups: int | None = None,
+        precision: Precision = "exact",
     ) -> None:
         super().__init__()
+        if precision not in ("exact", "fast"):
+            raise ConfigError(f"precision = {precision!r}", fix="Use 'exact' or 'fast'")
         self.spec = spec
+        self.precision = precision
         self.compat = compat
         self.neurons = neurons
         self.count = _count(spec, neurons, groups)
@@ -152,7 +157,7 @@ class ShapedModule(nn.Module):
         self._kernel = kernel_of(self.spec)
         fixed = tuple(None if p.trainable else p.initial for p in self.spec.parameters)
         make = gated_operation if isinstance(self.spec.arity, Gated) else plain_operation
-        self._operation = make(self._kernel, fixed)
+        self._operation = make(self._kernel, fixed, exact=self.precision == "exact")
 
     def _initial_raw(self) -> dict[str, float]:
         return self.spec.raw_values({p.name: p.initial for p in self.spec.trainable})
@@ -204,10 +209,10 @@ class ShapedModule(nn.Module):
         elif parameter.above is not None:
             bound = float(parameter.above)
         stored: Tensor = getattr(self, parameter.name)
-        if self.compat == EXACT and stored.device.type != "mps":
-            # softplus of a float32 is off by an ulp, and near a root of f that is many ulp of f.
-            stored = stored.double()
-        return effective_tensor(parameter, stored, bound)
+        if self.compat != EXACT or stored.device.type == "mps":
+            return effective_tensor(parameter, stored, bound)
+        # Rounded once: softplus of a float32 in float32 would be off by an ulp or more.
+        return effective_tensor(parameter, stored.double(), bound).to(stored.dtype)
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> ShapedModule:
         if self.compat != EXACT:
@@ -299,6 +304,7 @@ def build_activation(
     dtype: torch.dtype = torch.float32,
     neurons: int | None = None,
     groups: int | None = None,
+    precision: Precision = "exact",
 ) -> Activation | GatedActivation:
     """A new module for a catalogue entry or for a user's Spec; parameters are never shared.
 
@@ -307,6 +313,8 @@ def build_activation(
     dtype    of stored parameters; "exact" keeps float32 where 16 bits are asked for
     neurons  the size of the input's last axis, to give every neuron shapes of its own
     groups   with `neurons`: into how many equal groups they fall, each with shapes of its own
+    precision  of float32 inputs: "exact" computes them in float64 and rounds once, "fast" in
+             float32, some ulp off where terms cancel. 16-bit inputs know no difference
     Raises   ConfigError for an unknown name or order, or a spec that cannot be integrated.
     Checked  tests/unit/activations/test_module.py
     """
@@ -314,7 +322,9 @@ def build_activation(
     if not dtype.is_floating_point:
         raise ConfigError(f"dtype = {dtype} is not a floating-point type", where=spec.where)
     kind = GatedActivation if isinstance(spec.arity, Gated) else Activation
-    return kind(spec, compat=compat, dtype=dtype, neurons=neurons, groups=groups)
+    return kind(
+        spec, compat=compat, dtype=dtype, neurons=neurons, groups=groups, precision=precision
+    )
 
 
 def xielu(
@@ -323,12 +333,20 @@ def xielu(
     dtype: torch.dtype = torch.float32,
     neurons: int | None = None,
     groups: int | None = None,
+    precision: Precision = "exact",
 ) -> Activation:
     """A new xIELU module: x > 0: alpha_p x**2 + beta x, else alpha_n (exp(x) - 1 - x) + beta x.
 
     Source   Huang and Schlag 2024, arXiv 2411.13010; arguments as `build_activation`.
     """
-    return Activation(catalog.XIELU, compat=compat, dtype=dtype, neurons=neurons, groups=groups)
+    return Activation(
+        catalog.XIELU,
+        compat=compat,
+        dtype=dtype,
+        neurons=neurons,
+        groups=groups,
+        precision=precision,
+    )
 
 
 def _count(spec: Spec, neurons: int | None, groups: int | None) -> int:

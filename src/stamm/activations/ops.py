@@ -27,22 +27,23 @@ _GROUP = 256
 _BLOCK = 2**16  # elements; xielu forward in bfloat16: 10.6 ns each, 12.0 in one block (2026-11)
 
 
-def plain_operation(kernel: Kernel, fixed: Fixed) -> Operation:
+def plain_operation(kernel: Kernel, fixed: Fixed, *, exact: bool = True) -> Operation:
     """The function (x, *trainable effective values) -> f(x), differentiable twice.
 
     fixed    per parameter of the spec its constant value, or None where a tensor is passed
+    exact    False computes float32 inputs in float32: faster, and a few ulp off where terms cancel
     Shapes   x (..., C); a parameter holds one number, or C: one for each neuron; the result has
              the shape of x.
-    Dtypes   float16 and bfloat16 are computed in float32, with parameters rounded to it; float32
-             and float64 in float64 (in float32 on a device without it). The result has the dtype
-             of x, parameter gradients that of the parameter.
+    Dtypes   float16 and bfloat16 are computed in float32, float32 and float64 in float64 (in
+             float32 on a device without it). The result has the dtype of x, parameter gradients
+             that of the parameter.
     Edge     a third derivative is an error that autograd raises, never a wrong number.
     Checked  tests/unit/activations/test_gradients.py
     """
-    return _operations(kernel, fixed)[0]
+    return _operations(kernel, fixed, exact)[0]
 
 
-def gated_operation(kernel: Kernel, fixed: Fixed) -> Operation:
+def gated_operation(kernel: Kernel, fixed: Fixed, *, exact: bool = True) -> Operation:
     """The function (gate, up, *trainable effective values) -> f(gate) * up, differentiable twice.
 
     Where the spec says so, up is first sent through its own fixed function h.
@@ -51,16 +52,19 @@ def gated_operation(kernel: Kernel, fixed: Fixed) -> Operation:
     Dtypes   as `plain_operation`; the product is formed before the one rounding.
     Raises   ConfigError when gate and up differ in shape or dtype.
     """
-    return _operations(kernel, fixed)[1]
+    return _operations(kernel, fixed, exact)[1]
 
 
 @lru_cache(maxsize=256)
-def _operations(kernel: Kernel, fixed: Fixed) -> tuple[Operation, Operation]:
+def _operations(kernel: Kernel, fixed: Fixed, exact: bool) -> tuple[Operation, Operation]:
     # Bare functions, because a compiler that traces this closure knows no class of ours.
     value, slopes, curvatures = kernel.value, kernel.slopes, kernel.curvatures
 
+    def computing(x: Tensor) -> torch.dtype:
+        return _computing(x, exact)
+
     def prepared(x: Tensor, trainable: tuple[Tensor, ...]) -> Parameters:
-        numbers = iter([_spread(t.to(_computing(x)), x) for t in trainable])
+        numbers = iter([_spread(t.to(computing(x)), x) for t in trainable])
         return tuple(next(numbers) if f is None else f for f in fixed)
 
     class Gradients(torch.autograd.Function):
@@ -73,7 +77,7 @@ def _operations(kernel: Kernel, fixed: Fixed) -> tuple[Operation, Operation]:
             parameters = prepared(x, trainable)
 
             def block(weight: Tensor, x: Tensor) -> tuple[Tensor, ...]:
-                wide = x.to(_computing(x))
+                wide = x.to(computing(x))
                 weight = weight.to(wide.dtype)
                 slope, *by_parameter = slopes(wide, parameters)
                 sums = zip(by_parameter, trainable, strict=True)
@@ -97,7 +101,7 @@ def _operations(kernel: Kernel, fixed: Fixed) -> tuple[Operation, Operation]:
             ctx: Any, into_x: Tensor | None, *into_parameters: Tensor | None
         ) -> tuple[Tensor, ...]:
             weight, x, *trainable = ctx.saved_tensors
-            wide, parameters = x.to(_computing(x)), prepared(x, tuple(trainable))
+            wide, parameters = x.to(computing(x)), prepared(x, tuple(trainable))
             slope, *by_parameter = slopes(wide, parameters)
             curvature, *rest = curvatures(wide, parameters)
             count = len(trainable)
@@ -143,7 +147,7 @@ def _operations(kernel: Kernel, fixed: Fixed) -> tuple[Operation, Operation]:
             parameters = prepared(x, trainable)
 
             def block(x: Tensor) -> tuple[Tensor, ...]:
-                return (value(x.to(_computing(x)), parameters).to(x.dtype),)
+                return (value(x.to(computing(x)), parameters).to(x.dtype),)
 
             return _by_blocks(block, x)[0].reshape(x.shape)
 
@@ -166,7 +170,7 @@ def _operations(kernel: Kernel, fixed: Fixed) -> tuple[Operation, Operation]:
             parameters = prepared(gate, trainable)
 
             def block(gate: Tensor, up: Tensor) -> tuple[Tensor, ...]:
-                dtype = _computing(gate)
+                dtype = computing(gate)
                 return ((value(gate.to(dtype), parameters) * up.to(dtype)).to(gate.dtype),)
 
             return _by_blocks(block, gate, up)[0].reshape(gate.shape)
@@ -179,18 +183,18 @@ def _operations(kernel: Kernel, fixed: Fixed) -> tuple[Operation, Operation]:
         def backward(ctx: Any, into: Tensor) -> tuple[Tensor, ...]:
             gate, up, *trainable = ctx.saved_tensors
             # Products stay in the computing dtype: one rounding, at the end of each gradient.
-            wide = _computing(gate)
+            wide = computing(gate)
             for_gate, *sums = gradients(into.to(wide) * up.to(wide), gate, *trainable)
             output = plain(gate.to(wide), *trainable)
             return for_gate, (into.to(wide) * output).to(up.dtype), *sums
 
     def plain(x: Tensor, *trainable: Tensor) -> Tensor:
-        if torch.compiler.is_compiling() and not torch.is_grad_enabled():
+        if torch.compiler.is_compiling() and not _differentiated(x, *trainable):
             return PlainFunction.forward(x, *trainable)
         result: Tensor = _applied(PlainFunction, x, *trainable)
         return result
 
-    second_factor = _second_factor(kernel, fixed)
+    second_factor = _second_factor(kernel, fixed, exact)
 
     def gated(gate: Tensor, up: Tensor, *trainable: Tensor) -> Tensor:
         if gate.shape != up.shape or gate.dtype != up.dtype:
@@ -199,30 +203,39 @@ def _operations(kernel: Kernel, fixed: Fixed) -> tuple[Operation, Operation]:
                 fix="Give both the same shape and dtype",
             )
         if second_factor is not None:  # h(up) stays wide: it is rounded with the product
-            up = second_factor(up.to(_computing(up)))
+            up = second_factor(up.to(computing(up)))
+        if torch.compiler.is_compiling() and not _differentiated(gate, up, *trainable):
+            return GatedFunction.forward(gate, up, *trainable)
         result: Tensor = _applied(GatedFunction, gate, up, *trainable)
         return result
 
     return plain, gated
 
 
-def _second_factor(kernel: Kernel, fixed: Fixed) -> Operation | None:
+def _second_factor(kernel: Kernel, fixed: Fixed, exact: bool) -> Operation | None:
     """up -> h(up), or None where the spec multiplies by up itself."""
     if kernel.up is None:
         return None
     # h uses fixed parameters only; a trainable one that reached it would show as NaN.
-    return plain_operation(kernel.up, tuple(math.nan if f is None else f for f in fixed))
+    constants = tuple(math.nan if f is None else f for f in fixed)
+    return plain_operation(kernel.up, constants, exact=exact)
+
+
+def _differentiated(*tensors: Tensor) -> bool:
+    """Whether a gradient will be asked for. A compiler cannot trace a Function that has none."""
+    return torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors)
 
 
 def _applied(function: type[torch.autograd.Function], *tensors: Tensor) -> Any:
     return function.apply(*tensors)  # type: ignore[no-untyped-call]  # torch leaves it untyped
 
 
-def _computing(x: Tensor) -> torch.dtype:
-    """The dtype in which x is computed with: one width up, where the device has it."""
-    if x.dtype in (torch.float32, torch.float64) and x.device.type != "mps":
+def _computing(x: Tensor, exact: bool) -> torch.dtype:
+    """The dtype in which x is computed with: one width up, where that is asked for and there."""
+    if x.dtype == torch.float64:
         return torch.float64
-    return torch.float32
+    wide = exact and x.dtype == torch.float32 and x.device.type != "mps"
+    return torch.float64 if wide else torch.float32
 
 
 def _spread(parameter: Tensor, x: Tensor) -> Tensor:

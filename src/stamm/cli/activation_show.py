@@ -103,12 +103,15 @@ def facts_of(spec: Spec) -> dict[str, Any]:
         facts = describe(spec.name)
         return {**facts, "peers": list(spec.peers), "cost": cost(spec, source)}
 
+    from stamm.activations.conformance.tabulated import table_sentences
     from stamm.activations.derivation.derive import derive
     from stamm.activations.emission.kernel import kernel_source
     from stamm.activations.emission.write import texts
 
     derived = derive(spec)
-    return {**told(spec, texts(derived)), "cost": cost(spec, kernel_source(derived))}
+    tables = list(table_sentences(derived))
+    made = cost(spec, kernel_source(derived))
+    return {**told(spec, texts(derived)), "table": tables, "cost": made}
 
 
 def lines_of(facts: Mapping[str, Any]) -> list[tuple[str, str]]:

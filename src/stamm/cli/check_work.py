@@ -137,7 +137,9 @@ class _Check:
 
     def print_tables(self) -> None:
         """Errors by place for f and f' at the first values, and the worst ones at all values."""
-        print(f"\nErrors in units of the last place, {CONDITION_TEXT}.")
+        judged = [verdict for found in self.verdicts.values() for verdict in found]
+        where = judged[0].judged_where if judged else CONDITION_TEXT
+        print(f"\nErrors in units of the last place, {where}.")
         if self.quick:
             print(f"float32 is sampled at {SAMPLED:,} inputs instead of {FULL:,}.")
         for name, verdicts in self.verdicts.items():

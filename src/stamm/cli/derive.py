@@ -126,6 +126,7 @@ def _derive(spec: Spec, known: str | None, folder: Path, command: str) -> dict[s
     from stamm.activations.conformance.callable import Own
     from stamm.activations.conformance.golden import write_golden
     from stamm.activations.conformance.judge import judge
+    from stamm.activations.conformance.tabulated import table_sentences
     from stamm.activations.derivation.derive import derive
     from stamm.activations.emission.kernel import kernel_source
     from stamm.activations.emission.write import texts
@@ -144,7 +145,12 @@ def _derive(spec: Spec, known: str | None, folder: Path, command: str) -> dict[s
     sentences = [finding.sentence(spec.name) for finding in findings]
     say(f"{spec.name}: accuracy in bfloat16, float16 and float32")
     verdict = judge(spec, Own(), count=_JUDGED_INPUTS)
-    facts = {**told(spec, texts(derived)), "cost": cost(spec, kernel), "certificate": certificate}
+    facts = {
+        **told(spec, texts(derived)),
+        "table": list(table_sentences(derived)),
+        "cost": cost(spec, kernel),
+        "certificate": certificate,
+    }
     receipt = {
         "content_hash": spec.content_hash,
         "command": command,
@@ -176,12 +182,17 @@ def _derive(spec: Spec, known: str | None, folder: Path, command: str) -> dict[s
 
 
 def _accuracy(verdict: Verdict) -> dict[str, str]:
-    """The largest error of each dtype where the budget holds, and what broke the budget."""
+    """The largest error of each dtype where the budget holds, and what broke the budget.
+
+    The function's error is one against its table where it rests on one, and is told as that.
+    """
+    table = " from its table" if verdict.tables else ""
     told = {}
     for of in verdict.dtypes:
         worst = [(m.quantity, m.worst.largest) for m in of.quantities if m.worst is not None]
         errors = ", ".join(
             f"{quantity.replace('slope_in_', 'slope in ')} {error:.3g} ulp"
+            + table * quantity.startswith("function")
             for quantity, error in worst
         )
         told[of.dtype] = "; ".join([f"at most {errors}", *of.problems])

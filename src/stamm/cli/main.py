@@ -44,9 +44,7 @@ VERBS: tuple[Verb, ...] = (
         "stamm.cli.names",
         "show one activation, recipe or run",
         (
-            "stamm show xielu",
             "stamm show xielu --plot xielu.svg --page xielu.html",
-            "stamm show mine.py:MINE",
             "stamm show demo --json",
             "stamm show runs/demo",
         ),

@@ -54,12 +54,15 @@ class Llama3Rope:
 class PlainFFN:
     """down(f(up(x))): two matrices, one activation of one input.
 
-    compat   "eps" evaluates xIELU in transformers' order and with its clamp, bit for bit
+    compat     "eps" evaluates xIELU in transformers' order and with its clamp, bit for bit
+    precision  of the activation on float32 inputs: "fast" in float32, "exact" in float64, rounded
+               once, which compiled CPU code pays for dearly. 16-bit inputs know no difference
     """
 
     width: int = 384
     activation: str = "xielu"
     compat: Literal["exact", "eps"] = "exact"
+    precision: Literal["fast", "exact"] = "fast"
 
     def __post_init__(self) -> None:
         spec = catalog.get(self.activation)
@@ -78,10 +81,14 @@ class PlainFFN:
 
 @dataclass(frozen=True, kw_only=True)
 class GatedFFN:
-    """down(f(gate(x), up(x))): three matrices, an activation of two inputs."""
+    """down(f(gate(x), up(x))): three matrices, an activation of two inputs.
+
+    precision   of the activation on float32 inputs, as in PlainFFN
+    """
 
     width: int = 256
     activation: str = "swiglu"
+    precision: Literal["fast", "exact"] = "fast"
 
     def __post_init__(self) -> None:
         spec = catalog.get(self.activation)

@@ -15,7 +15,9 @@ class PlainFeedForward(nn.Module):
         super().__init__()
         self.up_proj = nn.Linear(d_model, config.width, bias=False)
         self.down_proj = nn.Linear(config.width, d_model, bias=False)
-        self.act_fn = build_activation(config.activation, compat=config.compat)
+        self.act_fn = build_activation(
+            config.activation, compat=config.compat, precision=config.precision
+        )
 
     def forward(self, x: Tensor) -> Tensor:
         """The block's output, same shape as `x`."""
@@ -31,7 +33,7 @@ class GatedFeedForward(nn.Module):
         self.gate_proj = nn.Linear(d_model, config.width, bias=False)
         self.up_proj = nn.Linear(d_model, config.width, bias=False)
         self.down_proj = nn.Linear(config.width, d_model, bias=False)
-        self.act_fn = build_activation(config.activation)
+        self.act_fn = build_activation(config.activation, precision=config.precision)
 
     def forward(self, x: Tensor) -> Tensor:
         """The block's output, same shape as `x`."""

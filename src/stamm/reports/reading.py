@@ -131,10 +131,7 @@ def record_in(path: Path, schema: int | None = None) -> Record:
     """
     if path.is_file() and path.stat().st_size > LARGEST_JSON:
         raise DataError(f"{path} has {bytes_text(path.stat().st_size)}: too large for a summary")
-    try:
-        record = Record(read_json(path), str(path))
-    except (ValueError, RecursionError) as error:  # an integer of over 4,300 digits, deep nesting
-        raise DataError(f"{path} is not JSON that can be read: {error}", fix=_FIX) from None
+    record = Record(read_json(path), str(path))
     if schema is not None and record.whole("schema") != schema:
         raise DataError(
             f"{path} has schema {record.whole('schema')}; this report reads {schema}",

@@ -5,7 +5,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import math
+from dataclasses import dataclass, replace
 
 SHORT = ("bfloat16", "float16")
 
@@ -16,11 +17,15 @@ class Budget:
 
     room   above 1, an infinity of the right sign is allowed where the exact value is above the
            largest number of the dtype over this, and 0 where it is below the smallest normal one
+    reach  inputs beyond it in magnitude are not judged
+    parameters  the largest error of slopes in parameters, where it is another
     """
 
     ulp: float
     reason: str = ""
     room: float = 1.0
+    reach: float = math.inf
+    parameters: float | None = None
 
 
 _OTHERS = {
@@ -34,6 +39,20 @@ _OTHERS = {
     "float32": Budget(ulp=4.0),
     "float64": Budget(ulp=1024.0, reason="the truth has no more digits itself"),
 }
+_SQUARES = Budget(
+    ulp=1.0,
+    reason="inputs beyond 2**62 are not judged: their squares overflow the float32 it is computed"
+    " in; it may also overflow three binades early and lose subnormal numbers",
+    room=8.0,
+    reach=2.0**62,
+)
+_PRODUCTS = Budget(
+    ulp=1.0,
+    reason="inputs beyond 2**120 are not judged: times a parameter they overflow the float32 it is"
+    " computed in; it may also overflow three binades early and lose subnormal numbers",
+    room=8.0,
+    reach=2.0**120,
+)
 # By the name of the entry, then by dtype. An entry stands here with a tighter budget, or with a
 # larger one and its reason, which is printed with every verdict.
 _ENTRIES: dict[str, dict[str, Budget]] = {
@@ -41,6 +60,24 @@ _ENTRIES: dict[str, dict[str, Budget]] = {
         "bfloat16": Budget(ulp=0.51),
         "float16": Budget(ulp=0.70),
         "float32": Budget(ulp=1.0),
+    },
+    **{
+        name: {"bfloat16": _SQUARES}
+        for name in (
+            "xssslur2",
+            "xssslupr",
+            "gxssslur2",
+            "gxssslupr",
+            "squareplus",
+            "bent_identity",
+        )
+    },
+    **{
+        name: {
+            "bfloat16": _PRODUCTS,
+            "float64": replace(_OTHERS["float64"], reach=2.0**1016),
+        }
+        for name in ("aglu", "acon_c", "ptelu", "sinlu", "snake", "snake_beta")
     },
 }
 
@@ -57,4 +94,6 @@ def parameter_budget(name: str, dtype: str) -> Budget:
     the parameter.
     """
     own, general = budget(name, dtype), _OTHERS[dtype]
+    if own.parameters is not None:
+        return replace(own, ulp=own.parameters)
     return max(own, general, key=lambda budget: budget.ulp)

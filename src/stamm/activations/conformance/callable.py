@@ -65,9 +65,9 @@ class Own:
         """A new module that holds these values."""
         module = build_activation(spec, compat=self.compat, dtype=dtype)
         bound = _bound_module(module, spec, values)
-        if dtype not in (torch.float16, torch.bfloat16):
+        if dtype == torch.float64:
             return bound
-        # 16-bit inputs are computed in float32, which is what the parameters are rounded to.
+        # Effective values are numbers of the dtype they are stored in, rounded once.
         single = {name: float(torch.tensor(value)) for name, value in bound.values.items()}
         return replace(bound, values=single)
 

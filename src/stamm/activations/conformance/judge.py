@@ -23,6 +23,7 @@ from stamm.activations.conformance.inputs import FULL, inputs, knots, mixed_ups
 from stamm.activations.conformance.intervals import Row, errors_of, gather
 from stamm.activations.conformance.observe import Observed, observe
 from stamm.activations.conformance.stored import raw_slopes
+from stamm.activations.conformance.tabulated import tabulated
 from stamm.activations.conformance.ulp import dtype_name, neighbours
 from stamm.activations.conformance.verdict import (
     MIXED,
@@ -30,6 +31,7 @@ from stamm.activations.conformance.verdict import (
     Measured,
     OfDtype,
     Verdict,
+    judged_text,
     problems_of,
 )
 from stamm.activations.spec import Gated, Spec
@@ -53,19 +55,22 @@ def judge(
     quantities   "function", "slope", "up_slope" (gated), "slope_in_NAME"; all by default
     Edge         the exact values belong to the parameters as the implementation stores them, so a
                  stored number that was rounded is no error of the function. Slopes in parameters
-                 that are stored raw are slopes in the stored numbers.
+                 that are stored raw are slopes in the stored numbers. Where f rests on a table,
+                 that table is the exact value, and the verdict says so.
     Raises       DataError when the implementation raises, or returns another shape or dtype;
                  ConfigError for values that the spec refuses.
     Checked      tests/unit/activations/test_conformance_judge.py
     """
     full = {**spec.initial_values(), **(values or {})}
     found = [_of_dtype(spec, implementation, full, dtype, quantities, count) for dtype in dtypes]
+    tables = tabulated(spec)
     return Verdict(
         spec=spec.name,
         content_hash=spec.content_hash,
         implementation=implementation.name,
-        judged_where=CONDITION_TEXT,
+        judged_where=judged_text(CONDITION_TEXT, tables),
         dtypes=tuple(found),
+        tables=tables,
     )
 
 
@@ -103,11 +108,12 @@ def _of_dtype(
     count: int,
 ) -> OfDtype:
     bound = implementation.bind(spec, values, dtype)
+    limit, wider = (of(spec.name, dtype_name(dtype)) for of in (budget, parameter_budget))
     x = inputs(spec, bound.values, dtype, count=count)
+    x = x[~(x.abs() > limit.reach)]
     settings: list[tuple[str, Tensor | None]] = [("", None)]
     if isinstance(spec.arity, Gated):
         settings = [("", torch.ones_like(x)), (MIXED, mixed_ups(len(x), dtype))]
-    limit, wider = (of(spec.name, dtype_name(dtype)) for of in (budget, parameter_budget))
     at_knots, ambiguous = _near_knots(spec, bound, x)
     measured = []
     for suffix, up in settings:

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 import torch
 from torch import Tensor, nn
 
+from stamm.activations.conformance.budgets import budget
 from stamm.activations.conformance.callable import Bound, Own
 from stamm.activations.conformance.exact import SLOPE, exact_quantities
 from stamm.activations.conformance.findings import Finding, finding
@@ -73,7 +74,10 @@ def _extremes(spec: Spec) -> tuple[bool, str]:
         bound = Own().bind(spec, spec.initial_values(), dtype)
         top = torch.finfo(dtype)
         half = torch.tensor([*_EXTREMES, top.max, top.tiny], dtype=torch.float64).to(dtype)
-        half = half[torch.isfinite(half)]
+        reach = budget(
+            spec.name, dtype_name(dtype)
+        ).reach  # told with the verdict where it is finite
+        half = half[torch.isfinite(half) & (half <= reach)]
         x = torch.cat([half, -half]).requires_grad_()
         ups = [torch.ones_like(x)] if isinstance(spec.arity, Gated) else []
         y = bound(x, *ups)

@@ -14,7 +14,9 @@ from functools import lru_cache
 import mpmath
 import sympy
 from sympy import Expr, Symbol
+from sympy.core.cache import clear_cache
 
+from stamm.activations.derivation.anchored import anchored_branches
 from stamm.activations.derivation.integrate import antiderivative
 from stamm.activations.derivation.known import respelled
 from stamm.activations.derivation.primitives import X
@@ -85,13 +87,15 @@ def derive(spec: Spec) -> Derived:
     Raises   ConfigError when a piece has no antiderivative that can be found, naming it.
     Checked  tests/unit/activations/test_derivation.py
     """
+    # Which of two equal forms SymPy returns may depend on what it has cached from earlier work.
+    clear_cache()
     with mpmath.workdps(_WORKING_DIGITS):
         symbols, samples = _symbols(spec), spec.sample_values()
         exact = exact_formulas(spec)
         return Derived(
             spec=spec,
             exact=exact,
-            stable=_stable(exact, samples),
+            stable=_stable(exact, samples, _fixed(spec)),
             surrogate=_surrogate(spec, symbols, samples),
             up=_up(spec, symbols, samples),
         )
@@ -146,9 +150,18 @@ def _partial(source: Branches, symbol: Symbol) -> Branches:
     return tuple(Branch(**{**vars(b), "formula": sympy.diff(b.formula, symbol)}) for b in source)
 
 
-def _stable(exact: Formulas, samples: list[dict[str, float]]) -> Formulas:
+def _fixed(spec: Spec) -> dict[str, float]:
+    return {p.name: p.initial for p in spec.parameters if not p.trainable}
+
+
+def _stable(
+    exact: Formulas, samples: list[dict[str, float]], fixed: Mapping[str, float]
+) -> Formulas:
     def best(branches: Branches) -> Branches:
         return stable_branches(branches, samples)
+
+    def first(branches: Branches) -> Branches:  # what training lives on keeps its digits at 0 too
+        return anchored_branches(best(branches), samples, fixed)
 
     rows = exact.parameter_curvatures
     if len(rows) <= _MOST_POLISHED:
@@ -156,10 +169,10 @@ def _stable(exact: Formulas, samples: list[dict[str, float]]) -> Formulas:
         order = range(len(rows))
         rows = tuple(tuple(half[max(i, j), min(i, j)] for j in order) for i in order)
     return Formulas(
-        function=best(exact.function),
-        slope=best(exact.slope),
+        function=first(exact.function),
+        slope=first(exact.slope),
         curvature=best(exact.curvature),
-        parameter_slopes=tuple(map(best, exact.parameter_slopes)),
+        parameter_slopes=tuple(map(first, exact.parameter_slopes)),
         mixed=tuple(map(best, exact.mixed)),
         parameter_curvatures=rows,
     )
@@ -261,7 +274,7 @@ def _integrated(
             where=spec.where,
             known=hints.get(name),
             ends=(branch.low, branch.high),
-            fixed={p.name: p.initial for p in spec.parameters if not p.trainable},
+            fixed=_fixed(spec),
         )
         for branch, name in zip(gradient, names, strict=True)
     ]

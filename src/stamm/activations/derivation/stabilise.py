@@ -32,6 +32,7 @@ from stamm.activations.derivation.primitives import (
     normal_cdf,
     normal_odd,
     phi2,
+    softplus,
 )
 from stamm.activations.derivation.symbolic import applied, number
 from stamm.base.errors import ConfigError
@@ -40,6 +41,8 @@ WINDOWED = (expm1, phi2)
 _WRITTEN_OUT = 4  # powers up to this one are products
 _FAR = 1e3  # exponentials overflow a double here
 _FARTHEST = 1.4e154  # and here squares do; mpmath can still evaluate erfc
+_LAST = 1.7e308  # and here a product with a parameter does
+_LAST_BITS = 2.0  # what a form is charged that gives a NaN there, where another may not
 _LOST = 60.0  # what a form is charged where it has no correct digit
 _BITS_PER_OPERATION = 0.04
 _HALF = Rational(1, 2)
@@ -126,6 +129,14 @@ def breaks_at(form: Expr, branch: Branch, values: Mapping[str, float]) -> float 
     return None
 
 
+def _fails_last(form: Expr, branch: Branch, values: Mapping[str, float]) -> bool:
+    low, high = bounds(branch, values)
+    return any(
+        low <= x <= high and math.isnan(_machine(form, {**values, X.name: x}))
+        for x in (-_LAST, _LAST)
+    )
+
+
 @lru_cache(maxsize=4096)
 def ordered_terms(formula: Expr) -> tuple[list[Expr], list[Expr]]:
     """The terms of a sum as (polynomial ones, added first; the others), each in a fixed order.
@@ -188,6 +199,7 @@ def _best(branch: Branch, samples: Sequence[Mapping[str, float]], *, windowed: b
         operations = int(sympy.count_ops(form)) + 4 * len(form.atoms(sympy.Function))
         cost = sum(lost) / max(len(lost), 1) + _BITS_PER_OPERATION * operations
         cost += _LOST * any(breaks_at(form, branch, values) is not None for values in samples)
+        cost += _LAST_BITS * any(_fails_last(form, branch, values) for values in samples)
         if cost < least - 1e-9:
             best, least = form, cost
     return best
@@ -233,6 +245,9 @@ def _bases(formula: Expr, windowed: bool) -> Iterator[Expr]:
         yield single
         yield single.replace(logistic, lambda u: _HALF + logistic_odd(u))
         yield _centred_outside_products(formula)
+        shared = _arguments(formula, logistic) & _arguments(formula, softplus)
+        if shared:  # softplus(u) - logistic(u) cancels where both are small
+            yield formula.subs({logistic(u): softplus(u) - phi2(-softplus(u)) for u in shared})
     if formula.has(normal_cdf):
         yield formula.replace(normal_cdf, lambda u: _HALF + normal_odd(u))
     if formula.has(cauchy_cdf):

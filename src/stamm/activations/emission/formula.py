@@ -8,9 +8,11 @@ import mpmath
 import sympy
 from sympy import Expr
 
+from stamm.activations.derivation.anchored import Anchored
 from stamm.activations.derivation.primitives import Primitive, X, expm1, logistic, phi2
 from stamm.activations.derivation.stabilise import Branch, ordered_factors, ordered_terms
 from stamm.activations.derivation.tables import Table
+from stamm.activations.emission.anchored import anchored_constant
 from stamm.activations.emission.tables import table_constant
 from stamm.base.errors import ConfigError
 
@@ -189,6 +191,9 @@ class _Printer:
         if issubclass(kind, Table):
             text = f"primitives.hermite({argument}, {table_constant(kind)})"
             return self._body.name("table", text)
+        if issubclass(kind, Anchored):
+            text = f"{argument}, {anchored_constant(kind)}, {kind.single}"
+            return self._body.name("anchored", f"primitives.anchored({text})")
         if kind is phi2:
             name = f"primitives.phi2{_window(formula.args[0], self._branch)}"
         elif isinstance(formula, Primitive):

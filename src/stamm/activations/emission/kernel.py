@@ -12,8 +12,10 @@ from typing import Any
 
 import sympy
 
+from stamm.activations.derivation.anchored import anchored_in
 from stamm.activations.derivation.derive import Branches, Derived
 from stamm.activations.derivation.primitives import X
+from stamm.activations.emission.anchored import anchored_source
 from stamm.activations.emission.compat import compat_function
 from stamm.activations.emission.formula import Body
 from stamm.activations.emission.tables import tables_source
@@ -61,7 +63,10 @@ def kernel_source(derived: Derived, command: str = COMMAND) -> str:
         functions.append(compat_function(spec.compat, names))
         compat = f'{{"{spec.compat.name}": compat_{spec.compat.name}}}'
     body = "\n\n\n".join(functions)
-    tables = tables_source(derived)
+    emitted = [stable.function, backward[0], *stable.parameter_slopes]
+    emitted += [derived.up.function, derived.up.slope] if derived.up is not None else []
+    near = anchored_source({kind for branches in emitted for kind in anchored_in(branches)})
+    constants = "\n".join(text for text in (tables_source(derived), near) if text)
     uses = "from stamm.activations.generated import primitives\n"
     return (
         f'"""{spec.title}.\n\n'
@@ -73,7 +78,7 @@ def kernel_source(derived: Derived, command: str = COMMAND) -> str:
         "from torch import Tensor\n\n"
         + (uses if "primitives." in body else "")
         + "from stamm.activations.generated.primitives import Parameters\n\n"
-        f'CONTENT_HASH = "{spec.content_hash}"\n' + (f"\n{tables}" if tables else "") + "\n\n"
+        f'CONTENT_HASH = "{spec.content_hash}"\n' + (f"\n{constants}" if constants else "") + "\n\n"
         f"{body}\n\n\n"
         f"COMPAT: dict[str, Callable[..., Tensor]] = {compat}\n"
     )

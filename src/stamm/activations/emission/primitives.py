@@ -18,6 +18,7 @@ from stamm.activations.derivation.approximate import (
     fit,
     log_cosh_quotient,
 )
+from stamm.activations.emission.anchored import ANCHORED
 from stamm.activations.emission.special import SPECIAL
 from stamm.activations.emission.tables import HERMITE
 
@@ -229,7 +230,7 @@ def primitives_source(command: str) -> str:
             0.125,
         ),
     ]
-    bodies = [_BODY, SPECIAL, HERMITE]
+    bodies = [_BODY, SPECIAL, HERMITE, ANCHORED]
     return _HEAD.format(command=command) + "\n\n".join([*polynomials, *bodies])
 
 

@@ -530,3 +530,12 @@ def _polynomial(coefficients: tuple[float, ...], u: Tensor) -> Tensor:
     for coefficient in coefficients[-2::-1]:
         total = coefficient + u * total
     return total
+
+
+def anchored(u: Tensor, coefficients: tuple[float, ...], single: int) -> Tensor:
+    """u times a polynomial, lowest power first: 0 at 0, and as many digits near it as elsewhere.
+
+    single   how many coefficients are enough for float32
+    """
+    enough = coefficients if u.dtype == torch.float64 else coefficients[:single]
+    return u * _polynomial(enough, u)

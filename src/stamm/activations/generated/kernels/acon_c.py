@@ -19,8 +19,8 @@ CONTENT_HASH = "a7b40bbafc7aa9dadc6c271723580e45dc642ecb25658d18f2cb9e8a4c98631a
 def value(x: Tensor, parameters: Parameters) -> Tensor:
     """f(x)."""
     p1, p2, beta = parameters
-    pair_1 = primitives.logistic_pair(beta * p1 * x - beta * p2 * x)
-    branch_1 = p2 * x + (p1 - p2) * pair_1[0] * x
+    pair_1 = primitives.logistic_pair(beta * (p1 - p2) * x)
+    branch_1 = x * (p2 + p1 * pair_1[0] - p2 * pair_1[0])
     return branch_1
 
 
@@ -30,42 +30,49 @@ def slopes(x: Tensor, parameters: Parameters) -> tuple[Tensor, ...]:
     pair_1 = primitives.logistic_pair(beta * (p1 - p2) * x)
     part_1 = beta * (p1 - p2) * (p1 - p2) * pair_1[1] * pair_1[0] * x
     branch_1 = p1 * pair_1[0] + p2 * pair_1[1] + part_1
+    part_2 = beta * p1 * pair_1[1] * pair_1[0] * x * x
+    part_3 = beta * p2 * pair_1[1] * pair_1[0] * x * x
+    branch_2 = pair_1[0] * x + part_2 - part_3
+    branch_3 = pair_1[1] * x + part_3 - part_2
     pair_2 = primitives.logistic_pair(beta * (p2 - p1) * x)
-    part_2 = 1.0 + beta * p1 * pair_2[0] * x - beta * p2 * pair_2[0] * x
-    branch_2 = pair_1[0] * x * part_2
-    part_3 = 1.0 + beta * p2 * pair_1[0] * x - beta * p1 * pair_1[0] * x
-    branch_3 = pair_2[0] * x * part_3
-    pair_3 = primitives.logistic_pair(beta * p1 * x - beta * p2 * x)
-    branch_4 = (p1 - p2) * (p1 - p2) * pair_3[1] * pair_3[0] * x * x
+    branch_4 = (p1 * p1 + p2 * p2 - 2.0 * p1 * p2) * pair_2[0] * pair_1[0] * x * x
     return branch_1, branch_2, branch_3, branch_4
 
 
 def curvatures(x: Tensor, parameters: Parameters) -> tuple[Tensor, ...]:
     """f''(x), then the mixed and the parameter curvatures."""
     p1, p2, beta = parameters
-    pair_1 = primitives.logistic_pair(beta * p1 * x - beta * p2 * x)
-    part_1 = 2.0 + beta * p1 * pair_1[1] * x + beta * p2 * pair_1[0] * x - beta * p1 * pair_1[0] * x - beta * p2 * pair_1[1] * x
-    branch_1 = beta * (p1 - p2) * (p1 - p2) * pair_1[1] * pair_1[0] * part_1
-    part_2 = beta * beta * (p1 - p2) * (p1 - p2) * pair_1[1] * pair_1[1] * pair_1[0] * x * x
-    part_3 = -3.0 + beta * p1 * pair_1[0] * x - beta * p2 * pair_1[0] * x
-    part_4 = beta * (p1 - p2) * pair_1[1] * pair_1[0] * x * part_3
-    branch_2 = part_2 + pair_1[0] - part_4
-    pair_2 = primitives.logistic_pair(beta * (p1 - p2) * x)
-    part_5 = beta * p2 * pair_2[1] * pair_2[0] * x
-    part_6 = beta * (2.0 * p2 - 2.0 * p1) * pair_2[1] * pair_2[0] * x
-    part_7 = beta * beta * (p1 - p2) * (p1 - p2) * pair_2[1] * pair_2[0] * pair_2[0] * x * x
-    part_8 = beta * p1 * pair_2[1] * pair_2[0] * x
-    part_9 = beta * beta * (p1 - p2) * (p1 - p2) * pair_2[1] * pair_2[1] * pair_2[0] * x * x
-    branch_3 = part_5 + part_6 + part_7 + pair_2[1] - part_8 - part_9
-    branch_4 = (p1 - p2) * (p1 - p2) * pair_1[1] * pair_1[0] * x * part_1
-    pair_3 = primitives.logistic_pair(beta * (p2 - p1) * x)
-    part_10 = 2.0 + beta * p1 * pair_3[0] * x + beta * p2 * pair_2[0] * x - beta * p1 * pair_2[0] * x - beta * p2 * pair_3[0] * x
-    branch_5 = beta * pair_3[0] * pair_2[0] * x * x * part_10
-    part_11 = -2.0 + beta * p1 * pair_2[0] * x + beta * p2 * pair_3[0] * x - beta * p1 * pair_3[0] * x - beta * p2 * pair_2[0] * x
-    branch_6 = beta * pair_3[0] * pair_2[0] * x * x * part_11
-    branch_7 = (p1 - p2) * pair_1[1] * pair_1[0] * x * x * part_1
-    branch_8 = -(p1 - p2) * pair_1[1] * pair_1[0] * x * x * part_1
-    branch_9 = (p1 - p2) * (p1 - p2) * (p1 - p2) * pair_1[1] * pair_1[0] * x * x * x * (pair_1[1] - pair_1[0])
+    pair_1 = primitives.logistic_pair(beta * (p1 - p2) * x)
+    part_1 = beta * (p1 - p2) * (p1 - p2) * pair_1[1] * pair_1[0]
+    part_2 = beta * p1 * (p1 - p2) * pair_1[1] * pair_1[0]
+    part_3 = beta * beta * (p1 - p2) * (p1 - p2) * (p1 - p2) * pair_1[1] * pair_1[1] * pair_1[0] * x
+    part_4 = beta * p2 * (p1 - p2) * pair_1[1] * pair_1[0]
+    part_5 = beta * beta * (p1 - p2) * (p1 - p2) * (p1 - p2) * pair_1[1] * pair_1[0] * pair_1[0] * x
+    branch_1 = part_1 + part_2 + part_3 - part_4 - part_5
+    part_6 = beta * p1 * pair_1[1] * pair_1[0] * x
+    part_7 = beta * (2.0 * p1 - 2.0 * p2) * pair_1[1] * pair_1[0] * x
+    part_8 = beta * beta * (p1 - p2) * (p1 - p2) * pair_1[1] * pair_1[1] * pair_1[0] * x * x
+    part_9 = beta * p2 * pair_1[1] * pair_1[0] * x
+    part_10 = beta * beta * (p1 - p2) * (p1 - p2) * pair_1[1] * pair_1[0] * pair_1[0] * x * x
+    branch_2 = part_6 + part_7 + part_8 + pair_1[0] - part_9 - part_10
+    part_11 = beta * (2.0 * p2 - 2.0 * p1) * pair_1[1] * pair_1[0] * x
+    branch_3 = part_9 + part_11 + part_10 + pair_1[1] - part_6 - part_8
+    part_12 = (p1 - p2) * (p1 - p2) * pair_1[1] * pair_1[0] * x
+    part_13 = beta * (p1 - p2) * (p1 - p2) * (p1 - p2) * pair_1[1] * pair_1[1] * pair_1[0] * x * x
+    part_14 = p1 * (p1 - p2) * pair_1[1] * pair_1[0] * x
+    part_15 = beta * (p1 - p2) * (p1 - p2) * (p1 - p2) * pair_1[1] * pair_1[0] * pair_1[0] * x * x
+    part_16 = p2 * (p1 - p2) * pair_1[1] * pair_1[0] * x
+    branch_4 = part_12 + part_13 + part_14 - part_15 - part_16
+    pair_2 = primitives.logistic_pair(beta * (p2 - p1) * x)
+    part_17 = 2.0 + beta * p1 * pair_2[0] * x + beta * p2 * pair_1[0] * x - beta * p1 * pair_1[0] * x - beta * p2 * pair_2[0] * x
+    branch_5 = beta * pair_2[0] * pair_1[0] * x * x * part_17
+    part_18 = -2.0 + beta * p1 * pair_1[0] * x + beta * p2 * pair_2[0] * x - beta * p1 * pair_2[0] * x - beta * p2 * pair_1[0] * x
+    branch_6 = beta * pair_2[0] * pair_1[0] * x * x * part_18
+    pair_3 = primitives.logistic_pair(beta * p1 * x - beta * p2 * x)
+    part_19 = 2.0 + beta * p1 * pair_3[1] * x + beta * p2 * pair_3[0] * x - beta * p1 * pair_3[0] * x - beta * p2 * pair_3[1] * x
+    branch_7 = (p1 - p2) * pair_3[1] * pair_3[0] * x * x * part_19
+    branch_8 = -(p1 - p2) * pair_3[1] * pair_3[0] * x * x * part_19
+    branch_9 = (p1 - p2) * (p1 - p2) * (p1 - p2) * pair_3[1] * pair_3[0] * x * x * x * (pair_3[1] - pair_3[0])
     return branch_1, branch_2, branch_3, branch_4, branch_5, branch_6, branch_7, branch_5, branch_8, branch_9
 
 

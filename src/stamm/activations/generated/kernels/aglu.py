@@ -33,8 +33,9 @@ def slopes(x: Tensor, parameters: Parameters) -> tuple[Tensor, ...]:
     softplus_1 = primitives.softplus(-kappa * x + log_1)
     exp_1 = torch.exp(-softplus_1 / lam)
     pair_1 = primitives.logistic_pair(kappa * x - log_1)
-    branch_1 = exp_1 * (1.0 + kappa * pair_1[1] * x / lam)
-    branch_2 = exp_1 * x * (softplus_1 - pair_1[1]) / (lam * lam)
+    branch_1 = kappa * exp_1 * pair_1[1] * x / lam + exp_1
+    phi2_1 = primitives.phi2(-softplus_1)
+    branch_2 = exp_1 * phi2_1 * x / (lam * lam)
     branch_3 = exp_1 * pair_1[1] * x * x / lam
     return branch_1, branch_2, branch_3
 
@@ -46,19 +47,23 @@ def curvatures(x: Tensor, parameters: Parameters) -> tuple[Tensor, ...]:
     softplus_1 = primitives.softplus(-kappa * x + log_1)
     exp_1 = torch.exp(-softplus_1 / lam)
     pair_1 = primitives.logistic_pair(kappa * x - log_1)
-    part_1 = 2.0 + kappa * pair_1[1] * x / lam - kappa * pair_1[0] * x
-    branch_1 = kappa * exp_1 * pair_1[1] * part_1 / lam
-    part_2 = kappa * pair_1[1] * pair_1[0] * x / (lam * lam)
-    part_3 = part_2 - kappa * pair_1[1] * x / (lam * lam)
-    part_4 = softplus_1 / (lam * lam) - pair_1[1] / (lam * lam)
-    part_5 = exp_1 * part_4 * (1.0 + kappa * pair_1[1] * x / lam)
-    branch_2 = exp_1 * part_3 + part_5
-    branch_3 = exp_1 * pair_1[1] * x * part_1 / lam
-    part_6 = pair_1[1] * pair_1[0] / (lam * lam * lam)
-    part_7 = 3.0 * pair_1[1] / (lam * lam * lam) - 2.0 * softplus_1 / (lam * lam * lam) - part_6
-    branch_4 = exp_1 * x * part_4 * part_4 + exp_1 * x * part_7
-    part_8 = -lam + lam * pair_1[0] + softplus_1 - pair_1[1]
-    branch_5 = exp_1 * pair_1[1] * x * x * part_8 / (lam * lam * lam)
+    part_1 = kappa * kappa * exp_1 * pair_1[1] * pair_1[1] / (lam * lam)
+    part_2 = kappa * kappa * exp_1 * pair_1[1] * pair_1[0] / lam
+    part_3 = 2.0 * kappa * exp_1 * pair_1[1] / lam
+    branch_1 = x * (part_1 - part_2) + part_3
+    part_4 = kappa * pair_1[1] * pair_1[0] * x / (lam * lam)
+    part_5 = part_4 - kappa * pair_1[1] * x / (lam * lam)
+    part_6 = softplus_1 / (lam * lam) - pair_1[1] / (lam * lam)
+    part_7 = exp_1 * part_6 * (1.0 + kappa * pair_1[1] * x / lam)
+    branch_2 = exp_1 * part_5 + part_7
+    part_8 = kappa * exp_1 * pair_1[1] * pair_1[1] * x * x / (lam * lam)
+    part_9 = kappa * exp_1 * pair_1[1] * pair_1[0] * x * x / lam
+    branch_3 = 2.0 * exp_1 * pair_1[1] * x / lam + part_8 - part_9
+    part_10 = pair_1[1] * pair_1[0] / (lam * lam * lam)
+    part_11 = 3.0 * pair_1[1] / (lam * lam * lam) - 2.0 * softplus_1 / (lam * lam * lam) - part_10
+    branch_4 = exp_1 * x * part_6 * part_6 + exp_1 * x * part_11
+    part_12 = -lam + lam * pair_1[0] + softplus_1 - pair_1[1]
+    branch_5 = exp_1 * pair_1[1] * x * x * part_12 / (lam * lam * lam)
     branch_6 = exp_1 * pair_1[1] * x * x * x * (pair_1[1] - lam * pair_1[0]) / (lam * lam)
     return branch_1, branch_2, branch_3, branch_4, branch_5, branch_6
 

@@ -41,13 +41,16 @@ def curvatures(x: Tensor, parameters: Parameters) -> tuple[Tensor, ...]:
     """f''(x), then the mixed and the parameter curvatures."""
     alpha, beta, gamma = parameters
     pair_1 = primitives.logistic_pair(2.0 * beta * x)
+    part_1 = 8.0 * beta * gamma * pair_1[1] * pair_1[0]
     logistic_odd_1 = primitives.logistic_odd(2.0 * beta * x)
-    part_1 = 1.0 - 2.0 * beta * logistic_odd_1 * x
-    branch_1 = 8.0 * beta * gamma * pair_1[1] * pair_1[0] * part_1
+    part_2 = 16.0 * beta * beta * gamma * pair_1[1] * pair_1[0] * logistic_odd_1 * x
+    branch_1 = part_1 - part_2
     flat_1 = torch.zeros_like(x) + gamma
-    branch_2 = 8.0 * gamma * pair_1[1] * pair_1[0] * x * part_1
-    part_2 = 4.0 * beta * pair_1[1] * pair_1[0] * x
-    branch_3 = (alpha - 1.0) + part_2 + 2.0 * pair_1[0]
+    part_3 = 8.0 * gamma * pair_1[1] * pair_1[0] * x
+    part_4 = 16.0 * beta * gamma * pair_1[1] * pair_1[0] * logistic_odd_1 * x * x
+    branch_2 = part_3 - part_4
+    part_5 = 4.0 * beta * pair_1[1] * pair_1[0] * x
+    branch_3 = (alpha - 1.0) + part_5 + 2.0 * pair_1[0]
     flat_2 = torch.zeros_like(x)
     branch_4 = -16.0 * gamma * pair_1[1] * pair_1[0] * logistic_odd_1 * x * x * x
     branch_5 = 4.0 * pair_1[1] * pair_1[0] * x * x

@@ -35,7 +35,8 @@ def curvatures(x: Tensor, parameters: Parameters) -> tuple[Tensor, ...]:
     """f''(x), then the mixed and the parameter curvatures."""
     gompertz_pdf_rise_1 = primitives.gompertz_pdf_rise(x)
     gompertz_pdf_1 = primitives.gompertz_pdf(x)
-    branch_1 = gompertz_pdf_rise_1 * x + 2.0 * gompertz_pdf_1 - gompertz_pdf_1 * x
+    part_1 = x * (gompertz_pdf_rise_1 - gompertz_pdf_1)
+    branch_1 = part_1 + 2.0 * gompertz_pdf_1
     return (branch_1,)
 
 

@@ -48,12 +48,14 @@ def curvatures(x: Tensor, parameters: Parameters) -> tuple[Tensor, ...]:
     """f''(x), then the mixed and the parameter curvatures."""
     (alpha,) = parameters
     inside_1 = torch.clamp(x, max=-1.0)
-    abs_1 = torch.abs(inside_1)
-    part_1 = torch.pow(1.0 + alpha * inside_1 * inside_1, 2.5)
-    branch_1 = 3.0 * alpha * abs_1 / part_1
+    part_1 = inside_1 * inside_1 * inside_1 * inside_1
+    part_2 = torch.pow(alpha + 1.0 / (inside_1 * inside_1), 1.5)
+    part_3 = torch.pow(alpha + 1.0 / (inside_1 * inside_1), 2.5)
+    part_4 = 3.0 / (torch.pow(inside_1, 6.0)) / part_3
+    branch_1 = 3.0 / part_1 / part_2 - part_4
     inside_2 = torch.clamp(x, min=-1.0, max=0.0)
-    part_2 = torch.pow(1.0 + alpha * inside_2 * inside_2, 2.5)
-    branch_2 = -3.0 * alpha * inside_2 / part_2
+    part_5 = torch.pow(1.0 + alpha * inside_2 * inside_2, 2.5)
+    branch_2 = -3.0 * alpha * inside_2 / part_5
     flat_1 = torch.zeros_like(x)
     chosen_1 = torch.where(x < -1.0, branch_1, branch_2)
     chosen_2 = torch.where(x > 0.0, flat_1, chosen_1)

@@ -47,14 +47,23 @@ def curvatures(x: Tensor, parameters: Parameters) -> tuple[Tensor, ...]:
     """f''(x), then the mixed and the parameter curvatures."""
     (alpha,) = parameters
     inside_1 = torch.clamp(x, max=-1.0)
-    abs_1 = torch.abs(inside_1)
-    part_1 = torch.pow(1.0 + alpha * inside_1 * inside_1, 2.5)
-    branch_1 = 3.0 * alpha * abs_1 / part_1
-    inside_2 = torch.clamp(x, min=-1.0)
-    part_2 = torch.pow(1.0 + alpha * inside_2 * inside_2, 2.5)
-    branch_2 = -3.0 * alpha * inside_2 / part_2
-    chosen_1 = torch.where(x < -1.0, branch_1, branch_2)
-    return (chosen_1,)
+    part_1 = inside_1 * inside_1 * inside_1 * inside_1
+    part_2 = torch.pow(alpha + 1.0 / (inside_1 * inside_1), 1.5)
+    part_3 = torch.pow(alpha + 1.0 / (inside_1 * inside_1), 2.5)
+    part_4 = 3.0 / (torch.pow(inside_1, 6.0)) / part_3
+    branch_1 = 3.0 / part_1 / part_2 - part_4
+    inside_2 = torch.clamp(x, min=-1.0, max=1.0)
+    part_5 = torch.pow(1.0 + alpha * inside_2 * inside_2, 2.5)
+    branch_2 = -3.0 * alpha * inside_2 / part_5
+    inside_3 = torch.clamp(x, min=1.0)
+    part_6 = torch.pow(alpha + 1.0 / (inside_3 * inside_3), 2.5)
+    part_7 = 3.0 / (torch.pow(inside_3, 6.0)) / part_6
+    part_8 = inside_3 * inside_3 * inside_3 * inside_3
+    part_9 = torch.pow(alpha + 1.0 / (inside_3 * inside_3), 1.5)
+    branch_3 = part_7 - 3.0 / part_8 / part_9
+    chosen_1 = torch.where(x <= 1.0, branch_2, branch_3)
+    chosen_2 = torch.where(x < -1.0, branch_1, chosen_1)
+    return (chosen_2,)
 
 
 COMPAT: dict[str, Callable[..., Tensor]] = {}

@@ -53,7 +53,7 @@ def curvatures(x: Tensor, parameters: Parameters) -> tuple[Tensor, ...]:
     chosen_1 = torch.where(x > 0.0, flat_1, branch_1)
     branch_2 = beta * exp_1
     chosen_2 = torch.where(x > 0.0, flat_1, branch_2)
-    branch_3 = exp_1 * (alpha + alpha * beta * inside_1)
+    branch_3 = alpha * exp_1 + alpha * beta * exp_1 * inside_1
     chosen_3 = torch.where(x > 0.0, flat_1, branch_3)
     branch_4 = exp_1 * inside_1
     chosen_4 = torch.where(x > 0.0, flat_1, branch_4)

@@ -194,48 +194,46 @@ def curvatures(x: Tensor, parameters: Parameters) -> tuple[Tensor, ...]:
     branch_9 = part_60 - part_61
     chosen_5 = torch.where(x <= 1.0, branch_8, branch_9)
     chosen_6 = torch.where(x < -1.0, branch_7, chosen_5)
-    part_62 = 1.0 + absolute_1 * inside_1 * inside_1
-    branch_10 = inside_1 * (2.0 + b1 * signum_1 * inside_1) / (part_62 * part_62)
-    part_63 = signum_4 * inside_2 * inside_2 * (b1 + 2.0 * b2 * inside_2) / part_58
-    branch_11 = 2.0 * inside_2 / (1.0 + absolute_4) - part_63
-    part_64 = 1.0 + absolute_3 * inside_3 * inside_3
-    branch_12 = inside_3 * (2.0 + b1 * signum_3 * inside_3) / (part_64 * part_64)
+    branch_10 = (2.0 / inside_1 + b1 * signum_1) / (inside_1 * inside_1) / (part_5 * part_5)
+    part_62 = signum_4 * inside_2 * inside_2 * (b1 + 2.0 * b2 * inside_2) / part_58
+    branch_11 = 2.0 * inside_2 / (1.0 + absolute_4) - part_62
+    branch_12 = (2.0 / inside_3 + b1 * signum_3) / (inside_3 * inside_3) / (part_33 * part_33)
     chosen_7 = torch.where(x <= 1.0, branch_11, branch_12)
     chosen_8 = torch.where(x < -1.0, branch_10, chosen_7)
-    part_65 = (2.0 / inside_1 + b1 * signum_1) / inside_1 / (part_5 * part_5)
-    branch_13 = part_65 + 1.0 / part_5
-    part_66 = 3.0 * inside_2 * inside_2 / (1.0 + absolute_4)
-    part_67 = signum_4 * inside_2 * inside_2 * inside_2 * (b1 + 2.0 * b2 * inside_2) / part_58
-    branch_14 = part_66 - part_67
-    part_68 = (2.0 / inside_3 + b1 * signum_3) / inside_3 / (part_33 * part_33)
-    branch_15 = part_68 + 1.0 / part_33
+    part_63 = (2.0 / inside_1 + b1 * signum_1) / inside_1 / (part_5 * part_5)
+    branch_13 = part_63 + 1.0 / part_5
+    part_64 = 3.0 * inside_2 * inside_2 / (1.0 + absolute_4)
+    part_65 = signum_4 * inside_2 * inside_2 * inside_2 * (b1 + 2.0 * b2 * inside_2) / part_58
+    branch_14 = part_64 - part_65
+    part_66 = (2.0 / inside_3 + b1 * signum_3) / inside_3 / (part_33 * part_33)
+    branch_15 = part_66 + 1.0 / part_33
     chosen_9 = torch.where(x <= 1.0, branch_14, branch_15)
     chosen_10 = torch.where(x < -1.0, branch_13, chosen_9)
-    part_69 = signum_1 * (a2 + part_6) / (inside_1 * inside_1) / (part_5 * part_5)
-    part_70 = 2.0 * signum_1 * (a3 + part_8) * (2.0 / inside_1 + b1 * signum_1) / (inside_1 * inside_1) / (part_5 * part_5 * part_5)
-    branch_16 = part_69 - part_70
-    part_71 = 2.0 * signum_2 * signum_2 * inside_2 * (b1 + 2.0 * b2 * inside_2) * part_23 / part_24
-    part_72 = 4.0 * a3 * inside_2 * inside_2 * inside_2
-    part_73 = a0 + 2.0 * a1 * inside_2 + 3.0 * a2 * inside_2 * inside_2 + part_72
-    branch_17 = part_71 - signum_2 * part_73 / part_28
-    part_74 = signum_3 * (a2 + part_34) / (inside_3 * inside_3) / (part_33 * part_33)
-    part_75 = 2.0 * signum_3 * (a3 + part_36) * (2.0 / inside_3 + b1 * signum_3) / (inside_3 * inside_3) / (part_33 * part_33 * part_33)
-    branch_18 = part_74 - part_75
+    part_67 = signum_1 * (a2 + part_6) / (inside_1 * inside_1) / (part_5 * part_5)
+    part_68 = 2.0 * signum_1 * (a3 + part_8) * (2.0 / inside_1 + b1 * signum_1) / (inside_1 * inside_1) / (part_5 * part_5 * part_5)
+    branch_16 = part_67 - part_68
+    part_69 = 2.0 * signum_2 * signum_2 * inside_2 * (b1 + 2.0 * b2 * inside_2) * part_23 / part_24
+    part_70 = 4.0 * a3 * inside_2 * inside_2 * inside_2
+    part_71 = a0 + 2.0 * a1 * inside_2 + 3.0 * a2 * inside_2 * inside_2 + part_70
+    branch_17 = part_69 - signum_2 * part_71 / part_28
+    part_72 = signum_3 * (a2 + part_34) / (inside_3 * inside_3) / (part_33 * part_33)
+    part_73 = 2.0 * signum_3 * (a3 + part_36) * (2.0 / inside_3 + b1 * signum_3) / (inside_3 * inside_3) / (part_33 * part_33 * part_33)
+    branch_18 = part_72 - part_73
     chosen_11 = torch.where(x <= 1.0, branch_17, branch_18)
     chosen_12 = torch.where(x < -1.0, branch_16, chosen_11)
-    part_76 = signum_1 * (a2 + part_6) / inside_1 / (part_5 * part_5)
-    part_77 = signum_1 * (a3 + part_8) / (part_5 * part_5)
-    part_78 = 2.0 * signum_1 * (a3 + part_8) * (2.0 / inside_1 + b1 * signum_1) / inside_1 / (part_5 * part_5 * part_5)
-    branch_19 = part_76 - part_77 - part_78
-    part_79 = 2.0 * signum_2 * signum_2 * inside_2 * inside_2 * (b1 + 2.0 * b2 * inside_2) * part_23 / part_24
-    part_80 = 5.0 * a3 * inside_2 * inside_2 * inside_2
-    part_81 = 2.0 * a0 + 3.0 * a1 * inside_2 + 4.0 * a2 * inside_2 * inside_2 + part_80
-    part_82 = signum_2 * inside_2 * part_81 / part_28
-    branch_20 = part_79 - part_82
-    part_83 = signum_3 * (a2 + part_34) / inside_3 / (part_33 * part_33)
-    part_84 = signum_3 * (a3 + part_36) / (part_33 * part_33)
-    part_85 = 2.0 * signum_3 * (a3 + part_36) * (2.0 / inside_3 + b1 * signum_3) / inside_3 / (part_33 * part_33 * part_33)
-    branch_21 = part_83 - part_84 - part_85
+    part_74 = signum_1 * (a2 + part_6) / inside_1 / (part_5 * part_5)
+    part_75 = signum_1 * (a3 + part_8) / (part_5 * part_5)
+    part_76 = 2.0 * signum_1 * (a3 + part_8) * (2.0 / inside_1 + b1 * signum_1) / inside_1 / (part_5 * part_5 * part_5)
+    branch_19 = part_74 - part_75 - part_76
+    part_77 = 2.0 * signum_2 * signum_2 * inside_2 * inside_2 * (b1 + 2.0 * b2 * inside_2) * part_23 / part_24
+    part_78 = 5.0 * a3 * inside_2 * inside_2 * inside_2
+    part_79 = 2.0 * a0 + 3.0 * a1 * inside_2 + 4.0 * a2 * inside_2 * inside_2 + part_78
+    part_80 = signum_2 * inside_2 * part_79 / part_28
+    branch_20 = part_77 - part_80
+    part_81 = signum_3 * (a2 + part_34) / inside_3 / (part_33 * part_33)
+    part_82 = signum_3 * (a3 + part_36) / (part_33 * part_33)
+    part_83 = 2.0 * signum_3 * (a3 + part_36) * (2.0 / inside_3 + b1 * signum_3) / inside_3 / (part_33 * part_33 * part_33)
+    branch_21 = part_81 - part_82 - part_83
     chosen_13 = torch.where(x <= 1.0, branch_20, branch_21)
     chosen_14 = torch.where(x < -1.0, branch_19, chosen_13)
     flat_1 = torch.zeros_like(x)
@@ -267,19 +265,19 @@ def curvatures(x: Tensor, parameters: Parameters) -> tuple[Tensor, ...]:
     chosen_25 = torch.where(x <= 1.0, branch_35, branch_36)
     chosen_26 = torch.where(x < -1.0, branch_34, chosen_25)
     branch_37 = 2.0 * signum_1 * signum_1 * (a3 + part_8) / inside_1 / (part_5 * part_5 * part_5)
-    part_86 = inside_2 * (a1 + inside_2 * (a2 + a3 * inside_2))
-    part_87 = (1.0 + absolute_4) * (1.0 + absolute_4) * (1.0 + absolute_4)
-    branch_38 = 2.0 * signum_4 * signum_4 * inside_2 * inside_2 * (a0 + part_86) / part_87
+    part_84 = inside_2 * (a1 + inside_2 * (a2 + a3 * inside_2))
+    part_85 = (1.0 + absolute_4) * (1.0 + absolute_4) * (1.0 + absolute_4)
+    branch_38 = 2.0 * signum_4 * signum_4 * inside_2 * inside_2 * (a0 + part_84) / part_85
     branch_39 = 2.0 * signum_3 * signum_3 * (a3 + part_36) / inside_3 / (part_33 * part_33 * part_33)
     chosen_27 = torch.where(x <= 1.0, branch_38, branch_39)
     chosen_28 = torch.where(x < -1.0, branch_37, chosen_27)
     branch_40 = 2.0 * signum_1 * signum_1 * (a3 + part_8) / (part_5 * part_5 * part_5)
-    branch_41 = 2.0 * signum_4 * signum_4 * inside_2 * inside_2 * inside_2 * (a0 + part_86) / part_87
+    branch_41 = 2.0 * signum_4 * signum_4 * inside_2 * inside_2 * inside_2 * (a0 + part_84) / part_85
     branch_42 = 2.0 * signum_3 * signum_3 * (a3 + part_36) / (part_33 * part_33 * part_33)
     chosen_29 = torch.where(x <= 1.0, branch_41, branch_42)
     chosen_30 = torch.where(x < -1.0, branch_40, chosen_29)
     branch_43 = 2.0 * signum_1 * signum_1 * inside_1 * (a3 + part_8) / (part_5 * part_5 * part_5)
-    branch_44 = 2.0 * signum_4 * signum_4 * inside_2 * inside_2 * inside_2 * inside_2 * (a0 + part_86) / part_87
+    branch_44 = 2.0 * signum_4 * signum_4 * inside_2 * inside_2 * inside_2 * inside_2 * (a0 + part_84) / part_85
     branch_45 = 2.0 * signum_3 * signum_3 * inside_3 * (a3 + part_36) / (part_33 * part_33 * part_33)
     chosen_31 = torch.where(x <= 1.0, branch_44, branch_45)
     chosen_32 = torch.where(x < -1.0, branch_43, chosen_31)

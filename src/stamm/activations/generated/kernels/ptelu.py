@@ -42,7 +42,9 @@ def slopes(x: Tensor, parameters: Parameters) -> tuple[Tensor, ...]:
     flat_2 = torch.zeros_like(x)
     chosen_2 = torch.where(x > 0.0, flat_2, branch_2)
     exp_1 = torch.exp(2.0 * beta * inside_1)
-    branch_3 = -2.0 * alpha * inside_1 * (exp_1 - expm1_1 * pair_1[0]) * (-1.0 + pair_1[0])
+    part_1 = 2.0 * alpha * exp_1 * inside_1 * (1.0 - pair_1[0])
+    part_2 = 2.0 * alpha * expm1_1 * pair_1[0] * inside_1 * (1.0 - pair_1[0])
+    branch_3 = part_1 - part_2
     chosen_3 = torch.where(x > 0.0, flat_2, branch_3)
     return chosen_1, chosen_2, chosen_3
 
@@ -58,16 +60,18 @@ def curvatures(x: Tensor, parameters: Parameters) -> tuple[Tensor, ...]:
     chosen_1 = torch.where(x > 0.0, flat_1, branch_1)
     branch_2 = 4.0 * beta * pair_1[0] * (1.0 - pair_1[0])
     chosen_2 = torch.where(x > 0.0, flat_1, branch_2)
-    part_1 = (-1.0 - 2.0 * beta * inside_1) + 4.0 * beta * pair_1[0] * inside_1
-    branch_3 = 4.0 * alpha * pair_1[0] * (-1.0 + pair_1[0]) * part_1
+    part_1 = 16.0 * alpha * beta * pair_1[0] * logistic_odd_1 * inside_1
+    branch_3 = pair_1[1] * (4.0 * alpha * pair_1[0] - part_1)
     chosen_3 = torch.where(x > 0.0, flat_1, branch_3)
     exp_1 = torch.exp(2.0 * beta * inside_1)
     expm1_1 = primitives.expm1(2.0 * beta * inside_1)
-    branch_4 = -2.0 * inside_1 * (exp_1 - expm1_1 * pair_1[0]) * (-1.0 + pair_1[0])
+    part_2 = 2.0 * expm1_1 * pair_1[1] * pair_1[0]
+    part_3 = exp_1 - 2.0 * exp_1 * logistic_odd_1 - part_2
+    branch_4 = inside_1 * part_3
     chosen_4 = torch.where(x > 0.0, flat_1, branch_4)
-    part_2 = 4.0 * alpha * exp_1 * inside_1 * inside_1 * (-1.0 + pair_1[0]) * (-1.0 + 2.0 * pair_1[0])
-    part_3 = 4.0 * alpha * expm1_1 * pair_1[0] * inside_1 * inside_1 * (-1.0 + pair_1[0]) * (-1.0 + 2.0 * pair_1[0])
-    branch_5 = part_2 - part_3
+    part_4 = 4.0 * alpha * exp_1 * inside_1 * inside_1 * (-1.0 + pair_1[0]) * (-1.0 + 2.0 * pair_1[0])
+    part_5 = 4.0 * alpha * expm1_1 * pair_1[0] * inside_1 * inside_1 * (-1.0 + pair_1[0]) * (-1.0 + 2.0 * pair_1[0])
+    branch_5 = part_4 - part_5
     chosen_5 = torch.where(x > 0.0, flat_1, branch_5)
     return chosen_1, chosen_2, chosen_3, flat_1, chosen_4, chosen_5
 

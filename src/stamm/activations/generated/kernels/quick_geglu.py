@@ -34,7 +34,8 @@ def curvatures(x: Tensor, parameters: Parameters) -> tuple[Tensor, ...]:
     """f''(x), then the mixed and the parameter curvatures."""
     pair_1 = primitives.logistic_pair(1.702 * x)
     logistic_odd_1 = primitives.logistic_odd(1.702 * x)
-    branch_1 = 0.006808 * pair_1[1] * pair_1[0] * (500.0 - 851.0 * logistic_odd_1 * x)
+    part_1 = 5.793608 * pair_1[1] * pair_1[0] * logistic_odd_1 * x
+    branch_1 = 3.404 * pair_1[1] * pair_1[0] - part_1
     return (branch_1,)
 
 

@@ -37,14 +37,14 @@ def slopes(x: Tensor, parameters: Parameters) -> tuple[Tensor, ...]:
 
 def curvatures(x: Tensor, parameters: Parameters) -> tuple[Tensor, ...]:
     """f''(x), then the mixed and the parameter curvatures."""
-    softplus_1 = primitives.softplus(x)
-    exp_1 = torch.exp(-softplus_1 * softplus_1)
     pair_1 = primitives.logistic_pair(x)
-    part_1 = 1.1283791670955126 * exp_1 * pair_1[0]
+    softplus_1 = primitives.softplus(x)
     normal_pdf_1 = primitives.normal_pdf(1.4142135623730951 * softplus_1)
-    part_2 = 2.8284271247461903 * pair_1[0] * normal_pdf_1 * (1.0 + x)
-    part_3 = 2.8284271247461903 * pair_1[0] * pair_1[0] * normal_pdf_1 * x * (1.0 + 2.0 * softplus_1)
-    branch_1 = part_1 + part_2 - part_3
+    exp_1 = torch.exp(-softplus_1 * softplus_1)
+    part_1 = 1.4142135623730951 * pair_1[1] * normal_pdf_1 * x
+    part_2 = 2.8284271247461903 * pair_1[0] * normal_pdf_1 * softplus_1 * x
+    part_3 = 1.4142135623730951 * normal_pdf_1 + 0.5641895835477563 * exp_1 + part_1 - part_2
+    branch_1 = 2.0 * pair_1[0] * part_3
     return (branch_1,)
 
 

@@ -37,11 +37,16 @@ def slopes(x: Tensor, parameters: Parameters) -> tuple[Tensor, ...]:
 def curvatures(x: Tensor, parameters: Parameters) -> tuple[Tensor, ...]:
     """f''(x), then the mixed and the parameter curvatures."""
     alpha, mu = parameters
-    exp_1 = torch.exp(mu * mu * (2.0 * alpha - 1.0 - alpha * alpha) * x * x)
-    branch_1 = -1.1283791670955126 * mu * (alpha - 1.0) * (alpha - 1.0) * exp_1 * (alpha * mu * x - 1.0 - mu * x) * (1.0 + alpha * mu * x - mu * x)
-    branch_2 = -1.1283791670955126 * (alpha - 1.0) * (alpha - 1.0) * exp_1 * x * (alpha * mu * x - 1.0 - mu * x) * (1.0 + alpha * mu * x - mu * x)
-    exp_2 = torch.exp(-mu * mu * (1.0 - alpha) * (1.0 - alpha) * x * x)
-    branch_3 = -1.1283791670955126 * mu * (1.0 - alpha) * (1.0 - alpha) * (1.0 - alpha) * (1.0 - alpha) * exp_2 * x * x * x * x
+    exp_1 = torch.exp(-mu * mu * (1.0 - alpha) * (1.0 - alpha) * x * x)
+    part_1 = 0.5641895835477563 * mu * (1.0 - alpha) * (1.0 - alpha) * exp_1
+    part_2 = 1.1283791670955126 * mu * (0.5 - 0.5 * alpha) * (1.0 - alpha) * exp_1
+    part_3 = 1.1283791670955126 * mu * mu * mu * (1.0 - alpha) * (1.0 - alpha) * (1.0 - alpha) * (1.0 - alpha) * exp_1 * x * x
+    branch_1 = part_1 + part_2 - part_3
+    part_4 = 0.5641895835477563 * (1.0 - alpha) * (1.0 - alpha) * exp_1 * x
+    part_5 = 1.1283791670955126 * (0.5 - 0.5 * alpha) * (1.0 - alpha) * exp_1 * x
+    part_6 = 1.1283791670955126 * mu * mu * (1.0 - alpha) * (1.0 - alpha) * (1.0 - alpha) * (1.0 - alpha) * exp_1 * x * x * x
+    branch_2 = part_4 + part_5 - part_6
+    branch_3 = -1.1283791670955126 * mu * (1.0 - alpha) * (1.0 - alpha) * (1.0 - alpha) * (1.0 - alpha) * exp_1 * x * x * x * x
     return branch_1, branch_2, branch_3
 
 

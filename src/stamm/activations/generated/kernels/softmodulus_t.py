@@ -39,8 +39,7 @@ def curvatures(x: Tensor, parameters: Parameters) -> tuple[Tensor, ...]:
     (alpha,) = parameters
     pair_1 = primitives.logistic_pair(2.0 * x / alpha)
     logistic_odd_1 = primitives.logistic_odd(2.0 * x / alpha)
-    part_1 = 1.0 - 2.0 * logistic_odd_1 * x / alpha
-    branch_1 = 8.0 * pair_1[1] * pair_1[0] * part_1 / alpha
+    branch_1 = -8.0 * pair_1[1] * pair_1[0] * (-alpha + 2.0 * logistic_odd_1 * x) / (alpha * alpha)
     return (branch_1,)
 
 

@@ -63,13 +63,13 @@ def curvatures(x: Tensor, parameters: Parameters) -> tuple[Tensor, ...]:
     chosen_2 = torch.where(x <= 0.0, branch_3, branch_4)
     softplus_1 = primitives.softplus(beta * inside_1)
     part_1 = 2.0 * softplus_1 / (beta * beta * beta)
-    part_2 = pair_1[0] * inside_1 * (beta * inside_1 - 2.0) / (beta * beta)
-    part_3 = pair_1[0] * pair_1[0] * inside_1 * inside_1 / beta
+    part_2 = pair_1[0] * inside_1 * inside_1 * (1.0 - pair_1[0]) / beta
+    part_3 = 2.0 * pair_1[0] * inside_1 / (beta * beta)
     branch_5 = part_1 + part_2 - part_3
+    part_4 = beta * beta * pair_2[1] * pair_2[0] * inside_2 * inside_2
     softplus_2 = primitives.softplus(-beta * inside_2)
-    part_4 = 2.0 * softplus_2 / (beta * beta * beta)
-    part_5 = pair_2[1] * inside_2 * (2.0 + beta * pair_2[0] * inside_2) / (beta * beta)
-    branch_6 = part_4 + part_5
+    part_5 = 2.0 * beta * pair_2[1] * inside_2 + part_4 + 2.0 * softplus_2
+    branch_6 = part_5 / (beta * beta * beta)
     chosen_3 = torch.where(x <= 0.0, branch_5, branch_6)
     return chosen_1, chosen_2, chosen_3
 

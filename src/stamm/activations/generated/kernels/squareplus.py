@@ -70,12 +70,19 @@ def curvatures(x: Tensor, parameters: Parameters) -> tuple[Tensor, ...]:
     part_9 = torch.pow(b + inside_2 * inside_2, 1.5)
     branch_2 = part_8 - 0.5 * b * inside_2 / part_9 / part_7
     inside_3 = torch.clamp(x, min=0.0)
-    part_10 = torch.pow(b + inside_3 * inside_3, 1.5)
-    part_11 = inside_3 + torch.sqrt(b + inside_3 * inside_3)
-    part_12 = 0.5 * b * inside_3 / part_10 / part_11
-    part_13 = inside_3 / (torch.sqrt(b + inside_3 * inside_3))
-    part_14 = 0.5 * b * (-1.0 - part_13) / (torch.sqrt(b + inside_3 * inside_3)) / (part_11 * part_11)
-    branch_3 = part_12 - part_14
+    part_10 = inside_3 * inside_3 * inside_3 * inside_3
+    part_11 = inside_3 * inside_3 * inside_3 * (torch.sqrt(b + inside_3 * inside_3))
+    part_12 = b * inside_3 * (torch.sqrt(b + inside_3 * inside_3))
+    part_13 = b * b + part_10 + 2.0 * b * inside_3 * inside_3 + part_11 + part_12
+    part_14 = 2.0 * inside_3 * inside_3 * inside_3 * inside_3
+    part_15 = 2.0 * inside_3 * inside_3 * inside_3 * (torch.sqrt(b + inside_3 * inside_3))
+    part_16 = 2.0 * b * inside_3 * (torch.sqrt(b + inside_3 * inside_3))
+    part_17 = b * b + part_14 + 3.0 * b * inside_3 * inside_3 + part_15 + part_16
+    part_18 = b * (torch.sqrt(b + inside_3 * inside_3))
+    part_19 = 2.0 * inside_3 * inside_3 * (torch.sqrt(b + inside_3 * inside_3))
+    part_20 = 2.0 * inside_3 * inside_3 * inside_3 + 2.0 * b * inside_3 + part_18 + part_19
+    part_21 = inside_3 / part_13 + inside_3 / part_17 + 1.0 / part_20
+    branch_3 = 0.5 * b * part_21
     chosen_1 = torch.where(x <= 0.0, branch_2, branch_3)
     chosen_2 = torch.where(x < -1.0, branch_1, chosen_1)
     return (chosen_2,)

@@ -41,8 +41,9 @@ def curvatures(x: Tensor, parameters: Parameters) -> tuple[Tensor, ...]:
     """f''(x), then the mixed and the parameter curvatures."""
     inside_1 = torch.clamp(x, max=7.0)
     pair_1 = primitives.logistic_pair(1.702 * inside_1)
-    part_1 = (-1000.0 - 851.0 * inside_1) + 1702.0 * pair_1[0] * inside_1
-    branch_1 = 0.003404 * pair_1[0] * (-1.0 + pair_1[0]) * part_1
+    logistic_odd_1 = primitives.logistic_odd(1.702 * inside_1)
+    part_1 = 5.793608 * pair_1[0] * logistic_odd_1 * inside_1
+    branch_1 = pair_1[1] * (3.404 * pair_1[0] - part_1)
     flat_1 = torch.zeros_like(x)
     chosen_1 = torch.where(x > 7.0, flat_1, branch_1)
     return (chosen_1,)

@@ -37,10 +37,9 @@ def curvatures(x: Tensor, parameters: Parameters) -> tuple[Tensor, ...]:
     """f''(x), then the mixed and the parameter curvatures."""
     (beta,) = parameters
     pair_1 = primitives.logistic_pair(beta * x)
-    part_1 = 2.0 + beta * pair_1[1] * x - beta * pair_1[0] * x
-    branch_1 = beta * pair_1[1] * pair_1[0] * part_1
-    branch_2 = pair_1[1] * pair_1[0] * x * part_1
     logistic_odd_1 = primitives.logistic_odd(beta * x)
+    branch_1 = 2.0 * beta * pair_1[1] * pair_1[0] * (1.0 - beta * logistic_odd_1 * x)
+    branch_2 = 2.0 * pair_1[1] * pair_1[0] * x * (1.0 - beta * logistic_odd_1 * x)
     branch_3 = -2.0 * pair_1[1] * pair_1[0] * logistic_odd_1 * x * x * x
     return branch_1, branch_2, branch_3
 

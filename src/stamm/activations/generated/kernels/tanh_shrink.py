@@ -15,12 +15,31 @@ from stamm.activations.generated.primitives import Parameters
 
 CONTENT_HASH = "97742b5d8ec7dadd70cb922870d7b17bcad9ae56b765408ce4476f2afee370cd"
 
+# x - tanh(x)
+# on [-0.25, 0.25]: coefficients of x, x**2, ...
+ANCHORED_E23A71A0 = (
+    0.0, 0.0, 0.3333333333333333, 0.0,
+    -0.13333333333333333, 0.0, 0.05396825396825397, 0.0,
+    -0.021869488536155203, 0.0, 0.008863235529902197, 0.0,
+    -0.003592128036572481, 0.0, 0.0014558343870513183, 0.0,
+    -0.000590027440945586, 0.0, 0.00023912911424355248, 0.0,
+    -9.691537956929451e-05, 0.0, 3.927832388331683e-05,
+)
+
 
 def value(x: Tensor, parameters: Parameters) -> Tensor:
     """f(x)."""
-    tanh_1 = torch.tanh(x)
-    branch_1 = x - tanh_1
-    return branch_1
+    inside_1 = torch.clamp(x, max=-0.25)
+    tanh_1 = torch.tanh(inside_1)
+    branch_1 = inside_1 - tanh_1
+    inside_2 = torch.clamp(x, min=-0.25, max=0.25)
+    anchored_1 = primitives.anchored(inside_2, ANCHORED_E23A71A0, 13)
+    inside_3 = torch.clamp(x, min=0.25)
+    tanh_2 = torch.tanh(inside_3)
+    branch_2 = inside_3 - tanh_2
+    chosen_1 = torch.where(x <= 0.25, anchored_1, branch_2)
+    chosen_2 = torch.where(x <= -0.25, branch_1, chosen_1)
+    return chosen_2
 
 
 def slopes(x: Tensor, parameters: Parameters) -> tuple[Tensor, ...]:

@@ -37,14 +37,16 @@ def slopes(x: Tensor, parameters: Parameters) -> tuple[Tensor, ...]:
 
 def curvatures(x: Tensor, parameters: Parameters) -> tuple[Tensor, ...]:
     """f''(x), then the mixed and the parameter curvatures."""
-    pair_1 = primitives.logistic_pair(1.74 * x)
-    pair_2 = primitives.logistic_pair(x)
-    softplus_1 = primitives.softplus(x)
-    part_1 = 50.0 * pair_2[0] - 87.0 * pair_1[0] * softplus_1
-    part_2 = 0.0696 * pair_1[1] * pair_1[0] * part_1
     tanh_1 = torch.tanh(0.87 * x)
-    part_3 = 6.0552 * pair_1[1] * pair_1[1] * pair_1[0] * softplus_1
-    branch_1 = part_2 + tanh_1 * pair_2[1] * pair_2[0] + part_3 + 0.87 * pair_2[0] - 0.87 * tanh_1 * tanh_1 * pair_2[0]
+    pair_1 = primitives.logistic_pair(x)
+    part_1 = 2500.0 * tanh_1 * pair_1[1] * pair_1[0]
+    pair_2 = primitives.logistic_pair(1.74 * x)
+    part_2 = 8700.0 * pair_2[1] * pair_1[0] * pair_2[0]
+    softplus_1 = primitives.softplus(x)
+    part_3 = 15138.0 * pair_2[1] * pair_2[1] * pair_2[0] * softplus_1
+    part_4 = 15138.0 * pair_2[1] * pair_2[0] * pair_2[0] * softplus_1
+    part_5 = part_1 + part_2 + part_3 + 2175.0 * pair_1[0] - 2175.0 * tanh_1 * tanh_1 * pair_1[0] - part_4
+    branch_1 = 0.0004 * part_5
     return (branch_1,)
 
 

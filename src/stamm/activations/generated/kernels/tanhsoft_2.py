@@ -46,13 +46,13 @@ def curvatures(x: Tensor, parameters: Parameters) -> tuple[Tensor, ...]:
     inside_1 = torch.clamp(x, max=8.0)
     exp_1 = torch.exp(inside_1)
     logistic_odd_1 = primitives.logistic_odd(1.2 * exp_1)
-    part_1 = 48.0 * exp_1 * logistic_odd_1 * logistic_odd_1 * logistic_odd_1 * inside_1
-    part_2 = 20.0 * logistic_odd_1 * logistic_odd_1 * inside_1
-    part_3 = 12.0 * exp_1 * logistic_odd_1 * inside_1
+    part_1 = 5.76 * exp_1 * logistic_odd_1 * logistic_odd_1 * logistic_odd_1 * inside_1
+    part_2 = 2.4 * logistic_odd_1 * logistic_odd_1 * inside_1
+    part_3 = 1.44 * exp_1 * logistic_odd_1 * inside_1
     tanh_1 = torch.tanh(0.6 * exp_1)
-    part_4 = 20.0 * logistic_odd_1 * logistic_odd_1
-    part_5 = (10.0 + 5.0 * inside_1) + part_1 - part_2 - part_3 - 5.0 * tanh_1 * tanh_1 - part_4
-    branch_1 = 0.12 * exp_1 * part_5
+    part_4 = 2.4 * logistic_odd_1 * logistic_odd_1
+    part_5 = (1.2 + 0.6 * inside_1) + part_1 - part_2 - part_3 - 0.6 * tanh_1 * tanh_1 - part_4
+    branch_1 = exp_1 * part_5
     flat_1 = torch.zeros_like(x)
     chosen_1 = torch.where(x > 8.0, flat_1, branch_1)
     return (chosen_1,)

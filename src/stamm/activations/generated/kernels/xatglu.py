@@ -38,8 +38,9 @@ def curvatures(x: Tensor, parameters: Parameters) -> tuple[Tensor, ...]:
     """f''(x), then the mixed and the parameter curvatures."""
     (alpha,) = parameters
     cauchy_pdf_1 = primitives.cauchy_pdf(x)
-    part_1 = -6.283185307179586 * x - 12.566370614359172 * alpha * x
-    branch_1 = cauchy_pdf_1 * cauchy_pdf_1 * part_1
+    part_1 = -6.283185307179586 * cauchy_pdf_1 * cauchy_pdf_1
+    part_2 = 12.566370614359172 * alpha * cauchy_pdf_1 * cauchy_pdf_1
+    branch_1 = x * (part_1 - part_2)
     branch_2 = 2.0 * cauchy_pdf_1
     flat_1 = torch.zeros_like(x)
     return branch_1, branch_2, flat_1

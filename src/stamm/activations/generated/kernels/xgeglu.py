@@ -38,7 +38,8 @@ def curvatures(x: Tensor, parameters: Parameters) -> tuple[Tensor, ...]:
     """f''(x), then the mixed and the parameter curvatures."""
     (alpha,) = parameters
     normal_pdf_1 = primitives.normal_pdf(x)
-    branch_1 = normal_pdf_1 * (-x - 2.0 * alpha * x)
+    part_1 = -2.0 * alpha * normal_pdf_1 - normal_pdf_1
+    branch_1 = x * part_1
     branch_2 = 2.0 * normal_pdf_1
     flat_1 = torch.zeros_like(x)
     return branch_1, branch_2, flat_1

@@ -1,0 +1,48 @@
+"""Source text of functions that vanish at the anchor: their coefficients, and how they are used."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from stamm.activations.derivation.anchored import Anchored
+
+_PER_LINE = 4
+
+ANCHORED = '''def anchored(u: Tensor, coefficients: tuple[float, ...], single: int) -> Tensor:
+    """u times a polynomial, lowest power first: 0 at 0, and as many digits near it as elsewhere.
+
+    single   how many coefficients are enough for float32
+    """
+    enough = coefficients if u.dtype == torch.float64 else coefficients[:single]
+    return u * _polynomial(enough, u)
+'''
+
+
+def anchored_constant(kind: type[Anchored]) -> str:
+    """What the coefficients of such a function are called in the module of a kernel."""
+    return kind.__name__.upper()
+
+
+def anchored_source(kinds: Iterable[type[Anchored]]) -> str:
+    """The module-level coefficients of every function given, each once, by name; "" for none.
+
+    Checked  tests/unit/activations/test_anchored.py
+    """
+    ordered = sorted(kinds, key=lambda kind: kind.__name__)
+    return "\n".join(_definition(kind) for kind in ordered)
+
+
+def _definition(kind: type[Anchored]) -> str:
+    low, high = kind.window
+    rows = [
+        "    " + " ".join(f"{c!r}," for c in kind.coefficients[i : i + _PER_LINE])
+        for i in range(0, len(kind.coefficients), _PER_LINE)
+    ]
+    lines = [
+        f"# {kind.difference}",
+        f"# on [{low:g}, {high:g}]: coefficients of x, x**2, ...",
+        f"{anchored_constant(kind)} = (",
+        *rows,
+        ")",
+    ]
+    return "\n".join(lines) + "\n"
