@@ -28,6 +28,12 @@ def arguments(parser: argparse.ArgumentParser, verb: str) -> None:
         "--golden", type=text, metavar="FOLDER", help="also judge with the golden vectors there"
     )
     parser.add_argument(
+        "--write-golden",
+        type=text,
+        metavar="FOLDER",
+        help="write golden vectors there, by content hash, and check nothing",
+    )
+    parser.add_argument(
         "--quick",
         action="store_true",
         help="20,000 float32 inputs instead of 400,000, and fewer points in the proofs",

@@ -13,7 +13,13 @@ from stamm.activations.conformance.callable import Implementation, Own, implemen
 from stamm.activations.conformance.certified import certificate_findings
 from stamm.activations.conformance.exact import CONDITION_TEXT, FUNCTION, SLOPE
 from stamm.activations.conformance.findings import Finding
-from stamm.activations.conformance.golden import golden_files, judge_golden, read_golden, value_sets
+from stamm.activations.conformance.golden import (
+    golden_files,
+    judge_golden,
+    read_golden,
+    value_sets,
+    write_golden,
+)
 from stamm.activations.conformance.inputs import FULL, SAMPLED
 from stamm.activations.conformance.judge import judge
 from stamm.activations.conformance.probes import probe
@@ -37,10 +43,14 @@ def check(options: argparse.Namespace) -> int:
     if options.all == (options.name is not None):
         raise ConfigError("name one activation, or give --all", where="the command line")
     if options.all:
-        if options.against or options.golden:
-            raise ConfigError("--all takes neither --against nor --golden", fix="Name one entry")
+        if options.against or options.golden or options.write_golden:
+            raise ConfigError(
+                "--all takes neither --against nor golden vectors", fix="Name one entry"
+            )
         return _all(options)
     spec = load_spec(options.name)
+    if options.write_golden:
+        return _write_golden(spec, Path(options.write_golden), options)
     rivals = [_implementation(word) for word in options.against]
     check = _Check(spec, rivals, options)
     if options.json:
@@ -56,6 +66,15 @@ def check(options: argparse.Namespace) -> int:
         failed = sum(not found.passed for found in findings)
         print(f"\n{_count(failed)} of {len(findings)} checks failed, {check.seconds:.0f} s")
     return 0 if all(found.passed for found in findings) else 1
+
+
+def _write_golden(spec: Spec, folder: Path, options: argparse.Namespace) -> int:
+    files = write_golden(spec, folder, count=SAMPLED if options.quick else FULL)
+    if options.json:
+        print_json([str(file) for file in files])
+    else:
+        print("\n".join(str(file) for file in files))
+    return 0
 
 
 class _Check:

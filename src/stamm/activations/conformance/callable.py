@@ -67,8 +67,13 @@ class Own:
         bound = _bound_module(module, spec, values)
         if dtype == torch.float64:
             return bound
-        # Effective values are numbers of the dtype they are stored in, rounded once.
-        single = {name: float(torch.tensor(value)) for name, value in bound.values.items()}
+        # Trained values are numbers of the dtype they are stored in, rounded once; constants are
+        # rounded to the float32 in which 16-bit inputs are computed.
+        rounded = {p.name for p in spec.trainable} if dtype == torch.float32 else set(bound.values)
+        single = {
+            name: float(torch.tensor(value)) if name in rounded else value
+            for name, value in bound.values.items()
+        }
         return replace(bound, values=single)
 
 
