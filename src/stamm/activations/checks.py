@@ -11,6 +11,7 @@ from stamm.activations.expressions import VARIABLE, Interval, divisors, evaluate
 
 Values = Mapping[str, float]
 _REACH = 1e3  # samples go this far from the knots
+_FAR_OUT = 1e9  # knots and anchors beyond it are refused: nothing is sampled there
 _GROWTH = 10.0  # beyond it an overflow is growth, not a pole
 _STEPS = 48
 
@@ -62,6 +63,12 @@ def _cover(
 ) -> tuple[list[int], list[str]]:
     ends = [_ends(interval, values) for interval in intervals]
     order = sorted(range(len(pieces)), key=lambda i: ends[i])
+    far = [(i, e) for i in order for e in ends[i] if _FAR_OUT < abs(e) < math.inf]
+    if far:
+        where, knot = pieces[far[0][0]][0], far[0][1]
+        return order, [
+            f"piece {where!r} has a knot at x = {knot:g}, beyond {_FAR_OUT:g}{_given(values)}"
+        ]
     problems = [
         f"piece {pieces[i][0]!r} is empty{_given(values)}"
         for i in order
@@ -101,8 +108,10 @@ def _poles(
     low, high = _ends(interval, values)
     points = _points(low, high)
     ends = [] if singular else [end for end in (low, high) if math.isfinite(end)]
+    outer = [s * 10.0 ** (k / 4) for s in (-1.0, 1.0) for k in range(12, 153)]
+    wide = sorted({*points, *(p for p in outer if low < p < high)})
     for divisor in divisors(tree):
-        at = _root(divisor, points, values)
+        at = _root(divisor, wide, values)
         if at is not None:
             name = ast.unparse(divisor)
             yield f"piece {where!r} has a pole at x = {at:.6g}: {name} is 0 there{_given(values)}"
@@ -187,11 +196,11 @@ def _jumps(
 def _anchor(anchor: tuple[str, str], values: Values) -> Iterator[str]:
     for text in anchor:
         try:
-            finite = math.isfinite(evaluate(parse(text), values))
+            finite = abs(evaluate(parse(text), values)) <= _FAR_OUT
         except (ArithmeticError, ValueError):
             finite = False
         if not finite:
-            yield f"the anchor {text!r} has no finite value{_given(values)}"
+            yield f"the anchor {text!r} has no finite value up to {_FAR_OUT:g}{_given(values)}"
 
 
 def _given(values: Values) -> str:

@@ -130,10 +130,16 @@ class ShapedModule(nn.Module):
                 rows.append(named)
             else:
                 rows.append(self.spec.raw_values(named))
+        given = {n: torch.tensor([row[n] for row in rows], dtype=torch.float64) for n in values}
+        for name, numbers in given.items():
+            if not torch.isfinite(numbers.to(getattr(self, name).dtype)).all():
+                raise ConfigError(
+                    f"{name} = {values[name]!r} cannot be stored as a finite number",
+                    where=self.spec.where,
+                )
         with torch.no_grad():
-            for name in values:
-                stored: Tensor = getattr(self, name)
-                stored.copy_(torch.tensor([row[name] for row in rows], dtype=torch.float64))
+            for name, numbers in given.items():
+                getattr(self, name).copy_(numbers)
 
     def extra_repr(self) -> str:
         """Name, compat order and, off the meta device, effective values."""

@@ -8,14 +8,13 @@ that does not depend on the thread count.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from stamm.activations.generated.primitives import Parameters
 from stamm.activations.kernels import Kernel
@@ -67,6 +66,43 @@ def _operations(kernel: Kernel, fixed: Fixed, exact: bool) -> tuple[Operation, O
         numbers = iter([_spread(t.to(computing(x)), x) for t in trainable])
         return tuple(next(numbers) if f is None else f for f in fixed)
 
+    def second(
+        weight: Tensor,
+        x: Tensor,
+        trainable: Sequence[Tensor],
+        into_x: Tensor | None,
+        into_parameters: Sequence[Tensor | None],
+    ) -> tuple[Tensor, ...]:
+        """What the gradients of Gradients are: for weight, for x, and for each parameter."""
+        wide, parameters = x.to(computing(x)), prepared(x, tuple(trainable))
+        slope, *by_parameter = slopes(wide, parameters)
+        curvature, *rest = curvatures(wide, parameters)
+        count = len(trainable)
+        mixed, by_pair = rest[:count], _square(rest[count:], count)
+        for_weight = torch.zeros_like(wide)
+        for_x = torch.zeros_like(wide)
+        for_parameters = [torch.zeros_like(wide) for _ in mixed]
+        if into_x is not None:
+            direction = into_x.to(wide.dtype)
+            for_weight, for_x = direction * slope, direction * curvature
+            for_parameters = [direction * m for m in mixed]
+        for i, into in enumerate(into_parameters):
+            if into is None:
+                continue
+            v = _spread(into.to(wide.dtype), x)
+            for_weight = for_weight + v * by_parameter[i]
+            for_x = for_x + v * mixed[i]
+            for_parameters = [t + v * by_pair[i][j] for j, t in enumerate(for_parameters)]
+        wide_weight = weight.to(wide.dtype)
+        return (
+            for_weight.to(weight.dtype),
+            (wide_weight * for_x).to(x.dtype),
+            *(
+                _total(_rows(wide_weight * t, p), p)
+                for t, p in zip(for_parameters, trainable, strict=True)
+            ),
+        )
+
     class Gradients(torch.autograd.Function):
         """(weight, x, *trainable) -> weight f'(x), then the sum of weight df/dp per parameter."""
 
@@ -96,39 +132,17 @@ def _operations(kernel: Kernel, fixed: Fixed, exact: bool) -> tuple[Operation, O
             ctx.set_materialize_grads(False)
 
         @staticmethod
-        @once_differentiable
         def backward(
             ctx: Any, into_x: Tensor | None, *into_parameters: Tensor | None
         ) -> tuple[Tensor, ...]:
             weight, x, *trainable = ctx.saved_tensors
-            wide, parameters = x.to(computing(x)), prepared(x, tuple(trainable))
-            slope, *by_parameter = slopes(wide, parameters)
-            curvature, *rest = curvatures(wide, parameters)
-            count = len(trainable)
-            mixed, second = rest[:count], _square(rest[count:], count)
-            for_weight = torch.zeros_like(wide)
-            for_x = torch.zeros_like(wide)
-            for_parameters = [torch.zeros_like(wide) for _ in mixed]
-            if into_x is not None:
-                direction = into_x.to(wide.dtype)
-                for_weight, for_x = direction * slope, direction * curvature
-                for_parameters = [direction * m for m in mixed]
-            for i, into in enumerate(into_parameters):
-                if into is None:
-                    continue
-                v = _spread(into.to(wide.dtype), x)
-                for_weight = for_weight + v * by_parameter[i]
-                for_x = for_x + v * mixed[i]
-                for_parameters = [t + v * second[i][j] for j, t in enumerate(for_parameters)]
-            wide_weight = weight.to(wide.dtype)
-            return (
-                for_weight.to(weight.dtype),
-                (wide_weight * for_x).to(x.dtype),
-                *(
-                    _total(_rows(wide_weight * t, p), p)
-                    for t, p in zip(for_parameters, trainable, strict=True)
-                ),
+            with torch.no_grad():
+                results = second(weight, x, trainable, into_x, into_parameters)
+            incoming = [into for into in (into_x, *into_parameters) if into is not None]
+            last: tuple[Tensor, ...] = _Last.apply(  # type: ignore[no-untyped-call]
+                len(results), *results, *incoming, weight, x, *trainable
             )
+            return last
 
     def gradients(weight: Tensor, x: Tensor, *trainable: Tensor) -> tuple[Tensor, ...]:
         # A compiled graph is differentiated once; nesting the Function would break the graph.
@@ -219,6 +233,29 @@ def _second_factor(kernel: Kernel, fixed: Fixed, exact: bool) -> Operation | Non
     # h uses fixed parameters only; a trainable one that reached it would show as NaN.
     constants = tuple(math.nan if f is None else f for f in fixed)
     return plain_operation(kernel.up, constants, exact=exact)
+
+
+class _Last(torch.autograd.Function):
+    """Results that are not differentiated further, told by an error instead of a zero.
+
+    Takes their count, the results, and everything they depend on.
+    """
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(count: int, *tensors: Tensor) -> tuple[Tensor, ...]:
+        return tuple(tensor.clone() for tensor in tensors[:count])
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+        pass
+
+    @staticmethod
+    def backward(ctx: Any, *into: Tensor) -> tuple[None, ...]:
+        raise RuntimeError(
+            "the third derivative of an activation is not derived: differentiate twice at most"
+        )
 
 
 def _differentiated(*tensors: Tensor) -> bool:

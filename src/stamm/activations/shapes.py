@@ -28,12 +28,17 @@ def shape_modules(model: nn.Module) -> dict[str, ShapedModule]:
 
 
 def shape_parameters(model: nn.Module) -> dict[str, nn.Parameter]:
-    """Every stored (raw) shape parameter, under its name in the model, in the model's order."""
-    return {
-        _join(place, parameter.name): module.get_parameter(parameter.name)
-        for place, module in shape_modules(model).items()
-        for parameter in module.spec.trainable
-    }
+    """Every stored (raw) shape parameter, under its name in the model, in the model's order.
+
+    Edge   one that two modules share is there once, under its first name.
+    """
+    found: dict[str, nn.Parameter] = {}
+    for place, module in shape_modules(model).items():
+        for parameter in module.spec.trainable:
+            stored = module.get_parameter(parameter.name)
+            if not any(stored is other for other in found.values()):
+                found[_join(place, parameter.name)] = stored
+    return found
 
 
 def refuse_shared(model: nn.Module, allow: Collection[str] = ()) -> None:

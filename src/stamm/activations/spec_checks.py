@@ -28,6 +28,9 @@ if TYPE_CHECKING:
 
 _NAME = re.compile(r"[a-z][a-z0-9_]{0,63}")
 _COMPAT_FUNCTIONS = ("min", "max")
+# What another library's order of evaluation may call; `emission.compat` spells each with torch.
+COMPAT_KNOWN = ("exp", "expm1", "log", "sqrt", "tanh", "atan", "erf", "logistic", "min", "max")
+_TAKEN = ("torch", "primitives", "parameters")  # by the source of every kernel
 
 
 def problems_of(spec: Spec) -> list[str]:
@@ -51,6 +54,8 @@ def _names(spec: Spec) -> Iterator[str]:
     for name in parameters:
         if name in FUNCTIONS or name in CONSTANTS or name == VARIABLE:
             yield f"the parameter {name!r} has the name of something in the formula language"
+        if name in _TAKEN:
+            yield f"the parameter {name!r} has the name of something in every kernel"
         if parameters.count(name) > 1:
             yield f"the parameter {name!r} is given twice"
     if not spec.pieces:
@@ -158,6 +163,14 @@ def _jumps(spec: Spec) -> Iterator[str]:
 def _surrogate(spec: Spec) -> Iterator[str]:
     if not spec.surrogate:
         return
+    trainable = {p.name for p in spec.trainable}
+    used = {name for piece in spec.surrogate for name in symbols(parse(piece.formula))}
+    if used & trainable:
+        yield (
+            f"the surrogate uses the trainable parameter {sorted(used & trainable)[0]!r}: what it"
+            " learns follows from f, so the surrogate may use fixed ones only"
+        )
+        return
     yield from _second_gradient(spec, "the surrogate", spec.surrogate, ("0", "0"), fixed=False)
 
 
@@ -195,14 +208,28 @@ def _integrals(spec: Spec) -> Iterator[str]:
 def _compat(spec: Spec) -> Iterator[str]:
     if spec.compat is None:
         return
-    known = {VARIABLE, *(p.name for p in spec.parameters)}
-    known |= {constant.name for constant in spec.compat.constants}
+    what = f"compat {spec.compat.name!r}"
+    if getattr(spec.arity, "order", None) is not None:
+        yield f"{what} has no meaning for an activation of two inputs"
+        return
+    constants = [constant.name for constant in spec.compat.constants]
+    parameters = [p.name for p in spec.parameters]
+    for name in constants:
+        if name == VARIABLE or name in parameters or constants.count(name) > 1:
+            yield f"{what} has a constant {name!r}, a name that is taken"
+    known = {VARIABLE, *parameters, *constants}
     for piece in spec.compat.pieces:
-        parse_interval(piece.where, where=f"{spec.where}, compat {spec.compat.name!r}")
-        tree = parse(piece.formula, where=spec.where, extra=_COMPAT_FUNCTIONS)
-        unknown = sorted(symbols(tree) - known)
-        if unknown:
-            yield f"compat {spec.compat.name!r} uses the unknown name {unknown[0]!r}"
+        interval = parse_interval(piece.where, where=f"{spec.where}, {what}")
+        # The bounds stand in the source of the kernel: they are formulas like any other.
+        texts = [piece.formula, *(bound for bound in (interval.low, interval.high) if bound)]
+        for text in texts:
+            tree = parse(text, where=f"{spec.where}, {what}", extra=_COMPAT_FUNCTIONS)
+            unknown = sorted(symbols(tree) - known)
+            if unknown:
+                yield f"{what} uses the unknown name {unknown[0]!r}"
+            for call in ast.walk(tree):
+                if isinstance(call, ast.Call) and ast.unparse(call.func) not in COMPAT_KNOWN:
+                    yield f"{what} calls {ast.unparse(call.func)!r}, which no order knows"
 
 
 def refuse_taken(spec: Spec, taken: Sequence[Spec]) -> None:

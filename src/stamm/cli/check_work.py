@@ -225,8 +225,14 @@ def _told(verdict: Verdict) -> str:
         return "; ".join(verdict.problems[:_TOLD]) + ending
     parts = []
     for of in verdict.dtypes:
-        worst = max((m.worst.largest for m in of.quantities if m.worst is not None), default=0.0)
-        parts.append(f"{of.dtype} {worst:.3f} of {of.budget_ulp:g} ulp ({of.inputs:,} inputs)")
+        worst = {True: 0.0, False: 0.0}
+        for m in of.quantities:
+            own = not m.quantity.startswith("slope_in_")
+            worst[own] = max(worst[own], m.worst.largest if m.worst is not None else 0.0)
+        told = f"{of.dtype} {worst[True]:.3f} of {of.budget_ulp:g} ulp"
+        if worst[False]:
+            told += f", slopes in parameters {worst[False]:.3f} of {of.parameter_budget_ulp:g}"
+        parts.append(f"{told} ({of.inputs:,} inputs)")
     facts = sum(len(of.facts) for of in verdict.dtypes)
     return ", ".join(parts) + (f", {facts} exact values" if facts else "")
 

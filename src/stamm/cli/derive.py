@@ -68,7 +68,7 @@ def arguments(parser: argparse.ArgumentParser, verb: str) -> None:
 def run(options: argparse.Namespace, verb: str) -> int:
     """Derive, or say that it was done before."""
     spec, known = _stated(options)
-    folder = Path(options.out) if options.out else Path("derived") / spec.name
+    folder = Path("derived") / spec.name if options.out is None else _place(options.out)
     receipt = derived_folder.intact(folder, spec)
     derived_before = receipt is not None and not options.force
     if not derived_before:
@@ -80,6 +80,18 @@ def run(options: argparse.Namespace, verb: str) -> int:
         receipt = _derive(spec, known, folder, _command(options))
     _tell(options, receipt, folder, derived_before)
     return 0
+
+
+def _place(out: str) -> Path:
+    """The folder to write, refused before the work where it cannot be one of its own."""
+    folder, here = Path(out).absolute().resolve(), Path.cwd().resolve()
+    if not out or folder == here or folder in here.parents:
+        raise ConfigError(
+            f"--out {out!r} is the folder we are in, or one around it",
+            where="set on the command line",
+            fix="Name a folder of its own",
+        )
+    return Path(out)
 
 
 def _stated(options: argparse.Namespace) -> tuple[Spec, str | None]:

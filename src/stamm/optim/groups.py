@@ -57,7 +57,7 @@ def parameter_groups(
     decayed: list[nn.Parameter] = []
     kept: list[nn.Parameter] = []
     for name, parameter in named:
-        if name in shapes:
+        if any(parameter is shape for shape in shapes.values()):
             continue
         free = parameter.dim() < 2 or any(pattern.search(name) for pattern in patterns)
         (kept if free else decayed).append(parameter)

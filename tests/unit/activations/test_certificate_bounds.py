@@ -143,4 +143,4 @@ def test_a_bound_inside_a_fold() -> None:
     )
     assert [float(knot) for knot in curve.knots] == [0.5] and not curve.folded
     assert (bounds_of(curve, 1)["low"], bounds_of(curve, 1)["high"]) == (-1.0, 1.0)
-    assert bounds_of(curve, 0)["low"] == -0.5
+    assert -0.5 - 1e-11 < bounds_of(curve, 0)["low"] <= -0.5  # rounded outward

@@ -5,7 +5,6 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections.abc import Callable, Mapping
-from functools import lru_cache
 from typing import Any
 
 import mpmath
@@ -13,8 +12,7 @@ import pytest
 import sympy
 
 from stamm.activations import catalog
-from stamm.activations.derivation import derive as derivation
-from stamm.activations.derivation.derive import Branches, Formulas, derive
+from stamm.activations.derivation.derive import Branches, Formulas, exact_formulas
 from stamm.activations.derivation.language import to_text
 from stamm.activations.derivation.primitives import PRIMITIVES, X
 from stamm.activations.derivation.stabilise import bounds
@@ -68,13 +66,9 @@ Real = Callable[[Any], Any]
 LABEL: Mapping[str, str] = {"name": "made", "title": "Made"}
 
 
-@lru_cache(maxsize=256)
 def exact(spec: Spec) -> Formulas:
     """The formulas as integrated; choosing stable forms takes most of the time and is left out."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(derivation, "_stable", lambda found, samples: found)
-        found: Formulas = derive.__wrapped__(spec).exact
-    return found
+    return exact_formulas(spec)
 
 
 def valued(spec: Spec, values: Mapping[str, float] | None = None) -> Real:

@@ -20,7 +20,7 @@ from stamm.activations.parameters import (
     inverse_softplus,
     softplus,
 )
-from stamm.activations.spec import Compat, Factor, Gated, Jump, Piece, Spec
+from stamm.activations.spec import Compat, Constant, Factor, Gated, Jump, Piece, Spec
 from stamm.activations.spec_checks import refuse_taken
 from stamm.base.config import from_plain, to_plain
 from stamm.base.errors import ConfigError
@@ -279,3 +279,36 @@ def test_what_training_may_break_is_refused(
     bounded = Parameter(name="a", initial=initial, bijection=Softplus())
     if "pole" in said:
         assert spec(*pieces, parameters=(bounded,)).trainable == (bounded,)
+
+
+def test_a_compat_order_is_formulas_and_nothing_else() -> None:
+    evil = "x > __import__('os').system('true')"
+    for where, said in (
+        (evil, "not part of a formula|unknown function"),
+        ("x > q", "unknown name 'q'"),
+    ):
+        pieces = (Piece(where=where, formula="x"), Piece(where="x <= 0", formula="x"))
+        compat = Compat(name="other", source="", pieces=pieces)
+        with pytest.raises(ConfigError, match=said):
+            spec(("all x", "1"), compat=compat)
+    plain = (Piece(where="all x", formula="x"),)
+    with pytest.raises(ConfigError, match="has no meaning for an activation of two inputs"):
+        compat = Compat(name="other", source="", pieces=plain)
+        spec(("all x", "1"), compat=compat, arity=Gated(order=2))
+    with pytest.raises(ConfigError, match="a name that is taken"):
+        constants = (Constant(name="x", value=1.0),)
+        spec(("all x", "1"), compat=Compat(name="o", source="", pieces=plain, constants=constants))
+
+
+@pytest.mark.parametrize("name", ["torch", "primitives", "parameters"])
+def test_a_parameter_cannot_be_called_what_kernels_are_made_of(name: str) -> None:
+    a = Parameter(name=name, initial=1.0, bijection=Identity())
+    with pytest.raises(ConfigError, match="in every kernel"):
+        spec(("all x", name), parameters=(a,))
+
+
+def test_poles_and_knots_far_out() -> None:
+    with pytest.raises(ConfigError, match="pole at x = 1234"):
+        spec(("all x", "1/(x - 1234.5)"))
+    with pytest.raises(ConfigError, match="knot at x = 1e\\+30, beyond"):
+        spec(("x > 1e30", "1"), ("x <= 1e30", "1"))

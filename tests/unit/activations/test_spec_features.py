@@ -195,3 +195,32 @@ def test_functions_of_parameters_alone_have_kernels() -> None:
     slope = math.log(3) * math.exp(2) * math.sqrt(2)
     other = 4 + 1 / (1 + math.exp(-2))
     assert y.item() == pytest.approx(slope * 2 + 2 * other, rel=1e-12)
+
+
+@pytest.mark.parametrize(
+    "name", ["a", "inside_1", "branch_1", "exp_1", "size", "part_1", "chosen_1"]
+)
+def test_a_parameter_may_be_called_like_a_variable_of_the_kernel(name: str) -> None:
+    made = spec(
+        ("x > 0", f"2*{name}*x + 1/2"),
+        ("x <= 0", f"{name}*(exp(x) - 1) + 1/2"),
+        parameters=(Parameter(name=name, initial=0.8, bijection=Softplus()),),
+    )
+    x = torch.tensor([-2.0, 2.0], dtype=torch.float64, requires_grad=True)
+    y = build_activation(made, dtype=torch.float64)(x)
+    y.sum().backward()
+    assert y.tolist() == pytest.approx([0.8 * (math.exp(-2) + 1) - 1, 4.2], rel=1e-12)
+    assert x.grad is not None
+    assert x.grad.tolist() == pytest.approx([0.8 * math.expm1(-2) + 0.5, 3.7], rel=1e-12)
+
+
+def test_the_anchor_holds_where_the_function_jumps_at_it() -> None:
+    for left, right, at_zero in (("x < 0", "x >= 0", 1.0), ("x <= 0", "x > 0", 1.0)):
+        step = spec(
+            (left, "0"),
+            (right, "0"),
+            continuity="jump",
+            jumps=(Jump(at="0", by="1"),),
+            anchor=("0", "1"),
+        )
+        assert float(truth(derive(step), "function", [0], {})[0]) == at_zero

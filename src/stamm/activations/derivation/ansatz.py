@@ -85,7 +85,7 @@ def by_coefficients(gradient: Expr) -> Expr | None:
 
 def _solved(gradient: Expr, atoms: Sequence[Expr]) -> Expr | None:
     """The combination of monomials in x and the atoms whose derivative is the gradient."""
-    places = [Symbol(f"place{i}") for i in range(len(atoms))]
+    places = [Symbol(f"_place{i}") for i in range(len(atoms))]
     target = _in_places(gradient, atoms, places)
     if target is None:
         return None
@@ -102,7 +102,7 @@ def _solved(gradient: Expr, atoms: Sequence[Expr]) -> Expr | None:
     ]
     if len(monomials) > _MAX_MONOMIALS:
         return None
-    unknowns = [Symbol(f"coefficient{i}") for i in range(len(monomials))]
+    unknowns = [Symbol(f"_coefficient{i}") for i in range(len(monomials))]
     residue = -target.as_expr()
     for unknown, (n, *powers) in zip(unknowns, monomials, strict=True):
         monomial = X**n * sympy.prod(a**k for a, k in zip(atoms, powers, strict=True))

@@ -192,7 +192,7 @@ def _up(spec: Spec, symbols: Mapping[str, Symbol], samples: list[dict[str, float
     if not isinstance(spec.arity, Gated) or spec.arity.up is None:
         return None
     factor = Spec(
-        name=f"{spec.name}_up",
+        name="up",
         title="",
         pieces=spec.arity.up.pieces,
         parameters=tuple(p for p in spec.parameters if not p.trainable),
@@ -260,7 +260,7 @@ def _integrated(
     names = [piece.where for piece in pieces]
     start, height = (to_sympy(parse(text), symbols) for text in spec.anchor)
     values = spec.initial_values()
-    home = next(i for i, b in enumerate(gradient) if number(start, values) <= bounds(b, values)[1])
+    home = next(i for i, branch in enumerate(gradient) if _holds(branch, start, values))
     raw = [
         antiderivative(
             branch.formula,
@@ -294,6 +294,12 @@ def _integrated(
         Branch(**{**vars(branch), "formula": formula + sympy.expand(constant)})
         for branch, formula, constant in zip(gradient, raw, constants, strict=True)
     )
+
+
+def _holds(branch: Branch, point: Expr, values: Mapping[str, float]) -> bool:
+    """Whether a point lies in a branch or to its left."""
+    place, high = number(point, values), bounds(branch, values)[1]
+    return bool(place < high or (place == high and branch.high_closed))
 
 
 def _limit(formula: Expr, point: Expr, piece: str, spec: Spec) -> Expr:

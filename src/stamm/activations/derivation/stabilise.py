@@ -221,14 +221,16 @@ def _forms(formula: Expr, windowed: bool) -> Iterator[Expr]:
             sympy.factor_terms(expanded),
             _joined_powers(expanded),
         ):
-            if form not in seen:
+            if form not in seen and not form.has(sympy.I):
                 seen.add(form)
                 yield form
 
 
 def _joined_powers(formula: Expr) -> Expr:
     """Powers of x, and of -x, with a symbol for exponent, as one: x**p/x**2 has no value at 0."""
-    size = Symbol("size", positive=True)
+    if not any(power.exp.free_symbols for power in formula.atoms(sympy.Pow)):
+        return formula
+    size = Symbol("_size", positive=True)
     for sign in (1, -1):
         factored = sympy.factor(formula).subs(X, sign * size)
         formula = sympy.powsimp(factored).subs(size, sign * X)
@@ -264,7 +266,7 @@ def _centred_outside_products(formula: Expr) -> Expr:
     rising = {-u if u.could_extract_minus_sign() else u for u in _arguments(formula, logistic)}
     kept: dict[Symbol, Expr] = {}
     for i, u in enumerate(sorted(rising, key=sympy.default_sort_key)):
-        product = Symbol(f"product{i}", positive=True)
+        product = Symbol(f"_product{i}", positive=True)
         rise, fall = logistic(u), logistic(-u)
         terms = []
         for term in sympy.Add.make_args(sympy.expand(formula)):
@@ -374,7 +376,7 @@ def _machine(formula: Expr, values: Mapping[str, float]) -> float:
     if formula.is_Symbol:
         return float(values[formula.name])
     if not formula.free_symbols:
-        return float(formula)
+        return float(formula) if formula.is_extended_real else math.nan
     if formula.is_Add:
         return sum((_machine(t, values) for group in ordered_terms(formula) for t in group), 0.0)
     if formula.is_Mul:

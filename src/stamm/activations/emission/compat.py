@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import sympy
 
 from stamm.activations.derivation.stabilise import Branch
-from stamm.activations.expressions import CONSTANTS, VARIABLE, parse
+from stamm.activations.expressions import CONSTANTS, VARIABLE, parse, parse_interval
 from stamm.activations.spec import Compat
 
 _TORCH = {name: f"torch.{name}" for name in ("exp", "expm1", "log", "sqrt", "tanh", "atan", "erf")}
@@ -40,7 +40,7 @@ def compat_function(compat: Compat, names: Sequence[str]) -> str:
         lines.append(f"piece_{i} = {_text(parse(piece.formula, extra=_EXTRA))}")
     result = f"piece_{len(compat.pieces)}"
     for i in range(len(compat.pieces) - 1, 0, -1):
-        result = f"torch.where({compat.pieces[i - 1].where}, piece_{i}, {result})"
+        result = f"torch.where({_condition(compat.pieces[i - 1].where)}, piece_{i}, {result})"
     lines.append(f"return {result}")
     signature = ", ".join(f"{a}: Tensor" for a in arguments)
     return (
@@ -48,6 +48,25 @@ def compat_function(compat: Compat, names: Sequence[str]) -> str:
         '    """f(x) in another library\'s order of operations."""\n'
         + "\n".join(f"    {line}" for line in lines)
     )
+
+
+def _condition(where: str) -> str:
+    """Where a piece holds, written again from what was parsed: never the text that was given."""
+    interval = parse_interval(where)
+    parts = []
+    if interval.low is not None:
+        sign = ">=" if interval.low_closed else ">"
+        parts.append(f"{VARIABLE} {sign} {_bound(interval.low)}")
+    if interval.high is not None:
+        sign = "<=" if interval.high_closed else "<"
+        parts.append(f"{VARIABLE} {sign} {_bound(interval.high)}")
+    if not parts:
+        return f"{VARIABLE} == {VARIABLE}"
+    return parts[0] if len(parts) == 1 else " & ".join(f"({part})" for part in parts)
+
+
+def _bound(text: str) -> str:
+    return _text(parse(text, extra=_EXTRA))
 
 
 def _text(node: ast.expr) -> str:
@@ -60,7 +79,9 @@ def _text(node: ast.expr) -> str:
             return f"-{_inner(operand)}"
         case ast.BinOp(left=left, op=operator, right=right):
             # Same precedence on the left needs no parentheses: Python evaluates left to right.
-            first = _text(left) if _binds(left) >= _binds(node) else f"({_text(left)})"
+            # A power binds to the right: what stands on its left needs them unless it is whole.
+            whole = _binds(left) >= (4 if isinstance(operator, ast.Pow) else _binds(node))
+            first = _text(left) if whole else f"({_text(left)})"
             last = _text(right) if _binds(right) > _binds(node) else f"({_text(right)})"
             return f"{first} {_SIGNS[type(operator)]} {last}"
         case ast.Call(func=ast.Name(id=name), args=arguments):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 import mpmath
 import sympy
@@ -39,7 +39,8 @@ _TORCH = {
 class Body:
     """Statements of one function; equal inputs, conditions and function calls are written once."""
 
-    def __init__(self) -> None:
+    def __init__(self, taken: Collection[str] = ()) -> None:
+        self._taken = frozenset(taken)  # names of parameters
         self.lines: list[str] = []
         self._named: dict[tuple[str, str], str] = {}
         self._counts: dict[str, int] = {}
@@ -100,6 +101,8 @@ class Body:
         key = (kind, text)
         if key not in self._named:
             self._counts[kind] = self._counts.get(kind, 0) + 1
+            while f"{kind}_{self._counts[kind]}" in self._taken:
+                self._counts[kind] += 1
             self._named[key] = f"{kind}_{self._counts[kind]}"
             self.lines.append(f"{self._named[key]} = {text}")
         return self._named[key]

@@ -91,7 +91,7 @@ def _slope_text(derived: Derived) -> str:
 def _function(
     name: str, says: str, names: Sequence[str], outputs: Sequence[Branches], *, single: bool = False
 ) -> str:
-    body = Body()
+    body = Body(taken=names)
     results = [body.piecewise(branches) for branches in outputs]
     used = {s.name for branches in outputs for b in branches for s in _symbols(b)}
     lines = []

@@ -480,7 +480,10 @@ class Table:
         """Values in the first row, step times slopes in the second; made once per device."""
         key = (device, dtype)
         if key not in self._nodes:
-            self._nodes[key] = torch.tensor(self.rows, device=device, dtype=dtype)
+            made: Tensor = torch.tensor(self.rows, device=device, dtype=dtype)
+            if type(made) is not Tensor:  # made under a mode, such as that of fake tensors
+                return made
+            self._nodes[key] = made
         return self._nodes[key]
 
 

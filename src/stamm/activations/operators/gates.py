@@ -116,6 +116,7 @@ def gated(
         name=name,
         title=title,
         arity=Gated(order=order, layout=layout, up=up),
+        compat=None,
         aliases=aliases,
         peers=(),
         source=f"{spec.source}; gated linear units: Shazeer 2020 (arXiv 2002.05202)",

@@ -67,4 +67,5 @@ class Target:
     def size(self) -> float:
         """The norm that distances are relative to: of the bend, or of all where nothing bends."""
         part = self.curve if self.straight else self.bend
-        return max(float(np.linalg.norm(part)), 1e-300)
+        largest = max(float(np.abs(part).max()), 1e-300)  # squares of large numbers overflow
+        return largest * float(np.linalg.norm(part / largest)) or 1e-300

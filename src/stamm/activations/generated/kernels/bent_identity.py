@@ -25,8 +25,8 @@ def value(x: Tensor, parameters: Parameters) -> Tensor:
     part_3 = inside_2 * inside_2 / (2.0 + 2.0 * part_2)
     branch_2 = inside_2 + part_3
     inside_3 = torch.clamp(x, min=1.0)
-    part_4 = torch.sqrt(1.0 + inside_3 * inside_3)
-    branch_3 = inside_3 + 0.5 * part_4 - 0.5
+    part_4 = torch.sqrt(1.0 + 1.0 / (inside_3 * inside_3))
+    branch_3 = inside_3 + 0.5 * inside_3 * part_4 + 0.20710678118654752 - 0.7071067811865476
     chosen_1 = torch.where(x <= 1.0, branch_2, branch_3)
     chosen_2 = torch.where(x < -1.0, branch_1, chosen_1)
     return chosen_2
@@ -53,11 +53,15 @@ def curvatures(x: Tensor, parameters: Parameters) -> tuple[Tensor, ...]:
     inside_1 = torch.clamp(x, max=-1.0)
     part_1 = torch.pow(1.0 + 1.0 / (inside_1 * inside_1), 1.5)
     branch_1 = -0.5 / (inside_1 * inside_1 * inside_1) / part_1
-    inside_2 = torch.clamp(x, min=-1.0)
+    inside_2 = torch.clamp(x, min=-1.0, max=1.0)
     part_2 = torch.pow(1.0 + inside_2 * inside_2, 1.5)
     branch_2 = 0.5 / part_2
-    chosen_1 = torch.where(x < -1.0, branch_1, branch_2)
-    return (chosen_1,)
+    inside_3 = torch.clamp(x, min=1.0)
+    part_3 = torch.pow(1.0 + 1.0 / (inside_3 * inside_3), 1.5)
+    branch_3 = 0.5 / (inside_3 * inside_3 * inside_3) / part_3
+    chosen_1 = torch.where(x <= 1.0, branch_2, branch_3)
+    chosen_2 = torch.where(x < -1.0, branch_1, chosen_1)
+    return (chosen_2,)
 
 
 COMPAT: dict[str, Callable[..., Tensor]] = {}

@@ -37,10 +37,14 @@ def slopes(x: Tensor, parameters: Parameters) -> tuple[Tensor, ...]:
     inside_1 = torch.clamp(x, max=-1.0)
     part_1 = torch.pow(alpha + 1.0 / (inside_1 * inside_1), 1.5)
     branch_1 = -1.0 / (inside_1 * inside_1 * inside_1) / part_1
-    inside_2 = torch.clamp(x, min=-1.0)
+    inside_2 = torch.clamp(x, min=-1.0, max=1.0)
     branch_2 = torch.pow(1.0 + alpha * inside_2 * inside_2, -1.5)
-    chosen_1 = torch.where(x < -1.0, branch_1, branch_2)
-    return (chosen_1,)
+    inside_3 = torch.clamp(x, min=1.0)
+    part_2 = torch.pow(alpha + 1.0 / (inside_3 * inside_3), 1.5)
+    branch_3 = 1.0 / (inside_3 * inside_3 * inside_3) / part_2
+    chosen_1 = torch.where(x <= 1.0, branch_2, branch_3)
+    chosen_2 = torch.where(x < -1.0, branch_1, chosen_1)
+    return (chosen_2,)
 
 
 def curvatures(x: Tensor, parameters: Parameters) -> tuple[Tensor, ...]:

@@ -44,15 +44,16 @@ def slopes(x: Tensor, parameters: Parameters) -> tuple[Tensor, ...]:
 def curvatures(x: Tensor, parameters: Parameters) -> tuple[Tensor, ...]:
     """f''(x), then the mixed and the parameter curvatures."""
     inside_1 = torch.clamp(x, max=8.0)
-    exp_1 = torch.exp(inside_1)
-    logistic_odd_1 = primitives.logistic_odd(1.2 * exp_1)
-    part_1 = 5.76 * exp_1 * logistic_odd_1 * logistic_odd_1 * logistic_odd_1 * inside_1
-    part_2 = 2.4 * logistic_odd_1 * logistic_odd_1 * inside_1
-    part_3 = 1.44 * exp_1 * logistic_odd_1 * inside_1
-    tanh_1 = torch.tanh(0.6 * exp_1)
+    exp_1 = torch.exp(2.0 * inside_1)
+    exp_2 = torch.exp(inside_1)
+    logistic_odd_1 = primitives.logistic_odd(1.2 * exp_2)
+    part_1 = 5.76 * logistic_odd_1 * logistic_odd_1 * logistic_odd_1 * inside_1
+    part_2 = part_1 - 1.44 * logistic_odd_1 * inside_1
+    part_3 = -2.4 * logistic_odd_1 * logistic_odd_1 * inside_1
+    tanh_1 = torch.tanh(0.6 * exp_2)
     part_4 = 2.4 * logistic_odd_1 * logistic_odd_1
-    part_5 = (1.2 + 0.6 * inside_1) + part_1 - part_2 - part_3 - 0.6 * tanh_1 * tanh_1 - part_4
-    branch_1 = exp_1 * part_5
+    part_5 = (1.2 + 0.6 * inside_1) + part_3 - 0.6 * tanh_1 * tanh_1 - part_4
+    branch_1 = exp_1 * part_2 + exp_2 * part_5
     flat_1 = torch.zeros_like(x)
     chosen_1 = torch.where(x > 8.0, flat_1, branch_1)
     return (chosen_1,)
