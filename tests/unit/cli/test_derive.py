@@ -122,7 +122,7 @@ def test_a_changed_folder_is_neither_trusted_nor_overwritten(
     stranger = place / "derived" / "bent" / "notes.txt"
     stranger.write_text("mine")
     assert main(["derive", "all x: 7*x", "--out", "derived/bent", "--force", "--dry-run"]) == 2
-    assert "notes.txt, which `stamm derive` did not write" in capsys.readouterr().err
+    assert "notes.txt, which `stamm derive` is the folder we are in" in capsys.readouterr().err
     stranger.unlink()
 
 
@@ -148,7 +148,7 @@ def test_a_failure_leaves_nothing_half_written(
         (["tanh(x)", "--name", "json"], "another module called 'json'"),
         (["tanh(x)", "--name", "../x"], "is not a name"),
         (["tanh(x)", "--out", "own.py"], "is no folder"),
-        (["tanh(x)", "--out", "."], "did not write"),
+        (["tanh(x)", "--out", "."], "is the folder we are in"),
         (["x > 0: 1", "x <= 0: 0"], "jumps at x = 0"),
         (["x > 0: b", "x <= 0: 0"], "'b' stands in the formulas"),
         (["__import__('os').system('true')"], "not part of a formula"),
