@@ -27,7 +27,7 @@ from stamm.activations.conformance.golden import (
 from stamm.activations.conformance.reference import parameter_truth, truth
 from stamm.activations.conformance.ulp import neighbours
 from stamm.activations.derivation.derive import derive
-from stamm.base.errors import DataError
+from stamm.base.errors import ConfigError, DataError
 from stamm.base.files import sha256_file
 
 COUNT = 600
@@ -172,3 +172,10 @@ def test_judging_needs_no_derivation(xielu_folder: Path) -> None:
         "assert 'stamm.activations.derivation.derive' not in sys.modules\n"
     )
     subprocess.run([sys.executable, "-c", script], check=True)
+
+
+def test_a_folder_holds_the_vectors_of_one_activation(tmp_path: Path) -> None:
+    write_golden(catalog.get("relu"), tmp_path, dtypes=(torch.float16,))
+    with pytest.raises(ConfigError, match="holds the golden vectors of another activation"):
+        write_golden(catalog.get("relu2"), tmp_path, dtypes=(torch.float16,))
+    write_golden(catalog.get("relu"), tmp_path, dtypes=(torch.float16,))

@@ -122,7 +122,7 @@ def test_a_changed_folder_is_neither_trusted_nor_overwritten(
     stranger = place / "derived" / "bent" / "notes.txt"
     stranger.write_text("mine")
     assert main(["derive", "all x: 7*x", "--out", "derived/bent", "--force", "--dry-run"]) == 2
-    assert "notes.txt, which `stamm derive` is the folder we are in" in capsys.readouterr().err
+    assert "notes.txt, which `stamm derive` did not write" in capsys.readouterr().err
     stranger.unlink()
 
 

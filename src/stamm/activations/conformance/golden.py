@@ -41,7 +41,8 @@ from stamm.activations.conformance.vectors import (
 from stamm.activations.derivation.derive import Branches, Derived, derive
 from stamm.activations.spec import Gated, Spec
 from stamm.base.config import to_plain
-from stamm.base.files import canonical_json, sha256_bytes, write_bytes, write_json
+from stamm.base.errors import ConfigError
+from stamm.base.files import canonical_json, read_json, sha256_bytes, write_bytes, write_json
 
 DTYPES = (torch.bfloat16, torch.float16, torch.float32)
 COUNT = 20_000
@@ -88,6 +89,7 @@ def write_golden(
     Raises   ConfigError for values that the spec refuses.
     Checked  tests/unit/activations/test_conformance_golden.py
     """
+    _refuse_others(folder, spec)
     derived = derive(spec)
     written: dict[str, dict[str, Any]] = {}
     for name, chosen in (sets or value_sets(spec)).items():
@@ -101,6 +103,17 @@ def write_golden(
     manifest = {"stamm_version": stamm.__version__, "content_hash": spec.content_hash}
     write_json(folder / MANIFEST, {**manifest, "files": written})
     return [folder / file for file in written]
+
+
+def _refuse_others(folder: Path, spec: Spec) -> None:
+    """One folder, one spec: a second manifest would leave the first one's files without hashes."""
+    path = folder / MANIFEST
+    found = read_json(path).get("content_hash") if path.is_file() else spec.content_hash
+    if found != spec.content_hash:
+        raise ConfigError(
+            f"{folder} holds the golden vectors of another activation ({str(found)[:12]})",
+            fix="Choose a folder of its own",
+        )
 
 
 def _facts(spec: Spec, name: str, raw: Values, dtype: torch.dtype) -> dict[str, Any]:

@@ -90,7 +90,10 @@ def read_golden(path: Path) -> Golden:
             tensors = {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118
     except (OSError, SafetensorError) as error:
         raise DataError(f"{path} cannot be read: {error}") from None
-    wrong = DataError(f"{path} holds no golden vectors", fix="Write it with write_golden")
+    wrong = DataError(
+        f"{path} holds no golden vectors",
+        fix="`stamm check NAME --write-golden FOLDER` writes them",
+    )
     if METADATA not in told or INPUT not in tensors:
         raise wrong
     try:
