@@ -44,7 +44,11 @@ DOORS = {
 # Deriving a spec of the user's own needs sympy; a built-in one must never load it.
 SYMPY_DOOR = (
     "activations/kernels.py",
-    ("stamm.activations.derivation.derive", "stamm.activations.emission.kernel"),
+    (
+        "stamm.activations.cache",
+        "stamm.activations.derivation.derive",
+        "stamm.activations.emission.kernel",
+    ),
 )
 
 

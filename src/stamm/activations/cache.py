@@ -8,7 +8,9 @@ damage, not against someone who may write into the home folder.
 
 from __future__ import annotations
 
+import itertools
 import re
+from collections.abc import Iterable
 from functools import lru_cache
 from pathlib import Path
 
@@ -18,7 +20,7 @@ from stamm.base.errors import ConfigError, RunError
 from stamm.base.files import sha256_bytes, sha256_value, write_text
 
 _HERE = Path(__file__).parent
-_PRIMITIVES = _HERE / "generated" / "primitives.py"
+_PRIMITIVES = (*(_HERE / "primitives").glob("*.py"), _HERE / "generated" / "coefficients.py")
 _HASH = re.compile(r"[0-9a-f]{64}")
 _HEADER = re.compile(r"# stamm kernel: sha256 ([0-9a-f]{64}), derived by ([0-9a-f]{64})")
 _REGISTERED: dict[str, str] = {}
@@ -105,15 +107,20 @@ def register_kernel_source(content_hash: str, source: str, *, primitives: str = 
 @lru_cache(maxsize=1)
 def primitives_hash() -> str:
     """SHA-256 of the functions that every kernel calls."""
-    return sha256_bytes(_PRIMITIVES.read_bytes())
+    return _hash(_PRIMITIVES)
 
 
 @lru_cache(maxsize=1)
 def deriver() -> str:
     """SHA-256 of the code that makes kernels: another deriver makes other text of the same spec."""
-    files = [*(_HERE / "derivation").glob("*.py"), *(_HERE / "emission").glob("*.py"), _PRIMITIVES]
-    hashes = {str(f.relative_to(_HERE).as_posix()): sha256_bytes(f.read_bytes()) for f in files}
-    return sha256_value(hashes)
+    makers = ((_HERE / folder).glob("*.py") for folder in ("derivation", "emission"))
+    return _hash([*itertools.chain(*makers), *_PRIMITIVES])
+
+
+def _hash(files: Iterable[Path]) -> str:
+    return sha256_value(
+        {f.relative_to(_HERE).as_posix(): sha256_bytes(f.read_bytes()) for f in files}
+    )
 
 
 def _path(content_hash: str) -> Path | None:

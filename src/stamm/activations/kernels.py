@@ -10,9 +10,8 @@ from types import ModuleType
 
 from torch import Tensor
 
-from stamm.activations.cache import known_kernel_source, store_kernel_source
 from stamm.activations.generated.index import NAMES
-from stamm.activations.generated.primitives import Parameters
+from stamm.activations.primitives import Parameters
 from stamm.activations.spec import Spec
 from stamm.base.errors import ConfigError
 
@@ -59,6 +58,8 @@ def kernel_of(spec: Spec) -> Kernel:
 
 
 def _derived_module(spec: Spec) -> ModuleType:
+    from stamm.activations.cache import known_kernel_source  # the catalogue needs none
+
     source = known_kernel_source(spec.content_hash) or _derived_source(spec)
     module = ModuleType(f"stamm.activations.generated.derived_{spec.content_hash[:16]}")
     # The text is our own: formulas reach it only through the parser in expressions.py.
@@ -68,6 +69,7 @@ def _derived_module(spec: Spec) -> ModuleType:
 
 def _derived_source(spec: Spec) -> str:
     # The door to SymPy: it costs half a second to load, and a spec passes here once in its life.
+    from stamm.activations.cache import store_kernel_source
     from stamm.activations.derivation.derive import derive
     from stamm.activations.emission.kernel import kernel_source
 

@@ -346,7 +346,7 @@ def xielu(
     Source   Huang and Schlag 2024, arXiv 2411.13010; arguments as `build_activation`.
     """
     return Activation(
-        catalog.XIELU,
+        catalog.get("xielu"),
         compat=compat,
         dtype=dtype,
         neurons=neurons,

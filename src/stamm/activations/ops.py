@@ -16,8 +16,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from stamm.activations.generated.primitives import Parameters
 from stamm.activations.kernels import Kernel
+from stamm.activations.primitives import Parameters
 from stamm.base.errors import ConfigError
 
 Fixed = tuple[float | None, ...]

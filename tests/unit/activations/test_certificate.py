@@ -18,9 +18,9 @@ from stamm.activations.catalog.core import (
     RELU2,
     SILU,
     XGELU,
-    XIELU,
     XSILU,
 )
+from stamm.activations.catalog.xielu import XIELU
 from stamm.activations.certificates.certificate import certify
 from stamm.activations.certificates.text import certificate_text
 from stamm.activations.derivation.derive import derive

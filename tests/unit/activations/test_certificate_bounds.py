@@ -12,10 +12,9 @@ from stamm.activations.catalog.core import (
     RELU2,
     SILU,
     XGELU,
-    XIELU,
-    XIPRELU,
     XSILU,
 )
+from stamm.activations.catalog.xielu import XIELU, XIPRELU
 from stamm.activations.certificates.bounds import bounds_of, growth, lipschitz
 from stamm.activations.certificates.curve import Curve
 from stamm.activations.certificates.numerics import overflow_of

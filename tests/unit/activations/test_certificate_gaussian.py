@@ -15,10 +15,9 @@ from stamm.activations.catalog.core import (
     SILU,
     XATLU,
     XGELU,
-    XIELU,
-    XIPRELU,
     XSILU,
 )
+from stamm.activations.catalog.xielu import XIELU, XIPRELU
 from stamm.activations.certificates.curve import Curve
 from stamm.activations.certificates.gaussian import (
     edge_of_chaos,

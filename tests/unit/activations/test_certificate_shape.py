@@ -14,10 +14,9 @@ from stamm.activations.catalog.core import (
     RELU2,
     SILU,
     XGELU,
-    XIELU,
-    XIPRELU,
     XSILU,
 )
+from stamm.activations.catalog.xielu import XIELU, XIPRELU
 from stamm.activations.certificates.asymptotes import asymptote
 from stamm.activations.certificates.curve import Curve
 from stamm.activations.certificates.everywhere import everywhere

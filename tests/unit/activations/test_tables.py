@@ -14,6 +14,7 @@ import torch
 from sympy import Expr
 from torch import Tensor
 
+from stamm.activations import primitives
 from stamm.activations.derivation import integrate
 from stamm.activations.derivation.derive import Derived, derive
 from stamm.activations.derivation.primitives import X, gompertz, logistic, softplus
@@ -22,8 +23,6 @@ from stamm.activations.derivation.special import apa_integral, softplus_integral
 from stamm.activations.derivation.symbolic import number
 from stamm.activations.derivation.tables import TARGET, Table, table_of, tables_of
 from stamm.activations.emission.kernel import kernel_source
-from stamm.activations.emission.primitives import primitives_source
-from stamm.activations.emission.tables import tables_source
 from stamm.activations.spec import Piece, Spec
 from stamm.base.errors import ConfigError
 
@@ -38,16 +37,7 @@ SIX: dict[str, Expr] = {
 }
 
 
-@pytest.fixture(scope="module")
-def primitives() -> Iterator[ModuleType]:
-    module = ModuleType("stamm_test_primitives")
-    sys.modules[module.__name__] = module  # where the compiler looks for what it traces
-    exec(primitives_source("a test"), module.__dict__)
-    yield module
-    del sys.modules[module.__name__]
-
-
-def _as_torch(primitives: ModuleType, table: type[Table]) -> Any:
+def _as_torch(table: type[Table]) -> primitives.Table:
     return primitives.Table(
         low=table.low,
         step=table.step,
@@ -78,7 +68,7 @@ def derived() -> Iterator[Derived]:
         yield derive(_spec("x*gompertz(x)"))
 
 
-def test_errors_fall_as_the_fourth_power_of_the_step(primitives: ModuleType) -> None:
+def test_errors_fall_as_the_fourth_power_of_the_step() -> None:
     worst = {128: 0.0, 256: 0.0, 512: 0.0}
     tilt = dict(worst)
     for gradient in SIX.values():
@@ -106,14 +96,14 @@ def test_errors_fall_as_the_fourth_power_of_the_step(primitives: ModuleType) -> 
 
 
 @pytest.mark.parametrize("name", SIX)
-def test_the_bound_holds_everywhere(primitives: ModuleType, name: str) -> None:
+def test_the_bound_holds_everywhere(name: str) -> None:
     table = table_of(SIX[name])
     assert table.bound <= TARGET and table.cells >= 256
     generator = torch.Generator().manual_seed(3)
     ends = table.low - 2, table.high + 2
     points = torch.rand(30, generator=generator, dtype=torch.float64)
     points = torch.cat([points * (ends[1] - ends[0]) + ends[0], torch.tensor(ends), points * 1e4])
-    found = primitives.hermite(points, _as_torch(primitives, table)).tolist()
+    found = primitives.hermite(points, _as_torch(table)).tolist()
     with mpmath.workdps(25):
         for u, y in zip(points.tolist(), found, strict=True):
             exact = table.value(mpmath.mpf(u))
@@ -142,19 +132,17 @@ def test_the_apa_gate_is_a_table() -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_digits_are_kept_where_the_integral_vanishes(
-    primitives: ModuleType, dtype: torch.dtype
-) -> None:
+def test_digits_are_kept_where_the_integral_vanishes(dtype: torch.dtype) -> None:
     table = table_of(softplus(X) ** 2)
     small = torch.tensor([-1e-4, -1e-20, 0.0, 1e-20, 1e-4], dtype=dtype)
-    found = primitives.hermite(small, _as_torch(primitives, table)).double()
+    found = primitives.hermite(small, _as_torch(table)).double()
     with mpmath.workdps(30):
         exact = _double([table.value(mpmath.mpf(u)) for u in small.tolist()])
     assert torch.allclose(found, exact, rtol=1e-6, atol=0.0)
 
 
-def test_far_out_a_table_is_its_polynomial_and_nan_stays_nan(primitives: ModuleType) -> None:
-    table = _as_torch(primitives, table_of(SIX["x gompertz"]))
+def test_far_out_a_table_is_its_polynomial_and_nan_stays_nan() -> None:
+    table = _as_torch(table_of(SIX["x gompertz"]))
     far = torch.tensor([-float("inf"), -1e30, 1e4, 1e30, float("inf"), float("nan")])
     found = primitives.hermite(far, table)
     assert found[:2].tolist() == pytest.approx([table.left[0]] * 2)
@@ -165,7 +153,7 @@ def test_far_out_a_table_is_its_polynomial_and_nan_stays_nan(primitives: ModuleT
     assert float(exact(-mpmath.inf)) == pytest.approx(table.left[0], abs=1e-15)
 
 
-def test_a_table_on_a_finite_piece_needs_no_asymptote(primitives: ModuleType) -> None:
+def test_a_table_on_a_finite_piece_needs_no_asymptote() -> None:
     gradient = sympy.sin(X) / (1 + X**2)
     table = table_of(gradient, -0.3, 2.0)
     assert (table.left, table.right) == ((), ())
@@ -173,7 +161,7 @@ def test_a_table_on_a_finite_piece_needs_no_asymptote(primitives: ModuleType) ->
     with mpmath.workdps(25):
         exact = mpmath.quad(lambda u: number(gradient, {"x": u}), [-0.3, 1.1])
         assert abs(table.value(mpmath.mpf(1.1)) - exact) < 1e-20
-    found = primitives.hermite(torch.tensor(1.1).double(), _as_torch(primitives, table))
+    found = primitives.hermite(torch.tensor(1.1).double(), _as_torch(table))
     assert float(found) == pytest.approx(float(exact), abs=1e-7)  # 1.1 came as float32
 
 
@@ -204,12 +192,10 @@ def test_what_rests_on_a_table_is_told(derived: Derived) -> None:
     assert table_of.__wrapped__(X * gompertz(X)).__name__ == use.name
 
 
-def test_a_kernel_with_a_table_compiles_whole(primitives: ModuleType, derived: Derived) -> None:
+def test_a_kernel_with_a_table_compiles_whole(derived: Derived) -> None:
     module = ModuleType("stamm_test_kernel")
     sys.modules[module.__name__] = module
     exec(kernel_source(derived), module.__dict__)
-    module.__dict__["primitives"] = primitives
-    exec(tables_source(derived), module.__dict__)
     value = torch.compile(module.value, fullgraph=True, backend="eager")
     x = 20 * torch.randn(3, 50, generator=torch.Generator().manual_seed(5)).t()
     eager = module.value(x, ())

@@ -1,16 +1,11 @@
-"""The family the project began with: xIELU, xIPReLU, the expanded gates, and their rivals."""
+"""Rectifiers and gates: the rivals of xIELU, the expanded gates, and their forms with two inputs."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
-from stamm.activations.operators import Gate, expand, gate_spec, gated, self_gated
-from stamm.activations.parameters import Fixed, Parameter, Softplus
-from stamm.activations.spec import Compat, Constant, Piece, Spec
-
-_XIELU_PAPER = "Huang and Schlag 2024, Deriving Activation Functions Using Integration (2411.13010)"
-_BETA = Parameter(name="beta", initial=0.5, bijection=Fixed())
-_ALPHA_P = Parameter(name="alpha_p", initial=0.8, bijection=Softplus())
+from stamm.activations.operators.gates import Gate, expand, gate_spec, gated, self_gated
+from stamm.activations.spec import Piece, Spec
 
 LOGISTIC = Gate(
     name="sigmoid",
@@ -34,50 +29,6 @@ CAUCHY = Gate(
     source="Huang 2024, Expanded Gating Ranges Improve Activation Functions (arXiv 2405.20768)",
 )
 
-XIELU = Spec(
-    name="xielu",
-    title="xIELU: expanded integral of the exponential linear unit",
-    pieces=(
-        Piece(where="x > 0", formula="2*alpha_p*x + beta"),
-        Piece(where="x <= 0", formula="alpha_n*(exp(x) - 1) + beta"),
-    ),
-    parameters=(
-        _ALPHA_P,
-        Parameter(name="alpha_n", initial=0.8, bijection=Softplus(above="beta")),
-        _BETA,
-    ),
-    source=_XIELU_PAPER,
-    compat=Compat(
-        name="eps",
-        pieces=(
-            Piece(where="x > 0", formula="alpha_p * x * x + beta * x"),
-            Piece(where="x <= 0", formula="(expm1(min(x, eps)) - x) * alpha_n + beta * x"),
-        ),
-        constants=(Constant(name="eps", value=-1e-6),),
-        source="huggingface/transformers, src/transformers/activations.py, XIELUActivation",
-    ),
-    notes=(
-        "alpha_n > beta, so the gradient is negative on the far left. The other libraries clamp"
-        " the negative branch at eps = -1e-6, which makes the gradient at 0 beta - alpha_n instead"
-        " of beta; compat='eps' reproduces that bit for bit, the default does not clamp."
-    ),
-    peers=("transformers.activations:XIELUActivation",),
-)
-XIPRELU = Spec(
-    name="xiprelu",
-    title="xIPReLU: expanded integral of the parametric rectifier",
-    pieces=(
-        Piece(where="x > 0", formula="2*alpha_p*x + beta"),
-        Piece(where="x <= 0", formula="2*alpha_n*x + beta"),
-    ),
-    parameters=(
-        _ALPHA_P,
-        Parameter(name="alpha_n", initial=0.8, bijection=Softplus()),
-        _BETA,
-    ),
-    source=_XIELU_PAPER,
-    notes="Grows as a square on both sides: its gradient has no lower bound.",
-)
 RELU = Spec(
     name="relu",
     title="Rectifier",
@@ -108,13 +59,14 @@ XSILU = expand(SILU, of="self_gated", name="xsilu", title="xSiLU: SiLU with an e
 XGELU = expand(GELU, of="self_gated", name="xgelu", title="xGELU: GELU with an expanded gate")
 XATLU = expand(ATLU, of="self_gated", name="xatlu", title="xATLU: ATLU with an expanded gate")
 
-_XSIGMOID = expand(gate_spec(LOGISTIC), of="gate", name="xsigmoid", title="Expanded logistic gate")
-_XNORMAL = expand(gate_spec(NORMAL), of="gate", name="xnormal", title="Expanded normal gate")
-_XARCTAN = expand(gate_spec(CAUCHY), of="gate", name="xarctan", title="Expanded arctan gate")
+_GATES = tuple(gate_spec(gate) for gate in (LOGISTIC, NORMAL, CAUCHY))
+_XSIGMOID = expand(_GATES[0], of="gate", name="xsigmoid", title="Expanded logistic gate")
+_XNORMAL = expand(_GATES[1], of="gate", name="xnormal", title="Expanded normal gate")
+_XARCTAN = expand(_GATES[2], of="gate", name="xarctan", title="Expanded arctan gate")
+# What entries are made of without being one: checked when the index is written, as they are.
+PARTS: tuple[Spec, ...] = (*_GATES, _XSIGMOID, _XNORMAL, _XARCTAN)
 
 ENTRIES: tuple[Spec, ...] = (
-    XIELU,
-    XIPRELU,
     RELU,
     RELU2,
     SILU,

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from stamm.activations.catalog.core import LOGISTIC, RELU2, XIELU
+from stamm.activations.catalog.core import LOGISTIC, RELU2
 from stamm.activations.catalog.self_gated import GELU_TANH, QUICK_GELU
+from stamm.activations.catalog.xielu import XIELU
 from stamm.activations.operators import gate_spec, gated
 from stamm.activations.parameters import Fixed, Parameter
 from stamm.activations.spec import Factor, Gated, Jump, Piece, Spec

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 # Files beside this one, in the order in which the catalogue is told.
 FAMILIES = (
+    "xielu",
     "core",
     "self_gated",
     "integrated",
@@ -61,6 +62,14 @@ def entries() -> tuple[Spec, ...]:
 def family(name: str) -> tuple[Spec, ...]:
     """The entries of one family: a file of this folder."""
     found: tuple[Spec, ...] = import_module(f"stamm.activations.catalog.{name}").ENTRIES
+    return found
+
+
+def parts(name: str) -> tuple[Spec, ...]:
+    """What the entries of a family are made of without being entries themselves."""
+    found: tuple[Spec, ...] = getattr(
+        import_module(f"stamm.activations.catalog.{name}"), "PARTS", ()
+    )
     return found
 
 

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from stamm.activations.generated.primitives import Parameters
 from stamm.activations.kernels import Kernel, kernel_of
+from stamm.activations.primitives import Parameters
 from stamm.activations.spec import Spec
 
 ILL_CONDITIONED = 32.0

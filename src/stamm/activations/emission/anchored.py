@@ -1,4 +1,4 @@
-"""Source text of functions that vanish at the anchor: their coefficients, and how they are used."""
+"""Source text of functions that vanish at the anchor: their coefficients."""
 
 from __future__ import annotations
 
@@ -7,15 +7,6 @@ from collections.abc import Iterable
 from stamm.activations.derivation.anchored import Anchored
 
 _PER_LINE = 4
-
-ANCHORED = '''def anchored(u: Tensor, coefficients: tuple[float, ...], single: int) -> Tensor:
-    """u times a polynomial, lowest power first: 0 at 0, and as many digits near it as elsewhere.
-
-    single   how many coefficients are enough for float32
-    """
-    enough = coefficients if u.dtype == torch.float64 else coefficients[:single]
-    return u * _polynomial(enough, u)
-'''
 
 
 def anchored_constant(kind: type[Anchored]) -> str:

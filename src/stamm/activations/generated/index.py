@@ -140,10 +140,20 @@ NAMES: dict[str, str] = {
     "6b7f46dcce81471035afbf2e4b2e0ea9c30867a2ce1199f0e7f0c8fd568b8351": "tmaf_diagonal",
 }
 
+# What entries are made of, likewise: checked, and in need of no kernel.
+PARTS: dict[str, str] = {
+    "0ea38f4f209c8038a76b4649527ccd0abcb108e85c6876f8cf644af34d7bd825": "sigmoid",
+    "6d2be3e4816fb4af8efc7843d95f2b61d3fcec89f33402ee3d2814606ad9227b": "normal_gate",
+    "5deec4f4513a860c91b2f65fdddfc0b2f798b5058147d3368919ad4c68c22c9e": "arctan_gate",
+    "8b881af7eb204640b01da3bac7baf5911b05f5ddf8b3db837e3c876c36169d9a": "xsigmoid",
+    "3f3100a485e8948e4d579de75f524ab011ef071dddf4c57751ed1a6317ad7cf4": "xnormal",
+    "df2895ebfd9cf1b2838ff8d9b73e4ba7ba64865454fd21e40294b4e713228b98": "xarctan",
+}
+
 # Name or alias to the file of the catalogue that states it.
 HOMES: dict[str, str] = {
-    "xielu": "core",
-    "xiprelu": "core",
+    "xielu": "xielu",
+    "xiprelu": "xielu",
     "relu": "core",
     "relu2": "core",
     "relu_squared": "core",

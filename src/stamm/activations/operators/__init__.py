@@ -1,6 +1,7 @@
 """Operators that make a Spec from Specs: all work on the gradient, the function follows from it.
 
-Those in `composed` and `clipped` need the function itself and hence SymPy; they are loaded on first use.
+Each is loaded on first use. Those in `composed` and `clipped` need the function itself and hence
+SymPy; the others need neither SymPy nor torch.
 """
 
 from __future__ import annotations
@@ -8,31 +9,32 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from stamm.activations.operators.algebra import (
-    affine,
-    concave,
-    reflect,
-    saturate,
-    scale,
-    surrogate,
-)
-from stamm.activations.operators.combining import clip, leak, mix
-from stamm.activations.operators.gates import Gate, expand, gate_spec, gated, self_gated
-from stamm.activations.operators.numbers import Number
-from stamm.activations.operators.renaming import renamed
-
 if TYPE_CHECKING:
+    from stamm.activations.operators.algebra import (
+        affine,
+        concave,
+        reflect,
+        saturate,
+        scale,
+        surrogate,
+    )
     from stamm.activations.operators.clipped import clip_output, clip_to_zero
+    from stamm.activations.operators.combining import clip, leak, mix
     from stamm.activations.operators.composed import normalise, power, reanchor, soft_clamp
+    from stamm.activations.operators.gates import Gate, expand, gate_spec, gated, self_gated
+    from stamm.activations.operators.numbers import Number
+    from stamm.activations.operators.renaming import renamed
 
-_HOMES = {
-    "clip_output": "clipped",
-    "clip_to_zero": "clipped",
-    "normalise": "composed",
-    "power": "composed",
-    "reanchor": "composed",
-    "soft_clamp": "composed",
+_FILES = {
+    "algebra": ("affine", "concave", "reflect", "saturate", "scale", "surrogate"),
+    "clipped": ("clip_output", "clip_to_zero"),
+    "combining": ("clip", "leak", "mix"),
+    "composed": ("normalise", "power", "reanchor", "soft_clamp"),
+    "gates": ("Gate", "expand", "gate_spec", "gated", "self_gated"),
+    "numbers": ("Number",),
+    "renaming": ("renamed",),
 }
+_HOMES = {name: file for file, members in _FILES.items() for name in members}
 
 __all__ = [
     "Gate",
@@ -61,7 +63,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """An operator that needs SymPy, imported on first use."""
+    """An operator, imported from its file on first use."""
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     value = getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)

@@ -10,8 +10,8 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from stamm.activations.generated import primitives
-from stamm.activations.generated.primitives import Parameters
+from stamm.activations import primitives
+from stamm.activations.primitives import Parameters
 
 CONTENT_HASH = "a29d385b1c4704cd821fe9c819be4256d0e4991ea5c8288d2bbb49c21411068e"
 

@@ -10,7 +10,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from stamm.activations.generated.primitives import Parameters
+from stamm.activations.primitives import Parameters
 
 CONTENT_HASH = "c0e38ee42e8f519352f4e39fac0576ae75661abd95fc2f56057cce3dca407bff"
 

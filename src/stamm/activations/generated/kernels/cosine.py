@@ -10,7 +10,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from stamm.activations.generated.primitives import Parameters
+from stamm.activations.primitives import Parameters
 
 CONTENT_HASH = "8ddc7e003e2bd77f7030beb1b9ea1641f710e729378387fdd020d5cba5a8d0a7"
 

@@ -10,7 +10,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from stamm.activations.generated.primitives import Parameters
+from stamm.activations.primitives import Parameters
 
 CONTENT_HASH = "cbc3c0600cf6bfb83c878e65f3e3aa011fd4a26f5842b201d661e49f9aebcd6c"
 

@@ -10,7 +10,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from stamm.activations.generated.primitives import Parameters
+from stamm.activations.primitives import Parameters
 
 CONTENT_HASH = "f038af4f5d10cd10b1ed49ce6c6fd4cf4f20b323cd3b620eca22981c565dd149"
 

@@ -10,8 +10,8 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from stamm.activations.generated import primitives
-from stamm.activations.generated.primitives import Parameters
+from stamm.activations import primitives
+from stamm.activations.primitives import Parameters
 
 CONTENT_HASH = "9505530257b8dd63c09e6b49cb8165a97ba1ef55f0db217c65cdac8f8918210c"
 

@@ -10,7 +10,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from stamm.activations.generated.primitives import Parameters
+from stamm.activations.primitives import Parameters
 
 CONTENT_HASH = "a167ca5689c49e2a68d2652757e16e9401b297a3ee9b22d29505031f059343ec"
 

@@ -10,7 +10,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from stamm.activations.generated.primitives import Parameters
+from stamm.activations.primitives import Parameters
 
 CONTENT_HASH = "8c8695245bce9c74fc6cfe2ec165af1f2308e2c352d84d87cb1f231dff4d1a72"
 

@@ -10,7 +10,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from stamm.activations.generated.primitives import Parameters
+from stamm.activations.primitives import Parameters
 
 CONTENT_HASH = "5c722b889ac5acffd16a1c54e80dd48f2e0d8e2f415946c57072558dad859dac"
 

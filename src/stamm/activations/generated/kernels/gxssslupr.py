@@ -10,7 +10,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from stamm.activations.generated.primitives import Parameters
+from stamm.activations.primitives import Parameters
 
 CONTENT_HASH = "96adee03ad58c7cf903f170a8be28908e11232d0a9d84e673ffa8a2413c7d54a"
 

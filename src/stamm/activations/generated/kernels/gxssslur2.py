@@ -10,7 +10,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from stamm.activations.generated.primitives import Parameters
+from stamm.activations.primitives import Parameters
 
 CONTENT_HASH = "5cd3ff99ccf3c7e32161e1594b04f91c4a59bc7ffe6c18b7ac89fd228c4d1b65"
 

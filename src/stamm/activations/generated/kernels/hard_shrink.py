@@ -10,8 +10,8 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from stamm.activations.generated import primitives
-from stamm.activations.generated.primitives import Parameters
+from stamm.activations import primitives
+from stamm.activations.primitives import Parameters
 
 CONTENT_HASH = "ca5c8f8e97e3c33bcd422a857022753d27d7a5224fdc014937b1f486a07abce0"
 

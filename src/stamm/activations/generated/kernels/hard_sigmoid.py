@@ -10,7 +10,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from stamm.activations.generated.primitives import Parameters
+from stamm.activations.primitives import Parameters
 
 CONTENT_HASH = "f6fd0680ea0fb45bf0d4a9f79ddd8707daba1183dd72e83697a867220df842d5"
 

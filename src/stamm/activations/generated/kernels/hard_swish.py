@@ -10,7 +10,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from stamm.activations.generated.primitives import Parameters
+from stamm.activations.primitives import Parameters
 
 CONTENT_HASH = "c6a3ea14fd013b74c7b56c14618446ea8fe0b03056d621aae579ee606b076128"
 

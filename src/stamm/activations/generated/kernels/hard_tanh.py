@@ -10,7 +10,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from stamm.activations.generated.primitives import Parameters
+from stamm.activations.primitives import Parameters
 
 CONTENT_HASH = "5ec4acb9fcf4505fbfec00aa6cd77f38126234cd179792a54dcf6c088569be68"
 

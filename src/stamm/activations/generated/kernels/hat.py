@@ -10,7 +10,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from stamm.activations.generated.primitives import Parameters
+from stamm.activations.primitives import Parameters
 
 CONTENT_HASH = "f4ab42dc8a1d1da41dadd57696a89223b283fbedc8818036a956c846bf2c889b"
 

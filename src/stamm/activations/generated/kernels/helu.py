@@ -10,7 +10,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from stamm.activations.generated.primitives import Parameters
+from stamm.activations.primitives import Parameters
 
 CONTENT_HASH = "3eb3eaba922b0fcae318da51ac1097d3a9d46c24e917b6e92b3da86e40715e13"
 

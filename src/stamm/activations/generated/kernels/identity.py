@@ -10,7 +10,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from stamm.activations.generated.primitives import Parameters
+from stamm.activations.primitives import Parameters
 
 CONTENT_HASH = "27af791f481a3230bfb8cd803e23ffcfe1770727aff2cad631ef8e97bc2f9dc5"
 

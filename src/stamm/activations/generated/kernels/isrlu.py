@@ -10,7 +10,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from stamm.activations.generated.primitives import Parameters
+from stamm.activations.primitives import Parameters
 
 CONTENT_HASH = "4af7b764f73a56707ba8db9c7abcef9b9f8c1a874636a0a0ecfe032312ef1c6f"
 

@@ -10,7 +10,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from stamm.activations.generated.primitives import Parameters
+from stamm.activations.primitives import Parameters
 
 CONTENT_HASH = "304c2ac6fe33f1a0f8b96afffa1df84cc26e8286f5ce3893b12945ec62af16a3"
 

@@ -10,7 +10,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from stamm.activations.generated.primitives import Parameters
+from stamm.activations.primitives import Parameters
 
 CONTENT_HASH = "7c58fce2510f2b3a7497a808def3cefcaf8ccc54331c642b81814a2b474a34e4"
 

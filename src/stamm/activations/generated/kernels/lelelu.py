@@ -10,7 +10,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from stamm.activations.generated.primitives import Parameters
+from stamm.activations.primitives import Parameters
 
 CONTENT_HASH = "fe0433a12d5c48aa9cd5da4585d3d0f95e483a9841646cd613d26182dc112360"
 

@@ -10,7 +10,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from stamm.activations.generated.primitives import Parameters
+from stamm.activations.primitives import Parameters
 
 CONTENT_HASH = "175b2f62c54bc9b3e2313cdd86c244966ba4d75d32f21ffdd60bc24c46cc8321"
 

@@ -10,7 +10,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from stamm.activations.generated.primitives import Parameters
+from stamm.activations.primitives import Parameters
 
 CONTENT_HASH = "9739279628e98db55cb011c286e67470a7fa79f74552e936554ee9f1cf8d6cba"
 

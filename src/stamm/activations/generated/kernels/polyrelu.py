@@ -10,7 +10,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from stamm.activations.generated.primitives import Parameters
+from stamm.activations.primitives import Parameters
 
 CONTENT_HASH = "cfd12acc5b80bdd3fa496450244deda5351a9174eb6414c51d09c8cd838e848d"
 

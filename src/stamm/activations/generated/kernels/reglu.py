@@ -10,7 +10,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from stamm.activations.generated.primitives import Parameters
+from stamm.activations.primitives import Parameters
 
 CONTENT_HASH = "7cddafe0ec512bdce803e4ace7e6df18ffedad1044407112df06f6fc9badbea9"
 

@@ -10,7 +10,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from stamm.activations.generated.primitives import Parameters
+from stamm.activations.primitives import Parameters
 
 CONTENT_HASH = "b82da614947c5c692ab3fdad6896c5bcdc75c43f7b7db85da5f70eb1bf4f7c98"
 

@@ -10,7 +10,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from stamm.activations.generated.primitives import Parameters
+from stamm.activations.primitives import Parameters
 
 CONTENT_HASH = "11028f2f048493aaf256df2388c1150326af2e31cb5302aa94ec2f9b662543b0"
 

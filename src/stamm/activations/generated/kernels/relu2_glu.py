@@ -10,7 +10,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from stamm.activations.generated.primitives import Parameters
+from stamm.activations.primitives import Parameters
 
 CONTENT_HASH = "3b6bffd549296d098f7c6f7b1d753b93737f8f01cc29f27ac345ed0228ec7e60"
 

@@ -10,7 +10,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from stamm.activations.generated.primitives import Parameters
+from stamm.activations.primitives import Parameters
 
 CONTENT_HASH = "7450b5ce115df96dcfdc578aedb6d5b5b4285572366678f6da5a68103db5257f"
 

@@ -10,7 +10,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from stamm.activations.generated.primitives import Parameters
+from stamm.activations.primitives import Parameters
 
 CONTENT_HASH = "cb54643e61debe817987eb92b3c38be55604eca4c47d1f6e67ca5d6553b693b4"
 

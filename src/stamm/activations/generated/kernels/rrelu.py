@@ -10,7 +10,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from stamm.activations.generated.primitives import Parameters
+from stamm.activations.primitives import Parameters
 
 CONTENT_HASH = "f1295d02ad76a6422444a63215d5fa3269d0fb136314bb68f09746b5eecb926b"
 

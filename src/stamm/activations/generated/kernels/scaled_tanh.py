@@ -10,8 +10,8 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from stamm.activations.generated import primitives
-from stamm.activations.generated.primitives import Parameters
+from stamm.activations import primitives
+from stamm.activations.primitives import Parameters
 
 CONTENT_HASH = "ee40dcbcfcc9077a8ae3e9ec111e643c785e6c3d385cd8c4a043d42ed5b74cee"
 

@@ -10,7 +10,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from stamm.activations.generated.primitives import Parameters
+from stamm.activations.primitives import Parameters
 
 CONTENT_HASH = "fcb3ad604429ee8d81e1271a5eccdb8b801c13609640f4b6694287d9e5074b40"
 

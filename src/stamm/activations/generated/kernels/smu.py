@@ -10,7 +10,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from stamm.activations.generated.primitives import Parameters
+from stamm.activations.primitives import Parameters
 
 CONTENT_HASH = "bd2bd7e0c7b467ebb0f47893dcfb876fca7d513c00b347eaace5104c4bee25aa"
 

@@ -10,7 +10,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from stamm.activations.generated.primitives import Parameters
+from stamm.activations.primitives import Parameters
 
 CONTENT_HASH = "6294a726504df008cc014e0e9f1c7c22067b07bdb36e99ec46b13557a25dc5f3"
 

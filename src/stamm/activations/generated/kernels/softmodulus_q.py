@@ -10,7 +10,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from stamm.activations.generated.primitives import Parameters
+from stamm.activations.primitives import Parameters
 
 CONTENT_HASH = "49362fbc5666f826e8ca47deafe7245f6e2e81fdae58b650ea4f756097da8be4"
 

@@ -10,7 +10,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from stamm.activations.generated.primitives import Parameters
+from stamm.activations.primitives import Parameters
 
 CONTENT_HASH = "277c78f2f21a63411e728629122c92fcaa01cebe0f2e6ee36aa947cfb6a06361"
 

@@ -10,7 +10,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from stamm.activations.generated.primitives import Parameters
+from stamm.activations.primitives import Parameters
 
 CONTENT_HASH = "7fd5e444282ba43ec7659e5100d276963d8caa4b9e2c50b3128101cb7198a0c5"
 

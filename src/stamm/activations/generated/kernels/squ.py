@@ -10,7 +10,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from stamm.activations.generated.primitives import Parameters
+from stamm.activations.primitives import Parameters
 
 CONTENT_HASH = "952029e5219173f58740eead7c40b3e49a6a8eab22c85b158f52a12640b53a25"
 

@@ -10,7 +10,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from stamm.activations.generated.primitives import Parameters
+from stamm.activations.primitives import Parameters
 
 CONTENT_HASH = "b9040082aab22c454d7d5c3cf6a9fefc78683d6819cc98161941eeb806226bb1"
 

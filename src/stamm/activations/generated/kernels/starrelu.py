@@ -10,7 +10,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from stamm.activations.generated.primitives import Parameters
+from stamm.activations.primitives import Parameters
 
 CONTENT_HASH = "8aca46bd8c12d0a9be84a38e7be6aa0e8156019fea4a24ceb549c80923091377"
 

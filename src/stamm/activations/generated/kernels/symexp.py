@@ -10,8 +10,8 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from stamm.activations.generated import primitives
-from stamm.activations.generated.primitives import Parameters
+from stamm.activations import primitives
+from stamm.activations.primitives import Parameters
 
 CONTENT_HASH = "2a31d8b345ccfc4e8ef5d3ae9ec4c690409f2c7dcccf09db127b0841a53e8709"
 

@@ -10,7 +10,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from stamm.activations.generated.primitives import Parameters
+from stamm.activations.primitives import Parameters
 
 CONTENT_HASH = "6b7f46dcce81471035afbf2e4b2e0ea9c30867a2ce1199f0e7f0c8fd568b8351"
 

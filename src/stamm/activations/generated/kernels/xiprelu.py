@@ -10,7 +10,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from stamm.activations.generated.primitives import Parameters
+from stamm.activations.primitives import Parameters
 
 CONTENT_HASH = "1d70f68a266db4ba3439a47aac1d1c0dec6a55107445772226895be2b18f3286"
 

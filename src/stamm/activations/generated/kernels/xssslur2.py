@@ -10,7 +10,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from stamm.activations.generated.primitives import Parameters
+from stamm.activations.primitives import Parameters
 
 CONTENT_HASH = "28f5f53150186dc9b0c1c649ca2e8ca65c274a4625f4a5996f8ee1e1518160ee"
 

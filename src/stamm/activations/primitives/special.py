@@ -1,13 +1,21 @@
-"""Source text of the primitives that are integrals of primitives."""
+"""Primitives that are integrals of primitives, computed with torch."""
 
 from __future__ import annotations
 
-SPECIAL = '''def softplus_integral(u: Tensor) -> Tensor:
+import torch
+from torch import Tensor
+
+from stamm.activations.generated import coefficients
+from stamm.activations.primitives.elementary import softplus
+from stamm.activations.primitives.polynomials import polynomial
+
+
+def softplus_integral(u: Tensor) -> Tensor:
     """-Li2(-exp(u)): in powers of softplus(u), and beyond 1 by reflection at 0."""
     s = softplus(torch.clamp(u, max=1.0))
-    near = s + s * s * (0.25 + s * _dilogarithm(s * s))
+    near = s + s * s * (0.25 + s * polynomial(s * s, coefficients.DILOGARITHM))
     t = softplus(-torch.clamp(u, min=1.0))
-    reflected = t + t * t * (0.25 + t * _dilogarithm(t * t))
+    reflected = t + t * t * (0.25 + t * polynomial(t * t, coefficients.DILOGARITHM))
     above = 0.5 * u * u + (1.6449340668482264 - reflected)
     return torch.where(u > 1.0, above, near)
 
@@ -18,7 +26,7 @@ def logistic_moment(u: Tensor) -> Tensor:
     below = near * softplus(near) - softplus_integral(near)
     right = torch.clamp(u, min=1.0)
     t = softplus(-right)
-    rest = t + t * t * (0.25 + t * _dilogarithm(t * t))
+    rest = t + t * t * (0.25 + t * polynomial(t * t, coefficients.DILOGARITHM))
     above = 0.5 * right * right + (right * t + (rest - 1.6449340668482264))
     return torch.where(u > 1.0, above, below)
 
@@ -27,12 +35,15 @@ def gompertz_integral(u: Tensor) -> Tensor:
     """E1(exp(-u)): one polynomial for each of exp(-u) <= 1/2, about 1, and >= 8."""
     right = torch.clamp(u, min=0.7)
     z = torch.exp(-right)
-    near = (right - 0.5772156649015329) + z * _exponential_integral_near(z)
+    rest = polynomial(z, coefficients.EXPONENTIAL_INTEGRAL_NEAR)
+    near = (right - 0.5772156649015329) + z * rest
     centre = torch.clamp(u, min=-2.1, max=0.7)
-    middle = torch.exp(-torch.exp(-centre)) * _exponential_integral_middle(centre)
+    rest = polynomial(centre, coefficients.EXPONENTIAL_INTEGRAL_MIDDLE)
+    middle = torch.exp(-torch.exp(-centre)) * rest
     left = torch.clamp(u, min=-80.0, max=-2.1)
     w = torch.exp(left)
-    far = torch.exp(-torch.exp(-left)) * (w * _exponential_integral_far(w))
+    rest = polynomial(w, coefficients.EXPONENTIAL_INTEGRAL_FAR)
+    far = torch.exp(-torch.exp(-left)) * (w * rest)
     return torch.where(u < -2.1, far, torch.where(u < 0.7, middle, near))
 
 
@@ -41,7 +52,8 @@ def log_cosh(u: Tensor) -> Tensor:
     near = torch.clamp(u, min=-1.0, max=1.0)
     size = torch.clamp(torch.abs(u), min=1.0)
     far = size + (torch.log1p(torch.exp(-2.0 * size)) - 0.6931471805599453)
-    return torch.where(torch.abs(u) > 1.0, far, near * (near * _log_cosh(near * near)))
+    quotient = polynomial(near * near, coefficients.LOG_COSH)
+    return torch.where(torch.abs(u) > 1.0, far, near * (near * quotient))
 
 
 def mish_gate_integral(u: Tensor) -> Tensor:
@@ -51,4 +63,3 @@ def mish_gate_integral(u: Tensor) -> Tensor:
     rest = 0.5 * torch.log1p(2.0 * t + 2.0 * t * t) - 0.34657359027997264
     above = u + (rest + torch.atan(1.0 / (1.0 + 2.0 * t)))
     return torch.where(u > 0.0, above, below)
-'''

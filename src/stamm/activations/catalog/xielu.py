@@ -1,0 +1,60 @@
+"""Where the project began: the integrals of an affine exponential and of an affine rectifier.
+
+In a file of its own, because it is what most models load, and it needs no operator.
+"""
+
+from __future__ import annotations
+
+from stamm.activations.parameters import Fixed, Parameter, Softplus
+from stamm.activations.spec import Compat, Constant, Piece, Spec
+
+_XIELU_PAPER = "Huang and Schlag 2024, Deriving Activation Functions Using Integration (2411.13010)"
+_BETA = Parameter(name="beta", initial=0.5, bijection=Fixed())
+_ALPHA_P = Parameter(name="alpha_p", initial=0.8, bijection=Softplus())
+
+XIELU = Spec(
+    name="xielu",
+    title="xIELU: expanded integral of the exponential linear unit",
+    pieces=(
+        Piece(where="x > 0", formula="2*alpha_p*x + beta"),
+        Piece(where="x <= 0", formula="alpha_n*(exp(x) - 1) + beta"),
+    ),
+    parameters=(
+        _ALPHA_P,
+        Parameter(name="alpha_n", initial=0.8, bijection=Softplus(above="beta")),
+        _BETA,
+    ),
+    source=_XIELU_PAPER,
+    compat=Compat(
+        name="eps",
+        pieces=(
+            Piece(where="x > 0", formula="alpha_p * x * x + beta * x"),
+            Piece(where="x <= 0", formula="(expm1(min(x, eps)) - x) * alpha_n + beta * x"),
+        ),
+        constants=(Constant(name="eps", value=-1e-6),),
+        source="huggingface/transformers, src/transformers/activations.py, XIELUActivation",
+    ),
+    notes=(
+        "alpha_n > beta, so the gradient is negative on the far left. The other libraries clamp"
+        " the negative branch at eps = -1e-6, which makes the gradient at 0 beta - alpha_n instead"
+        " of beta; compat='eps' reproduces that bit for bit, the default does not clamp."
+    ),
+    peers=("transformers.activations:XIELUActivation",),
+)
+XIPRELU = Spec(
+    name="xiprelu",
+    title="xIPReLU: expanded integral of the parametric rectifier",
+    pieces=(
+        Piece(where="x > 0", formula="2*alpha_p*x + beta"),
+        Piece(where="x <= 0", formula="2*alpha_n*x + beta"),
+    ),
+    parameters=(
+        _ALPHA_P,
+        Parameter(name="alpha_n", initial=0.8, bijection=Softplus()),
+        _BETA,
+    ),
+    source=_XIELU_PAPER,
+    notes="Grows as a square on both sides: its gradient has no lower bound.",
+)
+
+ENTRIES: tuple[Spec, ...] = (XIELU, XIPRELU)

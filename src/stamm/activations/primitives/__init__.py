@@ -1,0 +1,83 @@
+"""What every kernel is made of: one function for each primitive, in torch."""
+
+from __future__ import annotations
+
+from stamm.activations.primitives.elementary import (
+    Number,
+    Parameters,
+    absolute,
+    at_least,
+    at_most,
+    cauchy_cdf,
+    cauchy_odd,
+    cauchy_pdf,
+    cauchy_slope,
+    expm1,
+    gompertz,
+    gompertz_pdf,
+    gompertz_pdf_rise,
+    lifted,
+    log,
+    log1p,
+    logistic_odd,
+    logistic_pair,
+    normal_cdf,
+    normal_odd,
+    normal_pdf,
+    phi2,
+    phi2_negative,
+    phi2_positive,
+    signum,
+    softplus,
+)
+from stamm.activations.primitives.polynomials import (
+    anchored,
+)
+from stamm.activations.primitives.special import (
+    gompertz_integral,
+    log_cosh,
+    logistic_moment,
+    mish_gate_integral,
+    softplus_integral,
+)
+from stamm.activations.primitives.tables import (
+    Table,
+    hermite,
+)
+
+__all__ = [
+    "Number",
+    "Parameters",
+    "Table",
+    "absolute",
+    "anchored",
+    "at_least",
+    "at_most",
+    "cauchy_cdf",
+    "cauchy_odd",
+    "cauchy_pdf",
+    "cauchy_slope",
+    "expm1",
+    "gompertz",
+    "gompertz_integral",
+    "gompertz_pdf",
+    "gompertz_pdf_rise",
+    "hermite",
+    "lifted",
+    "log",
+    "log1p",
+    "log_cosh",
+    "logistic_moment",
+    "logistic_odd",
+    "logistic_pair",
+    "mish_gate_integral",
+    "normal_cdf",
+    "normal_odd",
+    "normal_pdf",
+    "phi2",
+    "phi2_negative",
+    "phi2_positive",
+    "signum",
+    "softplus",
+    "softplus_integral",
+]
