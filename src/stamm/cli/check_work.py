@@ -35,6 +35,7 @@ from stamm.cli.output import print_json, print_table
 from stamm.models.hub import hub_activation
 
 _QUICK_POINTS = 20
+_WRITE = "`stamm check NAME --write-golden FOLDER` writes them"
 _TOLD = 4  # problems in one line; JSON has all of them
 
 
@@ -43,16 +44,20 @@ def check(options: argparse.Namespace) -> int:
     if options.all == (options.name is not None):
         raise ConfigError("name one activation, or give --all", where="the command line")
     if options.all:
-        if options.against or options.golden or options.write_golden:
+        if options.against or options.golden is not None or options.write_golden is not None:
             raise ConfigError(
                 "--all takes neither --against nor golden vectors", fix="Name one entry"
             )
         return _all(options)
+    for flag in ("golden", "write_golden"):
+        if getattr(options, flag) == "":
+            raise ConfigError(f"--{flag.replace('_', '-')} '' is empty", fix="Name a folder")
     spec = load_spec(options.name)
-    if options.write_golden:
+    if options.write_golden is not None:
         return _write_golden(spec, Path(options.write_golden), options)
     rivals = [_implementation(word) for word in options.against]
-    check = _Check(spec, rivals, options)
+    vectors = _vectors(spec, Path(options.golden)) if options.golden is not None else []
+    check = _Check(spec, rivals, vectors, options)
     if options.json:
         findings = list(check.findings())
         print_json(check.plain(findings))
@@ -77,15 +82,33 @@ def _write_golden(spec: Spec, folder: Path, options: argparse.Namespace) -> int:
     return 0
 
 
+def _vectors(spec: Spec, folder: Path) -> list[Path]:
+    """The folder's files for this very spec, each read once, so that no long check ends on one."""
+    if not folder.is_dir():
+        raise DataError(f"{folder} is no folder", where="--golden", fix=_WRITE)
+    own = spec.content_hash
+    paths = [path for path in golden_files(folder) if path.name.startswith(own[:16])]
+    if not paths:
+        raise DataError(f"{folder} holds no vectors of {spec.name} ({own[:16]})", fix=_WRITE)
+    for path in paths:
+        if read_golden(path).spec.content_hash != own:
+            raise DataError(f"{path} belongs to another spec than its name says", fix=_WRITE)
+    return paths
+
+
 class _Check:
     """Everything that is checked of one spec, in order; verdicts are kept for the tables."""
 
     def __init__(
-        self, spec: Spec, rivals: Sequence[Implementation], options: argparse.Namespace
+        self,
+        spec: Spec,
+        rivals: Sequence[Implementation],
+        vectors: Sequence[Path],
+        options: argparse.Namespace,
     ) -> None:
         self.spec = spec
         self.rivals = rivals
-        self.golden = Path(options.golden) if options.golden else None
+        self.vectors = vectors
         self.quick = options.quick or options.all
         self.count = SAMPLED if self.quick else FULL
         self.verdicts: dict[str, list[Verdict]] = {}
@@ -107,8 +130,7 @@ class _Check:
         yield from probe(spec)
         for name, values in value_sets(spec).items():
             yield from self._conformance(name, values)
-        if self.golden is not None:
-            yield from self._golden(self.golden)
+        yield from self._golden()
 
     def _conformance(self, name: str, values: dict[str, float]) -> Iterator[Finding]:
         found = self.verdicts.setdefault(name, [])
@@ -135,17 +157,8 @@ class _Check:
             return None, error.line()
         return verdict, _told(verdict)
 
-    def _golden(self, folder: Path) -> Iterator[Finding]:
-        own = self.spec.content_hash
-        paths = [path for path in golden_files(folder) if path.name.startswith(own[:16])]
-        if not paths:
-            raise DataError(
-                f"{folder} holds no vectors of {self.spec.name} ({own[:16]})",
-                fix="Write them with stamm.activations.conformance.golden.write_golden",
-            )
-        for path in paths:
-            if read_golden(path).spec.content_hash != own:
-                raise DataError(f"{path} belongs to another spec than its name says")
+    def _golden(self) -> Iterator[Finding]:
+        for path in self.vectors:
             for judged in (Own(), *self.rivals):
                 try:
                     verdict = judge_golden(path, judged)
@@ -194,7 +207,7 @@ class _Check:
 def _all(options: argparse.Namespace) -> int:
     reports = []
     for name in catalog.names():
-        check = _Check(catalog.get(name), (), options)
+        check = _Check(catalog.get(name), (), (), options)
         findings = list(check.findings())
         report = check.plain(findings)
         del report["verdicts"]  # they would be megabytes; `stamm check NAME --json` has them

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import os
 import shlex
 from dataclasses import replace
 from pathlib import Path
@@ -67,12 +68,18 @@ def arguments(parser: argparse.ArgumentParser, verb: str) -> None:
 
 def run(options: argparse.Namespace, verb: str) -> int:
     """Derive, or say that it was done before."""
+    for flag in ("name", "out"):
+        if getattr(options, flag) == "":
+            raise ConfigError(f"--{flag} '' is empty", fix="Leave it away, or say one")
     spec, known = _stated(options)
     folder = Path("derived") / spec.name if options.out is None else _place(options.out)
+    if not options.dry_run:
+        derived_folder.recover(folder)
     receipt = derived_folder.intact(folder, spec)
     derived_before = receipt is not None and not options.force
     if not derived_before:
-        derived_folder.refuse_replacing(folder, force=options.force)
+        derived_folder.refuse_unwritable(folder)
+        derived_folder.refuse_replacing(folder, spec.name, force=options.force)
     if options.dry_run:
         _tell_plan(options, spec, known, folder, derived_before)
         return 0
@@ -84,14 +91,14 @@ def run(options: argparse.Namespace, verb: str) -> int:
 
 def _place(out: str) -> Path:
     """The folder to write, refused before the work where it cannot be one of its own."""
-    folder, here = Path(out).absolute().resolve(), Path.cwd().resolve()
-    if not out or folder == here or folder in here.parents:
+    folder, here = Path(os.path.realpath(out)), Path.cwd().resolve()
+    if folder == here or folder in here.parents:
         raise ConfigError(
             f"--out {out!r} is the folder we are in, or one around it",
             where="set on the command line",
             fix="Name a folder of its own",
         )
-    return Path(out)
+    return folder if Path(out).name == ".." else Path(out)
 
 
 def _stated(options: argparse.Namespace) -> tuple[Spec, str | None]:

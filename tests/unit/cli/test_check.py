@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import torch
 from stamm.activations import catalog
 from stamm.activations.conformance.golden import write_golden
 from stamm.base.errors import ConfigError
+from stamm.base.files import sha256_file
 from stamm.cli import check_work
 from stamm.cli.main import main
 from stamm.models.hub import hub_activation
@@ -95,10 +97,77 @@ def test_peers_are_shown_but_do_not_count(own: str, capsys: pytest.CaptureFixtur
     assert "own.py:no at initial values is not compared: own.py has no 'no'" in out
 
 
-def test_vectors_of_another_spec_are_refused(own: str, capsys: pytest.CaptureFixture[str]) -> None:
-    write_golden(catalog.RELU, Path("golden"), dtypes=(torch.float16,))
-    assert main(["check", own, "--quick", "--golden", "golden"]) == 1
-    assert "golden holds no vectors of ramp" in capsys.readouterr().err
+def _another(golden: Path) -> None:
+    write_golden(catalog.RELU, golden, dtypes=(torch.float16,))
+
+
+def _stripped(golden: Path) -> None:
+    """A manifest that lists nothing."""
+    (golden / "manifest.json").write_text("[]")
+
+
+def _renamed(golden: Path) -> None:
+    """The vectors of another spec, under this one's name."""
+    own = next(golden.glob("*.safetensors"))
+    for file in golden.iterdir():
+        file.unlink()
+    write_golden(catalog.RELU, golden, dtypes=(torch.float16,))
+    other = next(golden.glob("*.safetensors"))
+    manifest = (golden / "manifest.json").read_text().replace(other.name, own.name)
+    (golden / "manifest.json").write_text(manifest)
+    other.rename(own)
+
+
+def _flipped(golden: Path) -> None:
+    file = next(golden.glob("*.safetensors"))
+    file.write_bytes(file.read_bytes()[:-1] + b"x")
+
+
+def _headless(golden: Path) -> None:
+    """No header, and a manifest that agrees."""
+    file = next(golden.glob("*.safetensors"))
+    file.write_bytes(b"\xff" * 64)
+    manifest = {"files": {file.name: {"sha256": sha256_file(file)}}}
+    (golden / "manifest.json").write_text(json.dumps(manifest))
+
+
+def _lost(golden: Path) -> None:
+    next(golden.glob("*.safetensors")).unlink()
+
+
+@pytest.mark.parametrize(
+    ("damage", "said"),
+    [
+        (None, "golden is no folder"),
+        (_another, "golden holds no vectors of ramp"),
+        (_stripped, "lists no files"),
+        (_renamed, "belongs to another spec than its name says"),
+        (_flipped, "has other bytes than manifest.json says"),
+        (_headless, "cannot be read"),
+        (_lost, "golden lacks "),
+    ],
+)
+def test_vectors_that_cannot_be_used_are_refused_before_the_proofs(
+    own: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    damage: Callable[[Path], None] | None,
+    said: str,
+) -> None:
+    def prove(*_: Any, **__: Any) -> None:
+        raise AssertionError("the proofs began")
+
+    golden = Path("golden")
+    if damage is not None:
+        if damage is not _another:
+            write_golden(check_work.load_spec(own), golden, dtypes=(torch.float16,))
+        damage(golden)
+    monkeypatch.setattr(check_work, "prove", prove)
+    assert main(["check", own, "--golden", "golden"]) == 1
+    told = capsys.readouterr()
+    assert told.out == ""
+    assert said in told.err
+    assert len(told.err.splitlines()) == 1
 
 
 @pytest.mark.parametrize(
@@ -111,6 +180,9 @@ def test_vectors_of_another_spec_are_refused(own: str, capsys: pytest.CaptureFix
         (["relu", "--against", "torch:no_such"], "torch has no 'no_such'"),
         (["relu", "--against", "transformers.activations:NoSuch"], "has no 'transformers."),
         (["missing.py"], "missing.py does not exist"),
+        (["relu", "--golden", ""], "--golden '' is empty"),
+        (["relu", "--write-golden", ""], "--write-golden '' is empty"),
+        (["--all", "--golden", ""], "--all takes neither"),
     ],
 )
 def test_misuse_exits_with_two(

@@ -126,6 +126,118 @@ def test_a_changed_folder_is_neither_trusted_nor_overwritten(
     stranger.unlink()
 
 
+def test_a_damaged_receipt_is_told_in_one_line(
+    place: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    receipt = place / "derived" / "bent" / "derived.json"
+    right = receipt.read_bytes()
+    for wrong in (b"", b"[]", b"\xff", right[:-3], right.replace(b'"bfloat16"', b'"bfloat17"')):
+        receipt.write_bytes(wrong)
+        assert main(["derive", *WORDS]) == 2
+        told = capsys.readouterr()
+        assert told.out == ""
+        assert len(told.err.splitlines()) == 1
+        assert "bent/derived.json is damaged" in told.err
+        assert "--force replaces it" in told.err
+        assert main(["derive", *WORDS, "--force", "--dry-run"]) == 0
+        capsys.readouterr()
+    receipt.write_bytes(right)
+    assert main(["derive", *WORDS]) == 0
+
+
+def test_what_a_kill_between_two_renames_hid_is_put_back(
+    place: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder, before = place / "derived" / "bent", _files(place / "derived" / "bent")
+    dead = _python("-c", "import os; print(os.getpid())", folder=place).stdout.strip()
+    folder.rename(folder.with_name(f".bent.{dead}.old.part"))
+    folder.with_name(f".bent.{dead}.part").mkdir()
+    assert main(["derive", *WORDS]) == 0
+    assert capsys.readouterr().out.startswith("already derived")
+    assert _files(folder) == before
+    assert [path.name for path in folder.parent.iterdir()] == ["bent"]
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["--out", ""], "--out '' is empty"),
+        (["--name", ""], "--name '' is empty"),
+        (["--out", "file/mine"], "file/mine cannot be written: Not a directory"),
+        (["--out", "file/deeper/mine"], "cannot be written: Not a directory"),
+        (["--out", "/proc/mine"], "/proc/mine cannot be written: "),
+        (["--out", "/proc/self/deeper/mine"], "/proc/self/deeper/mine cannot be written: "),
+        (["--out", "/dev/null"], "/dev/null "),
+        (["--out", "/dev/null/mine"], "cannot be written: Not a directory"),
+        (["--out", "n" * 256], "cannot be written: File name too long"),
+        (["--out", "n" * 250], "cannot be written: File name too long"),
+        (["--out", "n" * 256 + "/mine"], "cannot be written: File name too long"),
+        (["--out", "n/" * 2500 + "mine"], "cannot be written: File name too long"),
+        (["--out", "link"], "link is a symbolic link"),
+        (["--out", "dangling"], "dangling is a symbolic link"),
+        (["--out", "dangling/mine"], "dangling/mine cannot be written: "),
+        (["--out", "loop"], "loop is a symbolic link"),
+        (["--out", "loop/mine"], "loop/mine cannot be written: "),
+        (["--out", "empty/.."], "is the folder we are in"),
+        (["--out", "empty/../../.."], "is the folder we are in, or one around it"),
+    ],
+)
+def test_a_place_that_cannot_be_written_is_refused_before_the_work(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    words: list[str],
+    says: str,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("stamm.cli.derive._derive", _no_work)
+    (tmp_path / "file").write_text("mine")
+    (tmp_path / "empty").mkdir()
+    for name, target in {"link": "empty", "dangling": "nowhere", "loop": "loop"}.items():
+        (tmp_path / name).symlink_to(target)
+    before = sorted(path.name for path in tmp_path.rglob("*"))
+    for more in ([], ["--dry-run"], ["--force"]):
+        assert main(["derive", "all x: 7*x", *words, *more]) == 2
+        told = capsys.readouterr()
+        assert told.out == ""
+        assert says in told.err
+        assert len(told.err.splitlines()) == 1
+    assert sorted(path.name for path in tmp_path.rglob("*")) == before
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="the superuser may write everywhere")
+@pytest.mark.parametrize("closed", ["parent", "parent/mine", "parent/mine/golden"])
+@pytest.mark.parametrize("mode", [0o000, 0o444, 0o555])
+def test_a_place_without_permission_is_refused_before_the_work(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    closed: str,
+    mode: int,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("stamm.cli.derive._derive", _no_work)
+    Path("parent/mine/golden").mkdir(parents=True)
+    Path(closed).chmod(mode)
+    try:
+        assert main(["derive", "all x: 7*x", "--out", "parent/mine"]) == 2
+    finally:
+        Path(closed).chmod(0o755)
+    err = capsys.readouterr().err
+    assert "parent/mine cannot be written: " in err
+    assert len(err.splitlines()) == 1
+
+
+@pytest.mark.parametrize("out", ["new", "deeply/new", "empty", "a[b]*?", "empty/inner/.."])
+def test_a_place_of_its_own_is_not_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, out: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "empty").mkdir()
+    assert main(["derive", "all x: 7*x", "--out", out, "--dry-run"]) == 0
+    assert [path.name for path in tmp_path.rglob("*")] == ["empty"]
+
+
 def test_a_failure_leaves_nothing_half_written(
     place: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -245,6 +357,10 @@ def test_a_file_of_recipes_that_imports_a_spec_is_still_a_recipe(
     )
     assert main(["show", "mine.py"]) == 0
     assert "recipe" in capsys.readouterr().out
+
+
+def _no_work(*_: Any, **__: Any) -> dict[str, Any]:
+    raise AssertionError("the derivation began")
 
 
 def _python(*words: str, folder: Path) -> subprocess.CompletedProcess[str]:
