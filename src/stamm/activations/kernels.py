@@ -24,7 +24,8 @@ class Kernel:
 
     value        (x, parameters) -> f(x)
     slopes       (x, parameters) -> f'(x), then df/dp for each trainable parameter
-    curvatures   (x, parameters) -> f''(x), then d2f/dx dp, then d2f/dp dq for q not before p
+    curvatures   (x, parameters) -> f''(x), then d2f/dx dp, then d2f/dp dq for q not before p;
+                 with a surrogate s of f': ds/dx in the place of f'', and ds/dp at the end
     compat       other libraries' orders of evaluation, by name
     up           the kernel of h, or None where up is multiplied by as it is
     Dtypes       x is float32 or float64; the caller converts 16-bit input.

@@ -79,13 +79,15 @@ def _operations(kernel: Kernel, fixed: Fixed, exact: bool) -> tuple[Operation, O
         curvature, *rest = curvatures(wide, parameters)
         count = len(trainable)
         mixed, by_pair = rest[:count], _square(rest[count:], count)
+        # Of a surrogate s the kernel gives ds/dp besides, in its last rows.
+        bends = rest[count * (count + 3) // 2 :] or mixed
         for_weight = torch.zeros_like(wide)
         for_x = torch.zeros_like(wide)
         for_parameters = [torch.zeros_like(wide) for _ in mixed]
         if into_x is not None:
             direction = into_x.to(wide.dtype)
             for_weight, for_x = direction * slope, direction * curvature
-            for_parameters = [direction * m for m in mixed]
+            for_parameters = [direction * b for b in bends]
         for i, into in enumerate(into_parameters):
             if into is None:
                 continue

@@ -5,6 +5,7 @@ from __future__ import annotations
 import mpmath
 import pytest
 import sympy
+import torch
 
 from stamm.activations.catalog import XIELU, family
 from stamm.activations.conformance.reference import evaluate, parameter_truth, truth
@@ -12,6 +13,7 @@ from stamm.activations.derivation.derive import Branches, Formulas, derive
 from stamm.activations.derivation.primitives import PRIMITIVES, Primitive, X
 from stamm.activations.derivation.stabilise import bounds, lost_bits, sample_points
 from stamm.activations.derivation.symbolic import elementary, number
+from stamm.activations.kernels import kernel_of
 from stamm.activations.parameters import Parameter, Softplus
 from stamm.activations.spec import Piece, Spec
 from stamm.base.errors import ConfigError
@@ -111,6 +113,35 @@ def test_a_jump_at_a_moving_knot() -> None:
     )
     found = parameter_truth(derive(spec), "k", [0.5, 3.0], {"k": 1.0})
     assert [float(v) for v in found] == [0.0, -1.0]
+
+
+@pytest.mark.parametrize("gradient", ["log(1 + exp(a*x))", "tanh(a*x)", "atan(a*x)"])
+def test_a_scale_inside_a_gradient_may_be_trained(gradient: str) -> None:
+    # d2f/da2 holds differences and ratios of powers of x, which are NaN where squares overflow.
+    spec = scaled(gradient)
+    true = evaluate(derive(spec).exact.parameter_curvatures[0][0], POINTS, {"a": 1.3})
+    a, x = torch.tensor(1.3, dtype=torch.float64), torch.tensor(POINTS, dtype=torch.float64)
+    found = kernel_of(spec).curvatures(x, (a,))[-1]
+    assert found.tolist() == pytest.approx([float(v) for v in true], rel=1e-9, abs=1e-12)
+    far = kernel_of(spec).curvatures(torch.tensor([-1e100, 1e100], dtype=torch.float64), (a,))
+    assert not any(torch.isnan(row).any() for row in far)
+
+
+@pytest.mark.parametrize("gradient", ["x*tanh(a*x)", "1/(1 + a*x**2)"])
+def test_a_first_slope_that_breaks_where_squares_overflow_is_refused(gradient: str) -> None:
+    # In the first it is df/da that breaks, in the second df'/da.
+    with pytest.raises(ConfigError, match=r"no form of .* that survives x = -1\.4e\+154"):
+        derive(scaled(gradient))
+
+
+def scaled(gradient: str) -> Spec:
+    return Spec(
+        name="scaled",
+        title="",
+        source="",
+        pieces=(Piece(where="all x", formula=gradient),),
+        parameters=(Parameter(name="a", initial=1.3, bijection=Softplus()),),
+    )
 
 
 def test_an_anchor_away_from_zero() -> None:

@@ -75,6 +75,41 @@ def test_gradgradcheck_where_parameters_bend() -> None:
     assert torch.autograd.gradgradcheck(call, (x, a, knee))
 
 
+def test_the_gradients_that_a_surrogate_gives_are_differentiated_as_they_are() -> None:
+    # The first gradients are w s(x) and the sum of w df/dp: two functions, each with its slopes.
+    spec = Spec(
+        name="eased",
+        title="",
+        source="",
+        pieces=(
+            Piece(where="x <= knee", formula="a**2*exp(x)"),
+            Piece(where="x > knee", formula="a**2*exp(knee)"),
+        ),
+        parameters=(
+            Parameter(name="a", initial=0.7, bijection=Identity()),
+            Parameter(name="knee", initial=0.4, bijection=Softplus()),
+        ),
+        surrogate=(
+            Piece(where="x <= knee", formula="logistic(x)"),
+            Piece(where="x > knee", formula="x**2"),
+        ),
+    )
+    module = build_activation(spec, dtype=torch.float64)
+    x = torch.tensor([-2.0, -0.3, 0.2, 0.9, 3.0], dtype=torch.float64, requires_grad=True)
+    weight = torch.linspace(0.5, 2.5, 5, dtype=torch.float64, requires_grad=True)
+    stored = {name: module.get_parameter(name) for name in ("a", "knee")}
+
+    def first(weight: Tensor, x: Tensor, *stored: Tensor) -> tuple[Tensor, ...]:
+        given = dict(zip(("a", "knee"), stored, strict=True))
+        y = torch.func.functional_call(module, given, (x,))
+        return torch.autograd.grad(y, (x, *stored), weight, create_graph=True)
+
+    with torch.no_grad():
+        stated = weight * torch.where(x <= 0.4, torch.sigmoid(x), x**2)
+    assert torch.allclose(first(weight, x, *stored.values())[0], stated)
+    assert torch.autograd.gradcheck(first, (weight, x, *stored.values()))
+
+
 def test_a_third_derivative_is_an_error() -> None:
     x = torch.tensor([-0.5, 0.5], requires_grad=True)
     y = xielu()(x).sum()

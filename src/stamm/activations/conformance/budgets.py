@@ -18,14 +18,12 @@ class Budget:
     room   above 1, an infinity of the right sign is allowed where the exact value is above the
            largest number of the dtype over this, and 0 where it is below the smallest normal one
     reach  inputs beyond it in magnitude are not judged
-    parameters  the largest error of slopes in parameters, where it is another
     """
 
     ulp: float
     reason: str = ""
     room: float = 1.0
     reach: float = math.inf
-    parameters: float | None = None
 
 
 _OTHERS = {
@@ -93,7 +91,4 @@ def parameter_budget(name: str, dtype: str) -> Budget:
     A slope in a stored number is a product with the slope of the constraint, formed in the dtype of
     the parameter.
     """
-    own, general = budget(name, dtype), _OTHERS[dtype]
-    if own.parameters is not None:
-        return replace(own, ulp=own.parameters)
-    return max(own, general, key=lambda budget: budget.ulp)
+    return max(budget(name, dtype), _OTHERS[dtype], key=lambda budget: budget.ulp)

@@ -29,6 +29,10 @@ from stamm.base.errors import ConfigError
 
 Branches = tuple[Branch, ...]
 _WORKING_DIGITS = 40
+# Each derivative in a scale of x brings a power of x, and in d2f/dp dq such powers cancel or divide
+# each other, as in x**2/(1 + x**2): no rule finds a form of each that survives their overflow. They
+# are tried where cubes are still finite, far beyond what is trained on; farther out they may be NaN.
+_REACH_IN_PAIRS = 1e100
 _MOST_POLISHED = 4  # with more parameters, second derivatives in pairs of them stay as derived
 
 
@@ -67,14 +71,15 @@ class Derived:
 
     exact       formulas as integrated: right to any precision, but they may cancel
     stable      the same functions in forms that keep their digits in floating point
-    surrogate   what the backward pass uses instead of f' and f'', where the spec declares it
+    surrogate   s that the backward pass uses instead of f', where the spec declares one: s, ds/dx,
+                then ds/dp for each trainable parameter
     up          h(up) of a gated spec, where it is not the input itself; stable forms
     """
 
     spec: Spec
     exact: Formulas
     stable: Formulas
-    surrogate: tuple[Branches, Branches] | None = None
+    surrogate: tuple[Branches, ...] | None = None
     up: OfOne | None = None
 
 
@@ -165,7 +170,11 @@ def _stable(
 
     rows = exact.parameter_curvatures
     if len(rows) <= _MOST_POLISHED:
-        half = {(i, j): best(rows[i][j]) for i in range(len(rows)) for j in range(i + 1)}
+        half = {
+            (i, j): stable_branches(rows[i][j], samples, _REACH_IN_PAIRS)
+            for i in range(len(rows))
+            for j in range(i + 1)
+        }
         order = range(len(rows))
         rows = tuple(tuple(half[max(i, j), min(i, j)] for j in order) for i in order)
     return Formulas(
@@ -180,12 +189,14 @@ def _stable(
 
 def _surrogate(
     spec: Spec, symbols: Mapping[str, Symbol], samples: list[dict[str, float]]
-) -> tuple[Branches, Branches] | None:
+) -> tuple[Branches, ...] | None:
     if not spec.surrogate:
         return None
     intervals = [parse_interval(piece.where) for piece in spec.surrogate]
     _, stated = _stated(spec, spec.surrogate, intervals, symbols)
-    return stable_branches(stated, samples), stable_branches(_partial(stated, X), samples)
+    along = (X, *(symbols[p.name] for p in spec.trainable))
+    rows = (stated, *(_partial(stated, variable) for variable in along))
+    return tuple(stable_branches(row, samples) for row in rows)
 
 
 def _up(spec: Spec, symbols: Mapping[str, Symbol], samples: list[dict[str, float]]) -> OfOne | None:

@@ -34,6 +34,7 @@ from stamm.activations.derivation.primitives import (
     phi2,
     softplus,
 )
+from stamm.activations.derivation.special import logistic_moment, softplus_integral
 from stamm.activations.derivation.symbolic import applied, number
 from stamm.base.errors import ConfigError
 
@@ -65,11 +66,15 @@ class Branch:
 
 
 def stable_branches(
-    branches: Sequence[Branch], samples: Sequence[Mapping[str, float]]
+    branches: Sequence[Branch],
+    samples: Sequence[Mapping[str, float]],
+    reach: float = _FARTHEST,
 ) -> tuple[Branch, ...]:
     """The branches with every formula in its most accurate form, split where forms change.
 
     samples   parameter values at which forms are compared
+    reach     how far out a form has to give a number; one that does so where squares overflow is
+              preferred in any case
     Edge      an exponential is split at the end of the window |u| <= 1 in which exp(u) - 1 - u
               cancels; neighbours whose form is the same are joined again.
     Raises    ConfigError when every form overflows where the function itself is finite.
@@ -77,16 +82,16 @@ def stable_branches(
     """
     chosen: list[Branch] = []
     for branch in branches:
-        whole = _best(branch, samples, windowed=True)
+        whole = _best(branch, samples, reach, windowed=True)
         cuts = _cuts(branch, whole)
         if not cuts:
             chosen.append(Branch(**{**vars(branch), "formula": whole}))
             continue
         for part in _split(branch, cuts):
-            best = _best(part, samples, windowed=_inside(part, samples, whole))
+            best = _best(part, samples, reach, windowed=_inside(part, samples, whole))
             chosen.append(Branch(**{**vars(part), "formula": best}))
     for branch in chosen:
-        _refuse_broken(branch, samples[0])
+        _refuse_broken(branch, samples[0], reach)
     return tuple(_joined(chosen))
 
 
@@ -109,11 +114,13 @@ def lost_bits(
     return lost
 
 
-def breaks_at(form: Expr, branch: Branch, values: Mapping[str, float]) -> float | None:
+def breaks_at(
+    form: Expr, branch: Branch, values: Mapping[str, float], reach: float = _FARTHEST
+) -> float | None:
     """A point far out on the branch where machine arithmetic spoils a form, or None.
 
     Where exponentials overflow, the form must still give the value: x + log(1 + exp(-x)) does not
-    on the left. Where powers overflow too, it must not give a NaN.
+    on the left. At `reach`, where powers overflow too, it must not give a NaN.
     """
     low, high = bounds(branch, values)
     for x in (-_FAR, _FAR):
@@ -123,7 +130,7 @@ def breaks_at(form: Expr, branch: Branch, values: Mapping[str, float]) -> float 
             representable = abs(true) < sys.float_info.max
             if math.isnan(found) or (representable and abs(found - true) > abs(true) / 1e3 + 1e-30):
                 return x
-    for x in (-_FARTHEST, _FARTHEST):
+    for x in (-reach, reach):
         if low <= x <= high and math.isnan(_machine(form, {**values, X.name: x})):
             return x
     return None
@@ -176,8 +183,8 @@ def bounds(branch: Branch, values: Mapping[str, float]) -> tuple[Any, Any]:
     return _number(branch.low, values), _number(branch.high, values)
 
 
-def _refuse_broken(branch: Branch, values: Mapping[str, float]) -> None:
-    point = breaks_at(branch.formula, branch, values)
+def _refuse_broken(branch: Branch, values: Mapping[str, float], reach: float) -> None:
+    point = breaks_at(branch.formula, branch, values, reach)
     if point is not None:
         raise ConfigError(
             f"no form of {branch.formula} is known that survives x = {point:g} in floating point",
@@ -191,14 +198,18 @@ def _number(end: Expr, values: Mapping[str, float]) -> Any:
     return number(end, values)
 
 
-def _best(branch: Branch, samples: Sequence[Mapping[str, float]], *, windowed: bool) -> Expr:
+def _best(
+    branch: Branch, samples: Sequence[Mapping[str, float]], reach: float, *, windowed: bool
+) -> Expr:
     points = sample_points(*bounds(branch, samples[0]))
     forms = list(_forms(branch.formula, windowed))
     best, least = branch.formula, float("inf")
     for form, lost in zip(forms, lost_bits(forms, points, samples), strict=True):
         operations = int(sympy.count_ops(form)) + 4 * len(form.atoms(sympy.Function))
         cost = sum(lost) / max(len(lost), 1) + _BITS_PER_OPERATION * operations
-        cost += _LOST * any(breaks_at(form, branch, values) is not None for values in samples)
+        for far in {reach, _FARTHEST}:
+            broken = (breaks_at(form, branch, values, far) is not None for values in samples)
+            cost += _LOST * any(broken)
         cost += _LAST_BITS * any(_fails_last(form, branch, values) for values in samples)
         if cost < least - 1e-9:
             best, least = form, cost
@@ -250,6 +261,11 @@ def _bases(formula: Expr, windowed: bool) -> Iterator[Expr]:
         shared = _arguments(formula, logistic) & _arguments(formula, softplus)
         if shared:  # softplus(u) - logistic(u) cancels where both are small
             yield formula.subs({logistic(u): softplus(u) - phi2(-softplus(u)) for u in shared})
+    shared = _arguments(formula, softplus) & _arguments(formula, softplus_integral)
+    if shared:  # u*softplus(u) - softplus_integral(u) overflows against itself
+        yield formula.subs(
+            {softplus_integral(u): u * softplus(u) - logistic_moment(u) for u in shared}
+        )
     if formula.has(normal_cdf):
         yield formula.replace(normal_cdf, lambda u: _HALF + normal_odd(u))
     if formula.has(cauchy_cdf):

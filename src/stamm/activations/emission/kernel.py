@@ -29,7 +29,8 @@ def kernel_source(derived: Derived, command: str = COMMAND) -> str:
     It defines CONTENT_HASH and
     value(x, parameters)        f(x)
     slopes(x, parameters)       f'(x), then df/dp for each trainable parameter
-    curvatures(x, parameters)   f''(x), then d2f/dx dp, then d2f/dp dq for q not before p
+    curvatures(x, parameters)   f''(x), then d2f/dx dp, then d2f/dp dq for q not before p; with a
+                                declared surrogate s, ds/dx for f'', and ds/dp at the end
     up(x, parameters)           h(x), h'(x), h''(x), for a gated spec that multiplies by h(up)
     COMPAT                      other libraries' orders of evaluation, by name
     where `parameters` holds the effective values in the order of the spec.
@@ -51,7 +52,7 @@ def kernel_source(derived: Derived, command: str = COMMAND) -> str:
             "curvatures",
             "f''(x), then the mixed and the parameter curvatures.",
             names,
-            [backward[1], *stable.mixed, *second],
+            [backward[1], *stable.mixed, *second, *backward[2:]],
         ),
     ]
     if derived.up is not None:

@@ -64,9 +64,9 @@ def hermite(u: Tensor, table: Table) -> Tensor:
     here = nearer.long()
     there = (nearer + way).long()
     part = (inside - (table.low + nearer * table.step)) / (way * table.step)
-    base = _at(values, here)
-    rise = _at(values, there) - base
-    start, end = way * _at(slopes, here), way * _at(slopes, there)
+    base = torch.take(values, here)
+    rise = torch.take(values, there) - base
+    start, end = way * torch.take(slopes, here), way * torch.take(slopes, there)
     bend = (3.0 * rise - 2.0 * start - end) + part * (start + end - 2.0 * rise)
     result = base + part * (start + part * bend)
     if table.left:
@@ -76,7 +76,3 @@ def hermite(u: Tensor, table: Table) -> Tensor:
         above = torch.clamp(u, min=table.high)
         result = torch.where(u > table.high, horner(above, table.right), result)
     return result
-
-
-def _at(row: Tensor, places: Tensor) -> Tensor:
-    return row.index_select(0, places.flatten()).view_as(places)
