@@ -152,7 +152,7 @@ class ShapedModule(nn.Module):
 
     def __getstate__(self) -> dict[str, Any]:
         """Everything but the functions, which are found again from the spec."""
-        return {k: v for k, v in self.__dict__.items() if k not in ("_kernel", "_operation")}
+        return {k: v for k, v in self.__dict__.items() if k not in ("_kernel", "_operations")}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         """Restore a copied or unpickled module."""
@@ -162,8 +162,15 @@ class ShapedModule(nn.Module):
     def _bind(self) -> None:
         self._kernel = kernel_of(self.spec)
         fixed = tuple(None if p.trainable else p.initial for p in self.spec.parameters)
-        make = gated_operation if isinstance(self.spec.arity, Gated) else plain_operation
-        self._operation = make(self._kernel, fixed, exact=self.precision == "exact")
+        exact, arity = self.precision == "exact", self.spec.arity
+        self._operations = (
+            {
+                layout: gated_operation(self._kernel, fixed, exact=exact, layout=layout)
+                for layout in ("apart", arity.layout)
+            }
+            if isinstance(arity, Gated)
+            else {"plain": plain_operation(self._kernel, fixed, exact=exact)}
+        )
 
     def _initial_raw(self) -> dict[str, float]:
         return self.spec.raw_values({p.name: p.initial for p in self.spec.trainable})
@@ -260,7 +267,7 @@ class Activation(ShapedModule):
     def forward(self, x: Tensor) -> Tensor:
         """f(x), with the shape and dtype of x."""
         if self.compat == EXACT:
-            return self._operation(x, *self._effective_tensors())
+            return self._operations["plain"](x, *self._effective_tensors())
         trainable = iter(self._effective_tensors())
         values = [
             next(trainable) if p.trainable else getattr(self, p.name) for p in self.spec.parameters
@@ -278,7 +285,7 @@ class GatedActivation(ShapedModule):
 
         Raises   ConfigError when they differ.
         """
-        return self._operation(gate, up, *self._effective_tensors())
+        return self._operations["apart"](gate, up, *self._effective_tensors())
 
     def of_fused(self, fused: Tensor) -> Tensor:
         """f(gate) * up of one projection that holds both, in the layout the spec states.
@@ -293,14 +300,7 @@ class GatedActivation(ShapedModule):
                 where=self.spec.where,
                 fix="Its last axis must be even",
             )
-        if self.spec.arity.layout == "interleaved":
-            gate, up = fused[..., 0::2], fused[..., 1::2]
-        else:
-            gate, up = fused.chunk(2, dim=-1)
-            if self.spec.arity.layout == "up_first":
-                gate, up = up, gate
-        result: Tensor = self(gate, up)
-        return result
+        return self._operations[self.spec.arity.layout](fused, *self._effective_tensors())
 
 
 def build_activation(

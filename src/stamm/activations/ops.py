@@ -10,20 +10,19 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
+from stamm.activations.fused.operation import Form, Layout, Operation, apart, fused
+from stamm.activations.fused.passes import Fixed
 from stamm.activations.kernels import Kernel
 from stamm.activations.primitives import Parameters
+from stamm.activations.reductions import by_blocks, rows, square, total
 from stamm.base.errors import ConfigError
 
-Fixed = tuple[float | None, ...]
-Operation = Callable[..., Tensor]
-_GROUP = 256
-_BLOCK = 2**16  # elements; xielu forward in bfloat16: 10.6 ns each, 12.0 in one block (2026-11)
+GradientsOf = Callable[[Tensor, Sequence[Tensor], Sequence[Tensor]], tuple[Tensor, ...]]
 
 
 def plain_operation(kernel: Kernel, fixed: Fixed, *, exact: bool = True) -> Operation:
@@ -39,23 +38,81 @@ def plain_operation(kernel: Kernel, fixed: Fixed, *, exact: bool = True) -> Oper
     Edge     a third derivative is an error that autograd raises, never a wrong number.
     Checked  tests/unit/activations/test_gradients.py
     """
-    return _operations(kernel, fixed, exact)[0]
+    return _fused(kernel, fixed, exact, "plain")
 
 
-def gated_operation(kernel: Kernel, fixed: Fixed, *, exact: bool = True) -> Operation:
+def gated_operation(
+    kernel: Kernel, fixed: Fixed, *, exact: bool = True, layout: Layout = "apart"
+) -> Operation:
     """The function (gate, up, *trainable effective values) -> f(gate) * up, differentiable twice.
 
     Where the spec says so, up is first sent through its own fixed function h.
 
-    Shapes   gate and up alike; parameters as in `plain_operation`.
+    layout   "apart", or how one tensor holds both: it is then taken in the place of gate and up
+    Shapes   gate and up alike, or one (..., 2 C); parameters as in `plain_operation`.
     Dtypes   as `plain_operation`; the product is formed before the one rounding.
     Raises   ConfigError when gate and up differ in shape or dtype.
     """
-    return _operations(kernel, fixed, exact)[1]
+    return _fused(kernel, fixed, exact, layout)
 
 
 @lru_cache(maxsize=256)
-def _operations(kernel: Kernel, fixed: Fixed, exact: bool) -> tuple[Operation, Operation]:
+def _fused(kernel: Kernel, fixed: Fixed, exact: bool, layout: Layout) -> Operation:
+    eager = _operations(kernel, fixed, exact)
+
+    def in_two(both: Tensor, *trainable: Tensor) -> Tensor:
+        return eager.gated(*apart([both], layout), *trainable)
+
+    def gradients_in_one(
+        weight: Tensor, inputs: Sequence[Tensor], trainable: Sequence[Tensor]
+    ) -> tuple[Tensor, ...]:
+        gradient = torch.empty_like(inputs[0])
+        found = eager.gated_gradients(weight, apart(inputs, layout), trainable)
+        for place, part in zip(apart([gradient], layout), found[:2], strict=True):
+            place.copy_(part)
+        return (gradient, *found[2:])
+
+    function, gradients = {
+        "plain": (eager.plain, eager.plain_gradients),
+        "apart": (eager.gated, eager.gated_gradients),
+    }.get(layout, (in_two, gradients_in_one))
+    operation = fused(
+        Form(
+            kernel=kernel,
+            fixed=fixed,
+            exact=exact,
+            layout=layout,
+            computing=lambda x: _computing(x, exact),
+            eager=function,
+            gradients=gradients,
+        )
+    )
+    return _of_two(operation) if layout == "apart" else operation
+
+
+def _of_two(operation: Operation) -> Operation:
+    def gated(gate: Tensor, up: Tensor, *trainable: Tensor) -> Tensor:
+        if gate.shape != up.shape or gate.dtype != up.dtype:
+            raise ConfigError(
+                f"gate is {_told(gate)} and up is {_told(up)}",
+                fix="Give both the same shape and dtype",
+            )
+        return operation(gate, up, *trainable)
+
+    return gated
+
+
+class _Eager(NamedTuple):
+    """The eager forms of one kernel: functions that can be differentiated, and their gradients."""
+
+    plain: Operation
+    gated: Operation
+    plain_gradients: GradientsOf
+    gated_gradients: GradientsOf
+
+
+@lru_cache(maxsize=256)
+def _operations(kernel: Kernel, fixed: Fixed, exact: bool) -> _Eager:
     # Bare functions, because a compiler that traces this closure knows no class of ours.
     value, slopes, curvatures = kernel.value, kernel.slopes, kernel.curvatures
 
@@ -78,7 +135,7 @@ def _operations(kernel: Kernel, fixed: Fixed, exact: bool) -> tuple[Operation, O
         slope, *by_parameter = slopes(wide, parameters)
         curvature, *rest = curvatures(wide, parameters)
         count = len(trainable)
-        mixed, by_pair = rest[:count], _square(rest[count:], count)
+        mixed, by_pair = rest[:count], square(rest[count:], count)
         # Of a surrogate s the kernel gives ds/dp besides, in its last rows.
         bends = rest[count * (count + 3) // 2 :] or mixed
         for_weight = torch.zeros_like(wide)
@@ -100,10 +157,23 @@ def _operations(kernel: Kernel, fixed: Fixed, exact: bool) -> tuple[Operation, O
             for_weight.to(weight.dtype),
             (wide_weight * for_x).to(x.dtype),
             *(
-                _total(_rows(wide_weight * t, p), p)
+                total(rows(wide_weight * t, p), p)
                 for t, p in zip(for_parameters, trainable, strict=True)
             ),
         )
+
+    def along(x: Tensor, trainable: Sequence[Tensor], tangents: Sequence[Tensor | None]) -> Tensor:
+        """How f changes along a direction, in the computing dtype."""
+        wide = x.to(computing(x))
+        slope, *by_parameter = slopes(wide, prepared(x, tuple(trainable)))
+        moved = torch.zeros_like(wide)
+        into_x, *into_parameters = tangents
+        if into_x is not None:
+            moved = into_x.to(wide.dtype) * slope
+        for row, tangent in zip(by_parameter, into_parameters, strict=True):
+            if tangent is not None:
+                moved = moved + _spread(tangent, x).to(wide.dtype) * row
+        return moved
 
     class Gradients(torch.autograd.Function):
         """(weight, x, *trainable) -> weight f'(x), then the sum of weight df/dp per parameter."""
@@ -119,12 +189,12 @@ def _operations(kernel: Kernel, fixed: Fixed, exact: bool) -> tuple[Operation, O
                 weight = weight.to(wide.dtype)
                 slope, *by_parameter = slopes(wide, parameters)
                 sums = zip(by_parameter, trainable, strict=True)
-                return ((weight * slope).to(x.dtype), *(_rows(weight * s, p) for s, p in sums))
+                return ((weight * slope).to(x.dtype), *(rows(weight * s, p) for s, p in sums))
 
-            gradient, *rows = _by_blocks(block, weight, x)
+            gradient, *partial = by_blocks(block, weight, x)
             return (
                 gradient.reshape(x.shape),
-                *(_total(r, p) for r, p in zip(rows, trainable, strict=True)),
+                *(total(r, p) for r, p in zip(partial, trainable, strict=True)),
             )
 
         @staticmethod
@@ -165,11 +235,12 @@ def _operations(kernel: Kernel, fixed: Fixed, exact: bool) -> tuple[Operation, O
             def block(x: Tensor) -> tuple[Tensor, ...]:
                 return (value(x.to(computing(x)), parameters).to(x.dtype),)
 
-            return _by_blocks(block, x)[0].reshape(x.shape)
+            return by_blocks(block, x)[0].reshape(x.shape)
 
         @staticmethod
         def setup_context(ctx: Any, inputs: tuple[Tensor, ...], output: Any) -> None:
             ctx.save_for_backward(*inputs)
+            ctx.save_for_forward(*inputs)
 
         @staticmethod
         def backward(ctx: Any, into: Tensor) -> tuple[Tensor, ...]:
@@ -189,11 +260,12 @@ def _operations(kernel: Kernel, fixed: Fixed, exact: bool) -> tuple[Operation, O
                 dtype = computing(gate)
                 return ((value(gate.to(dtype), parameters) * up.to(dtype)).to(gate.dtype),)
 
-            return _by_blocks(block, gate, up)[0].reshape(gate.shape)
+            return by_blocks(block, gate, up)[0].reshape(gate.shape)
 
         @staticmethod
         def setup_context(ctx: Any, inputs: tuple[Tensor, ...], output: Any) -> None:
             ctx.save_for_backward(*inputs)
+            ctx.save_for_forward(*inputs)
 
         @staticmethod
         def backward(ctx: Any, into: Tensor) -> tuple[Tensor, ...]:
@@ -204,37 +276,78 @@ def _operations(kernel: Kernel, fixed: Fixed, exact: bool) -> tuple[Operation, O
             output = plain(gate.to(wide), *trainable)
             return for_gate, (into.to(wide) * output).to(up.dtype), *sums
 
+    # A compiler cannot trace a Function with a rule for forward mode, so that has its own classes.
+    class PlainTangent(PlainFunction):
+        """f(x), with forward mode."""
+
+        @staticmethod
+        def jvp(ctx: Any, *tangents: Tensor | None) -> Tensor:
+            x, *trainable = ctx.saved_tensors
+            return along(x, trainable, tangents).to(x.dtype)
+
+    class GatedTangent(GatedFunction):
+        """f(gate) * up, with forward mode."""
+
+        @staticmethod
+        def jvp(ctx: Any, *tangents: Tensor | None) -> Tensor:
+            gate, up, *trainable = ctx.saved_tensors
+            into_gate, into_up, *rest = tangents
+            wide = computing(gate)
+            moved: Tensor = along(gate, trainable, (into_gate, *rest)) * up.to(wide)
+            if into_up is not None:
+                moved = moved + plain(gate.to(wide), *trainable) * into_up.to(wide)
+            return moved.to(gate.dtype)
+
     def plain(x: Tensor, *trainable: Tensor) -> Tensor:
         if torch.compiler.is_compiling() and not _differentiated(x, *trainable):
             return PlainFunction.forward(x, *trainable)
-        result: Tensor = _applied(PlainFunction, x, *trainable)
+        kind = PlainFunction if torch.compiler.is_compiling() else PlainTangent
+        result: Tensor = _applied(kind, x, *trainable)
         return result
 
     second_factor = _second_factor(kernel, fixed, exact)
 
     def gated(gate: Tensor, up: Tensor, *trainable: Tensor) -> Tensor:
-        if gate.shape != up.shape or gate.dtype != up.dtype:
-            raise ConfigError(
-                f"gate is {_told(gate)} and up is {_told(up)}",
-                fix="Give both the same shape and dtype",
-            )
         if second_factor is not None:  # h(up) stays wide: it is rounded with the product
             up = second_factor(up.to(computing(up)))
         if torch.compiler.is_compiling() and not _differentiated(gate, up, *trainable):
             return GatedFunction.forward(gate, up, *trainable)
-        result: Tensor = _applied(GatedFunction, gate, up, *trainable)
+        kind = GatedFunction if torch.compiler.is_compiling() else GatedTangent
+        result: Tensor = _applied(kind, gate, up, *trainable)
         return result
 
-    return plain, gated
+    def plain_gradients(
+        weight: Tensor, inputs: Sequence[Tensor], trainable: Sequence[Tensor]
+    ) -> tuple[Tensor, ...]:
+        return Gradients.forward(weight, inputs[0], *trainable)
+
+    def gated_gradients(
+        weight: Tensor, inputs: Sequence[Tensor], trainable: Sequence[Tensor]
+    ) -> tuple[Tensor, ...]:
+        gate, up = inputs
+        wide = computing(gate)
+        factor, into_up = up.to(wide), weight.to(wide)
+        into_up = into_up * value(gate.to(wide), prepared(gate, tuple(trainable)))
+        if kernel.up is not None:
+            constants = _constants(fixed)
+            into_up = into_up * kernel.up.slopes(factor, constants)[0]
+            factor = kernel.up.value(factor, constants)
+        for_gate, *sums = Gradients.forward(weight.to(wide) * factor, gate, *trainable)
+        return for_gate, into_up.to(up.dtype), *sums
+
+    return _Eager(plain, gated, plain_gradients, gated_gradients)
 
 
 def _second_factor(kernel: Kernel, fixed: Fixed, exact: bool) -> Operation | None:
     """up -> h(up), or None where the spec multiplies by up itself."""
     if kernel.up is None:
         return None
+    return _operations(kernel.up, _constants(fixed), exact).plain
+
+
+def _constants(fixed: Fixed) -> tuple[float, ...]:
     # h uses fixed parameters only; a trainable one that reached it would show as NaN.
-    constants = tuple(math.nan if f is None else f for f in fixed)
-    return plain_operation(kernel.up, constants, exact=exact)
+    return tuple(math.nan if f is None else f for f in fixed)
 
 
 class _Last(torch.autograd.Function):
@@ -287,74 +400,6 @@ def _spread(parameter: Tensor, x: Tensor) -> Tensor:
             fix="Build the activation for as many neurons as its input has in the last axis",
         )
     return parameter
-
-
-def _by_blocks(function: Callable[..., tuple[Tensor, ...]], *inputs: Tensor) -> tuple[Tensor, ...]:
-    """function(*inputs), on a CPU by blocks of rows that stay in the cache.
-
-    An uncompiled kernel is a chain of passes over memory; on blocks of this size the passes run
-    in cache and the temporaries stay small. Rows are independent, so no bit changes.
-
-    Shapes   with blocks, leading axes of the results are one: the caller reshapes.
-    """
-    first = inputs[0]
-    if (
-        torch.compiler.is_compiling()
-        or first.device.type != "cpu"
-        or first.numel() <= _BLOCK
-        or first.dim() < 2
-    ):
-        return function(*inputs)
-    width = first.shape[-1]
-    step = max(1, _BLOCK // width)
-    flat = [t.reshape(-1, width) for t in inputs]
-    parts = [function(*(t[i : i + step] for t in flat)) for i in range(0, flat[0].shape[0], step)]
-    return tuple(torch.cat(pieces) for pieces in zip(*parts, strict=True))
-
-
-def _rows(contributions: Tensor, like: Tensor) -> Tensor:
-    """Partial sums of what each element adds to a parameter's gradient.
-
-    like     the parameter: one number is summed over the last axis, one for each neuron over all
-             the others, into one row
-    Edge     every sum is added up by one thread, so thread counts change nothing.
-    """
-    if like.numel() > 1:
-        columns = contributions.reshape(-1, contributions.shape[-1]).t().contiguous()
-        return columns.sum(-1).reshape(1, -1)
-    if contributions.dim() == 0:
-        return contributions
-    if contributions.numel() == contributions.shape[-1]:  # one row: threads would share it
-        return _sum(contributions).to(contributions.dtype).reshape(contributions.shape[:-1])
-    return contributions.sum(-1)
-
-
-def _total(rows: Tensor, like: Tensor) -> Tensor:
-    """The sum of the partial sums, added in float64, shaped and typed as `like`."""
-    if like.numel() > 1:
-        return rows.double().t().contiguous().sum(-1).to(like.dtype).reshape(like.shape)
-    return _sum(rows).to(like.dtype).reshape(like.shape)
-
-
-def _sum(values: Tensor) -> Tensor:
-    """The sum of everything in float64, as a tree of groups of _GROUP: one shape, one order.
-
-    torch cuts a long sum with a single result into one part a thread; a group is too short for it.
-    """
-    flat = values.reshape(-1).double()
-    while flat.numel() > 1:
-        flat = F.pad(flat, (0, -flat.numel() % _GROUP)).reshape(-1, _GROUP).sum(-1)
-    return flat.sum() if flat.numel() == 0 else flat.reshape(())
-
-
-def _square(upper: list[Tensor], count: int) -> list[list[Tensor]]:
-    """The symmetric table whose upper triangle is given row by row."""
-    cells = iter(upper)
-    table: dict[tuple[int, int], Tensor] = {}
-    for i in range(count):
-        for j in range(i, count):
-            table[i, j] = table[j, i] = next(cells)
-    return [[table[i, j] for j in range(count)] for i in range(count)]
 
 
 def _told(tensor: Tensor) -> str:

@@ -1,0 +1,1 @@
+"""Fused kernels: what a spec's torch functions compute, as one pass over memory."""

@@ -1,0 +1,152 @@
+"""Shared objects from C++ source: compiled once for a machine, kept by hash, loaded when needed.
+
+A compiler is not a dependency: where there is none, `unavailable` says why, and activations are
+computed by torch's own functions instead.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import platform
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Callable
+from functools import lru_cache
+from pathlib import Path
+
+import torch
+
+from stamm.base.errors import RunError
+from stamm.base.files import sha256_bytes, sha256_file, sha256_value
+
+_HEADER = Path(__file__).parent / "pointwise.h"
+_COMPILERS = ("c++", "g++", "clang++")
+_MACHINES = {
+    "AVX512": "-mavx512f -mavx512dq -mavx512vl -mavx512bw -mavx2 -mfma -mf16c",
+    "AVX2": "-mavx2 -mfma -mf16c",
+}
+_SECONDS = 300
+_PROBE = """#include "pointwise.h"
+using namespace stamm;
+extern "C" float probe(float x) { return exp(log1p(full<Vector<float>>(x)))[omp_get_thread_num()]; }
+"""
+
+
+def unavailable() -> str | None:
+    """Why CPU kernels cannot be built here, or None where they can.
+
+    Built once to see: a compiler, OpenMP, and a home folder that can be written.
+    """
+    return _unavailable()
+
+
+@lru_cache(maxsize=1)
+def _unavailable() -> str | None:
+    if os.name != "posix" or platform.system() != "Linux":
+        return f"CPU kernels are built on Linux only; this is {platform.system()}"
+    if _compiler() is None:
+        return f"no C++ compiler is on the PATH ({', '.join(_COMPILERS)})"
+    if _folder() is None:
+        return "there is no home folder to keep what was compiled"
+    try:
+        _loaded(_PROBE)
+    except RunError as error:
+        return error.line()
+    return None
+
+
+@lru_cache(maxsize=512)
+def function(source: str, name: str) -> Callable[..., None]:
+    """A function of the shared object that `source` compiles to.
+
+    Raises   RunError with the compiler's first lines when it does not compile.
+    """
+    found = _loaded(source)[name]
+    found.restype = None
+    return found
+
+
+@lru_cache(maxsize=256)
+def _loaded(source: str) -> ctypes.CDLL:
+    folder, compiler = _folder(), _compiler()
+    if folder is None or compiler is None:
+        raise RunError(f"CPU kernels cannot be built: {unavailable()}")
+    command = _command(compiler)
+    key = sha256_value(
+        [source, sha256_file(_HEADER), command, _version(compiler), torch.__version__]
+    )
+    path, receipt = folder / f"{key}.so", folder / f"{key}.sha256"
+    if not _intact(path, receipt):
+        _compile(source, command, path, receipt)
+    try:
+        return ctypes.CDLL(str(path))
+    except OSError as error:
+        raise RunError(f"{path} cannot be loaded: {error}", fix="Delete it") from error
+
+
+def _intact(path: Path, receipt: Path) -> bool:
+    try:
+        return receipt.read_text() == sha256_file(path)
+    except (OSError, UnicodeDecodeError):
+        return False
+
+
+def _compile(source: str, command: list[str], path: Path, receipt: Path) -> None:
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=path.parent, prefix=".", suffix=".part") as place:
+            text, made = Path(place) / "pass.cpp", Path(place) / "pass.so"
+            text.write_text(source)
+            result = subprocess.run(
+                [command[0], str(text), "-o", str(made), *command[1:]],
+                capture_output=True,
+                text=True,
+                timeout=_SECONDS,
+                check=False,
+            )
+            if result.returncode != 0:
+                lines = [line for line in result.stderr.splitlines() if "error" in line]
+                raise RunError(
+                    f"{command[0]} does not compile a kernel: "
+                    + " ".join(lines[:2] or result.stderr.splitlines()[:2])
+                )
+            receipt_text = sha256_bytes(made.read_bytes())
+            made.replace(path)
+            (Path(place) / "receipt").write_text(receipt_text)
+            (Path(place) / "receipt").replace(receipt)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise RunError(f"a CPU kernel cannot be built: {error}") from error
+
+
+def _folder() -> Path | None:
+    try:
+        return Path.home() / ".cache" / "stamm" / "fused"
+    except RuntimeError:
+        return None
+
+
+@lru_cache(maxsize=1)
+def _compiler() -> str | None:
+    return next((found for name in _COMPILERS if (found := shutil.which(name))), None)
+
+
+@lru_cache(maxsize=4)
+def _version(compiler: str) -> str:
+    result = subprocess.run([compiler, "--version"], capture_output=True, text=True, check=False)
+    return result.stdout
+
+
+def _command(compiler: str) -> list[str]:
+    """The compiler and its flags; no flag lets it reorder sums or drop infinities and NaN."""
+    home = Path(torch.__file__).parent
+    capability = torch.backends.cpu.get_cpu_capability()
+    vectors = _MACHINES.get(capability, "").split()
+    if capability == "AVX512":
+        vectors.append("-mprefer-vector-width=512")
+    return [
+        compiler, "-std=c++20", "-O3", "-fno-math-errno", "-fno-trapping-math", "-w",
+        "-fPIC", "-shared", "-fopenmp", *vectors,
+        f"-I{_HEADER.parent}", f"-L{home / 'lib'}", f"-Wl,-rpath,{home / 'lib'}", "-ltorch_cpu",
+    ]  # fmt: skip

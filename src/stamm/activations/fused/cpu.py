@@ -1,0 +1,129 @@
+"""One pass over tensors in a CPU's memory: layouts, fresh memory, parameters, the call itself."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable, Sequence
+from functools import lru_cache
+
+import torch
+from torch import Tensor
+
+from stamm.activations.fused import build
+from stamm.activations.fused.cpp import STORED, source
+from stamm.activations.fused.graph import Graph
+from stamm.activations.fused.passes import GATED, PLAIN, Fixed, PassName, graph_of
+from stamm.activations.kernels import Kernel
+
+CHUNK = 16 * 512  # elements that are summed up together; as in pointwise.h
+ROWS = 64  # rows, likewise, where every column has its own parameters
+_HUGE = 2**21  # a large page of Linux, bytes
+_MADV_HUGEPAGE = 14
+_FROM = 4 * _HUGE  # smaller results come from memory that was used before
+
+
+class _Strided(ctypes.Structure):
+    _fields_ = (
+        ("data", ctypes.c_void_p),
+        ("row_step", ctypes.c_int64),
+        ("column_step", ctypes.c_int64),
+    )
+
+
+def serves(x: Tensor) -> bool:
+    """Whether a pass over tensors like this one can run here."""
+    return x.device.type == "cpu" and x.dtype in STORED and build.unavailable() is None
+
+
+def run(
+    name: PassName,
+    kernel: Kernel,
+    fixed: Fixed,
+    computing: torch.dtype,
+    inputs: Sequence[Tensor],
+    outputs: Sequence[Tensor],
+    parameters: Sequence[Tensor],
+) -> list[Tensor]:
+    """Write the outputs of a pass, and return its sums: one for each parameter, shaped like it.
+
+    Shapes   inputs and outputs (..., C) alike, with any strides; a parameter holds one number or C
+    Edge     sums are added in float64 in an order that only the shape decides.
+    """
+    columns = inputs[0].shape[-1] if inputs[0].dim() else 1
+    by_column = any(p.numel() > 1 for p in parameters)
+    read = [_as_rows(t, columns) for t in inputs]
+    written = [_as_rows(t, columns) for t in outputs]
+    rows = read[0].shape[0]
+    if not by_column and all(t.is_contiguous() for t in (*read, *written)):
+        rows, columns = 1, rows * columns
+        read = [t.view(1, columns) for t in read]
+        written = [t.view(1, columns) for t in written]
+    width = columns if by_column else 1
+    numbers = [p.detach().double().reshape(-1).expand(width) for p in parameters]
+    given = torch.stack(numbers).contiguous() if numbers else torch.empty(0)
+    parts = -(-rows // ROWS) if by_column else -(-rows * columns // CHUNK)
+    count = len(parameters) if name.endswith("backward") else 0
+    sums = torch.empty(count, width, dtype=torch.float64)
+    partial = torch.empty(parts, count, width, dtype=torch.float64)
+    function = _function(name, kernel, fixed, computing, inputs[0].dtype, by_column)
+    function(
+        _layouts(read),
+        _layouts(written),
+        ctypes.c_int64(rows),
+        ctypes.c_int64(columns),
+        ctypes.c_void_p(given.data_ptr()),
+        ctypes.c_void_p(sums.data_ptr()),
+        ctypes.c_void_p(partial.data_ptr()),
+        ctypes.c_int(torch.get_num_threads()),
+    )
+    return [
+        (s if p.numel() > 1 else s.sum() if by_column else s[0]).to(p.dtype).reshape(p.shape)
+        for s, p in zip(sums, parameters, strict=False)
+    ]
+
+
+def fresh(shape: Sequence[int], dtype: torch.dtype) -> Tensor:
+    """Memory for a large result, asked for in large pages: the first touch of small ones costs
+    more than what is computed."""
+    made = torch.empty(tuple(shape), dtype=dtype)
+    size = made.numel() * made.element_size()
+    if size >= _FROM:
+        first = -(-made.data_ptr() // _HUGE) * _HUGE
+        last = (made.data_ptr() + size) // _HUGE * _HUGE
+        # Advice: where the kernel has no large pages it changes nothing.
+        _libc().madvise(
+            ctypes.c_void_p(first), ctypes.c_size_t(last - first), ctypes.c_int(_MADV_HUGEPAGE)
+        )
+    return made
+
+
+@lru_cache(maxsize=1)
+def _libc() -> ctypes.CDLL:
+    return ctypes.CDLL(None)
+
+
+@lru_cache(maxsize=512)
+def _function(
+    name: PassName,
+    kernel: Kernel,
+    fixed: Fixed,
+    computing: torch.dtype,
+    stored: torch.dtype,
+    by_column: bool,
+) -> Callable[..., None]:
+    # Both directions in one object: the compiler's start costs more than the second pass.
+    names = PLAIN if name in PLAIN else GATED
+    graphs: dict[str, Graph] = {each: graph_of(each, kernel, fixed, computing) for each in names}
+    return build.function(source(graphs, stored, by_column=by_column), name)
+
+
+def _as_rows(tensor: Tensor, columns: int) -> Tensor:
+    """The tensor as (rows, C), in place where its strides allow it."""
+    try:
+        return tensor.view(-1, columns)
+    except RuntimeError:
+        return tensor.contiguous().view(-1, columns)
+
+
+def _layouts(tensors: Sequence[Tensor]) -> ctypes.Array[_Strided]:
+    return (_Strided * len(tensors))(*[_Strided(t.data_ptr(), *t.stride()) for t in tensors])

@@ -1,0 +1,245 @@
+"""What a kernel's torch functions compute, written down as a list of scalar operations.
+
+The functions are called once with stand-ins for tensors. Each torch function that a stand-in meets
+is written down instead of computed, so every backend translates the very formulas that eager code
+runs: there is no second place where a formula stands.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from stamm.base.errors import ConfigError
+
+# One number in, one number out; the names are those of torch and of C.
+_ELEMENTARY = frozenset({
+    "exp", "log", "log1p", "sqrt", "sin", "cos", "tan", "asin", "tanh", "atan", "erf", "erfc",
+    "abs", "sinh", "cosh", "asinh", "acosh",
+})  # fmt: skip
+UNARY = _ELEMENTARY | {"floor", "neg", "sign", "isnan"}
+BINARY = frozenset({
+    "add", "sub", "mul", "div", "pow", "atan2", "minimum", "maximum", "lt", "le", "gt", "ge", "eq",
+})  # fmt: skip
+TRUTH = frozenset({"lt", "le", "gt", "ge", "eq", "isnan"})  # what these give is true or false
+
+
+@dataclass(frozen=True)
+class Node:
+    """One operation on earlier nodes.
+
+    name     a name of UNARY or BINARY, or: constant, input, parameter, where, gather
+    takes    the places of what it takes in the list of nodes
+    number   of a constant its value; of an input or a parameter its place
+    row      of a gather the table that is looked up
+    """
+
+    name: str
+    takes: tuple[int, ...] = ()
+    number: float = 0.0
+    row: tuple[float, ...] = ()
+
+
+@dataclass
+class Graph:
+    """A list of operations in an order in which they can be computed.
+
+    nodes      each operation once, after what it takes
+    outputs    the places of what is written for each element
+    sums       the places of what is summed over elements
+    inputs     how many tensors are read
+    """
+
+    dtype: torch.dtype
+    inputs: int
+    nodes: list[Node] = field(default_factory=list)
+    outputs: tuple[int, ...] = ()
+    sums: tuple[int, ...] = ()
+    _known: dict[tuple[Any, ...], int] = field(default_factory=dict, repr=False)
+
+    def add(self, node: Node) -> Traced:
+        """The stand-in for this operation, written down once however often it is met."""
+        # -0.0 == 0.0, yet x * -0.0 is not x * 0.0.
+        key = (node.name, node.takes, node.number, math.copysign(1.0, node.number), node.row)
+        if key not in self._known:
+            self._known[key] = len(self.nodes)
+            self.nodes.append(node)
+        return Traced(self, self._known[key])
+
+    def constant(self, number: float) -> Traced:
+        """A number that is known beforehand, rounded to the computing dtype."""
+        rounded = torch.tensor(number, dtype=self.dtype).item()
+        return self.add(Node("constant", number=rounded))
+
+    def taken(self, value: Traced | float) -> Traced:
+        """The stand-in for an operand."""
+        return value if isinstance(value, Traced) else self.constant(value)
+
+    def uniform(self) -> set[int]:
+        """The places of what depends on parameters and constants only."""
+        found: set[int] = set()
+        for place, node in enumerate(self.nodes):
+            if node.name in ("constant", "parameter") or (
+                node.takes and all(taken in found for taken in node.takes)
+            ):
+                found.add(place)
+        return found
+
+    def needed(self) -> list[int]:
+        """The places that outputs and sums depend on, in order."""
+        found = set(self.outputs) | set(self.sums)
+        for place in range(len(self.nodes) - 1, -1, -1):
+            if place in found:
+                found.update(self.nodes[place].takes)
+        return sorted(found)
+
+
+class Traced:
+    """What stands in for a tensor while its functions are written down."""
+
+    __slots__ = ("graph", "place")
+
+    def __init__(self, graph: Graph, place: int) -> None:
+        self.graph = graph
+        self.place = place
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """The dtype in which the kernel computes."""
+        return self.graph.dtype
+
+    @property
+    def device(self) -> torch.device:
+        """Where tables would be made."""
+        return torch.device("cpu")
+
+    def _with(self, name: str, *operands: Traced | float) -> Traced:
+        takes = tuple(self.graph.taken(operand).place for operand in operands)
+        return self.graph.add(Node(name, takes))
+
+    def __add__(self, other: Traced | float) -> Traced:
+        return self._with("add", self, other)
+
+    def __radd__(self, other: float) -> Traced:
+        return self._with("add", other, self)
+
+    def __sub__(self, other: Traced | float) -> Traced:
+        return self._with("sub", self, other)
+
+    def __rsub__(self, other: float) -> Traced:
+        return self._with("sub", other, self)
+
+    def __mul__(self, other: Traced | float) -> Traced:
+        return self._with("mul", self, other)
+
+    def __rmul__(self, other: float) -> Traced:
+        return self._with("mul", other, self)
+
+    def __truediv__(self, other: Traced | float) -> Traced:
+        return self._with("div", self, other)
+
+    def __rtruediv__(self, other: float) -> Traced:
+        return self._with("div", other, self)
+
+    def __neg__(self) -> Traced:
+        return self._with("neg", self)
+
+    def __lt__(self, other: Traced | float) -> Traced:
+        return self._with("lt", self, other)
+
+    def __le__(self, other: Traced | float) -> Traced:
+        return self._with("le", self, other)
+
+    def __gt__(self, other: Traced | float) -> Traced:
+        return self._with("gt", self, other)
+
+    def __ge__(self, other: Traced | float) -> Traced:
+        return self._with("ge", self, other)
+
+    def __eq__(self, other: Traced | float) -> Traced:  # type: ignore[override]  # as torch does
+        return self._with("eq", self, other)
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __bool__(self) -> bool:
+        raise ConfigError("a kernel branches on the value of a tensor, so it cannot be fused")
+
+    def long(self) -> Traced:
+        """A whole number as the place of a gather: it stays what it is until it is used."""
+        return self
+
+    @classmethod
+    def __torch_function__(
+        cls,
+        function: Callable[..., Any],
+        types: Sequence[type],
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Traced:
+        graph = next(
+            value.graph for value in (*args, *(kwargs or {}).values()) if isinstance(value, Traced)
+        )
+        name = getattr(function, "__name__", str(function))
+        if name in _ELEMENTARY and len(args) == 1:
+            return graph.add(Node(name, (args[0].place,)))
+        if name not in _TRANSLATED:
+            raise ConfigError(
+                f"torch.{name} has no fused form",
+                fix="Add it to stamm.activations.fused.graph, or use the eager form",
+            )
+        return _TRANSLATED[name](graph, *args, **(kwargs or {}))
+
+
+def _clamp(
+    graph: Graph, x: Traced, min: Traced | float | None = None, max: Traced | float | None = None
+) -> Traced:
+    value = x
+    if min is not None:
+        value = value._with("maximum", value, min)
+    if max is not None:
+        value = value._with("minimum", value, max)
+    return value
+
+
+def _binary(name: str) -> Callable[..., Traced]:
+    return lambda graph, x, y: graph.taken(x)._with(name, x, y)
+
+
+def _where(graph: Graph, truth: Traced, x: Traced | float, y: Traced | float) -> Traced:
+    return truth._with("where", truth, x, y)
+
+
+def _full(graph: Graph, like: Traced, value: Traced | float) -> Traced:
+    return graph.taken(value)
+
+
+def _take(graph: Graph, row: Tensor, places: Traced) -> Traced:
+    return graph.add(Node("gather", (places.place,), row=tuple(row.tolist())))
+
+
+def _nan_to_num(graph: Graph, x: Traced, nan: float = 0.0) -> Traced:
+    # Kernels use it on what was clamped, so there is no infinity to replace.
+    return x._with("where", x._with("isnan", x), nan, x)
+
+
+_TRANSLATED: dict[str, Callable[..., Traced]] = {
+    "where": _where,
+    "clamp": _clamp,
+    "pow": _binary("pow"),
+    "atan2": _binary("atan2"),
+    "minimum": _binary("minimum"),
+    "maximum": _binary("maximum"),
+    "floor": lambda graph, x: x._with("floor", x),
+    "sign": lambda graph, x: x._with("sign", x),
+    "isnan": lambda graph, x: x._with("isnan", x),
+    "nan_to_num": _nan_to_num,
+    "zeros_like": lambda graph, x: graph.constant(0.0),
+    "ones_like": lambda graph, x: graph.constant(1.0),
+    "full_like": _full,
+    "take": _take,
+}

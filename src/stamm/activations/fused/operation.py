@@ -1,0 +1,212 @@
+"""Fused passes as operations of torch: with gradients, with fake kernels, traced by compilers.
+
+Small tensors, and whatever no backend serves, are computed by the eager form: same formulas, same
+error budget. Which of the two it is depends on device, dtype and number of elements only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from stamm.activations.fused import cpu
+from stamm.activations.fused.cpp import STORED
+from stamm.activations.fused.passes import Fixed, PassName
+from stamm.activations.kernels import Kernel
+from stamm.base.files import sha256_value
+
+SMALLEST = 2**15  # elements; below it a call costs more than the passes that it saves
+Layout = Literal["plain", "apart", "gate_first", "up_first", "interleaved"]
+Operation = Callable[..., Tensor]
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Form:
+    """One activation as it is called.
+
+    layout      plain: x; apart: gate and up; otherwise one tensor (..., 2 C) that holds both
+    computing   the dtype in which an input is computed
+    eager       (*inputs, *trainable) -> f, differentiable
+    gradients   (weight, inputs, trainable) -> one for each input, then one for each parameter;
+                not differentiable
+    """
+
+    kernel: Kernel
+    fixed: Fixed
+    exact: bool
+    layout: Layout
+    computing: Callable[[Tensor], torch.dtype]
+    eager: Operation
+    gradients: Callable[[Tensor, Sequence[Tensor], Sequence[Tensor]], tuple[Tensor, ...]]
+
+    @property
+    def name(self) -> str:
+        """What a compiled graph calls it: equal for equal forms, in every process."""
+        return sha256_value([self.kernel.content_hash, self.fixed, self.exact, self.layout])[:24]
+
+    @property
+    def inputs(self) -> int:
+        """How many tensors come before the parameters."""
+        return 2 if self.layout == "apart" else 1
+
+
+_FORMS: dict[str, Form] = {}
+
+
+def fused(form: Form) -> Operation:
+    """The operation (*inputs, *trainable) -> f, fused where that can be done.
+
+    Shapes   as `Form.layout` says; the result (..., C) is contiguous
+    Checked  tests/unit/activations/test_fused.py
+    """
+    name, count, eager = form.name, form.inputs, form.eager
+    _FORMS[name] = form
+
+    class Fused(torch.autograd.Function):
+        """f, with both passes fused."""
+
+        @staticmethod
+        def forward(*tensors: Tensor) -> Tensor:
+            return _forward(tensors[:count], tensors[count:], name)
+
+        @staticmethod
+        def setup_context(ctx: Any, inputs: tuple[Tensor, ...], output: Tensor) -> None:
+            ctx.save_for_backward(*inputs)
+
+        @staticmethod
+        def backward(ctx: Any, weight: Tensor) -> tuple[Tensor | None, ...]:
+            tensors = ctx.saved_tensors
+            if torch.is_grad_enabled() and not torch.compiler.is_compiling():
+                return _differentiable(eager, weight, tensors)
+            found = torch.ops.stamm.activation_gradients(
+                weight, tensors[:count], tensors[count:], name
+            )
+            return tuple(found)
+
+    def operation(*tensors: Tensor) -> Tensor:
+        if not _serves(tensors[:count]):
+            return eager(*tensors)
+        if not torch.is_grad_enabled() or not any(t.requires_grad for t in tensors):
+            return _forward(tensors[:count], tensors[count:], name)
+        result: Tensor = Fused.apply(*tensors)  # type: ignore[no-untyped-call]
+        return result
+
+    return operation
+
+
+# Defined piece by piece: torch.library.custom_op loads torch's compiler, more than a second.
+_ACTIVATION, _GRADIENTS = "stamm::activation", "stamm::activation_gradients"
+torch.library.define(
+    _ACTIVATION,
+    "(Tensor[] inputs, Tensor[] parameters, str form) -> Tensor",
+    tags=torch.Tag.pt2_compliant_tag,
+)
+torch.library.define(
+    _GRADIENTS,
+    "(Tensor weight, Tensor[] inputs, Tensor[] parameters, str form) -> Tensor[]",
+    tags=torch.Tag.pt2_compliant_tag,
+)
+
+
+@torch.library.impl(_ACTIVATION, "CompositeExplicitAutograd")
+def _activation(inputs: Sequence[Tensor], parameters: Sequence[Tensor], form: str) -> Tensor:
+    """f of the inputs. `form` is the name of a Form that this process has built."""
+    built = _FORMS[form]
+    if not _large(inputs):
+        return built.eager(*inputs, *parameters).contiguous()
+    read = apart(inputs, built.layout)
+    result = cpu.fresh(read[0].shape, read[0].dtype)
+    _run("forward", built, read, [result], parameters)
+    return result
+
+
+@torch.library.register_fake(_ACTIVATION)  # type: ignore[untyped-decorator]
+def _(inputs: Sequence[Tensor], parameters: Sequence[Tensor], form: str) -> Tensor:
+    read = apart(inputs, _FORMS[form].layout)
+    return read[0].new_empty(read[0].shape)
+
+
+@torch.library.impl(_GRADIENTS, "CompositeExplicitAutograd")
+def _activation_gradients(
+    weight: Tensor, inputs: Sequence[Tensor], parameters: Sequence[Tensor], form: str
+) -> list[Tensor]:
+    """The gradients of sum(weight f): one for each input, then one for each parameter."""
+    built = _FORMS[form]
+    if not _large(inputs):
+        return [g.contiguous() for g in built.gradients(weight, inputs, parameters)]
+    results = [cpu.fresh(t.shape, t.dtype) for t in inputs]
+    read = [weight.to(inputs[0].dtype), *apart(inputs, built.layout)]
+    sums = _run("backward", built, read, apart(results, built.layout), parameters)
+    return [*results, *sums]
+
+
+@torch.library.register_fake(_GRADIENTS)  # type: ignore[untyped-decorator]
+def _(
+    weight: Tensor, inputs: Sequence[Tensor], parameters: Sequence[Tensor], form: str
+) -> list[Tensor]:
+    return [t.new_empty(t.shape) for t in (*inputs, *parameters)]
+
+
+def _forward(inputs: Sequence[Tensor], parameters: Sequence[Tensor], form: str) -> Tensor:
+    result: Tensor = torch.ops.stamm.activation(inputs, parameters, form)
+    return result
+
+
+def _run(
+    step: Literal["forward", "backward"],
+    form: Form,
+    read: Sequence[Tensor],
+    written: Sequence[Tensor],
+    parameters: Sequence[Tensor],
+) -> list[Tensor]:
+    gated: dict[str, PassName] = {"forward": "gated_forward", "backward": "gated_backward"}
+    name = step if form.layout == "plain" else gated[step]
+    computing = form.computing(written[0])
+    return cpu.run(name, form.kernel, form.fixed, computing, read, written, parameters)
+
+
+def apart(tensors: Sequence[Tensor], layout: Layout) -> list[Tensor]:
+    """Gate and up: two tensors as they are, or views of the one (..., 2 C) that holds both."""
+    if layout in ("plain", "apart"):
+        return list(tensors)
+    (both,) = tensors
+    if layout == "interleaved":
+        return [both[..., 0::2], both[..., 1::2]]
+    first, second = both.chunk(2, dim=-1)
+    return [first, second] if layout == "gate_first" else [second, first]
+
+
+def _differentiable(
+    eager: Operation, weight: Tensor, tensors: Sequence[Tensor]
+) -> tuple[Tensor | None, ...]:
+    """The gradients by the eager form, as a graph that can be differentiated once more."""
+    wanted = [t for t in tensors if t.requires_grad]
+    found = iter(torch.autograd.grad(eager(*tensors), wanted, weight, create_graph=True))
+    return tuple(next(found) if t.requires_grad else None for t in tensors)
+
+
+def _large(inputs: Sequence[Tensor]) -> bool:
+    return inputs[0].numel() >= SMALLEST and cpu.serves(inputs[0])
+
+
+def _serves(inputs: Sequence[Tensor]) -> bool:
+    first = inputs[0]
+    if torch.compiler.is_compiling():
+        # Inductor needs the same compiler, so where a graph is compiled the passes can be built.
+        return first.device.type == "cpu" and first.dtype in STORED
+    # Subclasses (sharded, fake, batched) bring rules for torch's own functions, not for ours.
+    if not all(type(t) in (Tensor, torch.nn.Parameter) for t in inputs):
+        return False
+    return first.numel() >= SMALLEST and not _transformed(first) and cpu.serves(first)
+
+
+def _transformed(x: Tensor) -> bool:
+    """Whether x is inside vmap, grad or jvp of torch.func, or carries a forward-mode tangent."""
+    if torch._C._functorch.is_functorch_wrapped_tensor(x):
+        return True
+    dual = torch.autograd.forward_ad.unpack_dual(x)  # type: ignore[no-untyped-call]
+    return dual.tangent is not None

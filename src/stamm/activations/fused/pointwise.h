@@ -1,0 +1,501 @@
+// The loops around a generated pass: blocks that stay in cache, threads, and sums in a fixed order.
+//
+// A pass is a struct of the generated source:
+//   Number                        float or double, what is computed in
+//   inputs, outputs, sums         how many tensors are read, written, and how many sums are taken
+//   parameters, uniforms          how many parameters are read, and values that depend on them only
+//   prepare(parameters, uniforms) from V to V
+//   apply(in, uniforms, out, sum) for one vector
+//
+// Every sum is a tree that depends on the shape only: 64-byte vectors over a block, the lanes of
+// the vector in pairs, blocks of a chunk, chunks. The number of threads does not enter.
+#pragma once
+#include <omp.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+#include <type_traits>
+#if defined(__AVX512F__) || defined(__AVX2__)
+#include <immintrin.h>
+#endif
+
+namespace stamm {
+
+// Sixteen bits in memory.
+struct BFloat16 {
+  uint16_t bits;
+};
+struct Half {
+  uint16_t bits;
+};
+
+template <class C>
+struct vector_of;
+template <>
+struct vector_of<float> {
+  typedef float type __attribute__((vector_size(64)));
+  typedef int32_t whole __attribute__((vector_size(64)));
+};
+template <>
+struct vector_of<double> {
+  typedef double type __attribute__((vector_size(64)));
+  typedef int64_t whole __attribute__((vector_size(64)));
+};
+template <class C>
+using Vector = typename vector_of<C>::type;
+template <class C>
+constexpr int lanes = 64 / sizeof(C);
+template <class V>
+using number_of = std::remove_cvref_t<decltype(V{}[0])>;
+
+// Functions of one or two variables: those of SLEEF, which torch brings with it, where the machine
+// has wide vectors; those of the C library elsewhere.
+#if defined(__AVX512F__)
+#define STAMM_UNARY(name, ulp)                                                       \
+  extern "C" __m512 Sleef_##name##f16_##ulp(__m512);                                 \
+  extern "C" __m512d Sleef_##name##d8_##ulp(__m512d);                                \
+  inline Vector<float> name(Vector<float> x) {                                       \
+    return (Vector<float>)Sleef_##name##f16_##ulp((__m512)x);                        \
+  }                                                                                  \
+  inline Vector<double> name(Vector<double> x) {                                     \
+    return (Vector<double>)Sleef_##name##d8_##ulp((__m512d)x);                       \
+  }
+#define STAMM_BINARY(name, ulp)                                                      \
+  extern "C" __m512 Sleef_##name##f16_##ulp(__m512, __m512);                         \
+  extern "C" __m512d Sleef_##name##d8_##ulp(__m512d, __m512d);                       \
+  inline Vector<float> name(Vector<float> x, Vector<float> y) {                      \
+    return (Vector<float>)Sleef_##name##f16_##ulp((__m512)x, (__m512)y);             \
+  }                                                                                  \
+  inline Vector<double> name(Vector<double> x, Vector<double> y) {                   \
+    return (Vector<double>)Sleef_##name##d8_##ulp((__m512d)x, (__m512d)y);           \
+  }
+#elif defined(__AVX2__)
+struct Floats { __m256 half[2]; };
+struct Doubles { __m256d half[2]; };
+inline Floats halves(Vector<float> x) { return __builtin_bit_cast(Floats, x); }
+inline Doubles halves(Vector<double> x) { return __builtin_bit_cast(Doubles, x); }
+#define STAMM_UNARY(name, ulp)                                                       \
+  extern "C" __m256 Sleef_##name##f8_##ulp(__m256);                                  \
+  extern "C" __m256d Sleef_##name##d4_##ulp(__m256d);                                \
+  inline Vector<float> name(Vector<float> x) {                                       \
+    Floats h = halves(x);                                                            \
+    for (__m256& part : h.half) part = Sleef_##name##f8_##ulp(part);                 \
+    return __builtin_bit_cast(Vector<float>, h);                                     \
+  }                                                                                  \
+  inline Vector<double> name(Vector<double> x) {                                     \
+    Doubles h = halves(x);                                                           \
+    for (__m256d& part : h.half) part = Sleef_##name##d4_##ulp(part);                \
+    return __builtin_bit_cast(Vector<double>, h);                                    \
+  }
+#define STAMM_BINARY(name, ulp)                                                      \
+  extern "C" __m256 Sleef_##name##f8_##ulp(__m256, __m256);                          \
+  extern "C" __m256d Sleef_##name##d4_##ulp(__m256d, __m256d);                       \
+  inline Vector<float> name(Vector<float> x, Vector<float> y) {                      \
+    Floats h = halves(x), g = halves(y);                                             \
+    for (int k = 0; k < 2; ++k) h.half[k] = Sleef_##name##f8_##ulp(h.half[k], g.half[k]);  \
+    return __builtin_bit_cast(Vector<float>, h);                                     \
+  }                                                                                  \
+  inline Vector<double> name(Vector<double> x, Vector<double> y) {                   \
+    Doubles h = halves(x), g = halves(y);                                            \
+    for (int k = 0; k < 2; ++k) h.half[k] = Sleef_##name##d4_##ulp(h.half[k], g.half[k]);  \
+    return __builtin_bit_cast(Vector<double>, h);                                    \
+  }
+#else
+#define STAMM_UNARY(name, ulp)                                                       \
+  template <class V>                                                                 \
+  inline V name(V x) {                                                               \
+    for (int k = 0; k < lanes<number_of<V>>; ++k) x[k] = std::name(x[k]);            \
+    return x;                                                                        \
+  }
+#define STAMM_BINARY(name, ulp)                                                      \
+  template <class V>                                                                 \
+  inline V name(V x, V y) {                                                          \
+    for (int k = 0; k < lanes<number_of<V>>; ++k) x[k] = std::name(x[k], y[k]);      \
+    return x;                                                                        \
+  }
+#endif
+STAMM_UNARY(log, u10)
+STAMM_UNARY(log1p, u10)
+STAMM_UNARY(sin, u10)
+STAMM_UNARY(cos, u10)
+STAMM_UNARY(tan, u10)
+STAMM_UNARY(asin, u10)
+STAMM_UNARY(atan, u10)
+STAMM_UNARY(tanh, u10)
+STAMM_UNARY(sinh, u10)
+STAMM_UNARY(cosh, u10)
+STAMM_UNARY(asinh, u10)
+STAMM_UNARY(acosh, u10)
+STAMM_UNARY(erf, u10)
+STAMM_UNARY(erfc, u15)
+STAMM_BINARY(pow, u10)
+STAMM_BINARY(atan2, u10)
+
+// Loops over arrays become single instructions.
+template <class V>
+inline V floor(V x) {
+  using C = number_of<V>;
+  C held[lanes<C>];
+  std::memcpy(held, &x, 64);
+  for (C& h : held) h = std::floor(h);
+  std::memcpy(&x, held, 64);
+  return x;
+}
+template <class V>
+inline V sqrt(V x) {
+  using C = number_of<V>;
+  C held[lanes<C>];
+  std::memcpy(held, &x, 64);
+  for (C& h : held) h = std::sqrt(h);
+  std::memcpy(&x, held, 64);
+  return x;
+}
+
+template <class V>
+inline V abs(V x) {
+  return x < -x ? -x : x == V{} ? V{} : x;
+}
+
+template <class V>
+inline V full(number_of<V> value) {
+  return V{} + value;
+}
+// NaN comes through, whichever side it is on.
+template <class V>
+inline V maximum(V x, V y) {
+  V larger = x < y ? y : x;
+  return y != y ? y : larger;
+}
+template <class V>
+inline V minimum(V x, V y) {
+  V smaller = x > y ? y : x;
+  return y != y ? y : smaller;
+}
+// The same where y is known to be a number.
+template <class V>
+inline V at_least(V x, V y) {
+#ifdef __AVX512F__
+  // One instruction, which gives its second operand where one is NaN.
+  if constexpr (sizeof(number_of<V>) == 4) return (V)_mm512_max_ps((__m512)y, (__m512)x);
+  else return (V)_mm512_max_pd((__m512d)y, (__m512d)x);
+#else
+  return x < y ? y : x;
+#endif
+}
+template <class V>
+inline V at_most(V x, V y) {
+#ifdef __AVX512F__
+  if constexpr (sizeof(number_of<V>) == 4) return (V)_mm512_min_ps((__m512)y, (__m512)x);
+  else return (V)_mm512_min_pd((__m512d)y, (__m512d)x);
+#else
+  return x > y ? y : x;
+#endif
+}
+template <class V>
+inline V sign(V x) {
+  V zero{};
+  V one = full<V>(1);
+  V found = x < zero ? -one : zero;
+  return x > zero ? one : found;
+}
+template <class V>
+inline V gather(const number_of<V>* row, V place) {
+  using C = number_of<V>;
+  V found;
+  for (int k = 0; k < lanes<C>; ++k) found[k] = row[static_cast<int64_t>(place[k])];
+  return found;
+}
+
+// x * 2**k for a whole k, through the subnormals and into infinity.
+inline Vector<float> scaled(Vector<float> x, Vector<float> k) {
+#ifdef __AVX512F__
+  return (Vector<float>)_mm512_scalef_ps((__m512)x, (__m512)k);
+#else
+  using I = vector_of<float>::whole;
+  I whole = __builtin_convertvector(k, I), half = whole >> 1;
+  return x * (Vector<float>)((half + 127) << 23) * (Vector<float>)((whole - half + 127) << 23);
+#endif
+}
+inline Vector<double> scaled(Vector<double> x, Vector<double> k) {
+#ifdef __AVX512F__
+  return (Vector<double>)_mm512_scalef_pd((__m512d)x, (__m512d)k);
+#else
+  using I = vector_of<double>::whole;
+  I whole = __builtin_convertvector(k, I), half = whole >> 1;
+  return x * (Vector<double>)((half + 1023) << 52) * (Vector<double>)((whole - half + 1023) << 52);
+#endif
+}
+
+// exp in line, so that its steps mix with those around it: x = k log(2) + r, |r| <= log(2)/2.
+inline Vector<float> exp(Vector<float> x) {
+  using V = Vector<float>;
+  V held = at_most(at_least(x, full<V>(-104.0f)), full<V>(89.0f));
+  const float shift = 12582912.0f;  // 1.5 * 2**23: adding it rounds to a whole number
+  V k = (held * 1.44269504088896341f + shift) - shift;
+  V r = held - k * 0.693145751953125f;
+  r = r - k * 1.42860682030941723e-6f;
+  // (exp(r) - 1 - r)/r**2 within 1.4e-7 of itself: 0.13 ulp of the result
+  V p = full<V>(1.3926183587713399e-3f);
+  p = p * r + 8.363179052722578e-3f;
+  p = p * r + 4.1666554617204574e-2f;
+  p = p * r + 1.6666576989698775e-1f;
+  p = p * r + 0.5f;
+  V rest = r * r * p + r;
+  return scaled(rest + 1.0f, k);
+}
+inline Vector<double> exp(Vector<double> x) {
+  using V = Vector<double>;
+  V held = at_most(at_least(x, full<V>(-746.0)), full<V>(710.0));
+  const double shift = 6755399441055744.0;  // 1.5 * 2**52
+  V k = (held * 1.4426950408889634 + shift) - shift;
+  V r = held - k * 0.693147180369123816490;
+  r = r - k * 1.90821492927058770002e-10;
+  // (exp(r) - 1 - r)/r**2 within 1.6e-14 of itself: double here serves float32 results
+  V p = full<V>(2.761380626764119e-07);
+  p = p * r + 2.762511557828763e-06;
+  p = p * r + 2.4801536390296124e-05;
+  p = p * r + 1.9841208732536384e-4;
+  p = p * r + 1.3888888905880096e-3;
+  p = p * r + 8.333333353729397e-3;
+  p = p * r + 4.166666666665136e-2;
+  p = p * r + 1.666666666664829e-1;
+  p = p * r + 0.5;
+  V rest = r * r * p + r;
+  return scaled(rest + 1.0, k);
+}
+
+constexpr int64_t block = 512;        // elements that are in flight at once
+constexpr int64_t chunk = 16 * block; // what one thread takes at a time, and sums up
+constexpr int64_t rows_at_once = 64;  // likewise where every column has its own parameters
+
+// A tensor of rows x columns; steps in elements.
+struct Strided {
+  void* data;
+  int64_t row_step, column_step;
+};
+
+typedef uint16_t Short __attribute__((vector_size(32)));
+typedef uint32_t Bits __attribute__((vector_size(64)));
+
+inline Vector<float> widened(Short x, BFloat16) {
+  return (Vector<float>)(__builtin_convertvector(x, Bits) << 16);
+}
+inline Short narrowed(Vector<float> x, BFloat16) {
+  Bits bits = (Bits)x;
+  Bits rounded = (bits + 0x7fff + ((bits >> 16) & 1)) >> 16;  // to the nearest, ties to even
+  Bits quiet = (bits >> 16) | 0x40;
+  return __builtin_convertvector(x != x ? quiet : rounded, Short);
+}
+inline Vector<float> widened(Short x, Half) {
+#if defined(__AVX512F__)
+  return (Vector<float>)_mm512_cvtph_ps((__m256i)x);
+#else
+  float held[16];
+  for (int k = 0; k < 16; ++k) held[k] = __builtin_bit_cast(_Float16, (uint16_t)x[k]);
+  return __builtin_bit_cast(Vector<float>, held);
+#endif
+}
+inline Short narrowed(Vector<float> x, Half) {
+#if defined(__AVX512F__)
+  return (Short)_mm512_cvtps_ph((__m512)x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+#else
+  Short held;
+  for (int k = 0; k < 16; ++k) held[k] = __builtin_bit_cast(uint16_t, (_Float16)x[k]);
+  return held;
+#endif
+}
+
+// Between memory and buffers; `step` elements lie between one and the next in memory.
+template <class T, class = std::enable_if_t<sizeof(T) == 2>>
+inline void widen(const T* from, int64_t step, float* to, int64_t count) {
+  for (int64_t i = 0; i < count; i += 16) {
+    Short held{};
+    const int64_t size = std::min<int64_t>(16, count - i);
+    if (size == 16 && step == 1) {
+      std::memcpy(&held, from + i, 32);
+    } else {
+      for (int64_t k = 0; k < size; ++k) held[k] = from[(i + k) * step].bits;
+    }
+    Vector<float> x = widened(held, T{});
+    std::memcpy(to + i, &x, size * 4);
+  }
+}
+template <class T, class = std::enable_if_t<sizeof(T) == 2>>
+inline void narrow(const float* from, T* to, int64_t step, int64_t count) {
+  for (int64_t i = 0; i < count; i += 16) {
+    Vector<float> x{};
+    const int64_t size = std::min<int64_t>(16, count - i);
+    std::memcpy(&x, from + i, size * 4);
+    Short held = narrowed(x, T{});
+    if (size == 16 && step == 1) {
+      std::memcpy(to + i, &held, 32);
+    } else {
+      for (int64_t k = 0; k < size; ++k) to[(i + k) * step].bits = held[k];
+    }
+  }
+}
+template <class C>
+inline void widen(const float* from, int64_t step, C* to, int64_t count) {
+  if (step == 1) {
+    for (int64_t i = 0; i < count; ++i) to[i] = from[i];
+  } else {
+    for (int64_t i = 0; i < count; ++i) to[i] = from[i * step];
+  }
+}
+template <class C>
+inline void narrow(const C* from, float* to, int64_t step, int64_t count) {
+  if (step == 1) {
+    for (int64_t i = 0; i < count; ++i) to[i] = static_cast<float>(from[i]);
+  } else {
+    for (int64_t i = 0; i < count; ++i) to[i * step] = static_cast<float>(from[i]);
+  }
+}
+
+// Elements first .. first + count of a tensor, row by row, as numbers that are computed with.
+template <class T, class C>
+inline void read(const Strided& t, int64_t columns, int64_t first, int64_t count, C* to) {
+  const T* data = static_cast<const T*>(t.data);
+  while (count > 0) {
+    int64_t row = first / columns, column = first % columns;
+    int64_t part = std::min(count, columns - column);
+    const T* from = data + row * t.row_step + column * t.column_step;
+    widen(from, t.column_step, to, part);
+    first += part;
+    to += part;
+    count -= part;
+  }
+}
+template <class T, class C>
+inline void write(const C* from, const Strided& t, int64_t columns, int64_t first, int64_t count) {
+  T* data = static_cast<T*>(t.data);
+  while (count > 0) {
+    int64_t row = first / columns, column = first % columns;
+    int64_t part = std::min(count, columns - column);
+    T* to = data + row * t.row_step + column * t.column_step;
+    narrow(from, to, t.column_step, part);
+    first += part;
+    from += part;
+    count -= part;
+  }
+}
+
+// The sum of a vector's lanes, in pairs.
+template <class V>
+inline double total(V x) {
+  using C = number_of<V>;
+  double held[lanes<C>];
+  for (int k = 0; k < lanes<C>; ++k) held[k] = x[k];
+  for (int width = lanes<C> / 2; width > 0; width /= 2)
+    for (int k = 0; k < width; ++k) held[k] += held[k + width];
+  return held[0];
+}
+
+template <class P>
+struct Buffers {
+  using C = typename P::Number;
+  alignas(64) C in[P::inputs][block];
+  alignas(64) C out[P::outputs][block];
+};
+
+// One number for each parameter. partial: sums doubles for each chunk.
+template <class P, class T>
+void run(const Strided* in, const Strided* out, int64_t rows, int64_t columns,
+         const double* parameters, double* sums, double* partial, int threads) {
+  using C = typename P::Number;
+  using V = Vector<C>;
+  const int64_t count = rows * columns, chunks = (count + chunk - 1) / chunk;
+  V uniforms[P::uniforms + 1];
+  V given[P::parameters + 1];
+  for (int k = 0; k < P::parameters; ++k) given[k] = full<V>(static_cast<C>(parameters[k]));
+  P::prepare(given, uniforms);
+#pragma omp parallel for schedule(static) num_threads(threads)
+  for (int64_t c = 0; c < chunks; ++c) {
+    Buffers<P> held;
+    double added[P::sums + 1] = {};
+    const int64_t stop = std::min(count, (c + 1) * chunk);
+    for (int64_t first = c * chunk; first < stop; first += block) {
+      const int64_t size = std::min(block, stop - first);
+      for (int k = 0; k < P::inputs; ++k) {
+        if (size < block) std::memset(held.in[k], 0, sizeof held.in[k]);
+        read<T>(in[k], columns, first, size, held.in[k]);
+      }
+      V sum[P::sums + 1] = {};
+      for (int64_t i = 0; i < size; i += lanes<C>) {
+        V x[P::inputs], y[P::outputs], s[P::sums + 1];
+        for (int k = 0; k < P::inputs; ++k) std::memcpy(&x[k], held.in[k] + i, 64);
+        P::apply(x, uniforms, y, s);
+        for (int k = 0; k < P::outputs; ++k) std::memcpy(held.out[k] + i, &y[k], 64);
+        if (i + lanes<C> <= size) {
+          for (int k = 0; k < P::sums; ++k) sum[k] += s[k];
+        } else {
+          for (int k = 0; k < P::sums; ++k)
+            for (int64_t j = 0; j < size - i; ++j) sum[k][j] += s[k][j];
+        }
+      }
+      for (int k = 0; k < P::sums; ++k) added[k] += total(sum[k]);
+      for (int k = 0; k < P::outputs; ++k) write<T>(held.out[k], out[k], columns, first, size);
+    }
+    for (int k = 0; k < P::sums; ++k) partial[c * P::sums + k] = added[k];
+  }
+  for (int k = 0; k < P::sums; ++k) {
+    sums[k] = 0;
+    for (int64_t c = 0; c < chunks; ++c) sums[k] += partial[c * P::sums + k];
+  }
+}
+
+// One number for each parameter and column: parameters (P::parameters, columns), sums
+// (P::sums, columns), partial (row blocks, P::sums, columns).
+template <class P, class T>
+void run_columns(const Strided* in, const Strided* out, int64_t rows, int64_t columns,
+                 const double* parameters, double* sums, double* partial, int threads) {
+  using C = typename P::Number;
+  using V = Vector<C>;
+  const int64_t tall = (rows + rows_at_once - 1) / rows_at_once;
+  const int64_t wide = (columns + block - 1) / block;
+#pragma omp parallel for collapse(2) schedule(static) num_threads(threads)
+  for (int64_t r = 0; r < tall; ++r) {
+    for (int64_t b = 0; b < wide; ++b) {
+      Buffers<P> held;
+      alignas(64) C uniforms[P::uniforms + 1][block];
+      alignas(64) C sum[P::sums + 1][block] = {};
+      const int64_t left = b * block, size = std::min(block, columns - left);
+      for (int64_t i = 0; i < size; i += lanes<C>) {
+        V given[P::parameters + 1] = {}, u[P::uniforms + 1];
+        for (int k = 0; k < P::parameters; ++k)
+          for (int64_t j = 0; j < lanes<C>; ++j)
+            given[k][j] = parameters[k * columns + std::min(left + i + j, columns - 1)];
+        P::prepare(given, u);
+        for (int k = 0; k < P::uniforms; ++k) std::memcpy(uniforms[k] + i, &u[k], 64);
+      }
+      const int64_t stop = std::min(rows, (r + 1) * rows_at_once);
+      for (int64_t row = r * rows_at_once; row < stop; ++row) {
+        for (int k = 0; k < P::inputs; ++k) {
+          if (size < block) std::memset(held.in[k], 0, sizeof held.in[k]);
+          read<T>(in[k], columns, row * columns + left, size, held.in[k]);
+        }
+        for (int64_t i = 0; i < size; i += lanes<C>) {
+          V x[P::inputs], u[P::uniforms + 1], y[P::outputs], s[P::sums + 1];
+          for (int k = 0; k < P::inputs; ++k) std::memcpy(&x[k], held.in[k] + i, 64);
+          for (int k = 0; k < P::uniforms; ++k) std::memcpy(&u[k], uniforms[k] + i, 64);
+          P::apply(x, u, y, s);
+          for (int k = 0; k < P::outputs; ++k) std::memcpy(held.out[k] + i, &y[k], 64);
+          for (int k = 0; k < P::sums; ++k)
+            for (int64_t j = 0; j < lanes<C>; ++j) sum[k][i + j] += s[k][j];
+        }
+        for (int k = 0; k < P::outputs; ++k)
+          write<T>(held.out[k], out[k], columns, row * columns + left, size);
+      }
+      for (int k = 0; k < P::sums; ++k)
+        for (int64_t i = 0; i < size; ++i)
+          partial[(r * P::sums + k) * columns + left + i] = sum[k][i];
+    }
+  }
+  for (int64_t i = 0; i < P::sums * columns; ++i) {
+    sums[i] = 0;
+    for (int64_t r = 0; r < tall; ++r) sums[i] += partial[r * P::sums * columns + i];
+  }
+}
+
+}  // namespace stamm

@@ -1,0 +1,290 @@
+"""Fused passes: what they compute, in which order they add, and what they do beside autograd."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+
+from stamm.activations import catalog
+from stamm.activations.fused import build, cpu, operation
+from stamm.activations.fused.graph import Graph, Node, Traced
+from stamm.activations.fused.passes import graph_of
+from stamm.activations.kernels import kernel_of
+from stamm.activations.module import Activation, GatedActivation, build_activation
+from stamm.activations.ops import _computing, _operations
+from stamm.base.errors import ConfigError
+
+pytestmark = pytest.mark.skipif(
+    build.unavailable() is not None, reason=f"no CPU kernels: {build.unavailable()}"
+)
+XIELU = catalog.get("xielu")
+KERNEL = kernel_of(XIELU)
+FIXED = (None, None, 0.5)
+GENERATOR = torch.Generator().manual_seed(3)
+
+
+def _normal(*shape: int, dtype: torch.dtype = torch.float32, scale: float = 2.0) -> Tensor:
+    return (scale * torch.randn(*shape, generator=GENERATOR)).to(dtype)
+
+
+def _plain(name: str = "xielu", **options: object) -> Activation:
+    made = build_activation(name, **options)  # type: ignore[arg-type]
+    assert isinstance(made, Activation)
+    return made
+
+
+def _gated(name: str, **options: object) -> GatedActivation:
+    made = build_activation(name, **options)  # type: ignore[arg-type]
+    assert isinstance(made, GatedActivation)
+    return made
+
+
+@pytest.fixture
+def threads() -> Iterator[None]:
+    before = torch.get_num_threads()
+    yield
+    torch.set_num_threads(before)
+
+
+def test_every_kernel_of_the_catalogue_can_be_written_down() -> None:
+    for spec in catalog.ENTRIES:
+        kernel = kernel_of(spec)
+        fixed = tuple(None if p.trainable else p.initial for p in spec.parameters)
+        for dtype in (torch.float32, torch.float64):
+            graph = graph_of("gated_backward", kernel, fixed, dtype)
+            assert len(graph.outputs) == 2 and len(graph.sums) == len(spec.trainable)
+            for place, node in enumerate(graph.nodes):
+                assert all(taken < place for taken in node.takes)
+
+
+def test_what_cannot_be_written_down_is_refused() -> None:
+    graph = Graph(dtype=torch.float32, inputs=1)
+    x = graph.add(Node("input"))
+    with pytest.raises(ConfigError, match=r"torch\.cumsum has no fused form"):
+        torch.cumsum(x, 0)  # type: ignore[call-overload]
+    with pytest.raises(ConfigError, match="branches on the value"):
+        bool(x > 0.0)
+    assert isinstance(torch.exp(x), Traced)  # type: ignore[arg-type]
+    assert (x * 0.0).place != (x * -0.0).place
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("shape", [(1,), (513,), (8192 + 17,), (3, 700), (2, 3, 5)])
+def test_a_pass_is_the_eager_form_whatever_the_shape(
+    shape: tuple[int, ...], dtype: torch.dtype
+) -> None:
+    x, weight = _normal(*shape, dtype=dtype), _normal(*shape, dtype=dtype)
+    parameters = [torch.tensor([0.8]), torch.tensor([1.7])]
+    computing = _computing(x, True)
+    eager = _operations(KERNEL, FIXED, True)
+    y, g = (torch.full_like(x, float("nan")) for _ in range(2))
+    assert cpu.run("forward", KERNEL, FIXED, computing, [x], [y], parameters) == []
+    sums = cpu.run("backward", KERNEL, FIXED, computing, [weight, x], [g], parameters)
+    gradient, *expected = eager.plain_gradients(weight, [x], parameters)
+    step = 2 * torch.finfo(dtype).eps
+    assert torch.allclose(y, eager.plain(x, *parameters), rtol=step, atol=1e-9)
+    assert torch.allclose(g, gradient, rtol=step, atol=1e-9)
+    for found, wanted in zip(sums, expected, strict=True):
+        assert found.shape == wanted.shape and found.dtype == wanted.dtype
+        scale = weight.double().abs().sum() * x.double().abs().max() ** 2
+        assert abs(found - wanted) <= 1e-7 * scale
+
+
+def test_nothing_comes_of_nothing() -> None:
+    module = _plain()
+    assert module(torch.empty(0, 5)).shape == (0, 5)
+    x = torch.empty(0, 5)
+    assert (
+        cpu.run("forward", KERNEL, FIXED, torch.float32, [x], [x.clone()], [torch.ones(1)] * 2)
+        == []
+    )
+    sums = cpu.run(
+        "backward", KERNEL, FIXED, torch.float32, [x, x], [x.clone()], [torch.ones(1)] * 2
+    )
+    assert [s.tolist() for s in sums] == [[0.0], [0.0]]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_bits_do_not_depend_on_threads_or_layout(dtype: torch.dtype, threads: None) -> None:
+    x, weight = _normal(130, 1000, dtype=dtype), _normal(130, 1000, dtype=dtype)
+    wide, wide_weight = _normal(130, 2, 1000, dtype=dtype), _normal(1000, 130, dtype=dtype)
+    wide[:, 1], wide_weight[:] = x, weight.t()
+    found = []
+    for count in (1, 2, 5):
+        torch.set_num_threads(count)
+        for given, into in ((x, weight), (wide[:, 1], wide_weight.t())):
+            module = _plain()
+            leaf = given.detach().requires_grad_()
+            y = module(leaf)
+            y.backward(into)
+            assert leaf.grad is not None
+            found.append([y, leaf.grad, *(p.grad for p in module.parameters())])
+    for other in found[1:]:
+        assert all(torch.equal(a, b) for a, b in zip(found[0], other, strict=True))
+
+
+def test_every_neuron_may_have_its_own_shape() -> None:
+    x, weight = _normal(300, 700), _normal(300, 700)
+    module = _plain(neurons=700)
+    with torch.no_grad():
+        for p in module.parameters():
+            p.add_(_normal(700, scale=0.3))
+    x.requires_grad_()
+    assert x.numel() >= operation.SMALLEST
+    y = module(x)
+    y.backward(weight)
+    values = module._effective_tensors()
+    eager = _operations(KERNEL, FIXED, True)
+    gradient, *sums = eager.plain_gradients(weight, [x.detach()], values)
+    assert torch.allclose(y, eager.plain(x, *values), rtol=1e-6)
+    assert x.grad is not None and torch.allclose(x.grad, gradient, rtol=1e-6)
+    into = torch.autograd.grad(module._effective_tensors(), list(module.parameters()), sums)
+    for parameter, wanted in zip(module.parameters(), into, strict=True):
+        assert parameter.grad is not None
+        assert torch.allclose(parameter.grad, wanted, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", ["xielu_glu", "swiglu", "swiglu_oai", "fatrelu_glu"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_gate_and_up_in_one_tensor_or_in_two(name: str, dtype: torch.dtype) -> None:
+    module = _gated(name)
+    both, weight = _normal(80, 1024, dtype=dtype), _normal(80, 512, dtype=dtype)
+    layout = module.spec.arity.layout  # type: ignore[union-attr]
+    halves = {
+        "gate_first": lambda t: (t[:, :512], t[:, 512:]),
+        "up_first": lambda t: (t[:, 512:], t[:, :512]),
+        "interleaved": lambda t: (t[:, ::2], t[:, 1::2]),
+    }[layout]
+    one = both.clone().requires_grad_()
+    y = module.of_fused(one)
+    y.backward(weight)
+    gate, up = (t.clone().requires_grad_() for t in halves(both))
+    module.zero_grad()
+    z = module(gate, up)
+    z.backward(weight)
+    assert one.grad is not None and torch.equal(y, z)
+    for found, wanted in zip(halves(one.grad), (gate.grad, up.grad), strict=True):
+        assert torch.equal(found, wanted)
+    kernel = kernel_of(module.spec)
+    fixed = tuple(None if p.trainable else p.initial for p in module.spec.parameters)
+    eager = _operations(kernel, fixed, True)
+    values = module._effective_tensors()
+    step = 2 * torch.finfo(dtype).eps
+    assert torch.allclose(z, eager.gated(gate, up, *values), rtol=step, atol=1e-7)
+    wanted = eager.gated_gradients(weight, [gate.detach(), up.detach()], values)
+    assert torch.allclose(gate.grad, wanted[0], rtol=step, atol=1e-6)  # type: ignore[arg-type]
+    assert torch.allclose(up.grad, wanted[1], rtol=step, atol=1e-6)  # type: ignore[arg-type]
+
+
+def test_one_tensor_is_kept_for_backward() -> None:
+    kept: list[Tensor] = []
+    x = _normal(200, 512, dtype=torch.bfloat16).requires_grad_()
+    module = _plain()
+
+    def keep(tensor: Tensor) -> Tensor:
+        kept.append(tensor)
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+        module(x)
+    large = [t for t in kept if t.numel() > 2]
+    assert [t.data_ptr() for t in large] == [x.data_ptr()]
+
+
+def test_second_derivatives_are_those_of_the_eager_form() -> None:
+    module = _plain()
+    x = _normal(40, 1000).requires_grad_()
+    (first,) = torch.autograd.grad(module(x).sum(), x, create_graph=True)
+    second = torch.autograd.grad(first.pow(2).sum(), [x, *module.parameters()])
+    small = x.detach()[:1].requires_grad_()
+    (near,) = torch.autograd.grad(module(small).sum(), small, create_graph=True)
+    (expected,) = torch.autograd.grad(near.pow(2).sum(), small)
+    assert torch.allclose(second[0][:1], expected, rtol=1e-6)
+    assert all(torch.isfinite(g).all() for g in second)
+
+
+def test_transforms_of_torch_func_take_the_eager_form() -> None:
+    module = _plain()
+    x, tangent = _normal(40, 1000), _normal(40, 1000)
+    assert torch.equal(torch.vmap(module)(x), torch.stack([module(row) for row in x]))
+    gradient = torch.func.grad(lambda t: module(t).sum())(x)
+    assert torch.allclose(
+        gradient, torch.autograd.functional.jacobian(lambda t: module(t).sum(), x)
+    )
+    value, slope = torch.func.jvp(module, (x,), (tangent,))
+    assert torch.allclose(value, module(x), rtol=1e-6)
+    assert torch.allclose(slope, tangent * gradient, rtol=1e-5, atol=1e-6)
+
+
+def test_the_operations_pass_torchs_own_checks() -> None:
+    module = _plain()
+    form = _form_of(module)
+    x, values = _normal(64, 1024), [v.detach() for v in module._effective_tensors()]
+    torch.library.opcheck(torch.ops.stamm.activation, ([x], values, form))
+    torch.library.opcheck(torch.ops.stamm.activation, ([x[:2]], values, form))
+    torch.library.opcheck(torch.ops.stamm.activation_gradients, (x, [x], values, form))
+
+
+def _form_of(module: Activation) -> str:
+    kernel = module._kernel
+    found = [n for n, form in operation._FORMS.items() if form.kernel is kernel and form.exact]
+    return found[0]
+
+
+@pytest.mark.parametrize("rows", [4, 100])
+def test_a_compiled_graph_is_whole_and_gives_the_same_bits(rows: int) -> None:
+    torch.compiler.reset()
+    module = _plain()
+    x, weight = _normal(rows, 1024), _normal(rows, 1024)
+    found = []
+    for call in (module, torch.compile(module, fullgraph=True)):
+        module.zero_grad()
+        leaf = x.clone().requires_grad_()
+        y = call(leaf)
+        y.backward(weight)
+        found.append([y.detach(), leaf.grad, *(p.grad for p in module.parameters())])
+    for eager, compiled in zip(*found, strict=True):
+        assert torch.equal(eager, compiled)
+
+
+def test_activation_checkpointing_gives_the_same_bits() -> None:
+    module = _plain()
+    x = _normal(64, 1024).requires_grad_()
+    plain = torch.autograd.grad(module(x).sum(), [x, *module.parameters()])
+    again = torch.utils.checkpoint.checkpoint(module, x, use_reentrant=False)
+    for a, b in zip(
+        plain, torch.autograd.grad(again.sum(), [x, *module.parameters()]), strict=True
+    ):
+        assert torch.equal(a, b)
+
+
+def test_a_damaged_object_is_compiled_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    code = (
+        "import torch\n"
+        "from stamm.activations import xielu\n"
+        "from stamm.activations.fused import build\n"
+        "y = xielu()(torch.linspace(-3, 3, 40000).to(torch.bfloat16))\n"
+        "print(build.unavailable(), y.double().sum().item())"
+    )
+    run = [sys.executable, "-c", code]
+    environment = {**os.environ, "HOME": str(tmp_path), "OMP_NUM_THREADS": "1"}
+    first = subprocess.run(run, env=environment, capture_output=True, text=True, check=True)
+    objects = sorted((tmp_path / ".cache" / "stamm" / "fused").glob("*.so"))
+    assert len(objects) == 2 and first.stdout.startswith("None ")
+    for path in objects:
+        path.write_bytes(path.read_bytes()[:1000])
+    again = subprocess.run(run, env=environment, capture_output=True, text=True, check=True)
+    assert again.stdout == first.stdout
+    bare = {**environment, "PATH": str(tmp_path)}
+    without = subprocess.run(run, env=bare, capture_output=True, text=True, check=True)
+    assert "no C++ compiler" in without.stdout
+    assert without.stdout.split()[-1] == first.stdout.split()[-1]
