@@ -1,0 +1,221 @@
+"""Cross-entropy of a linear layer's output, without the logits of a whole batch.
+
+A chunk of tokens goes all the way in the forward pass: its logits, its losses, what they add to
+the gradients of both factors; then its logits are forgotten. The backward pass only scales.
+
+Letters: N tokens given, C of them in a chunk, D model, V vocabulary.
+
+Source   Hsu et al. 2024 (arXiv 2410.10989) for the order of work; Chowdhery et al. 2022
+         (arXiv 2204.02311, section 5) for the z-loss.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from stamm.base.errors import ConfigError
+
+CACHE_BYTES = 2**20  # a chunk's logits stay in the second-level cache of a CPU core
+# Fewer tokens read and write a matrix of 131,072 rows too often: 8 took 4.9 times as long as 128,
+# and 2, which are what fits into the cache, 8.6 times (one thread, D = 256, 2026-11).
+FEWEST_TOKENS = 128
+MOST_BYTES = {"cpu": 64 * 2**20, "cuda": 256 * 2**20}
+
+
+class TokenLosses(NamedTuple):
+    """The loss of a batch, and what it is made of.
+
+    loss     what to differentiate, shape ()
+    nats_N   negative log-likelihood of every target in nats, without z-loss, scale or gradient;
+             0 where the token is dropped
+    """
+
+    loss: Tensor
+    nats_N: Tensor
+
+
+def linear_cross_entropy(
+    hidden_ND: Tensor,
+    weight_VD: Tensor,
+    target_N: Tensor,
+    scale_N: Tensor | None = None,
+    *,
+    ignore_index: int | None = -100,
+    z_loss: float = 0.0,
+) -> TokenLosses:
+    """Weighted sum of the tokens' cross-entropies, and the cross-entropy of each.
+
+    loss = sum_n scale[n] (log Z[n] - logits[n, target[n]] + z_loss log(Z[n])^2)
+    logits = hidden @ weight^T, Z[n] = sum_v exp(logits[n, v])
+
+    scale_N        1 / kept for a mean, 0 for a token that is not learned; None means ones
+    ignore_index   a target that drops its token, too; None means that every target is a token
+
+    Dtypes   hidden and weight alike. Log-sum-exp, losses, the sum and the weight's gradient while
+             it is added up: float32, or float64 for float64; both gradients have their tensor's.
+    Edge     a dropped token is left out of every product and gets exactly zero gradient; its
+             target may be any number, its hidden state not even one. With no token kept, or none
+             given, the loss is 0 and so are all gradients. Rows that only pad the vocabulary are
+             left out by passing weight_VD[:vocabulary].
+    Order    fixed: the same bits every time.
+    Memory   the logits of `chunk_tokens` tokens at a time. Without gradients wanted, none are made.
+    Device   which tokens are kept is asked once, for which the CPU waits on a GPU.
+    Compile  one opaque operation, without a graph break.
+    Raises   ConfigError when shapes or dtypes do not fit, when scale_N wants a gradient, under
+             torch.autocast, for gradients in float16, which has no room for those of a mean, and
+             in a backward pass with create_graph=True: there is no second derivative.
+    Checked  tests/unit/losses/test_linear_cross_entropy.py
+    """
+    grad = torch.is_grad_enabled()
+    wants = (grad and hidden_ND.requires_grad, grad and weight_VD.requires_grad)
+    _check(hidden_ND, weight_VD, target_N, scale_N, any(wants))
+    wide = torch.promote_types(weight_VD.dtype, torch.float32)
+    scale_N = torch.ones_like(target_N, dtype=wide) if scale_N is None else scale_N.to(wide)
+    if ignore_index is not None:
+        scale_N = scale_N.masked_fill(target_N == ignore_index, 0.0)
+    chunk = chunk_tokens(weight_VD.shape[0], hidden_ND.device)
+    loss, nats_N, _, _ = torch.ops.stamm.linear_cross_entropy(
+        hidden_ND, weight_VD, target_N, scale_N, float(z_loss), chunk, *wants
+    )
+    return TokenLosses(loss, nats_N)
+
+
+def chunk_tokens(vocabulary: int, device: torch.device) -> int:
+    """How many tokens' float32 logits are held at once.
+
+    CPU      what fits into CACHE_BYTES, but at least FEWEST_TOKENS, and never above MOST_BYTES.
+    Others   what fits into MOST_BYTES: there, large products are what is fast.
+    Edge     one token when even that is too much.
+    """
+    row = 4 * vocabulary
+    if device.type != "cpu":
+        return max(MOST_BYTES["cuda"] // row, 1)
+    return max(min(max(CACHE_BYTES // row, FEWEST_TOKENS), MOST_BYTES["cpu"] // row), 1)
+
+
+def _check(
+    hidden_ND: Tensor, weight_VD: Tensor, target_N: Tensor, scale_N: Tensor | None, grad: bool
+) -> None:
+    shapes = [tuple(x.shape) for x in (hidden_ND, weight_VD, target_N)]
+    n, d = shapes[0] if len(shapes[0]) == 2 else (-1, -1)
+    if len(shapes[1]) != 2 or shapes[1][1] != d or shapes[2] != (n,):
+        raise ConfigError(
+            "hidden states, matrix and targets have shapes {}, {} and {}".format(*shapes),
+            fix="Pass (N, D), (V, D) and (N,)",
+        )
+    if scale_N is not None and (tuple(scale_N.shape) != (n,) or scale_N.requires_grad):
+        raise ConfigError(
+            f"the tokens' scale has shape {tuple(scale_N.shape)}, "
+            f"requires_grad = {scale_N.requires_grad}",
+            fix=f"Pass {n} numbers that want no gradient",
+        )
+    if hidden_ND.dtype != weight_VD.dtype or (grad and weight_VD.dtype == torch.float16):
+        raise ConfigError(
+            f"hidden states are {hidden_ND.dtype}, the matrix is {weight_VD.dtype}",
+            fix="Use one dtype for both; gradients need bfloat16, float32 or float64",
+        )
+    if torch.is_autocast_enabled(hidden_ND.device.type):
+        raise ConfigError(
+            "linear_cross_entropy was called under torch.autocast, and chooses its dtypes itself",
+            fix="Put the loss under torch.autocast(enabled=False), with both factors in one dtype",
+        )
+
+
+_NAME = "stamm::linear_cross_entropy"
+# Defined piece by piece: torch.library.custom_op loads torch's compiler at the first call, 1 to 2 s.
+torch.library.define(
+    _NAME,
+    "(Tensor hidden, Tensor weight, Tensor target, Tensor scale, float z_loss, SymInt chunk,"
+    " bool hidden_wanted, bool weight_wanted) -> (Tensor, Tensor, Tensor, Tensor)",
+    tags=torch.Tag.pt2_compliant_tag,
+)
+
+
+@torch.library.impl(_NAME, "CompositeExplicitAutograd")
+def _losses_and_gradients(
+    hidden_ND: Tensor,
+    weight_VD: Tensor,
+    target_N: Tensor,
+    scale_N: Tensor,
+    z_loss: float,
+    chunk: int,
+    hidden_wanted: bool,
+    weight_wanted: bool,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Loss, nats and both gradients; a gradient that is not wanted has no rows."""
+    loss, nats_N, d_hidden_ND, d_weight_VD = _results(
+        hidden_ND, weight_VD, target_N, scale_N, z_loss, chunk, hidden_wanted, weight_wanted
+    )
+    for index_C in torch.split(scale_N.nonzero()[:, 0], chunk):
+        hidden_CD, target_C = hidden_ND[index_C], target_N[index_C, None]
+        scale_C = scale_N[index_C, None]
+        logits_CV = (hidden_CD @ weight_VD.T).to(scale_N.dtype)
+        peak_C = logits_CV.amax(dim=1, keepdim=True)
+        correct_C = logits_CV.gather(1, target_C) - peak_C
+        exponential_CV = logits_CV.sub_(peak_C).exp_()
+        sum_C = exponential_CV.sum(dim=1, keepdim=True)
+        nats_C, log_z_C = sum_C.log() - correct_C, sum_C.log() + peak_C
+        nats_N[index_C] = nats_C[:, 0]
+        loss += (scale_C * (nats_C + z_loss * log_z_C**2)).sum()
+        if not (hidden_wanted or weight_wanted):
+            continue
+        slope_C = scale_C * (1 + 2 * z_loss * log_z_C)
+        d_logits_CV = exponential_CV.mul_(slope_C / sum_C).scatter_add_(1, target_C, -scale_C)
+        if hidden_wanted:
+            d_hidden_ND[index_C] = d_logits_CV.to(weight_VD.dtype) @ weight_VD
+        if weight_wanted:
+            d_weight_VD.addmm_(d_logits_CV.T, hidden_CD.to(scale_N.dtype))
+    return loss, nats_N, d_hidden_ND, d_weight_VD
+
+
+def _results(
+    hidden_ND: Tensor,
+    weight_VD: Tensor,
+    target_N: Tensor,
+    scale_N: Tensor,
+    z_loss: float,
+    chunk: int,
+    hidden_wanted: bool,
+    weight_wanted: bool,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Zeros where the operation's results will stand."""
+    (n, d), v = hidden_ND.shape, weight_VD.shape[0]
+    return (
+        scale_N.new_zeros(()),
+        scale_N.new_zeros(n),
+        hidden_ND.new_zeros(n if hidden_wanted else 0, d),
+        scale_N.new_zeros(v if weight_wanted else 0, d),
+    )
+
+
+def _keep(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+    _, nats_N, d_hidden_ND, d_weight_VD = output
+    ctx.mark_non_differentiable(nats_N, d_hidden_ND, d_weight_VD)
+    ctx.set_materialize_grads(False)  # else zeros as large as the matrix, for nothing
+    ctx.save_for_backward(d_hidden_ND, d_weight_VD)
+    ctx.dtype = inputs[1].dtype
+    ctx.wanted = inputs[-2:]
+
+
+def _scale(ctx: Any, d_loss: Tensor | None, *_: None) -> tuple[Tensor | None, ...]:
+    if torch.is_grad_enabled():  # nothing is left of what these gradients depend on
+        raise ConfigError(
+            "linear_cross_entropy was differentiated with create_graph=True, and has no second"
+            " derivative",
+            fix="Use torch.nn.functional.cross_entropy(hidden @ weight.T, target)",
+        )
+    d_hidden_ND, d_weight_VD = ctx.saved_tensors
+    hidden_wanted, weight_wanted = ctx.wanted
+    known = d_loss is not None
+    return (
+        d_hidden_ND * d_loss if known and hidden_wanted else None,
+        (d_weight_VD * d_loss).to(ctx.dtype) if known and weight_wanted else None,
+        *[None] * 6,
+    )
+
+
+torch.library.register_fake(_NAME, _results)
+torch.library.register_autograd(_NAME, _scale, setup_context=_keep)
