@@ -127,11 +127,10 @@ def test_a_scale_inside_a_gradient_may_be_trained(gradient: str) -> None:
     assert not any(torch.isnan(row).any() for row in far)
 
 
-@pytest.mark.parametrize("gradient", ["x*tanh(a*x)", "1/(1 + a*x**2)"])
-def test_a_first_slope_that_breaks_where_squares_overflow_is_refused(gradient: str) -> None:
-    # In the first it is df/da that breaks, in the second df'/da.
-    with pytest.raises(ConfigError, match=r"no form of .* that survives x = -1\.4e\+154"):
-        derive(scaled(gradient))
+def test_a_form_that_breaks_far_out_is_refused() -> None:
+    # d2f/da2 divides x**8 by x**8; beyond squares no rule finds the scale.
+    with pytest.raises(ConfigError, match=r"no form of .* that survives x = -1e\+100"):
+        derive(scaled("x**3/(1 + a*x**4)"))
 
 
 def scaled(gradient: str) -> Spec:

@@ -136,7 +136,7 @@ def _scaled(formula: Expr, sides: Sequence[int], fixed: Mapping[str, float]) -> 
     known = {s: sympy.Rational(fixed[s.name]) for s in _inside(formula) if s.name in fixed}
     formula = formula.xreplace(known)
     innermost = {f for f in formula.atoms(sympy.Function) if not f.args[0].has(sympy.Function)}
-    scales = {f.args[0] / X for f in innermost if _inside(f)}
+    scales = {_scale(f.args[0]) for f in innermost if _inside(f)}
     scale = next(iter(scales), sympy.S.One)
     if len(scales) > 1 or scale.has(X) or not scale.is_positive:
         return None
@@ -144,6 +144,8 @@ def _scaled(formula: Expr, sides: Sequence[int], fixed: Mapping[str, float]) -> 
     others = sympy.S.Zero
     for term in sympy.Add.make_args(sympy.expand(formula.xreplace({X: X / scale}))):
         factor, shape = term.as_independent(X, as_Add=False)
+        if not shape.free_symbols <= {X}:  # 1/(a*x**2 + a) hides its factor
+            factor, shape = sympy.factor_terms(term).as_independent(X, as_Add=False)
         share = sympy.S.One
         if factor.free_symbols:
             share, factor = factor.as_independent(*factor.free_symbols, as_Add=False)
@@ -161,6 +163,12 @@ def _scaled(formula: Expr, sides: Sequence[int], fixed: Mapping[str, float]) -> 
         else:
             others += factor * group
     return _Scaled(scale, tuple(cancelling), others)
+
+
+def _scale(argument: Expr) -> Expr:
+    """a for a*x, and the root of a for a multiple a of x**2; what holds x is no scale."""
+    ratio = argument / X**2
+    return argument / X if ratio.has(X) else sympy.sqrt(sympy.Abs(ratio))
 
 
 def _inside(formula: Expr) -> set[Expr]:

@@ -19,8 +19,15 @@ from sympy.core.cache import clear_cache
 from stamm.activations.derivation.anchored import anchored_branches
 from stamm.activations.derivation.integrate import antiderivative
 from stamm.activations.derivation.known import respelled
+from stamm.activations.derivation.outward import outward_branches
 from stamm.activations.derivation.primitives import X
-from stamm.activations.derivation.stabilise import Branch, bounds, sample_points, stable_branches
+from stamm.activations.derivation.stabilise import (
+    FARTHEST,
+    Branch,
+    bounds,
+    sample_points,
+    stable_branches,
+)
 from stamm.activations.derivation.symbolic import number, to_sympy
 from stamm.activations.expressions import Interval, parse, parse_interval
 from stamm.activations.parameters import Between, Exp, Fixed, Softplus
@@ -162,16 +169,17 @@ def _fixed(spec: Spec) -> dict[str, float]:
 def _stable(
     exact: Formulas, samples: list[dict[str, float]], fixed: Mapping[str, float]
 ) -> Formulas:
-    def best(branches: Branches) -> Branches:
-        return stable_branches(branches, samples)
+    def best(branches: Branches, reach: float = FARTHEST) -> Branches:
+        return outward_branches(stable_branches(branches, samples, reach), samples, reach)
 
-    def first(branches: Branches) -> Branches:  # what training lives on keeps its digits at 0 too
-        return anchored_branches(best(branches), samples, fixed)
+    def first(branches: Branches) -> Branches:  # what training lives on keeps its digits everywhere
+        near = anchored_branches(stable_branches(branches, samples), samples, fixed)
+        return outward_branches(near, samples, digits=True)
 
     rows = exact.parameter_curvatures
     if len(rows) <= _MOST_POLISHED:
         half = {
-            (i, j): stable_branches(rows[i][j], samples, _REACH_IN_PAIRS)
+            (i, j): best(rows[i][j], _REACH_IN_PAIRS)
             for i in range(len(rows))
             for j in range(i + 1)
         }
@@ -196,7 +204,7 @@ def _surrogate(
     _, stated = _stated(spec, spec.surrogate, intervals, symbols)
     along = (X, *(symbols[p.name] for p in spec.trainable))
     rows = (stated, *(_partial(stated, variable) for variable in along))
-    return tuple(stable_branches(row, samples) for row in rows)
+    return tuple(outward_branches(stable_branches(row, samples), samples) for row in rows)
 
 
 def _up(spec: Spec, symbols: Mapping[str, Symbol], samples: list[dict[str, float]]) -> OfOne | None:

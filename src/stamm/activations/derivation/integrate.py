@@ -20,7 +20,7 @@ from stamm.activations.derivation.ansatz import (
     complement_free,
     reduce_density,
 )
-from stamm.activations.derivation.known import known_antiderivative, respelled
+from stamm.activations.derivation.known import LAST_ROWS, ROWS, known_antiderivative, respelled
 from stamm.activations.derivation.primitives import X
 from stamm.activations.derivation.search import searched
 from stamm.activations.derivation.symbolic import number
@@ -93,13 +93,16 @@ def _closed_forms(gradient: Expr) -> Iterator[Expr]:
         found = searched(gradient, _SECONDS)
         if found is not None:
             yield found
+    done, rest = _by_terms(spelled, (*ROWS, *LAST_ROWS))
+    if rest == 0:
+        yield done
 
 
-def _by_terms(gradient: Expr) -> tuple[Expr, Expr]:
+def _by_terms(gradient: Expr, rows: tuple[tuple[Expr, Expr], ...] = ROWS) -> tuple[Expr, Expr]:
     """The integral of the terms for which one is known, and the sum of the others."""
     done, rest = sympy.S.Zero, sympy.S.Zero
     for term in sympy.Add.make_args(sympy.expand_mul(gradient)):
-        found = known_antiderivative(term)
+        found = known_antiderivative(term, rows)
         if found is None:
             found = by_coefficients(term)
         if found is None:

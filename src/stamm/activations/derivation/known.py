@@ -75,8 +75,13 @@ ROWS: tuple[tuple[Expr, Expr], ...] = (
     ((1 + absolute(U)) ** -2, U / (1 + absolute(U))),
 )
 
+# Integrals that are not elementary, of terms that may have an elementary one together with others.
+LAST_ROWS: tuple[tuple[Expr, Expr], ...] = (
+    (U * sympy.tanh(U), logistic_moment(2 * U) / 2 - U**2 / 2),
+)
 
-def known_antiderivative(term: Expr) -> Expr | None:
+
+def known_antiderivative(term: Expr, rows: tuple[tuple[Expr, Expr], ...] = ROWS) -> Expr | None:
     """The integral of one term by the library, or None.
 
     Checked  tests/unit/activations/test_integrate.py
@@ -91,7 +96,7 @@ def known_antiderivative(term: Expr) -> Expr | None:
             if placed.is_Add:
                 continue
         extra, core = placed.as_independent(U, as_Add=False)
-        for formula, integral in ROWS:
+        for formula, integral in rows:
             if core == formula:
                 return factor * extra * integral.xreplace({U: argument}) / scale
     if rest.is_Pow and not rest.exp.has(X) and _is_affine(rest.base):
@@ -136,7 +141,7 @@ def _affine_parts(inner: Expr) -> Iterator[Expr]:
     """u from u, and from u**2 and -u**2 written as a multiple of x**2."""
     yield inner
     square = sympy.Abs(inner.coeff(X, 2)) if inner.is_polynomial(X) else sympy.S.Zero
-    if square.is_number and square not in (0, 1):
+    if square.is_positive and square != 1:
         yield sympy.sqrt(square) * X
 
 

@@ -36,13 +36,12 @@ from stamm.activations.derivation.primitives import (
 )
 from stamm.activations.derivation.special import logistic_moment, softplus_integral
 from stamm.activations.derivation.symbolic import applied, number
-from stamm.base.errors import ConfigError
 
 WINDOWED = (expm1, phi2)
 _WRITTEN_OUT = 4  # powers up to this one are products
 _FAR = 1e3  # exponentials overflow a double here
-_FARTHEST = 1.4e154  # and here squares do; mpmath can still evaluate erfc
-_LAST = 1.7e308  # and here a product with a parameter does
+FARTHEST = 1.4e154  # and here squares do; mpmath can still evaluate erfc
+LAST = 1.7e308  # and here a product with a parameter does
 _LAST_BITS = 2.0  # what a form is charged that gives a NaN there, where another may not
 _LOST = 60.0  # what a form is charged where it has no correct digit
 _BITS_PER_OPERATION = 0.04
@@ -68,7 +67,7 @@ class Branch:
 def stable_branches(
     branches: Sequence[Branch],
     samples: Sequence[Mapping[str, float]],
-    reach: float = _FARTHEST,
+    reach: float = FARTHEST,
 ) -> tuple[Branch, ...]:
     """The branches with every formula in its most accurate form, split where forms change.
 
@@ -77,21 +76,18 @@ def stable_branches(
               preferred in any case
     Edge      an exponential is split at the end of the window |u| <= 1 in which exp(u) - 1 - u
               cancels; neighbours whose form is the same are joined again.
-    Raises    ConfigError when every form overflows where the function itself is finite.
     Checked   tests/unit/activations/test_derivation.py::test_no_form_loses_digits
     """
     chosen: list[Branch] = []
     for branch in branches:
-        whole = _best(branch, samples, reach, windowed=True)
+        whole = best_form(branch, samples, reach, windowed=True)
         cuts = _cuts(branch, whole)
         if not cuts:
             chosen.append(Branch(**{**vars(branch), "formula": whole}))
             continue
         for part in _split(branch, cuts):
-            best = _best(part, samples, reach, windowed=_inside(part, samples, whole))
+            best = best_form(part, samples, reach, windowed=_inside(part, samples, whole))
             chosen.append(Branch(**{**vars(part), "formula": best}))
-    for branch in chosen:
-        _refuse_broken(branch, samples[0], reach)
     return tuple(_joined(chosen))
 
 
@@ -115,7 +111,7 @@ def lost_bits(
 
 
 def breaks_at(
-    form: Expr, branch: Branch, values: Mapping[str, float], reach: float = _FARTHEST
+    form: Expr, branch: Branch, values: Mapping[str, float], reach: float = FARTHEST
 ) -> float | None:
     """A point far out on the branch where machine arithmetic spoils a form, or None.
 
@@ -125,13 +121,13 @@ def breaks_at(
     low, high = bounds(branch, values)
     for x in (-_FAR, _FAR):
         if low <= x <= high:
-            found = _machine(form, {**values, X.name: x})
+            found = machine_value(form, {**values, X.name: x})
             true = number(branch.formula, {**values, X.name: mpmath.mpf(x)})
             representable = abs(true) < sys.float_info.max
             if math.isnan(found) or (representable and abs(found - true) > abs(true) / 1e3 + 1e-30):
                 return x
     for x in (-reach, reach):
-        if low <= x <= high and math.isnan(_machine(form, {**values, X.name: x})):
+        if low <= x <= high and math.isnan(machine_value(form, {**values, X.name: x})):
             return x
     return None
 
@@ -139,8 +135,8 @@ def breaks_at(
 def _fails_last(form: Expr, branch: Branch, values: Mapping[str, float]) -> bool:
     low, high = bounds(branch, values)
     return any(
-        low <= x <= high and math.isnan(_machine(form, {**values, X.name: x}))
-        for x in (-_LAST, _LAST)
+        low <= x <= high and math.isnan(machine_value(form, {**values, X.name: x}))
+        for x in (-LAST, LAST)
     )
 
 
@@ -183,31 +179,30 @@ def bounds(branch: Branch, values: Mapping[str, float]) -> tuple[Any, Any]:
     return _number(branch.low, values), _number(branch.high, values)
 
 
-def _refuse_broken(branch: Branch, values: Mapping[str, float], reach: float) -> None:
-    point = breaks_at(branch.formula, branch, values, reach)
-    if point is not None:
-        raise ConfigError(
-            f"no form of {branch.formula} is known that survives x = {point:g} in floating point",
-            fix="State the gradient with logistic(x) or tanh(x) instead of exp(x), or on two pieces",
-        )
-
-
 def _number(end: Expr, values: Mapping[str, float]) -> Any:
     if end in (sympy.oo, -sympy.oo):
         return mpmath.inf if end > 0 else -mpmath.inf
     return number(end, values)
 
 
-def _best(
-    branch: Branch, samples: Sequence[Mapping[str, float]], reach: float, *, windowed: bool
+def best_form(
+    branch: Branch,
+    samples: Sequence[Mapping[str, float]],
+    reach: float,
+    *,
+    windowed: bool = False,
 ) -> Expr:
+    """The form of the branch's formula that loses the fewest digits and operations.
+
+    windowed   whether exponentials may be written as exp(u) - 1 and exp(u) - 1 - u
+    """
     points = sample_points(*bounds(branch, samples[0]))
     forms = list(_forms(branch.formula, windowed))
     best, least = branch.formula, float("inf")
     for form, lost in zip(forms, lost_bits(forms, points, samples), strict=True):
         operations = int(sympy.count_ops(form)) + 4 * len(form.atoms(sympy.Function))
         cost = sum(lost) / max(len(lost), 1) + _BITS_PER_OPERATION * operations
-        for far in {reach, _FARTHEST}:
+        for far in {reach, FARTHEST}:
             broken = (breaks_at(form, branch, values, far) is not None for values in samples)
             cost += _LOST * any(broken)
         cost += _LAST_BITS * any(_fails_last(form, branch, values) for values in samples)
@@ -387,17 +382,19 @@ def _new_error(formula: Expr, values: Mapping[str, Any], known: _Known) -> tuple
     return value, growth * error + 1
 
 
-def _machine(formula: Expr, values: Mapping[str, float]) -> float:
+def machine_value(formula: Expr, values: Mapping[str, float]) -> float:
     """The value in double precision, in the order of operations that is emitted."""
     if formula.is_Symbol:
         return float(values[formula.name])
     if not formula.free_symbols:
         return float(formula) if formula.is_extended_real else math.nan
     if formula.is_Add:
-        return sum((_machine(t, values) for group in ordered_terms(formula) for t in group), 0.0)
+        return sum(
+            (machine_value(t, values) for group in ordered_terms(formula) for t in group), 0.0
+        )
     if formula.is_Mul:
-        return math.prod(_machine(f, values) for f in ordered_factors(formula))
-    parts = [_machine(part, values) for part in formula.args]
+        return math.prod(machine_value(f, values) for f in ordered_factors(formula))
+    parts = [machine_value(part, values) for part in formula.args]
     if any(map(math.isnan, parts)):
         return math.nan
     try:
