@@ -276,108 +276,79 @@ struct Strided {
   int64_t row_step, column_step;
 };
 
+// One vector from memory and back, rounded to the nearest, ties to even.
 typedef uint16_t Short __attribute__((vector_size(32)));
+typedef float Single __attribute__((vector_size(32)));
 typedef uint32_t Bits __attribute__((vector_size(64)));
 
-inline Vector<float> widened(Short x, BFloat16) {
-  return (Vector<float>)(__builtin_convertvector(x, Bits) << 16);
+inline void load(const float* from, Vector<float>& x) { std::memcpy(&x, from, 64); }
+inline void store(Vector<float> x, float* to) { std::memcpy(to, &x, 64); }
+inline void load(const float* from, Vector<double>& x) {
+  Single held;
+  std::memcpy(&held, from, 32);
+  x = __builtin_convertvector(held, Vector<double>);
 }
-inline Short narrowed(Vector<float> x, BFloat16) {
-  Bits bits = (Bits)x;
-  Bits rounded = (bits + 0x7fff + ((bits >> 16) & 1)) >> 16;  // to the nearest, ties to even
-  Bits quiet = (bits >> 16) | 0x40;
-  return __builtin_convertvector(x != x ? quiet : rounded, Short);
+inline void store(Vector<double> x, float* to) {
+  Single held = __builtin_convertvector(x, Single);
+  std::memcpy(to, &held, 32);
 }
-inline Vector<float> widened(Short x, Half) {
+inline void load(const BFloat16* from, Vector<float>& x) {
+  Short held;
+  std::memcpy(&held, from, 32);
 #if defined(__AVX512F__)
-  return (Vector<float>)_mm512_cvtph_ps((__m256i)x);
+  x = (Vector<float>)_mm512_slli_epi32(_mm512_cvtepu16_epi32((__m256i)held), 16);
+#else
+  x = (Vector<float>)(__builtin_convertvector(held, Bits) << 16);
+#endif
+}
+inline void store(Vector<float> x, BFloat16* to) {
+  Bits bits = (Bits)x, high = bits >> 16;
+  Bits rounded = (bits + 0x7fff + (high & 1)) >> 16;
+  rounded = x != x ? high | 0x40 : rounded;
+#if defined(__AVX512F__)
+  Short held = (Short)_mm512_cvtepi32_epi16((__m512i)rounded);
+#else
+  Short held = __builtin_convertvector(rounded, Short);
+#endif
+  std::memcpy(to, &held, 32);
+}
+inline void load(const Half* from, Vector<float>& x) {
+#if defined(__AVX512F__)
+  x = (Vector<float>)_mm512_cvtph_ps(_mm256_loadu_si256((const __m256i*)from));
 #else
   float held[16];
-  for (int k = 0; k < 16; ++k) held[k] = __builtin_bit_cast(_Float16, (uint16_t)x[k]);
-  return __builtin_bit_cast(Vector<float>, held);
+  for (int k = 0; k < 16; ++k) held[k] = __builtin_bit_cast(_Float16, from[k].bits);
+  std::memcpy(&x, held, 64);
 #endif
 }
-inline Short narrowed(Vector<float> x, Half) {
+inline void store(Vector<float> x, Half* to) {
 #if defined(__AVX512F__)
-  return (Short)_mm512_cvtps_ph((__m512)x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+  _mm256_storeu_si256((__m256i*)to, _mm512_cvtps_ph((__m512)x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
 #else
-  Short held;
-  for (int k = 0; k < 16; ++k) held[k] = __builtin_bit_cast(uint16_t, (_Float16)x[k]);
-  return held;
+  for (int k = 0; k < 16; ++k) to[k].bits = __builtin_bit_cast(uint16_t, (_Float16)x[k]);
 #endif
 }
 
-// Between memory and buffers; `step` elements lie between one and the next in memory.
-template <class T, class = std::enable_if_t<sizeof(T) == 2>>
-inline void widen(const T* from, int64_t step, float* to, int64_t count) {
-  for (int64_t i = 0; i < count; i += 16) {
-    Short held{};
-    const int64_t size = std::min<int64_t>(16, count - i);
-    if (size == 16 && step == 1) {
-      std::memcpy(&held, from + i, 32);
-    } else {
-      for (int64_t k = 0; k < size; ++k) held[k] = from[(i + k) * step].bits;
-    }
-    Vector<float> x = widened(held, T{});
-    std::memcpy(to + i, &x, size * 4);
+// `size` elements from `first` on, counted row by row: where they lie, or nothing when they do not
+// lie side by side or do not fill whole vectors of `step` elements.
+template <class T>
+inline T* place(const Strided& t, int64_t columns, int64_t first, int64_t size, int64_t step) {
+  const int64_t row = first / columns, column = first % columns;
+  if (t.column_step != 1 || column + size > columns || size % step != 0) return nullptr;
+  return static_cast<T*>(t.data) + row * t.row_step + column;
+}
+template <class T>
+inline void collect(const Strided& t, int64_t columns, int64_t first, int64_t size, T* to) {
+  for (int64_t i = 0; i < size; ++i) {
+    const int64_t row = (first + i) / columns, column = (first + i) % columns;
+    to[i] = static_cast<T*>(t.data)[row * t.row_step + column * t.column_step];
   }
 }
-template <class T, class = std::enable_if_t<sizeof(T) == 2>>
-inline void narrow(const float* from, T* to, int64_t step, int64_t count) {
-  for (int64_t i = 0; i < count; i += 16) {
-    Vector<float> x{};
-    const int64_t size = std::min<int64_t>(16, count - i);
-    std::memcpy(&x, from + i, size * 4);
-    Short held = narrowed(x, T{});
-    if (size == 16 && step == 1) {
-      std::memcpy(to + i, &held, 32);
-    } else {
-      for (int64_t k = 0; k < size; ++k) to[(i + k) * step].bits = held[k];
-    }
-  }
-}
-template <class C>
-inline void widen(const float* from, int64_t step, C* to, int64_t count) {
-  if (step == 1) {
-    for (int64_t i = 0; i < count; ++i) to[i] = from[i];
-  } else {
-    for (int64_t i = 0; i < count; ++i) to[i] = from[i * step];
-  }
-}
-template <class C>
-inline void narrow(const C* from, float* to, int64_t step, int64_t count) {
-  if (step == 1) {
-    for (int64_t i = 0; i < count; ++i) to[i] = static_cast<float>(from[i]);
-  } else {
-    for (int64_t i = 0; i < count; ++i) to[i * step] = static_cast<float>(from[i]);
-  }
-}
-
-// Elements first .. first + count of a tensor, row by row, as numbers that are computed with.
-template <class T, class C>
-inline void read(const Strided& t, int64_t columns, int64_t first, int64_t count, C* to) {
-  const T* data = static_cast<const T*>(t.data);
-  while (count > 0) {
-    int64_t row = first / columns, column = first % columns;
-    int64_t part = std::min(count, columns - column);
-    const T* from = data + row * t.row_step + column * t.column_step;
-    widen(from, t.column_step, to, part);
-    first += part;
-    to += part;
-    count -= part;
-  }
-}
-template <class T, class C>
-inline void write(const C* from, const Strided& t, int64_t columns, int64_t first, int64_t count) {
-  T* data = static_cast<T*>(t.data);
-  while (count > 0) {
-    int64_t row = first / columns, column = first % columns;
-    int64_t part = std::min(count, columns - column);
-    T* to = data + row * t.row_step + column * t.column_step;
-    narrow(from, to, t.column_step, part);
-    first += part;
-    from += part;
-    count -= part;
+template <class T>
+inline void scatter(const T* from, const Strided& t, int64_t columns, int64_t first, int64_t size) {
+  for (int64_t i = 0; i < size; ++i) {
+    const int64_t row = (first + i) / columns, column = (first + i) % columns;
+    static_cast<T*>(t.data)[row * t.row_step + column * t.column_step] = from[i];
   }
 }
 
@@ -392,12 +363,39 @@ inline double total(V x) {
   return held[0];
 }
 
-template <class P>
-struct Buffers {
+// A pass over at most a block of elements. uniforms(i) and add(i, sums) are told which elements.
+template <class P, class T, class U, class A>
+inline void pass(const Strided* in, const Strided* out, int64_t columns, int64_t first,
+                 int64_t size, U uniforms, A add) {
   using C = typename P::Number;
-  alignas(64) C in[P::inputs][block];
-  alignas(64) C out[P::outputs][block];
-};
+  using V = Vector<C>;
+  T held[P::inputs + P::outputs][block];
+  const T* from[P::inputs];
+  T* to[P::outputs];
+  bool apart[P::outputs];
+  for (int k = 0; k < P::inputs; ++k) {
+    from[k] = place<T>(in[k], columns, first, size, lanes<C>);
+    if (from[k] == nullptr) {
+      for (int64_t i = size; i < block && i < size + lanes<C>; ++i) held[k][i] = T{};
+      collect(in[k], columns, first, size, held[k]);
+      from[k] = held[k];
+    }
+  }
+  for (int k = 0; k < P::outputs; ++k) {
+    to[k] = place<T>(out[k], columns, first, size, lanes<C>);
+    apart[k] = to[k] == nullptr;
+    if (apart[k]) to[k] = held[P::inputs + k];
+  }
+  for (int64_t i = 0; i < size; i += lanes<C>) {
+    V x[P::inputs], y[P::outputs], s[P::sums + 1];
+    for (int k = 0; k < P::inputs; ++k) load(from[k] + i, x[k]);
+    P::apply(x, uniforms(i), y, s);
+    for (int k = 0; k < P::outputs; ++k) store(y[k], to[k] + i);
+    add(i, s);
+  }
+  for (int k = 0; k < P::outputs; ++k)
+    if (apart[k]) scatter(to[k], out[k], columns, first, size);
+}
 
 // One number for each parameter. partial: sums doubles for each chunk.
 template <class P, class T>
@@ -412,30 +410,21 @@ void run(const Strided* in, const Strided* out, int64_t rows, int64_t columns,
   P::prepare(given, uniforms);
 #pragma omp parallel for schedule(static) num_threads(threads)
   for (int64_t c = 0; c < chunks; ++c) {
-    Buffers<P> held;
     double added[P::sums + 1] = {};
     const int64_t stop = std::min(count, (c + 1) * chunk);
     for (int64_t first = c * chunk; first < stop; first += block) {
       const int64_t size = std::min(block, stop - first);
-      for (int k = 0; k < P::inputs; ++k) {
-        if (size < block) std::memset(held.in[k], 0, sizeof held.in[k]);
-        read<T>(in[k], columns, first, size, held.in[k]);
-      }
       V sum[P::sums + 1] = {};
-      for (int64_t i = 0; i < size; i += lanes<C>) {
-        V x[P::inputs], y[P::outputs], s[P::sums + 1];
-        for (int k = 0; k < P::inputs; ++k) std::memcpy(&x[k], held.in[k] + i, 64);
-        P::apply(x, uniforms, y, s);
-        for (int k = 0; k < P::outputs; ++k) std::memcpy(held.out[k] + i, &y[k], 64);
-        if (i + lanes<C> <= size) {
-          for (int k = 0; k < P::sums; ++k) sum[k] += s[k];
-        } else {
-          for (int k = 0; k < P::sums; ++k)
-            for (int64_t j = 0; j < size - i; ++j) sum[k][j] += s[k][j];
-        }
-      }
+      pass<P, T>(in, out, columns, first, size, [&](int64_t) { return uniforms; },
+                 [&](int64_t i, const V* s) {
+                   if (i + lanes<C> <= size) {
+                     for (int k = 0; k < P::sums; ++k) sum[k] += s[k];
+                   } else {
+                     for (int k = 0; k < P::sums; ++k)
+                       for (int64_t j = 0; j < size - i; ++j) sum[k][j] += s[k][j];
+                   }
+                 });
       for (int k = 0; k < P::sums; ++k) added[k] += total(sum[k]);
-      for (int k = 0; k < P::outputs; ++k) write<T>(held.out[k], out[k], columns, first, size);
     }
     for (int k = 0; k < P::sums; ++k) partial[c * P::sums + k] = added[k];
   }
@@ -457,39 +446,27 @@ void run_columns(const Strided* in, const Strided* out, int64_t rows, int64_t co
 #pragma omp parallel for collapse(2) schedule(static) num_threads(threads)
   for (int64_t r = 0; r < tall; ++r) {
     for (int64_t b = 0; b < wide; ++b) {
-      Buffers<P> held;
-      alignas(64) C uniforms[P::uniforms + 1][block];
-      alignas(64) C sum[P::sums + 1][block] = {};
+      V uniforms[block / lanes<C>][P::uniforms + 1];
+      V sum[block / lanes<C>][P::sums + 1] = {};
       const int64_t left = b * block, size = std::min(block, columns - left);
       for (int64_t i = 0; i < size; i += lanes<C>) {
-        V given[P::parameters + 1] = {}, u[P::uniforms + 1];
+        V given[P::parameters + 1] = {};
         for (int k = 0; k < P::parameters; ++k)
           for (int64_t j = 0; j < lanes<C>; ++j)
             given[k][j] = parameters[k * columns + std::min(left + i + j, columns - 1)];
-        P::prepare(given, u);
-        for (int k = 0; k < P::uniforms; ++k) std::memcpy(uniforms[k] + i, &u[k], 64);
+        P::prepare(given, uniforms[i / lanes<C>]);
       }
       const int64_t stop = std::min(rows, (r + 1) * rows_at_once);
       for (int64_t row = r * rows_at_once; row < stop; ++row) {
-        for (int k = 0; k < P::inputs; ++k) {
-          if (size < block) std::memset(held.in[k], 0, sizeof held.in[k]);
-          read<T>(in[k], columns, row * columns + left, size, held.in[k]);
-        }
-        for (int64_t i = 0; i < size; i += lanes<C>) {
-          V x[P::inputs], u[P::uniforms + 1], y[P::outputs], s[P::sums + 1];
-          for (int k = 0; k < P::inputs; ++k) std::memcpy(&x[k], held.in[k] + i, 64);
-          for (int k = 0; k < P::uniforms; ++k) std::memcpy(&u[k], uniforms[k] + i, 64);
-          P::apply(x, u, y, s);
-          for (int k = 0; k < P::outputs; ++k) std::memcpy(held.out[k] + i, &y[k], 64);
-          for (int k = 0; k < P::sums; ++k)
-            for (int64_t j = 0; j < lanes<C>; ++j) sum[k][i + j] += s[k][j];
-        }
-        for (int k = 0; k < P::outputs; ++k)
-          write<T>(held.out[k], out[k], columns, row * columns + left, size);
+        pass<P, T>(in, out, columns, row * columns + left, size,
+                   [&](int64_t i) { return uniforms[i / lanes<C>]; },
+                   [&](int64_t i, const V* s) {
+                     for (int k = 0; k < P::sums; ++k) sum[i / lanes<C>][k] += s[k];
+                   });
       }
       for (int k = 0; k < P::sums; ++k)
         for (int64_t i = 0; i < size; ++i)
-          partial[(r * P::sums + k) * columns + left + i] = sum[k][i];
+          partial[(r * P::sums + k) * columns + left + i] = sum[i / lanes<C>][k][i % lanes<C>];
     }
   }
   for (int64_t i = 0; i < P::sums * columns; ++i) {
