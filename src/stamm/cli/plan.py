@@ -108,8 +108,10 @@ def _lines(facts: dict[str, Any]) -> list[tuple[str, str]]:
         ("steps", f"{facts['steps']:,}"),
         ("batch", batch),
         ("work", f"{flops_text(flops['total'])}, {flops_text(flops['per_token'])} a token"),
-        ("memory", f"{bytes_text(memory['total'])} in all, {bytes_text(memory['per_device'])} a device (estimate, {memory['precision']}, {memory['sequences_in_flight_per_device']} sequences in flight a device, sharded evenly, nothing recomputed)"),
+        ("memory", f"{bytes_text(memory['total'])} in all, {bytes_text(memory['per_device'])} a device (estimate, {memory['precision']}, {memory['sequences_in_flight_per_device']} sequences in flight a device, sharded evenly, nothing recomputed outside the ffn)"),
         *((f"  {part}", bytes_text(memory[part])) for part in ("weights", "gradients", "master_weights", "moments", "activations")),
+        ("ffn memory", "what a block keeps for a token, its input counted; its matrix products a step"),
+        *((f"  {policy['policy']}", _policy_text(policy)) for policy in facts["ffn_memory"]),
         ("disk", f"{bytes_text(disk['checkpoint'])} a checkpoint, {bytes_text(disk['checkpoints_kept'])} kept; {bytes_text(disk['tokens'])} of tokens"),
         ("learning rate", _sparkline([point["rate"] for point in facts["learning_rate"]])),
     ]  # fmt: skip
@@ -120,6 +122,14 @@ def _lines(facts: dict[str, Any]) -> list[tuple[str, str]]:
     else:
         lines.insert(-2, ("time", "not estimated for this machine; give --gpus 8xH200"))
     return lines
+
+
+def _policy_text(policy: dict[str, Any]) -> str:
+    if policy["refused"]:
+        return str(policy["refused"])
+    bits = f", {policy['bits']} bits" if "bits" in policy else ""
+    use = "  <- in use" if policy["in_use"] else ""
+    return f"{policy['saved_bytes']:,} B, {policy['products']} products{bits}{use}"
 
 
 def _sparkline(rates: list[float]) -> str:

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 from stamm.base.errors import ConfigError
-from stamm.models.config import DecoderConfig, GatedFFN, PlainFFN
-from stamm.models.count import count_parameters
+from stamm.models.config import DecoderConfig
+from stamm.models.count import count_parameters, inner_bytes
 from stamm.optim.config import AdamW, AdEMAMix
 
 # Dense bf16 peak of one device in FLOP/s, by the makers' data sheets.
@@ -51,8 +51,8 @@ class Memory:
     """Bytes of a training step over all devices together, by part.
 
     activations   kept for the backward pass of one micro-batch per device, run eagerly, nothing
-                  recomputed. Compiled layers keep fewer: 0.84 of it for the demo's decoder on a
-                  CPU (torch 2.13)
+                  recomputed but what the feed-forward's memory policy says. Compiled layers keep
+                  fewer: 0.84 of it for the demo's decoder on a CPU (torch 2.13)
     """
 
     weights: int
@@ -119,21 +119,10 @@ def _activation_bytes(model: DecoderConfig, context: int, width: int) -> int:
     if model.qk_norm:
         layer += _norm_bytes(queries + keys, model.num_heads + model.num_kv_heads, width)
     layer += width * (2 * queries + 2 * keys + context) + 4 * model.num_heads
-    layer += model.ffn.width * _inner_bytes(model.ffn, width)
+    layer += inner_bytes(model.ffn, width)
     return model.num_layers * layer + _norm_bytes(d, 1, width) + width * d + 8
 
 
 def _norm_bytes(numbers: int, rows: int, width: int) -> int:
     """RMSNorm keeps its input and one scale a row in float32, and the normalised input."""
     return 4 * numbers + 4 * rows + width * numbers
-
-
-def _inner_bytes(ffn: PlainFFN | GatedFFN, width: int) -> int:
-    """Bytes per unit of width: pre- and post-activation, or gate, up and product.
-
-    A compat order is differentiated operation by operation, which keeps three intermediate
-    results and a condition of one byte more.
-    """
-    if isinstance(ffn, GatedFFN):
-        return 3 * width
-    return 2 * width if ffn.compat == "exact" else 5 * width + 1

@@ -1,6 +1,7 @@
-"""Exact counts of a decoder from its configuration alone: parameters by part and floating-point work.
+"""Exact counts of a decoder from its configuration alone: parameters by part and floating-point work,
+and what a feed-forward block keeps.
 
-A test compares both with the module built on the meta device, for every recipe.
+A test compares them with the module built on the meta device, for every recipe.
 """
 
 from __future__ import annotations
@@ -8,7 +9,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from stamm.activations import catalog
-from stamm.models.config import DecoderConfig, GatedFFN
+from stamm.models.config import (
+    DecoderConfig,
+    FewBit,
+    GatedFFN,
+    PlainFFN,
+    Recompute,
+    SavePost,
+    SavePre,
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,6 +94,57 @@ def training_flops(config: DecoderConfig, context: int) -> int:
     return 3 * forward_flops(config, context).useful
 
 
+@dataclass(frozen=True, kw_only=True)
+class FFNCost:
+    """What one feed-forward block costs to train under one memory policy.
+
+    saved_bytes   a token leaves for the backward pass, the block's input counted, parameters not
+    products      matrix products of a training step, each of 2 * d_model * width FLOP a token
+    """
+
+    saved_bytes: int
+    products: int
+
+
+def ffn_cost(d_model: int, ffn: PlainFFN | GatedFFN, number_bytes: int) -> FFNCost:
+    """The cost of a feed-forward block under its memory policy, when it is run eagerly.
+
+    number_bytes   size of a number: 2 in bfloat16
+    Edge           shape parameters leave a few bytes a block besides. Where an activation that
+                   sends `up` through a function is not fused, SavePost keeps wider copies of up.
+    Checked        tests/unit/models/test_ffn_memory.py (against what autograd keeps, and torch's
+                   count of FLOP)
+    """
+    matrices = _matrices(ffn)
+    again = matrices - 1 if isinstance(ffn.memory, Recompute) else 0
+    return FFNCost(
+        saved_bytes=number_bytes * d_model + inner_bytes(ffn, number_bytes),
+        products=3 * matrices + again,
+    )
+
+
+def inner_bytes(ffn: PlainFFN | GatedFFN, number_bytes: int) -> int:
+    """Bytes a token leaves inside the block, its input left out."""
+    row = number_bytes * ffn.width
+    inputs = _matrices(ffn) - 1
+    match ffn.memory:
+        case SavePost() if isinstance(ffn, PlainFFN) and ffn.compat != "exact":
+            # Differentiated operation by operation: three more results, and a condition of a byte.
+            return 5 * row + ffn.width
+        case SavePost():
+            return (inputs + 1) * row
+        case SavePre():
+            return inputs * row
+        case Recompute():
+            return 0
+        case FewBit(bits=bits):
+            return inputs * row + bits * -(-ffn.width // 8)
+
+
+def _matrices(ffn: PlainFFN | GatedFFN) -> int:
+    return 3 if isinstance(ffn, GatedFFN) else 2
+
+
 def _attention_matrices(config: DecoderConfig) -> int:
     queries = config.num_heads * config.head_width
     keys = config.num_kv_heads * config.head_width
@@ -92,5 +152,4 @@ def _attention_matrices(config: DecoderConfig) -> int:
 
 
 def _ffn_matrices(config: DecoderConfig) -> int:
-    matrices = 3 if isinstance(config.ffn, GatedFFN) else 2
-    return matrices * config.d_model * config.ffn.width
+    return _matrices(config.ffn) * config.d_model * config.ffn.width

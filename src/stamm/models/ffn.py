@@ -6,6 +6,7 @@ from torch import Tensor, nn
 
 from stamm.activations.module import build_activation
 from stamm.models.config import GatedFFN, PlainFFN
+from stamm.models.ffn_memory import feed_forward, kept
 
 
 class PlainFeedForward(nn.Module):
@@ -18,11 +19,11 @@ class PlainFeedForward(nn.Module):
         self.act_fn = build_activation(
             config.activation, compat=config.compat, precision=config.precision
         )
+        self.keep = kept(config.memory, self.act_fn.spec)
 
     def forward(self, x: Tensor) -> Tensor:
         """The block's output, same shape as `x`."""
-        y: Tensor = self.down_proj(self.act_fn(self.up_proj(x)))
-        return y
+        return feed_forward(x, [self.up_proj], self.act_fn, self.down_proj, self.keep)
 
 
 class GatedFeedForward(nn.Module):
@@ -34,11 +35,12 @@ class GatedFeedForward(nn.Module):
         self.up_proj = nn.Linear(d_model, config.width, bias=False)
         self.down_proj = nn.Linear(config.width, d_model, bias=False)
         self.act_fn = build_activation(config.activation, precision=config.precision)
+        self.keep = kept(config.memory, self.act_fn.spec)
 
     def forward(self, x: Tensor) -> Tensor:
         """The block's output, same shape as `x`."""
-        y: Tensor = self.down_proj(self.act_fn(self.gate_proj(x), self.up_proj(x)))
-        return y
+        projections = [self.gate_proj, self.up_proj]
+        return feed_forward(x, projections, self.act_fn, self.down_proj, self.keep)
 
 
 def build_ffn(d_model: int, config: PlainFFN | GatedFFN) -> nn.Module:

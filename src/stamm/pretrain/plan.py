@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
+from typing import Any, get_args
 
+from stamm.activations import catalog
 from stamm.engine.estimate import (
     ASSUMED_UTILISATION,
     Devices,
+    Precision,
     checkpoint_bytes,
     estimate_memory,
 )
-from stamm.models.count import count_parameters, forward_flops, training_flops
+from stamm.models.config import DecoderConfig, FewBit, MemoryPolicy, few_bit_refusal
+from stamm.models.count import count_parameters, ffn_cost, forward_flops, training_flops
 from stamm.pretrain.config import PretrainConfig
 
 CURVE_POINTS = 60
@@ -30,13 +33,13 @@ def plan(
     parameters = count_parameters(config.model)
     largest = max(stage.size for stage in config.batch)
     in_flight = config.micro_batch or largest
-    precision = "float32" if devices is None else "bfloat16"
+    precision: Precision = "float32" if devices is None else "bfloat16"
     memory = estimate_memory(
         config.model,
         config.optimizer,
         in_flight * (1 if devices is None else devices.count),
         config.context,
-        "float32" if devices is None else "bfloat16",
+        precision,
         devices=1 if devices is None else devices.count,
     )
     flops = total * training_flops(config.model, config.context)
@@ -58,6 +61,7 @@ def plan(
             "precision": precision,
             "sequences_in_flight_per_device": in_flight,
         },
+        "ffn_memory": _ffn_memory(config.model, 4 if precision == "float32" else 2),
         "flops": {
             "total": flops,
             "per_token": flops // (total * config.context),
@@ -67,6 +71,26 @@ def plan(
         "disk": _disk(config, batches.num_steps, corpus_sequences or total),
         "learning_rate": _curve(config, total),
     }
+
+
+def _ffn_memory(model: DecoderConfig, number_bytes: int) -> list[dict[str, Any]]:
+    """What one feed-forward block keeps and multiplies a token, under each memory policy.
+
+    refused   why a policy cannot serve this activation; its numbers are None then
+    """
+    used = model.ffn.memory
+    policies = [used if isinstance(used, kind) else kind() for kind in get_args(MemoryPolicy)]
+    return [{**_policy(model, p, number_bytes), "in_use": p == used} for p in policies]
+
+
+def _policy(model: DecoderConfig, policy: MemoryPolicy, number_bytes: int) -> dict[str, Any]:
+    told = {"policy": type(policy).__name__, **dataclasses.asdict(policy)}
+    if isinstance(policy, FewBit):
+        refused = few_bit_refusal(catalog.get(model.ffn.activation))
+        if refused:
+            return {**told, "saved_bytes": None, "products": None, "refused": refused}
+    ffn = dataclasses.replace(model.ffn, memory=policy)
+    return {**told, **dataclasses.asdict(ffn_cost(model.d_model, ffn, number_bytes)), "refused": ""}
 
 
 def _disk(config: PretrainConfig, steps: int, corpus_sequences: int) -> dict[str, int]:
