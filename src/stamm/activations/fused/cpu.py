@@ -12,14 +12,12 @@ from torch import Tensor
 from stamm.activations.fused import build
 from stamm.activations.fused.cpp import STORED, source
 from stamm.activations.fused.graph import Graph
+from stamm.activations.fused.memory import fresh as fresh
 from stamm.activations.fused.passes import GATED, PLAIN, Fixed, PassName, graph_of
 from stamm.activations.kernels import Kernel
 
 CHUNK = 16 * 512  # elements that are summed up together; as in pointwise.h
 ROWS = 64  # rows, likewise, where every column has its own parameters
-_HUGE = 2**21  # a large page of Linux, bytes
-_MADV_HUGEPAGE = 14
-_FROM = 4 * _HUGE  # smaller results come from memory that was used before
 
 
 class _Strided(ctypes.Structure):
@@ -80,26 +78,6 @@ def run(
         (s if p.numel() > 1 else s.sum() if by_column else s[0]).to(p.dtype).reshape(p.shape)
         for s, p in zip(sums, parameters, strict=False)
     ]
-
-
-def fresh(shape: Sequence[int], dtype: torch.dtype) -> Tensor:
-    """Memory for a large result, asked for in large pages: the first touch of small ones costs
-    more than what is computed."""
-    made = torch.empty(tuple(shape), dtype=dtype)
-    size = made.numel() * made.element_size()
-    if size >= _FROM:
-        first = -(-made.data_ptr() // _HUGE) * _HUGE
-        last = (made.data_ptr() + size) // _HUGE * _HUGE
-        # Advice: where the kernel has no large pages it changes nothing.
-        _libc().madvise(
-            ctypes.c_void_p(first), ctypes.c_size_t(last - first), ctypes.c_int(_MADV_HUGEPAGE)
-        )
-    return made
-
-
-@lru_cache(maxsize=1)
-def _libc() -> ctypes.CDLL:
-    return ctypes.CDLL(None)
 
 
 @lru_cache(maxsize=512)

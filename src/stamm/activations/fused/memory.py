@@ -1,0 +1,93 @@
+"""Memory for large results on a CPU, kept for the next result of the same size.
+
+The operating system hands out zeroed pages one by one: for a result of 64 MiB that costs more than
+computing it. So a block that a tensor no longer needs is kept, as accelerators' allocators do, and
+new ones are asked for in large pages. Nothing but time depends on it.
+"""
+
+from __future__ import annotations
+
+import mmap
+import threading
+import weakref
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+FROM = 2**23  # bytes; smaller results come from memory that the C library keeps itself
+KEPT = 2**30  # bytes that are kept at most
+_HUGE = 2**21  # a large page of Linux
+
+
+class _Pool:
+    """Blocks that no tensor uses, by size."""
+
+    def __init__(self) -> None:
+        self._lock = threading.RLock()  # a block may come back while another one is looked for
+        self._free: dict[int, list[mmap.mmap]] = {}
+        self.kept = 0
+
+    def take(self, size: int) -> mmap.mmap:
+        """A block of this size: the last one that came back, or a new one."""
+        with self._lock:
+            blocks = self._free.get(size)
+            if blocks:
+                self.kept -= size
+                return blocks.pop()
+        made = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        if hasattr(mmap, "MADV_HUGEPAGE"):
+            # Advice: where the system has no large pages it changes nothing.
+            made.madvise(mmap.MADV_HUGEPAGE)
+        return made
+
+    def give_back(self, block: mmap.mmap, size: int) -> None:
+        """Keep a block, or let it go where enough is kept."""
+        with self._lock:
+            if self.kept + size <= KEPT:
+                self._free.setdefault(size, []).append(block)
+                self.kept += size
+
+    def release(self) -> int:
+        """Let every kept block go; returns how many bytes that were."""
+        with self._lock:
+            released, self.kept = self.kept, 0
+            self._free.clear()
+        return released
+
+
+_POOL = _Pool()
+
+
+def fresh(shape: Sequence[int], dtype: torch.dtype) -> Tensor:
+    """A tensor with any content, contiguous, on the CPU.
+
+    Edge     its storage cannot be resized in place
+    Checked  tests/unit/activations/test_fused_memory.py
+    """
+    count = 1
+    for extent in shape:
+        count *= extent
+    needed = count * dtype.itemsize
+    if needed < FROM:
+        return torch.empty(tuple(shape), dtype=dtype)
+    import numpy  # its arrays tell when a tensor lets them go; torch has loaded it
+
+    size = -(-needed // _HUGE) * _HUGE + _HUGE  # one page more: the data begins on a large page
+    block = _POOL.take(size)
+    held = numpy.frombuffer(block, dtype=numpy.uint8)
+    start = -held.ctypes.data % _HUGE
+    # `used` lives as long as the tensor's storage. It keeps `held`, and thereby the block mapped.
+    used = held[start : start + needed]
+    weakref.finalize(used, _POOL.give_back, block, size).atexit = False
+    return torch.from_numpy(used).view(dtype).view(tuple(shape))
+
+
+def kept_bytes() -> int:
+    """How much memory is kept that no tensor uses."""
+    return _POOL.kept
+
+
+def release() -> int:
+    """Give kept memory back to the operating system; returns how many bytes that were."""
+    return _POOL.release()
