@@ -44,7 +44,7 @@ lock:
 	rm -rf build/lock && $(PYTHON) -m venv build/lock
 	build/lock/bin/pip install --quiet $$(grep '^torch==' requirements.in)
 	build/lock/bin/pip install --quiet -r requirements.in
-	build/lock/bin/pip freeze --all --exclude pip | sed 's/+cpu//' > requirements.lock
+	build/lock/bin/pip freeze --all --exclude pip | sed 's/+cpu//; s/^triton==.*/& ; sys_platform == "linux"/' > requirements.lock
 
 clean:
 	rm -rf .venv build

@@ -25,6 +25,7 @@ VERBS = [
     "cp",
     "check",
     "derive",
+    "bench",
     "plan",
     "run",
     "evaluate",

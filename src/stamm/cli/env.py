@@ -24,6 +24,7 @@ def run(options: argparse.Namespace, verb: str) -> int:
     headers = (Path(sysconfig.get_paths()["include"]) / "Python.h").is_file()
     facts["compiler"] = compiler or "none: training runs uncompiled, slower"
     facts["python_headers"] = headers or "none: training runs uncompiled, slower"
+    facts.update(_kernels())
     facts["accelerator"] = (
         "stamm trains on the CPU in this version"
         if find_spec("torch")
@@ -36,3 +37,13 @@ def run(options: argparse.Namespace, verb: str) -> int:
     print_pairs([(key, str(value)) for key, value in facts.items()])
     print_pairs([(f"  {name}", version) for name, version in libraries.items()])
     return 0
+
+
+def _kernels() -> dict[str, str]:
+    """Per backend of fused activations: ready, or why not."""
+    if find_spec("torch") is None:
+        return {f"{name} kernels": "torch is not installed" for name in ("cpu", "gpu")}
+    from stamm.activations.fused import build, gpu  # load torch
+
+    found = {"cpu kernels": build.unavailable(), "gpu kernels": gpu.unavailable()}
+    return {name: why or "ready" for name, why in found.items()}

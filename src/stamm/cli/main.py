@@ -16,7 +16,6 @@ import stamm
 from stamm.base.errors import StammError, visible
 
 NOT_YET = {
-    "bench": "kernels and training steps timed against their rivals",
     "compare": "arms with equal tuning, several seeds, an interval and a verdict",
     "observe": "dead units, ranks and outliers of a trained model",
 }
@@ -73,6 +72,16 @@ VERBS: tuple[Verb, ...] = (
             "stamm check xielu",
             "stamm check xielu --against transformers.activations:XIELUActivation",
             "stamm check mine.py:SPEC --quick",
+        ),
+    ),
+    Verb(
+        "bench",
+        "stamm.cli.bench",
+        "time activations beside copies and beside others' implementations of them",
+        (
+            "stamm bench activations",
+            "stamm bench activations xielu swiglu --shape 8192x4096 --dtype float32",
+            "stamm bench activations mine.py:SPEC --device cuda --out mine.jsonl",
         ),
     ),
     Verb(

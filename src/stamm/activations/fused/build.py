@@ -48,7 +48,7 @@ def _unavailable() -> str | None:
         return f"CPU kernels are built on Linux only; this is {platform.system()}"
     if _compiler() is None:
         return f"no C++ compiler is on the PATH ({', '.join(_COMPILERS)})"
-    if _folder() is None:
+    if folder() is None:
         return "there is no home folder to keep what was compiled"
     try:
         _loaded(_PROBE)
@@ -70,14 +70,14 @@ def function(source: str, name: str) -> Callable[..., None]:
 
 @lru_cache(maxsize=256)
 def _loaded(source: str) -> ctypes.CDLL:
-    folder, compiler = _folder(), _compiler()
-    if folder is None or compiler is None:
+    place, compiler = folder(), _compiler()
+    if place is None or compiler is None:
         raise RunError(f"CPU kernels cannot be built: {unavailable()}")
     command = _command(compiler)
     key = sha256_value(
         [source, sha256_file(_HEADER), command, _version(compiler), torch.__version__]
     )
-    path, receipt = folder / f"{key}.so", folder / f"{key}.sha256"
+    path, receipt = place / f"{key}.so", place / f"{key}.sha256"
     if not _intact(path, receipt):
         _compile(source, command, path, receipt)
     try:
@@ -120,7 +120,8 @@ def _compile(source: str, command: list[str], path: Path, receipt: Path) -> None
         raise RunError(f"a CPU kernel cannot be built: {error}") from error
 
 
-def _folder() -> Path | None:
+def folder() -> Path | None:
+    """Where compiled kernels are kept, or None for a user without a home."""
     try:
         return Path.home() / ".cache" / "stamm" / "fused"
     except RuntimeError:

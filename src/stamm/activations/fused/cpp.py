@@ -46,20 +46,7 @@ def _struct(name: str, graph: Graph) -> str:
     uniform, needed = graph.uniform(), graph.needed()
     before = [place for place in needed if place in uniform]
     each = [place for place in needed if place not in uniform]
-    # What the per-element part takes from before; constants are written where they are used.
-    carried = sorted(
-        {
-            taken
-            for place in each
-            for taken in graph.nodes[place].takes
-            if taken in uniform and graph.nodes[taken].name != "constant"
-        }
-        | {
-            place
-            for place in (*graph.outputs, *graph.sums)
-            if place in uniform and graph.nodes[place].name != "constant"
-        }
-    )
+    carried = graph.carried()
     parameters = 1 + max(
         (int(node.number) for node in graph.nodes if node.name == "parameter"), default=-1
     )

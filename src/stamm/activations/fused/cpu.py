@@ -12,7 +12,7 @@ from torch import Tensor
 from stamm.activations.fused import build
 from stamm.activations.fused.cpp import STORED, source
 from stamm.activations.fused.graph import Graph
-from stamm.activations.fused.memory import fresh as fresh
+from stamm.activations.fused.layouts import matrix
 from stamm.activations.fused.passes import GATED, PLAIN, Fixed, PassName, graph_of
 from stamm.activations.kernels import Kernel
 
@@ -45,12 +45,16 @@ def run(
     """Write the outputs of a pass, and return its sums: one for each parameter, shaped like it.
 
     Shapes   inputs and outputs (..., C) alike, with any strides; a parameter holds one number or C
+    Raises   ConfigError for an output whose leading axes cannot be joined: it cannot be written
     Edge     sums are added in float64 in an order that only the shape decides.
     """
+    count = len(parameters) if name.endswith("backward") else 0
+    if inputs[0].numel() == 0:
+        return [torch.zeros_like(p) for p in parameters[:count]]
     columns = inputs[0].shape[-1] if inputs[0].dim() else 1
     by_column = any(p.numel() > 1 for p in parameters)
-    read = [_as_rows(t, columns) for t in inputs]
-    written = [_as_rows(t, columns) for t in outputs]
+    read = [t.reshape(-1, columns) for t in inputs]
+    written = [matrix(t, columns) for t in outputs]
     rows = read[0].shape[0]
     if not by_column and all(t.is_contiguous() for t in (*read, *written)):
         rows, columns = 1, rows * columns
@@ -60,7 +64,6 @@ def run(
     numbers = [p.detach().double().reshape(-1).expand(width) for p in parameters]
     given = torch.stack(numbers).contiguous() if numbers else torch.empty(0)
     parts = -(-rows // ROWS) if by_column else -(-rows * columns // CHUNK)
-    count = len(parameters) if name.endswith("backward") else 0
     sums = torch.empty(count, width, dtype=torch.float64)
     partial = torch.empty(parts, count, width, dtype=torch.float64)
     function = _function(name, kernel, fixed, computing, inputs[0].dtype, by_column)
@@ -93,14 +96,6 @@ def _function(
     names = PLAIN if name in PLAIN else GATED
     graphs: dict[str, Graph] = {each: graph_of(each, kernel, fixed, computing) for each in names}
     return build.function(source(graphs, stored, by_column=by_column), name)
-
-
-def _as_rows(tensor: Tensor, columns: int) -> Tensor:
-    """The tensor as (rows, C), in place where its strides allow it."""
-    try:
-        return tensor.view(-1, columns)
-    except RuntimeError:
-        return tensor.contiguous().view(-1, columns)
 
 
 def _layouts(tensors: Sequence[Tensor]) -> ctypes.Array[_Strided]:

@@ -90,6 +90,13 @@ class Graph:
                 found.add(place)
         return found
 
+    def carried(self) -> list[int]:
+        """What is computed once, and used for each element or written: constants stay in place."""
+        uniform = self.uniform()
+        used = {*self.outputs, *self.sums}
+        used.update(t for p in self.needed() if p not in uniform for t in self.nodes[p].takes)
+        return sorted(p for p in used & uniform if self.nodes[p].name != "constant")
+
     def needed(self) -> list[int]:
         """The places that outputs and sums depend on, in order."""
         found = set(self.outputs) | set(self.sums)

@@ -12,6 +12,7 @@ import threading
 import weakref
 from collections.abc import Sequence
 
+import numpy
 import torch
 from torch import Tensor
 
@@ -71,8 +72,8 @@ def fresh(shape: Sequence[int], dtype: torch.dtype) -> Tensor:
     needed = count * dtype.itemsize
     if needed < FROM:
         return torch.empty(tuple(shape), dtype=dtype)
-    import numpy  # its arrays tell when a tensor lets them go; torch has loaded it
 
+    # numpy, because its arrays tell when a tensor lets them go.
     size = -(-needed // _HUGE) * _HUGE + _HUGE  # one page more: the data begins on a large page
     block = _POOL.take(size)
     held = numpy.frombuffer(block, dtype=numpy.uint8)

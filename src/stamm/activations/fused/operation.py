@@ -13,8 +13,9 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from stamm.activations.fused import cpu
+from stamm.activations.fused import cpu, gpu
 from stamm.activations.fused.cpp import STORED
+from stamm.activations.fused.memory import fresh
 from stamm.activations.fused.passes import Fixed, PassName
 from stamm.activations.kernels import Kernel
 from stamm.base.files import sha256_value
@@ -119,7 +120,7 @@ def _activation(inputs: Sequence[Tensor], parameters: Sequence[Tensor], form: st
     if not _large(inputs):
         return built.eager(*inputs, *parameters).contiguous()
     read = apart(inputs, built.layout)
-    result = cpu.fresh(read[0].shape, read[0].dtype)
+    result = _fresh(read[0])
     _run("forward", built, read, [result], parameters)
     return result
 
@@ -138,7 +139,7 @@ def _activation_gradients(
     built = _FORMS[form]
     if not _large(inputs):
         return [g.contiguous() for g in built.gradients(weight, inputs, parameters)]
-    results = [cpu.fresh(t.shape, t.dtype) for t in inputs]
+    results = [_fresh(t) for t in inputs]
     read = [weight.to(inputs[0].dtype), *apart(inputs, built.layout)]
     sums = _run("backward", built, read, apart(results, built.layout), parameters)
     return [*results, *sums]
@@ -166,7 +167,8 @@ def _run(
     gated: dict[str, PassName] = {"forward": "gated_forward", "backward": "gated_backward"}
     name = step if form.layout == "plain" else gated[step]
     computing = form.computing(written[0])
-    return cpu.run(name, form.kernel, form.fixed, computing, read, written, parameters)
+    run = cpu.run if read[0].device.type == "cpu" else gpu.run
+    return run(name, form.kernel, form.fixed, computing, read, written, parameters)
 
 
 def apart(tensors: Sequence[Tensor], layout: Layout) -> list[Tensor]:
@@ -190,18 +192,28 @@ def _differentiable(
 
 
 def _large(inputs: Sequence[Tensor]) -> bool:
-    return inputs[0].numel() >= SMALLEST and cpu.serves(inputs[0])
+    return inputs[0].numel() >= SMALLEST and _backed(inputs[0])
+
+
+def _backed(x: Tensor) -> bool:
+    return cpu.serves(x) or gpu.serves(x)
+
+
+def _fresh(like: Tensor) -> Tensor:
+    if like.device.type == "cpu":
+        return fresh(like.shape, like.dtype)
+    return torch.empty(like.shape, dtype=like.dtype, device=like.device)
 
 
 def _serves(inputs: Sequence[Tensor]) -> bool:
     first = inputs[0]
     if torch.compiler.is_compiling():
         # Inductor needs the same compiler, so where a graph is compiled the passes can be built.
-        return first.device.type == "cpu" and first.dtype in STORED
+        return first.device.type in ("cpu", "cuda") and first.dtype in STORED
     # Subclasses (sharded, fake, batched) bring rules for torch's own functions, not for ours.
     if not all(type(t) in (Tensor, torch.nn.Parameter) for t in inputs):
         return False
-    return first.numel() >= SMALLEST and not _transformed(first) and cpu.serves(first)
+    return first.numel() >= SMALLEST and not _transformed(first) and _backed(first)
 
 
 def _transformed(x: Tensor) -> bool:

@@ -1,0 +1,1 @@
+"""What activations cost on this machine, beside other implementations of the same function."""

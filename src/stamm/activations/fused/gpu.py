@@ -1,0 +1,194 @@
+"""One pass over tensors in a GPU's memory: layouts, launches, and sums as a fixed tree.
+
+Every program owns a tile that only the shape decides and writes its own partial sums; these are
+added by a second kernel, 64 or 4096 at a time. There are no atomics and no count of processors:
+the same input has the same bits on every run.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+from collections.abc import Sequence
+from functools import lru_cache
+from types import ModuleType
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from stamm.activations.fused import build
+from stamm.activations.fused.layouts import matrix
+from stamm.activations.fused.passes import Fixed, PassName, graph_of
+from stamm.activations.fused.triton_source import STORED, Layout, source, tables
+from stamm.activations.kernels import Kernel
+from stamm.base.errors import RunError
+from stamm.base.files import sha256_bytes, write_text
+
+BLOCK = 4096  # elements of a program: 16 for each of 256 threads
+TILE = 2048  # likewise where there are rows and columns, whose steps take registers
+WIDE = 256  # columns of a tile: a warp reads 16 bytes in each lane
+ROWS = 64  # rows that one program adds up, tile by tile
+ADDED = 4096  # partial sums that one program adds up
+_WARPS = 8
+_CAPABILITY = (8, 0)  # the first with bfloat16 and with a minimum that lets NaN through
+
+
+def unavailable() -> str | None:
+    """Why GPU kernels cannot run here, or None where they can. Triton itself is not loaded."""
+    return _unavailable()
+
+
+@lru_cache(maxsize=1)
+def _unavailable() -> str | None:
+    if importlib.util.find_spec("triton") is None:
+        return "Triton is not installed"
+    if not torch.cuda.is_available():
+        return "torch finds no GPU"
+    if torch.version.hip is not None:
+        return "GPU kernels are made for NVIDIA's GPUs; this is AMD's"
+    if torch.cuda.get_device_capability() < _CAPABILITY:
+        found, needed = (
+            ".".join(map(str, c)) for c in (torch.cuda.get_device_capability(), _CAPABILITY)
+        )
+        return f"the GPU has compute capability {found}, and {needed} is needed"
+    if build.folder() is None:
+        return "there is no home folder to keep the kernels' source"
+    return None
+
+
+def serves(x: Tensor) -> bool:
+    """Whether a pass over tensors like this one can run here."""
+    return x.is_cuda and x.dtype in STORED and unavailable() is None
+
+
+def run(
+    name: PassName,
+    kernel: Kernel,
+    fixed: Fixed,
+    computing: torch.dtype,
+    inputs: Sequence[Tensor],
+    outputs: Sequence[Tensor],
+    parameters: Sequence[Tensor],
+) -> list[Tensor]:
+    """Write the outputs of a pass, and return its sums: one for each parameter, shaped like it.
+
+    Shapes   inputs and outputs (..., C) alike, with any strides; a parameter holds one number or C
+    Dtypes   inputs and outputs bfloat16, float16 or float32; computing float32 or float64
+    Raises   ConfigError for an output that is no matrix of rows and columns: it cannot be written
+    Edge     a program sums in the computing dtype, programs are added in float64, in an order that
+             only the shape decides.
+    """
+    first = inputs[0]
+    count = len(parameters) if name.endswith("backward") else 0
+    if first.numel() == 0:
+        return [torch.zeros_like(p) for p in parameters[:count]]
+    columns = first.shape[-1] if first.dim() else 1
+    by_column = any(p.numel() > 1 for p in parameters)
+    flat = not by_column and all(t.is_contiguous() for t in (*inputs, *outputs))
+    share = (computing.itemsize // 4) ** 2  # float64 takes twice the registers, and longer formulas
+    numbers: list[int]
+    if flat:
+        read, written, numbers = list(inputs), list(outputs), [first.numel()]
+        block = BLOCK // share
+        sizes = {"BLOCK": block, "WHOLE": first.numel() % block == 0}
+        programs = parts = -(-first.numel() // block)
+    else:
+        read = [t.reshape(-1, columns) for t in inputs]
+        written = [matrix(t, columns) for t in outputs]
+        rows = read[0].shape[0]
+        wide = min(WIDE, 1 << (columns - 1).bit_length())
+        tall = TILE // share // wide
+        high = max(ROWS, tall)
+        whole = rows % high == 0 and columns % wide == 0
+        sizes = {"ROWS": high, "TALL": tall, "WIDE": wide, "WHOLE": whole}
+        blocks = -(-rows // high)
+        programs = blocks * -(-columns // wide)
+        parts = blocks if by_column else programs
+        numbers = [rows, columns, *(step for t in (*read, *written) for step in t.stride())]
+    given = [p.detach().reshape(-1) for p in parameters]
+    if by_column:
+        numbers += [p.stride(0) if p.numel() > 1 else 0 for p in given]
+    layout: Layout = "flat" if flat else "columns" if by_column else "rows"
+    module, table = _module(name, kernel, fixed, computing, first.dtype, layout)
+    width = columns if by_column else 1
+    partial = torch.empty(count, parts, width, dtype=computing, device=first.device)
+    tensors = [*read, *written, *given, _looked_up(table, computing, first.device), partial]
+    with torch.cuda.device_of(first):  # type: ignore[no-untyped-call]
+        options = {"num_warps": _WARPS, **_digits(first.dtype)}
+        launch(module.run, programs, [*tensors, *numbers], {**sizes, **options})
+        sums = _added(module, partial) if count else partial
+        return [
+            (s if p.numel() > 1 or not by_column else _added(module, s.view(1, -1, 1)))
+            .to(p.dtype)
+            .reshape(p.shape)
+            for s, p in zip(sums, parameters, strict=False)
+        ]
+
+
+def launch(kernel: Any, programs: int, arguments: list[Any], sizes: dict[str, Any]) -> None:
+    """Start a kernel: arguments in its order, constants and options by name."""
+    kernel[(programs,)](*arguments, **sizes)
+
+
+def _added(module: ModuleType, partial: Tensor) -> Tensor:
+    """(count, parts, width) -> (count, width), a tile of parts at a time, in float64."""
+    count, parts, width = partial.shape
+    wide = min(64, 1 << (width - 1).bit_length())
+    tall = ADDED // wide
+    while parts > 1:
+        groups = -(-parts // tall)
+        added = torch.empty(count, groups, width, dtype=torch.float64, device=partial.device)
+        programs = count * groups * -(-width // wide)
+        sizes = {"TALL": tall, "WIDE": wide, "num_warps": _WARPS}
+        launch(module.add, programs, [partial, added, parts, width], sizes)
+        partial, parts = added, groups
+    return partial[:, 0]
+
+
+def _digits(stored: torch.dtype) -> dict[str, bool]:
+    # float32 keeps its subnormal numbers; 16-bit results do not reach that far down, or (bfloat16)
+    # are allowed to lose them, and the functions that flush them are faster.
+    return {"enable_reflect_ftz": False} if stored == torch.float32 else {}
+
+
+@lru_cache(maxsize=512)
+def _module(
+    name: PassName,
+    kernel: Kernel,
+    fixed: Fixed,
+    computing: torch.dtype,
+    stored: torch.dtype,
+    layout: Layout,
+) -> tuple[ModuleType, tuple[float, ...]]:
+    graph = graph_of(name, kernel, fixed, computing)
+    interpreted = bool(importlib.import_module("triton").knobs.runtime.interpret)
+    parameters = fixed.count(None)
+    text = source(graph, stored, layout, parameters=parameters, interpreted=interpreted)
+    return _imported(text), tables(graph)
+
+
+@lru_cache(maxsize=64)
+def _looked_up(table: tuple[float, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
+    return torch.tensor(table, dtype=dtype, device=device)
+
+
+def _imported(text: str) -> ModuleType:
+    """The module that `text` is. Triton reads the text of its kernels from a file, so there is one.
+
+    The file is named by the hash of what it holds, and is written anew where it holds anything else.
+    Raises   RunError when it cannot be written.
+    """
+    folder, key = build.folder(), sha256_bytes(text.encode())
+    if folder is None:
+        raise RunError(f"GPU kernels cannot be written: {unavailable()}")
+    path = folder / f"{key}.py"
+    try:
+        if not (path.is_file() and path.read_bytes() == text.encode()):
+            write_text(path, text)
+    except OSError as error:
+        raise RunError(f"a GPU kernel's source cannot be written: {error}") from error
+    module = ModuleType(f"stamm_fused_{key[:16]}")
+    module.__file__ = str(path)
+    exec(compile(text, str(path), "exec"), module.__dict__)
+    return module

@@ -1,0 +1,66 @@
+"""The device's functions and conversions for Triton's interpreter: torch's, on its arrays.
+
+Only source that is written for the interpreter imports this file; a GPU never meets it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+import triton.language as tl  # type: ignore[import-untyped]
+from torch import Tensor
+from triton.runtime.interpreter import TensorHandle  # type: ignore[import-untyped]
+
+_DTYPES = {
+    "bf16": torch.bfloat16,
+    "fp16": torch.float16,
+    "fp32": torch.float32,
+    "fp64": torch.float64,
+}
+_LOG2_E = 1.4426950216293335  # in float32
+_FAST = 2.0**-22  # how far off the device's fast power of two may be, relatively
+
+
+def _tensor(x: Any) -> Tensor:
+    held = torch.from_numpy(np.array(x.handle.data))
+    # The interpreter holds bfloat16 as the bits that it is.
+    return held.view(torch.bfloat16) if x.dtype.name == "bf16" else held
+
+
+def _block(result: Tensor, shape: Any, dtype: Any) -> Any:
+    data = result.view(torch.uint16) if result.dtype == torch.bfloat16 else result
+    return tl.tensor(TensorHandle(data.numpy(), dtype), shape.with_element_ty(dtype))
+
+
+def _converted(x: Any, dtype: Any) -> Any:
+    dtype = getattr(dtype, "value", dtype)
+    return _block(_tensor(x).to(_DTYPES[dtype.name]), x.type, dtype)
+
+
+def _of(function: Callable[..., Tensor]) -> Callable[..., Any]:
+    def applied(*operands: Any) -> Any:
+        widest = max(operands, key=lambda operand: operand.numel.value)
+        return _block(function(*map(_tensor, operands)), widest.type, widest.dtype)
+
+    return applied
+
+
+def _fast_exp(x: Tensor) -> Tensor:
+    """As the device does it, and as far off as it may be: now above the value, now below."""
+    exact = torch.exp2((x * _LOG2_E).double())
+    side = 1.0 - 2.0 * (x.view(torch.int32) & 1)
+    found = torch.where(x == 0, exact, exact * (1.0 + side * _FAST)).float()
+    return torch.where(found < torch.finfo(torch.float32).tiny, 0.0, found)
+
+
+widened = narrowed = _converted
+fast_expf = _of(_fast_exp)
+exp, log, log1p = _of(torch.exp), _of(torch.log), _of(torch.log1p)
+erf, erfc, pow = _of(torch.erf), _of(torch.erfc), _of(torch.pow)
+sin, cos, tan = _of(torch.sin), _of(torch.cos), _of(torch.tan)
+asin, atan, atan2 = _of(torch.asin), _of(torch.atan), _of(torch.atan2)
+sinh, cosh, tanh = _of(torch.sinh), _of(torch.cosh), _of(torch.tanh)
+asinh, acosh, sqrt = _of(torch.asinh), _of(torch.acosh), _of(torch.sqrt)

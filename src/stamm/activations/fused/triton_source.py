@@ -1,0 +1,268 @@
+"""Triton source of a pass: its graph as statements on blocks, between loops written once.
+
+Arithmetic is IEEE: division and square root round to nearest, NaN comes through minimum and
+maximum. A product may be fused with a sum, which rounds once less. What Triton's language lacks,
+or computes with few digits, comes from the device's own library of functions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal
+
+import torch
+
+from stamm.activations.fused.graph import Graph
+
+Layout = Literal["flat", "rows", "columns"]
+NUMBERS = {torch.float32: "tl.float32", torch.float64: "tl.float64"}
+STORED = (torch.float32, torch.bfloat16, torch.float16)
+_OPERATORS = {
+    "add": "+", "sub": "-", "mul": "*", "div": "/",
+    "lt": "<", "le": "<=", "gt": ">", "ge": ">=", "eq": "==",
+}  # fmt: skip
+_HEAD = '''"""One pass over memory, written by stamm.activations.fused.triton_source."""
+
+import triton
+import triton.language as tl
+{functions}
+'''
+_FUNCTIONS = {
+    False: "from triton.language.extra import libdevice as functions",
+    True: "import stamm.activations.fused.interpreted as functions",
+}
+_ADD = '''
+@triton.jit
+def add(partial, added, parts, width, TALL: tl.constexpr, WIDE: tl.constexpr):
+    """(count, parts, width) -> (count, parts / TALL, width), added in float64."""
+    blocks, groups = tl.cdiv(width, WIDE), tl.cdiv(parts, TALL)
+    program = tl.program_id(0).to(tl.int64)
+    column = (program % blocks) * WIDE + tl.arange(0, WIDE)
+    group, which = program // blocks % groups, program // blocks // groups
+    part = group * TALL + tl.arange(0, TALL)
+    place = (which * parts + part[:, None]) * width + column[None, :]
+    inside = (part[:, None] < parts) & (column[None, :] < width)
+    number = tl.load(partial + place, mask=inside, other=0.0).to(tl.float64)
+    place = (which * groups + group) * width + column
+    tl.store(added + place, tl.sum(number, axis=0), mask=column < width)
+'''
+
+
+def source(
+    graph: Graph, stored: torch.dtype, layout: Layout, *, parameters: int, interpreted: bool
+) -> str:
+    """A module with the kernel `run`, and `add` where the pass has sums.
+
+    stored        the dtype of the tensors that are read and written
+    parameters    how many trainable parameters are handed over, read or not
+    layout        flat: contiguous, one number for each parameter; rows: rows and columns with
+                  strides; columns: likewise, and each column has its own parameters
+    interpreted   for Triton's interpreter, which has no library of device functions: these are
+                  then torch's
+    """
+    return _Writer(graph, stored, layout, parameters, interpreted).text()
+
+
+def tables(graph: Graph) -> tuple[float, ...]:
+    """The numbers that the kernel looks up, one table after another."""
+    return tuple(number for place in graph.needed() for number in graph.nodes[place].row)
+
+
+class _Writer:
+    def __init__(
+        self,
+        graph: Graph,
+        stored: torch.dtype,
+        layout: Layout,
+        parameters: int,
+        interpreted: bool,
+    ) -> None:
+        self.graph = graph
+        self.interpreted = interpreted
+        self.number = NUMBERS[graph.dtype]
+        # The fast one has 22 bits less those that a large x costs, at most 7, and no subnormal
+        # numbers: enough for results of 16 bits, not for float32.
+        fast = stored.itemsize == 2 and graph.dtype == torch.float32
+        self.exp = "functions.fast_expf" if fast else "functions.exp"
+        self.layout = layout
+        uniform, needed = graph.uniform(), graph.needed()
+        self.before = [
+            p for p in needed if p in uniform and not self._is(p, "constant", "parameter")
+        ]
+        self.each = [p for p in needed if p not in uniform and not self._is(p, "input")]
+        carried = graph.carried()
+        self.carried = [self._name(p) for p in carried]
+        self.prepared = [self._name(p) for p in carried if not self._is(p, "parameter")]
+        self.parameters = [self._name(p) for p in needed if self._is(p, "parameter")]
+        self.given = [f"p{k}" for k in range(parameters)]
+        self.read = [f"x{k}" for k in range(graph.inputs)]
+        self.written = [f"y{k}" for k in range(len(graph.outputs))]
+        self.summed = [f"s{k}" for k in range(len(graph.sums))]
+
+    def text(self) -> str:
+        run = self._flat() if self.layout == "flat" else self._rows()
+        parts = [_HEAD.format(functions=_FUNCTIONS[self.interpreted])]
+        if self.prepared:
+            lines = [*map(self._statement, self.before), f"return {', '.join(self.prepared)}"]
+            parts.append(_function("prepare", [*self.parameters, "tables"], lines))
+        results = [self._block(p) for p in (*self.graph.outputs, *self.graph.sums)]
+        lines = [*map(self._statement, self.each), f"return {', '.join(results)}"]
+        parts.append(_function("apply", [*self.read, *self.carried, "tables"], lines))
+        parts.append(run)
+        if self.summed:
+            parts.append(_ADD)
+        return "\n".join(parts)
+
+    def _flat(self) -> str:
+        takes = [*self._pointers(), "count"]
+        lines = [
+            "program = tl.program_id(0).to(tl.int64)",
+            "first = program * BLOCK",
+            "lane = tl.arange(0, BLOCK)",
+            "inside = (lane < count - first) | WHOLE",
+            *self._prepared(),
+            *(self._load(x, f"{x}_ptr + first + lane") for x in self.read),
+            self._applied(),
+            *(self._store(y, f"{y}_ptr + first + lane") for y in self.written),
+            *(
+                f"tl.store(partial + {k} * tl.num_programs(0) + program,"
+                f" tl.sum(tl.where(inside, {s}, 0.0)))"
+                for k, s in enumerate(self.summed)
+            ),
+        ]
+        return _function("run", [*takes, *_sizes("BLOCK", "WHOLE")], lines)
+
+    def _rows(self) -> str:
+        by_column = self.layout == "columns"
+        tensors = [*self.read, *self.written]
+        steps = [f"{t}_{axis}" for t in tensors for axis in ("row", "column")]
+        steps += [f"{p}_column" for p in self.given if by_column]
+        takes = [*self._pointers(), "rows", "columns", *steps]
+        place = "{0}_ptr + row * {0}_row + column * {0}_column"
+        loop = [
+            "row = first + down + tl.arange(0, TALL)[:, None]",
+            "inside = ((row < rows) & within) | WHOLE",
+            *(self._load(x, place.format(x)) for x in self.read),
+            self._applied(),
+            *(self._store(y, place.format(y)) for y in self.written),
+            *(f"added{k} += tl.where(inside, {s}, 0.0)" for k, s in enumerate(self.summed)),
+        ]
+        lines = [
+            "program = tl.program_id(0).to(tl.int64)",
+            "blocks = tl.cdiv(columns, WIDE)",
+            "column = program % blocks * WIDE + tl.arange(0, WIDE)[None, :]",
+            "within = column < columns",
+            *self._prepared(),
+            *(f"added{k} = tl.zeros((TALL, WIDE), {self.number})" for k in range(len(self.summed))),
+            "first = program // blocks * ROWS",
+            "for down in range(0, ROWS, TALL):",
+            *(f"    {line}" for line in loop),
+        ]
+        for k in range(len(self.summed)):
+            if by_column:
+                lines.append(
+                    f"tl.store(partial + ({k} * tl.cdiv(rows, ROWS) + program // blocks) * columns"
+                    f" + column, tl.sum(added{k}, axis=0)[None, :], mask=within)"
+                )
+            else:
+                lines.append(
+                    f"tl.store(partial + {k} * tl.num_programs(0) + program, tl.sum(added{k}))"
+                )
+        return _function("run", [*takes, *_sizes("ROWS", "TALL", "WIDE", "WHOLE")], lines)
+
+    def _pointers(self) -> list[str]:
+        tensors = [*self.read, *self.written, *self.given]
+        return [*(f"{tensor}_ptr" for tensor in tensors), "tables", "partial"]
+
+    def _prepared(self) -> list[str]:
+        place, mask = "{0}_ptr", ""
+        if self.layout == "columns":
+            place, mask = "{0}_ptr + column * {0}_column", ", mask=within, other=0.0"
+        lines = [
+            f"{p} = {self._wide(f'tl.load({place.format(p)}{mask})')}" for p in self.parameters
+        ]
+        if self.prepared:
+            taken = ", ".join([*self.parameters, "tables"])
+            lines.append(f"{', '.join(self.prepared)} = prepare({taken})")
+        return lines
+
+    def _wide(self, loaded: str) -> str:
+        if self.interpreted:  # its own conversions of bfloat16 are wrong for subnormal numbers
+            return f"functions.widened({loaded}, {self.number})"
+        return f"{loaded}.to({self.number})"
+
+    def _load(self, name: str, place: str) -> str:
+        return f"{name} = {self._wide(f'tl.load({place}, mask=inside, other=0.0)')}"
+
+    def _store(self, name: str, place: str) -> str:
+        stored = f"{name}_ptr.dtype.element_ty"
+        if self.interpreted:  # and cut off what should be rounded
+            return f"tl.store({place}, functions.narrowed({name}, {stored}), mask=inside)"
+        return f"tl.store({place}, {name}.to({stored}), mask=inside)"
+
+    def _applied(self) -> str:
+        made, taken = [*self.written, *self.summed], [*self.read, *self.carried, "tables"]
+        return f"{', '.join(made)} = apply({', '.join(taken)})"
+
+    def _is(self, place: int, *names: str) -> bool:
+        return self.graph.nodes[place].name in names
+
+    def _name(self, place: int) -> str:
+        node = self.graph.nodes[place]
+        letter = {"input": "x", "parameter": "p"}.get(node.name)
+        return f"{letter}{int(node.number)}" if letter else f"v{place}"
+
+    def _block(self, place: int) -> str:
+        """The operand as a value of the computing dtype, whatever it stands beside."""
+        node = self.graph.nodes[place]
+        if node.name != "constant":
+            return self._name(place)
+        return f"tl.full((), {_literal(node.number)}, {self.number})"
+
+    def _statement(self, place: int) -> str:
+        return f"{self._name(place)} = {self._expression(place)}"
+
+    def _expression(self, place: int) -> str:
+        node = self.graph.nodes[place]
+        taken = [self._block(place) for place in node.takes]
+        single = self.graph.dtype == torch.float32
+        match node.name:
+            case "where" | "floor" | "abs":
+                return f"tl.{node.name}({', '.join(taken)})"
+            case "neg":
+                return f"{taken[0]} * -1.0"  # Triton's own -x is 0 - x, which loses the sign of 0
+            case "isnan":
+                return f"{taken[0]} != {taken[0]}"
+            case "sign":
+                falling = f"tl.where({taken[0]} < 0, -1.0, 0.0)"
+                return f"tl.where({taken[0]} > 0, 1.0, {falling}).to({self.number})"
+            case "maximum" | "minimum":
+                numbers = ", ".join(taken)
+                return f"tl.{node.name}({numbers}, propagate_nan=tl.PropagateNan.ALL)"
+            case "exp":
+                return f"{self.exp}({taken[0]})"
+            case "div" if single:
+                return f"tl.div_rn({taken[0]}, {taken[1]})"
+            case "sqrt" if single:
+                return f"tl.sqrt_rn({taken[0]})"
+            case "gather":
+                before = sum(len(self.graph.nodes[p].row) for p in self.graph.needed() if p < place)
+                return f"tl.load(tables + {before} + {taken[0]}.to(tl.int32))"
+            case name if name in _OPERATORS:
+                return f"{taken[0]} {_OPERATORS[name]} {taken[1]}"
+            case name:
+                return f"functions.{name}({', '.join(taken)})"
+
+
+def _function(name: str, takes: Sequence[str], lines: Sequence[str]) -> str:
+    body = "".join(f"    {line}\n" for line in lines)
+    return f"\n@triton.jit\ndef {name}({', '.join(takes)}):\n{body}"
+
+
+def _sizes(*names: str) -> list[str]:
+    return [f"{name}: tl.constexpr" for name in names]
+
+
+def _literal(number: float) -> str:
+    finite = number == number and abs(number) != float("inf")
+    return repr(number) if finite else f'float("{number}")'

@@ -1,0 +1,154 @@
+"""Who else computes an activation here: torch, transformers, compiled forms of both, Liger-Kernel."""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import inspect
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from stamm.activations import catalog
+from stamm.activations.benchmark.measure import Arm
+from stamm.activations.conformance.callable import OfFunction, OfModule, implementation, resolve
+from stamm.activations.module import build_activation
+from stamm.activations.spec import Gated, Plain, Spec
+from stamm.base.errors import StammError
+from stamm.models.hub import hub_activation
+
+YARDSTICK = "F.silu"
+_SHORT = {"torch.nn.functional:": "F.", "transformers.activations:": "transformers "}
+# torch computes these, too; what its functions are called with is no name, so no peer says it.
+_ALSO: dict[str, tuple[str, Callable[..., Tensor]]] = {
+    "gelu_tanh": ("F.gelu(tanh)", functools.partial(F.gelu, approximate="tanh")),
+}
+# gate and up -> y, by the name of the entry
+_LIGER = {
+    "swiglu": "liger_kernel.ops.swiglu:LigerSiLUMulFunction",
+    "geglu_tanh": "liger_kernel.ops.geglu:LigerGELUMulFunction",
+}
+
+
+def arms_of(
+    spec: Spec, dtype: torch.dtype, device: torch.device, *, compiled: bool
+) -> tuple[list[Arm], dict[str, str]]:
+    """Ours first, then the yardstick, then everyone who computes the same; and who does not, why.
+
+    compiled   whether torch.compile of the others is among them
+    """
+    # One code object serves all gates, and compilers stop at the eighth that they meet.
+    torch.compiler.reset()
+    gated = isinstance(spec.arity, Gated)
+    missing: dict[str, str] = {}
+    yardstick = _arm(YARDSTICK, F.silu, gated)
+    arms = [*_own(spec, dtype, device), replace(yardstick, same=False)]
+    for name, curve in _rivals(spec, dtype, device, missing):
+        arm = _arm(name, curve, gated)
+        if arm.name != yardstick.name:
+            arms.append(arm)
+        # A single function of torch is one kernel already.
+        if compiled and (gated or name.startswith("transformers ")):
+            fast = torch.compile(arm.call, fullgraph=True, dynamic=False)
+            arms.append(replace(arm, name=f"compiled {arm.name}", call=fast, compiled=True))
+    if spec.name in _LIGER:
+        try:
+            arms.append(_liger(_LIGER[spec.name], device))
+        except (ImportError, AttributeError, ValueError) as error:
+            missing["Liger-Kernel"] = str(error)
+    return arms, missing
+
+
+def _own(spec: Spec, dtype: torch.dtype, device: torch.device) -> list[Arm]:
+    arms = []
+    # Only of float32 inputs is there a faster form: elsewhere the two are the same.
+    for precision in ("exact", "fast") if dtype == torch.float32 else ("exact",):
+        module = build_activation(spec, dtype=dtype, precision=precision).to(device)
+        name = "stamm" if precision == "exact" else "stamm, fast"
+        arms.append(Arm(name=name, call=module, parameters=tuple(module.parameters())))
+    return arms
+
+
+def _rivals(
+    spec: Spec, dtype: torch.dtype, device: torch.device, missing: dict[str, str]
+) -> list[tuple[str, Callable[..., Tensor]]]:
+    """Those who compute the curve, called as their users call them."""
+    curve = _curve(spec)
+    if curve is None:
+        return []
+    found: list[tuple[str, Callable[..., Tensor]]] = []
+    if curve.name in _ALSO:
+        found.append(_ALSO[curve.name])
+    for word in curve.peers:
+        name = word
+        for place, short in _SHORT.items():
+            name = name.replace(place, short)
+        try:
+            found.append((name, _made(word, curve, dtype, device)))
+        except StammError as error:
+            missing[name] = error.line()
+    return found
+
+
+def _curve(spec: Spec) -> Spec | None:
+    """The plain entry that a gate is made of, or the spec itself; None where there is none."""
+    if isinstance(spec.arity, Plain):
+        return spec
+    if spec.arity.up is not None:
+        return None
+    parts = (spec.pieces, spec.parameters, spec.anchor, spec.jumps)
+    entries = (catalog.get(name) for name in catalog.names())
+    return next(
+        (
+            entry
+            for entry in entries
+            if isinstance(entry.arity, Plain)
+            and (entry.pieces, entry.parameters, entry.anchor, entry.jumps) == parts
+        ),
+        None,
+    )
+
+
+def _made(word: str, spec: Spec, dtype: torch.dtype, device: torch.device) -> Callable[..., Tensor]:
+    """The module, cast as its users cast it; or the function, with our numbers where it takes them."""
+    hub = word.startswith("transformers.")
+    found = implementation(hub_activation(word), word) if hub else resolve(word)
+    if isinstance(found, OfModule):
+        return found.make().to(device, dtype)
+    assert isinstance(found, OfFunction)
+    taken = _keywords(found.function)
+    numbers = {p.name: p.initial for p in spec.parameters if p.name in taken}
+    return functools.partial(found.function, **numbers) if numbers else found.function
+
+
+def _keywords(function: Callable[..., Any]) -> set[str]:
+    try:
+        return set(inspect.signature(function).parameters)
+    except (TypeError, ValueError):  # built in, without a signature
+        return set()
+
+
+def _arm(name: str, curve: Callable[..., Tensor], gated: bool) -> Arm:
+    parameters = tuple(curve.parameters()) if isinstance(curve, nn.Module) else ()
+    told, call = (f"{name} * up", _times_up(curve)) if gated else (name, curve)
+    return Arm(name=told, call=call, parameters=parameters)
+
+
+def _times_up(curve: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    def times_up(gate: Tensor, up: Tensor) -> Tensor:
+        return curve(gate) * up
+
+    return times_up
+
+
+def _liger(word: str, device: torch.device) -> Arm:
+    """Raises ValueError, ImportError or AttributeError, saying why it is not measured."""
+    if device.type != "cuda":
+        raise ValueError("needs a GPU")
+    place, _, name = word.partition(":")
+    function = getattr(importlib.import_module(place), name)
+    return Arm(name=f"Liger-Kernel {name}", call=function.apply, overwrites=True)

@@ -1,0 +1,268 @@
+"""The work of `bench`: what the command line asks for, measured entry by entry, and its tables."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import itertools
+import json
+import re
+import sys
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from stamm.activations.benchmark.machine import kernels_text, memory_bytes
+from stamm.activations.benchmark.measure import STEPS, Measured, Step, measure, tensors_moved
+from stamm.activations.spec import Gated, Spec
+from stamm.activations.spec_files import load_spec
+from stamm.base.config import nearest
+from stamm.base.errors import ConfigError, visible
+from stamm.base.units import bytes_text, parse_count
+from stamm.cli.bench_rivals import arms_of
+from stamm.cli.output import print_json, print_table
+from stamm.runs.manifest import environment
+
+ENTRIES = (
+    "xielu", "silu", "gelu", "gelu_tanh", "relu2", "mish", "golu", "prelu", "swish_beta",
+    "swiglu", "geglu_tanh", "xielu_glu",
+)  # fmt: skip
+SHAPE, DTYPE = "4096x8192", "bfloat16"
+_DTYPES = {
+    str(dtype).removeprefix("torch."): dtype
+    for dtype in (torch.bfloat16, torch.float16, torch.float32, torch.float64)
+}
+_LIVE = 24  # tensors of the input's size that are alive at once, rivals' intermediate ones included
+_DISTURBED = 0.1  # of all cores busy elsewhere: times then say as much about the neighbours
+_COMMAND = "the command line"
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Case:
+    """One table: an activation, the shape and dtype of its inputs, and where they lie."""
+
+    spec: Spec
+    shape: tuple[int, int]
+    dtype: torch.dtype
+    device: torch.device
+    rounds: int
+
+    @property
+    def inputs(self) -> int:
+        """1, or 2 for gate and up."""
+        return 2 if isinstance(self.spec.arity, Gated) else 1
+
+
+def bench(options: argparse.Namespace) -> int:
+    """Measure, print, and append to a file where one is named."""
+    cases = _cases(options)
+    lines = []
+    with _opened(options.out) as write:
+        facts = environment()
+        for case in cases:
+            line = _line(case, not options.no_compile, facts)
+            lines.append(line)
+            write(json.dumps(line) + "\n")
+            if not options.json:
+                _print(line)
+            _warn(line)
+    if options.json:
+        print_json(lines)
+    return 0
+
+
+def _cases(options: argparse.Namespace) -> list[_Case]:
+    """Everything that was asked for, checked before anything is measured."""
+    if options.rounds < 2:
+        raise ConfigError(
+            f"--rounds {options.rounds} gives no spread", where=_COMMAND, fix="Use 2 or more"
+        )
+    specs = [load_spec(name) for name in options.names or ENTRIES]
+    shapes = [_shape(word) for word in options.shape or [SHAPE]]
+    dtypes = [_dtype(word) for word in options.dtype or [DTYPE]]
+    device = _device(options.device)
+    for shape, dtype in itertools.product(shapes, dtypes):
+        needed, there = _LIVE * shape[0] * shape[1] * dtype.itemsize, memory_bytes(device)
+        if needed > there:
+            raise ConfigError(
+                f"--shape {shape[0]}x{shape[1]} in {_told(dtype)} needs about {bytes_text(needed)},"
+                f" and {device} has {bytes_text(there)}",
+                where=_COMMAND,
+                fix="Choose a smaller one",
+            )
+    return [
+        _Case(spec=spec, shape=shape, dtype=dtype, device=device, rounds=options.rounds)
+        for shape, dtype, spec in itertools.product(shapes, dtypes, specs)
+    ]
+
+
+def _shape(word: str) -> tuple[int, int]:
+    match = re.fullmatch(r"([^x]+)x([^x]+)", word)
+    sizes = [parse_count(part) for part in match.groups()] if match else []
+    if len(sizes) != 2 or min(sizes) < 1:
+        raise ConfigError(
+            f"--shape {word!r} is not ROWSxCOLUMNS", where=_COMMAND, fix=f"Write {SHAPE}"
+        )
+    return sizes[0], sizes[1]
+
+
+def _dtype(word: str) -> torch.dtype:
+    if word not in _DTYPES:
+        raise ConfigError(
+            f"--dtype {word!r} is not measured", where=_COMMAND, fix=nearest(word, _DTYPES)
+        )
+    return _DTYPES[word]
+
+
+def _device(word: str | None) -> torch.device:
+    if word is None:
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    if re.fullmatch(r"cpu|cuda(:\d+)?", word) is None:
+        raise ConfigError(
+            f"--device {word!r} is not measured", where=_COMMAND, fix="Use cpu, cuda or cuda:1"
+        )
+    device = torch.device(word)
+    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
+        raise ConfigError(
+            f"--device {word}: torch finds {torch.cuda.device_count()} GPUs here",
+            where=_COMMAND,
+            fix="Use --device cpu, or a torch that is built for the GPU",
+        )
+    return device
+
+
+@contextlib.contextmanager
+def _opened(path: str | None) -> Iterator[Any]:
+    """What appends a line to the file, opened first: minutes of measuring must not end in an error."""
+    if path is None:
+        yield lambda line: None
+        return
+    with Path(path).open("a") as out:
+
+        def write(line: str) -> None:
+            out.write(line)
+            out.flush()
+
+        yield write
+
+
+def _line(case: _Case, compiled: bool, facts: dict[str, Any]) -> dict[str, Any]:
+    """One measurement as JSON values; times in seconds, sizes in bytes."""
+    arms, missing = arms_of(case.spec, case.dtype, case.device, compiled=compiled)
+    with _chosen(case.device):
+        found = measure(
+            arms,
+            inputs=case.inputs,
+            shape=case.shape,
+            dtype=case.dtype,
+            device=case.device,
+            rounds=case.rounds,
+        )
+    moved = {step: n * found.tensor_bytes for step, n in tensors_moved(case.inputs).items()}
+    gpu = case.device.type == "cuda"
+    return {
+        "benchmark": "activations",
+        "entry": case.spec.name,
+        "content_hash": case.spec.content_hash,
+        "device": torch.cuda.get_device_name(case.device) if gpu else "cpu",
+        "threads": torch.get_num_threads(),
+        "others_busy_cores": found.others_busy,
+        "kernels": kernels_text(case.shape[0] * case.shape[1], case.dtype, case.device),
+        "shape": list(case.shape),
+        "dtype": _told(case.dtype),
+        "inputs": case.inputs,
+        "rounds": case.rounds,
+        "seconds": {
+            step: {arm: asdict(q) for arm, q in found.steps[step].items()} for step in STEPS
+        },
+        "copy_seconds": {name: asdict(q) for name, q in found.copies.items()},
+        "copy_bytes": 2 * found.tensor_bytes,
+        "bytes_moved": moved,
+        "share_of_copy": {step: _shares(found, step, moved[step]) for step in STEPS},
+        "saved_bytes": found.saved_bytes,
+        "ratio": {
+            step: {
+                arm: q.p50 / found.steps[step]["stamm"].p50
+                for arm, q in found.steps[step].items()
+                if arm != "stamm"
+            }
+            for step in STEPS
+        },
+        "not_measured": {**missing, **found.refused},
+        **facts,
+    }
+
+
+def _shares(found: Measured, step: Step, moved: int) -> dict[str, dict[str, float]]:
+    """Bytes a second of each arm over those of each copy, medians of both."""
+    speeds = {name: 2 * found.tensor_bytes / q.p50 for name, q in found.copies.items()}
+    return {
+        arm: {name: moved / q.p50 / speed for name, speed in speeds.items()}
+        for arm, q in found.steps[step].items()
+    }
+
+
+def _chosen(device: torch.device) -> contextlib.AbstractContextManager[Any]:
+    """The device that streams and events belong to meanwhile."""
+    return torch.cuda.device(device) if device.type == "cuda" else contextlib.nullcontext()
+
+
+def _print(line: dict[str, Any]) -> None:
+    rows, columns = line["shape"]
+    print(
+        f"{line['entry']}, {rows}x{columns} {line['dtype']}, {_machine(line)},"
+        f" {line['rounds']} rounds, kernels {line['kernels']}"
+    )
+    header = ["implementation", "forward ms", "of copy", "of clone", "× stamm"]
+    header += ["forward+backward ms", "of copy", "of clone", "× stamm", "saved"]
+    table = [
+        [
+            arm,
+            *(cell for step in STEPS for cell in _cells(line, step, arm)),
+            bytes_text(line["saved_bytes"][arm]),
+        ]
+        for arm in line["seconds"][STEPS[0]]
+    ]
+    copies = [
+        [name, _spread(line["copy_seconds"][of]), *[""] * 8]
+        for name, of in (("copy, warm memory", "warm"), ("clone, fresh memory", "fresh"))
+    ]
+    print_table(header, [*table, *copies])
+    for name, why in line["not_measured"].items():
+        print(visible(f"{name} is not measured: {why}", 300))
+    print(flush=True)
+
+
+def _machine(line: dict[str, Any]) -> str:
+    if line["device"] != "cpu":
+        return str(line["device"])
+    busy = line["others_busy_cores"]
+    others = "unknown" if busy is None else f"{busy:.1f} of {line['cores']} cores"
+    return f"{line['cpu']}, {line['threads']} threads, busy with others: {others}"
+
+
+def _cells(line: dict[str, Any], step: Step, arm: str) -> list[str]:
+    shares = line["share_of_copy"][step][arm]
+    ratio = line["ratio"][step].get(arm, 1.0)
+    percents = [f"{100 * shares[name]:.0f} %" for name in ("warm", "fresh")]
+    return [_spread(line["seconds"][step][arm]), *percents, f"{ratio:.2f}"]
+
+
+def _spread(seconds: dict[str, float]) -> str:
+    """The median, then from the fifth to the four fifths, in milliseconds."""
+    p20, p50, p80 = (1000 * seconds[name] for name in ("p20", "p50", "p80"))
+    return f"{p50:.3g} ({p20:.3g}-{p80:.3g})"
+
+
+def _warn(line: dict[str, Any]) -> None:
+    busy, cores = line["others_busy_cores"], line["cores"]
+    if line["device"] == "cpu" and busy is not None and busy > _DISTURBED * cores:
+        told = f"{line['entry']}: others kept {busy:.1f} of {cores} cores busy meanwhile"
+        print(f"stamm: {told}; measure again when the machine is quiet.", file=sys.stderr)
+
+
+def _told(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
