@@ -1,6 +1,6 @@
 """One of two processes that train a tiny model in every parallel way; test_parallel.py reads them.
 
-Run as `python parallel_worker.py RANK FOLDER`; writes FOLDER/RANK.json. Numbers are those of the
+Run as `python parallel_worker.py RANK FOLDER eager|fused`; writes FOLDER/RANK.json. Numbers are those of the
 raw shape parameters after each of STEPS AdamW steps, and of their gradients in the last one.
 """
 
@@ -24,6 +24,7 @@ from torch.distributed.tensor.parallel import (
     parallelize_module,
 )
 
+from stamm.activations.fused import operation
 from stamm.activations.module import build_activation
 from stamm.activations.parallel import (
     check_replicas,
@@ -312,4 +313,6 @@ def main(rank: int, folder: Path) -> None:
 
 
 if __name__ == "__main__":
+    if sys.argv[3] == "fused":
+        operation.SMALLEST = 1
     main(int(sys.argv[1]), Path(sys.argv[2]))

@@ -130,6 +130,19 @@ def test_bits_do_not_depend_on_threads_or_layout(dtype: torch.dtype, threads: No
         assert all(torch.equal(a, b) for a, b in zip(found[0], other, strict=True))
 
 
+def test_fixed_shapes_have_no_sums() -> None:
+    x, weight = _normal(3, 700), _normal(3, 700)
+    found = []
+    for fixed, given in ((FIXED, [torch.tensor([0.75])] * 2), ((0.75, 0.75, 0.5), [])):
+        g = torch.empty_like(x)
+        sums = cpu.run("backward", KERNEL, fixed, torch.float64, [weight, x], [g], given)
+        assert len(sums) == len(given)
+        found.append(g)
+    assert torch.equal(*found)
+    with pytest.raises(ConfigError, match="1 parameters are read at run time, and 2 have slopes"):
+        graph_of("backward", KERNEL, (None, 0.8, 0.5), torch.float32)
+
+
 def test_every_neuron_may_have_its_own_shape() -> None:
     x, weight = _normal(300, 700), _normal(300, 700)
     module = _plain(neurons=700)

@@ -18,9 +18,11 @@ RELATIVE = 1e-6
 Run = dict[str, Any]
 
 
-@pytest.fixture(scope="module")
-def ranks(tmp_path_factory: pytest.TempPathFactory) -> tuple[Run, Run]:
-    """What the worker found on rank 0 and on rank 1."""
+@pytest.fixture(scope="module", params=["eager", "fused"])
+def ranks(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[Run, Run]:
+    """What the worker found on rank 0 and on rank 1, with and without fused passes."""
     folder = tmp_path_factory.mktemp("parallel")
     environment = {
         **os.environ,
@@ -30,7 +32,7 @@ def ranks(tmp_path_factory: pytest.TempPathFactory) -> tuple[Run, Run]:
     }
     workers = [
         subprocess.Popen(
-            [sys.executable, "-W", "ignore", str(WORKER), str(rank), str(folder)],
+            [sys.executable, "-W", "ignore", str(WORKER), str(rank), str(folder), request.param],
             env=environment,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,

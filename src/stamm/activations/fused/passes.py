@@ -13,6 +13,7 @@ import torch
 
 from stamm.activations.fused.graph import Graph, Node, Traced
 from stamm.activations.kernels import Kernel
+from stamm.base.errors import ConfigError
 
 Fixed = tuple[float | None, ...]
 Numbers = list[Traced | float]
@@ -31,7 +32,8 @@ def graph_of(name: PassName, kernel: Kernel, fixed: Fixed, dtype: torch.dtype) -
                               sums of weight h(up) df/dp
     fixed    per parameter of the spec its constant value, or None where it is read at run time
     dtype    the computing dtype: float32 or float64
-    Raises   ConfigError when the kernel calls a torch function that has no fused form.
+    Raises   ConfigError when the kernel calls a torch function that has no fused form, or when
+             some trainable parameters are fixed and others are not.
     """
     return _MAKERS[name](kernel, fixed, dtype)
 
@@ -60,7 +62,7 @@ def _forward(kernel: Kernel, fixed: Fixed, dtype: torch.dtype) -> Graph:
 
 def _backward(kernel: Kernel, fixed: Fixed, dtype: torch.dtype) -> Graph:
     graph, (weight, x), parameters = _started(2, fixed, dtype)
-    slope, *by_parameter = _called(kernel.slopes, x, parameters)
+    slope, by_parameter = _slopes(kernel, fixed, x, parameters)
     return _ended(graph, [weight * slope], [weight * each for each in by_parameter])
 
 
@@ -73,7 +75,7 @@ def _gated_forward(kernel: Kernel, fixed: Fixed, dtype: torch.dtype) -> Graph:
 def _gated_backward(kernel: Kernel, fixed: Fixed, dtype: torch.dtype) -> Graph:
     graph, (weight, gate, up), parameters = _started(3, fixed, dtype)
     value = _called(kernel.value, gate, parameters)
-    slope, *by_parameter = _called(kernel.slopes, gate, parameters)
+    slope, by_parameter = _slopes(kernel, fixed, gate, parameters)
     if kernel.up is None:
         scaled, into_up = weight * up, weight * value
     else:
@@ -81,6 +83,20 @@ def _gated_backward(kernel: Kernel, fixed: Fixed, dtype: torch.dtype) -> Graph:
         scaled = weight * _called(kernel.up.value, up, parameters)
         into_up = weight * value * up_slope
     return _ended(graph, [scaled * slope, into_up], [scaled * each for each in by_parameter])
+
+
+def _slopes(
+    kernel: Kernel, fixed: Fixed, x: Traced, parameters: Numbers
+) -> tuple[Traced, list[Traced]]:
+    """f' and the slope in each parameter that is read at run time."""
+    slope, *by_parameter = _called(kernel.slopes, x, parameters)
+    read = fixed.count(None)
+    if read not in (0, len(by_parameter)):
+        raise ConfigError(
+            f"{read} parameters are read at run time, and {len(by_parameter)} have slopes",
+            fix="Fix all trainable parameters or none",
+        )
+    return slope, by_parameter if read else []
 
 
 def _called(function: Callable[..., Any], x: Traced, parameters: Numbers) -> Any:
