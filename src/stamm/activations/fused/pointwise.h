@@ -7,8 +7,8 @@
 //   prepare(parameters, uniforms) from V to V
 //   apply(in, uniforms, out, sum) for one vector
 //
-// Every sum is a tree that depends on the shape only: 64-byte vectors over a block, the lanes of
-// the vector in pairs, blocks of a chunk, chunks. The number of threads does not enter.
+// Every sum is a tree that depends on the shape only: the lanes of a 64-byte vector over four
+// blocks, lanes in pairs, a chunk, chunks. The number of threads does not enter.
 #pragma once
 #include <omp.h>
 
@@ -267,7 +267,8 @@ inline Vector<double> exp(Vector<double> x) {
 }
 
 constexpr int64_t block = 512;        // elements that are in flight at once
-constexpr int64_t chunk = 16 * block; // what one thread takes at a time, and sums up
+constexpr int64_t summed = 4 * block;  // elements that lanes add up
+constexpr int64_t chunk = 16 * block;  // what one thread takes at a time, and sums up
 constexpr int64_t rows_at_once = 64;  // likewise where every column has its own parameters
 
 // A tensor of rows x columns; steps in elements.
@@ -412,9 +413,9 @@ void run(const Strided* in, const Strided* out, int64_t rows, int64_t columns,
   for (int64_t c = 0; c < chunks; ++c) {
     double added[P::sums + 1] = {};
     const int64_t stop = std::min(count, (c + 1) * chunk);
+    V sum[P::sums + 1] = {};
     for (int64_t first = c * chunk; first < stop; first += block) {
       const int64_t size = std::min(block, stop - first);
-      V sum[P::sums + 1] = {};
       pass<P, T>(in, out, columns, first, size, [&](int64_t) { return uniforms; },
                  [&](int64_t i, const V* s) {
                    if (i + lanes<C> <= size) {
@@ -424,7 +425,13 @@ void run(const Strided* in, const Strided* out, int64_t rows, int64_t columns,
                        for (int64_t j = 0; j < size - i; ++j) sum[k][j] += s[k][j];
                    }
                  });
-      for (int k = 0; k < P::sums; ++k) added[k] += total(sum[k]);
+      // A lane adds up 128 numbers (of float64 256) before it goes over into float64.
+      if ((first + block) % summed == 0 || first + block >= stop) {
+        for (int k = 0; k < P::sums; ++k) {
+          added[k] += total(sum[k]);
+          sum[k] = V{};
+        }
+      }
     }
     for (int k = 0; k < P::sums; ++k) partial[c * P::sums + k] = added[k];
   }
