@@ -47,7 +47,7 @@ def rows(contributions: Tensor, like: Tensor) -> Tensor:
         return columns.sum(-1).reshape(1, -1)
     if contributions.dim() == 0:
         return contributions
-    if contributions.numel() == contributions.shape[-1]:  # one row: threads would share it
+    if 0 < contributions.numel() == contributions.shape[-1]:  # one row: threads would share it
         return _sum(contributions).to(contributions.dtype).reshape(contributions.shape[:-1])
     return contributions.sum(-1)
 

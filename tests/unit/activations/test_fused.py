@@ -99,7 +99,11 @@ def test_a_pass_is_the_eager_form_whatever_the_shape(
 
 def test_nothing_comes_of_nothing() -> None:
     module = _plain()
-    assert module(torch.empty(0, 5)).shape == (0, 5)
+    for shape in ((0, 5), (8, 0), (0,)):
+        none = torch.empty(shape, requires_grad=True)
+        module(none).sum().backward()
+        assert none.grad is not None and none.grad.shape == shape
+        assert [p.grad.tolist() for p in module.parameters()] == [[0.0], [0.0]]  # type: ignore[union-attr]
     x = torch.empty(0, 5)
     assert (
         cpu.run("forward", KERNEL, FIXED, torch.float32, [x], [x.clone()], [torch.ones(1)] * 2)
