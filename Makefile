@@ -1,11 +1,14 @@
 # make demo    set up, then run the main job (about 4 minutes on 2 cores)
 # make test    set up, then run the tests
 # make check   set up, then lint, format and type checks
+# make gpu     on a machine with a GPU: numerics, races and benchmarks (docs/gpu.md)
 PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/ready
+# Its torch must be built with CUDA, so this may be the Python of the machine.
+GPU_PYTHON ?= $(if $(wildcard $(READY)),$(BIN)/python,$(PYTHON))
 
-.PHONY: setup demo test check format generated lock clean
+.PHONY: setup demo test check gpu format generated lock clean
 
 setup: $(READY)
 
@@ -30,6 +33,9 @@ check: $(READY)
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
 	@$(BIN)/mypy
+
+gpu:
+	@PYTHONPATH="$(CURDIR)/src:$$PYTHONPATH" $(GPU_PYTHON) -m bench.gpu
 
 format: $(READY)
 	@$(BIN)/ruff check --fix .

@@ -200,7 +200,7 @@ class ShapedModule(nn.Module):
             )
         return single
 
-    def _effective_tensors(self) -> list[Tensor]:
+    def effective_tensors(self) -> list[Tensor]:
         """The effective values of each trainable parameter, differentiable: (1,) or (neurons,)."""
         return [self._for_neurons(self._effective(p)) for p in self.spec.trainable]
 
@@ -267,8 +267,8 @@ class Activation(ShapedModule):
     def forward(self, x: Tensor) -> Tensor:
         """f(x), with the shape and dtype of x."""
         if self.compat == EXACT:
-            return self._operations["plain"](x, *self._effective_tensors())
-        trainable = iter(self._effective_tensors())
+            return self._operations["plain"](x, *self.effective_tensors())
+        trainable = iter(self.effective_tensors())
         values = [
             next(trainable) if p.trainable else getattr(self, p.name) for p in self.spec.parameters
         ]
@@ -285,7 +285,7 @@ class GatedActivation(ShapedModule):
 
         Raises   ConfigError when they differ.
         """
-        return self._operations["apart"](gate, up, *self._effective_tensors())
+        return self._operations["apart"](gate, up, *self.effective_tensors())
 
     def of_fused(self, fused: Tensor) -> Tensor:
         """f(gate) * up of one projection that holds both, in the layout the spec states.
@@ -300,7 +300,7 @@ class GatedActivation(ShapedModule):
                 where=self.spec.where,
                 fix="Its last axis must be even",
             )
-        return self._operations[self.spec.arity.layout](fused, *self._effective_tensors())
+        return self._operations[self.spec.arity.layout](fused, *self.effective_tensors())
 
 
 def build_activation(

@@ -157,12 +157,12 @@ def test_every_neuron_may_have_its_own_shape() -> None:
     assert x.numel() >= operation.SMALLEST
     y = module(x)
     y.backward(weight)
-    values = module._effective_tensors()
+    values = module.effective_tensors()
     eager = _operations(KERNEL, FIXED, True)
     gradient, *sums = eager.plain_gradients(weight, [x.detach()], values)
     assert torch.allclose(y, eager.plain(x, *values), rtol=1e-6)
     assert x.grad is not None and torch.allclose(x.grad, gradient, rtol=1e-6)
-    into = torch.autograd.grad(module._effective_tensors(), list(module.parameters()), sums)
+    into = torch.autograd.grad(module.effective_tensors(), list(module.parameters()), sums)
     for parameter, wanted in zip(module.parameters(), into, strict=True):
         assert parameter.grad is not None
         assert torch.allclose(parameter.grad, wanted, rtol=1e-5, atol=1e-5)
@@ -192,7 +192,7 @@ def test_gate_and_up_in_one_tensor_or_in_two(name: str, dtype: torch.dtype) -> N
     kernel = kernel_of(module.spec)
     fixed = tuple(None if p.trainable else p.initial for p in module.spec.parameters)
     eager = _operations(kernel, fixed, True)
-    values = module._effective_tensors()
+    values = module.effective_tensors()
     step = 2 * torch.finfo(dtype).eps
     assert torch.allclose(z, eager.gated(gate, up, *values), rtol=step, atol=1e-7)
     wanted = eager.gated_gradients(weight, [gate.detach(), up.detach()], values)
@@ -243,7 +243,7 @@ def test_transforms_of_torch_func_take_the_eager_form() -> None:
 def test_the_operations_pass_torchs_own_checks() -> None:
     module = _plain()
     form = _form_of(module)
-    x, values = _normal(64, 1024), [v.detach() for v in module._effective_tensors()]
+    x, values = _normal(64, 1024), [v.detach() for v in module.effective_tensors()]
     torch.library.opcheck(torch.ops.stamm.activation, ([x], values, form))
     torch.library.opcheck(torch.ops.stamm.activation, ([x[:2]], values, form))
     torch.library.opcheck(torch.ops.stamm.activation_gradients, (x, [x], values, form))

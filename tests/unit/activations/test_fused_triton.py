@@ -188,10 +188,10 @@ def test_only_source_for_the_interpreter_knows_its_functions() -> None:
 def test_a_changed_file_is_written_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Path, "home", lambda: tmp_path)
     text = "answer = 1\n"
-    path = Path(gpu._imported(text).__file__ or "")
+    path = Path(gpu.imported(text).__file__ or "")
     assert path.is_relative_to(tmp_path)
     path.write_text("answer = 2\n")
-    assert gpu._imported(text).answer == 1
+    assert gpu.imported(text).answer == 1
     assert path.read_text() == text
 
 

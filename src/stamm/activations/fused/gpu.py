@@ -113,13 +113,13 @@ def run(
     module, table = _module(name, kernel, fixed, computing, first.dtype, layout)
     width = columns if by_column else 1
     partial = torch.empty(count, parts, width, dtype=computing, device=first.device)
-    tensors = [*read, *written, *given, _looked_up(table, computing, first.device), partial]
+    tensors = [*read, *written, *given, looked_up(table, computing, first.device), partial]
     with torch.cuda.device_of(first):  # type: ignore[no-untyped-call]
         options = {"num_warps": _WARPS, **_digits(first.dtype)}
         launch(module.run, programs, [*tensors, *numbers], {**sizes, **options})
-        sums = _added(module, partial) if count else partial
+        sums = added_up(module, partial) if count else partial
         return [
-            (s if p.numel() > 1 or not by_column else _added(module, s.view(1, -1, 1)))
+            (s if p.numel() > 1 or not by_column else added_up(module, s.view(1, -1, 1)))
             .to(p.dtype)
             .reshape(p.shape)
             for s, p in zip(sums, parameters, strict=False)
@@ -131,7 +131,7 @@ def launch(kernel: Any, programs: int, arguments: list[Any], sizes: dict[str, An
     kernel[(programs,)](*arguments, **sizes)
 
 
-def _added(module: ModuleType, partial: Tensor) -> Tensor:
+def added_up(module: ModuleType, partial: Tensor) -> Tensor:
     """(count, parts, width) -> (count, width), a tile of parts at a time, in float64."""
     count, parts, width = partial.shape
     wide = min(64, 1 << (width - 1).bit_length())
@@ -165,15 +165,16 @@ def _module(
     interpreted = bool(importlib.import_module("triton").knobs.runtime.interpret)
     parameters = fixed.count(None)
     text = source(graph, stored, layout, parameters=parameters, interpreted=interpreted)
-    return _imported(text), tables(graph)
+    return imported(text), tables(graph)
 
 
 @lru_cache(maxsize=64)
-def _looked_up(table: tuple[float, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
+def looked_up(table: tuple[float, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
+    """The rows of gathers, one after the other, on the device."""
     return torch.tensor(table, dtype=dtype, device=device)
 
 
-def _imported(text: str) -> ModuleType:
+def imported(text: str) -> ModuleType:
     """The module that `text` is. Triton reads the text of its kernels from a file, so there is one.
 
     The file is named by the hash of what it holds, and is written anew where it holds anything else.

@@ -82,14 +82,14 @@ def fused(form: Form) -> Operation:
         def backward(ctx: Any, weight: Tensor) -> tuple[Tensor | None, ...]:
             tensors = ctx.saved_tensors
             if torch.is_grad_enabled() and not torch.compiler.is_compiling():
-                return _differentiable(eager, weight, tensors)
+                return differentiable(eager, weight, tensors)
             found = torch.ops.stamm.activation_gradients(
                 weight, tensors[:count], tensors[count:], name
             )
             return tuple(found)
 
     def operation(*tensors: Tensor) -> Tensor:
-        if not _serves(tensors[:count]):
+        if not serves(tensors[:count]):
             return eager(*tensors)
         if not torch.is_grad_enabled() or not any(t.requires_grad for t in tensors):
             return _forward(tensors[:count], tensors[count:], name)
@@ -182,7 +182,7 @@ def apart(tensors: Sequence[Tensor], layout: Layout) -> list[Tensor]:
     return [first, second] if layout == "gate_first" else [second, first]
 
 
-def _differentiable(
+def differentiable(
     eager: Operation, weight: Tensor, tensors: Sequence[Tensor]
 ) -> tuple[Tensor | None, ...]:
     """The gradients by the eager form, as a graph that can be differentiated once more."""
@@ -205,7 +205,8 @@ def _fresh(like: Tensor) -> Tensor:
     return torch.empty(like.shape, dtype=like.dtype, device=like.device)
 
 
-def _serves(inputs: Sequence[Tensor]) -> bool:
+def serves(inputs: Sequence[Tensor]) -> bool:
+    """Whether fused passes take these inputs, as they are and where this is called."""
     first = inputs[0]
     if torch.compiler.is_compiling():
         # Inductor needs the same compiler, so where a graph is compiled the passes can be built.

@@ -60,7 +60,7 @@ def source(
     interpreted   for Triton's interpreter, which has no library of device functions: these are
                   then torch's
     """
-    return _Writer(graph, stored, layout, parameters, interpreted).text()
+    return Writer(graph, stored, layout, parameters, interpreted).text()
 
 
 def tables(graph: Graph) -> tuple[float, ...]:
@@ -68,7 +68,9 @@ def tables(graph: Graph) -> tuple[float, ...]:
     return tuple(number for place in graph.needed() for number in graph.nodes[place].row)
 
 
-class _Writer:
+class Writer:
+    """The text of one pass: its statements before and for each element, and their names."""
+
     def __init__(
         self,
         graph: Graph,
@@ -100,14 +102,15 @@ class _Writer:
         self.summed = [f"s{k}" for k in range(len(graph.sums))]
 
     def text(self) -> str:
+        """Its functions, as Triton compiles them."""
         run = self._flat() if self.layout == "flat" else self._rows()
         parts = [_HEAD.format(functions=_FUNCTIONS[self.interpreted])]
         if self.prepared:
             lines = [*map(self._statement, self.before), f"return {', '.join(self.prepared)}"]
-            parts.append(_function("prepare", [*self.parameters, "tables"], lines))
+            parts.append(function_text("prepare", [*self.parameters, "tables"], lines))
         results = [self._block(p) for p in (*self.graph.outputs, *self.graph.sums)]
         lines = [*map(self._statement, self.each), f"return {', '.join(results)}"]
-        parts.append(_function("apply", [*self.read, *self.carried, "tables"], lines))
+        parts.append(function_text("apply", [*self.read, *self.carried, "tables"], lines))
         parts.append(run)
         if self.summed:
             parts.append(_ADD)
@@ -130,7 +133,7 @@ class _Writer:
                 for k, s in enumerate(self.summed)
             ),
         ]
-        return _function("run", [*takes, *_sizes("BLOCK", "WHOLE")], lines)
+        return function_text("run", [*takes, *sizes_text("BLOCK", "WHOLE")], lines)
 
     def _rows(self) -> str:
         by_column = self.layout == "columns"
@@ -168,7 +171,7 @@ class _Writer:
                 lines.append(
                     f"tl.store(partial + {k} * tl.num_programs(0) + program, tl.sum(added{k}))"
                 )
-        return _function("run", [*takes, *_sizes("ROWS", "TALL", "WIDE", "WHOLE")], lines)
+        return function_text("run", [*takes, *sizes_text("ROWS", "TALL", "WIDE", "WHOLE")], lines)
 
     def _pointers(self) -> list[str]:
         tensors = [*self.read, *self.written, *self.given]
@@ -254,12 +257,14 @@ class _Writer:
                 return f"functions.{name}({', '.join(taken)})"
 
 
-def _function(name: str, takes: Sequence[str], lines: Sequence[str]) -> str:
+def function_text(name: str, takes: Sequence[str], lines: Sequence[str]) -> str:
+    """The text of a function that Triton compiles."""
     body = "".join(f"    {line}\n" for line in lines)
     return f"\n@triton.jit\ndef {name}({', '.join(takes)}):\n{body}"
 
 
-def _sizes(*names: str) -> list[str]:
+def sizes_text(*names: str) -> list[str]:
+    """Arguments that are known when a kernel is compiled."""
     return [f"{name}: tl.constexpr" for name in names]
 
 

@@ -1,0 +1,492 @@
+"""What `bench/gpu.py` measures: each function yields results, each result knows its limit.
+
+Every comparison takes turns on one device: each round calls everything once, and the order is
+rotated by one from round to round. On a GPU, events time the device, its cache overwritten before.
+"""
+
+from __future__ import annotations
+
+import importlib
+import statistics
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+from bench.linear_cross_entropy import ARMS, DROPPED, Loss, step
+from stamm.activations.benchmark.clock import Timed, clock_of
+from stamm.activations.benchmark.measure import Quantiles
+from stamm.activations.catalog import ENTRIES, get
+from stamm.activations.fused.gemm.choice import Shape, Step
+from stamm.activations.fused.gemm.measure import measure
+from stamm.activations.kernels import kernel_of
+from stamm.activations.module import GatedActivation, build_activation
+from stamm.activations.ops import plain_operation
+from stamm.activations.spec import Gated
+from stamm.models.config import PlainFFN
+from stamm.models.ffn import build_ffn
+
+WARM_UP = 2  # rounds that are not counted
+PRICED = ("xielu", "prelu", "swish_beta")
+GATED = ("swiglu", "xielu_glu")
+LIGER = "liger_kernel.transformers.fused_linear_cross_entropy:LigerFusedLinearCrossEntropyLoss"
+AGREE = 2e-2  # relative, in the Euclidean norm: two paths in bfloat16
+FIRST_CALL = """
+import sys, time
+import torch
+from stamm.activations.module import xielu
+device = torch.device(sys.argv[1])
+module = xielu().to(device)
+x = torch.randn(256, 1024, device=device).bfloat16().requires_grad_()
+began = time.perf_counter()
+module(x).sum().backward()
+x.grad[0, 0].item()
+print(time.perf_counter() - began)
+"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Limit:
+    """What a result is held to: its ratio, or another of its numbers."""
+
+    of: Literal["ratio", "p50", "failed", "took"] = "ratio"
+    at_least: float | None = None
+    at_most: float | None = None
+
+    def met(self, value: float) -> bool:
+        """Whether the value keeps it; NaN does not."""
+        above = self.at_least is None or value >= self.at_least
+        return above and (self.at_most is None or value <= self.at_most)
+
+
+SHARE = Limit(at_least=0.90)  # of the bandwidth of a copy
+EVERY_SHARE = Limit(at_least=0.50)  # likewise, of functions that may be bound by arithmetic
+PRICE = Limit(at_most=1.05)  # of learnable parameters, over the same kernel with constants
+BLOCK = Limit(at_most=1.03)  # a feed-forward block over its bare matrix products
+NOT_SLOWER = Limit(at_most=1.0)
+HALF = Limit(at_most=0.5)
+FIRST = Limit(of="p50", at_most=2.0)  # seconds
+
+
+@dataclass(frozen=True, kw_only=True)
+class Result:
+    """One measurement.
+
+    seconds   of the call
+    ratio     what `told` says; None where there is nothing to compare with
+    not_run   why nothing was measured, or not all of it: the limit is then not kept, if not missed
+    more      further numbers by name
+    """
+
+    benchmark: str
+    case: str
+    shape: tuple[int, ...] = ()
+    dtype: str = "bfloat16"
+    seconds: Quantiles | None = None
+    ratio: float | None = None
+    told: str = ""
+    limit: Limit | None = None
+    not_run: str | None = None
+    more: Mapping[str, Any] = field(default_factory=dict)
+
+    def line(self) -> dict[str, Any]:
+        """As JSON values; `met` is None where nothing was measured or nothing is asked."""
+        numbers = asdict(self.seconds) if self.seconds else {}
+        values = {**self.more, **numbers, "ratio": self.ratio}
+        limit = {} if self.limit is None else asdict(self.limit)
+        held = None if self.limit is None else values.get(self.limit.of)
+        met = None if held is None or self.limit is None else self.limit.met(held)
+        if self.not_run and met:
+            met = None
+        return {
+            "benchmark": self.benchmark,
+            "case": self.case,
+            "shape": list(self.shape),
+            "dtype": self.dtype,
+            **values,
+            "told": self.told,
+            "limit": {name: value for name, value in limit.items() if value is not None} or None,
+            "met": met,
+            "not_run": self.not_run,
+        }
+
+
+@dataclass(frozen=True, kw_only=True)
+class Setting:
+    """Where is measured, and how large everything is."""
+
+    device: torch.device
+    rounds: int
+    tokens: int
+    hidden: int
+    inner: int
+    loss_tokens: int
+    vocabulary: int
+    entries: tuple[str, ...]
+    processes: int
+
+    def normal(self, *shape: int, seed: int, scale: float = 1.0) -> Tensor:
+        """Normal numbers in bfloat16, made on the device."""
+        generator = torch.Generator(self.device).manual_seed(seed)
+        made = torch.empty(shape, dtype=torch.bfloat16, device=self.device)
+        return made.normal_(0.0, scale, generator=generator)
+
+
+PLAIN = tuple(spec.name for spec in ENTRIES if not isinstance(spec.arity, Gated))
+
+
+def full(device: torch.device) -> Setting:
+    """Sizes of a large model's layers."""
+    return Setting(
+        device=device,
+        rounds=20,
+        tokens=16_384,
+        hidden=4096,
+        inner=21_504,
+        loss_tokens=8192,
+        vocabulary=131_072,
+        entries=PLAIN,
+        processes=5,
+    )
+
+
+def quick(device: torch.device) -> Setting:
+    """Everything once, small enough for any machine: numbers that mean nothing."""
+    return Setting(
+        device=device,
+        rounds=3,
+        tokens=64,
+        hidden=64,
+        inner=1024,
+        loss_tokens=64,
+        vocabulary=512,
+        entries=("xielu", "silu", "gelu"),
+        processes=2,
+    )
+
+
+def timed(setting: Setting, works: Mapping[str, Timed], rounds: int) -> dict[str, Quantiles]:
+    """Seconds of each call, taking turns."""
+    clock = clock_of(setting.device)
+    names = list(works)
+    times: dict[str, list[float]] = {name: [] for name in names}
+    for turn in range(-WARM_UP, rounds):
+        first = turn % len(names)
+        order = names[first:] + names[:first]
+        found = clock.seconds([works[name] for name in order])
+        for name, seconds in zip(order, found, strict=True):
+            if turn >= 0:
+                times[name].append(seconds)
+    return {name: quantiles(taken) for name, taken in times.items()}
+
+
+def quantiles(times: Sequence[float]) -> Quantiles:
+    """p20, p50 and p80 of at least two times."""
+    cuts = statistics.quantiles(times, n=10, method="inclusive")
+    return Quantiles(p20=cuts[1], p50=statistics.median(times), p80=cuts[7])
+
+
+def pointwise(setting: Setting) -> Iterator[Result]:
+    """Every plain entry: the share of a copy's bandwidth, forward, and backward with parameters."""
+    shape = (setting.tokens, setting.inner)
+    x, weight = (setting.normal(*shape, seed=seed, scale=2.0) for seed in range(2))
+    works = {"copy": _copy(x)}
+    for name in setting.entries:
+        module = build_activation(name).to(setting.device)
+        forward, backward = _passes(module, (x,), tuple(module.parameters()), weight)
+        works |= {f"{name} forward": forward, f"{name} backward": backward}
+    found = timed(setting, works, setting.rounds)
+    copied = found.pop("copy")
+    yield Result(benchmark="copy", case="copy of a tensor", shape=shape, seconds=copied)
+    for case, seconds in found.items():
+        name, _, which = case.rpartition(" ")
+        tensors = 2 if which == "forward" else 3
+        yield Result(
+            benchmark="xielu" if name == "xielu" else "every entry",
+            case=case,
+            shape=shape,
+            seconds=seconds,
+            ratio=tensors / 2 * copied.p50 / seconds.p50,
+            told="of the bandwidth of a copy",
+            limit=SHARE if name == "xielu" else EVERY_SHARE,
+        )
+
+
+def price(setting: Setting) -> Iterator[Result]:
+    """Learnable parameters, over the same function with constants in their place."""
+    shape = (setting.tokens, setting.inner)
+    x, weight = (setting.normal(*shape, seed=seed, scale=2.0) for seed in range(2))
+    for name in PRICED:
+        spec = get(name)
+        module = build_activation(spec).to(setting.device)
+        fixed = plain_operation(kernel_of(spec), tuple(p.initial for p in spec.parameters))
+        works: dict[str, Timed] = {}
+        for arm, call, parameters in (
+            ("learnable", module, tuple(module.parameters())),
+            ("constant", fixed, ()),
+        ):
+            forward, backward = _passes(call, (x,), parameters, weight)
+            works |= {f"{arm} forward": forward, f"{arm} backward": backward}
+        found = timed(setting, works, setting.rounds)
+        for which in ("forward", "backward"):
+            learnable, constant = found[f"learnable {which}"], found[f"constant {which}"]
+            yield Result(
+                benchmark="price of parameters",
+                case=f"{name} {which}",
+                shape=shape,
+                seconds=learnable,
+                ratio=learnable.p50 / constant.p50,
+                told="times the kernel with constants",
+                limit=PRICE,
+                more={"against": asdict(constant)},
+            )
+
+
+def gated(setting: Setting) -> Iterator[Result]:
+    """Gate and up as two tensors, and as the one that a joint projection gives."""
+    shape = (setting.tokens, setting.inner)
+    gate, up, weight = (setting.normal(*shape, seed=seed, scale=2.0) for seed in range(3))
+    both = setting.normal(shape[0], 2 * shape[1], seed=3, scale=2.0)
+    works = {"copy": _copy(gate)}
+    for name in GATED:
+        module = build_activation(name).to(setting.device)
+        assert isinstance(module, GatedActivation)
+        parameters = tuple(module.parameters())
+        for layout, call, given in (
+            ("in two", module, (gate, up)),
+            ("in one", module.of_fused, (both,)),
+        ):
+            forward, backward = _passes(call, given, parameters, weight)
+            works |= {f"{name} {layout} forward": forward, f"{name} {layout} backward": backward}
+    found = timed(setting, works, setting.rounds)
+    copied = found.pop("copy")
+    for case, seconds in found.items():
+        tensors = 3 if case.endswith("forward") else 5
+        yield Result(
+            benchmark="gated",
+            case=case,
+            shape=shape,
+            seconds=seconds,
+            ratio=tensors / 2 * copied.p50 / seconds.p50,
+            told="of the bandwidth of a copy",
+            limit=SHARE,
+        )
+
+
+def gemm(setting: Setting) -> Iterator[Result]:
+    """The block's products with the activation in them, over the library's and a pass after it.
+
+    What is found is kept for later processes: they use whichever was faster.
+    """
+    tokens, hidden, inner = setting.tokens, setting.hidden, setting.inner
+    steps: tuple[Step, ...] = ("forward", "backward")
+    for which in steps:
+        case, shape = f"xielu {which}", (tokens, inner, hidden)
+        if setting.device.type == "cpu":
+            told = "the kernels are made for GPUs"
+            yield Result(benchmark="product", case=case, shape=shape, not_run=told)
+            continue
+        size = Shape(rows=tokens, columns=inner, depth=hidden)
+        found = measure(which, size, torch.bfloat16, setting.device, get("xielu"))
+        used = "used" if found["faster"] else "not used"
+        yield Result(
+            benchmark="product",
+            case=case,
+            shape=shape,
+            seconds=Quantiles(**found["fused_s"]),
+            ratio=found["ratio"]["p50"],
+            told=f"times the library's product and the pass after it: {used}",
+            more={"against": found["library_s"], "tile": found["tile"]},
+        )
+
+
+def block(setting: Setting) -> Iterator[Result]:
+    """A training step of the xielu feed-forward block, over its six matrix products alone."""
+    tokens, hidden, inner = setting.tokens, setting.hidden, setting.inner
+    ffn = build_ffn(hidden, PlainFFN(width=inner)).bfloat16().to(setting.device)
+    x, into = (setting.normal(tokens, hidden, seed=seed) for seed in range(2))
+    post, slope = (setting.normal(tokens, inner, seed=seed) for seed in range(2, 4))
+    up, down = ffn.get_parameter("up_proj.weight"), ffn.get_parameter("down_proj.weight")
+    leaves = [x.requires_grad_(), *ffn.parameters()]
+
+    def whole() -> object:
+        return torch.autograd.grad(ffn(x), leaves, into)
+
+    @torch.no_grad()
+    def bare() -> object:
+        forward = (x @ up.T, post @ down.T)
+        return (*forward, into @ down, into.T @ post, slope @ up, slope.T @ x)
+
+    works: dict[str, Timed] = {"block": (_nothing, whole), "products": (_nothing, bare)}
+    found = timed(setting, works, setting.rounds)
+    flops = 12 * tokens * hidden * inner
+    yield Result(
+        benchmark="feed-forward block",
+        case="xielu forward and backward",
+        shape=(tokens, hidden, inner),
+        seconds=found["block"],
+        ratio=found["block"].p50 / found["products"].p50,
+        told="times its matrix products",
+        limit=BLOCK,
+        more={
+            "against": asdict(found["products"]),
+            "products_tflops": flops / found["products"].p50 / 1e12,
+        },
+    )
+
+
+def loss(setting: Setting) -> Iterator[Result]:
+    """Linear cross-entropy, over all logits at once and over Liger-Kernel: time and peak memory."""
+    n, v, d = setting.loss_tokens, setting.vocabulary, setting.hidden
+    hidden = setting.normal(n, d, seed=0).requires_grad_()
+    weight = setting.normal(v, d, seed=1, scale=0.02).requires_grad_()
+    generator = torch.Generator(setting.device).manual_seed(2)
+    target = torch.randint(0, v, (n,), generator=generator, device=setting.device)
+    target[::DROPPED] = -100
+    data = [hidden, weight, target]
+    arms: dict[str, Loss] = dict(ARMS)
+    missing = _with_liger(setting, arms)
+    expected = step(arms["plain"], data)
+    peaks = {}
+    for name, arm in list(arms.items()):
+        errors = list(map(_distance, step(arm, data), expected))
+        if not all(error < AGREE for error in errors):
+            told = f"{name} and plain differ by {errors}: it is not timed"
+            if name != "Liger-Kernel":
+                raise ArithmeticError(told)
+            missing = told
+            del arms[name]
+            continue
+        peaks[name] = _peak(setting, arm, data)
+    del expected
+    works: dict[str, Timed] = {name: (_nothing, _stepping(arm, data)) for name, arm in arms.items()}
+    times = timed(setting, works, max(3, setting.rounds // 2))
+    for name in ("plain", "Liger-Kernel"):
+        case = f"forward and backward, beside {name}"
+        facts: dict[str, Any] = {"benchmark": "linear cross-entropy", "shape": (n, v, d)}
+        if name not in times:
+            yield Result(case=case, limit=NOT_SLOWER, not_run=missing, **facts)
+            continue
+        yield Result(
+            case=case,
+            seconds=times["stamm"],
+            ratio=times["stamm"].p50 / times[name].p50,
+            told=f"times {name}",
+            limit=NOT_SLOWER,
+            more={"against": asdict(times[name])},
+            **facts,
+        )
+        if setting.device.type == "cuda" and name == "plain":
+            yield Result(
+                case="peak memory, beside plain",
+                ratio=peaks["stamm"] / peaks[name],
+                told=f"of the bytes of {name}",
+                limit=HALF,
+                more={"bytes": peaks["stamm"], "against_bytes": peaks[name]},
+                **facts,
+            )
+
+
+def first_call(setting: Setting) -> Iterator[Result]:
+    """The first step of xielu in a fresh process whose kernels were compiled by another one."""
+    times = []
+    for _ in range(1 + setting.processes):
+        done = subprocess.run(
+            [sys.executable, "-c", FIRST_CALL, str(setting.device)],
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        if done.returncode:
+            raise RuntimeError(f"a fresh process fails: {done.stderr.strip()[-300:]}")
+        times.append(float(done.stdout))
+    yield Result(
+        benchmark="first call",
+        case="xielu forward and backward, kernels compiled before",
+        shape=(256, 1024),
+        seconds=quantiles(times[1:]),
+        limit=FIRST,
+        more={"process_before": times[0]},
+    )
+
+
+BENCHMARKS: dict[str, Callable[[Setting], Iterator[Result]]] = {
+    "pointwise": pointwise,
+    "price": price,
+    "gated": gated,
+    "gemm": gemm,  # before the block, which may use what it finds
+    "block": block,
+    "loss": loss,
+    "first_call": first_call,
+}
+
+
+def _nothing() -> None:
+    pass
+
+
+def _copy(source: Tensor) -> Timed:
+    target = torch.empty_like(source)
+    return _nothing, lambda: target.copy_(source)
+
+
+def _passes(
+    call: Callable[..., Tensor],
+    given: tuple[Tensor, ...],
+    parameters: tuple[nn.Parameter, ...],
+    weight: Tensor,
+) -> tuple[Timed, Timed]:
+    """The forward pass without gradients; and the backward pass of a result made before, untimed."""
+    leaves = [t.detach().requires_grad_() for t in given]
+    made: list[Tensor] = []
+
+    @torch.no_grad()
+    def forward() -> object:
+        return call(*given)
+
+    def prepare() -> None:
+        made.append(call(*leaves))
+
+    def backward() -> object:
+        return torch.autograd.grad(made.pop(), [*leaves, *parameters], weight)
+
+    return (_nothing, forward), (prepare, backward)
+
+
+def _stepping(arm: Loss, data: list[Tensor]) -> Callable[[], object]:
+    return lambda: step(arm, data)
+
+
+def _distance(found: Tensor, true: Tensor) -> float:
+    """In the Euclidean norm, relative; NaN stays NaN."""
+    wide, truth = found.detach().double(), true.detach().double()
+    return float((wide - truth).norm() / truth.norm())
+
+
+def _peak(setting: Setting, arm: Loss, data: list[Tensor]) -> int:
+    """The most bytes that a step holds at once, its results included, its inputs not; 0 on a CPU."""
+    if setting.device.type == "cpu":
+        return 0
+    torch.cuda.synchronize(setting.device)
+    torch.cuda.reset_peak_memory_stats(setting.device)
+    before = torch.cuda.memory_allocated(setting.device)
+    step(arm, data)
+    torch.cuda.synchronize(setting.device)
+    return torch.cuda.max_memory_allocated(setting.device) - before
+
+
+def _with_liger(setting: Setting, arms: dict[str, Loss]) -> str | None:
+    """Add Liger-Kernel's loss, or say why it cannot be measured."""
+    if setting.device.type == "cpu":
+        return "Liger-Kernel needs a GPU"
+    place, _, name = LIGER.partition(":")
+    try:
+        theirs = getattr(importlib.import_module(place), name)(reduction="sum")
+    except (ImportError, AttributeError) as error:
+        return f"Liger-Kernel is not installed: {error}"
+    arms["Liger-Kernel"] = lambda hidden, weight, target: theirs(weight, hidden, target)
+    return None

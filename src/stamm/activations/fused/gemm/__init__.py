@@ -1,0 +1,1 @@
+"""Matrix products with an activation in their last step: one pass over memory less each way."""
