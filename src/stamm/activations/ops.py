@@ -19,7 +19,7 @@ from stamm.activations.fused.operation import Form, Layout, Operation, apart, fu
 from stamm.activations.fused.passes import Fixed
 from stamm.activations.kernels import Kernel
 from stamm.activations.primitives import Parameters
-from stamm.activations.reductions import by_blocks, rows, square, total
+from stamm.activations.reductions import by_blocks, rows, shaped, square, total
 from stamm.base.errors import ConfigError
 
 GradientsOf = Callable[[Tensor, Sequence[Tensor], Sequence[Tensor]], tuple[Tensor, ...]]
@@ -193,7 +193,7 @@ def _operations(kernel: Kernel, fixed: Fixed, exact: bool) -> _Eager:
 
             gradient, *partial = by_blocks(block, weight, x)
             return (
-                gradient.reshape(x.shape),
+                shaped(gradient, x.shape),
                 *(total(r, p) for r, p in zip(partial, trainable, strict=True)),
             )
 
@@ -235,7 +235,7 @@ def _operations(kernel: Kernel, fixed: Fixed, exact: bool) -> _Eager:
             def block(x: Tensor) -> tuple[Tensor, ...]:
                 return (value(x.to(computing(x)), parameters).to(x.dtype),)
 
-            return by_blocks(block, x)[0].reshape(x.shape)
+            return shaped(by_blocks(block, x)[0], x.shape)
 
         @staticmethod
         def setup_context(ctx: Any, inputs: tuple[Tensor, ...], output: Any) -> None:
@@ -260,7 +260,7 @@ def _operations(kernel: Kernel, fixed: Fixed, exact: bool) -> _Eager:
                 dtype = computing(gate)
                 return ((value(gate.to(dtype), parameters) * up.to(dtype)).to(gate.dtype),)
 
-            return by_blocks(block, gate, up)[0].reshape(gate.shape)
+            return shaped(by_blocks(block, gate, up)[0], gate.shape)
 
         @staticmethod
         def setup_context(ctx: Any, inputs: tuple[Tensor, ...], output: Any) -> None:

@@ -35,6 +35,17 @@ def by_blocks(function: Callable[..., tuple[Tensor, ...]], *inputs: Tensor) -> t
     return tuple(torch.cat(pieces) for pieces in zip(*parts, strict=True))
 
 
+def shaped(result: Tensor, shape: torch.Size) -> Tensor:
+    """A result of `by_blocks` in the shape of its input, and not as a view.
+
+    A view that a Function returns may not be changed in place.
+    """
+    if result.shape == shape:
+        return result
+    whole: Tensor = torch.ops.aten._unsafe_view(result, shape)
+    return whole
+
+
 def rows(contributions: Tensor, like: Tensor) -> Tensor:
     """Partial sums of what each element adds to a parameter's gradient.
 

@@ -96,6 +96,13 @@ def chunk_tokens(vocabulary: int, device: torch.device) -> int:
     return max(min(max(CACHE_BYTES // row, FEWEST_TOKENS), MOST_BYTES["cpu"] // row), 1)
 
 
+def _has_tangent(x: Tensor) -> bool:
+    if torch.compiler.is_compiling():
+        return False
+    dual = torch.autograd.forward_ad.unpack_dual(x)  # type: ignore[no-untyped-call]
+    return dual.tangent is not None
+
+
 def _check(
     hidden_ND: Tensor, weight_VD: Tensor, target_N: Tensor, scale_N: Tensor | None, grad: bool
 ) -> None:
@@ -111,6 +118,17 @@ def _check(
             f"the tokens' scale has shape {tuple(scale_N.shape)}, "
             f"requires_grad = {scale_N.requires_grad}",
             fix=f"Pass {n} numbers that want no gradient",
+        )
+    devices = {x.device for x in (hidden_ND, weight_VD, target_N, scale_N) if x is not None}
+    if len(devices) > 1:
+        raise ConfigError(
+            f"hidden states, matrix, targets and scale are on {sorted(map(str, devices))}",
+            fix="Move them to one device",
+        )
+    if any(_has_tangent(x) for x in (hidden_ND, weight_VD)):
+        raise ConfigError(
+            "linear_cross_entropy has no forward mode, and a factor carries a tangent",
+            fix="Use reverse mode, or form all logits",
         )
     if hidden_ND.dtype != weight_VD.dtype or (grad and weight_VD.dtype == torch.float16):
         raise ConfigError(

@@ -168,7 +168,7 @@ def _at(table: Tensor, place: Tensor) -> Tensor:
 
 def _packed(codes: Tensor, bits: int) -> Tensor:
     """Codes (..., C) of K bits as (..., K, ceil(C / 8)) bytes: one row of bytes for each bit."""
-    eights = F.pad(codes, (0, -codes.shape[-1] % 8)).view(torch.int64)
+    eights = F.pad(codes, (0, -codes.shape[-1] % 8)).contiguous().view(torch.int64)
     # Eight codes are one integer: the product moves bit k of each side by side into its top byte.
     rows = [((((eights >> k) & _LOWEST) * _SIDE_BY_SIDE) >> 56) & 255 for k in range(bits)]
     return torch.stack(rows, dim=-2).to(torch.uint8)

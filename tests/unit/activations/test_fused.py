@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -19,7 +19,7 @@ from stamm.activations.fused.passes import graph_of
 from stamm.activations.kernels import kernel_of
 from stamm.activations.module import Activation, GatedActivation, build_activation
 from stamm.activations.ops import _computing, _operations
-from stamm.base.errors import ConfigError
+from stamm.base.errors import ConfigError, RunError
 
 pytestmark = pytest.mark.skipif(
     build.unavailable() is not None, reason=f"no CPU kernels: {build.unavailable()}"
@@ -305,3 +305,118 @@ def test_a_damaged_object_is_compiled_again(
     without = subprocess.run(run, env=bare, capture_output=True, text=True, check=True)
     assert "no C++ compiler" in without.stdout
     assert without.stdout.split()[-1] == first.stdout.split()[-1]
+
+
+def _as_eager(call: Callable[[], object], monkeypatch: pytest.MonkeyPatch) -> tuple[object, object]:
+    """What a call gives with fused passes, and without."""
+    fused = call()
+    with monkeypatch.context() as patch:
+        patch.setattr(operation, "SMALLEST", 10**12)
+        return fused, call()
+
+
+def test_the_history_and_hooks_of_an_input_are_its_callers(monkeypatch: pytest.MonkeyPatch) -> None:
+    glu, weight = _gated("swiglu"), _normal(64, 1024)
+
+    def first(ways: Callable[[Tensor], tuple[Tensor, Tensor]], hook: bool) -> Callable[[], Tensor]:
+        def call() -> Tensor:
+            leaf = torch.linspace(-3, 3, 64 * 1024).reshape(64, 1024).requires_grad_()
+            if hook:
+                leaf.register_hook(lambda gradient: 3 * gradient)
+            y = glu(*ways(leaf))
+            (found,) = torch.autograd.grad(y, leaf, weight, create_graph=True)
+            (again,) = torch.autograd.grad(found.sum(), leaf)
+            return torch.stack([found.detach(), again])
+
+        return call
+
+    for ways in (lambda t: (t, t), lambda t: (t, 2 * t)):
+        for hook in (False, True):
+            fused, eager = _as_eager(first(ways, hook), monkeypatch)
+            assert torch.allclose(fused, eager, rtol=1e-4, atol=1e-5)  # type: ignore[arg-type]
+
+
+def test_a_tangent_of_any_input_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    glu, act = _gated("swiglu"), _plain()
+    x, tangent = _normal(64, 1024), _normal(64, 1024)
+
+    def up_only() -> Tensor:
+        return torch.func.jvp(lambda u: glu(x, u), (x,), (tangent,))[1]
+
+    def parameters() -> Tensor:
+        values = {n: p.detach() for n, p in act.named_parameters()}
+        move = {n: torch.ones_like(p) for n, p in values.items()}
+        return torch.func.jvp(
+            lambda p: torch.func.functional_call(act, p, (x,)), (values,), (move,)
+        )[1]
+
+    def many() -> Tensor:
+        return torch.vmap(lambda u: glu(x, u))(torch.stack([x, tangent]))
+
+    def batched() -> Tensor:
+        leaf = x.clone().requires_grad_()
+        y = act(leaf)
+        both = torch.stack([x, tangent])
+        return torch.autograd.grad(y, leaf, both, is_grads_batched=True)[0]
+
+    for call in (up_only, parameters, many, batched):
+        fused, eager = _as_eager(call, monkeypatch)
+        assert torch.allclose(fused, eager, rtol=1e-5, atol=1e-6)  # type: ignore[arg-type]
+        assert fused.abs().max() > 0  # type: ignore[attr-defined]
+
+
+def test_tensors_on_two_devices_are_refused() -> None:
+    with pytest.raises(RuntimeError, match="device"):
+        _plain().to("meta")(_normal(64, 1024))
+
+
+@pytest.mark.parametrize("rows", [10, 1000, 4096])
+def test_a_result_may_be_changed_in_place(rows: int) -> None:
+    x = _normal(rows, 1024).requires_grad_()
+    y = _plain("silu")(x)
+    y.mul_(2)
+    y.sum().backward()
+    assert x.grad is not None and not y._is_view()
+
+
+@pytest.mark.parametrize("script", ["exit 3", "exec sleep 1000", "printf '\\377' >&2; exit 1"])
+def test_a_compiler_that_does_not_work_is_told_and_done_without(
+    script: str, tmp_path: Path
+) -> None:
+    compiler = tmp_path / "c++"
+    compiler.write_text(f"#!/bin/sh\n{script}\n")
+    compiler.chmod(0o755)
+    code = (
+        "import torch\n"
+        "from stamm.activations import xielu\n"
+        "from stamm.activations.fused import build\n"
+        "build._ASKED = 1\n"
+        "y = xielu()(torch.linspace(-3, 3, 40000))\n"
+        "print(build.unavailable(), y.isfinite().all().item())"
+    )
+    environment = {**os.environ, "HOME": str(tmp_path), "PATH": f"{tmp_path}:/usr/bin:/bin"}
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True
+    )
+    assert not done.stdout.startswith("None") and done.stdout.endswith("True\n")
+
+
+def test_a_kernel_that_does_not_compile_is_told_once(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def refused(*_: object) -> None:
+        raise RunError("the disk is full")
+
+    monkeypatch.setattr(cpu, "_function", refused)
+    monkeypatch.setattr(operation, "_UNBUILT", set())
+    module = _plain("silu")
+    x = _normal(64, 1024).requires_grad_()
+    for _ in range(2):
+        module(x).sum().backward()
+    assert capsys.readouterr().err.count("the disk is full") == 1
+    assert x.grad is not None and x.grad.isfinite().all()
+
+
+def test_what_is_exported_knows_no_operation_of_ours() -> None:
+    exported = torch.export.export(_plain(), (_normal(64, 1024),))
+    assert "stamm" not in str(exported.graph)

@@ -75,3 +75,12 @@ def test_threads_never_share_a_block() -> None:
     for thread in threads:
         thread.join()
     assert wrong == []
+
+
+def test_sizes_that_are_no_longer_used_make_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(memory, "KEPT", 40 * 2**20)
+    for rows in range(1024, 1024 + 2048, 256):
+        memory.fresh((rows, 4096), torch.bfloat16)
+    assert memory.kept_bytes() <= 40 * 2**20
+    place = memory.fresh((2816, 4096), torch.bfloat16).data_ptr()
+    assert memory.fresh((2816, 4096), torch.bfloat16).data_ptr() == place

@@ -27,7 +27,8 @@ _MACHINES = {
     "AVX512": "-mavx512f -mavx512dq -mavx512vl -mavx512bw -mavx2 -mfma -mf16c",
     "AVX2": "-mavx2 -mfma -mf16c",
 }
-_SECONDS = 300
+_SECONDS = 300  # for a kernel; xielu takes 1
+_ASKED = 20  # for an answer
 _PROBE = """#include "pointwise.h"
 using namespace stamm;
 extern "C" float probe(float x) { return exp(log1p(full<Vector<float>>(x)))[omp_get_thread_num()]; }
@@ -102,15 +103,14 @@ def _compile(source: str, command: list[str], path: Path, receipt: Path) -> None
             result = subprocess.run(
                 [command[0], str(text), "-o", str(made), *command[1:]],
                 capture_output=True,
-                text=True,
                 timeout=_SECONDS,
                 check=False,
             )
             if result.returncode != 0:
-                lines = [line for line in result.stderr.splitlines() if "error" in line]
+                said = result.stderr.decode(errors="replace").splitlines()
+                lines = [line for line in said if "error" in line]
                 raise RunError(
-                    f"{command[0]} does not compile a kernel: "
-                    + " ".join(lines[:2] or result.stderr.splitlines()[:2])
+                    f"{command[0]} does not compile a kernel: " + " ".join(lines[:2] or said[:2])
                 )
             receipt_text = sha256_bytes(made.read_bytes())
             made.replace(path)
@@ -135,8 +135,13 @@ def _compiler() -> str | None:
 
 @lru_cache(maxsize=4)
 def _version(compiler: str) -> str:
-    result = subprocess.run([compiler, "--version"], capture_output=True, text=True, check=False)
-    return result.stdout
+    try:
+        result = subprocess.run(
+            [compiler, "--version"], capture_output=True, timeout=_ASKED, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise RunError(f"{compiler} does not tell its version: {error}") from error
+    return result.stdout.decode(errors="replace")
 
 
 def _command(compiler: str) -> list[str]:

@@ -26,7 +26,7 @@ class _Pool:
 
     def __init__(self) -> None:
         self._lock = threading.RLock()  # a block may come back while another one is looked for
-        self._free: dict[int, list[mmap.mmap]] = {}
+        self._free: dict[int, list[mmap.mmap]] = {}  # the size that was used last stands last
         self.kept = 0
 
     def take(self, size: int) -> mmap.mmap:
@@ -35,19 +35,33 @@ class _Pool:
             blocks = self._free.get(size)
             if blocks:
                 self.kept -= size
-                return blocks.pop()
-        made = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+                block = blocks.pop()
+                if not blocks:
+                    del self._free[size]
+                return block
+        try:
+            made = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        except OSError:  # there may be enough where nothing is kept
+            self.release()
+            made = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
         if hasattr(mmap, "MADV_HUGEPAGE"):
             # Advice: where the system has no large pages it changes nothing.
             made.madvise(mmap.MADV_HUGEPAGE)
         return made
 
     def give_back(self, block: mmap.mmap, size: int) -> None:
-        """Keep a block, or let it go where enough is kept."""
+        """Keep a block in the place of those whose sizes were used least lately."""
+        if size > KEPT:
+            return
         with self._lock:
-            if self.kept + size <= KEPT:
-                self._free.setdefault(size, []).append(block)
-                self.kept += size
+            self._free[size] = [*self._free.pop(size, []), block]
+            self.kept += size
+            while self.kept > KEPT:
+                oldest = next(iter(self._free))
+                self._free[oldest].pop(0)
+                self.kept -= oldest
+                if not self._free[oldest]:
+                    del self._free[oldest]
 
     def release(self) -> int:
         """Let every kept block go; returns how many bytes that were."""
@@ -81,7 +95,12 @@ def fresh(shape: Sequence[int], dtype: torch.dtype) -> Tensor:
     # `used` lives as long as the tensor's storage. It keeps `held`, and thereby the block mapped.
     used = held[start : start + needed]
     weakref.finalize(used, _POOL.give_back, block, size).atexit = False
-    return torch.from_numpy(used).view(dtype).view(tuple(shape))
+    storage = torch.from_numpy(used).untyped_storage()
+    # Not a view of the bytes: a view may not be changed in place where autograd looks on.
+    steps = [1]
+    for extent in reversed(tuple(shape)[1:]):
+        steps.insert(0, steps[0] * extent)
+    return torch.empty(0, dtype=dtype).set_(storage, 0, tuple(shape), steps)
 
 
 def kept_bytes() -> int:

@@ -18,6 +18,8 @@ from stamm.activations.fused.cpp import STORED
 from stamm.activations.fused.memory import fresh
 from stamm.activations.fused.passes import Fixed, PassName
 from stamm.activations.kernels import Kernel
+from stamm.base.console import Console
+from stamm.base.errors import RunError
 from stamm.base.files import sha256_value
 
 SMALLEST = 2**15  # elements; below it a call costs more than the passes that it saves
@@ -56,6 +58,7 @@ class Form:
 
 
 _FORMS: dict[str, Form] = {}
+_UNBUILT: set[str] = set()  # forms whose kernel did not compile, which was said once
 
 
 def fused(form: Form) -> Operation:
@@ -64,7 +67,7 @@ def fused(form: Form) -> Operation:
     Shapes   as `Form.layout` says; the result (..., C) is contiguous
     Checked  tests/unit/activations/test_fused.py
     """
-    name, count, eager = form.name, form.inputs, form.eager
+    name, count, eager, gradients = form.name, form.inputs, form.eager, form.gradients
     _FORMS[name] = form
 
     class Fused(torch.autograd.Function):
@@ -81,15 +84,18 @@ def fused(form: Form) -> Operation:
         @staticmethod
         def backward(ctx: Any, weight: Tensor) -> tuple[Tensor | None, ...]:
             tensors = ctx.saved_tensors
-            if torch.is_grad_enabled() and not torch.compiler.is_compiling():
-                return differentiable(eager, weight, tensors)
+            if not torch.compiler.is_compiling():
+                if torch.is_grad_enabled():
+                    return differentiable(eager, weight, tensors)
+                if _transformed(weight):  # many weights at once: our operations know one
+                    return gradients(weight, tensors[:count], tensors[count:])
             found = torch.ops.stamm.activation_gradients(
                 weight, tensors[:count], tensors[count:], name
             )
             return tuple(found)
 
     def operation(*tensors: Tensor) -> Tensor:
-        if not serves(tensors[:count]):
+        if not serves(tensors):
             return eager(*tensors)
         if not torch.is_grad_enabled() or not any(t.requires_grad for t in tensors):
             return _forward(tensors[:count], tensors[count:], name)
@@ -117,12 +123,15 @@ torch.library.define(
 def _activation(inputs: Sequence[Tensor], parameters: Sequence[Tensor], form: str) -> Tensor:
     """f of the inputs. `form` is the name of a Form that this process has built."""
     built = _FORMS[form]
-    if not _large(inputs):
-        return built.eager(*inputs, *parameters).contiguous()
-    read = apart(inputs, built.layout)
-    result = _fresh(read[0])
-    _run("forward", built, read, [result], parameters)
-    return result
+    if _large(inputs) and form not in _UNBUILT:
+        read = apart(inputs, built.layout)
+        result = _fresh(read[0])
+        try:
+            _run("forward", built, read, [result], parameters)
+            return result
+        except RunError as error:
+            _say_unbuilt(form, error)
+    return built.eager(*inputs, *parameters).contiguous()
 
 
 @torch.library.register_fake(_ACTIVATION)  # type: ignore[untyped-decorator]
@@ -137,12 +146,15 @@ def _activation_gradients(
 ) -> list[Tensor]:
     """The gradients of sum(weight f): one for each input, then one for each parameter."""
     built = _FORMS[form]
-    if not _large(inputs):
-        return [g.contiguous() for g in built.gradients(weight, inputs, parameters)]
-    results = [_fresh(t) for t in inputs]
-    read = [weight.to(inputs[0].dtype), *apart(inputs, built.layout)]
-    sums = _run("backward", built, read, apart(results, built.layout), parameters)
-    return [*results, *sums]
+    if _large(inputs) and form not in _UNBUILT:
+        results = [_fresh(t) for t in inputs]
+        read = [weight.to(inputs[0].dtype), *apart(inputs, built.layout)]
+        try:
+            sums = _run("backward", built, read, apart(results, built.layout), parameters)
+            return [*results, *sums]
+        except RunError as error:
+            _say_unbuilt(form, error)
+    return [g.contiguous() for g in built.gradients(weight, inputs, parameters)]
 
 
 @torch.library.register_fake(_GRADIENTS)  # type: ignore[untyped-decorator]
@@ -150,6 +162,11 @@ def _(
     weight: Tensor, inputs: Sequence[Tensor], parameters: Sequence[Tensor], form: str
 ) -> list[Tensor]:
     return [t.new_empty(t.shape) for t in (*inputs, *parameters)]
+
+
+def _say_unbuilt(form: str, error: RunError) -> None:
+    _UNBUILT.add(form)
+    Console().say(f"an activation is computed without a fused kernel: {error.line()}")
 
 
 def _forward(inputs: Sequence[Tensor], parameters: Sequence[Tensor], form: str) -> Tensor:
@@ -186,8 +203,10 @@ def differentiable(
     eager: Operation, weight: Tensor, tensors: Sequence[Tensor]
 ) -> tuple[Tensor | None, ...]:
     """The gradients by the eager form, as a graph that can be differentiated once more."""
-    wanted = [t for t in tensors if t.requires_grad]
-    found = iter(torch.autograd.grad(eager(*tensors), wanted, weight, create_graph=True))
+    # Aliases, because the tensors' own history and hooks belong to whoever called.
+    aliases = [t.view_as(t) for t in tensors]
+    wanted = [t for t in aliases if t.requires_grad]
+    found = iter(torch.autograd.grad(eager(*aliases), wanted, weight, create_graph=True))
     return tuple(next(found) if t.requires_grad else None for t in tensors)
 
 
@@ -205,21 +224,30 @@ def _fresh(like: Tensor) -> Tensor:
     return torch.empty(like.shape, dtype=like.dtype, device=like.device)
 
 
-def serves(inputs: Sequence[Tensor]) -> bool:
-    """Whether fused passes take these inputs, as they are and where this is called."""
-    first = inputs[0]
+def serves(tensors: Sequence[Tensor]) -> bool:
+    """Whether fused passes take these inputs and parameters, as they are and where this is called."""
+    first = tensors[0]
+    if any(t.device != first.device for t in tensors):
+        return False  # torch's own functions say what is wrong
+    if torch.compiler.is_exporting() or torch.jit.is_tracing():  # type: ignore[attr-defined,no-untyped-call]
+        return False  # what is exported must run where these operations are not known
     if torch.compiler.is_compiling():
         # Inductor needs the same compiler, so where a graph is compiled the passes can be built.
         return first.device.type in ("cpu", "cuda") and first.dtype in STORED
     # Subclasses (sharded, fake, batched) bring rules for torch's own functions, not for ours.
-    if not all(type(t) in (Tensor, torch.nn.Parameter) for t in inputs):
+    if not all(type(t) in (Tensor, torch.nn.Parameter) for t in tensors):
         return False
-    return first.numel() >= SMALLEST and not _transformed(first) and _backed(first)
+    if any(t.layout != torch.strided for t in tensors):
+        return False
+    if first.numel() < SMALLEST or any(_transformed(t) for t in tensors):
+        return False
+    return _backed(first)
 
 
 def _transformed(x: Tensor) -> bool:
     """Whether x is inside vmap, grad or jvp of torch.func, or carries a forward-mode tangent."""
-    if torch._C._functorch.is_functorch_wrapped_tensor(x):
+    inside = torch._C._functorch
+    if inside.is_functorch_wrapped_tensor(x) or inside.is_legacy_batchedtensor(x):
         return True
     dual = torch.autograd.forward_ad.unpack_dual(x)  # type: ignore[no-untyped-call]
     return dual.tangent is not None
