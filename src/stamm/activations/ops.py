@@ -193,7 +193,7 @@ def _operations(kernel: Kernel, fixed: Fixed, exact: bool) -> _Eager:
 
             gradient, *partial = by_blocks(block, weight, x)
             return (
-                shaped(gradient, x.shape),
+                shaped(gradient, x),
                 *(total(r, p) for r, p in zip(partial, trainable, strict=True)),
             )
 
@@ -235,7 +235,7 @@ def _operations(kernel: Kernel, fixed: Fixed, exact: bool) -> _Eager:
             def block(x: Tensor) -> tuple[Tensor, ...]:
                 return (value(x.to(computing(x)), parameters).to(x.dtype),)
 
-            return shaped(by_blocks(block, x)[0], x.shape)
+            return shaped(by_blocks(block, x)[0], x)
 
         @staticmethod
         def setup_context(ctx: Any, inputs: tuple[Tensor, ...], output: Any) -> None:
@@ -260,7 +260,7 @@ def _operations(kernel: Kernel, fixed: Fixed, exact: bool) -> _Eager:
                 dtype = computing(gate)
                 return ((value(gate.to(dtype), parameters) * up.to(dtype)).to(gate.dtype),)
 
-            return shaped(by_blocks(block, gate, up)[0], gate.shape)
+            return shaped(by_blocks(block, gate, up)[0], gate)
 
         @staticmethod
         def setup_context(ctx: Any, inputs: tuple[Tensor, ...], output: Any) -> None:

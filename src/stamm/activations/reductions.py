@@ -35,14 +35,16 @@ def by_blocks(function: Callable[..., tuple[Tensor, ...]], *inputs: Tensor) -> t
     return tuple(torch.cat(pieces) for pieces in zip(*parts, strict=True))
 
 
-def shaped(result: Tensor, shape: torch.Size) -> Tensor:
-    """A result of `by_blocks` in the shape of its input, and not as a view.
+def shaped(result: Tensor, like: Tensor) -> Tensor:
+    """A result of `by_blocks` in the shape of its input, neither the input itself nor a view.
 
     A view that a Function returns may not be changed in place.
     """
-    if result.shape == shape:
+    if result is like:
+        return result.clone()
+    if result.shape == like.shape:
         return result
-    whole: Tensor = torch.ops.aten._unsafe_view(result, shape)
+    whole: Tensor = torch.ops.aten._unsafe_view(result, like.shape)
     return whole
 
 
