@@ -44,6 +44,7 @@ format: $(READY)
 # Emit the modules of the built-in activations again from their gradients.
 generated: $(READY)
 	@$(BIN)/python -m stamm.activations.emission
+	@$(BIN)/python -m stamm.activations.fused.exponential
 
 # Resolve requirements.in into requirements.lock in a throw-away environment.
 lock:

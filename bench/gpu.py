@@ -26,7 +26,7 @@ from typing import Any
 import torch
 
 from bench import gpu_page
-from bench.gpu_work import BENCHMARKS, Limit, Result, full, quick
+from bench.gpu_work import BENCHMARKS, Limit, Result, Setting, quick
 from stamm.activations.fused import build, gpu
 from stamm.runs import manifest
 
@@ -55,7 +55,7 @@ def main(words: Sequence[str] | None = None) -> int:
     parts = options.only or PARTS
     out = options.out or _place(facts["device"], options.quick)
     lines = [line for line in _read(out) if line["part"] not in (*parts, ALL)]
-    setting = (quick if options.quick else full)(device)
+    setting = quick(device) if options.quick else Setting(device=device)
 
     def tell(part: str, result: Result) -> None:
         line = {"part": part, **result.line(), **facts}
@@ -92,10 +92,10 @@ def _options(words: Sequence[str] | None) -> argparse.Namespace:
 def _why_not(device: torch.device) -> str | None:
     if device.type == "cpu":
         return build.unavailable()
-    if torch.version.cuda is None:
+    if torch.version.cuda is None and torch.version.hip is None:
         return (
-            f"torch {torch.__version__} in {sys.executable} is built without CUDA. Name a Python"
-            " whose torch has it: make gpu GPU_PYTHON=python3"
+            f"torch {torch.__version__} in {sys.executable} is built without CUDA or ROCm. Name a"
+            " Python whose torch has one: make gpu GPU_PYTHON=python3"
         )
     return gpu.unavailable()
 

@@ -7,10 +7,9 @@ rotated by one from round to round. On a GPU, events time the device, its cache 
 from __future__ import annotations
 
 import importlib
-import statistics
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
@@ -19,7 +18,7 @@ from torch import Tensor, nn
 
 from bench.linear_cross_entropy import ARMS, DROPPED, Loss, step
 from stamm.activations.benchmark.clock import Timed, clock_of
-from stamm.activations.benchmark.measure import Quantiles
+from stamm.activations.benchmark.turns import Quantiles, in_turns, quantiles
 from stamm.activations.catalog import ENTRIES, get
 from stamm.activations.fused.gemm.choice import Shape, Step
 from stamm.activations.fused.gemm.measure import measure
@@ -115,43 +114,28 @@ class Result:
         }
 
 
+PLAIN = tuple(spec.name for spec in ENTRIES if not isinstance(spec.arity, Gated))
+
+
 @dataclass(frozen=True, kw_only=True)
 class Setting:
-    """Where is measured, and how large everything is."""
+    """Where is measured, and how large everything is: by default as in a large model's layers."""
 
     device: torch.device
-    rounds: int
-    tokens: int
-    hidden: int
-    inner: int
-    loss_tokens: int
-    vocabulary: int
-    entries: tuple[str, ...]
-    processes: int
+    rounds: int = 20
+    tokens: int = 16_384
+    hidden: int = 4096
+    inner: int = 21_504
+    loss_tokens: int = 8192
+    vocabulary: int = 131_072
+    entries: tuple[str, ...] = PLAIN
+    processes: int = 5
 
     def normal(self, *shape: int, seed: int, scale: float = 1.0) -> Tensor:
         """Normal numbers in bfloat16, made on the device."""
         generator = torch.Generator(self.device).manual_seed(seed)
         made = torch.empty(shape, dtype=torch.bfloat16, device=self.device)
         return made.normal_(0.0, scale, generator=generator)
-
-
-PLAIN = tuple(spec.name for spec in ENTRIES if not isinstance(spec.arity, Gated))
-
-
-def full(device: torch.device) -> Setting:
-    """Sizes of a large model's layers."""
-    return Setting(
-        device=device,
-        rounds=20,
-        tokens=16_384,
-        hidden=4096,
-        inner=21_504,
-        loss_tokens=8192,
-        vocabulary=131_072,
-        entries=PLAIN,
-        processes=5,
-    )
 
 
 def quick(device: torch.device) -> Setting:
@@ -171,23 +155,8 @@ def quick(device: torch.device) -> Setting:
 
 def timed(setting: Setting, works: Mapping[str, Timed], rounds: int) -> dict[str, Quantiles]:
     """Seconds of each call, taking turns."""
-    clock = clock_of(setting.device)
-    names = list(works)
-    times: dict[str, list[float]] = {name: [] for name in names}
-    for turn in range(-WARM_UP, rounds):
-        first = turn % len(names)
-        order = names[first:] + names[:first]
-        found = clock.seconds([works[name] for name in order])
-        for name, seconds in zip(order, found, strict=True):
-            if turn >= 0:
-                times[name].append(seconds)
+    times = in_turns(clock_of(setting.device), works, rounds, warm_up=WARM_UP)
     return {name: quantiles(taken) for name, taken in times.items()}
-
-
-def quantiles(times: Sequence[float]) -> Quantiles:
-    """p20, p50 and p80 of at least two times."""
-    cuts = statistics.quantiles(times, n=10, method="inclusive")
-    return Quantiles(p20=cuts[1], p50=statistics.median(times), p80=cuts[7])
 
 
 def pointwise(setting: Setting) -> Iterator[Result]:

@@ -44,15 +44,13 @@ def same_bits(found: list[Tensor], others: list[Tensor]) -> bool:
     return all(torch.equal(a, b) for a, b in zip(found, others, strict=True))
 
 
-@pytest.mark.parametrize(("name", "neurons", "shape"), CASES)
-def test_repeated_runs_have_the_same_bits(
-    name: str,
-    neurons: int | None,
-    shape: tuple[int, ...],
-    device: torch.device,
-    passes: list[str],
-) -> None:
-    work = Work(name, neurons, shape, device)
+@pytest.fixture(params=CASES, ids=str)
+def work(request: pytest.FixtureRequest, device: torch.device) -> Work:
+    """A case on the device."""
+    return Work(*request.param, device)
+
+
+def test_repeated_runs_have_the_same_bits(work: Work, passes: list[str]) -> None:
     first = work.step()
     assert all(torch.isfinite(t).all() for t in first)
     assert all(same_bits(first, work.step()) for _ in range(RUNS - 1))
@@ -62,18 +60,12 @@ def test_repeated_runs_have_the_same_bits(
     assert not same_bits(first, work.step())
 
 
-@pytest.mark.parametrize(("name", "neurons", "shape"), CASES)
 def test_other_streams_and_a_busy_device_change_no_bit(
-    name: str,
-    neurons: int | None,
-    shape: tuple[int, ...],
-    device: torch.device,
-    passes: list[str],
+    work: Work, device: torch.device, passes: list[str]
 ) -> None:
     """Streams side by side, and products in between: programs then start and end in other orders."""
     if device.type == "cpu":
         pytest.skip("a CPU has no streams")
-    work = Work(name, neurons, shape, device)
     first = work.step()
     matrix = torch.randn(2048, 2048, device=device, dtype=torch.bfloat16)
     torch.cuda.synchronize(device)

@@ -142,11 +142,13 @@ class ShapedModule(nn.Module):
                 getattr(self, name).copy_(numbers)
 
     def extra_repr(self) -> str:
-        """Name, compat order and, off the meta device, effective values."""
+        """Name, compat order and effective values; none on the meta device or under a compiler."""
         parts = [self.spec.name] + ([f"compat={self.compat}"] if self.compat != EXACT else [])
         if self.count > 1:
             parts.append(f"shapes={self.count}")
-        elif not any(p.is_meta for p in self.parameters()):
+        elif not (
+            torch.compiler.is_dynamo_compiling() or any(p.is_meta for p in self.parameters())
+        ):
             parts += [f"{name}={value:.4g}" for name, value in self.effective().items()]
         return ", ".join(parts)
 

@@ -15,7 +15,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from stamm.activations.fused.operation import Form, Layout, Operation, apart, fused
+from stamm.activations.fused.layouts import check_neurons, told
+from stamm.activations.fused.operation import Form, Layout, Operation, apart, fused, joined
 from stamm.activations.fused.passes import Fixed
 from stamm.activations.kernels import Kernel
 from stamm.activations.primitives import Parameters
@@ -66,11 +67,8 @@ def _fused(kernel: Kernel, fixed: Fixed, exact: bool, layout: Layout) -> Operati
     def gradients_in_one(
         weight: Tensor, inputs: Sequence[Tensor], trainable: Sequence[Tensor]
     ) -> tuple[Tensor, ...]:
-        gradient = torch.empty_like(inputs[0])
-        found = eager.gated_gradients(weight, apart(inputs, layout), trainable)
-        for place, part in zip(apart([gradient], layout), found[:2], strict=True):
-            place.copy_(part)
-        return (gradient, *found[2:])
+        gate, up, *sums = eager.gated_gradients(weight, apart(inputs, layout), trainable)
+        return (joined(gate, up, layout), *sums)
 
     function, gradients = {
         "plain": (eager.plain, eager.plain_gradients),
@@ -94,7 +92,7 @@ def _of_two(operation: Operation) -> Operation:
     def gated(gate: Tensor, up: Tensor, *trainable: Tensor) -> Tensor:
         if gate.shape != up.shape or gate.dtype != up.dtype:
             raise ConfigError(
-                f"gate is {_told(gate)} and up is {_told(up)}",
+                f"gate is {told(gate)} and up is {told(up)}",
                 fix="Give both the same shape and dtype",
             )
         return operation(gate, up, *trainable)
@@ -129,8 +127,14 @@ def _operations(kernel: Kernel, fixed: Fixed, exact: bool) -> _Eager:
         trainable: Sequence[Tensor],
         into_x: Tensor | None,
         into_parameters: Sequence[Tensor | None],
+        *,
+        along: bool = False,
     ) -> tuple[Tensor, ...]:
-        """What the gradients of Gradients are: for weight, for x, and for each parameter."""
+        """What the gradients of Gradients are: for weight, for x, and for each parameter.
+
+        along   instead how its results change with x and parameters: the transposed table, which
+                is the same one but for a surrogate's slopes in parameters
+        """
         wide, parameters = x.to(computing(x)), prepared(x, tuple(trainable))
         slope, *by_parameter = slopes(wide, parameters)
         curvature, *rest = curvatures(wide, parameters)
@@ -138,6 +142,8 @@ def _operations(kernel: Kernel, fixed: Fixed, exact: bool) -> _Eager:
         mixed, by_pair = rest[:count], square(rest[count:], count)
         # Of a surrogate s the kernel gives ds/dp besides, in its last rows.
         bends = rest[count * (count + 3) // 2 :] or mixed
+        if along:
+            mixed, bends = bends, mixed
         for_weight = torch.zeros_like(wide)
         for_x = torch.zeros_like(wide)
         for_parameters = [torch.zeros_like(wide) for _ in mixed]
@@ -200,8 +206,24 @@ def _operations(kernel: Kernel, fixed: Fixed, exact: bool) -> _Eager:
         @staticmethod
         def setup_context(ctx: Any, inputs: tuple[Tensor, ...], output: Any) -> None:
             ctx.save_for_backward(*inputs)
+            ctx.save_for_forward(*inputs)
             # A gradient that nobody took is None, not 0: 0 times an overflowed x**2 is NaN.
             ctx.set_materialize_grads(False)
+
+        @staticmethod
+        def jvp(
+            ctx: Any, into_weight: Tensor | None, into_x: Tensor | None, *rest: Tensor | None
+        ) -> tuple[Tensor, ...]:
+            weight, x, *trainable = ctx.saved_tensors
+            _, *moved = second(weight, x, trainable, into_x, rest, along=True)
+            if into_weight is not None:  # they are linear in it
+                direct = Gradients.forward(into_weight, x, *trainable)
+                moved = [a + b for a, b in zip(moved, direct, strict=True)]
+            taken = [t for t in (into_weight, into_x, *rest) if t is not None]
+            last: tuple[Tensor, ...] = _Last.apply(  # type: ignore[no-untyped-call]
+                len(moved), *moved, *taken, weight, x, *trainable
+            )
+            return last
 
         @staticmethod
         def backward(
@@ -218,7 +240,7 @@ def _operations(kernel: Kernel, fixed: Fixed, exact: bool) -> _Eager:
 
     def gradients(weight: Tensor, x: Tensor, *trainable: Tensor) -> tuple[Tensor, ...]:
         # A compiled graph is differentiated once; nesting the Function would break the graph.
-        if torch.compiler.is_compiling():
+        if torch.compiler.is_dynamo_compiling():
             return Gradients.forward(weight, x, *trainable)
         result: tuple[Tensor, ...] = _applied(Gradients, weight, x, *trainable)
         return result
@@ -299,9 +321,9 @@ def _operations(kernel: Kernel, fixed: Fixed, exact: bool) -> _Eager:
             return moved.to(gate.dtype)
 
     def plain(x: Tensor, *trainable: Tensor) -> Tensor:
-        if torch.compiler.is_compiling() and not _differentiated(x, *trainable):
+        if torch.compiler.is_dynamo_compiling() and not _differentiated(x, *trainable):
             return PlainFunction.forward(x, *trainable)
-        kind = PlainFunction if torch.compiler.is_compiling() else PlainTangent
+        kind = PlainFunction if torch.compiler.is_dynamo_compiling() else PlainTangent
         result: Tensor = _applied(kind, x, *trainable)
         return result
 
@@ -310,9 +332,9 @@ def _operations(kernel: Kernel, fixed: Fixed, exact: bool) -> _Eager:
     def gated(gate: Tensor, up: Tensor, *trainable: Tensor) -> Tensor:
         if second_factor is not None:  # h(up) stays wide: it is rounded with the product
             up = second_factor(up.to(computing(up)))
-        if torch.compiler.is_compiling() and not _differentiated(gate, up, *trainable):
+        if torch.compiler.is_dynamo_compiling() and not _differentiated(gate, up, *trainable):
             return GatedFunction.forward(gate, up, *trainable)
-        kind = GatedFunction if torch.compiler.is_compiling() else GatedTangent
+        kind = GatedFunction if torch.compiler.is_dynamo_compiling() else GatedTangent
         result: Tensor = _applied(kind, gate, up, *trainable)
         return result
 
@@ -350,6 +372,9 @@ def _constants(fixed: Fixed) -> tuple[float, ...]:
     return tuple(math.nan if f is None else f for f in fixed)
 
 
+_NO_THIRD = "the third derivative of an activation is not derived: differentiate twice at most"
+
+
 class _Last(torch.autograd.Function):
     """Results that are not differentiated further, told by an error instead of a zero.
 
@@ -368,9 +393,11 @@ class _Last(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *into: Tensor) -> tuple[None, ...]:
-        raise RuntimeError(
-            "the third derivative of an activation is not derived: differentiate twice at most"
-        )
+        raise RuntimeError(_NO_THIRD)
+
+    @staticmethod
+    def jvp(ctx: Any, *into: Tensor) -> tuple[Tensor, ...]:
+        raise RuntimeError(_NO_THIRD)
 
 
 def _differentiated(*tensors: Tensor) -> bool:
@@ -386,21 +413,16 @@ def _computing(x: Tensor, exact: bool) -> torch.dtype:
     """The dtype in which x is computed with: one width up, where that is asked for and there."""
     if x.dtype == torch.float64:
         return torch.float64
+    if not x.dtype.is_floating_point:
+        raise ConfigError(
+            f"the input is {told(x)}, and activations are of real numbers",
+            fix="Convert it: x.to(torch.float32)",
+        )
     wide = exact and x.dtype == torch.float32 and x.device.type != "mps"
     return torch.float64 if wide else torch.float32
 
 
 def _spread(parameter: Tensor, x: Tensor) -> Tensor:
     """A parameter ready to meet x (..., C): one number, or one for each of the C neurons."""
-    if parameter.numel() == 1:
-        return parameter.reshape(())
-    if x.dim() == 0 or parameter.shape != x.shape[-1:]:
-        raise ConfigError(
-            f"the parameter has {parameter.numel()} values and the input {_told(x)}",
-            fix="Build the activation for as many neurons as its input has in the last axis",
-        )
-    return parameter
-
-
-def _told(tensor: Tensor) -> str:
-    return f"{tuple(tensor.shape)} {str(tensor.dtype).removeprefix('torch.')}"
+    check_neurons(parameter, x)
+    return parameter.reshape(()) if parameter.numel() == 1 else parameter

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import difflib
 import itertools
 import json
 import re
@@ -15,6 +16,7 @@ from typing import Any
 
 import torch
 
+from stamm.activations import catalog
 from stamm.activations.benchmark.machine import kernels_text, memory_bytes
 from stamm.activations.benchmark.measure import STEPS, Measured, Step, measure, tensors_moved
 from stamm.activations.spec import Gated, Spec
@@ -37,6 +39,7 @@ _DTYPES = {
 }
 _LIVE = 24  # tensors of the input's size that are alive at once, rivals' intermediate ones included
 _DISTURBED = 0.1  # of all cores busy elsewhere: times then say as much about the neighbours
+_LIKE = 0.65  # of its letters a name shares with a misspelt one: 'nosuch' and 'logish' share half
 _COMMAND = "the command line"
 
 
@@ -80,7 +83,7 @@ def _cases(options: argparse.Namespace) -> list[_Case]:
         raise ConfigError(
             f"--rounds {options.rounds} gives no spread", where=_COMMAND, fix="Use 2 or more"
         )
-    specs = [load_spec(name) for name in options.names or ENTRIES]
+    specs = [_spec(word) for word in options.names or ENTRIES]
     shapes = [_shape(word) for word in options.shape or [SHAPE]]
     dtypes = [_dtype(word) for word in options.dtype or [DTYPE]]
     device = _device(options.device)
@@ -97,6 +100,22 @@ def _cases(options: argparse.Namespace) -> list[_Case]:
         _Case(spec=spec, shape=shape, dtype=dtype, device=device, rounds=options.rounds)
         for shape, dtype, spec in itertools.product(shapes, dtypes, specs)
     ]
+
+
+def _spec(word: str) -> Spec:
+    """What the word names; for an unknown one the name that is like it, whatever its case."""
+    entries = [catalog.get(name) for name in catalog.names()]
+    known = [name for spec in entries for name in (spec.name, *spec.aliases)]
+    if word in known or re.search(r"[/.:]", word) or Path(word) in Path().iterdir():
+        return load_spec(word)
+    like = {name.lower(): name for name in known}
+    near = difflib.get_close_matches(word.lower(), like, n=3, cutoff=_LIKE)
+    near.sort(
+        key=lambda name: sorted(name) != sorted(word.lower())
+    )  # letters swapped: the likeliest
+    hint = f"Did you mean {like[near[0]]!r}? " if near else ""
+    fix = f"{hint}`stamm ls activations` lists them"
+    raise ConfigError(f"{visible(word, 60)!r} is no activation", where=_COMMAND, fix=fix)
 
 
 def _shape(word: str) -> tuple[int, int]:
@@ -120,18 +139,20 @@ def _dtype(word: str) -> torch.dtype:
 def _device(word: str | None) -> torch.device:
     if word is None:
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    if re.fullmatch(r"cpu|cuda(:\d+)?", word) is None:
+    if re.fullmatch(r"cpu|cuda(:\d{1,18})?", word) is None:
         raise ConfigError(
-            f"--device {word!r} is not measured", where=_COMMAND, fix="Use cpu, cuda or cuda:1"
+            f"--device {visible(word, 60)!r} is not measured",
+            where=_COMMAND,
+            fix="Use cpu, cuda or cuda:1",
         )
-    device = torch.device(word)
-    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
+    kind, _, number = word.partition(":")
+    if kind == "cuda" and int(number or 0) >= torch.cuda.device_count():
         raise ConfigError(
             f"--device {word}: torch finds {torch.cuda.device_count()} GPUs here",
             where=_COMMAND,
             fix="Use --device cpu, or a torch that is built for the GPU",
         )
-    return device
+    return torch.device(word)
 
 
 @contextlib.contextmanager
@@ -140,6 +161,7 @@ def _opened(path: str | None) -> Iterator[Any]:
     if path is None:
         yield lambda line: None
         return
+    Path(path).parent.mkdir(parents=True, exist_ok=True)
     with Path(path).open("a") as out:
 
         def write(line: str) -> None:

@@ -46,4 +46,7 @@ def _kernels() -> dict[str, str]:
     from stamm.activations.fused import build, gpu  # load torch
 
     found = {"cpu kernels": build.unavailable(), "gpu kernels": gpu.unavailable()}
-    return {name: why or "ready" for name, why in found.items()}
+    told = {name: why or "ready" for name, why in found.items()}
+    if gpu.unavailable() is None and gpu.caveat() is not None:
+        told["gpu kernels"] = f"ready {gpu.caveat()}"
+    return told

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from stamm.base.errors import ConfigError
+from stamm.base.errors import ConfigError, DataError
 
 CACHE_BYTES = 2**20  # a chunk's logits stay in the second-level cache of a CPU core
 # Fewer tokens read and write a matrix of 131,072 rows too often: 8 took 4.9 times as long as 128,
@@ -65,8 +65,10 @@ def linear_cross_entropy(
     Device   which tokens are kept is asked once, for which the CPU waits on a GPU.
     Compile  one opaque operation, without a graph break.
     Raises   ConfigError when shapes or dtypes do not fit, when scale_N wants a gradient, under
-             torch.autocast, for gradients in float16, which has no room for those of a mean, and
-             in a backward pass with create_graph=True: there is no second derivative.
+             torch.autocast, for gradients in float16, which has no room for those of a mean, in
+             a backward pass with create_graph=True: there is no second derivative; for gradients
+             of torch.func and for forward mode. DataError on a CPU for a target that is learned
+             and is not in the vocabulary; on a GPU, which nothing waits for, torch asserts it.
     Checked  tests/unit/losses/test_linear_cross_entropy.py
     """
     grad = torch.is_grad_enabled()
@@ -96,13 +98,6 @@ def chunk_tokens(vocabulary: int, device: torch.device) -> int:
     return max(min(max(CACHE_BYTES // row, FEWEST_TOKENS), MOST_BYTES["cpu"] // row), 1)
 
 
-def _has_tangent(x: Tensor) -> bool:
-    if torch.compiler.is_compiling():
-        return False
-    dual = torch.autograd.forward_ad.unpack_dual(x)  # type: ignore[no-untyped-call]
-    return dual.tangent is not None
-
-
 def _check(
     hidden_ND: Tensor, weight_VD: Tensor, target_N: Tensor, scale_N: Tensor | None, grad: bool
 ) -> None:
@@ -125,10 +120,15 @@ def _check(
             f"hidden states, matrix, targets and scale are on {sorted(map(str, devices))}",
             fix="Move them to one device",
         )
-    if any(_has_tangent(x) for x in (hidden_ND, weight_VD)):
+    if len(weight_VD) == 0 or target_N.dtype not in (torch.int32, torch.int64):
         raise ConfigError(
-            "linear_cross_entropy has no forward mode, and a factor carries a tangent",
-            fix="Use reverse mode, or form all logits",
+            f"the vocabulary has {len(weight_VD)} rows, the targets are {target_N.dtype}",
+            fix="Pass at least one row, and the numbers of rows: target.long()",
+        )
+    if not hidden_ND.dtype.is_floating_point or hidden_ND.dtype.itemsize < 2:
+        raise ConfigError(
+            f"hidden states are {hidden_ND.dtype}",
+            fix="Use bfloat16, float32 or float64; without gradients float16, too",
         )
     if hidden_ND.dtype != weight_VD.dtype or (grad and weight_VD.dtype == torch.float16):
         raise ConfigError(
@@ -165,9 +165,11 @@ def _losses_and_gradients(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Loss, nats and both gradients; a gradient that is not wanted has no rows."""
     loss, nats_N, d_hidden_ND, d_weight_VD = _results(
-        hidden_ND, weight_VD, target_N, scale_N, z_loss, chunk, hidden_wanted, weight_wanted
+        hidden_ND, weight_VD, target_N, scale_N, hidden_wanted, weight_wanted
     )
-    for index_C in torch.split(scale_N.nonzero()[:, 0], chunk):
+    learned = scale_N.nonzero()[:, 0]
+    _check_targets(target_N, learned, weight_VD.shape[0])
+    for index_C in torch.split(learned, chunk):
         hidden_CD, target_C = hidden_ND[index_C], target_N[index_C, None]
         scale_C = scale_N[index_C, None]
         logits_CV = (hidden_CD @ weight_VD.T).to(scale_N.dtype)
@@ -189,17 +191,25 @@ def _losses_and_gradients(
     return loss, nats_N, d_hidden_ND, d_weight_VD
 
 
+def _check_targets(target_N: Tensor, learned: Tensor, vocabulary: int) -> None:
+    """Refuse learned targets that are no row of the matrix, where nothing has to be waited for."""
+    if target_N.device.type != "cpu":
+        return
+    outside = learned[(target_N[learned] < 0) | (target_N[learned] >= vocabulary)]
+    if outside.numel():
+        token = int(outside[0])
+        raise DataError(
+            f"the target of token {token} is {int(target_N[token])}, and the vocabulary has"
+            f" {vocabulary} rows",
+            fix="Drop such tokens by ignore_index or a scale of 0, or pass the whole matrix",
+        )
+
+
 def _results(
-    hidden_ND: Tensor,
-    weight_VD: Tensor,
-    target_N: Tensor,
-    scale_N: Tensor,
-    z_loss: float,
-    chunk: int,
-    hidden_wanted: bool,
-    weight_wanted: bool,
+    hidden_ND: Tensor, weight_VD: Tensor, target_N: Tensor, scale_N: Tensor, *settings: Any
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Zeros where the operation's results will stand."""
+    """Zeros where the operation's results will stand, of which the last two settings decide."""
+    *_, hidden_wanted, weight_wanted = settings
     (n, d), v = hidden_ND.shape, weight_VD.shape[0]
     return (
         scale_N.new_zeros(()),
@@ -207,6 +217,47 @@ def _results(
         hidden_ND.new_zeros(n if hidden_wanted else 0, d),
         scale_N.new_zeros(v if weight_wanted else 0, d),
     )
+
+
+class _Loss(torch.autograd.Function):
+    """The operation, with its gradients."""
+
+    @staticmethod
+    def forward(*inputs: Any) -> Any:
+        return _below(*inputs)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+        _keep(ctx, inputs, output)
+
+    @staticmethod
+    def backward(ctx: Any, *into: Any) -> Any:
+        return _scale(ctx, *into)
+
+
+@torch.library.impl(_NAME, "Autograd")
+def _(hidden_ND: Tensor, weight_VD: Tensor, *rest: Any) -> Any:
+    """Not torch.library.register_autograd: that passes by a tangent without a word."""
+    factors = (hidden_ND, weight_VD)
+    followed = torch.is_grad_enabled() and any(x.requires_grad for x in factors)
+    transformed = followed and torch._C._functorch.get_dynamic_layer_stack_depth() > 0
+    if transformed or any(_has_tangent(x) for x in factors):
+        raise ConfigError(
+            "linear_cross_entropy has no forward mode and no gradients of torch.func",
+            fix="Use torch.autograd.grad or backward, or form all logits",
+        )
+    if followed:
+        return _Loss.apply(hidden_ND, weight_VD, *rest)  # type: ignore[no-untyped-call]
+    return _below(hidden_ND, weight_VD, *rest)
+
+
+def _below(*inputs: Any) -> Any:
+    with torch._C._AutoDispatchBelowAutograd():
+        return torch.ops.stamm.linear_cross_entropy(*inputs)
+
+
+def _has_tangent(x: Tensor) -> bool:
+    return torch._VF._unpack_dual(x, level=0).tangent is not None
 
 
 def _keep(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
@@ -236,4 +287,3 @@ def _scale(ctx: Any, d_loss: Tensor | None, *_: None) -> tuple[Tensor | None, ..
 
 
 torch.library.register_fake(_NAME, _results)
-torch.library.register_autograd(_NAME, _scale, setup_context=_keep)

@@ -17,9 +17,11 @@ from torch import Tensor
 
 from stamm.activations.checks import value_of
 from stamm.activations.expressions import Interval
+from stamm.activations.fused.operation import traced_inside_a_transform
 from stamm.activations.kernels import kernel_of
 from stamm.activations.module import Activation, GatedActivation
 from stamm.activations.spec import Spec
+from stamm.base.errors import ConfigError
 
 _CELLS = 512  # places where a knot may stand; with twice as many no error to 4 bits is 1 % less
 _NEAR = 0.6  # cells are alike up to here, 0.01 long, and grow with |x| beyond
@@ -108,11 +110,23 @@ def coded(code: SlopeCode, activation: Activation | GatedActivation, *inputs: Te
     The gate's value, which up's gradient needs, is the result over up.
 
     Shapes   inputs and result (..., C); the code takes K ceil(C / 8) bytes a row
-    Edge     where up is 0 the gate's value is not known, and up's gradient is 0. A backward
-             pass that is to be differentiated again is refused.
+    Edge     where the result is NaN so are its gradients; at other infinite inputs the code knows a
+             limit of f', where exact gradients may be NaN. Where up is 0 the gate's value is not
+             known, and up's gradient is 0; where up is infinite it is NaN. A backward pass that
+             is to be differentiated again is refused.
+    Raises   ConfigError inside grad, vjp and jacrev of torch.func, and where a compiler traces
+             any of its transforms with gradients enabled
     """
-    if not (torch.is_grad_enabled() and any(t.requires_grad for t in inputs)):
+    wanted = traced_inside_a_transform() or any(t.requires_grad for t in inputs)
+    if not (wanted and torch.is_grad_enabled() and inputs[0].numel()):
         result: Tensor = activation(*inputs)
+    elif torch._C._functorch.get_dynamic_layer_stack_depth() > 0:
+        raise ConfigError(
+            "FewBit keeps codes for one backward pass, and torch.func would transform it",
+            fix="Use SavePost, or torch.no_grad where no gradient is wanted",
+        )
+    elif inputs[0].dim() == 0:
+        result = coded(code, activation, *(t[None] for t in inputs))[0]
     else:
         result = _Coded.apply(code, activation, *inputs)  # type: ignore[no-untyped-call]
     return result
@@ -125,9 +139,7 @@ class _Coded(torch.autograd.Function):
     def forward(ctx: Any, code: SlopeCode, activation: Any, first: Tensor, *up: Tensor) -> Tensor:
         result: Tensor = activation(first, *up)
         ctx.code, ctx.features = code, first.shape[-1]
-        ctx.save_for_backward(
-            _packed(_codes(first, code), code.bits), *((result, *up) if up else ())
-        )
+        ctx.save_for_backward(_packed(_codes(first, code), code.bits), result, *up)
         return result
 
     @staticmethod
@@ -138,16 +150,17 @@ class _Coded(torch.autograd.Function):
                 "the gradient of a block under FewBit cannot be differentiated again, its f' is a"
                 " constant on each interval: use SavePre"
             )
-        packed, *rest = ctx.saved_tensors
+        packed, result, *up = ctx.saved_tensors
         dtype = _computing(into)
         levels = torch.tensor(ctx.code.levels, dtype=dtype, device=into.device)
         slope = _at(levels, _unpacked(packed, ctx.features).int())
+        slope = torch.where(result.isnan(), math.nan, slope)  # no code is left to say it
         wide = into.to(dtype)
-        if not rest:
+        if not up:
             return None, None, (wide * slope).to(into.dtype)
-        result, up = (t.to(dtype) for t in rest)
-        gate = torch.where(up == 0, 0.0, result / up)
-        return None, None, (wide * up * slope).to(into.dtype), (wide * gate).to(into.dtype)
+        product, factor = result.to(dtype), up[0].to(dtype)
+        gate = torch.where(factor == 0, product.abs(), product / factor)  # 0, or still NaN
+        return None, None, (wide * factor * slope).to(into.dtype), (wide * gate).to(into.dtype)
 
 
 def _codes(x: Tensor, code: SlopeCode) -> Tensor:

@@ -401,10 +401,13 @@ def test_damaged_results_are_told(home: Path, damage: str) -> None:
 def test_faster_means_four_of_five_pairs(
     won: int, faster: bool, home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def seconds(clock: object, calls: list[object], rounds: int) -> list[list[float]]:
-        return [[1.0] * rounds, [0.9] * won + [1.1] * (rounds - won)][: len(calls)]
+    def in_turns(
+        clock: object, works: dict[object, object], rounds: int, *, warm_up: int
+    ) -> dict[object, list[float]]:
+        times = [[1.0] * rounds, [0.9] * won + [1.1] * (rounds - won)]
+        return dict(zip(works, times, strict=False))
 
-    monkeypatch.setattr(measure, "_seconds", seconds)
+    monkeypatch.setattr(measure, "in_turns", in_turns)
     shape, device = Shape(rows=64, columns=32, depth=32), torch.device(DEVICE)
     given = ("forward", shape, torch.bfloat16, device, get("silu"))
     assert measure.measure(*given, rounds=10, tiles=[SMALL])["faster"] is faster

@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import importlib.util
-import os
-import re
 import subprocess
 import sys
-import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -24,9 +21,9 @@ from stamm.activations.kernels import kernel_of
 from stamm.models import ffn
 from stamm.models.config import PlainFFN, SavePost, SavePre
 from stamm.models.ffn import PlainFeedForward
+from tests.unit.activations.ahead_of_time import compiled_for_nvidia, ran_in_a_process_of_its_own
 
 CASES = Path(__file__).with_name("gemm_cases.py")
-BITS = {torch.bfloat16: "bf16", torch.float32: "fp32"}
 ROOM = {90: 227, 80: 163}  # KiB of shared memory that a program can have
 needs_triton = pytest.mark.skipif(
     importlib.util.find_spec("triton") is None, reason="Triton is not installed"
@@ -37,58 +34,7 @@ needs_triton = pytest.mark.skipif(
 @pytest.mark.parametrize("part", ["test_products", "not test_products"])
 def test_kernels_in_a_process_of_their_own(part: str) -> None:
     """On a GPU where there is one, else in the interpreter; see gemm_cases.py."""
-    interpret = "0" if gpu.unavailable() is None else "1"
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(CASES)]
-    done = subprocess.run(
-        [*command, "-k", part],
-        capture_output=True,
-        text=True,
-        env={**os.environ, "TRITON_INTERPRET": interpret, "OMP_NUM_THREADS": "1"},
-        check=False,
-    )
-    assert done.returncode == 0, done.stdout[-6000:]
-    assert "skipped" not in done.stdout
-
-
-def compiled(
-    kernel: Any, arguments: list[Any], sizes: dict[str, Any], capability: int
-) -> tuple[int, int, str]:
-    """Bytes outside the registers, bytes of shared memory, and instructions of a kernel."""
-    import triton
-    from triton.backends.compiler import GPUTarget
-    from triton.compiler import ASTSource
-
-    signature: dict[str, str] = {}
-    constants: dict[tuple[int, ...], Any] = {}
-    attributes: dict[tuple[int, ...], Any] = {}
-    for place, name in enumerate(kernel.arg_names):
-        value = sizes[name] if name in sizes else arguments[place]
-        if name in sizes:
-            signature[name], constants[(place,)] = "constexpr", value
-        elif hasattr(value, "block_shape"):
-            signature[name] = f"tensordesc<{BITS[value.base.dtype]}{list(value.block_shape)}>"
-        else:
-            tensor = isinstance(value, torch.Tensor)
-            signature[name] = f"*{BITS[value.dtype]}" if tensor else "i32"
-            attributes[(place,)] = [["tt.divisibility", 16]]
-    made = triton.compile(
-        ASTSource(kernel, signature, constants, attributes),
-        target=GPUTarget("cuda", capability, 32),
-        options={name: value for name, value in sizes.items() if name not in kernel.arg_names},
-    )
-    with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
-        file.write(made.asm["cubin"])
-        file.flush()
-        tools = triton.knobs.nvidia
-        usage, assembly = (
-            subprocess.run([*command, file.name], capture_output=True, text=True, check=True).stdout
-            for command in (
-                [tools.cuobjdump.path, "--dump-resource-usage"],
-                [tools.nvdisasm.path, "-c"],
-            )
-        )
-    outside = sum(int(n) for n in re.findall(r"(?:STACK|LOCAL):(\d+)", usage))
-    return outside, made.metadata.shared, assembly
+    ran_in_a_process_of_its_own(CASES, part)
 
 
 def launched(name: str, step: Step, tile: Tile) -> list[tuple[Any, list[Any], dict[str, Any]]]:
@@ -123,25 +69,21 @@ def test_kernels_compile_for_a_gpu_without_spilling(
 ) -> None:
     (run, *added) = launched("xielu", step, tile)
     assert len(added) == (1 if step == "backward" else 0)
-    outside, shared, assembly = compiled(*run, capability)
-    assert outside == 0
-    assert shared <= ROOM[capability] * 1024
-
-    def count(name: str) -> int:
-        return len(re.findall(rf"\s{name}[\s.]", assembly))
-
+    made = compiled_for_nvidia(*run, capability)
+    assert made.spilled == 0
+    assert made.shared <= ROOM[capability] * 1024
     if capability == 90:
         # The tensor cores take their operands from shared memory, and tiles move as tiles:
         # two for each stage; what is read and written of the result once for each part.
-        assert count("HGMMA") > 0
-        assert count("HMMA") == 0
+        assert made.count("HGMMA") > 0
+        assert made.count("HMMA") == 0
         read, written = (tile.parts, 1) if step == "backward" else (0, 2)
-        assert count("UTMALDG") >= 2 + read
-        assert count("UTMASTG") == tile.parts * written * 2  # one for each 64 columns
+        assert made.count("UTMALDG") >= 2 + read
+        assert made.count("UTMASTG") == tile.parts * written * 2  # one for each 64 columns
     else:
-        assert count("HMMA") > 0
-        assert count("LDGSTS") > 0
-    assert not any(count(atomic) for atomic in ("RED", "ATOM", "ATOMG"))
+        assert made.count("HMMA") > 0
+        assert made.count("LDGSTS") > 0
+    assert not any(made.count(atomic) for atomic in ("RED", "ATOM", "ATOMG"))
 
 
 @needs_triton

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import mmap
 import threading
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 import torch
@@ -84,3 +86,21 @@ def test_sizes_that_are_no_longer_used_make_room(monkeypatch: pytest.MonkeyPatch
     assert memory.kept_bytes() <= 40 * 2**20
     place = memory.fresh((2816, 4096), torch.bfloat16).data_ptr()
     assert memory.fresh((2816, 4096), torch.bfloat16).data_ptr() == place
+
+
+def test_a_block_that_comes_back_amid_anothers_return_is_kept() -> None:
+    """A collection of garbage may end tensors between any two steps, those of the pool too."""
+    pool, size = memory._Pool(), 2**21
+
+    class Disturbed(dict[int, list[mmap.mmap]]):
+        def pop(self, *arguments: Any) -> Any:
+            found = super().pop(*arguments)
+            if disturbing:
+                pool.give_back(disturbing.pop(), size)
+            return found
+
+    disturbing = [mmap.mmap(-1, size)]
+    pool._free = Disturbed()
+    pool.give_back(mmap.mmap(-1, size), size)
+    assert not disturbing
+    assert len(pool._free[size]) == 2 and pool.release() == 2 * size

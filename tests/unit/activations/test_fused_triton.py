@@ -3,27 +3,30 @@
 from __future__ import annotations
 
 import importlib.util
-import os
 import re
 import subprocess
 import sys
-import tempfile
-from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 
-from stamm.activations.catalog import get
+from stamm.activations.catalog import ENTRIES, get
 from stamm.activations.fused import gpu
 from stamm.activations.fused.passes import PassName, graph_of
 from stamm.activations.fused.triton_source import source
 from stamm.activations.kernels import kernel_of
-from stamm.activations.spec import Spec
+from stamm.activations.spec import Gated, Spec
+from tests.unit.activations.ahead_of_time import (
+    OnNvidia,
+    compiled_for_amd,
+    compiled_for_nvidia,
+    ran_in_a_process_of_its_own,
+)
 
 CASES = Path(__file__).with_name("triton_cases.py")
-BITS = {torch.bfloat16: "*bf16", torch.float32: "*fp32", torch.float64: "*fp64"}
 needs_triton = pytest.mark.skipif(
     importlib.util.find_spec("triton") is None, reason="Triton is not installed"
 )
@@ -33,71 +36,7 @@ needs_triton = pytest.mark.skipif(
 @pytest.mark.parametrize("part", ["bfloat16", "float16 and not bfloat16", "float32", "layout"])
 def test_kernels_in_a_process_of_their_own(part: str) -> None:
     """On a GPU where there is one, else in the interpreter; see triton_cases.py."""
-    interpret = "0" if gpu.unavailable() is None else "1"
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(CASES)]
-    done = subprocess.run(
-        [*command, "-k", part],
-        capture_output=True,
-        text=True,
-        env={**os.environ, "TRITON_INTERPRET": interpret, "OMP_NUM_THREADS": "1"},
-        check=False,
-    )
-    assert done.returncode == 0, done.stdout[-6000:]
-    assert "skipped" not in done.stdout
-
-
-@dataclass
-class Compiled:
-    """What the GPU's assembler made of a kernel: registers, bytes outside them, instructions."""
-
-    registers: int
-    spilled: int
-    assembly: str
-
-
-def compiled(kernel: Any, arguments: list[Any], sizes: dict[str, Any]) -> Compiled:
-    """The kernel as it would be launched with these arguments on an H100 or H200."""
-    import triton
-    from triton.backends.compiler import GPUTarget
-    from triton.compiler import ASTSource
-
-    signature: dict[str, str] = {}
-    constants: dict[tuple[int, ...], Any] = {}
-    attributes: dict[tuple[int, ...], Any] = {}
-    for place, name in enumerate(kernel.arg_names):
-        value = sizes[name] if name in sizes else arguments[place]
-        if name in sizes or (isinstance(value, int) and value == 1):
-            signature[name], constants[(place,)] = "constexpr", value
-            continue
-        tensor = isinstance(value, torch.Tensor)
-        signature[name] = BITS[value.dtype] if tensor else "i32"
-        if tensor or value % 16 == 0:
-            attributes[(place,)] = [["tt.divisibility", 16]]
-    made = triton.compile(
-        ASTSource(kernel, signature, constants, attributes),
-        target=GPUTarget("cuda", 90, 32),
-        options={name: value for name, value in sizes.items() if name not in kernel.arg_names},
-    )
-    with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
-        file.write(made.asm["cubin"])
-        file.flush()
-        tools = triton.knobs.nvidia
-        usage, assembly = (
-            subprocess.run([*command, file.name], capture_output=True, text=True, check=True).stdout
-            for command in (
-                [tools.cuobjdump.path, "--dump-resource-usage"],
-                [tools.nvdisasm.path, "-c"],
-            )
-        )
-    registers, stack, local = (
-        int(re.search(rf"{name}:(\d+)", usage)[1])  # type: ignore[index]
-        for name in ("REG", "STACK", "LOCAL")
-    )
-    return Compiled(registers, stack + local, assembly)
-
-
-def instructions(of: Compiled, name: str) -> int:
-    return len(re.findall(rf"\s{name}[\s.]", of.assembly))
+    ran_in_a_process_of_its_own(CASES, part)
 
 
 def fixed_of(spec: Spec) -> tuple[float | None, ...]:
@@ -128,10 +67,10 @@ def test_kernels_compile_for_a_gpu_without_spilling(
 
     At 90 % of its bandwidth an H200 can start 31 of them while 4 bytes pass, and 47 for 6 bytes.
     """
-    found: list[Compiled] = []
+    found: list[OnNvidia] = []
 
     def launch(kernel: Any, programs: int, arguments: list[Any], sizes: dict[str, Any]) -> None:
-        found.append(compiled(kernel, arguments, sizes))
+        found.append(compiled_for_nvidia(kernel, arguments, sizes))
 
     monkeypatch.setattr(gpu, "launch", launch)
     spec = get(entry)
@@ -147,27 +86,98 @@ def test_kernels_compile_for_a_gpu_without_spilling(
     elements = (gpu.TILE if columns else gpu.BLOCK) // 256
     assert len(re.findall(r";$", run.assembly, re.M)) <= length * elements
     # Eight elements are one read of 16 bytes for each tensor, and one such write.
-    assert instructions(run, "LDG.E.128") >= elements // 8 * inputs
-    assert instructions(run, "STG.E.128") == elements // 8 * len(outputs)
+    assert run.count("LDG.E.128") >= elements // 8 * inputs
+    assert run.count("STG.E.128") == elements // 8 * len(outputs)
     # NaN comes through every minimum and maximum.
-    assert instructions(run, "FMNMX") == instructions(run, "FMNMX.NAN")
-    assert (instructions(run, "FMNMX") > 0) == (entry == "xielu")
-    assert not any(
-        instructions(each, atomic) for each in found for atomic in ("RED", "ATOM", "ATOMG")
-    )
+    assert run.count("FMNMX") == run.count("FMNMX.NAN")
+    assert (run.count("FMNMX") > 0) == (entry == "xielu")
+    assert not any(each.count(atomic) for each in found for atomic in ("RED", "ATOM", "ATOMG"))
 
 
 @needs_triton
 def test_float32_is_computed_in_float64_and_compiles(monkeypatch: pytest.MonkeyPatch) -> None:
-    found: list[Compiled] = []
-    monkeypatch.setattr(gpu, "launch", lambda k, _, a, s: found.append(compiled(k, a, s)))
+    found: list[OnNvidia] = []
+    monkeypatch.setattr(
+        gpu, "launch", lambda k, _, a, s: found.append(compiled_for_nvidia(k, a, s))
+    )
     spec, x = get("silu"), torch.empty(8192)
     for computing in (torch.float64, torch.float32):
         gpu.run("forward", kernel_of(spec), (), computing, [x], [torch.empty_like(x)], [])
     wide, single = found
-    assert instructions(wide, "DFMA") > 0
-    assert instructions(single, "DFMA") == 0
+    assert wide.count("DFMA") > 0
+    assert single.count("DFMA") == 0
     assert wide.spilled == single.spilled == 0
+
+
+def covering(dtype: torch.dtype) -> list[Spec]:
+    """Entries whose backward passes together hold every operation of the catalogue's passes."""
+    holds = {}
+    for spec in ENTRIES:
+        kernel, fixed = kernel_of(spec), fixed_of(spec)
+        graphs = [graph_of(name, kernel, fixed, dtype) for name in ("gated_backward", "backward")]
+        chosen = graphs[0 if isinstance(spec.arity, Gated) else 1]
+        holds[spec.name] = {chosen.nodes[place].name for place in chosen.needed()}
+    missing, found = set().union(*holds.values()), []
+    while missing:
+        name = max(holds, key=lambda entry: len(holds[entry] & missing))
+        missing -= holds[name]
+        found.append(get(name))
+    return found
+
+
+@needs_triton
+@pytest.mark.parametrize("architecture", gpu._ARCHITECTURES)
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+def test_every_operation_compiles_for_amd_without_spilling(
+    architecture: str, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """To an object, with every function found in the device's library. What it gives is not known."""
+    monkeypatch.setattr(torch.version, "hip", "6.4")
+    made: list[str] = []
+
+    def launch(kernel: Any, programs: int, arguments: list[Any], sizes: dict[str, Any]) -> None:
+        made.append(compiled_for_amd(kernel, arguments, sizes, architecture))
+
+    monkeypatch.setattr(gpu, "launch", launch)
+    computing = torch.float64 if dtype == torch.float32 else torch.float32
+    entries = covering(computing)
+    assert len(entries) > 3
+    for spec in entries:
+        gated = isinstance(spec.arity, Gated)
+        name: PassName = "gated_backward" if gated else "backward"
+        read = [torch.empty(64, 512, dtype=dtype) for _ in range(2 + gated)]
+        given = [torch.full((), p.initial) for p in spec.trainable]
+        gpu.run(name, kernel_of(spec), fixed_of(spec), computing, read, read[1:], given)
+    assert len(made) >= len(entries)
+    for text in made:  # nothing goes to memory that the program does not name
+        assert re.search(r"\.private_segment_fixed_size: 0\n", text)
+        assert re.search(r"\.vgpr_spill_count: 0\n", text)
+
+
+@pytest.mark.parametrize(
+    ("name", "told"),
+    [
+        ("gfx942:sramecc+:xnack-", None),
+        ("gfx90a", None),
+        (
+            "gfx1100",
+            "the GPU is AMD's gfx1100, and kernels were tried with a compiler for gfx90a, gfx942 only",
+        ),
+    ],
+)
+def test_amds_gpus_are_served_where_kernels_were_compiled(
+    name: str, told: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(gpu.importlib.util, "find_spec", lambda _: True)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(
+        torch.cuda, "get_device_properties", lambda _: SimpleNamespace(gcnArchName=name)
+    )
+    assert gpu.caveat() is None
+    monkeypatch.setattr(torch.version, "hip", "6.4")
+    assert gpu._unavailable.__wrapped__() == told
+    assert "never run" in (gpu.caveat() or "")
+    assert gpu._digits(torch.float32) == {}  # an option that AMD's compiler refuses
 
 
 def text_of(interpreted: bool, stored: torch.dtype = torch.bfloat16) -> str:

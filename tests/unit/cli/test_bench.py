@@ -100,7 +100,7 @@ def test_the_table_has_a_row_for_each(capsys: pytest.CaptureFixture[str]) -> Non
 
 
 def test_lines_are_appended_to_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    out = tmp_path / "found.jsonl"
+    out = tmp_path / "new" / "folder" / "found.jsonl"
     printed = [
         *_lines(capsys, "silu", "--out", str(out)),
         *_lines(capsys, "mish", "--out", str(out)),
@@ -128,7 +128,11 @@ def test_a_spec_of_ones_own_is_measured_beside_its_peers(
 @pytest.mark.parametrize(
     ("words", "code", "said"),
     [
-        (["xeilu"], 2, "'xeilu' is no activation"),
+        (["xeilu"], 2, "'xeilu' is no activation (the command line). Did you mean 'xielu'?"),
+        (["XIELU"], 2, "'XIELU' is no activation (the command line). Did you mean 'xielu'?"),
+        (["Swish-Beta"], 2, "Did you mean 'swish_beta'?"),
+        (["nosuch"], 2, "`stamm ls activations` lists them"),
+        (["x" * 100_000], 2, "`stamm ls activations` lists them"),
         (["silu", "--shape", "4096"], 2, "--shape '4096' is not ROWSxCOLUMNS (the command line)"),
         (["silu", "--shape", "0x8"], 2, "--shape '0x8' is not ROWSxCOLUMNS"),
         (["silu", "--shape", "ax8"], 2, "'a' is not a whole number"),
@@ -137,7 +141,10 @@ def test_a_spec_of_ones_own_is_measured_beside_its_peers(
         (["silu", "--rounds", "1"], 2, "--rounds 1 gives no spread"),
         (["silu", "--device", "tpu"], 2, "--device 'tpu' is not measured"),
         (["silu", "--device", "cuda:99"], 2, "--device cuda:99: torch finds "),
-        (["silu", "--out", "absent/found.jsonl"], 1, "absent/found.jsonl"),
+        (["silu", "--device", f"cuda:{10**17}"], 2, f"--device cuda:{10**17}: torch finds "),
+        (["silu", "--device", "cuda:" + 5000 * "9"], 2, " is not measured"),
+        ([""], 2, "'' is no activation"),
+        (["silu", "--out", "/proc/absent/found.jsonl"], 1, "/proc/absent"),
     ],
 )
 def test_misuse_is_told_before_anything_is_measured(

@@ -8,11 +8,12 @@ from pathlib import Path
 
 import pytest
 import torch
+import torch.autograd.forward_ad as forward_mode
 import torch.nn.functional as F
 from torch import Tensor
 from torch.profiler import ProfilerActivity, profile
 
-from stamm.base.errors import ConfigError
+from stamm.base.errors import ConfigError, DataError
 from stamm.losses import linear_cross_entropy as module
 from stamm.losses.linear_cross_entropy import chunk_tokens, linear_cross_entropy
 
@@ -272,9 +273,69 @@ def test_autocast_is_refused() -> None:
 @pytest.mark.parametrize("wrong", [29, -100])
 def test_a_learned_target_outside_the_vocabulary_is_refused(wrong: int) -> None:
     hidden, weight, target, scale = _case()
-    target[2] = wrong
-    with pytest.raises(RuntimeError, match="out of bounds"):
+    target.clamp_(min=0)[2] = wrong
+    with pytest.raises(DataError, match=rf"target of token 2 is {wrong}, .* has 29 rows"):
         linear_cross_entropy(hidden, weight, target, scale, ignore_index=None)
+    scale[2] = 0.0  # a dropped token's target may be any number
+    linear_cross_entropy(hidden, weight, target, scale, ignore_index=None)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bool, torch.uint8])
+def test_targets_are_whole_numbers(dtype: torch.dtype) -> None:
+    hidden, weight, target, scale = _case()
+    with pytest.raises(ConfigError, match=f"29 rows, the targets are {dtype}"):
+        linear_cross_entropy(hidden, weight, target.to(dtype), scale)
+    with pytest.raises(ConfigError, match="vocabulary has 0 rows"):
+        linear_cross_entropy(hidden, weight[:0], target, scale)
+    for other in (torch.complex64, torch.int64, torch.float8_e4m3fn):
+        factors = (hidden.detach().to(other), weight.detach().to(other))
+        with pytest.raises(ConfigError, match=f"hidden states are {other}"):
+            linear_cross_entropy(*factors, target, scale)
+
+
+def test_the_z_loss_pulls_a_small_normalizer_up() -> None:
+    """Where log Z < 0 its slope is negative, too."""
+    hidden, weight, target, scale = _case()
+    low = torch.cat([weight.detach(), torch.full((29, 1), -9.0)], dim=1).requires_grad_()
+    high = torch.cat([hidden.detach(), torch.ones(37, 1)], dim=1).requires_grad_()
+    assert ((high @ low.T).logsumexp(dim=1) < 0).sum() > 20
+    _, _, d_hidden, d_weight = _plain(high, low, target, scale, 0.1)
+    linear_cross_entropy(high, low, target, scale, z_loss=0.1).loss.backward()
+    assert high.grad is not None and low.grad is not None
+    torch.testing.assert_close(high.grad.double(), d_hidden, rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(low.grad.double(), d_weight, rtol=1e-4, atol=1e-5)
+
+
+WEIGHT, TARGET, SCALE = (x.detach() for x in _case()[1:])
+
+
+def _loss(hidden: Tensor) -> Tensor:
+    return linear_cross_entropy(hidden, WEIGHT, TARGET, SCALE).loss
+
+
+def _with_tangent(hidden: Tensor) -> Tensor:
+    with forward_mode.dual_level():
+        dual = forward_mode.make_dual(hidden, torch.ones_like(hidden))
+        found: Tensor = forward_mode.unpack_dual(_loss(dual)).tangent
+        return found
+
+
+TRANSFORMS: dict[str, Callable[[Tensor], Tensor]] = {
+    "torch.func.jvp": lambda hidden: torch.func.jvp(_loss, (hidden,), (hidden,))[1],
+    "torch.func.grad": torch.func.grad(_loss),
+    "forward mode": _with_tangent,
+}
+
+
+@pytest.mark.parametrize("transform", TRANSFORMS)
+@pytest.mark.parametrize("backend", [None, "eager", "aot_eager"])
+def test_derivatives_that_there_are_not_are_errors(transform: str, backend: str | None) -> None:
+    torch.compiler.reset()
+    call = TRANSFORMS[transform]
+    if backend is not None:
+        call = torch.compile(call, backend=backend)
+    with pytest.raises(Exception, match=r"no forward mode and no gradients of torch\.func"):
+        call(_case()[0].detach())
 
 
 def test_chunks_stay_within_their_bytes() -> None:

@@ -15,6 +15,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from stamm.activations import catalog
 from stamm.activations.describe import certificate
 from stamm.activations.kernels import kernel_of
+from stamm.activations.module import build_activation
 from stamm.activations.spec import Spec
 from stamm.base.config import from_plain, override, to_plain
 from stamm.base.errors import ConfigError
@@ -31,7 +32,7 @@ from stamm.models.config import (
     few_bit_refusal,
 )
 from stamm.models.count import ffn_cost
-from stamm.models.few_bit import SlopeCode, _packed, _unpacked, slope_code
+from stamm.models.few_bit import SlopeCode, _packed, _unpacked, coded, slope_code
 from stamm.models.ffn import build_ffn
 from stamm.optim.config import AdamW
 from stamm.pretrain.plan import plan
@@ -407,6 +408,50 @@ def test_where_up_is_zero_few_bit_gives_it_no_gradient() -> None:
     gradient = block.get_parameter("up_proj.weight").grad
     assert gradient is not None
     assert torch.equal(gradient, torch.zeros(8, D))
+
+
+def _coded(name: str, *inputs: Tensor) -> Tensor:
+    act = build_activation(name)
+    return coded(slope_code(catalog.get(name), 4), act, *inputs)
+
+
+def test_few_bit_hides_no_nan() -> None:
+    x = torch.tensor([torch.nan, 1.0, torch.inf, -torch.inf], requires_grad=True)
+    (plain,) = torch.autograd.grad(_coded("silu", x).sum(), x)
+    assert plain.isnan().tolist() == [True, False, False, True]  # silu(-inf) is inf times 0
+    torch.testing.assert_close(plain[2].item(), slope_code(catalog.get("silu"), 4).levels[-1])
+    gate = torch.tensor([torch.nan, torch.nan, 1.0, 1.0, 1.0], requires_grad=True)
+    up = torch.tensor([0.0, 2.0, torch.nan, torch.inf, 0.0], requires_grad=True)
+    found = torch.autograd.grad(_coded("swiglu", gate, up).sum(), (gate, up))
+    assert found[0].isfinite().tolist() == [False, False, False, False, True]
+    assert found[1].isnan().tolist() == [True, True, True, True, False]
+    assert found[1][4] == 0
+
+
+@pytest.mark.parametrize("shape", [(), (3, 0), (0, 8), (3, 1)])
+def test_few_bit_takes_every_shape(shape: tuple[int, ...]) -> None:
+    x = torch.full(shape, 0.5, requires_grad=True)
+    y = _coded("silu", x)
+    y.sum().backward()
+    assert y.shape == shape and x.grad is not None and x.grad.shape == shape
+    assert torch.equal(y, build_activation("silu")(x))
+    (level,) = _read(slope_code(catalog.get("silu"), 4), torch.tensor([0.5])).tolist()
+    assert (x.grad == level).all()
+
+
+@pytest.mark.parametrize("backend", [None, "eager", "aot_eager"])
+def test_few_bit_refuses_to_be_transformed(backend: str | None) -> None:
+    torch.compiler.reset()
+
+    def gradient(x: Tensor) -> Tensor:
+        return torch.func.grad(lambda t: _coded("silu", t).sum())(x)
+
+    call = gradient if backend is None else torch.compile(gradient, backend=backend)
+    with pytest.raises(ConfigError, match=r"and torch\.func would transform it"):
+        call(torch.ones(3))
+    with torch.no_grad():
+        many = torch.vmap(lambda t: _coded("silu", t))(torch.ones(2, 3))
+    assert torch.equal(many, build_activation("silu")(torch.ones(2, 3)))
 
 
 @pytest.mark.parametrize("memory", POLICIES)

@@ -29,7 +29,8 @@ def kernels_text(elements: int, dtype: torch.dtype, device: torch.device) -> str
         return f"eager: below {SMALLEST:,} elements"
     probe = torch.empty(1, dtype=dtype, device=device)
     if gpu.serves(probe) if probe.is_cuda else cpu.serves(probe):
-        return "fused"
+        told = gpu.caveat() if probe.is_cuda else None
+        return f"fused ({told})" if told else "fused"
     why = gpu.unavailable() if probe.is_cuda else build.unavailable()
     return f"eager: {why or f'no fused kernels for {dtype}'.replace('torch.', '')}"
 

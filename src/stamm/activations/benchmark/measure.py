@@ -6,7 +6,6 @@ is rotated by one from round to round, so that whatever disturbs the machine dis
 
 from __future__ import annotations
 
-import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
@@ -14,8 +13,9 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from stamm.activations.benchmark.clock import Clock, Timed, clock_of
+from stamm.activations.benchmark.clock import Timed, clock_of
 from stamm.activations.benchmark.machine import Load
+from stamm.activations.benchmark.turns import Quantiles, in_turns, quantiles
 from stamm.base.errors import DataError, visible
 
 Step = Literal["forward", "forward_backward"]
@@ -43,15 +43,6 @@ class Arm:
     same: bool = True
     overwrites: bool = False
     compiled: bool = False
-
-
-@dataclass(frozen=True, kw_only=True)
-class Quantiles:
-    """Of the seconds that a call took: a fifth took less than p20, half less than p50."""
-
-    p20: float
-    p50: float
-    p80: float
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -129,7 +120,7 @@ def measure(
         works |= {(step, arm.name): work for step, work in steps.items()}
     works |= {("copy", name): work for name, work in _copies(given[0]).items()}
     load = Load()
-    found = _rounds(clock, works, rounds)
+    found = {name: quantiles(times) for name, times in in_turns(clock, works, rounds).items()}
     return Measured(
         steps={step: {a: q for (s, a), q in found.items() if s == step} for step in STEPS},
         copies={name: found["copy", name] for name in COPIES},
@@ -142,24 +133,6 @@ def measure(
 
 def _normal(shape: tuple[int, int], generator: torch.Generator) -> Tensor:
     return _SPREAD * torch.randn(shape, generator=generator)
-
-
-def _rounds(
-    clock: Clock, works: dict[tuple[str, str], Timed], rounds: int
-) -> dict[tuple[str, str], Quantiles]:
-    names = list(works)
-    times: dict[tuple[str, str], list[float]] = {name: [] for name in names}
-    for turn in range(rounds):
-        first = turn % len(names)
-        order = names[first:] + names[:first]
-        for name, taken in zip(order, clock.seconds([works[n] for n in order]), strict=True):
-            times[name].append(taken)
-    return {name: _quantiles(taken) for name, taken in times.items()}
-
-
-def _quantiles(times: list[float]) -> Quantiles:
-    cuts = statistics.quantiles(times, n=10, method="inclusive")
-    return Quantiles(p20=cuts[1], p50=statistics.median(times), p80=cuts[7])
 
 
 def _steps(arm: Arm, given: Sequence[Tensor], weight: Tensor) -> dict[Step, Timed]:

@@ -6,12 +6,14 @@ computed by torch's own functions instead.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
 import platform
 import shutil
 import subprocess
 import tempfile
+import time
 from collections.abc import Callable
 from functools import lru_cache
 from pathlib import Path
@@ -21,13 +23,18 @@ import torch
 from stamm.base.errors import RunError
 from stamm.base.files import sha256_bytes, sha256_file, sha256_value
 
-_HEADER = Path(__file__).parent / "pointwise.h"
+CHUNK = 16 * 512  # elements that a thread takes at a time, and sums up
+ROWS = 64  # rows, likewise, where every column has its own parameters
+_HOME = Path(__file__).parent
+_HEADERS = (_HOME / "pointwise.h", _HOME / "exponential.h")
+_PART = ".part"
 _COMPILERS = ("c++", "g++", "clang++")
 _MACHINES = {
     "AVX512": "-mavx512f -mavx512dq -mavx512vl -mavx512bw -mavx2 -mfma -mf16c",
     "AVX2": "-mavx2 -mfma -mf16c",
 }
 _SECONDS = 300  # for a kernel; xielu takes 1
+_ABANDONED = 12 * _SECONDS  # the age from which a folder to compile in belongs to nobody
 _ASKED = 20  # for an answer
 _PROBE = """#include "pointwise.h"
 using namespace stamm;
@@ -75,9 +82,8 @@ def _loaded(source: str) -> ctypes.CDLL:
     if place is None or compiler is None:
         raise RunError(f"CPU kernels cannot be built: {unavailable()}")
     command = _command(compiler)
-    key = sha256_value(
-        [source, sha256_file(_HEADER), command, _version(compiler), torch.__version__]
-    )
+    headers = [sha256_file(header) for header in _HEADERS]
+    key = sha256_value([source, headers, command, _version(compiler), torch.__version__])
     path, receipt = place / f"{key}.so", place / f"{key}.sha256"
     if not _intact(path, receipt):
         _compile(source, command, path, receipt)
@@ -97,7 +103,8 @@ def _intact(path: Path, receipt: Path) -> bool:
 def _compile(source: str, command: list[str], path: Path, receipt: Path) -> None:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=path.parent, prefix=".", suffix=".part") as place:
+        _clear(path.parent)
+        with tempfile.TemporaryDirectory(dir=path.parent, prefix=".", suffix=_PART) as place:
             text, made = Path(place) / "pass.cpp", Path(place) / "pass.so"
             text.write_text(source)
             result = subprocess.run(
@@ -108,16 +115,32 @@ def _compile(source: str, command: list[str], path: Path, receipt: Path) -> None
             )
             if result.returncode != 0:
                 said = result.stderr.decode(errors="replace").splitlines()
-                lines = [line for line in said if "error" in line]
+                lines = [line for line in said if "error" in line] or said
+                code = result.returncode
+                ended = f"signal {-code} ended it" if code < 0 else f"it returned {code}"
                 raise RunError(
-                    f"{command[0]} does not compile a kernel: " + " ".join(lines[:2] or said[:2])
+                    f"{command[0]} does not compile a kernel: {' '.join([ended, *lines[:2]])}"
                 )
             receipt_text = sha256_bytes(made.read_bytes())
             made.replace(path)
             (Path(place) / "receipt").write_text(receipt_text)
             (Path(place) / "receipt").replace(receipt)
-    except (OSError, subprocess.TimeoutExpired) as error:
+    except subprocess.TimeoutExpired as error:
         raise RunError(f"a CPU kernel cannot be built: {error}") from error
+    except OSError as error:
+        raise RunError(
+            f"a CPU kernel cannot be built in {path.parent}: {error.strerror or error}",
+            fix="Let that folder be written, and make room there",
+        ) from error
+
+
+def _clear(place: Path) -> None:
+    """Delete what processes left that were killed while they compiled."""
+    # By age, not by process: machines that share a home folder do not know each other's.
+    for left in place.glob(f".*{_PART}"):
+        with contextlib.suppress(OSError):  # another process clears, too
+            if time.time() - left.stat().st_mtime > _ABANDONED:
+                shutil.rmtree(left)
 
 
 def folder() -> Path | None:
@@ -154,5 +177,6 @@ def _command(compiler: str) -> list[str]:
     return [
         compiler, "-std=c++20", "-O3", "-fno-math-errno", "-fno-trapping-math", "-w",
         "-fPIC", "-shared", "-fopenmp", *vectors,
-        f"-I{_HEADER.parent}", f"-L{home / 'lib'}", f"-Wl,-rpath,{home / 'lib'}", "-ltorch_cpu",
+        f"-DSTAMM_CHUNK={CHUNK}", f"-DSTAMM_ROWS={ROWS}",
+        f"-I{_HOME}", f"-L{home / 'lib'}", f"-Wl,-rpath,{home / 'lib'}", "-ltorch_cpu",
     ]  # fmt: skip

@@ -9,11 +9,7 @@ import torch
 from stamm.activations.fused.graph import TRUTH, Graph, Node
 
 NUMBERS = {torch.float32: "float", torch.float64: "double"}
-STORED = {
-    torch.float32: "float",
-    torch.bfloat16: "BFloat16",
-    torch.float16: "Half",
-}
+_HELD = {torch.float32: "float", torch.bfloat16: "BFloat16", torch.float16: "Half"}
 _OPERATORS = {
     "add": "+", "sub": "-", "mul": "*", "div": "/",
     "lt": "<", "le": "<=", "gt": ">", "ge": ">=", "eq": "==",
@@ -33,7 +29,7 @@ def source(graphs: Mapping[str, Graph], stored: torch.dtype, *, by_column: bool)
         f'extern "C" void {name}(const Strided* in, const Strided* out, int64_t rows,\n'
         "    int64_t columns, const double* parameters, double* sums, double* partial,\n"
         "    int threads) {\n"
-        f"  {loop}<Pass{place}, {STORED[stored]}>(in, out, rows, columns, parameters, sums,\n"
+        f"  {loop}<Pass{place}, {_HELD[stored]}>(in, out, rows, columns, parameters, sums,\n"
         "      partial, threads);\n"
         "}\n"
         for place, (name, graph) in enumerate(graphs.items())

@@ -10,14 +10,11 @@ import torch
 from torch import Tensor
 
 from stamm.activations.fused import build
-from stamm.activations.fused.cpp import STORED, source
+from stamm.activations.fused.cpp import source
 from stamm.activations.fused.graph import Graph
-from stamm.activations.fused.layouts import matrix
+from stamm.activations.fused.layouts import STORED, arranged, shaped
 from stamm.activations.fused.passes import GATED, PLAIN, Fixed, PassName, graph_of
 from stamm.activations.kernels import Kernel
-
-CHUNK = 16 * 512  # elements that are summed up together; as in pointwise.h
-ROWS = 64  # rows, likewise, where every column has its own parameters
 
 
 class _Strided(ctypes.Structure):
@@ -48,28 +45,21 @@ def run(
     Raises   ConfigError for an output whose leading axes cannot be joined: it cannot be written
     Edge     sums are added in float64 in an order that only the shape decides.
     """
-    count = len(parameters) if name.endswith("backward") else 0
+    summed = parameters if name.endswith("backward") else ()
     if inputs[0].numel() == 0:
-        return [torch.zeros_like(p) for p in parameters[:count]]
-    columns = inputs[0].shape[-1] if inputs[0].dim() else 1
-    by_column = any(p.numel() > 1 for p in parameters)
-    read = [t.reshape(-1, columns) for t in inputs]
-    written = [matrix(t, columns) for t in outputs]
-    rows = read[0].shape[0]
-    if not by_column and all(t.is_contiguous() for t in (*read, *written)):
-        rows, columns = 1, rows * columns
-        read = [t.view(1, columns) for t in read]
-        written = [t.view(1, columns) for t in written]
+        return [torch.zeros_like(p) for p in summed]
+    matrices = arranged(inputs, outputs, parameters)
+    rows, columns, by_column = matrices.rows, matrices.columns, matrices.by_column
     width = columns if by_column else 1
     numbers = [p.detach().double().reshape(-1).expand(width) for p in parameters]
     given = torch.stack(numbers).contiguous() if numbers else torch.empty(0)
-    parts = -(-rows // ROWS) if by_column else -(-rows * columns // CHUNK)
-    sums = torch.empty(count, width, dtype=torch.float64)
-    partial = torch.empty(parts, count, width, dtype=torch.float64)
+    parts = -(-rows // build.ROWS) if by_column else -(-rows * columns // build.CHUNK)
+    sums = torch.empty(len(summed), width, dtype=torch.float64)
+    partial = torch.empty(parts, len(summed), width, dtype=torch.float64)
     function = _function(name, kernel, fixed, computing, inputs[0].dtype, by_column)
     function(
-        _layouts(read),
-        _layouts(written),
+        _layouts(matrices.read),
+        _layouts(matrices.written),
         ctypes.c_int64(rows),
         ctypes.c_int64(columns),
         ctypes.c_void_p(given.data_ptr()),
@@ -77,10 +67,7 @@ def run(
         ctypes.c_void_p(partial.data_ptr()),
         ctypes.c_int(torch.get_num_threads()),
     )
-    return [
-        (s if p.numel() > 1 else s.sum() if by_column else s[0]).to(p.dtype).reshape(p.shape)
-        for s, p in zip(sums, parameters, strict=False)
-    ]
+    return shaped(sums, summed, torch.sum)
 
 
 @lru_cache(maxsize=512)

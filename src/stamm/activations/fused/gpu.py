@@ -18,9 +18,9 @@ import torch
 from torch import Tensor
 
 from stamm.activations.fused import build
-from stamm.activations.fused.layouts import matrix
+from stamm.activations.fused.layouts import STORED, arranged, shaped
 from stamm.activations.fused.passes import Fixed, PassName, graph_of
-from stamm.activations.fused.triton_source import STORED, Layout, source, tables
+from stamm.activations.fused.triton_source import Layout, source, tables
 from stamm.activations.kernels import Kernel
 from stamm.base.errors import RunError
 from stamm.base.files import sha256_bytes, write_text
@@ -31,6 +31,9 @@ WIDE = 256  # columns of a tile: a warp reads 16 bytes in each lane
 ROWS = 64  # rows that one program adds up, tile by tile
 ADDED = 4096  # partial sums that one program adds up
 _WARPS = 8
+# AMD's, none of which ran a kernel: for gfx942 every entry's kernels were compiled, for gfx90a
+# those of entries that cover every operation.
+_ARCHITECTURES = ("gfx90a", "gfx942")
 _CAPABILITY = (8, 0)  # the first with bfloat16 and with a minimum that lets NaN through
 
 
@@ -46,8 +49,13 @@ def _unavailable() -> str | None:
     if not torch.cuda.is_available():
         return "torch finds no GPU"
     if torch.version.hip is not None:
-        return "GPU kernels are made for NVIDIA's GPUs; this is AMD's"
-    if torch.cuda.get_device_capability() < _CAPABILITY:
+        found = torch.cuda.get_device_properties(0).gcnArchName.partition(":")[0]
+        if found not in _ARCHITECTURES:
+            known = ", ".join(_ARCHITECTURES)
+            return (
+                f"the GPU is AMD's {found}, and kernels were tried with a compiler for {known} only"
+            )
+    elif torch.cuda.get_device_capability() < _CAPABILITY:
         found, needed = (
             ".".join(map(str, c)) for c in (torch.cuda.get_device_capability(), _CAPABILITY)
         )
@@ -55,6 +63,13 @@ def _unavailable() -> str | None:
     if build.folder() is None:
         return "there is no home folder to keep the kernels' source"
     return None
+
+
+def caveat() -> str | None:
+    """What is not known of kernels that can run here, or None."""
+    if torch.version.hip is None:
+        return None
+    return "on AMD's GPUs: compiled, never run by those who wrote them"
 
 
 def serves(x: Tensor) -> bool:
@@ -80,23 +95,21 @@ def run(
              only the shape decides.
     """
     first = inputs[0]
-    count = len(parameters) if name.endswith("backward") else 0
+    summed = parameters if name.endswith("backward") else ()
     if first.numel() == 0:
-        return [torch.zeros_like(p) for p in parameters[:count]]
-    columns = first.shape[-1] if first.dim() else 1
-    by_column = any(p.numel() > 1 for p in parameters)
-    flat = not by_column and all(t.is_contiguous() for t in (*inputs, *outputs))
+        return [torch.zeros_like(p) for p in summed]
+    matrices = arranged(inputs, outputs, parameters)
+    rows, columns, by_column = matrices.rows, matrices.columns, matrices.by_column
     share = (computing.itemsize // 4) ** 2  # float64 takes twice the registers, and longer formulas
     numbers: list[int]
-    if flat:
-        read, written, numbers = list(inputs), list(outputs), [first.numel()]
+    if matrices.flat:
+        layout: Layout = "flat"
         block = BLOCK // share
-        sizes = {"BLOCK": block, "WHOLE": first.numel() % block == 0}
-        programs = parts = -(-first.numel() // block)
+        sizes = {"BLOCK": block, "WHOLE": columns % block == 0}
+        programs = parts = -(-columns // block)
+        numbers = [columns]
     else:
-        read = [t.reshape(-1, columns) for t in inputs]
-        written = [matrix(t, columns) for t in outputs]
-        rows = read[0].shape[0]
+        layout = "columns" if by_column else "rows"
         wide = min(WIDE, 1 << (columns - 1).bit_length())
         tall = TILE // share // wide
         high = max(ROWS, tall)
@@ -105,30 +118,35 @@ def run(
         blocks = -(-rows // high)
         programs = blocks * -(-columns // wide)
         parts = blocks if by_column else programs
-        numbers = [rows, columns, *(step for t in (*read, *written) for step in t.stride())]
+        steps = [step for t in (*matrices.read, *matrices.written) for step in t.stride()]
+        numbers = [rows, columns, *steps]
     given = [p.detach().reshape(-1) for p in parameters]
     if by_column:
         numbers += [p.stride(0) if p.numel() > 1 else 0 for p in given]
-    layout: Layout = "flat" if flat else "columns" if by_column else "rows"
     module, table = _module(name, kernel, fixed, computing, first.dtype, layout)
     width = columns if by_column else 1
-    partial = torch.empty(count, parts, width, dtype=computing, device=first.device)
-    tensors = [*read, *written, *given, looked_up(table, computing, first.device), partial]
+    partial = torch.empty(len(summed), parts, width, dtype=computing, device=first.device)
+    looked = looked_up(table, computing, first.device)
+    tensors = [*matrices.read, *matrices.written, *given, looked, partial]
     with torch.cuda.device_of(first):  # type: ignore[no-untyped-call]
         options = {"num_warps": _WARPS, **_digits(first.dtype)}
         launch(module.run, programs, [*tensors, *numbers], {**sizes, **options})
-        sums = added_up(module, partial) if count else partial
-        return [
-            (s if p.numel() > 1 or not by_column else added_up(module, s.view(1, -1, 1)))
-            .to(p.dtype)
-            .reshape(p.shape)
-            for s, p in zip(sums, parameters, strict=False)
-        ]
+        return parameter_sums(module, partial, summed)
 
 
 def launch(kernel: Any, programs: int, arguments: list[Any], sizes: dict[str, Any]) -> None:
     """Start a kernel: arguments in its order, constants and options by name."""
     kernel[(programs,)](*arguments, **sizes)
+
+
+def parameter_sums(
+    module: ModuleType, partial: Tensor, parameters: Sequence[Tensor]
+) -> list[Tensor]:
+    """Partial sums (count, parts, width) added up, one sum for each parameter, shaped like it."""
+    if not parameters:
+        return []
+    sums = added_up(module, partial)
+    return shaped(sums, parameters, lambda s: added_up(module, s.view(1, -1, 1)))
 
 
 def added_up(module: ModuleType, partial: Tensor) -> Tensor:
@@ -148,8 +166,9 @@ def added_up(module: ModuleType, partial: Tensor) -> Tensor:
 
 def _digits(stored: torch.dtype) -> dict[str, bool]:
     # float32 keeps its subnormal numbers; 16-bit results do not reach that far down, or (bfloat16)
-    # are allowed to lose them, and the functions that flush them are faster.
-    return {"enable_reflect_ftz": False} if stored == torch.float32 else {}
+    # are allowed to lose them, and the functions that flush them are faster. AMD's keep them anyway.
+    keep = stored == torch.float32 and torch.version.hip is None
+    return {"enable_reflect_ftz": False} if keep else {}
 
 
 @lru_cache(maxsize=512)

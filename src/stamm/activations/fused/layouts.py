@@ -1,13 +1,86 @@
-"""How tensors lie in memory, as rows and columns."""
+"""How the tensors of a pass lie in memory, as rows and columns, and how its sums are handed back."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+import torch
 from torch import Tensor
 
 from stamm.base.errors import ConfigError
 
+STORED = (torch.float32, torch.bfloat16, torch.float16)  # what passes read and write
 
-def matrix(tensor: Tensor, columns: int) -> Tensor:
+
+@dataclass(frozen=True, kw_only=True)
+class Matrices:
+    """The tensors of a pass as matrices of one shape, in the memory that they have.
+
+    by_column   whether each column has its own parameters
+    flat        whether everything is one row, without steps
+    """
+
+    read: list[Tensor]
+    written: list[Tensor]
+    rows: int
+    columns: int
+    by_column: bool
+    flat: bool
+
+
+def arranged(
+    inputs: Sequence[Tensor], outputs: Sequence[Tensor], parameters: Sequence[Tensor]
+) -> Matrices:
+    """Inputs and outputs (..., C) as (rows, C), or as one row where no step lies between them.
+
+    Raises   ConfigError for an output whose leading axes cannot be joined: it cannot be written;
+             for a parameter of other than one value or C
+    """
+    for parameter in parameters:
+        check_neurons(parameter, inputs[0])
+    by_column = any(p.numel() > 1 for p in parameters)
+    flat = not by_column and all(t.is_contiguous() for t in (*inputs, *outputs))
+    first = inputs[0]
+    columns = first.numel() if flat else first.shape[-1] if first.dim() else 1
+    return Matrices(
+        read=[t.reshape(-1, columns) for t in inputs],
+        written=[_matrix(t, columns) for t in outputs],
+        rows=first.numel() // columns,
+        columns=columns,
+        by_column=by_column,
+        flat=flat,
+    )
+
+
+def check_neurons(parameter: Tensor, x: Tensor) -> None:
+    """Refuse a parameter of other than one value, or one for each of the C neurons of x (..., C)."""
+    if parameter.numel() != 1 and (x.dim() == 0 or parameter.shape != x.shape[-1:]):
+        raise ConfigError(
+            f"the parameter has {parameter.numel()} values and the input {told(x)}",
+            fix="Build the activation for as many neurons as its input has in the last axis",
+        )
+
+
+def told(tensor: Tensor) -> str:
+    """Its shape and dtype, for a message."""
+    return f"{tuple(tensor.shape)} {str(tensor.dtype).removeprefix('torch.')}"
+
+
+def shaped(
+    sums: Iterable[Tensor], parameters: Sequence[Tensor], added: Callable[[Tensor], Tensor]
+) -> list[Tensor]:
+    """One sum for each parameter, shaped and typed like it.
+
+    added   what adds up a row, of which a parameter with one number needs a single sum
+    """
+    return [
+        (s if s.numel() == p.numel() else added(s)).to(p.dtype).reshape(p.shape)
+        for s, p in zip(sums, parameters, strict=True)
+    ]
+
+
+def _matrix(tensor: Tensor, columns: int) -> Tensor:
     """The same memory as (rows, C)."""
     try:
         return tensor.view(-1, columns)

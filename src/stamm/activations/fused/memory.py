@@ -10,6 +10,7 @@ from __future__ import annotations
 import mmap
 import threading
 import weakref
+from collections import deque
 from collections.abc import Sequence
 
 import numpy
@@ -25,16 +26,18 @@ class _Pool:
     """Blocks that no tensor uses, by size."""
 
     def __init__(self) -> None:
-        self._lock = threading.RLock()  # a block may come back while another one is looked for
+        self._lock = threading.Lock()
         self._free: dict[int, list[mmap.mmap]] = {}  # the size that was used last stands last
-        self.kept = 0
+        self._back: deque[tuple[mmap.mmap, int]] = deque()  # came back, and are not in place yet
+        self._kept = 0
 
     def take(self, size: int) -> mmap.mmap:
         """A block of this size: the last one that came back, or a new one."""
+        self._put_in_place()
         with self._lock:
             blocks = self._free.get(size)
             if blocks:
-                self.kept -= size
+                self._kept -= size
                 block = blocks.pop()
                 if not blocks:
                     del self._free[size]
@@ -51,24 +54,42 @@ class _Pool:
 
     def give_back(self, block: mmap.mmap, size: int) -> None:
         """Keep a block in the place of those whose sizes were used least lately."""
-        if size > KEPT:
-            return
-        with self._lock:
-            self._free[size] = [*self._free.pop(size, []), block]
-            self.kept += size
-            while self.kept > KEPT:
-                oldest = next(iter(self._free))
-                self._free[oldest].pop(0)
-                self.kept -= oldest
-                if not self._free[oldest]:
-                    del self._free[oldest]
+        if size <= KEPT:
+            self._back.append((block, size))
+            self._put_in_place()
+
+    def kept(self) -> int:
+        """How many bytes no tensor uses."""
+        self._put_in_place()
+        return self._kept
 
     def release(self) -> int:
         """Let every kept block go; returns how many bytes that were."""
+        self._put_in_place()
         with self._lock:
-            released, self.kept = self.kept, 0
+            released, self._kept = self._kept, 0
             self._free.clear()
         return released
+
+    def _put_in_place(self) -> None:
+        # Tensors end anywhere, between two steps of this very loop too. Whoever comes second
+        # leaves the block to the first, who looks again after the lock is free.
+        while self._back and self._lock.acquire(blocking=False):
+            try:
+                while self._back:
+                    self._keep(*self._back.popleft())
+            finally:
+                self._lock.release()
+
+    def _keep(self, block: mmap.mmap, size: int) -> None:
+        self._free[size] = [*self._free.pop(size, []), block]
+        self._kept += size
+        while self._kept > KEPT:
+            oldest = next(iter(self._free))
+            self._free[oldest].pop(0)
+            self._kept -= oldest
+            if not self._free[oldest]:
+                del self._free[oldest]
 
 
 _POOL = _Pool()
@@ -97,15 +118,13 @@ def fresh(shape: Sequence[int], dtype: torch.dtype) -> Tensor:
     weakref.finalize(used, _POOL.give_back, block, size).atexit = False
     storage = torch.from_numpy(used).untyped_storage()
     # Not a view of the bytes: a view may not be changed in place where autograd looks on.
-    steps = [1]
-    for extent in reversed(tuple(shape)[1:]):
-        steps.insert(0, steps[0] * extent)
-    return torch.empty(0, dtype=dtype).set_(storage, 0, tuple(shape), steps)
+    contiguous = torch.empty(shape, dtype=dtype, device="meta").stride()
+    return torch.empty(0, dtype=dtype).set_(storage, 0, tuple(shape), contiguous)
 
 
 def kept_bytes() -> int:
     """How much memory is kept that no tensor uses."""
-    return _POOL.kept
+    return _POOL.kept()
 
 
 def release() -> int:

@@ -8,18 +8,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
-from stamm.activations.fused import cpu, gpu
-from stamm.activations.fused.cpp import STORED
+from stamm.activations.fused import build, cpu, gpu
+from stamm.activations.fused.layouts import STORED
 from stamm.activations.fused.memory import fresh
 from stamm.activations.fused.passes import Fixed, PassName
 from stamm.activations.kernels import Kernel
 from stamm.base.console import Console
-from stamm.base.errors import RunError
+from stamm.base.errors import ConfigError, RunError
 from stamm.base.files import sha256_value
 
 SMALLEST = 2**15  # elements; below it a call costs more than the passes that it saves
@@ -89,12 +90,11 @@ def fused(form: Form) -> Operation:
                     return differentiable(eager, weight, tensors)
                 if _transformed(weight):  # many weights at once: our operations know one
                     return gradients(weight, tensors[:count], tensors[count:])
-            found = torch.ops.stamm.activation_gradients(
-                weight, tensors[:count], tensors[count:], name
-            )
-            return tuple(found)
+            return tuple(_backward(weight, tensors[:count], tensors[count:], name))
 
     def operation(*tensors: Tensor) -> Tensor:
+        if traced_inside_a_transform():
+            return _forward(tensors[:count], tensors[count:], name)
         if not serves(tensors):
             return eager(*tensors)
         if not torch.is_grad_enabled() or not any(t.requires_grad for t in tensors):
@@ -122,8 +122,8 @@ torch.library.define(
 @torch.library.impl(_ACTIVATION, "CompositeExplicitAutograd")
 def _activation(inputs: Sequence[Tensor], parameters: Sequence[Tensor], form: str) -> Tensor:
     """f of the inputs. `form` is the name of a Form that this process has built."""
-    built = _FORMS[form]
-    if _large(inputs) and form not in _UNBUILT:
+    built = _built(form)
+    if _worth_a_pass(inputs[0]) and form not in _UNBUILT:
         read = apart(inputs, built.layout)
         result = _fresh(read[0])
         try:
@@ -136,7 +136,7 @@ def _activation(inputs: Sequence[Tensor], parameters: Sequence[Tensor], form: st
 
 @torch.library.register_fake(_ACTIVATION)  # type: ignore[untyped-decorator]
 def _(inputs: Sequence[Tensor], parameters: Sequence[Tensor], form: str) -> Tensor:
-    read = apart(inputs, _FORMS[form].layout)
+    read = apart(inputs, _built(form).layout)
     return read[0].new_empty(read[0].shape)
 
 
@@ -145,8 +145,8 @@ def _activation_gradients(
     weight: Tensor, inputs: Sequence[Tensor], parameters: Sequence[Tensor], form: str
 ) -> list[Tensor]:
     """The gradients of sum(weight f): one for each input, then one for each parameter."""
-    built = _FORMS[form]
-    if _large(inputs) and form not in _UNBUILT:
+    built = _built(form)
+    if _worth_a_pass(inputs[0]) and form not in _UNBUILT:
         results = [_fresh(t) for t in inputs]
         read = [weight.to(inputs[0].dtype), *apart(inputs, built.layout)]
         try:
@@ -164,14 +164,82 @@ def _(
     return [t.new_empty(t.shape) for t in (*inputs, *parameters)]
 
 
+def _activation_eagerly(
+    inputs: Sequence[Tensor], parameters: Sequence[Tensor], form: str
+) -> Tensor:
+    return _built(form).eager(*inputs, *parameters).contiguous()
+
+
+def _gradients_eagerly(
+    weight: Tensor, inputs: Sequence[Tensor], parameters: Sequence[Tensor], form: str
+) -> list[Tensor]:
+    pulled = torch.func.vjp(_built(form).eager, *inputs, *parameters)[1]
+    return [g.contiguous() for g in pulled(weight)]
+
+
+# Compiled graphs keep torch.func's transforms as calls around our operations, and torch's rules
+# know neither: what is inside a transform is computed by the eager form, which has them all.
+torch.library.impl(_ACTIVATION, "FuncTorchDynamicLayerFrontMode")(_activation_eagerly)
+torch.library.impl(_GRADIENTS, "FuncTorchDynamicLayerFrontMode")(_gradients_eagerly)
+
+
+@torch.library.impl(_ACTIVATION, "Autograd")
+def _(inputs: Sequence[Tensor], parameters: Sequence[Tensor], form: str) -> Tensor:
+    """Whoever calls the operation itself has a derivative, too."""
+    if _followed(*inputs, *parameters):
+        return _activation_eagerly(inputs, parameters, form)
+    return _forward(inputs, parameters, form)
+
+
+@torch.library.impl(_GRADIENTS, "Autograd")
+def _(
+    weight: Tensor, inputs: Sequence[Tensor], parameters: Sequence[Tensor], form: str
+) -> list[Tensor]:
+    if _followed(weight, *inputs, *parameters):
+        return _gradients_eagerly(weight, inputs, parameters, form)
+    return _backward(weight, inputs, parameters, form)
+
+
+def _followed(*tensors: Tensor) -> bool:
+    """Whether autograd follows what is done with any of them, backward or forward."""
+    if torch.is_grad_enabled() and any(t.requires_grad for t in tensors):
+        return True
+    return any(torch._VF._unpack_dual(t, level=0).tangent is not None for t in tensors)
+
+
+def _built(name: str) -> Form:
+    if name not in _FORMS:
+        raise ConfigError(
+            f"activation {name} of a compiled or loaded graph was not built in this process",
+            fix="Build the same activation module first: its operation is then known by that name",
+        )
+    return _FORMS[name]
+
+
 def _say_unbuilt(form: str, error: RunError) -> None:
     _UNBUILT.add(form)
-    Console().say(f"an activation is computed without a fused kernel: {error.line()}")
+    _say(f"an activation is computed without a fused kernel: {error.line()}")
 
 
 def _forward(inputs: Sequence[Tensor], parameters: Sequence[Tensor], form: str) -> Tensor:
-    result: Tensor = torch.ops.stamm.activation(inputs, parameters, form)
+    result: Tensor = _past_autograd(torch.ops.stamm.activation, inputs, parameters, form)
     return result
+
+
+def _backward(
+    weight: Tensor, inputs: Sequence[Tensor], parameters: Sequence[Tensor], form: str
+) -> list[Tensor]:
+    gradients = torch.ops.stamm.activation_gradients
+    results: list[Tensor] = _past_autograd(gradients, weight, inputs, parameters, form)
+    return results
+
+
+def _past_autograd(function: Any, *arguments: Any) -> Any:
+    """function(*arguments) where it is known that autograd follows nothing: asking costs 20 us."""
+    if torch.compiler.is_dynamo_compiling():
+        return function(*arguments)
+    with torch._C._AutoDispatchBelowAutograd():
+        return function(*arguments)
 
 
 def _run(
@@ -199,6 +267,14 @@ def apart(tensors: Sequence[Tensor], layout: Layout) -> list[Tensor]:
     return [first, second] if layout == "gate_first" else [second, first]
 
 
+def joined(gate: Tensor, up: Tensor, layout: Layout) -> Tensor:
+    """One tensor (..., 2 C) of gate and up: what `apart` takes apart."""
+    if layout == "interleaved":
+        pairs = torch.stack([gate, up], dim=-1)
+        return pairs.reshape(*gate.shape[:-1], 2 * gate.shape[-1])
+    return torch.cat([gate, up] if layout == "gate_first" else [up, gate], dim=-1)
+
+
 def differentiable(
     eager: Operation, weight: Tensor, tensors: Sequence[Tensor]
 ) -> tuple[Tensor | None, ...]:
@@ -210,12 +286,22 @@ def differentiable(
     return tuple(next(found) if t.requires_grad else None for t in tensors)
 
 
-def _large(inputs: Sequence[Tensor]) -> bool:
-    return inputs[0].numel() >= SMALLEST and _backed(inputs[0])
+def _worth_a_pass(x: Tensor) -> bool:
+    """Whether x is large enough, and a backend serves tensors like it. Why none does is said once."""
+    if x.numel() < SMALLEST:
+        return False
+    if cpu.serves(x) or gpu.serves(x):
+        return True
+    backend = {"cpu": build, "cuda": gpu}.get(x.device.type)
+    if backend is not None and x.dtype in STORED:
+        _say(f"activations are computed without fused kernels: {backend.unavailable()}")
+    return False
 
 
-def _backed(x: Tensor) -> bool:
-    return cpu.serves(x) or gpu.serves(x)
+@lru_cache(maxsize=256)
+def _say(text: str) -> None:
+    """Told once in a process."""
+    Console().say(text)
 
 
 def _fresh(like: Tensor) -> Tensor:
@@ -231,17 +317,24 @@ def serves(tensors: Sequence[Tensor]) -> bool:
         return False  # torch's own functions say what is wrong
     if torch.compiler.is_exporting() or torch.jit.is_tracing():  # type: ignore[attr-defined,no-untyped-call]
         return False  # what is exported must run where these operations are not known
-    if torch.compiler.is_compiling():
-        # Inductor needs the same compiler, so where a graph is compiled the passes can be built.
-        return first.device.type in ("cpu", "cuda") and first.dtype in STORED
     # Subclasses (sharded, fake, batched) bring rules for torch's own functions, not for ours.
     if not all(type(t) in (Tensor, torch.nn.Parameter) for t in tensors):
         return False
+    if torch.compiler.is_compiling():
+        # Inductor needs the same compiler, so where a graph is compiled the passes can be built.
+        return first.device.type in ("cpu", "cuda") and first.dtype in STORED
     if any(t.layout != torch.strided for t in tensors):
         return False
-    if first.numel() < SMALLEST or any(_transformed(t) for t in tensors):
-        return False
-    return _backed(first)
+    return _worth_a_pass(first) and not any(_transformed(t) for t in tensors)
+
+
+def traced_inside_a_transform() -> bool:
+    """Whether a compiler traces this call inside vmap, grad or jvp of torch.func.
+
+    It shows no tensor's derivative there, so that `requires_grad` says nothing.
+    """
+    inside = torch._C._functorch
+    return torch.compiler.is_dynamo_compiling() and inside.get_dynamic_layer_stack_depth() > 0
 
 
 def _transformed(x: Tensor) -> bool:

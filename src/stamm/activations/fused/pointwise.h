@@ -16,10 +16,13 @@
 #include <cmath>
 #include <cstdint>
 #include <cstring>
+#include <iterator>
 #include <type_traits>
 #if defined(__AVX512F__) || defined(__AVX2__)
 #include <immintrin.h>
 #endif
+
+#include "exponential.h"
 
 namespace stamm {
 
@@ -50,64 +53,59 @@ constexpr int lanes = 64 / sizeof(C);
 template <class V>
 using number_of = std::remove_cvref_t<decltype(V{}[0])>;
 
+// A function of numbers on each lane. Loops over arrays become single instructions.
+template <class V, class F>
+inline V of_lanes(V x, F function) {
+  number_of<V> held[lanes<number_of<V>>];
+  std::memcpy(held, &x, 64);
+  for (auto& lane : held) lane = function(lane);
+  std::memcpy(&x, held, 64);
+  return x;
+}
+
 // Functions of one or two variables: those of SLEEF, which torch brings with it, where the machine
 // has wide vectors; those of the C library elsewhere.
 #if defined(__AVX512F__)
-#define STAMM_UNARY(name, ulp)                                                       \
-  extern "C" __m512 Sleef_##name##f16_##ulp(__m512);                                 \
-  extern "C" __m512d Sleef_##name##d8_##ulp(__m512d);                                \
-  inline Vector<float> name(Vector<float> x) {                                       \
-    return (Vector<float>)Sleef_##name##f16_##ulp((__m512)x);                        \
-  }                                                                                  \
-  inline Vector<double> name(Vector<double> x) {                                     \
-    return (Vector<double>)Sleef_##name##d8_##ulp((__m512d)x);                       \
-  }
-#define STAMM_BINARY(name, ulp)                                                      \
-  extern "C" __m512 Sleef_##name##f16_##ulp(__m512, __m512);                         \
-  extern "C" __m512d Sleef_##name##d8_##ulp(__m512d, __m512d);                       \
-  inline Vector<float> name(Vector<float> x, Vector<float> y) {                      \
-    return (Vector<float>)Sleef_##name##f16_##ulp((__m512)x, (__m512)y);             \
-  }                                                                                  \
-  inline Vector<double> name(Vector<double> x, Vector<double> y) {                   \
-    return (Vector<double>)Sleef_##name##d8_##ulp((__m512d)x, (__m512d)y);           \
-  }
+using Floats = __m512;
+using Doubles = __m512d;
+#define STAMM_FLOATS f16
+#define STAMM_DOUBLES d8
 #elif defined(__AVX2__)
-struct Floats { __m256 half[2]; };
-struct Doubles { __m256d half[2]; };
-inline Floats halves(Vector<float> x) { return __builtin_bit_cast(Floats, x); }
-inline Doubles halves(Vector<double> x) { return __builtin_bit_cast(Doubles, x); }
+using Floats = __m256;
+using Doubles = __m256d;
+#define STAMM_FLOATS f8
+#define STAMM_DOUBLES d4
+#endif
+#if defined(STAMM_FLOATS)
+// A function of the machine's vectors on ours, which are one of them or two.
+template <class Part, class V, class F, class... Vs>
+inline V of_parts(F function, V x, Vs... others) {
+  struct Parts { Part part[64 / sizeof(Part)]; };
+  Parts result;
+  for (size_t k = 0; k < 64 / sizeof(Part); ++k)
+    result.part[k] = function(__builtin_bit_cast(Parts, x).part[k],
+                              __builtin_bit_cast(Parts, others).part[k]...);
+  return __builtin_bit_cast(V, result);
+}
+#define STAMM_SLEEF_NAME(name, kind, ulp) Sleef_##name##kind##_##ulp
+#define STAMM_SLEEF(name, kind, ulp) STAMM_SLEEF_NAME(name, kind, ulp)
+#define STAMM_UNARY_OF(name, function, Part, C)                                      \
+  extern "C" Part function(Part);                                                    \
+  inline Vector<C> name(Vector<C> x) { return of_parts<Part>(function, x); }
+#define STAMM_BINARY_OF(name, function, Part, C)                                     \
+  extern "C" Part function(Part, Part);                                              \
+  inline Vector<C> name(Vector<C> x, Vector<C> y) { return of_parts<Part>(function, x, y); }
 #define STAMM_UNARY(name, ulp)                                                       \
-  extern "C" __m256 Sleef_##name##f8_##ulp(__m256);                                  \
-  extern "C" __m256d Sleef_##name##d4_##ulp(__m256d);                                \
-  inline Vector<float> name(Vector<float> x) {                                       \
-    Floats h = halves(x);                                                            \
-    for (__m256& part : h.half) part = Sleef_##name##f8_##ulp(part);                 \
-    return __builtin_bit_cast(Vector<float>, h);                                     \
-  }                                                                                  \
-  inline Vector<double> name(Vector<double> x) {                                     \
-    Doubles h = halves(x);                                                           \
-    for (__m256d& part : h.half) part = Sleef_##name##d4_##ulp(part);                \
-    return __builtin_bit_cast(Vector<double>, h);                                    \
-  }
+  STAMM_UNARY_OF(name, STAMM_SLEEF(name, STAMM_FLOATS, ulp), Floats, float)          \
+  STAMM_UNARY_OF(name, STAMM_SLEEF(name, STAMM_DOUBLES, ulp), Doubles, double)
 #define STAMM_BINARY(name, ulp)                                                      \
-  extern "C" __m256 Sleef_##name##f8_##ulp(__m256, __m256);                          \
-  extern "C" __m256d Sleef_##name##d4_##ulp(__m256d, __m256d);                       \
-  inline Vector<float> name(Vector<float> x, Vector<float> y) {                      \
-    Floats h = halves(x), g = halves(y);                                             \
-    for (int k = 0; k < 2; ++k) h.half[k] = Sleef_##name##f8_##ulp(h.half[k], g.half[k]);  \
-    return __builtin_bit_cast(Vector<float>, h);                                     \
-  }                                                                                  \
-  inline Vector<double> name(Vector<double> x, Vector<double> y) {                   \
-    Doubles h = halves(x), g = halves(y);                                            \
-    for (int k = 0; k < 2; ++k) h.half[k] = Sleef_##name##d4_##ulp(h.half[k], g.half[k]);  \
-    return __builtin_bit_cast(Vector<double>, h);                                    \
-  }
+  STAMM_BINARY_OF(name, STAMM_SLEEF(name, STAMM_FLOATS, ulp), Floats, float)         \
+  STAMM_BINARY_OF(name, STAMM_SLEEF(name, STAMM_DOUBLES, ulp), Doubles, double)
 #else
 #define STAMM_UNARY(name, ulp)                                                       \
   template <class V>                                                                 \
   inline V name(V x) {                                                               \
-    for (int k = 0; k < lanes<number_of<V>>; ++k) x[k] = std::name(x[k]);            \
-    return x;                                                                        \
+    return of_lanes(x, [](auto lane) { return std::name(lane); });                   \
   }
 #define STAMM_BINARY(name, ulp)                                                      \
   template <class V>                                                                 \
@@ -133,25 +131,10 @@ STAMM_UNARY(erfc, u15)
 STAMM_BINARY(pow, u10)
 STAMM_BINARY(atan2, u10)
 
-// Loops over arrays become single instructions.
 template <class V>
-inline V floor(V x) {
-  using C = number_of<V>;
-  C held[lanes<C>];
-  std::memcpy(held, &x, 64);
-  for (C& h : held) h = std::floor(h);
-  std::memcpy(&x, held, 64);
-  return x;
-}
+inline V floor(V x) { return of_lanes(x, [](auto lane) { return std::floor(lane); }); }
 template <class V>
-inline V sqrt(V x) {
-  using C = number_of<V>;
-  C held[lanes<C>];
-  std::memcpy(held, &x, 64);
-  for (C& h : held) h = std::sqrt(h);
-  std::memcpy(&x, held, 64);
-  return x;
-}
+inline V sqrt(V x) { return of_lanes(x, [](auto lane) { return std::sqrt(lane); }); }
 
 template <class V>
 inline V abs(V x) {
@@ -160,7 +143,7 @@ inline V abs(V x) {
 
 template <class V>
 inline V full(number_of<V> value) {
-  return V{} + value;
+  return value - V{};  // value + 0 would lose the sign of -0
 }
 // NaN comes through, whichever side it is on.
 template <class V>
@@ -229,47 +212,26 @@ inline Vector<double> scaled(Vector<double> x, Vector<double> k) {
 }
 
 // exp in line, so that its steps mix with those around it: x = k log(2) + r, |r| <= log(2)/2.
-inline Vector<float> exp(Vector<float> x) {
-  using V = Vector<float>;
-  V held = at_most(at_least(x, full<V>(-104.0f)), full<V>(89.0f));
-  const float shift = 12582912.0f;  // 1.5 * 2**23: adding it rounds to a whole number
-  V k = (held * 1.44269504088896341f + shift) - shift;
-  V r = held - k * 0.693145751953125f;
-  r = r - k * 1.42860682030941723e-6f;
-  // (exp(r) - 1 - r)/r**2 within 1.4e-7 of itself: 0.13 ulp of the result
-  V p = full<V>(1.3926183587713399e-3f);
-  p = p * r + 8.363179052722578e-3f;
-  p = p * r + 4.1666554617204574e-2f;
-  p = p * r + 1.6666576989698775e-1f;
-  p = p * r + 0.5f;
+template <class V>
+inline V exp(V x) {
+  using E = Exponential<number_of<V>>;
+  V held = at_most(at_least(x, full<V>(E::least)), full<V>(E::most));
+  V k = (held * E::per_log2 + E::rounding) - E::rounding;
+  V r = held - k * E::log2_high;
+  r = r - k * E::log2_low;
+  constexpr int degree = std::size(E::remainder) - 1;
+  V p = full<V>(E::remainder[degree]);
+#pragma GCC unroll 16
+  for (int power = degree - 1; power >= 0; --power) p = p * r + E::remainder[power];
   V rest = r * r * p + r;
-  return scaled(rest + 1.0f, k);
-}
-inline Vector<double> exp(Vector<double> x) {
-  using V = Vector<double>;
-  V held = at_most(at_least(x, full<V>(-746.0)), full<V>(710.0));
-  const double shift = 6755399441055744.0;  // 1.5 * 2**52
-  V k = (held * 1.4426950408889634 + shift) - shift;
-  V r = held - k * 0.693147180369123816490;
-  r = r - k * 1.90821492927058770002e-10;
-  // (exp(r) - 1 - r)/r**2 within 1.6e-14 of itself: double here serves float32 results
-  V p = full<V>(2.761380626764119e-07);
-  p = p * r + 2.762511557828763e-06;
-  p = p * r + 2.4801536390296124e-05;
-  p = p * r + 1.9841208732536384e-4;
-  p = p * r + 1.3888888905880096e-3;
-  p = p * r + 8.333333353729397e-3;
-  p = p * r + 4.166666666665136e-2;
-  p = p * r + 1.666666666664829e-1;
-  p = p * r + 0.5;
-  V rest = r * r * p + r;
-  return scaled(rest + 1.0, k);
+  return scaled(rest + full<V>(1), k);
 }
 
 constexpr int64_t block = 512;        // elements that are in flight at once
 constexpr int64_t summed = 4 * block;  // elements that lanes add up
-constexpr int64_t chunk = 16 * block;  // what one thread takes at a time, and sums up
-constexpr int64_t rows_at_once = 64;  // likewise where every column has its own parameters
+constexpr int64_t chunk = STAMM_CHUNK;  // what one thread takes at a time, and sums up
+constexpr int64_t rows_at_once = STAMM_ROWS;  // likewise where columns have their own parameters
+static_assert(chunk % summed == 0);
 
 // A tensor of rows x columns; steps in elements.
 struct Strided {

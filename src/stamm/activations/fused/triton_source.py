@@ -16,7 +16,6 @@ from stamm.activations.fused.graph import Graph
 
 Layout = Literal["flat", "rows", "columns"]
 NUMBERS = {torch.float32: "tl.float32", torch.float64: "tl.float64"}
-STORED = (torch.float32, torch.bfloat16, torch.float16)
 _OPERATORS = {
     "add": "+", "sub": "-", "mul": "*", "div": "/",
     "lt": "<", "le": "<=", "gt": ">", "ge": ">=", "eq": "==",

@@ -150,7 +150,8 @@ def device_name(device: torch.device) -> str:
 
 def described(device: torch.device) -> bool:
     """Whether the device has a unit that moves tiles."""
-    return device.type == "cuda" and torch.cuda.get_device_capability(device) >= _DESCRIBED
+    nvidia = device.type == "cuda" and torch.version.hip is None
+    return nvidia and torch.cuda.get_device_capability(device) >= _DESCRIBED
 
 
 @lru_cache(maxsize=1024)

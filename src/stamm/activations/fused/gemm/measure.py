@@ -6,6 +6,7 @@ from the next process on it decides which of the two is used.
 
 from __future__ import annotations
 
+import functools
 import importlib
 import statistics
 from collections.abc import Callable, Sequence
@@ -15,7 +16,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from stamm.activations.benchmark.clock import Clock, clock_of
+from stamm.activations.benchmark.clock import Timed, clock_of
+from stamm.activations.benchmark.turns import in_turns, quantiles
 from stamm.activations.fused import gpu
 from stamm.activations.fused.gemm import product
 from stamm.activations.fused.gemm.choice import (
@@ -71,21 +73,22 @@ def measure(
         except too_large as error:
             refused[str(tile)] = str(error)
             continue
-        taken = _seconds(clock, [lambda tile=tile: fused(tile)], _TRIED)  # type: ignore[misc]
-        medians[tile] = statistics.median(taken[0])
+        works = {tile: _timed(functools.partial(fused, tile))}
+        medians[tile] = statistics.median(in_turns(clock, works, _TRIED, warm_up=_WARM_UP)[tile])
     if not medians:
         raise RunError(
             f"none of {len(known)} tiles fits {device_name(device)}: {next(iter(refused.values()))}",
             fix="Leave the product to the library: nothing was kept",
         )
     best = min(medians, key=lambda tile: medians[tile])
-    times = _seconds(clock, [library, lambda: fused(best)], rounds)
-    ratios = [mine / theirs for theirs, mine in zip(*times, strict=True)]
+    pair = {"library": _timed(library), "fused": _timed(functools.partial(fused, best))}
+    times = in_turns(clock, pair, rounds, warm_up=_WARM_UP)
+    ratios = [mine / theirs for theirs, mine in zip(*times.values(), strict=True)]
     result = {
-        "library_s": _quantiles(times[0]),
-        "fused_s": _quantiles(times[1]),
-        "ratio": _quantiles(ratios),
-        "faster": _quantiles(ratios)["p80"] < 1,
+        "library_s": asdict(quantiles(times["library"])),
+        "fused_s": asdict(quantiles(times["fused"])),
+        "ratio": asdict(quantiles(ratios)),
+        "faster": quantiles(ratios).p80 < 1,
     }
     record(step, shape, dtype, device, kernel_of(spec).content_hash, best, result)
     return {
@@ -155,18 +158,6 @@ def _agrees(found: list[Tensor], again: list[Tensor], expected: Tensor, tile: Ti
         )
 
 
-def _seconds(clock: Clock, calls: Sequence[Call], rounds: int) -> list[list[float]]:
-    """Of each call its seconds in every round; who begins changes from round to round."""
-    taken: list[list[float]] = [[] for _ in calls]
-    for turn in range(-_WARM_UP, rounds):
-        order = [(turn + k) % len(calls) for k in range(len(calls))]
-        found = clock.seconds([(lambda: None, calls[k]) for k in order])
-        if turn >= 0:
-            for k, seconds in zip(order, found, strict=True):
-                taken[k].append(seconds)
-    return taken
-
-
-def _quantiles(numbers: Sequence[float]) -> dict[str, float]:
-    cuts = statistics.quantiles(numbers, n=10, method="inclusive")
-    return {"p20": cuts[1], "p50": statistics.median(numbers), "p80": cuts[7]}
+def _timed(call: Call) -> Timed:
+    """With nothing to prepare."""
+    return (lambda: None), call

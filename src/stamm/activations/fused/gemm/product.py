@@ -116,9 +116,9 @@ def _run(
     tile: Tile | None,
 ) -> list[Tensor]:
     first = read[0]
-    count = len(parameters) if step == "backward" else 0
+    summed = parameters if step == "backward" else ()
     if shape.rows == 0 or shape.columns == 0:
-        return [torch.zeros_like(p) for p in parameters[:count]]
+        return [torch.zeros_like(p) for p in summed]
     matrices = [t.contiguous() for t in (*read, *results)]
     if tile is None:
         tile = tile_for(step, shape, first.dtype, first.device, kernel.content_hash)
@@ -130,7 +130,7 @@ def _run(
     )
     down, across = -(-shape.rows // tile.tall), -(-shape.columns // tile.wide)
     parts, width = (down, shape.columns) if by_column else (down * across, 1)
-    partial = torch.empty(count, parts, width, dtype=torch.float32, device=first.device)
+    partial = torch.empty(len(summed), parts, width, dtype=torch.float32, device=first.device)
     given = [p.detach().reshape(-1) for p in parameters]
     arguments: list[Any] = [
         *(_described(matrices, step, tile) if tile.descriptors else matrices),
@@ -145,13 +145,7 @@ def _run(
     options = {"WHOLE": whole, "num_warps": tile.warps, "num_stages": tile.stages}
     with torch.cuda.device_of(first):  # type: ignore[no-untyped-call]
         gpu.launch(module.run, _programs(tile, down * across, first), arguments, sizes | options)
-        sums = gpu.added_up(module, partial) if count else partial
-        return [
-            (s if p.numel() > 1 or not by_column else gpu.added_up(module, s.view(1, -1, 1)))
-            .to(p.dtype)
-            .reshape(p.shape)
-            for s, p in zip(sums, parameters, strict=False)
-        ]
+        return gpu.parameter_sums(module, partial, summed)
 
 
 def _programs(tile: Tile, tiles: int, like: Tensor) -> int:
