@@ -14,7 +14,7 @@ from pathlib import Path
 import pyarrow.parquet as parquet
 import pytest
 
-from stamm.corpus.shipped import locate
+from stamm.corpus.inputs import locate
 from tests.conftest import Stamm, command, contents, environment
 
 

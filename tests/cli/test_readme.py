@@ -43,12 +43,12 @@ def test_a_command_of_the_readme_runs(
 
     `run` gets an empty place, as a reader has it: a dry run refuses a folder that holds another.
     """
-    for name in ("mine.jsonl", "crawl.warc.gz"):  # the reader's own files
+    for name in ("mine.jsonl", "crawl.warc.gz", "requests.txt"):  # the reader's own files
         (tmp_path / name).write_text("")
     words = shlex.split(line)[1:]
-    if words[0] != "run":
+    if words[0] != "run" or "run=runs/corpus.demo" in words:
         (tmp_path / "runs").mkdir()
-        for name in ("demo", "deep"):
+        for name in ("demo", "deep", "corpus.demo"):
             (tmp_path / "runs" / name).symlink_to(smoke_run)
     if "mine.py:demo" in words:
         assert stamm("cp", "demo", "mine.py").returncode == 0

@@ -61,7 +61,7 @@ def test_the_run_ends_with_the_verdict_and_the_path_of_the_report(smoke_run: Pat
 
 def test_progress_goes_to_stderr_with_the_time_left(smoke_run: Path) -> None:
     text = (smoke_run.parents[1] / "stderr.txt").read_text()
-    assert "[4/14] train swiglu" in text
+    assert "[8/18] train swiglu" in text
     assert "\x1b" not in text
 
 
@@ -293,7 +293,7 @@ def _cursor_is_shown(stream: io.StringIO) -> bool:
 def test_a_run_that_ends_badly_shows_the_cursor_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: BaseException
 ) -> None:
-    def execute(self: Run, steps: Any, jobs: Any, progress: Console, announce: Any) -> None:
+    def execute(self: Run, steps: Any, jobs: Any, progress: Console, *_: Any) -> None:
         progress.begin("train", 10, "steps")
         raise error
 

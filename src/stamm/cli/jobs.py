@@ -8,13 +8,25 @@ from stamm.base.errors import RunError
 from stamm.runs.run import Job
 
 _JOBS = {
-    "corpus": ("stamm.corpus.job", "build_corpus"),
-    "tokenizer": ("stamm.corpus.job", "train_tokenizer"),
-    "pack": ("stamm.corpus.job", "pack"),
+    "plant": ("stamm.corpus.planting", "plant"),
+    "screen": ("stamm.corpus.screening", "screen_inputs"),
+    "decide": ("stamm.corpus.deciding", "decide"),
+    "settle": ("stamm.corpus.settling", "settle"),
+    "fetch": ("stamm.corpus.consent.fetch_job", "fetch"),
+    "head": ("stamm.corpus.heads.job", "train"),
+    "languages": ("stamm.corpus.language.train", "train"),
+    "bounds": ("stamm.corpus.quality.fit", "fit"),
+    "replay": ("stamm.corpus.replay", "replay"),
+    "take_tokenizer": ("stamm.corpus.retaking", "take_tokenizer"),
+    "retake": ("stamm.corpus.retaking", "retake"),
+    "tokenizer": ("stamm.corpus.tokenizer", "train_tokenizer"),
+    "tokenize": ("stamm.corpus.tokenizing", "tokenize"),
+    "pack": ("stamm.corpus.packing", "pack"),
     "pretrain": ("stamm.pretrain.job", "run"),
     "evaluate": ("stamm.evaluate.job", "run"),
     "audit": ("stamm.audit.job", "run"),
     "export": ("stamm.export.job", "run"),
+    "evidence": ("stamm.corpus.evidence.job", "evidence"),
     "report": ("stamm.reports.job", "run"),
 }
 

@@ -44,8 +44,8 @@ VERBS: tuple[Verb, ...] = (
         "show one activation, recipe or run",
         (
             "stamm show xielu --plot xielu.svg --page xielu.html",
-            "stamm show demo --json",
             "stamm show runs/demo",
+            "stamm show ledger runs/demo url=https://opensource.guide/*",
         ),
     ),
     Verb(

@@ -14,10 +14,12 @@ from stamm.base.errors import ConfigError, DataError
 from stamm.base.files import read_json
 from stamm.base.units import count_text, seconds_text
 from stamm.cli import activation_show
+from stamm.cli.ledger import show_ledger
 from stamm.cli.output import print_json, print_pairs, print_table
 from stamm.cli.recipe import resolve, source_file
 from stamm.cli.words import text
 from stamm.models.count import count_parameters
+from stamm.pretrain.config import PretrainConfig
 from stamm.recipes import catalog as recipes
 from stamm.recipes.study import Study
 
@@ -102,6 +104,8 @@ def _run_row(path: Path) -> dict[str, Any]:
 
 def _show(options: argparse.Namespace) -> int:
     name = options.name
+    if name == "ledger" and not Path(name).exists():
+        return show_ledger(options.changes, options.json)
     if (Path(name) / "manifest.json").is_file():
         return _show_run(Path(name), options)
     spec = activation_show.spec_named(name)
@@ -125,7 +129,7 @@ def _show(options: argparse.Namespace) -> int:
         for arm in config.arms:
             total = count_parameters(config.model_of(arm)).total
             print_pairs([(f"arm {arm.name}", f"{count_text(total)} parameters ({total:,})")])
-    else:
+    elif isinstance(config, PretrainConfig):
         total = count_parameters(config.model).total
         print_pairs([("parameters", f"{count_text(total)} ({total:,})")])
     flat = flatten(to_plain(config))

@@ -9,12 +9,14 @@ from typing import Any
 
 from stamm.base.errors import ConfigError
 from stamm.base.units import bytes_text, count_text, flops_text, parse_count, seconds_text
+from stamm.cli.corpus_plan import show_corpus_plan
 from stamm.cli.output import print_json, print_pairs
 from stamm.cli.recipe import resolve
 from stamm.cli.words import text
 from stamm.engine.estimate import Devices, parse_devices
 from stamm.pretrain.config import PretrainConfig
 from stamm.pretrain.plan import plan
+from stamm.recipes.corpus import CorpusRecipe
 from stamm.recipes.length import CorpusLength, corpus_length, packed_length
 from stamm.recipes.study import Study
 
@@ -31,6 +33,9 @@ def arguments(parser: argparse.ArgumentParser, verb: str) -> None:
     parser.add_argument(
         "--sequences", metavar="N", help="length of the run, whatever the recipe says"
     )
+    parser.add_argument(
+        "--out", type=text, metavar="FOLDER", help="a corpus run to take rates from"
+    )
     parser.add_argument("--json", action="store_true", help="print JSON")
 
 
@@ -38,6 +43,12 @@ def run(options: argparse.Namespace, verb: str) -> int:
     """Print the plan of a pretraining recipe, or of every arm of a study."""
     recipe = resolve(options.recipe, options.changes)
     config = recipe.config
+    if isinstance(config, CorpusRecipe):
+        return show_corpus_plan(Path(options.out or Path("runs") / recipe.name), options.json)
+    if not isinstance(config, (Study, PretrainConfig)):
+        raise ConfigError(
+            f"recipe {recipe.name} has no plan", fix="`stamm run` does it; `stamm show` prints it"
+        )
     devices = parse_devices(options.gpus) if options.gpus else None
     if options.sequences is not None:
         config = _with_length(config, parse_count(options.sequences))

@@ -14,9 +14,7 @@ from typing import Any
 
 from stamm.base.config import override
 from stamm.base.errors import ConfigError, StammError
-from stamm.pretrain.config import PretrainConfig
 from stamm.recipes import catalog
-from stamm.recipes.study import Study
 
 
 @dataclass(frozen=True)
@@ -28,7 +26,7 @@ class Resolved:
     """
 
     name: str
-    config: Study | PretrainConfig
+    config: catalog.Config
     overrides: tuple[str, ...]
 
 
@@ -41,10 +39,10 @@ def resolve(word: str, overrides: Sequence[str]) -> Resolved:
     name, build = _find(word)
     file = Path(word.partition(":")[0])
     config = build() if file.suffix != ".py" else _guarded(file, build)
-    if not isinstance(config, (Study, PretrainConfig)):
+    if not isinstance(config, catalog.Config):
         raise ConfigError(
             f"{word} returns {type(config).__name__}, not a recipe",
-            fix="Return a Study or a PretrainConfig",
+            fix="Return a Study, a CorpusRecipe or a PretrainConfig",
         )
     return Resolved(name, override(config, overrides), tuple(overrides))
 

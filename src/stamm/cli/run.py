@@ -15,7 +15,10 @@ from stamm.cli.jobs import job
 from stamm.cli.output import print_table
 from stamm.cli.recipe import Resolved, resolve
 from stamm.cli.words import text
-from stamm.recipes.study import MANIFEST, Study, single_steps
+from stamm.pretrain.config import PretrainConfig
+from stamm.recipes.replay import ReplayRecipe
+from stamm.recipes.study import MANIFEST, single_steps
+from stamm.runs.execution import Execution
 from stamm.runs.job import Step
 from stamm.runs.run import Run
 
@@ -50,18 +53,20 @@ def run(options: argparse.Namespace, verb: str) -> int:
         os.environ.setdefault("TOKENIZERS_PARALLELISM", "true")
         (root / "log").mkdir(exist_ok=True)
         with (root / "log" / "run.log").open("a", encoding="utf-8") as log:
-            _execute(folder, steps, Console(log=log))
+            _execute(folder, steps, Console(log=log), getattr(recipe.config, "execution", None))
     spent = sum(receipt["seconds"] for receipt in folder.receipts())
     print(f"{root} is complete: {len(steps)} steps, {seconds_text(spent)}.")
     return _say_result(root)
 
 
-def _execute(folder: Run, steps: tuple[Step, ...], console: Console) -> None:
+def _execute(
+    folder: Run, steps: tuple[Step, ...], console: Console, execution: Execution | None = None
+) -> None:
     def announce(number: int, count: int, step: Step) -> None:
         console.prefix = f"[{number}/{count}] "
 
     try:
-        folder.execute(steps, job, console, announce)
+        folder.execute(steps, job, console, announce, execution)
     except StammError as error:
         console.prefix = ""
         console.note(error.line())
@@ -72,7 +77,9 @@ def _execute(folder: Run, steps: tuple[Step, ...], console: Console) -> None:
 
 def _steps(recipe: Resolved, root: Path) -> tuple[Step, ...]:
     config = recipe.config
-    if isinstance(config, Study):
+    if isinstance(config, ReplayRecipe):
+        return config.steps(root)
+    if not isinstance(config, PretrainConfig):
         return config.steps()
     if not config.pack:
         raise ConfigError(
@@ -96,8 +103,15 @@ def _say_plan(folder: Run, steps: tuple[Step, ...]) -> int:
 
 
 def _say_result(root: Path) -> int:
-    from stamm.reports.verdict import verdict
+    report = root / "report.html"
+    if (root / "arms").is_dir():
+        from stamm.reports.verdict import verdict
 
-    sys.stdout.write(f"\n{verdict(root).text()}\n\n")
-    print(f"Report: {root / 'report.html'}")
+        sys.stdout.write(f"\n{verdict(root).text()}\n\n")
+    elif report.is_file():
+        from stamm.reports.corpus_result import corpus_result
+
+        sys.stdout.write(f"\n{corpus_result(root)}\n\n")
+    if report.is_file():
+        print(f"Report: {report}")
     return 0

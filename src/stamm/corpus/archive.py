@@ -14,6 +14,7 @@ from pathlib import Path
 from fastwarc.warc import ArchiveIterator, WarcRecord, WarcRecordType
 
 from stamm.corpus.config import ReadLimits
+from stamm.corpus.consent.robots import RobotsAnswer, robots_path
 from stamm.corpus.extract import decode
 from stamm.corpus.records import (
     LONGEST_FIELD,
@@ -24,7 +25,6 @@ from stamm.corpus.records import (
     clean_field,
     content_id,
 )
-from stamm.corpus.robots import RobotsAnswer, robots_path
 from stamm.corpus.streams import BoundedStream, StreamError
 
 # What holds a page. Without HTTP headers, as resource and conversion are, nobody's word is known.

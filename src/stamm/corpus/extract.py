@@ -13,6 +13,7 @@ from resiliparse.parse.encoding import bytes_to_str, detect_encoding, map_encodi
 from resiliparse.parse.html import DOMNode, HTMLTree
 
 from stamm.corpus.config import ReadLimits
+from stamm.corpus.licences.markup import Mark, licence_marks
 
 _META_TAGS = 100
 _META_LETTERS = 1000
@@ -25,11 +26,13 @@ class Page:
     text    main content, one paragraph per line
     lang    the language the page declares, unchecked ("" when none)
     metas   name in lower case and content of its first 100 meta elements that have both
+    marks   where its markup names a licence
     """
 
     text: str
     lang: str
     metas: tuple[tuple[str, str], ...]
+    marks: tuple[Mark, ...] = ()
 
 
 class CostlyPageError(Exception):
@@ -57,7 +60,7 @@ def decode(body: bytes, charset: str | None) -> str:
 
 
 def extract(body: bytes, charset: str | None, limits: ReadLimits) -> Page:
-    """The main text of a page, its declared language and its meta elements.
+    """The main text of a page, its declared language, its meta elements and its licence marks.
 
     Raises   CostlyPageError beyond limits.html_tags or limits.html_depth. Extraction takes a time
              that grows with the square of the depth (measured with resiliparse 2.0.1: 0.9 s at
@@ -74,7 +77,9 @@ def extract(body: bytes, charset: str | None, limits: ReadLimits) -> Page:
     text = extract_plain_text(tree, main_content=True, alt_texts=False)
     root = tree.document.query_selector("html") if tree.document is not None else None
     lang = (root.get_attribute("lang") or "") if root is not None else ""
-    return Page(text=text.strip(), lang=lang[:35], metas=_metas(tree))
+    return Page(
+        text=text.strip(), lang=lang[:35], metas=_metas(tree), marks=licence_marks(html, tree)
+    )
 
 
 def _metas(tree: HTMLTree) -> tuple[tuple[str, str], ...]:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from stamm.corpus.config import ReadLimits
+from stamm.corpus.config import FieldNames, ReadLimits
 from stamm.corpus.records import (
     LONGEST_FIELD,
     Place,
@@ -20,7 +20,9 @@ from stamm.corpus.records import (
 from stamm.corpus.streams import BoundedStream, Line, StreamError, bounded_lines
 
 
-def read_jsonl(name: str, path: Path, limits: ReadLimits) -> Iterator[Record | Unread]:
+def read_jsonl(
+    name: str, path: Path, limits: ReadLimits, names: FieldNames
+) -> Iterator[Record | Unread]:
     """The documents of a file, and a reason for each line that is none. Blank lines are skipped.
 
     name   the file as the configuration names it
@@ -31,7 +33,7 @@ def read_jsonl(name: str, path: Path, limits: ReadLimits) -> Iterator[Record | U
             for line in bounded_lines(stream, limits.line_bytes):
                 number = line.number
                 if line.data.strip():
-                    yield _record(Place(file=name, position=line.number), line, limits)
+                    yield _record(Place(file=name, position=line.number), line, limits, names)
         except StreamError as stopped:
             yield Unread(
                 place=Place(file=name, position=number + 1),
@@ -42,7 +44,45 @@ def read_jsonl(name: str, path: Path, limits: ReadLimits) -> Iterator[Record | U
             )
 
 
-def _record(place: Place, line: Line, limits: ReadLimits) -> Record | Unread:
+def record_of(place: Place, row: Any, names: FieldNames) -> Record | Unread:
+    """The document that an object with named values stands for, or why there is none."""
+
+    def unread(reason: str, detail: str) -> Unread:
+        written = json.dumps(row, ensure_ascii=False, sort_keys=True, default=str)
+        data = written.encode("utf-8", "surrogatepass")
+        return Unread(
+            place=place,
+            content_id=content_id("", data),
+            reason=reason,
+            detail=detail,
+            size=len(data),
+        )
+
+    if not isinstance(row, dict) or not isinstance(row.get(names.text), str):
+        return unread("no_text", f"not an object with a string under {names.text!r}")
+    if not isinstance(row.get(names.url), str | None):
+        # Taken as no address, it would be allowed without anybody being asked.
+        return unread("bad_url", f"{names.url} is a {type(row[names.url]).__name__}, not a string")
+    fields = {key: row.get(getattr(names, key)) for key in ("url", "source", "language", "date")}
+    fields["licence"] = row.get(names.licence, row.get("license"))
+    words = {key: value if isinstance(value, str) else "" for key, value in fields.items()}
+    for key, value in words.items():
+        if len(value) > LONGEST_FIELD:
+            return unread("field_too_long", f"{key} has over {LONGEST_FIELD} characters")
+    content, url = whole_text(row[names.text]).encode(), clean_field(words["url"])
+    return Record(
+        place=place,
+        content_id=content_id(url, content),
+        content=content,
+        url=url,
+        source=clean_field(words["source"]),
+        licence=clean_field(words["licence"]),
+        language=clean_field(words["language"]),
+        date=clean_field(words["date"]),
+    )
+
+
+def _record(place: Place, line: Line, limits: ReadLimits, names: FieldNames) -> Record | Unread:
     def unread(reason: str, detail: str) -> Unread:
         return Unread(
             place=place,
@@ -61,25 +101,4 @@ def _record(place: Place, line: Line, limits: ReadLimits) -> Record | Unread:
         return unread("invalid_utf8", f"byte {error.start} of the line: {error.reason}")
     except (ValueError, RecursionError) as error:
         return unread("invalid_json", str(error) if isinstance(error, ValueError) else "too deep")
-    if not isinstance(row, dict) or not isinstance(row.get("text"), str):
-        return unread("no_text", "not an object with a string under 'text'")
-    if not isinstance(row.get("url"), str | None):
-        # Taken as no address, it would be allowed without anybody being asked.
-        return unread("bad_url", f"url is a {type(row['url']).__name__}, not a string")
-    fields = {key: row.get(key) for key in ("url", "source", "language", "date")}
-    fields["licence"] = row.get("licence", row.get("license"))
-    words = {key: value if isinstance(value, str) else "" for key, value in fields.items()}
-    for key, value in words.items():
-        if len(value) > LONGEST_FIELD:
-            return unread("field_too_long", f"{key} has over {LONGEST_FIELD} characters")
-    content, url = whole_text(row["text"]).encode(), clean_field(words["url"])
-    return Record(
-        place=place,
-        content_id=content_id(url, content),
-        content=content,
-        url=url,
-        source=clean_field(words["source"]),
-        licence=clean_field(words["licence"]),
-        language=clean_field(words["language"]),
-        date=clean_field(words["date"]),
-    )
+    return record_of(place, row, names)

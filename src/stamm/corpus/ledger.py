@@ -8,11 +8,19 @@ from typing import Any
 import pyarrow as pa
 
 KEPT, DROPPED = "kept", "dropped"
+UNSCORED = -1.0
+PII_KINDS = ("email", "ip", "iban", "card", "phone")
+"""What is replaced in texts; a column pii_… of the ledger counts each."""
 
 REASONS: dict[str, str] = {
     "robots_disallow": "robots.txt refuses at least one agent",
     "robots_content_usage": "robots.txt says Content-Usage: train-ai=n",
     "robots_unreachable": "robots.txt answered 5xx or nothing",
+    "robots_unparsable": "robots.txt is no such file but a page, or binary",
+    "domain_list": "the domain stands in a list of those who refused",
+    "deletion_request": "somebody asked for its deletion",
+    "tdmrep_unparsable": "tdmrep.json cannot be read",
+    "ai_txt": "ai.txt refuses text",
     "unknown_host": "no robots.txt of the host was read",
     "no_url": "the document names no address",
     "bad_url": "the address cannot be parsed or names no host",
@@ -21,7 +29,14 @@ REASONS: dict[str, str] = {
     "tdm_reservation": "tdm-reservation: 1 in a header or meta element",
     "content_usage": "the header Content-Usage says train-ai=n",
     "too_short": "fewer characters than corpus.shortest",
-    "exact_duplicate": "the same text came before",
+    "licence_denied": "its licence is not among those taken",
+    "licence_unknown": "it names no licence that is known",
+    "quality": "a quality rule; the detail names it",
+    "contaminated": "it holds an evaluation text; the detail names it",
+    "toxic": "among the most toxic of its language",
+    "low_quality": "not among the best of its language",
+    "exact_duplicate": "the same text stays at another address",
+    "near_duplicate": "nearly the same text stays at another address",
     "html_too_deep": "elements nested beyond corpus.limits.html_depth",
     "html_too_large": "more tags than corpus.limits.html_tags",
     "invalid_utf8": "a line that is not UTF-8",
@@ -36,6 +51,7 @@ REASONS: dict[str, str] = {
     "content_type": "neither HTML nor plain text",
     "content_encoding": "an encoding that cannot be undone",
     "broken_compression": "the rest of the file cannot be decompressed",
+    "broken_table": "the rest of the file is no Parquet or Arrow",
     "broken_archive": "the rest of the file is no archive",
     "decompression_limit": "the file grows beyond corpus.limits.expansion",
 }
@@ -53,10 +69,16 @@ class LedgerRow:
     consent         what is known of the host's word (consent.Decision); "planted" for a probe
     rule, agent     the line or signal that decided, and whom it names
     robots_read     when that robots.txt was read
+    licence         as the input says it, else as the page's markup does, as SPDX
+    licence_basis   what named it: "input", or the kind of markup (rel, json-ld, header ...)
+    language        of the input, else as identified, else as the page declares it
+    language_own, language_other   what the own model and CLD2 said, with their scores
+    quality_basis   whose texts set the bounds that the document was held against
+    toxicity, quality   scores of the heads, where there are any; -1 where not
     pii_*           values replaced
     bytes_in        of the text or body as it came; of the line when it could not be read
     bytes_out       of the text kept
-    duplicate_of    the document that had this text first
+    duplicate_of    the document that stays in its place
     split           "train", "held_out" or "control" (probes that are never trained on)
     """
 
@@ -67,7 +89,15 @@ class LedgerRow:
     host: str = ""
     source: str = ""
     licence: str = ""
+    licence_basis: str = ""
     language: str = ""
+    language_own: str = ""
+    language_own_score: float = 0.0
+    language_other: str = ""
+    language_other_score: float = 0.0
+    quality_basis: str = ""
+    toxicity: float = UNSCORED
+    quality: float = UNSCORED
     date: str = ""
     decision: str = DROPPED
     reason: str = ""
@@ -79,6 +109,8 @@ class LedgerRow:
     pii_email: int = 0
     pii_ip: int = 0
     pii_iban: int = 0
+    pii_card: int = 0
+    pii_phone: int = 0
     bytes_in: int = 0
     bytes_out: int = 0
     duplicate_of: str = ""
@@ -90,8 +122,9 @@ class LedgerRow:
         return asdict(self)
 
 
+_TYPES = {"int": pa.int64(), "float": pa.float64()}
 LEDGER_SCHEMA = pa.schema(
-    [(f.name, pa.int64() if f.type == "int" else pa.string()) for f in fields(LedgerRow)]
+    [(f.name, _TYPES.get(str(f.type), pa.string())) for f in fields(LedgerRow)]
 )
 
 DOCUMENTS_SCHEMA = pa.schema(

@@ -5,6 +5,10 @@ numpy's random streams may change between releases, so the keys of the shuffle a
 
 from __future__ import annotations
 
+import bisect
+import itertools
+from collections.abc import Sequence
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -31,24 +35,35 @@ def permutation(count: int, seed: int) -> NDArray[np.int64]:
 class WindowOrder:
     """Which tokens each window of a run reads, over as many epochs as are asked for.
 
-    Window w of the stream holds the `length + 1` tokens from w * length on; neighbours share one
-    token, the target of the one and the first input of the other. Tokens behind the last whole
-    window are not read; `dropped_tokens` tells how many.
+    Window w of a stage holds the `length + 1` tokens from w * length after its first on; neighbours
+    share one token, the target of the one and the first input of the other. The windows of a
+    stage are shuffled among themselves and stages follow one another. Tokens behind the last whole
+    window of a stage are not read; `dropped_tokens` tells how many there are.
+
+    stages   first token and stop of each stage, in order
+    Raises   DataError when a stage does not fill a window.
     """
 
-    def __init__(self, num_tokens: int, length: int, seed: int) -> None:
+    def __init__(self, stages: Sequence[tuple[int, int]], length: int, seed: int) -> None:
         if length < 1:
             raise DataError(f"a window of {length} tokens holds nothing", fix="Use at least 1")
-        self.count = max(0, num_tokens - 1) // length
-        if self.count == 0:
-            raise DataError(
-                f"{num_tokens} tokens do not fill one window of {length} and its target",
-                fix="Add text, or shorten the context",
-            )
+        counts = [max(0, stop - start - 1) // length for start, stop in stages]
+        for count, (start, stop) in zip(counts, stages, strict=True):
+            if count == 0:
+                raise DataError(
+                    f"{stop - start} tokens do not fill one window of {length} and its target",
+                    fix="Add text, or shorten the context",
+                )
+        self.count = sum(counts)
         self.length = length
-        self.dropped_tokens = num_tokens - (self.count * length + 1)
+        self.dropped_tokens = sum(
+            stop - start - (count * length + 1)
+            for count, (start, stop) in zip(counts, stages, strict=True)
+        )
+        self._starts = [start for start, _ in stages]
+        self._borders = [0, *itertools.accumulate(counts)]
         self._seed = seed
-        self._epoch = -1
+        self._shuffled: tuple[int, int] = (-1, -1)
         self._order: NDArray[np.int64] = np.empty(0, dtype=np.int64)
 
     def window(self, index: int) -> tuple[int, int]:
@@ -59,13 +74,19 @@ class WindowOrder:
         if index < 0:
             raise DataError(f"window {index} does not exist", fix="Windows count from 0")
         epoch, place = divmod(index, self.count)
-        if epoch != self._epoch:
-            self._order = permutation(self.count, _epoch_seed(self._seed, epoch))
-            self._epoch = epoch
-        start = int(self._order[place]) * self.length
+        stage = bisect.bisect_right(self._borders, place) - 1
+        if (epoch, stage) != self._shuffled:
+            size = self._borders[stage + 1] - self._borders[stage]
+            self._order = permutation(size, _shuffle_seed(self._seed, epoch, stage))
+            self._shuffled = epoch, stage
+        place -= self._borders[stage]
+        start = self._starts[stage] + int(self._order[place]) * self.length
         return start, start + self.length + 1
 
 
-def _epoch_seed(seed: int, epoch: int) -> int:
-    mixed = splitmix64(np.array([seed & _MASK], dtype=np.uint64))[0]
-    return int(splitmix64(np.array([int(mixed) ^ (epoch & _MASK)], dtype=np.uint64))[0])
+def _shuffle_seed(seed: int, epoch: int, stage: int) -> int:
+    """One seed per epoch and stage; the first stage's is that of a stream without stages."""
+    for number in (epoch, *([stage] if stage else [])):
+        mixed = int(splitmix64(np.array([seed & _MASK], dtype=np.uint64))[0])
+        seed = int(splitmix64(np.array([mixed ^ (number & _MASK)], dtype=np.uint64))[0])
+    return seed

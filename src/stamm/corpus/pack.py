@@ -1,10 +1,8 @@
-"""Documents in a fixed order as token shards, with a manifest that says whose each token is."""
+"""A packed corpus as it is read: token shards in a fixed order, and whose each token is."""
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Iterator
-from dataclasses import dataclass
+import itertools
 from pathlib import Path
 from typing import Any
 
@@ -13,22 +11,12 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from stamm.base.errors import DataError
-from stamm.base.files import atomic, read_json, sha256_file, write_json
-from stamm.corpus.config import PackConfig
-from stamm.corpus.held_out import HELD_OUT, TRAIN
-from stamm.corpus.shards import Shard, open_shard, token_type, type_code, write_shard
-from stamm.corpus.tables import read_rows, read_table, write_rows
-from stamm.corpus.tokenizer import Tokenizer
-from stamm.runs.job import Workspace
+from stamm.base.files import read_json, sha256_file
+from stamm.corpus.shards import Shard, open_shard
+from stamm.corpus.tables import read_table
 
-SCHEMA = 1
+SCHEMA = 2
 MANIFEST = "manifest.json"
-ORDER_RULE = (
-    "Each document stands `repeat` times in its split, and every occurrence is a document of its "
-    "own. Occurrences are sorted by SHA-256 of the text 'pack {seed} {document_id} {occurrence}', "
-    "occurrence counting from 0; each is <s>, its tokens, </s>. A shard ends with the document "
-    "that brings it to shard_tokens."
-)
 SIDECAR_SCHEMA = pa.schema(
     [
         ("document_id", pa.string()),
@@ -37,61 +25,24 @@ SIDECAR_SCHEMA = pa.schema(
         ("licence", pa.string()),
         ("url", pa.string()),
         ("probe_id", pa.string()),
+        ("stage", pa.int64()),
         ("occurrence", pa.int64()),
         ("start", pa.int64()),
         ("stop", pa.int64()),
         ("bytes", pa.int64()),
     ]
 )
-"""One row per packed document: tokens start .. stop - 1 of its split, and bytes of its text."""
+"""One row per packed document: tokens start .. stop - 1 of its split, and bytes of its text.
 
-_COPIED = ("document_id", "language", "source", "licence", "url", "probe_id")
-
-
-@dataclass(frozen=True)
-class _Occurrence:
-    key: bytes
-    row: dict[str, Any]
-    tokens: NDArray[np.integer[Any]]
-    occurrence: int
-
-
-def write_packed(
-    config: PackConfig, documents: Path, tokenizer_file: Path, workspace: Workspace
-) -> None:
-    """Write the shards of both splits, their sidecars, and manifest.json last.
-
-    Raises   DataError when the train split is empty.
-    """
-    tokenizer = Tokenizer.load(tokenizer_file)
-    code = type_code(tokenizer.size)
-    workspace.progress.begin("pack", 2, "splits")
-    splits = {}
-    for position, split in enumerate((TRAIN, HELD_OUT)):
-        occurrences = _ordered(config, documents, tokenizer, split)
-        if split == TRAIN and not occurrences:
-            raise DataError(f"{documents} holds no document to train on", fix="Build the corpus")
-        splits[split] = _write_split(config, workspace.folder, split, occurrences, code)
-        workspace.progress.advance(position + 1, f"{splits[split]['tokens']} tokens")
-    write_json(
-        workspace.folder / MANIFEST,
-        {
-            "schema": SCHEMA,
-            "tokenizer_sha256": tokenizer.sha256,
-            "vocabulary": tokenizer.size,
-            "token_type": "uint16" if code == 8 else "int32",
-            "seed": config.seed,
-            "order": ORDER_RULE,
-            "splits": splits,
-        },
-    )
-    workspace.progress.end(f"{splits[TRAIN]['tokens']} tokens to train on")
+stage, occurrence   in which stage it stands, and which of its readings this is
+"""
 
 
 class PackedSplit:
     """One split of a packed corpus, read as a single stream of tokens.
 
     num_tokens   tokens of all its shards
+    stages       first token and stop of each stage, in order; one stage when none was asked for
     """
 
     def __init__(self, folder: Path, split: str, entry: dict[str, Any]) -> None:
@@ -110,6 +61,15 @@ class PackedSplit:
         self.split = split
         self._borders = np.cumsum([0, *(len(s.tokens) for s in self._shards)])
         self.num_tokens = int(self._borders[-1])
+        sizes = [stage["tokens"] for stage in entry.get("stages", [])] or [self.num_tokens]
+        stops = np.cumsum([0, *sizes]).tolist()
+        if stops[-1] != self.num_tokens:
+            raise DataError(
+                f"{folder / MANIFEST} tells of {stops[-1]} tokens in stages, the shards of {split} "
+                f"hold {self.num_tokens}",
+                fix="Pack the corpus again",
+            )
+        self.stages: tuple[tuple[int, int], ...] = tuple(itertools.pairwise(stops))
 
     @classmethod
     def open(cls, folder: Path, split: str) -> PackedSplit:
@@ -195,68 +155,3 @@ def _is_split(entry: object) -> bool:
         and isinstance(shard.get("sha256"), dict)
         for shard in shards
     )
-
-
-def _ordered(
-    config: PackConfig, documents: Path, tokenizer: Tokenizer, split: str
-) -> list[_Occurrence]:
-    kind = token_type(type_code(tokenizer.size))
-    wanted = (row for row in read_rows(documents) if row["split"] == split)
-    found = []
-    for row, ids in tokenizer.encode_rows(wanted):
-        tokens: NDArray[np.integer[Any]] = np.array(ids, dtype=kind)
-        facts = {key: row[key] for key in _COPIED} | {"bytes": len(row["text"].encode())}
-        for occurrence in range(row["repeat"]):
-            name = f"pack {config.seed} {row['document_id']} {occurrence}"
-            key = hashlib.sha256(name.encode()).digest()
-            found.append(_Occurrence(key, facts, tokens, occurrence))
-    return sorted(found, key=lambda item: item.key)
-
-
-def _write_split(
-    config: PackConfig, folder: Path, split: str, occurrences: list[_Occurrence], code: int
-) -> dict[str, Any]:
-    shards, start = [], 0
-    languages: dict[str, int] = {}
-    for number, group in enumerate(_shard_groups(occurrences, config.shard_tokens)):
-        name = f"{split}-{number:05d}"
-        write_shard(folder / name, (item.tokens for item in group), code)
-        rows = []
-        for item in group:
-            stop = start + len(item.tokens)
-            place = {"occurrence": item.occurrence, "start": start, "stop": stop}
-            rows.append({**item.row, **place})
-            start = stop
-            language = item.row["language"]
-            languages[language] = languages.get(language, 0) + len(item.tokens)
-        sidecar = folder / f"{name}.documents.parquet"
-        with atomic(sidecar) as path:
-            write_rows(path, SIDECAR_SCHEMA, rows)
-        suffixes = (".bin", ".idx", ".documents.parquet")
-        shards.append(
-            {
-                "name": name,
-                "tokens": sum(len(item.tokens) for item in group),
-                "documents": len(group),
-                "sha256": {suffix: sha256_file(folder / f"{name}{suffix}") for suffix in suffixes},
-            }
-        )
-    return {
-        "tokens": start,
-        "documents": len(occurrences),
-        "tokens_by_language": dict(sorted(languages.items(), key=lambda item: (-item[1], item[0]))),
-        "shards": shards,
-    }
-
-
-def _shard_groups(occurrences: list[_Occurrence], limit: int) -> Iterator[list[_Occurrence]]:
-    group: list[_Occurrence] = []
-    size = 0
-    for item in occurrences:
-        group.append(item)
-        size += len(item.tokens)
-        if size >= limit:
-            yield group
-            group, size = [], 0
-    if group:
-        yield group

@@ -13,10 +13,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from stamm.base.errors import DataError
-from stamm.corpus.config import PiiConfig, ProbesConfig, ReadLimits
-from stamm.corpus.duplicates import text_key
-from stamm.corpus.pii import Cleaned, replace_pii
-from stamm.corpus.read import is_archive, read_input
+from stamm.corpus.config import ProbesConfig, ReadLimits
+from stamm.corpus.duplicates.exact import text_key
+from stamm.corpus.kinds import is_archive
+from stamm.corpus.pii.config import PiiConfig
+from stamm.corpus.pii.replace import Cleaned, replace_pii
+from stamm.corpus.read import read_input
 from stamm.corpus.records import Record, content_id
 
 _SENTENCE_START = re.compile(r"(?:(?<=[.!?])|(?<=[.!?][\"'”’»]))\s+(?=[\"'“‘«]?[A-ZÀ-ÞΑ-ΩА-Я])")
@@ -61,14 +63,19 @@ def passages(text: str, shortest: int, longest: int) -> Iterator[str]:
             begin = stop
 
 
-def plan_probes(
+def wanted_passages(config: ProbesConfig) -> int:
+    """How many passages the probes take, from the first one drawn on."""
+    return config.passages_per_bucket * len(config.repeats)
+
+
+def draw_passages(
     config: ProbesConfig, path: Path, limits: ReadLimits, seed: int, pii: PiiConfig
-) -> list[Probe]:
-    """The probes of a corpus, by bucket in the order of `config.repeats`.
+) -> list[tuple[Cleaned, Record]]:
+    """All distinct passages of the books, in an order drawn by hash, each with its book.
 
     pii      what is replaced in a passage, as in every other document
-    Raises   DataError when the books are an archive, whose pages would need a word of their
-             hosts, or do not give enough distinct passages.
+    Raises   DataError when the books are an archive, whose pages would need a word of their hosts,
+             or cannot be read.
     """
     if is_archive(config.books):
         raise DataError(
@@ -87,8 +94,18 @@ def plan_probes(
             rank = hashlib.sha256(f"probe {seed} {record.url} {passage}".encode()).digest()
             cleaned = replace_pii(passage, pii)
             candidates.setdefault(text_key(cleaned.text), (rank, cleaned, record))
-    drawn = sorted(candidates.values(), key=lambda c: c[0])
-    wanted = config.passages_per_bucket * len(config.repeats)
+    return [(c[1], c[2]) for c in sorted(candidates.values(), key=lambda c: c[0])]
+
+
+def plan_probes(
+    config: ProbesConfig, path: Path, limits: ReadLimits, seed: int, pii: PiiConfig
+) -> list[Probe]:
+    """The probes of a corpus, by bucket in the order of `config.repeats`.
+
+    Raises   DataError as `draw_passages` does, and when there are too few distinct passages.
+    """
+    drawn = draw_passages(config, path, limits, seed, pii)
+    wanted = wanted_passages(config)
     if len(drawn) < wanted:
         most = len(drawn) // len(config.repeats)
         fewer = f"Set corpus.probes.passages_per_bucket={most} or name" if most else "Name"
@@ -108,5 +125,5 @@ def plan_probes(
         )
         for bucket, repeat in enumerate(config.repeats)
         for number in range(config.passages_per_bucket)
-        for _, cleaned, record in [drawn[number * len(config.repeats) + bucket]]
+        for cleaned, record in [drawn[number * len(config.repeats) + bucket]]
     ]

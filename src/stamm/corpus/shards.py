@@ -24,7 +24,7 @@ from stamm.base.errors import DataError
 from stamm.base.files import atomic
 
 MAGIC = b"MMIDIDX\x00\x00"
-_HEAD = struct.Struct("<QBQQ")
+HEAD = struct.Struct("<QBQQ")
 _TYPES: dict[int, np.dtype[np.uint16] | np.dtype[np.int32]] = {
     8: np.dtype("<u2"),
     4: np.dtype("<i4"),
@@ -53,7 +53,7 @@ def write_shard(path: Path, documents: Iterable[NDArray[np.integer[Any]]], code:
     sizes = np.array(lengths, dtype=np.int64) * kind.itemsize
     offsets = np.concatenate([np.zeros(1, np.int64), np.cumsum(sizes)])[: len(lengths)]
     with atomic(path.with_suffix(".idx")) as temporary, temporary.open("wb") as opened:
-        opened.write(MAGIC + _HEAD.pack(1, code, len(lengths), len(lengths) + 1))
+        opened.write(MAGIC + HEAD.pack(1, code, len(lengths), len(lengths) + 1))
         opened.write(np.array(lengths, dtype="<i4").tobytes())
         opened.write(offsets.astype("<i8").tobytes())
         opened.write(np.arange(len(lengths) + 1, dtype="<i8").tobytes())
@@ -84,10 +84,10 @@ def open_shard(path: Path) -> Shard:
         raise DataError(f"{error.filename} does not exist", fix=_FIX) from None
     if not raw.startswith(MAGIC):
         raise DataError(f"{index} is no shard index: it begins with {raw[:9]!r}", fix=_FIX)
-    head = len(MAGIC) + _HEAD.size
+    head = len(MAGIC) + HEAD.size
     if len(raw) < head:
         raise DataError(f"{index} ends inside its head, after {len(raw)} bytes", fix=_FIX)
-    version, code, sequences, borders = _HEAD.unpack(raw[len(MAGIC) : head])
+    version, code, sequences, borders = HEAD.unpack(raw[len(MAGIC) : head])
     if version != 1 or code not in _TYPES:
         raise DataError(f"{index} has version {version} and type {code}", fix=_FIX)
     expected = head + 12 * sequences + 8 * borders

@@ -1,7 +1,8 @@
 """The reserved ids of the vocabulary, 0 to 72, and what each is for.
 
 They stand where Apertus has them, so that code written for its models finds the same ids here.
-Slots it fills with something else (LaTeX pieces) or does not name are reserved here.
+Slots it fills with something else (LaTeX pieces) or does not name are reserved here; two of the
+unnamed ones mark personal data of kinds that Apertus leaves in the text.
 
 Source   swiss-ai/apertus-tokenizer-development, apertus_tokenizer_design.md, addendum on version 1;
          chat tokens also swiss-ai/apertus_format.
@@ -13,12 +14,15 @@ UNKNOWN_ID = 0
 BEGIN_ID = 1
 END_ID = 2
 PAD_ID = 3
+PHONE_ID = 12
+CARD_ID = 13
 IBAN_ID = 36
 EMAIL_ID = 37
 IP_ID = 38
 
 _NAMED: tuple[tuple[int, str], ...] = (
     (UNKNOWN_ID, "<unk> <s> </s> <pad>"),
+    (PHONE_ID, "<phone-pii> <card-pii>"),
     (18, "<filename> <gh_stars> <issue_start> <issue_comment> <issue_closed>"),
     (23, "<jupyter_start> <jupyter_text> <jupyter_code> <jupyter_output> <empty_output>"),
     (28, "<commit_before> <commit_msg> <commit_after> <reponame>"),
@@ -52,5 +56,7 @@ PII_MARKERS: dict[str, str] = {
     "email": RESERVED_TOKENS[EMAIL_ID],
     "ip": RESERVED_TOKENS[IP_ID],
     "iban": RESERVED_TOKENS[IBAN_ID],
+    "card": RESERVED_TOKENS[CARD_ID],
+    "phone": RESERVED_TOKENS[PHONE_ID],
 }
 """What replaces a value of each kind of personal data."""

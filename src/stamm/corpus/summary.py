@@ -1,104 +1,90 @@
-"""What a corpus step did, in numbers that add up."""
+"""What a corpus step did, in numbers that add up, counted from its ledger."""
 
 from __future__ import annotations
 
-from collections import Counter
-from dataclasses import dataclass, field
 from typing import Any
 
 from stamm.base.errors import DataError
-from stamm.corpus.ledger import KEPT, REASONS, LedgerRow
+from stamm.corpus.ledger import KEPT, PII_KINDS, REASONS
+from stamm.corpus.query import Query
 
 SCHEMA = 1
 _HOSTS_SHOWN = 100
+_OWN = "consent <> 'planted'"
+_KEPT = f"decision = '{KEPT}'"
 
 
-@dataclass
-class Tally:
-    """Counts ledger rows as they are written."""
+def summarise(query: Query) -> dict[str, Any]:
+    """The summary as JSON values: n_in = n_kept + n_dropped; what is planted stands apart.
 
-    rows: Counter[str] = field(default_factory=Counter)
-    reasons: Counter[str] = field(default_factory=Counter)
-    lost: Counter[str] = field(default_factory=Counter)
-    consents: Counter[str] = field(default_factory=Counter)
-    hosts: dict[str, Counter[str]] = field(default_factory=dict)
-    languages: dict[str, Counter[str]] = field(default_factory=dict)
-    splits: dict[str, Counter[str]] = field(default_factory=dict)
-    pii: Counter[str] = field(default_factory=Counter)
-    size: Counter[str] = field(default_factory=Counter)
-
-    def add(self, row: LedgerRow) -> None:
-        """Count one input document."""
-        self.rows[row.decision] += 1
-        self.size["in"] += row.bytes_in
-        self.hosts.setdefault(row.host, Counter())[row.decision] += 1
-        self.consents[row.consent or "not asked"] += 1
-        if row.decision != KEPT:
-            self.reasons[row.reason] += 1
-            self.lost[row.reason] += row.bytes_in
-            return
-        self.size["out"] += row.bytes_out
-        self.pii.update(email=row.pii_email, ip=row.pii_ip, iban=row.pii_iban)
-        self.languages.setdefault(row.language, Counter()).update(documents=1, bytes=row.bytes_out)
-
-    def add_split(self, split: str, size: int) -> None:
-        """Count one document of the output, probes included."""
-        self.splits.setdefault(split, Counter()).update(documents=1, bytes=size)
-
-    def require_kept(self) -> None:
-        """Raise DataError when every document was dropped, naming the reasons that did most."""
-        if self.rows[KEPT]:
-            return
-        count = sum(self.rows.values())
-        if not count:
-            raise DataError("the inputs hold no documents", where="corpus.inputs")
-        biggest = ", ".join(
-            f"{reason} {number} ({REASONS[reason]})" for reason, number in _ranked(self.reasons)[:3]
-        )
-        fix = "Look into the ledger"
-        if _ranked(self.reasons)[0][0] == "unknown_host":
-            fix = (
-                "Name a robots.txt snapshot in corpus.consent.robots, "
-                "or say corpus.consent.unknown_host=allow"
+    query    has a view called ledger
+    """
+    ((n_in, n_kept, n_planted, bytes_in, bytes_kept),) = query.rows(
+        f"select count(*) filter ({_OWN}), count(*) filter ({_OWN} and {_KEPT}), "
+        f"count(*) filter (not {_OWN}), coalesce(sum(bytes_in) filter ({_OWN}), 0)::bigint, "
+        f"coalesce(sum(bytes_out) filter ({_OWN} and {_KEPT}), 0)::bigint from ledger"
+    )
+    return {
+        "schema": SCHEMA,
+        "n_in": n_in,
+        "n_kept": n_kept,
+        "n_dropped": n_in - n_kept,
+        "n_probes": n_planted,
+        "bytes_in": bytes_in,
+        "bytes_kept": bytes_kept,
+        "dropped_by_reason": _table(query, "reason", f"{_OWN} and not {_KEPT}", "bytes_in"),
+        "documents_by_consent": dict(
+            query.rows(
+                f"select coalesce(nullif(consent, ''), 'not asked') as state, count(*) as n "
+                f"from ledger where {_OWN} group by state order by n desc, state"
             )
-        raise DataError(
-            f"no document was kept of {count}: {biggest}", where="corpus.inputs", fix=fix
+        ),
+        "pii_replaced": _pii(query),
+        "kept_by_language": _table(query, "language", f"{_OWN} and {_KEPT}", "bytes_out"),
+        "by_split": dict(
+            sorted(_table(query, "split", f"{_KEPT} and split <> ''", "bytes_out").items())
+        ),
+        "by_host": {
+            host or "none": {"kept": kept, "dropped": documents - kept}
+            for host, documents, kept in query.rows(
+                f"select host, count(*) as n, count(*) filter ({_KEPT}) from ledger "
+                f"where {_OWN} group by host order by n desc, host limit {_HOSTS_SHOWN}"
+            )
+        },
+        "hosts": query.rows(f"select count(distinct host) from ledger where {_OWN}")[0][0],
+    }
+
+
+def require_kept(summary: dict[str, Any]) -> None:
+    """Raise DataError when every document was dropped, naming the reasons that did most."""
+    if summary["n_kept"]:
+        return
+    if not summary["n_in"]:
+        raise DataError("the inputs hold no documents", where="corpus.inputs")
+    reasons = [(name, told["documents"]) for name, told in summary["dropped_by_reason"].items()]
+    reasons.sort(key=lambda item: (-item[1], item[0]))
+    biggest = ", ".join(f"{name} {number} ({REASONS[name]})" for name, number in reasons[:3])
+    fix = "Look into the ledger"
+    if reasons[0][0] == "unknown_host":
+        fix = (
+            "Name a robots.txt snapshot in corpus.consent.robots, "
+            "or say corpus.consent.unknown_host=allow"
         )
-
-    def plain(self, probes: int) -> dict[str, Any]:
-        """The summary as JSON values: n_in = n_kept + n_dropped; planted probes stand apart."""
-        hosts = sorted(self.hosts.items(), key=lambda item: (-sum(item[1].values()), item[0]))
-        return {
-            "schema": SCHEMA,
-            "n_in": sum(self.rows.values()),
-            "n_kept": self.rows[KEPT],
-            "n_dropped": sum(self.reasons.values()),
-            "n_probes": probes,
-            "bytes_in": self.size["in"],
-            "bytes_kept": self.size["out"],
-            "dropped_by_reason": {
-                reason: {"documents": count, "bytes": self.lost[reason]}
-                for reason, count in _ranked(self.reasons)
-            },
-            "documents_by_consent": dict(_ranked(self.consents)),
-            "pii_replaced": {kind: self.pii[kind] for kind in ("email", "ip", "iban")},
-            "kept_by_language": {
-                language: dict(counts)
-                for language, counts in sorted(
-                    self.languages.items(), key=lambda item: (-item[1]["bytes"], item[0])
-                )
-            },
-            "by_split": {split: dict(counts) for split, counts in sorted(self.splits.items())},
-            "by_host": {
-                host or "none": {
-                    "kept": counts[KEPT],
-                    "dropped": sum(counts.values()) - counts[KEPT],
-                }
-                for host, counts in hosts[:_HOSTS_SHOWN]
-            },
-            "hosts": len(hosts),
-        }
+    raise DataError(
+        f"no document was kept of {summary['n_in']}: {biggest}", where="corpus.inputs", fix=fix
+    )
 
 
-def _ranked(counts: Counter[str]) -> list[tuple[str, int]]:
-    return sorted(counts.items(), key=lambda item: (-item[1], item[0]))
+def _table(query: Query, column: str, where: str, size: str) -> dict[str, dict[str, int]]:
+    """Documents and bytes by the values of a column, the largest first."""
+    rows = query.rows(
+        f"select {column}, count(*) as n, sum({size})::bigint as size from ledger "
+        f"where {where} group by {column} order by n desc, {column}"
+    )
+    return {value: {"documents": count, "bytes": size} for value, count, size in rows}
+
+
+def _pii(query: Query) -> dict[str, int]:
+    sums = ", ".join(f"coalesce(sum(pii_{kind}), 0)::bigint" for kind in PII_KINDS)
+    (counts,) = query.rows(f"select {sums} from ledger where {_OWN} and {_KEPT}")
+    return dict(zip(PII_KINDS, counts, strict=True))

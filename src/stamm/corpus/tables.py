@@ -10,6 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from stamm.base.errors import DataError
+from stamm.base.files import atomic
 
 Row = Mapping[str, Any]
 _GROUP_ROWS = 2048
@@ -46,12 +47,36 @@ class TableWriter:
             self._rows = []
 
 
+def part(kind: str, shard: str) -> str:
+    """The name of a shard's file of one kind: "documents-00007.parquet"."""
+    return f"{kind}-{shard}.parquet"
+
+
+def parts(folder: Path, kind: str) -> list[Path]:
+    """The files of one kind in a folder, in the order of their shards.
+
+    Raises   DataError when there is none.
+    """
+    found = sorted(folder.glob(f"{kind}-[0-9]*.parquet"))
+    if not found:
+        raise DataError(
+            f"{folder} holds no {part(kind, '00000')}", fix="Run the step that writes it again"
+        )
+    return found
+
+
 def write_rows(path: Path, schema: pa.Schema, rows: Iterable[Row]) -> int:
     """Write all rows to `path`; their number."""
     with TableWriter(path, schema) as writer:
         for row in rows:
             writer.add(row)
     return writer.count
+
+
+def write_whole(path: Path, schema: pa.Schema, rows: Iterable[Row]) -> None:
+    """Write all rows to `path`, whole or not at all."""
+    with atomic(path) as temporary:
+        write_rows(temporary, schema, rows)
 
 
 def read_table(path: Path, columns: list[str] | None = None) -> pa.Table:
@@ -76,6 +101,31 @@ def read_rows(path: Path, columns: list[str] | None = None) -> Iterator[dict[str
                 yield from batch.to_pylist()
     except (OSError, pa.ArrowException) as error:
         raise _unreadable(path, error) from None
+
+
+def require_columns(path: Path, schema: pa.Schema) -> None:
+    """Raise DataError when a Parquet file lacks a column of `schema`: another version wrote it."""
+    try:
+        there = set(pq.read_schema(path).names)
+    except (OSError, pa.ArrowException) as error:
+        raise _unreadable(path, error) from None
+    missing = [name for name in schema.names if name not in there]
+    if missing:
+        raise DataError(
+            f"{path} has no column {missing[0]!r}: another version of stamm wrote it",
+            fix="Build the corpus again with this version",
+        )
+
+
+def read_parts(
+    folder: Path, kind: str, columns: list[str] | None = None
+) -> Iterator[dict[str, Any]]:
+    """The rows of all files of one kind in a folder, shard after shard.
+
+    Raises   DataError as `read_rows` and `parts` do.
+    """
+    for path in parts(folder, kind):
+        yield from read_rows(path, columns)
 
 
 def _unreadable(path: Path, error: Exception) -> DataError:

@@ -44,7 +44,7 @@ class Windows:
         self._split = split
         self._context = context
         self._goldfish = goldfish
-        self._order = WindowOrder(split.num_tokens, context, seed)
+        self._order = WindowOrder(split.stages, context, seed)
         starts = split.documents().column("start").to_numpy()
         self._document_starts: NDArray[np.int64] = starts.astype(np.int64)
 

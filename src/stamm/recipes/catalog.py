@@ -8,8 +8,16 @@ from dataclasses import dataclass
 from stamm.base.config import nearest
 from stamm.base.errors import ConfigError
 from stamm.pretrain.config import PretrainConfig
-from stamm.recipes import apertus, demo, llama
+from stamm.recipes import apertus, corpus, corpus_models, demo, llama, replay, robots
+from stamm.recipes.corpus import CorpusRecipe
+from stamm.recipes.corpus_models import BoundsRecipe, HeadRecipe, LanguagesRecipe
+from stamm.recipes.replay import ReplayRecipe
+from stamm.recipes.robots import RobotsRecipe
 from stamm.recipes.study import Study
+
+Stepwise = Study | CorpusRecipe | RobotsRecipe | HeadRecipe | LanguagesRecipe | BoundsRecipe
+Config = Stepwise | ReplayRecipe | PretrainConfig
+"""What a recipe can be."""
 
 
 @dataclass(frozen=True)
@@ -17,7 +25,7 @@ class Recipe:
     """A name and the function that builds it; the function's docstring is its summary."""
 
     name: str
-    build: Callable[[], Study | PretrainConfig]
+    build: Callable[[], Config]
 
     @property
     def summary(self) -> str:
@@ -28,6 +36,12 @@ class Recipe:
 RECIPES: tuple[Recipe, ...] = (
     Recipe("demo", demo.demo),
     Recipe("smoke", demo.smoke),
+    Recipe("corpus.demo", corpus.demo_corpus),
+    Recipe("corpus.replay", replay.replay),
+    Recipe("corpus.robots", robots.robots),
+    Recipe("corpus.head", corpus_models.head),
+    Recipe("corpus.languages", corpus_models.languages),
+    Recipe("corpus.bounds", corpus_models.bounds),
     Recipe("pretrain.apertus_8b", apertus.apertus_8b),
     Recipe("pretrain.apertus_70b", apertus.apertus_70b),
     Recipe("pretrain.llama_1b_xielu", llama.llama_1b_xielu),

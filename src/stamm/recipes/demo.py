@@ -6,12 +6,12 @@ from dataclasses import replace
 
 from stamm.audit.config import AuditConfig
 from stamm.corpus.config import (
-    ConsentConfig,
     CorpusConfig,
     PackConfig,
     ProbesConfig,
     TokenizerConfig,
 )
+from stamm.corpus.consent.config import ConsentConfig
 from stamm.corpus.demo import DEMO_INPUTS, DEMO_PROBE_BOOKS, DEMO_ROBOTS
 from stamm.engine.config import EngineConfig
 from stamm.evaluate.config import EvaluateConfig

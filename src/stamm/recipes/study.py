@@ -8,15 +8,17 @@ from pathlib import Path
 from stamm.audit.config import AuditConfig
 from stamm.base.config import validate
 from stamm.base.errors import ConfigError
-from stamm.corpus.config import CorpusConfig, PackConfig, TokenizerConfig
-from stamm.corpus.shipped import locate
+from stamm.corpus.config import CorpusConfig, PackConfig, TekkenConfig, TokenizerConfig
 from stamm.evaluate.config import EvaluateConfig
 from stamm.export.config import ExportConfig
 from stamm.models.config import DecoderConfig, GatedFFN, PlainFFN
 from stamm.models.count import count_parameters
 from stamm.pretrain.config import PretrainConfig
 from stamm.recipes.checks import check_audit, check_evaluation, check_export
+from stamm.recipes.corpus_steps import corpus_steps, token_steps
+from stamm.recipes.report_step import report_step
 from stamm.reports.config import ReportConfig
+from stamm.runs.execution import Execution, LocalWork
 from stamm.runs.job import Step
 
 MANIFEST = "manifest.json"
@@ -44,12 +46,13 @@ class Study:
     evaluate   None: the models are not evaluated; likewise audit and export
     exported   names of the arms that are exported, unless export is None
     tolerance  largest difference in parameters between arms, as a share of the largest
+    execution  where the shards of the corpus are done; may change when a run is continued
 
     Raises     ConfigError for what would stop the study later, when hours of training are done.
     """
 
     corpus: CorpusConfig
-    tokenizer: TokenizerConfig
+    tokenizer: TokenizerConfig | TekkenConfig
     pack: PackConfig
     pretrain: PretrainConfig
     arms: tuple[Arm, ...]
@@ -59,6 +62,7 @@ class Study:
     exported: tuple[str, ...] = ("xielu",)
     report: ReportConfig = field(default_factory=ReportConfig)
     tolerance: float = 0.001
+    execution: Execution = field(default_factory=LocalWork)
 
     def __post_init__(self) -> None:
         names = [arm.name for arm in self.arms]
@@ -109,37 +113,8 @@ class Study:
     def steps(self) -> tuple[Step, ...]:
         """Everything to be done, in order."""
         steps = [
-            Step(
-                name="corpus",
-                job="corpus",
-                config=self.corpus,
-                folder="corpus",
-                external=self._external(),
-                outputs=(
-                    "summary.json",
-                    "probes.json",
-                    "documents-00000.parquet",
-                    "ledger-00000.parquet",
-                ),
-            ),
-            Step(
-                name="tokenizer",
-                job="tokenizer",
-                config=self.tokenizer,
-                folder="tokenizer",
-                inputs={"corpus": "corpus"},
-                after=("corpus",),
-                outputs=("tokenizer.json", "summary.json"),
-            ),
-            Step(
-                name="pack",
-                job="pack",
-                config=self.pack,
-                folder="pack",
-                inputs={"corpus": "corpus", "tokenizer": "tokenizer"},
-                after=("corpus", "tokenizer"),
-                outputs=(".",),
-            ),
+            *corpus_steps(self.corpus),
+            *token_steps(self.tokenizer, self.pack),
         ]
         steps.extend(_pretrain_step(arm.name, self.pretrain_of(arm)) for arm in self.arms)
         for arm in self.arms:
@@ -149,15 +124,7 @@ class Study:
                 steps.append(_audit_step(arm.name, self.audit))
         if self.export is not None:
             steps.extend(_export_step(name, self.export) for name in self.exported)
-        return (*steps, _report_step(self.report, steps))
-
-    def _external(self) -> dict[str, Path]:
-        """The files that the corpus reads, shipped ones by their name and not by their place."""
-        probes = self.corpus.probes
-        named = dict.fromkeys(self.corpus.inputs, "corpus.inputs")
-        named |= dict.fromkeys(self.corpus.consent.robots, "corpus.consent.robots")
-        named |= {probes.books: "corpus.probes.books"} if probes else {}
-        return {name: locate(name, where) for name, where in named.items()}
+        return (*steps, report_step(self.report, steps))
 
 
 def single_steps(config: PretrainConfig, pack: str) -> tuple[Step, ...]:
@@ -169,7 +136,7 @@ def single_steps(config: PretrainConfig, pack: str) -> tuple[Step, ...]:
     train = replace(
         step, inputs={"pack": pack}, after=(), external={config.pack: Path(config.pack) / MANIFEST}
     )
-    return (train, _report_step(ReportConfig(), [train]))
+    return (train, report_step(ReportConfig(), [train]))
 
 
 def _pretrain_step(arm: str, config: PretrainConfig) -> Step:
@@ -181,18 +148,6 @@ def _pretrain_step(arm: str, config: PretrainConfig) -> Step:
         inputs={"pack": "pack", "tokenizer": "tokenizer"},
         after=("pack", "tokenizer"),
         outputs=("config.json", "model", "metrics.jsonl", "summary.json"),
-    )
-
-
-def _report_step(config: ReportConfig, before: list[Step]) -> Step:
-    return Step(
-        name="report",
-        job="report",
-        config=config,
-        folder=".",
-        inputs={"run": "."},
-        after=tuple(step.name for step in before),
-        outputs=("report.html",),
     )
 
 

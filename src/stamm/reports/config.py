@@ -26,7 +26,7 @@ class ReportConfig:
     passages: int = 4
     rows: int = 60
     languages: int = 40
-    hosts: int = 40
+    hosts: int = 100
     smoothing: float = 0.05
 
     def __post_init__(self) -> None:

@@ -1,39 +1,20 @@
-"""The corpus of a run as its ledger tells it: what came in, what stayed, who allowed it."""
+"""The corpus of a run as its summary, ledger and manifests tell it: what came in, what stayed, why.
+
+Sums over all documents stand in summary.json, which the corpus step counted out of core; the
+ledger is read once, in batches, for what only its rows hold.
+"""
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import pyarrow
 import pyarrow.parquet
 
 from stamm.base.errors import DataError
-from stamm.reports.reading import Record, record_if_there
-
-_KEPT = "kept"
-_PLANTED = "planted"
-_ROWS = 8192
-_MOST_EXAMPLES = 50
-_TEXTS = (
-    "input_file", "url", "host", "source", "licence", "language", "decision", "reason", "detail",
-    "consent", "rule", "agent", "robots_read",
-)  # fmt: skip
-_WHOLES = ("input_position", "pii_email", "pii_ip", "pii_iban", "bytes_in", "bytes_out")
-_LONGEST_FIELD = 4096
-
-
-@dataclass(frozen=True, kw_only=True)
-class Dropped:
-    """A document that was left out. Every text is untrusted."""
-
-    url: str
-    where: str
-    rule: str
-    agent: str
+from stamm.reports.corpus_ledger import Consent, Dropped, Host, Source, Tally, tally
+from stamm.reports.reading import Record, record_if_there, record_in
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,31 +28,55 @@ class Reason:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Host:
-    """What is known of one website's word.
+class Shard:
+    """One shard as its manifest tells it.
 
-    consent       the state of knowledge or the refusal
-    agents        crawlers that were refused, "" when none was
-    robots_read   when its robots.txt was read, "" when it was not
+    dropped   reason and documents
+    hashes    file and SHA-256
     """
 
     name: str
-    consent: str
-    agents: str
-    robots_read: str
+    came_in: int
     kept: int
-    dropped: int
+    dropped: tuple[tuple[str, int], ...]
+    hashes: tuple[tuple[str, str], ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Withdrawn:
+    """What a replay took out of a finished corpus.
+
+    reasons     reason and documents, most first
+    languages   language, documents and bytes before, and how many of both went
+    ranges      stretches of the packed corpus that stand for withdrawn documents
+    tokens      tokens in them, by split
+    """
+
+    reasons: tuple[tuple[str, int], ...]
+    languages: tuple[tuple[str, int, int, int, int], ...]
+    ranges: int
+    tokens: tuple[tuple[str, int], ...]
+
+    @property
+    def documents(self) -> int:
+        """Documents taken out."""
+        return sum(documents for _, documents in self.reasons)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Corpus:
-    """The ledger of a corpus, counted. Planted probes are counted apart.
+    """A corpus, counted. Planted probes are counted apart.
 
-    reasons     by number of documents, largest first
-    consents    documents by what is known of their host's word
-    hosts       by number of documents, largest first
-    languages   kept documents and bytes of text, largest first; likewise sources with licences
-    pii         values replaced, by kind
+    reasons          by number of documents, largest first
+    consents         documents by what is known of their host's word
+    hosts            the largest, by number of documents; num_hosts tells how many there are
+    languages        kept documents and bytes of text, largest first
+    sources          kept documents by source and licence, largest first
+    unnamed_sources  kept documents of sources beyond those that are told apart
+    splits           documents and bytes by split, planted probes with them
+    pii              values replaced, by kind
+    shards           as their manifests tell, in order
+    withdrawn        what a replay took out, None for a corpus built from raw files
     """
 
     documents_in: int
@@ -80,11 +85,16 @@ class Corpus:
     bytes_kept: int
     planted: int
     reasons: tuple[Reason, ...]
-    consents: tuple[tuple[str, int], ...]
+    consents: tuple[Consent, ...]
     hosts: tuple[Host, ...]
+    num_hosts: int
     languages: tuple[tuple[str, int, int], ...]
-    sources: tuple[tuple[str, str, int, int], ...]
+    sources: tuple[Source, ...]
+    unnamed_sources: int
+    splits: tuple[tuple[str, int, int], ...]
     pii: tuple[tuple[str, int], ...]
+    shards: tuple[Shard, ...]
+    withdrawn: Withdrawn | None
 
     @property
     def documents_dropped(self) -> int:
@@ -103,28 +113,68 @@ class Vocabulary:
 
 @dataclass(frozen=True, kw_only=True)
 class Pack:
-    """The packed corpus: documents and tokens by split."""
+    """The packed corpus.
+
+    splits      name, documents and tokens
+    languages   split, language and tokens
+    stages      name, documents and tokens of the stages of the training stream, in order
+    """
 
     splits: tuple[tuple[str, int, int], ...]
+    languages: tuple[tuple[str, str, int], ...]
+    stages: tuple[tuple[str, int, int], ...]
 
 
 def read_corpus(folder: Path) -> Corpus | None:
-    """The corpus step's ledger, counted; None when there is none.
+    """The corpus step's summary, ledger and manifests; None when the step is not done.
 
-    Raises   DataError when a ledger cannot be read, lacks a column, or does not add up to the
-             summary beside it.
+    Raises   DataError when one of them cannot be read, or ledger and summary differ.
     """
     ledgers = sorted(folder.glob("ledger*.parquet"))
-    if not ledgers:
+    summary = record_if_there(folder / "summary.json", schema=1)
+    if not ledgers or summary is None:
         return None
-    tally = _Tally()
-    for path in ledgers:
-        for row in _rows(path):
-            tally.add(row)
-    summary = record_if_there(folder / "summary.json")
-    if summary is not None:
-        _check_sum(summary, tally)
-    return tally.corpus()
+    counted = tally(ledgers, [name for name, _ in summary.items("by_host")])
+    _check_sum(summary, counted)
+    return _corpus(folder, summary, counted)
+
+
+def read_corpus_summary(folder: Path) -> Corpus | None:
+    """As `read_corpus`, at once: without what only the ledger's rows hold.
+
+    Edge     there are no examples, dates of reading, agents and sources in it.
+    """
+    summary = record_if_there(folder / "summary.json", schema=1)
+    return None if summary is None else _corpus(folder, summary, Tally())
+
+
+def _corpus(folder: Path, summary: Record, counted: Tally) -> Corpus:
+    return Corpus(
+        documents_in=summary.whole("n_in"),
+        documents_kept=summary.whole("n_kept"),
+        bytes_in=summary.whole("bytes_in"),
+        bytes_kept=summary.whole("bytes_kept"),
+        planted=summary.whole("n_probes"),
+        reasons=tuple(
+            Reason(name=name, documents=n, bytes=size, examples=counted.examples.get(name, ()))
+            for name, n, size in _table(summary, "dropped_by_reason")
+        ),
+        consents=tuple(
+            counted.consent(name, n) for name, n in _counts(summary, "documents_by_consent")
+        ),
+        hosts=tuple(
+            counted.host(name, told.whole("kept"), told.whole("dropped"))
+            for name, told in summary.items("by_host")
+        ),
+        num_hosts=summary.whole("hosts"),
+        languages=_table(summary, "kept_by_language"),
+        sources=counted.sources,
+        unnamed_sources=counted.unnamed_sources,
+        splits=_table(summary, "by_split"),
+        pii=_counts(summary, "pii_replaced"),
+        shards=tuple(_shard(path) for path in sorted((folder / "manifests").glob("*.json"))),
+        withdrawn=_withdrawn(summary, folder),
+    )
 
 
 def read_vocabulary(folder: Path) -> Vocabulary | None:
@@ -142,14 +192,29 @@ def read_vocabulary(folder: Path) -> Vocabulary | None:
 
 def read_pack(folder: Path) -> Pack | None:
     """The packed corpus' manifest, None when there is none."""
-    manifest = record_if_there(folder / "manifest.json", schema=1)
+    manifest = record_if_there(folder / "manifest.json", schema=2)
     if manifest is None:
         return None
+    splits = manifest.items("splits")
+    languages = [
+        (name, language, tokens)
+        for name, split in splits
+        if split.has("tokens_by_language")
+        for language, tokens in _counts(split, "tokens_by_language")
+    ]
+    train = dict(splits).get("train")
+    stages = train.records("stages") if train is not None and train.has("stages") else ()
     return Pack(
-        splits=tuple(
-            (name, split.whole("documents"), split.whole("tokens"))
-            for name, split in manifest.items("splits")
-        )
+        splits=tuple((name, one.whole("documents"), one.whole("tokens")) for name, one in splits),
+        languages=tuple(languages),
+        stages=tuple(
+            (
+                stage.text("name") if stage.has("name") else f"stage {number}",
+                stage.whole("documents"),
+                stage.whole("tokens"),
+            )
+            for number, stage in enumerate(stages, 1)
+        ),
     )
 
 
@@ -157,140 +222,58 @@ def _rate(record: Record) -> float | None:
     return record.number("bytes_per_token") if record.has("bytes_per_token") else None
 
 
-def _rows(path: Path) -> Iterator[dict[str, Any]]:
-    try:
-        with pyarrow.parquet.ParquetFile(path) as file:
-            missing = [n for n in (*_TEXTS, *_WHOLES) if n not in file.schema_arrow.names]
-            if missing:
-                raise DataError(
-                    f"{path} has no column {missing[0]!r}", fix="Build the corpus again"
-                )
-            for batch in file.iter_batches(batch_size=_ROWS, columns=[*_TEXTS, *_WHOLES]):
-                yield from batch.to_pylist()
-    except (OSError, pyarrow.ArrowException) as error:
-        raise DataError(f"{path} cannot be read: {error}", fix="Build the corpus again") from None
+def _counts(record: Record, key: str) -> tuple[tuple[str, int], ...]:
+    """A table of whole numbers, in its order."""
+    table = record.record(key)
+    return tuple((name, table.whole(name)) for name in table.plain)
 
 
-def _check_sum(summary: Record, tally: _Tally) -> None:
+def _table(record: Record, key: str) -> tuple[tuple[str, int, int], ...]:
+    """A table of documents and bytes, in its order."""
+    return tuple((n, one.whole("documents"), one.whole("bytes")) for n, one in record.items(key))
+
+
+def _check_sum(summary: Record, counted: Tally) -> None:
     told = summary.whole("n_in"), summary.whole("n_kept")
-    counted = tally.documents, tally.kept
-    if told != counted:
+    if told != (counted.documents, counted.kept):
         raise DataError(
             f"{summary.where} tells of {told[0]} documents with {told[1]} kept, the ledger beside "
-            f"it of {counted[0]} with {counted[1]} kept",
+            f"it of {counted.documents} with {counted.kept} kept",
             fix="Build the corpus again",
         )
 
 
-@dataclass
-class _Tally:
-    documents: int = 0
-    kept: int = 0
-    planted: int = 0
-    sizes: Counter[str] = field(default_factory=Counter)
-    reasons: dict[str, Counter[str]] = field(default_factory=dict)
-    examples: dict[str, list[Dropped]] = field(default_factory=dict)
-    consents: Counter[str] = field(default_factory=Counter)
-    hosts: dict[str, _HostTally] = field(default_factory=dict)
-    languages: dict[tuple[str, ...], Counter[str]] = field(default_factory=dict)
-    sources: dict[tuple[str, ...], Counter[str]] = field(default_factory=dict)
-    pii: Counter[str] = field(default_factory=Counter)
+def _shard(path: Path) -> Shard:
+    manifest = record_in(path, schema=1)
+    return Shard(
+        name=path.stem,
+        came_in=manifest.whole("in"),
+        kept=manifest.whole("kept"),
+        dropped=_counts(manifest, "dropped"),
+        hashes=tuple((name, one.text("sha256")) for name, one in manifest.items("outputs")),
+    )
 
-    def add(self, raw: dict[str, Any]) -> None:
-        row = {name: (raw[name] or "")[:_LONGEST_FIELD] for name in _TEXTS}
-        numbers = {name: int(raw[name] or 0) for name in _WHOLES}
-        if row["consent"] == _PLANTED:
-            self.planted += 1
-            return
-        self.documents += 1
-        self.sizes["in"] += numbers["bytes_in"]
-        self.consents[row["consent"] or "not asked"] += 1
-        host = self.hosts.setdefault(row["host"] or "(none)", _HostTally())
-        host.add(row)
-        if row["decision"] != _KEPT:
-            self._add_dropped(row, numbers)
-            return
-        self.kept += 1
-        size = numbers["bytes_out"]
-        self.sizes["kept"] += size
-        self.pii.update({kind: numbers[f"pii_{kind}"] for kind in ("email", "ip", "iban")})
-        source = (row["source"] or "(unnamed)", row["licence"] or "(unstated)")
-        for table, key in ((self.languages, (row["language"],)), (self.sources, source)):
-            table.setdefault(key, Counter()).update(documents=1, bytes=size)
 
-    def _add_dropped(self, row: dict[str, str], numbers: dict[str, int]) -> None:
-        reason = row["reason"]
-        self.reasons.setdefault(reason, Counter()).update(documents=1, bytes=numbers["bytes_in"])
-        seen = self.examples.setdefault(reason, [])
-        if len(seen) < _MOST_EXAMPLES:
-            seen.append(
-                Dropped(
-                    url=row["url"],
-                    where=f"{row['input_file']}, record {numbers['input_position']}",
-                    rule=row["rule"] or row["detail"],
-                    agent=row["agent"],
-                )
+def _withdrawn(summary: Record, folder: Path) -> Withdrawn | None:
+    if not summary.has("withdrawn_by_reason"):
+        return None
+    path = folder / "token_ranges.parquet"
+    try:
+        ranges = pyarrow.parquet.read_metadata(path).num_rows
+    except (OSError, pyarrow.ArrowException) as error:
+        raise DataError(f"{path} cannot be read: {error}", fix="Run the replay again") from None
+    return Withdrawn(
+        reasons=_counts(summary, "withdrawn_by_reason"),
+        languages=tuple(
+            (
+                name,
+                one.whole("documents"),
+                one.whole("withdrawn"),
+                one.whole("bytes"),
+                one.whole("withdrawn_bytes"),
             )
-
-    def corpus(self) -> Corpus:
-        return Corpus(
-            documents_in=self.documents,
-            documents_kept=self.kept,
-            bytes_in=self.sizes["in"],
-            bytes_kept=self.sizes["kept"],
-            planted=self.planted,
-            reasons=tuple(
-                Reason(
-                    name=key[0], documents=documents, bytes=size,
-                    examples=tuple(self.examples[key[0]]),
-                )
-                for key, documents, size in _ranked({(n,): c for n, c in self.reasons.items()})
-            ),
-            consents=_most(self.consents),
-            hosts=tuple(
-                host.host(name)
-                for name, host in sorted(
-                    self.hosts.items(), key=lambda item: (-item[1].documents, item[0])
-                )
-            ),
-            languages=tuple((key[0], n, size) for key, n, size in _ranked(self.languages)),
-            sources=tuple((key[0], key[1], n, size) for key, n, size in _ranked(self.sources)),
-            pii=tuple((kind, self.pii[kind]) for kind in ("email", "ip", "iban")),
-        )  # fmt: skip
-
-
-@dataclass
-class _HostTally:
-    kept: int = 0
-    documents: int = 0
-    consents: Counter[str] = field(default_factory=Counter)
-    agents: Counter[str] = field(default_factory=Counter)
-    read: str = ""
-
-    def add(self, row: dict[str, str]) -> None:
-        self.documents += 1
-        self.kept += row["decision"] == _KEPT
-        self.consents[row["consent"]] += 1
-        self.agents.update(name for name in row["agent"].split(", ") if name)
-        self.read = max(self.read, row["robots_read"])
-
-    def host(self, name: str) -> Host:
-        return Host(
-            name=name,
-            consent=", ".join(name or "not asked" for name, _ in _most(self.consents)),
-            agents=", ".join(name for name, _ in _most(self.agents)),
-            robots_read=self.read,
-            kept=self.kept,
-            dropped=self.documents - self.kept,
-        )
-
-
-def _most(counts: Counter[str]) -> tuple[tuple[str, int], ...]:
-    return tuple(sorted(counts.items(), key=lambda item: (-item[1], item[0])))
-
-
-def _ranked(
-    table: dict[tuple[str, ...], Counter[str]],
-) -> Iterable[tuple[tuple[str, ...], int, int]]:
-    ordered = sorted(table.items(), key=lambda item: (-item[1]["documents"], item[0]))
-    return [(key, counts["documents"], counts["bytes"]) for key, counts in ordered]
+            for name, one in summary.items("withdrawn_by_language")
+        ),
+        ranges=ranges,
+        tokens=_counts(summary, "withdrawn_tokens"),
+    )

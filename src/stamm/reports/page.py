@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from stamm.base.units import bytes_text, count_text, flops_text, seconds_text
+from stamm.base.units import count_text, flops_text, seconds_text
 from stamm.reports.collect import Arm, Manifest, Study
 from stamm.reports.config import ReportConfig
-from stamm.reports.corpus_record import Dropped
+from stamm.reports.corpus_tables import CorpusTables, corpus_tables
 from stamm.reports.figure import Table
 from stamm.reports.measured import Continuation
 from stamm.reports.quantities import fixed, percent
@@ -25,33 +25,23 @@ CONTENTS = (
     ("again", "Doing it again"),
 )
 _LONGEST_CELL = 120
-_LONGEST_URL = 110
-
-
-@dataclass(frozen=True, kw_only=True)
-class Examples:
-    """Documents dropped for one reason, as shown."""
-
-    reason: str
-    documents: int
-    shown: tuple[Dropped, ...]
+_OF_A_CORPUS = {"corpus", "again"}
 
 
 @dataclass(frozen=True, kw_only=True)
 class Page:
-    """The words and tables of a page."""
+    """The words and tables of a page.
+
+    is_corpus   nothing was trained: the page is about the corpus alone
+    """
 
     title: str
     facts: tuple[str, ...]
     contents: tuple[tuple[str, str], ...]
+    is_corpus: bool
     not_evaluated: tuple[Arm, ...]
     not_audited: tuple[Arm, ...]
-    tiles: tuple[tuple[str, str], ...]
-    consents: Table
-    hosts: Table
-    sources: Table
-    pii: Table
-    examples: tuple[Examples, ...]
+    corpus: CorpusTables | None
     probes: tuple[tuple[Arm, tuple[Continuation, ...]], ...]
     environment: Table
     steps: Table
@@ -84,18 +74,15 @@ class Page:
 
 def page_of(study: Study, config: ReportConfig) -> Page:
     """The page about `study`."""
+    alone = study.corpus is not None and not study.arms
     return Page(
         title=one_line(config.title, 200) or _title(study),
         facts=_facts(study),
-        contents=CONTENTS,
+        contents=tuple(one for one in CONTENTS if not alone or one[0] in _OF_A_CORPUS),
+        is_corpus=alone,
         not_evaluated=tuple(arm for arm in study.arms if arm.measured.held_out is None),
         not_audited=tuple(arm for arm in study.arms if arm.measured.memorization is None),
-        tiles=_tiles(study),
-        consents=_consents(study),
-        hosts=_hosts(study, config.hosts),
-        sources=_sources(study),
-        pii=_pii(study),
-        examples=_examples(study, config.examples),
+        corpus=corpus_tables(study, config),
         probes=_probes(study, config.passages),
         environment=_environment(study),
         steps=_steps(study),
@@ -131,121 +118,8 @@ def _facts(study: Study) -> tuple[str, ...]:
     return tuple(facts)
 
 
-def _tiles(study: Study) -> tuple[tuple[str, str], ...]:
-    corpus = study.corpus
-    if corpus is None:
-        return ()
-    tiles = [
-        (f"{corpus.documents_in:,}", "documents came in"),
-        (f"{corpus.documents_kept:,}", f"stayed, {bytes_text(corpus.bytes_kept)}"),
-        (f"{corpus.documents_dropped:,}", "were left out, each with its reason"),
-        (f"{sum(n for _, n in corpus.pii):,}", "personal data replaced"),
-        (f"{corpus.planted:,}", "passages planted to test memory"),
-    ]
-    if study.vocabulary:
-        tiles.append(
-            (
-                f"{study.vocabulary.size:,}",
-                f"tokens in the vocabulary, {fixed(study.vocabulary.bytes_per_token, 2)} bytes each",
-            )
-        )
-    for name, documents, tokens in study.pack.splits if study.pack else ():
-        tiles.append((f"{tokens:,}", f"tokens of {_cell(name)}, {_documents(documents)}"))
-    return tuple(tiles)
-
-
-def _documents(count: int) -> str:
-    return "1 document" if count == 1 else f"{count:,} documents"
-
-
 def _small(value: float) -> str:
     return "0" if value == 0 else f"{value:.2e}"
-
-
-def _consents(study: Study) -> Table:
-    corpus = study.corpus
-    rows = (
-        [
-            (_cell(name).replace("_", " "), f"{n:,}", percent(n / corpus.documents_in))
-            for name, n in corpus.consents
-        ]
-        if corpus
-        else []
-    )
-    return Table(
-        columns=("what is known of the host's word", "documents", "share"), rows=tuple(rows)
-    )
-
-
-def _hosts(study: Study, limit: int) -> Table:
-    every = study.corpus.hosts if study.corpus else ()
-    # a refusal concerns the reader most, so websites with one are shown first
-    shown = sorted(every, key=lambda host: (not host.agents, -host.kept - host.dropped, host.name))
-    rows = tuple(
-        (
-            one_line(host.name, 60),
-            one_line(host.consent.replace("_", " "), 60),
-            one_line(host.agents, 90) or "none",
-            one_line(host.robots_read, 30) or "not read",
-            f"{host.kept:,}",
-            f"{host.dropped:,}",
-        )
-        for host in shown[:limit]
-    )
-    left = len(every) - len(rows)
-    return Table(
-        columns=("website", "decision", "agents refused", "robots.txt read", "kept", "dropped"),
-        rows=rows,
-        words=4,
-        note=f"{left} more websites are in the ledger." if left else "",
-    )
-
-
-def _sources(study: Study) -> Table:
-    every = study.corpus.sources if study.corpus else ()
-    return Table(
-        columns=("source", "licence", "documents", "text"),
-        rows=tuple(
-            (one_line(name, 60), one_line(licence, 60), f"{documents:,}", bytes_text(size))
-            for name, licence, documents, size in every[:60]
-        ),
-        words=2,
-        note=f"{len(every) - 60} more are in the ledger." if len(every) > 60 else "",
-    )
-
-
-def _pii(study: Study) -> Table:
-    names = {
-        "email": "e-mail addresses",
-        "ip": "public IP addresses",
-        "iban": "bank accounts (IBAN)",
-    }
-    rows = study.corpus.pii if study.corpus else ()
-    return Table(
-        columns=("kind", "replaced"),
-        rows=tuple((names.get(kind, kind), f"{n:,}") for kind, n in rows),
-    )
-
-
-def _examples(study: Study, limit: int) -> tuple[Examples, ...]:
-    if study.corpus is None or limit == 0:
-        return ()
-    return tuple(
-        Examples(
-            reason=one_line(reason.name.replace("_", " "), 60),
-            documents=reason.documents,
-            shown=tuple(
-                Dropped(
-                    url=one_line(one.url, _LONGEST_URL),
-                    where=one_line(one.where, _LONGEST_URL),
-                    rule=one_line(one.rule, _LONGEST_CELL),
-                    agent=one_line(one.agent, _LONGEST_CELL),
-                )
-                for one in reason.examples[:limit]
-            ),
-        )
-        for reason in study.corpus.reasons
-    )
 
 
 def _probes(study: Study, limit: int) -> tuple[tuple[Arm, tuple[Continuation, ...]], ...]:

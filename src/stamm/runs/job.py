@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from stamm.base.console import Progress, Silent
+from stamm.runs.execution import Execution, LocalWork
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -20,11 +21,15 @@ class Workspace:
     folder     where it writes; made before the job starts
     inputs     the folders or files it reads, by the names that the job documents
     progress   where it says how far it is
+    execution  where its shards are done, if it has any; never changes what it leaves
+    log        the run's folder for what depends on the clock; None: it is not kept
     """
 
     folder: Path
     inputs: Mapping[str, Path] = field(default_factory=dict)
     progress: Progress = field(default_factory=Silent)
+    execution: Execution = field(default_factory=LocalWork)
+    log: Path | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,6 +44,8 @@ class Step:
     after     names of the steps whose outputs it reads
     external  files outside the run folder that it reads, by the names they are called by
     outputs   files and folders that must be there afterwards, relative to `folder`
+    sharded   it is done shard by shard, and each shard proves itself: when something that the
+              step reads has changed, its folder is kept and only what changed is done again
     """
 
     name: str
@@ -49,3 +56,4 @@ class Step:
     after: tuple[str, ...] = ()
     external: Mapping[str, Path] = field(default_factory=dict)
     outputs: tuple[str, ...]
+    sharded: bool = False

@@ -17,7 +17,7 @@ from stamm.base.files import sha256_bytes, sha256_file, sha256_value
 SCHEMA = 1
 _LIBRARIES = (
     "torch", "numpy", "transformers", "safetensors", "tokenizers", "fastwarc", "resiliparse",
-    "protego", "pyarrow", "zstandard", "sympy", "mpmath", "jinja2", "matplotlib",
+    "duckdb", "fasttext-numpy2-wheel", "pycld2", "phonenumbers", "tiktoken", "pyarrow", "zstandard", "sympy", "mpmath", "jinja2", "matplotlib",
 )  # fmt: skip
 
 

@@ -27,6 +27,7 @@ from stamm.base.files import (
     write_json,
     write_text,
 )
+from stamm.runs.execution import Execution, LocalWork
 from stamm.runs.job import Step, Workspace
 from stamm.runs.manifest import new_manifest
 
@@ -34,6 +35,8 @@ SCHEMA = 1
 LOCK = ".lock"
 _SESSION = ("command", "started", "version", "commit", "dirty", "python", "lock_hash")
 _MANIFEST = {"state", "sessions", "libraries"}
+# Where shards are done changes nothing in what they leave.
+_FREE = ("execution",)
 _RECEIPT = {"step", "key", "digest", "seconds", "ended", "outputs"}
 Job = Callable[[Any, Workspace], None]
 
@@ -92,7 +95,11 @@ class Run:
                     f"{self.root} was made with {name} {stored.get(name)!r}, this is {value!r}",
                     fix="Use the version of stamm that made it, or another folder with --out",
                 )
-        keys = differences(stored["config"], self.request["config"])
+        keys = [
+            change
+            for change in differences(stored["config"], self.request["config"])
+            if not change[0].startswith(_FREE)
+        ]
         if stored["recipe"] != self.request["recipe"]:
             keys = [("recipe", stored["recipe"], self.request["recipe"]), *keys]
         if keys:
@@ -137,11 +144,13 @@ class Run:
         jobs: Callable[[str], Job],
         progress: Progress,
         announce: Callable[[int, int, Step], None],
+        execution: Execution | None = None,
     ) -> None:
         """Do what is pending.
 
         jobs       the code of a kind of job; asked only when a step of that kind is done
         announce   told the number of the step, how many there are, and the step
+        execution  where the shards of a step are done; None: on this machine
         """
         self._note_session(progress)
         done: dict[str, str] = {}
@@ -149,7 +158,14 @@ class Run:
             receipt = self._valid_receipt(step, done)
             if receipt is None:
                 announce(number, len(steps), step)
-                receipt = self._do(step, done, jobs(step.job), progress)
+                place = Workspace(
+                    folder=self.root / step.folder,
+                    inputs={name: self.root / path for name, path in step.inputs.items()},
+                    progress=progress,
+                    execution=execution or LocalWork(),
+                    log=self.root / "log",
+                )
+                receipt = self._do(step, done, jobs(step.job), place)
             done[step.name] = receipt["digest"]
         self._note_state("complete")
 
@@ -175,14 +191,13 @@ class Run:
         found = (_read_receipt(path) for path in (self.root / "steps").glob("*.json"))
         return sorted((r for r in found if r is not None), key=lambda receipt: receipt["ended"])
 
-    def _do(self, step: Step, done: Mapping[str, str], job: Job, progress: Progress) -> Any:
-        folder, key = self.root / step.folder, self._key(step, done)
-        self._clear_other_attempt(step, key, progress)
-        folder.mkdir(parents=True, exist_ok=True)
-        remove_leftovers(folder)
-        inputs = {name: self.root / path for name, path in step.inputs.items()}
+    def _do(self, step: Step, done: Mapping[str, str], job: Job, place: Workspace) -> Any:
+        key = self._key(step, done)
+        self._clear_other_attempt(step, key, place.progress)
+        place.folder.mkdir(parents=True, exist_ok=True)
+        remove_leftovers(place.folder)
         began = time.monotonic()
-        job(step.config, Workspace(folder=folder, inputs=inputs, progress=progress))
+        job(step.config, place)
         outputs = self._outputs(step)
         receipt = {
             "schema": SCHEMA,
@@ -208,8 +223,10 @@ class Run:
         folder = self.root / step.folder
         if Path(step.folder) != Path() and folder.exists():
             if note.exists():
-                progress.say(f"What step {step.name} reads has changed: doing it again.")
-            shutil.rmtree(folder)
+                again = "looking at its shards" if step.sharded else "doing it"
+                progress.say(f"What step {step.name} reads has changed: {again} again.")
+            if not step.sharded:
+                shutil.rmtree(folder)
         self._receipt_path(step).unlink(missing_ok=True)
         write_text(note, key)
 

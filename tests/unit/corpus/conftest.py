@@ -10,9 +10,8 @@ from typing import Any
 import pytest
 
 from stamm.corpus.config import CorpusConfig
-from stamm.corpus.job import build_corpus
-from stamm.corpus.tables import read_rows
-from stamm.runs.job import Workspace
+from stamm.corpus.tables import read_parts
+from tests.unit.small_corpus import build_corpus
 
 Row = dict[str, Any]
 Built = tuple[list[Row], list[Row], dict[str, Any]]
@@ -36,12 +35,10 @@ def build(tmp_path: Path) -> Callable[[CorpusConfig], Built]:
     """Runs the corpus step; gives documents, ledger and summary."""
 
     def run(config: CorpusConfig) -> Built:
-        folder = tmp_path / "corpus"
-        folder.mkdir(exist_ok=True)
-        build_corpus(config, Workspace(folder=folder))
+        folder = build_corpus(config, tmp_path)
         return (
-            list(read_rows(folder / "documents-00000.parquet")),
-            list(read_rows(folder / "ledger-00000.parquet")),
+            list(read_parts(folder, "documents")),
+            list(read_parts(folder, "ledger")),
             json.loads((folder / "summary.json").read_text()),
         )
 

@@ -15,19 +15,21 @@ from stamm.base.config import from_plain, override, to_plain
 from stamm.base.errors import DataError
 from stamm.base.files import sha256_file
 from stamm.corpus.config import (
-    ConsentConfig,
     CorpusConfig,
     PackConfig,
     ProbesConfig,
     TokenizerConfig,
 )
+from stamm.corpus.consent.config import ConsentConfig
 from stamm.corpus.demo import DEMO_INPUTS, DEMO_PROBE_BOOKS, DEMO_ROBOTS
-from stamm.corpus.job import build_corpus, pack, train_tokenizer
+from stamm.corpus.inputs import shipped_files
 from stamm.corpus.ledger import REASONS
 from stamm.corpus.pack import PackedSplit
-from stamm.corpus.shipped import shipped_files
-from stamm.corpus.tables import read_rows
+from stamm.corpus.tables import read_parts
+from stamm.corpus.tokenizer import train_tokenizer
+from stamm.runs.execution import LocalWork
 from stamm.runs.job import Workspace
+from tests.unit.small_corpus import build_corpus, pack_corpus
 
 DEMO = CorpusConfig(
     inputs=DEMO_INPUTS,
@@ -39,7 +41,9 @@ Built = tuple[list[dict[str, Any]], list[dict[str, Any]], dict[str, Any]]
 
 
 def files(folder: Path) -> dict[str, bytes]:
-    return {p.name: p.read_bytes() for p in sorted(folder.rglob("*")) if p.is_file()}
+    return {
+        str(p.relative_to(folder)): p.read_bytes() for p in sorted(folder.rglob("*")) if p.is_file()
+    }
 
 
 @pytest.fixture(scope="module")
@@ -49,24 +53,20 @@ def demo(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root
 
 
-def run_demo(root: Path) -> None:
-    corpus, tokenizer, packed = (root / name for name in ("corpus", "tokenizer", "pack"))
-    for folder in (corpus, tokenizer, packed):
-        folder.mkdir(exist_ok=True)
-    build_corpus(DEMO, Workspace(folder=corpus))
+def run_demo(root: Path, execution: LocalWork | None = None) -> None:
+    corpus = build_corpus(DEMO, root, execution)
+    (root / "tokenizer").mkdir(exist_ok=True)
     train_tokenizer(
-        TokenizerConfig(vocab_size=2048), Workspace(folder=tokenizer, inputs={"corpus": corpus})
+        TokenizerConfig(vocab_size=2048),
+        Workspace(folder=root / "tokenizer", inputs={"corpus": corpus}),
     )
-    pack(
-        PackConfig(shard_tokens=400_000),
-        Workspace(folder=packed, inputs={"corpus": corpus, "tokenizer": tokenizer}),
-    )
+    pack_corpus(PackConfig(shard_tokens=400_000), root, execution)
 
 
 def test_demo_counts_add_up(demo: Path) -> None:
     summary = json.loads((demo / "corpus" / "summary.json").read_text())
-    ledger = list(read_rows(demo / "corpus" / "ledger-00000.parquet"))
-    documents = list(read_rows(demo / "corpus" / "documents-00000.parquet"))
+    ledger = list(read_parts(demo / "corpus", "ledger"))
+    documents = list(read_parts(demo / "corpus", "documents"))
     inputs = [row for row in ledger if row["probe_id"] is None]
     assert summary["n_in"] == len(inputs) == summary["n_kept"] + summary["n_dropped"]
     assert summary["n_kept"] == sum(row["decision"] == "kept" for row in inputs)
@@ -87,6 +87,7 @@ def test_demo_shows_every_kind_of_decision(demo: Path) -> None:
         "robots_disallow",
         "robots_content_usage",
         "exact_duplicate",
+        "near_duplicate",
         "header_noai",
         "tdm_reservation",
         "content_usage",
@@ -100,7 +101,7 @@ def test_demo_shows_every_kind_of_decision(demo: Path) -> None:
 
 
 def test_demo_ledger_tells_who_refused(demo: Path) -> None:
-    rows = list(read_rows(demo / "corpus" / "ledger-00000.parquet"))
+    rows = list(read_parts(demo / "corpus", "ledger"))
     refused = [r for r in rows if r["reason"] == "robots_disallow"]
     crawled = [r for r in refused if r["input_file"] != "package:pages.warc.gz"]
     assert {r["host"] for r in crawled} == {"github.com", "www.gutenberg.org"}
@@ -118,14 +119,14 @@ def test_demo_ledger_tells_who_refused(demo: Path) -> None:
 
 
 def test_demo_keeps_numbers_of_swiss_law(demo: Path) -> None:
-    documents = list(read_rows(demo / "corpus" / "documents-00000.parquet"))
+    documents = list(read_parts(demo / "corpus", "documents"))
     assert any("172.220.111.3" in row["text"] for row in documents)
     assert not any("52.85.89." in row["text"] for row in documents)
     assert not any("inquiries18F@gsa.gov" in row["text"] for row in documents)
 
 
 def test_demo_splits(demo: Path) -> None:
-    documents = list(read_rows(demo / "corpus" / "documents-00000.parquet"))
+    documents = list(read_parts(demo / "corpus", "documents"))
     languages: dict[str, list[str]] = {}
     for row in documents:
         if row["probe_id"] is None:
@@ -151,11 +152,12 @@ def test_demo_splits(demo: Path) -> None:
 
 
 def test_demo_twice_gives_the_same_bytes(demo: Path, tmp_path: Path) -> None:
+    """With two workers as with one."""
     first = files(demo)
     (tmp_path / "corpus").mkdir()
     (tmp_path / "corpus" / ".ledger.part").write_bytes(b"half a ledger of a killed run")
     (tmp_path / "corpus" / ".ledger-00000.parquet.99.part").write_bytes(b"half")
-    run_demo(tmp_path)
+    run_demo(tmp_path, LocalWork(workers=2))
     assert files(tmp_path) == first
 
 
@@ -252,7 +254,7 @@ def test_page_signals_can_be_left_to_a_later_stage(
     archive = tmp_path / "a.warc"
     headers = {"Content-Type": "text/html", "X-Robots-Tag": "noai"}
     archive.write_bytes(warc_response("https://a.org/1", page("Words of a page."), headers))
-    consent = ConsentConfig(unknown_host="allow", page_signals=False)
+    consent = ConsentConfig(unknown_host="allow", signals=None)
     documents, _, _ = build(CorpusConfig(inputs=(str(archive),), consent=consent))
     assert len(documents) == 1
 
@@ -269,7 +271,7 @@ def test_an_empty_corpus_names_the_biggest_reasons(
         build(CorpusConfig(inputs=(write_jsonl(*rows, b"{"),)))
     with pytest.raises(DataError, match="the inputs hold no documents"):
         build(CorpusConfig(inputs=(write_jsonl(),)))
-    assert [p.name for p in (tmp_path / "corpus").iterdir()] == []
+    assert not (tmp_path / "corpus" / "summary.json").exists()
 
 
 def test_a_missing_input_stops_before_anything_is_written(
@@ -277,7 +279,7 @@ def test_a_missing_input_stops_before_anything_is_written(
 ) -> None:
     with pytest.raises(DataError, match=r"none.jsonl does not exist \(corpus.inputs\)"):
         build(CorpusConfig(inputs=(write_jsonl({"text": "a"}), str(tmp_path / "none.jsonl"))))
-    assert list((tmp_path / "corpus").iterdir()) == []
+    assert list((tmp_path / "screened").iterdir()) == []
 
 
 def test_tokenizer_needs_enough_text(

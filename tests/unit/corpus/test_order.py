@@ -51,9 +51,9 @@ def test_permutation_is_unbiased() -> None:
 def test_windows_cover_an_epoch_once(num_tokens: int, length: int, seed: int) -> None:
     if num_tokens <= length:
         with pytest.raises(DataError, match="do not fill one window"):
-            WindowOrder(num_tokens, length, seed)
+            WindowOrder([(0, num_tokens)], length, seed)
         return
-    order = WindowOrder(num_tokens, length, seed)
+    order = WindowOrder([(0, num_tokens)], length, seed)
     windows = sorted(order.window(i) for i in range(order.count))
     assert windows == [(w * length, (w + 1) * length + 1) for w in range(order.count)]
     assert windows[-1][1] + order.dropped_tokens == num_tokens
@@ -61,17 +61,64 @@ def test_windows_cover_an_epoch_once(num_tokens: int, length: int, seed: int) ->
 
 
 def test_epochs_differ_and_any_window_can_be_asked_first() -> None:
-    order = WindowOrder(1001, 10, 7)
+    order = WindowOrder([(0, 1001)], 10, 7)
     first = [order.window(i) for i in range(order.count)]
     second = [order.window(i) for i in range(order.count, 2 * order.count)]
     assert sorted(first) == sorted(second)
     assert first != second
-    assert WindowOrder(1001, 10, 7).window(137) == second[137 - order.count]
+    assert WindowOrder([(0, 1001)], 10, 7).window(137) == second[137 - order.count]
     assert order.window(3) == first[3]
 
 
 def test_impossible_windows_are_told() -> None:
     with pytest.raises(DataError, match="a window of 0 tokens"):
-        WindowOrder(100, 0, 1)
+        WindowOrder([(0, 100)], 0, 1)
     with pytest.raises(DataError, match="window -1 does not exist"):
-        WindowOrder(100, 5, 1).window(-1)
+        WindowOrder([(0, 100)], 5, 1).window(-1)
+
+
+def test_stages_follow_one_another_and_shuffle_inside() -> None:
+    borders = [(0, 101), (101, 404), (404, 1000)]
+    order = WindowOrder(borders, 10, 7)
+    assert order.count == 10 + 30 + 59
+    for epoch in range(2):
+        windows = [order.window(epoch * order.count + i) for i in range(order.count)]
+        at = 0
+        for start, stop in borders:
+            count = (stop - start - 1) // 10
+            inside = windows[at : at + count]
+            assert sorted(inside) == [
+                (start + w * 10, start + (w + 1) * 10 + 1) for w in range(count)
+            ]
+            assert inside != sorted(inside)
+            at += count
+    assert order.dropped_tokens == 0 + 2 + 5
+    assert order.window(3) == WindowOrder(borders[:1], 10, 7).window(3)
+    with pytest.raises(DataError, match="9 tokens do not fill one window of 10"):
+        WindowOrder([(0, 101), (101, 110)], 10, 7)
+
+
+def test_the_order_of_an_unstaged_stream_is_pinned() -> None:
+    order = WindowOrder([(0, 81)], 8, 28)
+    assert [order.window(i)[0] // 8 for i in range(20)] == [
+        1,
+        8,
+        5,
+        7,
+        4,
+        6,
+        0,
+        3,
+        2,
+        9,
+        1,
+        4,
+        7,
+        5,
+        8,
+        3,
+        9,
+        2,
+        6,
+        0,
+    ]

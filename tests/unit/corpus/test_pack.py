@@ -15,14 +15,13 @@ from hypothesis import strategies as st
 
 from stamm.base.errors import DataError
 from stamm.corpus.config import PackConfig, TokenizerConfig
-from stamm.corpus.job import pack
 from stamm.corpus.ledger import DOCUMENTS_SCHEMA
 from stamm.corpus.pack import PackedSplit
 from stamm.corpus.shards import open_shard, type_code, write_shard
 from stamm.corpus.special_tokens import BEGIN_ID, END_ID
 from stamm.corpus.tables import write_rows
 from stamm.corpus.tokenizer import Tokenizer, train_tokenizer_on
-from stamm.runs.job import Workspace
+from tests.unit.small_corpus import pack_corpus
 
 TEXTS = {f"id{i:02d}": f"Document {i} says {'word ' * (i % 7)}and ends." for i in range(40)}
 
@@ -35,8 +34,8 @@ def description() -> str:
 @pytest.fixture
 def packed(tmp_path: Path, description: str) -> Callable[..., Path]:
     def run(name: str = "pack", **config: int) -> Path:
-        corpus, tokenizer, folder = (tmp_path / n for n in ("corpus", "tokenizer", name))
-        for made in (corpus, tokenizer, folder):
+        corpus, tokenizer = tmp_path / "corpus", tmp_path / "tokenizer"
+        for made in (corpus, tokenizer):
             made.mkdir(exist_ok=True)
         rows = []
         for i, (document_id, text) in enumerate(TEXTS.items()):
@@ -56,11 +55,7 @@ def packed(tmp_path: Path, description: str) -> Callable[..., Path]:
             )
         write_rows(corpus / "documents-00000.parquet", DOCUMENTS_SCHEMA, rows)
         (tokenizer / "tokenizer.json").write_text(description, encoding="utf-8")
-        pack(
-            PackConfig(**config),
-            Workspace(folder=folder, inputs={"corpus": corpus, "tokenizer": tokenizer}),
-        )
-        return folder
+        return pack_corpus(PackConfig(**config), tmp_path, name=name)
 
     return run
 
@@ -132,7 +127,7 @@ def test_splits_and_repeats(packed: Callable[..., Path]) -> None:
 def test_manifest_counts(packed: Callable[..., Path]) -> None:
     folder = packed(shard_tokens=200)
     manifest = json.loads((folder / "manifest.json").read_text())
-    assert manifest["schema"] == 1
+    assert manifest["schema"] == 2
     assert manifest["vocabulary"] == 350
     assert manifest["token_type"] == "uint16"
     for split, entry in manifest["splits"].items():
@@ -162,7 +157,7 @@ def test_seed_decides_the_order(packed: Callable[..., Path]) -> None:
 
 
 def files(folder: Path) -> dict[str, bytes]:
-    return {p.name: p.read_bytes() for p in sorted(folder.iterdir())}
+    return {p.name: p.read_bytes() for p in sorted(folder.rglob("*")) if p.is_file()}
 
 
 def test_packing_again_gives_the_same_bytes_and_clears_leftovers(
@@ -185,7 +180,7 @@ def test_packing_again_gives_the_same_bytes_and_clears_leftovers(
         (lambda f: cut(f / "train-00000.idx", -12), "ends inside its head"),
         (lambda f: (f / "train-00000.idx").write_bytes(b"x" * 99), "is no shard index"),
         (lambda f: (f / "manifest.json").unlink(), "manifest.json does not exist"),
-        (lambda f: edit(f, schema=9), "has schema 9, not 1"),
+        (lambda f: edit(f, schema=9), "has schema 9, not 2"),
         (lambda f: edit(f, splits={}), "no split 'train'"),
         (lambda f: edit(f, splits=None), "manifest.json names no splits"),
         (lambda f: edit(f, splits={"train": {}}), "does not list the shards of 'train'"),

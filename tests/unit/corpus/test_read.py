@@ -15,9 +15,9 @@ from corpus_inputs import page, warc_response
 from stamm.base.errors import DataError
 from stamm.corpus.archive import archived_robots
 from stamm.corpus.config import ReadLimits
+from stamm.corpus.inputs import locate, shipped_files
 from stamm.corpus.read import read_input
 from stamm.corpus.records import Record, Unread, clean_field, content_id, whole_text
-from stamm.corpus.shipped import locate, shipped_files
 from stamm.corpus.streams import BoundedStream, StreamError, bounded_lines
 
 LIMITS = ReadLimits()

@@ -18,10 +18,12 @@ from stamm.base.errors import ConfigError, DataError
 from stamm.corpus.config import TokenizerConfig
 from stamm.corpus.special_tokens import (
     BEGIN_ID,
+    CARD_ID,
     EMAIL_ID,
     END_ID,
     IBAN_ID,
     IP_ID,
+    PHONE_ID,
     PII_MARKERS,
     RESERVED_TOKENS,
 )
@@ -75,14 +77,20 @@ def test_round_trip(text: str) -> None:
 @given(st.text(max_size=20), st.sampled_from(RESERVED_TOKENS))
 def test_no_text_gives_a_control_token(text: str, name: str) -> None:
     ids = TOKENIZER.encode(f"{text}{name}{text}")
-    markers = {IBAN_ID, EMAIL_ID, IP_ID}
+    markers = {IBAN_ID, EMAIL_ID, IP_ID, CARD_ID, PHONE_ID}
     assert all(i >= len(RESERVED_TOKENS) or i in markers for i in ids)
 
 
 def test_markers_are_one_token_wherever_they_stand() -> None:
     ids = TOKENIZER.encode("mail<email-pii>, <ip-pii>:80")
     assert ids.count(EMAIL_ID) == ids.count(IP_ID) == 1
-    assert [TOKENIZER.encode(PII_MARKERS[k]) for k in ("email", "ip", "iban")] == [[37], [38], [36]]
+    assert [TOKENIZER.encode(PII_MARKERS[k]) for k in PII_MARKERS] == [
+        [37],
+        [38],
+        [36],
+        [13],
+        [12],
+    ]
 
 
 def test_documents_are_framed_and_batches_agree() -> None:
@@ -119,6 +127,18 @@ def test_plain_libraries_load_the_file(tmp_path: Path) -> None:
     assert fast(text)["input_ids"] == [BEGIN_ID, *TOKENIZER.encode(text)]
     assert fast(text + "</s>", split_special_tokens=True)["input_ids"].count(END_ID) == 0
     assert Tokenizer.load(path).sha256 == Tokenizer.load(tmp_path).sha256 == TOKENIZER.sha256
+
+
+def test_training_does_not_depend_on_the_order_of_texts() -> None:
+    assert train_tokenizer_on(CONFIG, reversed(TEXTS)) == DESCRIPTION
+
+
+def test_a_word_of_a_million_letters_is_learned_from_in_pieces() -> None:
+    made = train_tokenizer_on(TokenizerConfig(vocab_size=350), ["ab" * 500_000, *TEXTS])
+    plain = json.loads(made)
+    assert plain["pre_tokenizer"] == json.loads(DESCRIPTION)["pre_tokenizer"]
+    assert "abababab" in plain["model"]["vocab"]
+    assert Tokenizer(made).decode(Tokenizer(made).encode("ab" * 500)) == "ab" * 500
 
 
 @pytest.mark.parametrize("threads", ["1", "4"])

@@ -1,4 +1,4 @@
-"""A tiny packed corpus with its tokenizer, made by the corpus room itself, and a decoder for it."""
+"""One untrained run for all tests of the room."""
 
 from __future__ import annotations
 
@@ -6,59 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from stamm.corpus.config import PackConfig, TokenizerConfig
-from stamm.corpus.job import DOCUMENTS, pack
-from stamm.corpus.ledger import DOCUMENTS_SCHEMA
-from stamm.corpus.tables import write_rows
-from stamm.corpus.tokenizer import train_tokenizer_on
-from stamm.models.config import DecoderConfig, PlainFFN
-from stamm.models.decoder import build_decoder
-from stamm.models.stored import save_decoder
-from stamm.runs.job import Workspace
-
-TEXTS = {
-    "eng_Latn": ["The river is wide and the road is long. ", "A short note. ", "Trees grow. "],
-    "deu_Latn": ["Der Fluss ist breit und der Weg ist weit. ", "Über Nacht fiel Schnee. "],
-}
-
-
-def document(number: int, language: str, text: str, split: str) -> dict[str, object]:
-    return {
-        "document_id": f"{number:032x}",
-        "text": text,
-        "url": None,
-        "source": "made up",
-        "licence": "CC0-1.0",
-        "language": language,
-        "split": split,
-        "probe_id": None,
-        "repeat": 1,
-    }
+from tests.unit.untrained_run import untrained_run
 
 
 @pytest.fixture(scope="session")
 def inputs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """Folders "corpus", "tokenizer", "pack" and "model" of a run that was never trained."""
-    root = tmp_path_factory.mktemp("run")
-    rows: list[dict[str, object]] = []
-    for language, texts in TEXTS.items():
-        for place, text in enumerate(texts):
-            for split, copies in (("train", 6), ("held_out", 1 + 4 * place)):
-                rows.append(document(len(rows), language, (text * copies).strip(), split))
-    for name in ("corpus", "tokenizer", "pack", "model"):
-        (root / name).mkdir()
-    write_rows(root / "corpus" / DOCUMENTS, DOCUMENTS_SCHEMA, rows)
-    trained = train_tokenizer_on(TokenizerConfig(vocab_size=352), (str(r["text"]) for r in rows))
-    (root / "tokenizer" / "tokenizer.json").write_text(trained, encoding="utf-8")
-    folders = {"corpus": root / "corpus", "tokenizer": root / "tokenizer"}
-    pack(PackConfig(), Workspace(folder=root / "pack", inputs=folders))
-    config = DecoderConfig(
-        vocab_size=352,
-        d_model=32,
-        num_layers=2,
-        ffn=PlainFFN(width=48),
-        max_context=160,
-        init_std=0.2,
-    )
-    save_decoder(build_decoder(config, seed=2), root / "model")
-    return {**folders, "pack": root / "pack", "model": root / "model"}
+    """Its folders: "corpus", "tokenizer", "pack" and "model"."""
+    return untrained_run(tmp_path_factory.mktemp("run"))

@@ -9,14 +9,15 @@ import pytest
 
 from stamm.base.errors import ConfigError
 from stamm.corpus.config import CorpusConfig, PackConfig, TokenizerConfig
-from stamm.corpus.job import build_corpus, pack, train_tokenizer
 from stamm.corpus.pack import PackedSplit
+from stamm.corpus.tokenizer import train_tokenizer
 from stamm.losses.goldfish import Goldfish, keep_mask
 from stamm.models.config import DecoderConfig
 from stamm.optim.schedules import BatchStage
 from stamm.pretrain.batches import Windows
 from stamm.pretrain.config import PretrainConfig
 from stamm.runs.job import Workspace
+from tests.unit.small_corpus import build_corpus, pack_corpus
 
 CONTEXT = 64
 
@@ -32,15 +33,13 @@ def split(tmp_path_factory: pytest.TempPathFactory) -> PackedSplit:
         for i in range(80)
     ]
     source.write_text("\n".join(lines) + "\n")
-    for name in ("corpus", "tokenizer", "pack"):
-        (root / name).mkdir()
-    build_corpus(CorpusConfig(inputs=(str(source),)), Workspace(folder=root / "corpus"))
+    (root / "tokenizer").mkdir()
+    build_corpus(CorpusConfig(inputs=(str(source),)), root)
     places = {"corpus": root / "corpus", "tokenizer": root / "tokenizer"}
     train_tokenizer(
         TokenizerConfig(vocab_size=360), Workspace(folder=root / "tokenizer", inputs=places)
     )
-    pack(PackConfig(), Workspace(folder=root / "pack", inputs=places))
-    return PackedSplit.open(root / "pack", "train")
+    return PackedSplit.open(pack_corpus(PackConfig(), root), "train")
 
 
 def test_targets_follow_inputs_and_every_token_is_read_once(split: PackedSplit) -> None:

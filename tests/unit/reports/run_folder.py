@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -272,6 +273,126 @@ def write_ledger(folder: Path, rows: list[dict[str, Any]]) -> None:
     pq.write_table(table, folder / "ledger-00000.parquet")
 
 
+def counted(rows: list[dict[str, Any]], column: str, size: str) -> dict[str, dict[str, int]]:
+    table: dict[str, dict[str, int]] = {}
+    for row in rows:
+        told = table.setdefault(row[column], {"documents": 0, "bytes": 0})
+        told["documents"] += 1
+        told["bytes"] += row[size]
+    return dict(sorted(table.items(), key=lambda item: (-item[1]["documents"], item[0])))
+
+
+def write_summary(folder: Path, rows: list[dict[str, Any]], **more: Any) -> None:
+    """The summary of a ledger, as the corpus step writes it."""
+    own = [row for row in rows if row["consent"] != "planted"]
+    kept = [row for row in own if row["decision"] == "kept"]
+    dropped = [row for row in own if row["decision"] != "kept"]
+    hosts = {
+        host: {
+            "kept": sum(row["host"] == host for row in kept),
+            "dropped": sum(row["host"] == host for row in dropped),
+        }
+        for host in counted(own, "host", "bytes_in")
+    }
+    consents = counted(own, "consent", "bytes_in")
+    write(
+        folder / "summary.json",
+        {
+            "schema": 1,
+            "n_in": len(own),
+            "n_kept": len(kept),
+            "n_dropped": len(dropped),
+            "n_probes": len(rows) - len(own),
+            "bytes_in": sum(row["bytes_in"] for row in own),
+            "bytes_kept": sum(row["bytes_out"] for row in kept),
+            "dropped_by_reason": counted(dropped, "reason", "bytes_in"),
+            "documents_by_consent": {n: one["documents"] for n, one in consents.items()},
+            "pii_replaced": {
+                kind: sum(row[f"pii_{kind}"] for row in kept) for kind in ("email", "ip", "iban")
+            },
+            "kept_by_language": counted(kept, "language", "bytes_out"),
+            "by_split": counted([r for r in rows if r["split"]], "split", "bytes_out"),
+            "by_host": hosts,
+            "hosts": len(hosts),
+            **more,
+        },
+    )
+
+
+def write_shard_manifest(folder: Path, rows: list[dict[str, Any]]) -> None:
+    dropped = counted([r for r in rows if r["decision"] != "kept"], "reason", "bytes_in")
+    write(
+        folder / "manifests" / "00000.json",
+        {
+            "schema": 1, "key": "00" * 32, "in": len(rows),
+            "kept": sum(row["decision"] == "kept" for row in rows),
+            "dropped": {name: one["documents"] for name, one in dropped.items()},
+            "outputs": {
+                "documents-00000.parquet": {"bytes": 1, "sha256": "d0c5" * 16},
+                "ledger-00000.parquet": {"bytes": 1, "sha256": "1ed6" * 16},
+            },
+            "facts": {},
+        },
+    )  # fmt: skip
+
+
+def write_pack(folder: Path) -> None:
+    languages = dict.fromkeys(LANGUAGES, 40_000)
+    stages = [
+        {"documents": 60, "tokens": 200_000, "name": "broad", "sources": []},
+        {"documents": 30, "tokens": 45_000, "name": "fine", "sources": []},
+    ]
+    train = {
+        "tokens": 245_000, "documents": 90, "tokens_by_language": languages, "stages": stages,
+        "shards": [],
+    }  # fmt: skip
+    write(folder / "manifest.json", {"schema": 2, "splits": {"train": train}})
+
+
+def write_corpus_run(root: Path) -> Path:
+    """A finished run of a corpus alone in `root`."""
+    write_study(root)
+    shutil.rmtree(root / "arms")
+    write(
+        root / "config.json",
+        {"schema": 1, "recipe": "corpus.demo", "overrides": [], "config": {"corpus": {}}},
+    )
+    return root
+
+
+def write_replay(root: Path) -> Path:
+    """A finished corpus from which seven documents in one language were withdrawn."""
+    write_corpus_run(root)
+    rows = ledger_rows()
+    gone = [row for row in rows if row["decision"] == "kept" and row["language"] == LANGUAGES[0]][
+        :7
+    ]
+    lost = sum(row["bytes_out"] for row in gone)
+    before = counted([r for r in rows if r["decision"] == "kept"], "language", "bytes_out")
+    for row in gone:
+        row.update(decision="dropped", reason="deletion_request", bytes_out=0, split="")
+    write_ledger(root / "corpus", rows)
+    write_summary(
+        root / "corpus",
+        rows,
+        withdrawn_by_reason={"deletion_request": 7},
+        withdrawn_tokens={"train": 1234},
+        withdrawn_by_language={
+            language: {
+                **before[language],
+                "withdrawn": 7 if language == LANGUAGES[0] else 0,
+                "withdrawn_bytes": lost if language == LANGUAGES[0] else 0,
+                "share": 0.0,
+            }
+            for language in before
+            if language
+        },
+    )
+    ranges = pa.table({"document_id": ["a", "b", "c"], "start": [0, 5, 9], "stop": [5, 9, 12]})
+    pq.write_table(ranges, root / "corpus" / "token_ranges.parquet")
+    return root
+
+
 def write_study(root: Path) -> Path:
     """A finished run of three arms in `root`."""
     write(
@@ -291,16 +412,15 @@ def write_study(root: Path) -> Path:
         write(root / "steps" / f"{name}.json", receipt)
     rows = ledger_rows()
     write_ledger(root / "corpus", rows)
-    kept = sum(row["decision"] == "kept" and row["consent"] != "planted" for row in rows)
-    write(root / "corpus" / "summary.json", {"n_in": len(rows) - 1, "n_kept": kept})
+    write_summary(root / "corpus", rows)
+    write_shard_manifest(root / "corpus", rows)
     rate = {"documents": 90, "bytes": 420_000, "tokens": 140_000, "bytes_per_token": 3.0}
     languages = dict.fromkeys(LANGUAGES, rate)
     write(
         root / "tokenizer" / "summary.json",
         {"schema": 1, "vocabulary": 4096, "train": {**rate, "languages": languages}},
     )
-    split = {"tokens": 245_000, "documents": 90}
-    write(root / "pack" / "manifest.json", {"schema": 1, "splits": {"train": split}})
+    write_pack(root / "pack")
     for number, name in enumerate(ARMS):
         write_arm(root / "arms" / name, name, number)
     write_export(root / "arms" / "xielu" / "export" / "transformers")

@@ -36,7 +36,14 @@ def test_the_ledger_adds_up(study: Path) -> None:
     assert sum(reason.documents for reason in corpus.reasons) == corpus.documents_dropped == 17
     assert corpus.reasons[0].name == "robots_disallow"
     assert corpus.reasons[0].examples[0].agent == "GPTBot, CCBot"
-    assert sum(n for _, n in corpus.consents) == 107
+    assert sum(one.documents for one in corpus.consents) == 107
+    assert {one.state: (one.first_read, one.last_read) for one in corpus.consents} == {
+        "robots_allows": ("2019-08-01", "2019-08-01"),
+        "unknown_host": ("", ""),
+        "robots_disallow": ("2019-08-01", "2019-08-01"),
+    }
+    assert sum(one.documents for one in corpus.sources) == 90
+    assert [one.kept for one in corpus.shards] == [91]
     assert sum(host.kept + host.dropped for host in corpus.hosts) == 107
     assert dict(corpus.pii) == {
         "email": sum(i % 4 for i in range(90)),
@@ -46,7 +53,8 @@ def test_the_ledger_adds_up(study: Path) -> None:
 
 
 def test_a_ledger_that_contradicts_its_summary_is_refused(root: Path) -> None:
-    write(root / "corpus" / "summary.json", {"n_in": 1000, "n_kept": 90})
+    path = root / "corpus" / "summary.json"
+    write(path, {**json.loads(path.read_text()), "n_in": 1000})
     with pytest.raises(DataError, match=r"tells of 1000 documents .* the ledger beside it of 107"):
         collect(root)
 

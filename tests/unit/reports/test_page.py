@@ -9,7 +9,15 @@ from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
-from run_folder import HOSTILE, ledger_rows, write, write_arm, write_ledger, write_study
+from run_folder import (
+    HOSTILE,
+    ledger_rows,
+    write,
+    write_arm,
+    write_ledger,
+    write_study,
+    write_summary,
+)
 
 from stamm.reports.config import ReportConfig
 from stamm.reports.job import PAGE, run, write_report
@@ -206,6 +214,7 @@ def test_invisible_characters_are_shown_everywhere(tmp_path: Path) -> None:
     for row in rows:
         row.update(language="x\u202ey", source=HOSTILE, host="h\x07st")
     write_ledger(root / "corpus", rows)
+    write_summary(root / "corpus", rows)
     html = write_report(root, tmp_path / "page.html").read_text(encoding="utf-8")
     assert not {c for c in html if not c.isprintable()} - {"\n"}
     assert "a\\u202eb\\ud800c\\x1b[31m\\x00" in html

@@ -1,0 +1,197 @@
+"""Canaries: texts whose repetition is known, of kinds that the probes do not cover.
+
+A model can have learned a made-up text from nowhere else. And a passage that stands in the stream
+in many layouts shows whether Goldfish, whose mask is a hash of the tokens before, can be evaded:
+each layout is masked in other places, so together they may show all of it.
+
+Source   Carlini et al. 2019 (arXiv 1802.08232) for canaries; random sequences behind different
+         prefixes: the technical report of Apertus (arXiv 2509.14233).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+from stamm.base.errors import DataError
+from stamm.corpus.canaries.config import CanariesConfig, Kind
+from stamm.corpus.canaries.draws import Draws, random_characters, random_words, secret
+from stamm.corpus.config import ProbesConfig, ReadLimits
+from stamm.corpus.pii.config import PiiConfig
+from stamm.corpus.probes import draw_passages, wanted_passages
+from stamm.corpus.records import Record, content_id
+
+_FROM_BOOKS: tuple[Kind, ...] = ("rewrapped", "indented", "prefixed")
+_NARROWEST, _WIDEST = 40, 100  # characters of a line
+_DEEPEST = 4  # blanks before a line
+_VOCABULARY_PASSAGES = 64
+_LICENCE = "CC0-1.0"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Copy:
+    """One document of a canary, and how often it stands in the stream."""
+
+    document_id: str
+    text: str
+    repeat: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Canary:
+    """One canary.
+
+    probe_id   "rewrapped-r16-0003": the fourth of its kind of those that stand 16 times
+    repeat     how often its text stands in the training stream; 0: never, the control
+    text       what all copies share, plain: what an audit shows and expects
+    copies     its documents: one with `repeat`, or as many as `repeat`, all different
+    record     the book it was cut from; None for a made-up text
+    """
+
+    probe_id: str
+    kind: Kind
+    repeat: int
+    text: str
+    copies: tuple[Copy, ...]
+    record: Record | None
+
+
+def plan_canaries(
+    config: CanariesConfig,
+    probes: ProbesConfig,
+    path: Path,
+    limits: ReadLimits,
+    seed: int,
+    pii: PiiConfig,
+) -> list[Canary]:
+    """The canaries of a corpus: by kind, then by bucket, in the order of the configuration.
+
+    probes   whose books give passages and words; passages that are probes are not used again
+
+    Edge     Copies are near duplicates of each other on purpose: plant them after duplicates are
+             removed. Secrets hold what looks like personal data: do not replace it.
+    Raises   DataError when the books do not give enough distinct passages.
+    Checked  tests/unit/corpus/test_canaries.py
+    """
+    drawn = draw_passages(probes, path, limits, seed, pii)
+    words = sorted({w for passage in drawn[:_VOCABULARY_PASSAGES] for w in passage[0].text.split()})
+    spare = drawn[wanted_passages(probes) :]
+    kinds = [kind for kind in config.kinds if kind in _FROM_BOOKS]
+    needed = len(kinds) * len(config.repeats) * config.per_bucket
+    if len(spare) < needed or not words:
+        raise DataError(
+            f"{probes.books} leaves {len(spare)} passages beside the probes, {needed} are needed",
+            where="corpus.canaries",
+            fix="Set corpus.canaries.per_bucket or corpus.probes.passages_per_bucket lower, or "
+            "name more books",
+        )
+    passages = iter(spare)
+    found = []
+    for kind in config.kinds:
+        # Number before bucket, so that passages drawn one after another fall into all buckets.
+        made = {}
+        for number in range(config.per_bucket):
+            for repeat in config.repeats:
+                name = f"{kind}-r{repeat}-{number:04d}"
+                record = None
+                if kind in _FROM_BOOKS:
+                    cleaned, record = next(passages)
+                    text = cleaned.text
+                else:
+                    text = _made_up(kind, config, Draws("canary", seed, name), words)
+                copies = _copies(kind, config, repeat, text, f"{seed} {name}", words)
+                made[repeat, number] = Canary(
+                    probe_id=name,
+                    kind=kind,
+                    repeat=repeat,
+                    text=text,
+                    copies=copies,
+                    record=record,
+                )
+        found += [made[r, n] for r in config.repeats for n in range(config.per_bucket)]
+    return found
+
+
+def canary_row(canary: Canary) -> dict[str, Any]:
+    """A canary as probes.json lists it: the fields of a probe, with `kind` and `copies`."""
+    book = canary.record
+    return {
+        "probe_id": canary.probe_id,
+        "kind": canary.kind,
+        "repeat": canary.repeat,
+        "document_id": canary.copies[0].document_id,
+        "copies": len(canary.copies),
+        "text": canary.text,
+        "url": book.url if book else "",
+        "source": book.source if book else f"canary:{canary.kind}",
+        "licence": book.licence if book else _LICENCE,
+        "language": book.language if book else "",
+    }
+
+
+def _made_up(kind: Kind, config: CanariesConfig, draws: Draws, words: list[str]) -> str:
+    if kind == "random_characters":
+        return random_characters(draws, config.words)
+    if kind == "secret":
+        return secret(draws, config.words)
+    return random_words(draws, config.words, words)
+
+
+def _copies(
+    kind: Kind, config: CanariesConfig, repeat: int, text: str, name: str, words: list[str]
+) -> tuple[Copy, ...]:
+    """What stands in the stream: the text `repeat` times, or `repeat` variants once each."""
+    variants: dict[Kind, Callable[[Draws], str]] = {
+        "rewrapped": lambda draws: _rewrapped(draws, text),
+        "indented": lambda draws: _indented(draws, text),
+        "prefixed": lambda draws: _prefixed(draws, text, config, words),
+        "prefixed_words": lambda draws: _prefixed(draws, text, config, words),
+    }
+    if kind not in variants or repeat == 0:
+        return (_copy(text, repeat),)
+    seen: dict[str, None] = {}
+    for attempt in count():
+        if len(seen) == repeat:
+            break
+        if attempt == 2 * repeat + 100:
+            raise DataError(
+                f"{repeat} different layouts of a text of {len(text)} characters cannot be drawn",
+                where="corpus.canaries.repeats",
+                fix="Name lower counts, or longer passages",
+            )
+        seen.setdefault(variants[kind](Draws("copy", name, attempt)))
+    return tuple(_copy(variant, 1) for variant in seen)
+
+
+def _copy(text: str, repeat: int) -> Copy:
+    return Copy(document_id=content_id("", text.encode()), text=text, repeat=repeat)
+
+
+def _lines(draws: Draws, text: str) -> Iterator[str]:
+    """Lines of drawn widths, broken at blanks only."""
+    line: list[str] = []
+    room = _NARROWEST + draws.below(_WIDEST - _NARROWEST)
+    for word in text.split():
+        if line and room < len(word):
+            yield " ".join(line)
+            line, room = [], _NARROWEST + draws.below(_WIDEST - _NARROWEST)
+        line.append(word)
+        room -= len(word) + 1
+    yield " ".join(line)
+
+
+def _rewrapped(draws: Draws, text: str) -> str:
+    return "\n".join(_lines(draws, text))
+
+
+def _indented(draws: Draws, text: str) -> str:
+    """Lines behind one to four blanks. The first always has some: its first token changes too."""
+    return "\n".join(" " * (1 + draws.below(_DEEPEST)) + line for line in _lines(draws, text))
+
+
+def _prefixed(draws: Draws, text: str, config: CanariesConfig, words: list[str]) -> str:
+    """Random words, then the text. Masks differ until the window has left the beginning."""
+    return f"{random_words(draws, config.prefix_words, words)}. {text}"

@@ -1,0 +1,150 @@
+"""One ai.txt of the kind that Spawning introduced: is text refused, and by which line.
+
+The file looks like a robots.txt whose rules name media types by their file endings (`Disallow:
+*.txt`) beside paths. At least four unrelated formats bear the same name; a file without both a
+user-agent and a rule is one of these, and silent here.
+
+Source   Spawning, "ai.txt: A new way for websites to set permissions for AI", 2023-05-30, and the
+         files its generator wrote; a convention without a standard.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Literal
+
+from stamm.corpus.consent.lines import agent_token
+from stamm.corpus.consent.paths import matches, path_pattern, url_path
+from stamm.corpus.records import clean_field
+
+LONGEST_TEXT = 500 * 1024
+MOST_RULES = 10_000
+LONGEST_LINE = 2048
+_TYPE = re.compile(r"/?\*\.([A-Za-z0-9]{1,10})\$?")
+_ENDING = re.compile(r"\.([A-Za-z0-9]{1,10})$")
+# What the generator lists under text.
+TEXT_TYPES = ("txt", "pdf", "doc", "docx", "odt", "rtf", "tex", "wks", "wpd", "wps", "html")
+# An address that ends in none of these is that of a page.
+_PAGE_TYPES = ("html", "txt")
+
+
+@dataclass(frozen=True, kw_only=True)
+class AiTxtAnswer:
+    """What the file says: its state, the line that decided and the agent it was read for."""
+
+    state: Literal["reserved", "not_reserved", "silent"] = "silent"
+    rule: str = ""
+    agent: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Rule:
+    allow: bool
+    written: str
+    pattern: str
+    media: str
+
+
+class AiTxtFile:
+    """The rules of one file.
+
+    Edge     the longest rule that matches an address holds, Allow before Disallow among equals, as
+             in robots.txt: the convention does not say. A rule for a type of text (`*.txt`,
+             `*.html`) speaks of every page whose address does not name another type of text: pages
+             rarely end in .html. Rules beyond 10,000, lines beyond 2,048 characters and what stands
+             behind 500 KiB are passed over.
+    Checked  tests/unit/corpus/consent/test_ai_txt.py
+    """
+
+    def __init__(self, text: str) -> None:
+        whole = text if len(text) <= LONGEST_TEXT else text[:LONGEST_TEXT].rpartition("\n")[0]
+        self._groups = _groups(whole.lstrip("\ufeff"))
+
+    def answer(self, url: str, agents: tuple[str, ...]) -> AiTxtAnswer:
+        """What the file says about a text at an address; one agent refused is enough."""
+        return self._answer(url_path(url), agents)
+
+    def text_answer(self, agents: tuple[str, ...]) -> AiTxtAnswer:
+        """What the file says about text in general: about a page at the root."""
+        return self._answer("/", agents)
+
+    def _answer(self, path: str, agents: tuple[str, ...]) -> AiTxtAnswer:
+        if not self._groups:
+            return AiTxtAnswer()
+        types = _types(path)
+        allowed = AiTxtAnswer()
+        for name, agent in self._asked(agents).items():
+            decisive = [
+                rule
+                for block in self._groups[name]
+                for rule in block
+                if rule.media in types or matches(rule.pattern, path)
+            ]
+            if not decisive:
+                continue
+            rule = max(decisive, key=lambda r: (len(r.pattern), r.allow))
+            found = AiTxtAnswer(
+                state="not_reserved" if rule.allow else "reserved",
+                rule=f"{'Allow' if rule.allow else 'Disallow'}: {rule.written}",
+                agent=clean_field(agent),
+            )
+            if not rule.allow:
+                return found
+            allowed = allowed if allowed.rule else found
+        return allowed
+
+    def _asked(self, agents: tuple[str, ...]) -> dict[str, str]:
+        """The groups that agents follow, and the first agent that follows each."""
+        asked: dict[str, str] = {}
+        for agent in agents:
+            token = agent_token(agent)
+            name = token if token in self._groups else "*"
+            if name in self._groups:
+                asked.setdefault(name, agent)
+        return asked
+
+
+def _types(path: str) -> tuple[str, ...]:
+    """The types of text that stand at a path: the one that its ending names, else those of a page."""
+    ending = _ENDING.search(path.partition("?")[0])
+    named = ending[1].lower() if ending else ""
+    return (named,) if named in TEXT_TYPES else _PAGE_TYPES
+
+
+def _groups(text: str) -> dict[str, list[list[_Rule]]]:
+    """The blocks of rules by agent; nothing unless there is a rule for somebody.
+
+    Blocks are shared between the names above them: a file may hold as many names as rules.
+    """
+    groups: dict[str, list[list[_Rule]]] = {}
+    block: list[_Rule] = []
+    naming, count = False, 0
+    for line in re.split(r"\r\n|\r|\n", text):
+        if len(line) > LONGEST_LINE:
+            continue
+        key, _, value = line.partition("#")[0].partition(":")
+        key, value = key.strip().lower(), value.strip()
+        if key == "user-agent":
+            block, naming = (block, True) if naming else ([], True)
+            blocks = groups.setdefault(agent_token(value), [])
+            if not blocks or blocks[-1] is not block:
+                blocks.append(block)
+        elif key in ("allow", "disallow"):
+            naming, count = False, count + 1
+            # An empty Disallow refuses nothing, as in robots.txt.
+            if value and count <= MOST_RULES:
+                block.append(_rule(key == "allow", value))
+    spoken = any(any(blocks) for blocks in groups.values())
+    return groups if spoken else {}
+
+
+def _rule(allow: bool, value: str) -> _Rule:
+    media = _TYPE.fullmatch(value)
+    start = value if value.startswith(("/", "*")) else f"/{value}"
+    return _Rule(
+        allow=allow,
+        written=clean_field(value),
+        pattern=path_pattern(start),
+        media=media[1].lower() if media else "",
+    )

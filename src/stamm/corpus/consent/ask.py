@@ -1,0 +1,192 @@
+"""Who allowed a document, under which rule, read when: robots.txt by address and by agent.
+
+A host is known by its one spelling (hosts.py). When a host has no answer of its own, the answer of
+its twin with or without "www." stands in, and the decision names that file.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from stamm.corpus.consent.config import ConsentConfig
+from stamm.corpus.consent.hosts import normal_host as normal_host
+from stamm.corpus.consent.lines import PARSED_BYTES
+from stamm.corpus.consent.robots import Refusal, RobotsAnswer, RobotsFile
+from stamm.corpus.records import clean_field
+
+# Parsed, a file takes some ten times its size; these are the characters held before parsing.
+_HELD_CHARACTERS = 32 * 2**20
+_HELD_DECISIONS = 1024
+
+
+@dataclass(frozen=True, kw_only=True)
+class Decision:
+    """Whether a document may be used.
+
+    consent   what is known: "robots_allows", "robots_absent" (4xx), "robots_unreachable",
+              "robots_unparsable", "unknown_host", "no_url" (no address at all), or the reason of a
+              refusal: "robots_disallow", "robots_content_usage", "domain_list", "bad_url"
+    allowed   the known thing under the policy
+    rule      the line that decided, and in which file
+    agent     the agents that a line keeps out
+    read      the date that file was read
+    host      the host asked, normalised
+    """
+
+    consent: str
+    allowed: bool
+    rule: str = ""
+    agent: str = ""
+    read: str = ""
+    host: str = ""
+
+
+class Book(Protocol):
+    """Something that knows the word of some hosts."""
+
+    def decide(self, url: str, host: str, config: ConsentConfig) -> Decision | None:
+        """The decision for an address of a host; None when the host is not known here."""
+
+
+class Consent:
+    """Decides for one address after another. Every book must agree that knows the host.
+
+    books   a run's snapshot, lists of refusing domains, and for the pages of an archive the answers
+            in that archive
+    """
+
+    def __init__(self, config: ConsentConfig, books: Sequence[Book]) -> None:
+        self._config = config
+        self._books = tuple(books)
+
+    def ask(self, url: str) -> Decision:
+        """The decision for an address: the first refusal, else the word of the last book."""
+        if not url.strip():
+            return Decision(consent="no_url", allowed=self._config.no_url == "allow")
+        try:
+            host = normal_host(url)
+        except ValueError:
+            return Decision(consent="bad_url", allowed=False, rule="the address cannot be parsed")
+        if not host:
+            # Somebody's word may exist, and nobody can be asked: not the silence of an own text.
+            return Decision(consent="bad_url", allowed=False, rule="the address names no host")
+        last = None
+        for book in self._books:
+            decision = book.decide(url, host, self._config)
+            if decision is not None:
+                if not decision.allowed:
+                    return decision
+                last = decision
+        if last is not None:
+            return last
+        allowed = self._config.unknown_host == "allow"
+        return Decision(consent="unknown_host", allowed=allowed, host=host)
+
+
+class RobotsBook:
+    """The robots.txt answers of many hosts, parsed when first asked.
+
+    Of several answers of one host the one read last counts; of these one that is no redirect, and
+    of these the last in order. An answer whose address names no host speaks for nobody.
+    """
+
+    def __init__(self, answers: Iterable[RobotsAnswer]) -> None:
+        self._answers: dict[str, RobotsAnswer] = {}
+        for answer in answers:
+            try:
+                host = normal_host(answer.url)
+            except ValueError:
+                continue
+            known = self._answers.get(host)
+            if host and (known is None or _weight(known) <= _weight(answer)):
+                self._answers[host] = answer
+        self._heard: dict[str, _Heard] = {}
+        self._held = 0
+
+    def answer(self, host: str) -> RobotsAnswer | None:
+        """The answer of a host, or of its twin with or without "www."; None when neither is known."""
+        own = self._answers.get(host)
+        if own is not None:
+            return own
+        twin = host.removeprefix("www.") if host.startswith("www.") else f"www.{host}"
+        return self._answers.get(twin)
+
+    def decide(self, url: str, host: str, config: ConsentConfig) -> Decision | None:
+        """The decision for an address; None when neither the host nor its twin is known.
+
+        Source   RFC 9309, 2.3.1: 2xx is parsed, 4xx allows, 5xx and silence refuse (the policy
+                 `unreachable` can say otherwise). A redirect that was not followed is silence: the
+                 RFC lets a crawler give up after five, and nobody knows what the next one said.
+        """
+        answer = self.answer(host)
+        if answer is None:
+            return None
+        if 200 <= answer.status < 300:
+            return self._hear(answer).decide(url, host, config)
+        absent = 400 <= answer.status < 500
+        return Decision(
+            consent="robots_absent" if absent else "robots_unreachable",
+            allowed=absent or config.unreachable == "allow",
+            rule=f"{answer.status or 'no answer'} at {clean_field(answer.url)}",
+            read=answer.read,
+            host=host,
+        )
+
+    def _hear(self, answer: RobotsAnswer) -> _Heard:
+        heard = self._heard.get(answer.url)
+        if heard is None:
+            heard = self._heard[answer.url] = _Heard(answer)
+            self._held += heard.size
+            while self._held > _HELD_CHARACTERS and len(self._heard) > 1:
+                oldest = next(iter(self._heard))
+                self._held -= self._heard.pop(oldest).size
+        return heard
+
+
+class _Heard:
+    """An answer that was parsed, and the decisions it led to: many addresses share each of them."""
+
+    def __init__(self, answer: RobotsAnswer) -> None:
+        self.size = min(len(answer.text), PARSED_BYTES)
+        self._file = RobotsFile(answer.text)
+        self._where = clean_field(answer.url)
+        self._read = answer.read
+        self._known: dict[tuple[str, Refusal | None], Decision] = {}
+
+    def decide(self, url: str, host: str, config: ConsentConfig) -> Decision:
+        """The decision for an address under the rules of the file."""
+        if self._file.unparsable:
+            return Decision(
+                consent="robots_unparsable",
+                allowed=config.unparsable == "allow",
+                rule=f"{self._file.unparsable} at {self._where}",
+                read=self._read,
+                host=host,
+            )
+        refusal = self._file.refusal(url, config.agents)
+        decision = self._known.get((host, refusal))
+        if decision is None:
+            if len(self._known) >= _HELD_DECISIONS:
+                self._known.clear()
+            decision = self._known[host, refusal] = self._decision(host, refusal)
+        return decision
+
+    def _decision(self, host: str, refusal: Refusal | None) -> Decision:
+        if refusal is None:
+            return Decision(
+                consent="robots_allows", allowed=True, rule=self._where, read=self._read, host=host
+            )
+        return Decision(
+            consent=refusal.reason,
+            allowed=False,
+            rule=clean_field(f"{refusal.rule} at {self._where}"),
+            agent=clean_field(refusal.agents),
+            read=self._read,
+            host=host,
+        )
+
+
+def _weight(answer: RobotsAnswer) -> tuple[str, bool]:
+    return answer.read, not 300 <= answer.status < 400

@@ -1,0 +1,134 @@
+"""What a Content-Usage field says: a structured field dictionary of usage preferences.
+
+Source   draft-ietf-aipref-attach-05, "HTTP Content-Usage Header Field"; draft-ietf-aipref-vocab,
+         "Exemplary Serialization Format"; the dictionary is that of RFC 9651, 3.2 and 4.2.2 (the
+         successor of RFC 8941).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from urllib.parse import unquote
+
+# RFC 9651 asks for 1,024 members at least; a longer field is nobody's preference.
+LONGEST_FIELD = 16 * 1024
+_KEY = re.compile(r"[a-z*][a-z0-9_.*-]*")
+_BLANK = re.compile(r"[ \t]*")
+_TOKEN = re.compile(r"[A-Za-z*][!#$%&'*+.^_`|~0-9A-Za-z:/-]*")
+# The other bare items, whose value is no preference: only where they end matters. In order: decimal,
+# integer or date, string, byte sequence, boolean, display string.
+_OTHER_ITEM = re.compile(
+    r"-?[0-9]{1,12}\.[0-9]{1,3}(?![0-9])"
+    r"|@?-?[0-9]{1,15}(?![0-9.])"
+    r'|"(?:[ !#-\[\]-~]|\\["\\])*"'
+    r"|:[A-Za-z0-9+/]*={0,2}:"
+    r"|\?[01]"
+    r'|%"(?:[ !#$&-~]|%[0-9a-f]{2})*"'
+)
+
+
+USAGE_LABELS = ("train-ai", "ai-use")
+"""The uses asked about. ai-use was struck from draft-ietf-aipref-vocab on 2025-08-08; whoever still
+denies it is heard."""
+
+
+class _NoDictionaryError(Exception):
+    """The text is no dictionary."""
+
+
+def refused_use(values: Iterable[str], labels: tuple[str, ...]) -> str | None:
+    """The first of `labels` that one of the field lines denies ("train-ai"), None when none does.
+
+    values   the field's lines; each is a statement of its own
+    Edge     a line that is no dictionary says nothing, and so does a value that is not the token n.
+             Of several statements about one label the most restrictive holds, also within a line,
+             where the vocabulary takes the last: a proxy may have joined two lines into one.
+    Checked  tests/unit/corpus/consent/test_signals.py
+    """
+    denied = {key for value in values for key, token in _members(value) if token == "n"}
+    return next((label for label in labels if label in denied), None)
+
+
+def _members(value: str) -> list[tuple[str, str]]:
+    """Key and token of each member of a dictionary; "" for a value that is no token."""
+    if len(value) > LONGEST_FIELD:
+        return []
+    try:
+        return list(_Parser(value).members())
+    except _NoDictionaryError:
+        return []
+
+
+class _Parser:
+    """Reads a dictionary from left to right (RFC 9651, 4.2.2), each character once."""
+
+    def __init__(self, text: str) -> None:
+        self._text = text.strip(" ")
+        self._at = 0
+
+    def members(self) -> Iterator[tuple[str, str]]:
+        while self._at < len(self._text):
+            key = self._must(_KEY)
+            token = self._member_value() if self._take("=") else ""
+            self._parameters()
+            yield key, token
+            self._must(_BLANK)
+            if self._at == len(self._text):
+                return
+            if not self._take(","):
+                raise _NoDictionaryError
+            self._must(_BLANK)
+            if self._at == len(self._text):
+                raise _NoDictionaryError
+
+    def _member_value(self) -> str:
+        if not self._take("("):
+            return self._item()
+        while True:
+            while self._take(" "):
+                pass
+            if self._take(")"):
+                return ""
+            self._item()
+            self._parameters()
+            if self._text[self._at : self._at + 1] not in (" ", ")"):
+                raise _NoDictionaryError
+
+    def _item(self) -> str:
+        token = _TOKEN.match(self._text, self._at)
+        if token is None:
+            other = self._must(_OTHER_ITEM)
+            if other.startswith("%"):
+                _must_be_utf8(other)
+            return ""
+        self._at = token.end()
+        return token[0]
+
+    def _parameters(self) -> None:
+        while self._take(";"):
+            while self._take(" "):
+                pass
+            self._must(_KEY)
+            if self._take("="):
+                self._item()
+
+    def _take(self, character: str) -> bool:
+        if not self._text.startswith(character, self._at):
+            return False
+        self._at += 1
+        return True
+
+    def _must(self, pattern: re.Pattern[str]) -> str:
+        found = pattern.match(self._text, self._at)
+        if found is None:
+            raise _NoDictionaryError
+        self._at = found.end()
+        return found[0]
+
+
+def _must_be_utf8(display_string: str) -> None:
+    try:
+        unquote(display_string, errors="strict")
+    except UnicodeDecodeError:
+        raise _NoDictionaryError from None

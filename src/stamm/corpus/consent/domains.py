@@ -1,0 +1,84 @@
+"""Domains whose owners refused, kept as a list: by letter, by contract, or by a form of ours."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from pathlib import Path
+
+from stamm.base.errors import DataError
+from stamm.corpus.config import ReadLimits
+from stamm.corpus.consent.ask import Decision
+from stamm.corpus.consent.config import ConsentConfig
+from stamm.corpus.consent.hosts import normal_host
+from stamm.corpus.records import clean_field
+from stamm.corpus.streams import BoundedStream, StreamError, bounded_lines
+
+_DOMAIN = re.compile(r"[a-z0-9_-]+(\.[a-z0-9_-]+)+")
+
+
+class DomainList:
+    """A book that Consent can ask: it refuses its domains and everything below them.
+
+    name      what the ledger calls the list: its file's name
+    domains   each domain in its one spelling, with the line it stands on
+    """
+
+    def __init__(self, name: str, domains: Mapping[str, int]) -> None:
+        self._name = clean_field(name)
+        self._domains = dict(domains)
+
+    def decide(self, url: str, host: str, config: ConsentConfig) -> Decision | None:
+        """The refusal of a host in the list, None for any other: the list knows no consent."""
+        domain = host.partition(":")[0]
+        while domain:
+            line = self._domains.get(domain)
+            if line is not None:
+                rule = f"{domain} in {self._name}, line {line}"
+                return Decision(consent="domain_list", allowed=False, rule=rule, host=host)
+            domain = domain.partition(".")[2]
+        return None
+
+
+def read_domain_list(path: Path, limits: ReadLimits) -> DomainList:
+    """The list in a file: one domain a line, or JSONL with a field `domain`.
+
+    Edge     blank lines, and what follows "#" on a line of plain text, do not count; "*.example.org"
+             and ".example.org" are example.org; of a repeated domain the first line is named.
+    Raises   DataError for a line that names no domain, or only a top level such as "org": a refusal
+             cannot be passed over, and nobody refuses for all of "org".
+    """
+    domains: dict[str, int] = {}
+    number = 0
+    with BoundedStream(path, limits.expansion) as stream:
+        try:
+            for line in bounded_lines(stream, limits.line_bytes):
+                number = line.number
+                written = _written(line.data.decode("utf-8-sig").strip())
+                if written:
+                    domains.setdefault(_domain(written), number)
+        except (StreamError, ValueError, TypeError, KeyError, RecursionError) as error:
+            raise DataError(
+                f"{path} is no list of domains: {error}",
+                where=f"line {max(number, 1)}",
+                fix='Write one domain a line, or {"domain": "example.org"}',
+            ) from None
+    return DomainList(path.name, domains)
+
+
+def _written(line: str) -> str:
+    if not line.startswith("{"):
+        return line.partition("#")[0].strip()
+    domain = json.loads(line)["domain"]
+    if not isinstance(domain, str) or not domain.strip():
+        raise TypeError(f"{str(domain)[:40]!r} is no domain")
+    return domain.strip()
+
+
+def _domain(written: str) -> str:
+    bare = written.removeprefix("*").removeprefix(".")
+    domain = normal_host(bare if "://" in bare else f"//{bare}").partition(":")[0]
+    if _DOMAIN.fullmatch(domain) is None:
+        raise ValueError(f"{written[:80]!r} names no domain")
+    return domain

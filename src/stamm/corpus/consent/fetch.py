@@ -1,0 +1,445 @@
+"""Asks a site for the files in which it says how it may be used, politely and under bounds.
+
+One request at a time per host, under a name with an address to complain to; at most 500 KiB of a
+body; https first, http where nobody speaks https. A list of hosts is hostile input, and so is a
+redirect: nothing is asked that is not at a public address, looked up once and connected to as such.
+
+Source   RFC 9309, 2.3.1: redirects are followed to other hosts, five at most; 4xx is "unavailable",
+         5xx and silence "unreachable". Stricter than there: more redirects, which it lets count as
+         unavailable, and 429, a 4xx by number, are errors here. 429 says "later" (RFC 6585, 4),
+         not "there is no such file": it is asked again, and frozen as `rate_limited`, status 0.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import email.utils
+import ipaddress
+import re
+import socket
+import ssl
+import zlib
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+from urllib.parse import quote, urljoin, urlsplit
+from weakref import WeakValueDictionary
+
+import httpcore2
+
+from stamm.base.files import sha256_bytes
+from stamm.corpus.consent.fetch_config import FetchConfig, Kind
+from stamm.corpus.consent.frozen import FrozenFile
+
+PATHS: dict[Kind, str] = {
+    "robots": "/robots.txt",
+    "tdmrep": "/.well-known/tdmrep.json",
+    "ai_txt": "/ai.txt",
+}
+# RFC 9309, 2.5: a parser must read at least 500 KiB; what stands behind may be ignored.
+KEPT_BYTES = 500 * 1024
+MOST_REDIRECTS = 5
+LONGEST_URL = 2048
+_MOST_ADDRESSES = 4
+_REDIRECTS = (301, 302, 303, 307, 308)
+# At the first contact: the host cannot be spoken to, or not in this way.
+_NOT_BY_HTTPS = ("refused", "connect", "connect_time_out", "tls", "protocol")
+_NO_CONTACT = (
+    "dns",
+    "private_address",
+    "refused",
+    "connect",
+    "connect_time_out",
+    "tls",
+    "time_out",
+)
+_HOST = re.compile(r"(?=.{1,253}(?::|$))(?:[a-z0-9_-]{1,63}\.)*[a-z0-9_-]{1,63}(?::([0-9]{1,5}))?")
+_PORTS = {"http": 80, "https": 443}
+_NAT64 = ipaddress.IPv6Network("64:ff9b::/96")
+# Printable ASCII but for what an address may not hold.
+_SAFE = "!#$%&'()*+,/:;=?@[]~"
+
+Address = tuple[str, int]
+Resolve = Callable[[str, int], Awaitable[Sequence[Address]]]
+
+
+class FetchError(Exception):
+    """No answer that can be read.
+
+    state   one of `frozen.ERRORS`
+    pause   seconds that the site asks to wait before asking again, 0 when it does not say; None when
+            there is no point in asking again
+    """
+
+    def __init__(self, state: str, *, pause: float | None = None) -> None:
+        self.state = state
+        self.pause = pause
+        super().__init__(state)
+
+
+def site_name(text: str) -> str:
+    """A host, and its port where that is not the usual one, in one spelling ("example.org:8080").
+
+    Edge     ports below 1024 other than 80 and 443 belong to other services than the web.
+    Raises   ValueError for what names no host.
+    """
+    name = text.strip().lower().rstrip(".")
+    if not name.isascii():
+        name = name.encode("idna").decode("ascii")
+    found = _HOST.fullmatch(name)
+    if found is None:
+        raise ValueError("no host")
+    port = int(found[1]) if found[1] else 443
+    if port > 65535 or (port < 1024 and port not in _PORTS.values()):
+        raise ValueError(f"port {port}")
+    return name.partition(":")[0] if port in _PORTS.values() else name
+
+
+def is_public(address: str) -> bool:
+    """Whether an IP address is one of the public internet.
+
+    Edge     an IPv4 address inside an IPv6 one (mapped, 6to4, NAT64) is judged as itself.
+    """
+    found = ipaddress.ip_address(address.partition("%")[0])
+    if isinstance(found, ipaddress.IPv6Address):
+        inner = found.ipv4_mapped or found.sixtofour
+        if inner is None and found in _NAT64:
+            inner = ipaddress.IPv4Address(int(found) & 0xFFFFFFFF)
+        if inner is not None:
+            return is_public(str(inner))
+        if found.is_site_local:
+            return False
+    return found.is_global and not (found.is_multicast or found.is_reserved)
+
+
+async def public_addresses(host: str, port: int) -> Sequence[Address]:
+    """The public addresses of a host.
+
+    Raises   FetchError "dns" when it has none at all, "private_address" when it has only others.
+    """
+    loop = asyncio.get_running_loop()
+    try:
+        found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    except (OSError, UnicodeError) as error:
+        later = isinstance(error, socket.gaierror) and error.errno == socket.EAI_AGAIN
+        raise FetchError("dns", pause=0 if later else None) from None
+    public = [address for *_, (address, *_) in found if is_public(str(address))]
+    if not public:
+        raise FetchError("private_address")
+    return [(str(address), port) for address in dict.fromkeys(public)]
+
+
+class Fetcher:
+    """Fetches the files of sites. To be used in `async with`.
+
+    clock     the time that answers are dated with
+    resolve   where a host is; tests lead every host to a server of their own
+    sleep     waits between two attempts
+    trust     whose certificates are believed; by default those the system trusts
+    """
+
+    def __init__(
+        self,
+        config: FetchConfig,
+        clock: Callable[[], datetime],
+        *,
+        resolve: Resolve = public_addresses,
+        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+        trust: ssl.SSLContext | None = None,
+    ) -> None:
+        self._config = config
+        self._clock = clock
+        self._sleep = sleep
+        self._turns: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
+        self._pool = httpcore2.AsyncConnectionPool(
+            ssl_context=trust or ssl.create_default_context(),
+            max_keepalive_connections=config.hosts_at_once,
+            keepalive_expiry=5.0,
+            max_connections=None,
+            network_backend=_Dialer(resolve),
+        )
+
+    async def __aenter__(self) -> Fetcher:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self._pool.aclose()
+
+    async def site(self, domain: str, kinds: Iterable[Kind]) -> AsyncIterator[FrozenFile]:
+        """The files of a site, one after another; `domain` as `site_name` spells it.
+
+        Edge     a host that cannot be spoken to, or that wants to be left alone, is not asked for
+                 its other files: they get that error. The scheme that answered first is kept.
+        """
+        schemes: tuple[str, ...] = ("https", "http")
+        left = ""
+        for kind in kinds:
+            if left:
+                url = f"{schemes[-1]}://{domain}{PATHS[kind]}"
+                yield self._frozen(kind, domain, url, error=left)
+                continue
+            file, come_later = await self._file(kind, domain, schemes)
+            yield file
+            schemes = (urlsplit(file.url).scheme,)
+            if come_later or file.error == "rate_limited":
+                left = "rate_limited"
+            elif file.error in _NO_CONTACT and not file.redirects:
+                left = file.error
+
+    async def _file(
+        self, kind: Kind, domain: str, schemes: tuple[str, ...]
+    ) -> tuple[FrozenFile, bool]:
+        for scheme in schemes:
+            url = f"{scheme}://{domain}{PATHS[kind]}"
+            file, come_later = await self._patiently(kind, domain, url)
+            if file.error not in _NOT_BY_HTTPS or file.redirects:
+                break
+        return file, come_later
+
+    async def _patiently(self, kind: Kind, domain: str, url: str) -> tuple[FrozenFile, bool]:
+        """The answer at an address, asked again while that may help and the site wants it.
+
+        With it, whether the site asked for a longer pause than is kept. What it said then stands.
+        """
+        attempt = 0
+        while True:
+            file, pause = await self._once(kind, domain, url)
+            come_later = pause is not None and pause > self._config.longest_wait_s
+            if pause is None or come_later or attempt == self._config.retries:
+                return file, come_later
+            own = min(self._config.backoff_s * 2**attempt, self._config.longest_wait_s)
+            await self._sleep(max(pause, own))
+            attempt += 1
+
+    async def _once(self, kind: Kind, domain: str, url: str) -> tuple[FrozenFile, float | None]:
+        """The answer at an address, and the pause of a FetchError."""
+        hops: list[str] = []
+        try:
+            reply = await self._followed(url, hops)
+        except FetchError as error:
+            return self._frozen(kind, domain, url, hops, error=error.state), error.pause
+        pause = reply.pause if reply.status >= 500 else None
+        return self._frozen(kind, domain, url, hops, reply), pause
+
+    async def _followed(self, url: str, hops: list[str]) -> _Reply:
+        """The last reply of a chain of redirects; the addresses it led to are added to `hops`."""
+        while True:
+            reply = await self._reply(hops[-1] if hops else url)
+            if reply.status == 429:
+                raise FetchError("rate_limited", pause=reply.pause)
+            if reply.status not in _REDIRECTS or not reply.location:
+                return reply
+            if len(hops) == MOST_REDIRECTS:
+                raise FetchError("redirects")
+            hops.append(_redirect_target(hops[-1] if hops else url, reply.location))
+
+    async def _reply(self, url: str) -> _Reply:
+        """The reply to one request, waited for until the host has no other request open."""
+        host = urlsplit(url).hostname or ""
+        turn = self._turns.setdefault(host, asyncio.Lock())
+        async with turn:
+            try:
+                async with asyncio.timeout(self._config.answer_s):
+                    return await self._exchange(url)
+            except TimeoutError:
+                raise FetchError("time_out", pause=0) from None
+            except httpcore2.ConnectTimeout:
+                raise FetchError("connect_time_out") from None
+            except httpcore2.TimeoutException:
+                raise FetchError("time_out", pause=0) from None
+            except httpcore2.ConnectError:
+                # The connection stood, or _Dialer had told what was wrong with it.
+                raise FetchError("tls") from None
+            except (httpcore2.ProtocolError, httpcore2.UnsupportedProtocol, ValueError):
+                raise FetchError("protocol", pause=0) from None
+            except (httpcore2.NetworkError, OSError):
+                raise FetchError("connect", pause=0) from None
+
+    async def _exchange(self, url: str) -> _Reply:
+        headers = [
+            ("User-Agent", self._config.user_agent),
+            ("Accept", "text/plain, application/json, */*;q=0.1"),
+            ("Accept-Encoding", "gzip"),
+        ]
+        patience = {
+            "connect": self._config.connect_s,
+            "read": self._config.answer_s,
+            "write": self._config.answer_s,
+        }
+        opened = self._pool.stream("GET", url, headers=headers, extensions={"timeout": patience})
+        async with opened as response:
+            fields = {key.lower(): value for key, value in reversed(response.headers)}
+            body, truncated = b"", False
+            if 200 <= response.status < 300:
+                body, truncated = await _body(response, fields.get(b"content-encoding", b""))
+            return _Reply(
+                status=response.status,
+                location=fields.get(b"location", b"").decode("utf-8", "replace"),
+                pause=_retry_after(fields.get(b"retry-after", b""), self._clock()),
+                body=body,
+                truncated=truncated,
+            )
+
+    def _frozen(
+        self,
+        kind: Kind,
+        domain: str,
+        url: str,
+        hops: Sequence[str] = (),
+        reply: _Reply | None = None,
+        error: str = "",
+    ) -> FrozenFile:
+        body = reply.body if reply else b""
+        return FrozenFile(
+            kind=kind,
+            domain=domain,
+            url=url,
+            status=reply.status if reply else 0,
+            fetched=self._clock().astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
+            redirects=tuple(hops),
+            bytes=len(body),
+            truncated=reply.truncated if reply else False,
+            sha256=sha256_bytes(body) if reply and 200 <= reply.status < 300 else "",
+            text=_text(body),
+            error=error,
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Reply:
+    status: int
+    location: str
+    pause: float
+    body: bytes
+    truncated: bool
+
+
+class _Dialer(httpcore2.AsyncNetworkBackend):
+    """Connects to the addresses that `resolve` allows and to no other."""
+
+    def __init__(self, resolve: Resolve) -> None:
+        self._resolve = resolve
+        self._plain = httpcore2.AnyIOBackend()
+
+    async def connect_tcp(
+        self,
+        host: str,
+        port: int,
+        timeout: float | None = None,
+        local_address: str | None = None,
+        socket_options: Iterable[Any] | None = None,
+    ) -> httpcore2.AsyncNetworkStream:
+        """A connection to the first of a host's addresses that accepts one."""
+        try:
+            async with asyncio.timeout(timeout):
+                return await self._connected(host, port, timeout)
+        except TimeoutError:
+            raise FetchError("connect_time_out") from None
+
+    async def _connected(
+        self, host: str, port: int, timeout: float | None
+    ) -> httpcore2.AsyncNetworkStream:
+        state = "dns"
+        addresses = (await self._resolve(host, port))[:_MOST_ADDRESSES]
+        share = timeout / len(addresses) if timeout and addresses else timeout
+        for address, at in addresses:
+            try:
+                return await self._plain.connect_tcp(address, at, share)
+            except httpcore2.ConnectTimeout:
+                state = "connect_time_out"
+            except httpcore2.ConnectError as error:
+                state = "refused" if _was_refused(error) else "connect"
+        raise FetchError(state)
+
+
+def _was_refused(error: BaseException) -> bool:
+    found: BaseException | None = error
+    while found is not None and not isinstance(found, ConnectionRefusedError):
+        found = found.__cause__ or found.__context__
+    return found is not None
+
+
+async def _body(response: httpcore2.Response, coding: bytes) -> tuple[bytes, bool]:
+    """The first 500 KiB of a body, decoded, and whether there was more. The rest is not read."""
+    name = coding.strip().lower()
+    if name not in (b"", b"identity", b"gzip", b"x-gzip"):
+        raise FetchError("encoding")
+    unpacked = _Gunzip() if name.endswith(b"gzip") else None
+    kept, received = bytearray(), 0
+    async for piece in response.aiter_stream():
+        received += len(piece)
+        room = KEPT_BYTES + 1 - len(kept)
+        kept += unpacked.take(piece, room) if unpacked else piece[:room]
+        if len(kept) > KEPT_BYTES:
+            return bytes(kept[:KEPT_BYTES]), True
+        # A packed stream of which nothing comes out, however much goes in.
+        if received > 2 * KEPT_BYTES:
+            raise FetchError("encoding")
+    if unpacked and not unpacked.complete:
+        raise FetchError("encoding")
+    return bytes(kept), False
+
+
+class _Gunzip:
+    """Unpacks gzip, never more than is asked for; several members are one stream (RFC 1952, 2.2)."""
+
+    def __init__(self) -> None:
+        self._member = zlib.decompressobj(wbits=31)
+        self._begun = False
+
+    @property
+    def complete(self) -> bool:
+        return self._member.eof or not self._begun
+
+    def take(self, piece: bytes, room: int) -> bytes:
+        out = bytearray()
+        self._begun = self._begun or bool(piece)
+        try:
+            while piece and len(out) < room:
+                if self._member.eof:
+                    self._member = zlib.decompressobj(wbits=31)
+                out += self._member.decompress(piece, room - len(out))
+                piece = self._member.unused_data
+        except zlib.error:
+            raise FetchError("encoding") from None
+        return bytes(out)
+
+
+def _text(body: bytes) -> str:
+    if body.startswith((b"\xff\xfe", b"\xfe\xff")):
+        return body.decode("utf-16", "replace")
+    return body.decode("utf-8", "replace")
+
+
+def _redirect_target(url: str, location: str) -> str:
+    """The address that a Location leads to.
+
+    Raises   FetchError "redirects" for one that is none of the web's, or too long.
+    """
+    try:
+        parts = urlsplit(urljoin(url, location.strip()[: LONGEST_URL + 1]))
+        usual = _PORTS[parts.scheme]
+        port = parts.port or usual
+        host = site_name(f"{parts.hostname}:{port}").partition(":")[0]
+    except (ValueError, KeyError):
+        raise FetchError("redirects") from None
+    place = host if port == usual else f"{host}:{port}"
+    query = f"?{quote(parts.query, safe=_SAFE)}" if parts.query else ""
+    target = f"{parts.scheme}://{place}{quote(parts.path or '/', safe=_SAFE)}{query}"
+    if len(target) > LONGEST_URL:
+        raise FetchError("redirects")
+    return target
+
+
+def _retry_after(value: bytes, now: datetime) -> float:
+    """Seconds that a Retry-After asks for (RFC 9110, 10.2.3); 0 for none and for what is no time."""
+    text = value[:64].decode("ascii", "replace").strip()
+    if re.fullmatch(r"[0-9]+", text):
+        return float(text)
+    try:
+        until = email.utils.parsedate_to_datetime(text)
+    except ValueError:
+        return 0.0
+    until = until if until.tzinfo else until.replace(tzinfo=UTC)
+    return max(0.0, (until - now).total_seconds())

@@ -1,0 +1,200 @@
+"""The job that fetches robots.txt, tdmrep.json and ai.txt of many sites and freezes what they say.
+
+It leaves
+  snapshot.jsonl.zst  one row per site and kind (`frozen.py`), sorted by site, then kind
+  summary.json        how many answers of each state
+While it runs, answers.jsonl holds the answers in the order they came. A killed fetch reads it and
+asks only for what is missing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+import os
+from collections import Counter
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import zstandard
+
+from stamm.base.errors import DataError
+from stamm.base.files import atomic, write_json
+from stamm.corpus.config import ReadLimits
+from stamm.corpus.consent.fetch import Fetcher, site_name
+from stamm.corpus.consent.fetch_config import FetchConfig, Kind
+from stamm.corpus.consent.frozen import FrozenFile, frozen_file
+from stamm.corpus.streams import BoundedStream, StreamError, bounded_lines
+from stamm.runs.job import Workspace
+
+SNAPSHOT = "snapshot.jsonl.zst"
+SUMMARY = "summary.json"
+ANSWERS = "answers.jsonl"
+_LONGEST_LINE = 1024
+_LEVEL = 9
+
+
+def utc_now() -> datetime:
+    """The time, in UTC."""
+    return datetime.now(UTC)
+
+
+def fetch(
+    config: FetchConfig,
+    workspace: Workspace,
+    fetcher: Callable[[FetchConfig], Fetcher] = lambda config: Fetcher(config, utc_now),
+) -> None:
+    """Ask every site of `config.domains` for its files and leave snapshot and summary.
+
+    fetcher   makes the client; tests lead it to a server of their own
+    Edge      lines of the list that name no host are counted, not asked.
+    Raises    DataError for a list that cannot be read, or a damaged answers.jsonl.
+    Checked   tests/unit/corpus/consent/test_fetch.py
+    """
+    sites, refused = _sites(Path(config.domains))
+    with _Answers(workspace.folder / ANSWERS, config.sync_every) as answers:
+        asyncio.run(_ask_all(config, workspace, fetcher, sites, answers))
+        wanted = [(site, kind) for site in sites for kind in sorted(config.kinds)]
+        with atomic(workspace.folder / SNAPSHOT) as temporary:
+            counts = _write_snapshot(temporary, answers, wanted)
+    summary = {"sites": len(sites), "refused_lines": refused, "user_agent": config.user_agent}
+    write_json(workspace.folder / SUMMARY, {**summary, **counts})
+    (workspace.folder / ANSWERS).unlink()
+
+
+async def _ask_all(
+    config: FetchConfig,
+    workspace: Workspace,
+    fetcher: Callable[[FetchConfig], Fetcher],
+    sites: list[str],
+    answers: _Answers,
+) -> None:
+    # Neighbours by name are often neighbours on one server; an order by hash spreads them.
+    order = iter(sorted(sites, key=lambda site: hashlib.sha256(site.encode()).digest()))
+    done = 0
+    # A look-up of a name holds a thread until the system gives up on it.
+    threads = ThreadPoolExecutor(max_workers=config.hosts_at_once)
+    asyncio.get_running_loop().set_default_executor(threads)
+    workspace.progress.begin("ask sites", len(sites), "sites")
+
+    async def work(client: Fetcher) -> None:
+        nonlocal done
+        for site in order:
+            missing = [kind for kind in config.kinds if (site, kind) not in answers]
+            async for file in client.site(site, missing):
+                answers.add(file)
+            done += 1
+            workspace.progress.advance(done)
+
+    async with fetcher(config) as client, asyncio.TaskGroup() as workers:
+        for _ in range(min(config.hosts_at_once, len(sites))):
+            workers.create_task(work(client))
+    workspace.progress.end()
+
+
+class _Answers:
+    """The answers so far, on disk: rows in the order they came, found by site and kind."""
+
+    def __init__(self, path: Path, sync_every: int) -> None:
+        self._path = path
+        self._sync_every = sync_every
+        self._unsynced = 0
+        self._places: dict[tuple[str, Kind], tuple[int, int]] = {}
+        self._file = path.open("ab+")
+        self._end = 0
+        for file, size in self._whole_rows():
+            self._places[file.domain, file.kind] = (self._end, size)
+            self._end += size
+        # What stands behind is a row that a killed process had begun.
+        self._file.truncate(self._end)
+
+    def __enter__(self) -> _Answers:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._file.close()
+
+    def __contains__(self, key: tuple[str, Kind]) -> bool:
+        return key in self._places
+
+    def add(self, file: FrozenFile) -> None:
+        row = json.dumps(file.row()).encode() + b"\n"
+        self._file.write(row)
+        # A killed process loses nothing that was flushed, a machine without power what was not synced.
+        self._file.flush()
+        self._unsynced += 1
+        if self._unsynced >= self._sync_every:
+            os.fsync(self._file.fileno())
+            self._unsynced = 0
+        self._places[file.domain, file.kind] = (self._end, len(row))
+        self._end += len(row)
+
+    def row(self, key: tuple[str, Kind]) -> bytes:
+        start, size = self._places[key]
+        self._file.seek(start)
+        return self._file.read(size)
+
+    def _whole_rows(self) -> Iterator[tuple[FrozenFile, int]]:
+        self._file.seek(0)
+        for number, line in enumerate(self._file, start=1):
+            if not line.endswith(b"\n"):
+                return
+            try:
+                yield frozen_file(json.loads(line)), len(line)
+            except (ValueError, TypeError, KeyError, RecursionError) as error:
+                raise DataError(
+                    f"{self._path} is damaged: {error}",
+                    where=f"line {number}",
+                    fix="Delete the file to ask every site again",
+                ) from None
+
+
+def _write_snapshot(
+    path: Path, answers: _Answers, wanted: list[tuple[str, Kind]]
+) -> dict[str, Any]:
+    """Write the wanted rows in their order; gives the counts of the summary."""
+    states: dict[str, Counter[str]] = {kind: Counter() for _, kind in wanted}
+    truncated, dates = 0, set()
+    packer = zstandard.ZstdCompressor(level=_LEVEL)
+    with path.open("wb") as opened, packer.stream_writer(opened) as packed:
+        for key in wanted:
+            row = answers.row(key)
+            packed.write(row)
+            file = frozen_file(json.loads(row))
+            states[file.kind][file.state] += 1
+            truncated += file.truncated
+            dates.add(file.fetched[:10])
+    return {
+        "states": {kind: dict(sorted(found.items())) for kind, found in sorted(states.items())},
+        "truncated": truncated,
+        "first_day": min(dates, default=""),
+        "last_day": max(dates, default=""),
+    }
+
+
+def _sites(path: Path) -> tuple[list[str], int]:
+    """The sites of a list, sorted, each once, and how many lines name none."""
+    sites, refused = set(), 0
+    with BoundedStream(path, ReadLimits().expansion) as stream:
+        try:
+            for line in bounded_lines(stream, _LONGEST_LINE):
+                text = line.data.decode("utf-8-sig", "replace").strip()
+                if not text or text.startswith("#"):
+                    continue
+                try:
+                    sites.add(site_name(text))
+                except ValueError:
+                    refused += 1
+        except StreamError as error:
+            raise DataError(f"{path} cannot be read: {error}", where="domains") from None
+    if not sites:
+        raise DataError(
+            f"{path} names no host ({refused} lines that name none)",
+            where="domains",
+            fix="Write one host per line, such as example.org",
+        )
+    return sorted(sites), refused

@@ -1,0 +1,45 @@
+"""Patterns of paths as other files than robots.txt have them: a prefix, `*` anything, `$` the end.
+
+Source   RFC 9309, 2.2.2 and 2.2.3; the TDM Reservation Protocol and ai.txt take them over.
+"""
+
+from __future__ import annotations
+
+from stamm.corpus.consent.patterns import decoded, escaped, path_of
+
+
+def url_path(url: str) -> str:
+    """Path and query of an address in one spelling; `*` and `$` in it are escaped."""
+    return _spelled(path_of(url)).replace("*", "%2A").replace("$", "%24")
+
+
+def path_pattern(text: str) -> str:
+    """A pattern in the spelling of `url_path`; only its last `$` means the end."""
+    end = "$" if text.endswith("$") else ""
+    return _spelled(text.removesuffix("$")).replace("$", "%24") + end
+
+
+def matches(pattern: str, path: str) -> bool:
+    """Whether a pattern matches a path, both in their one spelling.
+
+    Every part between two `*` is looked for once, from left to right, so that the time grows with
+    the length of the path, whatever the pattern.
+    """
+    first, *rest = pattern.removesuffix("$").split("*")
+    if not path.startswith(first):
+        return False
+    at = len(first)
+    anchored = pattern.endswith("$")
+    if anchored and not rest:
+        return at == len(path)
+    last = rest.pop() if anchored else ""
+    for part in rest:
+        found = path.find(part, at)
+        if found < 0:
+            return False
+        at = found + len(part)
+    return len(path) - len(last) >= at and path.endswith(last)
+
+
+def _spelled(text: str) -> str:
+    return decoded(escaped(text.encode("utf-8", "surrogatepass"))).decode("ascii")

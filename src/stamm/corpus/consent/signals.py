@@ -1,0 +1,147 @@
+"""What a page says about its own use in HTTP headers and their meta twins.
+
+Source   X-Robots-Tag and its meta: Google, "Robots meta tag specifications"; noai and noimageai:
+         DeviantArt, 2022, a convention without a standard; tdm-reservation: W3C TDM Reservation
+         Protocol, final group report 2024-05-10; Content-Usage: draft-ietf-aipref-attach-05.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from stamm.corpus.consent.content_usage import refused_use
+from stamm.corpus.consent.signals_config import SignalsConfig
+from stamm.corpus.consent.tdmrep import Reservation, policy_value, reservation_value
+from stamm.corpus.records import Signals, clean_field
+
+# What may stand before a colon without being an addressee.
+_WITH_VALUE = ("unavailable_after", "max-snippet", "max-image-preview", "max-video-preview")
+_NO_INDEX = ("noindex", "none")
+_SILENT = Reservation()
+_ALL = SignalsConfig()
+
+
+@dataclass(frozen=True, kw_only=True)
+class PageRefusal:
+    """A signal that keeps a page out: the ledger reason, the signal as written, and its agent."""
+
+    reason: str
+    rule: str
+    agent: str = ""
+
+
+def tdm_reservation(site: Reservation, signals: Signals) -> Reservation:
+    """What tdmrep.json and the headers say together: headers supersede the file, silence does not.
+
+    site     the answer of the site's tdmrep.json for this address
+    Edge     of several headers one that reserves holds.
+    Source   TDM Reservation Protocol, "Processing priority".
+    """
+    values = signals.values("tdm-reservation")
+    return _superseded(site, values, signals.values("tdm-policy"), "header tdm-reservation")
+
+
+def header_refusal(
+    signals: Signals,
+    agents: tuple[str, ...],
+    config: SignalsConfig = _ALL,
+    *,
+    site: Reservation = _SILENT,
+    metas_follow: bool = False,
+) -> PageRefusal | None:
+    """The first header that reserves the page, None when none does.
+
+    site          the answer of the site's tdmrep.json for this address
+    metas_follow  the page is HTML whose metas are asked next, and may take tdm-reservation back
+    """
+    for value in signals.values("x-robots-tag"):
+        agent = _robots_tag(value, agents, config)
+        if agent is not None:
+            rule = clean_field(f"X-Robots-Tag: {value}")
+            return PageRefusal(reason="header_noai", rule=rule, agent=agent)
+    usage = signals.values("content-usage")
+    label = refused_use(usage, config.usage_labels) if config.content_usage else None
+    if label is not None:
+        rule = clean_field(f"Content-Usage: {', '.join(usage)}")
+        return PageRefusal(reason="content_usage", rule=rule)
+    return None if metas_follow else _tdm_refusal(tdm_reservation(site, signals), config)
+
+
+def meta_refusal(
+    metas: Iterable[tuple[str, str]],
+    agents: tuple[str, ...],
+    config: SignalsConfig = _ALL,
+    *,
+    before: Reservation = _SILENT,
+) -> PageRefusal | None:
+    """The first <meta> that reserves the page, None when none does.
+
+    metas    name in lower case and content of each
+    before   what tdmrep.json and the headers say (`tdm_reservation`); a meta supersedes it
+    """
+    listed = tuple(metas)
+    names = {agent.lower(): agent for agent in agents if agent != "*"}
+    for name, content in listed:
+        agent = "" if name == "robots" else names.get(name)
+        said = [part.strip().lower() for part in content.split(",")]
+        if agent is not None and any(_refuses(word, agent, config) for word in said):
+            rule = clean_field(f'<meta name="{name}" content="{content}">')
+            return PageRefusal(reason="meta_noai", rule=rule, agent=agent)
+    reservations = [content for name, content in listed if name == "tdm-reservation"]
+    policies = [content for name, content in listed if name == "tdm-policy"]
+    reservation = _superseded(before, reservations, policies, "meta tdm-reservation")
+    return _tdm_refusal(reservation, config)
+
+
+def _superseded(
+    before: Reservation, reservations: Sequence[str], policies: Sequence[str], source: str
+) -> Reservation:
+    """`before`, unless a later technique says 0 or 1. Another value leaves it as it was."""
+    said = {reservation_value(value) for value in reservations} - {None}
+    if not said:
+        return before
+    reserved = True in said
+    policy = next((p for value in policies if (p := policy_value(value, reserved))), "")
+    return Reservation(
+        state="reserved" if reserved else "not_reserved",
+        rule=f"{source}: {int(reserved)}",
+        policy=policy,
+    )
+
+
+def _tdm_refusal(found: Reservation, config: SignalsConfig) -> PageRefusal | None:
+    if not config.tdm_reservation:
+        return None
+    if found.state == "reserved":
+        rule = f"{found.rule}, tdm-policy: {found.policy}" if found.policy else found.rule
+        return PageRefusal(reason="tdm_reservation", rule=clean_field(rule))
+    if found.state == "unparsable" and config.tdmrep_unparsable == "drop":
+        return PageRefusal(reason="tdmrep_unparsable", rule=found.rule)
+    return None
+
+
+def _robots_tag(value: str, agents: tuple[str, ...], config: SignalsConfig) -> str | None:
+    """The agent an X-Robots-Tag refuses ("" when it refuses everyone), None when it does not."""
+    names = {agent.lower(): agent for agent in agents if agent != "*"}
+    addressee = ""
+    for part in value.split(","):
+        said = part.strip().lower()
+        name, colon, directive = said.partition(":")
+        name = name.strip()
+        # A time of day behind a comma has a colon too, but blanks before it.
+        if colon and name not in _WITH_VALUE and len(name.split()) == 1:
+            addressee, said = name, directive.strip()
+        agent = "" if addressee in ("", "*") else names.get(addressee)
+        if agent is not None and _refuses(said, agent, config):
+            return agent
+    return None
+
+
+def _refuses(directive: str, agent: str, config: SignalsConfig) -> bool:
+    """Whether a directive to an agent ("" for everyone) refuses the page."""
+    if directive == "noai":
+        return config.noai
+    if directive == "noimageai":
+        return config.noimageai
+    return bool(agent) and config.agent_noindex and directive in _NO_INDEX

@@ -1,0 +1,130 @@
+"""One tdmrep.json: are the rights to mine an address reserved, and which rule says so.
+
+Source   W3C TDM Reservation Protocol, final group report 2024-05-10, sections "TDM File on the
+         Origin Server" and "Processing priority".
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from stamm.corpus.consent.paths import matches, path_pattern, url_path
+from stamm.corpus.records import clean_field
+
+MOST_RULES = 1000
+LONGEST_LOCATION = 2048
+LONGEST_POLICY = 1024
+LONGEST_TEXT = 500 * 1024
+_ORIGIN = re.compile(r"https?://[^/]*", re.IGNORECASE)
+# Neither the number nor the boolean nor the text is told apart; all three are in use.
+_VALUES = {"1": True, "true": True, "0": False, "false": False}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reservation:
+    """What is known about the right to mine an address.
+
+    state    "silent" when nobody spoke, "unparsable" when a file was meant to and cannot be read
+    rule     the words that decided
+    policy   where a licence may be had, "" when that is not said
+    """
+
+    state: Literal["reserved", "not_reserved", "silent", "unparsable"] = "silent"
+    rule: str = ""
+    policy: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Rule:
+    location: str
+    pattern: str
+    reserved: bool
+    policy: str
+
+
+class TdmrepFile:
+    """The rules of one file.
+
+    Edge     a page of HTML is no attempt at this file and silent: "failure to provide access to
+             such a representation implies that the origin server does not implement this protocol".
+             Other text that is no JSON array, or one of more than 1,000 rules, is unparsable.
+             A rule without a location or with another value than 0 and 1 is none, as said there.
+             A location that is a whole address stands for its path, and a missing first slash is
+             put before it: the owner meant something. Both go beyond the report.
+    Checked  tests/unit/corpus/consent/test_tdmrep.py
+    """
+
+    def __init__(self, text: str) -> None:
+        self._rules: list[_Rule] = []
+        self._defect = ""
+        bare = text.lstrip("\ufeff \t\r\n")
+        if bare.startswith("<") or not bare:
+            return
+        try:
+            self._rules = _rules(bare)
+        except (ValueError, RecursionError) as error:
+            self._defect = clean_field(str(error)[:200])
+
+    def answer(self, url: str) -> Reservation:
+        """What the file says about an address. The first rule that matches holds."""
+        if self._defect:
+            return Reservation(state="unparsable", rule=self._defect)
+        path = url_path(url)
+        for rule in self._rules:
+            if matches(rule.pattern, path):
+                return Reservation(
+                    state="reserved" if rule.reserved else "not_reserved",
+                    rule=f"location {rule.location}: tdm-reservation {int(rule.reserved)}",
+                    policy=rule.policy,
+                )
+        return Reservation()
+
+
+def reservation_value(value: object) -> bool | None:
+    """Whether a tdm-reservation reserves; None for a value that is neither 0 nor 1."""
+    if isinstance(value, (bool, int, str)):
+        return _VALUES.get(str(value).strip().lower())
+    return None
+
+
+def policy_value(value: object, reserved: bool) -> str:
+    """A tdm-policy as it may be kept: an address of bounded length, "" where nothing is reserved."""
+    if not reserved or not isinstance(value, str):
+        return ""
+    return clean_field(value.strip()[:LONGEST_POLICY])
+
+
+def _rules(text: str) -> list[_Rule]:
+    if len(text) > LONGEST_TEXT:
+        raise ValueError(f"{len(text)} characters, at most {LONGEST_TEXT}")
+    entries = json.loads(text)
+    if not isinstance(entries, list):
+        raise ValueError("no array of rules")
+    if len(entries) > MOST_RULES:
+        raise ValueError(f"{len(entries)} rules, at most {MOST_RULES}")
+    rules = [rule for entry in entries if (rule := _rule(entry)) is not None]
+    if entries and not rules:
+        raise ValueError(f"none of {len(entries)} rules can be read")
+    return rules
+
+
+def _rule(entry: Any) -> _Rule | None:
+    if not isinstance(entry, dict):
+        return None
+    location, reserved = entry.get("location"), reservation_value(entry.get("tdm-reservation"))
+    if not isinstance(location, str) or reserved is None:
+        return None
+    if len(location) > LONGEST_LOCATION:
+        raise ValueError(f"a location of {len(location)} characters, at most {LONGEST_LOCATION}")
+    path = _ORIGIN.sub("", location.strip(), count=1)
+    if not path.startswith(("/", "*")):
+        path = f"/{path}"
+    return _Rule(
+        location=clean_field(location.strip()),
+        pattern=path_pattern(path),
+        reserved=reserved,
+        policy=policy_value(entry.get("tdm-policy"), reserved),
+    )

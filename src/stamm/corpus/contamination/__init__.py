@@ -1,0 +1,1 @@
+"""Texts of evaluation sets that stand in the corpus."""

@@ -1,0 +1,336 @@
+"""Finds texts of evaluation sets in documents: first by runs of words, then by verified overlap.
+
+Built once, stored in a folder with the hash of each file, and mapped by every worker that reads.
+Documents and items are compared as numbers of words (`duplicates.words`), so case, punctuation,
+line breaks and invisible characters hide nothing, and the index holds no text.
+
+Source   Runs of 13 words: Brown et al. 2020 (arXiv 2005.14165), appendix C. Overlap in blocks of 5
+         words and half of the item: the decontamination of Apertus' posttraining data. It compares
+         with difflib, in quadratic time; misses each item's last run, and items no longer than
+         one run. Here blocks count wherever they stand in the window, in linear time.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+from unicodedata import east_asian_width
+
+import numpy as np
+from numpy.typing import NDArray
+
+from stamm.base.errors import DataError
+from stamm.base.files import read_json, sha256_bytes, sha256_file, write_bytes, write_json
+from stamm.base.mixing import GOLDEN, mix64
+from stamm.corpus.contamination.config import ContaminationConfig
+from stamm.corpus.contamination.items import Item
+from stamm.corpus.duplicates.words import Hashes, Words, split_words, word_runs
+
+SCHEMA = 1
+INDEX = "index.json"
+# A run of words in more passages than this is a template; the first ones stand for all.
+PASSAGES_PER_RUN = 8
+# A passage is verified in at most so many places of a document.
+PLACES_PER_PASSAGE = 64
+_SETTINGS = (
+    "gram_words",
+    "block_words",
+    "share",
+    "part_letters",
+    "shortest_words",
+    "shortest_letters",
+    "most_hits",
+)
+
+Places = NDArray[np.int64]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Hit:
+    """One item of an evaluation set found in a document.
+
+    overlap    share of the passage's words found, 1 for all
+    words      words in that passage of the item
+    position   words of the document before the first run found
+    """
+
+    set_name: str
+    item_id: str
+    overlap: float
+    words: int
+    position: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class SetCoverage:
+    """What is looked for of a set. Texts: in runs, whole (`short`), or not at all (`unseen`)."""
+
+    items: int = 0
+    runs: int = 0
+    short: int = 0
+    unseen: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Arrays:
+    """The index as stored.
+
+    keys       sorted numbers of runs of words
+    first      where the entries of each key begin, one more than keys
+    passages   the passage of each entry
+    places     where in that passage the run begins
+    words      all passages, one after another
+    begins     where each passage begins in `words`, one more than passages
+    letters    how many each passage has, a wide one counted for three
+    items      the item of each passage
+    """
+
+    keys: Hashes
+    first: NDArray[np.uint32]
+    passages: NDArray[np.uint32]
+    places: NDArray[np.uint32]
+    words: Hashes
+    begins: NDArray[np.uint64]
+    letters: NDArray[np.uint32]
+    items: NDArray[np.uint32]
+
+
+class Index:
+    """All evaluation texts looked for. Make it with `build_index` or `load_index`."""
+
+    def __init__(
+        self,
+        settings: dict[str, Any],
+        names: list[tuple[str, str]],
+        coverage: dict[str, SetCoverage],
+        arrays: _Arrays,
+    ) -> None:
+        self.coverage = coverage
+        self._settings = settings
+        self._names = names
+        self._arrays = arrays
+        self._gram: int = settings["gram_words"]
+        sizes = np.diff(arrays.begins)
+        self._short_lengths = np.unique(sizes[sizes < self._gram]).tolist()
+        # One look into a table of 16 or more places a key spares a search for nearly every run.
+        bits = min(26, max(16, (16 * len(arrays.keys)).bit_length()))
+        self._shift = np.uint64(64 - bits)
+        self._known = np.zeros(1 << bits, np.bool_)
+        self._known[(arrays.keys >> self._shift).astype(np.int64)] = True
+
+    def hits(self, words: Words) -> tuple[Hit, ...]:
+        """The items found in a document, each once, largest overlap first, at most `most_hits`.
+
+        Edge     time is linear in the document, and does not grow with the index but for a search
+                 for each run found. A passage is verified in the first 64 places where it may
+                 stand; `position` is that of the first one with enough of it.
+        Checked  tests/unit/corpus/contamination/test_index.py
+        """
+        best: dict[int, Hit] = {}
+        for passage, overlap, position in [*self._whole(words), *self._overlapping(words)]:
+            number = int(self._arrays.items[passage])
+            name, item_id = self._names[number]
+            hit = Hit(
+                set_name=name,
+                item_id=item_id,
+                overlap=overlap,
+                words=self._size(passage),
+                position=position,
+            )
+            known = best.get(number)
+            if known is None or (hit.overlap, hit.words) > (known.overlap, known.words):
+                best[number] = hit
+        ranked = sorted(best, key=lambda number: (-best[number].overlap, number))
+        return tuple(best[number] for number in ranked[: self._settings["most_hits"]])
+
+    def save(self, folder: Path) -> str:
+        """Write the index into `folder`; the hash that names it. `index.json` is written last."""
+        files = {}
+        for name, array in vars(self._arrays).items():
+            buffer = io.BytesIO()
+            np.save(buffer, array)
+            write_bytes(folder / f"{name}.npy", buffer.getvalue())
+            files[f"{name}.npy"] = sha256_bytes(buffer.getvalue())
+        stored = {
+            "schema": SCHEMA,
+            **self._settings,
+            "coverage": {name: asdict(one) for name, one in self.coverage.items()},
+            "files": files,
+            "items": self._names,
+        }
+        write_json(folder / INDEX, stored)
+        return sha256_file(folder / INDEX)
+
+    def _size(self, passage: int) -> int:
+        return int(self._arrays.begins[passage + 1] - self._arrays.begins[passage])
+
+    def _find(self, runs: Hashes) -> tuple[Places, Places]:
+        """Which of `runs` have entries, and their keys."""
+        likely = np.flatnonzero(self._known[(runs >> self._shift).astype(np.int64)])
+        if not len(likely):  # always so when the index is empty
+            return likely, likely
+        keys = np.searchsorted(self._arrays.keys, runs[likely])
+        keys = np.minimum(keys, len(self._arrays.keys) - 1)
+        known = self._arrays.keys[keys] == runs[likely]
+        return likely[known], keys[known]
+
+    def _entries(self, key: int) -> range:
+        return range(int(self._arrays.first[key]), int(self._arrays.first[key + 1]))
+
+    def _whole(self, words: Words) -> Iterator[tuple[int, float, int]]:
+        """Short passages that stand by themselves: passage, 1, position."""
+        runs = np.zeros(len(words.hashes), np.uint64)
+        done = 0
+        for length in self._short_lengths:
+            with np.errstate(over="ignore"):
+                while done < length:
+                    runs = runs[: max(len(words.hashes) - done, 0)]
+                    runs = runs * GOLDEN + words.hashes[done:]
+                    done += 1
+            alone = np.flatnonzero(words.edges[: len(runs)] & words.edges[length:])
+            at, keys = self._find(mix64(runs[alone]))
+            keys, once = np.unique(keys, return_index=True)
+            for position, key in zip(alone[at[once]].tolist(), keys.tolist(), strict=True):
+                for entry in self._entries(key):
+                    passage = int(self._arrays.passages[entry])
+                    if self._size(passage) == length:
+                        yield passage, 1.0, position
+
+    def _overlapping(self, words: Words) -> Iterator[tuple[int, float, int]]:
+        """Passages of which enough stands in one window: passage, overlap, position."""
+        at, keys = self._find(word_runs(words.hashes, self._gram))
+        if not len(at):
+            return
+        starts: dict[int, list[tuple[int, int]]] = {}
+        for position, key in zip(at.tolist(), keys.tolist(), strict=True):
+            for entry in self._entries(key):
+                passage = int(self._arrays.passages[entry])
+                start = position - int(self._arrays.places[entry])
+                known = starts.setdefault(passage, [])
+                # The next words of a place already known lead to the same start.
+                if not known or (known[-1][1] != start and len(known) < PLACES_PER_PASSAGE):
+                    known.append((position, start))
+        blocks = word_runs(words.hashes, self._settings["block_words"])
+        for passage in sorted(starts):
+            found = self._verify(passage, starts[passage], blocks)
+            if found is not None:
+                yield passage, *found
+
+    def _verify(
+        self, passage: int, starts: list[tuple[int, int]], blocks: Hashes
+    ) -> tuple[float, int] | None:
+        """The overlap with the first window that has enough of the passage, and its position."""
+        size, length = self._size(passage), self._settings["block_words"]
+        begin = int(self._arrays.begins[passage])
+        sought = word_runs(self._arrays.words[begin : begin + size], length)
+        slack = size // 2
+        for position, start in starts:
+            window = blocks[max(start - slack, 0) : start + size + slack]
+            covered = np.zeros(size, np.bool_)
+            found = np.isin(sought, window)
+            for place in range(length):
+                covered[place : place + len(found)] |= found
+            overlap = float(covered.mean())
+            letters = overlap * int(self._arrays.letters[passage])
+            enough = overlap == 1.0 or letters >= self._settings["part_letters"]
+            if enough and overlap >= self._settings["share"]:
+                return round(overlap, 4), position
+        return None
+
+
+def build_index(config: ContaminationConfig, items: Iterable[Item]) -> Index:
+    """The index of all items, in order.
+
+    Edge     texts too short to tell from chance are counted as unseen in `Index.coverage`; a run
+             of words that more than 8 passages share stands for the first 8.
+    """
+    names: list[tuple[str, str]] = []
+    counts: dict[str, dict[str, int]] = {one.name: asdict(SetCoverage()) for one in config.sets}
+    passages: list[Hashes] = []
+    letters: list[int] = []
+    owners: list[int] = []
+    for number, item in enumerate(items):
+        names.append((item.set_name, item.item_id))
+        count = counts[item.set_name]
+        count["items"] += 1
+        for text in item.texts:
+            hashes = split_words(text).hashes
+            size = _letters(text)
+            if len(hashes) >= config.gram_words:
+                count["runs"] += 1
+            elif len(hashes) >= config.shortest_words and size >= config.shortest_letters:
+                count["short"] += 1
+            else:
+                count["unseen"] += 1
+                continue
+            passages.append(hashes)
+            letters.append(size)
+            owners.append(number)
+    return Index(
+        {name: getattr(config, name) for name in _SETTINGS},
+        names,
+        {name: SetCoverage(**count) for name, count in counts.items()},
+        _arrays(passages, letters, owners, config.gram_words),
+    )
+
+
+def load_index(folder: Path, expected: str = "") -> Index:
+    """The index stored in `folder`, its arrays mapped and not read.
+
+    expected   the hash that `Index.save` gave; empty: any
+    Raises     DataError when a file is missing, or is not the one that was written.
+    """
+    stored = read_json(folder / INDEX)
+    try:
+        intact = stored["schema"] == SCHEMA and all(
+            sha256_file(folder / name) == digest for name, digest in stored["files"].items()
+        )
+        if not intact or (expected and sha256_file(folder / INDEX) != expected):
+            raise DataError(
+                f"{folder} is not the contamination index that was written",
+                fix="Delete it and run the step that writes it again",
+            )
+        arrays = _Arrays(
+            **{
+                name: np.load(folder / f"{name}.npy", mmap_mode="r")
+                for name in _Arrays.__dataclass_fields__
+            }
+        )
+        coverage = {name: SetCoverage(**one) for name, one in stored["coverage"].items()}
+        names = [(name, item_id) for name, item_id in stored["items"]]
+        return Index({name: stored[name] for name in _SETTINGS}, names, coverage, arrays)
+    except (KeyError, TypeError, ValueError, OSError) as error:
+        raise DataError(
+            f"{folder} holds no contamination index: {type(error).__name__}: {error}",
+            fix="Delete it and run the step that writes it again",
+        ) from None
+
+
+def _letters(text: str) -> int:
+    return sum(3 if east_asian_width(c) in "WF" else 1 for c in text if c.isalnum())
+
+
+def _arrays(passages: list[Hashes], letters: list[int], owners: list[int], gram: int) -> _Arrays:
+    runs = [word_runs(hashes, min(gram, len(hashes))) for hashes in passages]
+    counts = np.array([len(one) for one in runs], np.int64)
+    keys = np.concatenate([np.empty(0, np.uint64), *runs])
+    holders = np.repeat(np.arange(len(runs), dtype=np.uint32), counts)
+    places = np.concatenate([np.empty(0, np.int64), *map(np.arange, counts)]).astype(np.uint32)
+    order = np.argsort(keys, kind="stable")
+    unique, first = np.unique(keys[order], return_index=True)
+    group = np.repeat(np.arange(len(unique)), np.diff(np.append(first, len(keys))))
+    few = np.arange(len(keys)) - first[group] < PASSAGES_PER_RUN
+    sizes = np.bincount(group[few], minlength=len(unique))
+    return _Arrays(
+        keys=unique,
+        first=np.concatenate([[0], np.cumsum(sizes)]).astype(np.uint32),
+        passages=holders[order][few],
+        places=places[order][few],
+        words=np.concatenate([np.empty(0, np.uint64), *passages]),
+        begins=np.cumsum([0, *map(len, passages)]).astype(np.uint64),
+        letters=np.array(letters, np.uint32),
+        items=np.array(owners, np.uint32),
+    )

@@ -1,0 +1,81 @@
+"""Items of evaluation sets from JSON lines. A set that cannot be read whole is refused."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from stamm.base.config import nearest
+from stamm.base.errors import DataError
+from stamm.corpus.config import ReadLimits
+from stamm.corpus.contamination.config import EvaluationSet
+from stamm.corpus.records import clean_field, whole_text
+from stamm.corpus.streams import BoundedStream, Line, StreamError, bounded_lines
+
+LONGEST_ID = 128
+
+
+@dataclass(frozen=True, kw_only=True)
+class Item:
+    """One item of an evaluation set, with the texts of it that are looked for."""
+
+    set_name: str
+    item_id: str
+    texts: tuple[str, ...]
+
+
+def read_items(evaluation: EvaluationSet, path: Path, limits: ReadLimits) -> Iterator[Item]:
+    """The items of a set, in order. Blank lines are skipped.
+
+    Edge     an identifier is cut at 128 characters
+    Raises   DataError for a line that is no object, lacks a key, or has something else than a
+             string under it: an index with holes would call a corpus clean.
+    """
+    with BoundedStream(path, limits.expansion) as stream:
+        try:
+            for line in bounded_lines(stream, limits.line_bytes):
+                if line.data.strip():
+                    yield _item(evaluation, line, limits)
+        except StreamError as stopped:
+            raise DataError(
+                f"evaluation set {evaluation.name!r} is cut: {stopped.detail}",
+                where=evaluation.file,
+                fix="Get the file again",
+            ) from None
+
+
+def _item(evaluation: EvaluationSet, line: Line, limits: ReadLimits) -> Item:
+    where = f"line {line.number} of {evaluation.file}"
+    if line.size > limits.line_bytes:
+        raise DataError(f"a line has {line.size} bytes, limit {limits.line_bytes}", where=where)
+    try:
+        row: Any = json.loads(line.data.decode("utf-8-sig"))
+    except (ValueError, RecursionError) as error:
+        raise DataError(f"an evaluation item is no JSON: {error}", where=where) from None
+    if not isinstance(row, dict):
+        raise DataError(f"an evaluation item is a {type(row).__name__}, no object", where=where)
+    texts = [_field(evaluation, row, key, where) for key in evaluation.fields]
+    named = _field(evaluation, row, evaluation.id, where) if evaluation.id else line.number
+    for key, text in zip(evaluation.fields, texts, strict=True):
+        if not isinstance(text, str):
+            raise DataError(f"{key!r} is a {type(text).__name__}, no string", where=where)
+    if not isinstance(named, str | int):
+        raise DataError(f"{evaluation.id!r} is a {type(named).__name__}, no name", where=where)
+    return Item(
+        set_name=evaluation.name,
+        item_id=clean_field(str(named))[:LONGEST_ID],
+        texts=tuple(whole_text(text) for text in texts),
+    )
+
+
+def _field(evaluation: EvaluationSet, row: dict[str, Any], key: str, where: str) -> Any:
+    if key not in row:
+        raise DataError(
+            f"an item of {evaluation.name!r} has no {key!r}",
+            where=where,
+            fix=f"Set fields and id of this set. {nearest(key, map(str, row))}",
+        )
+    return row[key]

@@ -1,0 +1,1 @@
+"""Documents that say the same: exactly, or nearly, over all shards of a corpus."""

@@ -1,0 +1,80 @@
+"""Markdown made of text from anywhere: nothing in it is obeyed, nothing in it is hidden."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from stamm.base.errors import visible
+
+_LONGEST_CELL = 200
+_LONGEST_WORDS = 10_000
+_SPECIAL = re.compile(r"([\\`*_\[\]<>#|~!$&{}])")
+_TICKS = re.compile(r"`+")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Table:
+    """Rows of plain values under headings of our own.
+
+    quoted   how many columns from the left hold text from outside; it is shown as code
+    rest     what was left out, in a sentence, or ""
+    """
+
+    columns: tuple[str, ...]
+    rows: tuple[tuple[str | int | float, ...], ...]
+    quoted: int = 1
+    rest: str = ""
+
+
+def words(text: str) -> str:
+    """`text` as one line of Markdown in which no character is markup.
+
+    Edge     control and invisible characters are written as escapes; cut at 10,000 characters.
+    """
+    return _SPECIAL.sub(r"\\\1", visible(" ".join(text.split()), _LONGEST_WORDS))
+
+
+def code(text: str) -> str:
+    """`text` as code: shown as it stands, with no link, markup or HTML in it; "" stays "".
+
+    Edge     a bar is escaped, as a table asks, and so are control and invisible characters.
+    """
+    shown = visible(" ".join(text.split()), _LONGEST_CELL).replace("|", "\\|")
+    if not shown:
+        return ""
+    longest = max((len(run) for run in _TICKS.findall(shown)), default=0)
+    fence = "`" * (longest + 1)
+    pad = " " if longest else ""
+    return f"{fence}{pad}{shown}{pad}{fence}"
+
+
+def counted(number: int, one: str) -> str:
+    """A number with its noun: "1 document", "2 documents"."""
+    return f"{number:,} {one}{'' if number == 1 else 's'}"
+
+
+def table(rows: Table) -> str:
+    """A Markdown table, with what was left out below it."""
+    body = [_line([_cell(x, i < rows.quoted) for i, x in enumerate(row)]) for row in rows.rows]
+    rest = ["", rows.rest] if rows.rest else []
+    return "\n".join([_line(rows.columns), _line(_sides(rows)), *body, *rest])
+
+
+def _sides(rows: Table) -> list[str]:
+    """Numbers stand to the right, words to the left."""
+    return [
+        "---" if all(isinstance(row[i], str) for row in rows.rows) else "---:"
+        for i in range(len(rows.columns))
+    ]
+
+
+def _line(cells: Sequence[str]) -> str:
+    return f"| {' | '.join(cells)} |"
+
+
+def _cell(value: str | int | float, quoted: bool) -> str:
+    if isinstance(value, str):
+        return code(value) if quoted else words(value)
+    return f"{value:,}"

@@ -1,0 +1,29 @@
+"""The language tag of a page that declares one: three-letter code and script (deu_Latn).
+
+A declaration is a claim of the page, not a measurement; where it cannot be read the tag is "und".
+"""
+
+from __future__ import annotations
+
+import re
+
+from stamm.corpus.language.codes import UNDETERMINED, three_letters
+from stamm.corpus.language.scripts import text_script
+
+__all__ = ["UNDETERMINED", "declared_language"]
+
+_SAMPLE_LETTERS = 8000
+_TAG = re.compile(r"([A-Za-z]{2,3})(?![A-Za-z])")
+
+
+def declared_language(lang: str, text: str) -> str:
+    """The tag for a page that declares `lang` (an HTML lang attribute) over `text`.
+
+    Edge   a two-letter code this table lacks, or a script it lacks, gives "und": no guess.
+    """
+    match = _TAG.match(lang.strip())
+    if match is None:
+        return UNDETERMINED
+    three = three_letters(match[1].lower())
+    script, _ = text_script(text[:_SAMPLE_LETTERS])
+    return f"{three}_{script}" if three and script else UNDETERMINED

@@ -1,0 +1,109 @@
+"""The language of a text: CLD2 and an own model of 360 languages, both heard, both recorded."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from importlib import resources
+from pathlib import Path
+from typing import Final
+
+from stamm.base.files import sha256_file
+from stamm.corpus.language.cld2 import KNOWN, Cld2Guess, cld2_guess
+from stamm.corpus.language.codes import CLD2_QUECHUA, QUECHUAN, UNDETERMINED
+from stamm.corpus.language.config import SHIPPED_MODEL, LanguageConfig
+from stamm.corpus.language.letters import plain_letters, spread
+from stamm.corpus.language.ngrams import NgramModel
+from stamm.corpus.language.scripts import text_script
+
+# Below this share of its main script a text is mixed.
+_MIXED: Final = 0.6
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Guess:
+    """The answer, and what it was made of; all of it fit for a ledger.
+
+    language      "deu_Latn", or "und"
+    script        of most letters, "" without letters
+    own           the own model's first answer, "" when it was not asked
+    own_score     its probability
+    other         CLD2's first answer with the text's script, "" when it has none
+    other_score   the share of the text that CLD2 says is in it; 0 when CLD2 calls it unreliable
+    """
+
+    language: str
+    script: str
+    own: str
+    own_score: float
+    other: str
+    other_score: float
+
+
+class Identifier:
+    """Names languages. Built once by a worker; the same text always gives the same answer.
+
+    Raises   DataError when the model is missing or no model.
+    """
+
+    def __init__(self, config: LanguageConfig) -> None:
+        self._config = config
+        path = _file(config.model)
+        self._model = NgramModel(path)
+        self.sha256 = sha256_file(path)
+        self._scripts: dict[str, set[str]] = {}
+        for label in self._model.labels:
+            code, _, script = label.partition("_")
+            self._scripts.setdefault(code, set()).add(script)
+
+    def identify(self, text: str) -> Guess:
+        """The language of a text, from at most `most_read` of its characters.
+
+        The rule, in this order:
+        1. the own model's answer, if it is surer than `surest` of a language that CLD2 cannot
+           name: CLD2 would name a neighbour. So too within the Quechuan languages, which are one
+           to CLD2;
+        2. CLD2's answer, if CLD2 calls it reliable;
+        3. the own model's answer, if its probability is `least` or more; else "und".
+        An answer in another script than the text's is none.
+
+        Edge     "und" for fewer than `fewest_letters` letters (a third of it in Han and kana,
+                 where a letter says more), and for a text with less than 60 % of its letters in
+                 one script; the raw answers are kept.
+        Checked  tests/unit/corpus/language/test_identify.py
+        """
+        letters = plain_letters(spread(text, self._config.most_read))
+        script, share = text_script(letters)
+        if not script:
+            return Guess(
+                language=UNDETERMINED, script="", own="", own_score=0.0, other="", other_score=0.0
+            )
+        other = cld2_guess(letters)
+        own, score = self._model.predict(letters)
+        fewest = self._config.fewest_letters / (3 if script in ("Hani", "Jpan") else 1)
+        readable = len(letters.replace(" ", "")) >= fewest and share >= _MIXED
+        return Guess(
+            language=self._settle(script, own, score, other) if readable else UNDETERMINED,
+            script=script,
+            own=own,
+            own_score=round(score, 4),
+            other=f"{other.code}_{script}" if other.code else "",
+            other_score=round(other.share if other.sure else 0.0, 4),
+        )
+
+    def _settle(self, script: str, own: str, score: float, other: Cld2Guess) -> str:
+        own_code, _, own_script = own.partition("_")
+        own_fits = own_script == script and score >= self._config.least
+        if own_fits and own_code not in KNOWN and score >= self._config.surest:
+            return own
+        if other.code == CLD2_QUECHUA and own_code.startswith(QUECHUAN):
+            return own
+        # A language that the own model knows in other scripts only is not written in this one.
+        if other.sure and script in self._scripts.get(other.code, {script}):
+            return f"{other.code}_{script}"
+        return own if own_fits else UNDETERMINED
+
+
+def _file(name: str) -> Path:
+    if name == SHIPPED_MODEL:
+        return Path(str(resources.files("stamm.corpus.language") / "model" / "languages.ftz"))
+    return Path(name)

@@ -1,0 +1,128 @@
+"""Training samples of languages: documents cut into short runs of plain words, some held out."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+from stamm.corpus.config import ReadLimits
+from stamm.corpus.inputs import locate
+from stamm.corpus.language.cld2 import KNOWN, cld2_guess
+from stamm.corpus.language.codes import three_letters
+from stamm.corpus.language.config import LanguageTrainConfig
+from stamm.corpus.language.letters import plain_letters
+from stamm.corpus.language.scripts import text_script
+from stamm.corpus.read import read_input
+from stamm.corpus.records import Unread
+
+# One document speaks with so many letters at most; where a language has many documents, with its
+# part of the letters that are read of the language, but not less than a page.
+_LETTERS_OF_A_DOCUMENT = 12_000
+_LETTERS_OF_A_PAGE = 1_500
+_FEW_DOCUMENTS = 20
+_OWN_SHARE = 0.8
+_NO_SCRIPT = "Zyyy"
+_NO_LANGUAGE = ("und", "mul", "mis", "zxx")
+
+
+@dataclass
+class LanguageTexts:
+    """Lines of plain words in one language, to train on and to measure on."""
+
+    train: list[str] = field(default_factory=list)
+    held_out: list[str] = field(default_factory=list)
+
+
+def gather(config: LanguageTrainConfig) -> dict[str, LanguageTexts]:
+    """The lines of every language of the inputs, by tag, in an order that hashes decide.
+
+    Where a language has 20 documents whole documents are held out; where it has fewer, lines are,
+    so that every language has something to measure on. What is measured on lines of a document
+    whose other lines were learned flatters.
+    Edge     a line in another script than its tag is left out, and so is a line that CLD2 is sure
+             is English in a document of another language it knows: untranslated passages. Where
+             a tag has no script it is measured (div_Zyyy becomes div_Thaa).
+    """
+    found: dict[str, dict[str, list[str]]] = {}
+    for name in config.inputs:
+        path = locate(name, "inputs")
+        for record in read_input(name, path, ReadLimits()):
+            if isinstance(record, Unread):
+                continue
+            code = three_letters(record.language[:3])
+            if not code or code in _NO_LANGUAGE:
+                continue
+            lines = map(plain_letters, record.content.decode().splitlines())
+            script = record.language[4:]
+            if script in ("", _NO_SCRIPT):
+                script, _ = text_script(record.content.decode()[:_LETTERS_OF_A_DOCUMENT])
+            kept = list(_own_lines(lines, code, script))
+            if kept:
+                found.setdefault(f"{code}_{script}", {})[record.content_id] = kept
+    return {tag: _split(found[tag], config) for tag in sorted(found)}
+
+
+def cut(lines: Sequence[str], lengths: Sequence[int], repeat_to: int) -> Iterator[str]:
+    """Samples of the lines, joined and cut at blanks into the given lengths in turn.
+
+    A text is cut again, beginning with another length, until about `repeat_to` letters came out.
+    """
+    joined = " ".join(lines)
+    passes = max(1, min(len(lengths), round(repeat_to / max(1, len(joined)))))
+    for first in range(passes):
+        at, turn = 0, first
+        while at < len(joined):
+            length = lengths[turn % len(lengths)]
+            end = _blank_near(joined, at + length)
+            sample = joined[at:end].strip()
+            if sample:
+                yield sample
+            at, turn = max(end, at + 1), turn + 1
+
+
+def _blank_near(text: str, position: int) -> int:
+    """The blank after `position`, if one comes within 20 letters; `position` itself otherwise."""
+    blank = text.find(" ", position, position + 20)
+    return blank if blank != -1 else position
+
+
+def _own_lines(lines: Iterable[str], code: str, script: str) -> Iterator[str]:
+    taken = 0
+    for line in lines:
+        if taken >= _LETTERS_OF_A_DOCUMENT:
+            return
+        own, share = text_script(line)
+        if line and own == script and share >= _OWN_SHARE and not _is_foreign_english(line, code):
+            taken += len(line)
+            yield line
+
+
+def _is_foreign_english(line: str, code: str) -> bool:
+    if code == "eng" or code not in KNOWN:
+        return False
+    guess = cld2_guess(line)
+    return guess.sure and guess.code == "eng"
+
+
+def _split(documents: dict[str, list[str]], config: LanguageTrainConfig) -> LanguageTexts:
+    texts, letters = LanguageTexts(), 0
+    share = max(_LETTERS_OF_A_PAGE, 2 * config.most_letters // len(documents))
+    for identity in sorted(documents):
+        if letters >= config.most_letters:
+            break
+        of_document = 0
+        whole_out = _one_in(config.held_out, identity)
+        for line in documents[identity]:
+            if of_document >= share:
+                break
+            of_document += len(line)
+            few = len(documents) < _FEW_DOCUMENTS
+            out = _one_in(config.held_out, line) if few else whole_out
+            (texts.held_out if out else texts.train).append(line)
+        letters += of_document
+    return texts
+
+
+def _one_in(number: int, text: str) -> bool:
+    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big") % number == 0

@@ -1,0 +1,99 @@
+"""Trains a model of languages on documents that name theirs; leaves the model and its card."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable
+from pathlib import Path
+
+from stamm.base.config import to_plain
+from stamm.base.errors import DataError
+from stamm.base.files import sha256_file, write_json
+from stamm.corpus.inputs import locate
+from stamm.corpus.language.config import LanguageTrainConfig
+from stamm.corpus.language.ngrams import LABEL, NgramModel, train_ngrams
+from stamm.corpus.language.samples import LanguageTexts, cut, gather
+from stamm.runs.job import Workspace
+
+MODEL = "languages.ftz"
+CARD = "languages.json"
+SCHEMA = 1
+_TEST_LETTERS = 100
+
+
+def train(config: LanguageTrainConfig, workspace: Workspace) -> None:
+    """Write languages.ftz (a quantised fastText model) and languages.json (its card).
+
+    The card holds the configuration, the hashes of inputs and model, letters learned and held out
+    of each language, and the share of held-out samples of 100 letters that the model gets right.
+    The same inputs give the same bytes on one machine (`ngrams.train_ngrams`).
+    Raises   DataError when fewer than two languages have enough letters.
+    Checked  tests/unit/corpus/language/test_language_train.py
+    """
+    progress = workspace.progress
+    progress.begin("languages", config.epochs, "epochs")
+    texts = {
+        tag: each
+        for tag, each in gather(config).items()
+        if sum(map(len, each.train)) >= config.fewest_letters
+    }
+    if len(texts) < 2:
+        raise DataError(
+            f"{len(texts)} languages have {config.fewest_letters} letters or more",
+            where="inputs",
+            fix="Name documents in at least two languages, or lower fewest_letters",
+        )
+    samples = workspace.folder / "samples.txt"
+    _write_samples(samples, texts, config)
+    train_ngrams(samples, config, workspace.folder / MODEL)
+    samples.unlink()
+    write_json(workspace.folder / CARD, _card(config, texts, workspace.folder))
+    progress.end(f"{len(texts)} languages")
+
+
+def _write_samples(
+    path: Path, texts: dict[str, LanguageTexts], config: LanguageTrainConfig
+) -> None:
+    """One sample of each language in turn: with all of one together, the last would win."""
+    runs = [
+        [f"{LABEL}{tag} {sample}\n" for sample in cut(each.train, config.lengths, config.repeat_to)]
+        for tag, each in texts.items()
+    ]
+    with path.open("w", encoding="utf-8") as file:
+        for line in _spread_evenly(runs):
+            file.write(line)
+
+
+def _spread_evenly(runs: list[list[str]]) -> Iterable[str]:
+    """All lines, each run spread evenly from start to end."""
+    places = [
+        ((position + 0.5) / len(run), number, position)
+        for number, run in enumerate(runs)
+        for position in range(len(run))
+    ]
+    return (runs[number][position] for _, number, position in sorted(places))
+
+
+def _card(
+    config: LanguageTrainConfig, texts: dict[str, LanguageTexts], folder: Path
+) -> dict[str, object]:
+    model = NgramModel(folder / MODEL)
+    languages, right, asked = {}, 0, 0
+    for tag, each in texts.items():
+        held_out = list(itertools.islice(cut(each.held_out, (_TEST_LETTERS,), 0), 200))
+        hits = sum(model.predict(sample)[0] == tag for sample in held_out)
+        right, asked = right + hits, asked + len(held_out)
+        languages[tag] = {
+            "letters": sum(map(len, each.train)),
+            "held_out": len(held_out),
+            "right": hits,
+        }
+    return {
+        "schema": SCHEMA,
+        "config": to_plain(config),
+        "inputs": {name: sha256_file(locate(name, "inputs")) for name in config.inputs},
+        "sha256": sha256_file(folder / MODEL),
+        "bytes": (folder / MODEL).stat().st_size,
+        "held_out_right": right / asked if asked else None,
+        "languages": languages,
+    }

@@ -1,0 +1,139 @@
+"""The SPDX expression that an address or a short name of a licence stands for."""
+
+from __future__ import annotations
+
+import re
+
+from stamm.corpus.licences.expression import ExpressionError, identifier, parse, write
+from stamm.corpus.licences.families import ALL_RIGHTS_RESERVED
+
+_LONGEST = 500
+_COMMONS = re.compile(
+    r"(?:https?:)?//(?:[a-z]{1,12}\.)?creativecommons\.org/(?:licen[sc]es?|publicdomain)/"
+    r"([a-z+-]{1,20})(?:/([0-9](?:\.[0-9]){0,2}))?(?:/([a-z]{2,6}))?(?:[/?#.:_-]|$)"
+)
+_COMMONS_NAME = re.compile(
+    r"(?:cc|creative commons)[ :_-]*((?:by|attribution)(?:[ ,/_-]*(?:nc|nd|sa|non-?commercial|"
+    r"share-?alike|no-?deriv\w{0,8}))*)[ ,v_-]*([0-9]\.[0-9])?(?![0-9a-z])"
+)
+_PUBLIC = {
+    "zero": "CC0-1.0",
+    "mark": "CC-PDM-1.0",
+    "certification": "CC-PDDC",
+    "publicdomain": "CC-PDDC",
+}
+_PORTS = ("at", "au", "de", "fr", "igo", "jp", "nl", "uk", "us")
+# Addresses by their part behind the host's "www."; the first that fits counts.
+_ADDRESSES: tuple[tuple[re.Pattern[str], str], ...] = tuple(
+    (re.compile(pattern), expression)
+    for pattern, expression in (
+        (r"(?:spdx\.org/licenses|opensource\.org/licenses?|choosealicense\.com/licenses)/", ""),
+        (r"apache\.org/licenses/license-2\.0", "Apache-2.0"),
+        (r"gnu\.org/(?:licenses|copyleft)/", "gnu"),
+        (r"mozilla\.org/(?:en-us/)?mpl/2\.0", "MPL-2.0"),
+        (r"unlicense\.org(?:/|$)", "Unlicense"),
+        (r"wtfpl\.net", "WTFPL"),
+        (r"opendatacommons\.org/licenses/odbl", "ODbL-1.0"),
+        (r"opendatacommons\.org/licenses/by", "ODC-By-1.0"),
+        (r"opendatacommons\.org/licenses/pddl", "PDDL-1.0"),
+        (r"nationalarchives\.gov\.uk/doc/open-government-licence/version/([123])", "OGL-UK-{}.0"),
+        (r"etalab\.gouv\.fr/licence-ouverte", "etalab-2.0"),
+        (r"govdata\.de/dl-de/by-2-0", "DL-DE-BY-2.0"),
+        (r"data\.norge\.no/nlod/(?:[a-z]{2}/)?([12])\.0", "NLOD-{}.0"),
+    )
+)
+_GNU = re.compile(r"(?:old-licenses/)?(agpl|lgpl|gpl|fdl)-([123]\.[0-9])")
+_NAMES = {
+    "public domain": "LicenseRef-Public-Domain",
+    "public-domain": "LicenseRef-Public-Domain",
+    "publicdomain": "LicenseRef-Public-Domain",
+    "gemeinfrei": "LicenseRef-Public-Domain",
+    "domaine public": "LicenseRef-Public-Domain",
+    "cc0": "CC0-1.0",
+    "cc zero": "CC0-1.0",
+    "apache 2.0": "Apache-2.0",
+    "apache license 2.0": "Apache-2.0",
+    "apache license, version 2.0": "Apache-2.0",
+    "mit license": "MIT",
+    "the mit license": "MIT",
+    "odbl": "ODbL-1.0",
+}
+_RESERVED = re.compile(r"all rights reserved|alle rechte vorbehalten|tous droits r[ée]serv[ée]s")
+
+
+def expression_of(value: str) -> str:
+    """The SPDX expression that an address, an identifier or a short name stands for, else "".
+
+    Creative Commons deeds in every version, port and language; a port that SPDX lacks is written
+    as the unported licence of that version, and a deed without version as LicenseRef-CC-BY.
+
+    Edge     only the first 500 characters are read. A deed of a kind that is not known is "".
+    Checked  tests/unit/corpus/licences/test_names.py
+    """
+    written = " ".join(value[:_LONGEST].split())
+    said = written.lower()
+    if not said:
+        return ""
+    if "//" in said:
+        return _commons_deed(said) or _address(said)
+    try:
+        return write(parse(written))
+    except ExpressionError:
+        pass
+    return _NAMES.get(said.strip(" .")) or _commons_name(said) or _reserved(said)
+
+
+def _commons_deed(said: str) -> str:
+    match = _COMMONS.search(said)
+    if match is None:
+        return ""
+    terms, version, port = match[1], match[2], match[3]
+    if terms in _PUBLIC:
+        return _PUBLIC[terms]
+    return _commons(terms.split("-"), version, port)
+
+
+def _commons(terms: list[str], version: str | None, port: str | None) -> str:
+    # Versions 1.0 to 2.0 have deeds without BY, and by-nd-nc beside by-nc-nd.
+    if not set(terms) <= {"by", "nc", "nd", "sa"} or len(set(terms)) != len(terms):
+        return ""
+    kind = "-".join(term for term in ("by", "nc", "nd", "sa") if term in terms).upper()
+    if "BY" not in kind:
+        return identifier(f"CC-{kind}-{version}") or f"LicenseRef-CC-BY-{kind}"
+    if not version:
+        return f"LicenseRef-CC-{kind}"
+    ported = identifier(f"CC-{kind}-{version}-{port}") if port in _PORTS else ""
+    return ported or identifier(f"CC-{kind}-{version}") or f"LicenseRef-CC-{kind}"
+
+
+def _commons_name(said: str) -> str:
+    match = _COMMONS_NAME.search(said)
+    if match is None:
+        return ""
+    words = match[1]
+    terms = ["by"]
+    for short, pattern in (("nc", "nc|commercial"), ("nd", "nd|deriv"), ("sa", "sa|share")):
+        if re.search(pattern, words):
+            terms.append(short)
+    return _commons(terms, match[2], None)
+
+
+def _address(said: str) -> str:
+    place = said.split("//", 1)[1].removeprefix("www.")
+    for pattern, expression in _ADDRESSES:
+        match = pattern.match(place)
+        if match is None:
+            continue
+        rest = place[match.end() :]
+        if expression == "gnu":
+            gnu = _GNU.match(rest)
+            return identifier(f"{gnu[1].replace('fdl', 'gfdl')}-{gnu[2]}") if gnu else ""
+        if expression:
+            return expression.format(*match.groups())
+        name = re.sub(r"\.(?:html|json|txt|php)$", "", re.split(r"[/?#]", rest)[0])
+        return identifier(name)
+    return ""
+
+
+def _reserved(said: str) -> str:
+    return ALL_RIGHTS_RESERVED if _RESERVED.search(said) else ""

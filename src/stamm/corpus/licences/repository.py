@@ -1,0 +1,120 @@
+"""The licence of a repository, from its licence files and the SPDX lines of its sources."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+
+from stamm.corpus.licences.expression import (
+    ExpressionError,
+    identifier,
+    join,
+    licences,
+    parse,
+    write,
+)
+from stamm.corpus.licences.families import UNKNOWN_TERMS
+from stamm.corpus.licences.licence import LONGEST_VALUE, MOST_EVIDENCE, Evidence, Licence
+from stamm.corpus.licences.names import expression_of
+from stamm.corpus.licences.texts import identify
+
+_LICENCE_FILE = re.compile(
+    r"(?:licen[cs]es?|copying|unlicen[cs]e|copyright)(?:[-_.][\w.+-]{1,60})?", re.IGNORECASE
+)
+_REUSE_FILE = re.compile(r"licenses/([A-Za-z0-9.+-]{1,60})\.(?:txt|md)", re.IGNORECASE)
+_README = re.compile(r"readme(?:\.\w{1,8})?", re.IGNORECASE)
+_CODE_FILE = re.compile(r".*\.(?:py|js|ts|c|h|cc|cpp|rs|go|java|rb|sh|pl|php|swift|kt|scala)$")
+_SPDX_LINE = re.compile(r"SPDX-License-Identifier:[ \t]*([^\r\n]{1,200})")
+_SPDX_END = re.compile(r"\s*(?:\*+/|-->|#\}|\*\)|\"{3}|'{3}|\|#).*$")
+# "At your option" alone is no choice of licence: it stands in the words of the GPL too.
+_EITHER = re.compile(
+    r"dual[- ]?licen[cs]ed|\bunder\s+either\s+(?:of|the)\b|\byour\s+choice\s+of\b|"
+    r"\beither\W{0,3}\s*of\s+(?:the|these)\s+licen[cs]",
+    re.IGNORECASE,
+)
+_ADDRESS = re.compile(r"https?://[^\s<>\"')\]]{1,200}")
+_HEAD = 4000  # characters of a source file in which an SPDX line is looked for
+_READ = 20_000  # characters in which a word of choice is looked for
+_SHORT = 1500  # characters of a licence file that may be a mere reference
+_MOST_LICENCES = 12
+
+
+def repository_licence(files: Iterable[tuple[str, str]]) -> Licence:
+    """The licence of a repository, from the paths and texts of its files.
+
+    Read are licence files at its root (LICENSE, COPYING, LICENSE-MIT, LICENSES/MIT.txt) and the
+    SPDX-License-Identifier lines at the head of every file. Several licences hold together (AND),
+    unless a licence file or the readme says that one may choose (OR). Words in a licence file that
+    no known licence explains add LicenseRef-Unknown-Terms.
+
+    Edge     licence files in folders speak of what was taken from others, and are not read.
+             A sentence in the readme alone is no licence. More than 12 licences are not named.
+    Checked  tests/unit/corpus/licences/test_repository.py
+    """
+    texts: dict[str, str] = {}
+    sources: dict[str, int] = {}
+    either = False
+    for path, text in sorted(files):
+        name = path.removeprefix("./")
+        is_licence = bool(_LICENCE_FILE.fullmatch(name)) and not _CODE_FILE.match(name)
+        if is_licence or _REUSE_FILE.fullmatch(name):
+            texts[name] = text
+        if is_licence or _README.fullmatch(name):
+            either = either or _EITHER.search(text[:_READ]) is not None
+        if not is_licence:
+            for written in _spdx_lines(text[:_HEAD]):
+                sources[written] = sources.get(written, 0) + 1
+    evidence = [
+        Evidence(signal="file", value=name[:LONGEST_VALUE], expression=_of_file(name, text))
+        for name, text in texts.items()
+    ]
+    for written, count in sorted(sources.items(), key=lambda item: (-item[1], item[0])):
+        evidence.append(Evidence(signal="spdx", value=f"{count} files", expression=written))
+    named = [e.expression for e in evidence if e.signal == "file" and e.expression]
+    headers = [e.expression for e in evidence if e.signal == "spdx"]
+    together = _whole(named, headers, either)
+    return Licence(expression=together, evidence=tuple(evidence[:MOST_EVIDENCE]))
+
+
+def _whole(files: list[str], headers: list[str], either: bool) -> str:
+    single = sorted({name for e in (*files, *headers) for name in licences(parse(e))})
+    if len(single) > _MOST_LICENCES:
+        return UNKNOWN_TERMS
+    chosen = join("OR" if either and UNKNOWN_TERMS not in single else "AND", files)
+    # The sources may name the choice between the very licences whose texts lie beside them.
+    texts = {name for e in files for name in licences(parse(e))}
+    for header in headers:
+        if " OR " in header and texts and texts <= set(licences(parse(header))):
+            chosen = ""
+    return join("AND", [e for e in (chosen, *headers) if e])
+
+
+def _spdx_lines(head: str) -> list[str]:
+    found = []
+    for match in _SPDX_LINE.finditer(head):
+        try:
+            found.append(write(parse(_SPDX_END.sub("", match[1]).strip())))
+        except ExpressionError:
+            found.append(UNKNOWN_TERMS)
+    return found[:1]
+
+
+def _of_file(name: str, text: str) -> str:
+    """The expression of a licence file: by its words, else by an address or a name in it."""
+    found = identify(text)
+    names = list(found.licences)
+    if names:
+        either = len(names) > 1 and _EITHER.search(text[:_READ]) is not None
+        return join(
+            "AND" if found.has_more or not either else "OR",
+            names + ([UNKNOWN_TERMS] if found.has_more else []),
+        )
+    if len(text) <= _SHORT:
+        names = [e for e in map(expression_of, _ADDRESS.findall(text)[:10]) if e]
+        names = names or _spdx_lines(text) or [e for e in [expression_of(text.strip())] if e]
+    reuse = _REUSE_FILE.fullmatch(name)
+    if not names and reuse and identifier(reuse[1]):
+        names = [identifier(reuse[1])]
+    # A file COPYRIGHT may only list people; LICENSE and COPYING state terms.
+    states_terms = bool(text.strip()) and not name.lower().startswith("copyright")
+    return join("AND", names or [UNKNOWN_TERMS] * states_terms)

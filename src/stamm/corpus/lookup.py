@@ -1,0 +1,89 @@
+"""What the ledger of a run says about a document: in or out, on whose word, and where it stands."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from stamm.base.config import nearest
+from stamm.base.errors import ConfigError, DataError
+from stamm.corpus.ledger import LEDGER_SCHEMA
+from stamm.corpus.query import Query, opened
+from stamm.corpus.tables import parts
+from stamm.runs.workers import cores
+
+COLUMNS = (
+    "url", "document_id", "host", "decision", "reason", "language", "licence", "source",
+    "consent", "agent", "input_file", "split", "probe_id", "duplicate_of",
+)  # fmt: skip
+"""What a document can be asked for by. A value may hold * and ?, which stand for any letters."""
+
+_MEMORY_GIB = 1.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Found:
+    """Documents of a ledger.
+
+    count    how many there are; `rows` holds the first of them
+    rows     ledger rows, each with "tokens": the stretches of the packed corpus that are its
+    """
+
+    count: int
+    rows: tuple[dict[str, Any], ...]
+
+
+def look_up(run: Path, wanted: Mapping[str, str], limit: int) -> Found:
+    """The documents of a run's ledger that have the wanted values, by address.
+
+    Raises   ConfigError for a column that cannot be asked for; DataError when there is no ledger.
+    """
+    unknown = [name for name in wanted if name not in COLUMNS]
+    if unknown:
+        raise ConfigError(
+            f"the ledger cannot be asked for {unknown[0]!r}", fix=nearest(unknown[0], COLUMNS)
+        )
+    if not (run / "corpus").is_dir():
+        raise DataError(f"{run} holds no corpus", fix="Name the folder of a run that has one")
+    clauses = [f"coalesce({name}, '') {_operator(value)} ${name}" for name, value in wanted.items()]
+    where = " and ".join(clauses) or "true"
+    names = LEDGER_SCHEMA.names
+    with (
+        tempfile.TemporaryDirectory() as spill,
+        opened(Path(spill), _MEMORY_GIB, cores()) as query,
+    ):
+        query.view("ledger", parts(run / "corpus", "ledger"))
+        ((count,),) = query.rows(f"select count(*) from ledger where {where}", wanted)
+        rows = query.rows(
+            f"select {', '.join(names)} from ledger where {where} "
+            f"order by url, document_id, input_file, input_position limit {int(limit)}",
+            wanted,
+        )
+        found = [dict(zip(names, row, strict=True)) for row in rows]
+        stretches = _stretches(query, run, [row["document_id"] for row in found])
+    for row in found:
+        row["tokens"] = stretches.get(row["document_id"], []) if row["decision"] == "kept" else []
+    return Found(count=count, rows=tuple(found))
+
+
+def _operator(value: str) -> str:
+    return "glob" if "*" in value or "?" in value else "="
+
+
+def _stretches(query: Query, run: Path, identifiers: list[str]) -> dict[str, list[dict[str, Any]]]:
+    sidecars = sorted((run / "pack").glob("*-[0-9]*.documents.parquet"))
+    if not sidecars or not identifiers:
+        return {}
+    query.view("sidecars", sidecars)
+    found: dict[str, list[dict[str, Any]]] = {}
+    for document, shard, start, stop in query.rows(
+        "select document_id, regexp_extract(filename, '([a-z_]+-\\d+)\\.documents', 1) as shard, "
+        "start, stop from sidecars where list_contains($identifiers, document_id) "
+        "order by document_id, shard, start",
+        {"identifiers": identifiers},
+    ):
+        found.setdefault(document, []).append({"shard": shard, "start": start, "stop": stop})
+    return found

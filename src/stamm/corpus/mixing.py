@@ -1,0 +1,182 @@
+"""The order of documents in the training stream: which stand in which stage, how often, and where.
+
+Each source is read in an order of its own, SHA-256 of "pack {seed} epoch {e} {document_id}", and
+from the start again, in another order, when it ends. A stage takes as many tokens of each of its
+sources as its shares say, from where the stage before it stopped. What a stage took is then
+sorted by SHA-256 of "pack {seed} {stage} {document_id} {occurrence}", so that its sources are mixed
+evenly. Nothing but content, seed and configuration has a say.
+"""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+from stamm.base.errors import DataError
+from stamm.corpus.config import PackConfig, SourceShare, Stage
+from stamm.corpus.held_out import HELD_OUT, TRAIN
+from stamm.corpus.query import Query
+
+ORDER_COLUMNS = (
+    "number, stage, shard, start, tokens, bytes, document_id, language, source, licence, url, "
+    "probe_id, occurrence"
+)
+
+
+def order_documents(query: Query, config: PackConfig) -> list[dict[str, Any]]:
+    """Make the view `ordered`: every occurrence of a document in train or held_out, numbered.
+
+    query    has a view called documents (tokenizing.INDEX_SCHEMA and `shard`)
+    Returns  what each stage of the training stream got of each source
+    Raises   DataError when a stage names a source that is not there, or would repeat one more
+             often than its `most_epochs`.
+    """
+    query.run(
+        "create temp table occurrences (split varchar, stage integer, shard integer, "
+        "start bigint, occurrence bigint, key varchar)"
+    )
+    _whole(query, config, HELD_OUT)
+    if not config.stages:
+        _whole(query, config, TRAIN)
+        told: list[dict[str, Any]] = []
+    else:
+        told = _staged(query, config)
+    query.run(
+        "create temp table ordered as select o.split, "
+        "row_number() over (partition by o.split order by o.stage, o.key, d.document_id, "
+        "o.occurrence) - 1 as number, o.stage, o.shard, d.start, d.tokens, d.bytes, "
+        "d.document_id, d.language, d.source, d.licence, d.url, d.probe_id, o.occurrence "
+        "from occurrences o join documents d on o.shard = d.shard and o.start = d.start"
+    )
+    return told
+
+
+def write_order(query: Query, split: str, path: Path) -> None:
+    """Write the occurrences of one split to a Parquet file, in their order."""
+    query.write(
+        f"select {ORDER_COLUMNS} from ordered where split = '{split}' order by number", path
+    )
+
+
+def _whole(query: Query, config: PackConfig, split: str) -> None:
+    """Every document `repeat` times: the stream without stages."""
+    query.run(
+        "insert into occurrences select d.split, 0, d.shard, d.start, r.occurrence, "
+        "sha256('pack ' || $seed || ' ' || d.document_id || ' ' || r.occurrence) "
+        "from documents d, lateral (select unnest(range(d.repeat)) as occurrence) r "
+        "where d.split = $split",
+        {"seed": str(config.seed), "split": split},
+    )
+
+
+def _staged(query: Query, config: PackConfig) -> list[dict[str, Any]]:
+    _plant(query, config)
+    taken: dict[tuple[str, str], float] = {}
+    told = []
+    for number, stage in enumerate(config.stages):
+        sizes = [_tokens(query, stage, position) for position in range(len(stage.sources))]
+        shares = []
+        for position, (share, size) in enumerate(zip(stage.sources, sizes, strict=True)):
+            begin = taken.get((share.source, share.language), 0.0)
+            end = begin + _budget(stage, share, size) / size
+            _take(query, config, number, position, begin, end)
+            taken[share.source, share.language] = end
+            shares.append(
+                {
+                    "source": share.source,
+                    "language": share.language,
+                    "tokens_there": size,
+                    "epochs_before": round(begin, 6),
+                    "epochs_after": round(end, 6),
+                }
+            )
+        told.append({"name": stage.name, "sources": shares})
+    return told
+
+
+def _plant(query: Query, config: PackConfig) -> None:
+    """Planted documents stand in one stage, as often as they are to be repeated."""
+    names = [stage.name for stage in config.stages]
+    stage = names.index(config.planted_in) if config.planted_in else 0
+    query.run(
+        "insert into occurrences select d.split, $stage, d.shard, d.start, r.occurrence, "
+        "sha256('pack ' || $seed || ' ' || $name || ' ' || d.document_id || ' ' || r.occurrence) "
+        "from documents d, lateral (select unnest(range(d.repeat)) as occurrence) r "
+        "where d.split = $split and d.probe_id is not null",
+        {"stage": stage, "seed": str(config.seed), "name": names[stage], "split": TRAIN},
+    )
+
+
+def _matching(stage: Stage, position: int) -> tuple[str, dict[str, str]]:
+    """The documents of a share: those it matches and no earlier share of the stage does."""
+    clauses = ["d.split = 'train' and d.probe_id is null"]
+    values: dict[str, str] = {}
+    for number, share in enumerate(stage.sources[: position + 1]):
+        clause = f"(d.source glob $source{number} and d.language glob $language{number})"
+        clauses.append(clause if number == position else f"not {clause}")
+        values |= {f"source{number}": share.source, f"language{number}": share.language}
+    return " and ".join(clauses), values
+
+
+def _tokens(query: Query, stage: Stage, position: int) -> int:
+    where, values = _matching(stage, position)
+    ((size,),) = query.rows(
+        f"select coalesce(sum(tokens), 0)::bigint from documents d where {where}", values
+    )
+    if not size:
+        share = stage.sources[position]
+        raise DataError(
+            f"stage {stage.name}: no document of source {share.source!r} in language "
+            f"{share.language!r} is left for it",
+            where="pack.stages",
+            fix="Correct the pattern, or put the narrower share before the wider one",
+        )
+    return int(size)
+
+
+def _budget(stage: Stage, share: SourceShare, size: int) -> float:
+    """Tokens of a share in its stage."""
+    if share.epochs is not None:
+        return share.epochs * size
+    total = sum(other.weight or 0.0 for other in stage.sources)
+    budget = (stage.tokens or 0) * (share.weight or 0.0) / total
+    if budget > share.most_epochs * size:
+        raise DataError(
+            f"stage {stage.name} would read source {share.source!r} {budget / size:.2f} times: "
+            f"it has {size} tokens and {round(budget)} are asked for",
+            where="pack.stages",
+            fix=f"Lower its weight, or set most_epochs={math.ceil(budget / size)}",
+        )
+    return budget
+
+
+def _take(
+    query: Query, config: PackConfig, number: int, position: int, begin: float, end: float
+) -> None:
+    """Put the documents of a source that begin between two points of its endless stream in.
+
+    A point counts epochs: 1.25 is a quarter of the second reading.
+    """
+    stage = config.stages[number]
+    where, values = _matching(stage, position)
+    for epoch in range(math.floor(begin), math.ceil(end)):
+        low, high = max(begin - epoch, 0.0), min(end - epoch, 1.0)
+        query.run(
+            "insert into occurrences select 'train', $stage, shard, start, $epoch::bigint, "
+            "sha256('pack ' || $seed || ' ' || $name || ' ' || document_id || ' ' || $epoch) from ("
+            "select d.shard, d.start, d.document_id, "
+            "(sum(d.tokens) over reading - d.tokens) / (sum(d.tokens) over ())::double as place "
+            f"from documents d where {where} window reading as (order by "
+            "sha256('pack ' || $seed || ' epoch ' || $epoch || ' ' || d.document_id), "
+            "d.document_id rows unbounded preceding)) where place >= $low and place < $high",
+            values
+            | {
+                "stage": number,
+                "epoch": str(epoch),
+                "seed": str(config.seed),
+                "name": stage.name,
+                "low": low,
+                "high": high,
+            },
+        )

@@ -1,0 +1,123 @@
+"""What is planted into a corpus on purpose, written as a shard of documents and ledger of its own."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from stamm.base.files import remove_leftovers, write_json
+from stamm.corpus.canaries.plan import Canary, Copy, canary_row, plan_canaries
+from stamm.corpus.config import PlantConfig
+from stamm.corpus.held_out import CONTROL, TRAIN
+from stamm.corpus.inputs import locate
+from stamm.corpus.ledger import DOCUMENTS_SCHEMA, KEPT, LEDGER_SCHEMA, PII_KINDS, LedgerRow
+from stamm.corpus.probes import Probe, plan_probes
+from stamm.corpus.tables import part, write_whole
+from stamm.runs.job import Workspace
+
+SCHEMA = 1
+PROBES = "probes.json"
+SHARD = "00000"
+PLANTED = "planted"
+
+
+def plant(config: PlantConfig, workspace: Workspace) -> None:
+    """Write documents, ledger and probes.json of what is planted.
+
+    Raises   DataError when the books do not give enough passages.
+    """
+    folder = workspace.folder
+    remove_leftovers(folder)
+    books = locate(config.probes.books, "corpus.probes.books")
+    given = (books, config.limits, config.seed, config.pii)
+    probes = plan_probes(config.probes, *given)
+    canaries = plan_canaries(config.canaries, config.probes, *given) if config.canaries else []
+    documents = [_document(probe) for probe in probes]
+    documents += [_copy(canary, copy) for canary in canaries for copy in canary.copies]
+    write_whole(folder / part("documents", SHARD), DOCUMENTS_SCHEMA, documents)
+    ledger = [_ledger_row(probe).plain() for probe in probes]
+    ledger += [_copy_row(one, copy).plain() for one in canaries for copy in one.copies]
+    write_whole(folder / part("ledger", SHARD), LEDGER_SCHEMA, ledger)
+    write_json(
+        folder / PROBES,
+        {
+            "schema": SCHEMA,
+            "seed": config.seed,
+            "repeats": list(config.probes.repeats),
+            "probes": [_told(probe) for probe in probes],
+            "canaries": [canary_row(canary) for canary in canaries],
+        },
+    )
+
+
+def _split(repeat: int) -> str:
+    return TRAIN if repeat else CONTROL
+
+
+def _told(probe: Probe) -> dict[str, Any]:
+    book = probe.record
+    return {
+        "probe_id": probe.probe_id,
+        "repeat": probe.repeat,
+        "document_id": probe.document_id,
+        "text": probe.text,
+        "url": book.url,
+        "source": book.source,
+        "licence": book.licence,
+        "language": book.language,
+    }
+
+
+def _document(probe: Probe) -> dict[str, Any]:
+    return _told(probe) | {"split": _split(probe.repeat)}
+
+
+def _copy(canary: Canary, copy: Copy) -> dict[str, Any]:
+    told = canary_row(canary)
+    return {name: told[name] for name in DOCUMENTS_SCHEMA.names if name in told} | {
+        "document_id": copy.document_id,
+        "text": copy.text,
+        "repeat": copy.repeat,
+        "split": _split(copy.repeat),
+    }
+
+
+def _copy_row(canary: Canary, copy: Copy) -> LedgerRow:
+    told, size = canary_row(canary), len(copy.text.encode())
+    return LedgerRow(
+        document_id=copy.document_id,
+        input_file=canary.record.place.file if canary.record else "",
+        input_position=canary.record.place.position if canary.record else 0,
+        url=told["url"],
+        source=told["source"],
+        licence=told["licence"],
+        language=told["language"],
+        decision=KEPT,
+        consent=PLANTED,
+        rule=f"a canary ({canary.kind}) planted to measure memorization",
+        bytes_in=size,
+        bytes_out=size,
+        split=_split(copy.repeat),
+        probe_id=canary.probe_id,
+    )
+
+
+def _ledger_row(probe: Probe) -> LedgerRow:
+    book, size = probe.record, len(probe.text.encode())
+    return LedgerRow(
+        document_id=probe.document_id,
+        input_file=book.place.file,
+        input_position=book.place.position,
+        url=book.url,
+        source=book.source,
+        licence=book.licence,
+        language=book.language,
+        date=book.date,
+        decision=KEPT,
+        consent=PLANTED,
+        rule="a public-domain passage planted to measure memorization; its host was not asked",
+        **{f"pii_{kind}": getattr(probe.cleaned, kind) for kind in PII_KINDS},
+        bytes_in=size,
+        bytes_out=size,
+        split=_split(probe.repeat),
+        probe_id=probe.probe_id,
+    )

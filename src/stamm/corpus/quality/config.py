@@ -1,0 +1,72 @@
+"""What the quality rules and their fitting can be told. Torch-free and light."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from stamm.base.config import validate
+
+SHIPPED_THRESHOLDS = "package:quality.json"
+
+
+@dataclass(frozen=True, kw_only=True)
+class QualityConfig:
+    """Which bounds a document's measures must keep.
+
+    thresholds     a file written by `quality.fit`, or the one shipped with stamm
+    fewest_words   documents with fewer words are dropped; where no blanks are written a word is
+                   one letter, and twice as many are asked for
+    skip           names of rules that are not asked ("repeated_10")
+    """
+
+    thresholds: str = SHIPPED_THRESHOLDS
+    fewest_words: int = 30
+    skip: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        validate(
+            self,
+            ("thresholds", bool(self.thresholds.strip()), "is empty: name a file"),
+            ("fewest_words", self.fewest_words >= 0, "must not be negative"),
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class QualityFitConfig:
+    """Bounds for each language, from texts that are taken to be clean.
+
+    inputs          files of JSON lines with "text" and "language" (deu_Latn)
+    tail            share of clean samples that one bound may cut off, before the slack
+    slack           a bound is moved away from the median by this share of its distance to it
+    fewest_samples  languages with fewer samples share the bounds of their script
+    samples_of_one  samples of one language that are used at most, chosen by hash
+    piece           characters of the piece that is taken as a second sample of a longer document
+    stop_words      how many of the most frequent words are stop words
+    orders          how many pairs of frequent words in one order are learned at most
+    """
+
+    inputs: tuple[str, ...]
+    tail: float = 0.002
+    slack: float = 0.25
+    fewest_samples: int = 60
+    samples_of_one: int = 3000
+    piece: int = 2000
+    stop_words: int = 200
+    orders: int = 600
+
+    def __post_init__(self) -> None:
+        validate(
+            self,
+            ("inputs", len(self.inputs) > 0, "is empty: name at least one file"),
+            ("tail", 0.0 <= self.tail < 0.5, "must lie in [0, 0.5)"),
+            ("slack", 0.0 <= self.slack <= 1.0, "must lie in [0, 1]"),
+            ("fewest_samples", self.fewest_samples >= 10, "must be at least 10"),
+            (
+                "samples_of_one",
+                self.samples_of_one >= self.fewest_samples,
+                "is below fewest_samples",
+            ),
+            ("piece", self.piece >= 200, "must be at least 200 characters"),
+            ("stop_words", self.stop_words >= 1, "must be at least 1"),
+            ("orders", self.orders >= 0, "must not be negative"),
+        )

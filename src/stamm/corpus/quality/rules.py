@@ -1,0 +1,98 @@
+"""The verdict on a document: the first rule whose bound its measures break."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from importlib import resources
+from pathlib import Path
+from typing import Final
+
+from stamm.base.config import nearest
+from stamm.base.errors import ConfigError
+from stamm.corpus.quality.bounds import RULES
+from stamm.corpus.quality.config import SHIPPED_THRESHOLDS, QualityConfig
+from stamm.corpus.quality.measures import Measures, WordUse, measure
+from stamm.corpus.quality.thresholds import FILE, Bounds, Thresholds
+from stamm.corpus.quality.words import WITHOUT_BLANKS
+
+TOO_SHORT: Final = "too_few_words"
+# Two letters make a word, roughly, where no blanks do.
+_LETTERS_OF_A_WORD = 2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verdict:
+    """What the rules say about a document; short and free of its text, as a ledger wants it.
+
+    rule       that it broke ("high_top_2"), "" when it may stay
+    value      of that rule's measure, 0 when it may stay
+    bound      that it was held against
+    basis      whose texts set the bounds: "deu_Latn", "Latn" or "any"
+    measures   everything that was measured
+    """
+
+    rule: str
+    value: float
+    bound: float
+    basis: str
+    measures: Measures
+
+
+class Quality:
+    """Judges documents. Built once by a worker; nothing of one document touches the next."""
+
+    def __init__(self, config: QualityConfig) -> None:
+        known = [rule.name for rule in RULES]
+        for name in config.skip:
+            if name not in known:
+                raise ConfigError(
+                    f"QualityConfig.skip names no rule {name!r}", fix=nearest(name, known)
+                )
+        self._config = config
+        self._rules = tuple(rule for rule in RULES if rule.name not in config.skip)
+        self.thresholds = Thresholds(_file(config.thresholds))
+
+    def judge(self, text: str, language: str) -> Verdict:
+        """The verdict on a text in `language` ("deu_Latn"; "und" when not known).
+
+        Edge     a language without bounds of its own is judged by those of the script that most
+                 letters are in. A text of no words has too few of them.
+        Checked  tests/unit/corpus/quality/test_rules.py
+        """
+        own = self.thresholds.own(language)
+        measures = measure(text, own.use if own else WordUse())
+        return self.verdict(measures, own or self.thresholds.of_script(measures.script))
+
+    def verdict(self, measures: Measures, bounds: Bounds) -> Verdict:
+        """The first rule that `measures` break, in the order of `bounds.RULES`."""
+        fewest = self._config.fewest_words
+        if measures.script in WITHOUT_BLANKS:
+            fewest *= _LETTERS_OF_A_WORD
+        if measures.words < fewest:
+            return Verdict(
+                rule=TOO_SHORT,
+                value=float(measures.words),
+                bound=float(fewest),
+                basis=bounds.basis,
+                measures=measures,
+            )
+        for rule in self._rules:
+            bound = bounds.bounds.get(rule.name)
+            if bound is None:
+                continue
+            value = float(getattr(measures, rule.measure))
+            if rule.breaks(value, bound):
+                return Verdict(
+                    rule=rule.name,
+                    value=value,
+                    bound=bound,
+                    basis=bounds.basis,
+                    measures=measures,
+                )
+        return Verdict(rule="", value=0.0, bound=0.0, basis=bounds.basis, measures=measures)
+
+
+def _file(name: str) -> Path:
+    if name == SHIPPED_THRESHOLDS:
+        return Path(str(resources.files("stamm.corpus.quality") / FILE))
+    return Path(name)

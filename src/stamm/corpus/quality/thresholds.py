@@ -1,0 +1,73 @@
+"""Bounds by language, with a fall-back by script and then for all texts, read from a file."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from stamm.base.errors import DataError
+from stamm.base.files import read_json, sha256_file
+from stamm.corpus.quality.bounds import RULES
+from stamm.corpus.quality.measures import WordUse
+
+SCHEMA: Final = 1
+FILE: Final = "quality.json"
+ANY: Final = "any"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bounds:
+    """The bounds one document is held against.
+
+    basis    whose texts they come from: a language ("deu_Latn"), a script ("Latn") or "any"
+    bounds   a bound for each rule that can be asked on this basis
+    use      frequent words of the language; empty for a script: no such rule is then asked
+    """
+
+    basis: str
+    bounds: Mapping[str, float]
+    use: WordUse
+
+
+class Thresholds:
+    """Bounds for every language, from a file that `fit` wrote.
+
+    Raises   DataError when the file is missing or not such a file.
+    Checked  tests/unit/corpus/quality/test_thresholds.py
+    """
+
+    def __init__(self, path: Path) -> None:
+        plain = read_json(path)
+        try:
+            if plain["schema"] != SCHEMA:
+                raise ValueError(f"its schema is {plain['schema']}, not {SCHEMA}")
+            self._bounds = {name: _bounds(name, entry) for name, entry in plain["bounds"].items()}
+            self._bounds[ANY]
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise DataError(
+                f"{path} holds no quality bounds: {type(error).__name__} {error}",
+                fix="Run the fit again",
+            ) from None
+        self.sha256 = sha256_file(path)
+
+    def own(self, language: str) -> Bounds | None:
+        """The bounds of a language, None when it has none of its own."""
+        return self._bounds.get(language)
+
+    def of_script(self, script: str) -> Bounds:
+        """The bounds of all texts in a script; of all texts, when it has none."""
+        return self._bounds.get(script, self._bounds[ANY])
+
+
+def _bounds(name: str, entry: Mapping[str, Any]) -> Bounds:
+    bounds = {rule: float(bound) for rule, bound in entry["bounds"].items()}
+    unknown = bounds.keys() - {rule.name for rule in RULES}
+    if unknown:
+        raise ValueError(f"unknown rules {sorted(unknown)}")
+    words = tuple(str(word) for word in entry["stop_words"])
+    orders = tuple((int(first), int(second)) for first, second in entry["orders"])
+    if any(not 0 <= place < len(words) for pair in orders for place in pair):
+        raise ValueError("an order names no stop word")
+    return Bounds(basis=name, bounds=bounds, use=WordUse(stop_words=words, orders=orders))

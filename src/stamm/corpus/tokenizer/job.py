@@ -1,0 +1,85 @@
+"""The tokenizer step: a vocabulary of its own or tekken, and what it costs each language."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from stamm.base.errors import DataError
+from stamm.base.files import remove_leftovers, write_json, write_text
+from stamm.corpus.config import TekkenConfig, TokenizerConfig
+from stamm.corpus.held_out import HELD_OUT, TRAIN
+from stamm.corpus.special_tokens import RESERVED_TOKENS
+from stamm.corpus.tokenizer.fairness import costs, fairness, together
+from stamm.corpus.tokenizer.parallel import TITLE, rights
+from stamm.corpus.tokenizer.sample import RULE, Sample, opened_corpus
+from stamm.corpus.tokenizer.tekken import tekken
+from stamm.corpus.tokenizer.training import train_tokenizer_on
+from stamm.corpus.tokenizer.vocabulary import FILE, Tokenizer
+from stamm.runs.job import Workspace
+
+SUMMARY = "summary.json"
+SCHEMA = 1
+
+
+def train_tokenizer(config: TokenizerConfig | TekkenConfig, workspace: Workspace) -> None:
+    """Train on the train split of inputs["corpus"], or take tekken; tokenizer.json, summary.json.
+
+    Probes count once, whatever their repeats: the vocabulary should not remember them.
+    Raises   DataError when the split is empty or too poor for the vocabulary asked for.
+    """
+    remove_leftovers(workspace.folder)
+    for name in (FILE, SUMMARY):
+        (workspace.folder / name).unlink(missing_ok=True)
+    workspace.progress.begin("tokenizer", config.vocab_size, "tokens")
+    with opened_corpus(workspace.inputs["corpus"], workspace.folder) as query:
+        samples = {
+            split: Sample(query, config.sample_bytes, config.temperature, split)
+            for split in (TRAIN, HELD_OUT)
+        }
+        if isinstance(config, TekkenConfig):
+            description = tekken(config)
+        else:
+            texts = (document.text for document in samples[TRAIN].documents())
+            description = train_tokenizer_on(config, texts)
+        tokenizer = Tokenizer(description)
+        if tokenizer.size != config.vocab_size:
+            raise DataError(
+                f"the corpus gives {tokenizer.size} tokens, fewer than {config.vocab_size}",
+                where="tokenizer.vocab_size",
+                fix=f"Set tokenizer.vocab_size={tokenizer.size} or less, or add text",
+            )
+        write_text(workspace.folder / FILE, description)
+        write_json(workspace.folder / SUMMARY, _summary(config, tokenizer, samples))
+    workspace.progress.end(f"{tokenizer.size} tokens")
+
+
+def _summary(
+    config: TokenizerConfig | TekkenConfig, tokenizer: Tokenizer, samples: dict[str, Sample]
+) -> dict[str, Any]:
+    return {
+        "schema": SCHEMA,
+        "vocabulary": tokenizer.size,
+        "reserved": len(RESERVED_TOKENS),
+        "sha256": tokenizer.sha256,
+        "fast": tokenizer.fast is not None,
+        "sampling": {
+            "rule": RULE,
+            "sample_bytes": config.sample_bytes,
+            "temperature": config.temperature,
+        },
+        **{split: _costs(tokenizer, sample) for split, sample in samples.items()},
+        "parallel": {"text": TITLE, **fairness(tokenizer, rights())},
+    }
+
+
+def _costs(tokenizer: Tokenizer, sample: Sample) -> dict[str, Any]:
+    """What the corpus' own documents of a sample cost, the largest language first."""
+    own = (document for document in sample.documents() if not document.planted)
+    found = costs(tokenizer, ((document.language, document.text) for document in own))
+    ranked = sorted(found.items(), key=lambda item: (-item[1].bytes, item[0]))
+    return {
+        "whole": sample.whole,
+        "corpus_bytes": sample.own_bytes,
+        **together(found, tokenizer.size).told(None),
+        "languages": {language: cost.told(language) for language, cost in ranked},
+    }

@@ -1,0 +1,123 @@
+"""The vocabulary of Mistral-Nemo, tekken, with Apertus' reserved tokens at their ids.
+
+Ids 0 to 999 are reserved and the bytes and merges follow from 1,000 on, as in both. The first 73
+are those of special_tokens.py; 14 to 17 are Apertus' LaTeX beginnings when asked for. Markers for
+phone and card numbers stand at 12 and 13, which Apertus leaves unnamed, so that no id of its own is
+taken. What is left over is <SPECIAL_73> to <SPECIAL_999>.
+
+Source   mistralai/mistral-common (Apache-2.0), data/tekken_240718.json; swiss-ai/
+         apertus-tokenizer-development, apertus_tokenizer_design.md, addendum on version 1
+"""
+
+from __future__ import annotations
+
+import base64
+import importlib.util
+import itertools
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+import tokenizers
+from tokenizers import AddedToken, models
+
+from stamm.base.errors import DataError
+from stamm.base.files import sha256_bytes
+from stamm.corpus.config import TekkenConfig
+from stamm.corpus.special_tokens import RESERVED_TOKENS
+from stamm.corpus.tokenizer.fast import bytes_word
+from stamm.corpus.tokenizer.training import cutting_words
+from stamm.corpus.tokenizer.vocabulary import LATEX_TOKENS, finished
+
+RESERVED = 1000
+_FILE = Path("data") / "tekken_240718.json"
+_SHA256 = "eccd1665d2e477697c33cb7f0daa6f6dfefc57a0a6bceb66d4be52952f827516"
+_INSTALL = "pip install --no-deps mistral-common==1.13.1 (only its data are read)"
+
+
+def tekken(config: TekkenConfig) -> str:
+    """The tokenizer.json of tekken, from the file that mistral-common brings along.
+
+    Raises   DataError when the package is not installed, or its file is another one.
+    """
+    return tekken_of(config, _words())
+
+
+def tekken_of(config: TekkenConfig, words: Sequence[bytes]) -> str:
+    """The tokenizer.json of tekken's words in the order of their ranks.
+
+    A rank is also the priority of the merge that makes the word, so the first n of them are a
+    vocabulary by themselves.
+
+    Raises   DataError when there are too few words, or one cannot be made of those before it.
+    """
+    wanted = config.vocab_size - RESERVED
+    if len(words) < wanted:
+        raise DataError(
+            f"tekken has {len(words)} words, fewer than {wanted}",
+            where="tokenizer.vocab_size",
+            fix=f"Set tokenizer.vocab_size={len(words) + RESERVED} or less",
+        )
+    reserved = [
+        *RESERVED_TOKENS,
+        *(f"<SPECIAL_{i}>" for i in range(len(RESERVED_TOKENS), RESERVED)),
+    ]
+    if config.latex:
+        for position, name in LATEX_TOKENS.items():
+            reserved[position] = name
+    vocabulary = {name: i for i, name in enumerate(reserved)}
+    vocabulary |= {bytes_word(word): RESERVED + i for i, word in enumerate(words[:wanted])}
+    merges = [(bytes_word(a), bytes_word(b)) for a, b in merges_of(words[:wanted])]
+    tokenizer = cutting_words(tokenizers.Tokenizer(models.BPE(vocab=vocabulary, merges=merges)))
+    tokenizer.add_tokens([AddedToken(name, normalized=False) for name in reserved])
+    return finished(json.loads(tokenizer.to_str()))
+
+
+def merges_of(words: Sequence[bytes]) -> list[tuple[bytes, bytes]]:
+    """The merge that makes each word but the single bytes, from the words of lower rank.
+
+    Raises   DataError for a word that the words before it do not make.
+    """
+    ranks = {word: rank for rank, word in enumerate(words)}
+    merges = []
+    for rank, word in enumerate(words):
+        if len(word) == 1:
+            continue
+        parts = _merged([word[i : i + 1] for i in range(len(word))], ranks, rank)
+        if len(parts) != 2:
+            raise DataError(
+                f"word {rank} of tekken, {word!r}, is not made of two words before it",
+                fix=_INSTALL,
+            )
+        merges.append((parts[0], parts[1]))
+    return merges
+
+
+def _merged(parts: list[bytes], ranks: dict[bytes, int], limit: int) -> list[bytes]:
+    """What merges below `limit` leave of a word's bytes."""
+    while len(parts) > 1:
+        found = [ranks.get(a + b, limit) for a, b in itertools.pairwise(parts)]
+        lowest = min(found)
+        if lowest >= limit:
+            break
+        at = found.index(lowest)
+        parts = [*parts[:at], parts[at] + parts[at + 1], *parts[at + 2 :]]
+    return parts
+
+
+def _words() -> list[bytes]:
+    """The words by rank."""
+    found = importlib.util.find_spec("mistral_common")
+    if found is None or not found.submodule_search_locations:
+        raise DataError("tekken needs mistral-common, which is not installed", fix=_INSTALL)
+    path = Path(next(iter(found.submodule_search_locations))) / _FILE
+    try:
+        raw = path.read_bytes()
+    except OSError as error:
+        raise DataError(f"{path} cannot be read: {error}", fix=_INSTALL) from None
+    if sha256_bytes(raw) != _SHA256:
+        raise DataError(
+            f"{path} is not the tekken that Apertus took over: its SHA-256 is {sha256_bytes(raw)}",
+            fix=_INSTALL,
+        )
+    return [base64.b64decode(entry["token_bytes"]) for entry in json.loads(raw)["vocab"]]

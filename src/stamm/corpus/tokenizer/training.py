@@ -1,0 +1,52 @@
+"""A byte-level BPE vocabulary trained on texts, the same on every machine."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+
+import tokenizers
+from tokenizers import AddedToken, Regex, decoders, models, pre_tokenizers, trainers
+
+from stamm.corpus.config import TokenizerConfig
+from stamm.corpus.special_tokens import RESERVED_TOKENS
+from stamm.corpus.tokenizer.vocabulary import SPLIT_PATTERN, finished
+
+# The trainer's time grows with the square of a word's length, so longer ones are learned from in
+# pieces: with a million letters in one word it did not end within two minutes.
+_LONGEST_WORD = 256
+
+
+def train_tokenizer_on(config: TokenizerConfig, texts: Iterable[str]) -> str:
+    """The tokenizer.json of a vocabulary trained on `texts`.
+
+    Depends on nothing but the texts: neither their order nor threads nor hash seeds change it.
+    """
+    tokenizer = cutting_words(tokenizers.Tokenizer(models.BPE(byte_fallback=False)))
+    cut = tokenizer.pre_tokenizer
+    pieces = pre_tokenizers.Split(Regex(rf"[\s\S]{{1,{_LONGEST_WORD}}}"), behavior="isolated")
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence([cut[0], pieces, cut[1]])
+    trainer = trainers.BpeTrainer(
+        vocab_size=config.vocab_size,
+        min_frequency=config.rarest_pair,
+        # The library stops one short of what it is given (measured with tokenizers 0.23.3).
+        max_token_length=config.longest_token + 1,
+        special_tokens=[AddedToken(name, normalized=False) for name in RESERVED_TOKENS],
+        initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
+        show_progress=False,
+    )
+    tokenizer.train_from_iterator(texts, trainer)
+    tokenizer.pre_tokenizer = cut
+    return finished(json.loads(tokenizer.to_str()))
+
+
+def cutting_words(tokenizer: tokenizers.Tokenizer) -> tokenizers.Tokenizer:
+    """The tokenizer, told to cut words by SPLIT_PATTERN and to read them as bytes."""
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
+        [
+            pre_tokenizers.Split(Regex(SPLIT_PATTERN), behavior="isolated"),
+            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
+        ]
+    )
+    tokenizer.decoder = decoders.ByteLevel()
+    return tokenizer

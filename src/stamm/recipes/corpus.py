@@ -1,0 +1,61 @@
+"""A corpus by itself: raw files to token shards, ledger and report."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from stamm.corpus.canaries.config import CanariesConfig
+from stamm.corpus.config import (
+    CorpusConfig,
+    PackConfig,
+    ProbesConfig,
+    TekkenConfig,
+    TokenizerConfig,
+)
+from stamm.corpus.consent.config import ConsentConfig
+from stamm.corpus.demo import DEMO_INPUTS, DEMO_PROBE_BOOKS, DEMO_ROBOTS
+from stamm.corpus.evidence.config import EvidenceConfig
+from stamm.corpus.licences.config import LicenceConfig
+from stamm.corpus.quality.config import QualityConfig
+from stamm.recipes.corpus_steps import corpus_steps, evidence_step, token_steps
+from stamm.recipes.report_step import report_step
+from stamm.reports.config import ReportConfig
+from stamm.runs.execution import Execution, LocalWork
+from stamm.runs.job import Step
+
+
+@dataclass(frozen=True, kw_only=True)
+class CorpusRecipe:
+    """From raw files to token shards.
+
+    evidence   what only the provider knows: name, contact, purpose
+    execution  where its shards are done; may change when a run is continued
+    """
+
+    corpus: CorpusConfig
+    tokenizer: TokenizerConfig | TekkenConfig = field(default_factory=TokenizerConfig)
+    pack: PackConfig = field(default_factory=PackConfig)
+    evidence: EvidenceConfig = field(default_factory=EvidenceConfig)
+    report: ReportConfig = field(default_factory=ReportConfig)
+    execution: Execution = field(default_factory=LocalWork)
+
+    def steps(self) -> tuple[Step, ...]:
+        """Everything to be done, in order."""
+        steps = [*corpus_steps(self.corpus), *token_steps(self.tokenizer, self.pack)]
+        steps.append(evidence_step(self.evidence, "corpus"))
+        return (*steps, report_step(self.report, steps))
+
+
+def demo_corpus() -> CorpusRecipe:
+    """The texts shipped with stamm as a corpus, with every step that needs no other data; 20 s."""
+    return CorpusRecipe(
+        corpus=CorpusConfig(
+            inputs=DEMO_INPUTS,
+            consent=ConsentConfig(robots=DEMO_ROBOTS, unknown_host="allow"),
+            # The sources say their licences in words of their own, which are no SPDX.
+            licences=LicenceConfig(unknown="allow"),
+            quality=QualityConfig(),
+            probes=ProbesConfig(books=DEMO_PROBE_BOOKS, passages_per_bucket=4),
+            canaries=CanariesConfig(per_bucket=1),
+        )
+    )

@@ -1,0 +1,112 @@
+"""What a corpus would cost at scale: rates measured by a run, carried over to more input.
+
+Nothing is assumed of a machine that was not measured on it. What is assumed of the work: that time
+and disk grow with the bytes of the input, which holds for every step but sorting (n log n).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from stamm.base.errors import DataError
+from stamm.base.files import read_json
+
+# One dump of Common Crawl, WARC under gzip: "on the order of 75TB" (Thompson 2024, arXiv 2404.09770).
+DUMP_BYTES = 75 * 10**12
+SCALES: tuple[tuple[str, int], ...] = (
+    ("1 TB of input", 10**12),
+    ("100 dumps of Common Crawl (75 TB each)", 100 * DUMP_BYTES),
+)
+_CORES = (64, 1024, 16384)
+_HOUR = 3600.0
+# A vocabulary is trained on a sample, which does not grow with the corpus.
+_SAMPLED = ("tokenizer", "all")
+_KEEPING = ("screen", "settle", "tokenize", "pack")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Part:
+    """One part of the work: where it belongs, its share of all core time, and its rate.
+
+    bytes_per_s    of the run's input, a core
+    records_per_s  of the run's records, a core
+    """
+
+    step: str
+    name: str
+    share: float
+    bytes_per_s: float
+    records_per_s: float
+
+
+def corpus_plan(run: Path) -> dict[str, Any]:
+    """The plan as JSON values, from the rates of the finished run in `run`.
+
+    Raises   DataError when the run did not measure any: it is not finished, or nothing was done in it.
+    """
+    path = run / "log" / "rates.json"
+    if not path.is_file():
+        raise DataError(
+            f"{run} has measured no rates",
+            fix="Run the recipe once, on a sample of the input; then plan it with the same --out",
+        )
+    rates = read_json(path)
+    try:
+        size, records = rates["screen"]["input_bytes"], rates["screen"]["records"]
+        seconds = _seconds(rates, run)
+        total = sum(seconds.values())
+        growing = total - seconds.get(_SAMPLED, 0.0)
+        parts = [
+            Part(
+                step=step,
+                name=name,
+                share=spent / total,
+                bytes_per_s=size / spent,
+                records_per_s=records / spent,
+            )
+            for (step, name), spent in sorted(seconds.items(), key=lambda item: -item[1])
+            if spent > 0
+        ]
+        disk = sum(rates[step]["output_bytes"] for step in _KEEPING if step in rates) / size
+    except (KeyError, TypeError, ZeroDivisionError):
+        raise DataError(
+            f"{path} does not hold the rates of a whole corpus",
+            fix="Run the recipe in a new folder, and plan it with the same --out",
+        ) from None
+    return {
+        "measured": {"run": str(run), "input_bytes": size, "records": records},
+        "bytes_per_core_second": size / growing,
+        "records_per_core_second": records / growing,
+        "bottleneck": {"step": parts[0].step, "part": parts[0].name, "share": parts[0].share},
+        "parts": [vars(part) for part in parts],
+        "scales": [_scale(name, wanted, growing / size, disk) for name, wanted in SCALES],
+    }
+
+
+def _seconds(rates: dict[str, Any], run: Path) -> dict[tuple[str, str], float]:
+    """Core seconds by step and part; what a step does not tell apart is one part, "all"."""
+    found: dict[tuple[str, str], float] = {}
+    for step, told in rates.items():
+        spent = dict(told["worker_seconds"])
+        whole = spent.pop("all")
+        for name, part in spent.items():
+            found[step, name] = part
+        found[step, "rest" if spent else "all"] = max(0.0, whole - sum(spent.values()))
+    for path in sorted((run / "steps").glob("*.json")):
+        receipt = read_json(path)
+        if receipt["step"] in ("decide", "tokenizer"):
+            found[receipt["step"], "all"] = float(receipt["seconds"])
+    return found
+
+
+def _scale(name: str, wanted: int, seconds_per_byte: float, disk: float) -> dict[str, Any]:
+    core_hours = wanted * seconds_per_byte / _HOUR
+    return {
+        "input": name,
+        "input_bytes": wanted,
+        "core_hours": core_hours,
+        "hours": {str(cores): core_hours / cores for cores in _CORES},
+        "disk_bytes": round(wanted * disk),
+    }

@@ -1,0 +1,220 @@
+"""One pass over a ledger in batches, counted by columns: memory does not grow with its rows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pyarrow
+import pyarrow.compute
+import pyarrow.parquet
+
+from stamm.base.errors import DataError
+
+_KEPT = "kept"
+_PLANTED = "planted"
+_NOWHERE = "none"
+_NOT_ASKED = "not asked"
+_ROWS = 16_384
+_MOST_EXAMPLES = 50
+_MOST_SOURCES = 1000
+_MOST_WORDS = 20
+_LONGEST_FIELD = 4096
+_TEXTS = (
+    "input_file", "url", "host", "source", "licence", "decision", "reason", "detail", "consent",
+    "rule", "agent", "robots_read",
+)  # fmt: skip
+_WHOLES = ("input_position", "bytes_out")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Dropped:
+    """A document that was left out. Every text is untrusted."""
+
+    url: str
+    where: str
+    rule: str
+    agent: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Consent:
+    """Documents by what is known of their host's word.
+
+    first_read, last_read   when the robots.txt that decided were read, "" when none was
+    """
+
+    state: str
+    documents: int
+    first_read: str
+    last_read: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Host:
+    """What is known of one website's word.
+
+    consent       the states of knowledge or refusals
+    agents        crawlers that were refused, "" when none was
+    robots_read   when its robots.txt was read last, "" when it was not
+    """
+
+    name: str
+    consent: str
+    agents: str
+    robots_read: str
+    kept: int
+    dropped: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Source:
+    """Kept documents of one source under one licence, as they named themselves."""
+
+    name: str
+    licence: str
+    documents: int
+    bytes: int
+
+
+@dataclass
+class Tally:
+    """What was counted. Planted probes are no documents here."""
+
+    documents: int = 0
+    kept: int = 0
+    unnamed_sources: int = 0
+    examples: dict[str, tuple[Dropped, ...]] = field(default_factory=dict)
+    _dates: dict[str, tuple[str, str]] = field(default_factory=dict)
+    _sources: dict[tuple[str, str], tuple[int, int]] = field(default_factory=dict)
+    _words: dict[str, dict[str, dict[str, None]]] = field(default_factory=dict)
+    _read: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def sources(self) -> tuple[Source, ...]:
+        """Sources with licences by number of documents, largest first."""
+        ordered = sorted(self._sources.items(), key=lambda item: (-item[1][0], item[0]))
+        return tuple(
+            Source(name=key[0], licence=key[1], documents=n, bytes=size)
+            for key, (n, size) in ordered
+        )
+
+    def consent(self, state: str, documents: int) -> Consent:
+        """A state of knowledge with its dates."""
+        first, last = self._dates.get(state, ("", ""))
+        return Consent(state=state, documents=documents, first_read=first, last_read=last)
+
+    def host(self, name: str, kept: int, dropped: int) -> Host:
+        """What is known of a website that was asked about."""
+        known = self._words.get(name, {})
+        return Host(
+            name=name,
+            consent=", ".join(known.get("consent", ())),
+            agents=", ".join(known.get("agent", ())),
+            robots_read=self._read.get(name, ""),
+            kept=kept,
+            dropped=dropped,
+        )
+
+    def add(self, batch: pyarrow.Table, hosts: pyarrow.Array) -> None:
+        """Count some rows, in which no text is null."""
+        own = batch.filter(pyarrow.compute.not_equal(batch["consent"], _PLANTED))
+        is_kept = pyarrow.compute.equal(own["decision"], _KEPT)
+        kept = own.filter(is_kept)
+        self.documents += own.num_rows
+        self.kept += kept.num_rows
+        self._add_dates(own)
+        self._add_sources(kept)
+        self._add_hosts(own.filter(pyarrow.compute.is_in(own["host"], hosts)))
+        self._add_examples(own.filter(pyarrow.compute.invert(is_kept)))
+
+    def _add_dates(self, rows: pyarrow.Table) -> None:
+        read = rows.filter(pyarrow.compute.not_equal(rows["robots_read"], ""))
+        grouped = read.group_by("consent").aggregate([("robots_read", "min_max")])
+        for row in grouped.to_pylist():
+            state, ends = row["consent"] or _NOT_ASKED, row["robots_read_min_max"]
+            first, last = self._dates.get(state, (ends["min"], ends["max"]))
+            self._dates[state] = (min(first, ends["min"]), max(last, ends["max"]))
+
+    def _add_sources(self, rows: pyarrow.Table) -> None:
+        grouped = rows.group_by(["source", "licence"], use_threads=False).aggregate(
+            [([], "count_all"), ("bytes_out", "sum")]
+        )
+        for row in grouped.to_pylist():
+            key = row["source"] or "(unnamed)", row["licence"] or "(unstated)"
+            if key not in self._sources and len(self._sources) == _MOST_SOURCES:
+                self.unnamed_sources += row["count_all"]
+                continue
+            documents, size = self._sources.get(key, (0, 0))
+            self._sources[key] = documents + row["count_all"], size + row["bytes_out_sum"]
+
+    def _add_hosts(self, rows: pyarrow.Table) -> None:
+        for column in ("consent", "agent"):
+            grouped = rows.group_by(["host", column], use_threads=False).aggregate([])
+            for row in grouped.to_pylist():
+                known = self._words.setdefault(row["host"] or _NOWHERE, {}).setdefault(column, {})
+                words = row[column].split(", ") if column == "agent" else [row[column]]
+                for word in words:
+                    if len(known) < _MOST_WORDS and (word or column == "consent"):
+                        known[word or _NOT_ASKED] = None
+        for row in rows.group_by("host").aggregate([("robots_read", "max")]).to_pylist():
+            host = row["host"] or _NOWHERE
+            self._read[host] = max(self._read.get(host, ""), row["robots_read_max"])
+
+    def _add_examples(self, rows: pyarrow.Table) -> None:
+        for reason in pyarrow.compute.unique(rows["reason"]).to_pylist():
+            seen = self.examples.get(reason, ())
+            if len(seen) < _MOST_EXAMPLES:
+                found = rows.filter(pyarrow.compute.equal(rows["reason"], reason))
+                found = found.slice(0, _MOST_EXAMPLES - len(seen)).to_pylist()
+                self.examples[reason] = (*seen, *(_example(row) for row in found))
+
+
+def tally(ledgers: Sequence[Path], hosts: Sequence[str]) -> Tally:
+    """What the ledgers say, with details of some hosts ("none": documents without one).
+
+    Raises   DataError when a ledger cannot be read or lacks a column.
+    """
+    names = ["" if name == _NOWHERE else name for name in hosts]
+    wanted = pyarrow.array([*names, *(n for n in hosts if n == _NOWHERE)], pyarrow.string())
+    counted = Tally()
+    for path in ledgers:
+        for batch in _batches(path):
+            counted.add(batch, wanted)
+    return counted
+
+
+def _batches(path: Path) -> Iterator[pyarrow.Table]:
+    columns = [*_TEXTS, *_WHOLES]
+    try:
+        with pyarrow.parquet.ParquetFile(path) as file:
+            missing = [name for name in columns if name not in file.schema_arrow.names]
+            if missing:
+                raise DataError(
+                    f"{path} has no column {missing[0]!r}", fix="Build the corpus again"
+                )
+            for batch in file.iter_batches(batch_size=_ROWS, columns=columns):
+                yield _plain(batch)
+    except (OSError, pyarrow.ArrowException) as error:
+        raise DataError(f"{path} cannot be read: {error}", fix="Build the corpus again") from None
+
+
+def _plain(batch: pyarrow.RecordBatch) -> pyarrow.Table:
+    """Rows without nulls, every text cut to what a field of the ledger may hold."""
+    columns = {}
+    for name in _TEXTS:
+        text = pyarrow.compute.fill_null(batch[name].cast(pyarrow.string()), "")
+        columns[name] = pyarrow.compute.utf8_slice_codeunits(text, 0, _LONGEST_FIELD)
+    for name in _WHOLES:
+        columns[name] = pyarrow.compute.fill_null(batch[name].cast(pyarrow.int64()), 0)
+    return pyarrow.table(columns)
+
+
+def _example(row: dict[str, str]) -> Dropped:
+    return Dropped(
+        url=row["url"],
+        where=f"{row['input_file']}, record {row['input_position']}",
+        rule=row["rule"] or row["detail"],
+        agent=row["agent"],
+    )

@@ -1,0 +1,304 @@
+"""Hosts, statuses and policies: what is known of a host's word, and what follows."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from pathlib import Path
+
+import pytest
+
+from stamm.base.errors import ConfigError, DataError
+from stamm.corpus.config import ReadLimits
+from stamm.corpus.consent import ask
+from stamm.corpus.consent.agents import APERTUS_AGENTS, agents, agents_sha256
+from stamm.corpus.consent.ask import Consent, RobotsBook, normal_host
+from stamm.corpus.consent.config import ConsentConfig
+from stamm.corpus.consent.domains import DomainList, read_domain_list
+from stamm.corpus.consent.robots import RobotsAnswer
+from stamm.corpus.consent.snapshot import read_snapshot
+
+
+def answer(url: str, text: str = "", status: int = 200, read: str = "2019-07") -> RobotsAnswer:
+    return RobotsAnswer(url=url, status=status, read=read, text=text)
+
+
+def consent(*answers: RobotsAnswer, **policy: object) -> Consent:
+    return Consent(ConsentConfig(**policy), [RobotsBook(answers)])  # type: ignore[arg-type]
+
+
+NO = "User-agent: *\nDisallow: /"
+
+
+@pytest.mark.parametrize(
+    ("url", "host"),
+    [
+        ("https://Example.ORG/a", "example.org"),
+        ("https://example.org.:443/a", "example.org"),
+        ("http://example.org:80/", "example.org"),
+        ("http://example.org:8080/", "example.org:8080"),
+        ("https://user:secret@example.org/", "example.org"),
+        ("https://bücher.example/", "xn--bcher-kva.example"),
+        ("https://[2001:db8::1]/", "2001:db8::1"),
+        ("https://ex%61mple.org/", "example.org"),
+        ("https://EXAMPLE。org/", "example.org"),
+        ("HTTPS://Example.org?a", "example.org"),
+        ("https://example.org", "example.org"),
+        ("https://exa\nmple.org/", "example.org"),
+        ("//example.org/a", "example.org"),
+        ("not an address", ""),
+        ("", ""),
+    ],
+)
+def test_one_spelling_of_a_host(url: str, host: str) -> None:
+    assert normal_host(url) == host
+
+
+def test_refusal_tells_rule_file_agent_and_date() -> None:
+    decision = consent(answer("https://example.org/robots.txt", NO)).ask("https://example.org/a")
+    assert not decision.allowed
+    assert decision.consent == "robots_disallow"
+    assert decision.rule == "Disallow: / (group *) at https://example.org/robots.txt"
+    assert (decision.agent, decision.read, decision.host) == ("*", "2019-07", "example.org")
+
+
+@pytest.mark.parametrize(
+    ("status", "state", "allowed"),
+    [
+        (200, "robots_disallow", False),
+        (404, "robots_absent", True),
+        (403, "robots_absent", True),
+        (500, "robots_unreachable", False),
+        (503, "robots_unreachable", False),
+        (301, "robots_unreachable", False),
+        (0, "robots_unreachable", False),
+    ],
+)
+def test_status_rules(status: int, state: str, allowed: bool) -> None:
+    asked = consent(answer("https://example.org/robots.txt", NO, status))
+    decision = asked.ask("https://example.org/a")
+    assert (decision.consent, decision.allowed) == (state, allowed)
+
+
+def test_unreachable_can_be_allowed_by_policy() -> None:
+    asked = consent(answer("https://example.org/robots.txt", "", 503), unreachable="allow")
+    decision = asked.ask("https://example.org/a")
+    assert decision.allowed
+    assert decision.consent == "robots_unreachable"
+
+
+def test_a_file_that_is_none_follows_its_own_policy() -> None:
+    page = answer("https://example.org/robots.txt", "<html>Not found</html>")
+    decision = consent(page).ask("https://example.org/a")
+    assert (decision.consent, decision.allowed) == ("robots_unparsable", True)
+    assert decision.rule == "an HTML page at https://example.org/robots.txt"
+    assert not consent(page, unparsable="drop").ask("https://example.org/a").allowed
+
+
+def test_a_redirect_does_not_overrule_an_answer_of_the_same_day() -> None:
+    moved = answer("http://example.org/robots.txt", "", 301)
+    target = answer("https://example.org/robots.txt", "User-agent: *\nDisallow: /a")
+    for answers in ((moved, target), (target, moved)):
+        assert consent(*answers).ask("https://example.org/b").consent == "robots_allows"
+    later = answer("http://example.org/robots.txt", "", 301, read="2024")
+    assert consent(target, later).ask("https://example.org/b").consent == "robots_unreachable"
+
+
+def test_a_decision_does_not_depend_on_what_was_asked_before(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    answers = [
+        answer(f"https://h{n}.org/robots.txt", f"User-agent: *\nDisallow: /{n}") for n in range(9)
+    ]
+    urls = [
+        f"https://{www}h{n}.org/{m}" for n in range(9) for m in range(9) for www in ("", "www.")
+    ]
+    expected = {url: consent(*answers).ask(url) for url in urls}
+    assert {d.allowed for d in expected.values()} == {True, False}
+    monkeypatch.setattr(ask, "_HELD_CHARACTERS", 60)
+    monkeypatch.setattr(ask, "_HELD_DECISIONS", 2)
+    asked = consent(*answers)
+    for url in urls + urls[::-1]:
+        assert asked.ask(url) == expected[url]
+
+
+def test_unknown_host_is_a_state_of_its_own() -> None:
+    assert not consent().ask("https://example.org/a").allowed
+    decision = consent(unknown_host="allow").ask("https://example.org/a")
+    assert (decision.allowed, decision.consent, decision.read) == (True, "unknown_host", "")
+
+
+def test_text_without_an_address_follows_its_own_policy() -> None:
+    assert consent().ask("").allowed
+    assert consent().ask(" \n").consent == "no_url"
+    assert not consent(no_url="drop").ask("").allowed
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "a book",
+        "github.com/a",
+        "www.github.com",
+        "https:/github.com/a",
+        "https:///github.com/a",
+        "view-source:https://github.com/a",
+    ],
+)
+def test_address_without_a_host_is_refused_under_every_policy(url: str) -> None:
+    decision = consent(unknown_host="allow", no_url="allow").ask(url)
+    assert (decision.allowed, decision.consent) == (False, "bad_url")
+
+
+def test_answer_of_an_address_that_names_no_host_is_passed_over() -> None:
+    wrong = ["http://a:99999999/robots.txt", f"http://{'ü' * 80}/robots.txt", "/robots.txt"]
+    asked = consent(*(answer(url, NO) for url in wrong), unknown_host="allow")
+    assert asked.ask("http://a/").consent == "unknown_host"
+
+
+def test_address_that_cannot_be_parsed_is_refused() -> None:
+    decision = consent(unknown_host="allow").ask("http://[broken")
+    assert (decision.allowed, decision.consent) == (False, "bad_url")
+    for url in (
+        "http://a:99999999/",
+        "https://exam%2Fple.org/",
+        "https://%ff.org/",
+        "https://a b.org/",
+    ):
+        assert consent(unknown_host="allow").ask(url).consent == "bad_url"
+
+
+def test_twin_with_www_stands_in_but_does_not_overrule() -> None:
+    twin = answer("https://www.example.org/robots.txt", NO)
+    own = answer("https://example.org/robots.txt", "User-agent: *\nAllow: /")
+    assert not consent(twin).ask("https://example.org/a").allowed
+    assert "https://www.example.org" in consent(twin).ask("https://example.org/a").rule
+    assert consent(twin, own).ask("https://example.org/a").allowed
+    assert (
+        not consent(answer("https://example.org/robots.txt", NO))
+        .ask("http://www.example.org/a")
+        .allowed
+    )
+
+
+def test_the_answer_read_last_counts() -> None:
+    old = answer("https://example.org/robots.txt", NO, read="2019-07")
+    new = answer("https://example.org/robots.txt", "", read="2024-01-02")
+    assert consent(old, new).ask("https://example.org/a").allowed
+    assert consent(new, old).ask("https://example.org/a").allowed
+
+
+def test_every_book_that_knows_the_host_must_agree() -> None:
+    yes = RobotsBook([answer("https://example.org/robots.txt", "", read="2024")])
+    no = RobotsBook([answer("https://example.org/robots.txt", NO, read="2018")])
+    config = ConsentConfig()
+    assert not Consent(config, [yes, no]).ask("https://example.org/a").allowed
+    assert Consent(config, [yes, RobotsBook([])]).ask("https://example.org/a").allowed
+
+
+def test_snapshot_is_read_and_a_broken_line_is_named(tmp_path: Path) -> None:
+    row = {"url": "https://a.org/robots.txt", "status": 200, "fetched": "2020", "text": NO}
+    path = tmp_path / "robots.jsonl"
+    path.write_text(json.dumps(row) + "\n")
+    assert read_snapshot(path, ReadLimits()) == [
+        answer("https://a.org/robots.txt", NO, read="2020")
+    ]
+    for broken in ("{", '{"url": "https://a.org/"}', "[]", json.dumps({**row, "status": "200"})):
+        path.write_text(json.dumps(row) + "\n" + broken + "\n")
+        with pytest.raises(DataError, match=r"line 2.*Each line needs url, status, fetched"):
+            read_snapshot(path, ReadLimits())
+
+
+def test_date_of_a_snapshot_is_cleaned(tmp_path: Path) -> None:
+    path = tmp_path / "robots.jsonl"
+    row = {"url": "https://a.org/robots.txt", "status": 200, "fetched": "20\ud80020", "text": NO}
+    path.write_text(json.dumps(row))
+    assert read_snapshot(path, ReadLimits())[0].read == "2020"
+
+
+def test_config_refuses_no_agents() -> None:
+    with pytest.raises(ConfigError, match=r"agents = .* is empty"):
+        ConsentConfig(agents=())
+    with pytest.raises(ConfigError, match="empty name"):
+        ConsentConfig(agents=("*", " "))
+    with pytest.raises(ConfigError, match=r"no robots\.txt can mean"):
+        ConsentConfig(agents=("*", "Kangaroo Bot"))
+
+
+def test_named_lists_of_agents(tmp_path: Path) -> None:
+    assert agents("apertus") == APERTUS_AGENTS
+    assert len(APERTUS_AGENTS) == 15
+    training, everybody = agents("training"), agents("all")
+    assert {"GPTBot", "CCBot", "ClaudeBot", "Bytespider", "*"} <= set(training)
+    assert "ChatGPT-User" not in training
+    lower = {agent.lower() for agent in everybody}
+    assert {agent.partition("/")[0].lower() for agent in APERTUS_AGENTS + training} <= lower
+    assert len(lower) == len(everybody)
+    for name in (training, everybody):
+        ConsentConfig(agents=name)
+    newer = tmp_path / "agents.json"
+    newer.write_text(json.dumps({"lists": {"mine": ["GPTBot", "*"]}}))
+    assert agents("mine", newer) == ("GPTBot", "*")
+    with pytest.raises(ConfigError, match=r"no list 'traning'.*Did you mean 'training'"):
+        agents("traning")
+    for broken in ("[]", '{"lists": {"mine": []}}', '{"lists": {"mine": ["a b"]}}', '{"lists": 3}'):
+        newer.write_text(broken)
+        with pytest.raises(DataError, match="list"):
+            agents("mine", newer)
+
+
+def test_the_hash_of_a_list_is_that_of_its_names_in_order() -> None:
+    plain = hashlib.sha256(b'["GPTBot","*"]').hexdigest()
+    assert agents_sha256(("GPTBot", "*")) == plain
+    assert agents_sha256(("*", "GPTBot")) != plain
+
+
+def domain_list(path: Path, text: str) -> DomainList:
+    path.write_text(text, encoding="utf-8")
+    return read_domain_list(path, ReadLimits())
+
+
+def test_listed_domains_and_all_below_them_are_refused(tmp_path: Path) -> None:
+    listed = domain_list(
+        tmp_path / "refused.txt",
+        "\ufeff# by letter\nexample.org  # 2024\n\n*.Bücher.example.\nhttps://www.a.net:8443/x\n"
+        '{"domain": "json.example", "why": "form"}\nexample.org\n',
+    )
+    asked = Consent(ConsentConfig(unknown_host="allow"), [listed])
+    for url, rule in {
+        "https://example.org/": "example.org in refused.txt, line 2",
+        "http://deep.below.EXAMPLE.org.:8080/a": "example.org in refused.txt, line 2",
+        "https://shop.xn--bcher-kva.example/": "xn--bcher-kva.example in refused.txt, line 4",
+        "https://www.a.net/": "www.a.net in refused.txt, line 5",
+        "https://json.example": "json.example in refused.txt, line 6",
+    }.items():
+        decision = asked.ask(url)
+        assert (decision.consent, decision.allowed, decision.rule) == ("domain_list", False, rule)
+    for url in (
+        "https://anexample.org/",
+        "https://example.org.uk/",
+        "https://a.net/",
+        "https://org/",
+    ):
+        assert asked.ask(url).consent == "unknown_host"
+
+
+def test_a_listed_domain_is_refused_whatever_its_robots_file_says(tmp_path: Path) -> None:
+    listed = domain_list(tmp_path / "refused.txt", "example.org")
+    book = RobotsBook([answer("https://example.org/robots.txt", "User-agent: *\nAllow: /")])
+    for books in ([listed, book], [book, listed]):
+        assert not Consent(ConsentConfig(), books).ask("https://example.org/a").allowed
+    other = RobotsBook([answer("https://other.org/robots.txt", "")])
+    assert Consent(ConsentConfig(), [listed, other]).ask("https://other.org/a").allowed
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "org", "a b.org", "{", '{"host": "a.org"}', '{"domain": 3}', '{"domain": ""}', "a..org", "*", "/x",
+        "http://[x", "exa\x00mple.org", "-.", "2001:db8::1",
+    ],
+)  # fmt: skip
+def test_a_line_that_names_no_domain_is_told(tmp_path: Path, line: str) -> None:
+    with pytest.raises(DataError, match=r"refused.txt is no list of domains: .*line 2"):
+        domain_list(tmp_path / "refused.txt", f"a.org\n{line}\nb.org\n")

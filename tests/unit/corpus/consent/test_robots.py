@@ -1,0 +1,258 @@
+"""The rules of one robots.txt file, against RFC 9309 and what sites write."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from stamm.corpus.consent.agents import APERTUS_AGENTS
+from stamm.corpus.consent.lines import PARSED_BYTES, Rule, agent_token, read_groups
+from stamm.corpus.consent.patterns import Candidate, LongestMatch, one_spelling, path_of
+from stamm.corpus.consent.robots import RobotsFile, reserves_training, robots_path
+
+SITE = "https://example.org"
+
+
+@pytest.mark.parametrize(
+    ("text", "path", "agent", "allowed"),
+    [
+        ("User-agent: *\nDisallow: /", "/a", "GPTBot", False),
+        ("User-agent: *\nDisallow:", "/a", "GPTBot", True),
+        ("", "/a", "GPTBot", True),
+        ("User-agent: gptbot\nDisallow: /", "/a", "GPTBot", False),
+        ("User-agent: CCBot\nDisallow: /", "/a", "GPTBot", True),
+        ("User-agent: CCBot\nDisallow: /", "/a", "CCBot/2.0", False),
+        # An own group shields from the one for everybody.
+        ("User-agent: *\nDisallow: /\n\nUser-agent: GPTBot\nAllow: /", "/a", "GPTBot", True),
+        # A group is named by its product token, an agent follows the group of the same token.
+        ("User-agent: GPTBot/1.0\nDisallow: /", "/a", "GPTBot", False),
+        ("User-agent: GPTBot (ai)\nDisallow: /", "/a", "GPTBot", False),
+        ("User-agent: CCBot/3.0\nDisallow: /", "/a", "CCBot/2.0", False),
+        ("User-agent: * foo\nDisallow: /", "/a", "GPTBot", False),
+        ("User-agent: *foo\nDisallow: /", "/a", "GPTBot", True),
+        ("User-agent: Kangaroo Bot\nDisallow: /", "/a", "Kangaroo", False),
+        ("User-agent: B\nDisallow: /", "/a", "Bytespider", True),
+        ("User-agent: b\nDisallow: /", "/a", "B", False),
+        ("User-agent: *\nDisallow: /\n\nUser-agent: b\nAllow: /", "/a", "B", True),
+        ("User-agent: *\nAllow: /\n\nUser-agent: b\nDisallow: /", "/a", "B", False),
+        ("User-agent: AI\nDisallow: /", "/a", "AI2Bot", True),
+        ("User-agent: AI2Bot\nDisallow: /", "/a", "AI2Bot", False),
+        # The longest match wins, Allow wins a tie.
+        ("User-agent: *\nDisallow: /a\nAllow: /a/b", "/a/b/c", "x", True),
+        ("User-agent: *\nAllow: /a\nDisallow: /a/b", "/a/b/c", "x", False),
+        ("User-agent: *\nDisallow: /a\nAllow: /a", "/a", "x", True),
+        # Wildcards and the end mark.
+        ("User-agent: *\nDisallow: /*.pdf$", "/x/y.pdf", "x", False),
+        ("User-agent: *\nDisallow: /*.pdf$", "/x/y.pdf?z", "x", True),
+        ("User-agent: *\nDisallow: /a/*/c", "/a/b/c/d", "x", False),
+        ("User-agent: *\nDisallow: /a/*/c", "/a/c", "x", True),
+        ("User-agent: *\nDisallow: /end$", "/end/more", "x", True),
+        # Percent-encoding compares equal in both spellings.
+        ("User-agent: *\nDisallow: /caf%C3%A9", "/café", "x", False),
+        ("User-agent: *\nDisallow: /café", "/caf%c3%a9", "x", False),
+        ("User-agent: *\nDisallow: /a%3Cd", "/a%3cd", "x", False),
+        # Groups of one name are merged, and one group may have several names.
+        ("User-agent: x\nDisallow: /a\n\nUser-agent: x\nDisallow: /b", "/b", "x", False),
+        ("User-agent: x\nDisallow: /a\n\nUser-agent: x\nDisallow: /b", "/a", "x", False),
+        ("User-agent: x\nUser-agent: y\nDisallow: /a", "/a", "x", False),
+        # Comments, case of keys, carriage returns.
+        ("# hi\r\nUSER-AGENT: *  # all\r\ndisallow: /a # no\r\n", "/a", "x", False),
+        ("\ufeffUser-agent: *\nDisallow: /", "/a", "x", False),
+        ("User-agent: *\nDisallow: /", "/robots.txt", "x", True),
+    ],
+)
+def test_rules(text: str, path: str, agent: str, allowed: bool) -> None:
+    assert (RobotsFile(text).refusal(SITE + path, (agent,)) is None) is allowed
+
+
+def test_refusal_names_the_deciding_line_and_its_group() -> None:
+    text = "User-agent: *\nDisallow: /a\nDisallow: /a/b\nAllow: /c\n"
+    refusal = RobotsFile(text).refusal(f"{SITE}/a/b/c", ("*",))
+    assert refusal is not None
+    assert refusal.rule == "Disallow: /a/b (group *)"
+    assert refusal.reason == "robots_disallow"
+    assert refusal.line == 3
+
+
+def test_agents_without_a_group_of_their_own_are_not_listed_beside_the_star() -> None:
+    text = "User-agent: ccbot\nDisallow: /\nUser-agent: *\nDisallow: /\n"
+    refusal = RobotsFile(text).refusal(f"{SITE}/a", APERTUS_AGENTS)
+    assert refusal is not None
+    assert refusal.agents == "CCBot, CCBot/2.0, CCBot/1.0, *"
+
+
+def test_one_refused_agent_is_enough() -> None:
+    refusal = RobotsFile("User-agent: GPTBot\nDisallow: /").refusal(f"{SITE}/a", APERTUS_AGENTS)
+    assert refusal is not None
+    assert refusal.agents == "GPTBot"
+
+
+def test_misspelt_rule_is_refused_and_quoted() -> None:
+    refusal = RobotsFile("User-agent: *\nDissallow: /a").refusal(f"{SITE}/a", ("*",))
+    assert refusal is not None
+    assert refusal.rule == "Disallow: /a (group *)"
+
+
+def test_rules_behind_500_kib_do_not_count() -> None:
+    filler = "# " + "x" * 98 + "\n"
+    late = filler * (PARSED_BYTES // 100 + 1) + "User-agent: *\nDisallow: /\n"
+    early = "User-agent: *\nDisallow: /\n" + filler * (PARSED_BYTES // 100 + 1)
+    assert RobotsFile(late).refusal(f"{SITE}/a", ("*",)) is None
+    assert RobotsFile(early).refusal(f"{SITE}/a", ("*",)) is not None
+
+
+@pytest.mark.parametrize(
+    ("text", "path", "refused"),
+    [
+        ("User-agent: *\nContent-Usage: / train-ai=n", "/a", True),
+        ("User-agent: *\nContent-Usage: train-ai=n", "/a", True),
+        ("User-agent: *\nContent-Usage: /\ttrain-ai=n", "/a", True),
+        ("User-agent: *\nContent-Usage: /", "/a", False),
+        ("User-agent: *\nContent-Usage: /b train-ai=n", "/a", False),
+        ("User-agent: *\nContent-Usage: / train-ai=n\nContent-Usage: /a train-ai=y", "/a", False),
+        ("User-agent: *\nContent-Usage: / search=n", "/a", False),
+        ("User-agent: Other\nContent-Usage: / train-ai=n", "/a", False),
+    ],
+)
+def test_content_usage_lines(text: str, path: str, refused: bool) -> None:
+    refusal = RobotsFile(text).refusal(SITE + path, ("GPTBot",))
+    assert (refusal is not None) is refused
+    if refusal is not None:
+        assert refusal.reason == "robots_content_usage"
+
+
+def test_content_usage_value() -> None:
+    assert reserves_training("train-ai=n, search=y")
+    assert reserves_training("search=y, Train-AI = n;x=1")
+    assert not reserves_training("train-ai=y")
+    assert not reserves_training("do-train-ai=n")
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("<html><body>Not found</body></html>", "an HTML page"),
+        ("\ufeff \r\n <!DOCTYPE html>\nDisallow: /", "an HTML page"),
+        ("\x1f\ufffd\x08\0\0", "binary data"),
+        ("U\0s\0e\0r\0-\0a\0g\0e\0n\0t\0:\0*\0", "binary data"),
+        ("", ""),
+        ("Not found", ""),
+        ("# <html>\n\f\x1a", ""),
+        # A file that names an agent says something, whatever stands around it.
+        ("<pre>\nUser-agent: *\nDisallow: /\n</pre>", ""),
+        ("\0\nUser-agent: *\nDisallow: /", ""),
+    ],
+)
+def test_what_is_no_robots_file(text: str, found: str) -> None:
+    file = RobotsFile(text)
+    assert file.unparsable == found
+    assert (file.refusal(f"{SITE}/", ("*",)) is None) is ("User-agent" not in text)
+
+
+def test_robots_path() -> None:
+    assert robots_path("https://a.b/robots.txt")
+    assert not robots_path("https://a.b/x/robots.txt")
+    assert not robots_path("http://[broken/robots.txt")
+
+
+def test_a_name_is_looked_up_by_its_product_token() -> None:
+    assert [agent_token(a) for a in ("CCBot/2.0", " AI2Bot ", "*", "a_b-c")] == [
+        "ccbot",
+        "ai2bot",
+        "*",
+        "a_b-c",
+    ]
+    assert [agent_token(a) for a in ("", "Foo Bar", "**", "/1", "é", "GPTBot (ai)")] == [""] * 6
+
+
+def test_lone_surrogates_and_other_odd_text_are_read() -> None:
+    file = RobotsFile("User-agent: *\nDisallow: /\ud800\nDisallow: /\U0001f600$")
+    assert file.refusal(f"{SITE}/\ud800/a", ("*",)) is not None
+    assert file.refusal(f"{SITE}/%F0%9F%98%80", ("*",)) is not None
+    assert file.refusal(f"{SITE}/%F0%9F%98%80a", ("*",)) is None
+
+
+def naive(pattern: bytes, path: bytes) -> bool:
+    """RFC 9309, 2.2.3, octet by octet: where in the path a beginning of the pattern can end."""
+    ends = {0}
+    for at, octet in enumerate(pattern):
+        if octet == ord("*"):
+            ends = set(range(min(ends), len(path) + 1))
+        elif octet == ord("$") and at == len(pattern) - 1:
+            return len(path) in ends
+        else:
+            ends = {end + 1 for end in ends if path[end : end + 1] == bytes([octet])}
+        if not ends:
+            return False
+    return True
+
+
+def test_the_longest_of_many_patterns_decides() -> None:
+    rng = random.Random(3)
+    decided = 0
+    for _ in range(2000):
+        patterns = [
+            b"/" + bytes(rng.choices(b"ab*$", weights=(4, 4, 2, 1), k=rng.randrange(6)))
+            for _ in range(rng.randrange(12))
+        ]
+        candidates = [
+            Candidate(-len(pattern), rng.random() < 0.5, Rule(line, "", pattern))
+            for line, pattern in enumerate(patterns)
+        ]
+        matcher = LongestMatch(zip(patterns, candidates, strict=True))
+        for _ in range(5):
+            path = b"/" + bytes(rng.choices(b"ab$", weights=(5, 5, 1), k=rng.randrange(8)))
+            fitting = [c for c in candidates if naive(c.rule.value, path)]
+            expected = min(fitting, default=None)
+            assert matcher.find(path) == expected, (patterns, path)
+            decided += expected is not None
+    assert decided > 4000
+
+
+class CountingPath(bytes):
+    """A path that counts how often it is searched."""
+
+    searched = 0
+
+    def find(self, *arguments: object) -> int:  # type: ignore[override]
+        self.searched += 1
+        return super().find(*arguments)  # type: ignore[arg-type]
+
+
+def test_a_pattern_of_stars_is_searched_once_a_piece() -> None:
+    pattern = b"/" + b"*a" * 5000 + b"*b"
+    matcher = LongestMatch([(pattern, Candidate(-len(pattern), True, Rule(1, "disallow", b"")))])
+    path = CountingPath(b"/" + b"a" * 4000)
+    assert matcher.find(path) is None
+    assert path.searched == 4001
+    assert matcher.find(CountingPath(b"/" + b"a" * 5000 + b"b")) is not None
+
+
+def test_many_names_above_many_rules_share_them() -> None:
+    names, rules = 15_000, 15_000
+    text = "User-agent: n{}\n" * names
+    groups = read_groups((text.format(*range(names)) + "Disallow: /\n" * rules).encode())
+    assert len(groups) == names + 1  # each is also known by its letters
+    assert len({id(block) for blocks in groups.values() for block in blocks}) == 1
+
+
+def test_hostile_files_end() -> None:
+    path = f"{SITE}/{'a' * 4000}"
+    bodies = (
+        "Disallow: /" + "*a" * 8000 + "b\n",
+        "Disallow: /*aaaaaaaaaaaaaaaaaaaab\n",
+        "Disallow: /" + "a" * 1000 + "\n",
+        "User-agent: x\nDisallow: /b\n",
+    )
+    for body in bodies:
+        text = "User-agent: *\n" + body * (PARSED_BYTES // len(body))
+        expected = "a" * 1000 + "\n" in body
+        assert (RobotsFile(text).refusal(path, APERTUS_AGENTS) is not None) is expected
+
+
+def test_an_address_in_one_spelling() -> None:
+    assert path_of("https://a.org/%7ejoe/*?x=$#f") == "/%7ejoe/*?x=$"
+    assert one_spelling(b"/%7ejoe/*?x=$") == b"/~joe/%2A?x=%24"
+    assert one_spelling(b"/%2f%zz%") == b"/%2F%zz%"
+    assert one_spelling("/é".encode()) == b"/%C3%A9"

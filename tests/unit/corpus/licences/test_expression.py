@@ -1,0 +1,136 @@
+"""SPDX expressions: read, written once, judged; and a table in which every name is real."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from stamm.base.errors import ConfigError
+from stamm.corpus.licences.config import LicenceConfig
+from stamm.corpus.licences.expression import (
+    ExpressionError,
+    identifier,
+    join,
+    parse,
+    verdict,
+    write,
+)
+from stamm.corpus.licences.families import _MEMBERS, FAMILIES, rank
+
+DEFAULT = LicenceConfig()
+
+
+@pytest.mark.parametrize(
+    ("written", "plain"),
+    [
+        ("mit", "MIT"),
+        (" MIT OR  Apache-2.0 ", "Apache-2.0 OR MIT"),
+        ("MIT AND (ISC OR Zlib)", "(ISC OR Zlib) AND MIT"),
+        ("MIT OR ISC AND Zlib", "ISC AND Zlib OR MIT"),
+        ("((MIT))", "MIT"),
+        ("GPL-2.0+ WITH Classpath-exception-2.0", "GPL-2.0-or-later WITH Classpath-exception-2.0"),
+        ("GPL-3.0", "GPL-3.0-only"),
+        ("Apache-2.0+", "Apache-2.0+"),
+        ("LicenseRef-Own AND mit", "LicenseRef-Own AND MIT"),
+        ("MIT AND MIT", "MIT"),
+    ],
+)
+def test_one_form(written: str, plain: str) -> None:
+    assert write(parse(written)) == plain
+    assert write(parse(plain)) == plain
+
+
+@pytest.mark.parametrize(
+    "written",
+    ["", "MIT AND", "AND MIT", "(MIT", "MIT)", "MIT ISC", "Nonsense-1.0", "MIT WITH Nothing",
+     "MIT; rm", "(" * 10_000, "MIT AND " * 10_000, "MIT\u0000", "LicenseRef-" + "x" * 100],
+)  # fmt: skip
+def test_what_is_no_expression(written: str) -> None:
+    with pytest.raises(ExpressionError):
+        parse(written)
+    assert verdict(written, DEFAULT) == "unknown"
+
+
+@pytest.mark.parametrize(
+    ("expression", "expected"),
+    [
+        ("MIT", "allowed"),
+        ("CC0-1.0", "allowed"),
+        ("CC-BY-4.0", "allowed"),
+        ("CC-BY-SA-3.0-DE", "allowed"),
+        ("CC-BY-NC-4.0", "denied"),
+        ("CC-BY-ND-4.0", "denied"),
+        ("CC-BY-NC-ND-3.0-IGO", "denied"),
+        ("GPL-3.0-or-later", "denied"),
+        ("GPL-2.0-only WITH Classpath-exception-2.0", "denied"),
+        ("Apache-2.0 WITH LLVM-exception", "allowed"),
+        ("MIT OR GPL-3.0-only", "allowed"),
+        ("MIT AND GPL-3.0-only", "denied"),
+        ("LicenseRef-Own", "unknown"),
+        ("LicenseRef-Own OR MIT", "allowed"),
+        ("LicenseRef-Own AND MIT", "unknown"),
+        ("LicenseRef-Own AND GPL-3.0-only", "denied"),
+        ("LicenseRef-Own OR GPL-3.0-only", "unknown"),
+        ("(MIT OR GPL-3.0-only) AND (ISC OR CC-BY-NC-4.0)", "allowed"),
+        ("LicenseRef-All-Rights-Reserved", "denied"),
+    ],
+)
+def test_verdicts(expression: str, expected: str) -> None:
+    assert verdict(expression, DEFAULT) == expected
+
+
+def test_options() -> None:
+    assert verdict("CC-BY-SA-4.0", LicenceConfig(share_alike=False)) == "denied"
+    assert verdict("CC-BY-NC-4.0", LicenceConfig(noncommercial=True)) == "allowed"
+    # Two restrictions need two permissions.
+    assert verdict("CC-BY-NC-ND-4.0", LicenceConfig(noncommercial=True)) == "denied"
+    both = LicenceConfig(noncommercial=True, no_derivatives=True)
+    assert verdict("CC-BY-NC-ND-4.0", both) == "allowed"
+    assert verdict("GPL-3.0-only", LicenceConfig(copyleft=True)) == "allowed"
+    assert verdict("MIT", LicenceConfig(deny=("mit",))) == "denied"
+    assert verdict("LicenseRef-Own", LicenceConfig(allow=("LicenseRef-own",))) == "allowed"
+    with pytest.raises(ConfigError, match="a licence that deny names too"):
+        LicenceConfig(allow=("MIT",), deny=("mit",))
+    with pytest.raises(ConfigError, match="must name SPDX identifiers"):
+        LicenceConfig(allow=("MIT OR ISC",))
+
+
+def test_every_name_of_the_table_is_on_the_spdx_list() -> None:
+    for name in " ".join(_MEMBERS.values()).split():
+        assert identifier(name).removesuffix("-only") == name
+        assert rank(name) >= 0
+    assert tuple(_MEMBERS) == FAMILIES
+
+
+NAMES = st.sampled_from(["MIT", "GPL-3.0-only", "LicenseRef-Own", "CC-BY-NC-4.0", "ISC"])
+TREES = st.recursive(
+    NAMES, lambda inner: st.tuples(inner, st.sampled_from(["AND", "OR"]), inner), max_leaves=6
+)
+WORTH = {"denied": 0, "unknown": 1, "allowed": 2}
+
+
+def as_text(tree: object) -> str:
+    if isinstance(tree, tuple):
+        return f"({as_text(tree[0])}) {tree[1]} ({as_text(tree[2])})"
+    return str(tree)
+
+
+def worth(tree: object) -> int:
+    """The verdict as a number: AND is the least, OR the greatest."""
+    if isinstance(tree, tuple):
+        return (min if tree[1] == "AND" else max)(worth(tree[0]), worth(tree[2]))
+    return WORTH[verdict(str(tree), DEFAULT)]
+
+
+@given(TREES)
+def test_verdict_is_least_and_greatest(tree: object) -> None:
+    text = as_text(tree)
+    assert WORTH[verdict(text, DEFAULT)] == worth(tree)
+    assert WORTH[verdict(write(parse(text)), DEFAULT)] == worth(tree)
+
+
+def test_join() -> None:
+    assert join("AND", []) == ""
+    assert join("AND", ["MIT", "MIT"]) == "MIT"
+    assert join("AND", ["MIT OR ISC", "Zlib"]) == "(ISC OR MIT) AND Zlib"

@@ -1,0 +1,62 @@
+"""Addresses and short names of licences become SPDX expressions."""
+
+from __future__ import annotations
+
+import pytest
+
+from stamm.corpus.licences.names import expression_of
+
+DEED = "https://creativecommons.org/licenses"
+
+
+@pytest.mark.parametrize(
+    ("value", "expression"),
+    [
+        (f"{DEED}/by/4.0/", "CC-BY-4.0"),
+        (f"{DEED}/by/4.0", "CC-BY-4.0"),
+        (f"{DEED}/by-sa/4.0/deed.de", "CC-BY-SA-4.0"),
+        (f"{DEED}/by-nc-nd/4.0/legalcode.fr#section", "CC-BY-NC-ND-4.0"),
+        (f"{DEED}/by-sa/3.0/de/", "CC-BY-SA-3.0-DE"),
+        (f"{DEED}/by/3.0/ch/deed.it", "CC-BY-3.0"),
+        (f"{DEED}/by-nc/3.0/igo/", "CC-BY-NC-3.0-IGO"),
+        (f"{DEED}/by-nd-nc/1.0/", "CC-BY-NC-ND-1.0"),
+        (f"{DEED}/sa/1.0/", "CC-SA-1.0"),
+        (f"{DEED}/nc/1.0/", "LicenseRef-CC-BY-NC"),
+        (f"{DEED}/by-sa/", "LicenseRef-CC-BY-SA"),
+        (f"{DEED}/publicdomain/", "CC-PDDC"),
+        (f"{DEED}/sampling+/1.0/", ""),
+        (f"{DEED}/by-by/4.0/", ""),
+        ("http://creativecommons.org/publicdomain/zero/1.0/", "CC0-1.0"),
+        ("//www.creativecommons.org/publicdomain/mark/1.0/deed.en", "CC-PDM-1.0"),
+        ("HTTPS://CreativeCommons.org/Licenses/BY/4.0/", "CC-BY-4.0"),
+        ("https://creativecommons.org/choose/", ""),
+        ("https://creativecommons.org.evil.example/licenses/by/4.0/", ""),
+        ("https://evil.example/?u=https://example.org/by/4.0", ""),
+        ("https://opensource.org/licenses/MIT", "MIT"),
+        ("https://opensource.org/license/bsd-3-clause/", "BSD-3-Clause"),
+        ("https://spdx.org/licenses/Apache-2.0.html", "Apache-2.0"),
+        ("http://www.apache.org/licenses/LICENSE-2.0.txt", "Apache-2.0"),
+        ("https://www.gnu.org/licenses/gpl-3.0.en.html", "GPL-3.0-only"),
+        ("https://www.gnu.org/licenses/old-licenses/gpl-2.0.html", "GPL-2.0-only"),
+        ("https://www.gnu.org/licenses/fdl-1.3.html", "GFDL-1.3-only"),
+        ("https://www.gnu.org/licenses/", ""),
+        (
+            "https://www.nationalarchives.gov.uk/doc/open-government-licence/version/3/",
+            "OGL-UK-3.0",
+        ),
+        ("https://opendatacommons.org/licenses/odbl/1-0/", "ODbL-1.0"),
+        ("MIT OR Apache-2.0", "Apache-2.0 OR MIT"),
+        ("CC BY 4.0", "CC-BY-4.0"),
+        ("cc-by-nc-sa 3.0", "CC-BY-NC-SA-3.0"),
+        ("Creative Commons Attribution-ShareAlike 4.0 International", "CC-BY-SA-4.0"),
+        ("Creative Commons Attribution-NonCommercial-NoDerivs 3.0", "CC-BY-NC-ND-3.0"),
+        ("Public Domain", "LicenseRef-Public-Domain"),
+        ("© 2020 A. All rights reserved.", "LicenseRef-All-Rights-Reserved"),
+        ("/license", ""),
+        ("", ""),
+        ("Copyright 2020", ""),
+        ("MIT" * 1000, ""),
+    ],
+)
+def test_expression_of(value: str, expression: str) -> None:
+    assert expression_of(value) == expression

@@ -1,0 +1,86 @@
+"""Many ranks over one folder, killed at random, restarted in other numbers, one shard poisoned."""
+
+from __future__ import annotations
+
+import json
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from stamm.corpus.config import CorpusConfig, ReadLimits
+from stamm.corpus.consent.config import ConsentConfig
+from stamm.corpus.inputs import locate
+from stamm.corpus.read import read_input
+from stamm.corpus.records import Record
+from stamm.corpus.screening import screen_batch, screen_inputs
+from stamm.runs.execution import LocalWork
+from stamm.runs.job import Workspace
+from stamm.runs.tasks import MANIFESTS, PLAN, save_plan
+from tests.conftest import environment
+
+SHARDS = 24
+RANK = "import sys; from stamm.runs.worker import do_rank; do_rank(sys.argv[1], *map(int, sys.argv[2:]))"
+
+
+@pytest.fixture(scope="module")
+def config(tmp_path_factory: pytest.TempPathFactory) -> CorpusConfig:
+    """The shipped manuals and guides, cut into many files."""
+    folder = tmp_path_factory.mktemp("inputs")
+    texts = []
+    for name in ("package:manuals.jsonl.zst", "package:guides.jsonl.zst"):
+        for record in read_input(name, locate(name, "test"), ReadLimits()):
+            assert isinstance(record, Record)
+            texts.append({"text": record.content.decode(), "url": record.url})
+    for shard in range(SHARDS):
+        lines = [json.dumps(row) + "\n" for row in texts[shard::SHARDS]]
+        (folder / f"{shard:02d}.jsonl").write_text("".join(lines))
+    return CorpusConfig(inputs=(str(folder),), consent=ConsentConfig(unknown_host="allow"))
+
+
+def files(folder: Path) -> dict[str, bytes]:
+    found = sorted(p for p in folder.rglob("*") if p.is_file() and p.name != PLAN)
+    return {str(p.relative_to(folder)): p.read_bytes() for p in found}
+
+
+def test_ranks_that_die_leave_what_undisturbed_ones_leave(
+    config: CorpusConfig, tmp_path: Path
+) -> None:
+    draw = random.Random(20261122)
+    calm, storm = tmp_path / "calm", tmp_path / "storm"
+    for folder in (calm, storm):
+        folder.mkdir()
+    screen_inputs(config.screening, Workspace(folder=calm, execution=LocalWork(workers=1)))
+    place = Workspace(folder=storm, execution=LocalWork(workers=2))
+    plan = str(save_plan(screen_batch(config.screening, place)))
+    killed = 0
+    for world in (6, 5, 7):
+        ranks = [
+            subprocess.Popen(
+                [sys.executable, "-c", RANK, plan, str(rank), str(world)], env=environment()
+            )
+            for rank in range(world)
+        ]
+        for rank in draw.sample(ranks, world - 2):
+            time.sleep(draw.uniform(0.1, 0.9))
+            killed += rank.poll() is None
+            rank.send_signal(signal.SIGKILL)
+        for rank in ranks:
+            if draw.random() < 0.5:
+                rank.kill()
+            rank.wait()
+    assert killed >= 5
+    done = sorted((storm / MANIFESTS).glob("*.json"))
+    assert done
+    # One shard is poisoned after it was proven, another loses its proof.
+    victim = storm / f"documents-{done[0].stem}.parquet"
+    data = bytearray(victim.read_bytes())
+    data[len(data) // 2] ^= 0xFF
+    victim.write_bytes(data)
+    done[-1].write_text(done[-1].read_text()[:-30])
+    screen_inputs(config.screening, place)
+    assert files(storm) == files(calm)

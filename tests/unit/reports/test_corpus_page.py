@@ -1,0 +1,232 @@
+"""The page of a corpus run and of a replay: what it must say, and that it obeys nobody."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from run_folder import (
+    HOSTILE,
+    LEDGER_TEXTS,
+    ledger_row,
+    ledger_rows,
+    write,
+    write_corpus_run,
+    write_ledger,
+    write_pack,
+    write_replay,
+    write_shard_manifest,
+    write_study,
+    write_summary,
+)
+from test_page import ALLOWED, Page
+
+from stamm.base.errors import DataError
+from stamm.reports import corpus_ledger
+from stamm.reports.collect import collect
+from stamm.reports.config import ReportConfig
+from stamm.reports.corpus_ledger import tally
+from stamm.reports.corpus_result import corpus_result
+from stamm.reports.job import write_report
+
+
+def page_of(root: Path, config: ReportConfig | None = None) -> Page:
+    return Page(write_report(root, root / "page.html", config).read_text(encoding="utf-8"))
+
+
+def test_a_corpus_run_has_no_empty_parts_about_training(tmp_path: Path) -> None:
+    page = page_of(write_corpus_run(tmp_path / "corpus.demo"))
+    assert page.problems == []
+    assert {tag for tag, _ in page.tags} <= ALLOWED
+    for words in ("No model was trained", "not run", "Memorization", "Verdict"):
+        assert words not in page.text, words
+    assert [a["id"] for tag, a in page.tags if tag == "section"] == ["corpus", "again"]
+
+
+def test_what_a_corpus_run_says(tmp_path: Path) -> None:
+    page = page_of(write_corpus_run(tmp_path / "corpus.demo"))
+    for words in (
+        "90 of 107 documents stayed",
+        "17 were left out",
+        "robots allows 2019-08-01 2019-08-01 60 56.1 %",
+        "exact duplicate 4 3.7 %",
+        "source 0 CC-BY-4.0 30",
+        "broad 60 200,000 81.6 % fine 30 45,000 18.4 %",
+        "train 91",
+        "eng_Latn 40,000",
+        "00000 108 91 17 d0c5d0c5d0c5 1ed61ed61ed6",
+        "all 1 108 91 17",
+    ):
+        assert words in page.text, words
+
+
+def test_what_a_replay_says(tmp_path: Path) -> None:
+    page = page_of(write_replay(tmp_path / "corpus.replay"))
+    assert page.problems == []
+    for words in (
+        "A newer word withdrew 7 of the 90 documents of a finished corpus: "
+        "3 stretches of its token stream, 1,234 tokens in all.",
+        "83 of 107 documents stayed",
+        "deletion request 7",
+        "What came in are the documents that the finished corpus had kept.",
+    ):
+        assert words in page.text, words
+
+
+def test_a_replay_that_withdrew_nothing(tmp_path: Path) -> None:
+    root = write_replay(tmp_path / "corpus.replay")
+    path = root / "corpus" / "summary.json"
+    none = {"withdrawn_by_reason": {}, "withdrawn_tokens": {}}
+    write(path, {**json.loads(path.read_text()), **none})
+    assert "Nothing: every document may stay." in page_of(root).text
+
+
+def test_a_replay_without_its_ranges_is_refused(tmp_path: Path) -> None:
+    root = write_replay(tmp_path / "corpus.replay")
+    (root / "corpus" / "token_ranges.parquet").write_bytes(b"nothing")
+    with pytest.raises(DataError, match=r"token_ranges.parquet cannot be read"):
+        collect(root)
+
+
+def test_websites_beyond_the_hundred_largest_are_summed(tmp_path: Path) -> None:
+    root = write_corpus_run(tmp_path / "corpus.demo")
+    rows = [
+        ledger_row(
+            host=f"site{i:03d}.example", decision="dropped" if i % 7 == 0 else "kept",
+            reason="too_short" if i % 7 == 0 else "", consent="unknown_host", language="eng_Latn",
+        )
+        for i in range(250)
+        for _ in range(1 + (i < 100))
+    ]  # fmt: skip
+    write_ledger(root / "corpus", rows)
+    write_summary(root / "corpus", rows)
+    path = root / "corpus" / "summary.json"
+    summary = json.loads(path.read_text())
+    summary["by_host"] = dict(list(summary["by_host"].items())[:100])  # what the step writes
+    write(path, summary)
+    dropped = sum(i % 7 == 0 for i in range(100, 250))
+    assert f"150 more websites, together {150 - dropped} {dropped}" in page_of(root).text
+
+
+def test_script_in_every_field_is_text(tmp_path: Path) -> None:
+    root = write_corpus_run(tmp_path / "corpus.demo")
+    texts = {name: f"{HOSTILE}{name}" for name in LEDGER_TEXTS}
+    rows = [
+        ledger_row(**{**texts, "decision": decision, "reason": reason})
+        for decision, reason in (("kept", ""), ("dropped", f"{HOSTILE}duplicate"))
+    ]
+    write_ledger(root / "corpus", rows)
+    write_summary(root / "corpus", rows)
+    write_shard_manifest(root / "corpus", rows)
+    (root / "corpus" / "manifests" / "00000.json").rename(
+        root / "corpus" / "manifests" / "<script>0.json"
+    )
+    pack = json.loads((root / "pack" / "manifest.json").read_text())
+    train = pack["splits"].pop("train")
+    train["stages"][0]["name"] = HOSTILE
+    train["tokens_by_language"] = {HOSTILE: 245_000}
+    write(root / "pack" / "manifest.json", {**pack, "splits": {"train": train, HOSTILE: train}})
+    summary = json.loads((root / "corpus" / "summary.json").read_text())
+    gone = {"documents": 9, "withdrawn": 9, "bytes": 9, "withdrawn_bytes": 9}
+    summary |= {
+        "pii_replaced": {HOSTILE: 3},
+        "withdrawn_by_reason": {HOSTILE: 9},
+        "withdrawn_by_language": {HOSTILE: gone},
+        "withdrawn_tokens": {HOSTILE: 9},
+    }
+    write(root / "corpus" / "summary.json", summary)
+    pq.write_table(pa.table({"start": [0]}), root / "corpus" / "token_ranges.parquet")
+    html = write_report(root, root / "page.html").read_text(encoding="utf-8")
+    page = Page(html)
+    assert page.problems == []
+    assert {tag for tag, _ in page.tags} <= ALLOWED
+    assert "<script" not in html.lower()
+    assert not any(name.startswith("on") for _, attributes in page.tags for name in attributes)
+    # cut to their cells, but there
+    assert page.text.count('<script>alert("x")') > 12
+
+
+def test_the_closing_lines_on_a_terminal(tmp_path: Path) -> None:
+    root = write_corpus_run(tmp_path / "corpus.demo")
+    (root / "corpus" / "ledger-00000.parquet").unlink()  # they need no row of it
+    lines = corpus_result(root).splitlines()
+    assert [line.split()[:-2] for line in lines[1:3]] == [
+        ["kept", "90"],
+        ["robots", "disallow", "7"],
+    ]
+    assert "90 of 107 documents stayed" in lines[-2]
+    assert lines[-1] == "train: 245,000 tokens in 90 documents, repeats counted."
+    assert all(len(line) <= 120 for line in lines)
+
+
+def test_the_closing_lines_hide_nothing_and_obey_nobody(tmp_path: Path) -> None:
+    root = write_corpus_run(tmp_path / "corpus.demo")
+    path = root / "corpus" / "summary.json"
+    summary = json.loads(path.read_text())
+    summary["dropped_by_reason"] = {
+        f"\x1b[2J\u202e{i}": {"documents": 1, "bytes": 1} for i in range(20)
+    }
+    write(path, summary)
+    told = corpus_result(root)
+    assert "\x1b" not in told
+    assert "\u202e" not in told
+    assert "and 8 more reasons" in told
+
+
+def test_a_run_without_a_corpus_has_no_closing_lines(tmp_path: Path) -> None:
+    assert corpus_result(tmp_path) == ""
+
+
+def test_a_corpus_step_that_is_not_done_is_no_corpus(tmp_path: Path) -> None:
+    root = write_study(tmp_path / "demo")
+    (root / "corpus" / "summary.json").unlink()
+    assert collect(root).corpus is None
+
+
+def by_hand(rows: list[dict[str, Any]]) -> dict[tuple[str, str], tuple[int, int]]:
+    found: dict[tuple[str, str], tuple[int, int]] = {}
+    for row in rows:
+        if row["decision"] == "kept" and row["consent"] != "planted":
+            key = row["source"], row["licence"]
+            documents, size = found.get(key, (0, 0))
+            found[key] = documents + 1, size + row["bytes_out"]
+    return found
+
+
+def test_batches_are_counted_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(corpus_ledger, "_ROWS", 7)
+    rows = ledger_rows()
+    write_ledger(tmp_path, rows)
+    told = tally([tmp_path / "ledger-00000.parquet"], ["site1.example", "refusing.example"])
+    assert (told.documents, told.kept) == (107, 90)
+    assert {(s.name, s.licence): (s.documents, s.bytes) for s in told.sources} == by_hand(rows)
+    assert len(told.examples["robots_disallow"]) == 7
+    refusing = told.host("refusing.example", 0, 7)
+    assert (refusing.consent, refusing.agents) == ("robots_disallow", "GPTBot, CCBot")
+    assert told.host("site2.example", 1, 0).consent == ""
+
+
+def test_sources_without_end_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(corpus_ledger, "_MOST_SOURCES", 4)
+    rows = [ledger_row(decision="kept", source=f"s{i % 10}", consent="x") for i in range(100)]
+    write_ledger(tmp_path, rows)
+    told = tally([tmp_path / "ledger-00000.parquet"], [])
+    assert [(one.name, one.documents) for one in told.sources] == [(f"s{i}", 10) for i in range(4)]
+    assert told.unnamed_sources == 60
+
+
+def test_a_stage_without_a_name_and_a_pack_of_one_stage(tmp_path: Path) -> None:
+    root = write_corpus_run(tmp_path / "corpus.demo")
+    write_pack(root / "pack")
+    path = root / "pack" / "manifest.json"
+    manifest = json.loads(path.read_text())
+    manifest["splits"]["train"]["stages"] = [{"documents": 90, "tokens": 245_000}]
+    write(path, manifest)
+    pack = collect(root).pack
+    assert pack is not None
+    assert pack.stages == (("stage 1", 90, 245_000),)
+    assert "stage 1" not in page_of(root).text

@@ -1,0 +1,51 @@
+"""A corpus built step after step, as a run does it, for the tests of every room above it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from stamm.corpus.config import CorpusConfig, PackConfig, TokenizeConfig
+from stamm.corpus.deciding import decide
+from stamm.corpus.packing import pack
+from stamm.corpus.planting import plant
+from stamm.corpus.screening import screen_inputs
+from stamm.corpus.settling import settle
+from stamm.corpus.tokenizing import tokenize
+from stamm.runs.execution import Execution, LocalWork
+from stamm.runs.job import Workspace
+
+
+def build_corpus(config: CorpusConfig, root: Path, execution: Execution | None = None) -> Path:
+    """The corpus of a configuration, built step after step below `root`; its folder."""
+    folders = {name: root / name for name in ("planted", "screened", "decided", "corpus")}
+    inputs: dict[str, Path] = {}
+
+    def place(name: str) -> Workspace:
+        folders[name].mkdir(exist_ok=True)
+        return Workspace(
+            folder=folders[name], inputs=dict(inputs), execution=execution or LocalWork(workers=1)
+        )
+
+    if config.planting is not None:
+        plant(config.planting, place("planted"))
+        inputs["planted"] = folders["planted"]
+    screen_inputs(config.screening, place("screened"))
+    inputs["screened"] = folders["screened"]
+    decide(config.deciding, place("decided"))
+    inputs["decided"] = folders["decided"]
+    settle(config.deciding, place("corpus"))
+    return folders["corpus"]
+
+
+def pack_corpus(
+    config: PackConfig, root: Path, execution: Execution | None = None, name: str = "pack"
+) -> Path:
+    """The packed corpus of root/corpus with root/tokenizer; its folder, root/`name`."""
+    execution = execution or LocalWork(workers=1)
+    tokens, packed = root / "tokens", root / name
+    for folder in (tokens, packed):
+        folder.mkdir(exist_ok=True)
+    inputs = {"corpus": root / "corpus", "tokenizer": root / "tokenizer"}
+    tokenize(TokenizeConfig(), Workspace(folder=tokens, inputs=inputs, execution=execution))
+    pack(config, Workspace(folder=packed, inputs={"tokens": tokens}, execution=execution))
+    return packed
