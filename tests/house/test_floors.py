@@ -40,6 +40,7 @@ DOORS = {
     "fastwarc": {"corpus/*"},
     "resiliparse": {"corpus/*"},
     "duckdb": {"corpus/query.py", "corpus/duplicates/cluster.py"},
+    "datatrove": {"corpus/adapters/datatrove.py"},
     "fasttext": {"corpus/language/ngrams.py"},
     "httpcore2": {"corpus/consent/fetch.py"},
     "phonenumbers": {"corpus/pii/phone.py"},

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from resiliparse.extract.html2text import extract_plain_text
 from resiliparse.parse.encoding import bytes_to_str, detect_encoding, map_encoding_to_html5
-from resiliparse.parse.html import DOMNode, HTMLTree
+from resiliparse.parse.html import DOMNode, HTMLTree, NodeType
 
 from stamm.corpus.config import ReadLimits
 from stamm.corpus.licences.markup import Mark, licence_marks
@@ -93,16 +93,19 @@ def _metas(tree: HTMLTree) -> tuple[tuple[str, str], ...]:
 
 
 def _deeper_than(tree: HTMLTree, limit: int) -> bool:
+    """Whether elements are nested beyond `limit`. Texts and comments are stepped over."""
     node: DOMNode | None = tree.document
     depth = 0
     while node is not None:
         child = node.first_child
+        if child is not None and child.type != NodeType.ELEMENT:
+            child = child.next_element
         if child is not None:
             node, depth = child, depth + 1
             if depth > limit:
                 return True
             continue
-        while node is not None and node.next is None:
+        while node is not None and node.next_element is None:
             node, depth = node.parent, depth - 1
-        node = node.next if node is not None else None
+        node = node.next_element if node is not None else None
     return False

@@ -1,0 +1,84 @@
+"""stamm's steps in a datatrove pipeline. datatrove itself must be installed; stamm needs it nowhere.
+
+pipeline = [
+    JsonlReader("raw/"),
+    ScreenFilter(ScreenConfig(inputs=("datatrove",), consent=..., quality=QualityConfig())),
+    JsonlWriter("clean/"),
+]
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from stamm.base.errors import ConfigError
+from stamm.corpus.adapters.document import Document, check_files, judge, replace_personal_data
+from stamm.corpus.config import FieldNames, ScreenConfig
+from stamm.corpus.pii.config import PiiConfig
+
+try:
+    from datatrove.pipeline.base import (  # type: ignore[import-not-found,import-untyped,unused-ignore]
+        PipelineStep,
+    )
+    from datatrove.pipeline.filters.base_filter import (  # type: ignore[import-not-found,import-untyped,unused-ignore]
+        BaseFilter,
+    )
+except ImportError as error:
+    raise ConfigError(
+        f"stamm's steps for datatrove need {error.name}, which is not installed",
+        fix='Run pip install "datatrove[io,processing]"',
+    ) from error
+
+
+class ScreenFilter(BaseFilter):  # type: ignore[misc]
+    """Keeps what stamm's screen keeps: consent, licence, language, quality, evaluation texts, PII.
+
+    The reason of a drop is the ledger's (stamm.corpus.ledger.REASONS), which datatrove counts and
+    hands to its exclusion writer. What is written into documents: stamm.corpus.adapters.document.
+
+    config             config.inputs is not read
+    exclusion_writer   datatrove's writer for what is dropped
+    Raises             DataError when a file that the configuration names is missing
+    """
+
+    name = "stamm screen"
+
+    def __init__(self, config: ScreenConfig, exclusion_writer: Any = None) -> None:
+        check_files(config)
+        super().__init__(exclusion_writer)
+        self.config = config
+
+    def filter(self, doc: Document) -> bool | tuple[bool, str]:
+        """True for a document that is kept, else False and the reason."""
+        reason = judge(doc, self.config)
+        return (False, reason) if reason else True
+
+
+class PersonalData(PipelineStep):  # type: ignore[misc]
+    """Replaces personal data by markers, such as `<email-pii>`, and counts what it replaced.
+
+    names   where a document says its language; that decides which phone numbers are at home
+    """
+
+    type = "stamm"
+    name = "personal data"
+
+    def __init__(self, config: PiiConfig | None = None, names: FieldNames | None = None) -> None:
+        super().__init__()
+        self.config = config or PiiConfig()
+        self.names = names or FieldNames()
+
+    def run(
+        self, data: Iterable[Document] | None, rank: int = 0, world_size: int = 1
+    ) -> Iterator[Document]:
+        """The same documents, without the personal data that was looked for."""
+        for document in data or ():
+            self.stat_update("total")
+            with self.track_time():
+                counts = replace_personal_data(document, self.config, self.names)
+            for kind, count in counts.items():
+                if count:
+                    self.stat_update(kind, value=count)
+            self.update_doc_stats(document)
+            yield document

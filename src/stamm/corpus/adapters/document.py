@@ -1,0 +1,149 @@
+"""A document of another pipeline under stamm's screen, and what is written back into it.
+
+Nothing here knows whose document it is: a text, and a dictionary of what else is known.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Protocol
+
+from stamm.corpus.config import FieldNames, ReadLimits, ScreenConfig
+from stamm.corpus.consent.words import Words, read_words
+from stamm.corpus.contamination.index import Index, build_index
+from stamm.corpus.contamination.items import read_items
+from stamm.corpus.heads.head import Head
+from stamm.corpus.inputs import expand, locate
+from stamm.corpus.jsonl import record_of
+from stamm.corpus.language.declared import UNDETERMINED, declared_language
+from stamm.corpus.language.identify import Identifier
+from stamm.corpus.ledger import KEPT, PII_KINDS, LedgerRow
+from stamm.corpus.pii.config import PiiConfig
+from stamm.corpus.pii.replace import replace_pii
+from stamm.corpus.quality.rules import Quality
+from stamm.corpus.records import Place, Record, Unread, whole_text
+from stamm.corpus.screen import Screen, Tools
+
+PREFIX = "stamm_"
+"""Before the name of every column that is written into a document."""
+
+_TAG = re.compile(r"[a-z]{3}_[A-Z][a-z]{3}")
+# Where a record stands, and what is decided over all documents: one document cannot be told.
+_NOT_TOLD = ("input_file", "input_position", "duplicate_of", "split", "probe_id")
+
+
+class Document(Protocol):
+    """What is asked of a document.
+
+    metadata   whatever is known by name; url, language, licence and date are looked for
+    """
+
+    text: str
+    metadata: dict[str, Any]
+
+
+def judge(document: Document, config: ScreenConfig) -> str:
+    """The ledger's reason for dropping a document, "" when it is kept.
+
+    Its metadata gets the ledger's columns, each name after "stamm_"; the text of a document that
+    is kept gets its markers for personal data. A dropped one keeps the text it came with.
+
+    Edge   config.inputs is not read. Only the text is at hand, not the page: robots.txt, lists of
+           domains, tdmrep.json and ai.txt are asked, headers and meta elements cannot be.
+    """
+    screen, words = _screen(config)
+    row, text = screen.judge(_record(document, config.fields, config.limits), words)
+    document.metadata.update(_told(row))
+    if row.decision == KEPT:
+        document.text = text
+    return row.reason
+
+
+def replace_personal_data(
+    document: Document, config: PiiConfig, names: FieldNames
+) -> dict[str, int]:
+    """How many values of each kind were replaced by markers in the document's text.
+
+    The counts stand in its metadata, too, as stamm_pii_email and so on.
+    """
+    text = whole_text(document.text)
+    cleaned = replace_pii(text, config, _language(document.metadata, names, text))
+    document.text = cleaned.text
+    counts = {kind: int(getattr(cleaned, kind)) for kind in PII_KINDS}
+    document.metadata.update({f"{PREFIX}pii_{kind}": n for kind, n in counts.items()})
+    return counts
+
+
+def check_files(config: ScreenConfig) -> None:
+    """Raise DataError when a file that the configuration names is missing."""
+    expand(config.consent.robots, "consent.robots")
+    expand(config.consent.domains, "consent.domains")
+    for one in config.contamination.sets if config.contamination else ():
+        locate(one.file, "contamination")
+
+
+def _record(document: Document, names: FieldNames, limits: ReadLimits) -> Record | Unread:
+    metadata = document.metadata
+    # Only what is asked for: the rest may be of any size, and its keys of any kind.
+    row = {name: metadata[name] for name in names.all() if name in metadata}
+    row[names.text] = document.text
+    if isinstance(document.text, str):
+        row[names.language] = _language(metadata, names, document.text)
+    record = record_of(Place(file="", position=0), row, names)
+    size = len(record.content) if isinstance(record, Record) else 0
+    if isinstance(record, Unread) or size <= limits.line_bytes:
+        return record
+    return Unread(
+        place=record.place,
+        content_id=record.content_id,
+        reason="line_too_long",
+        detail=f"{size} bytes, limit {limits.line_bytes}",
+        size=size,
+        url=record.url,
+    )
+
+
+def _language(metadata: Mapping[str, Any], names: FieldNames, text: str) -> str:
+    """The language as deu_Latn, also of a document that says "de" or "deu"; "" when it is not known."""
+    said = metadata.get(names.language)
+    if not isinstance(said, str) or not said or _TAG.fullmatch(said):
+        return said if isinstance(said, str) else ""
+    read = declared_language(said, text)
+    return "" if read == UNDETERMINED else read
+
+
+def _told(row: LedgerRow) -> dict[str, Any]:
+    return {PREFIX + name: v for name, v in row.plain().items() if name not in _NOT_TOLD}
+
+
+@functools.lru_cache(maxsize=8)  # a pipeline may hold several screens, and asks them in turns
+def _screen(config: ScreenConfig) -> tuple[Screen, Words]:
+    """What is built once in a process, when its first document comes, and never sent to another."""
+    tools = Tools(
+        language=Identifier(config.language) if config.language else None,
+        quality=Quality(config.quality) if config.quality else None,
+        contamination=_index(config),
+        toxicity_head=_head(config.toxicity_head),
+        quality_head=_head(config.quality_head),
+    )
+    robots = tuple(expand(config.consent.robots, "consent.robots").values())
+    domains = expand(config.consent.domains, "consent.domains")
+    return Screen(config, tools), read_words(config.consent, robots, domains, config.limits)
+
+
+def _head(folder: str) -> Head | None:
+    return Head.load(Path(folder)) if folder else None
+
+
+def _index(config: ScreenConfig) -> Index | None:
+    if config.contamination is None:
+        return None
+    items = (
+        item
+        for one in config.contamination.sets
+        for item in read_items(one, locate(one.file, "contamination"), config.limits)
+    )
+    return build_index(config.contamination, items)
