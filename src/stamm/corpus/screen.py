@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 
 from stamm.base.laps import Laps
 from stamm.corpus.config import ScreenConfig
@@ -34,6 +35,23 @@ class Tools:
     contamination: Index | None = None
     toxicity_head: Head | None = None
     quality_head: Head | None = None
+
+    @classmethod
+    def of(
+        cls, config: ScreenConfig, index: Index | None, toxicity: Path | None, quality: Path | None
+    ) -> Tools:
+        """What a configuration asks for. Models are loaded here, once in a process.
+
+        index               of the evaluation texts, where there are any
+        toxicity, quality   folders of the heads
+        """
+        return cls(
+            language=Identifier(config.language) if config.language else None,
+            quality=Quality(config.quality) if config.quality else None,
+            contamination=index,
+            toxicity_head=Head.load(toxicity) if toxicity else None,
+            quality_head=Head.load(quality) if quality else None,
+        )
 
 
 class Screen:

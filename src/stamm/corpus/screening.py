@@ -25,18 +25,16 @@ from stamm.corpus.archive import archived_robots
 from stamm.corpus.config import ScreenConfig
 from stamm.corpus.consent.words import Words, read_words
 from stamm.corpus.contamination.index import build_index, load_index
-from stamm.corpus.contamination.items import read_items
+from stamm.corpus.contamination.items import read_sets
 from stamm.corpus.duplicates.cluster import keys_row, keys_schema
 from stamm.corpus.duplicates.config import DuplicatesConfig
 from stamm.corpus.duplicates.exact import text_key
 from stamm.corpus.duplicates.minhash import NOTHING, signature
 from stamm.corpus.duplicates.words import split_words
-from stamm.corpus.heads.head import DESCRIPTION, WEIGHTS, Head
-from stamm.corpus.inputs import expand, locate
+from stamm.corpus.heads.head import DESCRIPTION, WEIGHTS
+from stamm.corpus.inputs import expand
 from stamm.corpus.kinds import check_kind, is_archive
-from stamm.corpus.language.identify import Identifier
 from stamm.corpus.ledger import KEPT, LEDGER_SCHEMA, LedgerRow
-from stamm.corpus.quality.rules import Quality
 from stamm.corpus.read import read_input
 from stamm.corpus.screen import Screen, Tools
 from stamm.corpus.tables import TableWriter, part
@@ -208,11 +206,7 @@ def _common(config: ScreenConfig, workspace: Workspace) -> dict[str, str]:
     if config.contamination is not None:
         folder = workspace.folder / _INDEX
         folder.mkdir(exist_ok=True)
-        items = (
-            item
-            for one in config.contamination.sets
-            for item in read_items(one, locate(one.file, "corpus.contamination"), config.limits)
-        )
+        items = read_sets(config.contamination, config.limits)
         build_index(config.contamination, items).save(folder)
         common |= {f"{_INDEX}.{file.name}": file for file in sorted(folder.iterdir())}
     for role in ("toxicity_head", "quality_head"):
@@ -237,13 +231,7 @@ def _tools(
         return next(iter(files[kind].values())).parent if kind in files else None
 
     index, toxicity, quality = map(folder, (_INDEX, "toxicity_head", "quality_head"))
-    tools = Tools(
-        language=Identifier(config.language) if config.language else None,
-        quality=Quality(config.quality) if config.quality else None,
-        contamination=load_index(index) if index else None,
-        toxicity_head=Head.load(toxicity) if toxicity else None,
-        quality_head=Head.load(quality) if quality else None,
-    )
+    tools = Tools.of(config, load_index(index) if index else None, toxicity, quality)
     robots = tuple(files.get("robots", {}).values())
     words = read_words(config.consent, robots, files.get("domains", {}), config.limits)
     return config, Screen(config, tools), words

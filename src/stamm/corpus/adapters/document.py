@@ -13,17 +13,14 @@ from typing import Any, Protocol
 
 from stamm.corpus.config import FieldNames, ReadLimits, ScreenConfig
 from stamm.corpus.consent.words import Words, read_words
-from stamm.corpus.contamination.index import Index, build_index
-from stamm.corpus.contamination.items import read_items
-from stamm.corpus.heads.head import Head
+from stamm.corpus.contamination.index import build_index
+from stamm.corpus.contamination.items import read_sets
 from stamm.corpus.inputs import expand, locate
 from stamm.corpus.jsonl import record_of
 from stamm.corpus.language.declared import UNDETERMINED, declared_language
-from stamm.corpus.language.identify import Identifier
 from stamm.corpus.ledger import KEPT, PII_KINDS, LedgerRow
 from stamm.corpus.pii.config import PiiConfig
 from stamm.corpus.pii.replace import replace_pii
-from stamm.corpus.quality.rules import Quality
 from stamm.corpus.records import Place, Record, Unread, whole_text
 from stamm.corpus.screen import Screen, Tools
 
@@ -122,28 +119,12 @@ def _told(row: LedgerRow) -> dict[str, Any]:
 @functools.lru_cache(maxsize=8)  # a pipeline may hold several screens, and asks them in turns
 def _screen(config: ScreenConfig) -> tuple[Screen, Words]:
     """What is built once in a process, when its first document comes, and never sent to another."""
-    tools = Tools(
-        language=Identifier(config.language) if config.language else None,
-        quality=Quality(config.quality) if config.quality else None,
-        contamination=_index(config),
-        toxicity_head=_head(config.toxicity_head),
-        quality_head=_head(config.quality_head),
-    )
+    sets = config.contamination
+    index = build_index(sets, read_sets(sets, config.limits)) if sets else None
+    heads = [
+        Path(folder) if folder else None for folder in (config.toxicity_head, config.quality_head)
+    ]
+    tools = Tools.of(config, index, *heads)
     robots = tuple(expand(config.consent.robots, "consent.robots").values())
     domains = expand(config.consent.domains, "consent.domains")
     return Screen(config, tools), read_words(config.consent, robots, domains, config.limits)
-
-
-def _head(folder: str) -> Head | None:
-    return Head.load(Path(folder)) if folder else None
-
-
-def _index(config: ScreenConfig) -> Index | None:
-    if config.contamination is None:
-        return None
-    items = (
-        item
-        for one in config.contamination.sets
-        for item in read_items(one, locate(one.file, "contamination"), config.limits)
-    )
-    return build_index(config.contamination, items)

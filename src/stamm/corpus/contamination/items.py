@@ -11,7 +11,8 @@ from typing import Any
 from stamm.base.config import nearest
 from stamm.base.errors import DataError
 from stamm.corpus.config import ReadLimits
-from stamm.corpus.contamination.config import EvaluationSet
+from stamm.corpus.contamination.config import ContaminationConfig, EvaluationSet
+from stamm.corpus.inputs import locate
 from stamm.corpus.records import clean_field, whole_text
 from stamm.corpus.streams import BoundedStream, Line, StreamError, bounded_lines
 
@@ -45,6 +46,15 @@ def read_items(evaluation: EvaluationSet, path: Path, limits: ReadLimits) -> Ite
                 where=evaluation.file,
                 fix="Get the file again",
             ) from None
+
+
+def read_sets(config: ContaminationConfig, limits: ReadLimits) -> Iterator[Item]:
+    """The items of every evaluation set of a configuration, set after set.
+
+    Raises   DataError when a file is missing, or a line is no item.
+    """
+    for one in config.sets:
+        yield from read_items(one, locate(one.file, "corpus.contamination"), limits)
 
 
 def _item(evaluation: EvaluationSet, line: Line, limits: ReadLimits) -> Item:
