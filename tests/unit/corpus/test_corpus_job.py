@@ -179,7 +179,7 @@ def test_a_file_with_only_texts_is_enough(
     rows = [{"text": f"Text number {i} of mine."} for i in range(5)]
     documents, ledger, summary = build(CorpusConfig(inputs=(write_jsonl(*rows),)))
     assert [d["text"] for d in documents] == [r["text"] for r in rows]
-    assert {d["language"] for d in documents} == {"und"}
+    assert {d["language"] for d in documents} == {"eng_Latn"}
     assert {row["consent"] for row in ledger} == {"no_url"}
     assert summary["by_split"]["held_out"]["documents"] == 1
 

@@ -43,7 +43,7 @@ def page_licence(
     Edge     a sentence of rights in a Dublin Core meta counts only when it names a licence or
              reserves all rights. JSON-LD counts at its top level and in @graph, for nodes that are
              a page or an article; when only some of several articles name a licence, none does.
-    Checked  tests/unit/corpus/licences/test_page.py
+    Checked  tests/unit/corpus/licences/test_page_licence.py
     """
     found: list[Evidence] = []
     for header in link_headers:

@@ -61,7 +61,7 @@ def card_spans(text: str) -> Iterator[tuple[int, int]]:
     a word for a card within 64 characters: one 16-digit number in ten has a right check digit.
 
     Edge     the networks' own test numbers (4111 1111 1111 1111) stay.
-    Checked  tests/unit/corpus/pii/test_card.py
+    Checked  tests/unit/corpus/pii/test_payment_card.py
     """
     for match in _CANDIDATE.finditer(text):
         groups = _GROUPING.findall(match[0])
