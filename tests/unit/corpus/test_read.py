@@ -221,7 +221,7 @@ def test_archive_pages_headers_and_dates(tmp_path: Path) -> None:
         (
             warc_response(
                 "https://a.org/",
-                gzip.compress(b"x" * 1000)[:-10],
+                gzip.compress(b"x" * 1000, mtime=0)[:-10],
                 {"Content-Type": "text/html", "Content-Encoding": "gzip"},
             ),
             "truncated_record",
@@ -229,7 +229,7 @@ def test_archive_pages_headers_and_dates(tmp_path: Path) -> None:
         (
             warc_response(
                 "https://a.org/",
-                gzip.compress(b"x" * 50_000_000),
+                gzip.compress(b"x" * 50_000_000, mtime=0),
                 {"Content-Type": "text/html", "Content-Encoding": "gzip"},
             ),
             "record_too_long",
@@ -237,7 +237,7 @@ def test_archive_pages_headers_and_dates(tmp_path: Path) -> None:
         (
             warc_response(
                 "https://a.org/",
-                gzip.compress(b"x" * 60_000) * 2,
+                gzip.compress(b"x" * 60_000, mtime=0) * 2,
                 {"Content-Type": "text/html", "Content-Encoding": "gzip"},
             ),
             "record_too_long",

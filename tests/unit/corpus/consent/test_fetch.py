@@ -364,12 +364,12 @@ def test_a_bomb_is_cut(sites: Sites, robots: Callable[..., FrozenFile]) -> None:
     ("body", "coding"),
     [
         (b"plain text that says it is packed", "gzip"),
-        (gzip.compress(b"#" * 1000)[:-9], "gzip"),
+        (gzip.compress(b"#" * 1000, mtime=0)[:-9], "gzip"),
         # A file name in the gzip head that never ends: nothing comes out.
         (b"\x1f\x8b\x08\x08" + bytes(6) + b"x" * (3 * KEPT_BYTES), "gzip"),
-        (gzip.compress(b"") * (3 * KEPT_BYTES // 20), "gzip"),
+        (gzip.compress(b"", mtime=0) * (3 * KEPT_BYTES // 20), "gzip"),
         (b"\x0b\x02\x80hello\x03", "br"),
-        (gzip.compress(gzip.compress(b"#")), "gzip, gzip"),
+        (gzip.compress(gzip.compress(b"#", mtime=0), mtime=0), "gzip, gzip"),
         (b"#", "\xff"),
     ],
 )
