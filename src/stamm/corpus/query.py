@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -30,9 +31,9 @@ class Query:
         """
         if not files:
             raise DataError(f"there is no file of {name}", fix="Run the step that writes it again")
-        listed = ", ".join(_quoted(str(file)) for file in files)
+        listed = ", ".join(_quoted(literal_path(file)) for file in files)
         self.run(
-            f"create or replace view {name} as select * from read_parquet([{listed}], filename=true)"
+            f"create or replace view {name} as select * from read_parquet([{listed}], filename=true, hive_partitioning=false)"
         )
 
     def run(self, sql: str, values: Mapping[str, Any] | None = None) -> None:
@@ -93,6 +94,11 @@ def opened(folder: Path, memory_gib: float, threads: int, name: str = "") -> Ite
     finally:
         connection.close()
         shutil.rmtree(spill, ignore_errors=True)
+
+
+def literal_path(path: Path) -> str:
+    """A path as it is: duckdb takes * ? and [ in names for patterns."""
+    return re.sub(r"([*?\[])", r"[\1]", str(path))
 
 
 def _quoted(text: str) -> str:

@@ -31,7 +31,7 @@ from stamm.corpus.duplicates.config import DuplicatesConfig
 from stamm.corpus.duplicates.exact import text_key
 from stamm.corpus.duplicates.minhash import NOTHING, signature
 from stamm.corpus.duplicates.words import split_words
-from stamm.corpus.heads.head import DESCRIPTION, WEIGHTS
+from stamm.corpus.heads.config import HEAD_FILES
 from stamm.corpus.inputs import expand
 from stamm.corpus.kinds import check_kind, is_archive
 from stamm.corpus.ledger import KEPT, LEDGER_SCHEMA, LedgerRow
@@ -69,7 +69,6 @@ CANDIDATES_SCHEMA = pa.schema(
 """The same documents as the decisions over all shards see them."""
 
 _INDEX = "contamination"
-HEAD_FILES = (DESCRIPTION, WEIGHTS)
 
 
 def screen_inputs(config: ScreenConfig, workspace: Workspace) -> None:
@@ -96,7 +95,7 @@ def screen_batch(config: ScreenConfig, workspace: Workspace) -> Batch:
         rooms=("corpus",),
         common=_common(config, workspace),
         tasks=tuple(
-            Task(name=f"{k:05d}", inputs={"input": str(path.resolve())}, extra={"name": name})
+            Task(name=f"{k:05d}", inputs={"input": str(path.absolute())}, extra={"name": name})
             for k, (name, path) in enumerate(inputs.items())
         ),
     )
@@ -213,7 +212,7 @@ def _common(config: ScreenConfig, workspace: Workspace) -> dict[str, str]:
         folder = Path(getattr(config, role))
         if getattr(config, role):
             common |= {f"{role}.{file}": folder / file for file in HEAD_FILES}
-    return {role: str(path.resolve()) for role, path in common.items()}
+    return {role: str(path.absolute()) for role, path in common.items()}
 
 
 @functools.lru_cache(maxsize=1)

@@ -10,6 +10,7 @@ from stamm.corpus.config import (
     TokenizerConfig,
 )
 from stamm.corpus.evidence.config import EvidenceConfig
+from stamm.corpus.heads.config import HEAD_FILES
 from stamm.corpus.inputs import expand, locate
 from stamm.runs.job import Step
 
@@ -35,6 +36,13 @@ def corpus_steps(config: CorpusConfig) -> tuple[Step, ...]:
         )
     said = expand(config.consent.robots, "corpus.consent.robots")
     said |= expand(config.consent.domains, "corpus.consent.domains")
+    if config.contamination is not None:
+        files = [one.file for one in config.contamination.sets]
+        said |= {name: locate(name, "corpus.contamination") for name in files}
+    for role in ("toxicity_head", "quality_head"):
+        folder = getattr(config, role)
+        if folder:
+            said |= expand([f"{folder}/{file}" for file in HEAD_FILES], f"corpus.{role}")
     screen = Step(
         name="screen",
         job="screen",

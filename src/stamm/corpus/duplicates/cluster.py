@@ -23,6 +23,7 @@ from stamm.base.errors import DataError, RunError, visible
 from stamm.base.files import atomic
 from stamm.corpus.duplicates.config import DuplicatesConfig
 from stamm.corpus.duplicates.minhash import NOTHING, Signature
+from stamm.corpus.query import literal_path
 from stamm.corpus.tables import TableWriter
 
 Ranks = NDArray[np.int64]
@@ -182,12 +183,12 @@ def _read_shard(
 ) -> None:
     if not path.is_file():
         raise DataError(f"{path} does not exist", fix="Run the step that writes it again")
-    file = [_literal(path)]
+    file = [literal_path(path)]
     try:
         facts = base.execute(
             "SELECT count(*), count(DISTINCT row), min(shard), max(shard), count(document_id),"
             " count(*) FILTER (octet_length(text_key) = 16 AND octet_length(signature) = $2)"
-            " FROM read_parquet($1)",
+            " FROM read_parquet($1, hive_partitioning=false)",
             [file, config.hashes * _BYTES],
         ).fetchone()
         count, distinct, least, most, named, fitting = facts or (0,) * 6
@@ -200,7 +201,7 @@ def _read_shard(
             )
         base.execute(
             "INSERT INTO loaded SELECT shard, row, document_id, date, text_key, signature"
-            " FROM read_parquet($1)",
+            " FROM read_parquet($1, hive_partitioning=false)",
             [file],
         )
     except duckdb.OutOfMemoryException:
@@ -212,11 +213,6 @@ def _read_shard(
         ) from None
     if count:
         seen[least] = path
-
-
-def _literal(path: Path) -> str:
-    """`path` with the characters that duckdb takes for patterns bracketed."""
-    return "".join(f"[{c}]" if c in "[*?" else c for c in str(path))
 
 
 def _compare(base: duckdb.DuckDBPyConnection, config: DuplicatesConfig) -> int:

@@ -10,6 +10,8 @@ from typing import Literal
 
 from stamm.base.config import validate
 
+HEAD_FILES = ("head.json", "weights.safetensors")
+"""What a head is made of, in its folder."""
 Pooling = Literal["maximum", "first", "mean"]
 LARGEST_SEED = 2**63 - 1
 
