@@ -89,6 +89,7 @@ def test_addresses_are_data(run: Path, capsys: pytest.CaptureFixture[str]) -> No
     said = ask(capsys, str(run), "url=https://a.example/*drop table*")
     assert "1 documents" in said
     assert "\x1b" not in said
+    assert "0 documents" in ask(capsys, str(run), "url=https://a.example/[12]*", code=1)
     assert ask(capsys, str(run), "url='; drop table ledger; --", code=1).strip() == "0 documents"
 
 

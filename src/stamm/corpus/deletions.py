@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from stamm.base.errors import DataError, visible
-from stamm.corpus.records import ID_DIGITS, LONGEST_FIELD
+from stamm.corpus.records import ID_DIGITS, LONGEST_FIELD, clean_field
 
 _IDENTIFIER = re.compile(rf"[0-9a-f]{{{ID_DIGITS}}}")
 _HASH = re.compile(r"sha256:([0-9a-f]{64})")
@@ -73,7 +73,9 @@ def read_deletions(path: Path) -> Deletions:
         elif _IDENTIFIER.fullmatch(line.lower()):
             identifiers.setdefault(line.lower(), rule)
         elif "://" in line and len(line) <= _LONGEST_LINE:
-            hashes.setdefault(_hashed(line), rule)
+            # The ledger holds addresses without invisible characters.
+            for spelling in (line, clean_field(line)):
+                hashes.setdefault(_hashed(spelling), rule)
         else:
             raise DataError(
                 f"{visible(line, 80)!r} is no request for deletion",

@@ -50,17 +50,22 @@ def look_up(run: Path, wanted: Mapping[str, str], limit: int) -> Found:
         raise DataError(f"{run} holds no corpus", fix="Name the folder of a run that has one")
     clauses = [f"coalesce({name}, '') {_operator(value)} ${name}" for name, value in wanted.items()]
     where = " and ".join(clauses) or "true"
+    # Only * and ? are patterns here; duckdb knows sets of letters, too.
+    values = {
+        name: value.replace("[", "[[]") if _operator(value) == "glob" else value
+        for name, value in wanted.items()
+    }
     names = LEDGER_SCHEMA.names
     with (
         tempfile.TemporaryDirectory() as spill,
         opened(Path(spill), _MEMORY_GIB, cores()) as query,
     ):
         query.view("ledger", parts(run / "corpus", "ledger"))
-        ((count,),) = query.rows(f"select count(*) from ledger where {where}", wanted)
+        ((count,),) = query.rows(f"select count(*) from ledger where {where}", values)
         rows = query.rows(
             f"select {', '.join(names)} from ledger where {where} "
             f"order by url, document_id, input_file, input_position limit {int(limit)}",
-            wanted,
+            values,
         )
         found = [dict(zip(names, row, strict=True)) for row in rows]
         stretches = _stretches(query, run, [row["document_id"] for row in found])

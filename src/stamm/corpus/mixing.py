@@ -73,11 +73,19 @@ def _whole(query: Query, config: PackConfig, split: str) -> None:
 def _staged(query: Query, config: PackConfig) -> list[dict[str, Any]]:
     _plant(query, config)
     taken: dict[tuple[str, str], float] = {}
+    held: dict[tuple[str, str], int] = {}
     told = []
     for number, stage in enumerate(config.stages):
         sizes = [_tokens(query, stage, position) for position in range(len(stage.sources))]
         shares = []
         for position, (share, size) in enumerate(zip(stage.sources, sizes, strict=True)):
+            if held.setdefault((share.source, share.language), size) != size:
+                raise DataError(
+                    f"stage {stage.name}: source {share.source!r} in language {share.language!r} "
+                    "does not hold the documents that it held in an earlier stage",
+                    where="pack.stages",
+                    fix="Put the same narrower shares before it in every stage that reads it",
+                )
             begin = taken.get((share.source, share.language), 0.0)
             end = begin + _budget(stage, share, size) / size
             _take(query, config, number, position, begin, end)

@@ -36,6 +36,7 @@ ORDER_RULE = (
     "documents are sorted by SHA-256 of 'pack {seed} {stage} {document_id} {occurrence}'."
 )
 _SHARD_MEMORY_GIB = 0.5
+_MOST_OPEN = 128  # each holds a file descriptor
 _COPIED = tuple(name for name in SIDECAR_SCHEMA.names if name not in ("start", "stop"))
 
 
@@ -113,6 +114,8 @@ def pack_shard(batch: Batch, task: Task) -> Outcome:
         for row in _stretch(query, task):
             shard = row["shard"]
             if shard not in opened_shards:
+                if len(opened_shards) >= _MOST_OPEN:
+                    del opened_shards[next(iter(opened_shards))]
                 opened_shards[shard] = open_shard(tokens / f"tokens-{shard:05d}")
             stop = at + row["tokens"]
             rows.append({key: row[key] for key in _COPIED} | {"start": at, "stop": stop})

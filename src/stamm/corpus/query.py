@@ -11,7 +11,7 @@ from typing import Any
 
 import duckdb
 
-from stamm.base.errors import DataError
+from stamm.base.errors import DataError, RunError
 
 
 class Query:
@@ -63,6 +63,12 @@ class Query:
     def _ask(self, sql: str, values: Mapping[str, Any] | None) -> duckdb.DuckDBPyConnection:
         try:
             return self._connection.execute(sql, dict(values) if values else None)
+        except duckdb.OutOfMemoryException as error:
+            said = str(error).partition("\n")[0]
+            raise RunError(
+                f"sorting and grouping ran out of memory: {said}",
+                fix="Set memory_gib higher, or free some room on the disk of the run",
+            ) from None
         except (duckdb.IOException, duckdb.InvalidInputException, duckdb.BinderException) as error:
             said = str(error).partition("\n")[0]
             raise DataError(

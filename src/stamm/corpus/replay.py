@@ -30,7 +30,7 @@ from stamm.corpus.records import Signals
 from stamm.corpus.summary import summarise
 from stamm.corpus.tables import TableWriter, part, parts, read_rows, require_columns, write_whole
 from stamm.runs.job import Workspace
-from stamm.runs.tasks import Batch, Outcome, Task
+from stamm.runs.tasks import Batch, Outcome, Task, common_files
 from stamm.runs.workers import cores, do_batch
 
 SUMMARY = "summary.json"
@@ -87,7 +87,7 @@ def replay(config: ReplayConfig, workspace: Workspace) -> None:
 
 def replay_shard(batch: Batch, task: Task) -> Outcome:
     """Ask again about every document of a shard that was kept."""
-    words, deletions = _words(canonical_json(batch.settings), tuple(sorted(batch.common.items())))
+    words, deletions = _words(canonical_json(batch.settings), common_files(batch))
     outputs = {kind: part(kind, task.name) for kind in ("documents", "ledger", "withdrawn")}
     schemas = (DOCUMENTS_SCHEMA, LEDGER_SCHEMA, WITHDRAWN_SCHEMA)
     documents_in = read_rows(Path(task.inputs["documents"]))
@@ -191,10 +191,10 @@ def _deletions(paths: Any) -> Deletions:
 
 
 @functools.lru_cache(maxsize=1)
-def _words(settings: bytes, common: tuple[tuple[str, str], ...]) -> tuple[Words, Deletions]:
+def _words(settings: bytes, common: tuple[tuple[str, str, str], ...]) -> tuple[Words, Deletions]:
     config = from_plain(ReplayConfig, json.loads(settings))
     files: dict[str, dict[str, Path]] = {role: {} for role in (*_ROLES, "twins")}
-    for role, path in common:
+    for role, path, _ in common:
         kind, _, name = role.partition(".")
         files[kind][name] = Path(path)
     robots = tuple(files["robots"].values())

@@ -39,7 +39,7 @@ from stamm.corpus.read import read_input
 from stamm.corpus.screen import Screen, Tools
 from stamm.corpus.tables import TableWriter, part
 from stamm.runs.job import Workspace
-from stamm.runs.tasks import Batch, Outcome, Task
+from stamm.runs.tasks import Batch, Outcome, Task, common_files
 from stamm.runs.workers import do_batch
 
 SCREENED_SCHEMA = pa.schema(
@@ -106,7 +106,7 @@ def screen_shard(batch: Batch, task: Task) -> Outcome:
 
     Raises   DataError when nothing at all of the input can be read.
     """
-    config, screen, words = _tools(canonical_json(batch.settings), tuple(batch.common.items()))
+    config, screen, words = _tools(canonical_json(batch.settings), common_files(batch))
     name, path = str(task.extra["name"]), Path(task.inputs["input"])
     if is_archive(name):
         words = words.with_archive(archived_robots(path, config.limits))
@@ -217,12 +217,12 @@ def _common(config: ScreenConfig, workspace: Workspace) -> dict[str, str]:
 
 @functools.lru_cache(maxsize=1)
 def _tools(
-    settings: bytes, common: tuple[tuple[str, str], ...]
+    settings: bytes, common: tuple[tuple[str, str, str], ...]
 ) -> tuple[ScreenConfig, Screen, Words]:
     """What is built once in a process and used for every shard."""
     config = from_plain(ScreenConfig, json.loads(settings))
     files: dict[str, dict[str, Path]] = {}
-    for role, path in common:
+    for role, path, _ in common:
         kind, _, name = role.partition(".")
         files.setdefault(kind, {})[name] = Path(path)
 

@@ -21,7 +21,7 @@ from stamm.corpus.shards import token_type, type_code, write_shard
 from stamm.corpus.tables import TableWriter, part, parts, read_rows
 from stamm.corpus.tokenizer import FILE, Tokenizer
 from stamm.runs.job import Workspace
-from stamm.runs.tasks import Batch, Outcome, Task
+from stamm.runs.tasks import Batch, Outcome, Task, common_files
 from stamm.runs.workers import do_batch
 
 INDEX_SCHEMA = pa.schema(
@@ -63,7 +63,7 @@ def tokenize(config: TokenizeConfig, workspace: Workspace) -> None:
 
 def tokenize_shard(batch: Batch, task: Task) -> Outcome:
     """Encode the documents of one shard."""
-    tokenizer = _tokenizer(batch.common["tokenizer"])
+    tokenizer = _tokenizer(common_files(batch))
     code = type_code(tokenizer.size)
     name, index = f"tokens-{task.name}", part("index", task.name)
     count = start = 0
@@ -96,5 +96,6 @@ def tokenize_shard(batch: Batch, task: Task) -> Outcome:
 
 
 @functools.lru_cache(maxsize=1)
-def _tokenizer(path: str) -> Tokenizer:
+def _tokenizer(common: tuple[tuple[str, str, str], ...]) -> Tokenizer:
+    ((_, path, _),) = common
     return Tokenizer.load(Path(path))

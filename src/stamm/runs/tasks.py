@@ -223,6 +223,13 @@ def code_hash(rooms: tuple[str, ...]) -> str:
     )
 
 
+def common_files(batch: Batch) -> tuple[tuple[str, str, str], ...]:
+    """Role, path and hash of the files that every task reads: a key for what is built from them."""
+    return tuple(
+        (role, path, _common_hash(Path(path))) for role, path in sorted(batch.common.items())
+    )
+
+
 def _key(batch: Batch, task: Task) -> str:
     return sha256_value(
         {

@@ -123,9 +123,14 @@ def _serve(
             except queue.Empty:
                 return
             if worker is None:
-                worker = start()
+                try:
+                    worker = start()
+                except (OSError, RuntimeError) as error:
+                    results.put((task.name, {"error": f"no worker can be started: {error}"}))
+                    continue
             answer = _ask(worker, task.name)
             if answer is None:
+                worker.kill()
                 ended = worker.wait()
                 worker = None
                 if tried < attempts:
@@ -158,20 +163,27 @@ class _Workers:
         self._plan = plan
         self._started: list[subprocess.Popen[str]] = []
         self._lock = threading.Lock()
+        self._closed = False
 
     def __enter__(self) -> _Workers:
         return self
 
     def __exit__(self, *_: object) -> None:
         with self._lock:
+            self._closed = True
             for worker in self._started:
                 worker.kill()
                 worker.wait()
 
     def start(self) -> subprocess.Popen[str]:
-        """A new worker. Each computes with one thread: there is one for every core."""
+        """A new worker. Each computes with one thread: there is one for every core.
+
+        Raises   RuntimeError when the batch has ended: nobody must write into its folder any more.
+        """
         environment = os.environ | {"OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
         with self._lock:
+            if self._closed:
+                raise RuntimeError("the batch has ended")
             worker = subprocess.Popen(
                 [sys.executable, "-m", "stamm.runs.worker", self._plan],
                 stdin=subprocess.PIPE,

@@ -191,6 +191,11 @@ def test_stages_that_cannot_be_filled_are_told(packed: Callable[..., Path]) -> N
     wide = (SourceShare(epochs=1), SourceShare(source="code", epochs=1))
     with pytest.raises(DataError, match="put the narrower share before the wider one"):
         packed(PackConfig(stages=(Stage(name="one", sources=wide),)), name="b")
+    first = Stage(name="a", sources=(SourceShare(source="web", epochs=0.5),))
+    part = SourceShare(source="web", language="deu_*", epochs=0.5)
+    second = Stage(name="b", sources=(part, SourceShare(source="web", epochs=0.5)))
+    with pytest.raises(DataError, match="does not hold the documents that it held in an earlier"):
+        packed(PackConfig(stages=(first, second)), name="d")
     much = Stage(name="much", tokens=10**6, sources=(SourceShare(source="code", weight=1),))
     with pytest.raises(DataError, match=r"would read source 'code' [0-9.]+ times.*most_epochs="):
         packed(PackConfig(stages=(much,)), name="c")

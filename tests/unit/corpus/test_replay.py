@@ -75,7 +75,7 @@ class Finished:
         execution = LocalWork(workers=workers)
         there = {name: self.run / name for name in ("corpus", "tokens", "pack")}
         for name in there:
-            (again / name).mkdir(parents=True)
+            (again / name).mkdir(parents=True, exist_ok=True)
         replay(
             ReplayConfig(**files),  # type: ignore[arg-type]
             Workspace(
@@ -201,6 +201,18 @@ def test_two_workers_leave_the_same_bytes_and_the_old_run_is_untouched(finished:
     two = files(finished.replay(workers=2, domains="site4.example"))
     assert one == two
     assert files(finished.run) == before
+
+
+def test_a_list_that_grew_is_read_again_by_the_same_process(finished: Finished) -> None:
+    urls = [f"https://site{n % 5}.example/page/{n}" for n in (1, 2)]
+    assert set(withdrawn(finished.replay(deletions=urls[0]))) == {urls[0]}
+    assert set(withdrawn(finished.replay(deletions="\n".join(urls)))) == set(urls)
+
+
+def test_a_request_may_hold_what_is_invisible(tmp_path: Path) -> None:
+    path = tmp_path / "requests.txt"
+    path.write_text("https://a.example/\u200cpage\u00ad\n", encoding="utf-8")
+    assert read_deletions(path).rule("https://a.example/page", "0" * 32) == "requests.txt, line 1"
 
 
 def test_nothing_left_is_told(finished: Finished) -> None:
