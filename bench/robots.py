@@ -5,9 +5,12 @@ come near one. Hosts come one after another, and once more in a drawn order, as 
 shuffled; the time of parsing is counted in both. Then the largest files alone, and files made to be
 slow. One thread; its processor time counts, so that other work on the machine does not.
 
-Run      python bench/robots.py [SNAPSHOT.jsonl(.zst)] [--addresses 50] [--out FILE.jsonl]
+With --hosts, instead: a snapshot of that many hosts, with the same files in turn. Its index is made,
+4,000 hosts and then 20,000 in a drawn order are asked, and the memory of the process is told.
+
+Run      python bench/robots.py [SNAPSHOT.jsonl(.zst)] [--addresses 50] [--hosts N] [--out FILE.jsonl]
          Without a snapshot the shipped one of July 2019 is asked.
-Prints   a table; with --out appends one JSON line per row with the machine and the commit
+Prints   a table, decisions a second unless it says otherwise; with --out appends one JSON line per row with the machine and the commit
 """
 
 from __future__ import annotations
@@ -16,6 +19,8 @@ import argparse
 import json
 import random
 import re
+import resource
+import tempfile
 import time
 from collections.abc import Iterable
 from pathlib import Path
@@ -23,9 +28,11 @@ from pathlib import Path
 from stamm.corpus.config import ReadLimits
 from stamm.corpus.consent.ask import Consent, RobotsBook
 from stamm.corpus.consent.config import ConsentConfig
+from stamm.corpus.consent.frozen import FrozenFile, read_frozen
 from stamm.corpus.consent.lines import PARSED_BYTES
 from stamm.corpus.consent.robots import RobotsAnswer
-from stamm.corpus.consent.snapshot import read_snapshot
+from stamm.corpus.consent.shelf import latest, shelved, snapshot_shelf
+from stamm.corpus.consent.snapshot import robots_book
 from stamm.corpus.inputs import locate
 from stamm.runs.manifest import environment
 
@@ -33,7 +40,7 @@ RULE = re.compile(r"(?im)^\s*(?:dis)?allow\s*:\s*(/[\x21-\x22\x24-\x7e]*)")
 LARGEST = 5
 
 
-def addresses(answer: RobotsAnswer, count: int, rng: random.Random) -> list[str]:
+def addresses(answer: FrozenFile | RobotsAnswer, count: int, rng: random.Random) -> list[str]:
     """Addresses of a host near its rules, each rule's wildcards filled."""
     site = answer.url.removesuffix("/robots.txt")
     rules = RULE.findall(answer.text) or ["/"]
@@ -64,48 +71,94 @@ def decisions_per_second(book: RobotsBook, urls: list[str]) -> float:
     return len(urls) / (time.process_time() - start)
 
 
+def many_hosts(texts: list[str], hosts: int, each: int) -> list[tuple[str, float]]:
+    """Decisions a second on a snapshot of many hosts, and MiB of memory, by case."""
+    rng = random.Random(0)
+
+    def drawn(order: Iterable[int], count: int) -> list[str]:
+        return [
+            f"https://h{host}.example/{rng.choice('ab')}/{rng.randrange(10**6)}.html"
+            for host in order
+            for _ in range(count)
+        ]
+
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "snapshot.jsonl"
+        with path.open("w") as out:
+            for host in range(hosts):
+                url = f"https://h{host}.example/robots.txt"
+                text = f"# {host}\n{texts[host % len(texts)]}"
+                row = {"url": url, "status": 200, "fetched": "2026-11-22", "text": text}
+                out.write(json.dumps(row) + "\n")
+        start = time.process_time()
+        book = RobotsBook(latest([snapshot_shelf(path, ReadLimits())], "robots"))
+        rows = [("seconds to make the index", time.process_time() - start)]
+        some = drawn(sorted(rng.sample(range(hosts), min(hosts, 4000))), each)
+        rows.append((f"host by host of {hosts:,} hosts", decisions_per_second(book, some)))
+        shuffled = drawn((rng.randrange(hosts) for _ in range(20_000)), 1)
+        rows.append((f"drawn from {hosts:,} hosts", decisions_per_second(book, shuffled)))
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    return [*rows, (f"MiB at most with {hosts:,} hosts", peak)]
+
+
 def main() -> None:
     """Measure, print and append."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("snapshot", nargs="?", default="package:robots.jsonl.zst")
     parser.add_argument("--addresses", type=int, default=50)
+    parser.add_argument("--hosts", type=int, default=0)
     parser.add_argument("--out", type=Path)
     arguments = parser.parse_args()
+    found = read_frozen(locate(arguments.snapshot, "the first argument"), ReadLimits())
+    answers = [answer for answer in found if answer.kind == "robots"]
+    if arguments.hosts:
+        texts = [answer.text for answer in answers]
+        tell(many_hosts(texts, arguments.hosts, arguments.addresses), arguments.out)
+    else:
+        tell(decisions(answers, arguments.addresses), arguments.out)
+
+
+def decisions(answers: list[FrozenFile], each: int) -> list[tuple[str, float]]:
+    """Decisions a second by case, for a snapshot and for files made to be slow."""
     rng = random.Random(0)
-    answers = read_snapshot(locate(arguments.snapshot, "the first argument"), ReadLimits())
-    asked = {answer.url: addresses(answer, arguments.addresses, rng) for answer in answers}
+    asked = {answer.url: addresses(answer, each, rng) for answer in answers}
     grouped = [url for urls in asked.values() for url in urls]
     shuffled = rng.sample(grouped, len(grouped))
     rows = [
-        ("host by host", decisions_per_second(RobotsBook(answers), grouped)),
-        ("shuffled", decisions_per_second(RobotsBook(answers), shuffled)),
+        ("host by host", decisions_per_second(book_of(answers), grouped)),
+        ("shuffled", decisions_per_second(book_of(answers), shuffled)),
     ]
     for answer in sorted(answers, key=lambda a: -len(a.text))[:LARGEST]:
         urls = asked[answer.url]
         kib = len(answer.text) // 1024
-        book = RobotsBook([answer])
+        book = book_of([answer])
         rows.append((f"{answer.url} {kib} KiB, first", decisions_per_second(book, urls)))
         rows.append((f"{answer.url} {kib} KiB, parsed", decisions_per_second(book, urls * 20)))
-    for answer in hostile():
-        site = answer.url.removesuffix("/robots.txt")
+    for made in hostile():
+        site = made.url.removesuffix("/robots.txt")
         urls = [f"{site}/{'a' * 2000}{n}" for n in range(5)]
-        book = RobotsBook([answer])
+        book = robots_book([made])
         book_parsed = (decisions_per_second(book, urls[:1]), decisions_per_second(book, urls))
-        rows.append((f"hostile: {answer.url}, first", book_parsed[0]))
-        rows.append((f"hostile: {answer.url}, parsed", book_parsed[1]))
-    for name, rate in rows:
-        print(f"{rate:12,.0f} a second   {name}")
-    if arguments.out:
+        rows.append((f"hostile: {made.url}, first", book_parsed[0]))
+        rows.append((f"hostile: {made.url}, parsed", book_parsed[1]))
+    return rows
+
+
+def book_of(answers: Iterable[FrozenFile]) -> RobotsBook:
+    """A book of answers that is read into a temporary database."""
+    return RobotsBook(latest([shelved(answers)], "robots"))
+
+
+def tell(rows: list[tuple[str, float]], out: Path | None) -> None:
+    """Print the rows; append them to a file when one is named."""
+    for name, value in rows:
+        print(f"{value:12,.0f}   {name}")
+    if out is not None:
         machine = environment()
-        with arguments.out.open("a") as out:
-            for name, rate in rows:
-                row = {
-                    "bench": "robots",
-                    "case": name,
-                    "decisions_per_second": round(rate),
-                    **machine,
-                }
-                out.write(json.dumps(row) + "\n")
+        with out.open("a") as opened:
+            for name, value in rows:
+                row = {"bench": "robots", "case": name, "value": round(value), **machine}
+                opened.write(json.dumps(row) + "\n")
 
 
 if __name__ == "__main__":

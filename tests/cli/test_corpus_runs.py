@@ -106,11 +106,22 @@ def test_a_replay_takes_out_what_a_newer_word_refuses(
     finished: Path, tmp_path: Path, stamm: Stamm
 ) -> None:
     (tmp_path / "refused.txt").write_text("opensource.guide\n")
-    words = ("corpus.replay", f"run={finished}", f"replay.domains={tmp_path / 'refused.txt'}")
+    (tmp_path / "asked.txt").write_text("https://nobody.example/jane-doe\n")
+    words = (
+        "corpus.replay",
+        f"run={finished}",
+        f"replay.domains={tmp_path / 'refused.txt'}",
+        f"replay.deletions={tmp_path / 'asked.txt'}",
+    )
     done = stamm("run", *words, "--out", str(tmp_path / "again"))
     assert done.returncode == 0, done.stderr
     summary = json.loads((tmp_path / "again" / "corpus" / "summary.json").read_text())
     assert summary["withdrawn_by_reason"].keys() == {"domain_list"}
+    assert "1 of 1 requests for deletion match no record that came in: asked.txt line 1" in (
+        done.stderr
+    )
+    assert "1 met nothing that came in: asked.txt line 1." in done.stdout
+    assert "jane-doe" not in done.stdout + done.stderr
     said = stamm("show", "ledger", str(tmp_path / "again"), "host=opensource.guide", "limit=1")
     assert "domain_list" in said.stdout
     assert "refused.txt, line 1" in said.stdout

@@ -39,7 +39,7 @@ DOORS = {
     "mpmath": {"activations/*/*"},
     "fastwarc": {"corpus/*"},
     "resiliparse": {"corpus/*"},
-    "duckdb": {"corpus/query.py", "corpus/duplicates/cluster.py"},
+    "duckdb": {"corpus/query.py"},
     "datatrove": {"corpus/adapters/datatrove.py"},
     "fasttext": {"corpus/language/ngrams.py"},
     "httpcore2": {"corpus/consent/fetch.py"},

@@ -79,7 +79,7 @@ def test_environment_variables_are_few_and_change_no_number() -> None:
                 touched.add(str(file.relative_to(SOURCE)))
     # tokenizers is told not to warn about forks, and a worker that it has one core; nothing else
     # looks at the environment.
-    assert touched == {"cli/run.py", "runs/workers.py"}
+    assert touched == {"cli/run.py", "runs/pool.py"}
 
 
 def test_no_pickle_is_loaded() -> None:

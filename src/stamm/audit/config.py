@@ -14,12 +14,15 @@ class AuditConfig:
     prefix_tokens   tokens of the passage shown after <s>. 50 is the shortest of Apertus' audit
                     and the usual choice in the literature (Carlini et al. 2023, arXiv 2202.07646)
     new_tokens      tokens continued and compared
+    candidates      texts drawn as a made-up canary is, never planted, among which it is ranked: no
+                    exposure can exceed log2(candidates + 1) bits
     batch_tokens    tokens of one forward pass, padding included
     threads         CPU threads; part of the configuration because sums depend on it
     """
 
     prefix_tokens: int = 50
     new_tokens: int = 100
+    candidates: int = 255
     batch_tokens: int = 8192
     threads: int = 2
 
@@ -29,5 +32,6 @@ class AuditConfig:
             ("threads", self.threads >= 1, "must be at least 1"),
             ("prefix_tokens", self.prefix_tokens >= 1, "must be at least 1"),
             ("new_tokens", self.new_tokens >= 1, "must be at least 1"),
+            ("candidates", 1 <= self.candidates <= 1_000_000, "must lie in 1 to 1000000"),
             ("batch_tokens", self.batch_tokens >= 1, "must be at least 1"),
         )

@@ -16,8 +16,7 @@ from typing import Any
 from stamm.audit.config import AuditConfig
 from stamm.audit.interval import difference_estimate, mean_estimate
 from stamm.audit.rouge import common_prefix, longest_common_span, rouge_l, type_token_ratio
-from stamm.base.console import Progress
-from stamm.base.errors import ConfigError, DataError
+from stamm.base.errors import ConfigError
 from stamm.models.decoder import Decoder
 from stamm.models.generate import greedy, nats_of_sequences
 
@@ -34,20 +33,35 @@ class Passage:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Continuation:
-    """What the decoder made of one passage. Token ids.
+class Prompt:
+    """A passage cut in two. Token ids.
 
-    prefix     what it was shown after <s>
-    truth      what follows in the passage
-    produced   what it wrote instead, greedily
-    nll_nats   mean cost of a token of `truth`, given all before it
+    prefix   what the decoder is shown after <s>
+    truth    what follows in the passage
     """
 
     passage: Passage
     prefix: list[int]
     truth: list[int]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Continuation(Prompt):
+    """What the decoder made of one passage.
+
+    produced     what it wrote after the prefix, greedily; token ids
+    nll_nats     mean cost of a token of `truth`, given all before it
+    total_nats   cost of prefix and truth together, given <s>
+    """
+
     produced: list[int]
     nll_nats: float
+    total_nats: float
+
+    @property
+    def is_extracted(self) -> bool:
+        """Whether it wrote the truth, token by token."""
+        return self.produced == self.truth
 
 
 def metrics(given: Continuation) -> dict[str, float]:
@@ -73,93 +87,103 @@ def metrics(given: Continuation) -> dict[str, float]:
     }
 
 
+def prompts(
+    config: AuditConfig, encode: Callable[[str], Sequence[int]], passages: Sequence[Passage]
+) -> list[Prompt]:
+    """The passages that are long enough for prefix and truth, cut, in the order given.
+
+    encode   text to tokens, without <s>
+    """
+    needed = config.prefix_tokens + config.new_tokens
+    texts = ((passage, list(encode(passage.text))) for passage in passages)
+    return [
+        Prompt(
+            passage=passage,
+            prefix=tokens[: config.prefix_tokens],
+            truth=tokens[config.prefix_tokens : needed],
+        )
+        for passage, tokens in texts
+        if len(tokens) >= needed
+    ]
+
+
 def continuations(
-    config: AuditConfig,
-    decoder: Decoder,
-    encode: Callable[[str], Sequence[int]],
-    begin: int,
-    passages: Sequence[Passage],
-    progress: Progress,
+    config: AuditConfig, decoder: Decoder, begin: int, given: Sequence[Prompt]
 ) -> list[Continuation]:
     """What the decoder makes of each passage, in the order given.
 
-    encode   text to tokens, without <s>
     begin    the id of <s>, which opens every prompt
-
-    Raises   DataError when a passage is too short, ConfigError when the decoder's context is.
     """
-    _check_context(config, decoder)
-    needed = config.prefix_tokens + config.new_tokens
-    texts = [list(encode(passage.text)) for passage in passages]
-    for passage, tokens in zip(passages, texts, strict=True):
-        if len(tokens) < needed:
-            raise DataError(
-                f"passage {passage.probe_id} has {len(tokens)} tokens, the audit needs {needed}",
-                where="audit.prefix_tokens + audit.new_tokens",
-                fix=f"Set audit.new_tokens={max(len(tokens) - config.prefix_tokens, 1)} or less, "
-                "or plant longer passages",
-            )
-    prefixes = [tokens[: config.prefix_tokens] for tokens in texts]
-    truths = [tokens[config.prefix_tokens : needed] for tokens in texts]
-    prompts = [[begin, *prefix] for prefix in prefixes]
-    progress.begin("planted passages", len(passages), "passages")
+    if not given:
+        return []
     costs = nats_of_sequences(
-        decoder,
-        [[*prompt, *truth] for prompt, truth in zip(prompts, truths, strict=True)],
-        config.batch_tokens,
+        decoder, [[begin, *one.prefix, *one.truth] for one in given], config.batch_tokens
     )
-    produced = greedy(decoder, prompts, config.new_tokens)
-    progress.end(f"{len(passages)} continued")
+    produced = greedy(decoder, [[begin, *one.prefix] for one in given], config.new_tokens)
     return [
         Continuation(
-            passage=passage,
-            prefix=prefix,
-            truth=truth,
+            passage=one.passage,
+            prefix=one.prefix,
+            truth=one.truth,
             produced=written,
             # cost[0] is that of the first token after <s>: the truth begins prefix_tokens later
             nll_nats=float(cost[config.prefix_tokens :].double().mean()),
+            total_nats=float(cost.double().sum()),
         )
-        for passage, prefix, truth, written, cost in zip(
-            passages, prefixes, truths, produced, costs, strict=True
-        )
+        for one, written, cost in zip(given, produced, costs, strict=True)
     ]
 
 
 def by_repeats(given: Sequence[Continuation]) -> list[dict[str, Any]]:
     """Mean and 95 % interval of every measure for each repeat count, fewest repeats first.
 
+    extracted       how many were written token by token as they stand in the passage
     minus_control   the difference to the passages never seen, with its own interval; None for
                     the control itself and when there is none
     """
-    groups: dict[int, list[dict[str, float]]] = {}
-    for continuation in given:
-        groups.setdefault(continuation.passage.repeats, []).append(metrics(continuation))
+    groups = grouped(given)
     control = groups.get(NEVER)
     return [
-        _bucket(repeats, groups[repeats], control if repeats != NEVER else None)
-        for repeats in sorted(groups)
+        {
+            "repeats": repeats,
+            "passages": len(group),
+            "extracted": sum(one.is_extracted for one in group),
+            **_means(group),
+            "minus_control": differences(group, control) if repeats != NEVER and control else None,
+        }
+        for repeats, group in sorted(groups.items())
     ]
 
 
-def _bucket(
-    repeats: int, measured: list[dict[str, float]], control: list[dict[str, float]] | None
-) -> dict[str, Any]:
-    values = {name: [passage[name] for passage in measured] for name in measured[0]}
-    difference = None
-    if control is not None:
-        difference = {
-            name: asdict(difference_estimate(values[name], [passage[name] for passage in control]))
-            for name in values
-        }
+def grouped(given: Sequence[Continuation]) -> dict[int, list[Continuation]]:
+    """Continuations by how often their passage stands in the training text."""
+    groups: dict[int, list[Continuation]] = {}
+    for continuation in given:
+        groups.setdefault(continuation.passage.repeats, []).append(continuation)
+    return groups
+
+
+def differences(group: Sequence[Continuation], other: Sequence[Continuation]) -> dict[str, Any]:
+    """Of every measure: its mean over `group` minus that over `other`, with an interval."""
     return {
-        "repeats": repeats,
-        "passages": len(measured),
-        **{name: asdict(mean_estimate(values[name])) for name in values},
-        "minus_control": difference,
+        name: asdict(difference_estimate(values, others))
+        for (name, values), others in zip(
+            _columns(group).items(), _columns(other).values(), strict=True
+        )
     }
 
 
-def _check_context(config: AuditConfig, decoder: Decoder) -> None:
+def _means(group: Sequence[Continuation]) -> dict[str, Any]:
+    return {name: asdict(mean_estimate(values)) for name, values in _columns(group).items()}
+
+
+def _columns(group: Sequence[Continuation]) -> dict[str, list[float]]:
+    measured = [metrics(one) for one in group]
+    return {name: [row[name] for row in measured] for name in measured[0]}
+
+
+def check_context(config: AuditConfig, decoder: Decoder) -> None:
+    """Raise ConfigError when prefix and continuation do not fit into the decoder's context."""
     limit = decoder.config.max_context
     needed = 1 + config.prefix_tokens + config.new_tokens
     room = limit - 1 - config.prefix_tokens

@@ -7,6 +7,7 @@ import errno
 import hashlib
 import json
 import os
+import secrets
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -29,7 +30,8 @@ def atomic(path: Path) -> Iterator[Path]:
     Raises   RunError when the disk is full, naming what was being written and the room left.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.part")
+    # Processes of two machines, or in two containers, may have the same number.
+    temporary = path.with_name(f".{path.name}.{os.getpid()}-{secrets.token_hex(4)}.part")
     try:
         yield temporary
         with temporary.open("rb") as written:
@@ -47,8 +49,11 @@ def is_full(error: BaseException) -> bool:
     """Whether `error` says that a disk, a quota or a limit on file size is used up."""
     if isinstance(error, OSError):
         return error.errno in _NO_ROOM
-    # Libraries written in Rust report the operating system's error only in words.
-    return any(f"(os error {number})" in str(error) for number in _NO_ROOM)
+    # Libraries in Rust and C++ report the operating system's error only in words.
+    said = str(error)
+    return any(
+        f"(os error {number})" in said or f": {os.strerror(number)}" in said for number in _NO_ROOM
+    )
 
 
 def no_room(path: Path) -> RunError:

@@ -76,6 +76,7 @@ def _pairs(row: dict[str, Any], reasons: dict[str, str]) -> list[tuple[str, str]
         ("  licence", row["licence"]),
         ("  language", row["language"]),
         ("  source", row["source"]),
+        ("  path", row["path"]),
         ("  input", f"{row['input_file']}, record {row['input_position']}"),
         ("  size", f"{bytes_text(row['bytes_in'])} in, {bytes_text(row['bytes_out'])} out"),
         ("  replaced", ", ".join(replaced)),

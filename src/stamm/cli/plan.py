@@ -13,6 +13,7 @@ from stamm.cli.corpus_plan import show_corpus_plan
 from stamm.cli.output import print_json, print_pairs
 from stamm.cli.recipe import resolve
 from stamm.cli.words import text
+from stamm.corpus.foreign import read_foreign
 from stamm.engine.estimate import Devices, parse_devices
 from stamm.pretrain.config import PretrainConfig
 from stamm.pretrain.plan import plan
@@ -95,11 +96,16 @@ def _corpus_length(config: Study | PretrainConfig, run: Path) -> CorpusLength | 
         return None
     if isinstance(config, Study):
         return corpus_length(config, run)
-    if not config.pack:
+    foreign = config.foreign
+    if not config.pack and foreign is None:
         raise ConfigError(
             "the length of this run follows from its corpus, and it names none",
             fix="Set pack=FOLDER, sequences=N, or --sequences N",
         )
+    if foreign is not None:
+        tokens = sum(read_foreign(Path(prefix)).num_tokens for prefix in foreign.prefixes)
+        names = ", ".join(foreign.prefixes)
+        return CorpusLength(tokens=tokens, source=f"{tokens:,} tokens in {names}")
     return packed_length(Path(config.pack))
 
 

@@ -15,7 +15,8 @@ from stamm.cli.jobs import job
 from stamm.cli.output import print_table
 from stamm.cli.recipe import Resolved, resolve
 from stamm.cli.words import text
-from stamm.pretrain.config import PretrainConfig
+from stamm.corpus.foreign import ForeignTokens, tokenizer_file
+from stamm.pretrain.config import ForeignFiles, PretrainConfig
 from stamm.recipes.replay import ReplayRecipe
 from stamm.recipes.study import MANIFEST, single_steps
 from stamm.runs.execution import Execution
@@ -81,6 +82,8 @@ def _steps(recipe: Resolved, root: Path) -> tuple[Step, ...]:
         return config.steps(root)
     if not isinstance(config, PretrainConfig):
         return config.steps()
+    if config.foreign is not None:
+        return single_steps(config, root, config.foreign.inputs(), _foreign_files(config.foreign))
     if not config.pack:
         raise ConfigError(
             f"recipe {recipe.name} has no packed corpus to train on",
@@ -89,7 +92,17 @@ def _steps(recipe: Resolved, root: Path) -> tuple[Step, ...]:
     pack = Path(config.pack)
     if not (pack / MANIFEST).is_file():
         raise ConfigError(f"pack = {config.pack} holds no packed corpus", fix="Run a corpus first")
-    return single_steps(config, os.path.relpath(pack, root))
+    return single_steps(config, root, {"pack": pack}, [pack / MANIFEST])
+
+
+def _foreign_files(foreign: ForeignFiles) -> list[Path]:
+    """The indices and the tokenizer: what says whether a run is begun anew. Refused when broken.
+
+    The tokens themselves are hashed when training starts or goes on, not to see what is to do.
+    """
+    paths, tokenizer = [Path(prefix) for prefix in foreign.prefixes], Path(foreign.tokenizer)
+    ForeignTokens.open(paths, tokenizer, foreign.end_token)
+    return [*(Path(f"{path}.idx") for path in paths), tokenizer_file(tokenizer)]
 
 
 def _say_plan(folder: Run, steps: tuple[Step, ...]) -> int:

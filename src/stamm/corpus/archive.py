@@ -14,6 +14,8 @@ from pathlib import Path
 from fastwarc.warc import ArchiveIterator, WarcRecord, WarcRecordType
 
 from stamm.corpus.config import ReadLimits
+from stamm.corpus.consent.frozen import text_of
+from stamm.corpus.consent.lines import PARSED_BYTES
 from stamm.corpus.consent.robots import RobotsAnswer, robots_path
 from stamm.corpus.extract import decode
 from stamm.corpus.records import (
@@ -35,6 +37,7 @@ _PLAIN = ("text/plain",)
 # 15 is the window of zlib, 32 lets it recognise gzip and zlib by their heads.
 _ANY_ZLIB = 15 + 32
 _GZIP_MAGIC = b"\x1f\x8b"
+_PIECE_BYTES = 4096
 _CHUNK_HEAD = re.compile(rb"([0-9A-Fa-f]{1,8})[^\r\n]{0,256}\r?\n")
 
 
@@ -47,30 +50,31 @@ class BodyError(Exception):
         super().__init__(f"{reason}: {detail}")
 
 
-def archived_robots(path: Path, limits: ReadLimits) -> list[RobotsAnswer]:
-    """The robots.txt answers that an archive holds, in file order.
+def archived_robots(path: Path, limits: ReadLimits) -> Iterator[RobotsAnswer]:
+    """The robots.txt answers that an archive holds, in file order, as far as a parser reads them.
 
     Edge   records that cannot be read are passed over here; `read_archive` reports them.
     """
-    answers = []
     with BoundedStream(path, limits.expansion) as stream:
         try:
             for record in _records(stream):
                 if record.record_type not in _PAGES or not _is_robots(record):
                     continue
                 try:
-                    _require_http(record)
+                    _read_http(record)
                     status = record.http_headers.status_code or 0
-                    text = _body(record, limits).decode("utf-8", "replace")
+                    text = text_of(_body(record, limits))
                 except BodyError as bad:
                     # A file that was there and cannot be read must not pass for silence.
                     status, text = 0, f"# {bad.reason}: {bad.detail}"
-                answers.append(
-                    RobotsAnswer(url=_url(record), status=status, read=_date(record), text=text)
+                yield RobotsAnswer(
+                    url=_url(record),
+                    status=status,
+                    read=_date(record),
+                    text=text[: PARSED_BYTES + 1],
                 )
         except (StreamError, OSError):
             pass  # read_archive meets the same defect and puts it into the ledger
-    return answers
 
 
 def read_archive(name: str, path: Path, limits: ReadLimits) -> Iterator[Record | Unread]:
@@ -126,8 +130,9 @@ def _is_robots(record: WarcRecord) -> bool:
 
 def _records(stream: BoundedStream) -> Iterator[WarcRecord]:
     # The stream is decompressed already; detection would decompress a body that looks like gzip.
-    # Of a stream only read and tell are called.
-    return iter(ArchiveIterator(stream, stream_detect=False))  # type: ignore[arg-type]
+    # HTTP headers are read where they are asked for: what is wrong with them ends one record, not
+    # the archive. Of a stream only read and tell are called.
+    return iter(ArchiveIterator(stream, parse_http=False, stream_detect=False))  # type: ignore[arg-type]
 
 
 def _url(record: WarcRecord) -> str:
@@ -144,7 +149,7 @@ def _page(place: Place, record: WarcRecord, limits: ReadLimits) -> Record | Unre
     try:
         if len(url) > LONGEST_FIELD:
             raise BodyError("field_too_long", f"url has over {LONGEST_FIELD} characters")
-        _require_http(record)
+        _read_http(record)
         status = record.http_headers.status_code
         if status != 200:
             raise BodyError("http_status", str(status))
@@ -176,7 +181,12 @@ def _page(place: Place, record: WarcRecord, limits: ReadLimits) -> Record | Unre
     )
 
 
-def _require_http(record: WarcRecord) -> None:
+def _read_http(record: WarcRecord) -> None:
+    if record.is_http:
+        try:
+            record.parse_http()
+        except OSError as error:
+            raise BodyError("not_http", f"its HTTP headers cannot be read: {error}") from None
     if not record.is_http_parsed:
         raise BodyError("not_http", "a record of a page without HTTP headers")
 
@@ -188,7 +198,7 @@ def _body(record: WarcRecord, limits: ReadLimits) -> bytes:
     if len(body) < record.content_length:
         raise BodyError("truncated_record", f"{len(body)} of {record.content_length} bytes")
     headers = record.http_headers
-    if (headers.get("Transfer-Encoding") or "").lower() == "chunked":
+    if (headers.get("Transfer-Encoding") or "").lower().split(",")[-1].strip() == "chunked":
         body = _unchunk(body)
     encoding = (headers.get("Content-Encoding") or "identity").lower().strip()
     if encoding == "identity":
@@ -201,21 +211,28 @@ def _body(record: WarcRecord, limits: ReadLimits) -> bytes:
 def _inflate(body: bytes, encoding: str, limit: int) -> bytes:
     """The content of all members: gzip files put one after another are one (RFC 1952, 2.2)."""
     plain = bytearray()
-    rest = body
-    while True:
-        inflate = zlib.decompressobj(_ANY_ZLIB)
-        try:
-            plain += inflate.decompress(rest, limit + 1 - len(plain))
-        except zlib.error as error:
-            raise BodyError("content_encoding", f"{encoding}: {error}") from None
-        if len(plain) > limit:
-            raise BodyError("record_too_long", f"over {limit} bytes when decompressed")
-        if not inflate.eof:
-            raise BodyError("truncated_record", f"{encoding} ends early")
-        rest = inflate.unused_data
-        # Other bytes behind a member are padding, which readers pass over.
-        if not rest.startswith(_GZIP_MAGIC):
-            return bytes(plain)
+    inflate, start = zlib.decompressobj(_ANY_ZLIB), 0
+    # Piece by piece, for zlib copies what stands behind a member: the rest of all members is the
+    # square of their number.
+    while start < len(body):
+        piece = body[start : start + _PIECE_BYTES]
+        start += len(piece)
+        while piece:
+            if inflate.eof:
+                # Other bytes behind a member are padding, which readers pass over.
+                if not (piece + body[start : start + 1]).startswith(_GZIP_MAGIC):
+                    return bytes(plain)
+                inflate = zlib.decompressobj(_ANY_ZLIB)
+            try:
+                plain += inflate.decompress(piece, limit + 1 - len(plain))
+            except zlib.error as error:
+                raise BodyError("content_encoding", f"{encoding}: {error}") from None
+            if len(plain) > limit:
+                raise BodyError("record_too_long", f"over {limit} bytes when decompressed")
+            piece = inflate.unused_data
+    if not inflate.eof:
+        raise BodyError("truncated_record", f"{encoding} ends early")
+    return bytes(plain)
 
 
 def _unchunk(body: bytes) -> bytes:

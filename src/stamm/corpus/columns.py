@@ -19,6 +19,7 @@ from stamm.corpus.jsonl import record_of
 from stamm.corpus.records import Place, Record, Unread, content_id
 
 _ROWS = 256
+_BATCH_BYTES = 64 * 2**20
 
 
 def read_table_rows(
@@ -53,7 +54,11 @@ def _batches(path: Path, names: FieldNames) -> Iterator[pa.RecordBatch]:
         columns = [name for name in names.all() if name in there]
         texts = [name for name in (names.text,) if name in there]
         with pq.ParquetFile(path, read_dictionary=texts) as file:
-            yield from file.iter_batches(batch_size=_ROWS, columns=columns)
+            for number in range(file.num_row_groups):
+                group = file.metadata.row_group(number)
+                fitting = _BATCH_BYTES * group.num_rows // max(group.total_byte_size, 1)
+                rows = min(max(fitting, 1), _ROWS)
+                yield from file.iter_batches(rows, row_groups=[number], columns=columns)
         return
     with pa.memory_map(str(path)) as source:
         try:

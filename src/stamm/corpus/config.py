@@ -5,12 +5,14 @@ Torch-free and light: the command line reads these classes to print a recipe.
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field, fields
+from fnmatch import fnmatchcase
 from typing import TypeVar
 
 from stamm.base.config import validate
 from stamm.corpus.canaries.config import CanariesConfig
-from stamm.corpus.consent.agents import APERTUS_AGENTS
+from stamm.corpus.consent.agents import APERTUS_AGENTS, name_agents
 from stamm.corpus.consent.config import ConsentConfig, Policy
 from stamm.corpus.contamination.config import ContaminationConfig
 from stamm.corpus.duplicates.config import DuplicatesConfig
@@ -22,6 +24,7 @@ from stamm.corpus.quality.config import QualityConfig
 from stamm.corpus.special_tokens import RESERVED_TOKENS
 
 C = TypeVar("C")
+_REPOSITORY = re.compile(r"[^=]+=[a-z][a-z0-9+.-]*://[^\s#]+")
 LARGEST_SEED = 2**63 - 1
 
 
@@ -62,7 +65,8 @@ class ReadLimits:
     record_bytes     longest body of a WARC record, before and after its content encoding
     expansion        decompressed bytes per compressed byte; the first 64 MiB are free
     html_tags        most tags of a page; extraction takes some 10 microseconds for each
-    html_depth       deepest nesting of elements; extraction time grows with its square
+    html_depth       deepest nesting of elements; less in a page of over 20,000 tags, for extraction
+                     time grows with the product
     """
 
     line_bytes: int = 8 * 2**20
@@ -107,8 +111,10 @@ class ScreenConfig:
     """What is decided about each document by itself.
 
     inputs          files, folders and patterns, or "package:<file>" for data shipped with stamm:
-                    .jsonl and .warc, plain, .gz or (JSONL) .zst, .parquet and .arrow. Each file
-                    is a shard
+                    .jsonl and .warc, plain, .gz or (JSONL) .zst, .parquet and .arrow; and
+                    repositories of source code as .zip or .tar (.gz, .zst). Each file is a shard
+    repositories    addresses of these, as PATTERN=URL ("*stamm*.zip=https://example.org/stamm");
+                    the first pattern that fits an input counts
     fields          what the fields of JSONL and tables are called
     shortest        documents with fewer characters are dropped
     licences        which licences are taken; None: all, and none is looked for
@@ -121,6 +127,7 @@ class ScreenConfig:
     """
 
     inputs: tuple[str, ...]
+    repositories: tuple[str, ...] = ()
     fields: FieldNames = field(default_factory=FieldNames)
     consent: ConsentConfig = field(default_factory=ConsentConfig)
     pii: PiiConfig = field(default_factory=PiiConfig)
@@ -139,8 +146,18 @@ class ScreenConfig:
             self,
             ("inputs", len(self.inputs) > 0, "is empty: name at least one file"),
             ("inputs", len(set(self.inputs)) == len(self.inputs), "names a file twice"),
+            (
+                "repositories",
+                all(map(_REPOSITORY.fullmatch, self.repositories)),
+                "must be PATTERN=URL, each URL with its scheme and without a fragment",
+            ),
             ("shortest", self.shortest >= 1, "must be at least 1 character"),
         )
+
+    def repository_url(self, name: str) -> str:
+        """The address of the repository that the input called `name` is, "" where none is given."""
+        pairs = (said.split("=", 1) for said in self.repositories)
+        return next((url for pattern, url in pairs if fnmatchcase(name, pattern)), "")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -236,7 +253,8 @@ class ReplayConfig:
     robots        snapshots of robots.txt, newer than those of the corpus
     domains       lists of domains whose owners refused
     deletions     requests: addresses, document identifiers, or sha256: of an address, one a line
-    agents        crawler names asked about; one refusal is enough
+    agents        crawler names asked about, or lists of them, as in ConsentConfig
+    agents_source where the names came from, with date and hash: filled in, never to be set
     unreachable   a host that allowed before and does not answer now; likewise unparsable
     memory_gib    what sorting and grouping may take before they use the disk
     """
@@ -245,12 +263,14 @@ class ReplayConfig:
     domains: tuple[str, ...] = ()
     deletions: tuple[str, ...] = ()
     agents: tuple[str, ...] = APERTUS_AGENTS
+    agents_source: str = ""
     unreachable: Policy = "allow"
     unparsable: Policy = "allow"
     limits: ReadLimits = field(default_factory=ReadLimits)
     memory_gib: float = 2.0
 
     def __post_init__(self) -> None:
+        name_agents(self)
         validate(self, ("memory_gib", self.memory_gib >= 0.125, "must be at least 0.125"))
 
     @property
@@ -258,6 +278,7 @@ class ReplayConfig:
         """The policy by which newer answers are read; a host that gave none keeps its old one."""
         return ConsentConfig(
             agents=self.agents,
+            agents_source=self.agents_source,
             unknown_host="allow",
             unreachable=self.unreachable,
             unparsable=self.unparsable,
@@ -336,7 +357,7 @@ class SourceShare:
     language     pattern for their language ("deu_*")
     weight       share of the stage's tokens, relative to the weights of the others
     epochs       how often it is read in this stage (.5: the next half of it); instead of a weight
-    most_epochs  a weight that would read the source more often is an error
+    most_epochs  a weight by which it would be read more often, with all earlier stages, is an error
     """
 
     source: str = "*"

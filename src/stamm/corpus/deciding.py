@@ -6,10 +6,16 @@ clusters.parquet lists every document that has a twin.
 
 from __future__ import annotations
 
+import itertools
+import operator
 import shutil
+from collections.abc import Iterable, Iterator
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
+
+import numpy as np
+import pyarrow as pa
 
 from stamm.base.files import atomic, remove_leftovers, write_json
 from stamm.corpus.config import DecideConfig
@@ -18,7 +24,7 @@ from stamm.corpus.duplicates.config import DuplicatesConfig
 from stamm.corpus.heads.config import ThresholdConfig
 from stamm.corpus.held_out import count_held_out
 from stamm.corpus.query import Query, opened
-from stamm.corpus.tables import part
+from stamm.corpus.tables import part, write_batches
 from stamm.runs.job import Workspace
 from stamm.runs.tasks import read_manifests
 from stamm.runs.workers import cores
@@ -26,6 +32,12 @@ from stamm.runs.workers import cores
 SCHEMA = 1
 SUMMARY = "summary.json"
 CLUSTERS = "clusters.parquet"
+DECISIONS_SCHEMA = pa.schema(
+    [("position", pa.int64())]
+    + [(name, pa.string()) for name in ("reason", "detail", "duplicate_of", "split")]
+)
+"""One row per candidate of a shard."""
+
 _BELOW_ALL = -1.0  # scores lie in [0, 1]
 
 
@@ -49,13 +61,7 @@ def decide(config: DecideConfig, workspace: Workspace) -> None:
         workspace.progress.advance(2)
         held_out = _hold_out(query, config)
         workspace.progress.advance(3)
-        for name in names:
-            with atomic(folder / part("decisions", name)) as path:
-                query.write(
-                    "select position, reason, detail, duplicate_of, split from decided "
-                    f"where shard = {int(name)} order by position",
-                    path,
-                )
+        _write_decisions(query, folder, names)
         counts = query.rows("select reason, count(*) from decided group by reason order by reason")
     write_json(
         folder / SUMMARY,
@@ -68,6 +74,31 @@ def decide(config: DecideConfig, workspace: Workspace) -> None:
         },
     )
     workspace.progress.end()
+
+
+def _write_decisions(query: Query, folder: Path, names: list[str]) -> None:
+    """Write the table `decided` in one pass, a file for each shard."""
+    columns = ", ".join(DECISIONS_SCHEMA.names)
+    rows = query.batches(f"select shard, {columns} from decided order by shard, position")
+    groups = itertools.groupby(_by_shard(rows), key=operator.itemgetter(0))
+    group = next(groups, None)
+    for name in sorted(names, key=int):
+        with atomic(folder / part("decisions", name)) as path:
+            if group is None or group[0] != int(name):  # nothing of the shard was still in
+                write_batches(path, DECISIONS_SCHEMA, ())
+                continue
+            write_batches(path, DECISIONS_SCHEMA, (batch for _, batch in group[1]))
+        group = next(groups, None)
+
+
+def _by_shard(batches: Iterable[pa.RecordBatch]) -> Iterator[tuple[int, pa.RecordBatch]]:
+    """Batches sorted by shard, cut where one shard ends and the next begins."""
+    for batch in batches:
+        shards = batch.column("shard").to_numpy()
+        rows = batch.select(DECISIONS_SCHEMA.names)
+        borders = np.flatnonzero(np.diff(shards)) + 1
+        for first, stop in itertools.pairwise([0, *borders.tolist(), len(shards)]):
+            yield int(shards[first]), rows.slice(first, stop - first)
 
 
 def _cut(

@@ -1,88 +1,183 @@
-"""Requests for deletion: addresses and hashes, one a line.
+"""Requests for deletion: addresses and hashes, one a line, and what became of each.
 
 A line is an address (https://…), a document's identifier (32 hexadecimal digits, as in the ledger),
-or "sha256:" with the SHA-256 of an address as it was published, for who does not want to write it.
+or "sha256:" with the SHA-256 of an address, for who does not want to write it: of the address as
+the ledger has it, or of its normal form (addresses.normal_address).
+
+A part of a page ("#…") stands for the page. Files of a repository are told apart by it: there a
+request with a part asks for one file, and one without for all of them.
 """
 
 from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Iterable, Mapping
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any, NamedTuple
 
-from stamm.base.errors import DataError, visible
+import pyarrow as pa
+
+from stamm.base.errors import DataError
+from stamm.corpus.addresses import normal_address, normal_fragment
 from stamm.corpus.records import ID_DIGITS, LONGEST_FIELD, clean_field
 
 _IDENTIFIER = re.compile(rf"[0-9a-f]{{{ID_DIGITS}}}")
 _HASH = re.compile(r"sha256:([0-9a-f]{64})")
 _LONGEST_LINE = 2 * LONGEST_FIELD
 _MOST_BYTES = 2**30
+_TOLD = 100
+
+REQUESTS_SCHEMA = pa.schema(
+    [
+        ("list", pa.string()),
+        ("line", pa.int64()),
+        ("kind", pa.string()),
+        ("key", pa.string()),
+        ("withdrawn", pa.int64()),
+        ("out_before", pa.int64()),
+    ]
+)
+"""One row per request: documents that it took out, and records that were out already. The address
+itself is not told: the key is its SHA-256, or the identifier."""
+
+
+class Request(NamedTuple):
+    """One line of a list.
+
+    key    SHA-256 of an address in normal form and its part, one as given, or an identifier
+    page   SHA-256 of the address without its part, "" for what has none
+    """
+
+    list: str
+    line: int
+    kind: str
+    key: str
+    page: str
+
+    @property
+    def rule(self) -> str:
+        """Where it is written."""
+        return f"{self.list}, line {self.line}"
 
 
 class Deletions:
-    """What was asked to be deleted, and where that is written.
+    """What was asked to be deleted. Of several requests with one key the first is told."""
 
-    hashes        SHA-256 of an address -> the rule that names its line
-    identifiers   document_id -> the rule
-    """
+    def __init__(self, requests: Iterable[Request]) -> None:
+        self._rules: dict[str, str] = {}
+        self._of_page: dict[str, list[str]] = {}
+        for request in requests:
+            if request.key not in self._rules:
+                self._rules[request.key] = request.rule
+                if request.page:
+                    self._of_page.setdefault(request.page, []).append(request.key)
 
-    def __init__(self, hashes: Mapping[str, str], identifiers: Mapping[str, str]) -> None:
-        self._hashes = dict(hashes)
-        self._identifiers = dict(identifiers)
+    def keys(self, url: str, document_id: str) -> list[str]:
+        """The keys of all requests that name a document."""
+        if not self._rules:
+            return []
+        possible = [document_id]
+        if url:
+            page, part = normal_address(url), normal_fragment(url)
+            possible += [_hashed(page + part), _hashed(page), _hashed(url)]
+            if not part:
+                possible += self._of_page.get(possible[1], [])
+        return [key for key in dict.fromkeys(possible) if key in self._rules]
 
-    @classmethod
-    def joined(cls, several: Iterable[Deletions]) -> Deletions:
-        """All requests of several lists; the first list that names a document is told."""
-        hashes: dict[str, str] = {}
-        identifiers: dict[str, str] = {}
-        for one in several:
-            hashes = one._hashes | hashes
-            identifiers = one._identifiers | identifiers
-        return cls(hashes, identifiers)
-
-    def rule(self, url: str, document_id: str) -> str:
-        """The line that asks for the deletion of a document, "" when none does."""
-        found = self._identifiers.get(document_id)
-        if found is None and url and self._hashes:
-            found = self._hashes.get(_hashed(url))
-        return found or ""
+    def rule(self, key: str) -> str:
+        """Where the request with this key is written."""
+        return self._rules[key]
 
 
-def read_deletions(path: Path) -> Deletions:
-    """The requests in a file. Blank lines and lines that begin with "#" do not count.
+def read_deletions(paths: Iterable[Path]) -> Iterator[Request]:
+    """The requests in some files. Blank lines and lines that begin with "#" do not count.
 
     Raises   DataError for a line that is none of the three: a request must not be passed over.
     """
+    for path in paths:
+        for number, written in enumerate(_lines(path), start=1):
+            line = clean_field(written.strip())
+            if not line or line.startswith("#"):
+                continue
+            kind, key, page = _read(line, len(written))
+            if not kind:
+                raise DataError(  # the line is not shown: it may name a person
+                    f"a line of {len(written)} characters is no request for deletion",
+                    where=f"{path}, line {number}",
+                    fix="Write an address, a document_id of the ledger, or sha256: and 64 digits",
+                )
+            yield Request(path.name, number, kind, key, page)
+
+
+def answered(
+    requests: Iterable[Request], withdrawn: Mapping[str, int], before: Mapping[str, int]
+) -> Iterator[dict[str, Any]]:
+    """What became of each request, as rows of REQUESTS_SCHEMA.
+
+    withdrawn   documents taken out, by key; `before` likewise records that were out already
+    """
+    for request in requests:
+        told = request._asdict()
+        del told["page"]
+        yield {
+            **told,
+            "withdrawn": withdrawn.get(request.key, 0),
+            "out_before": before.get(request.key, 0),
+        }
+
+
+def outcomes(rows: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
+    """How many requests took something out, met what was out already, or met nothing, and the first
+    of the last ones by line."""
+    counts: Counter[str] = Counter()
+    unmatched: list[dict[str, Any]] = []
+    for row in rows:
+        counts["asked"] += 1
+        state = "unmatched"
+        if row["withdrawn"] or row["out_before"]:
+            state = "withdrew" if row["withdrawn"] else "out_before"
+        counts[state] += 1
+        if state == "unmatched" and len(unmatched) < _TOLD:
+            unmatched.append({name: row[name] for name in ("list", "line", "key")})
+    names = ("asked", "withdrew", "out_before", "unmatched")
+    return {**{name: counts[name] for name in names}, "first_unmatched": unmatched}
+
+
+def unmatched_words(told: Mapping[str, Any], shown: int = 10) -> str:
+    """Which requests met nothing, in one line, by line number; "" when all met something."""
+    if not told["unmatched"]:
+        return ""
+    first: Sequence[Mapping[str, Any]] = told["first_unmatched"][:shown]
+    lines = ", ".join(f"{row['list']} line {row['line']}" for row in first)
+    more = told["unmatched"] - len(first)
+    return (
+        f"{told['unmatched']} of {told['asked']} requests for deletion match no record that came "
+        f"in: {lines}" + (f", and {more} more" if more else "")
+    )
+
+
+def _lines(path: Path) -> list[str]:
     if path.stat().st_size > _MOST_BYTES:
         raise DataError(f"{path} is larger than 1 GiB", fix="Split it")
-    hashes: dict[str, str] = {}
-    identifiers: dict[str, str] = {}
     try:
-        text = path.read_text(encoding="utf-8-sig")
+        return path.read_text(encoding="utf-8-sig").split("\n")
     except UnicodeDecodeError as error:
         raise DataError(f"{path} is not UTF-8: {error.reason}", fix="Write it as UTF-8") from None
-    for number, written in enumerate(text.splitlines(), start=1):
-        line = written.strip()
-        if not line or line.startswith("#"):
-            continue
-        rule = f"{path.name}, line {number}"
-        digest = _HASH.fullmatch(line.lower())
-        if digest:
-            hashes.setdefault(digest[1], rule)
-        elif _IDENTIFIER.fullmatch(line.lower()):
-            identifiers.setdefault(line.lower(), rule)
-        elif "://" in line and len(line) <= _LONGEST_LINE:
-            # The ledger holds addresses without invisible characters.
-            for spelling in (line, clean_field(line)):
-                hashes.setdefault(_hashed(spelling), rule)
-        else:
-            raise DataError(
-                f"{visible(line, 80)!r} is no request for deletion",
-                where=f"{path}, line {number}",
-                fix="Write an address, a document_id of the ledger, or sha256: and 64 digits",
-            )
-    return Deletions(hashes, identifiers)
+
+
+def _read(line: str, written: int) -> tuple[str, str, str]:
+    """Kind, key and page of a request, empty strings for what is none."""
+    digest = _HASH.fullmatch(line.lower())
+    if digest:
+        return "sha256", digest[1], ""
+    if _IDENTIFIER.fullmatch(line.lower()):
+        return "identifier", line.lower(), ""
+    if "://" in line and written <= _LONGEST_LINE:
+        page, part = normal_address(line), normal_fragment(line)
+        return "address", _hashed(page + part), _hashed(page) if part else ""
+    return "", "", ""
 
 
 def _hashed(url: str) -> str:

@@ -4,23 +4,28 @@
 `.idx`  as in shards.py, with any of eight types, and documents of several sequences: the borders
         number the sequence that each document begins with, and end with the number of sequences
 
-What nobody wrote down is not made up: language, source and licence of the documents are empty.
+Documents are what the index says. The tokenizer says which ids there can be, and which one ends a
+document: neither file tells, so both are held against every token.
 
 Source   NVIDIA/Megatron-LM, megatron/core/datasets/indexed_dataset.py
 """
 
 from __future__ import annotations
 
+import bisect
+import hashlib
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 from numpy.typing import NDArray
 
 from stamm.base.errors import DataError
-from stamm.corpus.pack import SIDECAR_SCHEMA
+from stamm.base.files import read_json, sha256_file, sha256_value
+from stamm.corpus.order import Proof
 from stamm.corpus.shards import HEAD, MAGIC
 
 TYPES: dict[int, np.dtype[Any]] = {
@@ -35,24 +40,23 @@ TYPES: dict[int, np.dtype[Any]] = {
 }
 """The type of the ids by the code in the head."""
 
-_CHUNK = 2**22
+_CHUNK = 2**20
 _FIX = "Write it again, as one .bin with its .idx"
 
 
 @dataclass(frozen=True)
-class ForeignSplit:
-    """A file of somebody else's, read as `PackedSplit` is.
+class ForeignFile:
+    """One .bin with its .idx.
 
-    split       its path, for messages
-    num_tokens  tokens of all its documents
-    stages      one stage: the whole file
+    stem         its path without ending
+    num_tokens   tokens of all its documents
+    borders      the first token of each document that has any, and the end
     """
 
-    split: str
+    stem: str
     num_tokens: int
-    stages: tuple[tuple[int, int], ...]
+    borders: NDArray[np.int64]
     _tokens: NDArray[Any]
-    _borders: NDArray[np.int64]
 
     def read(self, start: int, stop: int) -> NDArray[np.int64]:
         """Tokens start .. stop - 1.
@@ -62,53 +66,143 @@ class ForeignSplit:
         """
         if not 0 <= start <= stop <= self.num_tokens:
             raise DataError(
-                f"tokens {start} to {stop} are not in {self.split}, which has {self.num_tokens}"
+                f"tokens {start} to {stop} are not in {self.stem}, which has {self.num_tokens}"
             )
         stored = np.asarray(self._tokens[start:stop])
         if stored.dtype.kind == "f":
             # A number beyond 2^62, or none at all, has no int64 that it could be compared with.
-            stored = np.where(np.abs(stored) < 2.0**62, stored, -1.0)
+            whole = (np.abs(stored) < 2.0**62) & (stored == np.floor(stored))
+            stored = np.where(whole, stored, -1.0)
         ids = stored.astype(np.int64)
-        wrong = np.flatnonzero((ids < 0) | (ids != stored))
-        if wrong.size:
-            at = start + int(wrong[0])
-            raise DataError(f"{self.split} holds no id at token {at}: {self._tokens[at]}", fix=_FIX)
+        if ids.size and ids.min() < 0:
+            at = start + int(np.argmax(ids < 0))
+            raise DataError(f"{self.stem} holds no id at token {at}: {self._tokens[at]}", fix=_FIX)
         return ids
 
-    def largest_id(self) -> int:
-        """The largest id of the file, -1 without any: what a model's vocabulary must exceed.
-
-        Edge     reads every token once, so that whatever is no id is found before training.
-        Raises   DataError as `read` does.
-        """
-        largest = -1
+    def pieces(self) -> Iterator[tuple[int, NDArray[np.int64], memoryview]]:
+        """All tokens, a piece at a time: the first one's place, their ids, their bytes as stored."""
         for start in range(0, self.num_tokens, _CHUNK):
-            ids = self.read(start, min(start + _CHUNK, self.num_tokens))
-            largest = max(largest, int(ids.max()))
-        return largest
+            stop = min(start + _CHUNK, self.num_tokens)
+            yield start, self.read(start, stop), self._tokens[start:stop].data
 
-    def documents(self) -> pa.Table:
-        """One row per document, in order: SIDECAR_SCHEMA, with what is not known left empty."""
-        starts, stops = self._borders[:-1], self._borders[1:]
-        number = len(starts)
-        name = Path(self.split).name
-        columns: dict[str, Any] = {
-            "document_id": pa.array([f"{name}:{i}" for i in range(number)], pa.string()),
-            "stage": np.zeros(number, dtype=np.int64),
-            "occurrence": np.zeros(number, dtype=np.int64),
-            "start": starts,
-            "stop": stops,
-            "probe_id": pa.nulls(number, pa.string()),
-            "bytes": pa.nulls(number, pa.int64()),
-        }
-        empty = pa.repeat(pa.scalar(""), number)
-        return pa.table(
-            {field.name: columns.get(field.name, empty) for field in SIDECAR_SCHEMA},
-            schema=SIDECAR_SCHEMA,
+
+class ForeignTokens:
+    """Files of others, one after another, and the tokenizer they were made with (a `TokenStream`).
+
+    files        in their order
+    vocabulary   how many ids the tokenizer has
+    end_id       the id that ends each document; None: nothing does, or it is not known
+    """
+
+    def __init__(self, files: Sequence[ForeignFile], vocabulary: int, end_id: int | None) -> None:
+        self._files = tuple(files)
+        self._firsts = [0, *itertools.accumulate(file.num_tokens for file in files)]
+        self._end_id = end_id
+        self.num_tokens = self._firsts[-1]
+        self.stages = ((0, self.num_tokens),)
+        self.vocabulary = vocabulary
+
+    @classmethod
+    def open(
+        cls, paths: Sequence[Path], tokenizer: Path, end_token: str | None = None
+    ) -> ForeignTokens:
+        """The files at `paths`, made with the tokenizer.json `tokenizer` or the one in that folder.
+
+        end_token   what ends each document, as the tokenizer spells it
+        Raises      DataError when a file is missing, broken or without tokens, or the tokenizer is
+                    none, or has no such token. What the tokens are is seen by `verify`.
+        """
+        words = _words(tokenizer)
+        if end_token is not None and end_token not in words:
+            raise DataError(
+                f"{tokenizer} has no token {end_token!r}",
+                where="foreign.end_token",
+                fix="Name the token that ends each document, or none",
+            )
+        files = [read_foreign(path) for path in paths]
+        for file in files:
+            if not file.num_tokens:
+                raise DataError(
+                    f"{file.stem}.bin holds no token",
+                    where="foreign.prefixes",
+                    fix="Leave it out",
+                )
+        end_id = None if end_token is None else words[end_token]
+        return cls(files, max(words.values(), default=-1) + 1, end_id)
+
+    def read(self, start: int, stop: int) -> NDArray[np.int64]:
+        """Tokens start .. stop - 1, across files.
+
+        Shapes   [stop - start], int64.
+        Raises   DataError when the range leaves the stream, or holds a number that is no id.
+        """
+        if not 0 <= start <= stop <= self.num_tokens:
+            raise DataError(
+                f"tokens {start} to {stop} are not in the files, which have {self.num_tokens}"
+            )
+        found = [np.empty(0, dtype=np.int64)]
+        number = bisect.bisect_right(self._firsts, start) - 1
+        while start < stop:
+            first, end = self._firsts[number], min(stop, self._firsts[number + 1])
+            found.append(self._files[number].read(start - first, end - first))
+            start, number = end, number + 1
+        return np.concatenate(found)
+
+    def document_starts(self) -> NDArray[np.int64]:
+        """The first token of each document that has any."""
+        placed = zip(self._firsts[:-1], self._files, strict=True)
+        return np.concatenate([first + file.borders[:-1] for first, file in placed])
+
+    def verify(self) -> Proof:
+        """The identity of all files, once each of their tokens was seen to be an id.
+
+        Raises   DataError for a number that is no id of the tokenizer, or when no document of a
+                 file ends with the end token: then it was made with another tokenizer.
+        """
+        told = [self._examined(file) for file in self._files]
+        return Proof(
+            sha256=sha256_value([[each["idx_sha256"], each["bin_sha256"]] for each in told]),
+            facts={"tokens": self.num_tokens, "files": told},
+            remark="" if self._end_id is None else _remark(told),
         )
 
+    def _examined(self, file: ForeignFile) -> dict[str, Any]:
+        """Hashes and counts of a file."""
+        digest, largest, ends, ended = hashlib.sha256(), -1, 0, 0
+        stops = file.borders[1:]
+        for start, ids, stored in file.pieces():
+            digest.update(stored)
+            largest = max(largest, int(ids.max()))
+            if largest >= self.vocabulary:
+                raise DataError(
+                    f"{file.stem}.bin holds id {largest} at token {start + int(ids.argmax())}, its "
+                    f"tokenizer has {self.vocabulary} ids",
+                    where="foreign.tokenizer",
+                    fix="Name the tokenizer that the file was made with",
+                )
+            if self._end_id is not None:
+                here = slice(*np.searchsorted(stops, [start, start + len(ids)], side="right"))
+                ends += int(np.count_nonzero(ids == self._end_id))
+                ended += int(np.count_nonzero(ids[stops[here] - 1 - start] == self._end_id))
+        told = {
+            "idx_sha256": sha256_file(Path(f"{file.stem}.idx")),
+            "bin_sha256": digest.hexdigest(),
+            "tokens": file.num_tokens,
+            "documents": len(stops),
+            "largest_id": largest,
+        }
+        if self._end_id is None:
+            return told
+        if not ended:
+            raise DataError(
+                f"no document of {file.stem}.bin ends with the end token, id {self._end_id}",
+                where="foreign.end_token",
+                fix="Name the token that ends each document, or none; or the right tokenizer",
+            )
+        return told | {"ended_documents": ended, "end_tokens_inside": ends - ended}
 
-def read_foreign(path: Path) -> ForeignSplit:
+
+def read_foreign(path: Path) -> ForeignFile:
     """The tokens of `path`.bin with `path`.idx, whoever wrote them.
 
     path    with or without one of the two endings
@@ -147,12 +241,11 @@ def read_foreign(path: Path) -> ForeignSplit:
         raise DataError(
             f"the documents of {index} do not lead from sequence 0 to {sequences}", fix=_FIX
         )
-    return ForeignSplit(
-        split=str(stem),
+    return ForeignFile(
+        stem=str(stem),
         num_tokens=tokens,
-        stages=((0, tokens),),
+        borders=np.unique(starts[first]) if tokens else np.zeros(1, dtype=np.int64),
         _tokens=np.memmap(data, dtype=kind, mode="r") if tokens else np.empty(0, dtype=kind),
-        _borders=np.unique(starts[first]) if tokens else np.zeros(1, dtype=np.int64),
     )
 
 
@@ -178,3 +271,42 @@ def _head(index: Path, raw: NDArray[np.uint8]) -> tuple[int, int, int]:
     if len(raw) != expected:
         raise DataError(f"{index} has {len(raw)} bytes, its head says {expected}", fix=_FIX)
     return code, sequences, borders
+
+
+def _remark(files: Sequence[Mapping[str, Any]]) -> str:
+    """What the end tokens say that the borders of the index do not."""
+    documents, ended, inside = (
+        sum(file[name] for file in files)
+        for name in ("documents", "ended_documents", "end_tokens_inside")
+    )
+    remarks = []
+    if ended < documents:
+        remarks.append(f"{documents - ended:,} of {documents:,} documents have no end token")
+    if inside:
+        remarks.append(f"{inside:,} end tokens stand inside documents, which they do not cut")
+    return "; ".join(remarks)
+
+
+def tokenizer_file(path: Path) -> Path:
+    """The file that `path` names, or the tokenizer.json of the folder that it names."""
+    return path / "tokenizer.json" if path.is_dir() else path
+
+
+def _words(path: Path) -> dict[str, int]:
+    """Each token of a tokenizer.json with its id."""
+    file = tokenizer_file(path)
+    try:
+        plain = read_json(file)
+        model = plain["model"]["vocab"]
+        # Unigram models list their tokens in the order of the ids; all others name them.
+        words = model if isinstance(model, dict) else {word: i for i, (word, _) in enumerate(model)}
+        words = {**words, **{token["content"]: token["id"] for token in plain["added_tokens"]}}
+        if not words or any(type(number) is not int for number in words.values()):
+            raise TypeError("ids are no numbers")
+    except (OSError, KeyError, TypeError, ValueError) as error:
+        raise DataError(
+            f"{file} is no tokenizer.json of the tokenizers library: {error!r}",
+            where="foreign.tokenizer",
+            fix="Name the file, or the folder that holds it",
+        ) from None
+    return words

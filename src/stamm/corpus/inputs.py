@@ -40,9 +40,7 @@ def locate(name: str, where: str) -> Path:
     path = Path(name)
     if not path.is_file():
         what = "is a folder, not a file" if path.is_dir() else "does not exist"
-        raise DataError(
-            f"{name} {what}", where=where, fix="Name a .jsonl, .jsonl.gz, .jsonl.zst or .warc(.gz)"
-        )
+        raise DataError(f"{name} {what}", where=where, fix=f"Name a file: {', '.join(READABLE)}")
     return path
 
 

@@ -63,9 +63,12 @@ def record_of(place: Place, row: Any, names: FieldNames) -> Record | Unread:
     if not isinstance(row.get(names.url), str | None):
         # Taken as no address, it would be allowed without anybody being asked.
         return unread("bad_url", f"{names.url} is a {type(row[names.url]).__name__}, not a string")
-    fields = {key: row.get(getattr(names, key)) for key in ("url", "source", "language", "date")}
-    fields["licence"] = row.get(names.licence, row.get("license"))
-    words = {key: value if isinstance(value, str) else "" for key, value in fields.items()}
+    words = {
+        key: _text(row, getattr(names, key))
+        for key in ("url", "source", "licence", "language", "date")
+    }
+    if not words["licence"].strip():
+        words["licence"] = _text(row, "license")
     for key, value in words.items():
         if len(value) > LONGEST_FIELD:
             return unread("field_too_long", f"{key} has over {LONGEST_FIELD} characters")
@@ -80,6 +83,11 @@ def record_of(place: Place, row: Any, names: FieldNames) -> Record | Unread:
         language=clean_field(words["language"]),
         date=clean_field(words["date"]),
     )
+
+
+def _text(row: dict[str, Any], name: str) -> str:
+    value = row.get(name)
+    return value if isinstance(value, str) else ""
 
 
 def _record(place: Place, line: Line, limits: ReadLimits, names: FieldNames) -> Record | Unread:

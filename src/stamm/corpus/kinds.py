@@ -7,7 +7,8 @@ from stamm.base.errors import DataError
 JSONL = (".jsonl", ".jsonl.gz", ".jsonl.zst")
 ARCHIVE = (".warc", ".warc.gz")
 TABLE = (".parquet", ".arrow")
-READABLE = (*JSONL, *ARCHIVE, *TABLE)
+REPOSITORY = (".tar", ".tar.gz", ".tgz", ".tar.zst", ".zip")
+READABLE = (*JSONL, *ARCHIVE, *TABLE, *REPOSITORY)
 
 
 def is_archive(name: str) -> bool:
@@ -18,6 +19,11 @@ def is_archive(name: str) -> bool:
 def is_table(name: str) -> bool:
     """Whether a file name says Parquet or Arrow, as Hugging Face datasets are kept."""
     return name.endswith(TABLE)
+
+
+def is_repository(name: str) -> bool:
+    """Whether a file name says tar or zip, as repositories of source code are handed on."""
+    return name.endswith(REPOSITORY)
 
 
 def check_kind(name: str) -> None:

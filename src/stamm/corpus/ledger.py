@@ -35,16 +35,20 @@ REASONS: dict[str, str] = {
     "contaminated": "it holds an evaluation text; the detail names it",
     "toxic": "among the most toxic of its language",
     "low_quality": "not among the best of its language",
-    "exact_duplicate": "the same text stays at another address",
+    "exact_duplicate": "the same text stays at another address, or another reading of the page",
     "near_duplicate": "nearly the same text stays at another address",
-    "html_too_deep": "elements nested beyond corpus.limits.html_depth",
-    "html_too_large": "more tags than corpus.limits.html_tags",
-    "invalid_utf8": "a line that is not UTF-8",
+    "html_too_deep": "elements nested beyond corpus.limits.html_depth, or too deep for so many",
+    "html_too_large": "more tags than corpus.limits.html_tags, or over 30 s or 1 GiB to extract",
+    "binary": "a file of a repository that is no text",
+    "link": "a link in a repository, which is not followed",
+    "no_file": "a device or pipe in a repository",
+    "bad_path": "a path in a repository that leads out of it, or names nothing",
+    "invalid_utf8": "a line, or a file of a repository, that is not UTF-8",
     "invalid_json": "a line that is not JSON",
     "no_text": "a line without text",
     "line_too_long": "a line beyond corpus.limits.line_bytes",
     "field_too_long": "a metadata field beyond 4,096 characters",
-    "record_too_long": "a record beyond corpus.limits.record_bytes",
+    "record_too_long": "a record or file beyond corpus.limits.record_bytes",
     "truncated_record": "a record that ends early",
     "not_http": "a record of a page without HTTP headers",
     "http_status": "a status other than 200",
@@ -64,13 +68,15 @@ class LedgerRow:
 
     document_id     SHA-256 over address and content as they came, 32 hexadecimal digits
     input_file      as named in the configuration
-    input_position  line of a JSONL, record of a WARC, from 1
+    input_position  line of a JSONL, record of a WARC, file of a repository, from 1
+    path            of the file inside a repository, "" elsewhere
     decision        "kept" or "dropped"; reason is empty or one of REASONS
     consent         what is known of the host's word (consent.Decision); "planted" for a probe
     rule, agent     the line or signal that decided, and whom it names
     robots_read     when that robots.txt was read
     licence         as the input says it, else as the page's markup does, as SPDX
-    licence_basis   what named it: "input", or the kind of markup (rel, json-ld, header ...)
+    licence_basis   what named it: "input", the kind of markup (rel, json-ld, header ...), or in a
+                    repository the file's own head (spdx), a licence file (file) or a manifest
     language        of the input, else as identified, else as the page declares it
     language_own, language_other   what the own model and CLD2 said, with their scores
     quality_basis   whose texts set the bounds that the document was held against
@@ -85,6 +91,7 @@ class LedgerRow:
     document_id: str
     input_file: str
     input_position: int
+    path: str = ""
     url: str = ""
     host: str = ""
     source: str = ""

@@ -11,12 +11,12 @@ from typing import Any
 from stamm.base.config import nearest
 from stamm.base.errors import ConfigError, DataError
 from stamm.corpus.ledger import LEDGER_SCHEMA
-from stamm.corpus.query import Query, opened
+from stamm.corpus.query import Query, opened, pattern
 from stamm.corpus.tables import parts
 from stamm.runs.workers import cores
 
 COLUMNS = (
-    "url", "document_id", "host", "decision", "reason", "language", "licence", "source",
+    "url", "path", "document_id", "host", "decision", "reason", "language", "licence", "source",
     "consent", "agent", "input_file", "split", "probe_id", "duplicate_of",
 )  # fmt: skip
 """What a document can be asked for by. A value may hold * and ?, which stand for any letters."""
@@ -50,9 +50,8 @@ def look_up(run: Path, wanted: Mapping[str, str], limit: int) -> Found:
         raise DataError(f"{run} holds no corpus", fix="Name the folder of a run that has one")
     clauses = [f"coalesce({name}, '') {_operator(value)} ${name}" for name, value in wanted.items()]
     where = " and ".join(clauses) or "true"
-    # Only * and ? are patterns here; duckdb knows sets of letters, too.
     values = {
-        name: value.replace("[", "[[]") if _operator(value) == "glob" else value
+        name: pattern(value) if _operator(value) == "glob" else value
         for name, value in wanted.items()
     }
     names = LEDGER_SCHEMA.names

@@ -16,8 +16,12 @@ from typing import Any
 from stamm.base.errors import DataError
 from stamm.corpus.config import PackConfig, SourceShare, Stage
 from stamm.corpus.held_out import HELD_OUT, TRAIN
-from stamm.corpus.query import Query
+from stamm.corpus.query import Query, pattern
 
+Where = tuple[str, dict[str, str]]
+"""A condition on `source` and `language`, and the values that it names."""
+
+_OWN = f"split = '{TRAIN}' and probe_id is null"
 ORDER_COLUMNS = (
     "number, stage, shard, start, tokens, bytes, document_id, language, source, licence, url, "
     "probe_id, occurrence"
@@ -30,7 +34,7 @@ def order_documents(query: Query, config: PackConfig) -> list[dict[str, Any]]:
     query    has a view called documents (tokenizing.INDEX_SCHEMA and `shard`)
     Returns  what each stage of the training stream got of each source
     Raises   DataError when a stage names a source that is not there, or would repeat one more
-             often than its `most_epochs`.
+             often than its `most_epochs`, or holds no document.
     """
     query.run(
         "create temp table occurrences (split varchar, stage integer, shard integer, "
@@ -45,7 +49,7 @@ def order_documents(query: Query, config: PackConfig) -> list[dict[str, Any]]:
     query.run(
         "create temp table ordered as select o.split, "
         "row_number() over (partition by o.split order by o.stage, o.key, d.document_id, "
-        "o.occurrence) - 1 as number, o.stage, o.shard, d.start, d.tokens, d.bytes, "
+        "o.occurrence, d.probe_id nulls first) - 1 as number, o.stage, o.shard, d.start, d.tokens, d.bytes, "
         "d.document_id, d.language, d.source, d.licence, d.url, d.probe_id, o.occurrence "
         "from occurrences o join documents d on o.shard = d.shard and o.start = d.start"
     )
@@ -72,35 +76,61 @@ def _whole(query: Query, config: PackConfig, split: str) -> None:
 
 def _staged(query: Query, config: PackConfig) -> list[dict[str, Any]]:
     _plant(query, config)
+    query.run(
+        "create temp table sources as select source, language, sum(tokens)::bigint as tokens "
+        f"from documents where {_OWN} group by source, language"
+    )
     taken: dict[tuple[str, str], float] = {}
     held: dict[tuple[str, str], int] = {}
+    read: list[tuple[int, Where, float, float]] = []
     told = []
     for number, stage in enumerate(config.stages):
-        sizes = [_tokens(query, stage, position) for position in range(len(stage.sources))]
+        wheres = [_matching(config, number, position) for position in range(len(stage.sources))]
         shares = []
-        for position, (share, size) in enumerate(zip(stage.sources, sizes, strict=True)):
-            if held.setdefault((share.source, share.language), size) != size:
-                raise DataError(
-                    f"stage {stage.name}: source {share.source!r} in language {share.language!r} "
-                    "does not hold the documents that it held in an earlier stage",
-                    where="pack.stages",
-                    fix="Put the same narrower shares before it in every stage that reads it",
-                )
-            begin = taken.get((share.source, share.language), 0.0)
-            end = begin + _budget(stage, share, size) / size
-            _take(query, config, number, position, begin, end)
-            taken[share.source, share.language] = end
+        for share, where in zip(stage.sources, wheres, strict=True):
+            key = share.source, share.language
+            size = _tokens(query, where)
+            if not size:
+                raise _nothing_left(stage, share)
+            if held.setdefault(key, size) != size:
+                raise _other_documents(stage, share)
+            begin = taken.get(key, 0.0)
+            epochs = _epochs(stage, share, size)
+            before = sum(
+                (last - first) * (_tokens(query, where, other) / size)
+                for _, other, first, last in read
+            )
+            _check_epochs(stage, share, size, before, epochs)
+            taken[key] = begin + epochs
             shares.append(
                 {
                     "source": share.source,
                     "language": share.language,
                     "tokens_there": size,
                     "epochs_before": round(begin, 6),
-                    "epochs_after": round(end, 6),
+                    "epochs_after": round(begin + epochs, 6),
                 }
             )
+            read.append((number, where, begin, begin + epochs))
         told.append({"name": stage.name, "sources": shares})
+    for number, where, begin, end in read:
+        _take(query, config, number, where, begin, end)
+    _check_stages(query, config)
     return told
+
+
+def _check_stages(query: Query, config: PackConfig) -> None:
+    found = query.rows(
+        "select distinct stage from occurrences where split = $split", {"split": TRAIN}
+    )
+    for number, stage in enumerate(config.stages):
+        if (number,) not in found:
+            raise DataError(
+                f"stage {stage.name} holds no document: none begins in the part of its sources "
+                "that it is to read",
+                where="pack.stages",
+                fix="Give it more tokens or epochs",
+            )
 
 
 def _plant(query: Query, config: PackConfig) -> None:
@@ -116,58 +146,83 @@ def _plant(query: Query, config: PackConfig) -> None:
     )
 
 
-def _matching(stage: Stage, position: int) -> tuple[str, dict[str, str]]:
+def _matching(config: PackConfig, number: int, position: int) -> Where:
     """The documents of a share: those it matches and no earlier share of the stage does."""
-    clauses = ["d.split = 'train' and d.probe_id is null"]
+    clauses: list[str] = []
     values: dict[str, str] = {}
-    for number, share in enumerate(stage.sources[: position + 1]):
-        clause = f"(d.source glob $source{number} and d.language glob $language{number})"
-        clauses.append(clause if number == position else f"not {clause}")
-        values |= {f"source{number}": share.source, f"language{number}": share.language}
+    for at, share in enumerate(config.stages[number].sources[: position + 1]):
+        name = f"{number}_{at}"
+        clause = f"(source glob $source{name} and language glob $language{name})"
+        clauses.append(clause if at == position else f"not {clause}")
+        values |= {
+            f"source{name}": pattern(share.source),
+            f"language{name}": pattern(share.language),
+        }
     return " and ".join(clauses), values
 
 
-def _tokens(query: Query, stage: Stage, position: int) -> int:
-    where, values = _matching(stage, position)
+def _tokens(query: Query, *wheres: Where) -> int:
+    """Tokens of the documents that several shares match, read once."""
+    clauses = " and ".join(clause for clause, _ in wheres)
+    values = {name: value for _, values in wheres for name, value in values.items()}
     ((size,),) = query.rows(
-        f"select coalesce(sum(tokens), 0)::bigint from documents d where {where}", values
+        f"select coalesce(sum(tokens), 0)::bigint from sources where {clauses}", values
     )
-    if not size:
-        share = stage.sources[position]
-        raise DataError(
-            f"stage {stage.name}: no document of source {share.source!r} in language "
-            f"{share.language!r} is left for it",
-            where="pack.stages",
-            fix="Correct the pattern, or put the narrower share before the wider one",
-        )
     return int(size)
 
 
-def _budget(stage: Stage, share: SourceShare, size: int) -> float:
-    """Tokens of a share in its stage."""
+def _epochs(stage: Stage, share: SourceShare, size: int) -> float:
+    """How often a stage reads a share."""
     if share.epochs is not None:
-        return share.epochs * size
+        return share.epochs
     total = sum(other.weight or 0.0 for other in stage.sources)
-    budget = (stage.tokens or 0) * (share.weight or 0.0) / total
-    if budget > share.most_epochs * size:
-        raise DataError(
-            f"stage {stage.name} would read source {share.source!r} {budget / size:.2f} times: "
-            f"it has {size} tokens and {round(budget)} are asked for",
-            where="pack.stages",
-            fix=f"Lower its weight, or set most_epochs={math.ceil(budget / size)}",
-        )
-    return budget
+    return (stage.tokens or 0) * (share.weight or 0.0) / total / size
+
+
+def _check_epochs(
+    stage: Stage, share: SourceShare, size: int, before: float, epochs: float
+) -> None:
+    """Raise when a weight has its documents read too often, with all earlier stages.
+
+    before   epochs in them; where their shares match only some of its documents, in the mean
+    """
+    if share.epochs is not None or before + epochs <= share.most_epochs * (1 + 1e-9):
+        return
+    after = f", after {before:.2f} times in the stages before it" if before else ""
+    raise DataError(
+        f"stage {stage.name} would read source {share.source!r} {epochs:.2f} times{after}: "
+        f"it has {size} tokens and {round(epochs * size)} are asked for",
+        where="pack.stages",
+        fix=f"Lower its weight, or set most_epochs={math.ceil(before + epochs)}",
+    )
+
+
+def _nothing_left(stage: Stage, share: SourceShare) -> DataError:
+    return DataError(
+        f"stage {stage.name}: no document of source {share.source!r} in language "
+        f"{share.language!r} is left for it",
+        where="pack.stages",
+        fix="Correct the pattern, or put the narrower share before the wider one",
+    )
+
+
+def _other_documents(stage: Stage, share: SourceShare) -> DataError:
+    return DataError(
+        f"stage {stage.name}: source {share.source!r} in language {share.language!r} "
+        "does not hold the documents that it held in an earlier stage",
+        where="pack.stages",
+        fix="Put the same narrower shares before it in every stage that reads it",
+    )
 
 
 def _take(
-    query: Query, config: PackConfig, number: int, position: int, begin: float, end: float
+    query: Query, config: PackConfig, number: int, where: Where, begin: float, end: float
 ) -> None:
     """Put the documents of a source that begin between two points of its endless stream in.
 
     A point counts epochs: 1.25 is a quarter of the second reading.
     """
-    stage = config.stages[number]
-    where, values = _matching(stage, position)
+    clause, values = where
     for epoch in range(math.floor(begin), math.ceil(end)):
         low, high = max(begin - epoch, 0.0), min(end - epoch, 1.0)
         query.run(
@@ -175,7 +230,7 @@ def _take(
             "sha256('pack ' || $seed || ' ' || $name || ' ' || document_id || ' ' || $epoch) from ("
             "select d.shard, d.start, d.document_id, "
             "(sum(d.tokens) over reading - d.tokens) / (sum(d.tokens) over ())::double as place "
-            f"from documents d where {where} window reading as (order by "
+            f"from documents d where {_OWN} and {clause} window reading as (order by "
             "sha256('pack ' || $seed || ' epoch ' || $epoch || ' ' || d.document_id), "
             "d.document_id rows unbounded preceding)) where place >= $low and place < $high",
             values
@@ -183,7 +238,7 @@ def _take(
                 "stage": number,
                 "epoch": str(epoch),
                 "seed": str(config.seed),
-                "name": stage.name,
+                "name": config.stages[number].name,
                 "low": low,
                 "high": high,
             },

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from stamm.base.errors import DataError
 from stamm.base.files import read_json, sha256_file
+from stamm.corpus.order import Proof
 from stamm.corpus.shards import Shard, open_shard
 from stamm.corpus.tables import read_table
 
@@ -39,13 +40,14 @@ stage, occurrence   in which stage it stands, and which of its readings this is
 
 
 class PackedSplit:
-    """One split of a packed corpus, read as a single stream of tokens.
+    """One split of a packed corpus, read as a single stream of tokens (a `TokenStream`).
 
     num_tokens   tokens of all its shards
+    vocabulary   how many ids its tokenizer has
     stages       first token and stop of each stage, in order; one stage when none was asked for
     """
 
-    def __init__(self, folder: Path, split: str, entry: dict[str, Any]) -> None:
+    def __init__(self, folder: Path, split: str, entry: dict[str, Any], vocabulary: int) -> None:
         self._folder = folder
         self._entries: list[dict[str, Any]] = entry["shards"]
         self._shards: list[Shard] = []
@@ -59,6 +61,7 @@ class PackedSplit:
                 )
             self._shards.append(opened)
         self.split = split
+        self.vocabulary = vocabulary
         self._borders = np.cumsum([0, *(len(s.tokens) for s in self._shards)])
         self.num_tokens = int(self._borders[-1])
         sizes = [stage["tokens"] for stage in entry.get("stages", [])] or [self.num_tokens]
@@ -100,7 +103,12 @@ class PackedSplit:
                 "sha256",
                 fix="Pack the corpus again",
             )
-        return cls(folder, split, splits[split])
+        if not isinstance(manifest.get("vocabulary"), int):
+            raise DataError(
+                f"{folder / MANIFEST} does not say how many ids there are",
+                fix="Pack the corpus again",
+            )
+        return cls(folder, split, splits[split], manifest["vocabulary"])
 
     def read(self, start: int, stop: int) -> NDArray[np.int64]:
         """Tokens start .. stop - 1 of the split, across shards.
@@ -124,13 +132,21 @@ class PackedSplit:
 
     def documents(self) -> pa.Table:
         """One row per packed document, in order: SIDECAR_SCHEMA."""
-        names = [f"{entry['name']}.documents.parquet" for entry in self._entries]
-        if not names:
-            return SIDECAR_SCHEMA.empty_table()
-        return pa.concat_tables([read_table(self._folder / name) for name in names])
+        return self._sidecars(SIDECAR_SCHEMA.names)
 
-    def verify(self) -> None:
-        """Compare every file of the split with its hash in the manifest.
+    def document_starts(self) -> NDArray[np.int64]:
+        """The first token of each packed document."""
+        starts: NDArray[np.int64] = self._sidecars(["start"]).column("start").to_numpy()
+        return starts
+
+    def _sidecars(self, columns: list[str]) -> pa.Table:
+        if not self._entries:
+            return SIDECAR_SCHEMA.empty_table().select(columns)
+        paths = (self._folder / f"{entry['name']}.documents.parquet" for entry in self._entries)
+        return pa.concat_tables([read_table(path, columns) for path in paths])
+
+    def verify(self) -> Proof:
+        """Compare every file of the split with its hash in the manifest, whose own hash is told.
 
         Raises   DataError naming the first file that differs.
         """
@@ -144,6 +160,7 @@ class PackedSplit:
                         f"{path} was altered: its hash is not the one in the manifest",
                         fix="Delete the packed corpus and pack again",
                     )
+        return Proof(sha256=sha256_file(self._folder / MANIFEST))
 
 
 def _is_split(entry: object) -> bool:

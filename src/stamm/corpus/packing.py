@@ -22,7 +22,7 @@ from stamm.corpus.mixing import order_documents, write_order
 from stamm.corpus.pack import MANIFEST, SCHEMA, SIDECAR_SCHEMA
 from stamm.corpus.query import Query, opened
 from stamm.corpus.shards import Shard, open_shard, write_shard
-from stamm.corpus.tables import parts, write_whole
+from stamm.corpus.tables import TableWriter, parts
 from stamm.runs.job import Workspace
 from stamm.runs.tasks import Batch, Outcome, Task, read_manifests
 from stamm.runs.workers import cores, do_batch
@@ -106,11 +106,12 @@ def pack_shard(batch: Batch, task: Task) -> Outcome:
     """Copy the documents of one stretch of the order into a shard, and write its sidecar."""
     split, name = task.extra["split"], task.name
     tokens, code = Path(batch.places["tokens"]), batch.settings["type_code"]
+    sidecar = f"{name}.documents.parquet"
     opened_shards: dict[int, Shard] = {}
-    rows: list[dict[str, Any]] = []
+    begin = at = task.extra["start"]
 
-    def documents(query: Query) -> Iterator[NDArray[np.integer[Any]]]:
-        at = task.extra["start"]
+    def documents(query: Query, rows: TableWriter) -> Iterator[NDArray[np.integer[Any]]]:
+        nonlocal at
         for row in _stretch(query, task):
             shard = row["shard"]
             if shard not in opened_shards:
@@ -118,19 +119,22 @@ def pack_shard(batch: Batch, task: Task) -> Outcome:
                     del opened_shards[next(iter(opened_shards))]
                 opened_shards[shard] = open_shard(tokens / f"tokens-{shard:05d}")
             stop = at + row["tokens"]
-            rows.append({key: row[key] for key in _COPIED} | {"start": at, "stop": stop})
+            rows.add({key: row[key] for key in _COPIED} | {"start": at, "stop": stop})
             at = stop
             yield opened_shards[shard].tokens[row["start"] : row["start"] + row["tokens"]]
 
-    with opened(batch.folder, _SHARD_MEMORY_GIB, 1, name) as query:
+    with (
+        atomic(batch.folder / sidecar) as path,
+        TableWriter(path, SIDECAR_SCHEMA) as rows,
+        opened(batch.folder, _SHARD_MEMORY_GIB, 1, name) as query,
+    ):
         query.view("placed", [Path(batch.common[split])])
-        write_shard(batch.folder / name, documents(query), code)
-    write_whole(batch.folder / f"{name}.documents.parquet", SIDECAR_SCHEMA, rows)
+        write_shard(batch.folder / name, documents(query, rows), code)
     return Outcome(
-        outputs=(f"{name}.bin", f"{name}.idx", f"{name}.documents.parquet"),
+        outputs=(f"{name}.bin", f"{name}.idx", sidecar),
         came_in=task.extra["documents"],
-        kept=len(rows),
-        facts={"tokens": sum(row["stop"] - row["start"] for row in rows)},
+        kept=rows.count,
+        facts={"tokens": at - begin},
     )
 
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 from stamm.base.files import remove_leftovers, write_json
-from stamm.corpus.canaries.plan import Canary, Copy, canary_row, plan_canaries
+from stamm.corpus.canaries.plan import Canary, Copy, canary_row, plan_canaries, vocabulary
 from stamm.corpus.config import PlantConfig
 from stamm.corpus.held_out import CONTROL, TRAIN
 from stamm.corpus.inputs import locate
 from stamm.corpus.ledger import DOCUMENTS_SCHEMA, KEPT, LEDGER_SCHEMA, PII_KINDS, LedgerRow
-from stamm.corpus.probes import Probe, plan_probes
+from stamm.corpus.probes import Probe, draw_passages, plan_probes
 from stamm.corpus.tables import part, write_whole
 from stamm.runs.job import Workspace
 
@@ -30,7 +30,11 @@ def plant(config: PlantConfig, workspace: Workspace) -> None:
     books = locate(config.probes.books, "corpus.probes.books")
     given = (books, config.limits, config.seed, config.pii)
     probes = plan_probes(config.probes, *given)
-    canaries = plan_canaries(config.canaries, config.probes, *given) if config.canaries else []
+    canaries, made_up = [], None
+    if config.canaries:
+        canaries = plan_canaries(config.canaries, config.probes, *given)
+        words = vocabulary(draw_passages(config.probes, *given))
+        made_up = {"words": config.canaries.words, "vocabulary": words}
     documents = [_document(probe) for probe in probes]
     documents += [_copy(canary, copy) for canary in canaries for copy in canary.copies]
     write_whole(folder / part("documents", SHARD), DOCUMENTS_SCHEMA, documents)
@@ -45,6 +49,7 @@ def plant(config: PlantConfig, workspace: Workspace) -> None:
             "repeats": list(config.probes.repeats),
             "probes": [_told(probe) for probe in probes],
             "canaries": [canary_row(canary) for canary in canaries],
+            "made_up": made_up,  # whoever audits a model draws others of the same kinds
         },
     )
 

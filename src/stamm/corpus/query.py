@@ -5,13 +5,32 @@ from __future__ import annotations
 import contextlib
 import re
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import duckdb
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
 
-from stamm.base.errors import DataError, RunError
+from stamm.base.errors import DataError, RunError, visible
+from stamm.base.files import is_full, no_room
+from stamm.corpus.tables import write_batches
+
+T = TypeVar("T")
+
+_ROWS = 2048
+_BATCH = 1 << 15
+# What duckdb says of files that are cut, damaged, of other columns or out of room, also by Arrow.
+_UNREADABLE = (
+    duckdb.OperationalError,
+    duckdb.DataError,
+    duckdb.BinderException,
+    duckdb.InvalidInputException,
+    pa.ArrowException,
+    OSError,
+)
 
 
 class Query:
@@ -19,10 +38,13 @@ class Query:
 
     Answers must not depend on threads: order every result by all that tells its rows apart. Values
     go in by name ($seed): question marks are not numbered in the order in which they stand.
+    Every question raises DataError when a file cannot be read or lacks a column, and RunError when
+    memory or disk do not suffice.
     """
 
-    def __init__(self, connection: duckdb.DuckDBPyConnection) -> None:
+    def __init__(self, connection: duckdb.DuckDBPyConnection, spill: Path) -> None:
         self._connection = connection
+        self._spill = spill
 
     def view(self, name: str, files: Sequence[Path]) -> None:
         """Name the rows of some Parquet files that have the same columns; `filename` is added.
@@ -31,56 +53,103 @@ class Query:
         """
         if not files:
             raise DataError(f"there is no file of {name}", fix="Run the step that writes it again")
-        listed = ", ".join(_quoted(literal_path(file)) for file in files)
+        listed = ", ".join(_quoted(_literal_path(file)) for file in files)
         self.run(
-            f"create or replace view {name} as select * from read_parquet([{listed}], filename=true, hive_partitioning=false)"
+            f"create or replace view {name} as select * from "
+            f"read_parquet([{listed}], filename=true, hive_partitioning=false)"
         )
 
     def run(self, sql: str, values: Mapping[str, Any] | None = None) -> None:
-        """Do something that has no answer.
-
-        Raises   DataError when a file cannot be read, or lacks a column.
-        """
-        self._ask(sql, values)
+        """Do something that has no answer."""
+        with self._told():
+            self._ask(sql, values)
 
     def rows(self, sql: str, values: Mapping[str, Any] | None = None) -> list[tuple[Any, ...]]:
         """All rows of an answer; for answers that are known to be small."""
-        found: list[tuple[Any, ...]] = self._ask(sql, values).fetchall()
+        with self._told():
+            found: list[tuple[Any, ...]] = self._ask(sql, values).fetchall()
         return found
+
+    def numbers(self, sql: str) -> NDArray[np.int64]:
+        """The one column of an answer, of whole numbers."""
+        with self._told():
+            (column,) = self._ask(sql).fetchnumpy().values()
+        return np.asarray(column, dtype=np.int64)
 
     def stream(
         self, sql: str, values: Mapping[str, Any] | None = None
     ) -> Iterator[tuple[Any, ...]]:
-        """The rows of an answer, some thousand at a time."""
-        asked = self._ask(sql, values)
-        while rows := asked.fetchmany(8192):
+        """The rows of an answer, some thousand at a time.
+
+        Edge     nothing else can be asked until all are read
+        """
+        with self._told():
+            asked = self._ask(sql, values)
+        while rows := self._more(lambda: asked.fetchmany(_ROWS)):
             yield from rows
 
-    def write(self, sql: str, path: Path) -> None:
-        """Put the rows of an answer into a Parquet file, in their order."""
-        self.run(f"copy ({sql}) to {_quoted(str(path))} (format parquet, compression zstd)")
+    def batches(self, sql: str) -> Iterator[pa.RecordBatch]:
+        """The rows of an answer as columns, some thousand at a time.
 
-    def _ask(self, sql: str, values: Mapping[str, Any] | None) -> duckdb.DuckDBPyConnection:
+        Edge     nothing else can be asked until all are read, but rows can be put into a table
+        """
+        yield from self._read(self._reader(sql))
+
+    def insert(self, table: str, rows: pa.Table) -> None:
+        """Put rows into a table that has the same columns and is not a temporary one."""
+        with self._told(), self._connection.cursor() as cursor:
+            cursor.register("rows_to_insert", rows)
+            cursor.execute(f"insert into {table} from rows_to_insert")
+
+    def write(self, sql: str, path: Path) -> None:
+        """Put the rows of an answer into a Parquet file, in their order.
+
+        duckdb's own writer is not used: it can wait forever on a disk that is full.
+        """
+        reader = self._reader(sql)
+        write_batches(path, reader.schema, self._read(reader))
+
+    def _reader(self, sql: str) -> pa.RecordBatchReader:
+        with self._told():
+            return self._connection.sql(sql).to_arrow_reader(_BATCH)
+
+    def _read(self, reader: pa.RecordBatchReader) -> Iterator[pa.RecordBatch]:
+        while (batch := self._more(lambda: next(reader, None))) is not None:
+            yield batch
+
+    def _ask(self, sql: str, values: Mapping[str, Any] | None = None) -> duckdb.DuckDBPyConnection:
+        return self._connection.execute(sql, dict(values) if values else None)
+
+    def _more(self, fetch: Callable[[], T]) -> T:
+        with self._told():
+            return fetch()
+
+    @contextlib.contextmanager
+    def _told(self) -> Iterator[None]:
+        """Say what duckdb meets in the words of stamm."""
         try:
-            return self._connection.execute(sql, dict(values) if values else None)
+            yield
         except duckdb.OutOfMemoryException as error:
-            said = str(error).partition("\n")[0]
             raise RunError(
-                f"sorting and grouping ran out of memory: {said}",
+                f"sorting and grouping ran out of memory: {_said(error)}",
                 fix="Set memory_gib higher, or free some room on the disk of the run",
             ) from None
-        except (duckdb.IOException, duckdb.InvalidInputException, duckdb.BinderException) as error:
-            said = str(error).partition("\n")[0]
+        except _UNREADABLE as error:
+            if is_full(error):
+                raise no_room(self._spill) from None
             raise DataError(
-                f"a table cannot be read: {said}", fix="Run the step that writes it again"
+                f"a table cannot be read: {_said(error)}", fix="Run the step that writes it again"
             ) from None
 
 
 @contextlib.contextmanager
-def opened(folder: Path, memory_gib: float, threads: int, name: str = "") -> Iterator[Query]:
+def opened(
+    folder: Path, memory_gib: float, threads: int, name: str = "", *, keep_order: bool = True
+) -> Iterator[Query]:
     """A database that spills into a hidden folder below `folder`, which is removed at the end.
 
-    name   tells apart databases that are open in one folder at the same time
+    name         tells apart databases that are open in one folder at the same time
+    keep_order   whether rows that nobody sorted come in the order of their files; costs memory
 
     Edge   nothing is read from settings or extensions of the user, and nothing is fetched.
     """
@@ -90,22 +159,31 @@ def opened(folder: Path, memory_gib: float, threads: int, name: str = "") -> Ite
         "memory_limit": f"{round(1024 * memory_gib)}MiB",
         "threads": threads,
         "temp_directory": str(spill),
-        "preserve_insertion_order": True,
+        "preserve_insertion_order": keep_order,
         "autoinstall_known_extensions": False,
         "autoload_known_extensions": False,
     }
     connection = duckdb.connect(":memory:", config=settings)
     try:
-        yield Query(connection)
+        yield Query(connection, spill)
     finally:
         connection.close()
         shutil.rmtree(spill, ignore_errors=True)
 
 
-def literal_path(path: Path) -> str:
+def pattern(text: str) -> str:
+    """A pattern for duckdb's glob in which * and ? stand for any letters, and nothing else does."""
+    return re.sub(r"([\[\\])", r"[\1]", text)
+
+
+def _literal_path(path: Path) -> str:
     """A path as it is: duckdb takes * ? and [ in names for patterns."""
     return re.sub(r"([*?\[])", r"[\1]", str(path))
 
 
 def _quoted(text: str) -> str:
     return "'" + text.replace("'", "''") + "'"
+
+
+def _said(error: Exception) -> str:
+    return visible(str(error).partition("\n")[0], 300)

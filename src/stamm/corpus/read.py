@@ -10,25 +10,29 @@ from stamm.corpus.archive import read_archive
 from stamm.corpus.columns import read_table_rows
 from stamm.corpus.config import FieldNames, ReadLimits
 from stamm.corpus.jsonl import read_jsonl
-from stamm.corpus.kinds import check_kind, is_archive, is_table
+from stamm.corpus.kinds import check_kind, is_archive, is_repository, is_table
 from stamm.corpus.records import Record, Unread
+from stamm.corpus.repository import read_repository
 
 # A reason that stops a file: when nothing was read before it, the file as a whole is unreadable.
 _STOPPING = ("broken_compression", "broken_archive", "broken_table")
 
 
 def read_input(
-    name: str, path: Path, limits: ReadLimits, names: FieldNames | None = None
+    name: str, path: Path, limits: ReadLimits, names: FieldNames | None = None, url: str = ""
 ) -> Iterator[Record | Unread]:
     """The records of one input, in file order; defects come as Unread, never silently.
 
     names    what the fields are called in it; None: as stamm calls them
+    url      of a repository, "" where it is not known
     Raises   DataError when nothing at all can be read: not the compression, the table or the
              archive that its name says.
     """
     check_kind(name)
     if is_archive(name):
         records = read_archive(name, path, limits)
+    elif is_repository(name):
+        records = read_repository(name, path, limits, url)
     else:
         read = read_table_rows if is_table(name) else read_jsonl
         records = read(name, path, limits, names or FieldNames())

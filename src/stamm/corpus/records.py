@@ -43,6 +43,8 @@ class Record:
 
     content_id   SHA-256 over address and content, its first 32 hexadecimal digits
     content      text as UTF-8, or the body of the response
+    path         of the file inside a repository, "" elsewhere
+    licence_basis  what named the licence; "" with a licence: the input's own field
     charset      encoding that the response claims for HTML; None when `content` is text
     is_html      whether text must still be extracted
     """
@@ -52,7 +54,9 @@ class Record:
     content: bytes
     url: str = ""
     source: str = ""
+    path: str = ""
     licence: str = ""
+    licence_basis: str = ""
     language: str = ""
     date: str = ""
     is_html: bool = False
@@ -75,6 +79,7 @@ class Unread:
     detail: str
     size: int
     url: str = ""
+    path: str = ""
 
 
 def content_id(url: str, content: bytes) -> str:

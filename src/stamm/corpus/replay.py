@@ -1,8 +1,12 @@
 """A finished corpus under a newer word: what has to go, where it stands, and the corpus without it.
 
-Nothing is extracted, judged or encoded again. Who is asked anew: the hosts in newer snapshots of
-robots.txt, tdmrep.json and ai.txt, and in domain lists; and persons who asked for deletion, by address or by hash. What was
-dropped stays dropped: a later permission brings nothing back.
+Who is asked anew: the hosts in newer snapshots of robots.txt, tdmrep.json and ai.txt, and in domain
+lists; and persons who asked for deletion, by address or by hash.
+
+Nothing is extracted, judged or encoded again. What was decided over all documents stays decided:
+which of several like texts stood for them all, the thresholds of scores, what is held out, the
+vocabulary. What was dropped stays dropped: a later permission brings nothing back, nor does the
+withdrawal of the document of which it was a duplicate. summary.json counts those.
 """
 
 from __future__ import annotations
@@ -10,6 +14,7 @@ from __future__ import annotations
 import functools
 import json
 from collections import Counter
+from collections.abc import Iterable
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -20,8 +25,16 @@ from stamm.base.config import from_plain, to_plain
 from stamm.base.errors import DataError
 from stamm.base.files import atomic, canonical_json, read_json, remove_leftovers, write_json
 from stamm.corpus.config import ReplayConfig
+from stamm.corpus.consent.shelf import index_snapshots
 from stamm.corpus.consent.words import Words, read_words
-from stamm.corpus.deletions import Deletions, read_deletions
+from stamm.corpus.deletions import (
+    REQUESTS_SCHEMA,
+    Deletions,
+    answered,
+    outcomes,
+    read_deletions,
+    unmatched_words,
+)
 from stamm.corpus.inputs import expand
 from stamm.corpus.ledger import DOCUMENTS_SCHEMA, DROPPED, KEPT, LEDGER_SCHEMA
 from stamm.corpus.planting import PLANTED, PROBES
@@ -36,13 +49,18 @@ from stamm.runs.workers import cores, do_batch
 SUMMARY = "summary.json"
 WITHDRAWN = "withdrawn.parquet"
 RANGES = "token_ranges.parquet"
+REQUESTS = "requests.parquet"
 WITHDRAWN_SCHEMA = pa.schema(
     [
         (name, pa.string())
         for name in ("document_id", "url", "host", "language", "reason", "rule", "agent", "read")
     ]
-    + [("shard", pa.string()), ("bytes", pa.int64())]
+    + [("shard", pa.string()), ("bytes", pa.int64()), ("probe_id", pa.string())]
 )
+_ASKED_SCHEMA = pa.schema(
+    [("key", pa.string()), ("withdrawn", pa.int64()), ("out_before", pa.int64())]
+)
+_TWIN_WORDS = {"exact_duplicate": "the same text", "near_duplicate": "nearly the same text"}
 _ROLES = ("robots", "domains", "deletions")
 
 
@@ -51,7 +69,8 @@ def replay(config: ReplayConfig, workspace: Workspace) -> None:
 
     Reads    inputs["corpus"], and inputs["pack"] where there is one
     Leaves   documents and ledger of every shard; withdrawn.parquet, one row per document;
-             token_ranges.parquet, one row per stretch of the packed corpus; summary.json
+             token_ranges.parquet, one row per stretch of the packed corpus; requests.parquet, one
+             row per request for deletion; probes.json without what was withdrawn; summary.json
     Raises   DataError when nobody's word was given, or nothing is left.
     """
     folder, corpus = workspace.folder, workspace.inputs["corpus"]
@@ -62,7 +81,9 @@ def replay(config: ReplayConfig, workspace: Workspace) -> None:
     with opened(folder, config.memory_gib, cores()) as query:
         query.view("ledger", parts(corpus, "ledger"))
         twins = folder / "twins.json"
-        write_json(twins, _twins(query, _deletions(words["deletions"].values())))
+        deletions = Deletions(read_deletions(words["deletions"].values()))
+        write_json(twins, _twins(query, deletions))
+    index_snapshots(words["robots"].values(), config.limits)
     common = {f"{role}.{name}": str(p) for role in words for name, p in words[role].items()}
     batch = Batch(
         folder=folder,
@@ -82,16 +103,21 @@ def replay(config: ReplayConfig, workspace: Workspace) -> None:
         ),
     )
     do_batch(batch, workspace, "replay")
-    _conclude(config, workspace)
+    _conclude(config, workspace, words["deletions"].values())
 
 
 def replay_shard(batch: Batch, task: Task) -> Outcome:
-    """Ask again about every document of a shard that was kept."""
-    words, deletions = _words(canonical_json(batch.settings), common_files(batch))
+    """Ask again about every document of a shard that was kept.
+
+    Raises   DataError when documents and ledger do not belong together.
+    """
+    words, deletions, twins = _words(canonical_json(batch.settings), common_files(batch))
     outputs = {kind: part(kind, task.name) for kind in ("documents", "ledger", "withdrawn")}
     schemas = (DOCUMENTS_SCHEMA, LEDGER_SCHEMA, WITHDRAWN_SCHEMA)
     documents_in = read_rows(Path(task.inputs["documents"]))
     dropped: Counter[str] = Counter()
+    withdrew: Counter[str] = Counter()
+    out_before: Counter[str] = Counter()
     count = 0
     with ExitStack() as stack:
         documents, ledger, withdrawn = (
@@ -101,36 +127,48 @@ def replay_shard(batch: Batch, task: Task) -> Outcome:
             for file, schema in zip(outputs.values(), schemas, strict=True)
         )
         for row in read_rows(Path(task.inputs["ledger"])):
+            keys = deletions.keys(row["url"], row["document_id"])
             if row["decision"] != KEPT:
+                out_before.update(keys)
                 ledger.add(row)
                 continue
             document = next(documents_in, None)
             if document is None or document["document_id"] != row["document_id"]:
-                raise DataError(
-                    f"documents and ledger of shard {task.name} do not belong together",
-                    fix="Build the corpus again",
-                )
+                raise _strangers(task)
             count += 1
             size = row["bytes_out"]
-            if _withdraw(row, words, deletions):
+            twin = twins.get(row["document_id"])
+            withdrew.update(keys or ([twin["key"]] if twin else []))
+            rule = deletions.rule(keys[0]) if keys else twin["rule"] if twin else ""
+            if _withdraw(row, rule, words):
                 dropped[row["reason"]] += 1
                 withdrawn.add(_told(row, task.name, size))
             else:
                 documents.add(document)
             ledger.add(row)
+        if next(documents_in, None) is not None:
+            raise _strangers(task)
+    asked = part("asked", task.name)
+    write_whole(
+        batch.folder / asked,
+        _ASKED_SCHEMA,
+        (
+            {"key": key, "withdrawn": withdrew[key], "out_before": out_before[key]}
+            for key in sorted(withdrew.keys() | out_before.keys())
+        ),
+    )
     return Outcome(
-        outputs=tuple(outputs.values()),
+        outputs=(*outputs.values(), asked),
         came_in=count,
         kept=count - dropped.total(),
         dropped=dropped,
     )
 
 
-def _withdraw(row: dict[str, Any], words: Words, deletions: Deletions) -> bool:
-    """Whether a newer word takes a document out; the row then says whose."""
-    asked = deletions.rule(row["url"], row["document_id"])
-    if asked:
-        row |= {"reason": "deletion_request", "rule": asked, "agent": "", "robots_read": ""}
+def _withdraw(row: dict[str, Any], request: str, words: Words) -> bool:
+    """Whether a request or a newer word takes a document out; the row then says whose."""
+    if request:
+        row |= {"reason": "deletion_request", "rule": request, "agent": "", "robots_read": ""}
     elif row["consent"] == PLANTED:
         return False  # a passage of ours, not a page of theirs
     else:
@@ -167,31 +205,33 @@ def _told(row: dict[str, Any], shard: str, size: int) -> dict[str, Any]:
         "read": row["robots_read"],
         "shard": shard,
         "bytes": size,
+        "probe_id": row["probe_id"] or "",
     }
 
 
-def _twins(query: Query, deletions: Deletions) -> dict[str, str]:
+def _twins(query: Query, deletions: Deletions) -> dict[str, dict[str, str]]:
     """Documents kept in the place of one whose deletion was asked for: the same text stays in them.
 
     Who asks by address asks for the text there, whichever address it was taken from.
     """
     dropped = query.stream(
-        "select document_id, url, duplicate_of from ledger where duplicate_of <> '' "
-        "order by document_id, url"
+        "select document_id, url, duplicate_of, reason from ledger where duplicate_of <> '' "
+        "order by document_id, url, duplicate_of, reason"
     )
-    return {
-        kept: f"{rule}, of which this is the same text"
-        for document_id, url, kept in dropped
-        if (rule := deletions.rule(url, document_id))
-    }
-
-
-def _deletions(paths: Any) -> Deletions:
-    return Deletions.joined(read_deletions(path) for path in paths)
+    found: dict[str, dict[str, str]] = {}
+    for document_id, url, kept, reason in dropped:
+        keys = deletions.keys(url, document_id)
+        if keys:
+            like = _TWIN_WORDS.get(reason, "the same text")
+            rule = f"{deletions.rule(keys[0])}, of which this is {like}"
+            found.setdefault(kept, {"key": keys[0], "rule": rule})
+    return found
 
 
 @functools.lru_cache(maxsize=1)
-def _words(settings: bytes, common: tuple[tuple[str, str, str], ...]) -> tuple[Words, Deletions]:
+def _words(
+    settings: bytes, common: tuple[tuple[str, str, str], ...]
+) -> tuple[Words, Deletions, dict[str, dict[str, str]]]:
     config = from_plain(ReplayConfig, json.loads(settings))
     files: dict[str, dict[str, Path]] = {role: {} for role in (*_ROLES, "twins")}
     for role, path, _ in common:
@@ -199,11 +239,18 @@ def _words(settings: bytes, common: tuple[tuple[str, str, str], ...]) -> tuple[W
         files[kind][name] = Path(path)
     robots = tuple(files["robots"].values())
     words = read_words(config.consent, robots, files["domains"], config.limits)
-    twins = Deletions({}, read_json(files["twins"][""]))
-    return words, Deletions.joined([_deletions(files["deletions"].values()), twins])
+    deletions = Deletions(read_deletions(files["deletions"].values()))
+    return words, deletions, read_json(files["twins"][""])
 
 
-def _conclude(config: ReplayConfig, workspace: Workspace) -> None:
+def _strangers(task: Task) -> DataError:
+    return DataError(
+        f"documents and ledger of shard {task.name} do not belong together",
+        fix="Build the corpus again",
+    )
+
+
+def _conclude(config: ReplayConfig, workspace: Workspace, deletions: Iterable[Path]) -> None:
     folder, corpus = workspace.folder, workspace.inputs["corpus"]
     with opened(folder, config.memory_gib, cores()) as query:
         query.view("ledger", parts(folder, "ledger"))
@@ -215,42 +262,98 @@ def _conclude(config: ReplayConfig, workspace: Workspace) -> None:
                 path,
             )
         tokens = _ranges(query, workspace)
-        languages = query.rows(
-            "with before as (select language, count(*) as documents, sum(bytes)::bigint as bytes "
-            "from (select language, bytes_out as bytes from ledger where decision = 'kept' and "
-            "consent <> 'planted' union all select language, bytes from withdrawn) "
-            "group by language), gone as (select language, count(*) as documents, "
-            "sum(bytes)::bigint as bytes from withdrawn group by language) "
-            "select b.language, b.documents, coalesce(g.documents, 0), b.bytes, "
-            "coalesce(g.bytes, 0) from before b left join gone g on b.language = g.language "
-            "order by b.bytes desc, b.language"
-        )
-        reasons = query.rows(
-            "select reason, count(*) as n from withdrawn group by reason order by n desc, reason"
-        )
-        summary = summarise(query)
-    write_json(
-        folder / SUMMARY,
-        summary
-        | {
-            "withdrawn_by_reason": dict(reasons),
+        requests = _requests(query, folder, deletions)
+        told = {
+            "withdrawn_by_reason": dict(
+                query.rows(
+                    "select reason, count(*) as n from withdrawn where probe_id = '' "
+                    "group by reason order by n desc, reason"
+                )
+            ),
             "withdrawn_tokens": tokens,
-            "withdrawn_by_language": {
-                language: {
-                    "documents": before,
-                    "withdrawn": gone,
-                    "bytes": size,
-                    "withdrawn_bytes": lost,
-                    "share": round(lost / size, 6) if size else 0.0,
-                }
-                for language, before, gone, size, lost in languages
-            },
-        },
-    )
+            "withdrawn_by_language": _by_language(query),
+            "withdrawn_probes": _take_probes(query, corpus / PROBES, folder / PROBES),
+            "duplicates_not_brought_back": _lost_twins(query),
+            "deletion_requests": requests,
+        }
+        summary = summarise(query)
+    write_json(folder / SUMMARY, summary | told)
     if not summary["n_kept"]:
         raise DataError("every document was withdrawn", fix="Nothing is left to train on")
-    with atomic(folder / PROBES) as path:
-        path.write_bytes((corpus / PROBES).read_bytes())
+    if said := unmatched_words(requests):
+        workspace.progress.say(f"{said}. {folder / REQUESTS} tells of each request.")
+
+
+def _by_language(query: Query) -> dict[str, Any]:
+    """Documents and bytes before, and how many of both went; what was planted is not counted."""
+    languages = query.rows(
+        "with before as (select language, count(*) as documents, sum(bytes)::bigint as bytes "
+        "from (select language, bytes_out as bytes from ledger where decision = 'kept' and "
+        "consent <> 'planted' union all select language, bytes from withdrawn "
+        "where probe_id = '') group by language), "
+        "gone as (select language, count(*) as documents, sum(bytes)::bigint as bytes "
+        "from withdrawn where probe_id = '' group by language) "
+        "select b.language, b.documents, coalesce(g.documents, 0), b.bytes, "
+        "coalesce(g.bytes, 0) from before b left join gone g on b.language = g.language "
+        "order by b.bytes desc, b.language"
+    )
+    return {
+        language: {
+            "documents": before,
+            "withdrawn": gone,
+            "bytes": size,
+            "withdrawn_bytes": lost,
+            "share": round(lost / size, 6) if size else 0.0,
+        }
+        for language, before, gone, size, lost in languages
+    }
+
+
+def _take_probes(query: Query, stored: Path, left: Path) -> int:
+    """Write probes.json without what was withdrawn; how many probes and canaries that were.
+
+    A canary that lost one of its copies is taken out, too: it stands less often than it says.
+    """
+    gone = {name for (name,) in query.rows("select distinct probe_id from withdrawn")}
+    plain = read_json(stored)
+    before = plain.get("withdrawn", [])
+    for kind in ("probes", "canaries"):
+        rows = plain.get(kind, [])
+        before += [row["probe_id"] for row in rows if row["probe_id"] in gone]
+        plain[kind] = [row for row in rows if row["probe_id"] not in gone]
+    write_json(left, plain | {"withdrawn": before})
+    return len(gone - {""})
+
+
+def _lost_twins(query: Query) -> dict[str, int]:
+    """Documents dropped, by reason, because one stood for them that is withdrawn by its host's word."""
+    return dict(
+        query.rows(
+            "select l.reason, count(*) from ledger l semi join "
+            "(select document_id from withdrawn where reason <> 'deletion_request') w "
+            "on l.duplicate_of = w.document_id where l.decision = 'dropped' "
+            "group by l.reason order by l.reason"
+        )
+    )
+
+
+def _requests(query: Query, folder: Path, deletions: Iterable[Path]) -> dict[str, Any]:
+    """Write what became of each request; the same, counted."""
+    query.view("asked", parts(folder, "asked"))
+    sums = {
+        key: (withdrawn, before)
+        for key, withdrawn, before in query.stream(
+            "select key, sum(withdrawn)::bigint, sum(out_before)::bigint from asked "
+            "group by key order by key"
+        )
+    }
+    rows = answered(
+        read_deletions(deletions),
+        {key: withdrawn for key, (withdrawn, _) in sums.items()},
+        {key: before for key, (_, before) in sums.items()},
+    )
+    write_whole(folder / REQUESTS, REQUESTS_SCHEMA, rows)
+    return outcomes(read_rows(folder / REQUESTS))
 
 
 def _ranges(query: Query, workspace: Workspace) -> dict[str, int]:

@@ -80,7 +80,7 @@ def retake_shard(batch: Batch, task: Task) -> Outcome:
         came_in=count,
         kept=kept,
         dropped={"withdrawn": count - kept} if count > kept else {},
-        facts=facts | {"tokens": start},
+        facts=dict(sorted((facts | {"tokens": start}).items())),
     )
 
 

@@ -73,13 +73,14 @@ class Screen:
             document_id=record.content_id,
             input_file=record.place.file,
             input_position=record.place.position,
+            path=record.path,
             url=record.url,
         )
         if isinstance(record, Unread):
             row.reason, row.detail, row.bytes_in = record.reason, record.detail, record.size
             return row, ""
         row.source, row.licence, row.date = record.source, record.licence, record.date
-        row.licence_basis = "input" if record.licence else ""
+        row.licence_basis = (record.licence_basis or "input") if record.licence else ""
         row.language = record.language or UNDETERMINED
         row.bytes_in = len(record.content)
         allowed = self._consents(record, row, words)

@@ -8,6 +8,7 @@ shards need) and ledger-k.parquet (one row for every record that came in).
 from __future__ import annotations
 
 import functools
+import hashlib
 import json
 from collections import Counter
 from contextlib import ExitStack
@@ -23,6 +24,7 @@ from stamm.base.files import atomic, canonical_json
 from stamm.base.laps import Laps
 from stamm.corpus.archive import archived_robots
 from stamm.corpus.config import ScreenConfig
+from stamm.corpus.consent.shelf import index_snapshots
 from stamm.corpus.consent.words import Words, read_words
 from stamm.corpus.contamination.index import build_index, load_index
 from stamm.corpus.contamination.items import read_sets
@@ -127,7 +129,8 @@ def screen_shard(batch: Batch, task: Task) -> Outcome:
             )
             for kind, file in outputs.items()
         }
-        records = read_input(name, path, config.limits, config.fields)
+        url = config.repository_url(name)
+        records = read_input(name, path, config.limits, config.fields, url)
         laps = Laps()
         for position, record in enumerate(records):
             laps.lap("read")
@@ -188,6 +191,10 @@ def _keys(config: ScreenConfig, place: dict[str, int], row: LedgerRow, text: str
         row=place["position"],
         document_id=row.document_id,
         date=row.date,
+        source=row.source,
+        licence=row.licence,
+        language=row.language,
+        text_hash=hashlib.sha256(text.encode()).digest()[:16],
         key=text_key(text),
         signature=hashes,
     )
@@ -202,11 +209,15 @@ def _common(config: ScreenConfig, workspace: Workspace) -> dict[str, str]:
     }
     for role, files in said.items():
         common |= {f"{role}.{name}": path for name, path in files.items()}
+    index_snapshots(said["robots"].values(), config.limits)
     if config.contamination is not None:
         folder = workspace.folder / _INDEX
         folder.mkdir(exist_ok=True)
         items = read_sets(config.contamination, config.limits)
-        build_index(config.contamination, items).save(folder)
+        index = build_index(config.contamination, items)
+        index.save(folder)
+        for gap in index.gaps():
+            workspace.progress.say(gap)
         common |= {f"{_INDEX}.{file.name}": file for file in sorted(folder.iterdir())}
     for role in ("toxicity_head", "quality_head"):
         folder = Path(getattr(config, role))

@@ -12,6 +12,7 @@ Source   NVIDIA/Megatron-LM, megatron/core/datasets/indexed_dataset.py, as descr
 from __future__ import annotations
 
 import struct
+from array import array
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -45,7 +46,7 @@ def token_type(code: int) -> np.dtype[np.uint16] | np.dtype[np.int32]:
 def write_shard(path: Path, documents: Iterable[NDArray[np.integer[Any]]], code: int) -> None:
     """Write `path`.bin and `path`.idx, the index last: a shard with an index is complete."""
     kind = token_type(code)
-    lengths = []
+    lengths = array("i")
     with atomic(path.with_suffix(".bin")) as temporary, temporary.open("wb") as opened:
         for tokens in documents:
             opened.write(tokens.astype(kind).tobytes())

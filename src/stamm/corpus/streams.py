@@ -13,8 +13,8 @@ from stamm.base.errors import DataError
 from stamm.base.units import bytes_text
 
 PIECE_BYTES = 4096
-_FREE_BYTES = 64 * 2**20
-_CODECS = {".gz": "gzip", ".zst": "zstd"}
+FREE_BYTES = 64 * 2**20
+_CODECS = {".gz": "gzip", ".tgz": "gzip", ".zst": "zstd"}
 
 
 class StreamError(Exception):
@@ -76,7 +76,7 @@ class BoundedStream:
             if not piece:
                 raise self._broken from None
         self._delivered += len(piece)
-        if self._delivered > _FREE_BYTES + self._expansion * self._file.tell():
+        if self._delivered > FREE_BYTES + self._expansion * self._file.tell():
             raise StreamError(
                 "decompression_limit",
                 f"{bytes_text(self._delivered)} came out of {bytes_text(self._file.tell())}, "
@@ -96,6 +96,7 @@ class BoundedStream:
         A read that meets the defect gives nothing, so the file is read again, at the end byte by
         byte.
         """
+        self._file.close()
         self._file = self._path.open("rb")
         self._source = self._decompressed()
         skipped, found = 0, bytearray()

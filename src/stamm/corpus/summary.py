@@ -18,6 +18,8 @@ def summarise(query: Query) -> dict[str, Any]:
     """The summary as JSON values: n_in = n_kept + n_dropped; what is planted stands apart.
 
     query    has a view called ledger
+
+    Edge     by_host counts documents without a host under ""
     """
     ((n_in, n_kept, n_planted, bytes_in, bytes_kept),) = query.rows(
         f"select count(*) filter ({_OWN}), count(*) filter ({_OWN} and {_KEPT}), "
@@ -45,7 +47,7 @@ def summarise(query: Query) -> dict[str, Any]:
             sorted(_table(query, "split", f"{_KEPT} and split <> ''", "bytes_out").items())
         ),
         "by_host": {
-            host or "none": {"kept": kept, "dropped": documents - kept}
+            host: {"kept": kept, "dropped": documents - kept}
             for host, documents, kept in query.rows(
                 f"select host, count(*) as n, count(*) filter ({_KEPT}) from ledger "
                 f"where {_OWN} group by host order by n desc, host limit {_HOSTS_SHOWN}"

@@ -14,15 +14,20 @@ from stamm.base.files import atomic
 
 Row = Mapping[str, Any]
 _GROUP_ROWS = 2048
+_GROUP_LETTERS = 32 * 2**20
 
 
 class TableWriter:
-    """Writes rows to a Parquet file, a group at a time. Use it inside base.files.atomic."""
+    """Writes rows to a Parquet file, a group at a time. Use it inside base.files.atomic.
+
+    A group ends with 2,048 rows, or with the row that brings its texts to 32 Mi characters.
+    """
 
     def __init__(self, path: Path, schema: pa.Schema) -> None:
         self._schema = schema
-        self._writer = pq.ParquetWriter(path, schema, compression="zstd", compression_level=3)
+        self._writer = _writer(path, schema)
         self._rows: list[Row] = []
+        self._letters = 0
         self.count = 0
 
     def __enter__(self) -> TableWriter:
@@ -36,15 +41,16 @@ class TableWriter:
     def add(self, row: Row) -> None:
         """Append one row. Every column of the schema must be named."""
         self._rows.append(row)
+        self._letters += sum(len(v) for v in row.values() if isinstance(v, str | bytes))
         self.count += 1
-        if len(self._rows) >= _GROUP_ROWS:
+        if len(self._rows) >= _GROUP_ROWS or self._letters >= _GROUP_LETTERS:
             self._flush()
 
     def _flush(self) -> None:
         if self._rows:
             columns = {name: [row[name] for row in self._rows] for name in self._schema.names}
             self._writer.write_table(pa.table(columns, schema=self._schema))
-            self._rows = []
+            self._rows, self._letters = [], 0
 
 
 def part(kind: str, shard: str) -> str:
@@ -73,6 +79,13 @@ def write_rows(path: Path, schema: pa.Schema, rows: Iterable[Row]) -> int:
     return writer.count
 
 
+def write_batches(path: Path, schema: pa.Schema, batches: Iterable[pa.RecordBatch]) -> None:
+    """Write all rows to `path`, a group for each batch."""
+    with _writer(path, schema) as writer:
+        for batch in batches:
+            writer.write_batch(batch)
+
+
 def write_whole(path: Path, schema: pa.Schema, rows: Iterable[Row]) -> None:
     """Write all rows to `path`, whole or not at all."""
     with atomic(path) as temporary:
@@ -97,8 +110,9 @@ def read_rows(path: Path, columns: list[str] | None = None) -> Iterator[dict[str
     """
     try:
         with pq.ParquetFile(path) as file:
-            for batch in file.iter_batches(batch_size=_GROUP_ROWS, columns=columns):
-                yield from batch.to_pylist()
+            for group in range(file.num_row_groups):  # a batch would span many of them
+                for batch in file.iter_batches(_GROUP_ROWS, row_groups=[group], columns=columns):
+                    yield from batch.to_pylist()
     except (OSError, pa.ArrowException) as error:
         raise _unreadable(path, error) from None
 
@@ -126,6 +140,10 @@ def read_parts(
     """
     for path in parts(folder, kind):
         yield from read_rows(path, columns)
+
+
+def _writer(path: Path, schema: pa.Schema) -> pq.ParquetWriter:
+    return pq.ParquetWriter(path, schema, compression="zstd", compression_level=3)
 
 
 def _unreadable(path: Path, error: Exception) -> DataError:

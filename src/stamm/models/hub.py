@@ -149,7 +149,7 @@ class HubModel:
     """
 
     def __init__(self, folder: Path) -> None:
-        with _transformers() as transformers:
+        with quiet_transformers() as transformers:
             try:
                 model, report = transformers.AutoModelForCausalLM.from_pretrained(
                     folder, local_files_only=True, output_loading_info=True
@@ -177,14 +177,14 @@ class HubModel:
     @torch.no_grad()
     def logits(self, tokens_BT: Tensor) -> Tensor:
         """Logits of the next token, shape (B, T, V)."""
-        with _transformers():
+        with quiet_transformers():
             logits_BTV: Tensor = self._model(tokens_BT, use_cache=False).logits
         return logits_BTV
 
     @torch.no_grad()
     def write(self, prompt: Sequence[int], new_tokens: int) -> list[int]:
         """At most `new_tokens` tokens after `prompt`, greedily, with its own generate()."""
-        with _transformers():
+        with quiet_transformers():
             tokens_BT = torch.tensor([list(prompt)])
             written = self._model.generate(
                 tokens_BT,
@@ -197,7 +197,7 @@ class HubModel:
 
     def encode(self, text: str) -> list[int]:
         """Token ids of `text` as its users get them, special tokens added."""
-        with _transformers():
+        with quiet_transformers():
             tokens: list[int] = self._tokenizer(text)["input_ids"]
         return tokens
 
@@ -212,7 +212,7 @@ def hub_version() -> str:
 
     Raises   ExportError when it is missing.
     """
-    with _transformers() as transformers:
+    with quiet_transformers() as transformers:
         return str(transformers.__version__)
 
 
@@ -223,7 +223,7 @@ def hub_activation(path: str) -> Any:
     Checked  tests/unit/cli/test_check.py
     """
     place, _, name = path.partition(":")
-    with _transformers() as transformers:
+    with quiet_transformers() as transformers:
         found = getattr(transformers.activations, name, None) if place == _ACTIVATIONS else None
         if found is None:
             raise ConfigError(
@@ -234,7 +234,7 @@ def hub_activation(path: str) -> Any:
 
 
 @contextlib.contextmanager
-def _transformers() -> Iterator[Any]:
+def quiet_transformers() -> Iterator[Any]:
     """transformers, kept from the network and from talking below the level of an error."""
     try:
         import transformers

@@ -1,4 +1,4 @@
-"""From a packed corpus to the tensors of a step. Every token's place follows from the manifest."""
+"""From a stream of tokens to the tensors of a step. Every token's place follows from the run."""
 
 from __future__ import annotations
 
@@ -10,8 +10,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from stamm.corpus.order import WindowOrder
-from stamm.corpus.pack import PackedSplit
+from stamm.corpus.order import TokenStream, WindowOrder
 from stamm.losses.goldfish import Goldfish, keep_mask
 
 
@@ -32,30 +31,29 @@ class Batch:
 
 
 class Windows:
-    """Sequences of a packed split by their place in the run; random access, no state.
+    """Sequences of a stream by their place in the run; random access, no state.
 
     context    tokens of a sequence
     goldfish   which targets are not learned; None means none
     """
 
     def __init__(
-        self, split: PackedSplit, context: int, seed: int, goldfish: Goldfish | None
+        self, stream: TokenStream, context: int, seed: int, goldfish: Goldfish | None
     ) -> None:
-        self._split = split
+        self._stream = stream
         self._context = context
         self._goldfish = goldfish
-        self._order = WindowOrder(split.stages, context, seed)
-        starts = split.documents().column("start").to_numpy()
-        self._document_starts: NDArray[np.int64] = starts.astype(np.int64)
+        self._order = WindowOrder(stream.stages, context, seed)
+        self._document_starts = stream.document_starts()
 
     @property
     def per_epoch(self) -> int:
-        """Sequences in one pass over the split."""
+        """Sequences in one pass over the stream."""
         return self._order.count
 
     def batch(self, first: int, count: int) -> Batch:
         """Sequences first .. first + count - 1 of the run."""
-        rows = [self._row(index) for index in range(first, first + count)]
+        rows = [self._row(start) for start in self._order.windows(first, count).tolist()]
         tokens, document, keep = (np.stack(part) for part in zip(*rows, strict=True))
         return Batch(
             tokens_BT=torch.from_numpy(tokens[:, :-1].copy()),
@@ -65,10 +63,9 @@ class Windows:
         )
 
     def stream(self, limit: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """The first `limit` tokens of the split as they stand, and their documents' numbers."""
-        stop = min(self._split.num_tokens, limit)
-        document = np.searchsorted(self._document_starts, np.arange(stop), side="right")
-        return self._split.read(0, stop), document
+        """The first `limit` tokens of the stream as they stand, and their documents' numbers."""
+        stop = min(self._stream.num_tokens, limit)
+        return self._stream.read(0, stop), self._documents(0, stop)
 
     def label_runs(self, limit: int) -> Iterator[tuple[NDArray[np.int64], NDArray[np.int64]]]:
         """About `limit` labels and their documents, cut as the Goldfish hash sees them."""
@@ -76,26 +73,32 @@ class Windows:
             tokens, document = self.stream(limit)
             yield tokens[1:], document[1:]
             return
-        for index in range(min(self.per_epoch, max(limit // self._context, 1))):
-            start, stop = self._order.window(index)
-            document = np.searchsorted(self._document_starts, np.arange(start, stop), side="right")
-            yield self._split.read(start, stop)[1:], document[1:]
+        count = min(self.per_epoch, max(limit // self._context, 1))
+        for start in self._order.windows(0, count).tolist():
+            stop = start + self._context + 1
+            yield self._stream.read(start, stop)[1:], self._documents(start, stop)[1:]
 
-    def _row(self, index: int) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.bool_]]:
-        """T + 1 tokens, their documents, and which of the T targets are learned."""
-        start, stop = self._order.window(index)
+    def _row(self, start: int) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.bool_]]:
+        """T + 1 tokens from `start` on, their documents, and which of the T targets are learned."""
+        stop = start + self._context + 1
         # The hash of a target reads the h - 1 tokens before it, which may stand before the window.
         reach = 0 if self._goldfish is None else self._goldfish.h - 1
         before = min(reach, start) if self._sees_context else 0
-        tokens = self._split.read(start - before, stop)
-        positions = np.arange(start - before, stop)
-        document = np.searchsorted(self._document_starts, positions, side="right")
+        tokens = self._stream.read(start - before, stop)
+        document = self._documents(start - before, stop)
         inside, own = tokens[before:], document[before:]
         keep = own[1:] == own[:-1]  # the first token of a document follows from nothing
         if self._goldfish is not None:
             learned = keep_mask(self._goldfish, tokens[1:], document[1:])
             keep &= learned[before:]
         return inside, own, keep
+
+    def _documents(self, start: int, stop: int) -> NDArray[np.int64]:
+        """The number of the document of each token start .. stop - 1."""
+        ends = (start, max(start, stop - 1))
+        first, last = np.searchsorted(self._document_starts, ends, side="right")
+        borders = np.concatenate(([start], self._document_starts[first:last], [stop]))
+        return np.repeat(np.arange(first, last + 1), np.diff(borders))
 
     @property
     def _sees_context(self) -> bool:

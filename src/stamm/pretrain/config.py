@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from stamm.base.config import validate
 from stamm.base.errors import ConfigError
@@ -12,6 +13,36 @@ from stamm.losses.goldfish import Goldfish
 from stamm.models.config import DecoderConfig
 from stamm.optim.config import AdamW, AdEMAMix
 from stamm.optim.schedules import BatchPlan, BatchStage, Cosine, WarmupStableDecay
+
+
+@dataclass(frozen=True, kw_only=True)
+class ForeignFiles:
+    """Token files of others, in the layout of Megatron, to train on instead of a packed corpus.
+
+    prefixes    their paths without .bin and .idx; they are one stream, in this order
+    tokenizer   the tokenizer.json they were made with, or the folder that holds it
+    end_token   the token that ends each document; None: none does, or it is not known
+    """
+
+    prefixes: tuple[str, ...]
+    tokenizer: str
+    end_token: str | None = "</s>"
+
+    def __post_init__(self) -> None:
+        names = [Path(prefix).name for prefix in self.prefixes]
+        ended = any(prefix.endswith((".bin", ".idx")) for prefix in self.prefixes)
+        validate(
+            self,
+            ("prefixes", bool(names) and all(names), "names no file"),
+            ("prefixes", not ended, "must be without .bin and .idx"),
+            ("prefixes", len(set(self.prefixes)) == len(self.prefixes), "names a file twice"),
+            ("tokenizer", bool(self.tokenizer), "is empty"),
+        )
+
+    def inputs(self) -> dict[str, Path]:
+        """What a run on them reads, by the names its job finds it under."""
+        files = {f"foreign.{i}": Path(prefix) for i, prefix in enumerate(self.prefixes)}
+        return {**files, "tokenizer": Path(self.tokenizer)}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,7 +56,8 @@ class PretrainConfig:
     goldfish       None trains on every token
     clip_norm      largest gradient norm
     record_shapes_every   steps between records of the learned activation parameters
-    pack           folder of the packed corpus; set by a recipe that packs one itself
+    pack           folder of the packed corpus; empty where a recipe packs one itself
+    foreign        files of others, instead of a packed corpus
     """
 
     model: DecoderConfig = field(default_factory=DecoderConfig)
@@ -42,6 +74,7 @@ class PretrainConfig:
     record_shapes_every: int = 10
     engine: EngineConfig = field(default_factory=EngineConfig)
     pack: str = ""
+    foreign: ForeignFiles | None = None
 
     def __post_init__(self) -> None:
         starts = [stage.start for stage in self.batch]
@@ -73,6 +106,7 @@ class PretrainConfig:
                 "does not divide every batch size",
             ),
             ("clip_norm", self.clip_norm > 0, "must be positive"),
+            ("pack", not (self.pack and self.foreign), "is given, and foreign too"),
             ("record_shapes_every", self.record_shapes_every >= 1, "must be at least 1"),
         )
 

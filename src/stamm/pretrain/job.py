@@ -1,6 +1,7 @@
-"""Pretrain one decoder on a packed corpus.
+"""Pretrain one decoder on a packed corpus, or on token files of others.
 
-Reads    pack (a packed corpus), tokenizer (only recorded)
+Reads    pack (a packed corpus) and tokenizer (only recorded); or foreign.0, foreign.1, .. (files of
+         others, without their endings) and tokenizer (the one they were made with)
 Leaves   config.json, manifest.json, metrics.jsonl, checkpoints/, model/ (the trained decoder),
          summary.json (what was trained, all of it reproducible), log/ (speed and wall clock)
 """
@@ -11,7 +12,7 @@ import dataclasses
 import os
 import resource
 import statistics
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +21,10 @@ from torch import Tensor
 
 from stamm.activations.module import Activation, GatedActivation
 from stamm.base.config import to_plain
-from stamm.base.errors import ConfigError
+from stamm.base.errors import ConfigError, DataError
 from stamm.base.files import read_json, sha256_file, write_json
+from stamm.corpus.foreign import ForeignTokens, tokenizer_file
+from stamm.corpus.order import Proof, TokenStream
 from stamm.corpus.pack import PackedSplit
 from stamm.engine.loop import compile_layers, train
 from stamm.losses.goldfish import Goldfish, coverage
@@ -102,20 +105,21 @@ def shapes(decoder: Decoder) -> dict[str, float]:
 
 
 def run(config: PretrainConfig, workspace: Workspace) -> None:
-    """Train `config.model` on the packed corpus, from the newest checkpoint when there is one."""
+    """Train `config.model` on its tokens, from the newest checkpoint when there is one."""
     folder, progress = workspace.folder, workspace.progress
-    split = PackedSplit.open(workspace.inputs["pack"], "train")
-    split.verify()
-    _check_vocabulary(config, workspace.inputs["pack"])
+    stream = open_stream(config, workspace.inputs)
+    _check_vocabulary(config, stream)
+    proof = stream.verify()
+    if proof.remark:
+        progress.say(f"{proof.remark}.")
     settle(config.engine.threads)
     decoder = build_decoder(config.model, config.seed)
-    windows = Windows(split, config.context, config.seed, config.goldfish)
+    windows = Windows(stream, config.context, config.seed, config.goldfish)
     task = NextToken(config, decoder, windows)
     write_json(
         folder / "config.json", {"schema": SCHEMA, "kind": "pretrain", "config": to_plain(config)}
     )
-    if not (folder / "manifest.json").exists():
-        write_json(folder / "manifest.json", _manifest(config, workspace))
+    _note_manifest(config, workspace, proof)
     optimizer = build_optimizer(config.optimizer, decoder, task.num_steps)
     progress.begin(f"train {config.model.ffn.activation}", task.num_steps, "steps")
     compiled = compile_layers(decoder.model.layers, config.engine, progress)
@@ -126,31 +130,63 @@ def run(config: PretrainConfig, workspace: Workspace) -> None:
     write_json(folder / "log" / "timing.json", _timing(folder, compiled))
 
 
-def _check_vocabulary(config: PretrainConfig, pack: Path) -> None:
-    vocabulary = read_json(pack / "manifest.json")["vocabulary"]
-    if vocabulary > config.model.vocab_size:
+def open_stream(config: PretrainConfig, inputs: Mapping[str, Path]) -> TokenStream:
+    """What a run reads: its packed corpus, or the files of others that it names."""
+    if config.foreign is None:
+        return PackedSplit.open(inputs["pack"], "train")
+    paths = [inputs[f"foreign.{i}"] for i in range(len(config.foreign.prefixes))]
+    return ForeignTokens.open(paths, inputs["tokenizer"], config.foreign.end_token)
+
+
+def _check_vocabulary(config: PretrainConfig, stream: TokenStream) -> None:
+    if stream.vocabulary > config.model.vocab_size:
+        also = "" if config.foreign else f" or tokenizer.vocab_size={config.model.vocab_size}"
         raise ConfigError(
             f"model.vocab_size = {config.model.vocab_size} is smaller than the tokenizer's "
-            f"{vocabulary}",
-            fix=f"Set model.vocab_size={vocabulary} or tokenizer.vocab_size={config.model.vocab_size}",
+            f"{stream.vocabulary}",
+            fix=f"Set model.vocab_size={stream.vocabulary}{also}",
         )
 
 
-def _manifest(config: PretrainConfig, workspace: Workspace) -> dict[str, Any]:
-    inputs = {}
-    for name, path in sorted(workspace.inputs.items()):
-        index = path / "manifest.json" if (path / "manifest.json").exists() else path
-        inputs[name] = {
-            "path": os.path.relpath(path, workspace.folder),
-            "sha256": sha256_file(index) if index.is_file() else None,
-        }
-    return new_manifest(
+def _note_manifest(config: PretrainConfig, workspace: Workspace, proof: Proof) -> None:
+    """Write the manifest, or see that a run that was begun goes on with the same tokens.
+
+    Raises   DataError when they are others.
+    """
+    path = workspace.folder / "manifest.json"
+    kind = "pack" if config.foreign is None else "foreign"
+    if path.exists():
+        begun = _recorded_tokens(path, kind)
+        if begun != proof.sha256:
+            raise DataError(
+                f"the tokens are not those that {workspace.folder} was begun with: sha256 "
+                f"{proof.sha256}, not {begun}",
+                fix="Put them back, or train in another folder with --out",
+            )
+        return
+    inputs: dict[str, dict[str, Any]] = {
+        name: {"path": os.path.relpath(place, workspace.folder)}
+        for name, place in sorted(workspace.inputs.items())
+    }
+    inputs[kind] = {**inputs.get(kind, {}), "sha256": proof.sha256, **proof.facts}
+    if "tokenizer" in inputs:
+        file = tokenizer_file(workspace.inputs["tokenizer"])
+        inputs["tokenizer"]["sha256"] = sha256_file(file)
+    manifest = new_manifest(
         kind="pretrain",
         seed=config.seed,
         threads=config.engine.threads,
         activation=describe_decoder(config.model)["activation"],
         inputs=inputs,
     )
+    write_json(path, manifest)
+
+
+def _recorded_tokens(manifest: Path, kind: str) -> str:
+    try:
+        return str(read_json(manifest)["inputs"][kind]["sha256"])
+    except (KeyError, TypeError):
+        return "told"
 
 
 def _summary(

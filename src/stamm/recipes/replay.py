@@ -17,6 +17,7 @@ from stamm.recipes.report_step import report_step
 from stamm.reports.config import ReportConfig
 from stamm.runs.execution import Execution, LocalWork
 from stamm.runs.job import Step
+from stamm.runs.run import Run
 
 _PROOFS = {"corpus": "summary.json", "tokens": "index-00000.parquet", "pack": "manifest.json"}
 
@@ -26,12 +27,15 @@ class ReplayRecipe:
     """What has to go from a corpus, and the corpus without it.
 
     run        the run folder of the finished corpus; it is read, never changed
+    pack       the order of what is left; None: the rule by which the corpus was packed. A mixture
+               may need another, where a source has become too small for its weight
     evidence   what only the provider knows, as for the corpus itself
     execution  where its shards are done; may change when a run is continued
     """
 
     run: str = ""
     replay: ReplayConfig = field(default_factory=ReplayConfig)
+    pack: PackConfig | None = None
     evidence: EvidenceConfig = field(default_factory=EvidenceConfig)
     report: ReportConfig = field(default_factory=ReportConfig)
     execution: Execution = field(default_factory=LocalWork)
@@ -107,16 +111,21 @@ class ReplayRecipe:
                 fix="Set run=FOLDER, such as run=runs/corpus.demo",
             )
         folder = Path(self.run)
-        for name, proof in _PROOFS.items():
-            if not (folder / name / proof).is_file():
-                raise ConfigError(
-                    f"run = {self.run} holds no finished corpus: {name}/{proof} is missing",
-                    fix="Name the folder of a finished corpus run, or finish it",
-                )
+        missing = (
+            f"{n}/{p} is missing" for n, p in _PROOFS.items() if not (folder / n / p).is_file()
+        )
+        why = Run(folder, "", (), None).unfinished() or next(missing, "")
+        if why:
+            raise ConfigError(
+                f"run = {self.run} holds no finished corpus: {why}",
+                fix="Name the folder of a finished corpus run, or finish it",
+            )
         return folder
 
     def _pack(self, finished: Path) -> PackConfig:
-        """How the corpus was packed: what is left is packed by the same rule."""
+        """How the corpus was packed: what is left is packed by the same rule, unless told otherwise."""
+        if self.pack is not None:
+            return self.pack
         path = finished / "pack" / _PROOFS["pack"]
         try:
             return from_plain(PackConfig, read_json(path)["config"], str(path))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -70,6 +72,11 @@ class Study:
         spread = (max(sizes.values()) - min(sizes.values())) / max(sizes.values()) if sizes else 0
         listed = ", ".join(f"{name}: {size}" for name, size in sizes.items())
         vocabulary = self.pretrain.model.vocab_size
+        if self.pretrain.foreign is not None:
+            raise ConfigError(
+                "pretrain.foreign is set, and a study packs a corpus of its own",
+                fix="Train on files of others with a recipe that is a PretrainConfig",
+            )
         if vocabulary != self.tokenizer.vocab_size:
             raise ConfigError(
                 f"pretrain.model.vocab_size = {vocabulary} is not tokenizer.vocab_size = "
@@ -127,14 +134,20 @@ class Study:
         return (*steps, report_step(self.report, steps))
 
 
-def single_steps(config: PretrainConfig, pack: str) -> tuple[Step, ...]:
-    """The steps of one pretraining run on a corpus that is packed already: train, then report.
+def single_steps(
+    config: PretrainConfig, root: Path, inputs: Mapping[str, Path], external: Sequence[Path]
+) -> tuple[Step, ...]:
+    """The steps of one pretraining run in `root` on tokens that are there: train, then report.
 
-    pack   path of the packed corpus, relative to the run folder
+    inputs     what it reads, by the names its job knows
+    external   the files whose content says that this has changed
     """
     step = _pretrain_step(config.model.ffn.activation, config)
     train = replace(
-        step, inputs={"pack": pack}, after=(), external={config.pack: Path(config.pack) / MANIFEST}
+        step,
+        inputs={name: os.path.relpath(path, root) for name, path in inputs.items()},
+        after=(),
+        external={str(path): path for path in external},
     )
     return (train, report_step(ReportConfig(), [train]))
 

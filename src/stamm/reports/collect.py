@@ -13,6 +13,7 @@ from pathlib import Path
 
 from stamm.base.errors import DataError, RunError
 from stamm.base.files import sha256_file
+from stamm.reports.corpus_evaluations import evaluations_table
 from stamm.reports.corpus_record import (
     Corpus,
     Pack,
@@ -21,6 +22,7 @@ from stamm.reports.corpus_record import (
     read_pack,
     read_vocabulary,
 )
+from stamm.reports.figure import Table
 from stamm.reports.measured import Measured, read_measured
 from stamm.reports.reading import Record, record_if_there, record_in
 from stamm.reports.text import one_line
@@ -78,6 +80,7 @@ class Study:
     steps    name and seconds of each finished step, in the order in which they ended; writing a
              report is not among them
     hashes   file and SHA-256 of what identifies the run
+    evaluations   the evaluation sets that a screen looked for
     """
 
     name: str
@@ -87,6 +90,7 @@ class Study:
     corpus: Corpus | None
     vocabulary: Vocabulary | None
     pack: Pack | None
+    evaluations: Table
     arms: tuple[Arm, ...]
     steps: tuple[tuple[str, float], ...]
     hashes: tuple[tuple[str, str], ...]
@@ -156,6 +160,7 @@ def collect(run_folder: Path) -> Study:
         corpus=read_corpus(run_folder / "corpus"),
         vocabulary=read_vocabulary(run_folder / "tokenizer"),
         pack=read_pack(run_folder / "pack"),
+        evaluations=evaluations_table(run_folder / "screened"),
         arms=_single(run_folder, manifest) if single else _arms(run_folder, config),
         steps=_steps(run_folder / "steps"),
         hashes=_hashes(run_folder),

@@ -14,7 +14,6 @@ from stamm.base.errors import DataError
 
 _KEPT = "kept"
 _PLANTED = "planted"
-_NOWHERE = "none"
 _NOT_ASKED = "not asked"
 _ROWS = 16_384
 _MOST_EXAMPLES = 50
@@ -142,7 +141,7 @@ class Tally:
             [([], "count_all"), ("bytes_out", "sum")]
         )
         for row in grouped.to_pylist():
-            key = row["source"] or "(unnamed)", row["licence"] or "(unstated)"
+            key = row["source"], row["licence"]
             if key not in self._sources and len(self._sources) == _MOST_SOURCES:
                 self.unnamed_sources += row["count_all"]
                 continue
@@ -153,14 +152,14 @@ class Tally:
         for column in ("consent", "agent"):
             grouped = rows.group_by(["host", column], use_threads=False).aggregate([])
             for row in grouped.to_pylist():
-                known = self._words.setdefault(row["host"] or _NOWHERE, {}).setdefault(column, {})
+                known = self._words.setdefault(row["host"], {}).setdefault(column, {})
                 words = row[column].split(", ") if column == "agent" else [row[column]]
                 for word in words:
                     if len(known) < _MOST_WORDS and (word or column == "consent"):
                         known[word or _NOT_ASKED] = None
         for row in rows.group_by("host").aggregate([("robots_read", "max")]).to_pylist():
-            host = row["host"] or _NOWHERE
-            self._read[host] = max(self._read.get(host, ""), row["robots_read_max"])
+            read = self._read.get(row["host"], "")
+            self._read[row["host"]] = max(read, row["robots_read_max"])
 
     def _add_examples(self, rows: pyarrow.Table) -> None:
         for reason in pyarrow.compute.unique(rows["reason"]).to_pylist():
@@ -172,12 +171,11 @@ class Tally:
 
 
 def tally(ledgers: Sequence[Path], hosts: Sequence[str]) -> Tally:
-    """What the ledgers say, with details of some hosts ("none": documents without one).
+    """What the ledgers say, with details of some hosts ("": documents without one).
 
     Raises   DataError when a ledger cannot be read or lacks a column.
     """
-    names = ["" if name == _NOWHERE else name for name in hosts]
-    wanted = pyarrow.array([*names, *(n for n in hosts if n == _NOWHERE)], pyarrow.string())
+    wanted = pyarrow.array(hosts, pyarrow.string())
     counted = Tally()
     for path in ledgers:
         for batch in _batches(path):

@@ -6,6 +6,7 @@ ledger is read once, in batches, for what only its rows hold.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -43,6 +44,20 @@ class Shard:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Requests:
+    """What became of requests for deletion.
+
+    first_unmatched   list, line and key of the first that match no record that came in
+    """
+
+    asked: int
+    withdrew: int
+    out_before: int
+    unmatched: int
+    first_unmatched: tuple[tuple[str, int, str], ...]
+
+
+@dataclass(frozen=True, kw_only=True)
 class Withdrawn:
     """What a replay took out of a finished corpus.
 
@@ -50,12 +65,18 @@ class Withdrawn:
     languages   language, documents and bytes before, and how many of both went
     ranges      stretches of the packed corpus that stand for withdrawn documents
     tokens      tokens in them, by split
+    probes      planted passages and canaries among it
+    lost_twins  documents dropped before for which a withdrawn one stood; they stay out
+    requests    None where nobody asked for a deletion
     """
 
     reasons: tuple[tuple[str, int], ...]
     languages: tuple[tuple[str, int, int, int, int], ...]
     ranges: int
     tokens: tuple[tuple[str, int], ...]
+    probes: int
+    lost_twins: int
+    requests: Requests | None
 
     @property
     def documents(self) -> int:
@@ -103,12 +124,37 @@ class Corpus:
 
 
 @dataclass(frozen=True, kw_only=True)
+class ParallelCost:
+    """What one language of a parallel text costs; tokens_per_word is None without blanks."""
+
+    language: str
+    tokens_per_line: float
+    bytes_per_token: float
+    tokens_per_word: float | None
+    vocabulary_used: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Parallel:
+    """What the same lines of `text` cost in each language, and how unequally (`gini`)."""
+
+    text: str
+    lines: int
+    gini: float
+    languages: tuple[ParallelCost, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
 class Vocabulary:
-    """The tokenizer's size and its bytes per token on the training text, None without any."""
+    """The tokenizer's size and its bytes per token on the training text, None without any.
+
+    parallel   None where no parallel text was measured
+    """
 
     size: int
     bytes_per_token: float | None
     languages: tuple[tuple[str, float | None], ...]
+    parallel: Parallel | None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -187,6 +233,7 @@ def read_vocabulary(folder: Path) -> Vocabulary | None:
         size=summary.whole("vocabulary"),
         bytes_per_token=_rate(train),
         languages=tuple((name, _rate(one)) for name, one in train.items("languages")),
+        parallel=_parallel(summary.record("parallel")) if summary.has("parallel") else None,
     )
 
 
@@ -218,6 +265,33 @@ def read_pack(folder: Path) -> Pack | None:
     )
 
 
+def _parallel(record: Record) -> Parallel:
+    return Parallel(
+        text=record.text("text"),
+        lines=record.whole("lines"),
+        gini=record.number("gini"),
+        languages=tuple(
+            ParallelCost(
+                language=name,
+                tokens_per_line=_positive(one, "tokens_per_line"),
+                bytes_per_token=_positive(one, "bytes_per_token"),
+                tokens_per_word=one.number("tokens_per_word")
+                if one.has("tokens_per_word")
+                else None,
+                vocabulary_used=one.number("vocabulary_used"),
+            )
+            for name, one in record.items("languages")
+        ),
+    )
+
+
+def _positive(record: Record, key: str) -> float:
+    value = record.number(key)
+    if not 0 < value < math.inf:
+        raise record.wrong(key, "a positive number")
+    return value
+
+
 def _rate(record: Record) -> float | None:
     return record.number("bytes_per_token") if record.has("bytes_per_token") else None
 
@@ -226,6 +300,10 @@ def _counts(record: Record, key: str) -> tuple[tuple[str, int], ...]:
     """A table of whole numbers, in its order."""
     table = record.record(key)
     return tuple((name, table.whole(name)) for name in table.plain)
+
+
+def _counts_if_there(record: Record, key: str) -> tuple[tuple[str, int], ...]:
+    return _counts(record, key) if record.has(key) else ()
 
 
 def _table(record: Record, key: str) -> tuple[tuple[str, int, int], ...]:
@@ -276,4 +354,26 @@ def _withdrawn(summary: Record, folder: Path) -> Withdrawn | None:
         ),
         ranges=ranges,
         tokens=_counts(summary, "withdrawn_tokens"),
+        probes=summary.whole("withdrawn_probes") if summary.has("withdrawn_probes") else 0,
+        lost_twins=sum(n for _, n in _counts_if_there(summary, "duplicates_not_brought_back")),
+        requests=_requests(summary),
+    )
+
+
+def _requests(summary: Record) -> Requests | None:
+    """What became of the requests; None where there are none, or an older replay did not count."""
+    if not summary.has("deletion_requests"):
+        return None
+    record = summary.record("deletion_requests")
+    if not record.whole("asked"):
+        return None
+    return Requests(
+        asked=record.whole("asked"),
+        withdrew=record.whole("withdrew"),
+        out_before=record.whole("out_before"),
+        unmatched=record.whole("unmatched"),
+        first_unmatched=tuple(
+            (one.text("list"), one.whole("line"), one.text("key"))
+            for one in record.records("first_unmatched")
+        ),
     )

@@ -9,7 +9,7 @@ from stamm.base.units import bytes_text
 from stamm.reports.collect import Study
 from stamm.reports.config import ReportConfig
 from stamm.reports.corpus_ledger import Dropped
-from stamm.reports.corpus_record import Corpus, Pack, Shard, Withdrawn
+from stamm.reports.corpus_record import Corpus, Pack, Requests, Shard, Withdrawn
 from stamm.reports.figure import Table
 from stamm.reports.quantities import fixed, percent
 from stamm.reports.text import one_line
@@ -17,6 +17,7 @@ from stamm.reports.text import one_line
 _LONGEST_CELL = 120
 _LONGEST_NAME = 60
 _MOST_ROWS = 100
+_MOST_LINES = 10
 _HASH_DIGITS = 12
 _PII_NAMES = {
     "email": "e-mail addresses",
@@ -54,6 +55,7 @@ class CorpusTables:
     shards: Table
     withdrawn: Table
     withdrawn_languages: Table
+    unmatched: Table
 
 
 def corpus_tables(study: Study, config: ReportConfig) -> CorpusTables | None:
@@ -76,6 +78,7 @@ def corpus_tables(study: Study, config: ReportConfig) -> CorpusTables | None:
         shards=_shards(corpus.shards),
         withdrawn=_withdrawn(corpus.withdrawn),
         withdrawn_languages=_withdrawn_languages(corpus.withdrawn),
+        unmatched=_unmatched(corpus.withdrawn.requests if corpus.withdrawn else None),
     )
 
 
@@ -89,12 +92,39 @@ def corpus_sentences(corpus: Corpus) -> tuple[str, ...]:
     if gone is None:
         return (stayed,)
     before = sum(documents for _, documents, _, _, _ in gone.languages)
-    return (
+    said = [
         f"A newer word withdrew {gone.documents:,} of the {counted(before, 'document')} of a "
         f"finished corpus: {counted(gone.ranges, 'stretch', 'stretches')} of its token stream, "
         f"{counted(sum(n for _, n in gone.tokens), 'token')} in all.",
         stayed,
+    ]
+    if gone.probes:
+        said.append(
+            f"{counted(gone.probes, 'planted passage')} went, too: no audit measures them any more."
+        )
+    if gone.lost_twins:
+        said.append(
+            f"{counted(gone.lost_twins, 'document')}, left out before because a withdrawn one said "
+            "the same, stayed out: only a new build brings them back."
+        )
+    if gone.requests:
+        said.append(_answer(gone.requests))
+    return tuple(said)
+
+
+def _answer(requests: Requests) -> str:
+    """What became of the requests for deletion; which met nothing, by list and line."""
+    said = (
+        f"Of {counted(requests.asked, 'request')} for deletion {requests.withdrew:,} took something "
+        f"out, {requests.out_before:,} met what was out already and {requests.unmatched:,} met "
+        "nothing that came in"
     )
+    first = requests.first_unmatched[:_MOST_LINES]
+    if not first:
+        return f"{said}."
+    lines = ", ".join(f"{one_line(name, _LONGEST_NAME)} line {line}" for name, line, _ in first)
+    more = requests.unmatched - len(first)
+    return f"{said}: {lines}" + (f", and {more:,} more." if more else ".")
 
 
 def counted(number: int, one: str, more: str = "") -> str:
@@ -163,7 +193,7 @@ def _hosts(corpus: Corpus, limit: int) -> Table:
     shown = sorted(largest, key=lambda host: (not host.agents, -host.kept - host.dropped))
     rows = [
         (
-            _name(host.name), _name(host.consent.replace("_", " ")),
+            _name(host.name) or "(no address)", _name(host.consent.replace("_", " ")),
             one_line(host.agents, 90) or "none", _name(host.robots_read) or "not read",
             f"{host.kept:,}", f"{host.dropped:,}",
         )
@@ -188,7 +218,12 @@ def _sources(corpus: Corpus) -> Table:
     return Table(
         columns=("source", "licence", "documents", "text"),
         rows=tuple(
-            (_name(one.name), _name(one.licence), f"{one.documents:,}", bytes_text(one.bytes))
+            (
+                _name(one.name) or "(unnamed)",
+                _name(one.licence) or "(unstated)",
+                f"{one.documents:,}",
+                bytes_text(one.bytes),
+            )
             for one in shown
         ),
         words=2,
@@ -323,6 +358,16 @@ def _withdrawn_languages(gone: Withdrawn | None) -> Table:
         ),
         rows=tuple(rows),
     )  # fmt: skip
+
+
+def _unmatched(requests: Requests | None) -> Table:
+    first = requests.first_unmatched if requests else ()
+    left = requests.unmatched - len(first) if requests else 0
+    return Table(
+        columns=("list", "line", "SHA-256 of the address, or identifier"),
+        rows=tuple((_name(name), f"{line:,}", _cell(key)) for name, line, key in first),
+        note=f"{left:,} more are in corpus/requests.parquet." if left else "",
+    )
 
 
 def _withdrawn_row(name: str, before: int, gone: int, size: int, lost: int) -> tuple[str, ...]:

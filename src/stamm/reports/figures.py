@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from stamm.reports.canary_figures import canary_figures
 from stamm.reports.collect import Study
 from stamm.reports.config import ReportConfig
 from stamm.reports.corpus_figures import dropped_figure, stayed_figure
+from stamm.reports.corpus_vocabulary import fairness_figure
 from stamm.reports.figure import Figure
 from stamm.reports.measure_figures import grammar_figure, language_figure, memorization_figure
 from stamm.reports.shape_figures import shape_figures
@@ -19,8 +21,14 @@ def figures_of(study: Study, config: ReportConfig) -> Mapping[str, tuple[Figure,
         "training": _there(loss_figure(study, config), optimisation_figure(study, config)),
         "shape": tuple(shape_figures(study, config)),
         "languages": _there(language_figure(study, config), grammar_figure(study)),
-        "corpus": _there(dropped_figure(study), stayed_figure(study, config)),
-        "memorization": _there(memorization_figure(study), goldfish_figure(study)),
+        "corpus": _there(
+            dropped_figure(study), stayed_figure(study, config), fairness_figure(study, config)
+        ),
+        "memorization": (
+            *_there(memorization_figure(study)),
+            *canary_figures(study),
+            *_there(goldfish_figure(study)),
+        ),
     }
 
 

@@ -14,7 +14,7 @@ from stamm.reports.settings import unequal_audit, unequal_evaluation, unequal_pa
 from stamm.reports.text import one_line
 from stamm.reports.theme import drawn, series
 
-_MARKS = "osD^vP"
+MARKS = "osD^vP"
 _LABEL = 24
 
 
@@ -38,7 +38,7 @@ def language_figure(study: Study, config: ReportConfig) -> Figure | None:
             there = [(at, table[lang]) for at, (lang, _) in enumerate(rows) if lang in table]
             axes.plot(
                 [loss.bits_per_byte for _, loss in there], [at for at, _ in there],
-                _MARKS[numbers[name] % len(_MARKS)], color=series(numbers[name]), ms=5.5,
+                MARKS[numbers[name] % len(MARKS)], color=series(numbers[name]), ms=5.5,
                 label=legend_name(name), alpha=0.9,
             )  # fmt: skip
         axes.set_yticks(
@@ -103,7 +103,7 @@ def grammar_figure(study: Study) -> Figure | None:
                 [100 * score.accuracy for _, score in there],
                 [at + offset for at, _ in there],
                 xerr=[100 * score.standard_error for _, score in there],
-                fmt=_MARKS[arm.number % len(_MARKS)], ms=5, lw=1.1, color=series(arm.number),
+                fmt=MARKS[arm.number % len(MARKS)], ms=5, lw=1.1, color=series(arm.number),
                 label=legend_name(arm.name),
             )  # fmt: skip
         axes.set_yticks(range(len(fields)), [one_line(f, _LABEL).replace("_", " ") for f in fields])
@@ -179,7 +179,7 @@ def memorization_figure(study: Study) -> Figure | None:
             f"({one_line(first.interval, 120)}); the bands are passages that were never planted. A "
             "model that memorizes falls below its band on the left as repeats grow, long before "
             "it rises above it on the right. "
-            f"{unequal_audit(study.arms)}"
+            f"{_left_out(audited)}{unequal_audit(study.arms)}"
         ).rstrip(),
         alt="; ".join(_fall(arm, audit) for arm, audit in audited),
         svg=draw("memory", 3.0, paint, panels=2),
@@ -215,7 +215,7 @@ def _memory(
             [e.mean - e.low if e.low is not None else 0.0 for e in estimates],
             [e.high - e.mean if e.high is not None else 0.0 for e in estimates],
         ],
-        fmt=f"{_MARKS[arm.number % len(_MARKS)]}-", ms=5, lw=1.2, color=colour,
+        fmt=f"{MARKS[arm.number % len(MARKS)]}-", ms=5, lw=1.2, color=colour,
         label=legend_name(arm.name),
     )  # fmt: skip
 
@@ -230,24 +230,39 @@ def _memory_table(audited: list[tuple[Arm, Memorization]]) -> Table:
                     one_line(arm.name, 60),
                     "control" if bucket.repeats == 0 else str(bucket.repeats),
                     str(bucket.passages),
-                    _interval(bucket.nll_nats, 3),
-                    _interval(against, 3) if against else "",
-                    _interval(bucket.rouge_l, 3),
-                    _interval(bucket.exact_prefix_tokens, 1),
-                    _interval(bucket.longest_span_tokens, 1),
+                    interval_text(bucket.nll_nats, 3),
+                    interval_text(against, 3) if against else "",
+                    interval_text(bucket.rouge_l, 3),
+                    interval_text(bucket.exact_prefix_tokens, 1),
+                    interval_text(bucket.longest_span_tokens, 1),
+                    "" if bucket.extracted is None else f"{bucket.extracted:,}",
                 )
             )
     return Table(
         columns=(
             "arm", "repeats", "passages", "cost of the truth, nats/token",
-            "minus control, nats/token", "Rouge-L", "exact prefix, tokens", "longest span, tokens",
+            "minus control, nats/token", "Rouge-L", "exact prefix, tokens", "longest span, tokens", "written whole",
         ),
         rows=tuple(rows),
         words=2,
     )  # fmt: skip
 
 
-def _interval(estimate: Estimate, digits: int) -> str:
+def _left_out(audited: list[tuple[Arm, Memorization]]) -> str:
+    """Which planted texts no audit could measure, "" when all were."""
+    said = ""
+    for arm, audit in audited:
+        name = one_line(arm.name, _LABEL)
+        if audit.skipped:
+            said += f"{name}: {audit.skipped:,} passages were too short to be measured. "
+    withdrawn = max(audit.withdrawn for _, audit in audited)
+    if withdrawn:
+        said += f"{withdrawn:,} planted texts were withdrawn from the corpus and are not measured. "
+    return said
+
+
+def interval_text(estimate: Estimate, digits: int) -> str:
+    """A mean, with its interval where there is one: "1.50 [1.20, 1.80]"."""
     mean = fixed(estimate.mean, digits)
     if estimate.low is None or estimate.high is None:
         return mean

@@ -106,6 +106,9 @@ class Bucket:
     exact_prefix_tokens  tokens until the model first departs from the truth
     longest_span_tokens  longest run of tokens that stands in both
     nll_minus_control    difference to passages never seen; None for the control itself
+    extracted            passages written token by token; None where an older audit did not count
+    exposure_bits        of made-up texts, None for others
+    nll_minus_exact      difference of varied copies to exact ones; None for others
     """
 
     repeats: int
@@ -115,19 +118,44 @@ class Bucket:
     exact_prefix_tokens: Estimate
     longest_span_tokens: Estimate
     nll_minus_control: Estimate | None
+    extracted: int | None
+    exposure_bits: Estimate | None
+    nll_minus_exact: Estimate | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class CanaryKind:
+    """What came of the canaries of one kind.
+
+    beside       the kind with exact copies that it is held against, "" for none
+    candidates   texts among which each was ranked, 0 where there is no exposure
+    skipped      canaries too short to be measured
+    """
+
+    kind: str
+    beside: str
+    candidates: int
+    skipped: int
+    buckets: tuple[Bucket, ...]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Memorization:
     """How much of planted passages comes back, fewest repeats first.
 
-    interval   what the intervals are, in the audit's words
+    interval    what the intervals are, in the audit's words
+    skipped     passages too short to be measured
+    withdrawn   probes and canaries that a replay took out of the corpus
+    canaries    by kind
     """
 
     prefix_tokens: int
     new_tokens: int
     interval: str
+    skipped: int
+    withdrawn: int
     buckets: tuple[Bucket, ...]
+    canaries: tuple[CanaryKind, ...]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -263,12 +291,28 @@ def _memorization(record: Record) -> Memorization:
         prefix_tokens=record.whole("prefix_tokens"),
         new_tokens=record.whole("new_tokens"),
         interval=record.text("interval"),
+        skipped=record.whole("skipped") if record.has("skipped") else 0,
+        withdrawn=record.whole("withdrawn") if record.has("withdrawn") else 0,
+        buckets=tuple(_bucket(one) for one in record.records("buckets")),
+        canaries=tuple(_canaries(one) for one in record.records("canaries"))
+        if record.has("canaries")
+        else (),
+    )
+
+
+def _canaries(record: Record) -> CanaryKind:
+    return CanaryKind(
+        kind=record.text("kind"),
+        beside=record.text("beside") if record.has("beside") else "",
+        candidates=record.whole("candidates"),
+        skipped=record.whole("skipped"),
         buckets=tuple(_bucket(one) for one in record.records("buckets")),
     )
 
 
 def _bucket(record: Record) -> Bucket:
     against = record.record("minus_control") if record.has("minus_control") else None
+    beside = record.record("minus_exact") if record.has("minus_exact") else None
     return Bucket(
         repeats=record.whole("repeats"),
         passages=record.whole("passages"),
@@ -277,6 +321,11 @@ def _bucket(record: Record) -> Bucket:
         exact_prefix_tokens=_estimate(record.record("exact_prefix_tokens")),
         longest_span_tokens=_estimate(record.record("longest_common_span_tokens")),
         nll_minus_control=_estimate(against.record("nll_nats")) if against else None,
+        extracted=record.whole("extracted") if record.has("extracted") else None,
+        exposure_bits=_estimate(record.record("exposure_bits"))
+        if record.has("exposure_bits")
+        else None,
+        nll_minus_exact=_estimate(beside.record("nll_nats")) if beside else None,
     )
 
 

@@ -15,7 +15,7 @@ class LocalWork:
     """Processes of this machine.
 
     workers    0: one for each core this process may use
-    attempts   how often a shard whose worker died is tried
+    attempts   how often a shard whose worker died is tried, the later times alone
     """
 
     workers: int = 0
@@ -31,22 +31,27 @@ class LocalWork:
 
 @dataclass(frozen=True, kw_only=True)
 class SlurmWork:
-    """A Slurm job array, submitted through submitit.
+    """Slurm job arrays, submitted through submitit.
 
-    tasks         ranks of the array; rank r does the shards r, r + tasks, r + 2 * tasks ...
-    partition     "" leaves it to the cluster
-    hours         time limit of a rank
-    cpus          per rank; memory_gib likewise
-    attempts      how often what is left is submitted again
-    simulated     run the ranks as processes of this machine, through submitit all the same
+    tasks           ranks: shards are dealt to them in turn
+    partition       "" leaves it to the cluster; account and qos likewise
+    hours           time limit of a rank
+    cpus            per rank, which does as many shards at once; they share memory_gib
+    attempts        how often the shards of ranks that were lost (killed, out of time, a node gone)
+                    are submitted, and within a rank how often a shard whose process died is tried
+    max_array_size  the cluster's MaxArraySize (`scontrol show config`): no array gets longer
+    simulated       run the ranks as processes of this machine, through submitit all the same
     """
 
     tasks: int
     partition: str = ""
+    account: str = ""
+    qos: str = ""
     hours: float = 12.0
     cpus: int = 1
     memory_gib: float = 4.0
     attempts: int = 3
+    max_array_size: int = 1001
     simulated: bool = False
 
     def __post_init__(self) -> None:
@@ -57,6 +62,7 @@ class SlurmWork:
             ("cpus", self.cpus >= 1, "must be at least 1"),
             ("memory_gib", self.memory_gib > 0, "must be positive"),
             ("attempts", self.attempts >= 1, "must be at least 1"),
+            ("max_array_size", self.max_array_size >= 1, "must be at least 1"),
         )
 
 

@@ -124,6 +124,12 @@ class Run:
                 raise RunError(
                     f"another process is working in {self.root}", fix="Wait for it, or stop it"
                 ) from None
+            except OSError as error:
+                raise RunError(
+                    f"the file system of {self.root} cannot lock files: {error.strerror}",
+                    fix="Choose a folder elsewhere with --out, or mount it with locks (Lustre: "
+                    "flock), without which two runs could work in one folder",
+                ) from None
             yield
 
     def pending(self, steps: Sequence[Step]) -> list[Step]:
@@ -168,6 +174,18 @@ class Run:
                 receipt = self._do(step, done, jobs(step.job), place)
             done[step.name] = receipt["digest"]
         self._note_state("complete")
+
+    def unfinished(self) -> str:
+        """Why what stands here cannot be taken for finished, in words; "" when it can."""
+        with contextlib.suppress(FileNotFoundError), (self.root / LOCK).open("rb") as held:
+            try:
+                fcntl.flock(held, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            except BlockingIOError:
+                return "another process is working in it"
+        state = self.state()
+        if state == "new":
+            return f"{self._manifest_path.name} is missing"
+        return "" if state == "complete" else "its run has not come to its end"
 
     def state(self) -> str:
         """ "new", "running" (begun and not finished) or "complete"."""

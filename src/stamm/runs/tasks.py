@@ -10,7 +10,9 @@ from __future__ import annotations
 
 import functools
 import importlib
+import json
 import re
+import secrets
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -20,6 +22,7 @@ from typing import Any
 import stamm
 from stamm.base.errors import DataError, RunError
 from stamm.base.files import (
+    canonical_json,
     read_json,
     sha256_bytes,
     sha256_file,
@@ -29,7 +32,7 @@ from stamm.base.files import (
 
 SCHEMA = 1
 MANIFESTS = "manifests"
-PLAN = ".batch.json"
+PLANS = ".batch-*.json"
 _NUMBERED = re.compile(r"(.+?)-([0-9]{5,})\.")
 _MANIFEST = {"schema", "key", "in", "kept", "dropped", "outputs", "facts"}
 
@@ -70,9 +73,9 @@ class Batch:
     places: Mapping[str, str] = field(default_factory=dict)
 
     @functools.cached_property
-    def by_name(self) -> Mapping[str, Task]:
-        """The tasks by their names."""
-        return {task.name: task for task in self.tasks}
+    def settings_hash(self) -> str:
+        """The hash of the settings, which may be long: they may name every shard of a step before."""
+        return sha256_value(self.settings)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -97,47 +100,69 @@ Work = Callable[[Batch, Task], Outcome]
 
 
 def save_plan(batch: Batch) -> Path:
-    """Write the batch where workers on this or another machine can read it; the file."""
-    path = batch.folder / PLAN
+    """Write what all tasks share where workers on this or another machine can read it; the file.
+
+    Its name is a new one, so that no file system can take it for an older plan. While it stands
+    the batch goes on. A worker whose plan is gone begins no other shard: so whoever is left of a
+    run that was killed soon leaves the folder to the next.
+    """
+    forget_plans(batch.folder)
+    path = batch.folder / PLANS.replace("*", secrets.token_hex(8))
     write_json(
         path,
         {
             "schema": SCHEMA,
             "version": stamm.__version__,
+            "code": code_hash(batch.rooms),
             "work": batch.work,
             "settings": batch.settings,
             "rooms": list(batch.rooms),
             "common": dict(batch.common),
             "places": dict(batch.places),
-            "tasks": [
-                {"name": task.name, "inputs": dict(task.inputs), "extra": dict(task.extra)}
-                for task in batch.tasks
-            ],
         },
     )
     return path
 
 
 def load_plan(path: Path) -> Batch:
-    """The batch that `save_plan` wrote.
+    """The batch that `save_plan` wrote, without its tasks.
 
-    Raises   RunError when another version of stamm wrote it: its workers would not do the same.
+    Raises   RunError when the batch has ended, or was begun by another version of stamm or with
+             other code: this worker would not do the same.
     """
+    if not path.is_file():
+        raise RunError(
+            f"{path} is gone: the batch has ended, or another run has taken its folder over",
+            fix="Run the same command again",
+        )
     plan = read_json(path)
     if plan["version"] != stamm.__version__:
         raise RunError(
             f"{path} was written by stamm {plan['version']}, this worker is {stamm.__version__}",
             fix="Install the same version on every machine",
         )
+    rooms = tuple(plan["rooms"])
+    if plan["code"] != code_hash(rooms):
+        raise RunError(
+            f"{path} was written by other code of stamm {plan['version']} than this worker's, "
+            f"which is in {Path(stamm.__file__).parent}",
+            fix="Install the same code on every machine",
+        )
     return Batch(
         folder=path.parent,
         work=plan["work"],
         settings=plan["settings"],
-        rooms=tuple(plan["rooms"]),
+        rooms=rooms,
         common=plan["common"],
         places=plan["places"],
-        tasks=tuple(Task(**task) for task in plan["tasks"]),
+        tasks=(),
     )
+
+
+def forget_plans(folder: Path) -> None:
+    """Delete the plans in a folder: workers that still follow one of them stop."""
+    for path in list(folder.glob(PLANS)):
+        path.unlink(missing_ok=True)
 
 
 def do_task(batch: Batch, task: Task) -> tuple[dict[str, Any], dict[str, float]]:
@@ -178,13 +203,30 @@ def manifest_path(folder: Path, name: str) -> Path:
     return folder / MANIFESTS / f"{name}.json"
 
 
+def unseen(folder: Path, done: Mapping[str, Mapping[str, Any]]) -> list[str]:
+    """Of the manifests in `done`, by task name, those that the folder does not show from here.
+
+    For what other machines did: a network file system may show their files late, and a file that
+    is not listed would be taken for one that is not there. Sizes are compared, not contents.
+    """
+    proofs = {path.stem for path in (folder / MANIFESTS).glob("*.json")}
+    sizes = {path.name: path.stat().st_size for path in folder.iterdir() if path.is_file()}
+    return [
+        name
+        for name, manifest in done.items()
+        if name not in proofs
+        or any(sizes.get(file) != facts["bytes"] for file, facts in manifest["outputs"].items())
+        or _read(manifest_path(folder, name)) != json.loads(canonical_json(manifest))
+    ]
+
+
 def read_manifests(folder: Path) -> dict[str, dict[str, Any]]:
     """The manifests of a finished batch by task name, in order.
 
     Raises   DataError for one that is none.
     """
     found = {}
-    for path in sorted((folder / MANIFESTS).glob("*.json")):
+    for path in sorted((folder / MANIFESTS).glob("*.json"), key=lambda path: path.name):
         manifest = read_json(path)
         if not isinstance(manifest, dict) or not manifest.keys() >= _MANIFEST:
             raise DataError(f"{path} is no manifest of a shard", fix="Delete it and run again")
@@ -199,10 +241,10 @@ def forget_strangers(batch: Batch) -> None:
            which a killed run may leave, are found, too.
     """
     names = {task.name for task in batch.tasks}
-    for path in sorted((batch.folder / MANIFESTS).glob("*.json")):
+    for path in list((batch.folder / MANIFESTS).glob("*.json")):
         if path.stem not in names:
             path.unlink()
-    for path in sorted(batch.folder.iterdir()):
+    for path in list(batch.folder.iterdir()):
         found = _NUMBERED.match(path.name)
         if found and path.is_file() and not {found[2], f"{found[1]}-{found[2]}"} & names:
             path.unlink()
@@ -216,11 +258,16 @@ def code_hash(rooms: tuple[str, ...]) -> str:
         path
         for room in rooms
         for path in (root / room).rglob("*")
-        if path.is_file() and "__pycache__" not in path.parts
+        if path.is_file() and _is_code(path.relative_to(root))
     )
     return sha256_value(
         {str(path.relative_to(root)): sha256_bytes(path.read_bytes()) for path in files}
     )
+
+
+def _is_code(path: Path) -> bool:
+    """Not what Python, an editor or a network file system leaves beside code."""
+    return not any(part == "__pycache__" or part.startswith(".") for part in path.parts)
 
 
 def common_files(batch: Batch) -> tuple[tuple[str, str, str], ...]:
@@ -235,7 +282,7 @@ def _key(batch: Batch, task: Task) -> str:
         {
             "work": batch.work,
             "code": code_hash(batch.rooms),
-            "settings": batch.settings,
+            "settings": batch.settings_hash,
             "extra": dict(task.extra),
             "inputs": {role: _input_hash(Path(path)) for role, path in task.inputs.items()},
             "common": {role: _common_hash(Path(path)) for role, path in batch.common.items()},
@@ -261,10 +308,7 @@ def _hash_of(path: Path, _: tuple[int, int, int] | None) -> str:
 
 
 def _valid(folder: Path, name: str, key: str) -> dict[str, Any] | None:
-    try:
-        manifest = read_json(manifest_path(folder, name))
-    except DataError:
-        return None
+    manifest = _read(manifest_path(folder, name))
     if not isinstance(manifest, dict) or not manifest.keys() >= _MANIFEST:
         return None
     if manifest["key"] != key:
@@ -274,6 +318,14 @@ def _valid(folder: Path, name: str, key: str) -> dict[str, Any] | None:
         if not path.is_file() or _facts(path) != facts:
             return None
     return manifest
+
+
+def _read(path: Path) -> Any:
+    """The JSON value in `path`, or None where there is none."""
+    try:
+        return read_json(path)
+    except DataError:
+        return None
 
 
 def _facts(path: Path) -> dict[str, Any]:

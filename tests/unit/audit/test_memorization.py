@@ -17,9 +17,9 @@ from stamm.audit.memorization import (
     by_repeats,
     continuations,
     metrics,
+    prompts,
 )
 from stamm.base.config import from_plain, to_plain
-from stamm.base.console import Silent
 from stamm.base.errors import ConfigError, DataError
 from stamm.base.files import read_json, write_json
 from stamm.corpus.config import TokenizerConfig
@@ -122,13 +122,17 @@ def test_job_writes_passages_in_order_and_the_same_bytes_again(
 def test_cost_of_the_truth_is_that_of_the_definition(inputs: dict[str, Path]) -> None:
     decoder, tokenizer = load_decoder(inputs["model"]), Tokenizer.load(inputs["tokenizer"])
     passage = Passage(probe_id="p", repeats=0, text=UNSEEN[0])
-    (found,) = continuations(CONFIG, decoder, tokenizer.encode, BEGIN_ID, [passage], Silent())
+    (found,) = continuations(
+        CONFIG, decoder, BEGIN_ID, prompts(CONFIG, tokenizer.encode, [passage])
+    )
     tokens = [BEGIN_ID, *tokenizer.encode(passage.text)]
     assert (found.prefix, found.truth) == (tokens[1:7], tokens[7:19])
     with torch.no_grad():
         logs = decoder(torch.tensor([tokens[:18]]))[0].double().log_softmax(-1)
     nats = [-float(logs[position - 1, tokens[position]]) for position in range(7, 19)]
     assert found.nll_nats == pytest.approx(sum(nats) / 12, rel=1e-5)
+    shown = [-float(logs[position - 1, tokens[position]]) for position in range(1, 7)]
+    assert found.total_nats == pytest.approx(sum(shown) + sum(nats), rel=1e-5)
 
 
 def test_metrics_of_a_worked_example() -> None:
@@ -138,6 +142,7 @@ def test_metrics_of_a_worked_example() -> None:
         truth=[1, 2, 3, 4],
         produced=[1, 2, 2, 4],
         nll_nats=1.5,
+        total_nats=7.5,
     )
     assert metrics(given) == {
         "rouge_l": 0.75,
@@ -174,7 +179,7 @@ def test_errors_say_what_to_set(inputs: dict[str, Path], tmp_path: Path) -> None
         ([], r"not a list of planted passages: TypeError"),
         (
             {"schema": 1, "probes": [{"probe_id": "p7", "repeat": 1, "text": "Short."}]},
-            r"passage p7 has \d+ tokens, the audit needs 18",
+            r"the longest passage, p7, has \d+ tokens, the audit needs 18",
         ),
     ],
 )

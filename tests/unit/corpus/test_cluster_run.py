@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
@@ -20,11 +21,18 @@ from stamm.corpus.records import Record
 from stamm.corpus.screening import screen_batch, screen_inputs
 from stamm.runs.execution import LocalWork
 from stamm.runs.job import Workspace
-from stamm.runs.tasks import MANIFESTS, PLAN, save_plan
+from stamm.runs.tasks import MANIFESTS, save_plan
 from tests.conftest import environment
 
 SHARDS = 24
-RANK = "import sys; from stamm.runs.worker import do_rank; do_rank(sys.argv[1], *map(int, sys.argv[2:]))"
+RANK = """
+import json, sys
+from stamm.runs.pool import do_rank
+from stamm.runs.tasks import Task
+
+tasks = [Task(**task) for task in json.loads(sys.argv[2])]
+do_rank(sys.argv[1], tasks, 1, 1)
+"""
 
 
 @pytest.fixture(scope="module")
@@ -43,7 +51,7 @@ def config(tmp_path_factory: pytest.TempPathFactory) -> CorpusConfig:
 
 
 def files(folder: Path) -> dict[str, bytes]:
-    found = sorted(p for p in folder.rglob("*") if p.is_file() and p.name != PLAN)
+    found = sorted(p for p in folder.rglob("*") if p.is_file())
     return {str(p.relative_to(folder)): p.read_bytes() for p in found}
 
 
@@ -56,14 +64,15 @@ def test_ranks_that_die_leave_what_undisturbed_ones_leave(
         folder.mkdir()
     screen_inputs(config.screening, Workspace(folder=calm, execution=LocalWork(workers=1)))
     place = Workspace(folder=storm, execution=LocalWork(workers=2))
-    plan = str(save_plan(screen_batch(config.screening, place)))
+    batch = screen_batch(config.screening, place)
+    plan = str(save_plan(batch))
     killed = 0
     for world in (6, 5, 7):
         ranks = [
             subprocess.Popen(
-                [sys.executable, "-c", RANK, plan, str(rank), str(world)], env=environment()
+                [sys.executable, "-c", RANK, plan, json.dumps(dealt)], env=environment()
             )
-            for rank in range(world)
+            for dealt in ([asdict(task) for task in batch.tasks[r::world]] for r in range(world))
         ]
         for rank in draw.sample(ranks, world - 2):
             time.sleep(draw.uniform(0.1, 0.9))

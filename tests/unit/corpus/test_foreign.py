@@ -2,52 +2,23 @@
 
 from __future__ import annotations
 
+import hashlib
+import itertools
+import json
 import struct
 from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
+import tokenizers
 from hypothesis import given
 from hypothesis import strategies as st
 
 from stamm.base.errors import DataError
-from stamm.corpus.foreign import read_foreign
-from stamm.corpus.pack import SIDECAR_SCHEMA
+from stamm.corpus.foreign import ForeignTokens, read_foreign
 from stamm.corpus.shards import write_shard
-
-# The letter by which the struct module writes each type, by Megatron's code.
-LETTERS = {1: "B", 2: "b", 3: "h", 4: "i", 5: "q", 6: "d", 7: "f", 8: "H"}
-
-
-def foreign(
-    stem: Path, documents: list[list[list[float]]], code: int = 4, modes: bool = False
-) -> Path:
-    """Documents of sequences of tokens, in the layout of Megatron, without any of our code."""
-    sequences = [sequence for document in documents for sequence in document]
-    borders = [0]
-    for document in documents:
-        borders.append(borders[-1] + len(document))
-    letter = LETTERS[code]
-    size = struct.calcsize("<" + letter)
-    number = float if code in (6, 7) else int
-    tokens = [number(token) for sequence in sequences for token in sequence]
-    stem.with_name(stem.name + ".bin").write_bytes(struct.pack(f"<{len(tokens)}{letter}", *tokens))
-    lengths = [len(sequence) for sequence in sequences]
-    offsets = [sum(lengths[:i]) * size for i in range(len(lengths))]
-    stem.with_name(stem.name + ".idx").write_bytes(
-        b"MMIDIDX\x00\x00"
-        + struct.pack("<Q", 1)
-        + struct.pack("<B", code)
-        + struct.pack("<Q", len(sequences))
-        + struct.pack("<Q", len(borders))
-        + struct.pack(f"<{len(lengths)}i", *lengths)
-        + struct.pack(f"<{len(offsets)}q", *offsets)
-        + struct.pack(f"<{len(borders)}q", *borders)
-        + (struct.pack(f"<{len(lengths)}b", *[0] * len(lengths)) if modes else b"")
-    )
-    return stem
-
+from tests.unit.foreign_files import write_foreign
 
 DOCUMENTS: list[list[list[float]]] = [[[1, 5], [7, 2]], [[1, 2]], [[1], [], [100, 120, 2]]]
 STREAM = [1, 5, 7, 2, 1, 2, 1, 100, 120, 2]
@@ -55,30 +26,21 @@ STREAM = [1, 5, 7, 2, 1, 2, 1, 100, 120, 2]
 
 @pytest.mark.parametrize("code", range(1, 9))
 def test_every_type_is_read(tmp_path: Path, code: int) -> None:
-    split = read_foreign(foreign(tmp_path / "x", DOCUMENTS, code))
+    split = read_foreign(write_foreign(tmp_path / "x", DOCUMENTS, code))
     assert split.num_tokens == 10
-    assert split.stages == ((0, 10),)
     assert split.read(0, 10).tolist() == STREAM
     assert split.read(3, 8).tolist() == STREAM[3:8]
     assert split.read(4, 4).tolist() == []
     assert split.read(0, 10).dtype == np.int64
-    assert split.largest_id() == 120
 
 
 def test_documents_of_several_sequences(tmp_path: Path) -> None:
-    table = read_foreign(foreign(tmp_path / "x", DOCUMENTS)).documents()
-    assert table.schema.equals(SIDECAR_SCHEMA)
-    rows = table.to_pylist()
-    assert [(r["start"], r["stop"]) for r in rows] == [(0, 4), (4, 6), (6, 10)]
-    assert [r["document_id"] for r in rows] == ["x:0", "x:1", "x:2"]
-    assert {(r["language"], r["licence"], r["bytes"], r["probe_id"]) for r in rows} == {
-        ("", "", None, None)
-    }
+    assert read_foreign(write_foreign(tmp_path / "x", DOCUMENTS)).borders.tolist() == [0, 4, 6, 10]
 
 
 def test_ids_beyond_16_bits(tmp_path: Path) -> None:
     for code in (4, 5, 6):
-        split = read_foreign(foreign(tmp_path / f"x{code}", [[[131_071, 70_000]]], code))
+        split = read_foreign(write_foreign(tmp_path / f"x{code}", [[[131_071, 70_000]]], code))
         assert split.read(0, 2).tolist() == [131_071, 70_000]
 
 
@@ -86,10 +48,9 @@ def test_ids_beyond_16_bits(tmp_path: Path) -> None:
 def test_any_documents(
     tmp_path_factory: pytest.TempPathFactory, documents: list[list[list[float]]]
 ) -> None:
-    split = read_foreign(foreign(tmp_path_factory.mktemp("f") / "x", documents, 8))
+    split = read_foreign(write_foreign(tmp_path_factory.mktemp("f") / "x", documents, 8))
     flat = [[t for sequence in d for t in sequence] for d in documents]
-    rows = split.documents().to_pylist()
-    whole = [split.read(row["start"], row["stop"]).tolist() for row in rows]
+    whole = [split.read(a, b).tolist() for a, b in itertools.pairwise(split.borders.tolist())]
     assert whole == [d for d in flat if d]
 
 
@@ -97,16 +58,16 @@ def test_our_own_shards_are_read_and_are_what_the_writer_here_writes(tmp_path: P
     write_shard(tmp_path / "own", [np.array([1, 5, 2]), np.array([1, 2])], 8)
     split = read_foreign(tmp_path / "own.idx")
     assert split.read(0, 5).tolist() == [1, 5, 2, 1, 2]
-    foreign(tmp_path / "theirs", [[[1, 5, 2]], [[1, 2]]], 8)
+    write_foreign(tmp_path / "theirs", [[[1, 5, 2]], [[1, 2]]], 8)
     for ending in (".bin", ".idx"):
         own, theirs = (tmp_path / (name + ending) for name in ("own", "theirs"))
         assert own.read_bytes() == theirs.read_bytes()
 
 
 def test_names_with_points_and_either_ending(tmp_path: Path) -> None:
-    stem = foreign(tmp_path / "dump.v2_text_document", DOCUMENTS)
+    stem = write_foreign(tmp_path / "dump.v2_text_document", DOCUMENTS)
     for name in ("dump.v2_text_document", "dump.v2_text_document.idx", "dump.v2_text_document.bin"):
-        assert read_foreign(tmp_path / name).split == str(stem)
+        assert read_foreign(tmp_path / name).stem == str(stem)
 
 
 @pytest.mark.parametrize(
@@ -122,13 +83,13 @@ def test_names_with_points_and_either_ending(tmp_path: Path) -> None:
 def test_a_number_that_is_no_id_is_told_where_it_stands(
     tmp_path: Path, code: int, token: float, shown: str
 ) -> None:
-    stem = foreign(tmp_path / "x", [[[1, 2, token if code in (6, 7) else int(token)]]], code)
+    stem = write_foreign(tmp_path / "x", [[[1, 2, token if code in (6, 7) else int(token)]]], code)
     split = read_foreign(stem)
     assert split.read(0, 2).tolist() == [1, 2]
     with pytest.raises(DataError, match=f"holds no id at token 2: {shown}"):
         split.read(1, 3)
     with pytest.raises(DataError, match="holds no id at token 2"):
-        split.largest_id()
+        list(split.pieces())
     with pytest.raises(DataError, match="tokens 1 to 4 are not in"):
         split.read(1, 4)
 
@@ -164,7 +125,7 @@ def put(path: Path, at: int, data: bytes) -> None:
     ],
 )
 def test_damage_is_told(tmp_path: Path, damage: Callable[[Path], object], message: str) -> None:
-    foreign(tmp_path / "x", DOCUMENTS)
+    write_foreign(tmp_path / "x", DOCUMENTS)
     damage(tmp_path)
     with pytest.raises(DataError, match=message):
         read_foreign(tmp_path / "x")
@@ -172,11 +133,131 @@ def test_damage_is_told(tmp_path: Path, damage: Callable[[Path], object], messag
 
 def test_pictures_beside_text_are_refused(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="tells a mode of each sequence"):
-        read_foreign(foreign(tmp_path / "x", DOCUMENTS, modes=True))
+        read_foreign(write_foreign(tmp_path / "x", DOCUMENTS, modes=True))
 
 
-def test_an_empty_file_is_an_empty_split(tmp_path: Path) -> None:
-    split = read_foreign(foreign(tmp_path / "x", []))
-    assert split.num_tokens == 0
-    assert split.documents().num_rows == 0
-    assert split.largest_id() == -1
+TOKENIZER = {
+    "added_tokens": [{"id": 2, "content": "</s>"}, {"id": 130, "content": "<pad>"}],
+    "model": {"vocab": {"a": 0, "b": 120}},
+}
+
+
+@pytest.fixture
+def tokenizer(tmp_path: Path) -> Path:
+    """A tokenizer with ids up to 130."""
+    path = tmp_path / "tokenizer.json"
+    path.write_text(json.dumps(TOKENIZER))
+    return path
+
+
+def test_files_are_one_stream(tmp_path: Path, tokenizer: Path) -> None:
+    one, two = (
+        write_foreign(tmp_path / name, DOCUMENTS, code) for name, code in (("a", 8), ("b", 5))
+    )
+    stream = ForeignTokens.open([one, two], tokenizer.parent, "</s>")
+    assert (stream.num_tokens, stream.stages, stream.vocabulary) == (20, ((0, 20),), 131)
+    assert stream.document_starts().tolist() == [0, 4, 6, 10, 14, 16]
+    for start in range(21):
+        for stop in range(start, 21):
+            assert stream.read(start, stop).tolist() == (STREAM * 2)[start:stop]
+    for start, stop in ((-1, 2), (3, 2), (0, 21)):
+        with pytest.raises(DataError, match=rf"tokens {start} to {stop} are not in the files"):
+            stream.read(start, stop)
+
+
+def test_the_identity_is_of_the_bytes_of_each_file(tmp_path: Path, tokenizer: Path) -> None:
+    one = write_foreign(tmp_path / "a", DOCUMENTS, 8)
+    two = write_foreign(tmp_path / "b", [[[9, 2]]], 8)
+    proof = ForeignTokens.open([one, two], tokenizer, "</s>").verify()
+    assert [file["bin_sha256"] for file in proof.facts["files"]] == [
+        hashlib.sha256((tmp_path / name).read_bytes()).hexdigest() for name in ("a.bin", "b.bin")
+    ]
+    assert [file["idx_sha256"] for file in proof.facts["files"]] == [
+        hashlib.sha256((tmp_path / name).read_bytes()).hexdigest() for name in ("a.idx", "b.idx")
+    ]
+    assert proof.facts["files"][0] | {"idx_sha256": "", "bin_sha256": ""} == {
+        "idx_sha256": "",
+        "bin_sha256": "",
+        "tokens": 10,
+        "documents": 3,
+        "largest_id": 120,
+        "ended_documents": 3,
+        "end_tokens_inside": 0,
+    }
+    assert proof.remark == ""
+    assert ForeignTokens.open([two, one], tokenizer, "</s>").verify().sha256 != proof.sha256
+    for ending in (".bin", ".idx"):
+        (tmp_path / f"a{ending}").rename(tmp_path / f"moved{ending}")
+    moved = ForeignTokens.open([tmp_path / "moved", two], tokenizer, "</s>").verify()
+    assert moved.sha256 == proof.sha256
+    write_foreign(tmp_path / "moved", [[[1, 5, 7, 2, 1, 2]], [[1, 100, 120, 2]]], 8)
+    cut = ForeignTokens.open([tmp_path / "moved", two], tokenizer, "</s>").verify()
+    assert cut.facts["files"][0]["bin_sha256"] == proof.facts["files"][0]["bin_sha256"]
+    assert cut.sha256 != proof.sha256  # the same tokens in other documents
+
+
+def test_what_end_tokens_say_beside_the_index_is_told(
+    tmp_path: Path, tokenizer: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    documents: list[list[list[float]]] = [[[1, 2, 5, 2]], [[5, 5]], [[2, 2]], [[7]], [[8, 2]]]
+    stream = ForeignTokens.open([write_foreign(tmp_path / "a", documents, 8)], tokenizer, "</s>")
+    for chunk in (1, 2, 3, 100):
+        monkeypatch.setattr("stamm.corpus.foreign._CHUNK", chunk)
+        proof = stream.verify()
+        assert proof.remark == (
+            "2 of 5 documents have no end token; "
+            "2 end tokens stand inside documents, which they do not cut"
+        )
+        assert proof.facts["files"][0]["ended_documents"] == 3
+    assert ForeignTokens.open([tmp_path / "a"], tokenizer).verify().remark == ""
+
+
+@pytest.mark.parametrize(
+    ("tokens", "end", "message"),
+    [
+        ([1, 131, 2], "</s>", r"a.bin holds id 131 at token 1, its tokenizer has 131 ids"),
+        ([1, 5, 7], "</s>", r"no document of .*a.bin ends with the end token, id 2"),
+        ([1, 5, 2], "<eod>", r"tokenizer.json has no token '<eod>'"),
+        ([], "</s>", r"a.bin holds no token"),
+    ],
+)
+def test_a_tokenizer_that_does_not_fit_is_told(
+    tmp_path: Path, tokenizer: Path, tokens: list[float], end: str, message: str
+) -> None:
+    stem = write_foreign(tmp_path / "a", [[tokens]], 8)
+    with pytest.raises(DataError, match=message):
+        ForeignTokens.open([stem], tokenizer, end).verify()
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "[]", "{}", '{"model": {}, "added_tokens": []}', '{"model": {"vocab": []}, "added_tokens": []}',
+     '{"model": {"vocab": {"a": "b"}}, "added_tokens": []}', '{"model": {"vocab": 5}, "added_tokens": []}',
+     '{"model": {"vocab": [1]}, "added_tokens": []}', '{"model": {"vocab": {"a": 1}}, "added_tokens": [7]}'],
+)  # fmt: skip
+def test_what_is_no_tokenizer_is_told(tmp_path: Path, text: str) -> None:
+    stem = write_foreign(tmp_path / "a", [[[1]]])
+    (tmp_path / "tokenizer.json").write_text(text)
+    with pytest.raises(DataError, match=r"tokenizer.json is (no tokenizer.json|not JSON)"):
+        ForeignTokens.open([stem], tmp_path)
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        tokenizers.models.BPE({"a": 0, "b": 1, "ab": 2}, [("a", "b")]),
+        tokenizers.models.Unigram([("a", -1.0), ("b", -2.0), ("ab", -0.5)], 0),
+        tokenizers.models.WordLevel({"a": 0, "b": 1, "ab": 2}, unk_token="a"),
+    ],
+)
+def test_tokenizers_of_every_kind_have_the_ids_that_their_library_says(
+    tmp_path: Path, model: tokenizers.models.Model
+) -> None:
+    whole = tokenizers.Tokenizer(model)
+    whole.add_special_tokens(["<|endoftext|>", "<pad>"])
+    whole.save(str(tmp_path / "tokenizer.json"))
+    end = whole.token_to_id("<|endoftext|>")
+    stem = write_foreign(tmp_path / "a", [[[0, end]], [[end]]])
+    stream = ForeignTokens.open([stem], tmp_path, "<|endoftext|>")
+    assert stream.vocabulary == whole.get_vocab_size(with_added_tokens=True) == 5
+    assert stream.verify().facts["files"][0]["ended_documents"] == 2

@@ -56,11 +56,17 @@ def description() -> str:
 
 @pytest.fixture
 def packed(tmp_path: Path, description: str) -> Callable[..., Path]:
-    def run(config: PackConfig, cuts: int = 1, workers: int = 1, name: str = "a") -> Path:
+    def run(
+        config: PackConfig,
+        cuts: int = 1,
+        workers: int = 1,
+        name: str = "a",
+        documents: list[Row] | None = None,
+    ) -> Path:
         root = tmp_path / name
         (root / "tokenizer").mkdir(parents=True)
         (root / "tokenizer" / "tokenizer.json").write_text(description, encoding="utf-8")
-        everything = rows()
+        everything = documents or rows()
         if cuts > 1:
             random.Random(cuts).shuffle(everything)
         for cut in range(cuts):
@@ -196,9 +202,53 @@ def test_stages_that_cannot_be_filled_are_told(packed: Callable[..., Path]) -> N
     second = Stage(name="b", sources=(part, SourceShare(source="web", epochs=0.5)))
     with pytest.raises(DataError, match="does not hold the documents that it held in an earlier"):
         packed(PackConfig(stages=(first, second)), name="d")
+    whole = Stage(name="all", sources=(SourceShare(source="code", epochs=0.99),))
+    sliver = Stage(name="sliver", sources=(SourceShare(source="code", epochs=1e-6),))
+    with pytest.raises(DataError, match="stage sliver holds no document"):
+        packed(PackConfig(stages=(whole, sliver)), name="e")
     much = Stage(name="much", tokens=10**6, sources=(SourceShare(source="code", weight=1),))
     with pytest.raises(DataError, match=r"would read source 'code' [0-9.]+ times.*most_epochs="):
         packed(PackConfig(stages=(much,)), name="c")
+
+
+def test_a_source_is_not_read_more_often_in_all_stages_together(
+    packed: Callable[..., Path],
+) -> None:
+    size = tokens([r for r in stream(packed(PackConfig())) if r["source"] == "code"])
+
+    def stage(name: str, times: float, pattern: str = "code", most: float = 4.0) -> Stage:
+        share = SourceShare(source=pattern, weight=1, most_epochs=most)
+        return Stage(name=name, tokens=int(times * size), sources=(share,))
+
+    fits = PackConfig(stages=(stage("a", 2), stage("b", 1), stage("c", 1)))
+    assert len(stream(packed(fits, name="fits"))) > 0
+    for number, third in enumerate(("code", "co*")):  # another pattern, the same documents
+        config = PackConfig(stages=(stage("a", 2), stage("b", 1.5), stage("c", 1, third)))
+        with pytest.raises(DataError) as told:
+            packed(config, name=f"much{number}")
+        assert told.value.what.startswith(
+            f"stage c would read source '{third}' 1.00 times, after 3.50 times in the stages before"
+        )
+        assert told.value.fix.endswith("most_epochs=5")
+    more = PackConfig(stages=(stage("a", 2), stage("b", 1.5), stage("c", 1, most=4.5)))
+    assert len(stream(packed(more, name="more"))) > 0
+
+
+def test_a_pattern_knows_stars_and_question_marks_only(
+    packed: Callable[..., Path],
+) -> None:
+    names = {"web": "we[b]", "books": "bo\\oks", "code": "c?de"}
+    made = [{**row, "source": names[row["source"]]} for row in rows()]
+    for number, (pattern, matched) in enumerate(
+        {"we[b]": {"we[b]"}, "b*\\?ks": {"bo\\oks"}, "?[b]*": set(), "c?de": {"c?de"}}.items()
+    ):
+        stage = Stage(name="one", sources=(SourceShare(source=pattern, epochs=1),))
+        if matched:
+            found = stream(packed(PackConfig(stages=(stage,)), name=f"p{number}", documents=made))
+            assert {row["source"] for row in found if not row["probe_id"]} == matched
+        else:
+            with pytest.raises(DataError, match="no document of source"):
+                packed(PackConfig(stages=(stage,)), name=f"p{number}", documents=made)
 
 
 def test_configuration_errors_are_told_at_once() -> None:

@@ -1,4 +1,4 @@
-"""The order of windows: pinned for ever, a permutation, one token shared by neighbours."""
+"""The order of windows: pinned for ever, each once an epoch, one token shared by neighbours."""
 
 from __future__ import annotations
 
@@ -54,27 +54,36 @@ def test_windows_cover_an_epoch_once(num_tokens: int, length: int, seed: int) ->
             WindowOrder([(0, num_tokens)], length, seed)
         return
     order = WindowOrder([(0, num_tokens)], length, seed)
-    windows = sorted(order.window(i) for i in range(order.count))
-    assert windows == [(w * length, (w + 1) * length + 1) for w in range(order.count)]
-    assert windows[-1][1] + order.dropped_tokens == num_tokens
+    starts = np.sort(order.windows(0, order.count))
+    assert (starts == np.arange(order.count) * length).all()
+    assert starts[-1] + length + 1 + order.dropped_tokens == num_tokens
     assert 0 <= order.dropped_tokens < length
 
 
 def test_epochs_differ_and_any_window_can_be_asked_first() -> None:
     order = WindowOrder([(0, 1001)], 10, 7)
-    first = [order.window(i) for i in range(order.count)]
-    second = [order.window(i) for i in range(order.count, 2 * order.count)]
+    first = order.windows(0, order.count).tolist()
+    second = order.windows(order.count, order.count).tolist()
     assert sorted(first) == sorted(second)
     assert first != second
-    assert WindowOrder([(0, 1001)], 10, 7).window(137) == second[137 - order.count]
-    assert order.window(3) == first[3]
+    assert WindowOrder([(0, 1001)], 10, 7).windows(137, 1)[0] == second[137 - order.count]
+    assert order.windows(3, 1)[0] == first[3]
+
+
+@given(st.integers(0, 400), st.integers(0, 60))
+def test_a_span_is_its_windows_across_stages_and_epochs(first: int, count: int) -> None:
+    order = WindowOrder([(0, 101), (101, 112), (112, 500)], 10, 7)
+    span = order.windows(first, count)
+    assert span.dtype == np.int64
+    assert span.tolist() == [int(order.windows(first + i, 1)[0]) for i in range(count)]
 
 
 def test_impossible_windows_are_told() -> None:
     with pytest.raises(DataError, match="a window of 0 tokens"):
         WindowOrder([(0, 100)], 0, 1)
-    with pytest.raises(DataError, match="window -1 does not exist"):
-        WindowOrder([(0, 100)], 5, 1).window(-1)
+    for first, count in ((-1, 1), (1, -1)):
+        with pytest.raises(DataError, match=f"no {count} windows from window {first} on"):
+            WindowOrder([(0, 100)], 5, 1).windows(first, count)
 
 
 def test_stages_follow_one_another_and_shuffle_inside() -> None:
@@ -82,43 +91,21 @@ def test_stages_follow_one_another_and_shuffle_inside() -> None:
     order = WindowOrder(borders, 10, 7)
     assert order.count == 10 + 30 + 59
     for epoch in range(2):
-        windows = [order.window(epoch * order.count + i) for i in range(order.count)]
+        starts = order.windows(epoch * order.count, order.count).tolist()
         at = 0
         for start, stop in borders:
             count = (stop - start - 1) // 10
-            inside = windows[at : at + count]
-            assert sorted(inside) == [
-                (start + w * 10, start + (w + 1) * 10 + 1) for w in range(count)
-            ]
+            inside = starts[at : at + count]
+            assert sorted(inside) == [start + w * 10 for w in range(count)]
             assert inside != sorted(inside)
             at += count
     assert order.dropped_tokens == 0 + 2 + 5
-    assert order.window(3) == WindowOrder(borders[:1], 10, 7).window(3)
+    assert order.windows(3, 1) == WindowOrder(borders[:1], 10, 7).windows(3, 1)
     with pytest.raises(DataError, match="9 tokens do not fill one window of 10"):
         WindowOrder([(0, 101), (101, 110)], 10, 7)
 
 
-def test_the_order_of_an_unstaged_stream_is_pinned() -> None:
-    order = WindowOrder([(0, 81)], 8, 28)
-    assert [order.window(i)[0] // 8 for i in range(20)] == [
-        1,
-        8,
-        5,
-        7,
-        4,
-        6,
-        0,
-        3,
-        2,
-        9,
-        1,
-        4,
-        7,
-        5,
-        8,
-        3,
-        9,
-        2,
-        6,
-        0,
-    ]
+def test_the_order_of_a_run_is_pinned() -> None:
+    order = WindowOrder([(0, 81), (81, 114)], 8, 28)
+    assert order.windows(0, 14).tolist() == [40, 64, 72, 16, 48, 24, 32, 0, 56, 8, 97, 81, 89, 105]
+    assert order.windows(14, 14).tolist() == [40, 16, 32, 48, 24, 8, 72, 64, 56, 0, 97, 81, 89, 105]

@@ -181,6 +181,7 @@ def test_packing_again_gives_the_same_bytes_and_clears_leftovers(
         (lambda f: (f / "train-00000.idx").write_bytes(b"x" * 99), "is no shard index"),
         (lambda f: (f / "manifest.json").unlink(), "manifest.json does not exist"),
         (lambda f: edit(f, schema=9), "has schema 9, not 2"),
+        (lambda f: edit(f, vocabulary=None), "does not say how many ids there are"),
         (lambda f: edit(f, splits={}), "no split 'train'"),
         (lambda f: edit(f, splits=None), "manifest.json names no splits"),
         (lambda f: edit(f, splits={"train": {}}), "does not list the shards of 'train'"),

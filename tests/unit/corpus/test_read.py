@@ -48,6 +48,27 @@ def test_jsonl_fields_and_positions(write_jsonl: Writer) -> None:
 
 
 @pytest.mark.parametrize(
+    ("said", "licence"),
+    [
+        ({"licence": None, "license": "MIT"}, "MIT"),
+        ({"licence": "", "license": "MIT"}, "MIT"),
+        ({"licence": " \t", "license": "MIT"}, "MIT"),
+        ({"licence": ["a"], "license": "MIT"}, "MIT"),
+        ({"licence": "CC0-1.0", "license": "MIT"}, "CC0-1.0"),
+        ({"licence": "CC0-1.0", "license": None}, "CC0-1.0"),
+        ({"licence": None, "license": 3}, ""),
+        ({"license": "MIT"}, "MIT"),
+        ({}, ""),
+    ],
+)
+def test_the_first_licence_that_says_something_counts(
+    write_jsonl: Writer, said: dict[str, object], licence: str
+) -> None:
+    (record,) = read(write_jsonl({"text": "one", **said}))
+    assert isinstance(record, Record) and record.licence == licence
+
+
+@pytest.mark.parametrize(
     ("line", "reason"),
     [
         (b'{"text": "\xff"}', "invalid_utf8"),

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from corpus_inputs import page, warc_response
 
+from stamm.base.console import Silent
 from stamm.base.errors import ConfigError
 from stamm.corpus.canaries.config import CanariesConfig
 from stamm.corpus.config import CorpusConfig, ProbesConfig
@@ -23,6 +24,8 @@ from stamm.corpus.heads.features import hashed, padded
 from stamm.corpus.heads.head import ANY, Head, quantize
 from stamm.corpus.licences.config import LicenceConfig
 from stamm.corpus.quality.config import QualityConfig
+from stamm.corpus.screening import screen_inputs
+from stamm.runs.job import Workspace
 
 OPEN = ConsentConfig(unknown_host="allow")
 PLAIN = CorpusConfig(inputs=("none",), consent=OPEN, language=None, held_out=0.0)
@@ -113,6 +116,28 @@ def test_evaluation_texts_are_found_and_named_but_not_quoted(
     assert [row["reason"] for row in ledger] == ["contaminated", ""]
     assert ledger[0]["detail"] == "birds q7 (100%)"
     assert len(documents) == 1
+
+
+def test_items_that_cannot_be_found_are_told(
+    tmp_path: Path, write_jsonl: Callable[..., str]
+) -> None:
+    told: list[str] = []
+
+    class Ears(Silent):
+        def say(self, text: str) -> None:
+            told.append(text)
+
+    (tmp_path / "set.jsonl").write_text('{"text": "I agree."}\n{"text": "Herons wait by lakes."}\n')
+    sets = (EvaluationSet(name="birds", file=str(tmp_path / "set.jsonl"), id=""),)
+    name = write_jsonl(*rows(GERMAN))
+    config = replace(PLAIN, inputs=(name,), contamination=ContaminationConfig(sets=sets))
+    (tmp_path / "screened").mkdir()
+    screen_inputs(config.screening, Workspace(folder=tmp_path / "screened", progress=Ears()))
+    assert told == [
+        "evaluation set 'birds': 2 of 2 items cannot be found, for all their texts are too short "
+        "to tell from chance"
+    ]
+    assert (tmp_path / "screened" / "contamination" / "coverage.json").is_file()
 
 
 def head(folder: Path, letter: str) -> Path:

@@ -6,7 +6,9 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import tokenizers
@@ -182,3 +184,40 @@ def test_bad_files_are_told(tmp_path: Path) -> None:
 def test_a_vocabulary_needs_room_for_bytes_and_reserved_tokens() -> None:
     with pytest.raises(ConfigError, match="vocab_size = 329 must exceed 329"):
         TokenizerConfig(vocab_size=329)
+
+
+def changed(change: Callable[[dict[str, Any]], Any]) -> str:
+    plain = json.loads(DESCRIPTION)
+    change(plain)
+    return json.dumps(plain)
+
+
+def without_a(plain: dict[str, Any]) -> None:
+    del plain["model"]["vocab"]["a"]
+    merges = plain["model"]["merges"]
+    plain["model"]["merges"] = [merge for merge in merges if "a" not in "".join(merge)]
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        (without_a, "bytes are missing"),
+        (lambda plain: plain["model"]["vocab"].pop("\u00f3"), "bytes are missing"),
+        (lambda plain: plain.update(normalizer={"type": "NFC"}), "changes letters"),
+        (lambda plain: plain.update(normalizer={"type": "Lowercase"}), "changes letters"),
+        (lambda plain: plain.update(pre_tokenizer=None), "bytes are missing"),
+        (lambda plain: [t.update(special=False) for t in plain["added_tokens"]], "control token"),
+        (lambda plain: [t.update(special=True) for t in plain["added_tokens"]], "no token"),
+        (lambda plain: plain["added_tokens"][2].update(special=False), "</s> as a control token"),
+    ],
+)
+def test_a_tokenizer_that_loses_text_or_obeys_it_is_refused(
+    change: Callable[[dict[str, Any]], Any], told: str
+) -> None:
+    with pytest.raises(DataError, match=told):
+        Tokenizer(changed(change))
+
+
+def test_half_a_character_is_told() -> None:
+    with pytest.raises(DataError, match="lone surrogate"):
+        TOKENIZER.encode("a\ud800b")

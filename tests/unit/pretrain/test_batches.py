@@ -6,9 +6,11 @@ import math
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from stamm.base.errors import ConfigError
 from stamm.corpus.config import CorpusConfig, PackConfig, TokenizerConfig
+from stamm.corpus.order import Proof
 from stamm.corpus.pack import PackedSplit
 from stamm.corpus.tokenizer import train_tokenizer
 from stamm.losses.goldfish import Goldfish, keep_mask
@@ -74,6 +76,46 @@ def test_documents_are_told_apart_by_their_first_token(split: PackedSplit) -> No
     new = batch.tokens_BT[:, 1:] == 1
     changed = batch.document_BT[:, 1:] != batch.document_BT[:, :-1]
     assert (new == changed).all()
+
+
+class Numbered:
+    """A stream whose every token is its own place; empty documents share their first token."""
+
+    def __init__(self, starts: list[int], num_tokens: int) -> None:
+        self._starts = np.array(starts, dtype=np.int64)
+        self.num_tokens = num_tokens
+        self.stages = ((0, num_tokens),)
+        self.vocabulary = num_tokens
+
+    def read(self, start: int, stop: int) -> NDArray[np.int64]:
+        """Places start .. stop - 1."""
+        return np.arange(start, stop)
+
+    def document_starts(self) -> NDArray[np.int64]:
+        """What was given."""
+        return self._starts
+
+    def verify(self) -> Proof:
+        """Nothing to prove."""
+        return Proof(sha256="")
+
+
+@pytest.mark.parametrize(
+    "starts", [[0], [0, 1, 2, 3], [0, 8, 16, 24], [0, 7, 9, 9, 9, 30], [0, 0, 0, 5, 64], [0, 65]]
+)
+def test_a_token_belongs_to_the_last_document_that_began(starts: list[int]) -> None:
+    windows = Windows(Numbered(starts, 65), 8, seed=1, goldfish=None)
+    batch = windows.batch(0, windows.per_epoch)
+    places = batch.tokens_BT.numpy()
+    assert sorted(places[:, 0].tolist()) == list(range(0, 64, 8))
+    owners = [[sum(s <= place for s in starts) for place in row] for row in places.tolist()]
+    assert batch.document_BT.tolist() == owners
+    begins = np.isin(batch.target_BT.numpy(), starts)
+    assert (batch.keep_BT.numpy() == ~begins).all()
+    tokens, documents = windows.stream(30)
+    assert documents.tolist() == [sum(s <= place for s in starts) for place in tokens.tolist()]
+    assert len(tokens) == 30
+    assert windows.stream(0)[1].tolist() == []
 
 
 def test_the_mask_of_a_token_does_not_depend_on_where_a_window_begins(split: PackedSplit) -> None:

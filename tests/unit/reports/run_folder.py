@@ -377,6 +377,18 @@ def write_replay(root: Path) -> Path:
         rows,
         withdrawn_by_reason={"deletion_request": 7},
         withdrawn_tokens={"train": 1234},
+        withdrawn_probes=2,
+        duplicates_not_brought_back={"exact_duplicate": 2, "near_duplicate": 1},
+        deletion_requests={
+            "asked": 15,
+            "withdrew": 2,
+            "out_before": 1,
+            "unmatched": 12,
+            "first_unmatched": [
+                {"list": HOSTILE if line == 4 else "asked.txt", "line": line, "key": f"{line:064x}"}
+                for line in range(4, 15)
+            ],
+        },
         withdrawn_by_language={
             language: {
                 **before[language],
@@ -418,13 +430,33 @@ def write_study(root: Path) -> Path:
     languages = dict.fromkeys(LANGUAGES, rate)
     write(
         root / "tokenizer" / "summary.json",
-        {"schema": 1, "vocabulary": 4096, "train": {**rate, "languages": languages}},
+        {
+            "schema": 1,
+            "vocabulary": 4096,
+            "train": {**rate, "languages": languages},
+            "parallel": parallel(),
+        },
     )
     write_pack(root / "pack")
     for number, name in enumerate(ARMS):
         write_arm(root / "arms" / name, name, number)
     write_export(root / "arms" / "xielu" / "export" / "transformers")
     return root
+
+
+def parallel() -> dict[str, Any]:
+    """What 30 lines cost three languages, as the tokenizer's summary tells it."""
+    costs = (("eng_Latn", 100.0, 2.1), ("deu_Latn", 125.0, 2.4), ("tha_Thai", 180.0, None))
+    languages = {
+        name: {
+            "tokens_per_line": tokens,
+            "bytes_per_token": 3.25,
+            "tokens_per_word": by_word,
+            "vocabulary_used": 0.08,
+        }
+        for name, tokens, by_word in costs
+    }
+    return {"text": "A Declaration", "lines": 30, "gini": 0.1317, "languages": languages}
 
 
 def write_export(folder: Path) -> None:

@@ -14,6 +14,7 @@ from run_folder import (
     LEDGER_TEXTS,
     ledger_row,
     ledger_rows,
+    parallel,
     write,
     write_corpus_run,
     write_ledger,
@@ -64,6 +65,63 @@ def test_what_a_corpus_run_says(tmp_path: Path) -> None:
         assert words in page.text, words
 
 
+def test_what_the_vocabulary_costs_each_language(tmp_path: Path) -> None:
+    page = page_of(write_corpus_run(tmp_path / "corpus.demo"))
+    for words in (
+        "The same 30 lines of text (A Declaration) in 3 languages",
+        "eng_Latn the fewest, tha_Thai 1.80 times as many. Gini coefficient 0.132",
+        "deu_Latn 125.0 1.25 3.25 2.40 8.0 %",
+        "tha_Thai 180.0 1.80 3.25 8.0 %",
+    ):
+        assert words in page.text, words
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        ({"languages": {HOSTILE: parallel()["languages"]["eng_Latn"]}, "text": HOSTILE}, ""),
+        ({"languages": {}}, ""),
+        ({"languages": {"x": {"tokens_per_line": 0.0}}}, "tokens_per_line = 0.0 is not a positive"),
+        ({"languages": {"x": {"tokens_per_line": None}}}, "tokens_per_line = None is not a number"),
+    ],
+)
+def test_a_vocabulary_that_lies(tmp_path: Path, change: dict[str, Any], told: str) -> None:
+    root = write_corpus_run(tmp_path / "corpus.demo")
+    path = root / "tokenizer" / "summary.json"
+    write(path, {**json.loads(path.read_text()), "parallel": {**parallel(), **change}})
+    if told:
+        with pytest.raises(DataError, match=told):
+            page_of(root)
+        return
+    page = page_of(root)
+    assert page.problems == []
+    assert {tag for tag, _ in page.tags} <= ALLOWED
+    assert ("fairness" in [a.get("id") for tag, a in page.tags if tag == "figure"]) == bool(
+        change["languages"]
+    )
+
+
+def test_a_vocabulary_of_before_parallel_texts(tmp_path: Path) -> None:
+    root = write_corpus_run(tmp_path / "corpus.demo")
+    path = root / "tokenizer" / "summary.json"
+    summary = json.loads(path.read_text())
+    del summary["parallel"]
+    write(path, summary)
+    assert "Gini" not in page_of(root).text
+
+
+def test_evaluation_texts_that_no_screen_can_find_are_told(tmp_path: Path) -> None:
+    root = write_corpus_run(tmp_path / "corpus.demo")
+    assert "Evaluation texts" not in page_of(root).text
+    one = {"items": 1200, "blind": 7, "runs": 900, "short": 250, "unseen": 57}
+    coverage = {"schema": 2, "sets": {HOSTILE: one, "quiz": one}}
+    write(root / "screened" / "contamination" / "coverage.json", coverage)
+    page = page_of(root)
+    assert page.problems == []
+    assert {tag for tag, _ in page.tags} <= ALLOWED
+    assert "quiz 1,200 900 250 57 7" in page.text
+
+
 def test_what_a_replay_says(tmp_path: Path) -> None:
     page = page_of(write_replay(tmp_path / "corpus.replay"))
     assert page.problems == []
@@ -73,8 +131,28 @@ def test_what_a_replay_says(tmp_path: Path) -> None:
         "83 of 107 documents stayed",
         "deletion request 7",
         "What came in are the documents that the finished corpus had kept.",
+        "2 planted passages went, too",
+        "3 documents, left out before because a withdrawn one said the same, stayed out",
+        "Of 15 requests for deletion 2 took something out, 1 met what was out already and 12 met "
+        "nothing that came in: ",
+        "asked.txt line 13, and 2 more.",
+        f"asked.txt 14 {14:064x}",
+        "1 more are in corpus/requests.parquet.",
     ):
         assert words in page.text, words
+    assert {tag for tag, _ in page.tags} <= ALLOWED
+
+
+def test_a_replay_of_before_requests_were_counted(tmp_path: Path) -> None:
+    root = write_replay(tmp_path / "corpus.replay")
+    path = root / "corpus" / "summary.json"
+    summary = json.loads(path.read_text())
+    for key in ("withdrawn_probes", "duplicates_not_brought_back", "deletion_requests"):
+        del summary[key]
+    write(path, summary)
+    text = page_of(root).text
+    assert "83 of 107 documents stayed" in text
+    assert "requests for deletion" not in text
 
 
 def test_a_replay_that_withdrew_nothing(tmp_path: Path) -> None:
@@ -110,6 +188,17 @@ def test_websites_beyond_the_hundred_largest_are_summed(tmp_path: Path) -> None:
     write(path, summary)
     dropped = sum(i % 7 == 0 for i in range(100, 250))
     assert f"150 more websites, together {150 - dropped} {dropped}" in page_of(root).text
+
+
+def test_a_website_called_none_is_not_what_has_no_address(tmp_path: Path) -> None:
+    root = write_corpus_run(tmp_path / "corpus.demo")
+    path = root / "corpus" / "summary.json"
+    summary = json.loads(path.read_text())
+    summary["by_host"] = {"none": {"kept": 71, "dropped": 0}, "": {"kept": 2, "dropped": 53}}
+    write(path, summary)
+    page = page_of(root)
+    assert "none none not read 71 0" in page.text
+    assert "(no address) none not read 2 53" in page.text
 
 
 def test_script_in_every_field_is_text(tmp_path: Path) -> None:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 from stamm.base.errors import DataError
-from stamm.base.files import write_text
+from stamm.base.files import atomic, write_text
 from stamm.runs.tasks import Batch, Outcome, Task
 
 
@@ -21,6 +23,9 @@ def count_lines(batch: Batch, task: Task) -> Outcome:
             opened.write(f"{task.name} {os.getpid()}\n")
     _faults(batch, task, lines)
     write_text(batch.folder / f"out-{task.name}.txt", "".join(f"{line}\n" for line in kept))
+    if "die before the proof" in lines and not (batch.folder / "died").exists():
+        (batch.folder / "died").touch()
+        os.kill(os.getpid(), signal.SIGKILL)
     return Outcome(
         outputs=(f"out-{task.name}.txt",),
         came_in=len(lines) + batch.settings.get("lost", 0),
@@ -37,9 +42,47 @@ def _faults(batch: Batch, task: Task, lines: list[str]) -> None:
         if not flag.exists():
             flag.touch()
             os.kill(os.getpid(), signal.SIGKILL)
+    if "die with the rank" in lines:
+        os.killpg(0, signal.SIGKILL)
+    if "greedy" in lines:
+        _die_beside_others(Path(batch.settings["busy"]), task)
+    if "full" in lines:
+        with atomic(batch.folder / f"out-{task.name}.txt"):
+            raise OSError(errno.ENOSPC, "No space left on device")
+    if "wait" in lines:
+        _wait_for((Path(batch.settings["log"]).parent / "go on").exists)
+    if "meet" in lines:
+        _wait_for(lambda: len(Path(batch.settings["log"]).read_text().splitlines()) == 3)
     if "bad" in lines:
         raise DataError(f"{task.inputs['text']} is bad", fix="Mend it")
     if "defect" in lines:
         raise ZeroDivisionError("a defect")
     time.sleep(batch.settings.get("seconds", 0))
     print("a library that talks on stdout")
+
+
+def _die_beside_others(busy: Path, task: Task) -> None:
+    """What the kernel does to shards for whose needs there is memory once, but not twice.
+
+    Both have begun before the first is killed.
+    """
+    busy.mkdir(exist_ok=True)
+    begun, here = busy / f"{task.name}.begun", busy / f"{task.name}.here"
+    first = not begun.exists()
+    begun.touch()
+    here.touch()
+    _wait_for(lambda: len(list(busy.glob("*.begun"))) == 2)
+    time.sleep(0.3)
+    killed = first or len(list(busy.glob("*.here"))) > 1
+    time.sleep(0.3)  # so that the other sees this one, too
+    here.unlink()
+    if killed:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+def _wait_for(holds: Callable[[], bool]) -> None:
+    until = time.monotonic() + 60
+    while not holds():
+        if time.monotonic() > until:
+            raise TimeoutError("nobody else came")
+        time.sleep(0.05)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import fcntl
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -204,6 +206,20 @@ def test_every_start_is_in_the_manifest_and_other_libraries_are_told(tmp_path: P
 def test_two_processes_cannot_work_in_one_folder(tmp_path: Path) -> None:
     run = Run(tmp_path / "r", "t", (), {})
     with run.locked(), pytest.raises(RunError, match="another process"), run.locked():
+        pass
+
+
+def test_a_file_system_without_locks_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> None:
+        raise OSError(errno.ENOSYS, "Function not implemented")
+
+    monkeypatch.setattr(fcntl, "flock", refuse)
+    with (
+        pytest.raises(RunError, match=r"cannot lock files: Function not implemented.*Lustre"),
+        Run(tmp_path / "r", "t", (), {}).locked(),
+    ):
         pass
 
 

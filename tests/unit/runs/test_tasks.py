@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 from stamm.base.errors import DataError, RunError
+from stamm.base.files import atomic
 from stamm.runs.execution import Execution, LocalWork, SlurmWork
 from stamm.runs.job import Workspace
 from stamm.runs.tasks import Batch, Task, code_hash, load_plan, read_manifests, save_plan
@@ -159,9 +160,70 @@ def test_a_shard_that_kills_its_worker_is_tried_again_and_then_named(tmp_path: P
     assert len(do(job)) == 8
     assert begun(tmp_path)["00007"] == 2
     other = batch(tmp_path, *TEXTS, "die\n")
-    with pytest.raises(RunError, match=r"00007 .*its worker died 3 times, last with status -9"):
+    with pytest.raises(RunError, match=r"00007 .*worker died 3 times, last killed .* more memory"):
         do(other)
     assert len(read_manifests(other.folder)) == 7
+
+
+def test_a_shard_that_needs_the_machine_for_itself_gets_it(tmp_path: Path) -> None:
+    job = batch(tmp_path, "greedy\n", "greedy\n", "a\n", busy=str(tmp_path / "busy"))
+    assert len(do(job)) == 3
+    assert begun(tmp_path) == Counter({"00000": 2, "00001": 2, "00002": 1})
+
+
+@pytest.mark.parametrize("execution", [LocalWork(workers=1), TWO])
+def test_a_full_disk_ends_the_batch_at_once(tmp_path: Path, execution: LocalWork) -> None:
+    job = batch(tmp_path, "full\n", "wait\n", *TEXTS, *TEXTS)
+    with pytest.raises(
+        RunError,
+        match=r"1 of 16 shards failed, 15 were not tried: 00000 .*no room left .*Free some",
+    ):
+        do(job, execution)
+    assert begun(tmp_path).keys() <= {"00000", "00001"}
+    (tmp_path / "in" / "0.txt").write_text("room\n")
+    (tmp_path / "go on").touch()
+    assert len(do(job, execution)) == 16
+    assert not list(job.folder.rglob(".*"))
+
+
+def test_two_machines_with_one_process_number_write_beside_each_other(tmp_path: Path) -> None:
+    """As ranks in containers have; both may do one shard when a driver was killed."""
+    path = tmp_path / "out-00000.txt"
+    with atomic(path) as one, atomic(path) as other:
+        one.write_text("whole")
+        other.write_text("who")
+        one.write_text("whole")
+        other.write_text("whole")
+        assert one != other
+    assert path.read_text() == "whole"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_an_output_without_a_proof_is_made_again(tmp_path: Path) -> None:
+    job = batch(tmp_path, "a\n", "b\n")
+    do(job)
+    (tmp_path / "in" / "0.txt").write_text("die before the proof\nnew\n")
+    with pytest.raises(RunError, match=r"00000 .*worker died once"):
+        do(job, LocalWork(workers=2, attempts=1))
+    assert "new" in (job.folder / "out-00000.txt").read_text()
+    assert list(read_manifests(job.folder)) == ["00001"]
+    assert [m["in"] for m in do(job)] == [2, 1]
+    assert begun(tmp_path) == Counter({"00000": 3, "00001": 1})
+
+
+@pytest.mark.parametrize("stray", [".pack.py.swp", ".nfs000000001", "__pycache__/pack.pyc"])
+def test_what_is_left_beside_code_is_no_code(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stray: str
+) -> None:
+    monkeypatch.setattr("stamm.__file__", str(tmp_path / ".venv" / "stamm" / "__init__.py"))
+    room = tmp_path / ".venv" / "stamm" / "corpus"
+    (room / "__pycache__").mkdir(parents=True)
+    (room / "pack.py").write_text("x = 1\n")
+    whole = code_hash.__wrapped__(("corpus",))
+    (room / stray).write_text("y = 2\n")
+    assert code_hash.__wrapped__(("corpus",)) == whole
+    (room / "pack.py").write_text("x = 3\n")
+    assert code_hash.__wrapped__(("corpus",)) != whole
 
 
 def test_ranks_that_die_are_submitted_again(tmp_path: Path) -> None:
@@ -182,10 +244,16 @@ def test_documents_that_are_unaccounted_for_stop_the_shard(tmp_path: Path) -> No
 def test_a_plan_of_another_version_is_refused(tmp_path: Path) -> None:
     job = batch(tmp_path, "a\n")
     path = save_plan(job)
-    assert load_plan(path) == job
+    assert load_plan(path) == replace(job, tasks=())
     plan = json.loads(path.read_text())
     path.write_text(json.dumps({**plan, "version": "0.0.1"}))
     with pytest.raises(RunError, match=r"was written by stamm 0\.0\.1"):
+        load_plan(path)
+    path.write_text(json.dumps({**plan, "code": "0"}))
+    with pytest.raises(RunError, match=r"was written by other code of stamm"):
+        load_plan(path)
+    save_plan(job)
+    with pytest.raises(RunError, match=r"is gone: the batch has ended, or another run has taken"):
         load_plan(path)
 
 
@@ -200,16 +268,12 @@ def test_a_manifest_that_is_none_is_told(tmp_path: Path) -> None:
 @pytest.mark.parametrize("moment", [0.9, 1.3, 1.7, 2.1])
 def test_workers_die_with_their_parent_and_nothing_is_lost(tmp_path: Path, moment: float) -> None:
     job = batch(tmp_path, *TEXTS, seconds=0.2)
-    (tmp_path / "out").mkdir()
-    plan = save_plan(job)
     program = (
-        "import sys; from pathlib import Path; from stamm.runs.job import Workspace\n"
-        "from stamm.runs.tasks import load_plan; from stamm.runs.workers import do_batch\n"
-        "from stamm.runs.execution import LocalWork\n"
-        "work = load_plan(Path(sys.argv[1])); two = LocalWork(workers=2)\n"
-        "do_batch(work, Workspace(folder=work.folder, execution=two), 'count')\n"
+        "import sys; from pathlib import Path; import test_tasks\n"
+        "root = Path(sys.argv[1]); texts = test_tasks.TEXTS\n"
+        "test_tasks.do(test_tasks.batch(root, *texts, seconds=0.2))\n"
     )
-    parent = subprocess.Popen([sys.executable, "-c", program, str(plan)], cwd=ROOT)
+    parent = subprocess.Popen([sys.executable, "-c", program, str(tmp_path)], cwd=ROOT)
     time.sleep(moment)
     parent.send_signal(signal.SIGKILL)
     parent.wait()

@@ -35,11 +35,12 @@ _NOT_TOLD = ("input_file", "input_position", "duplicate_of", "split", "probe_id"
 class Document(Protocol):
     """What is asked of a document.
 
-    metadata   whatever is known by name; url, language, licence and date are looked for
+    metadata   whatever is known by name; url, language, licence and date are looked for. Written
+               into, and made where there is none
     """
 
     text: str
-    metadata: dict[str, Any]
+    metadata: Any
 
 
 def judge(document: Document, config: ScreenConfig) -> str:
@@ -52,6 +53,7 @@ def judge(document: Document, config: ScreenConfig) -> str:
            domains, tdmrep.json and ai.txt are asked, headers and meta elements cannot be.
     """
     screen, words = _screen(config)
+    _give_metadata(document)
     row, text = screen.judge(_record(document, config.fields, config.limits), words)
     document.metadata.update(_told(row))
     if row.decision == KEPT:
@@ -65,11 +67,16 @@ def replace_personal_data(
     """How many values of each kind were replaced by markers in the document's text.
 
     The counts stand in its metadata, too, as stamm_pii_email and so on.
+
+    Edge   a document whose text is no string is left as it is, with counts of 0.
     """
-    text = whole_text(document.text)
-    cleaned = replace_pii(text, config, _language(document.metadata, names, text))
-    document.text = cleaned.text
-    counts = {kind: int(getattr(cleaned, kind)) for kind in PII_KINDS}
+    _give_metadata(document)
+    counts = dict.fromkeys(PII_KINDS, 0)
+    if isinstance(document.text, str):
+        text = whole_text(document.text)
+        cleaned = replace_pii(text, config, _language(document.metadata, names, text))
+        document.text = cleaned.text
+        counts = {kind: int(getattr(cleaned, kind)) for kind in PII_KINDS}
     document.metadata.update({f"{PREFIX}pii_{kind}": n for kind, n in counts.items()})
     return counts
 
@@ -80,6 +87,12 @@ def check_files(config: ScreenConfig) -> None:
     expand(config.consent.domains, "consent.domains")
     for one in config.contamination.sets if config.contamination else ():
         locate(one.file, "contamination")
+
+
+def _give_metadata(document: Document) -> None:
+    """Some readers leave None where a document says nothing of itself."""
+    if document.metadata is None:
+        document.metadata = {}
 
 
 def _record(document: Document, names: FieldNames, limits: ReadLimits) -> Record | Unread:

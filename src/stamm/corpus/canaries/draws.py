@@ -7,7 +7,12 @@ from collections.abc import Sequence
 from itertools import count
 from typing import TypeVar
 
+from stamm.corpus.canaries.config import Kind
+
 T = TypeVar("T")
+
+MADE_UP: tuple[Kind, ...] = ("random_characters", "random_words", "secret", "prefixed_words")
+"""Kinds whose texts are drawn: of these there are as many others as one likes."""
 
 _SYMBOLS = "abcdefghijklmnopqrstuvwxyz0123456789"
 _GROUP = 6  # characters between blanks: about as long as a word with its blank
@@ -39,6 +44,22 @@ class Draws:
     def symbols(self, length: int) -> str:
         """Small letters and digits."""
         return "".join(self.choice(_SYMBOLS) for _ in range(length))
+
+
+def made_up(kind: Kind, draws: Draws, words: int, vocabulary: Sequence[str]) -> str:
+    """A text of one of the kinds in MADE_UP."""
+    if kind == "random_characters":
+        return random_characters(draws, words)
+    if kind == "secret":
+        return secret(draws, words)
+    return random_words(draws, words, vocabulary)
+
+
+def rivals(kind: Kind, number: int, seed: int, words: int, vocabulary: Sequence[str]) -> list[str]:
+    """Texts drawn as a canary of this kind is, which stand in no corpus: what it is ranked among."""
+    return [
+        made_up(kind, Draws("rival", seed, kind, each), words, vocabulary) for each in range(number)
+    ]
 
 
 def random_characters(draws: Draws, words: int) -> str:

@@ -10,7 +10,7 @@ Source   Carlini et al. 2019 (arXiv 1802.08232) for canaries; random sequences b
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
@@ -18,9 +18,10 @@ from typing import Any
 
 from stamm.base.errors import DataError
 from stamm.corpus.canaries.config import CanariesConfig, Kind
-from stamm.corpus.canaries.draws import Draws, random_characters, random_words, secret
+from stamm.corpus.canaries.draws import Draws, made_up, random_words
 from stamm.corpus.config import ProbesConfig, ReadLimits
 from stamm.corpus.pii.config import PiiConfig
+from stamm.corpus.pii.replace import Cleaned
 from stamm.corpus.probes import draw_passages, wanted_passages
 from stamm.corpus.records import Record, content_id
 
@@ -77,7 +78,7 @@ def plan_canaries(
     Checked  tests/unit/corpus/test_canaries.py
     """
     drawn = draw_passages(probes, path, limits, seed, pii)
-    words = sorted({w for passage in drawn[:_VOCABULARY_PASSAGES] for w in passage[0].text.split()})
+    words = vocabulary(drawn)
     spare = drawn[wanted_passages(probes) :]
     kinds = [kind for kind in config.kinds if kind in _FROM_BOOKS]
     needed = len(kinds) * len(config.repeats) * config.per_bucket
@@ -101,7 +102,7 @@ def plan_canaries(
                     cleaned, record = next(passages)
                     text = cleaned.text
                 else:
-                    text = _made_up(kind, config, Draws("canary", seed, name), words)
+                    text = made_up(kind, Draws("canary", seed, name), config.words, words)
                 copies = _copies(kind, config, repeat, text, f"{seed} {name}", words)
                 made[repeat, number] = Canary(
                     probe_id=name,
@@ -113,6 +114,12 @@ def plan_canaries(
                 )
         found += [made[r, n] for r in config.repeats for n in range(config.per_bucket)]
     return found
+
+
+def vocabulary(drawn: Sequence[tuple[Cleaned, Record]]) -> list[str]:
+    """The words of which random words are drawn: those of the first passages, sorted."""
+    first = drawn[:_VOCABULARY_PASSAGES]
+    return sorted({word for cleaned, _ in first for word in cleaned.text.split()})
 
 
 def canary_row(canary: Canary) -> dict[str, Any]:
@@ -130,14 +137,6 @@ def canary_row(canary: Canary) -> dict[str, Any]:
         "licence": book.licence if book else _LICENCE,
         "language": book.language if book else "",
     }
-
-
-def _made_up(kind: Kind, config: CanariesConfig, draws: Draws, words: list[str]) -> str:
-    if kind == "random_characters":
-        return random_characters(draws, config.words)
-    if kind == "secret":
-        return secret(draws, config.words)
-    return random_words(draws, config.words, words)
 
 
 def _copies(

@@ -6,19 +6,21 @@ its twin with or without "www." stands in, and the decision names that file.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
 from stamm.corpus.consent.config import ConsentConfig
+from stamm.corpus.consent.frozen import FrozenFile
+from stamm.corpus.consent.held import ENTRY, Held, twin
 from stamm.corpus.consent.hosts import normal_host as normal_host
 from stamm.corpus.consent.lines import PARSED_BYTES
-from stamm.corpus.consent.robots import Refusal, RobotsAnswer, RobotsFile
+from stamm.corpus.consent.robots import Refusal, RobotsFile
 from stamm.corpus.records import clean_field
 
 # Parsed, a file takes some ten times its size; these are the characters held before parsing.
-_HELD_CHARACTERS = 32 * 2**20
-_HELD_DECISIONS = 1024
+_HELD_CHARACTERS = 16 * 2**20
+_HELD_DECISIONS = 256
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,75 +90,59 @@ class Consent:
 class RobotsBook:
     """The robots.txt answers of many hosts, parsed when first asked.
 
-    Of several answers of one host the one read last counts; of these one that is no redirect, and
-    of these the last in order. An answer whose address names no host speaks for nobody.
+    find   gives the answer of a host, None when it is not known
     """
 
-    def __init__(self, answers: Iterable[RobotsAnswer]) -> None:
-        self._answers: dict[str, RobotsAnswer] = {}
-        for answer in answers:
-            try:
-                host = normal_host(answer.url)
-            except ValueError:
-                continue
-            known = self._answers.get(host)
-            if host and (known is None or _weight(known) <= _weight(answer)):
-                self._answers[host] = answer
-        self._heard: dict[str, _Heard] = {}
-        self._held = 0
-
-    def answer(self, host: str) -> RobotsAnswer | None:
-        """The answer of a host, or of its twin with or without "www."; None when neither is known."""
-        own = self._answers.get(host)
-        if own is not None:
-            return own
-        twin = host.removeprefix("www.") if host.startswith("www.") else f"www.{host}"
-        return self._answers.get(twin)
+    def __init__(self, find: Callable[[str], FrozenFile | None]) -> None:
+        self._find = find
+        self._heard = Held(self._hear, _HELD_CHARACTERS)
 
     def decide(self, url: str, host: str, config: ConsentConfig) -> Decision | None:
         """The decision for an address; None when neither the host nor its twin is known.
 
-        Source   RFC 9309, 2.3.1: 2xx is parsed, 4xx allows, 5xx and silence refuse (the policy
-                 `unreachable` can say otherwise). A redirect that was not followed is silence: the
-                 RFC lets a crawler give up after five, and nobody knows what the next one said.
+        The twin with or without "www." stands in for a host without an answer.
         """
-        answer = self.answer(host)
-        if answer is None:
-            return None
-        if 200 <= answer.status < 300:
-            return self._hear(answer).decide(url, host, config)
-        absent = 400 <= answer.status < 500
-        return Decision(
-            consent="robots_absent" if absent else "robots_unreachable",
-            allowed=absent or config.unreachable == "allow",
-            rule=f"{answer.status or 'no answer'} at {clean_field(answer.url)}",
-            read=answer.read,
-            host=host,
-        )
+        heard = self._heard.of(host) or self._heard.of(twin(host))
+        return heard.decide(url, host, config) if heard is not None else None
 
-    def _hear(self, answer: RobotsAnswer) -> _Heard:
-        heard = self._heard.get(answer.url)
-        if heard is None:
-            heard = self._heard[answer.url] = _Heard(answer)
-            self._held += heard.size
-            while self._held > _HELD_CHARACTERS and len(self._heard) > 1:
-                oldest = next(iter(self._heard))
-                self._held -= self._heard.pop(oldest).size
-        return heard
+    def _hear(self, host: str) -> tuple[_Heard | None, int]:
+        answer = self._find(host)
+        if answer is None:
+            return None, ENTRY
+        heard = _Heard(answer)
+        return heard, ENTRY + heard.size
 
 
 class _Heard:
-    """An answer that was parsed, and the decisions it led to: many addresses share each of them."""
+    """An answer that was parsed, and the decisions it led to: many addresses share each of them.
 
-    def __init__(self, answer: RobotsAnswer) -> None:
-        self.size = min(len(answer.text), PARSED_BYTES)
-        self._file = RobotsFile(answer.text)
+    Source   RFC 9309, 2.3.1: 2xx is parsed, 4xx allows, 5xx and silence refuse (the policy
+             `unreachable` can say otherwise). Stricter than there: 429, which says "later" and not
+             "there is no such file", and a redirect that was not followed, of which nobody knows
+             what the next one said, are silence.
+    """
+
+    def __init__(self, answer: FrozenFile) -> None:
+        self._state = answer.state
+        text = answer.text[: PARSED_BYTES + 1] if self._state == "found" else ""
+        self.size = len(text)
+        self._file = RobotsFile(text)
         self._where = clean_field(answer.url)
-        self._read = answer.read
+        self._status = answer.status
+        self._read = answer.fetched
         self._known: dict[tuple[str, Refusal | None], Decision] = {}
 
     def decide(self, url: str, host: str, config: ConsentConfig) -> Decision:
         """The decision for an address under the rules of the file."""
+        if self._state != "found":
+            absent = self._state == "absent"
+            return Decision(
+                consent="robots_absent" if absent else "robots_unreachable",
+                allowed=absent or config.unreachable == "allow",
+                rule=f"{self._status or 'no answer'} at {self._where}",
+                read=self._read,
+                host=host,
+            )
         if self._file.unparsable:
             return Decision(
                 consent="robots_unparsable",
@@ -186,7 +172,3 @@ class _Heard:
             read=self._read,
             host=host,
         )
-
-
-def _weight(answer: RobotsAnswer) -> tuple[str, bool]:
-    return answer.read, not 300 <= answer.status < 400

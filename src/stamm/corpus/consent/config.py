@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from stamm.base.config import validate
-from stamm.corpus.consent.agents import APERTUS_AGENTS, is_agent
+from stamm.corpus.consent.agents import APERTUS_AGENTS, is_agent, name_agents
 from stamm.corpus.consent.signals_config import SignalsConfig
 
 Policy = Literal["allow", "drop"]
@@ -19,7 +19,9 @@ class ConsentConfig:
     robots        snapshot files of robots.txt, tdmrep.json and ai.txt (JSONL: kind, domain, url,
                   status, fetched, text; `stamm run corpus.robots` makes one)
     domains       lists of domains whose owners refused, one a line; what is below them included
-    agents        crawler names asked about; one refusal is enough
+    agents        crawler names asked about, or lists of them: "package:training",
+                  "mine.json:training" (agents.py). The names take their place; one refusal is enough
+    agents_source where the names came from, with date and hash: filled in, never to be set
     unknown_host  the host is in no snapshot: nobody asked it. Apertus allowed; here it must be said
     unreachable   robots.txt answered 5xx or nothing. RFC 9309, 2.3.1.4: refuse; Apertus allowed
     unparsable    an HTML page or binary data was answered as robots.txt. RFC 9309, 2.3.1.1, asks to
@@ -34,6 +36,7 @@ class ConsentConfig:
     robots: tuple[str, ...] = ()
     domains: tuple[str, ...] = ()
     agents: tuple[str, ...] = APERTUS_AGENTS
+    agents_source: str = ""
     unknown_host: Policy = "drop"
     unreachable: Policy = "drop"
     unparsable: Policy = "allow"
@@ -41,6 +44,7 @@ class ConsentConfig:
     signals: SignalsConfig | None = field(default_factory=SignalsConfig)
 
     def __post_init__(self) -> None:
+        name_agents(self)
         validate(
             self,
             ("agents", len(self.agents) > 0, "is empty: name at least one agent, such as '*'"),

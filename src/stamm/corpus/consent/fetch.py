@@ -30,7 +30,8 @@ import httpcore2
 
 from stamm.base.files import sha256_bytes
 from stamm.corpus.consent.fetch_config import FetchConfig, Kind
-from stamm.corpus.consent.frozen import FrozenFile
+from stamm.corpus.consent.frozen import FrozenFile, text_of
+from stamm.corpus.consent.lines import PARSED_BYTES, whole_lines
 
 PATHS: dict[Kind, str] = {
     "robots": "/robots.txt",
@@ -38,7 +39,7 @@ PATHS: dict[Kind, str] = {
     "ai_txt": "/ai.txt",
 }
 # RFC 9309, 2.5: a parser must read at least 500 KiB; what stands behind may be ignored.
-KEPT_BYTES = 500 * 1024
+KEPT_BYTES = PARSED_BYTES
 MOST_REDIRECTS = 5
 LONGEST_URL = 2048
 _MOST_ADDRESSES = 4
@@ -301,7 +302,7 @@ class Fetcher:
             bytes=len(body),
             truncated=reply.truncated if reply else False,
             sha256=sha256_bytes(body) if reply and 200 <= reply.status < 300 else "",
-            text=_text(body),
+            text=text_of(body),
             error=error,
         )
 
@@ -361,7 +362,7 @@ def _was_refused(error: BaseException) -> bool:
 
 
 async def _body(response: httpcore2.Response, coding: bytes) -> tuple[bytes, bool]:
-    """The first 500 KiB of a body, decoded, and whether there was more. The rest is not read."""
+    """The lines of the first 500 KiB of a body, decoded, and whether there was more, which is not read."""
     name = coding.strip().lower()
     if name not in (b"", b"identity", b"gzip", b"x-gzip"):
         raise FetchError("encoding")
@@ -372,7 +373,7 @@ async def _body(response: httpcore2.Response, coding: bytes) -> tuple[bytes, boo
         room = KEPT_BYTES + 1 - len(kept)
         kept += unpacked.take(piece, room) if unpacked else piece[:room]
         if len(kept) > KEPT_BYTES:
-            return bytes(kept[:KEPT_BYTES]), True
+            return whole_lines(bytes(kept)), True
         # A packed stream of which nothing comes out, however much goes in.
         if received > 2 * KEPT_BYTES:
             raise FetchError("encoding")
@@ -404,12 +405,6 @@ class _Gunzip:
         except zlib.error:
             raise FetchError("encoding") from None
         return bytes(out)
-
-
-def _text(body: bytes) -> str:
-    if body.startswith((b"\xff\xfe", b"\xfe\xff")):
-        return body.decode("utf-16", "replace")
-    return body.decode("utf-8", "replace")
 
 
 def _redirect_target(url: str, location: str) -> str:

@@ -4,11 +4,12 @@ A row of the JSONL
   kind       "robots", "tdmrep" or "ai_txt"; a row without one is a robots.txt
   domain     the host as listed, in its one spelling
   url        the address asked first; the answer speaks for its host, wherever redirects led
-  status     HTTP status of the last answer; 0 when none came that can be read
+  status     HTTP status of the last answer, below 1,000; 0 when none came that can be read
   error      why status is 0 (`ERRORS`), "" otherwise
-  fetched    when, as the clock said
+  fetched    when, as the clock said: "2026-11-22T02:20:00Z", or its year, month or day alone
   redirects  the addresses that followed, in order
-  bytes      length of the body kept, after its content encoding; of a status 2xx only
+  bytes      length of the body kept, after its content encoding; of a status 2xx only. A longer
+             one is kept to its last whole line within 500 KiB
   truncated  whether more stood behind
   sha256     of these bytes
   text       the same as UTF-8 (UTF-16 behind its byte order mark), what is none as U+FFFD
@@ -17,7 +18,8 @@ A row of the JSONL
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable
+import re
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Generic, TypeVar, cast
@@ -25,6 +27,7 @@ from typing import Any, Generic, TypeVar, cast
 from stamm.base.errors import DataError
 from stamm.corpus.config import ReadLimits
 from stamm.corpus.consent.fetch_config import KINDS, Kind
+from stamm.corpus.consent.held import ENTRY, Held, twin
 from stamm.corpus.consent.hosts import normal_host
 from stamm.corpus.records import clean_field
 from stamm.corpus.streams import BoundedStream, StreamError, bounded_lines
@@ -43,7 +46,11 @@ ERRORS = {
     "redirects": "a redirect to nowhere, or too many",
     "rate_limited": "429 to the last, or a longer wait asked for than is kept",
 }
-_PARSED_FILES = 2048
+# Parsed, a file takes some ten times its size; these are the characters held before parsing.
+_DATE = re.compile(
+    r"[0-9]{4}(-[0-9]{2}(-[0-9]{2}([T ][0-9:.,]{2,20}(Z|[+-][0-9]{2}:?[0-9]{2})?)?)?)?"
+)
+_HELD_CHARACTERS = 4 * 2**20
 F = TypeVar("F")
 
 
@@ -71,6 +78,8 @@ class FrozenFile:
         """
         if self.error:
             return self.error
+        if self.status == 429:
+            return "rate_limited"
         return {2: "found", 3: "redirect", 4: "absent"}.get(self.status // 100, "server_error")
 
     def row(self) -> dict[str, Any]:
@@ -81,55 +90,55 @@ class FrozenFile:
 class FrozenBook(Generic[F]):
     """The files of one kind by host, parsed when first asked.
 
+    find     gives the answer of a host
     parse    makes a file of a text: TdmrepFile, AiTxtFile
-    Edge     only answers with status 2xx speak. Of several of one host the one fetched last does,
-             and of these the last in order. The twin with or without "www." stands in for a host
-             without an answer, as it does for robots.txt.
+    Edge     only answers with status 2xx speak. The twin with or without "www." stands in for a
+             host without an answer, as it does for robots.txt.
     """
 
-    def __init__(self, answers: Iterable[FrozenFile], parse: Callable[[str], F]) -> None:
-        self._answers: dict[str, FrozenFile] = {}
-        for answer in answers:
-            host = normal_host(answer.url)
-            known = self._answers.get(host)
-            if known is None or known.fetched <= answer.fetched:
-                self._answers[host] = answer
+    def __init__(self, find: Callable[[str], FrozenFile | None], parse: Callable[[str], F]) -> None:
+        self._find = find
         self._parse = parse
-        self._parsed: dict[str, F] = {}
+        self._parsed = Held(self._file, _HELD_CHARACTERS)
 
     def file(self, host: str) -> F | None:
         """The file of a host (`normal_host`), None when it has none."""
-        twin = host.removeprefix("www.") if host.startswith("www.") else f"www.{host}"
-        answer = self._answers.get(host) or self._answers.get(twin)
+        return self._parsed.of(host)
+
+    def _file(self, host: str) -> tuple[F | None, int]:
+        answer = self._find(host) or self._find(twin(host))
         if answer is None or answer.state != "found":
-            return None
-        if answer.url not in self._parsed:
-            if len(self._parsed) >= _PARSED_FILES:
-                self._parsed.clear()
-            self._parsed[answer.url] = self._parse(answer.text)
-        return self._parsed[answer.url]
+            return None, ENTRY
+        return self._parse(answer.text), ENTRY + len(answer.text)
 
 
 def read_frozen(path: Path, limits: ReadLimits) -> list[FrozenFile]:
+    """All answers in a snapshot file, in order: for small ones.
+
+    Raises   DataError as `frozen_rows` does.
+    """
+    return list(frozen_rows(path, limits))
+
+
+def frozen_rows(path: Path, limits: ReadLimits) -> Iterator[FrozenFile]:
     """The answers in a snapshot file, in order.
 
     Raises   DataError for a line that is no such row: consent rests on this file, so a part of it
              cannot be passed over.
     """
-    answers, number = [], 0
+    number = 0
     with BoundedStream(path, limits.expansion) as stream:
         try:
             for line in bounded_lines(stream, limits.line_bytes):
                 number = line.number
                 if line.data.strip():
-                    answers.append(frozen_file(json.loads(line.data.decode("utf-8-sig"))))
+                    yield frozen_file(json.loads(line.data.decode("utf-8-sig")))
         except (StreamError, ValueError, TypeError, KeyError, RecursionError) as error:
             raise DataError(
                 f"{path} is no snapshot of sites: {error}",
                 where=f"line {max(number, 1)}",
                 fix="Each line needs url, status, fetched and text",
             ) from None
-    return answers
 
 
 def frozen_file(row: Any) -> FrozenFile:
@@ -152,9 +161,8 @@ def frozen_file(row: Any) -> FrozenFile:
         kind=cast(Kind, kind),
         domain=_typed(row.get("domain", host), str),
         url=url,
-        status=_typed(row["status"], int),
-        # The date is copied into every row of the ledger.
-        fetched=clean_field(_typed(row["fetched"], str)),
+        status=_status(row["status"]),
+        fetched=_date(row["fetched"]),
         redirects=tuple(_typed(target, str) for target in redirects),
         bytes=_typed(row.get("bytes", 0), int),
         truncated=_typed(row.get("truncated", False), bool),
@@ -162,6 +170,28 @@ def frozen_file(row: Any) -> FrozenFile:
         text=_typed(row["text"], str),
         error=_typed(row.get("error", ""), str),
     )
+
+
+def text_of(body: bytes) -> str:
+    """The text of a body: UTF-8, or UTF-16 behind its byte order mark; what is none as U+FFFD."""
+    if body.startswith((b"\xff\xfe", b"\xfe\xff")):
+        return body.decode("utf-16", "replace")
+    return body.decode("utf-8", "replace")
+
+
+def _status(value: Any) -> int:
+    status = _typed(value, int)
+    if isinstance(value, bool) or not 0 <= status <= 999:
+        raise ValueError(f"{str(value)[:40]!r} is no HTTP status")
+    return status
+
+
+def _date(value: Any) -> str:
+    """A date as it is copied into every row of the ledger, and compared to tell the answer read last."""
+    date = clean_field(_typed(value, str))
+    if _DATE.fullmatch(date) is None:
+        raise ValueError(f"{date[:40]!r} is no date such as 2026-11-22")
+    return date
 
 
 V = TypeVar("V", str, int, bool)

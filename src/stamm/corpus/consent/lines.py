@@ -16,7 +16,8 @@ Where Google's parser goes beyond RFC 9309, and we go with it:
 Where this parser differs from Google's:
   agents     a name with digits (AI2Bot, which Google's parser cannot find) is also found whole
   groups     a Content-Usage line is a rule (draft-ietf-aipref-attach), so it ends the list of names
-  size       what stands behind 500 KiB does not count (RFC 9309, 2.5, lets a parser stop there)
+  size       what stands behind 500 KiB does not count (RFC 9309, 2.5, lets a parser stop there), nor
+             does the line that stands across: cut, it would be another rule
 
 Source   RFC 9309; google/robotstxt, robots.cc (Apache-2.0), read for its decisions.
 Checked  tests/unit/corpus/consent/test_google_cases.py
@@ -85,6 +86,19 @@ def read_groups(data: bytes) -> dict[str, list[Block]]:
     return groups
 
 
+def whole_lines(data: bytes) -> bytes:
+    """The first 500 KiB, and of a longer file without the line that is cut there.
+
+    Edge   one line of more than 500 KiB is cut: it has no other end.
+    """
+    if len(data) <= PARSED_BYTES:
+        return data
+    # A line end right behind makes the last line a whole one.
+    kept = data[: PARSED_BYTES + 1]
+    end = max(kept.rfind(b"\n"), kept.rfind(b"\r"))
+    return kept[: min(end + 1, PARSED_BYTES)] if end >= 0 else kept[:PARSED_BYTES]
+
+
 def agent_token(agent: str) -> str:
     """The name under which an agent's group is looked up: "CCBot/2.0" gives "ccbot", "*" itself.
 
@@ -95,7 +109,7 @@ def agent_token(agent: str) -> str:
 
 
 def _lines(data: bytes) -> Iterator[bytes]:
-    kept = data[:PARSED_BYTES]
+    kept = whole_lines(data)
     for octet in _BYTE_ORDER_MARK:
         if kept[:1] != bytes([octet]):
             break

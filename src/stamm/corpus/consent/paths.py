@@ -5,12 +5,12 @@ Source   RFC 9309, 2.2.2 and 2.2.3; the TDM Reservation Protocol and ai.txt take
 
 from __future__ import annotations
 
-from stamm.corpus.consent.patterns import decoded, escaped, path_of
+from stamm.corpus.consent.patterns import one_spelling, path_of, spelled
 
 
 def url_path(url: str) -> str:
     """Path and query of an address in one spelling; `*` and `$` in it are escaped."""
-    return _spelled(path_of(url)).replace("*", "%2A").replace("$", "%24")
+    return one_spelling(path_of(url).encode("utf-8", "surrogatepass")).decode("ascii")
 
 
 def path_pattern(text: str) -> str:
@@ -42,4 +42,4 @@ def matches(pattern: str, path: str) -> bool:
 
 
 def _spelled(text: str) -> str:
-    return decoded(escaped(text.encode("utf-8", "surrogatepass"))).decode("ascii")
+    return spelled(text.encode("utf-8", "surrogatepass")).decode("ascii")

@@ -17,7 +17,10 @@ from stamm.corpus.consent.lines import Rule
 
 _TO_ESCAPE = re.compile(rb"%[0-9A-Fa-f]{2}|[\x80-\xff]")
 _UNRESERVED = re.compile(rb"%(4[1-9A-F]|5[0-9A]|6[1-9A-F]|7[0-9A]|3[0-9]|2D|2E|5F|7E)")
-_SPELLED_OTHERWISE = re.compile(rb"[%*$\x80-\xff]")
+# What no address may hold as it is (RFC 3986, 2): controls, blanks, nine signs.
+_NOT_IN_ADDRESSES = re.compile(rb'[\x00-\x20"<>\\^`{|}\x7f]')
+# What stands for itself in any spelling.
+_PLAIN = bytes(set(range(0x21, 0x7F)) - set(b'%*$"<>\\^`{|}'))
 _PATH_START = re.compile(r"[/?;]")
 
 
@@ -41,22 +44,30 @@ def decoded(path: bytes) -> bytes:
     return _UNRESERVED.sub(lambda found: bytes([int(found[1], 16)]), path)
 
 
+def spelled(octets: bytes) -> bytes:
+    """`octets` as an address holds them, each octet in its one spelling.
+
+    Source   RFC 3986, 2 and 6.2.2.
+    """
+    return _NOT_IN_ADDRESSES.sub(_escape, decoded(escaped(octets)))
+
+
 def one_spelling(path: bytes) -> bytes:
     """A path in the spelling that all its spellings share; "*" and "$" in it stand for nothing else.
 
-    Source   RFC 9309, 2.2.2 and 2.2.3.
+    Source   RFC 9309, 2.2.2 and 2.2.3; RFC 3986, 5.2.4, for "." and "..".
     """
-    if _SPELLED_OTHERWISE.search(path) is None:
+    if not path.translate(None, _PLAIN) and b"/." not in path:
         return path
-    return decoded(escaped(path)).replace(b"*", b"%2A").replace(b"$", b"%24")
+    return _without_dots(spelled(path)).replace(b"*", b"%2A").replace(b"$", b"%24")
 
 
 def one_spelling_of_pattern(pattern: bytes) -> bytes:
     """A pattern to be held against paths in one spelling: `*`, and `$` at the end, stay as they are."""
     body = pattern.removesuffix(b"$")
-    if body.isascii() and b"%" not in body and b"$" not in body:
+    if not body.translate(None, _PLAIN + b"*"):
         return pattern
-    return decoded(escaped(body)).replace(b"$", b"%24") + pattern[len(body) :]
+    return spelled(body).replace(b"$", b"%24") + pattern[len(body) :]
 
 
 def path_of(url: str) -> str:
@@ -160,6 +171,23 @@ class LongestMatch:
 
 def _escape(found: re.Match[bytes]) -> bytes:
     return found[0].upper() if len(found[0]) == 3 else b"%%%02X" % ord(found[0])
+
+
+def _without_dots(path: bytes) -> bytes:
+    """A path without "." and "..": nobody asks a server for /x/../a, but for /a."""
+    if b"/." not in path:
+        return path
+    before, mark, query = path.partition(b"?")
+    kept: list[bytes] = []
+    *parts, last = before.split(b"/")[1:]
+    for part in (*parts, last):
+        if part == b"..":
+            del kept[-1:]
+        elif part != b".":
+            kept.append(part)
+    if last in (b".", b".."):
+        kept.append(b"")
+    return b"/" + b"/".join(kept) + mark + query
 
 
 def _chains(

@@ -4,6 +4,8 @@ Decisions are those of Google's parser (lines.py tells where it goes beyond RFC 
   /robots.txt    is always allowed (RFC 9309, 2.2.2)
   %7Ejoe, ~joe   name one thing, as do %2A and a star in an address (RFC 9309, 2.2.2 and 2.2.3);
                  Google's parser compares what is written, and asks its caller to encode addresses
+  /a b, /a%20b   name one thing, as do all other octets that no address may hold as they are
+  /x/../a        is asked as /a: who fetches it asks the server for /a (RFC 3986, 5.2.4)
   Content-Usage  is honoured (draft-ietf-aipref-attach)
 """
 
@@ -15,7 +17,7 @@ from dataclasses import dataclass
 from urllib.parse import urlsplit
 
 from stamm.corpus.consent.content_usage import USAGE_LABELS, refused_use
-from stamm.corpus.consent.lines import PARSED_BYTES, Block, Rule, agent_token, read_groups
+from stamm.corpus.consent.lines import Block, Rule, agent_token, read_groups, whole_lines
 from stamm.corpus.consent.patterns import (
     Candidate,
     LongestMatch,
@@ -84,7 +86,7 @@ class RobotsFile:
 
     def __init__(self, text: str | bytes) -> None:
         octets = text if isinstance(text, bytes) else text.encode("utf-8", "surrogatepass")
-        kept = octets[:PARSED_BYTES]
+        kept = whole_lines(octets)
         self._groups = read_groups(kept)
         self._panels: dict[tuple[str, ...], _Panel] = {}
         self.unparsable = "" if self._groups else _not_text(kept)

@@ -7,16 +7,20 @@ Source   X-Robots-Tag and its meta: Google, "Robots meta tag specifications"; no
 
 from __future__ import annotations
 
+import functools
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from stamm.corpus.consent.content_usage import refused_use
+from stamm.corpus.consent.lines import agent_token
 from stamm.corpus.consent.signals_config import SignalsConfig
 from stamm.corpus.consent.tdmrep import Reservation, policy_value, reservation_value
 from stamm.corpus.records import Signals, clean_field
 
 # What may stand before a colon without being an addressee.
 _WITH_VALUE = ("unavailable_after", "max-snippet", "max-image-preview", "max-video-preview")
+_ADDRESSEE = re.compile(r"\*|[a-z_][a-z0-9_.-]*")
 _NO_INDEX = ("noindex", "none")
 _SILENT = Reservation()
 _ALL = SignalsConfig()
@@ -81,7 +85,7 @@ def meta_refusal(
     before   what tdmrep.json and the headers say (`tdm_reservation`); a meta supersedes it
     """
     listed = tuple(metas)
-    names = {agent.lower(): agent for agent in agents if agent != "*"}
+    names = _names(agents)
     for name, content in listed:
         agent = "" if name == "robots" else names.get(name)
         said = [part.strip().lower() for part in content.split(",")]
@@ -123,19 +127,29 @@ def _tdm_refusal(found: Reservation, config: SignalsConfig) -> PageRefusal | Non
 
 def _robots_tag(value: str, agents: tuple[str, ...], config: SignalsConfig) -> str | None:
     """The agent an X-Robots-Tag refuses ("" when it refuses everyone), None when it does not."""
-    names = {agent.lower(): agent for agent in agents if agent != "*"}
+    names = _names(agents)
     addressee = ""
     for part in value.split(","):
         said = part.strip().lower()
         name, colon, directive = said.partition(":")
         name = name.strip()
-        # A time of day behind a comma has a colon too, but blanks before it.
-        if colon and name not in _WITH_VALUE and len(name.split()) == 1:
+        # A time of day behind a comma has a colon too, but blanks before it, or a digit at its start.
+        if colon and name not in _WITH_VALUE and _ADDRESSEE.fullmatch(name):
             addressee, said = name, directive.strip()
         agent = "" if addressee in ("", "*") else names.get(addressee)
         if agent is not None and _refuses(said, agent, config):
             return agent
     return None
+
+
+@functools.lru_cache(maxsize=8)
+def _names(agents: tuple[str, ...]) -> dict[str, str]:
+    """The agents by the name that a header means them by, as in robots.txt without a version."""
+    names: dict[str, str] = {}
+    for agent in agents:
+        if agent != "*":
+            names.setdefault(agent_token(agent), agent)
+    return names
 
 
 def _refuses(directive: str, agent: str, config: SignalsConfig) -> bool:

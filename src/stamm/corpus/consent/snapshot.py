@@ -1,30 +1,24 @@
-"""What a snapshot says of robots.txt, as it is asked by address."""
+"""Robots.txt answers by host: those of a snapshot, and those that stand in an archive."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from pathlib import Path
 
-from stamm.corpus.config import ReadLimits
-from stamm.corpus.consent.frozen import FrozenFile, read_frozen
+from stamm.corpus.consent.ask import RobotsBook
+from stamm.corpus.consent.frozen import FrozenFile
 from stamm.corpus.consent.robots import RobotsAnswer
-from stamm.corpus.records import clean_field
+from stamm.corpus.consent.shelf import latest, shelved
 
 
-def read_snapshot(path: Path, limits: ReadLimits) -> list[RobotsAnswer]:
-    """The robots.txt answers in a snapshot file: JSONL with url, status, fetched and text.
+def robots_book(answers: Iterable[RobotsAnswer]) -> RobotsBook:
+    """A book of answers that come from elsewhere than a snapshot, each host's last one.
 
-    Raises   DataError for a line that is not such an object: consent rests on this file, so a
-             part of it cannot be passed over.
+    Edge   an answer whose address names no host speaks for nobody.
     """
-    return robots_answers(read_frozen(path, limits))
-
-
-def robots_answers(rows: Iterable[FrozenFile]) -> list[RobotsAnswer]:
-    """The robots.txt among the answers of sites."""
-    return [
-        # The date is copied into every row of the ledger.
-        RobotsAnswer(url=row.url, status=row.status, read=clean_field(row.fetched), text=row.text)
-        for row in rows
-        if row.kind == "robots"
-    ]
+    rows = (
+        FrozenFile(
+            kind="robots", domain="", url=a.url, status=a.status, fetched=a.read, text=a.text
+        )
+        for a in answers
+    )
+    return RobotsBook(latest([shelved(rows)], "robots"))

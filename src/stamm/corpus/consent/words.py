@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from stamm.corpus.config import ReadLimits
@@ -10,15 +10,16 @@ from stamm.corpus.consent.ai_txt import AiTxtFile
 from stamm.corpus.consent.ask import Book, Consent, Decision, RobotsBook
 from stamm.corpus.consent.config import ConsentConfig
 from stamm.corpus.consent.domains import read_domain_list
-from stamm.corpus.consent.frozen import FrozenBook, read_frozen
+from stamm.corpus.consent.frozen import FrozenBook
 from stamm.corpus.consent.robots import RobotsAnswer
+from stamm.corpus.consent.shelf import latest, snapshot_shelf
 from stamm.corpus.consent.signals import (
     PageRefusal,
     header_refusal,
     meta_refusal,
     tdm_reservation,
 )
-from stamm.corpus.consent.snapshot import robots_answers
+from stamm.corpus.consent.snapshot import robots_book
 from stamm.corpus.consent.tdmrep import Reservation, TdmrepFile
 from stamm.corpus.records import Signals
 
@@ -43,9 +44,9 @@ class Words:
         self._ai_txt = ai_txt
         self._consent = Consent(config, books)
 
-    def with_archive(self, answers: Sequence[RobotsAnswer]) -> Words:
+    def with_archive(self, answers: Iterable[RobotsAnswer]) -> Words:
         """The same, for the pages of an archive that holds robots.txt files of its own."""
-        books = (*self._books, RobotsBook(answers))
+        books = (*self._books, robots_book(answers))
         return Words(self._config, books, self._tdmrep, self._ai_txt)
 
     def ask(self, url: str) -> Decision:
@@ -90,9 +91,9 @@ def read_words(
 
     Raises   DataError for a file that is not what it claims to be.
     """
-    rows = [row for path in robots for row in read_frozen(path, limits)]
-    books: list[Book] = [RobotsBook(robots_answers(rows))]
+    shelves = [snapshot_shelf(path, limits) for path in robots]
+    books: list[Book] = [RobotsBook(latest(shelves, "robots"))]
     books += [read_domain_list(path, limits) for path in domains.values()]
-    tdmrep = FrozenBook((row for row in rows if row.kind == "tdmrep"), TdmrepFile)
-    ai_txt = FrozenBook((row for row in rows if row.kind == "ai_txt"), AiTxtFile)
+    tdmrep = FrozenBook(latest(shelves, "tdmrep"), TdmrepFile)
+    ai_txt = FrozenBook(latest(shelves, "ai_txt"), AiTxtFile)
     return Words(config, books, tdmrep, ai_txt)

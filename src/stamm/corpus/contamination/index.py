@@ -4,10 +4,11 @@ Built once, stored in a folder with the hash of each file, and mapped by every w
 Documents and items are compared as numbers of words (`duplicates.words`), so case, punctuation,
 line breaks and invisible characters hide nothing, and the index holds no text.
 
-Source   Runs of 13 words: Brown et al. 2020 (arXiv 2005.14165), appendix C. Overlap in blocks of 5
-         words and half of the item: the decontamination of Apertus' posttraining data. It compares
-         with difflib, in quadratic time; misses each item's last run, and items no longer than
-         one run. Here blocks count wherever they stand in the window, in linear time.
+Source   Runs of words: Brown et al. 2020 (arXiv 2005.14165), appendix C, with 13. Runs of 8, then
+         overlap in blocks of 5 words and half of the item: the decontamination of Apertus'
+         posttraining data. It compares with difflib, in quadratic time; misses each item's last
+         run, and items no longer than one run. Here blocks count wherever they stand in the window,
+         in linear time. Apertus' pretraining data were not decontaminated.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
-from unicodedata import east_asian_width
+from unicodedata import category, east_asian_width
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,14 +28,16 @@ from stamm.base.files import read_json, sha256_bytes, sha256_file, write_bytes, 
 from stamm.base.mixing import GOLDEN, mix64
 from stamm.corpus.contamination.config import ContaminationConfig
 from stamm.corpus.contamination.items import Item
-from stamm.corpus.duplicates.words import Hashes, Words, split_words, word_runs
+from stamm.corpus.duplicates.words import Hashes, Words, folded, split_words, word_runs
 
-SCHEMA = 1
+SCHEMA = 2
 INDEX = "index.json"
+COVERAGE = "coverage.json"
 # A run of words in more passages than this is a template; the first ones stand for all.
 PASSAGES_PER_RUN = 8
 # A passage is verified in at most so many places of a document.
 PLACES_PER_PASSAGE = 64
+_AT_ONCE = 1 << 16  # runs looked up together: memory does not grow with the document
 _SETTINGS = (
     "gram_words",
     "block_words",
@@ -66,9 +69,13 @@ class Hit:
 
 @dataclass(frozen=True, kw_only=True)
 class SetCoverage:
-    """What is looked for of a set. Texts: in runs, whole (`short`), or not at all (`unseen`)."""
+    """What is looked for of a set. Texts: in runs, whole (`short`), or not at all (`unseen`).
+
+    blind   items of which no text is looked for: a document that holds them is called clean
+    """
 
     items: int = 0
+    blind: int = 0
     runs: int = 0
     short: int = 0
     unseen: int = 0
@@ -125,8 +132,8 @@ class Index:
         """The items found in a document, each once, largest overlap first, at most `most_hits`.
 
         Edge     time is linear in the document, and does not grow with the index but for a search
-                 for each run found. A passage is verified in the first 64 places where it may
-                 stand; `position` is that of the first one with enough of it.
+                 for each run found. A passage is verified in the 64 places where most of its runs
+                 agree; `position` is that of the first one with enough of it.
         Checked  tests/unit/corpus/contamination/test_index.py
         """
         best: dict[int, Hit] = {}
@@ -147,22 +154,36 @@ class Index:
         return tuple(best[number] for number in ranked[: self._settings["most_hits"]])
 
     def save(self, folder: Path) -> str:
-        """Write the index into `folder`; the hash that names it. `index.json` is written last."""
+        """Write the index into `folder`; the hash that names it. `index.json` is written last.
+
+        What is looked for of each set, and what is not, stands in coverage.json by itself.
+        """
         files = {}
         for name, array in vars(self._arrays).items():
             buffer = io.BytesIO()
             np.save(buffer, array)
             write_bytes(folder / f"{name}.npy", buffer.getvalue())
             files[f"{name}.npy"] = sha256_bytes(buffer.getvalue())
+        coverage = {name: asdict(one) for name, one in self.coverage.items()}
+        write_json(folder / COVERAGE, {"schema": SCHEMA, **self._settings, "sets": coverage})
         stored = {
             "schema": SCHEMA,
             **self._settings,
-            "coverage": {name: asdict(one) for name, one in self.coverage.items()},
+            "coverage": coverage,
             "files": files,
             "items": self._names,
         }
         write_json(folder / INDEX, stored)
         return sha256_file(folder / INDEX)
+
+    def gaps(self) -> tuple[str, ...]:
+        """A sentence for each set that has items of which no text is looked for."""
+        return tuple(
+            f"evaluation set {name!r}: {one.blind:,} of {one.items:,} items cannot be found, for "
+            "all their texts are too short to tell from chance"
+            for name, one in self.coverage.items()
+            if one.blind
+        )
 
     def _size(self, passage: int) -> int:
         return int(self._arrays.begins[passage + 1] - self._arrays.begins[passage])
@@ -204,20 +225,46 @@ class Index:
         at, keys = self._find(word_runs(words.hashes, self._gram))
         if not len(at):
             return
-        starts: dict[int, list[tuple[int, int]]] = {}
-        for position, key in zip(at.tolist(), keys.tolist(), strict=True):
-            for entry in self._entries(key):
-                passage = int(self._arrays.passages[entry])
-                start = position - int(self._arrays.places[entry])
-                known = starts.setdefault(passage, [])
-                # The next words of a place already known lead to the same start.
-                if not known or (known[-1][1] != start and len(known) < PLACES_PER_PASSAGE):
-                    known.append((position, start))
+        starts = self._starts(at, keys)
         blocks = word_runs(words.hashes, self._settings["block_words"])
         for passage in sorted(starts):
             found = self._verify(passage, starts[passage], blocks)
             if found is not None:
                 yield passage, *found
+
+    def _starts(self, at: Places, keys: Places) -> dict[int, list[tuple[int, int]]]:
+        """Where each passage may begin in a document: position of its first run there, and start.
+
+        Of many places those count in which most runs agree: what is repeated on a page, such as
+        an instruction before each question, must not hide the one question that is looked for.
+        """
+        parts = [
+            self._agreeing(at[begin : begin + _AT_ONCE], keys[begin : begin + _AT_ONCE])
+            for begin in range(0, len(at), _AT_ONCE)
+        ]
+        passages, starts, positions, runs = map(np.concatenate, zip(*parts, strict=True))
+        best = _most_of_each(passages, starts, runs)
+        found: dict[int, list[tuple[int, int]]] = {}
+        columns = (passages[best], positions[best], starts[best])
+        for passage, position, start in zip(*(c.tolist() for c in columns), strict=True):
+            found.setdefault(passage, []).append((position, start))
+        return {passage: sorted(each) for passage, each in found.items()}
+
+    def _agreeing(self, at: Places, keys: Places) -> tuple[Places, Places, Places, Places]:
+        """Passages, starts, positions and how many runs agree there, for some of the runs found."""
+        counts = self._arrays.first[keys + 1].astype(np.int64) - self._arrays.first[keys]
+        before = np.repeat(np.cumsum(counts) - counts, counts)
+        entries = np.repeat(self._arrays.first[keys], counts) + np.arange(len(before)) - before
+        passages = self._arrays.passages[entries].astype(np.int64)
+        position = np.repeat(at, counts)
+        start = position - self._arrays.places[entries]
+        lowest = start.min()
+        both, first, runs = np.unique(
+            passages << 32 | (start - lowest), return_index=True, return_counts=True
+        )
+        passages, start = both >> 32, (both & 0xFFFFFFFF) + lowest
+        best = _most_of_each(passages, start, runs)
+        return passages[best], start[best], position[first][best], runs[best]
 
     def _verify(
         self, passage: int, starts: list[tuple[int, int]], blocks: Hashes
@@ -244,8 +291,9 @@ class Index:
 def build_index(config: ContaminationConfig, items: Iterable[Item]) -> Index:
     """The index of all items, in order.
 
-    Edge     texts too short to tell from chance are counted as unseen in `Index.coverage`; a run
-             of words that more than 8 passages share stands for the first 8.
+    Edge     texts too short to tell from chance are counted as unseen in `Index.coverage`, and
+             items that have no other as blind; a run of words that more than 8 passages share
+             stands for the first 8.
     """
     names: list[tuple[str, str]] = []
     counts: dict[str, dict[str, int]] = {one.name: asdict(SetCoverage()) for one in config.sets}
@@ -256,6 +304,7 @@ def build_index(config: ContaminationConfig, items: Iterable[Item]) -> Index:
         names.append((item.set_name, item.item_id))
         count = counts[item.set_name]
         count["items"] += 1
+        known = len(owners)
         for text in item.texts:
             hashes = split_words(text).hashes
             size = _letters(text)
@@ -269,6 +318,7 @@ def build_index(config: ContaminationConfig, items: Iterable[Item]) -> Index:
             passages.append(hashes)
             letters.append(size)
             owners.append(number)
+        count["blind"] += len(owners) == known
     return Index(
         {name: getattr(config, name) for name in _SETTINGS},
         names,
@@ -310,7 +360,17 @@ def load_index(folder: Path, expected: str = "") -> Index:
 
 
 def _letters(text: str) -> int:
-    return sum(3 if east_asian_width(c) in "WF" else 1 for c in text if c.isalnum())
+    # Vowel signs count: in the scripts of India half of a word is marks.
+    seen = (c for c in folded(text) if category(c)[0] in "LMN")
+    return sum(3 if east_asian_width(c) in "WF" else 1 for c in seen)
+
+
+def _most_of_each(passages: Places, starts: Places, runs: Places) -> Places:
+    """The rows, at most 64 a passage, in which most runs agree; of equals the first in the text."""
+    order = np.lexsort((starts, -runs, passages))
+    _, first, sizes = np.unique(passages[order], return_index=True, return_counts=True)
+    rank = np.arange(len(order)) - np.repeat(first, sizes)
+    return np.asarray(order[rank < PLACES_PER_PASSAGE])
 
 
 def _arrays(passages: list[Hashes], letters: list[int], owners: list[int], gram: int) -> _Arrays:

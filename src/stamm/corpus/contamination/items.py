@@ -33,19 +33,28 @@ def read_items(evaluation: EvaluationSet, path: Path, limits: ReadLimits) -> Ite
 
     Edge     an identifier is cut at 128 characters
     Raises   DataError for a line that is no object, lacks a key, or has something else than a
-             string under it: an index with holes would call a corpus clean.
+             string under it, and for a set without items: an index with holes would call a
+             corpus clean.
     """
+    empty = True
     with BoundedStream(path, limits.expansion) as stream:
         try:
             for line in bounded_lines(stream, limits.line_bytes):
                 if line.data.strip():
                     yield _item(evaluation, line, limits)
+                    empty = False
         except StreamError as stopped:
             raise DataError(
                 f"evaluation set {evaluation.name!r} is cut: {stopped.detail}",
                 where=evaluation.file,
                 fix="Get the file again",
             ) from None
+    if empty:
+        raise DataError(
+            f"evaluation set {evaluation.name!r} has no item",
+            where=evaluation.file,
+            fix="Get the file again, or leave the set out",
+        )
 
 
 def read_sets(config: ContaminationConfig, limits: ReadLimits) -> Iterator[Item]:

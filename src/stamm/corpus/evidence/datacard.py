@@ -60,13 +60,19 @@ def _title(config: EvidenceConfig) -> str:
 def _front_matter(config: EvidenceConfig, facts: Facts) -> str:
     """YAML; every text from outside is a JSON string, which YAML reads as it stands."""
     codes = sorted({name.partition("_")[0] for name in facts.languages})
-    lines = ["---", "language:"]
-    lines += [f"- {json.dumps(name)}" for name in codes if _LANGUAGE.fullmatch(name)]
-    lines += [f"license: {json.dumps(config.licence or 'unknown')}"]
-    lines += [f"pretty_name: {json.dumps(config.model or 'Training data')}"]
-    lines += ["size_categories:", f"- {json.dumps(_size(facts.kept))}"]
+    named = [f"- {_yaml(name)}" for name in codes if _LANGUAGE.fullmatch(name)]
+    lines = ["---", *(["language:", *named] if named else [])]
+    lines += [f"license: {_yaml(config.licence or 'unknown')}"]
+    lines += [f"pretty_name: {_yaml(config.model or 'Training data')}"]
+    lines += ["size_categories:", f"- {_yaml(_size(facts.kept))}"]
     lines += ["task_categories:", "- text-generation", "tags:", "- stamm", "- pretraining", "---"]
     return "\n".join(lines)
+
+
+def _yaml(text: str) -> str:
+    # Letters beyond U+FFFF stand as they are, for YAML knows no pairs of escapes.
+    quoted = json.dumps(text, ensure_ascii=False)
+    return "".join(c if c.isprintable() else f"\\U{ord(c):08x}" for c in quoted)
 
 
 def _size(documents: int) -> str:
@@ -82,8 +88,8 @@ def _opening(facts: Facts) -> str:
             "counted."
         )
     return (
-        f"{told['n_in']:,} documents came in, {facts.kept:,} stayed "
-        f"({bytes_text(told['bytes_kept'])} of text in {len(facts.languages):,} languages)."
+        f"{counted(told['n_in'], 'document')} came in, {facts.kept:,} stayed "
+        f"({bytes_text(told['bytes_kept'])} of text in {counted(len(facts.languages), 'language')})."
         f"{tokens} Every number here was counted from the ledger, which has a row for each document "
         "with its decision, rule and date."
     )

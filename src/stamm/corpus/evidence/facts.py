@@ -197,15 +197,32 @@ def _summary(corpus: Path) -> dict[str, Any]:
     missing = sorted(needed - summary.keys()) if isinstance(summary, dict) else ["n_in"]
     if missing:
         raise DataError(f"{corpus / SUMMARY} has no {missing[0]!r}", fix="Build the corpus again")
+    for name in sorted(needed):
+        whole = name.startswith(("n_", "bytes_"))
+        if not (_is_count(summary[name]) if whole else isinstance(summary[name], dict)):
+            raise DataError(
+                f"{corpus / SUMMARY} has no {'number' if whole else 'table'} under {name!r}",
+                fix="Build the corpus again",
+            )
     return dict(summary)
 
 
 def _packed(pack: Path) -> dict[str, Any]:
     manifest = read_json(pack / MANIFEST)
     try:
-        int(manifest["splits"]["train"]["tokens"])
-    except (KeyError, TypeError, ValueError):
+        train = manifest["splits"]["train"]
+        stages = train.get("stages", [])
+        counts = [train["tokens"], *train.get("tokens_by_language", {}).values()]
+        counts += [one[key] for one in stages for key in ("documents", "tokens")]
+        sound = all(map(_is_count, counts))
+    except (KeyError, TypeError, AttributeError):
+        sound = False
+    if not sound:
         raise DataError(
             f"{pack / MANIFEST} is no manifest of a packed corpus", fix="Pack the corpus again"
-        ) from None
+        )
     return dict(manifest)
+
+
+def _is_count(value: object) -> bool:
+    return type(value) is int and value >= 0

@@ -11,6 +11,8 @@ from stamm.base.errors import visible
 _LONGEST_CELL = 200
 _LONGEST_WORDS = 10_000
 _SPECIAL = re.compile(r"([\\`*_\[\]<>#|~!$&{}])")
+# What makes a line a list, or a rule: a dash, a plus, a number with its point.
+_LEADING = re.compile(r"^([0-9]*)([-+.)])(?=[ -]|$)")
 _TICKS = re.compile(r"`+")
 
 
@@ -33,7 +35,8 @@ def words(text: str) -> str:
 
     Edge     control and invisible characters are written as escapes; cut at 10,000 characters.
     """
-    return _SPECIAL.sub(r"\\\1", visible(" ".join(text.split()), _LONGEST_WORDS))
+    shown = _SPECIAL.sub(r"\\\1", visible(" ".join(text.split()), _LONGEST_WORDS))
+    return _LEADING.sub(r"\1\\\2", shown)
 
 
 def code(text: str) -> str:

@@ -9,8 +9,10 @@ from pathlib import Path
 from stamm.corpus.evidence.domains import Domains
 from stamm.corpus.evidence.facts import Facts
 from stamm.corpus.evidence.markdown import Table
+from stamm.corpus.language.declared import UNDETERMINED
 from stamm.corpus.ledger import REASONS
 
+UNSTATED = "(unstated)"
 _MOST_ROWS = 100
 _DOMAINS_SHOWN = 20
 # Source: Council Regulation No 1/1958 in the consolidated text of 2013; codes of ISO 639-3, with
@@ -65,7 +67,10 @@ def sources_table(facts: Facts, kind: str | None = None) -> Table:
     missing = documents - sum(one.documents for one in shown)
     return Table(
         columns=("source", "licence", "documents", "bytes"),
-        rows=tuple((one.name, one.licence, one.documents, one.bytes) for one in shown),
+        rows=tuple(
+            (one.name or "(unnamed)", one.licence or UNSTATED, one.documents, one.bytes)
+            for one in shown
+        ),
         quoted=2,
         rest=_rest(left, missing),
     )
@@ -77,7 +82,7 @@ def licences_table(facts: Facts) -> Table:
     missing = facts.kept - sum(n for _, n, _ in shown)
     return Table(
         columns=("licence as stated", "documents", "bytes"),
-        rows=tuple((name or "(unstated)", n, size) for name, n, size in shown),
+        rows=tuple((name or UNSTATED, n, size) for name, n, size in shown),
         rest=_rest(len(facts.licences) - len(shown), missing),
     )
 
@@ -88,7 +93,7 @@ def languages_table(facts: Facts) -> Table:
     every = list(facts.languages.items())
     columns = ("language", "documents", "bytes", "tokens, with repeats and planted passages")
     rows = [
-        (name, told["documents"], told["bytes"], tokens.get(name, 0))
+        (name or UNDETERMINED, told["documents"], told["bytes"], tokens.get(name, 0))
         for name, told in every[:_MOST_ROWS]
     ]
     width = len(columns) if tokens else len(columns) - 1

@@ -10,6 +10,7 @@ Source   Regulation (EU) 2024/1689, Article 53(1)(d); Commission, "Explanatory N
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -47,6 +48,7 @@ TEMPLATE = {
 _BILLION, _TEN_TRILLION = 10**9, 10**13
 _ALLOWS = "robots_allows"
 _TOXIC = "toxic"
+_TAG = re.compile(r"[a-z]{2,3}(_[A-Z][a-z]{3})?")
 
 
 def training_summary(
@@ -161,6 +163,8 @@ def _modalities(config: EvidenceConfig, facts: Facts) -> Section:
 def _linguistic(facts: Facts) -> str:
     total = max(facts.summary["bytes_kept"], 1)
     name, most = max(facts.languages.items(), key=lambda item: (item[1]["bytes"], item[0]))
+    # A document may call its language anything; in a sentence only a tag may stand.
+    name = name if _TAG.fullmatch(name) else "one of another name"
     return (
         f"{len(facts.languages):,} languages, those in two scripts counted twice; {name} has most "
         f"text ({100 * most['bytes'] / total:.1f} %). Of the {len(EU_LANGUAGES)} official "

@@ -76,7 +76,7 @@ class EncoderHead:
             config = from_plain(EncoderHeadConfig, plain["config"])
             layers = Layers(**load(data))
             _check(layers, config.hidden)
-        except (KeyError, TypeError, ValueError, OSError, SafetensorError, ConfigError) as error:
+        except (LookupError, TypeError, ValueError, OSError, SafetensorError, ConfigError) as error:
             raise DataError(
                 f"{path} describes no head that can be used: {error}",
                 fix="Train the head again, or name the encoder it was trained with",

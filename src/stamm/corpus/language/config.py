@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from stamm.base.config import validate
 
 SHIPPED_MODEL = "package:languages.ftz"
-_FEWEST_NUMBERS = 2**23
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,9 +49,7 @@ class LanguageTrainConfig:
     lengths          letters of the samples a text is cut into, in turn
     shortest, longest_gram  letters of the pieces of words that are counted
     buckets          rows that pieces of words share
-    dimensions       numbers in a row. buckets × dimensions must reach 2^23: fastText 0.9.2 with one
-                     thread sets only the first tenth of its rows, and what memory holds in the
-                     others is sure to be zero only in blocks of more than 32 MiB
+    dimensions       numbers in a row
     rarest_word      a word seen less often is known by its pieces only
     epochs           passes over the samples
     """
@@ -83,13 +80,8 @@ class LanguageTrainConfig:
             ("lengths", min(self.lengths, default=0) >= 1, "needs lengths of at least 1"),
             ("shortest_gram", self.shortest_gram >= 1, "must be at least 1"),
             ("longest_gram", self.longest_gram >= self.shortest_gram, "is below shortest_gram"),
-            ("buckets", self.buckets >= 1, "must be at least 1"),
+            ("buckets", self.buckets >= 1000, "must be at least 1000"),
             ("dimensions", self.dimensions >= 2 and self.dimensions % 2 == 0, "must be even"),
-            (
-                "buckets",
-                self.buckets * self.dimensions >= _FEWEST_NUMBERS,
-                f"× dimensions = {self.dimensions} must reach {_FEWEST_NUMBERS}",
-            ),
             ("rarest_word", self.rarest_word >= 1, "must be at least 1"),
             ("epochs", self.epochs >= 1, "must be at least 1"),
             ("learning_rate", 0.0 < self.learning_rate <= 5.0, "must lie in (0, 5]"),

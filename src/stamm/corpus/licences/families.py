@@ -31,6 +31,7 @@ _MEMBERS = {
         "CNRI-Python ECL-2.0 FTL HPND HPND-sell-variant ICU IJG ISC libpng-2.0 Libpng MIT "
         "MIT-Modern-Variant MIT-CMU MIT-feh MS-PL MulanPSL-2.0 NCSA OFL-1.1 OpenSSL PHP-3.01 "
         "PostgreSQL PSF-2.0 Python-2.0 Python-2.0.1 Ruby TCL Unicode-3.0 Unicode-DFS-2016 UPL-1.0 "
+        "BSD-2-Clause-FreeBSD BSD-2-Clause-NetBSD Nunit StandardML-NJ SMLNJ bzip2-1.0.5 Net-SNMP "
         "Vim W3C X11 zlib-acknowledgement Zlib ZPL-2.1 bzip2-1.0.6 curl"
     ),
     ATTRIBUTION: (
@@ -41,7 +42,10 @@ _MEMBERS = {
     COPYLEFT: (
         "AGPL-1.0 AGPL-3.0 CDDL-1.0 CDDL-1.1 CECILL-2.0 CECILL-2.1 CECILL-C CPL-1.0 EPL-1.0 EPL-2.0 "
         "EUPL-1.1 EUPL-1.2 GFDL-1.1 GFDL-1.2 GFDL-1.3 GPL-1.0 GPL-2.0 GPL-3.0 LGPL-2.0 LGPL-2.1 "
-        "LGPL-3.0 LPPL-1.3c MPL-1.0 MPL-1.1 MPL-2.0 MS-RL OSL-3.0 QPL-1.0 SSPL-1.0"
+        "LGPL-3.0 LPPL-1.3c MPL-1.0 MPL-1.1 MPL-2.0 MS-RL OSL-3.0 QPL-1.0 SSPL-1.0 "
+        "GPL-2.0-with-autoconf-exception GPL-2.0-with-bison-exception GPL-2.0-with-font-exception "
+        "GPL-2.0-with-classpath-exception GPL-2.0-with-GCC-exception eCos-2.0 wxWindows "
+        "GPL-3.0-with-autoconf-exception GPL-3.0-with-GCC-exception"
     ),
     NO_DERIVATIVES: "LicenseRef-CC-BY-ND",
     NONCOMMERCIAL: (

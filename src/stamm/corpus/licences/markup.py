@@ -3,7 +3,9 @@
 A mark counts for the page only where nothing suggests another subject. It is of a part inside a
 figure, quotation, aside, comment or a list outside the footer, in one of several articles, in an
 element that is its own item (itemscope, about, typeof) unless that is the page or its one article,
-below a class or id that says image, comment, sidebar and the like, and beside a word for such. A licence of a part must never license the page; the
+below a class or id that says image, comment, sidebar and the like, beside a word for such, where
+nobody sees it (hidden, display: none), in a link of a user (rel="ugc") and in a sentence that
+denies it. A licence of a part must never license the page; the
 reverse error only loses a page.
 """
 
@@ -12,6 +14,8 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
+
+from stamm.corpus.licences.names import denies
 
 if TYPE_CHECKING:
     from resiliparse.parse.html import HTMLTree
@@ -35,7 +39,8 @@ _PARTS = frozenset(_PART_TAGS.split())
 _LISTS = ("table", "ul", "ol", "dl")
 _NAMED_PART = re.compile(
     r"(?<![a-z])(?:figure|image|img|photo|picture|gallery|caption|thumb|media(?!wiki)|video|audio|"
-    r"embed|slide|comment|reply|respon[sd]e|review|quote|sidebar|related|widget|card|teaser|"
+    r"embed|slide|comment|reply|respon[sd]e|discuss|disqus|thread|forum|"
+    r"message|guestbook|user-?content|ugc|review|quote|sidebar|related|widget|card|teaser|"
     r"attribution|credit|icon|ads?\b|promo|product|download)"
 )
 _OTHER_SUBJECT = re.compile(
@@ -43,6 +48,7 @@ _OTHER_SUBJECT = re.compile(
     r"zeichnung|dessin|map data|karte|imagen|immagin|theme|template"
 )
 _LONGEST_SENTENCE = 400
+_UNSEEN = re.compile(r"(?:display\s*:\s*none|visibility\s*:\s*hidden)")
 _MAIN_ITEM = re.compile(
     r"(?:WebPage|ItemPage|AboutPage|FAQPage|Article|NewsArticle|BlogPosting|ScholarlyArticle|"
     r"TechArticle|Report|CreativeWork|Book|LearningResource|Document)$"
@@ -127,7 +133,10 @@ def _mark(element: Any, many_articles: bool) -> Mark | None:
 def _of_a_part(element: Any, many_articles: bool) -> bool:
     if element.parent is not None and element.tag == "a":
         sentence = element.parent.text
-        if len(sentence) <= _LONGEST_SENTENCE and _OTHER_SUBJECT.search(sentence.lower()):
+        short = len(sentence) <= _LONGEST_SENTENCE
+        if short and (_OTHER_SUBJECT.search(sentence.lower()) or denies(sentence)):
+            return True
+        if "ugc" in (element.get_attribute("rel") or "").lower().split():
             return True
     node = element
     listed = False
@@ -143,6 +152,8 @@ def _of_a_part(element: Any, many_articles: bool) -> bool:
 
 def _is_part(node: Any, many_articles: bool) -> bool:
     if node.tag in _PARTS or (node.tag == "article" and many_articles):
+        return True
+    if "hidden" in node.attrs or _UNSEEN.search((node.get_attribute("style") or "").lower()):
         return True
     if node.get_attribute("about"):
         return True

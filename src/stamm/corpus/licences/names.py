@@ -16,6 +16,13 @@ _COMMONS_NAME = re.compile(
     r"(?:cc|creative commons)[ :_-]*((?:by|attribution)(?:[ ,/_-]*(?:nc|nd|sa|non-?commercial|"
     r"share-?alike|no-?deriv\w{0,8}))*)[ ,v_-]*([0-9]\.[0-9])?(?![0-9a-z])"
 )
+# "Unless noted otherwise" and "sofern nicht anders angegeben" deny nothing.
+_DENIED = re.compile(
+    r"\b(?:not|no longer|never)(?: be)? (?:licen[cs]ed|released|published|available|covered|under|"
+    r"(?:a )?cc\b|(?:a )?creative)|\bno (?:cc|creative commons|licen[cs]e)\b|"
+    r"\bnicht (?:mehr )?(?:unter|lizenziert|frei)|\bkeine? (?:cc|creative|lizenz)|"
+    r"\b(?:n['’]est|ne sont|n['’]est plus) pas\b|\bno (?:está|se )|\bnon (?:è|sono)\b"
+)
 _PUBLIC = {
     "zero": "CC0-1.0",
     "mark": "CC-PDM-1.0",
@@ -50,6 +57,8 @@ _NAMES = {
     "gemeinfrei": "LicenseRef-Public-Domain",
     "domaine public": "LicenseRef-Public-Domain",
     "cc0": "CC0-1.0",
+    "cc0 1.0": "CC0-1.0",
+    "cc0 1.0 universal": "CC0-1.0",
     "cc zero": "CC0-1.0",
     "apache 2.0": "Apache-2.0",
     "apache license 2.0": "Apache-2.0",
@@ -67,7 +76,10 @@ def expression_of(value: str) -> str:
     Creative Commons deeds in every version, port and language; a port that SPDX lacks is written
     as the unported licence of that version, and a deed without version as LicenseRef-CC-BY.
 
-    Edge     only the first 500 characters are read. A deed of a kind that is not known is "".
+    Edge     a sentence that denies a licence names none, and one that reserves all rights beside a
+             licence reserves them. Of an address the first 500 characters are read; what else is
+             so long names nothing, since its end may take back its beginning. A deed of a kind that
+             is not known is "".
     Checked  tests/unit/corpus/licences/test_names.py
     """
     written = " ".join(value[:_LONGEST].split())
@@ -76,11 +88,18 @@ def expression_of(value: str) -> str:
         return ""
     if "//" in said:
         return _commons_deed(said) or _address(said)
+    if len(value) >= _LONGEST or denies(written):
+        return ""
     try:
         return write(parse(written))
     except ExpressionError:
         pass
-    return _NAMES.get(said.strip(" .")) or _commons_name(said) or _reserved(said)
+    return _NAMES.get(said.strip(" .")) or _reserved(said) or _commons_name(said)
+
+
+def denies(sentence: str) -> bool:
+    """Whether a sentence about a licence says that it does not hold."""
+    return _DENIED.search(" ".join(sentence.lower().split())) is not None
 
 
 def _commons_deed(said: str) -> str:
@@ -110,10 +129,12 @@ def _commons_name(said: str) -> str:
     match = _COMMONS_NAME.search(said)
     if match is None:
         return ""
-    words = match[1]
     terms = ["by"]
-    for short, pattern in (("nc", "nc|commercial"), ("nd", "nd|deriv"), ("sa", "sa|share")):
-        if re.search(pattern, words):
+    for short, long in (
+        ("nc", "non-? ?commercial"), ("nd", "no-? ?deriv"), ("sa", "share-? ?alike")
+    ):  # fmt: skip
+        # Spelled out, a term may also follow behind the name: "CC BY, non-commercial use only".
+        if re.search(f"{short}|{long}", match[1]) or re.search(long, said):
             terms.append(short)
     return _commons(terms, match[2], None)
 

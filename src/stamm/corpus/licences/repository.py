@@ -1,4 +1,4 @@
-"""The licence of a repository, from its licence files and the SPDX lines of its sources."""
+"""The licence of a repository, from its licence files, manifests and the SPDX lines of its sources."""
 
 from __future__ import annotations
 
@@ -15,8 +15,9 @@ from stamm.corpus.licences.expression import (
 )
 from stamm.corpus.licences.families import UNKNOWN_TERMS
 from stamm.corpus.licences.licence import LONGEST_VALUE, MOST_EVIDENCE, Evidence, Licence
+from stamm.corpus.licences.manifests import LONGEST_MANIFEST, MANIFESTS, manifest_licence
 from stamm.corpus.licences.names import expression_of
-from stamm.corpus.licences.texts import identify
+from stamm.corpus.licences.texts import LONGEST_TEXT, identify
 
 _LICENCE_FILE = re.compile(
     r"(?:licen[cs]es?|copying|unlicen[cs]e|copyright)(?:[-_.][\w.+-]{1,60})?", re.IGNORECASE
@@ -42,23 +43,27 @@ _MOST_LICENCES = 12
 def repository_licence(files: Iterable[tuple[str, str]]) -> Licence:
     """The licence of a repository, from the paths and texts of its files.
 
-    Read are licence files at its root (LICENSE, COPYING, LICENSE-MIT, LICENSES/MIT.txt) and the
-    SPDX-License-Identifier lines at the head of every file. Several licences hold together (AND),
-    unless a licence file or the readme says that one may choose (OR). Words in a licence file that
-    no known licence explains add LicenseRef-Unknown-Terms.
+    Read are licence files at its root (LICENSE, COPYING, LICENSE-MIT, LICENSES/MIT.txt), manifests
+    there (manifests.MANIFESTS), and the SPDX-License-Identifier lines at the head of every file.
+    Several licences hold together (AND), unless a licence file or the readme says that one may
+    choose (OR). Words in a licence file that no known licence explains add
+    LicenseRef-Unknown-Terms.
 
     Edge     licence files in folders speak of what was taken from others, and are not read.
              A sentence in the readme alone is no licence. More than 12 licences are not named.
     Checked  tests/unit/corpus/licences/test_repository.py
     """
     texts: dict[str, str] = {}
+    manifests: dict[str, str] = {}
     sources: dict[str, int] = {}
     either = False
     for path, text in sorted(files):
         name = path.removeprefix("./")
-        is_licence = bool(_LICENCE_FILE.fullmatch(name)) and not _CODE_FILE.match(name)
+        is_licence = _is_licence(name)
         if is_licence or _REUSE_FILE.fullmatch(name):
             texts[name] = text
+        if name in MANIFESTS:
+            manifests[name] = manifest_licence(name, text)
         if is_licence or _README.fullmatch(name):
             either = either or _EITHER.search(text[:_READ]) is not None
         if not is_licence:
@@ -68,12 +73,39 @@ def repository_licence(files: Iterable[tuple[str, str]]) -> Licence:
         Evidence(signal="file", value=name[:LONGEST_VALUE], expression=_of_file(name, text))
         for name, text in texts.items()
     ]
+    evidence += [
+        Evidence(signal="manifest", value=name, expression=written)
+        for name, written in manifests.items()
+        if written
+    ]
     for written, count in sorted(sources.items(), key=lambda item: (-item[1], item[0])):
         evidence.append(Evidence(signal="spdx", value=f"{count} files", expression=written))
     named = [e.expression for e in evidence if e.signal == "file" and e.expression]
-    headers = [e.expression for e in evidence if e.signal == "spdx"]
+    headers = [e.expression for e in evidence if e.signal != "file"]
     together = _whole(named, headers, either)
     return Licence(expression=together, evidence=tuple(evidence[:MOST_EVIDENCE]))
+
+
+def terms_of(name: str, text: str) -> str:
+    """The part of a file that `repository_licence` reads terms from, "" of any other file.
+
+    name   as seen from the root: LICENSE, LICENSES/MIT.txt, package.json, README
+    """
+    if _is_licence(name) or _REUSE_FILE.fullmatch(name):
+        return text[: LONGEST_TEXT + 1]
+    if name in MANIFESTS:
+        return text[: LONGEST_MANIFEST + 1]
+    choice = _EITHER.search(text[:_READ]) if _README.fullmatch(name) else None
+    return choice[0] if choice else ""
+
+
+def head_licence(text: str) -> str:
+    """The SPDX expression that the head of a source file names, "" without any."""
+    return next(iter(_spdx_lines(text[:_HEAD])), "")
+
+
+def _is_licence(name: str) -> bool:
+    return bool(_LICENCE_FILE.fullmatch(name)) and not _CODE_FILE.match(name)
 
 
 def _whole(files: list[str], headers: list[str], either: bool) -> str:
@@ -81,7 +113,7 @@ def _whole(files: list[str], headers: list[str], either: bool) -> str:
     if len(single) > _MOST_LICENCES:
         return UNKNOWN_TERMS
     chosen = join("OR" if either and UNKNOWN_TERMS not in single else "AND", files)
-    # The sources may name the choice between the very licences whose texts lie beside them.
+    # Sources and manifests may name the choice between the very licences whose texts lie beside them.
     texts = {name for e in files for name in licences(parse(e))}
     for header in headers:
         if " OR " in header and texts and texts <= set(licences(parse(header))):

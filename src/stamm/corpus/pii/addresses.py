@@ -25,8 +25,8 @@ _VERSION = re.compile(
     re.IGNORECASE,
 )
 _NETWORK = re.compile(
-    r"\b(?:ips?|ipv4|address(?:es)?|adressen?|addr|hosts?|servers?|ping|dns|nameservers?|subnet|"
-    r"gateway|ports?|tcp|udp|ssh|curl|client|proxy|router|network|netzwerk|listen)\b",
+    rf"(?<![{WORD}])(?:ips?|ipv4|address(?:es)?|adressen?|addr|hosts?|servers?|ping|dns|nameservers?|subnet|"
+    rf"gateway|ports?|tcp|udp|ssh|curl|client|proxy|router|network|netzwerk|listen)(?![{WORD}])",
     re.IGNORECASE,
 )
 # A text that cites classified Swiss law: "SR 172.220", "RS 0.142.30", "[SR **172.220.111.3**]".

@@ -40,7 +40,7 @@ _TEST_NUMBERS = (
 )
 _MANUALS = frozenset(_TEST_NUMBERS.split())
 _CANDIDATE = re.compile(
-    rf"(?<![{WORD}+=/#.-])(?<![0-9][ \u00a0])[2-68][0-9]{{3}}[ \u00a0-]?[0-9]{{4}}"
+    rf"(?<![{WORD}+=/#-])(?<![0-9][ \u00a0.])[2-68][0-9]{{3}}[ \u00a0-]?[0-9]{{4}}"
     rf"(?:[ \u00a0-]?[0-9]){{4,11}}(?![{WORD}=]|[ \u00a0.-][0-9])"
 )
 _GROUPING = re.compile(r"[0-9]+")

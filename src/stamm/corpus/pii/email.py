@@ -14,9 +14,9 @@ from stamm.corpus.pii.borders import LETTERS, WORD
 _IN_MAILBOX = re.compile(rf"[{LETTERS}0-9._%+-]")
 _STARTS_MAILBOX = re.compile(rf"[{WORD}]")
 _DOMAIN = re.compile(
-    rf"((?:[{LETTERS}0-9](?:[{LETTERS}0-9-]{{0,61}}[{LETTERS}0-9])?\.){{1,8}})([{LETTERS}]{{2,24}}|"
-    rf"[Xx][Nn]--[A-Za-z0-9-]{{0,58}}[A-Za-z0-9])"
-    rf"(?![{WORD}-]|\.[{LETTERS}0-9])"
+    rf"((?:[{LETTERS}0-9](?:[{LETTERS}0-9-]{{0,61}}[{LETTERS}0-9])?\.){{1,8}})"
+    rf"([Xx][Nn]--[A-Za-z0-9-]{{0,58}}[A-Za-z0-9]|[{LETTERS}]{{2,24}})"
+    rf"(?![{LETTERS}0-9]|\.[{LETTERS}])"
 )
 _LONGEST_DOMAIN = 255
 # icon@2x.png and its kind are files; a.b.py is a host in Paraguay.

@@ -5,7 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-_HEAD = re.compile(r"(?<![A-Za-z0-9])[A-Z]{2}(?=[ \u00a0\u202f.-]?[0-9])")
+from stamm.corpus.pii.borders import WORD
+
+_HEAD = re.compile(r"(?:(?<![A-Za-z0-9])|(?<=IBAN))[A-Z]{2}(?=[ \u00a0\u202f.-]?[0-9])")
+_IN_WORD = re.compile(f"[{WORD}]")
 _BLANKS = " \t\u00a0\u2009\u202f"
 _SEPARATORS = f"{_BLANKS}.-"
 _SYMBOLS = frozenset("0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZ")
@@ -42,7 +45,7 @@ def iban_spans(text: str) -> Iterator[tuple[int, int]]:
             if symbol not in _SYMBOLS:
                 break
             symbols, at = symbols + symbol, at + 1
-        if not text[at : at + 1].isalnum() and valid_iban(symbols):
+        if not _IN_WORD.match(text, at) and valid_iban(symbols):
             yield head.start(), at
 
 

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from stamm.corpus.pii.addresses import address_spans
+from stamm.corpus.pii.borders import plain_signs
 from stamm.corpus.pii.card import card_spans
 from stamm.corpus.pii.config import PiiConfig
 from stamm.corpus.pii.email import email_spans
@@ -44,9 +45,11 @@ def find_pii(text: str, config: PiiConfig, language: str = "") -> list[Found]:
 
     language   of the text, as deu_Latn: where its phone numbers may be at home ("": unknown)
 
-    Edge     of two that overlap the first is kept, of two at one place the one with check digits,
+    Edge     digits of twenty other scripts count, and signs of any width (０３－３５８０, jane＠example．com).
+             Of two that overlap the first is kept, of two at one place the one with check digits,
              and it reaches to the end of both: no part stays in clear.
     """
+    text = plain_signs(text)
     kinds: list[tuple[str, bool, Iterator[tuple[int, int]]]] = [
         ("iban", config.iban, iban_spans(text)),
         ("card", config.card, card_spans(text)),

@@ -47,6 +47,15 @@ Source   swiss-ai/apertus-tokenizer-development, apertus_tokenizer_design.md, ad
 """
 
 _BATCH = 256
+_FIX = "Use a tokenizer made by stamm's tokenizer step"
+# Every byte that UTF-8 can hold, and what normalizers and blanks at the ends would lose.
+_PROBE = (
+    " \t"
+    + "".join(map(chr, range(0x800)))
+    + "".join(chr(lead << 12 | 0x800) for lead in range(0x10) if lead != 0xD)
+    + "".join(chr(plane << 16 | 0xFFFD) for plane in range(1, 0x11))
+    + "\ud7ff a  A \n\n "
+)
 
 
 class Tokenizer:
@@ -68,13 +77,14 @@ class Tokenizer:
                 raise DataError(
                     f"the tokenizer has {name} at {self._tokenizer.token_to_id(name)}, "
                     f"not at {position}",
-                    fix="Use a tokenizer made by stamm's tokenizer step",
+                    fix=_FIX,
                 )
         # Control tokens are then not looked for in texts; the markers, which are added tokens
         # but no control tokens, are.
         self._tokenizer.encode_special_tokens = True
         self._description = description
         self.sha256 = sha256_bytes(description.encode())
+        self._prove()
 
     @classmethod
     def load(cls, path: Path) -> Tokenizer:
@@ -111,7 +121,13 @@ class Tokenizer:
 
         Checked  tests/unit/corpus/tokenizer/test_fast.py
         """
-        ids: list[int] = self._tokenizer.encode(text, add_special_tokens=False).ids
+        try:
+            ids: list[int] = self._tokenizer.encode(text, add_special_tokens=False).ids
+        except TypeError:  # the library takes Unicode alone
+            raise DataError(
+                "a text holds a lone surrogate, half of a character",
+                fix="Replace it, as every reader of stamm's does",
+            ) from None
         return ids
 
     def encode_document(self, text: str) -> list[int]:
@@ -136,6 +152,19 @@ class Tokenizer:
         """The text of ids, reserved tokens spelled out. Broken UTF-8 becomes U+FFFD."""
         text: str = self._tokenizer.decode(list(ids), skip_special_tokens=False)
         return text
+
+    def _prove(self) -> None:
+        """Raise DataError where texts would be lost, or could say what only stamm may say."""
+        if self.decode(self.encode_slowly(_PROBE)) != _PROBE:
+            raise DataError(
+                "the tokenizer does not give texts back: bytes are missing, or it changes letters",
+                fix=_FIX,
+            )
+        for position, name in enumerate(RESERVED_TOKENS):
+            marker = name in PII_MARKERS.values()
+            if (position in self.encode_slowly(name)) != marker:
+                said = "no token of" if marker else "a control token in"
+                raise DataError(f"the tokenizer reads {name} as {said} a text", fix=_FIX)
 
     def _pieces(self, word: str) -> list[int]:
         """The ids that the merges alone make of a word in the byte alphabet."""

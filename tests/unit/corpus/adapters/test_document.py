@@ -240,3 +240,22 @@ def test_without_datatrove_the_door_says_what_to_install(monkeypatch: pytest.Mon
     with pytest.raises(ConfigError, match=r"pip install \"datatrove\[io,processing\]\""):
         import_module(name)
     assert name not in sys.modules
+
+
+@pytest.mark.parametrize("text", [None, 7, b"bytes", ["a"]])
+def test_a_document_without_a_text_is_dropped_and_stops_nothing(
+    config: ScreenConfig, text: Any
+) -> None:
+    document = Given(text)
+    assert judge(document, config) == "no_text"
+    counts = replace_personal_data(document, PiiConfig(), FieldNames())
+    assert set(counts.values()) == {0}
+    assert document.text == text
+
+
+def test_a_document_without_metadata_gets_some(config: ScreenConfig) -> None:
+    judged, replaced = (Given(f"{PROSE} {MAIL}", metadata=cast("Row", None)) for _ in range(2))
+    assert judge(judged, replace(config, licences=None, contamination=None)) == ""
+    assert judged.metadata["stamm_decision"] == "kept"
+    assert replace_personal_data(replaced, PiiConfig(), FieldNames())["email"] == 1
+    assert replaced.metadata["stamm_pii_email"] == 1

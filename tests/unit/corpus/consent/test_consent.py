@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import hashlib
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from stamm.base.config import from_plain, to_plain
 from stamm.base.errors import ConfigError, DataError
-from stamm.corpus.config import ReadLimits
+from stamm.corpus.config import ReadLimits, ReplayConfig
 from stamm.corpus.consent import ask
 from stamm.corpus.consent.agents import APERTUS_AGENTS, agents, agents_sha256
-from stamm.corpus.consent.ask import Consent, RobotsBook, normal_host
+from stamm.corpus.consent.ask import Book, Consent, normal_host
 from stamm.corpus.consent.config import ConsentConfig
 from stamm.corpus.consent.domains import DomainList, read_domain_list
+from stamm.corpus.consent.frozen import read_frozen
 from stamm.corpus.consent.robots import RobotsAnswer
-from stamm.corpus.consent.snapshot import read_snapshot
+from stamm.corpus.consent.snapshot import robots_book
 
 
 def answer(url: str, text: str = "", status: int = 200, read: str = "2019-07") -> RobotsAnswer:
@@ -24,7 +27,7 @@ def answer(url: str, text: str = "", status: int = 200, read: str = "2019-07") -
 
 
 def consent(*answers: RobotsAnswer, **policy: object) -> Consent:
-    return Consent(ConsentConfig(**policy), [RobotsBook(answers)])  # type: ignore[arg-type]
+    return Consent(ConsentConfig(**policy), [robots_book(answers)])  # type: ignore[arg-type]
 
 
 NO = "User-agent: *\nDisallow: /"
@@ -40,6 +43,9 @@ NO = "User-agent: *\nDisallow: /"
         ("https://user:secret@example.org/", "example.org"),
         ("https://bücher.example/", "xn--bcher-kva.example"),
         ("https://[2001:db8::1]/", "2001:db8::1"),
+        ("https://[2001:DB8:0:0::0001]:443/", "2001:db8::1"),
+        ("https://[2001:db8::1]:80/", "[2001:db8::1]:80"),
+        ("https://user:a@b@example.org:8443/", "example.org:8443"),
         ("https://ex%61mple.org/", "example.org"),
         ("https://EXAMPLE。org/", "example.org"),
         ("HTTPS://Example.org?a", "example.org"),
@@ -68,6 +74,7 @@ def test_refusal_tells_rule_file_agent_and_date() -> None:
         (200, "robots_disallow", False),
         (404, "robots_absent", True),
         (403, "robots_absent", True),
+        (429, "robots_unreachable", False),
         (500, "robots_unreachable", False),
         (503, "robots_unreachable", False),
         (301, "robots_unreachable", False),
@@ -164,6 +171,15 @@ def test_address_that_cannot_be_parsed_is_refused() -> None:
         "https://exam%2Fple.org/",
         "https://%ff.org/",
         "https://a b.org/",
+        "https://a..org/",
+        "https://.a.org/",
+        f"https://{'a.' * 127}org/",
+        f"https://{'%61' * 10_000}.org/",
+        f"https://a.org{'.' * 10_000}/",
+        "https://[v1.a]/",
+        "https://[fe80::1%25eth0]/",
+        # One client asks a.org, another b.org.
+        "https://a.org\\@b.org/",
     ):
         assert consent(unknown_host="allow").ask(url).consent == "bad_url"
 
@@ -189,31 +205,38 @@ def test_the_answer_read_last_counts() -> None:
 
 
 def test_every_book_that_knows_the_host_must_agree() -> None:
-    yes = RobotsBook([answer("https://example.org/robots.txt", "", read="2024")])
-    no = RobotsBook([answer("https://example.org/robots.txt", NO, read="2018")])
+    yes = robots_book([answer("https://example.org/robots.txt", "", read="2024")])
+    no = robots_book([answer("https://example.org/robots.txt", NO, read="2018")])
     config = ConsentConfig()
     assert not Consent(config, [yes, no]).ask("https://example.org/a").allowed
-    assert Consent(config, [yes, RobotsBook([])]).ask("https://example.org/a").allowed
+    assert Consent(config, [yes, robots_book([])]).ask("https://example.org/a").allowed
 
 
 def test_snapshot_is_read_and_a_broken_line_is_named(tmp_path: Path) -> None:
     row = {"url": "https://a.org/robots.txt", "status": 200, "fetched": "2020", "text": NO}
     path = tmp_path / "robots.jsonl"
     path.write_text(json.dumps(row) + "\n")
-    assert read_snapshot(path, ReadLimits()) == [
-        answer("https://a.org/robots.txt", NO, read="2020")
-    ]
-    for broken in ("{", '{"url": "https://a.org/"}', "[]", json.dumps({**row, "status": "200"})):
+    (found,) = read_frozen(path, ReadLimits())
+    assert (found.kind, found.url, found.status, found.fetched, found.text) == (
+        "robots", "https://a.org/robots.txt", 200, "2020", NO,
+    )  # fmt: skip
+    wrong = (
+        {"status": "200"}, {"status": True}, {"status": -1}, {"status": 10**30},
+        {"fetched": "yesterday"}, {"fetched": "22.11.2026"}, {"fetched": ""}, {"fetched": "20261122"},
+        {"url": "/robots.txt"}, {"kind": "robot"},
+    )  # fmt: skip
+    rows = [json.dumps({**row, **each}) for each in wrong]
+    for broken in ("{", '{"url": "https://a.org/"}', "[]", *rows):
         path.write_text(json.dumps(row) + "\n" + broken + "\n")
         with pytest.raises(DataError, match=r"line 2.*Each line needs url, status, fetched"):
-            read_snapshot(path, ReadLimits())
+            read_frozen(path, ReadLimits())
 
 
 def test_date_of_a_snapshot_is_cleaned(tmp_path: Path) -> None:
     path = tmp_path / "robots.jsonl"
     row = {"url": "https://a.org/robots.txt", "status": 200, "fetched": "20\ud80020", "text": NO}
     path.write_text(json.dumps(row))
-    assert read_snapshot(path, ReadLimits())[0].read == "2020"
+    assert read_frozen(path, ReadLimits())[0].fetched == "2020"
 
 
 def test_config_refuses_no_agents() -> None:
@@ -237,14 +260,57 @@ def test_named_lists_of_agents(tmp_path: Path) -> None:
     for name in (training, everybody):
         ConsentConfig(agents=name)
     newer = tmp_path / "agents.json"
-    newer.write_text(json.dumps({"lists": {"mine": ["GPTBot", "*"]}}))
+    newer.write_text(json.dumps({"date": "2026-11-01", "lists": {"mine": ["GPTBot", "*"]}}))
     assert agents("mine", newer) == ("GPTBot", "*")
     with pytest.raises(ConfigError, match=r"no list 'traning'.*Did you mean 'training'"):
         agents("traning")
-    for broken in ("[]", '{"lists": {"mine": []}}', '{"lists": {"mine": ["a b"]}}', '{"lists": 3}'):
+    for broken in ("[]", "{}", '{"lists": 3}', '{"lists": {}}', "{"):
         newer.write_text(broken)
-        with pytest.raises(DataError, match="list"):
+        with pytest.raises(DataError, match=r"agents\.json is (no list of agents|not JSON)"):
             agents("mine", newer)
+    for members in ("[]", '["a b"]', "[3]", '"GPTBot"', "null"):
+        newer.write_text(f'{{"date": "2026-11-01", "lists": {{"mine": {members}}}}}')
+        with pytest.raises(DataError, match=r"list 'mine' of .* is not made of agent names"):
+            agents("mine", newer)
+    for date in ("null", '"November"', '"2026-13-01"', '"2026-11-01\\n"', "20261101"):
+        newer.write_text(f'{{"date": {date}, "lists": {{"mine": ["*"]}}}}')
+        with pytest.raises(DataError, match="Write the day on which they held"):
+            agents("mine", newer)
+
+
+def test_a_configuration_names_the_agents_of_a_list_and_where_they_came_from(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    written = json.dumps({"date": "2026-11-01", "lists": {"mine": ["NewBot", "*"]}})
+    Path("mine.json").write_text(written)
+    config = ConsentConfig(agents=("mine.json:mine", "CCBot", "NewBot"))
+    assert config.agents == ("NewBot", "*", "CCBot")
+    assert config.agents_source == (
+        f"mine.json:mine of 2026-11-01, sha256 {hashlib.sha256(written.encode()).hexdigest()}; "
+        f"names {agents_sha256(config.agents)}"
+    )
+    # A worker is told the names, wherever it stands, and needs no file.
+    Path("mine.json").unlink()
+    assert from_plain(ConsentConfig, json.loads(json.dumps(to_plain(config)))) == config
+    # What was said of other names is not said of these.
+    assert replace(config, agents=("CCBot",)).agents_source == ""
+    with pytest.raises(DataError, match=r"mine\.json does not exist"):
+        ConsentConfig(agents=("mine.json:mine",))
+    with pytest.raises(ConfigError, match=r"agents\.json has no list 'traning'.*'training'"):
+        ConsentConfig(agents=("package:traning",))
+
+
+def test_a_shipped_list_is_told_with_its_date() -> None:
+    assert ConsentConfig().agents_source.startswith("package:apertus of 2026-08-22, sha256 ")
+    training = ConsentConfig(agents=("package:training",))
+    assert training.agents == agents("training")
+    assert training.agents_source.startswith("package:training of ")
+    assert ConsentConfig(agents=agents("training")) == training
+    replay = ReplayConfig(agents=("package:training",), deletions=("x",))
+    assert (replay.agents, replay.consent.agents_source) == (
+        training.agents, training.agents_source,
+    )  # fmt: skip
 
 
 def test_the_hash_of_a_list_is_that_of_its_names_in_order() -> None:
@@ -285,10 +351,11 @@ def test_listed_domains_and_all_below_them_are_refused(tmp_path: Path) -> None:
 
 def test_a_listed_domain_is_refused_whatever_its_robots_file_says(tmp_path: Path) -> None:
     listed = domain_list(tmp_path / "refused.txt", "example.org")
-    book = RobotsBook([answer("https://example.org/robots.txt", "User-agent: *\nAllow: /")])
-    for books in ([listed, book], [book, listed]):
+    book = robots_book([answer("https://example.org/robots.txt", "User-agent: *\nAllow: /")])
+    orders: list[list[Book]] = [[listed, book], [book, listed]]
+    for books in orders:
         assert not Consent(ConsentConfig(), books).ask("https://example.org/a").allowed
-    other = RobotsBook([answer("https://other.org/robots.txt", "")])
+    other = robots_book([answer("https://other.org/robots.txt", "")])
     assert Consent(ConsentConfig(), [listed, other]).ask("https://other.org/a").allowed
 
 

@@ -21,6 +21,7 @@ from stamm.corpus.config import ReadLimits
 from stamm.corpus.consent.fetch_config import KINDS
 from stamm.corpus.consent.fetch_job import ANSWERS, SNAPSHOT, SUMMARY, fetch
 from stamm.corpus.consent.frozen import ERRORS, FrozenBook, FrozenFile, read_frozen
+from stamm.corpus.consent.shelf import latest, shelved
 from stamm.corpus.consent.tdmrep import TdmrepFile
 from stamm.runs.job import Workspace
 
@@ -107,7 +108,7 @@ def test_a_snapshot_is_read_by_kind(sites: Sites, run: Callable[..., Path]) -> N
     assert [file.row() for file in read] == [
         row for row in rows(path.parent) if row["kind"] == "tdmrep"
     ]
-    book = FrozenBook(read, TdmrepFile)
+    book = FrozenBook(latest([shelved(read)], "tdmrep"), TdmrepFile)
     for host, state in [("a.example", "reserved"), ("www.a.example", "reserved")]:
         file = book.file(host)
         assert file is not None

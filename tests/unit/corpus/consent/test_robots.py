@@ -7,7 +7,7 @@ import random
 import pytest
 
 from stamm.corpus.consent.agents import APERTUS_AGENTS
-from stamm.corpus.consent.lines import PARSED_BYTES, Rule, agent_token, read_groups
+from stamm.corpus.consent.lines import PARSED_BYTES, Rule, agent_token, read_groups, whole_lines
 from stamm.corpus.consent.patterns import Candidate, LongestMatch, one_spelling, path_of
 from stamm.corpus.consent.robots import RobotsFile, reserves_training, robots_path
 
@@ -256,3 +256,68 @@ def test_an_address_in_one_spelling() -> None:
     assert one_spelling(b"/%7ejoe/*?x=$") == b"/~joe/%2A?x=%24"
     assert one_spelling(b"/%2f%zz%") == b"/%2F%zz%"
     assert one_spelling("/é".encode()) == b"/%C3%A9"
+
+
+@pytest.mark.parametrize(
+    ("pattern", "path", "same"),
+    [
+        # What no address may hold as it is stands percent-encoded there (RFC 3986, 2).
+        ("/my docs/", "/my%20docs/a", True),
+        ("/my%20docs/", "/my docs/a", True),
+        ("/{id}", "/%7bid%7D", True),
+        ('/"a"|b\\^`<c>', "/%22a%22%7Cb%5C%5E%60%3Cc%3E", True),
+        ("/a b$", "/a%20b", True),
+        ("/a\tb", "/a%09b", True),
+        # Reserved signs are another thing encoded than plain.
+        ("/a%2Fb", "/a/b", False),
+        ("/a/b", "/a%2Fb", False),
+        ("/a%3Fb", "/a?b", False),
+        ("/%25", "/%", False),
+        ("/a%2541", "/aA", False),
+        ("/%fF", "/%Ff", True),
+        ("/%78", "/x", True),
+        ("/%zz", "/%zz", True),
+        ("/%", "/%", True),
+        # Who fetches /x/../a asks the server for /a (RFC 3986, 5.2.4).
+        ("/a", "/x/../a", True),
+        ("/a", "/./a", True),
+        ("/a", "/%2e%2E/x/%2e./a", True),
+        ("/a", "/../../a/b", True),
+        ("/x/$", "/x/a/..", True),
+        ("/x/$", "/x/.", True),
+        ("/x", "/x/../a", False),
+        ("/a", "/b?/../a", False),
+        ("/.well-known/", "/.well-known/a", True),
+        ("/...", "/.../a", True),
+    ],
+)
+def test_one_thing_under_several_spellings(pattern: str, path: str, same: bool) -> None:
+    file = RobotsFile(f"User-agent: *\nDisallow: {pattern}\n")
+    assert (file.refusal(SITE + path, ("*",)) is not None) is same
+
+
+@pytest.mark.parametrize("end", ["\n", "\r", "\r\n"])
+@pytest.mark.parametrize("as_bytes", [False, True])
+def test_a_rule_cut_at_500_kib_is_none(end: str, as_bytes: bool) -> None:
+    def refused(cut_at: int, rule: str) -> bool:
+        head = f"User-agent: *{end}Disallow: /p{end}"
+        fill = "#" * (PARSED_BYTES - len(head) - len(end) - cut_at)
+        text = f"{head}{fill}{end}{rule}{end}# more"
+        file = RobotsFile(text.encode() if as_bytes else text)
+        return file.refusal(f"{SITE}/public/a", ("*",)) is not None
+
+    # "Allow: /public/b" that is cut to "Allow: /p" would allow what another line refuses.
+    assert refused(len("Allow: /p"), "Allow: /public/b")
+    assert refused(len("Allow: /public/"), "Allow: /public/b")
+    # A rule that ends with the 500 KiB is whole.
+    assert not refused(len("Allow: /public/"), "Allow: /public/")
+    assert not refused(len("Allow: /public/") + 3, "Allow: /public/")
+
+
+def test_whole_lines_of_what_has_none() -> None:
+    assert whole_lines(b"x" * (PARSED_BYTES + 5)) == b"x" * PARSED_BYTES
+    assert whole_lines(b"a\n" + b"x" * PARSED_BYTES) == b"a\n"
+    whole = b"x" * (PARSED_BYTES - 1) + b"\n"
+    assert whole_lines(whole) == whole
+    assert whole_lines(whole + b"y") == whole
+    assert whole_lines(b"x" * PARSED_BYTES + b"\ny") == b"x" * PARSED_BYTES

@@ -28,6 +28,9 @@ from stamm.corpus.records import Signals
         ("x-robots-tag", "max-video-preview: 0, noai", "header_noai", ""),
         ("x-robots-tag", "unavailable_after: 25 Jun 2030 15:00:00 PST, noai", "header_noai", ""),
         ("x-robots-tag", "unavailable_after: Tue, 25 Jun 2030 15:00 PST, noai", "header_noai", ""),
+        ("x-robots-tag", "unavailable_after: Tue, 25-Jun-2030T15:00, noai", "header_noai", ""),
+        ("x-robots-tag", "unavailable_after: Tue, 25-Jun-30 15:00, noai", "header_noai", ""),
+        ("x-robots-tag", "CCBot: noindex", "header_noai", "CCBot"),
         ("x-robots-tag", "gptbot: max-snippet:-1, noindex", "header_noai", "GPTBot"),
         ("x-robots-tag", "googlebot: max-snippet:-1, noai", None, ""),
         ("x-robots-tag", "*: noai", "header_noai", ""),
@@ -215,3 +218,30 @@ def test_rule_is_bounded_and_clean() -> None:
     assert refusal is not None
     assert "\x1b" not in refusal.rule
     assert len(refusal.rule) <= 4096
+
+
+def test_an_agent_asked_with_its_version_is_meant_without_it() -> None:
+    asked = ("CCBot/2.0", "CCBot/1.0", "*")
+    header = header_refusal(Signals(headers=(("x-robots-tag", "ccbot: noai"),)), asked)
+    meta = meta_refusal([("ccbot", "noindex")], asked)
+    for refusal in (header, meta):
+        assert refusal is not None and refusal.agent == "CCBot/2.0"
+
+
+def test_of_several_headers_and_values_one_refusal_is_enough() -> None:
+    for headers in (
+        (("x-robots-tag", "all"), ("x-robots-tag", "googlebot: all"), ("x-robots-tag", "noai")),
+        (("content-usage", "train-ai=y"), ("content-usage", "train-ai=n")),
+        (("content-usage", "train-ai=n, train-ai=y"),),
+        (("tdm-reservation", "0"), ("tdm-reservation", "1")),
+    ):
+        for order in (headers, headers[::-1]):
+            assert header_refusal(Signals(headers=order), APERTUS_AGENTS) is not None
+
+
+def test_a_flood_of_headers_ends() -> None:
+    flood = tuple(("x-robots-tag", "a:" * 5000 + "," * 5000) for _ in range(50))
+    flood += tuple(("content-usage", "a=(" * 5000) for _ in range(50))
+    assert header_refusal(Signals(headers=flood), APERTUS_AGENTS) is None
+    refusal = header_refusal(Signals(headers=(*flood, ("tdm-reservation", "1"))), APERTUS_AGENTS)
+    assert refusal is not None and refusal.reason == "tdm_reservation"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 import textwrap
 from collections.abc import Callable
@@ -126,7 +127,7 @@ def test_a_short_text_counts_where_it_stands_by_itself(document: str, found: boo
 
 def test_scripts_without_blanks() -> None:
     passage = "他打开了门，看见院子里站着一个陌生人，手里拿着一封信。"
-    short = "他把口袋都掏空了"
+    short = "他把口袋掏空了"
     made = index(item("long", passage), item("short", short), item("no", "他走进了门"))
     assert [hit.item_id for hit in hits(made, f"前面的话。{passage}后面的话。")] == ["long"]
     assert [hit.item_id for hit in hits(made, f"前面的话，{short}，后面的话。")] == ["short"]
@@ -134,7 +135,60 @@ def test_scripts_without_blanks() -> None:
     assert made.coverage["quiz"].unseen == 1
 
 
-def test_a_chance_phrase_of_thirteen_letters_is_no_hit() -> None:
+QUESTIONS = {
+    "eng": "How many points did the Panthers defense surrender in the whole season of last year?",
+    "deu": "Wie viele Punkte gab die Verteidigung der Panthers in der ganzen letzten Saison ab?",
+    "hin": "पिछले साल के पूरे सीज़न में पैंथर्स के रक्षा दल ने कुल कितने अंक दिए थे?",
+    "ara": "كم عدد النقاط التي تخلى عنها دفاع فريق بانثرز خلال الموسم الماضي كله في المباريات؟",
+    "cmn": "黑豹队的防守在去年整个赛季当中一共丢掉了多少分？",
+    "tha": "แนวรับของทีมแพนเธอร์สเสียแต้มไปทั้งหมดกี่แต้มในฤดูกาลที่แล้ว",
+}
+
+
+@pytest.mark.parametrize("language", QUESTIONS)
+@pytest.mark.parametrize("dress", ["plain", "upper", "bare", "wrapped", "changed"])
+def test_a_question_in_a_long_page_however_dressed(language: str, dress: str) -> None:
+    text = QUESTIONS[language]
+    half = len(text) * 3 // 4
+    planted = {
+        "plain": text,
+        "upper": text.upper(),
+        "bare": text.rstrip("?？؟"),
+        "wrapped": "\r\n\t> ".join([text[:half], text[half:]])
+        if " " not in text
+        else text.replace(" ", "\r\n\t> ", 3),
+        "changed": " ".join([*text.split()[:-4], "other", *text.split()[-3:]])
+        if " " in text
+        else f"{text[:half]}火{text[half + 1 :]}",
+    }[dress]
+    assert planted != text or dress in ("plain", "upper", "bare")
+    made = index(*(item(name, each) for name, each in QUESTIONS.items()))
+    page = "\n".join([" ".join(prose("before", 20_000)), planted, " ".join(prose("after", 20_000))])
+    assert [hit.item_id for hit in hits(made, page)] == [language]
+
+
+def test_what_cannot_be_found_is_known_by_item() -> None:
+    made = index(item("a", "I agree.", "Yes."), item("b", "No.", PASSAGE), item("c"))
+    facts = made.coverage["quiz"]
+    assert (facts.items, facts.blind, facts.unseen, facts.runs) == (3, 2, 3, 1)
+
+
+def test_vowel_signs_are_letters() -> None:
+    # Without them these five words would have 16 letters, too few to look for.
+    text = "उसने अपनी किताब मेज़ पर रखी"
+    assert hits(index(item("hin", text)), f"पहले। {text}। बाद में।")[0].item_id == "hin"
+
+
+def test_coverage_stands_by_itself(tmp_path: Path) -> None:
+    index(item("<script>", "I agree.")).save(tmp_path)
+    raw = (tmp_path / "coverage.json").read_text(encoding="utf-8")
+    assert json.loads(raw)["sets"]["quiz"] == {
+        "items": 1, "blind": 1, "runs": 0, "short": 0, "unseen": 1,
+    }  # fmt: skip
+    assert "script" not in raw
+
+
+def test_a_chance_phrase_of_fourteen_letters_is_no_hit() -> None:
     text = "เขาหยิบเครื่องคิดเลขออกมา"
     assert len(split_words(text).hashes) == 25
     made = index(item("thai", text))
@@ -178,6 +232,23 @@ def test_a_document_that_repeats_a_passage_a_thousand_times() -> None:
     first = " ".join(PASSAGE.split()[:13])
     assert len(hits(made, f"{PASSAGE}. " * 1000)) == 1
     assert hits(made, f"{first}. " * 10_000) == ()
+
+
+def test_an_instruction_before_each_question_does_not_hide_the_last() -> None:
+    told = " ".join(prose("instruction", 10))
+    questions = [f"{told} {' '.join(prose(i, 14))}" for i in range(200)]
+    made = index(item("last", questions[-1]))
+    assert hits(made, ". ".join(questions[:-1])) == ()
+    assert [hit.item_id for hit in hits(made, ". ".join(questions))] == ["last"]
+
+
+def test_a_million_equal_words() -> None:
+    made = index(item("laugh", "ha " * 40), item("other", PASSAGE))
+    text = "ha " * 10**6
+    (hit,) = hits(made, text)
+    assert (hit.item_id, hit.position) == ("laugh", 0)
+    assert [hit.item_id for hit in hits(made, f"{text} {PASSAGE}")] == ["laugh", "other"]
+    assert hits(made, "x") == hits(made, "\ud800") == hits(made, "a" * 2**23) == ()
 
 
 def test_stored_and_loaded_it_finds_the_same(tmp_path: Path) -> None:

@@ -69,3 +69,11 @@ def test_a_cut_file_is_refused(tmp_path: Path) -> None:
     path.write_bytes(b"\x1f\x8b not gzip")
     with pytest.raises(DataError, match="is cut"):
         list(read_items(EvaluationSet(name="q", file="f"), path, ReadLimits()))
+
+
+@pytest.mark.parametrize("content", [b"", b"\n \n"])
+def test_a_set_without_items_is_refused(tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "set.jsonl"
+    path.write_bytes(content)
+    with pytest.raises(DataError, match=r"evaluation set 'q' has no item .*f"):
+        list(read_items(EvaluationSet(name="q", file="f"), path, ReadLimits()))

@@ -118,7 +118,7 @@ def test_sources_answer_by_their_kinds(tmp_path: Path) -> None:
     assert yes["2.4/0"] == yes["2.5/0"] == ("No", "ledger")
     assert yes["2.6/0"] == ("Yes", "ledger")  # planted passages
     assert found["2.2.1/2"]["tables"][0]["rows"] == [
-        ["books", "", 5, 500],
+        ["books", "(unstated)", 5, 500],
         ["books", "CC-BY-4.0", 1, 100],
     ]
     assert not [key for key in found if key.startswith("2/")]
@@ -235,6 +235,64 @@ def test_a_language_that_yaml_takes_for_a_truth_stays_text(tmp_path: Path) -> No
     rows = [kept(language="no"), kept(language="on_Latn")]
     front = yaml.safe_load(told(tmp_path, rows=rows)["datacard.md"].split("---\n")[1])
     assert front["language"] == ["no", "on"]
+
+
+def test_the_front_matter_of_a_corpus_that_names_nothing(tmp_path: Path) -> None:
+    rows = [kept(language="", source="", licence="", host="", date="")]
+    model = "Mödel 😀\x1b[31m\n'\"\u2028\U000e0041"
+    config = EvidenceConfig(model=model, licence="no")
+    files = told(tmp_path, config, rows=rows)
+    front = yaml.safe_load(files["datacard.md"].split("---\n")[1])
+    assert "language" not in front
+    assert front["pretty_name"] == model
+    assert {c for c in files["datacard.md"] if not c.isprintable()} == {"\n"}
+    assert front["license"] == "no"
+    card = files["datacard.md"]
+    assert "1 document came in, 1 stayed (100 B of text in 1 language)." in card
+    assert "| `(unnamed)` | `(unstated)` | 1 | 100 |" in card
+    assert "| `und` | 1 | 100 |" in card
+    assert "|  |" not in card.partition("## Languages")[2].partition("## Domains")[0]
+
+
+def test_a_language_cannot_speak_in_a_sentence(tmp_path: Path) -> None:
+    link = "@everyone see https://evil.example"
+    page = told(tmp_path, rows=[kept(language=link)])["training_summary.md"]
+    assert page.count(link) == page.count(f"`{link}`") == 1
+    assert "one of another name has most text" in page
+
+
+@pytest.mark.parametrize(
+    "train",
+    [
+        {"tokens_by_language": None},
+        {"tokens_by_language": {"eng_Latn": "<b>many</b>"}},
+        {"tokens": "5"},
+        {"tokens": -1},
+        {"stages": [{"documents": 1}]},
+        {"stages": [{"documents": 1, "tokens": None}]},
+        {"stages": 7},
+    ],
+)
+def test_a_manifest_that_lies_is_refused(tmp_path: Path, train: dict[str, Any]) -> None:
+    write_corpus(tmp_path / "corpus", ROWS)
+    pack = write_pack(tmp_path / "pack", 5)
+    plain = json.loads((pack / "manifest.json").read_text())
+    plain["splits"]["train"] |= train
+    (pack / "manifest.json").write_text(json.dumps(plain))
+    with pytest.raises(DataError, match=r"is no manifest of a packed corpus"):
+        told(tmp_path, tokens=5)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("n_kept", "5"), ("n_in", None), ("bytes_kept", True), ("pii_replaced", [])],
+)
+def test_a_summary_that_lies_is_refused(tmp_path: Path, name: str, value: object) -> None:
+    corpus = write_corpus(tmp_path / "corpus", ROWS)
+    plain = json.loads((corpus / "summary.json").read_text()) | {name: value}
+    (corpus / "summary.json").write_text(json.dumps(plain))
+    with pytest.raises(DataError, match=f"under '{name}'"):
+        told(tmp_path)
 
 
 def test_a_ledger_that_differs_from_its_summary_is_refused(tmp_path: Path) -> None:

@@ -54,6 +54,22 @@ def test_words_have_no_markup_left() -> None:
     assert words("two\n\nlines\u202e") == "two lines\\\\u202e"
 
 
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("- one", "\\- one"),
+        ("+ one", "\\+ one"),
+        ("12. one", "12\\. one"),
+        ("3) one", "3\\) one"),
+        ("---", "\\---"),
+        ("-5 is below 1.5", "-5 is below 1.5"),
+        ("2026-08-02", "2026-08-02"),
+    ],
+)
+def test_a_line_of_words_is_no_list_and_no_rule(text: str, shown: str) -> None:
+    assert words(text) == shown
+
+
 def test_numbers_stand_to_the_right() -> None:
     made = table(Table(columns=("a", "b", "c"), rows=(("x", "y", 1200),), rest="More."))
     assert made == "| a | b | c |\n| --- | --- | ---: |\n| `x` | y | 1,200 |\n\nMore."

@@ -73,6 +73,44 @@ def test_steps_are_those_of_torch_adamw() -> None:
         assert np.abs(getattr(found, field.name) - value.detach().numpy()).max() < 1e-6
 
 
+def test_softmax_is_applied_once() -> None:
+    # Apertus' training gives softmax to a loss that applies it again: with two labels that loss
+    # cannot fall below log(1 + 1/e) = 0.313, however right the head is.
+    sure = Layers(
+        first_WH=np.eye(2, dtype=np.float32),
+        first_bias_H=np.zeros(2, dtype=np.float32),
+        second_H2=np.eye(2, dtype=np.float32) * 20,
+        second_bias_2=np.zeros(2, dtype=np.float32),
+    )
+    x_NW, labels_N = np.eye(2, dtype=np.float32), np.array([0, 1], dtype=np.int8)
+    loss, _ = loss_and_slopes(sure, x_NW, labels_N, np.ones((2, 2), dtype=np.float32))
+    assert loss < 1e-6
+    # Nor are scores: twice squashed, none could leave the band from 0.269 to 0.731.
+    head = EncoderHead(config=CONFIG, encoder="x", layers=sure, embed=lambda _: x_NW[1:])
+    assert head.score("a", "und") > 0.999
+
+
+def test_the_epoch_is_chosen_by_accuracy_and_not_by_loss(monkeypatch: pytest.MonkeyPatch) -> None:
+    # All epochs get every row right while the loss goes on falling: by loss the last would win.
+    x_NW = np.tile(np.array([[4.0], [-4.0]], dtype=np.float32), (32, 3))
+    labels_N = np.tile(np.array([1, 0], dtype=np.int8), 32)
+    mask_NH = np.ones((len(x_NW), CONFIG.hidden), dtype=np.float32)
+    losses: list[float] = []
+    logits = Layers.logits
+
+    def watched(layers: Layers, rows_NW: np.ndarray) -> np.ndarray:
+        losses.append(loss_and_slopes(layers, x_NW, labels_N, mask_NH)[0])
+        return logits(layers, rows_NW)
+
+    monkeypatch.setattr(Layers, "logits", watched)
+    config = replace(CONFIG, epochs=4, rate=1e-3, warm_up=0, dropout=0.0)
+    trained = train_perceptron(config, x_NW, labels_N, x_NW, labels_N)
+    assert trained.accuracy == (1.0, 1.0, 1.0, 1.0)
+    assert losses == sorted(losses, reverse=True)
+    chosen = loss_and_slopes(trained.layers, x_NW, labels_N, mask_NH)[0]
+    assert (trained.epoch, chosen) == (0, losses[0])
+
+
 def test_it_learns_what_no_line_can_separate() -> None:
     x_NW = vectors(600, 4, 5)
     labels_N = (x_NW[:, 0] * x_NW[:, 1] > 0).astype(np.int8)
@@ -171,13 +209,15 @@ def test_one_label_is_nothing_to_learn_from(embed: Embed) -> None:
         train_encoder_head(CONFIG, "x", embed, examples(4, 0)[::2], examples(4, 0))
 
 
-@pytest.mark.parametrize("change", ["shape", "number", "field"])
+@pytest.mark.parametrize("change", ["shape", "scalar", "number", "field"])
 def test_damaged_layers_are_refused(tmp_path: Path, embed: Embed, change: str) -> None:
     layers = initial_layers(16, CONFIG)
     if change == "number":
         layers.second_bias_2[0] = np.nan
     if change == "shape":
         layers = replace(layers, second_bias_2=np.zeros(3, dtype=np.float32))
+    if change == "scalar":
+        layers = replace(layers, first_WH=np.zeros((), dtype=np.float32))
     EncoderHead(config=CONFIG, encoder="x", layers=layers, embed=embed).store(tmp_path)
     if change == "field":
         path = tmp_path / "head.json"

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from stamm.corpus.licences.config import LicenceConfig
+from stamm.corpus.licences.expression import verdict
 from stamm.corpus.licences.names import expression_of
 
 DEED = "https://creativecommons.org/licenses"
@@ -60,3 +62,30 @@ DEED = "https://creativecommons.org/licenses"
 )
 def test_expression_of(value: str, expression: str) -> None:
     assert expression_of(value) == expression
+
+
+@pytest.mark.parametrize(
+    ("value", "expression"),
+    [
+        ("not licensed under CC-BY", ""),
+        ("This work is NOT licensed  under CC BY 4.0", ""),
+        ("No longer available under CC BY", ""),
+        ("Dieser Text steht nicht unter CC BY 4.0", ""),
+        ("Ce texte n’est pas sous CC BY", ""),
+        ("Unless otherwise noted, CC BY 4.0", "CC-BY-4.0"),
+        ("Sofern nicht anders angegeben: CC BY 4.0", "CC-BY-4.0"),
+        ("All rights reserved. CC BY 4.0", "LicenseRef-All-Rights-Reserved"),
+        ("CC BY, for non-commercial use only", "LicenseRef-CC-BY-NC"),
+        ("CC BY 4.0 (no derivatives)", "CC-BY-ND-4.0"),
+        ("CC0 1.0 Universal", "CC0-1.0"),
+        ("MIT" + " " * 500 + "AND GPL-3.0-only", ""),
+        ("MIT OR " * 100 + "MIT", ""),
+    ],
+)
+def test_sentences_that_deny_narrow_or_hide(value: str, expression: str) -> None:
+    assert expression_of(value) == expression
+
+
+@pytest.mark.parametrize("name", ["GPL-2.0-with-classpath-exception", "eCos-2.0", "wxWindows"])
+def test_deprecated_names_of_copyleft_are_copyleft(name: str) -> None:
+    assert verdict(name, LicenceConfig(unknown="allow")) == "denied"

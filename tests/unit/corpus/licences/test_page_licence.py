@@ -146,3 +146,31 @@ def test_hostile_headers_are_bounded() -> None:
     ):
         assert page_licence((), (), (header,)) == Licence()
     assert time.perf_counter() - started < 5.0
+
+
+@pytest.mark.parametrize(
+    "html",
+    [
+        f'<p>This page is not licensed under <a rel="license" href="{BY}">CC BY</a>.</p>',
+        f'<p>Der Text steht nicht unter <a rel="license" href="{BY}">CC BY</a>.</p>',
+        f'<div style="Display : none"><a rel="license" href="{BY}">CC BY</a></div>',
+        f'<div hidden><p><a rel="license" href="{BY}">CC BY</a></p></div>',
+        f'<div id="disqus_thread"><p><a rel="license" href="{BY}">CC BY</a></p></div>',
+        f'<div class="forum-message"><a rel="license" href="{BY}">CC BY</a></div>',
+        f'<p><a rel="license ugc" href="{BY}">CC BY</a></p>',
+    ],
+)
+def test_what_is_denied_unseen_or_a_users_licenses_nothing(html: str) -> None:
+    found = licence(f"<p>Words of the page.</p>{html}")
+    assert found.expression == ""
+    assert not found.evidence[0].whole
+
+
+def test_a_page_that_is_licensed_unless_noted_otherwise_is_licensed() -> None:
+    for noted in (
+        "Unless noted otherwise",
+        "If not stated otherwise",
+        "Sofern nicht anders gesagt",
+    ):
+        sentence = f'<p>{noted}, under <a rel="license" href="{BY}">CC BY</a>.</p>'
+        assert licence(sentence).expression == "CC-BY-4.0"

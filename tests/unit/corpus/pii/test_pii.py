@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import time
+import unicodedata
 
 import pytest
 
+from stamm.corpus.pii.borders import plain_signs
 from stamm.corpus.pii.config import PiiConfig
 from stamm.corpus.pii.iban import valid_iban
 from stamm.corpus.pii.replace import replace_pii
@@ -233,3 +235,39 @@ def test_text_of_near_hits_takes_linear_time(unit: str) -> None:
     started = time.process_time()
     replace_pii(text, ALL, "deu_Latn")
     assert time.process_time() - started < 30.0
+
+
+@pytest.mark.parametrize(
+    ("text", "after"),
+    [
+        ("*_jane@example.com_*", "*<email-pii>_*"),
+        ("Mail jane@example.com.1 and jane@example.com-", "Mail <email-pii>.1 and <email-pii>-"),
+        ("メール：jane＠example．co．jp まで", "メール：<email-pii> まで"),
+        ("口座DE89370400440532013000番", "口座<iban-pii>番"),
+        ("IBANDE89 3704 0044 0532 0130 00", "IBAN<iban-pii>"),
+        ("card no.4532015112830366, exp 12/27", "card no.<card-pii>, exp 12/27"),
+        ("4532\u202f0151\u202f1283\u202f0366", "<card-pii>"),
+        ("4532\u20110151\u20111283\u20110366", "<card-pii>"),
+        ("カード ４５３２０１５１１２８３０３６６", "カード <card-pii>"),
+        ("+41\u202f44\u202f668\u202f18\u202f00", "<phone-pii>"),
+        ("+41\u201144\u2011668\u201118\u201100", "<phone-pii>"),
+        ("هاتف: +٩٦٦ ١١ ٤٨٨ ٣٨٠٠.", "هاتف: <phone-pii>."),
+        ("＋８１ ３-３５８０-３３１１", "<phone-pii>"),
+        ("Tel. +41 44 668 18 00Fax +41 44 668 18 01", "Tel. <phone-pii>Fax <phone-pii>"),
+        ("ip是8.8.8.8的", "ip是<ip-pii>的"),
+        ("服务器８．８．１００．８", "服务器<ip-pii>"),
+    ],
+)
+def test_signs_and_letters_of_other_scripts_hide_nothing(text: str, after: str) -> None:
+    assert replace_pii(text, ALL).text == after
+
+
+def test_plain_signs_move_nothing() -> None:
+    every = "".join(map(chr, [*range(0xD800), *range(0xE000, 0x1F000)]))
+    plain = plain_signs(every)
+    assert len(plain) == len(every)
+    for a, b in zip(every, plain, strict=True):
+        if a != b and b not in ("-", "\u00a0"):
+            value = unicodedata.digit(a, None)
+            assert b in (str(value), unicodedata.normalize("NFKC", a))
+    assert plain_signs("٠۹०๙０９－＠．\u2011\u202f") == "090909-@.-\u00a0"

@@ -1,0 +1,170 @@
+"""Canaries by kind: how exposed made-up texts are, and what varied copies show beside exact ones.
+
+Source   Carlini et al. 2019 (arXiv 1802.08232), section 4: exposure by sampling, the rank taken
+         among drawn texts, not among all that are possible.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from stamm.audit.config import AuditConfig
+from stamm.audit.interval import mean_estimate
+from stamm.audit.memorization import (
+    NEVER,
+    Continuation,
+    Passage,
+    by_repeats,
+    differences,
+    grouped,
+    prompts,
+)
+from stamm.corpus.canaries.config import Kind
+from stamm.corpus.canaries.draws import rivals
+from stamm.models.decoder import Decoder
+from stamm.models.generate import nats_of_sequences
+
+PASSAGES = "passages"
+BESIDE: Mapping[Kind, str] = {
+    "rewrapped": PASSAGES,
+    "indented": PASSAGES,
+    "prefixed": PASSAGES,
+    "prefixed_words": "random_words",
+}
+"""Whose copies are exact and otherwise of the same make: what a kind with varied copies is held
+against, so that both ask for a text that stood there equally often."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Drawing:
+    """How the made-up texts of a corpus were drawn.
+
+    words        words in a text
+    vocabulary   what random words are drawn of
+
+    Raises   ValueError when nothing can be drawn so.
+    """
+
+    seed: int
+    words: int
+    vocabulary: tuple[str, ...]
+
+    def __post_init__(self) -> None:
+        if self.words < 1 or not self.vocabulary:
+            raise ValueError(f"{self.words} words of {len(self.vocabulary)} cannot be drawn")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Exposure:
+    """How much likelier a canary is to a model than texts that it could as well have been.
+
+    rank         its place by cost among `candidates` others, from 1; at equal cost it is the last
+    candidates   how many others there are
+    """
+
+    rank: int
+    candidates: int
+
+    @property
+    def bits(self) -> float:
+        """log2(candidates + 1) - log2(rank).
+
+        A text never seen has every rank with equal chance: 1.44 bits in the mean of many candidates
+        (1 / ln 2), not 0.
+        """
+        return math.log2(self.candidates + 1) - math.log2(self.rank)
+
+
+def exposure(cost: float, others: Sequence[float]) -> Exposure:
+    """The exposure of a canary by its cost in nats and those of texts that were never planted.
+
+    Edge   a model to which all texts cost the same exposes none: rank candidates + 1, 0 bits. A
+           cost that is no number ranks last.
+    """
+    cheaper = sum(not other > cost for other in others)
+    return Exposure(rank=1 + cheaper, candidates=len(others))
+
+
+def rival_costs(
+    config: AuditConfig,
+    decoder: Decoder,
+    encode: Callable[[str], Sequence[int]],
+    begin: int,
+    kind: Kind,
+    drawing: Drawing,
+) -> list[float]:
+    """Cost in nats of as many first tokens of each rival as are asked of a canary."""
+    texts = rivals(kind, config.candidates, drawing.seed, drawing.words, drawing.vocabulary)
+    cut = prompts(config, encode, [Passage(probe_id="", repeats=NEVER, text=t) for t in texts])
+    costs = nats_of_sequences(
+        decoder, [[begin, *one.prefix, *one.truth] for one in cut], config.batch_tokens
+    )
+    return [float(cost.double().sum()) for cost in costs]
+
+
+def exposures(
+    given: Mapping[Kind, Sequence[Continuation]], costs: Mapping[Kind, Sequence[float]]
+) -> dict[str, Exposure]:
+    """The exposure of every made-up canary by its identifier, of kinds that have rivals."""
+    return {
+        one.passage.probe_id: exposure(one.total_nats, costs[kind])
+        for kind, group in given.items()
+        if costs.get(kind)
+        for one in group
+    }
+
+
+def by_kind(
+    given: Mapping[Kind, Sequence[Continuation]],
+    passages: Sequence[Continuation],
+    exposed: Mapping[str, Exposure],
+    skipped: Mapping[Kind, int],
+) -> list[dict[str, Any]]:
+    """What came of each kind of canary, by repeats, in the order given.
+
+    skipped        canaries of a kind too short to be measured
+    beside         the kind with exact copies that a kind with varied ones is held against
+    minus_exact    the difference to those of the same repeats; None without any
+    exposure_bits  of made-up texts, None for passages of books
+    """
+    exact: dict[str, dict[int, list[Continuation]]] = {PASSAGES: grouped(passages)}
+    exact.update((kind, grouped(group)) for kind, group in given.items())
+    return [
+        {
+            "kind": kind,
+            "beside": BESIDE.get(kind),
+            "skipped": skipped[kind],
+            "candidates": next(
+                (exposed[name].candidates for name in _names(group) if name in exposed), 0
+            ),
+            "buckets": [
+                {
+                    **bucket,
+                    "exposure_bits": _mean_bits(exposed, exact[kind][bucket["repeats"]]),
+                    "minus_exact": _minus(exact, kind, bucket["repeats"]),
+                }
+                for bucket in by_repeats(group)
+            ],
+        }
+        for kind, group in given.items()
+    ]
+
+
+def _names(group: Sequence[Continuation]) -> list[str]:
+    return [one.passage.probe_id for one in group]
+
+
+def _mean_bits(exposed: Mapping[str, Exposure], group: Sequence[Continuation]) -> Any:
+    bits = [exposed[name].bits for name in _names(group) if name in exposed]
+    return asdict(mean_estimate(bits)) if bits else None
+
+
+def _minus(
+    exact: Mapping[str, Mapping[int, Sequence[Continuation]]], kind: Kind, repeats: int
+) -> Any:
+    """The difference to exact copies; a text that never stood anywhere has none, varied or not."""
+    other = exact.get(BESIDE.get(kind, ""), {}).get(repeats)
+    return differences(exact[kind][repeats], other) if other and repeats != NEVER else None

@@ -1,0 +1,40 @@
+"""Addresses in one spelling, so that a request finds a page however its address was written."""
+
+from __future__ import annotations
+
+from stamm.corpus.consent.hosts import normal_host
+from stamm.corpus.consent.patterns import decoded, escaped, path_of
+from stamm.corpus.records import clean_field
+
+
+def normal_address(url: str) -> str:
+    """An address in the spelling that all its spellings share.
+
+    Scheme and host in lower case, the host in ASCII without final dot, default port and user
+    name; "/" for no path; the fragment left out; percent-encoding in capitals, of blanks and of
+    what is not ASCII, never of letters, digits, "-", ".", "_" and "~"; nothing invisible.
+
+    Edge     what names no host stays as it is, without invisible characters.
+    Source   RFC 3986, 6.2.2 and 6.2.3; RFC 3987, 3.1
+    Checked  tests/unit/corpus/test_deletions.py
+    """
+    cleaned = clean_field(url).strip()
+    scheme, colon, _ = cleaned.partition("://")
+    try:
+        host = normal_host(cleaned)
+    except ValueError:
+        host = ""
+    if not host or not colon:
+        return cleaned
+    return f"{scheme.lower()}://{host}{_spelled(path_of(cleaned))}"
+
+
+def normal_fragment(url: str) -> str:
+    """What normal_address leaves out, in one spelling and with its "#"; "" when there is none."""
+    _, mark, fragment = clean_field(url).strip().partition("#")
+    return mark + _spelled(fragment) if fragment else ""
+
+
+def _spelled(text: str) -> str:
+    octets = escaped(text.encode("utf-8", "surrogatepass")).replace(b" ", b"%20")
+    return decoded(octets).decode("ascii")

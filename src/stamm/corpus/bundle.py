@@ -1,0 +1,208 @@
+"""Files out of tar and zip archives nobody vouches for: read forward, in bounded pieces, never
+written anywhere. Links are told and not followed.
+
+Source   tar: POSIX.1-2017, pax, "ustar Interchange Format"; GNU tar's long names. The reader is our
+         own: the one of the standard library takes a header of any length into memory.
+"""
+
+from __future__ import annotations
+
+import zipfile
+import zlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from stamm.base.units import bytes_text
+from stamm.corpus.config import ReadLimits
+from stamm.corpus.streams import FREE_BYTES, PIECE_BYTES, BoundedStream, StreamError
+
+_BLOCK = 512
+_LONGEST_HEADER = 2**20
+_FILES = (b"0", b"\0", b"7")
+_LINKS = (b"1", b"2")
+_SAID_OF_NEXT = (b"x", b"L")  # pax, GNU: what a header block has no room for
+_SAID_OF_ALL = (b"g", b"K")  # of no use here: comments, the target of a link
+_LINK_MODE = 0o120000
+
+
+@dataclass(frozen=True, kw_only=True)
+class Member:
+    """One thing in an archive.
+
+    path      as written there
+    kind      "other" is a device, a pipe, or of a type that is not known
+    size      of its content, as far as known
+    content   of a file; cut where it is longer than limits.record_bytes, so that `size` exceeds it
+    defect    why a file's content cannot be had, "" otherwise
+    """
+
+    path: str
+    kind: Literal["file", "folder", "link", "other"]
+    size: int = 0
+    content: bytes = b""
+    defect: str = ""
+
+
+def members(path: Path, limits: ReadLimits) -> Iterator[Member]:
+    """What a .zip or a .tar (plain, .gz, .tgz or .zst) holds, in its own order.
+
+    Raises   StreamError where the rest cannot be read, or grows beyond limits.expansion.
+    """
+    return _zip_members(path, limits) if path.suffix == ".zip" else _tar_members(path, limits)
+
+
+def _tar_members(path: Path, limits: ReadLimits) -> Iterator[Member]:
+    with BoundedStream(path, limits.expansion) as stream:
+        said: dict[str, bytes] = {}
+        while True:
+            head = _exactly(stream, _BLOCK)
+            if not any(head):
+                return
+            _check_sum(head)
+            size, kind = _number(head[124:136]), head[156:157]
+            if kind in _SAID_OF_NEXT + _SAID_OF_ALL:
+                if size > _LONGEST_HEADER:
+                    raise _broken(f"a header of {size} bytes")
+                data = _exactly(stream, size + -size % _BLOCK)[:size]
+                if kind in _SAID_OF_NEXT:
+                    said |= {"path": data.rstrip(b"\0")} if kind == b"L" else _pax(data)
+                continue
+            if "size" in said:
+                size = _decimal(said["size"])
+            name = _text(said.get("path") or _name(head))
+            said = {}
+            content = _exactly(stream, min(size, limits.record_bytes)) if kind in _FILES else b""
+            _skip(stream, size + -size % _BLOCK - len(content))
+            yield Member(path=name, kind=_kind(kind, name), size=size, content=content)
+
+
+def _zip_members(path: Path, limits: ReadLimits) -> Iterator[Member]:
+    left = FREE_BYTES + limits.expansion * path.stat().st_size
+    try:
+        archive = zipfile.ZipFile(path)
+    except (zipfile.BadZipFile, OSError, ValueError, NotImplementedError) as error:
+        raise _broken(str(error)) from None
+    with archive:
+        for entry in archive.infolist():
+            if entry.is_dir():
+                yield Member(path=entry.filename, kind="folder")
+            elif entry.external_attr >> 16 & 0o170000 == _LINK_MODE:
+                yield Member(path=entry.filename, kind="link", size=entry.file_size)
+            else:
+                member = _unzipped(archive, entry, limits.record_bytes)
+                left -= max(member.size, len(member.content))
+                if left < 0:
+                    raise StreamError(
+                        "decompression_limit",
+                        f"{path.name} of {bytes_text(path.stat().st_size)} grows more than "
+                        f"{limits.expansion} to 1",
+                    )
+                yield member
+
+
+def _unzipped(archive: zipfile.ZipFile, entry: zipfile.ZipInfo, most: int) -> Member:
+    # The other methods are undone by the standard library without a bound on what comes out.
+    defect = ""
+    if entry.flag_bits & 1:
+        defect = "encrypted"
+    elif entry.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
+        defect = f"compressed by method {entry.compress_type}"
+    content = b""
+    if not defect and entry.file_size <= most:
+        try:
+            with archive.open(entry) as opened:
+                content = opened.read(most + 1)
+        except (zipfile.BadZipFile, zlib.error, OSError, EOFError, ValueError) as error:
+            defect = str(error) or type(error).__name__
+    size = max(entry.file_size, len(content)) if not defect else 0
+    return Member(
+        path=entry.filename, kind="file", size=size, content=content[:most], defect=defect
+    )
+
+
+def _kind(flag: bytes, name: str) -> Literal["file", "folder", "link", "other"]:
+    if flag == b"5" or (flag in _FILES and name.endswith("/")):
+        return "folder"
+    if flag in _FILES:
+        return "file"
+    return "link" if flag in _LINKS else "other"
+
+
+def _exactly(stream: BoundedStream, size: int) -> bytes:
+    held = bytearray()
+    while len(held) < size:
+        piece = stream.read(min(PIECE_BYTES, size - len(held)))
+        if not piece:
+            raise _early(stream)
+        held += piece
+    return bytes(held)
+
+
+def _skip(stream: BoundedStream, size: int) -> None:
+    while size > 0:
+        piece = stream.read(min(PIECE_BYTES, size))
+        if not piece:
+            raise _early(stream)
+        size -= len(piece)
+
+
+def _check_sum(head: bytes) -> None:
+    """The sum of a header's bytes, its own field taken as blanks; old archives sum signed bytes."""
+    blanked = head[:148] + b" " * 8 + head[156:]
+    signed = sum(blanked) - 256 * sum(byte > 127 for byte in blanked)
+    if _number(head[148:156]) not in (sum(blanked), signed):
+        raise _broken("a header whose sum is wrong")
+
+
+def _number(field: bytes) -> int:
+    """A number of a header: octal digits, or binary behind a set bit."""
+    if field[0] & 0x80:
+        number = int.from_bytes(field, "big") - (0x80 << 8 * (len(field) - 1))
+        if number >= 2**63:
+            raise _broken(f"the number {field.hex()}")
+        return number
+    digits = field.strip(b" \0")
+    if digits.translate(None, b"01234567"):
+        raise _broken(f"the number {digits!r}")
+    return int(digits or b"0", 8)
+
+
+def _decimal(digits: bytes) -> int:
+    if not digits.isdigit() or len(digits) > 19:
+        raise _broken(f"the size {digits[:40]!r}")
+    return int(digits)
+
+
+def _name(head: bytes) -> bytes:
+    name, prefix = head[:100].split(b"\0")[0], head[345:500].split(b"\0")[0]
+    # GNU's own format has times where POSIX has a prefix.
+    return prefix + b"/" + name if head[257:263] == b"ustar\0" and prefix else name
+
+
+def _pax(data: bytes) -> dict[str, bytes]:
+    """Path and size of "28 path=some/long/name\\n" and so on."""
+    found, at = {}, 0
+    while at < len(data):
+        blank = data.find(b" ", at, at + 8)
+        length = data[at:blank] if blank > 0 else b""
+        if not length.isdigit() or int(length) < blank - at + 3 or at + int(length) > len(data):
+            raise _broken("a pax header that cannot be read")
+        key, _, value = data[blank + 1 : at + int(length) - 1].partition(b"=")
+        if key in (b"path", b"size"):
+            found[key.decode()] = value
+        at += int(length)
+    return found
+
+
+def _text(name: bytes) -> str:
+    return name.decode("utf-8", "replace")
+
+
+def _broken(detail: str) -> StreamError:
+    return StreamError("broken_archive", detail)
+
+
+def _early(stream: BoundedStream) -> StreamError:
+    return StreamError("truncated_record", f"the archive ends after {stream.tell()} bytes")

@@ -1,0 +1,166 @@
+"""Figures of canaries, one for each arm: exposure of made-up texts, and varied beside exact copies."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+
+from stamm.reports.canvas import Axes, draw, legend, legend_name
+from stamm.reports.collect import Arm, Study
+from stamm.reports.figure import Figure, Table
+from stamm.reports.measure_figures import MARKS, interval_text
+from stamm.reports.measured import Bucket, CanaryKind, Estimate, Memorization
+from stamm.reports.quantities import fixed
+from stamm.reports.text import one_line
+from stamm.reports.theme import drawn, series
+
+_UNSEEN_BITS = 1 / math.log(2)
+_PASSAGES = "passages"
+_ORDER = (
+    _PASSAGES, "rewrapped", "indented", "prefixed", "random_words", "prefixed_words",
+    "random_characters", "secret",
+)  # fmt: skip
+_LONGEST_NAME = 40
+Line = tuple[str, tuple[Bucket, ...]]
+Panel = tuple[str, list[Line], Callable[[Bucket], Estimate | None], tuple[float, ...]]
+
+
+def canary_figures(study: Study) -> tuple[Figure, ...]:
+    """What each audited arm makes of the canaries; nothing for an arm whose corpus had none."""
+    return tuple(
+        _figure(study, arm, audit)
+        for arm in study.arms
+        if (audit := arm.measured.memorization) and any(one.buckets for one in audit.canaries)
+    )
+
+
+def _figure(study: Study, arm: Arm, audit: Memorization) -> Figure:
+    panels = [panel for panel in (_exposure(audit), _copies(audit)) if panel[1]]
+    counts = sorted({b.repeats for _, lines, _, _ in panels for _, line in lines for b in line})
+
+    def paint(axes: list[Axes]) -> None:
+        for one, panel in zip(axes, panels, strict=True):
+            _panel(one, panel, counts)
+
+    key = f"canaries-{arm.number}"
+    name = one_line(arm.name, _LONGEST_NAME)
+    return Figure(
+        key=key,
+        title=f"Canaries: {name}",
+        caption=(
+            "Exposure: how far up a made-up text stands, by its cost, among others drawn in the "
+            "same way that were never planted; each bit halves the number of those that the model "
+            "finds likelier. The dotted lines are the most that can be measured, and the mean of a "
+            f"text never seen, {_UNSEEN_BITS:.2f} bits. Cost: that of the true continuation against "
+            "texts of the same kind never planted. Rewrapped, indented and prefixed texts stood "
+            "there in another layout each time, so that the mask of Goldfish fell in other places: "
+            "where they lie below exact copies of as many repeats, the layout evades the mask. "
+            f"{_skipped(audit)}"
+        ).rstrip(),
+        alt="; ".join(_told(kind) for kind in audit.canaries if kind.buckets),
+        svg=draw(key, 3.2, paint, panels=len(panels)),
+        data=_table(audit),
+        source=study.files([arm], "audit/memorization.json"),
+        command=f"stamm audit {study.folder_of(arm)}",
+    )
+
+
+def _exposure(audit: Memorization) -> Panel:
+    lines = [(one.kind, tuple(b for b in one.buckets if b.exposure_bits)) for one in audit.canaries]
+    most = max((one.candidates for one in audit.canaries), default=0)
+    return (
+        "Exposure, bits",
+        [line for line in lines if line[1]],
+        lambda bucket: bucket.exposure_bits,
+        (_UNSEEN_BITS, math.log2(most + 1)),
+    )
+
+
+def _copies(audit: Memorization) -> Panel:
+    """Kinds with varied copies and those they are held against, against what was never seen."""
+    beside = {one.beside for one in audit.canaries if one.beside}
+    shown = [one for one in audit.canaries if one.beside or one.kind in beside]
+    every = [(_PASSAGES, audit.buckets)] if _PASSAGES in beside else []
+    every += [(one.kind, one.buckets) for one in shown]
+    lines = [(name, tuple(b for b in line if b.nll_minus_control)) for name, line in every]
+    return (
+        "Cost of the true continuation minus control, nats/token",
+        [line for line in lines if line[1]],
+        lambda bucket: bucket.nll_minus_control,
+        (0.0,),
+    )
+
+
+def _panel(axes: Axes, panel: Panel, counts: Sequence[int]) -> None:
+    title, lines, measure, marks = panel
+    for place, (kind, buckets) in enumerate(lines):
+        number = _ORDER.index(kind) if kind in _ORDER else len(_ORDER) + place
+        found = [(b.repeats, e) for b in buckets if (e := measure(b))]
+        axes.errorbar(
+            [counts.index(repeats) + 0.08 * (place - (len(lines) - 1) / 2) for repeats, _ in found],
+            [e.mean for _, e in found],
+            yerr=[
+                [e.mean - e.low if e.low is not None else 0.0 for _, e in found],
+                [e.high - e.mean if e.high is not None else 0.0 for _, e in found],
+            ],
+            fmt=MARKS[number % len(MARKS)] + "-", ms=4.5, lw=1.1, color=series(number),
+            label=legend_name(_words(kind)),
+        )  # fmt: skip
+    for mark in marks:
+        axes.axhline(mark, color=drawn("muted"), lw=0.9, ls=(0, (2, 2)))
+    axes.set_xticks(range(len(counts)), [str(count) for count in counts])
+    axes.set_xlim(-0.5, max(len(counts) - 0.5, 0.5))
+    axes.set_xlabel("times the text stood in the training text")
+    axes.set_title(title, pad=34)
+    legend(axes, columns=3)
+
+
+def _table(audit: Memorization) -> Table:
+    kinds = ((_PASSAGES, audit.buckets), *((one.kind, one.buckets) for one in audit.canaries))
+    return Table(
+        columns=(
+            "kind", "repeats", "texts", "written whole", "exposure, bits",
+            "cost of the truth, nats/token", "minus control, nats/token",
+            "minus exact copies, nats/token", "Rouge-L",
+        ),
+        rows=tuple(_row(name, bucket) for name, buckets in kinds for bucket in buckets),
+        words=2,
+    )  # fmt: skip
+
+
+def _row(name: str, bucket: Bucket) -> tuple[str, ...]:
+    return (
+        _words(name),
+        "control" if bucket.repeats == 0 else str(bucket.repeats),
+        f"{bucket.passages:,}",
+        "" if bucket.extracted is None else f"{bucket.extracted:,}",
+        _cell(bucket.exposure_bits, 2),
+        _cell(bucket.nll_nats, 3),
+        _cell(bucket.nll_minus_control, 3),
+        _cell(bucket.nll_minus_exact, 3),
+        _cell(bucket.rouge_l, 3),
+    )
+
+
+def _told(kind: CanaryKind) -> str:
+    last = kind.buckets[-1]
+    said = f"{_words(kind.kind)} after {last.repeats} repeats: "
+    if last.exposure_bits:
+        said += f"{fixed(last.exposure_bits.mean, 2)} bits of exposure, "
+    written = f"{last.extracted} of {last.passages} written whole, " if last.extracted else ""
+    return f"{said}{written}{fixed(last.nll_nats.mean, 3)} nats per true token"
+
+
+def _skipped(audit: Memorization) -> str:
+    short = [(one.kind, one.skipped) for one in audit.canaries if one.skipped]
+    if not short:
+        return ""
+    return f"Too short to be measured: {', '.join(f'{n:,} {_words(kind)}' for kind, n in short)}."
+
+
+def _cell(estimate: Estimate | None, digits: int) -> str:
+    return interval_text(estimate, digits) if estimate else ""
+
+
+def _words(kind: str) -> str:
+    return one_line(kind, _LONGEST_NAME).replace("_", " ")
