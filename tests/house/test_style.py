@@ -82,6 +82,14 @@ def test_environment_variables_are_few_and_change_no_number() -> None:
     assert touched == {"cli/run.py", "runs/pool.py"}
 
 
+def test_files_of_tests_have_names_of_their_own() -> None:
+    """pytest imports them by name alone: of two alike it loads one."""
+    seen: dict[str, Path] = {}
+    for file in _python("tests"):
+        other = seen.setdefault(file.name, file)
+        assert other == file or file.name == "conftest.py", f"{file} and {other}"
+
+
 def test_no_pickle_is_loaded() -> None:
     wrong = []
     for file in _python("src"):
