@@ -8,8 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
-import torch.nn.functional as F
 
 from stamm.audit import job
 from stamm.audit.canaries import Exposure, exposure
@@ -18,17 +16,12 @@ from stamm.base.errors import ConfigError, DataError
 from stamm.base.files import read_json, write_json
 from stamm.corpus.canaries.config import KINDS, CanariesConfig, Kind
 from stamm.corpus.canaries.draws import MADE_UP, Draws, made_up, rivals
-from stamm.corpus.config import PlantConfig, ProbesConfig, TokenizerConfig
+from stamm.corpus.config import PlantConfig, ProbesConfig
 from stamm.corpus.planting import plant
-from stamm.corpus.special_tokens import BEGIN_ID
-from stamm.corpus.tokenizer import Tokenizer, train_tokenizer_on
-from stamm.models.config import DecoderConfig, PlainFFN
-from stamm.models.decoder import Decoder, build_decoder
-from stamm.models.stored import save_decoder
 from stamm.runs.job import Workspace
+from tests.unit.taught_decoder import audited_folders
 
 CONFIG = AuditConfig(prefix_tokens=6, new_tokens=12, candidates=63)
-VOCABULARY = 335
 WORDS = tuple(f"{a}{b}" for a in ("ri", "sto", "wa", "lu") for b in ("ver", "ne", "ter", "na"))
 SEEN, NEVER = 8, 0
 LOOSE = 1.0 / math.log(2)  # bits that a text never seen has in the mean
@@ -66,41 +59,16 @@ def planted() -> dict[str, Any]:
 
 def stored(root: Path, *, taught: bool) -> dict[str, Path]:
     """A corpus' list of what was planted, a tokenizer, and a decoder taught it by heart or nothing."""
-    for name in ("corpus", "tokenizer", "model"):
-        (root / name).mkdir()
     plain = planted()
-    write_json(root / "corpus" / "probes.json", plain)
     listed = [*plain["probes"], *plain["canaries"]]
-    trained = train_tokenizer_on(
-        TokenizerConfig(vocab_size=VOCABULARY), [r["text"] for r in listed]
+    return audited_folders(
+        root,
+        plain,
+        texts=[row["text"] for row in listed],
+        by_heart=[row["text"] for row in listed if row["repeat"] and taught],
+        d_model=64,
+        steps=150,
     )
-    (root / "tokenizer" / "tokenizer.json").write_text(trained, encoding="utf-8")
-    encode = Tokenizer.load(root / "tokenizer").encode
-    seen = [row["text"] for row in listed if row["repeat"]]
-    decoder = build_decoder(
-        DecoderConfig(
-            vocab_size=VOCABULARY,
-            d_model=64,
-            num_layers=1,
-            ffn=PlainFFN(width=96),
-            max_context=32,
-            init_std=0.1,
-        ),
-        seed=1,
-    )
-    if taught:
-        teach(decoder, torch.tensor([[BEGIN_ID, *encode(one)][:24] for one in seen]))
-    save_decoder(decoder, root / "model")
-    return {name: root / name for name in ("corpus", "tokenizer", "model")}
-
-
-def teach(decoder: Decoder, tokens: torch.Tensor) -> None:
-    optimizer = torch.optim.AdamW(decoder.parameters(), lr=1e-2)
-    for _ in range(150):
-        loss = F.cross_entropy(decoder(tokens[:, :-1]).flatten(0, 1), tokens[:, 1:].flatten())
-        optimizer.zero_grad()
-        loss.backward()  # type: ignore[no-untyped-call]  # torch does not type it
-        optimizer.step()
 
 
 @pytest.fixture(scope="module")

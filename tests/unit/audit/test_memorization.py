@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 import torch
-import torch.nn.functional as F
 
 from stamm.audit import job
 from stamm.audit.config import AuditConfig
@@ -22,16 +21,13 @@ from stamm.audit.memorization import (
 from stamm.base.config import from_plain, to_plain
 from stamm.base.errors import ConfigError, DataError
 from stamm.base.files import read_json, write_json
-from stamm.corpus.config import TokenizerConfig
 from stamm.corpus.special_tokens import BEGIN_ID
-from stamm.corpus.tokenizer import Tokenizer, train_tokenizer_on
-from stamm.models.config import DecoderConfig, PlainFFN
-from stamm.models.decoder import Decoder, build_decoder
-from stamm.models.stored import load_decoder, save_decoder
+from stamm.corpus.tokenizer import Tokenizer
+from stamm.models.stored import load_decoder
 from stamm.runs.job import Workspace
+from tests.unit.taught_decoder import audited_folders
 
 CONFIG = AuditConfig(prefix_tokens=6, new_tokens=12)
-VOCABULARY = 335
 SEEN = (
     "It was the best of times, it was the worst of times.",
     "Call me Ishmael. Some years ago, never mind how long.",
@@ -46,15 +42,8 @@ UNSEEN = (
 def inputs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """A decoder trained on SEEN alone until it knows it by heart, and the list of passages."""
     root = tmp_path_factory.mktemp("audited")
-    for name in ("corpus", "tokenizer", "model"):
-        (root / name).mkdir()
-    trained = train_tokenizer_on(TokenizerConfig(vocab_size=VOCABULARY), (*SEEN, *UNSEEN))
-    (root / "tokenizer" / "tokenizer.json").write_text(trained, encoding="utf-8")
-    write_json(root / "corpus" / "probes.json", probes())
-    encode = Tokenizer.load(root / "tokenizer").encode
-    rows = [[BEGIN_ID, *encode(text)][:24] for text in SEEN]
-    save_decoder(taught(torch.tensor(rows)), root / "model")
-    return {name: root / name for name in ("corpus", "tokenizer", "model")}
+    texts = (*SEEN, *UNSEEN)
+    return audited_folders(root, probes(), texts=texts, by_heart=SEEN, d_model=32, steps=80)
 
 
 def probes() -> dict[str, object]:
@@ -66,25 +55,6 @@ def probes() -> dict[str, object]:
             {"probe_id": name, "repeat": repeat, "text": text} for name, repeat, text in listed
         ],
     }
-
-
-def taught(tokens: torch.Tensor) -> Decoder:
-    config = DecoderConfig(
-        vocab_size=VOCABULARY,
-        d_model=32,
-        num_layers=1,
-        ffn=PlainFFN(width=48),
-        max_context=32,
-        init_std=0.1,
-    )
-    decoder = build_decoder(config, seed=1)
-    optimizer = torch.optim.AdamW(decoder.parameters(), lr=1e-2)
-    for _ in range(80):
-        loss = F.cross_entropy(decoder(tokens[:, :-1]).flatten(0, 1), tokens[:, 1:].flatten())
-        optimizer.zero_grad()
-        loss.backward()  # type: ignore[no-untyped-call]  # torch does not type it
-        optimizer.step()
-    return decoder
 
 
 def test_memorised_passages_stand_out(inputs: dict[str, Path], tmp_path: Path) -> None:

@@ -22,6 +22,20 @@ def groups(path: Path) -> list[int]:
     return [metadata.row_group(n).num_rows for n in range(metadata.num_row_groups)]
 
 
+def rows_of_batches(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """A list that gains the rows of each batch that is read from now on."""
+    seen: list[int] = []
+    batches = pq.ParquetFile.iter_batches
+
+    def counted(self: pq.ParquetFile, *args: object, **named: object) -> object:
+        for batch in batches(self, *args, **named):
+            seen.append(batch.num_rows)
+            yield batch
+
+    monkeypatch.setattr(pq.ParquetFile, "iter_batches", counted)
+    return seen
+
+
 def test_a_group_ends_by_rows_or_by_text(tmp_path: Path) -> None:
     def row(letters: int) -> dict[str, object]:
         return {"name": "x" * letters, "size": letters, "key": None}
@@ -46,15 +60,7 @@ def test_rows_come_back_in_order_and_never_more_than_a_group_at_once(
     rows = [{"name": f"{n:020d}", "size": n, "key": None} for n in range(50)]
     write_rows(tmp_path / "t", SCHEMA, rows)
     assert groups(tmp_path / "t") == [5] * 10
-    seen: list[int] = []
-    batches = pq.ParquetFile.iter_batches
-
-    def counted(self: pq.ParquetFile, *args: object, **named: object) -> object:
-        for batch in batches(self, *args, **named):
-            seen.append(batch.num_rows)
-            yield batch
-
-    monkeypatch.setattr(pq.ParquetFile, "iter_batches", counted)
+    seen = rows_of_batches(monkeypatch)
     assert list(read_rows(tmp_path / "t")) == rows
     assert seen == [5] * 10
 
@@ -64,15 +70,7 @@ def test_long_texts_of_an_input_are_read_a_few_at_a_time(
 ) -> None:
     texts = [f"{n:03d}" * 700_000 for n in range(40)]  # 2 MiB each
     pq.write_table(pa.table({"text": texts}), tmp_path / "in.parquet", use_dictionary=False)
-    seen: list[int] = []
-    batches = pq.ParquetFile.iter_batches
-
-    def counted(self: pq.ParquetFile, *args: object, **named: object) -> object:
-        for batch in batches(self, *args, **named):
-            seen.append(batch.num_rows)
-            yield batch
-
-    monkeypatch.setattr(pq.ParquetFile, "iter_batches", counted)
+    seen = rows_of_batches(monkeypatch)
     path = tmp_path / "in.parquet"
     found = list(read_input("in.parquet", path, ReadLimits(), FieldNames()))
     assert [r.content.decode() for r in found if isinstance(r, Record)] == texts
