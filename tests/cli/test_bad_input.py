@@ -80,7 +80,7 @@ def _reasons(run: Path) -> list[str]:
         (["cp", "demo", "absent/mine.py"], 1, ["absent/mine.py"]),
         (["run", "smoke", "--out", "/dev/null"], 1, ["/dev/null is a file"]),
         (["run", "smoke", "--out", "/proc/stamm"], 1, ["/proc/stamm"]),
-        (["compare", "demo"], 2, ["is not built yet"]),
+        (["compare", "demo"], 2, ["demo is no comparison", "compare.activations"]),
     ],
 )
 def test_misuse_gets_one_line(stamm: Stamm, words: list[str], code: int, said: list[str]) -> None:

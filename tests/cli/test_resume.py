@@ -88,7 +88,7 @@ def test_a_kill_in_the_middle_of_a_checkpoint_leaves_a_run_that_goes_on(
     assert contents(smoke_run) == contents(tmp_path / "runs" / "smoke")
 
 
-@pytest.mark.parametrize("lost", ["metrics.jsonl", "log", "model"])
+@pytest.mark.parametrize("lost", ["log", "model"])
 def test_what_is_deleted_from_a_finished_run_is_made_again(
     smoke_run: Path, tmp_path: Path, stamm: Stamm, lost: str
 ) -> None:
@@ -102,6 +102,20 @@ def test_what_is_deleted_from_a_finished_run_is_made_again(
     done = stamm("run", "smoke")
     assert done.returncode == 0, done.stderr
     assert contents(run) == contents(smoke_run)
+
+
+def test_training_without_its_metrics_is_refused_and_keeps_its_checkpoints(
+    smoke_run: Path, tmp_path: Path, stamm: Stamm
+) -> None:
+    run = tmp_path / "runs" / "smoke"
+    shutil.copytree(smoke_run, run, symlinks=True)
+    arm = run / "arms" / "relu2"
+    (arm / "metrics.jsonl").unlink()
+    kept = sorted((arm / "checkpoints").iterdir())
+    done = stamm("run", "smoke")
+    assert done.returncode == 1
+    assert "can be used" in done.stderr and "metrics.jsonl has changed" in done.stderr
+    assert sorted((arm / "checkpoints").iterdir()) == kept
 
 
 def test_a_complete_run_says_so_at_once_and_does_nothing(smoke_run: Path, stamm: Stamm) -> None:

@@ -28,6 +28,7 @@ VERBS = [
     "bench",
     "plan",
     "run",
+    "compare",
     "evaluate",
     "audit",
     "export",
@@ -300,7 +301,7 @@ def test_a_run_that_ends_badly_shows_the_cursor_again(
     monkeypatch.setattr(Run, "execute", execute)
     stream = _Terminal()
     with pytest.raises(type(error)):
-        _execute(Run(tmp_path, "smoke", (), {}), (), Console(stream))
+        _execute(Run(tmp_path, "smoke", (), {}), (), Console(stream), None, together=False)
     assert _cursor_is_shown(stream)
 
 

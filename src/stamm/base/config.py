@@ -257,13 +257,18 @@ def _put(node: Any, annotation: Any, keys: list[str], text: str, path: str, wher
         return _parse(annotation, text, path, where)
     node, key, rest = _opened(node, annotation), keys[0], keys[1:]
     if isinstance(node, _Items):
-        positions = [str(index) for index in range(len(node.items))]
+        # The place behind the last is one that can be filled.
+        positions = [str(index) for index in range(len(node.items) + 1)]
         if key not in positions:
             raise ConfigError(
-                f"unknown key {path!r}: {key!r} is no position in a list of {len(positions)}",
+                f"unknown key {path!r}: {key!r} is no position in a list of {len(node.items)}",
                 where=where,
+                fix=f"The next one is {positions[-1]}",
             )
         index = positions.index(key)
+        if index == len(node.items):
+            classes = _classes(node.element)
+            node.items.append(_Draft(classes[0], {}) if len(classes) == 1 else None)
         node.items[index] = _put(node.items[index], node.element, rest, text, path, where)
         return node
     if not isinstance(node, _Draft):

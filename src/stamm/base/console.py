@@ -1,12 +1,13 @@
 """Talking to the person: progress with an estimate of the time left, warnings, plain words.
 
-Results go to stdout, talk goes to stderr. On a terminal a bar moves; elsewhere one plain line
-is written per interval, so that a log file stays readable.
+Results go to stdout, talk goes to stderr. On a terminal a bar moves; elsewhere, and in the log,
+one plain line is written per interval, so that a log file stays readable.
 """
 
 from __future__ import annotations
 
 import sys
+import threading
 import time
 from collections.abc import Callable
 from datetime import UTC, datetime
@@ -16,7 +17,13 @@ from stamm.base.errors import visible
 from stamm.base.units import seconds_text
 
 PLAIN_INTERVAL_S = 5.0
-BAR_INTERVAL_S = 0.1
+LONGEST_INTERVAL_S = 60.0
+_LINES = 100  # and no more of a task, about, until the interval is at its longest
+BAR_INTERVAL_S = 0.2
+# What is left is told by the pace since a mark that is this old at least, and this many advances.
+_PACE_S = 300.0
+_PACE_ADVANCES = 20
+_WIDE = 120  # columns of a terminal
 
 
 class Progress(Protocol):
@@ -25,8 +32,11 @@ class Progress(Protocol):
     def begin(self, task: str, total: float, unit: str) -> None:
         """Start `task` of `total` units ("pretrain xielu", 180, "steps")."""
 
-    def advance(self, done: float, note: str = "") -> None:
-        """Say that `done` units of the task are complete, with a short note ("loss 4.21")."""
+    def advance(self, done: float, note: str = "", share: float | None = None) -> None:
+        """Say that `done` units of the task are complete, with a short note ("loss 4.21").
+
+        share   of the whole work that is done, where units are not alike; None: done / total
+        """
 
     def end(self, note: str = "") -> None:
         """End the task begun last."""
@@ -41,7 +51,7 @@ class Silent:
     def begin(self, task: str, total: float, unit: str) -> None:
         """Nothing."""
 
-    def advance(self, done: float, note: str = "") -> None:
+    def advance(self, done: float, note: str = "", share: float | None = None) -> None:
         """Nothing."""
 
     def end(self, note: str = "") -> None:
@@ -53,6 +63,8 @@ class Silent:
 
 class Console:
     """A Progress on a stream: a moving bar on a terminal, plain lines anywhere else.
+
+    Any thread may speak.
 
     prefix   put before each task's name ("[4/10] ")
     log      a file that gets every line, with the time (UTC), wherever the talk goes
@@ -73,68 +85,85 @@ class Console:
         self._unit = ""
         self._total = 0.0
         self._started = 0.0
-        self._first: tuple[float, float] | None = None
-        self._spoken = 0.0
+        self._pace = _Pace()
+        self._drawn = self._spoken = 0.0
+        self._lock = threading.RLock()
         self.prefix = ""
 
     def begin(self, task: str, total: float, unit: str) -> None:
         """Start a task."""
-        self._task, self._total, self._unit = visible(task), total, unit
-        self._started = self._spoken = self._clock()
-        self._first = None
-        if self._moves:
-            self.close()
-            self._bar = _Bar(self._stream, f"{self.prefix}{self._task}", total)
-            self._bar.start()
-            self._write_log(f"{self.prefix}{self._task}")
-        else:
-            self._line(f"{self.prefix}{self._task}")
+        with self._lock:
+            self._task, self._total, self._unit = visible(task), total, unit
+            self._started = self._drawn = self._spoken = self._clock()
+            self._pace = _Pace()
+            if self._moves:
+                self.close()
+                self._bar = _Bar(self._stream, f"{self.prefix}{self._task}")
+                self._bar.start()
+                self._write_log(f"{self.prefix}{self._task}")
+            else:
+                self._line(f"{self.prefix}{self._task}")
 
-    def advance(self, done: float, note: str = "") -> None:
-        """Move the bar, or write a line when the last one is old enough."""
+    def advance(self, done: float, note: str = "", share: float | None = None) -> None:
+        """Move the bar, and write a line when the last one is old enough."""
         now = self._clock()
-        if self._first is None:  # the first units pay for warm-up: the rate starts after them
-            self._first = (done, now)
-        if self._bar is not None:
-            if now - self._spoken >= BAR_INTERVAL_S or done >= self._total:
+        if share is None:
+            share = done / self._total if self._total else 1.0
+        with self._lock:
+            left = self._pace.left(share, now)
+            ends = share >= 1.0
+            if self._bar is not None and (now - self._drawn >= BAR_INTERVAL_S or ends):
+                self._drawn = now
+                self._bar.move(share, self._state(done, left, note))
+            if now - self._spoken >= self._interval(now):
                 self._spoken = now
-                self._bar.move(done, self._state(done, now, note))
-        elif now - self._spoken >= PLAIN_INTERVAL_S:
-            self._spoken = now
-            self._line(f"{self.prefix}{self._task}: {self._state(done, now, note)}")
+                line = f"{self.prefix}{self._task}: {self._state(done, left, note)}"
+                if self._bar is None:
+                    self._line(line)
+                else:
+                    self._write_log(line)
 
     def end(self, note: str = "") -> None:
         """Close the task with the time it took."""
-        self.close()
-        took = seconds_text(self._clock() - self._started)
-        self._line(f"{self.prefix}{self._task}: done in {took}" + (f", {note}" if note else ""))
+        with self._lock:
+            self.close()
+            took = seconds_text(self._clock() - self._started)
+            end = f", {note}" if note else ""
+            self._line(f"{self.prefix}{self._task}: done in {took}{end}")
 
     def close(self) -> None:
         """Take away the bar of a task that did not come to its end, and show the cursor again.
 
         To be called however the work ended; does nothing when no bar is shown.
         """
-        if self._bar is not None:
-            self._bar.close()
-            self._bar = None
+        with self._lock:
+            if self._bar is not None:
+                self._bar.close()
+                self._bar = None
 
     def say(self, text: str) -> None:
         """One line of talk."""
-        if self._bar is not None:
-            self._bar.say(visible(text))
-            self._write_log(text)
-        else:
-            self._line(text)
+        with self._lock:
+            if self._bar is not None:
+                self._bar.say(visible(text))
+                self._write_log(text)
+            else:
+                self._line(text)
 
     def note(self, text: str) -> None:
         """A line for the log alone."""
-        self._write_log(text)
+        with self._lock:
+            self._write_log(text)
 
-    def _state(self, done: float, now: float, note: str) -> str:
+    def _interval(self, now: float) -> float:
+        """Seconds between plain lines: longer as a task gets long."""
+        grown = (now - self._started) / _LINES
+        return min(max(grown, PLAIN_INTERVAL_S), LONGEST_INTERVAL_S)
+
+    def _state(self, done: float, left: float | None, note: str) -> str:
         state = f"{done:g}/{self._total:g} {self._unit}"
-        if self._first is not None and done > self._first[0]:
-            rate = (done - self._first[0]) / max(now - self._first[1], 1e-9)
-            state += f", {seconds_text(max(self._total - done, 0.0) / rate)} left"
+        if left is not None:
+            state += f", {seconds_text(left)} left"
         return state + (f", {note}" if note else "")
 
     def _line(self, text: str) -> None:
@@ -149,29 +178,54 @@ class Console:
             self._log.flush()
 
 
+class _Pace:
+    """How fast a task goes, by what it did lately."""
+
+    def __init__(self) -> None:
+        self._since: tuple[float, float] | None = None
+        self._next: tuple[float, float] = (0.0, 0.0)
+        self._advances = 0
+
+    def left(self, share: float, now: float) -> float | None:
+        """Seconds to the end when `share` of the work is done; None when it cannot be known yet."""
+        if self._since is None:  # the first units pay for warm-up: the pace starts after them
+            self._since = self._next = (share, now)
+        self._advances += 1
+        if now - self._next[1] >= _PACE_S and self._advances >= _PACE_ADVANCES:
+            self._since, self._next, self._advances = self._next, (share, now), 0
+        done, began = self._since
+        if share <= done:
+            return None
+        return max(1.0 - share, 0.0) * max(now - began, 1e-9) / (share - done)
+
+
 class _Bar:
     """One moving bar, drawn by rich (loaded only where there is a terminal to draw on)."""
 
-    def __init__(self, stream: TextIO, task: str, total: float) -> None:
+    def __init__(self, stream: TextIO, task: str) -> None:
         from rich.console import Console as Terminal
         from rich.progress import BarColumn, TextColumn
         from rich.progress import Progress as Bars
+        from rich.table import Column
 
-        text = TextColumn("{task.description}", markup=False)
-        state = TextColumn("{task.fields[state]}", markup=False)
+        text = TextColumn("{task.description}", markup=False, table_column=Column(no_wrap=True))
+        # A narrow terminal cuts the end of the state: a second line would not be taken away.
+        last = Column(no_wrap=True, overflow="ellipsis")
+        state = TextColumn("{task.fields[state]}", markup=False, table_column=last)
         terminal = Terminal(file=stream)
-        columns = (text, BarColumn(bar_width=24), state)
+        width = 24 if terminal.width >= _WIDE else 8
+        columns = (text, BarColumn(bar_width=width), state)
         self._bars = Bars(*columns, console=terminal, auto_refresh=False, transient=True)
-        self._task = self._bars.add_task(task, total=total, state="")
+        self._task = self._bars.add_task(task, total=1.0, state="")
 
     def start(self) -> None:
         """Hide the cursor and draw the bar."""
         self._bars.start()
         self._bars.refresh()
 
-    def move(self, done: float, state: str) -> None:
-        """Draw the bar at `done`."""
-        self._bars.update(self._task, completed=done, state=state, refresh=True)
+    def move(self, share: float, state: str) -> None:
+        """Draw the bar at `share` of its length."""
+        self._bars.update(self._task, completed=share, state=state, refresh=True)
 
     def say(self, text: str) -> None:
         """Write a line above the bar."""

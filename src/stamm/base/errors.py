@@ -43,6 +43,12 @@ class RunError(StammError):
     """A run folder that cannot be used, or a step that failed."""
 
 
+class StoppedError(StammError):
+    """A run that ended early because it was asked to; the same command goes on."""
+
+    exit_code = 143  # 128 + SIGTERM, as a shell says it
+
+
 class ExportError(StammError):
     """A model that cannot be written for, or does not agree with, another engine."""
 

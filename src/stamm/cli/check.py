@@ -1,20 +1,36 @@
-"""`check`: proofs, probes and conformance of an activation, or of another's implementation of it."""
+"""`check`: proofs, probes and conformance of an activation, or what Goldfish does to a corpus."""
 
 from __future__ import annotations
 
 import argparse
 
+from stamm.base.errors import ConfigError
 from stamm.cli.words import text
+
+GOLDFISH = "goldfish"
 
 
 def arguments(parser: argparse.ArgumentParser, verb: str) -> None:
     """The flags of the verb."""
+    parser.usage = (
+        "stamm check NAME [flags]\n       stamm check --all\n"
+        "       stamm check goldfish PACK_OR_RUN [key=value ...] [--json]"
+    )
     parser.add_argument(
         "name",
         type=text,
         nargs="?",
         metavar="NAME",
-        help="an activation; file.py:SPEC or a folder with spec.json for one of your own",
+        help="an activation; file.py:SPEC or a folder with spec.json for one of your own; or goldfish",
+    )
+    parser.add_argument(
+        "rest",
+        type=text,
+        nargs="*",
+        metavar="PACK_OR_RUN",
+        help="for goldfish: a packed corpus or a run, then k=, h=, hash=, salt=, context= (the length"
+        " of a sequence, which hash=apertus depends on), split=, zero_share= (what may have the key"
+        " 0); as the run was trained, unless changed",
     )
     parser.add_argument(
         "--against",
@@ -43,7 +59,30 @@ def arguments(parser: argparse.ArgumentParser, verb: str) -> None:
 
 
 def run(options: argparse.Namespace, verb: str) -> int:
-    """Check one activation, or all of them. 0 when everything holds, 1 when something does not."""
+    """Check one thing, or every activation. 0 when everything holds, 1 when something does not."""
+    if options.name == GOLDFISH:
+        return _goldfish(options)
+    if options.rest:
+        raise ConfigError(
+            f"{options.rest[0]!r} follows the name of an activation",
+            where="the command line",
+            fix="Check one activation at a time; or `stamm check goldfish PACK_OR_RUN`",
+        )
     from stamm.cli.check_work import check  # loads torch and SymPy
 
     return check(options)
+
+
+def _goldfish(options: argparse.Namespace) -> int:
+    others = [options.against, options.golden, options.write_golden, options.quick, options.all]
+    if any(other not in (None, False, []) for other in others):
+        raise ConfigError("goldfish takes no flags but --json", where="the command line")
+    if not options.rest:
+        raise ConfigError(
+            "no corpus is named",
+            where="the command line",
+            fix="Name a packed corpus or a run: `stamm check goldfish runs/demo`",
+        )
+    from stamm.cli.check_goldfish import check_goldfish  # loads NumPy and pyarrow
+
+    return check_goldfish(options.rest[0], options.rest[1:], options.json)

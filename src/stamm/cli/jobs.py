@@ -23,12 +23,18 @@ _JOBS = {
     "tokenize": ("stamm.corpus.tokenizing", "tokenize"),
     "pack": ("stamm.corpus.packing", "pack"),
     "pretrain": ("stamm.pretrain.job", "run"),
+    "pace": ("stamm.pretrain.pace", "run"),
+    "refine": ("stamm.pretrain.tuning", "refine"),
+    "choose": ("stamm.pretrain.tuning", "choose"),
     "evaluate": ("stamm.evaluate.job", "run"),
     "audit": ("stamm.audit.job", "run"),
     "export": ("stamm.export.job", "run"),
     "evidence": ("stamm.corpus.evidence.job", "evidence"),
     "report": ("stamm.reports.job", "run"),
+    "compare": ("stamm.reports.comparison_job", "run"),
 }
+# All processes that torchrun started do these; the first alone does all others.
+TOGETHER = {"pretrain", "pace"}
 
 
 def job(kind: str) -> Job:

@@ -9,14 +9,17 @@ import argparse
 import importlib
 import os
 import sys
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import stamm
-from stamm.base.errors import StammError, visible
+from stamm.base.errors import ConfigError, StammError, StoppedError, visible
+from stamm.runs.ranks import rank_and_size
+
+LEADER_SPEAKS_S = 10.0  # it may have to close what it has open before it ends
 
 NOT_YET = {
-    "compare": "arms with equal tuning, several seeds, an interval and a verdict",
     "observe": "dead units, ranks and outliers of a trained model",
 }
 
@@ -67,11 +70,11 @@ VERBS: tuple[Verb, ...] = (
     Verb(
         "check",
         "stamm.cli.check",
-        "prove, probe and measure one activation, or another's implementation of it",
+        "prove, probe and measure an activation; or count what Goldfish drops of a corpus",
         (
             "stamm check xielu",
             "stamm check xielu --against transformers.activations:XIELUActivation",
-            "stamm check mine.py:SPEC --quick",
+            "stamm check goldfish runs/demo",
         ),
     ),
     Verb(
@@ -97,11 +100,21 @@ VERBS: tuple[Verb, ...] = (
     Verb(
         "run",
         "stamm.cli.run",
-        "do a recipe; the same line again goes on where it stopped",
+        "do a recipe; the same line again goes on; many GPUs: torchrun -m stamm run",
         (
             "stamm run demo",
-            "stamm run demo --out runs/deep pretrain.model.num_layers=6",
+            "stamm run mine.py pack=runs/demo/pack",
             "stamm run demo corpus.inputs=mine.jsonl,crawl.warc.gz --out runs/mine",
+        ),
+    ),
+    Verb(
+        "compare",
+        "stamm.cli.compare",
+        "arms at equal size, work or time, tuned alike, over seeds: intervals and a verdict",
+        (
+            "stamm compare activations --dry-run",
+            "stamm compare smoke seeds=1,2,3 --out runs/toys",
+            "stamm compare activations matched=EqualFlops tuning.refinements=2 --out runs/flops",
         ),
     ),
     Verb(
@@ -168,8 +181,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     words = list(sys.argv[1:] if arguments is None else arguments)
     try:
         return _dispatch(words)
+    except StoppedError as error:  # of all processes together: one says it
+        if not _rank():
+            print(f"stamm: {error.line()}", file=sys.stderr)
+        return error.exit_code
     except StammError as error:
-        print(f"stamm: {error.line()}", file=sys.stderr)
+        print(f"stamm: {_after_the_leader()}{error.line()}", file=sys.stderr)
         return error.exit_code
     except UnicodeEncodeError:
         print("stamm: a name on the command line is not valid UTF-8.", file=sys.stderr)
@@ -180,11 +197,33 @@ def main(arguments: Sequence[str] | None = None) -> int:
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             return 0
         place = f" ({error.filename})" if error.filename else ""
-        print(f"stamm: {visible(error.strerror or str(error))}{visible(place)}.", file=sys.stderr)
+        said = f"{visible(error.strerror or str(error))}{visible(place)}"
+        print(f"stamm: {_after_the_leader()}{said}.", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
-        print("\nstamm: stopped. The same command goes on from here.", file=sys.stderr)
+        if not _rank():
+            print("\nstamm: stopped. The same command goes on from here.", file=sys.stderr)
         return 130
+
+
+def _rank() -> int:
+    try:
+        return rank_and_size()[0]
+    except ConfigError:  # which is the error that is told
+        return 0
+
+
+def _after_the_leader() -> str:
+    """How a process begins to tell its error: of those that torchrun started, the first at once.
+
+    What went wrong in all of them the first tells, and when it ends, torchrun ends the others while
+    they wait here. One that is still there was alone with its error, and says who it is.
+    """
+    rank = _rank()
+    if not rank:
+        return ""
+    time.sleep(LEADER_SPEAKS_S)
+    return f"process {rank}: "
 
 
 def _dispatch(words: list[str]) -> int:

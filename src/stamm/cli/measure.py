@@ -86,12 +86,17 @@ def _settings(root: Path, verb: str) -> Any:
 
 
 def _report(root: Path, config: ReportConfig, options: argparse.Namespace) -> int:
+    from stamm.reports.comparison import is_comparison
+    from stamm.reports.comparison_job import PAGE, write_comparison
     from stamm.reports.job import write_report
 
-    out = Path(options.out) if options.out else root / "report.html"
+    compared = is_comparison(root)
+    out = Path(options.out) if options.out else root / (PAGE if compared else "report.html")
     if out.is_dir():
         raise RunError(f"{out} is a folder", fix="Name a file with --out")
-    if not options.dry_run:
+    if compared and not options.dry_run:
+        print(f"{write_comparison(root, out, config).text()}\n")
+    elif not options.dry_run:
         write_report(root, out, config)
     print(out)
     return 0

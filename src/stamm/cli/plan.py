@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,9 +15,11 @@ from stamm.cli.output import print_json, print_pairs
 from stamm.cli.recipe import resolve
 from stamm.cli.words import text
 from stamm.corpus.foreign import read_foreign
+from stamm.corpus.pack import MANIFEST
 from stamm.engine.estimate import Devices, parse_devices
 from stamm.pretrain.config import PretrainConfig
-from stamm.pretrain.plan import plan
+from stamm.pretrain.like import pace_of
+from stamm.pretrain.plan import Pace, plan
 from stamm.recipes.corpus import CorpusRecipe
 from stamm.recipes.length import CorpusLength, corpus_length, packed_length
 from stamm.recipes.study import Study
@@ -31,6 +34,14 @@ def arguments(parser: argparse.ArgumentParser, verb: str) -> None:
         "changes", type=text, nargs="*", metavar="key=value", help="changes to the recipe"
     )
     parser.add_argument("--gpus", metavar="NxNAME", help="where it is to run, such as 8xH200")
+    parser.add_argument(
+        "--like",
+        type=text,
+        action="append",
+        default=[],
+        metavar="RUN",
+        help="a finished run on such a device, to take its speed from; twice: of two sizes, better",
+    )
     parser.add_argument(
         "--sequences", metavar="N", help="length of the run, whatever the recipe says"
     )
@@ -50,16 +61,20 @@ def run(options: argparse.Namespace, verb: str) -> int:
         raise ConfigError(
             f"recipe {recipe.name} has no plan", fix="`stamm run` does it; `stamm show` prints it"
         )
-    devices = parse_devices(options.gpus) if options.gpus else None
+    devices = None if options.gpus is None else parse_devices(options.gpus)
     if options.sequences is not None:
-        config = _with_length(config, parse_count(options.sequences))
+        config = _with_length(config, options.sequences)
     corpus = _corpus_length(config, Path("runs") / recipe.name)
     runs: dict[str, PretrainConfig] = (
         {arm.name: config.pretrain_of(arm) for arm in config.arms}
         if isinstance(config, Study)
         else {"": config}
     )
-    plans = {name: _plan(run, devices, corpus) for name, run in runs.items()}
+    like = [Path(run) for run in options.like]
+    plans = {
+        name: _plan(config, devices, corpus, pace_of(like, name, config, devices))
+        for name, config in runs.items()
+    }
     if options.json:
         print_json(plans if isinstance(config, Study) else plans[""])
         return 0
@@ -71,17 +86,21 @@ def run(options: argparse.Namespace, verb: str) -> int:
 
 
 def _plan(
-    config: PretrainConfig, devices: Devices | None, corpus: CorpusLength | None
+    config: PretrainConfig,
+    devices: Devices | None,
+    corpus: CorpusLength | None,
+    pace: Pace | None,
 ) -> dict[str, Any]:
     known = None if corpus is None else corpus.sequences(config.context)
     return {
-        **plan(config, devices, known),
-        "length": "as given" if corpus is None else corpus.source,
+        **plan(config, devices, known, pace),
+        "length": "as given" if corpus is None or config.sequences is not None else corpus.source,
     }
 
 
-def _with_length(config: Study | PretrainConfig, sequences: int) -> Study | PretrainConfig:
+def _with_length(config: Study | PretrainConfig, length: str) -> Study | PretrainConfig:
     try:
+        sequences = parse_count(length)
         if isinstance(config, Study):
             return replace(config, pretrain=replace(config.pretrain, sequences=sequences))
         return replace(config, sequences=sequences)
@@ -90,14 +109,14 @@ def _with_length(config: Study | PretrainConfig, sequences: int) -> Study | Pret
 
 
 def _corpus_length(config: Study | PretrainConfig, run: Path) -> CorpusLength | None:
-    """The length of the corpus, where it decides the length of the run; None where it does not."""
-    pretrain = config.pretrain if isinstance(config, Study) else config
-    if pretrain.sequences is not None:
-        return None
+    """The length of the corpus; None where it is not known, and does not decide the run's."""
+    given = (config.pretrain if isinstance(config, Study) else config).sequences is not None
     if isinstance(config, Study):
-        return corpus_length(config, run)
+        return None if given else corpus_length(config, run)
     foreign = config.foreign
     if not config.pack and foreign is None:
+        if given:
+            return None
         raise ConfigError(
             "the length of this run follows from its corpus, and it names none",
             fix="Set pack=FOLDER, sequences=N, or --sequences N",
@@ -106,39 +125,92 @@ def _corpus_length(config: Study | PretrainConfig, run: Path) -> CorpusLength | 
         tokens = sum(read_foreign(Path(prefix)).num_tokens for prefix in foreign.prefixes)
         names = ", ".join(foreign.prefixes)
         return CorpusLength(tokens=tokens, source=f"{tokens:,} tokens in {names}")
-    return packed_length(Path(config.pack))
+    pack = Path(config.pack)
+    if given and not (pack / MANIFEST).is_file():
+        return None  # it is packed before the run begins
+    return packed_length(pack)
 
 
 def _lines(facts: dict[str, Any]) -> list[tuple[str, str]]:
-    memory, disk, flops = facts["memory"], facts["disk"], facts["flops"]
-    parts = ("embedding", "attention", "ffn", "activation", "norms", "head")
+    disk, flops, parameters = facts["disk"], facts["flops"], facts["parameters"]
+    parts = ("embedding", "attention", "ffn", "activation", "norms", "head", "guides")
     batch = "; ".join(
         f"{b['sequences']:,} sequences = {count_text(b['tokens'])} tokens"
         + (f" from sequence {b['from_sequence']:,}" if b["from_sequence"] else "")
         for b in facts["batch"]
     )
-    lines = [
-        ("parameters", f"{count_text(facts['parameters']['total'])} ({facts['parameters']['total']:,})"),
-        *((f"  {part}", f"{facts['parameters'][part]:,}") for part in parts),
-        ("tokens", f"{count_text(facts['tokens'])} in {facts['sequences']:,} sequences of {facts['context']:,}"),
+    sizes = [point["sequences"] for point in facts["batch_size"]]
+    return [
+        ("parameters", f"{count_text(parameters['total'])} ({parameters['total']:,})"),
+        *((f"  {part}", f"{parameters[part]:,}") for part in parts if part != "guides" or parameters[part]),
+        *(("optimizer" if not n else "", _group_text(group)) for n, group in enumerate(facts["optimizer"])),
+        ("tokens", f"{count_text(facts['tokens'])} in {facts['sequences']:,} sequences of {facts['context']:,}, {count_text(facts['tokens_per_parameter'])} a parameter"),
         ("length", facts["length"]),
         ("steps", f"{facts['steps']:,}"),
-        ("batch", batch),
+        ("batch", batch + (f"  {_bars(sizes)}" if len(set(sizes)) > 1 else "")),
         ("work", f"{flops_text(flops['total'])}, {flops_text(flops['per_token'])} a token"),
-        ("memory", f"{bytes_text(memory['total'])} in all, {bytes_text(memory['per_device'])} a device (estimate, {memory['precision']}, {memory['sequences_in_flight_per_device']} sequences in flight a device, sharded evenly, nothing recomputed outside the ffn)"),
-        *((f"  {part}", bytes_text(memory[part])) for part in ("weights", "gradients", "master_weights", "moments", "activations")),
+        *_memory_lines(facts["memory"], facts["processes"]),
         ("ffn memory", "what a block keeps for a token, its input counted; its matrix products a step"),
         *((f"  {policy['policy']}", _policy_text(policy)) for policy in facts["ffn_memory"]),
-        ("disk", f"{bytes_text(disk['checkpoint'])} a checkpoint, {bytes_text(disk['checkpoints_kept'])} kept; {bytes_text(disk['tokens'])} of tokens"),
+        ("time", _time_text(facts["time"])),
+        ("disk", f"{bytes_text(disk['checkpoint'])} a checkpoint, {bytes_text(disk['checkpoints_kept'])} kept, {bytes_text(disk['checkpoints_at_most'])} at most; {bytes_text(disk['tokens'])} of tokens"),
+        ("checkpoints", _checkpoints_text(facts["checkpoints"])),
         ("learning rate", _sparkline([point["rate"] for point in facts["learning_rate"]])),
+        *(("note", note) for note in facts["notes"]),
+        *(("warning", f"{w['what']}. {w['fix']}") for w in facts["warnings"]),
     ]  # fmt: skip
-    time = facts["time"]
-    if time:
-        said = f"{seconds_text(time['seconds'])} on {time['devices']} at {time['assumed_utilisation']:.0%} of peak (assumed: Apertus 8B's)"
-        lines.insert(-2, ("time", said))
-    else:
-        lines.insert(-2, ("time", "not estimated for this machine; give --gpus 8xH200"))
-    return lines
+
+
+def _group_text(group: dict[str, Any]) -> str:
+    return (
+        f"{group['group']}: {count_text(group['parameters'])} by {group['method']}, weight decay"
+        f" {group['weight_decay']:g}, learning rate x {group['lr_factor']:g}"
+    )
+
+
+def _memory_lines(memory: dict[str, Any], grid: dict[str, int]) -> list[tuple[str, str]]:
+    where = (
+        f"{grid['data']} x {grid['context']} x {grid['tensor']} processes (data x context x tensor)"
+    )
+    has = (
+        f" of {bytes_text(memory['device'])} ({memory['device_source']})"
+        if memory["device"]
+        else ""
+    )
+    parts = ("weights", "gradients", "moments", "gathered", "activations", "host")
+    said = {
+        "weights": "float32, in pieces: what the optimizer changes",
+        "gathered": "whole weights that are computed with, "
+        + ("float32" if memory["precision"] == "float32" else "bfloat16"),
+        "activations": f"kept for the backward pass of {memory['sequences_in_flight_per_device']} sequences",
+        "host": "of the CPU, while a checkpoint is written",
+    }
+    lines = [
+        ("memory", f"{bytes_text(memory['per_device'])} a device{has}, most at: {memory['fullest']}; {where}, {memory['precision']}")
+    ]  # fmt: skip
+    for part in parts:
+        if memory[part] or part in ("weights", "gradients", "moments", "activations"):
+            note = f"  {said[part]}" if part in said else ""
+            lines.append((f"  {part}", f"{bytes_text(memory[part])}{note}"))
+    totals = ", ".join(f"{bytes_text(m['total'])} {m['name']}" for m in memory["timeline"])
+    return [*lines, ("  over a step", totals)]
+
+
+def _time_text(time: dict[str, Any] | None) -> str:
+    if time is None:
+        return "not known for this machine; give --like RUN, or --gpus 8xH200"
+    used = f" at {time['utilisation']:.0%} of peak" if time["utilisation"] else ""
+    return f"{seconds_text(time['seconds'])} on {time['devices']}{used} ({time['source']})"
+
+
+def _checkpoints_text(saves: dict[str, Any]) -> str:
+    told = f"{saves['count']:,}, every {saves['every_steps']:,} steps"
+    if saves["between_seconds"] is None:
+        return told
+    return (
+        f"{told} = {seconds_text(saves['between_seconds'])}; each waited for about"
+        f" {seconds_text(saves['waits_seconds'])} (assumed: as fast as Apertus' were written)"
+    )
 
 
 def _policy_text(policy: dict[str, Any]) -> str:
@@ -150,6 +222,9 @@ def _policy_text(policy: dict[str, Any]) -> str:
 
 
 def _sparkline(rates: list[float]) -> str:
-    peak = max(rates)
-    bars = "".join(_BARS[min(int(rate / peak * 8), 7)] for rate in rates)
-    return f"{bars}  peak {peak:g}, last {rates[-1]:g}"
+    return f"{_bars(rates)}  peak {max(rates):g}, last {rates[-1]:g}"
+
+
+def _bars(values: Sequence[float]) -> str:
+    peak = max(values)
+    return "".join(_BARS[min(int(value / peak * 8), 7)] for value in values)

@@ -6,22 +6,27 @@ import argparse
 import os
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from stamm.base.config import to_plain
-from stamm.base.console import Console
+from stamm.base.console import Console, Silent
 from stamm.base.errors import ConfigError, StammError
 from stamm.base.units import seconds_text
-from stamm.cli.jobs import job
+from stamm.cli.jobs import TOGETHER, job
 from stamm.cli.output import print_table
 from stamm.cli.recipe import Resolved, resolve
 from stamm.cli.words import text
 from stamm.corpus.foreign import ForeignTokens, tokenizer_file
 from stamm.pretrain.config import ForeignFiles, PretrainConfig
-from stamm.recipes.replay import ReplayRecipe
+from stamm.recipes.catalog import Branching
 from stamm.recipes.study import MANIFEST, single_steps
 from stamm.runs.execution import Execution
 from stamm.runs.job import Step
-from stamm.runs.run import Run
+from stamm.runs.ranks import rank_and_size
+from stamm.runs.run import Run, workspace
+
+if TYPE_CHECKING:
+    from stamm.engine.crew import Crew
 
 
 def arguments(parser: argparse.ArgumentParser, verb: str) -> None:
@@ -42,32 +47,49 @@ def run(options: argparse.Namespace, verb: str) -> int:
     root = Path(options.out or Path("runs") / recipe.name)
     folder = Run(root, recipe.name, recipe.overrides, to_plain(recipe.config))
     steps = _steps(recipe, root)
+    rank, size = rank_and_size()
+    if rank:
+        return 0 if options.dry_run else _follow(root, steps)
     folder.check()
     if options.dry_run:
         return _say_plan(folder, steps)
     with folder.locked():
         folder.open()
         if folder.state() == "complete" and not folder.pending(steps):
+            if size > 1:
+                _crew().part()  # the others wait to be told
             print(f"{root} is complete: nothing to do.")
             return _say_result(root)
         # tokenizers warns when a process that used its threads forks, unless it was told.
         os.environ.setdefault("TOKENIZERS_PARALLELISM", "true")
         (root / "log").mkdir(exist_ok=True)
         with (root / "log" / "run.log").open("a", encoding="utf-8") as log:
-            _execute(folder, steps, Console(log=log), getattr(recipe.config, "execution", None))
+            execution = getattr(recipe.config, "execution", None)
+            _execute(folder, steps, Console(log=log), execution, together=size > 1)
     spent = sum(receipt["seconds"] for receipt in folder.receipts())
     print(f"{root} is complete: {len(steps)} steps, {seconds_text(spent)}.")
     return _say_result(root)
 
 
 def _execute(
-    folder: Run, steps: tuple[Step, ...], console: Console, execution: Execution | None = None
+    folder: Run,
+    steps: tuple[Step, ...],
+    console: Console,
+    execution: Execution | None,
+    *,
+    together: bool,
 ) -> None:
+    crew = _crew() if together else None
+
     def announce(number: int, count: int, step: Step) -> None:
         console.prefix = f"[{number}/{count}] "
+        if crew is not None and step.job in TOGETHER:
+            crew.call(step.name)
 
     try:
         folder.execute(steps, job, console, announce, execution)
+        if crew is not None:
+            crew.part()
     except StammError as error:
         console.prefix = ""
         console.note(error.line())
@@ -76,9 +98,24 @@ def _execute(
         console.close()
 
 
+def _follow(root: Path, steps: tuple[Step, ...]) -> int:
+    """What every process but the first does: join it in the steps that are done together."""
+    crew, named = _crew(), {step.name: step for step in steps}
+    while name := crew.hear():
+        job(named[name].job)(named[name].config, workspace(root, named[name], Silent()))
+    crew.part()
+    return 0
+
+
+def _crew() -> Crew:
+    from stamm.engine.crew import Crew
+
+    return Crew()
+
+
 def _steps(recipe: Resolved, root: Path) -> tuple[Step, ...]:
     config = recipe.config
-    if isinstance(config, ReplayRecipe):
+    if isinstance(config, Branching):
         return config.steps(root)
     if not isinstance(config, PretrainConfig):
         return config.steps()
@@ -117,7 +154,14 @@ def _say_plan(folder: Run, steps: tuple[Step, ...]) -> int:
 
 def _say_result(root: Path) -> int:
     report = root / "report.html"
-    if (root / "arms").is_dir():
+    from stamm.reports.comparison import is_comparison
+
+    if is_comparison(root):
+        from stamm.reports.comparison_job import PAGE, judgement_in
+
+        sys.stdout.write(f"\n{judgement_in(root).text()}\n\n")
+        report = root / PAGE
+    elif (root / "arms").is_dir():
         from stamm.reports.verdict import verdict
 
         sys.stdout.write(f"\n{verdict(root).text()}\n\n")

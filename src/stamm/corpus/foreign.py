@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 from stamm.base.errors import DataError
 from stamm.base.files import read_json, sha256_file, sha256_value
 from stamm.corpus.order import Proof
-from stamm.corpus.shards import HEAD, MAGIC
+from stamm.corpus.shards import HEAD, MAGIC, check_uncut
 
 TYPES: dict[int, np.dtype[Any]] = {
     1: np.dtype("<u1"),
@@ -68,6 +68,7 @@ class ForeignFile:
             raise DataError(
                 f"tokens {start} to {stop} are not in {self.stem}, which has {self.num_tokens}"
             )
+        check_uncut(self._tokens, f"{self.stem}.bin")
         stored = np.asarray(self._tokens[start:stop])
         if stored.dtype.kind == "f":
             # A number beyond 2^62, or none at all, has no int64 that it could be compared with.
@@ -97,7 +98,7 @@ class ForeignTokens:
     def __init__(self, files: Sequence[ForeignFile], vocabulary: int, end_id: int | None) -> None:
         self._files = tuple(files)
         self._firsts = [0, *itertools.accumulate(file.num_tokens for file in files)]
-        self._end_id = end_id
+        self.end_id = end_id
         self.num_tokens = self._firsts[-1]
         self.stages = ((0, self.num_tokens),)
         self.vocabulary = vocabulary
@@ -163,7 +164,7 @@ class ForeignTokens:
         return Proof(
             sha256=sha256_value([[each["idx_sha256"], each["bin_sha256"]] for each in told]),
             facts={"tokens": self.num_tokens, "files": told},
-            remark="" if self._end_id is None else _remark(told),
+            remark="" if self.end_id is None else _remark(told),
         )
 
     def _examined(self, file: ForeignFile) -> dict[str, Any]:
@@ -180,10 +181,10 @@ class ForeignTokens:
                     where="foreign.tokenizer",
                     fix="Name the tokenizer that the file was made with",
                 )
-            if self._end_id is not None:
+            if self.end_id is not None:
                 here = slice(*np.searchsorted(stops, [start, start + len(ids)], side="right"))
-                ends += int(np.count_nonzero(ids == self._end_id))
-                ended += int(np.count_nonzero(ids[stops[here] - 1 - start] == self._end_id))
+                ends += int(np.count_nonzero(ids == self.end_id))
+                ended += int(np.count_nonzero(ids[stops[here] - 1 - start] == self.end_id))
         told = {
             "idx_sha256": sha256_file(Path(f"{file.stem}.idx")),
             "bin_sha256": digest.hexdigest(),
@@ -191,11 +192,11 @@ class ForeignTokens:
             "documents": len(stops),
             "largest_id": largest,
         }
-        if self._end_id is None:
+        if self.end_id is None:
             return told
         if not ended:
             raise DataError(
-                f"no document of {file.stem}.bin ends with the end token, id {self._end_id}",
+                f"no document of {file.stem}.bin ends with the end token, id {self.end_id}",
                 where="foreign.end_token",
                 fix="Name the token that ends each document, or none; or the right tokenizer",
             )

@@ -53,6 +53,10 @@ class TokenStream(Protocol):
     def vocabulary(self) -> int:
         """How many ids their tokenizer has; every token is below it, once verified."""
 
+    @property
+    def end_id(self) -> int | None:
+        """The token that ends each document; None: none does, or it is not known."""
+
     def read(self, start: int, stop: int) -> NDArray[np.int64]:
         """Tokens start .. stop - 1, int64."""
 

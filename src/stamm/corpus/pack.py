@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,8 @@ from numpy.typing import NDArray
 from stamm.base.errors import DataError
 from stamm.base.files import read_json, sha256_file
 from stamm.corpus.order import Proof
-from stamm.corpus.shards import Shard, open_shard
+from stamm.corpus.shards import Shard, check_uncut, open_shard
+from stamm.corpus.special_tokens import END_ID
 from stamm.corpus.tables import read_table
 
 SCHEMA = 2
@@ -45,7 +47,10 @@ class PackedSplit:
     num_tokens   tokens of all its shards
     vocabulary   how many ids its tokenizer has
     stages       first token and stop of each stage, in order; one stage when none was asked for
+    end_id       the token that ends each document
     """
+
+    end_id: int | None = END_ID
 
     def __init__(self, folder: Path, split: str, entry: dict[str, Any], vocabulary: int) -> None:
         self._folder = folder
@@ -126,6 +131,8 @@ class PackedSplit:
         while at < stop:
             first, last = int(self._borders[shard]), int(self._borders[shard + 1])
             end = min(stop, last)
+            name = f"{self._folder / self._entries[shard]['name']}.bin"
+            check_uncut(self._shards[shard].tokens, name)
             result[at - start : end - start] = self._shards[shard].tokens[at - first : end - first]
             at, shard = end, shard + 1
         return result
@@ -139,11 +146,15 @@ class PackedSplit:
         starts: NDArray[np.int64] = self._sidecars(["start"]).column("start").to_numpy()
         return starts
 
+    def sidecars(self, columns: list[str]) -> Iterator[pa.Table]:
+        """The rows of `documents`, a shard's at a time, and no more columns than are asked for."""
+        for entry in self._entries:
+            yield read_table(self._folder / f"{entry['name']}.documents.parquet", columns)
+
     def _sidecars(self, columns: list[str]) -> pa.Table:
         if not self._entries:
             return SIDECAR_SCHEMA.empty_table().select(columns)
-        paths = (self._folder / f"{entry['name']}.documents.parquet" for entry in self._entries)
-        return pa.concat_tables([read_table(path, columns) for path in paths])
+        return pa.concat_tables(list(self.sidecars(columns)))
 
     def verify(self) -> Proof:
         """Compare every file of the split with its hash in the manifest, whose own hash is told.

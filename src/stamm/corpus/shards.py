@@ -15,6 +15,7 @@ import struct
 from array import array
 from collections.abc import Iterable
 from dataclasses import dataclass
+from mmap import mmap
 from pathlib import Path
 from typing import Any
 
@@ -70,6 +71,21 @@ class Shard:
 
     tokens: NDArray[np.uint16] | NDArray[np.int32]
     lengths: NDArray[np.int32]
+
+
+def check_uncut(tokens: NDArray[Any], name: str) -> None:
+    """See that the file that `tokens` are mapped from has not been cut short since.
+
+    To read what is no longer there ends the process with SIGBUS, which nobody can catch.
+
+    Raises   DataError when it has
+    """
+    file = tokens.base
+    if isinstance(file, mmap) and file.size() < tokens.nbytes:
+        raise DataError(
+            f"{name} was cut short while it was read: {file.size()} of {tokens.nbytes} bytes are left",
+            fix="Put it back, and run the same command again",
+        )
 
 
 def open_shard(path: Path) -> Shard:

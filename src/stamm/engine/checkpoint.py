@@ -1,174 +1,403 @@
 """Checkpoints that are whole or not there: safetensors, hashes, no pickle.
 
-checkpoints/step-00000120/{model.safetensors, optimizer.safetensors, state.json}. A checkpoint is
-written under another name and renamed when complete; state.json holds the hashes of the others.
+checkpoints/step-00000120/{shard-*.safetensors, state.json}: each process writes its pieces, and any
+number of processes reads them back (torch.distributed.checkpoint). A checkpoint is written under
+another name and renamed when complete; state.json holds the hashes of the others, and its own.
 """
 
 from __future__ import annotations
 
+import contextlib
+import json
 import os
 import re
 import shutil
-from collections.abc import Callable
+import warnings
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+import torch.distributed as dist
 from torch import Tensor, nn
+from torch.distributed.checkpoint.api import CheckpointException
+from torch.distributed.checkpoint.hf_storage import (
+    HuggingFaceStorageReader,
+    HuggingFaceStorageWriter,
+)
+from torch.distributed.checkpoint.state_dict_loader import load
+from torch.distributed.checkpoint.state_dict_saver import async_save, save
 
 from stamm.base.console import Progress
-from stamm.base.errors import DataError
-from stamm.base.files import is_full, no_room, read_json, sha256_file, write_json
+from stamm.base.errors import DataError, RunError
+from stamm.base.files import (
+    is_full,
+    no_room,
+    read_json,
+    sha256_file,
+    sha256_value,
+    write_json,
+)
+from stamm.engine.updater import Updater
+from stamm.engine.world import World
 
-SCHEMA = 1
-MODEL, OPTIMIZER, STATE = "model.safetensors", "optimizer.safetensors", "state.json"
-_STATE_KEYS = {"schema", "step", "group_steps", "sha256", "metrics_sha256"}
+SCHEMA = 3
+STATE = "state.json"
+_SEAL = "state_sha256"
+_STATE_KEYS = {"schema", "step", "counts", "sha256", "metrics_sha256", _SEAL}
 _NAME = re.compile(r"step-(\d{8})")
+_ALONE = "torch.distributed is disabled"
+_Failure = tuple[bool, str]  # whether the disk is full, and what was said
+
+
+@dataclass(frozen=True)
+class _Pending:
+    """A checkpoint whose pieces are being written."""
+
+    step: int
+    counts: list[int]
+    metrics: str
+    written: Future[Any]
 
 
 class Checkpoints:
     """The checkpoints of one training run.
 
-    folder   where they lie
-    keep     how many of the newest stay
+    folder       where they lie
+    keep         how many of the newest stay
+    stays        whether the checkpoint of a step is kept beside those
+    background   whether pieces are written while training goes on
+    reach        how many steps before a step the run may have to go back to: so far back, one is
+                 kept, too
     """
 
-    def __init__(self, folder: Path, keep: int) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        keep: int,
+        world: World,
+        *,
+        background: bool = False,
+        stays: Callable[[int], bool] = lambda step: False,
+        reach: int = 1,
+    ) -> None:
         self.folder = folder
         self.keep = keep
+        self._stays = stays
+        self._reach = reach
+        self._world = world
+        self._pending: _Pending | None = None
+        self._group = dist.new_group(backend="gloo") if background and world.size > 1 else None
+        self._background = background
+        if background:  # its thread outlives `_quiet`
+            warnings.filterwarnings("ignore", message=_ALONE)
 
-    def save(
-        self, step: int, model: nn.Module, optimizer: torch.optim.Optimizer, metrics: str
-    ) -> None:
-        """Write the state after `step` steps; older checkpoints beyond `keep` go afterwards.
+    def save(self, step: int, model: nn.Module, updater: Updater, metrics: str) -> None:
+        """Write the state after `step` steps, or begin to; older ones beyond `keep` go afterwards.
 
         metrics  hash of the metrics up to this step, which a resumed run must find unchanged
-        Raises   RunError when the disk is full. What was there before stays as it was.
+        Raises   RunError when the disk is full or the folder cannot be written. What was there
+                 before stays as it was.
         """
-        final = self.folder / f"step-{step:08d}"
-        part = self.folder / f".step-{step:08d}.part"
-        shutil.rmtree(part, ignore_errors=True)
+        self.finish()
+        part = self._part(step)
+        self._refuse(step, self._prepare(part))  # nobody writes before the folder is there
+        pieces = _tensors(model, updater)
+        writer = HuggingFaceStorageWriter(str(part), save_distributed=True)
+        alone = self._world.size == 1
+        written: Future[Any] = Future()
+        failure: _Failure | None = None
         try:
-            part.mkdir(parents=True)
-            save_file(_once(model), part / MODEL)
-            save_file(optimizer_tensors(model, optimizer), part / OPTIMIZER)
-            files = {name: sha256_file(part / name) for name in (MODEL, OPTIMIZER)}
-            steps = [group.get("step", step) for group in optimizer.param_groups]
-            state = {"schema": SCHEMA, "step": step, "group_steps": steps}
-            state |= {"sha256": files, "metrics_sha256": metrics}
-            write_json(part / STATE, state)
-            for name in (MODEL, OPTIMIZER):
-                _flush(part / name)
-        except (OSError, SafetensorError) as error:
-            shutil.rmtree(part, ignore_errors=True)
-            if is_full(error):
-                raise no_room(final) from error
-            raise
-        shutil.rmtree(final, ignore_errors=True)
-        part.replace(final)
-        _flush(self.folder)
-        for old in self._steps()[: -self.keep]:
-            shutil.rmtree(self._path(old))
+            with _quiet():
+                if self._background:
+                    begun = async_save(
+                        pieces, storage_writer=writer, process_group=self._group, no_dist=alone
+                    )
+                    assert isinstance(begun, Future)
+                    written = begun
+                else:
+                    written.set_result(save(pieces, storage_writer=writer, no_dist=alone))
+        except (CheckpointException, OSError, RuntimeError) as error:
+            failure = _told(error)
+        # In the background the others would wait for the pieces of one that could not begin.
+        self._refuse(step, failure)
+        self._pending = _Pending(step, updater.counts, metrics, written)
+        if not self._background:
+            self.finish()
+
+    def advance(self) -> None:
+        """Complete the checkpoint that is being written, if every process is done with its part."""
+        if self._pending is None:
+            return
+        waiting = torch.tensor(0.0 if self._pending.written.done() else 1.0)
+        if not self._world.sum_(waiting.to(self._world.device)):
+            self.finish()
+
+    def finish(self) -> None:
+        """Wait for the checkpoint that is being written, and give it its name.
+
+        Raises   RunError when the disk is full, or when a process could not write its part
+        """
+        if self._pending is None:
+            return
+        pending, self._pending = self._pending, None
+        self._refuse(pending.step, _failure(pending.written))
+        self._refuse(pending.step, self._complete(pending, self._part(pending.step)))
 
     def restore(
         self,
         model: nn.Module,
-        optimizer: torch.optim.Optimizer,
+        updater: Updater,
         metrics: Callable[[int], str],
         progress: Progress,
+        at_most: int | None = None,
     ) -> int:
         """Load the newest whole checkpoint and return its step; 0 when there is none.
 
         A checkpoint whose hashes do not hold is named aloud and the one before it is used.
         metrics  the hash, as for `save`, of the metrics up to a step, as they are now
+        at_most  the newest step that will do; later checkpoints go
+        Raises   RunError when none can be used; with `at_most`, when there is none, too
         """
-        for leftover in self.folder.glob(".step-*.part"):
-            shutil.rmtree(leftover)
-        for step in reversed(self._steps()):
-            path = self._path(step)
-            try:
-                state = self._verified(path)
-                if state["metrics_sha256"] != metrics(step):
-                    raise DataError("metrics.jsonl has changed since it was written")
-            except DataError as error:
-                progress.say(
-                    f"Checkpoint {path.name} is damaged ({error.what}); using an older one."
-                )
-                continue
-            _load(model, load_file(path / MODEL))
-            load_optimizer_tensors(model, optimizer, load_file(path / OPTIMIZER))
-            for group, count in zip(optimizer.param_groups, state["group_steps"], strict=True):
-                if "step" in group:
-                    group["step"] = count
-            self._drop_after(step)
-            return step
-        self._drop_after(0)
+        if self._world.leads:
+            for leftover in self.folder.glob(".step-*.part"):
+                shutil.rmtree(leftover)
+        found = [s for s in checkpoint_steps(self.folder) if at_most is None or s <= at_most]
+        steps: list[int] = self._world.of_leader(sorted(found, reverse=True))
+        for step in steps:
+            damage = self._damage(self._path(step), lambda: metrics(step))  # noqa: B023
+            if not damage:
+                damage = self._load(self._path(step), model, updater, moments=True)
+            if not damage:
+                self._drop_after(step)
+                return step
+            progress.say(f"Checkpoint step-{step:08d} is damaged ({damage}): not used.")
+        if steps or at_most is not None:
+            raise RunError(
+                f"none of the {len(steps)} checkpoints in {self.folder} can be used"
+                + ("" if at_most is None else f" to go back to step {at_most}"),
+                fix="Put back what is missing, or delete that folder to train from the beginning",
+            )
         return 0
 
-    def _verified(self, path: Path) -> Any:
-        state = read_json(path / STATE)
-        if not isinstance(state, dict) or not state.keys() >= _STATE_KEYS:
-            raise DataError(f"{STATE} is incomplete")
-        if state["schema"] != SCHEMA:
-            raise DataError(f"{STATE} has schema {state['schema']!r}, not {SCHEMA}")
-        for name, recorded in state["sha256"].items():
-            if not (path / name).is_file():
-                raise DataError(f"{name} is missing")
-            if sha256_file(path / name) != recorded:
-                raise DataError(f"{name} has changed since it was written")
-        return state
+    def load(self, path: Path, model: nn.Module, updater: Updater, *, moments: bool) -> None:
+        """Load another run's checkpoint.
+
+        path      its folder
+        moments   whether the optimizer goes on, too, or begins anew
+        Raises    DataError when it is damaged or of another model
+        """
+        damage = self._damage(path, None) or self._load(path, model, updater, moments=moments)
+        if damage:
+            raise DataError(f"the checkpoint {path} cannot be used: {damage}")
+
+    def _refuse(self, step: int, failure: _Failure | None) -> None:
+        """Give up the checkpoint of `step`, in all processes, when one of them has failed."""
+        failures = [f for f in self._world.of_all(failure) if f]
+        if not failures:
+            return
+        if self._world.leads:
+            shutil.rmtree(self._part(step), ignore_errors=True)
+        full, told = failures[0]
+        final = self._path(step)
+        if full:
+            raise no_room(final if self.folder.is_dir() else self.folder)
+        raise RunError(
+            f"{final} was not written: {told}",
+            fix="See that its folder can be written, and run the same command again",
+        )
+
+    def _prepare(self, part: Path) -> _Failure | None:
+        """Make an empty folder for the pieces, on the leader; what went wrong."""
+        if self._world.leads:
+            try:
+                shutil.rmtree(part, ignore_errors=True)
+                part.mkdir(parents=True)
+            except OSError as error:
+                return is_full(error), str(error)
+        return None
+
+    def _complete(self, pending: _Pending, part: Path) -> _Failure | None:
+        """Hash and rename, on the leader; what went wrong."""
+        try:
+            hashes = self._hashes(part, written=True)
+            if not self._world.leads:
+                return None
+            state = {"schema": SCHEMA, "step": pending.step, "counts": pending.counts}
+            state |= {"sha256": hashes, "metrics_sha256": pending.metrics}
+            write_json(part / STATE, state | {_SEAL: sha256_value(state)})
+            final = self._path(pending.step)
+            shutil.rmtree(final, ignore_errors=True)
+            part.replace(final)
+            _flush(self.folder)
+            for old in self._outdated(pending.step):
+                shutil.rmtree(self._path(old))
+        except OSError as error:
+            return is_full(error), str(error)
+        except RunError as error:  # of a disk that was full for the state
+            return error.__cause__ is not None and is_full(error.__cause__), error.what
+        return None
+
+    def _outdated(self, step: int) -> list[int]:
+        """The checkpoints that nobody needs once that of `step` is there."""
+        steps = checkpoint_steps(self.folder)
+        back = max((s for s in steps if s <= step + 1 - self._reach), default=0)
+        free = [s for s in steps if not self._stays(s)][: -self.keep]
+        return [s for s in free if s < back and s != step]
+
+    def _hashes(self, folder: Path, *, written: bool = False) -> dict[str, str]:
+        """SHA-256 of every file of pieces, by name; the processes divide the reading.
+
+        written  just now: they are put in order, and on the disk, first
+        Raises   OSError, in every process, when one of them cannot read its files
+        """
+        # A process sees what it wrote itself; of others' files it may not know yet, or never when
+        # their folder is not the same one.
+        seen = self._world.of_all([path.name for path in folder.glob("*.safetensors")])
+        names = sorted({name for each in seen for name in each})
+        mine: dict[str, str] = {}
+        failure: OSError | None = None
+        try:
+            for name in names[self._world.rank :: self._world.size]:
+                if written:
+                    _order_names(folder / name)
+                    _flush(folder / name)
+                mine[name] = sha256_file(folder / name)
+        except OSError as error:
+            failure = error
+        merged: dict[str, str] = {}
+        for part, failed in self._world.of_all((mine, failure)):
+            if failed is not None:
+                raise failed
+            merged |= part
+        return dict(sorted(merged.items()))
+
+    def _damage(self, path: Path, metrics: Callable[[], str] | None) -> str:
+        """Why the checkpoint at `path` cannot be used; "" when it can. The same on all processes."""
+        state, told = None, ""
+        if self._world.leads:
+            try:
+                state = _read_state(path)
+                if metrics is not None and self._path(state["step"]) != path:
+                    told = f"it is that of step {state['step']}"
+                elif metrics is not None and metrics() != state["metrics_sha256"]:
+                    told = "metrics.jsonl has changed since it was written"
+            except DataError as error:
+                told = error.what
+            except OSError as error:
+                told = str(error)
+        told, recorded = self._world.of_leader((told, state["sha256"] if state else {}))
+        if told:
+            return str(told)
+        try:
+            found = self._hashes(path)
+        except OSError as error:
+            return str(error)
+        for name in sorted({*recorded, *found}):
+            if name not in found:
+                return f"{name} is missing"
+            if recorded.get(name) != found[name]:
+                return f"{name} has changed since it was written"
+        return ""
+
+    def _load(self, path: Path, model: nn.Module, updater: Updater, *, moments: bool) -> str:
+        counts = self._world.of_leader(_read_state(path)["counts"] if self._world.leads else None)
+        if moments and len(counts) != len(updater.counts):
+            return (
+                f"it does not fit the optimizer: {len(counts)} groups of parameters there, "
+                f"{len(updater.counts)} here"
+            )
+        pieces = _tensors(model, updater) if moments else _weights(model)
+        reader = HuggingFaceStorageReader(str(path))
+        try:
+            with _quiet():
+                load(pieces, storage_reader=reader, no_dist=self._world.size == 1)
+        except (CheckpointException, RuntimeError, ValueError, KeyError) as error:
+            return f"it does not fit the model: {_first_line(error)}"
+        if moments:
+            updater.counts = counts
+        return ""
 
     def _drop_after(self, step: int) -> None:
-        for later in self._steps():
-            if later > step:
-                shutil.rmtree(self._path(later))
-
-    def _steps(self) -> list[int]:
-        if not self.folder.is_dir():
-            return []
-        found = (_NAME.fullmatch(path.name) for path in self.folder.iterdir())
-        return sorted(int(match.group(1)) for match in found if match)
+        if self._world.leads:
+            for later in checkpoint_steps(self.folder):
+                if later > step:
+                    shutil.rmtree(self._path(later))
 
     def _path(self, step: int) -> Path:
         return self.folder / f"step-{step:08d}"
 
-
-def optimizer_tensors(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
-    """Every tensor of the optimizer's state as "parameter name/state name"."""
-    tensors: dict[str, Tensor] = {}
-    for name, parameter in model.named_parameters():
-        for key, value in optimizer.state.get(parameter, {}).items():
-            if isinstance(value, Tensor):
-                tensors[f"{name}/{key}"] = value.contiguous()
-    return tensors
+    def _part(self, step: int) -> Path:
+        return self.folder / f".step-{step:08d}.part"
 
 
-def load_optimizer_tensors(
-    model: nn.Module, optimizer: torch.optim.Optimizer, tensors: dict[str, Tensor]
-) -> None:
-    """Put `tensors`, as named by `optimizer_tensors`, back where they came from."""
-    parameters = dict(model.named_parameters())
-    for path, value in tensors.items():
-        name, key = path.rsplit("/", 1)
-        optimizer.state[parameters[name]][key] = value
+def checkpoint_steps(folder: Path) -> list[int]:
+    """The steps of the checkpoints in `folder`, whole or not, in order."""
+    if not folder.is_dir():
+        return []
+    found = (_NAME.fullmatch(path.name) for path in folder.iterdir())
+    return sorted(int(match.group(1)) for match in found if match)
 
 
-def _load(model: nn.Module, stored: dict[str, Tensor]) -> None:
-    expected = _once(model)
-    if expected.keys() != stored.keys():
-        odd = sorted(expected.keys() ^ stored.keys())[0]
-        raise DataError(f"{MODEL} and the model differ in tensor {odd!r}")
-    model.load_state_dict(stored, strict=False)  # what is missing is tied to what is there
+def _tensors(model: nn.Module, updater: Updater) -> dict[str, Tensor]:
+    """All that a checkpoint holds, by name; loading writes into the same memory."""
+    return _weights(model) | {f"optimizer/{name}": t for name, t in updater.tensors().items()}
 
 
-def _once(model: nn.Module) -> dict[str, Tensor]:
-    """Every tensor of the model under its first name: tied parameters are stored once."""
-    first = {name for name, _ in model.named_parameters()}
-    every = {name for name, _ in model.named_parameters(remove_duplicate=False)}
-    state: dict[str, Tensor] = model.state_dict()
-    return {name: t.contiguous() for name, t in state.items() if name in first or name not in every}
+def _weights(model: nn.Module) -> dict[str, Tensor]:
+    return {f"model/{name}": p.detach() for name, p in model.named_parameters()}
+
+
+def _read_state(path: Path) -> Any:
+    state = read_json(path / STATE)
+    if not isinstance(state, dict) or "schema" not in state:
+        raise DataError(f"{STATE} is not the state of a checkpoint")
+    if state["schema"] != SCHEMA:
+        raise DataError(f"{STATE} has schema {state['schema']!r}, not {SCHEMA}")
+    if not state.keys() >= _STATE_KEYS:
+        raise DataError(f"{STATE} is incomplete")
+    if state.pop(_SEAL) != sha256_value(state):
+        raise DataError(f"{STATE} has changed since it was written")
+    return state
+
+
+def _failure(written: Future[Any]) -> _Failure | None:
+    error = written.exception()
+    return None if error is None else _told(error)
+
+
+def _told(error: BaseException) -> _Failure:
+    causes = [error]
+    if isinstance(error, CheckpointException):
+        causes += [wrapped[0] for wrapped in error.failures.values()]
+    return any(is_full(cause) for cause in causes), _first_line(causes[-1])
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """torch warns that one process saves alone, which is what it was told to do."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message=_ALONE)
+        yield
+
+
+def _first_line(error: BaseException) -> str:
+    return (str(error).strip().splitlines() or [type(error).__name__])[0]
+
+
+def _order_names(path: Path) -> None:
+    """Put the names that describe a file of pieces in order: safetensors writes them in any."""
+    with path.open("r+b") as file:
+        size = int.from_bytes(file.read(8), "little")
+        described = json.loads(file.read(size))
+        described["__metadata__"] = dict(sorted(described.get("__metadata__", {}).items()))
+        ordered = json.dumps(described, separators=(",", ":"), ensure_ascii=False).encode()
+        if len(ordered) > size:
+            raise OSError(f"{path.name} has a header that cannot be put in order")
+        file.seek(8)
+        file.write(ordered.ljust(size))
 
 
 def _flush(path: Path) -> None:

@@ -1,22 +1,88 @@
-"""What a pretraining run will need, from its configuration alone: no torch, no GPU, no data."""
+"""What a training step will need, from its configuration alone: no torch, no GPU, no data.
+
+Memory is that of one process, on the device it computes with; the first process is told, which has
+the larger piece of what does not divide. What is counted are tensors, as `engine.parallel` lays
+them out: matrices, their gradients and their moments in pieces over all processes, vectors whole.
+"""
 
 from __future__ import annotations
 
+import math
 import re
-from dataclasses import dataclass
-from typing import Literal
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
 
 from stamm.base.errors import ConfigError
-from stamm.models.config import DecoderConfig
-from stamm.models.count import count_parameters, inner_bytes
-from stamm.optim.config import AdamW, AdEMAMix
+from stamm.engine.config import EIGHT_BITS, Precision
+from stamm.engine.float8_fit import layer_matrices
+from stamm.models.config import (
+    DecoderConfig,
+    GatedFFN,
+    PlainFFN,
+    SavePost,
+)
+from stamm.models.count import factor_bytes, inner_bytes
+from stamm.models.names import parameter_shapes
+from stamm.optim.config import AdEMAMix, OptimizerConfig
+from stamm.optim.rules import Group, grouped
 
-# Dense bf16 peak of one device in FLOP/s, by the makers' data sheets.
-PEAK_FLOPS = {"A100": 312e12, "H100": 989e12, "H200": 989e12, "GH200": 989e12, "B200": 2250e12}
+
+@dataclass(frozen=True, kw_only=True)
+class DeviceKind:
+    """An accelerator by its maker's data sheet.
+
+    flops    dense bf16 peak in FLOP/s, sums in float32
+    bytes_per_s   of its memory
+    capability    of computing, as its maker counts: what it can multiply
+    memory   bytes; the gigabytes of the sheet as 10^9, which leaves a little of most for the driver,
+             the library of collectives and what an allocator cannot use
+    """
+
+    flops: float
+    memory: int
+    bytes_per_s: float
+    capability: tuple[int, int]
+    source: str
+
+
+DEVICES = {
+    "A100": DeviceKind(
+        flops=312e12, memory=80 * 10**9, bytes_per_s=2.039e12, capability=(8, 0),
+        source="NVIDIA A100 80GB data sheet",
+    ),
+    "H100": DeviceKind(
+        flops=989e12, memory=80 * 10**9, bytes_per_s=3.35e12, capability=(9, 0),
+        source="NVIDIA H100 SXM data sheet",
+    ),
+    "H200": DeviceKind(
+        flops=989e12, memory=141 * 10**9, bytes_per_s=4.8e12, capability=(9, 0),
+        source="NVIDIA H200 SXM data sheet",
+    ),
+    "GH200": DeviceKind(
+        flops=989e12, memory=96 * 10**9, bytes_per_s=4.0e12, capability=(9, 0),
+        source="NVIDIA GH200 data sheet, with HBM3",
+    ),
+    "B200": DeviceKind(
+        flops=2250e12, memory=180 * 10**9, bytes_per_s=8.0e12, capability=(10, 0),
+        source="NVIDIA DGX B200 data sheet",
+    ),
+}  # fmt: skip
+PEAK_FLOPS = {name: kind.flops for name, kind in DEVICES.items()}
 # Apertus 8B: 6.96k tokens/s per GH200 (arXiv 2509.14233) times the 48.3 GFLOP that training_flops
 # counts a token, over the peak. With the masked half of attention and the embedding it is 0.385.
 ASSUMED_UTILISATION = 0.34
-Precision = Literal["float32", "bfloat16"]
+# Apertus 8B: 105 GB, for which training waits about 40 s (arXiv 2509.14233 and its scripts).
+ASSUMED_SAVE_BYTES_PER_S = 105e9 / 40
+# torch.distributed.checkpoint copies what it saves to the CPU, and safetensors writes it down in
+# memory twice before it goes to disk (torch 2.13, safetensors 0.8).
+_COPIES = 3
+# What is held of float32 logits at a time, as losses/linear_cross_entropy.py says; and from which
+# size on memory of activations is kept on CPUs, as activations/fused/memory.py says.
+_CACHE, _FEWEST, _MOST, _MOST_GPU = 2**20, 128, 64 * 2**20, 256 * 2**20
+_POOL_FROM, _POOL_KEPT, _PAGE = 2**23, 2**30, 2**21
+_SHOWN = 40  # characters of what is no device
+# AdEMAMix over lists takes so many numbers at once (optim/ademamix.py).
+_AT_ONCE = 2**22
 
 
 @dataclass(frozen=True)
@@ -31,98 +97,389 @@ class Devices:
         """Dense bf16 FLOP/s of all of them together."""
         return self.count * PEAK_FLOPS[self.name]
 
+    @property
+    def memory(self) -> int:
+        """Bytes of one of them."""
+        return DEVICES[self.name].memory
+
 
 def parse_devices(text: str) -> Devices:
     """Devices from "8xH200".
 
     Raises   ConfigError for another form or an unknown device.
     """
-    match = re.fullmatch(r"([1-9]\d*)x([A-Za-z0-9]+)", text)
-    if not match or match.group(2).upper() not in PEAK_FLOPS:
+    match = re.fullmatch(r"([1-9][0-9]{0,8})x([A-Za-z0-9]+)", text)
+    if not match or match.group(2).upper() not in DEVICES:
         raise ConfigError(
-            f"--gpus {text!r} is not a number and a known device",
-            fix=f"Write for example 8xH200. Known: {', '.join(sorted(PEAK_FLOPS))}",
+            f"--gpus {text[:_SHOWN]!r} is not a number and a known device",
+            fix=f"Write for example 8xH200. Known: {', '.join(sorted(DEVICES))}",
         )
     return Devices(int(match.group(1)), match.group(2).upper())
 
 
 @dataclass(frozen=True, kw_only=True)
-class Memory:
-    """Bytes of a training step over all devices together, by part.
+class Setting:
+    """How a step is done.
 
-    activations   kept for the backward pass of one micro-batch per device, run eagerly, nothing
-                  recomputed but what the feed-forward's memory policy says. Compiled layers keep
-                  fewer: 0.84 of it for the demo's decoder on a CPU (torch 2.13)
+    data, context, tensor   processes in each direction, as in `engine.config.Parallel`
+    gpu                     whether it is done on GPUs
+    micro_batches           of a step; gradients of the earlier ones are there while the last is done
+    compiled, recompute     whether layers are compiled, and computed once more in the backward pass
+    dense                   whether attention is told whom to look at by T x S numbers
+    background              whether checkpoints are written while training goes on
+    guided                  whether structured matrices still have their dense guides
+    """
+
+    data: int = 1
+    context: int = 1
+    tensor: int = 1
+    gpu: bool = False
+    micro_batches: int = 1
+    compiled: bool = False
+    recompute: bool = False
+    dense: bool = True
+    background: bool = False
+    guided: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Moment:
+    """What is there at one moment of a step, in bytes.
+
+    gathered     weights in one piece, in the precision of products; 0 in one float32 process
+    kept         for the backward pass
+    working      results and gradients that come and go
+    """
+
+    name: str
+    weights: int
+    moments: int
+    gradients: int = 0
+    gathered: int = 0
+    kept: int = 0
+    working: int = 0
+
+    @property
+    def total(self) -> int:
+        """All of it."""
+        held = self.weights + self.moments + self.gradients
+        return held + self.gathered + self.kept + self.working
+
+
+@dataclass(frozen=True, kw_only=True)
+class Memory:
+    """Bytes of one process, each part where it is largest, and the moments at which they meet.
+
+    weights       float32, in pieces: what the optimizer changes. With products in bfloat16 these are
+                  the master weights, and what is multiplied is `gathered`
+    gradients     float32, in pieces
+    moments       float32, in pieces
+    activations   kept for the backward pass of one micro-batch, the mask of dense attention and the
+                  gradients that the loss forms in its forward pass included
+    gathered      whole weights of the units that are computed with
+    host          CPU memory besides, where a checkpoint passes through it; 0 on a CPU, where it is
+                  part of a moment
     """
 
     weights: int
     gradients: int
-    master_weights: int
     moments: int
     activations: int
+    gathered: int
+    host: int
+    timeline: tuple[Moment, ...]
 
     @property
-    def total(self) -> int:
-        """All parts."""
-        return self.weights + self.gradients + self.master_weights + self.moments + self.activations
+    def fullest(self) -> Moment:
+        """The moment with the most."""
+        return max(self.timeline, key=lambda moment: moment.total)
+
+    @property
+    def peak(self) -> int:
+        """The most that is there at once."""
+        return self.fullest.total
 
 
 def estimate_memory(
     model: DecoderConfig,
-    optimizer: AdamW | AdEMAMix,
+    optimizer: OptimizerConfig,
     sequences: int,
     context: int,
     precision: Precision,
-    devices: int = 1,
+    setting: Setting | None = None,
 ) -> Memory:
-    """Memory of one step that has `sequences` sequences in flight over all devices.
+    """Memory of one process that trains on `sequences` sequences at a time.
 
-    precision   "float32": everything in 4 bytes. "bfloat16": weights and activations in 2 bytes,
-                gradients, moments and a second copy of the weights in 4
-    devices     how many share the sequences; each keeps the output matrix's gradient, which the
-                loss forms in its forward pass, in float32 and whole
-    Checked     tests/unit/engine/test_estimate.py (activations against what autograd keeps)
+    sequences   of a micro-batch that one place in the direction of data has in flight; processes in
+                the other directions share them
+    precision   of products and of what is kept; weights, gradients and moments are float32
+    Edge        the C library keeps part of what is freed: what the system counts on a CPU was up
+                to a quarter above it
+    Checked     tests/unit/engine/test_estimate.py (against what autograd keeps);
+                bench/plan_memory.py (against the peak of training processes)
     """
+    how = setting or Setting()
     width = 4 if precision == "float32" else 2
-    parameters = count_parameters(model).total
+    shapes = parameter_shapes(model, guides=how.guided)
+    pieces = {name: _piece(name, shape, how) for name, shape in shapes.items()}
+    weights = 4 * sum(pieces.values())
+    moments = 4 * _moments(grouped(optimizer, shapes), pieces)
+    # One process with products in float32 has the plain model: nothing is gathered or sent.
+    cut = how.data * how.context * how.tensor > 1 or width == 2
+    output = model.vocab_size * model.d_model
+    ends = output if model.tied_embeddings else 2 * output
+    layer = _largest_layer(shapes) // how.tensor
+    tokens = sequences * context // (how.context * how.tensor)
+    row = width * model.d_model * tokens
+    kept = _kept(model, sequences, context, width, how)
+    pool = _pool(model, tokens, width, how)
+    base = _Base(weights, moments)
+    forward = {
+        "gradients": weights if how.micro_batches > 1 else 0,
+        # While one layer is computed with, the weights of the next are on their way.
+        "gathered": width * (ends + min(2, model.num_layers) * layer) if cut else 0,
+    }
+    again = _layer(model, context, width, how) * tokens if how.recompute else 0
+    tail = _norm(model.d_model, 1, width, compiled=False) * tokens
+    timeline = [
+        base.at(
+            "the loss", **forward, kept=kept, working=_logits(model, tokens, width, gpu=how.gpu)
+        ),
+        # Both gradients of the loss are scaled into new ones, and that of the matrix is cast.
+        base.at(
+            "the backward pass begins",
+            **forward,
+            kept=kept,
+            working=row + (4 if width == 4 else 6) * output,
+        ),
+        base.at(
+            "the backward pass of the last layer",
+            **forward,
+            kept=kept - 4 * output - row - tail,
+            working=width * output
+            + row
+            + again
+            + _block_work(model, tokens, width)
+            + ((width + 4) * layer if cut else 0)
+            + (_casts(model, tokens, how) if precision in EIGHT_BITS else 0),
+        ),
+        base.at(
+            "the backward pass ends",
+            gradients=weights,
+            gathered=width * ends if cut else 0,
+            working=pool + ((width + 4) * ends if cut else 4 * output * model.tied_embeddings),
+        ),
+        base.at(
+            "the optimizer's step",
+            gradients=weights,
+            working=pool + _update(optimizer, shapes, pieces),
+        ),
+    ]
+    saved = weights + moments
+    if how.background and not how.gpu:
+        timeline = [replace(m, working=m.working + _COPIES * saved) for m in timeline]
+    elif not how.gpu:
+        timeline.append(base.at("a checkpoint is written", working=pool + (_COPIES - 1) * saved))
     return Memory(
-        weights=parameters * width,
-        gradients=parameters * 4,
-        master_weights=0 if precision == "float32" else parameters * 4,
-        moments=parameters * 4 * optimizer.moments,
-        activations=sequences * context * _activation_bytes(model, context, width)
-        + devices * 4 * model.vocab_size * model.d_model,
+        weights=weights,
+        gradients=weights,
+        moments=moments,
+        activations=kept,
+        gathered=forward["gathered"],
+        host=_COPIES * saved if how.gpu else 0,
+        timeline=tuple(timeline),
     )
 
 
-def checkpoint_bytes(model: DecoderConfig, optimizer: AdamW | AdEMAMix) -> int:
+def checkpoint_bytes(model: DecoderConfig, optimizer: OptimizerConfig, guides: bool = False) -> int:
     """Size of one checkpoint: weights and moments in float32, a tied matrix once.
 
+    guides   whether the dense guides of structured matrices are still there
     Checked  tests/unit/engine/test_estimate.py (against the files that are written)
     """
-    return count_parameters(model).total * 4 * (1 + optimizer.moments)
+    shapes = parameter_shapes(model, guides=guides)
+    sizes = {name: math.prod(shape) for name, shape in shapes.items()}
+    return 4 * (sum(sizes.values()) + _moments(grouped(optimizer, shapes), sizes))
 
 
-def _activation_bytes(model: DecoderConfig, context: int, width: int) -> int:
-    """Bytes a token of a sequence of `context` tokens leaves for the backward pass, run eagerly.
+def traffic(
+    model: DecoderConfig,
+    optimizer: OptimizerConfig,
+    context: int,
+    precision: Precision,
+    setting: Setting | None = None,
+) -> tuple[int, int]:
+    """Bytes that pass through memory besides those of products, about: for a token, for an update.
 
-    Numbers take `width` bytes unless said otherwise. Per layer: two norms of the hidden state and
-    what each hands to its matrices; the norms of queries and keys; rotated queries and keys,
-    values, attended values, a float32 log-sum a head and this token's row of the mask, as wide as
-    the context, since attention turns the document mask into numbers layer by layer; the
-    feed-forward's inner tensors. Then the last norm, the gradient of the last hidden state and
-    the token's id. Logits are never kept, and cosines are too few to count.
+    What layers keep is written, read once more, and has a gradient that is both; logits are read or
+    written five times, in float32. An update reads and writes weights and moments, and passes over
+    gradients four times, for their norm among others.
     """
+    how = setting or Setting()
+    width = 4 if precision == "float32" else 2
+    layers = sum(_layer(model, context, width, how, n) for n in range(model.num_layers))
+    numbers = sum(math.prod(shape) for shape in parameter_shapes(model).values())
+    update = 2 * checkpoint_bytes(model, optimizer) + 4 * 4 * numbers
+    return 4 * layers + 5 * 4 * model.vocab_size, update
+
+
+def optimizer_groups(model: DecoderConfig, optimizer: OptimizerConfig) -> list[Group]:
+    """Who learns alike, by the parameters' names and shapes.
+
+    Raises   ConfigError for a rule that decides about no parameter
+    """
+    return grouped(optimizer, parameter_shapes(model))
+
+
+@dataclass(frozen=True)
+class _Base:
+    """What is there all the time."""
+
+    weights: int
+    moments: int
+
+    def at(self, name: str, **parts: int) -> Moment:
+        return Moment(name=name, weights=self.weights, moments=self.moments, **parts)
+
+
+def _piece(name: str, shape: tuple[int, ...], how: Setting) -> int:
+    """Numbers of a parameter that lie on the first process."""
+    if len(shape) < 2:
+        return math.prod(shape)
+    rows, columns = shape
+    ways = how.data * how.context
+    if ".layers." not in name:
+        ways *= how.tensor
+    elif name.endswith(("o_proj.weight", "down_proj.weight")):
+        columns = -(-columns // how.tensor)
+    else:
+        rows = -(-rows // how.tensor)
+    return -(-rows // ways) * columns
+
+
+def _moments(groups: Iterable[Group], sizes: Mapping[str, int]) -> int:
+    """Numbers that the optimizer keeps for pieces of these sizes."""
+    return sum(
+        group.moments // group.numbers * sizes[name] for group in groups for name in group.sizes
+    )
+
+
+def _largest_layer(shapes: Mapping[str, tuple[int, ...]]) -> int:
+    """Numbers in the matrices of the layer that has most."""
+    found: dict[str, int] = {}
+    for name, shape in shapes.items():
+        if ".layers." in name and len(shape) >= 2:
+            layer = name.split(".")[2]
+            found[layer] = found.get(layer, 0) + math.prod(shape)
+    return max(found.values())
+
+
+def _kept(model: DecoderConfig, sequences: int, context: int, width: int, how: Setting) -> int:
+    """Bytes that one process keeps for the backward pass of `sequences` sequences.
+
+    The layers; the last norm, which is not compiled, the gradients of the last hidden states and of
+    the output matrix, in float32 and whole, and the tokens' ids; numbers that say who may look at
+    whom, made once for all layers. Logits are never kept, and cosines are too few to count.
+    """
+    tokens = sequences * context // (how.context * how.tensor)
+    d = model.d_model
+    if how.recompute:
+        layers = model.num_layers * width * d
+    else:
+        layers = sum(_layer(model, context, width, how, n) for n in range(model.num_layers))
+    tail = _norm(d, 1, width, compiled=False) + width * d + 8
+    mask = sequences * context // how.context * context * width if how.dense else 0
+    return tokens * (layers + tail) + 4 * model.vocab_size * d + mask
+
+
+def _layer(
+    model: DecoderConfig, context: int, width: int, how: Setting, layer: int | None = None
+) -> int:
+    """Bytes that a token leaves in a layer for its backward pass; by default in the last one.
+
+    Two norms of the hidden state and what each hands to its matrices, which see the tokens of all
+    processes in the direction of `tensor`; the norms of queries and keys; rotated queries, attended
+    values and a float32 log-sum a head, or two numbers where attention is fused; rotated keys and
+    values, of all tokens in the direction of `context`; what is between the matrices of the
+    feed-forward block.
+    """
+    ffn = model.ffn_of(model.num_layers - 1 if layer is None else layer)
     d, e = model.d_model, model.head_width
     queries, keys = model.num_heads * e, model.num_kv_heads * e
-    layer = 2 * (_norm_bytes(d, 1, width) + width * d)
+    found = 2 * _norm(d, 1, width, compiled=how.compiled) + 2 * width * d * how.tensor
     if model.qk_norm:
-        layer += _norm_bytes(queries + keys, model.num_heads + model.num_kv_heads, width)
-    layer += width * (2 * queries + 2 * keys + context) + 4 * model.num_heads
-    layer += inner_bytes(model.ffn, width)
-    return model.num_layers * layer + _norm_bytes(d, 1, width) + width * d + 8
+        heads = model.num_heads + model.num_kv_heads
+        found += _norm(queries + keys, heads, width, compiled=how.compiled)
+    found += width * (2 * queries + 2 * keys * how.context)
+    found += (4 if how.dense or how.gpu else 8) * model.num_heads
+    if how.compiled and isinstance(ffn, PlainFFN) and isinstance(ffn.memory, SavePost):
+        inner = 2 * width * ffn.width  # whatever the order of evaluation
+    else:
+        inner = inner_bytes(ffn, width)
+    return found + inner + factor_bytes(d, ffn, width)
 
 
-def _norm_bytes(numbers: int, rows: int, width: int) -> int:
-    """RMSNorm keeps its input and one scale a row in float32, and the normalised input."""
-    return 4 * numbers + 4 * rows + width * numbers
+def _norm(numbers: int, rows: int, width: int, *, compiled: bool) -> int:
+    """RMSNorm keeps its input and one scale a row in float32, and the normalised input.
+
+    Compiled it keeps the input as it came, and the scale.
+    """
+    return 4 * rows + (width * numbers if compiled else (4 + width) * numbers)
+
+
+def _logits(model: DecoderConfig, tokens: int, width: int, *, gpu: bool) -> int:
+    """Logits of the tokens that go through the loss at once: in float32, and as they were multiplied."""
+    row = 4 * model.vocab_size
+    most = _MOST_GPU // row if gpu else min(max(_CACHE // row, _FEWEST), _MOST // row)
+    return min(max(most, 1), tokens) * (row if width == 4 else 2 * row)
+
+
+def _block_work(model: DecoderConfig, tokens: int, width: int) -> int:
+    """Gradients inside a feed-forward block at once, over what its backward pass has let go of."""
+    inner = 2 if isinstance(model.ffn, GatedFFN) else 1
+    return inner * width * model.ffn.width * tokens
+
+
+def _casts(model: DecoderConfig, tokens: int, how: Setting) -> int:
+    """What a product in 8 bits reads: its operands, once more, in a byte each.
+
+    Eagerly one of them is there in float32, too, as it is scaled and cut off.
+    """
+    seen, found = tokens * how.tensor, 0
+    for rows, columns in layer_matrices(model, how.tensor).values():
+        _, middle, largest = sorted((seen * rows, seen * columns, rows * columns))
+        found = max(found, middle + largest + (0 if how.compiled else 2 * 4 * largest))
+    return found
+
+
+def _pool(model: DecoderConfig, tokens: int, width: int, how: Setting) -> int:
+    """What activations keep on a CPU for the next results of their size."""
+    row = width * model.ffn.width * tokens
+    if how.gpu or row < _POOL_FROM:
+        return 0
+    kept = 1 if how.recompute or not isinstance(model.ffn.memory, SavePost) else model.num_layers
+    return min(kept * (-(-row // _PAGE) + 1) * _PAGE, _POOL_KEPT)
+
+
+def _update(
+    optimizer: OptimizerConfig, shapes: Mapping[str, tuple[int, ...]], pieces: Mapping[str, int]
+) -> int:
+    """What an update needs besides; that of one pass over memory nothing."""
+    largest = max(pieces.values())
+    groups = grouped(optimizer, shapes)
+    if isinstance(optimizer, AdEMAMix):
+        lists = optimizer.implementation == "foreach"
+        return 2 * 4 * max(largest, min(_AT_ONCE, sum(pieces.values()))) if lists else 0
+    # AdamW's root of the mean square over a group; Muon's copies of a whole matrix.
+    root = max(
+        (sum(pieces[n] for n in group.sizes) for group in groups if group.method == "adamw"),
+        default=0,
+    )
+    whole = max(
+        (size for group in groups if group.method == "muon" for size in group.sizes.values()),
+        default=0,
+    )
+    return max(4 * root, _MUON * whole)
+
+
+_MUON = 24  # bytes a number: three copies in float32 and six in bfloat16, about

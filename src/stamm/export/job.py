@@ -55,7 +55,8 @@ def run(config: ExportConfig, workspace: Workspace) -> None:
     _check_replaceable(finished)
     _remove(unverified)
     settle(config.threads)
-    decoder = load_decoder(workspace.inputs["model"])
+    # Classes of transformers hold whole matrices: structured ones are written out.
+    decoder = load_decoder(workspace.inputs["model"]).merged()
     kind = hub_class(decoder.config)
     check_room(config, decoder.config.max_context)
     try:

@@ -10,15 +10,16 @@ Source   Hans et al. 2024 (arXiv 2406.10209); as used by Apertus, k = h = 50 (ar
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from stamm.base.config import validate
 from stamm.base.mixing import GOLDEN, mix64
+from stamm.losses.tally import Coverage, Piece, Tally, cut
 
 TABLE_SIZE = 1_000_003
 TABLE_SEED = 2_971_215_073
@@ -47,6 +48,17 @@ class Goldfish:
             ("salt", 0 <= self.salt < 2**64, "must lie in [0, 2^64)"),
         )
 
+    @property
+    def stated_rate(self) -> float:
+        """Share of full windows that are dropped when all keys are equally likely.
+
+        1/k for "stamm"; for "apertus" the share of its table's slots that drop, which is 1/k but
+        for the accident of its draw.
+        """
+        if self.hash == "apertus":
+            return float(np.mean(_table() < np.float32(1.0 / self.k)))
+        return 1.0 / self.k
+
 
 def keep_mask(
     config: Goldfish, labels: NDArray[np.int64], document: NDArray[np.int64]
@@ -60,40 +72,108 @@ def keep_mask(
              no full window and are kept.
     Checked  tests/unit/losses/test_goldfish.py
     """
+    _, drops = _hashed(config, labels)
+    return ~_by_label(drops & _whole(config, document), len(labels))
+
+
+def coverage(
+    config: Goldfish, runs: Iterable[tuple[NDArray[np.int64], NDArray[np.int64]]]
+) -> Coverage:
+    """Measure the mask of `config` on runs of consecutive labels, each hashed by itself.
+
+    runs   labels and their documents: the whole stream for "stamm", one window after another for
+           "apertus", whose code never sees more than a window
+
+    Memory   that of one run, and of the work on a piece of it
+    """
+    tally = Tally(config.stated_rate)
+    for labels, document in runs:
+        for piece in cut(labels, document, config.h - 1):
+            measure(config, piece, tally)
+    return tally.total()
+
+
+def measure(config: Goldfish, piece: Piece, tally: Tally) -> None:
+    """Count into `tally` what the mask of `config` does to a piece of text.
+
+    piece    with h - 1 labels before the new ones, where its run has as many
+    """
+    labels, count = piece.labels, len(piece.labels)
+    key, drops = _hashed(config, labels)
+    whole = _whole(config, piece.document)
+    # What stands in a window, whatever the hash that is measured makes of it.
+    identity = key if config.hash == "stamm" else _polynomial(labels, config.h, salt=0)
+    tally.add(
+        piece,
+        keep=~_by_label(drops & whole, count),
+        window=_by_label(whole, count),
+        zero=_by_label((key == 0) & whole, count),
+        identity=_by_label(identity, count),
+    )
+
+
+def _hashed(config: Goldfish, labels: NDArray[np.int64]) -> tuple[NDArray[Any], NDArray[np.bool_]]:
+    """Key of each window of h labels, and whether it drops its last label; shapes (n - h + 1,)."""
     if config.hash == "apertus":
-        return _apertus(config, labels)
-    return _stamm(config, labels, document)
+        product = _product(labels, config.h)
+        # Floor modulo, as torch's remainder: never negative.
+        return product, _table()[product % TABLE_SIZE] < np.float32(1.0 / config.k)
+    key = _polynomial(labels, config.h, config.salt)
+    return key, mix64(key) < np.uint64(2**64 // config.k)
 
 
-def _stamm(
-    config: Goldfish, labels: NDArray[np.int64], document: NDArray[np.int64]
-) -> NDArray[np.bool_]:
-    """Polynomial of the mixed ids of a window, mixed once more: masked when below 2^64 / k."""
-    n, h = len(labels), config.h
-    keep = np.ones(n, dtype=np.bool_)
-    if n < h:
-        return keep
+def _whole(config: Goldfish, document: NDArray[np.int64]) -> NDArray[np.bool_]:
+    """Whether each window of h labels counts; shape (n - h + 1,)."""
+    count = max(len(document) - config.h + 1, 0)
+    if config.hash == "apertus":
+        return np.ones(count, dtype=np.bool_)
+    inside: NDArray[np.bool_] = document[config.h - 1 :] == document[:count]
+    return inside
+
+
+def _by_label(of_windows: NDArray[Any], count: int) -> NDArray[Any]:
+    """What is known of each window, at its last label; 0 at the labels that have none."""
+    found = np.zeros(count, dtype=of_windows.dtype)
+    found[count - len(of_windows) :] = of_windows
+    return found
+
+
+def _polynomial(labels: NDArray[np.int64], h: int, salt: int) -> NDArray[np.uint64]:
+    """sum_j mixed[i + j] golden^(h - 1 - j) modulo 2^64: the mixed ids of a window, in order."""
+
+    def join(left: Any, right: Any, length: int) -> Any:
+        return left * np.uint64(pow(int(GOLDEN), length, 2**64)) + right
+
     with np.errstate(over="ignore"):
-        mixed = mix64(labels.astype(np.uint64) + np.uint64(config.salt) * GOLDEN + np.uint64(1))
-        key = np.zeros(n - h + 1, dtype=np.uint64)
-        for j in range(h):
-            key = key * GOLDEN + mixed[j : n - h + 1 + j]
-        masked = mix64(key) < np.uint64(2**64 // config.k)
-    whole = document[h - 1 :] == document[: n - h + 1]
-    keep[h - 1 :] = ~(masked & whole)
-    return keep
+        mixed = mix64(labels.astype(np.uint64) + np.uint64(salt) * GOLDEN + np.uint64(1))
+    return _over_windows(mixed, h, join)
 
 
-def _apertus(config: Goldfish, labels: NDArray[np.int64]) -> NDArray[np.bool_]:
-    """table[product of the last h labels in int64, modulo the table's size] >= 1/k."""
-    n, h = len(labels), config.h
-    keep = np.ones(n, dtype=np.bool_)
-    if n < h:
-        return keep
-    product = _product(labels, h)
-    key = product % TABLE_SIZE  # floor modulo, as torch's remainder: never negative
-    keep[h - 1 :] = _table()[key] >= np.float32(1.0 / config.k)
-    return keep
+def _product(labels: NDArray[np.int64], h: int) -> NDArray[np.int64]:
+    """Products of h consecutive labels, wrapping in int64 as the published code's do."""
+    return _over_windows(labels, h, lambda left, right, _: left * right)
+
+
+def _over_windows(
+    values: NDArray[Any], h: int, join: Callable[[Any, Any, int], Any]
+) -> NDArray[Any]:
+    """values[i], .., values[i + h - 1] joined, for every i, in about 2 log2(h) passes.
+
+    join    of neighbours: left, right, and how many values are in right; associative
+    """
+    count = max(len(values) - h + 1, 0)
+    found, covered = values[:0], 0
+    part, length = values, 1  # part[i] joins `length` values from i on
+    while count:
+        if h & length:
+            last = part[covered : covered + count]
+            found = join(found, last, length) if covered else last
+            covered += length
+        if covered == h:
+            break
+        part = join(part[:-length], part[length:], length)
+        length *= 2
+    return found
 
 
 @functools.cache
@@ -108,61 +188,3 @@ def _table() -> NDArray[np.float32]:
         2**24
     )
     return table
-
-
-@dataclass(frozen=True, kw_only=True)
-class Coverage:
-    """What a mask does to a text: how many labels it drops, and how long the learned runs are.
-
-    gap_quantiles   lengths of maximal runs of learned labels at 50, 90, 99 and 100 %
-    long_share      share of labels that lie in learned runs longer than 100
-    zero_share      share of full windows whose product is 0 ("apertus" only; else 0)
-    """
-
-    labels: int
-    masked: int
-    rate: float
-    gap_quantiles: tuple[int, int, int, int]
-    long_share: float
-    zero_share: float
-
-
-def coverage(
-    config: Goldfish, runs: Iterable[tuple[NDArray[np.int64], NDArray[np.int64]]]
-) -> Coverage:
-    """Measure the mask of `config` on runs of consecutive labels, each hashed by itself.
-
-    runs   labels and their documents: the whole stream for "stamm", one window after another for
-           "apertus", whose code never sees more than a window
-    """
-    masks, zeros, windows = [], 0, 0
-    for labels, document in runs:
-        masks.append(keep_mask(config, labels, document))
-        if config.hash == "apertus" and len(labels) >= config.h:
-            zeros += int(np.sum(_product(labels, config.h) == 0))
-            windows += len(labels) - config.h + 1
-    keep = np.concatenate(masks) if masks else np.ones(0, dtype=np.bool_)
-    edges = np.flatnonzero(~keep)
-    gaps = np.diff(np.concatenate(([-1], edges, [len(keep)]))) - 1
-    gaps = np.sort(gaps[gaps > 0])
-    at = [int(gaps[min(int(q * len(gaps)), len(gaps) - 1)]) if len(gaps) else 0 for q in _QUANTILES]
-    return Coverage(
-        labels=len(keep),
-        masked=len(edges),
-        rate=len(edges) / len(keep) if len(keep) else 0.0,
-        gap_quantiles=(at[0], at[1], at[2], at[3]),
-        long_share=float(gaps[gaps > 100].sum() / len(keep)) if len(keep) else 0.0,
-        zero_share=zeros / windows if windows else 0.0,
-    )
-
-
-_QUANTILES = (0.5, 0.9, 0.99, 1.0)
-
-
-def _product(labels: NDArray[np.int64], h: int) -> NDArray[np.int64]:
-    """Products of h consecutive labels, wrapping in int64 as the published code's do."""
-    with np.errstate(over="ignore"):
-        product = np.ones(len(labels) - h + 1, dtype=np.int64)
-        for j in range(h):
-            product = product * labels[j : len(labels) - h + 1 + j]
-    return product

@@ -2,10 +2,62 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import torch
 from torch import Tensor
 
 from stamm.losses.linear_cross_entropy import linear_cross_entropy
+
+
+class KeptLosses(NamedTuple):
+    """What a step differentiates, and the two things it is the sum of, each shape ().
+
+    loss         nll + z, with its gradient
+    nll          negative log-likelihood in nats per kept token, the same quantity with and without
+                 z-loss: what runs are compared by; no gradient
+    z            z_loss times the mean of log(Z)^2 over the kept tokens; 0 without z-loss; no gradient
+    """
+
+    loss: Tensor
+    nll: Tensor
+    z: Tensor
+
+
+def kept_losses(
+    hidden_ND: Tensor,
+    weight_VD: Tensor,
+    target_N: Tensor,
+    keep_N: Tensor,
+    kept: float | None = None,
+    z_loss: float = 0.0,
+) -> KeptLosses:
+    """Mean loss of the kept tokens, and its parts.
+
+    nll  = -sum_n keep[n] log softmax(weight @ hidden[n])[target[n]] / kept
+    z    = z_loss sum_n keep[n] log(Z[n])^2 / kept,   Z[n] = sum_v exp((weight @ hidden[n])[v])
+
+    kept     what to divide by; None means sum_n keep[n]. The micro-batches of one step pass the
+             step's whole count, so that their losses, and each part, add up to those of the step.
+    z_loss   pulls log Z to 0, so that logits do not drift; 1e-4 in PaLM (arXiv 2204.02311), 0 in
+             Apertus
+
+    Shapes   N tokens of the whole batch, all documents together.
+    Dtypes   as `linear_cross_entropy`, which also says what is held in memory.
+    Edge     a dropped token costs no product, gets exactly zero gradient, pulls no Z, and its target
+             may be any number. With no kept token all three are 0 and so is every gradient.
+             Without z-loss `nll` has the bits of `loss`.
+    Checked  tests/unit/losses/test_language_model.py
+    """
+    keep = keep_N.to(torch.float32)
+    scale_N = keep / (keep.sum().clamp(min=1.0) if kept is None else max(kept, 1.0))
+    loss, nats_N, log_z_N = linear_cross_entropy(
+        hidden_ND, weight_VD, target_N, scale_N, ignore_index=None, z_loss=z_loss
+    )
+    if z_loss == 0.0:
+        return KeptLosses(loss, loss.detach(), loss.new_zeros(()))
+    scale_N = scale_N.to(nats_N.dtype)
+    return KeptLosses(loss, (scale_N * nats_N).sum(), z_loss * (scale_N * log_z_N**2).sum())
 
 
 def nll_per_kept_token(
@@ -15,22 +67,9 @@ def nll_per_kept_token(
     keep_N: Tensor,
     kept: float | None = None,
 ) -> Tensor:
-    """Mean negative log-likelihood of the kept tokens, in nats per token, shape ().
-
-    loss = -sum_n keep[n] log softmax(weight @ hidden[n])[target[n]] / kept
-
-    kept     what to divide by; None means sum_n keep[n]. The micro-batches of one step pass the
-             step's whole count, so that their losses add up to the loss of the step.
-
-    Shapes   N tokens of the whole batch, all documents together.
-    Dtypes   as `linear_cross_entropy`, which also says what is held in memory.
-    Edge     a dropped token costs no product, gets exactly zero gradient, and its target may be
-             any number. With no kept token the loss is 0 and so is every gradient.
-    Checked  tests/unit/losses/test_language_model.py
-    """
-    keep = keep_N.to(torch.float32)
-    scale_N = keep / (keep.sum().clamp(min=1.0) if kept is None else max(kept, 1.0))
-    return linear_cross_entropy(hidden_ND, weight_VD, target_N, scale_N, ignore_index=None).loss
+    """Mean negative log-likelihood of the kept tokens, in nats per token, shape (): `kept_losses`
+    without z-loss."""
+    return kept_losses(hidden_ND, weight_VD, target_N, keep_N, kept).loss
 
 
 @torch.no_grad()

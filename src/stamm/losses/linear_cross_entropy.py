@@ -31,10 +31,12 @@ class TokenLosses(NamedTuple):
     loss     what to differentiate, shape ()
     nats_N   negative log-likelihood of every target in nats, without z-loss, scale or gradient;
              0 where the token is dropped
+    log_z_N  log Z of every token, without gradient; 0 where the token is dropped
     """
 
     loss: Tensor
     nats_N: Tensor
+    log_z_N: Tensor
 
 
 def linear_cross_entropy(
@@ -79,10 +81,10 @@ def linear_cross_entropy(
     if ignore_index is not None:
         scale_N = scale_N.masked_fill(target_N == ignore_index, 0.0)
     chunk = chunk_tokens(weight_VD.shape[0], hidden_ND.device)
-    loss, nats_N, _, _ = torch.ops.stamm.linear_cross_entropy(
+    loss, nats_N, log_z_N, _, _ = torch.ops.stamm.linear_cross_entropy(
         hidden_ND, weight_VD, target_N, scale_N, float(z_loss), chunk, *wants
     )
-    return TokenLosses(loss, nats_N)
+    return TokenLosses(loss, nats_N, log_z_N)
 
 
 def chunk_tokens(vocabulary: int, device: torch.device) -> int:
@@ -147,7 +149,7 @@ _NAME = "stamm::linear_cross_entropy"
 torch.library.define(
     _NAME,
     "(Tensor hidden, Tensor weight, Tensor target, Tensor scale, float z_loss, SymInt chunk,"
-    " bool hidden_wanted, bool weight_wanted) -> (Tensor, Tensor, Tensor, Tensor)",
+    " bool hidden_wanted, bool weight_wanted) -> (Tensor, Tensor, Tensor, Tensor, Tensor)",
     tags=torch.Tag.pt2_compliant_tag,
 )
 
@@ -162,9 +164,9 @@ def _losses_and_gradients(
     chunk: int,
     hidden_wanted: bool,
     weight_wanted: bool,
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Loss, nats and both gradients; a gradient that is not wanted has no rows."""
-    loss, nats_N, d_hidden_ND, d_weight_VD = _results(
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """Loss, nats, log Z and both gradients; a gradient that is not wanted has no rows."""
+    loss, nats_N, log_z_N, d_hidden_ND, d_weight_VD = _results(
         hidden_ND, weight_VD, target_N, scale_N, hidden_wanted, weight_wanted
     )
     learned = scale_N.nonzero()[:, 0]
@@ -178,7 +180,7 @@ def _losses_and_gradients(
         exponential_CV = logits_CV.sub_(peak_C).exp_()
         sum_C = exponential_CV.sum(dim=1, keepdim=True)
         nats_C, log_z_C = sum_C.log() - correct_C, sum_C.log() + peak_C
-        nats_N[index_C] = nats_C[:, 0]
+        nats_N[index_C], log_z_N[index_C] = nats_C[:, 0], log_z_C[:, 0]
         loss += (scale_C * (nats_C + z_loss * log_z_C**2)).sum()
         if not (hidden_wanted or weight_wanted):
             continue
@@ -188,7 +190,7 @@ def _losses_and_gradients(
             d_hidden_ND[index_C] = d_logits_CV.to(weight_VD.dtype) @ weight_VD
         if weight_wanted:
             d_weight_VD.addmm_(d_logits_CV.T, hidden_CD.to(scale_N.dtype))
-    return loss, nats_N, d_hidden_ND, d_weight_VD
+    return loss, nats_N, log_z_N, d_hidden_ND, d_weight_VD
 
 
 def _check_targets(target_N: Tensor, learned: Tensor, vocabulary: int) -> None:
@@ -207,12 +209,13 @@ def _check_targets(target_N: Tensor, learned: Tensor, vocabulary: int) -> None:
 
 def _results(
     hidden_ND: Tensor, weight_VD: Tensor, target_N: Tensor, scale_N: Tensor, *settings: Any
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     """Zeros where the operation's results will stand, of which the last two settings decide."""
     *_, hidden_wanted, weight_wanted = settings
     (n, d), v = hidden_ND.shape, weight_VD.shape[0]
     return (
         scale_N.new_zeros(()),
+        scale_N.new_zeros(n),
         scale_N.new_zeros(n),
         hidden_ND.new_zeros(n if hidden_wanted else 0, d),
         scale_N.new_zeros(v if weight_wanted else 0, d),
@@ -261,8 +264,8 @@ def _has_tangent(x: Tensor) -> bool:
 
 
 def _keep(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
-    _, nats_N, d_hidden_ND, d_weight_VD = output
-    ctx.mark_non_differentiable(nats_N, d_hidden_ND, d_weight_VD)
+    _, nats_N, log_z_N, d_hidden_ND, d_weight_VD = output
+    ctx.mark_non_differentiable(nats_N, log_z_N, d_hidden_ND, d_weight_VD)
     ctx.set_materialize_grads(False)  # else zeros as large as the matrix, for nothing
     ctx.save_for_backward(d_hidden_ND, d_weight_VD)
     ctx.dtype = inputs[1].dtype

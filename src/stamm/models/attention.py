@@ -5,13 +5,20 @@ Letters: B batch, T new tokens, S attended tokens, D model, H heads, K key-value
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
+from typing import Any
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.nn.attention.flex_attention import BlockMask, flex_attention
 
 from stamm.models.config import DecoderConfig
+from stamm.models.fused_attention import fused_attention
 from stamm.models.norm import RMSNorm
 from stamm.models.rope import rotate
+from stamm.models.sight import Documents, Mask
 
 
 class KeyValues:
@@ -30,31 +37,19 @@ class KeyValues:
         return keys_BKTE, values_BKTE
 
 
-def document_mask(document_BT: Tensor, dtype: torch.dtype) -> Tensor:
-    """What is added to scores: 0 where a token may look, at itself and before in its own document,
-    and -inf elsewhere. Shape (B, 1, T, T).
-
-    document_BT   a number per token; equal numbers in one row are one document
-    dtype         of the scores; made once, because attention would convert a mask of booleans anew
-                  in every layer
-
-    Checked  tests/unit/models/test_decoder.py::test_documents_do_not_leak
-    """
-    length = document_BT.shape[1]
-    same = document_BT[:, :, None] == document_BT[:, None, :]
-    causal = torch.ones(length, length, dtype=torch.bool, device=document_BT.device).tril()
-    open_BTT = torch.zeros(same.shape, dtype=dtype, device=document_BT.device)
-    return open_BTT.masked_fill(~(same & causal), -torch.inf)[:, None]
-
-
 class Attention(nn.Module):
-    """Self-attention with queries and keys normalised before the rotation (as Apertus)."""
+    """Self-attention with queries and keys normalised before the rotation (as Apertus).
+
+    gather   where a sequence is divided over processes: from keys or values of this process's
+             tokens, (B, K, T, E), those of all of them, (B, K, S, E)
+    """
+
+    gather: Callable[[Tensor], Tensor] | None = None
 
     def __init__(self, config: DecoderConfig) -> None:
         super().__init__()
         width = config.head_width
         self.head_width = width
-        self.grouped = config.num_heads != config.num_kv_heads
         self.q_proj = nn.Linear(config.d_model, config.num_heads * width, bias=False)
         self.k_proj = nn.Linear(config.d_model, config.num_kv_heads * width, bias=False)
         self.v_proj = nn.Linear(config.d_model, config.num_kv_heads * width, bias=False)
@@ -69,13 +64,13 @@ class Attention(nn.Module):
         self,
         x_BTD: Tensor,
         rotation: tuple[Tensor, Tensor],
-        mask: Tensor | None,
+        mask: Mask,
         cache: KeyValues | None = None,
     ) -> Tensor:
         """Attended values, shape (B, T, D).
 
-        rotation   cosine and sine of the new tokens' positions, from `rope.rotation`
-        mask       from `document_mask`; None means plain causal attention
+        rotation   cosine and sine of the new tokens' positions, as in `sight.Sight`
+        mask       whom they may look at, as in `sight.Sight`
         cache      earlier keys and values, extended in place
         """
         batch, length, _ = x_BTD.shape
@@ -88,13 +83,39 @@ class Attention(nn.Module):
         q_BHTE, k_BKSE = rotate(q_BHTE, *rotation), rotate(k_BKTE, *rotation)
         if cache is not None:
             k_BKSE, v_BKSE = cache.extend(k_BKSE, v_BKSE)
-        y_BHTE = F.scaled_dot_product_attention(
-            q_BHTE,
-            k_BKSE,
-            v_BKSE,
-            attn_mask=mask,
-            is_causal=mask is None and length > 1,
-            enable_gqa=self.grouped,
-        )
+        if self.gather is not None:
+            k_BKSE, v_BKSE = self.gather(k_BKSE), self.gather(v_BKSE)
+        y_BHTE = attend(q_BHTE, k_BKSE, v_BKSE, mask)
         merged: Tensor = self.o_proj(y_BHTE.transpose(1, 2).reshape(batch, length, -1))
         return merged
+
+
+def attend(q_BHTE: Tensor, k_BKSE: Tensor, v_BKSE: Tensor, mask: Mask) -> Tensor:
+    """Values averaged by softmax(q . k / sqrt(E)) over the keys that `mask` leaves open, (B, H, T, E).
+
+    Edge     a list of blocks has gradients on a GPU only; on a CPU torch makes all scores at once,
+             which is of use in tests
+    Checked  tests/unit/models/test_attention.py, tests/gpu/test_gpu_attention.py
+    """
+    if isinstance(mask, Documents):
+        return fused_attention(q_BHTE, k_BKSE, v_BKSE, mask.document_BT)
+    grouped = q_BHTE.shape[1] != k_BKSE.shape[1]
+    if isinstance(mask, BlockMask):
+        # Inside a compiled layer it is compiled with the layer.
+        alone = q_BHTE.is_cuda and not torch.compiler.is_compiling()
+        flex: Any = _compiled_flex() if alone else flex_attention
+        y_BHTE: Tensor = flex(q_BHTE, k_BKSE, v_BKSE, block_mask=mask, enable_gqa=grouped)
+        return y_BHTE
+    return F.scaled_dot_product_attention(
+        q_BHTE,
+        k_BKSE,
+        v_BKSE,
+        attn_mask=mask,
+        is_causal=mask is None and q_BHTE.shape[2] > 1,
+        enable_gqa=grouped,
+    )
+
+
+@functools.cache
+def _compiled_flex() -> Any:
+    return torch.compile(flex_attention, fullgraph=True)  # never uncompiled, T x S scores at once

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from stamm.activations import catalog
 from stamm.activations.describe import certificate
 from stamm.activations.spec import Gated, Spec
 from stamm.base.config import validate
+
+# Heads that kernels of attention take: torch's flex_attention on a GPU, and our own on a CPU.
+SMALLEST_FLEX_HEAD = 16
+FUSED_HEAD_STEP = 4
+WIDEST_FUSED_HEAD = 256
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -115,6 +120,164 @@ def few_bit_refusal(spec: Spec) -> str:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Dense:
+    """One matrix."""
+
+    def parameters(self, inputs: int, outputs: int) -> int:
+        """Numbers to learn in the place of a matrix of `outputs` x `inputs`."""
+        return inputs * outputs
+
+    def between(self, inputs: int, outputs: int) -> int:
+        """Numbers a token has between two factors; 0 where there is but one."""
+        return 0
+
+    def problems(self, d_model: int, width: int) -> list[str]:
+        """Why it cannot stand for the matrices between `d_model` and `width`, in both directions."""
+        return []
+
+
+@dataclass(frozen=True, kw_only=True)
+class LowRank:
+    """U (V x) with V of rank x inputs and U of outputs x rank; rank * (inputs + outputs) numbers.
+
+    Source   Wei et al. 2024 (arXiv 2406.16450): 62.5 % and 31.25 % of a block of width 4 d_model
+             with rank d_model / 2 and d_model / 4
+    """
+
+    rank: int
+
+    def __post_init__(self) -> None:
+        validate(self, ("rank", self.rank > 0, "must be positive"))
+
+    def parameters(self, inputs: int, outputs: int) -> int:
+        """As in Dense."""
+        return self.rank * (inputs + outputs)
+
+    def between(self, inputs: int, outputs: int) -> int:
+        """As in Dense."""
+        return self.rank
+
+    def problems(self, d_model: int, width: int) -> list[str]:
+        """As in Dense."""
+        return _saving(self.rank, d_model * width, d_model + width, d_model, width)
+
+
+@dataclass(frozen=True, kw_only=True)
+class BlockDense:
+    """U (V x) with V of `blocks` blocks along its diagonal, each rank/blocks x inputs/blocks.
+
+    Source   Wei et al. 2024 (arXiv 2406.16450); rank * (outputs + inputs / blocks) numbers
+    """
+
+    blocks: int = 2
+    rank: int
+
+    def __post_init__(self) -> None:
+        validate(
+            self,
+            ("blocks", self.blocks > 1, "must be at least 2 (one block is LowRank)"),
+            ("rank", self.rank > 0, "must be positive"),
+            (
+                "rank",
+                self.blocks < 2 or self.rank % self.blocks == 0,
+                f"does not divide into blocks = {self.blocks}",
+            ),
+        )
+
+    def parameters(self, inputs: int, outputs: int) -> int:
+        """As in Dense."""
+        return self.rank * (outputs + inputs // self.blocks)
+
+    def between(self, inputs: int, outputs: int) -> int:
+        """As in Dense."""
+        return self.rank
+
+    def problems(self, d_model: int, width: int) -> list[str]:
+        """As in Dense."""
+        wide = max(d_model + width // self.blocks, width + d_model // self.blocks)
+        found = _dividing(self.blocks, d_model, width)
+        return found or _saving(self.rank, d_model * width, wide, d_model, width)
+
+
+@dataclass(frozen=True, kw_only=True)
+class BlockShuffle:
+    """P2 D2 P1 D1 x: two matrices of `blocks` blocks along the diagonal, shuffled after each.
+
+    The inner vector is as long as the shorter of input and output. Each output depends on each input.
+
+    Source   Wei et al. 2024 (arXiv 2406.16450), after Dao et al. 2022 (Monarch, arXiv 2204.00595);
+             min(inputs, outputs) * (inputs + outputs) / blocks numbers
+    """
+
+    blocks: int = 2
+
+    def __post_init__(self) -> None:
+        validate(self, ("blocks", self.blocks > 1, "must be at least 2 (one block is Dense)"))
+
+    def parameters(self, inputs: int, outputs: int) -> int:
+        """As in Dense."""
+        return self.between(inputs, outputs) * (inputs + outputs) // self.blocks
+
+    def between(self, inputs: int, outputs: int) -> int:
+        """As in Dense."""
+        return min(inputs, outputs)
+
+    def problems(self, d_model: int, width: int) -> list[str]:
+        """As in Dense."""
+        told = f"with d_model = {d_model} and width = {width}"
+        found = _dividing(self.blocks, d_model, width)
+        if self.parameters(d_model, width) >= d_model * width:
+            found.append(f"blocks = {self.blocks} saves nothing {told}")
+        if self.blocks**2 > min(d_model, width):
+            found.append(
+                f"blocks = {self.blocks} leaves outputs that do not see all inputs {told}: its"
+                " square may be at most the smaller"
+            )
+        return found
+
+
+Linear = Dense | LowRank | BlockDense | BlockShuffle
+
+
+@dataclass(frozen=True, kw_only=True)
+class SelfGuide:
+    """A dense matrix that stands in for each structured one at first, and withdraws.
+
+    The block computes a W x + (1 - a) S x, S being the structured matrix and W one that starts as
+    the same map. a falls from 1 at the first step to 0 after `until_share` of all steps; then W goes.
+
+    law           cosine: a = (1 + cos(pi t)) / 2; linear: a = 1 - t; t the share of the guided steps
+                  that is behind
+    reduce_flop   use W in a block only with probability a, drawn for each layer and step from the
+                  run's seed; a step without it is S alone
+
+    Source   Wei et al. 2024 (arXiv 2406.16450, section 3), whose code draws for each matrix, process
+             and forward pass; here all matrices of a block, all processes and all micro-batches of
+             a step share one draw.
+    """
+
+    until_share: float = 0.5
+    law: Literal["cosine", "linear"] = "cosine"
+    reduce_flop: bool = True
+
+    def __post_init__(self) -> None:
+        share = self.until_share
+        validate(self, ("until_share", 0 < share <= 1, "must be above 0 and at most 1"))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Structured:
+    """How a decoder uses the structured matrices of its feed-forward blocks, where it has some.
+
+    keep_first   the first layer's block stays dense, as in the released models
+    guide        None trains the structured matrices alone
+    """
+
+    keep_first: bool = True
+    guide: SelfGuide | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
 class PlainFFN:
     """down(f(up(x))): two matrices, one activation of one input.
 
@@ -123,6 +286,8 @@ class PlainFFN:
     compat     "eps" evaluates xIELU in transformers' order and with its clamp, bit for bit
     precision  of the activation on float32 inputs: "fast" in float32, "exact" in float64, rounded
                once, which compiled CPU code pays for dearly. 16-bit inputs know no difference
+    linear     what stands for each of the matrices: Dense, LowRank, BlockDense or BlockShuffle;
+               `model.structured` says in which layers. The published runs were all plain, with gelu
     """
 
     width: int = 384
@@ -130,6 +295,7 @@ class PlainFFN:
     compat: Literal["exact", "eps"] = "exact"
     precision: Literal["fast", "exact"] = "fast"
     memory: MemoryPolicy = field(default_factory=SavePost)
+    linear: Linear = field(default_factory=Dense)
 
     def __post_init__(self) -> None:
         spec = catalog.get(self.activation)
@@ -151,13 +317,14 @@ class PlainFFN:
 class GatedFFN:
     """down(f(gate(x), up(x))): three matrices, an activation of two inputs.
 
-    precision, memory   as in PlainFFN
+    precision, memory, linear   as in PlainFFN
     """
 
     width: int = 256
     activation: str = "swiglu"
     precision: Literal["fast", "exact"] = "fast"
     memory: MemoryPolicy = field(default_factory=SavePost)
+    linear: Linear = field(default_factory=Dense)
 
     def __post_init__(self) -> None:
         spec = catalog.get(self.activation)
@@ -177,6 +344,7 @@ class DecoderConfig:
     qk_norm       RMSNorm over head_dim on queries and keys, before the rotation (as Apertus)
     max_context   the longest sequence it is meant for, in tokens; written into exports
     init_std      standard deviation of every matrix at the start
+    structured    layers and training of structured feed-forward matrices (`ffn.linear`)
     """
 
     vocab_size: int = 4096
@@ -192,8 +360,13 @@ class DecoderConfig:
     tied_embeddings: bool = False
     init_std: float = 0.02
     max_context: int = 256
+    structured: Structured = field(default_factory=Structured)
 
     def __post_init__(self) -> None:
+        sizes = self.d_model > 0 and self.ffn.width > 0
+        linear = self.ffn.linear.problems(self.d_model, self.ffn.width) if sizes else []
+        guide = self.structured.guide
+        left = self.num_layers - self.structured.keep_first
         whole = self.head_dim is not None or self.d_model % max(self.num_heads, 1) == 0
         validate(
             self,
@@ -216,7 +389,29 @@ class DecoderConfig:
             ("norm_eps", 0 < self.norm_eps < math.inf, _POSITIVE),
             ("init_std", 0 < self.init_std < math.inf, _POSITIVE),
             ("max_context", self.max_context > 0, "must be positive"),
+            ("ffn", not linear, f"has a linear that does not fit: {'; '.join(linear)}"),
+            (
+                "structured",
+                guide is None or not isinstance(self.ffn.linear, Dense),
+                "has a guide, and ffn.linear = Dense() has nothing to guide",
+            ),
+            (
+                "num_layers",
+                left > 0 or isinstance(self.ffn.linear, Dense),
+                "leaves no structured layer: structured.keep_first keeps the first one dense",
+            ),
         )
+
+    def merged(self) -> DecoderConfig:
+        """The same decoder with every matrix in one: what exports hold."""
+        ffn = replace(self.ffn, linear=Dense())
+        return replace(self, ffn=ffn, structured=Structured())
+
+    def ffn_of(self, layer: int) -> PlainFFN | GatedFFN:
+        """The feed-forward block of a layer, counted from 0: dense where `structured` keeps it so."""
+        if layer > 0 or not self.structured.keep_first:
+            return self.ffn
+        return replace(self.ffn, linear=Dense())
 
     @property
     def head_width(self) -> int:
@@ -235,3 +430,21 @@ def _theta_check(theta: float) -> tuple[str, bool, str]:
 def _memory_check(memory: MemoryPolicy, spec: Spec) -> tuple[str, bool, str]:
     refusal = few_bit_refusal(spec) if isinstance(memory, FewBit) else ""
     return ("memory", not refusal, f"{refusal}. SavePre keeps less and is exact")
+
+
+def _dividing(blocks: int, d_model: int, width: int) -> list[str]:
+    sizes = {"d_model": d_model, "width": width}
+    return [
+        f"blocks = {blocks} does not divide {name} = {size}"
+        for name, size in sizes.items()
+        if size % blocks
+    ]
+
+
+def _saving(rank: int, dense: int, per_rank: int, d_model: int, width: int) -> list[str]:
+    """A problem when `rank` times `per_rank` numbers are no fewer than those of the dense matrix."""
+    most = (dense - 1) // per_rank
+    if rank <= most:
+        return []
+    sizes = f"with d_model = {d_model} and width = {width}"
+    return [f"rank = {rank} saves nothing: {sizes} it may be at most {most}"]

@@ -1,4 +1,4 @@
-"""The feed-forward block: any activation of the catalogue, plain or gated."""
+"""The feed-forward block: any activation of the catalogue, plain or gated, any form of its matrices."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from stamm.activations.fused.gemm.block import fused_block, serves
 from stamm.activations.module import build_activation
 from stamm.models.config import GatedFFN, PlainFFN, SavePost, SavePre
 from stamm.models.ffn_memory import feed_forward, kept
+from stamm.models.linear import build_linear
 
 
 class PlainFeedForward(nn.Module):
@@ -15,8 +16,8 @@ class PlainFeedForward(nn.Module):
 
     def __init__(self, d_model: int, config: PlainFFN) -> None:
         super().__init__()
-        self.up_proj = nn.Linear(d_model, config.width, bias=False)
-        self.down_proj = nn.Linear(config.width, d_model, bias=False)
+        self.up_proj = build_linear(config.linear, d_model, config.width)
+        self.down_proj = build_linear(config.linear, config.width, d_model)
         self.act_fn = build_activation(
             config.activation, compat=config.compat, precision=config.precision
         )
@@ -35,9 +36,9 @@ class GatedFeedForward(nn.Module):
 
     def __init__(self, d_model: int, config: GatedFFN) -> None:
         super().__init__()
-        self.gate_proj = nn.Linear(d_model, config.width, bias=False)
-        self.up_proj = nn.Linear(d_model, config.width, bias=False)
-        self.down_proj = nn.Linear(config.width, d_model, bias=False)
+        self.gate_proj = build_linear(config.linear, d_model, config.width)
+        self.up_proj = build_linear(config.linear, d_model, config.width)
+        self.down_proj = build_linear(config.linear, config.width, d_model)
         self.act_fn = build_activation(config.activation, precision=config.precision)
         self.keep = kept(config.memory, self.act_fn.spec)
 

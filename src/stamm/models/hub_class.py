@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from stamm.activations import catalog
 from stamm.base.errors import ExportError
-from stamm.models.config import DecoderConfig, GatedFFN
+from stamm.models.config import DecoderConfig, Dense, GatedFFN
 
 # Names of ACT2FN in transformers/activations.py that compute the same function as ours.
 PLAIN_ACTS = {"xielu": "xielu", "relu2": "relu2", "relu": "relu", "gelu": "gelu", "silu": "silu"}
@@ -47,6 +47,12 @@ def hub_class(config: DecoderConfig) -> HubClass:
             f"{'gated' if gated else 'plain'} feed-forward block",
             where=where,
             fix=f"It computes {', '.join(sorted(known))}; other engines need code of their own",
+        )
+    if not isinstance(config.ffn.linear, Dense):
+        raise ExportError(
+            f"no class of transformers holds a matrix as {type(config.ffn.linear).__name__}",
+            where="model.ffn.linear",
+            fix="Export the decoder that Decoder.merged() gives: the same function, dense",
         )
     if name == "xielu" and not config.qk_norm:
         raise ExportError(

@@ -33,20 +33,32 @@ def inverse_frequencies(config: PlainRope | Llama3Rope, head_width: int) -> Tens
     return torch.where(between, blended, long)
 
 
-def rotation(inverse: Tensor, start: int, length: int) -> tuple[Tensor, Tensor]:
-    """Cosine and sine of every position's angles, shape (length, E), float32.
+def rotation(inverse: Tensor, position_T: Tensor) -> tuple[Tensor, Tensor]:
+    """Cosine and sine of every position's angles, shape (T, E), float32.
 
-    Positions count from `start`. They are not restarted inside a packed sequence: only
-    differences of positions enter attention, and documents do not attend to one another.
+    Positions are not restarted inside a packed sequence: only differences of positions enter
+    attention, and documents do not attend to one another.
+
+    Dtypes   angles in float64. In float32 they are off by up to 2.0e-3 radians at position 65,536 and
+             by 3.1e-2 at 1,000,000, each position differently, so that attention would no longer depend
+             on differences alone. The frequencies are the float32 numbers that other libraries have.
+    Checked  tests/unit/models/test_attention.py::test_angles_are_right_at_a_million_positions
     """
-    position = torch.arange(start, start + length, device=inverse.device, dtype=torch.float32)
-    angle = torch.outer(position, inverse)
-    both = torch.cat((angle, angle), dim=-1)
-    return both.cos(), both.sin()
+    angle = torch.outer(position_T.double(), inverse.double())
+    cosine, sine = angle.cos().float(), angle.sin().float()
+    return torch.cat((cosine, cosine), dim=-1), torch.cat((sine, sine), dim=-1)
 
 
 def rotate(x_BHTE: Tensor, cosine_TE: Tensor, sine_TE: Tensor) -> Tensor:
-    """`x` with each pair (i, i + E/2) turned by its position's angle; same shape and dtype."""
-    first, second = x_BHTE.chunk(2, dim=-1)
-    turned = torch.cat((-second, first), dim=-1)
-    return x_BHTE * cosine_TE.to(x_BHTE.dtype) + turned * sine_TE.to(x_BHTE.dtype)
+    """`x` with each pair (i, i + E/2) turned by its position's angle; same shape and dtype.
+
+    Layout   (B, T, H, E) in memory, as projections leave it, so that heads merge without a copy
+    """
+    x_BTHE = x_BHTE.transpose(1, 2)
+    first, second = x_BTHE.chunk(2, dim=-1)
+    c1, c2 = cosine_TE.to(x_BHTE.dtype)[:, None].chunk(2, dim=-1)
+    s1, s2 = sine_TE.to(x_BHTE.dtype)[:, None].chunk(2, dim=-1)
+    # By halves: the bits of x cosine + (-second, first) sine, without a negated copy of x. Compiled,
+    # forward and backward take .4 of its time on a CPU core (float32, 2026-11).
+    turned_BTHE = torch.cat((first * c1 - second * s1, second * c2 + first * s2), dim=-1)
+    return turned_BTHE.transpose(1, 2)

@@ -14,6 +14,7 @@ from stamm.base.errors import DataError
 from stamm.base.files import atomic, read_json, write_json
 from stamm.models.config import DecoderConfig
 from stamm.models.decoder import Decoder
+from stamm.models.linear import structured_linears
 
 SCHEMA = 1
 DESCRIPTION = "decoder.json"
@@ -31,8 +32,16 @@ def describe_decoder(config: DecoderConfig) -> dict[str, Any]:
 
 
 def save_decoder(decoder: Decoder, folder: Path) -> None:
-    """Write `decoder` into `folder`; the description comes last, so that it vouches for the weights."""
-    state = {name: tensor.contiguous() for name, tensor in decoder.state_dict().items()}
+    """Write `decoder` into `folder`; the description comes last, so that it vouches for the weights.
+
+    Guides of structured matrices are of training alone, and not stored.
+    """
+    guides = {f"{name}.guide" for name, _ in structured_linears(decoder)}
+    state = {
+        name: tensor.contiguous()
+        for name, tensor in decoder.state_dict().items()
+        if name not in guides
+    }
     if decoder.config.tied_embeddings:
         del state["lm_head.weight"]  # the same numbers as model.embed_tokens.weight
     with atomic(folder / WEIGHTS) as temporary:

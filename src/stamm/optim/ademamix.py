@@ -9,24 +9,35 @@ the code Apertus was trained with; see `AdEMAMix` in config.py for alpha(t) and 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
+from stamm.base.errors import ConfigError
+from stamm.optim import fused
 from stamm.optim.config import AdEMAMix
+from stamm.optim.groups import refuse_narrow
+from stamm.optim.update import numbers_at, update_lists
 
 STATES = ("fast", "slow", "square")
+_AT_ONCE = 2**22  # numbers of a batch of lists; a larger parameter is one by itself
 
 
 class AdEMAMixOptimizer(Optimizer):
-    """The update above, over lists of tensors.
+    """The update above, over lists of tensors or in one pass over memory: the same bits.
 
-    total_steps   length of the run; warm-ups given as None last that long
-    Dtypes        moments in float32; the update is computed in float32 and rounded once
-    Checked       tests/unit/optim/test_ademamix.py (300 steps against a float64 oracle)
+    total_steps    length of the run; warm-ups given as None last that long
+    form           "fused" or "foreach", whichever is in use
+    why            where "auto" came to foreach, why; else empty
+    Dtypes         float32: parameters, moments and every rounding
+    Edge           a parameter without a gradient waits, and its group's steps count all the same:
+                   warm-ups are the run's
+    Raises         ConfigError for parameters of other than 32 bits; for implementation="fused"
+                   where it cannot be built, with the reason
+    Checked        tests/unit/optim/test_ademamix.py (500 steps against a float64 oracle)
     """
 
     def __init__(
@@ -35,6 +46,9 @@ class AdEMAMixOptimizer(Optimizer):
         super().__init__(params, {"lr": lr, "weight_decay": config.weight_decay, "step": 0})
         self.config = config
         self.total_steps = total_steps
+        held = [p for group in self.param_groups for p in group["params"]]
+        refuse_narrow((f"number {k}", p) for k, p in enumerate(held))
+        self.form, self.why = _form(config, held[0].device)
 
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
@@ -51,34 +65,51 @@ class AdEMAMixOptimizer(Optimizer):
         return loss
 
     def _update(self, parameters: list[Tensor], group: dict[str, Any]) -> None:
-        config, t = self.config, group["step"]
-        alpha = config.alpha_at(t, self.total_steps)
-        beta3 = config.beta3_at(t, self.total_steps)
-        gradients = [p.grad.float() for p in parameters if p.grad is not None]
-        fast, slow, square = self._moments(parameters)
-        torch._foreach_lerp_(fast, gradients, 1 - config.beta1)
-        torch._foreach_lerp_(slow, gradients, 1 - beta3)
-        torch._foreach_mul_(square, config.beta2)
-        torch._foreach_addcmul_(square, gradients, gradients, 1 - config.beta2)
-        below = torch._foreach_sqrt(square)
-        torch._foreach_div_(below, (1 - config.beta2**t) ** 0.5)
-        torch._foreach_add_(below, config.eps)
-        update = torch._foreach_div(fast, 1 - config.beta1**t)
-        torch._foreach_add_(update, slow, alpha=alpha)
-        torch._foreach_div_(update, below)
-        if group["weight_decay"]:
-            torch._foreach_add_(
-                update, [p.float() for p in parameters], alpha=group["weight_decay"]
-            )
-        wide = [p if p.dtype == torch.float32 else p.float() for p in parameters]
-        torch._foreach_add_(wide, update, alpha=-group["lr"])
-        for p, w in zip(parameters, wide, strict=True):
-            if p is not w:
-                p.copy_(w)
-
-    def _moments(self, parameters: list[Tensor]) -> tuple[list[Tensor], ...]:
+        numbers = numbers_at(
+            self.config, group["step"], self.total_steps, group["lr"], group["weight_decay"]
+        )
+        rest = []
         for p in parameters:
-            if not self.state[p]:
-                for name in STATES:
-                    self.state[p][name] = torch.zeros_like(p, dtype=torch.float32)
-        return tuple([self.state[p][name] for p in parameters] for name in STATES)
+            assert p.grad is not None
+            tensors = (p, p.grad, *self._moments(p))
+            if self.form == "fused" and fused.serves(*tensors):
+                fused.update_fused(tensors, numbers)
+            else:
+                rest.append(tensors)  # what lies in memory otherwise; bits do not depend on it
+        for some in _batches(rest):
+            update_lists(some, numbers)
+
+    def _moments(self, p: Tensor) -> list[Tensor]:
+        state = self.state[p]
+        if not state:
+            for name in STATES:
+                state[name] = torch.zeros_like(p)
+        return [state[name] for name in STATES]
+
+
+def _batches(tensors: list[tuple[Tensor, ...]]) -> Iterator[list[tuple[Tensor, ...]]]:
+    """Neighbours together, so many that launching them is cheap and what they need besides small."""
+    batch: list[tuple[Tensor, ...]] = []
+    numbers = 0
+    for each in tensors:
+        if batch and numbers + each[0].numel() > _AT_ONCE:
+            yield batch
+            batch, numbers = [], 0
+        batch.append(each)
+        numbers += each[0].numel()
+    if batch:
+        yield batch
+
+
+def _form(config: AdEMAMix, device: torch.device) -> tuple[str, str]:
+    if config.implementation == "foreach":
+        return "foreach", ""
+    why = fused.unavailable(device)
+    if why is None:
+        return "fused", ""
+    if config.implementation == "fused":
+        raise ConfigError(
+            f"optimizer.implementation = 'fused' cannot be built: {why}",
+            fix="Use 'auto' or 'foreach': they give the same bits",
+        )
+    return "foreach", why

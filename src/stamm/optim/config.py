@@ -3,9 +3,35 @@
 from __future__ import annotations
 
 import math
+import re
 from dataclasses import dataclass
+from typing import Literal
 
 from stamm.base.config import validate
+
+
+@dataclass(frozen=True, kw_only=True)
+class GroupRule:
+    """Parameters that learn otherwise than the rest.
+
+    pattern        regular expression, searched in a parameter's name; the first rule that matches
+                   decides, and a rule that decides about no parameter is an error
+    lr_factor      their learning rate as a multiple of the schedule's; 0 freezes them
+    weight_decay   None leaves what they would have without the rule
+    """
+
+    pattern: str
+    lr_factor: float = 1.0
+    weight_decay: float | None = None
+
+    def __post_init__(self) -> None:
+        decay = self.weight_decay
+        validate(
+            self,
+            ("pattern", _compiles(self.pattern), "must be a regular expression, and not empty"),
+            ("lr_factor", 0 <= self.lr_factor < math.inf, _NOT_NEGATIVE),
+            ("weight_decay", decay is None or 0 <= decay < math.inf, _NOT_NEGATIVE),
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -13,6 +39,7 @@ class AdamW:
     """Decoupled weight decay (Loshchilov and Hutter 2019, arXiv 1711.05101).
 
     shape_lr_factor   learning rate of trainable activation shapes, as a multiple of the rest's
+    groups            rules for parameters that are named
     """
 
     beta1: float = 0.9
@@ -20,12 +47,13 @@ class AdamW:
     eps: float = 1e-8
     weight_decay: float = 0.1
     shape_lr_factor: float = 1.0
+    groups: tuple[GroupRule, ...] = ()
 
     def __post_init__(self) -> None:
         validate(
             self,
-            ("beta1", 0 <= self.beta1 < 1, "must lie in [0, 1)"),
-            ("beta2", 0 <= self.beta2 < 1, "must lie in [0, 1)"),
+            ("beta1", 0 <= self.beta1 < 1, _BETA),
+            ("beta2", 0 <= self.beta2 < 1, _BETA),
             *_shared_checks(self),
         )
 
@@ -44,6 +72,10 @@ class AdEMAMix:
                           the whole alpha from the first step on
     beta3_warmup_steps    steps over which beta3 rises from beta1, linearly in half-life; likewise
     shape_lr_factor       as in `AdamW`
+    groups                as in `AdamW`
+    implementation        "fused": one pass over memory, or an error that says why not. "foreach":
+                          torch's lists, about twenty passes. "auto": fused where it can be built.
+                          All give the same bits, on every machine
     """
 
     beta1: float = 0.9
@@ -55,12 +87,14 @@ class AdEMAMix:
     eps: float = 1e-8
     weight_decay: float = 0.1
     shape_lr_factor: float = 1.0
+    groups: tuple[GroupRule, ...] = ()
+    implementation: Literal["auto", "foreach", "fused"] = "auto"
 
     def __post_init__(self) -> None:
         validate(
             self,
             ("beta1", 0 < self.beta1 < 1, "must lie in (0, 1): beta3 starts from it"),
-            ("beta2", 0 <= self.beta2 < 1, "must lie in [0, 1)"),
+            ("beta2", 0 <= self.beta2 < 1, _BETA),
             ("beta3", self.beta1 <= self.beta3 <= _LARGEST_BETA3, "must lie in [beta1, 1 - 1e-7]"),
             ("alpha", 0 <= self.alpha < math.inf, _NOT_NEGATIVE),
             *(
@@ -70,6 +104,7 @@ class AdEMAMix:
                     ("beta3_warmup_steps", self.beta3_warmup_steps),
                 )
             ),
+            ("implementation", self.implementation in _FORMS, f"must be one of {_FORMS}"),
             *_shared_checks(self),
         )
 
@@ -97,16 +132,80 @@ class AdEMAMix:
         return min(beta, self.beta3)
 
 
+@dataclass(frozen=True, kw_only=True)
+class Muon:
+    """Orthogonalised momentum for the matrices of the layers, AdamW for everything else.
+
+    momentum          of the average of gradients that is orthogonalised
+    nesterov          whether the newest gradient counts once more in what is orthogonalised
+    iterations        Newton-Schulz steps, in bfloat16
+    rate              a matrix of A x B learns at the schedule's rate times
+                      "match_rms_adamw"   0.2 sqrt(max(A, B)): its updates have the size of AdamW's,
+                                          so one peak and one decay, AdamW's, serve both
+                      "original"          sqrt(max(1, A / B)): needs its own peak, around 0.02; a
+                                          rule in `groups` can slow the rest
+    beta1, beta2, eps of AdamW
+    shape_lr_factor   as in `AdamW`
+    groups            as in `AdamW`; a rule does not move a parameter from one method to the other
+    Edge              the blocks of a structured matrix are stored below each other and
+                      orthogonalised as the one matrix that they are stored as
+    Source            Jordan et al. 2024 (kellerjordan.github.io/posts/muon); the default of `rate`
+                      Liu et al. 2025 (arXiv 2502.16982, section 2.2)
+    """
+
+    momentum: float = 0.95
+    nesterov: bool = True
+    iterations: int = 5
+    rate: Literal["match_rms_adamw", "original"] = "match_rms_adamw"
+    weight_decay: float = 0.1
+    beta1: float = 0.9
+    beta2: float = 0.95
+    eps: float = 1e-8
+    shape_lr_factor: float = 1.0
+    groups: tuple[GroupRule, ...] = ()
+
+    def __post_init__(self) -> None:
+        validate(
+            self,
+            ("momentum", 0 <= self.momentum < 1, _BETA),
+            ("rate", self.rate in _RATES, f"must be one of {_RATES}"),
+            ("iterations", 1 <= self.iterations < 100, "must lie in [1, 100)"),
+            ("beta1", 0 <= self.beta1 < 1, _BETA),
+            ("beta2", 0 <= self.beta2 < 1, _BETA),
+            *_shared_checks(self),
+        )
+
+    @property
+    def moments(self) -> int:
+        """Moment tensors kept per parameter, at most: matrices of layers keep 1 (`Group.moments`)."""
+        return 2
+
+
+OptimizerConfig = AdamW | AdEMAMix | Muon
+
 _LARGEST_BETA3 = 1 - 1e-7  # beyond it the guard in _half_life makes half-lives infinite
 _NOT_NEGATIVE = "must be finite and not negative"
+_FORMS = ("auto", "foreach", "fused")
+_RATES = ("match_rms_adamw", "original")
+_BETA = "must lie in [0, 1)"
+_SMALLEST_EPS = 1e-37  # of float32's normal numbers; below them it may be 0, and 0 / 0 is no number
+_EPS = f"must be finite and at least {_SMALLEST_EPS}"
 
 
-def _shared_checks(config: AdamW | AdEMAMix) -> list[tuple[str, bool, str]]:
+def _shared_checks(config: AdamW | AdEMAMix | Muon) -> list[tuple[str, bool, str]]:
     return [
-        ("eps", 0 < config.eps < math.inf, "must be positive and finite"),
+        ("eps", _SMALLEST_EPS <= config.eps < math.inf, _EPS),
         ("weight_decay", 0 <= config.weight_decay < math.inf, _NOT_NEGATIVE),
         ("shape_lr_factor", 0 <= config.shape_lr_factor < math.inf, _NOT_NEGATIVE),
     ]
+
+
+def _compiles(pattern: str) -> bool:
+    try:
+        re.compile(pattern)
+    except (re.error, OverflowError, RecursionError):
+        return False
+    return bool(pattern)
 
 
 def _half_life(beta: float) -> float:

@@ -3,38 +3,47 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Literal
 
 from stamm.base.config import validate
 
 
 @dataclass(frozen=True, kw_only=True)
 class WarmupStableDecay:
-    """Linear warm-up, a flat stretch, then a cooldown lr = low + (peak - low)(1 - sqrt(t)).
+    """Linear warm-up, a flat stretch, then a cooldown lr = low + (peak - low) law(t), t from 0 to 1.
 
     peak               highest learning rate
-    final_share        learning rate at the end, as a share of the peak
+    final_share        learning rate at the end, low, as a share of the peak
     warmup_sequences   length of the warm-up, in sequences; a shorter run is all warm-up
+    warmup_from        learning rate at its start, as a share of the peak
     decay_sequences    length of the cooldown, in sequences; None means decay_share of the run
+    law                "1-sqrt" 1 - sqrt(t), "linear" 1 - t, "cosine" (1 + cos(pi t)) / 2
     Edge               where the two overlap the warm-up stays whole and the cooldown, shortened,
                        begins at its end: the rate reaches the peak in every run
-    Source             Hägele et al. 2024 (arXiv 2405.18392)
+    Source             Hägele et al. 2024 (arXiv 2405.18392). Apertus' report starts its warm-up at
+                       0.1 of the peak (arXiv 2509.14233), the scripts it was trained with at 0
     Checked            tests/unit/optim/test_schedules.py
     """
 
     peak: float = 1e-3
     final_share: float = 0.0
     warmup_sequences: int = 0
+    warmup_from: float = 0.0
     decay_sequences: int | None = None
     decay_share: float = 0.2
+    law: Literal["1-sqrt", "linear", "cosine"] = "1-sqrt"
 
     def __post_init__(self) -> None:
         length = self.decay_sequences
         validate(
             self,
             *_rate_checks(self),
+            ("final_share", 0 <= self.final_share <= 1, _SHARE),
             ("decay_sequences", length is None or length >= 0, "must not be negative"),
             ("decay_share", 0 <= self.decay_share <= 1, _SHARE),
+            ("law", self.law in _LAWS, f"must be one of {', '.join(_LAWS)}"),
         )
 
     def decay_start(self, total: int) -> int:
@@ -45,15 +54,12 @@ class WarmupStableDecay:
 
     def rate(self, sequence: int, total: int) -> float:
         """Learning rate of the step that ends at `sequence` of `total`."""
-        low = self.peak * self.final_share
-        warmup = min(self.warmup_sequences, total)
-        if sequence < warmup:
-            return self.peak * sequence / warmup
+        if sequence < min(self.warmup_sequences, total):
+            return _warming(self, sequence, total)
         start = self.decay_start(total)
         if sequence <= start or start >= total:
             return self.peak
-        share = min((sequence - start) / (total - start), 1.0)
-        return low + (self.peak - low) * (1.0 - math.sqrt(share))
+        return _cooling(self, self.law, (sequence - start) / (total - start))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,14 +67,16 @@ class Cosine:
     """Linear warm-up, then half a cosine from the peak to final_share of it.
 
     warmup_sequences   length of the warm-up, in sequences; a shorter run is all warm-up
+    warmup_from        learning rate at its start, as a share of the peak
     """
 
     peak: float = 1e-3
     final_share: float = 0.1
     warmup_sequences: int = 0
+    warmup_from: float = 0.0
 
     def __post_init__(self) -> None:
-        validate(self, *_rate_checks(self))
+        validate(self, *_rate_checks(self), ("final_share", 0 <= self.final_share <= 1, _SHARE))
 
     def decay_start(self, total: int) -> int:
         """The sequence at which the rate begins to fall, in a run of `total` sequences."""
@@ -76,22 +84,62 @@ class Cosine:
 
     def rate(self, sequence: int, total: int) -> float:
         """Learning rate of the step that ends at `sequence` of `total`."""
-        low = self.peak * self.final_share
         warmup = self.decay_start(total)
         if sequence < warmup:
-            return self.peak * sequence / warmup
-        share = min((sequence - warmup) / max(total - warmup, 1), 1.0)
-        return low + (self.peak - low) * 0.5 * (1.0 + math.cos(math.pi * share))
+            return _warming(self, sequence, total)
+        return _cooling(self, "cosine", (sequence - warmup) / max(total - warmup, 1))
 
+
+@dataclass(frozen=True, kw_only=True)
+class Constant:
+    """Linear warm-up, then the peak to the end: what a cooldown can be branched off anywhere.
+
+    warmup_sequences   length of the warm-up, in sequences; a shorter run is all warm-up
+    warmup_from        learning rate at its start, as a share of the peak
+    """
+
+    peak: float = 1e-3
+    warmup_sequences: int = 0
+    warmup_from: float = 0.0
+
+    def __post_init__(self) -> None:
+        validate(self, *_rate_checks(self))
+
+    def decay_start(self, total: int) -> int:
+        """The end of the run: the rate never falls."""
+        return total
+
+    def rate(self, sequence: int, total: int) -> float:
+        """Learning rate of the step that ends at `sequence` of `total`."""
+        warming = sequence < min(self.warmup_sequences, total)
+        return _warming(self, sequence, total) if warming else self.peak
+
+
+Schedule = WarmupStableDecay | Cosine | Constant
 
 _SHARE = "must lie in [0, 1]"
+_LAWS: dict[str, Callable[[float], float]] = {
+    "1-sqrt": lambda t: 1.0 - math.sqrt(t),
+    "linear": lambda t: 1.0 - t,
+    "cosine": lambda t: 0.5 * (1.0 + math.cos(math.pi * t)),
+}
 
 
-def _rate_checks(config: WarmupStableDecay | Cosine) -> list[tuple[str, bool, str]]:
+def _warming(config: Schedule, sequence: int, total: int) -> float:
+    share = sequence / min(config.warmup_sequences, total)
+    return config.peak * (config.warmup_from + (1.0 - config.warmup_from) * share)
+
+
+def _cooling(config: WarmupStableDecay | Cosine, law: str, share: float) -> float:
+    low = config.peak * config.final_share
+    return low + (config.peak - low) * _LAWS[law](min(share, 1.0))
+
+
+def _rate_checks(config: Schedule) -> list[tuple[str, bool, str]]:
     return [
         ("peak", 0 < config.peak < math.inf, "must be positive and finite"),
-        ("final_share", 0 <= config.final_share <= 1, _SHARE),
         ("warmup_sequences", config.warmup_sequences >= 0, "must not be negative"),
+        ("warmup_from", 0 <= config.warmup_from <= 1, _SHARE),
     ]
 
 

@@ -11,7 +11,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from stamm.corpus.order import TokenStream, WindowOrder
-from stamm.losses.goldfish import Goldfish, keep_mask
+from stamm.losses.goldfish import Goldfish
+from stamm.losses.masks import Rule, SpecialIds, learned_targets
 
 
 @dataclass(frozen=True)
@@ -35,14 +36,22 @@ class Windows:
 
     context    tokens of a sequence
     goldfish   which targets are not learned; None means none
+    masks      how what stands between documents is masked: see `losses.masks`
     """
 
     def __init__(
-        self, stream: TokenStream, context: int, seed: int, goldfish: Goldfish | None
+        self,
+        stream: TokenStream,
+        context: int,
+        seed: int,
+        goldfish: Goldfish | None,
+        masks: Rule = "stamm",
     ) -> None:
         self._stream = stream
         self._context = context
         self._goldfish = goldfish
+        self._masks: Rule = masks
+        self._special = SpecialIds(end=stream.end_id)
         self._order = WindowOrder(stream.stages, context, seed)
         self._document_starts = stream.document_starts()
 
@@ -86,12 +95,8 @@ class Windows:
         before = min(reach, start) if self._sees_context else 0
         tokens = self._stream.read(start - before, stop)
         document = self._documents(start - before, stop)
-        inside, own = tokens[before:], document[before:]
-        keep = own[1:] == own[:-1]  # the first token of a document follows from nothing
-        if self._goldfish is not None:
-            learned = keep_mask(self._goldfish, tokens[1:], document[1:])
-            keep &= learned[before:]
-        return inside, own, keep
+        keep = learned_targets(self._masks, tokens, document, self._special, self._goldfish)
+        return tokens[before:], document[before:], keep[before:]
 
     def _documents(self, start: int, stop: int) -> NDArray[np.int64]:
         """The number of the document of each token start .. stop - 1."""

@@ -5,14 +5,17 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Literal
 
 from stamm.base.config import validate
 from stamm.base.errors import ConfigError
 from stamm.engine.config import EngineConfig
 from stamm.losses.goldfish import Goldfish
+from stamm.losses.masks import Rule
 from stamm.models.config import DecoderConfig
-from stamm.optim.config import AdamW, AdEMAMix
-from stamm.optim.schedules import BatchPlan, BatchStage, Cosine, WarmupStableDecay
+from stamm.optim.config import AdEMAMix, OptimizerConfig
+from stamm.optim.schedules import BatchPlan, BatchStage, Schedule, WarmupStableDecay
+from stamm.runs.mirrors import TensorBoard, Trackio, WandB
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,42 +49,75 @@ class ForeignFiles:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Begin:
+    """Where a run begins that goes on from another: with what that one had learned.
+
+    checkpoint   its folder, such as runs/demo/arms/xielu/checkpoints/step-00000120
+    moments      "keep": the optimizer goes on, its averages and its count of updates with it.
+                 "restart": it begins anew, as at each longer context of the released Apertus runs
+                 (their report says that it was kept; arXiv 2509.14233, and its scripts)
+    """
+
+    checkpoint: str
+    moments: Literal["keep", "restart"] = "keep"
+
+    def __post_init__(self) -> None:
+        validate(self, ("checkpoint", bool(self.checkpoint), "is empty"))
+
+
+@dataclass(frozen=True, kw_only=True)
 class PretrainConfig:
     """One model trained once.
 
     context        tokens of a sequence
+    begin          the run from whose checkpoint this one goes on; None: from random weights
+    first_sequence   of the corpus' order, where this run begins to read
     sequences      length of the run in sequences; None means `epochs` times the packed corpus
     batch          sequences per step, in stages
-    micro_batch    sequences per forward pass; None means the whole step at once
+    micro_batch    the most sequences that a process has in flight; of those of its step it makes as
+                   few parts as fit, alike but for one sequence. None: all at once
     goldfish       None trains on every token
+    masks          what is masked between documents: "stamm" the first token of each; "released" what
+                   is predicted from an end token, as the code of Apertus does; "report" the end
+                   token, as its report says
+    z_loss         weight of the mean of log(Z)^2, which keeps logits from drifting; told apart from
+                   the loss in the metrics
     clip_norm      largest gradient norm
     record_shapes_every   steps between records of the learned activation parameters
     pack           folder of the packed corpus; empty where a recipe packs one itself
+    mirrors        trackers that get a copy of the metrics; free to change when a run goes on
     foreign        files of others, instead of a packed corpus
+    tuned          "", or the entry of a file among the run's inputs that says its peak, its length
+                   or both: what an earlier step found out (`pretrain.tuning.told`)
     """
 
     model: DecoderConfig = field(default_factory=DecoderConfig)
     context: int = 256
+    begin: Begin | None = None
+    first_sequence: int = 0
     sequences: int | None = None
     epochs: float = 1.0
     batch: tuple[BatchStage, ...] = (BatchStage(),)
     micro_batch: int | None = None
     goldfish: Goldfish | None = field(default_factory=Goldfish)
-    optimizer: AdEMAMix | AdamW = field(default_factory=AdEMAMix)
-    schedule: WarmupStableDecay | Cosine = field(default_factory=WarmupStableDecay)
+    masks: Rule = "stamm"
+    z_loss: float = 0.0
+    optimizer: OptimizerConfig = field(default_factory=AdEMAMix)
+    schedule: Schedule = field(default_factory=WarmupStableDecay)
     clip_norm: float = 1.0
     seed: int = 28
     record_shapes_every: int = 10
     engine: EngineConfig = field(default_factory=EngineConfig)
     pack: str = ""
     foreign: ForeignFiles | None = None
+    tuned: str = ""
+    mirrors: tuple[TensorBoard | Trackio | WandB, ...] = ()
 
     def __post_init__(self) -> None:
         starts = [stage.start for stage in self.batch]
         spans = [
             (b.start - a.start) % a.size for a, b in zip(self.batch, self.batch[1:], strict=False)
         ]
-        micro = self.micro_batch
         first = self.batch[0].size if self.batch else 1
         validate(
             self,
@@ -102,10 +138,12 @@ class PretrainConfig:
             ("batch", not any(spans), "changes in the middle of a step"),
             (
                 "micro_batch",
-                micro is None or (micro > 0 and all(s.size % micro == 0 for s in self.batch)),
-                "does not divide every batch size",
+                self.micro_batch is None or self.micro_batch >= 1,
+                "must be at least 1",
             ),
             ("clip_norm", self.clip_norm > 0, "must be positive"),
+            ("z_loss", 0 <= self.z_loss < math.inf, "must be finite and not negative"),
+            ("first_sequence", self.first_sequence >= 0, "must not be negative"),
             ("pack", not (self.pack and self.foreign), "is given, and foreign too"),
             ("record_shapes_every", self.record_shapes_every >= 1, "must be at least 1"),
         )
@@ -130,6 +168,10 @@ class PretrainConfig:
                 fix="Add documents, or lower batch.0.size or context",
             )
         return total
+
+    def parts(self, sequences: int) -> int:
+        """In how many micro-batches a process trains on its `sequences` of a step."""
+        return 1 if self.micro_batch is None else -(-sequences // self.micro_batch)
 
     def batches(self, total_sequences: int) -> BatchPlan:
         """Which sequences each step trains on."""

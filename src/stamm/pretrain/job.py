@@ -1,7 +1,8 @@
 """Pretrain one decoder on a packed corpus, or on token files of others.
 
 Reads    pack (a packed corpus) and tokenizer (only recorded); or foreign.0, foreign.1, .. (files of
-         others, without their endings) and tokenizer (the one they were made with)
+         others, without their endings) and tokenizer (the one they were made with); tuned, where
+         the configuration names an entry of it (what an earlier step found out)
 Leaves   config.json, manifest.json, metrics.jsonl, checkpoints/, model/ (the trained decoder),
          summary.json (what was trained, all of it reproducible), log/ (speed and wall clock)
 """
@@ -12,100 +13,49 @@ import dataclasses
 import os
 import resource
 import statistics
-from collections.abc import Iterator, Mapping
+from collections import Counter
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from stamm.activations.module import Activation, GatedActivation
 from stamm.base.config import to_plain
 from stamm.base.errors import ConfigError, DataError
-from stamm.base.files import read_json, sha256_file, write_json
+from stamm.base.files import read_json, sha256_file, sha256_value, write_json
 from stamm.corpus.foreign import ForeignTokens, tokenizer_file
 from stamm.corpus.order import Proof, TokenStream
 from stamm.corpus.pack import PackedSplit
-from stamm.engine.loop import compile_layers, train
+from stamm.engine.events import read_events
+from stamm.engine.heap import keep_freed_memory, memory_told
+from stamm.engine.parallel import whole_weights
+from stamm.engine.peak import device_name
+from stamm.engine.world import World, device_of, join, leave, together
 from stamm.losses.goldfish import Goldfish, coverage
-from stamm.losses.language_model import nll_per_kept_token
+from stamm.models.config import DecoderConfig
 from stamm.models.count import count_parameters, training_flops
-from stamm.models.decoder import Decoder, build_decoder
+from stamm.models.decoder import Decoder
 from stamm.models.repeatable import settle
 from stamm.models.stored import describe_decoder, save_decoder
-from stamm.optim.build import build_optimizer
 from stamm.pretrain.batches import Windows
 from stamm.pretrain.config import PretrainConfig
+from stamm.pretrain.fit import Trained, fit
+from stamm.pretrain.next_token import NextToken, steps_before
+from stamm.pretrain.tuning import told
 from stamm.runs.job import Workspace
 from stamm.runs.manifest import new_manifest
 from stamm.runs.metrics import read_metrics
+from stamm.runs.mirrors import mirrored
 
 SCHEMA = 1
 COVERAGE_TOKENS = 20_000_000  # a sample of this many tokens tells the rate to 4 digits
 
 
-class NextToken:
-    """The task of predicting the next token under a Goldfish mask (an `engine.loop.Task`)."""
-
-    def __init__(self, config: PretrainConfig, decoder: Decoder, windows: Windows) -> None:
-        self._config = config
-        self._decoder = decoder
-        self._windows = windows
-        self.total_sequences = config.total_sequences(windows.per_epoch)
-        self._plan = config.batches(self.total_sequences)
-        self.num_steps = self._plan.num_steps
-        self._kept = 0
-
-    def losses(self, step: int) -> Iterator[Tensor]:
-        """The losses of the step's micro-batches."""
-        span = self._plan.step(step)
-        batch = self._windows.batch(span.first, span.size)
-        self._kept = int(batch.keep_BT.sum())
-        micro = self._config.micro_batch or span.size
-        for start in range(0, span.size, micro):
-            part = slice(start, start + micro)
-            hidden_BTD = self._decoder.model(batch.tokens_BT[part], batch.document_BT[part])
-            yield nll_per_kept_token(
-                hidden_BTD.flatten(0, 1),
-                self._decoder.lm_head.weight,
-                batch.target_BT[part].flatten(),
-                batch.keep_BT[part].flatten(),
-                kept=float(self._kept),
-            )
-
-    def learning_rate(self, step: int) -> float:
-        """Learning rate of the step, by the sequences trained on when it ends."""
-        span = self._plan.step(step)
-        return self._config.schedule.rate(span.first + span.size, self.total_sequences)
-
-    def facts(self, step: int) -> dict[str, float]:
-        """Tokens so far, tokens of this step, how many were learned, and the shapes now and then."""
-        span = self._plan.step(step)
-        context = self._config.context
-        facts: dict[str, float] = {
-            "tokens": (span.first + span.size) * context,
-            "train/tokens": span.size * context,
-            "train/kept_tokens": self._kept,
-        }
-        every = self._config.record_shapes_every
-        if (step + 1) % every == 0 or step + 1 == self.num_steps:
-            facts.update(shapes(self._decoder))
-        return facts
-
-
-def shapes(decoder: Decoder) -> dict[str, float]:
-    """Effective activation parameters by layer: {"shape/layers.0.alpha_p": 0.8, ...}."""
-    found: dict[str, float] = {}
-    for index, layer in enumerate(decoder.model.layers):
-        activation = layer.get_submodule("mlp.act_fn")
-        if isinstance(activation, (Activation, GatedActivation)):
-            for name, value in activation.effective().items():
-                found[f"shape/layers.{index}.{name}"] = value
-    return found
-
-
+@together()
 def run(config: PretrainConfig, workspace: Workspace) -> None:
     """Train `config.model` on its tokens, from the newest checkpoint when there is one."""
+    config = told(config, workspace.inputs)
     folder, progress = workspace.folder, workspace.progress
     stream = open_stream(config, workspace.inputs)
     _check_vocabulary(config, stream)
@@ -113,21 +63,39 @@ def run(config: PretrainConfig, workspace: Workspace) -> None:
     if proof.remark:
         progress.say(f"{proof.remark}.")
     settle(config.engine.threads)
-    decoder = build_decoder(config.model, config.seed)
-    windows = Windows(stream, config.context, config.seed, config.goldfish)
-    task = NextToken(config, decoder, windows)
-    write_json(
-        folder / "config.json", {"schema": SCHEMA, "kind": "pretrain", "config": to_plain(config)}
-    )
-    _note_manifest(config, workspace, proof)
-    optimizer = build_optimizer(config.optimizer, decoder, task.num_steps)
-    progress.begin(f"train {config.model.ffn.activation}", task.num_steps, "steps")
-    compiled = compile_layers(decoder.model.layers, config.engine, progress)
-    train(task, decoder, optimizer, config.clip_norm, config.engine, folder, progress)
-    progress.end(f"loss {_last_loss(folder):.3f}")
-    save_decoder(decoder, folder / "model")
-    write_json(folder / "summary.json", _summary(config, task, windows, folder))
-    write_json(folder / "log" / "timing.json", _timing(folder, compiled))
+    short = config.engine.precision != "float32"
+    device = device_of(config.engine.device)
+    if device.type == "cpu":
+        keep_freed_memory()
+    world = join(config.engine.parallel, device, collectives=short)
+    plain = to_plain(dataclasses.replace(config, mirrors=()))
+    world.agree("the configuration", sha256_value(plain))
+    world.agree("the data", proof.sha256)
+    if world.leads:
+        described = {"schema": SCHEMA, "kind": "pretrain", "config": plain}
+        write_json(folder / "config.json", described)
+        _note_manifest(config, workspace, proof)
+    windows = Windows(stream, config.context, config.seed, config.goldfish, config.masks)
+    mirrors = config.mirrors if world.leads else ()
+    name = f"{folder.parents[1].name}/{folder.name}"
+    with mirrored(mirrors, folder, name, progress, {"seed": config.seed}), memory_told():
+        trained = fit(config, workspace, world, windows)
+    weights = whole_weights(trained.decoder, world)
+    devices = Counter(world.of_all(device_name(world.device)))
+    if world.leads:
+        progress.end(_outcome(folder))
+        save_decoder(_assembled(config.model, weights), folder / "model")
+        write_json(folder / "summary.json", _summary(config, trained.task, windows, folder))
+        write_json(folder / "log" / "timing.json", _timing(config, folder, trained, world, devices))
+    world.of_leader(None)  # the others stay until all is written
+    if world.size == 1:
+        leave()
+
+
+def _assembled(config: DecoderConfig, weights: dict[str, Tensor]) -> Decoder:
+    decoder = Decoder(config)
+    decoder.load_state_dict(weights, strict=False)  # what is tied comes once
+    return decoder
 
 
 def open_stream(config: PretrainConfig, inputs: Mapping[str, Path]) -> TokenStream:
@@ -193,7 +161,7 @@ def _summary(
     config: PretrainConfig, task: NextToken, windows: Windows, folder: Path
 ) -> dict[str, Any]:
     steps = read_metrics(folder / "metrics.jsonl")
-    sequences = int(steps[-1]["tokens"]) // config.context
+    sequences = sum(int(line["train/tokens"]) for line in steps) // config.context
     tail = [line["train/loss_nats"] for line in steps[-max(len(steps) // 20, 1) :]]
     return {
         "schema": SCHEMA,
@@ -203,21 +171,17 @@ def _summary(
         "trained_tokens": sequences * config.context,
         "learned_tokens": int(sum(line["train/kept_tokens"] for line in steps)),
         "epochs": sequences / windows.per_epoch,
-        "final_loss_nats": statistics.fmean(tail),
+        "final_loss_nats": statistics.fmean(tail) if tail else None,
         "flops": sequences * training_flops(config.model, config.context),
         "decay_start_step": _decay_start_step(config, task),
+        "events": read_events(folder / "events.json"),
         "goldfish": windows_coverage(config.goldfish, windows),
     }
 
 
 def _decay_start_step(config: PretrainConfig, task: NextToken) -> int:
     start = config.schedule.decay_start(task.total_sequences)
-    plan = config.batches(task.total_sequences)
-    for step in range(plan.num_steps):
-        span = plan.step(step)
-        if span.first + span.size > start:
-            return step
-    return plan.num_steps
+    return steps_before(config.batches(task.total_sequences), start)
 
 
 def windows_coverage(goldfish: Goldfish | None, windows: Windows) -> dict[str, Any] | None:
@@ -228,18 +192,39 @@ def windows_coverage(goldfish: Goldfish | None, windows: Windows) -> dict[str, A
     return {**to_plain(goldfish), **dataclasses.asdict(measured)}
 
 
-def _timing(folder: Path, compiled: bool) -> dict[str, Any]:
+def _timing(
+    config: PretrainConfig, folder: Path, trained: Trained, world: World, devices: Mapping[str, int]
+) -> dict[str, Any]:
+    """How fast it was, and on what.
+
+    devices   how many processes computed on each kind of device, by its name
+    """
     lines = read_metrics(folder / "log" / "speed.jsonl")
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
     return {
         "schema": SCHEMA,
-        "compiled": compiled,
+        "compiled": trained.compiled,
+        "optimizer": trained.optimizer,
         "threads": torch.get_num_threads(),
-        "tokens_per_s_median": statistics.median(line["speed/tokens_per_s"] for line in lines),
+        "device": str(world.device),
+        "devices": dict(sorted(devices.items())),
+        "precision": config.engine.precision,
+        "processes": {"data": world.data, "context": world.context, "tensor": world.tensor},
+        "tokens_per_s_median": _median(lines, "speed/tokens_per_s"),
+        "utilisation_median": _median(lines, "speed/utilisation"),
         "seconds": round(sum(line["speed/seconds"] for line in lines), 2),
         "peak_gib": round(peak / 2**30, 3),
     }
 
 
-def _last_loss(folder: Path) -> float:
-    return float(read_metrics(folder / "metrics.jsonl")[-1]["train/loss_nats"])
+def _median(lines: list[dict[str, Any]], key: str) -> float | None:
+    values = [line[key] for line in lines if key in line]
+    return statistics.median(values) if values else None
+
+
+def _outcome(folder: Path) -> str:
+    """What to say of the run when it ends; where every update was left out, that."""
+    lines = read_metrics(folder / "metrics.jsonl")
+    if not lines:
+        return "nothing was learned: no step was trained on whose loss is a number"
+    return f"loss {lines[-1]['train/loss_nats']:.3f}"

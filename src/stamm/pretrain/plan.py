@@ -3,74 +3,193 @@
 from __future__ import annotations
 
 import dataclasses
+import math
+from dataclasses import dataclass
 from typing import Any, get_args
 
 from stamm.activations import catalog
+from stamm.engine.attention_fit import kernel_of
+from stamm.engine.config import EIGHT_BITS, Precision
 from stamm.engine.estimate import (
+    ASSUMED_SAVE_BYTES_PER_S,
     ASSUMED_UTILISATION,
+    DEVICES,
     Devices,
-    Precision,
+    Memory,
+    Setting,
     checkpoint_bytes,
     estimate_memory,
+    optimizer_groups,
+    traffic,
 )
 from stamm.models.config import DecoderConfig, FewBit, MemoryPolicy, few_bit_refusal
-from stamm.models.count import count_parameters, ffn_cost, forward_flops, training_flops
+from stamm.models.count import (
+    count_parameters,
+    ffn_cost,
+    forward_flops,
+    guide_flops,
+    guide_parameters,
+    training_flops,
+)
+from stamm.models.self_guide import expected_guide_uses, guided_steps
 from stamm.pretrain.config import PretrainConfig
+from stamm.pretrain.plan_warnings import Told, notes, warnings
 
 CURVE_POINTS = 60
+_SAMPLED = 2000
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pace:
+    """What a finished run achieved, to plan another one by.
+
+    flops_per_s     useful work, of one of its processes
+    bytes_per_s     what passes through its memory besides (`engine.estimate.traffic`); infinite: as
+                    if nothing did
+    begin_seconds   what the first step takes besides
+    source          in words
+    """
+
+    flops_per_s: float
+    source: str
+    bytes_per_s: float = math.inf
+    begin_seconds: float = 0.0
 
 
 def plan(
-    config: PretrainConfig, devices: Devices | None, corpus_sequences: int | None = None
+    config: PretrainConfig,
+    devices: Devices | None,
+    corpus_sequences: int | None = None,
+    pace: Pace | None = None,
 ) -> dict[str, Any]:
     """Everything `stamm plan` prints, as JSON values. Sizes in bytes, work in FLOP, time in seconds.
 
-    devices            where it is to run; None means this machine's CPU, with no time given
+    devices            where it is to run, one process on each; None means this machine's CPU
     corpus_sequences   sequences of the packed corpus, where it is known already
+    pace               of a run on the same device; None: on a GPU an assumed share of its peak, on
+                       a CPU no time is given
     """
     total = config.total_sequences(corpus_sequences)
     batches = config.batches(total)
     parameters = count_parameters(config.model)
-    largest = max(stage.size for stage in config.batch)
-    in_flight = config.micro_batch or largest
-    precision: Precision = "float32" if devices is None else "bfloat16"
+    setting, in_flight = setting_of(config, devices)
     memory = estimate_memory(
         config.model,
         config.optimizer,
-        in_flight * (1 if devices is None else devices.count),
+        in_flight,
         config.context,
-        precision,
-        devices=1 if devices is None else devices.count,
+        config.engine.precision,
+        setting,
     )
-    flops = total * training_flops(config.model, config.context)
+    flops = total * training_flops(config.model, config.context) + _guides(config, total)
     forward = forward_flops(config.model, config.context)
-    return {
-        "parameters": {**dataclasses.asdict(parameters), "total": parameters.total},
+    moved = _moved(config, total, batches.num_steps, setting)
+    time = _time(flops, moved, devices, setting, pace, config.engine.precision)
+    disk = _disk(config, batches.num_steps, total, corpus_sequences or total)
+    facts: dict[str, Any] = {
+        "parameters": {
+            **dataclasses.asdict(parameters),
+            "total": parameters.total,
+            "guides": guide_parameters(config.model),
+        },
+        "optimizer": [
+            {
+                "group": group.label,
+                "method": group.method,
+                "parameters": group.numbers,
+                "lr_factor": group.lr_factor,
+                "weight_decay": group.weight_decay,
+            }
+            for group in optimizer_groups(config.model, config.optimizer)
+        ],
         "sequences": total,
+        "passes": None if not corpus_sequences else total / corpus_sequences,
         "context": config.context,
         "tokens": total * config.context,
+        "tokens_per_parameter": total * config.context / parameters.total,
         "steps": batches.num_steps,
         "batch": [
             {"from_sequence": s.start, "sequences": s.size, "tokens": s.size * config.context}
             for s in config.batch
         ],
+        "processes": {"data": setting.data, "context": setting.context, "tensor": setting.tensor},
         "memory": {
-            **dataclasses.asdict(memory),
-            "total": memory.total,
-            "per_device": memory.total // (1 if devices is None else devices.count),
-            "precision": precision,
+            **_memory(memory),
+            "precision": config.engine.precision,
             "sequences_in_flight_per_device": in_flight,
+            "device": None if devices is None else devices.memory,
+            "device_source": None if devices is None else DEVICES[devices.name].source,
         },
-        "ffn_memory": _ffn_memory(config.model, 4 if precision == "float32" else 2),
+        "ffn_memory": _ffn_memory(config.model, 4 if config.engine.precision == "float32" else 2),
         "flops": {
             "total": flops,
             "per_token": flops // (total * config.context),
             "forward_per_sequence": dataclasses.asdict(forward),
         },
-        "time": _time(flops, devices),
-        "disk": _disk(config, batches.num_steps, corpus_sequences or total),
-        "learning_rate": _curve(config, total),
+        "time": time,
+        "disk": disk,
+        "checkpoints": _checkpoints(config, batches.num_steps, disk["checkpoint"], time),
+        "learning_rate": _rates(config, total),
+        "batch_size": _sizes(config, total),
     }
+    told = Told(config=config, devices=devices, setting=setting, facts=facts)
+    return {**facts, "warnings": warnings(told), "notes": notes(told)}
+
+
+def setting_of(config: PretrainConfig, devices: Devices | None) -> tuple[Setting, int]:
+    """How a step is done, and how many sequences each process has in flight at once.
+
+    Edge   where processes do not fill the grid, or a step does not divide, the next larger number:
+           `warnings` says so
+    """
+    engine, parallel = config.engine, config.engine.parallel
+    block = parallel.context * parallel.tensor
+    count = block * (parallel.data or 1) if devices is None else devices.count
+    data = max(count // block, 1) if parallel.data is None else parallel.data
+    largest = max(stage.size for stage in config.batch)
+    mine = -(-largest // data)
+    parts = config.parts(mine)
+    gpu = devices is not None and engine.device != "cpu"
+    steps = config.batches(config.sequences or largest).num_steps
+    setting = Setting(
+        data=data,
+        context=parallel.context,
+        tensor=parallel.tensor,
+        gpu=gpu,
+        micro_batches=parts,
+        compiled=engine.compile == "layers",
+        recompute=engine.recompute == "layers",
+        dense=kernel_of(engine, config.model, gpu=gpu) == "dense",
+        background=engine.background_saves,
+        guided=guided_steps(config.model.structured.guide, max(steps, 1)) > 0,
+    )
+    return setting, -(-mine // parts)
+
+
+def _memory(memory: Memory) -> dict[str, Any]:
+    parts = {f.name: getattr(memory, f.name) for f in dataclasses.fields(memory)}
+    del parts["timeline"]
+    return {
+        **parts,
+        "per_device": memory.peak,
+        "fullest": memory.fullest.name,
+        "timeline": [{**dataclasses.asdict(m), "total": m.total} for m in memory.timeline],
+    }
+
+
+def _guides(config: PretrainConfig, total: int) -> int:
+    """Work of the dense guides over the run, in the mean over seeds."""
+    batches = config.batches(total)
+    guided = guided_steps(config.model.structured.guide, batches.num_steps)
+    if not guided:
+        return 0
+    count = min(guided, _SAMPLED)
+    steps = [1 + (2 * i + 1) * guided // (2 * count) for i in range(count)]
+    uses = sum(
+        expected_guide_uses(config.model, step, batches.num_steps) * batches.step(step - 1).size
+        for step in steps
+    )
+    return round(uses * guided / count) * guide_flops(config.model, config.context)
 
 
 def _ffn_memory(model: DecoderConfig, number_bytes: int) -> list[dict[str, Any]]:
@@ -93,33 +212,118 @@ def _policy(model: DecoderConfig, policy: MemoryPolicy, number_bytes: int) -> di
     return {**told, **dataclasses.asdict(ffn_cost(model.d_model, ffn, number_bytes)), "refused": ""}
 
 
-def _disk(config: PretrainConfig, steps: int, corpus_sequences: int) -> dict[str, int]:
+def _disk(config: PretrainConfig, steps: int, total: int, corpus_sequences: int) -> dict[str, int]:
     """Sizes in bytes. A new checkpoint is whole before the oldest goes: one more than is kept.
 
     corpus_sequences   of the packed corpus, which lies there once however often it is read
     """
     checkpoint = checkpoint_bytes(config.model, config.optimizer)
-    saved = -(-steps // config.engine.checkpoint_every)
+    stay, others = _saved(config, steps, total)
     keep = config.engine.keep_checkpoints
     token_bytes = 2 if config.model.vocab_size <= 2**16 else 4
     return {
         "checkpoint": checkpoint,
-        "checkpoints_kept": checkpoint * min(keep, saved),
-        "checkpoints_at_most": checkpoint * min(keep + 1, saved),
+        "checkpoints_kept": checkpoint * (stay + min(keep, others)),
+        "checkpoints_at_most": checkpoint * (stay + min(keep + 1, others)),
         "tokens": corpus_sequences * config.context * token_bytes,
     }
 
 
-def _time(flops: int, devices: Devices | None) -> dict[str, Any] | None:
-    if devices is None:
+def _saved(config: PretrainConfig, steps: int, total: int) -> tuple[int, int]:
+    """How many of the run's checkpoints stay, and how many others there ever are."""
+    every, keep_every = config.engine.checkpoint_every, config.engine.keep_every
+    before = _flat_steps(config, total, steps)
+    stay = both = 0
+    if keep_every is not None:
+        stay, both = steps // keep_every, steps // math.lcm(every, keep_every)
+    kept = keep_every is not None and before % keep_every == 0
+    if 0 < before < steps and not kept:  # the one from before the learning rate falls
+        stay, both = stay + 1, both + (before % every == 0)
+    last = steps % every > 0 and not (keep_every is not None and steps % keep_every == 0)
+    return stay, steps // every - both + last
+
+
+def _flat_steps(config: PretrainConfig, total: int, steps: int) -> int:
+    """How many steps end before the learning rate falls."""
+    plan, start = config.batches(total), config.schedule.decay_start(total)
+    low, high = 0, steps  # not by bisect, which counts to 2^63
+    while low < high:
+        middle = (low + high) // 2
+        span = plan.step(middle)
+        if span.first + span.size <= start:
+            low = middle + 1
+        else:
+            high = middle
+    return low
+
+
+def _moved(config: PretrainConfig, total: int, steps: int, setting: Setting) -> int:
+    """Bytes that pass through the memory of all processes together, besides those of products."""
+    per_token, per_update = traffic(
+        config.model, config.optimizer, config.context, config.engine.precision, setting
+    )
+    return total * config.context * per_token + steps * per_update
+
+
+def _time(
+    flops: int,
+    moved: int,
+    devices: Devices | None,
+    setting: Setting,
+    pace: Pace | None,
+    precision: Precision,
+) -> dict[str, Any] | None:
+    if pace is None and devices is None:
         return None
+    processes = setting.data * setting.context * setting.tensor
+    where = f"{devices.count}x{devices.name}" if devices else f"{processes} processes on the CPU"
+    if pace is not None:
+        steady = (flops / pace.flops_per_s + moved / pace.bytes_per_s) / processes
+        used = flops / (steady * devices.peak_flops) if devices else None
+        seconds = steady + pace.begin_seconds
+        return {"seconds": seconds, "devices": where, "source": pace.source, "utilisation": used}
+    assert devices is not None
+    eight = ", as in bfloat16: not known for 8 bits" if precision in EIGHT_BITS else ""
     return {
         "seconds": flops / (devices.peak_flops * ASSUMED_UTILISATION),
-        "devices": f"{devices.count}x{devices.name}",
-        "assumed_utilisation": ASSUMED_UTILISATION,
+        "devices": where,
+        "source": f"assumed: Apertus 8B's share of the peak{eight}",
+        "utilisation": ASSUMED_UTILISATION,
     }
 
 
-def _curve(config: PretrainConfig, total: int) -> list[dict[str, float]]:
-    points = sorted({round(total * i / CURVE_POINTS) for i in range(1, CURVE_POINTS + 1)})
-    return [{"sequence": s, "rate": config.schedule.rate(s, total)} for s in points]
+def _checkpoints(
+    config: PretrainConfig, steps: int, size: int, time: dict[str, Any] | None
+) -> dict[str, Any]:
+    """How often the run saves, and what of its time that takes.
+
+    waits_seconds   for one: training waits for it; 0 where it is written in the background
+    """
+    every = config.engine.checkpoint_every
+    waits = 0.0 if config.engine.background_saves else size / ASSUMED_SAVE_BYTES_PER_S
+    between = time["seconds"] / max(steps, 1) * min(every, steps) if time else None
+    return {
+        "every_steps": every,
+        "count": -(-steps // every),
+        "between_seconds": between,
+        "waits_seconds": waits,
+        "share": waits / (waits + between) if between else None,
+    }
+
+
+def _points(total: int) -> list[int]:
+    return sorted({round(total * i / CURVE_POINTS) for i in range(1, CURVE_POINTS + 1)})
+
+
+def _rates(config: PretrainConfig, total: int) -> list[dict[str, float]]:
+    return [{"sequence": s, "rate": config.schedule.rate(s, total)} for s in _points(total)]
+
+
+def _sizes(config: PretrainConfig, total: int) -> list[dict[str, int]]:
+    """Sequences of the step that trains on each point."""
+    starts = [(stage.start, stage.size) for stage in config.batch]
+    return [
+        {"sequence": s, "sequences": [size for start, size in starts if start < s][-1]}
+        for s in _points(total)
+        if s
+    ]

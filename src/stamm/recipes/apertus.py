@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from stamm.engine.config import EngineConfig, Parallel
 from stamm.losses.goldfish import Goldfish
 from stamm.models.config import DecoderConfig, Llama3Rope, PlainFFN
 from stamm.optim.config import AdEMAMix
@@ -36,8 +37,8 @@ def apertus_8b() -> PretrainConfig:
         context=4096,
         sequences=_SEQUENCES,
         batch=(BatchStage(size=1024), BatchStage(start=1_718_272_000, size=2048)),
-        micro_batch=4,
         goldfish=Goldfish(k=50, h=50, hash="apertus"),
+        masks="released",
         optimizer=AdEMAMix(
             beta3=0.9999, alpha=8.0, alpha_warmup_steps=100_000, beta3_warmup_steps=100_000
         ),
@@ -46,6 +47,13 @@ def apertus_8b() -> PretrainConfig:
         ),
         clip_norm=0.1,
         seed=28,
+        engine=EngineConfig(
+            precision="bfloat16",
+            recompute="layers",
+            checkpoint_every=2000,
+            background_saves=True,
+            parallel=Parallel(tensor=2),
+        ),
     )
 
 
@@ -62,7 +70,7 @@ def apertus_70b() -> PretrainConfig:
             ffn=PlainFFN(width=43_008, activation="xielu"),
         ),
         batch=(BatchStage(size=2048), BatchStage(start=1_072_164_864, size=4096)),
-        micro_batch=1,
+        engine=replace(base.engine, checkpoint_every=250, parallel=Parallel(tensor=4)),
         schedule=WarmupStableDecay(
             peak=1e-5, final_share=0.1, warmup_sequences=_WARMUP, decay_sequences=_COOLDOWN
         ),

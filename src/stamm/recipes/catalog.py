@@ -8,15 +8,31 @@ from dataclasses import dataclass
 from stamm.base.config import nearest
 from stamm.base.errors import ConfigError
 from stamm.pretrain.config import PretrainConfig
-from stamm.recipes import apertus, corpus, corpus_models, demo, llama, replay, robots
+from stamm.recipes import (
+    apertus,
+    branches,
+    comparisons,
+    corpus,
+    corpus_models,
+    demo,
+    llama,
+    replay,
+    robots,
+)
+from stamm.recipes.branches import CooldownRecipe, LongerRecipe
+from stamm.recipes.compare import Comparison
 from stamm.recipes.corpus import CorpusRecipe
 from stamm.recipes.corpus_models import BoundsRecipe, HeadRecipe, LanguagesRecipe
 from stamm.recipes.replay import ReplayRecipe
 from stamm.recipes.robots import RobotsRecipe
 from stamm.recipes.study import Study
 
-Stepwise = Study | CorpusRecipe | RobotsRecipe | HeadRecipe | LanguagesRecipe | BoundsRecipe
-Config = Stepwise | ReplayRecipe | PretrainConfig
+Stepwise = (
+    Study | Comparison | CorpusRecipe | RobotsRecipe | HeadRecipe | LanguagesRecipe | BoundsRecipe
+)
+# Of these the steps depend on the run folder: they read another run.
+Branching = ReplayRecipe | CooldownRecipe | LongerRecipe
+Config = Stepwise | Branching | PretrainConfig
 """What a recipe can be."""
 
 
@@ -36,6 +52,9 @@ class Recipe:
 RECIPES: tuple[Recipe, ...] = (
     Recipe("demo", demo.demo),
     Recipe("smoke", demo.smoke),
+    Recipe("compare.smoke", comparisons.smoke),
+    Recipe("compare.activations", comparisons.activations),
+    Recipe("compare.activations_gpu", comparisons.activations_gpu),
     Recipe("corpus.demo", corpus.demo_corpus),
     Recipe("corpus.replay", replay.replay),
     Recipe("corpus.robots", robots.robots),
@@ -44,6 +63,9 @@ RECIPES: tuple[Recipe, ...] = (
     Recipe("corpus.bounds", corpus_models.bounds),
     Recipe("pretrain.apertus_8b", apertus.apertus_8b),
     Recipe("pretrain.apertus_70b", apertus.apertus_70b),
+    Recipe("pretrain.cooldown", branches.cooldown),
+    Recipe("pretrain.longer", branches.longer),
+    Recipe("pretrain.apertus_8b_longer", branches.apertus_8b_longer),
     Recipe("pretrain.llama_1b_xielu", llama.llama_1b_xielu),
     Recipe("pretrain.llama_3b_xielu", llama.llama_3b_xielu),
 )

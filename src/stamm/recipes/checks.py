@@ -71,7 +71,7 @@ def check_export(config: ExportConfig, models: Mapping[str, DecoderConfig]) -> N
     """
     for arm, model in models.items():
         try:
-            hub_class(model)
+            hub_class(model.merged())
         except ExportError as error:
             raise ConfigError(
                 f"arm {arm!r} cannot be exported: {error.what}",

@@ -161,6 +161,7 @@ def _pretrain_step(arm: str, config: PretrainConfig) -> Step:
         inputs={"pack": "pack", "tokenizer": "tokenizer"},
         after=("pack", "tokenizer"),
         outputs=("config.json", "model", "metrics.jsonl", "summary.json"),
+        costly=True,
     )
 
 

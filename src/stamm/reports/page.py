@@ -9,6 +9,7 @@ from stamm.base.units import count_text, flops_text, seconds_text
 from stamm.reports.collect import Arm, Manifest, Study
 from stamm.reports.config import ReportConfig
 from stamm.reports.corpus_tables import CorpusTables, corpus_tables
+from stamm.reports.events import events_table
 from stamm.reports.figure import Table
 from stamm.reports.measured import Continuation
 from stamm.reports.quantities import fixed, percent
@@ -33,6 +34,7 @@ class Page:
     """The words and tables of a page.
 
     is_corpus   nothing was trained: the page is about the corpus alone
+    events      what happened beside the plan; None where it was not recorded
     """
 
     title: str
@@ -41,6 +43,7 @@ class Page:
     is_corpus: bool
     not_evaluated: tuple[Arm, ...]
     not_audited: tuple[Arm, ...]
+    events: Table | None
     corpus: CorpusTables | None
     probes: tuple[tuple[Arm, tuple[Continuation, ...]], ...]
     environment: Table
@@ -82,6 +85,7 @@ def page_of(study: Study, config: ReportConfig) -> Page:
         is_corpus=alone,
         not_evaluated=tuple(arm for arm in study.arms if arm.measured.held_out is None),
         not_audited=tuple(arm for arm in study.arms if arm.measured.memorization is None),
+        events=events_table([(arm.name, arm.training) for arm in study.arms], config.rows),
         corpus=corpus_tables(study, config),
         probes=_probes(study, config.passages),
         environment=_environment(study),

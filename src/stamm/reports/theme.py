@@ -10,11 +10,12 @@ import contextlib
 from collections.abc import Iterator, Mapping
 from contextvars import ContextVar
 
-SERIES = 6
+SERIES = 8
 DEPTHS = 8
 
-# Six hues that stay apart for protanopia, deuteranopia and tritanopia (their lightness differs
-# too); each has at least 3:1 against its paper, text roles at least 4.5:1.
+# The first six hues stay apart for protanopia, deuteranopia and tritanopia (their lightness differs
+# too); where there are more series, marks and dashes tell them apart as well. Each has at least 3:1
+# against its paper, text roles at least 4.5:1.
 LIGHT: Mapping[str, str] = {
     "paper": "#fbfaf8",
     "card": "#ffffff",
@@ -28,6 +29,8 @@ LIGHT: Mapping[str, str] = {
     "series-3": "#98468f",
     "series-4": "#7c6a00",
     "series-5": "#4c535b",
+    "series-6": "#c2185b",
+    "series-7": "#3f8f0f",
     "depth-0": "#440f76",
     "depth-1": "#5a2a9a",
     "depth-2": "#4350a8",
@@ -50,6 +53,8 @@ DARK: Mapping[str, str] = {
     "series-3": "#dd9fd6",
     "series-4": "#d8c247",
     "series-5": "#b3bac2",
+    "series-6": "#ff86ae",
+    "series-7": "#9bdc62",
     "depth-0": "#b79cf0",
     "depth-1": "#9aa4f5",
     "depth-2": "#7ab2f5",
@@ -85,7 +90,7 @@ def drawn(role: str) -> str:
 
 
 def series(index: int) -> str:
-    """The colour of the series with this number; after six they repeat."""
+    """The colour of the series with this number; after eight they repeat."""
     return drawn(f"series-{index % SERIES}")
 
 

@@ -68,10 +68,24 @@ class GoldfishCoverage:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Event:
+    """Something beside the plan: a spike, a loss that is no number, steps passed over.
+
+    facts   names and values as recorded: untrusted
+    """
+
+    step: int
+    kind: str
+    facts: tuple[tuple[str, object], ...]
+
+
+@dataclass(frozen=True, kw_only=True)
 class Summary:
     """The end of a training run.
 
     decay_start_step   the step after which the learning rate falls
+    events             in the order in which they happened; None where none were recorded, not
+                       even that there were none
     """
 
     parameters: int
@@ -81,14 +95,15 @@ class Summary:
     flops: float
     decay_start_step: int
     goldfish: GoldfishCoverage | None
+    events: tuple[Event, ...] | None
 
 
 @dataclass(frozen=True, kw_only=True)
 class Timing:
-    """Wall clock; not reproducible."""
+    """Wall clock; not reproducible. The median is None where no step was learned from."""
 
     seconds: float
-    tokens_per_s_median: float
+    tokens_per_s_median: float | None
     peak_gib: float
     compiled: bool
     threads: int
@@ -179,13 +194,24 @@ def _summary(record: Record) -> Summary:
         flops=record.number("flops"),
         decay_start_step=record.whole("decay_start_step"),
         goldfish=_coverage(record.record("goldfish")) if record.has("goldfish") else None,
+        events=tuple(map(_event, record.records("events"))) if record.has("events") else None,
+    )
+
+
+def _event(record: Record) -> Event:
+    return Event(
+        step=record.whole("step"),
+        kind=record.text("event"),
+        facts=tuple((k, v) for k, v in record.plain.items() if k not in ("step", "event")),
     )
 
 
 def _timing(record: Record) -> Timing:
     return Timing(
         seconds=record.number("seconds"),
-        tokens_per_s_median=record.number("tokens_per_s_median"),
+        tokens_per_s_median=record.number("tokens_per_s_median")
+        if record.has("tokens_per_s_median")
+        else None,
         peak_gib=record.number("peak_gib"),
         compiled=record.flag("compiled"),
         threads=record.whole("threads"),

@@ -46,6 +46,8 @@ class Step:
     outputs   files and folders that must be there afterwards, relative to `folder`
     sharded   it is done shard by shard, and each shard proves itself: when something that the
               step reads has changed, its folder is kept and only what changed is done again
+    costly    what it left took long to make: when something that it reads has changed, its folder
+              is moved into set-aside/, not removed
     """
 
     name: str
@@ -57,3 +59,4 @@ class Step:
     external: Mapping[str, Path] = field(default_factory=dict)
     outputs: tuple[str, ...]
     sharded: bool = False
+    costly: bool = False

@@ -29,7 +29,7 @@ def environment() -> dict[str, Any]:
         **source_state(),
         "python": platform.python_version(),
         "platform": platform.platform(),
-        "cpu": _cpu_name(),
+        "cpu": cpu_name(),
         "cores": os.cpu_count(),
         "libraries": versions,
         "lock_hash": sha256_value(versions),
@@ -89,7 +89,8 @@ def _git(root: Path, *words: str) -> bytes | None:
     return done.stdout if done.returncode == 0 else None
 
 
-def _cpu_name() -> str:
+def cpu_name() -> str:
+    """What this machine's processor is called."""
     try:
         for line in Path("/proc/cpuinfo").read_text().splitlines():
             if line.startswith("model name"):

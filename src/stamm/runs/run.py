@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import itertools
 import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -35,8 +36,9 @@ SCHEMA = 1
 LOCK = ".lock"
 _SESSION = ("command", "started", "version", "commit", "dirty", "python", "lock_hash")
 _MANIFEST = {"state", "sessions", "libraries"}
-# Where shards are done changes nothing in what they leave.
-_FREE = ("execution",)
+# Where shards are done changes nothing in what they leave, nor does who is told. How processes
+# divide a step changes what their number does, which is in no configuration: roundings.
+_FREE = ("execution", "mirrors", "parallel")
 _RECEIPT = {"step", "key", "digest", "seconds", "ended", "outputs"}
 Job = Callable[[Any, Workspace], None]
 
@@ -98,7 +100,7 @@ class Run:
         keys = [
             change
             for change in differences(stored["config"], self.request["config"])
-            if not change[0].startswith(_FREE)
+            if not set(change[0].split(".")) & set(_FREE)
         ]
         if stored["recipe"] != self.request["recipe"]:
             keys = [("recipe", stored["recipe"], self.request["recipe"]), *keys]
@@ -164,13 +166,7 @@ class Run:
             receipt = self._valid_receipt(step, done)
             if receipt is None:
                 announce(number, len(steps), step)
-                place = Workspace(
-                    folder=self.root / step.folder,
-                    inputs={name: self.root / path for name, path in step.inputs.items()},
-                    progress=progress,
-                    execution=execution or LocalWork(),
-                    log=self.root / "log",
-                )
+                place = workspace(self.root, step, progress, execution)
                 receipt = self._do(step, done, jobs(step.job), place)
             done[step.name] = receipt["digest"]
         self._note_state("complete")
@@ -243,7 +239,10 @@ class Run:
             if note.exists():
                 again = "looking at its shards" if step.sharded else "doing it"
                 progress.say(f"What step {step.name} reads has changed: {again} again.")
-            if not step.sharded:
+            if step.costly:
+                aside = _aside(self.root / "set-aside", folder)
+                progress.say(f"What was there of it, with its checkpoints, is now in {aside}.")
+            elif not step.sharded:
                 shutil.rmtree(folder)
         self._receipt_path(step).unlink(missing_ok=True)
         write_text(note, key)
@@ -253,7 +252,7 @@ class Run:
         return sha256_value(
             {
                 "job": step.job,
-                "config": to_plain(step.config),
+                "config": _bound(to_plain(step.config)),
                 "folder": step.folder,
                 "inputs": dict(step.inputs),
                 "after": {name: done.get(name, "") for name in step.after},
@@ -313,6 +312,26 @@ class Run:
         write_json(self._manifest_path, manifest)
 
 
+def workspace(
+    root: Path, step: Step, progress: Progress, execution: Execution | None = None
+) -> Workspace:
+    """The place in which the run at `root` does `step`."""
+    return Workspace(
+        folder=root / step.folder,
+        inputs={name: root / path for name, path in step.inputs.items()},
+        progress=progress,
+        execution=execution or LocalWork(),
+        log=root / "log",
+    )
+
+
+def _bound(plain: Any) -> Any:
+    """A configuration without what is free to change."""
+    if isinstance(plain, dict):
+        return {key: _bound(value) for key, value in plain.items() if key not in _FREE}
+    return [_bound(value) for value in plain] if isinstance(plain, list) else plain
+
+
 def _read_receipt(path: Path) -> dict[str, Any] | None:
     """A receipt, or None where there is none that can be read: its step is then done again."""
     try:
@@ -320,6 +339,13 @@ def _read_receipt(path: Path) -> dict[str, Any] | None:
     except DataError:
         return None
     return receipt if isinstance(receipt, dict) and receipt.keys() >= _RECEIPT else None
+
+
+def _aside(place: Path, folder: Path) -> Path:
+    """Move `folder` into `place`, beside what was moved there before; where it is now."""
+    place.mkdir(exist_ok=True)
+    number = next(n for n in itertools.count(1) if not (place / f"{folder.name}-{n}").exists())
+    return folder.rename(place / f"{folder.name}-{number}")
 
 
 def _external_hash(path: Path) -> str:

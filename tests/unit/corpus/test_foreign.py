@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import itertools
 import json
+import os
 import struct
 from collections.abc import Callable
 from pathlib import Path
@@ -32,6 +33,15 @@ def test_every_type_is_read(tmp_path: Path, code: int) -> None:
     assert split.read(3, 8).tolist() == STREAM[3:8]
     assert split.read(4, 4).tolist() == []
     assert split.read(0, 10).dtype == np.int64
+
+
+def test_a_file_that_is_cut_while_it_is_mapped_is_told(tmp_path: Path) -> None:
+    """To read on would end the process."""
+    split = read_foreign(write_foreign(tmp_path / "x", DOCUMENTS))
+    tokens = tmp_path / "x.bin"
+    os.truncate(tokens, tokens.stat().st_size - 1)
+    with pytest.raises(DataError, match=r"x\.bin was cut short while it was read"):
+        split.read(0, 1)
 
 
 def test_documents_of_several_sequences(tmp_path: Path) -> None:

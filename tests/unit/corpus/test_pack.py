@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import os
 import struct
 from collections.abc import Callable
 from pathlib import Path
@@ -226,3 +227,13 @@ def test_reads_outside_are_told(packed: Callable[..., Path]) -> None:
     for start, stop in ((-1, 2), (3, 2), (0, split.num_tokens + 1)):
         with pytest.raises(DataError, match=rf"tokens {start} to {stop} are not in train"):
             split.read(start, stop)
+
+
+def test_a_shard_that_is_cut_while_it_is_mapped_is_told(packed: Callable[..., Path]) -> None:
+    """To read on would end the process."""
+    folder = packed()
+    split = PackedSplit.open(folder, "train")
+    (tokens,) = folder.glob("train-*.bin")
+    os.truncate(tokens, tokens.stat().st_size - 2)
+    with pytest.raises(DataError, match=r"train-00000\.bin was cut short while it was read"):
+        split.read(0, 1)

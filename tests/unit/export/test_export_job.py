@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 import transformers
+from safetensors.torch import load_file
 
 from stamm.base.config import from_plain, to_plain
 from stamm.base.errors import ConfigError, ExportError, RunError
@@ -18,7 +20,7 @@ from stamm.corpus.tokenizer import Tokenizer
 from stamm.export import folder as written
 from stamm.export import job
 from stamm.export.config import ExportConfig
-from stamm.models.config import DecoderConfig, PlainFFN
+from stamm.models.config import DecoderConfig, LowRank, PlainFFN
 from stamm.models.decoder import Decoder, build_decoder
 from stamm.models.hub import hub_state
 from stamm.models.stored import load_decoder, save_decoder
@@ -79,8 +81,8 @@ def test_what_is_left_beside_the_weights(inputs: dict[str, Path], tmp_path: Path
     assert [one["text"] for one in comparisons[:2]] == texts
     assert [one["text"] for one in comparisons[2:]] == [text + job.SAME_ORDER for text in texts]
     assert max(one["max_relative"] for one in comparisons) < 1e-5
-    # what differs is the order of evaluation of one function, and nothing else
-    assert max(one["max_absolute"] for one in comparisons[2:]) < 1e-6
+    # What is left then: transformers rounds the angles of rotation to float32 on the way.
+    assert max(one["max_absolute"] for one in comparisons[2:]) < 1e-5
     samples = read_json(folder / "samples.json")["samples"]
     assert {sample["language"] for sample in samples} == {"eng_Latn", "deu_Latn"}
     own = Tokenizer.load(inputs["tokenizer"])
@@ -192,3 +194,15 @@ def test_configuration_refuses_and_survives_json() -> None:
     ):
         ExportConfig(tolerance=0.0, licence="a: [b]")
     assert ExportConfig(licence="CC-BY-4.0").licence == "CC-BY-4.0"
+
+
+def test_structured_matrices_are_written_out(inputs: dict[str, Path], tmp_path: Path) -> None:
+    stored = load_decoder(inputs["model"])
+    ffn = replace(stored.config.ffn, linear=LowRank(rank=8))
+    decoder = build_decoder(replace(stored.config, ffn=ffn), seed=3)
+    save_decoder(decoder, tmp_path / "structured")
+    folder = run({**inputs, "model": tmp_path / "structured"}, tmp_path / "out")
+    assert read_json(folder / "parity.json")["passed"] is True
+    names = set(load_file(folder / "model.safetensors"))
+    assert "model.layers.1.mlp.up_proj.weight" in names
+    assert not any("first" in name or "second" in name for name in names)

@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 
 from stamm.losses import linear_cross_entropy
-from stamm.losses.language_model import nll_of_tokens, nll_per_kept_token
+from stamm.losses.language_model import kept_losses, nll_of_tokens, nll_per_kept_token
 
 
 def _case(n: int = 37, d: int = 12, v: int = 29) -> tuple[torch.Tensor, ...]:
@@ -84,3 +84,82 @@ def test_per_token_values_equal_cross_entropy() -> None:
     plain = F.cross_entropy(hidden @ weight.T, target, reduction="none")
     torch.testing.assert_close(values, plain, rtol=1e-5, atol=1e-6)
     assert nll_of_tokens(hidden[:0], weight, target[:0]).shape == (0,)
+
+
+Z = 0.03  # large enough that its gradient shows in every digit that is compared
+
+
+def _plain_losses(
+    hidden: torch.Tensor, weight: torch.Tensor, target: torch.Tensor, keep: torch.Tensor
+) -> tuple[torch.Tensor, ...]:
+    """nll, z and the gradients of their sum, by autograd of the formula in float64."""
+    hidden = hidden.detach().double().requires_grad_()
+    weight = weight.detach().double().requires_grad_()
+    logits = (hidden @ weight.T)[keep]
+    nll = -logits.log_softmax(dim=1).gather(1, target[keep, None]).mean()
+    z = Z * logits.exp().sum(dim=1).log().square().mean()
+    return nll.detach(), z.detach(), *torch.autograd.grad(nll + z, (hidden, weight))
+
+
+@pytest.mark.parametrize("chunk_tokens", [1, 5, 1000])
+def test_z_loss_equals_autograd_of_its_formula(
+    monkeypatch: pytest.MonkeyPatch, chunk_tokens: int
+) -> None:
+    """Under a keep mask, whose dropped tokens have targets that are no tokens and huge logits."""
+    hidden, weight, target, keep = _case()
+    monkeypatch.setattr(linear_cross_entropy, "chunk_tokens", lambda *_: chunk_tokens)
+    nll, z, d_hidden, d_weight = _plain_losses(hidden, weight, target, keep)
+    target[~keep] = -100
+    with torch.no_grad():
+        hidden[~keep] *= 1e30
+    found = kept_losses(hidden, weight, target, keep, z_loss=Z)
+    found.loss.backward()
+    assert found.nll.item() == pytest.approx(nll.item(), rel=1e-6)
+    assert found.z.item() == pytest.approx(z.item(), rel=1e-6)
+    assert found.loss.item() == pytest.approx(nll.item() + z.item(), rel=1e-6)
+    assert not found.nll.requires_grad and not found.z.requires_grad
+    torch.testing.assert_close(hidden.grad, d_hidden.float(), rtol=1e-5, atol=1e-7)
+    torch.testing.assert_close(weight.grad, d_weight.float(), rtol=1e-5, atol=1e-7)
+
+
+def test_the_metric_of_two_arms_is_one_quantity_with_and_without_z_loss() -> None:
+    hidden, weight, target, keep = _case()
+    without = kept_losses(hidden, weight, target, keep)
+    with_z = kept_losses(hidden, weight, target, keep, z_loss=Z)
+    assert with_z.nll.item() == pytest.approx(without.nll.item(), rel=1e-6)
+    assert with_z.loss.item() > without.loss.item() + 0.01
+    # Without it, the bits of the loss that was differentiated, and of the function without parts.
+    assert torch.equal(without.nll, without.loss) and without.z.item() == 0.0
+    assert torch.equal(without.loss, nll_per_kept_token(hidden, weight, target, keep))
+
+
+def test_both_parts_of_micro_batches_add_up_to_the_step() -> None:
+    hidden, weight, target, keep = _case()
+    whole = kept_losses(hidden, weight, target, keep, z_loss=Z)
+    kept = float(keep.sum())
+    parts = [
+        kept_losses(hidden[s], weight, target[s], keep[s], kept, Z)
+        for s in (slice(0, 10), slice(10, 11), slice(11, 37))
+    ]
+    for name in ("loss", "nll", "z"):
+        added = sum(getattr(part, name).item() for part in parts)
+        assert added == pytest.approx(getattr(whole, name).item(), rel=1e-6), name
+
+
+def test_z_loss_of_nothing_is_nothing() -> None:
+    hidden, weight, target, keep = _case()
+    found = kept_losses(hidden, weight, target, torch.zeros_like(keep), z_loss=Z)
+    found.loss.backward()
+    assert [part.item() for part in found] == [0.0, 0.0, 0.0]
+    assert hidden.grad is not None and not hidden.grad.any()
+
+
+def test_z_loss_of_bfloat16_is_taken_of_float32_sums() -> None:
+    hidden, weight, target, keep = _case(n=64, d=32, v=101)
+    low = kept_losses(hidden.bfloat16(), weight.bfloat16(), target, keep, z_loss=Z)
+    exact = kept_losses(
+        hidden.bfloat16().double(), weight.bfloat16().double(), target, keep, z_loss=Z
+    )
+    assert low.z.dtype == torch.float32 and exact.z.dtype == torch.float64
+    # Logits have 8 bits: each is off by up to 2^-9, their log Z by no more.
+    assert low.z.item() == pytest.approx(exact.z.item(), rel=4e-3)

@@ -60,19 +60,21 @@ def test_value_and_gradients_are_the_plain_ones(
 ) -> None:
     _set_chunk(monkeypatch, tokens)
     hidden, weight, target, scale = _case()
-    loss, nats = linear_cross_entropy(hidden, weight, target, scale, z_loss=z_loss)
+    loss, nats, log_z = linear_cross_entropy(hidden, weight, target, scale, z_loss=z_loss)
     (3.0 * loss).backward()
     plain, plain_nats, d_hidden, d_weight = _plain(hidden, weight, target, scale, z_loss)
     torch.testing.assert_close(loss.double(), plain, rtol=1e-6, atol=0.0)
     torch.testing.assert_close(nats.double(), plain_nats, rtol=1e-5, atol=1e-6)
-    assert not nats.requires_grad
+    plain_z = (hidden.double() @ weight.double().T).logsumexp(dim=1) * (plain_nats != 0)
+    torch.testing.assert_close(log_z.double(), plain_z, rtol=1e-5, atol=1e-6)
+    assert not nats.requires_grad and not log_z.requires_grad
     torch.testing.assert_close(hidden.grad, 3 * d_hidden.float(), rtol=1e-5, atol=1e-6)
     torch.testing.assert_close(weight.grad, 3 * d_weight.float(), rtol=1e-5, atol=1e-5)
 
 
 def test_float64_stays_float64() -> None:
     hidden, weight, target, scale = _case(dtype=torch.float64)
-    loss, nats = linear_cross_entropy(hidden, weight, target, scale, z_loss=0.1)
+    loss, nats, _ = linear_cross_entropy(hidden, weight, target, scale, z_loss=0.1)
     plain, plain_nats, _, _ = _plain(hidden, weight, target, scale, 0.1)
     torch.testing.assert_close(loss, plain, rtol=1e-14, atol=0.0)
     torch.testing.assert_close(nats, plain_nats, rtol=1e-13, atol=1e-14)
@@ -143,9 +145,9 @@ def test_dropped_tokens_enter_nothing() -> None:
 def test_with_nothing_to_learn_everything_is_zero(n: int) -> None:
     hidden, weight, _, _ = _case(n=n)
     target = torch.full((n,), -100)
-    loss, nats = linear_cross_entropy(hidden, weight, target, z_loss=0.1)
+    loss, nats, log_z = linear_cross_entropy(hidden, weight, target, z_loss=0.1)
     loss.backward()
-    assert loss.item() == 0.0 and nats.tolist() == [0.0] * n
+    assert loss.item() == 0.0 and nats.tolist() == log_z.tolist() == [0.0] * n
     assert hidden.grad is not None and weight.grad is not None
     assert hidden.grad.shape == hidden.shape and not hidden.grad.any()
     assert weight.grad.shape == weight.shape and not weight.grad.any()
@@ -204,8 +206,8 @@ def test_the_same_bits_every_time() -> None:
     results = []
     for _ in range(2):
         hidden, weight, target, scale = _case(n=700, d=48, v=3001)
-        loss, nats = linear_cross_entropy(hidden, weight, target, scale)
-        results.append((loss, nats, *torch.autograd.grad(loss, (hidden, weight))))
+        loss, nats, log_z = linear_cross_entropy(hidden, weight, target, scale)
+        results.append((loss, nats, log_z, *torch.autograd.grad(loss, (hidden, weight))))
     assert all(torch.equal(a, b) for a, b in zip(*results, strict=True))
 
 

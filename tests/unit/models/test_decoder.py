@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,11 +12,11 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from stamm.base.errors import ConfigError, DataError
 from stamm.base.files import read_json, write_json
-from stamm.models.attention import document_mask
 from stamm.models.config import DecoderConfig, GatedFFN, Llama3Rope, PlainFFN, PlainRope
 from stamm.models.count import count_parameters, forward_flops
 from stamm.models.decoder import Decoder, build_decoder
 from stamm.models.rope import inverse_frequencies
+from stamm.models.sight import Kernel, document_mask, part_sight
 from stamm.models.stored import load_decoder, save_decoder
 from stamm.pretrain.config import PretrainConfig
 from stamm.recipes.catalog import RECIPES
@@ -31,18 +32,102 @@ FFNS = (
 )
 
 
-@pytest.mark.parametrize("ffn", FFNS)
-def test_documents_do_not_leak(ffn: PlainFFN | GatedFFN) -> None:
-    """Another document in the same row changes not one bit of this one's logits."""
-    decoder = build_decoder(replace(SMALL, ffn=ffn), seed=1)
-    tokens = torch.randint(0, 64, (2, 40), generator=torch.Generator().manual_seed(0))
-    document = (torch.arange(40) >= 17).long().expand(2, -1)
-    other = tokens.clone()
-    other[:, :17] = (other[:, :17] + 1) % 64
+# Three sequences of 40 tokens, packed differently: several documents, two, and one with one of one token.
+PACKED = torch.stack(
+    [
+        torch.tensor([0] * 11 + [1] * 9 + [2] * 20),
+        torch.tensor([0] * 30 + [1] * 10),
+        torch.tensor([0] * 1 + [1] * 38 + [2] * 1),
+    ]
+)
+
+
+def _logits(decoder: Decoder, tokens: torch.Tensor, kernel: Kernel = "dense") -> torch.Tensor:
+    dtype, place = decoder.lm_head.weight.dtype, torch.arange(tokens.shape[1])
+    seen = part_sight(decoder.model.frequencies, PACKED, PACKED, place, place, dtype, kernel=kernel)
+    logits: torch.Tensor = decoder.lm_head(decoder.model(tokens, seen=seen))
+    return logits
+
+
+def _tokens() -> torch.Tensor:
+    return torch.randint(0, 64, (3, 40), generator=torch.Generator().manual_seed(0))
+
+
+def _assert_no_leak(decoder: Decoder, kernel: Kernel = "dense") -> None:
+    """Each document in turn is replaced: no bit of any other one's logits changes, but its own do."""
+    tokens = _tokens()
     with torch.no_grad():
-        first, second = decoder(tokens, document), decoder(other, document)
-    assert torch.equal(first[:, 17:], second[:, 17:])
-    assert not torch.equal(first[:, :17], second[:, :17])
+        before = _logits(decoder, tokens, kernel)
+        for row, number in itertools.product(range(3), range(3)):
+            changed = torch.zeros_like(PACKED, dtype=torch.bool)
+            changed[row] = PACKED[row] == number
+            if not changed.any():
+                continue
+            after = _logits(decoder, torch.where(changed, (tokens + 1) % 64, tokens), kernel)
+            assert torch.equal(after[~changed], before[~changed]), (row, number)
+            assert (after[changed] != before[changed]).any(dim=-1).all(), (row, number)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("num_kv_heads", [1, 2, 4])
+@pytest.mark.parametrize("ffn", FFNS)
+def test_documents_do_not_leak(
+    ffn: PlainFFN | GatedFFN, num_kv_heads: int, dtype: torch.dtype
+) -> None:
+    """With and without grouped queries: first, middle and last documents of several sequences."""
+    config = replace(SMALL, ffn=ffn, num_kv_heads=num_kv_heads)
+    _assert_no_leak(build_decoder(config, seed=1).to(dtype))
+
+
+@pytest.mark.parametrize(("num_kv_heads", "dtype"), [(2, torch.float32), (4, torch.bfloat16)])
+def test_documents_do_not_leak_where_layers_are_compiled(
+    num_kv_heads: int, dtype: torch.dtype
+) -> None:
+    torch.compiler.reset()
+    decoder = build_decoder(replace(SMALL, num_kv_heads=num_kv_heads), seed=1).to(dtype)
+    for layer in decoder.model.layers:
+        layer.compile(fullgraph=True)
+    _assert_no_leak(decoder)
+
+
+@pytest.mark.parametrize("num_kv_heads", [2, 4])
+def test_documents_do_not_leak_through_a_list_of_blocks(num_kv_heads: int) -> None:
+    decoder = build_decoder(replace(SMALL, num_kv_heads=num_kv_heads), seed=1)
+    _assert_no_leak(decoder, kernel="flex")
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_no_gradient_leaks_between_documents(dtype: torch.dtype) -> None:
+    """The loss of one document has a gradient of exactly 0 by every token of every other."""
+    decoder = build_decoder(replace(SMALL, num_kv_heads=2), seed=1).to(dtype)
+    embedded: list[torch.Tensor] = []
+
+    def kept(_module: torch.nn.Module, _inputs: object, output: torch.Tensor) -> None:
+        output.retain_grad()
+        embedded.append(output)
+
+    decoder.model.embed_tokens.register_forward_hook(kept)
+    own = torch.zeros_like(PACKED, dtype=torch.bool)
+    own[0] = PACKED[0] == 1
+    _logits(decoder, _tokens())[own].float().logsumexp(dim=-1).sum().backward()
+    gradient = embedded[0].grad
+    assert gradient is not None
+    assert (gradient[~own] == 0).all()
+    assert (gradient[own] != 0).any(dim=-1).all()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_mask_that_is_told_documents_is_needed(dtype: torch.dtype) -> None:
+    """Without it the same change is seen by every later token of its sequence: the test can fail."""
+    decoder = build_decoder(SMALL, seed=1).to(dtype)
+    tokens = _tokens()
+    other = tokens.clone()
+    other[0, 3] = (other[0, 3] + 1) % 64
+    with torch.no_grad():
+        before, after = decoder(tokens), decoder(other)
+    changed = (before != after).any(dim=-1)
+    assert changed[0].tolist() == [False] * 3 + [True] * 37
+    assert not changed[1:].any()
 
 
 def test_three_packed_documents_are_read_as_if_each_were_alone() -> None:
@@ -65,7 +150,8 @@ def test_a_packed_document_is_read_as_if_it_were_alone() -> None:
 
 
 def test_the_mask_is_causal_within_documents() -> None:
-    mask = document_mask(torch.tensor([[0, 0, 1, 1]]), torch.float32)[0, 0]
+    document, place = torch.tensor([[0, 0, 1, 1]]), torch.arange(4)
+    mask = document_mask(document, document, place, place, torch.float32)[0, 0]
     assert set(mask.flatten().tolist()) == {0.0, -torch.inf}
     assert (mask == 0).tolist() == [
         [True, False, False, False],

@@ -102,7 +102,7 @@ def test_nats_tell_how_far_they_are() -> None:
     class Listener(Silent):
         heard: list[float]
 
-        def advance(self, done: float, note: str = "") -> None:
+        def advance(self, done: float, note: str = "", share: float | None = None) -> None:
             self.heard.append(done)
 
     listener = Listener()

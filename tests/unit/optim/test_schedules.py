@@ -9,7 +9,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stamm.base.errors import ConfigError
-from stamm.optim.schedules import BatchPlan, BatchStage, Cosine, WarmupStableDecay
+from stamm.optim.schedules import (
+    BatchPlan,
+    BatchStage,
+    Constant,
+    Cosine,
+    Schedule,
+    WarmupStableDecay,
+)
 
 TOTAL = 1000
 WSD = WarmupStableDecay(peak=1.0, final_share=0.1, warmup_sequences=100, decay_share=0.2)
@@ -35,6 +42,55 @@ def test_the_cooldown_can_be_given_in_sequences() -> None:
     config = WarmupStableDecay(peak=1.0, decay_sequences=10)
     assert config.decay_start(TOTAL) == 990
     assert config.rate(1000, TOTAL) == 0.0
+
+
+@pytest.mark.parametrize(
+    ("law", "half"), [("1-sqrt", 1 - math.sqrt(0.5)), ("linear", 0.5), ("cosine", 0.5)]
+)
+def test_every_law_falls_from_the_peak_to_the_final_share(law: str, half: float) -> None:
+    config = WarmupStableDecay(peak=4.0, final_share=0.25, decay_share=0.5, law=law)  # type: ignore[arg-type]  # a name of three
+    assert config.rate(500, TOTAL) == 4.0
+    assert config.rate(750, TOTAL) == pytest.approx(1.0 + 3.0 * half)
+    assert config.rate(1000, TOTAL) == 1.0
+    quarter = {"1-sqrt": 0.5, "linear": 0.75, "cosine": 0.5 + math.sqrt(0.125)}[law]
+    assert config.rate(625, TOTAL) == pytest.approx(1.0 + 3.0 * quarter)
+
+
+@pytest.mark.parametrize("kind", [WarmupStableDecay, Cosine, Constant])
+def test_a_warm_up_may_start_above_zero(kind: type[Schedule]) -> None:
+    config = kind(peak=2.0, warmup_sequences=100, warmup_from=0.1)
+    assert [config.rate(s, 1000) for s in (0, 50, 100)] == pytest.approx([0.2, 1.1, 2.0])
+    assert kind(peak=2.0, warmup_sequences=100, warmup_from=1.0).rate(1, 1000) == 2.0
+
+
+def test_a_constant_rate_stays_at_the_peak() -> None:
+    config = Constant(peak=3.0, warmup_sequences=10)
+    assert [config.rate(s, TOTAL) for s in (5, 10, 11, 1000)] == [1.5, 3.0, 3.0, 3.0]
+    assert config.decay_start(TOTAL) == TOTAL
+    assert config.rate(5, 5) == 3.0
+
+
+@given(st.integers(1, 200), st.integers(0, 250), st.floats(0, 1), st.floats(0, 1))
+def test_schedules_rise_then_fall_and_end_where_they_say(
+    total: int, warmup: int, origin: float, final: float
+) -> None:
+    common = {"peak": 1.0, "warmup_sequences": warmup, "warmup_from": origin}
+    schedules: list[Schedule] = [
+        Constant(**common),  # type: ignore[arg-type]  # whole numbers and shares
+        Cosine(final_share=final, **common),  # type: ignore[arg-type]
+        *(
+            WarmupStableDecay(final_share=final, law=law, **common)  # type: ignore[arg-type]
+            for law in ("1-sqrt", "linear", "cosine")
+        ),
+    ]
+    for config in schedules:
+        rates = [config.rate(sequence, total) for sequence in range(1, total + 1)]
+        start = config.decay_start(total)
+        assert rates[:start] == sorted(rates[:start])
+        assert start == 0 or rates[start - 1] == 1.0
+        for before, after in zip(rates[start:], rates[start + 1 :], strict=False):
+            assert after <= before + 1e-15
+        assert start == total or rates[-1] == pytest.approx(final, abs=1e-15)
 
 
 @pytest.mark.parametrize("schedule", [WarmupStableDecay, Cosine])
@@ -91,6 +147,8 @@ def test_all_problems_of_a_schedule_are_told() -> None:
         WarmupStableDecay(peak=-1.0, final_share=2.0)
     assert "peak = -1.0 must be positive" in caught.value.line()
     assert "final_share = 2.0 must lie in [0, 1]" in caught.value.line()
+    with pytest.raises(ConfigError, match=r"law = 'sqrt' must be one of 1-sqrt, linear, cosine"):
+        WarmupStableDecay(law="sqrt")  # type: ignore[arg-type]  # what is tested
 
 
 def test_apertus_8b_takes_the_number_of_steps_its_scripts_give() -> None:

@@ -81,6 +81,8 @@ def test_documents_are_told_apart_by_their_first_token(split: PackedSplit) -> No
 class Numbered:
     """A stream whose every token is its own place; empty documents share their first token."""
 
+    end_id: int | None = None
+
     def __init__(self, starts: list[int], num_tokens: int) -> None:
         self._starts = np.array(starts, dtype=np.int64)
         self.num_tokens = num_tokens
@@ -155,7 +157,7 @@ SMALL = DecoderConfig(max_context=64)
     ("changes", "words"),
     [
         ({"context": 128}, "context = 128 exceeds model.max_context = 64"),
-        ({"context": 64, "micro_batch": 5}, "micro_batch = 5 does not divide every batch size"),
+        ({"context": 64, "micro_batch": 0}, "micro_batch = 0 must be at least 1"),
         ({"context": 64, "batch": (BatchStage(start=4),)}, "must begin at sequence 0"),
         (
             {"context": 64, "batch": (BatchStage(), BatchStage(start=17, size=32))},

@@ -19,6 +19,7 @@ from run_folder import (
     write_summary,
 )
 
+from stamm.base.errors import DataError
 from stamm.reports.config import ReportConfig
 from stamm.reports.job import PAGE, run, write_report
 from stamm.runs.job import Workspace
@@ -264,3 +265,29 @@ def test_settings_bound_what_is_quoted(study: Path, tmp_path: Path) -> None:
     page = Page(write_report(study, tmp_path / "page.html", config).read_text(encoding="utf-8"))
     assert "what it wrote" not in page.text
     assert "Documents that were left out" not in page.text
+
+
+def test_what_happened_beside_the_plan_is_told(tmp_path: Path) -> None:
+    arm = tmp_path / "arms" / "xielu"
+    write_arm(arm, "xielu", 0)
+    path = arm / "summary.json"
+    plain = json.loads(path.read_text())
+    out = tmp_path / "page.html"
+
+    def told(events: object) -> str:
+        write(path, {**plain, "events": events})
+        return write_report(tmp_path, out).read_text()
+
+    assert "Nothing happened beside the plan" in told([])
+    assert "beside the plan" not in told(None)
+    passed = {"event": "passed over", "step": 1_234, "why": "spike", "first": 1_230, "last": 1_234}
+    hostile = {"event": HOSTILE, "step": 7, HOSTILE: HOSTILE, "loss": "9" * 5_000, "x": [{}]}
+    page = told([passed, hostile, *[{"event": "spike", "step": 8, "loss": "12.34567"}] * 3_000])
+    assert "why spike, first 1230, last 1234" in page
+    assert "loss 12.35" in page
+    assert "In all 3,000 × spike, 1 × passed over" in page
+    assert "60 of 3002 rows" in page
+    assert "<script" not in page and "9" * 100 not in page
+    assert not Page(page).problems
+    with pytest.raises(DataError, match=r"events\[0\]: step = 'x' is not a whole number"):
+        told([{"event": "spike", "step": "x"}])

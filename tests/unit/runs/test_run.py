@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import errno
 import fcntl
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -103,6 +103,23 @@ def test_a_change_redoes_what_depends_on_it(tmp_path: Path) -> None:
     assert jobs.done[3:] == ["write", "double"]
 
 
+def test_what_took_long_is_set_aside_and_not_removed(tmp_path: Path) -> None:
+    jobs, outside = Jobs(), tmp_path / "input.txt"
+    for text in ("1", "2", "3"):
+        outside.write_text(text)
+        steps = tuple(replace(step, costly=True) for step in _steps(text, external=outside))
+        _execute(tmp_path / "r", steps, jobs)
+    kept = sorted(p.relative_to(tmp_path / "r") for p in (tmp_path / "r/set-aside").rglob("?"))
+    assert [str(path) for path in kept] == [
+        "set-aside/one-1/x",
+        "set-aside/one-2/x",
+        "set-aside/two-1/y",
+        "set-aside/two-2/y",
+    ]
+    assert (tmp_path / "r/set-aside/one-1/x").read_text() == "1"
+    assert (tmp_path / "r" / "two" / "y").read_text() == "33"
+
+
 def test_a_step_never_goes_on_from_an_attempt_at_something_else(tmp_path: Path) -> None:
     """A job that resumes from its folder finds it empty when its configuration has changed."""
     found: list[list[str]] = []
@@ -131,6 +148,12 @@ def test_another_configuration_is_refused_with_the_differing_keys(tmp_path: Path
         _execute(tmp_path / "r", _steps(), Jobs(), {"model": {"width": 9}, "seed": 1})
     assert "model.width: 8 there, 9 asked" in caught.value.line()
     assert "seed" not in caught.value.line()
+
+
+def test_how_processes_divide_a_step_may_change(tmp_path: Path) -> None:
+    for ways in (2, 1):
+        config = {"engine": {"parallel": {"tensor": ways}, "threads": 1}}
+        assert _execute(tmp_path / "r", _steps(), Jobs(), config).state() == "complete"
 
 
 def test_a_folder_with_other_things_in_it_is_left_alone(tmp_path: Path) -> None:

@@ -1,0 +1,57 @@
+"""Being asked to end: SIGTERM, and SIGUSR2, which clusters send some minutes before the time is up.
+
+Source   the Apertus runs asked Slurm for SIGUSR2 600 s before the end (their scripts)
+"""
+
+from __future__ import annotations
+
+import signal
+import threading
+from types import FrameType, TracebackType
+from typing import Any
+
+from stamm.base.errors import StoppedError
+
+_ASKING = (signal.SIGTERM, signal.SIGUSR2)
+
+
+class Requests:
+    """Notes the signals that ask this process to end, while it is entered.
+
+    pending   the signal that came, or None
+    heard     whether all processes know that one of them was asked
+    Edge      outside the main thread signals are left alone. A signal that nobody heard, as it came
+              after the last step, is sent again when this is left: it then does what it always did
+    """
+
+    def __init__(self) -> None:
+        self.pending: signal.Signals | None = None
+        self.heard = False
+        self._before: dict[signal.Signals, Any] = {}
+
+    def __enter__(self) -> Requests:
+        if threading.current_thread() is threading.main_thread():
+            self._before = {number: signal.signal(number, self._note) for number in _ASKING}
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+        if kind is None and self.pending is not None:
+            signal.raise_signal(self.pending)
+
+    def stopped(self, step: int, last: int) -> StoppedError:
+        """What to say when the run ends for it after `step`."""
+        asked = self.pending.name if self.pending else "a signal to another process"
+        return StoppedError(
+            f"training was asked to end ({asked}): the state after step {step} of {last} is saved",
+            fix="The same command goes on from there",
+        )
+
+    def _note(self, number: int, frame: FrameType | None) -> None:
+        self.pending = signal.Signals(number)

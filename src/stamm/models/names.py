@@ -1,0 +1,55 @@
+"""Every parameter's name and shape, from the configuration alone. No torch here."""
+
+from __future__ import annotations
+
+from stamm.activations import catalog
+from stamm.models.config import BlockDense, BlockShuffle, DecoderConfig, Dense, GatedFFN, LowRank
+
+
+def parameter_shapes(config: DecoderConfig, *, guides: bool = False) -> dict[str, tuple[int, ...]]:
+    """The shape of every parameter of a decoder by name, in the module's order; a tied matrix once.
+
+    guides   those of the dense guides of structured matrices, too
+    Checked  tests/unit/models/test_parameter_names.py
+    """
+    d, e = config.d_model, config.head_width
+    queries, keys = config.num_heads * e, config.num_kv_heads * e
+    trained = [p.name for p in catalog.get(config.ffn.activation).trainable]
+    guided = guides and config.structured.guide is not None
+    shapes: dict[str, tuple[int, ...]] = {"model.embed_tokens.weight": (config.vocab_size, d)}
+    for layer in range(config.num_layers):
+        ffn, here = config.ffn_of(layer), f"model.layers.{layer}"
+        for name, shape in (
+            ("q", (queries, d)),
+            ("k", (keys, d)),
+            ("v", (keys, d)),
+            ("o", (d, queries)),
+        ):
+            shapes[f"{here}.self_attn.{name}_proj.weight"] = shape
+        if config.qk_norm:
+            shapes |= {f"{here}.self_attn.{x}_norm.weight": (e,) for x in "qk"}
+        sides = (("gate", d, ffn.width),) if isinstance(ffn, GatedFFN) else ()
+        for name, inputs, outputs in (*sides, ("up", d, ffn.width), ("down", ffn.width, d)):
+            factors = _factors(ffn.linear, inputs, outputs)
+            if guided and not isinstance(ffn.linear, Dense):
+                factors["guide"] = (outputs, inputs)
+            for factor, shape in factors.items():
+                shapes[f"{here}.mlp.{name}_proj.{factor}"] = shape
+        shapes |= {f"{here}.mlp.act_fn.{name}": (1,) for name in trained}
+        for name in ("attention", "feedforward"):
+            shapes[f"{here}.{name}_layernorm.weight"] = (d,)
+    shapes["model.norm.weight"] = (d,)
+    if not config.tied_embeddings:
+        shapes["lm_head.weight"] = (config.vocab_size, d)
+    return shapes
+
+
+def _factors(
+    linear: Dense | LowRank | BlockDense | BlockShuffle, inputs: int, outputs: int
+) -> dict[str, tuple[int, int]]:
+    if isinstance(linear, Dense):
+        return {"weight": (outputs, inputs)}
+    blocks = 1 if isinstance(linear, LowRank) else linear.blocks
+    between = linear.between(inputs, outputs)
+    last = between // blocks if isinstance(linear, BlockShuffle) else between
+    return {"first": (between, inputs // blocks), "second": (outputs, last)}

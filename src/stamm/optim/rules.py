@@ -1,0 +1,145 @@
+"""Groups of parameters from their names and shapes alone. No torch here, so that plans print them."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
+
+from stamm.base.errors import ConfigError
+from stamm.optim.config import AdEMAMix, GroupRule, Muon, OptimizerConfig
+
+Method = Literal["adamw", "ademamix", "muon"]
+NO_DECAY = (r"norm\.weight$", r"layernorm\.weight$", r"\.act_fn\.")
+_MOMENTS = {"adamw": 2, "ademamix": 3, "muon": 1}
+_OF_LAYERS = re.compile(r"(^|\.)layers\.")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Group:
+    """Parameters that learn alike.
+
+    label   "matrices", "vectors", "shapes", or the pattern of the rule that decided
+    sizes   how many numbers each parameter has, by name, in the model's order
+    """
+
+    label: str
+    method: Method
+    lr_factor: float
+    weight_decay: float
+    sizes: Mapping[str, int]
+
+    @property
+    def numbers(self) -> int:
+        """Numbers to learn, in all."""
+        return sum(self.sizes.values())
+
+    @property
+    def moments(self) -> int:
+        """Numbers that the optimizer keeps for them."""
+        return self.numbers * _MOMENTS[self.method]
+
+
+def grouped(
+    config: OptimizerConfig,
+    shapes: Mapping[str, tuple[int, ...]],
+    learned: Collection[str] | None = None,
+) -> list[Group]:
+    """The groups of the parameters with these names and shapes, none of them empty.
+
+    Without rules: matrices, which decay; vectors (norms, biases), which do not; and the trainable
+    shapes of activations, which do not and have `config.shape_lr_factor`. A rule takes what its
+    pattern matches out of these. Groups come in that order, the rules' last, in theirs.
+
+    learned   names of trainable shapes of activations; None finds them by ".act_fn."
+    Edge      embeddings and the output matrix decay, as in Apertus. A rule without a weight decay
+              leaves each parameter its own, so that it may make two groups
+    Raises    ConfigError for a rule that decides about no parameter; for Muon on a model without
+              a matrix in a layer
+    """
+    if learned is None:
+        learned = {name for name in shapes if ".act_fn." in name}
+    found: dict[_Key, dict[str, int]] = {}
+    for name, shape in shapes.items():
+        kind = _kind(name, shape, name in learned)
+        place = _deciding(config.groups, name)
+        key = _Key(
+            place=_KINDS.index(kind) if place is None else len(_KINDS) + place,
+            label=kind,
+            method=_method(config, name, shape, kind),
+            lr_factor=config.shape_lr_factor if kind == "shapes" else 1.0,
+            weight_decay=config.weight_decay if kind == "matrices" else 0.0,
+        )
+        if place is not None:
+            key = _ruled(key, config.groups[place])
+        found.setdefault(key, {})[name] = math.prod(shape)
+    _refuse_idle(config.groups, {key.place - len(_KINDS) for key in found}, shapes)
+    if isinstance(config, Muon) and not any(key.method == "muon" for key in found):
+        raise ConfigError(
+            "optimizer=Muon finds no matrix in a layer", fix="Use AdamW: it is for everything else"
+        )
+    return [
+        Group(
+            label=key.label,
+            method=key.method,
+            lr_factor=key.lr_factor,
+            weight_decay=key.weight_decay,
+            sizes=found[key],
+        )
+        for key in sorted(found, key=lambda key: (key.place, key.method, -key.weight_decay))
+    ]
+
+
+_KINDS = ("matrices", "vectors", "shapes")
+
+
+class _Key(NamedTuple):
+    """What parameters of one group share."""
+
+    place: int
+    label: str
+    method: Method
+    lr_factor: float
+    weight_decay: float
+
+
+def _ruled(key: _Key, rule: GroupRule) -> _Key:
+    decay = key.weight_decay if rule.weight_decay is None else rule.weight_decay
+    return key._replace(label=rule.pattern, lr_factor=rule.lr_factor, weight_decay=decay)
+
+
+def _kind(name: str, shape: tuple[int, ...], learned: bool) -> str:
+    if learned:
+        return "shapes"
+    free = len(shape) < 2 or any(re.search(pattern, name) for pattern in NO_DECAY)
+    return "vectors" if free else "matrices"
+
+
+def _method(config: OptimizerConfig, name: str, shape: tuple[int, ...], kind: str) -> Method:
+    if isinstance(config, AdEMAMix):
+        return "ademamix"
+    if not isinstance(config, Muon):
+        return "adamw"
+    whole = kind == "matrices" and len(shape) == 2 and _OF_LAYERS.search(name)
+    return "muon" if whole else "adamw"
+
+
+def _deciding(rules: tuple[GroupRule, ...], name: str) -> int | None:
+    return next((k for k, rule in enumerate(rules) if re.search(rule.pattern, name)), None)
+
+
+def _refuse_idle(
+    rules: tuple[GroupRule, ...], used: Collection[int], shapes: Mapping[str, tuple[int, ...]]
+) -> None:
+    for place, rule in enumerate(rules):
+        if place in used:
+            continue
+        matched = any(re.search(rule.pattern, name) for name in shapes)
+        said = "only what earlier rules decided about" if matched else "no parameter"
+        names = ", ".join(list(shapes)[:3])
+        raise ConfigError(
+            f"optimizer.groups.{place}.pattern = {rule.pattern!r} matches {said}",
+            fix="Put it before them" if matched else f"Names look like {names}",
+        )

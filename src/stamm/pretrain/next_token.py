@@ -1,0 +1,165 @@
+"""The task of predicting the next token under a Goldfish mask, on this process's part of each step."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from bisect import bisect_right
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+
+import torch
+
+from stamm.activations.module import Activation, GatedActivation
+from stamm.base.errors import ConfigError, RunError
+from stamm.engine.attention_fit import refusals
+from stamm.engine.share import Share
+from stamm.engine.world import World
+from stamm.losses.language_model import KeptLosses
+from stamm.models.count import guide_flops, training_flops
+from stamm.models.decoder import Decoder
+from stamm.models.self_guide import guide_uses
+from stamm.optim.schedules import BatchPlan
+from stamm.pretrain.batches import Batch, Windows
+from stamm.pretrain.config import PretrainConfig
+
+
+class NextToken:
+    """An `engine.loop.Task`. While a step is trained on, the sequences of the next are read.
+
+    Raises   ConfigError when steps or sequences do not divide over the processes, and for an
+             engine.attention that cannot train the model here
+    """
+
+    def __init__(
+        self, config: PretrainConfig, decoder: Decoder, windows: Windows, world: World
+    ) -> None:
+        self._config, self._decoder, self._windows, self._world = config, decoder, windows, world
+        self.total_sequences = config.total_sequences(windows.per_epoch)
+        self._plan = config.batches(self.total_sequences)
+        self.num_steps = self._plan.num_steps
+        for what, fix in refusals(config.engine, config.model, gpu=world.device.type == "cuda"):
+            raise ConfigError(what, fix=fix)
+        self._share = Share(world, config.context)
+        for stage in config.batch:
+            self._share.rows(0, stage.size)
+        long = config.engine.precision == "float32"
+        self._dtype = torch.float32 if long else torch.bfloat16
+        self._reader = ThreadPoolExecutor(1, thread_name_prefix="sequences")
+        self._ahead: tuple[int, Future[list[Batch]]] | None = None
+        self._kept = 0
+
+    @property
+    def milestones(self) -> frozenset[int]:
+        """The last step before the learning rate falls: cooldowns of other lengths begin there."""
+        start = self._config.schedule.decay_start(self.total_sequences)
+        before = steps_before(self._plan, start)
+        return frozenset({before} if 0 < before < self.num_steps else ())
+
+    def losses(self, step: int) -> Iterator[KeptLosses]:
+        """The losses of this process's micro-batches."""
+        self._decoder.begin_step(step, self.num_steps, self._config.seed)
+        batches = self._read(step)
+        self._kept = self._kept_in(batches)
+        frequencies = self._decoder.model.frequencies
+        for batch in batches:
+            on = _moved(batch, self._world.device)
+            yield self._decoder.losses(
+                self._share.tokens(on.tokens_BT),
+                self._share.tokens(on.target_BT),
+                self._share.tokens(on.keep_BT),
+                float(self._kept),
+                seen=self._share.sight(
+                    frequencies, on.document_BT, self._dtype, self._config.engine.attention
+                ),
+                z_loss=self._config.z_loss,
+            )
+
+    def learning_rate(self, step: int) -> float:
+        """Learning rate of the step, by the sequences trained on when it ends."""
+        span = self._plan.step(step - 1)
+        return self._config.schedule.rate(span.first + span.size, self.total_sequences)
+
+    def work(self, step: int) -> int:
+        """Useful floating-point operations of the step."""
+        model, context = self._config.model, self._config.context
+        guided = guide_uses(model, step, self.num_steps, self._config.seed)
+        flops = training_flops(model, context) + guided * guide_flops(model, context)
+        return self._plan.step(step - 1).size * flops
+
+    def done(self, step: int) -> float:
+        """Share of the run's sequences that are trained on when the step ends."""
+        span = self._plan.step(step - 1)
+        return (span.first + span.size) / self.total_sequences
+
+    def facts(self, step: int) -> dict[str, float]:
+        """Tokens so far, tokens of this step, how many were learned, and the shapes now and then."""
+        span = self._plan.step(step - 1)
+        context = self._config.context
+        facts: dict[str, float] = {
+            "tokens": (span.first + span.size) * context,
+            "train/tokens": span.size * context,
+            "train/kept_tokens": self._kept,
+        }
+        if step % self._config.record_shapes_every == 0 or step == self.num_steps:
+            facts.update(shapes(self._decoder))
+        return facts
+
+    def _read(self, step: int) -> list[Batch]:
+        """The micro-batches of `step`; those of the step after it are begun."""
+        ahead = self._ahead
+        found = ahead[1] if ahead and ahead[0] == step else self._reader.submit(self._rows, step)
+        try:
+            batches = found.result()
+        except Exception as error:
+            raise RunError(
+                f"the sequences of step {step} could not be read: {error}",
+                fix="See that the packed corpus is there, and run the same command again",
+            ) from error
+        self._ahead = None
+        if step < self.num_steps:
+            self._ahead = (step + 1, self._reader.submit(self._rows, step + 1))
+        return batches
+
+    def _rows(self, step: int) -> list[Batch]:
+        span = self._plan.step(step - 1)
+        mine = self._share.rows(self._config.first_sequence + span.first, span.size)
+        parts = self._config.parts(len(mine))
+        borders = [mine.start + len(mine) * i // parts for i in range(parts + 1)]
+        return [self._windows.batch(a, b - a) for a, b in itertools.pairwise(borders)]
+
+    def _kept_in(self, batches: list[Batch]) -> int:
+        """How many targets of the whole step are learned."""
+        kept = sum(int(batch.keep_BT.sum()) for batch in batches)
+        world = self._world
+        if world.size == 1:
+            return kept
+        summed = world.sum_(torch.tensor(kept, dtype=torch.int64, device=world.device))
+        # Processes that divide sequences have read the same ones.
+        return int(summed) // (world.context * world.tensor)
+
+
+def steps_before(plan: BatchPlan, sequence: int) -> int:
+    """How many steps end at `sequence` or before."""
+    return bisect_right(
+        range(plan.num_steps), sequence, key=lambda i: plan.step(i).first + plan.step(i).size
+    )
+
+
+def _moved(batch: Batch, device: torch.device) -> Batch:
+    """`batch` where it is computed with; from pinned memory a GPU fetches it while it works."""
+    if device.type == "cpu":
+        return batch
+    parts = (getattr(batch, field.name) for field in dataclasses.fields(batch))
+    return Batch(*(part.pin_memory().to(device, non_blocking=True) for part in parts))
+
+
+def shapes(decoder: Decoder) -> dict[str, float]:
+    """Effective activation parameters by layer: {"shape/layers.0.alpha_p": 0.8, ...}."""
+    found: dict[str, float] = {}
+    for index, layer in enumerate(decoder.model.layers):
+        activation = layer.get_submodule("mlp.act_fn")
+        if isinstance(activation, (Activation, GatedActivation)):
+            for name, value in activation.effective().items():
+                found[f"shape/layers.{index}.{name}"] = value
+    return found

@@ -1,0 +1,46 @@
+"""What the measurement of arms is told. No torch here."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from stamm.base.config import validate
+from stamm.pretrain.config import PretrainConfig
+
+
+@dataclass(frozen=True, kw_only=True)
+class PacedArm:
+    """An arm and the run that it would have, were it the baseline."""
+
+    name: str
+    pretrain: PretrainConfig = field(default_factory=PretrainConfig)
+
+
+@dataclass(frozen=True, kw_only=True)
+class PaceConfig:
+    """Arms that are to train for the same time.
+
+    baseline       the arm whose length in steps is given; the others follow
+    short          length of a short run, as a share of the long one
+    rounds         how often each arm is measured, in turns
+    warmup_steps   steps that are trained first and not counted: they compile and settle
+    steps          steps that are counted
+    """
+
+    arms: tuple[PacedArm, ...]
+    baseline: str
+    short: float
+    rounds: int = 3
+    warmup_steps: int = 5
+    steps: int = 10
+
+    def __post_init__(self) -> None:
+        named = {arm.name for arm in self.arms}
+        validate(
+            self,
+            ("baseline", self.baseline in named, "is no arm"),
+            ("short", 0 < self.short <= 1, "must lie in (0, 1]"),
+            ("rounds", self.rounds >= 1, "must be at least 1"),
+            ("warmup_steps", self.warmup_steps >= 1, "must be at least 1"),
+            ("steps", self.steps >= 1, "must be at least 1"),
+        )

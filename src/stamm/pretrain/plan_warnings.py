@@ -1,0 +1,226 @@
+"""What a plan warns of, before anything is wasted, and what it only says. No torch here.
+
+Each warning is one line of what, and a fix.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from stamm.base.units import bytes_text, count_text, seconds_text
+from stamm.engine import attention_fit, float8_fit
+from stamm.engine.estimate import DEVICES, Devices, Setting
+from stamm.losses.goldfish import Goldfish
+from stamm.models.config import Dense
+from stamm.optim.config import AdEMAMix
+from stamm.optim.schedules import WarmupStableDecay
+from stamm.pretrain.config import PretrainConfig
+
+HOUR, MINUTE = 3600.0, 60.0
+LARGEST_SHARE = 0.05  # of the time that writing checkpoints may take
+COLLAPSED = 0.01  # of windows that the released hash maps to 0
+LANES = 64  # rows of a matrix that GPUs multiply at once
+
+# Up to here repeated text is worth about as much as new: Muennighoff et al. 2023 (arXiv 2305.16264).
+_WORTHWHILE_PASSES = 4
+
+
+@dataclass(frozen=True, kw_only=True)
+class Told:
+    """What is known of a run when it is planned; `facts` as `plan.plan` makes them."""
+
+    config: PretrainConfig
+    devices: Devices | None
+    setting: Setting
+    facts: dict[str, Any]
+
+
+def warnings(told: Told) -> list[dict[str, str]]:
+    """What would waste a run's time, or end it, as {"what": .., "fix": ..}."""
+    found = (
+        *_kernels(told),
+        *_division(told),
+        *_memory(told),
+        *_lengths(told),
+        *_saves(told),
+        *_numbers(told),
+    )
+    return [{"what": what, "fix": fix} for what, fix in found]
+
+
+def notes(told: Told) -> list[str]:
+    """What is unusual, and may be meant."""
+    ratio = told.facts["tokens_per_parameter"]
+    few = "below 1: most parameters see less than one token"
+    many = "above 2000: a larger model may be the better use of the work"
+    if 1 <= ratio <= 2000:
+        return []
+    return [f"{count_text(ratio)} tokens a parameter, {few if ratio < 1 else many}"]
+
+
+def collapse(goldfish: Goldfish) -> float:
+    """Share of windows whose product of h ids is 0 modulo 2^64, of ids that are equally likely.
+
+    An id holds j factors of 2 with probability 2^-(j+1), so that h of them hold fewer than 64 with
+    probability sum_j C(h - 1 + j, j) 2^-(h + j), j = 0 .. 63. Real ids are smaller and the least of them
+    are frequent: 19 to 34 % of real windows were 0 with h = 50, where this says 9 %.
+    """
+    h = goldfish.h
+    return 1.0 - sum(math.comb(h - 1 + j, j) * 2.0 ** -(h + j) for j in range(64))
+
+
+def _division(told: Told) -> Iterator[tuple[str, str]]:
+    config, how = told.config, told.setting
+    parallel, model = config.engine.parallel, config.model
+    block, processes = how.context * how.tensor, how.data * how.context * how.tensor
+    if told.devices is not None and processes != told.devices.count:
+        asked = "?" if parallel.data is None else parallel.data
+        yield (
+            f"engine.parallel asks for {asked} x {how.context} x {how.tensor} processes (data x context"
+            f" x tensor), and there are {told.devices.count} devices",
+            f"Take a multiple of {block} devices, or change engine.parallel",
+        )
+    for size in sorted({stage.size for stage in config.batch if stage.size % how.data}):
+        yield (
+            f"a step of {size:,} sequences does not divide over {how.data:,} processes",
+            f"Make batch sizes multiples of {how.data:,}, or take fewer devices, or give more of them"
+            " to engine.parallel.context or tensor",
+        )
+    pieces = (2 * how.context if how.context > 1 else 1) * how.tensor
+    if config.context % pieces:
+        yield (
+            f"context = {config.context} tokens do not divide into {pieces} equal parts",
+            f"Use a multiple of {pieces}",
+        )
+    if how.tensor == 1:
+        return
+    if not isinstance(model.ffn.linear, Dense):
+        yield (
+            f"engine.parallel.tensor = {how.tensor} cannot cut {type(model.ffn.linear).__name__} matrices",
+            "Divide the work over engine.parallel.data or context",
+        )
+    for name, count in (
+        ("num_heads", model.num_heads),
+        ("num_kv_heads", model.num_kv_heads),
+        ("ffn.width", model.ffn.width),
+    ):
+        if count % how.tensor:
+            yield (
+                f"engine.parallel.tensor = {how.tensor} does not divide model.{name} = {count}",
+                f"Use a divisor of {count} for engine.parallel.tensor",
+            )
+
+
+def _kernels(told: Told) -> Iterator[tuple[str, str]]:
+    config, there = told.config, DEVICES[told.devices.name] if told.devices else None
+    capability = there.capability if there and told.setting.gpu else None
+    yield from float8_fit.refusals(config.engine, config.model, config.context, capability)
+    yield from attention_fit.refusals(config.engine, config.model, gpu=told.setting.gpu)
+
+
+def _memory(told: Told) -> Iterator[tuple[str, str]]:
+    config, memory = told.config, told.facts["memory"]
+    there = memory["device"]
+    if there is None or memory["per_device"] <= there:
+        return
+    fixes = []
+    if memory["sequences_in_flight_per_device"] > 1:
+        fixes.append("a smaller micro_batch")
+    if config.engine.recompute == "none":
+        fixes.append("engine.recompute=layers")
+    if config.engine.precision == "float32":
+        fixes.append("engine.precision=bfloat16")
+    fixes.append("more devices")
+    yield (
+        f"a device needs {bytes_text(memory['per_device'])} ({memory['fullest']}) and has"
+        f" {bytes_text(there)}",
+        f"Use {', or '.join(fixes)}",
+    )
+
+
+def _lengths(told: Told) -> Iterator[tuple[str, str]]:
+    schedule, total = told.config.schedule, told.facts["sequences"]
+    passes = told.facts["passes"]
+    if passes is not None and passes > _WORTHWHILE_PASSES:
+        yield (
+            f"{total:,} sequences are {passes:,.1f} passes over the corpus; from about"
+            f" {_WORTHWHILE_PASSES} on, text that was seen teaches less and less",
+            "Train on fewer sequences, or on more text",
+        )
+    warmup = schedule.warmup_sequences
+    if warmup >= total:
+        yield (
+            f"schedule.warmup_sequences = {warmup:,} is no shorter than the run of {total:,}: the learning"
+            " rate only rises",
+            f"Use less than {total:,}",
+        )
+    if isinstance(schedule, WarmupStableDecay):
+        asked = schedule.decay_sequences
+        decay = round(schedule.decay_share * total) if asked is None else asked
+        name = "decay_share" if asked is None else "decay_sequences"
+        told_of = f"the cooldown of {decay:,} sequences (schedule.{name})"
+        if decay > total:
+            yield (f"{told_of} is longer than the run of {total:,}", "Shorten it, or train longer")
+        elif warmup < total < warmup + decay:
+            yield (
+                f"{told_of} and the warm-up of {warmup:,} overlap in a run of {total:,}: the cooldown is"
+                f" cut to {total - warmup:,}",
+                "Shorten one, or train longer",
+            )
+    optimizer, steps = told.config.optimizer, told.facts["steps"]
+    if isinstance(optimizer, AdEMAMix):
+        for name in ("alpha_warmup_steps", "beta3_warmup_steps"):
+            length = getattr(optimizer, name)
+            if length is not None and length > steps:
+                yield (
+                    f"optimizer.{name} = {length:,} is longer than the run of {steps:,} steps: its end is"
+                    " never reached",
+                    f"Use at most {steps:,}, or none for the run's own length",
+                )
+
+
+def _saves(told: Told) -> Iterator[tuple[str, str]]:
+    saves = told.facts["checkpoints"]
+    between, every = saves["between_seconds"], saves["every_steps"]
+    if between is None:
+        return
+    if between > HOUR:
+        fitting = max(int(every * HOUR / between), 1)
+        yield (
+            f"a checkpoint is written every {seconds_text(between)}: as much work may be lost",
+            f"Set engine.checkpoint_every={fitting} or less",
+        )
+    elif saves["share"] > LARGEST_SHARE and saves["count"] * saves["waits_seconds"] > MINUTE:
+        needed = saves["waits_seconds"] * (1 / LARGEST_SHARE - 1)
+        fitting = math.ceil(every * needed / between)
+        yield (
+            f"writing checkpoints takes {saves['share']:.0%} of the time, {seconds_text(saves['waits_seconds'])}"
+            f" every {seconds_text(between)}",
+            f"Set engine.checkpoint_every={fitting} or more, or engine.background_saves=true",
+        )
+
+
+def _numbers(told: Told) -> Iterator[tuple[str, str]]:
+    vocabulary, goldfish = told.config.model.vocab_size, told.config.goldfish
+    if told.setting.gpu and told.config.engine.precision == "float32":
+        yield (
+            'engine.precision = "float32": GPUs multiply many times faster in bfloat16, for which the'
+            " time here is told",
+            "Set engine.precision=bfloat16",
+        )
+    if vocabulary % LANES:
+        whole = -(-vocabulary // LANES) * LANES
+        yield (
+            f"model.vocab_size = {vocabulary:,} is no multiple of {LANES}, which products on GPUs are"
+            " slower for",
+            f"Use {whole:,}",
+        )
+    if goldfish is not None and goldfish.hash == "apertus" and collapse(goldfish) > COLLAPSED:
+        yield (
+            f'goldfish.hash = "apertus" with h = {goldfish.h} wraps to 0 for {collapse(goldfish):.0%} or'
+            " more of all windows, which are then never masked",
+            "Use goldfish.hash=stamm, unless it is the released run that is repeated",
+        )

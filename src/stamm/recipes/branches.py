@@ -1,0 +1,337 @@
+"""Runs that begin with another run's checkpoint: a cooldown of a length of one's own, longer contexts.
+
+A run with a flat learning rate can be ended at any step by a cooldown, so one run gives models of
+many lengths. Source: Hägele et al. 2024 (arXiv 2405.18392).
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Literal
+
+from stamm.base.config import from_plain, validate
+from stamm.base.errors import ConfigError, DataError
+from stamm.base.files import read_json
+from stamm.optim.config import AdEMAMix, OptimizerConfig
+from stamm.optim.schedules import BatchStage, WarmupStableDecay
+from stamm.pretrain.config import Begin, PretrainConfig
+from stamm.recipes.length import packed_length
+from stamm.recipes.report_step import report_step
+from stamm.recipes.study import MANIFEST
+from stamm.reports.config import ReportConfig
+from stamm.runs.job import Step
+
+_CHECKPOINT = re.compile(r"step-(\d{8})")
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Source:
+    """A run's arm at one of its checkpoints.
+
+    sequence    of its order, at which it had arrived
+    batch       sequences of a step there
+    rate        learning rate there
+    num_steps   of its whole plan
+    """
+
+    name: str
+    config: PretrainConfig
+    pack: Path
+    checkpoint: Path
+    step: int
+    sequence: int
+    batch: int
+    rate: float
+    num_steps: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class CooldownRecipe:
+    """A cooldown from the middle of a run: the same model, data and optimizer, a falling rate.
+
+    run           folder of the run; it is read, never changed
+    arm           which of its models; may be left out where there is one
+    step          the checkpoint; None: the newest from before the rate fell
+    tokens        length of the cooldown
+    final_share   learning rate at the end, as a share of that at the checkpoint
+    """
+
+    run: str = ""
+    arm: str | None = None
+    step: int | None = None
+    tokens: int = 0
+    final_share: float = 0.0
+    report: ReportConfig = field(default_factory=ReportConfig)
+
+    def __post_init__(self) -> None:
+        validate(
+            self,
+            ("tokens", self.tokens >= 0, "must not be negative"),
+            ("final_share", 0 <= self.final_share <= 1, "must lie in [0, 1]"),
+        )
+
+    def steps(self, root: Path) -> tuple[Step, ...]:
+        """Everything to be done in the run folder `root`, in order.
+
+        Raises   ConfigError when `run` holds no such checkpoint, or `tokens` is less than one step
+        """
+        source = _source(self.run, self.arm, self.step, before_decay=True)
+        sequences = self.tokens // source.config.context
+        if sequences < source.batch:
+            least = source.batch * source.config.context
+            raise ConfigError(
+                f"tokens = {self.tokens} is less than one step of {least}",
+                fix=f"Set tokens=N, such as tokens={100 * least}",
+            )
+        config = replace(
+            source.config,
+            begin=Begin(checkpoint=str(source.checkpoint)),
+            first_sequence=source.sequence,
+            sequences=sequences,
+            batch=(BatchStage(size=source.batch),),
+            schedule=WarmupStableDecay(
+                peak=source.rate, final_share=self.final_share, decay_share=1.0
+            ),
+            optimizer=_kept_warmups(source),
+        )
+        name = f"{source.name}-cooldown"
+        train = _step(name, config, root, source.pack, source.checkpoint)
+        return (train, report_step(self.report, [train]))
+
+
+@dataclass(frozen=True, kw_only=True)
+class LongerStage:
+    """One stage of a longer context.
+
+    context   tokens of a sequence
+    theta     base of the rotary frequencies
+    tokens    length of the stage
+    batch     sequences per step
+    """
+
+    context: int
+    theta: float
+    tokens: int
+    batch: int
+
+    def __post_init__(self) -> None:
+        validate(
+            self,
+            ("context", self.context >= 2, "must be at least 2"),
+            ("theta", self.theta >= 1, "must be at least 1"),
+            ("batch", self.batch >= 1, "must be at least 1"),
+            ("tokens", self.tokens >= self.batch * self.context, "is less than one step"),
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class LongerRecipe:
+    """A trained model taught to read further, stage by stage.
+
+    run, arm, step   as in `CooldownRecipe`; step None: the last checkpoint
+    pack             folder of the packed corpus of these stages; None: the run's own
+    moments          "keep" goes on with the optimizer's averages and its count of updates, as the
+                     report of Apertus says; "restart" begins each stage with new ones, as its
+                     scripts did, so that warm-ups of AdEMAMix begin again
+    peak             learning rate; None: that of the checkpoint
+    warmup_sequences   of each stage
+    """
+
+    run: str = ""
+    arm: str | None = None
+    step: int | None = None
+    pack: str | None = None
+    stages: tuple[LongerStage, ...] = ()
+    moments: Literal["keep", "restart"] = "keep"
+    peak: float | None = None
+    warmup_sequences: int = 0
+    report: ReportConfig = field(default_factory=ReportConfig)
+
+    def __post_init__(self) -> None:
+        lengths = [stage.context for stage in self.stages]
+        validate(
+            self,
+            ("stages", lengths == sorted(set(lengths)), "must have rising contexts"),
+            ("peak", self.peak is None or self.peak > 0, "must be positive"),
+            ("warmup_sequences", self.warmup_sequences >= 0, "must not be negative"),
+        )
+
+    def steps(self, root: Path) -> tuple[Step, ...]:
+        """Everything to be done in the run folder `root`, in order.
+
+        Raises   ConfigError when `run` holds no such checkpoint or no stage is named
+        """
+        if not self.stages:
+            raise ConfigError(
+                "no stage is named",
+                fix="Set stages.0.context=8192 stages.0.theta=1e6 stages.0.tokens=N stages.0.batch=N",
+            )
+        source = _source(self.run, self.arm, self.step, before_decay=False)
+        if not (self.peak or source.rate):
+            raise ConfigError(
+                f"the learning rate was 0 at step {source.step}, where this begins",
+                fix="Set peak=RATE",
+            )
+        pack = source.pack if self.pack is None else Path(self.pack)
+        checkpoint, done = source.checkpoint, source.sequence * source.config.context
+        steps: list[Step] = []
+        for stage in self.stages:
+            config = self._stage(source, stage, checkpoint, done)
+            step = _step(f"{source.name}-{stage.context}", config, root, pack, checkpoint)
+            if steps:
+                # What the checkpoint holds follows from the stage that leaves it.
+                step = replace(step, after=(steps[-1].name,), external={})
+            steps.append(step)
+            last = config.batches(config.total_sequences()).num_steps
+            checkpoint = root / step.folder / "checkpoints" / f"step-{last:08d}"
+            done += stage.tokens if self.pack is None else 0
+        return (*steps, report_step(self.report, steps))
+
+    def _stage(
+        self, source: _Source, stage: LongerStage, checkpoint: Path, done: int
+    ) -> PretrainConfig:
+        model = source.config.model
+        rope = replace(model.rope, theta=stage.theta)
+        keep = self.moments == "keep"
+        return replace(
+            source.config,
+            model=replace(model, rope=rope, max_context=stage.context),
+            context=stage.context,
+            begin=Begin(checkpoint=str(checkpoint), moments=self.moments),
+            # The run's own corpus goes on behind what was read; another one begins.
+            first_sequence=-(-done // stage.context) if self.pack is None else 0,
+            sequences=stage.tokens // stage.context,
+            batch=(BatchStage(size=stage.batch),),
+            schedule=WarmupStableDecay(
+                peak=self.peak or source.rate,
+                final_share=1.0,
+                warmup_sequences=self.warmup_sequences,
+                decay_share=0.0,
+            ),
+            optimizer=_kept_warmups(source) if keep else source.config.optimizer,
+        )
+
+
+def cooldown() -> CooldownRecipe:
+    """A falling learning rate from any checkpoint of a run; set run=FOLDER tokens=N."""
+    return CooldownRecipe()
+
+
+def longer() -> LongerRecipe:
+    """Longer contexts, stage by stage, from a trained model; set run=FOLDER and stages."""
+    return LongerRecipe()
+
+
+def apertus_8b_longer() -> LongerRecipe:
+    """Apertus 8B from 4,096 to 65,536 tokens in four stages, as released; set run=FOLDER pack=FOLDER."""
+    return LongerRecipe(
+        stages=tuple(
+            LongerStage(context=context, theta=theta, tokens=steps * batch * context, batch=batch)
+            for context, theta, steps, batch in (
+                (8_192, 1e6, 9350, 1024),
+                (16_384, 2e6, 6930, 512),
+                (32_768, 4e6, 7000, 256),
+                (65_536, 12e6, 3480, 128),
+            )
+        ),
+        moments="restart",
+    )
+
+
+def _source(run: str, arm: str | None, step: int | None, *, before_decay: bool) -> _Source:
+    if not run:
+        raise ConfigError(
+            "no run is named to begin from", fix="Set run=FOLDER, such as run=runs/demo"
+        )
+    arms = sorted(path.parent for path in Path(run).glob("arms/*/config.json"))
+    named = [path for path in arms if arm in (None, path.name)]
+    if len(named) != 1:
+        listed = ", ".join(path.name for path in arms) or "none"
+        raise ConfigError(
+            f"run = {run} has no arm {arm!r}"
+            if arm
+            else f"run = {run} holds {len(arms) or 'no'} arms",
+            fix=f"Set arm=NAME; there are: {listed}" if arms else "Name the folder of a run",
+        )
+    folder = named[0]
+    config = _config(folder)
+    pack = Path(config.pack) if config.pack else Path(run) / "pack"
+    if config.foreign is not None or not (pack / MANIFEST).is_file():
+        raise ConfigError(
+            f"run = {run} has no packed corpus at {pack}",
+            fix="Runs on files of others are not branched",
+        )
+    total = config.total_sequences(packed_length(pack).sequences(config.context))
+    plan = config.batches(total)
+    there = sorted(
+        int(found.group(1))
+        for path in (folder / "checkpoints").glob("step-*")
+        if (found := _CHECKPOINT.fullmatch(path.name)) and (path / "state.json").is_file()
+    )
+    ends = {number: plan.step(number - 1) for number in there if number}
+    start = config.schedule.decay_start(total)
+    fitting = [
+        number
+        for number, span in ends.items()
+        if step in (None, number) and not (before_decay and span.first + span.size > start)
+    ]
+    if not fitting:
+        falls = f"; the learning rate falls from sequence {start} on" if before_decay else ""
+        listed = ", ".join(map(str, there)) or "none"
+        asked = "such checkpoint" if step is None else f"checkpoint of step {step} that will do"
+        raise ConfigError(
+            f"{folder} has no {asked}: there are {listed}{falls}",
+            fix="Set step=N to another, or train with engine.keep_every=N",
+        )
+    chosen = fitting[-1]
+    span = ends[chosen]
+    arrived = span.first + span.size
+    return _Source(
+        name=folder.name,
+        config=config,
+        pack=pack,
+        checkpoint=folder / "checkpoints" / f"step-{chosen:08d}",
+        step=chosen,
+        sequence=config.first_sequence + arrived,
+        batch=span.size,
+        rate=config.schedule.rate(arrived, total),
+        num_steps=plan.num_steps,
+    )
+
+
+def _config(folder: Path) -> PretrainConfig:
+    path = folder / "config.json"
+    try:
+        return from_plain(PretrainConfig, read_json(path)["config"], str(path))
+    except (KeyError, TypeError):
+        raise DataError(f"{path} is not the configuration of a pretraining run") from None
+
+
+def _kept_warmups(source: _Source) -> OptimizerConfig:
+    """The optimizer with warm-ups that last as long as those that were begun."""
+    optimizer = source.config.optimizer
+    if not isinstance(optimizer, AdEMAMix):
+        return optimizer
+    alpha, beta3 = optimizer.alpha_warmup_steps, optimizer.beta3_warmup_steps
+    return replace(
+        optimizer,
+        alpha_warmup_steps=source.num_steps if alpha is None else alpha,
+        beta3_warmup_steps=source.num_steps if beta3 is None else beta3,
+    )
+
+
+def _step(name: str, config: PretrainConfig, root: Path, pack: Path, checkpoint: Path) -> Step:
+    state = checkpoint / "state.json"
+    return Step(
+        name=f"pretrain.{name}",
+        job="pretrain",
+        config=config,
+        folder=f"arms/{name}",
+        inputs={"pack": os.path.relpath(pack, root), "begin": os.path.relpath(checkpoint, root)},
+        external={str(path): path for path in (pack / MANIFEST, state)},
+        outputs=("config.json", "model", "metrics.jsonl", "summary.json"),
+        costly=True,
+    )

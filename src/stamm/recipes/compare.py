@@ -1,0 +1,288 @@
+"""A comparison: arms made equal, tuned with equal effort, repeated over seeds, and judged."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from stamm.base.config import validate
+from stamm.corpus.config import CorpusConfig, PackConfig, TekkenConfig, TokenizerConfig
+from stamm.engine.config import GoOn, RollBack
+from stamm.evaluate.config import EvaluateConfig
+from stamm.optim.schedules import WarmupStableDecay
+from stamm.pretrain.config import PretrainConfig
+from stamm.pretrain.pace_config import PaceConfig, PacedArm
+from stamm.pretrain.tuning import CHOSEN, FINAL, REFINED, SHORT, ChoiceConfig
+from stamm.recipes.checks import check_evaluation
+from stamm.recipes.corpus_steps import corpus_steps, token_steps
+from stamm.recipes.matching import EqualFlops, EqualParameters, EqualTime, equal_widths, equal_work
+from stamm.recipes.study import Arm
+from stamm.reports.config import ReportConfig
+from stamm.runs.execution import Execution, LocalWork
+from stamm.runs.job import Step
+
+TRAINED = ("config.json", "model", "metrics.jsonl", "summary.json")
+PAGE = ("comparison.json", "comparison.html")
+_PACE = "pace/pace.json"
+_ALL_STEPS = 10**9
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tuning:
+    """How the learning rate of an arm is found; every arm gets the same number of short runs.
+
+    rates         the grid that every arm begins with
+    refinements   times that two more rates are tried: beside the best, or beyond an edge
+    length        of a short run, as a share of the run that it stands for; its warm-up likewise
+    seed          of the short runs; none of those that count, so that they are not chosen by luck
+    """
+
+    rates: tuple[float, ...] = (1e-3, 2e-3, 4e-3)
+    refinements: int = 1
+    length: float = 0.25
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        steps = [high / low for low, high in zip(self.rates, self.rates[1:], strict=False) if low]
+        validate(
+            self,
+            ("rates", len(self.rates) >= 2, "must be at least two"),
+            ("rates", all(rate > 0 for rate in self.rates), "must be positive"),
+            ("rates", all(step >= 1.1 for step in steps), "must rise, each 1.1 times or more"),
+            ("refinements", 0 <= self.refinements <= 4, "must lie in [0, 4]"),
+            ("length", 0 < self.length <= 1, "must lie in (0, 1]"),
+        )
+
+    @property
+    def trials(self) -> int:
+        """Short runs of one arm."""
+        return len(self.rates) + 2 * self.refinements
+
+
+@dataclass(frozen=True, kw_only=True)
+class Comparison:
+    """Arms that differ in their feed-forward block alone, and what may be said about them.
+
+    pretrain     shared by the arms: its model takes each arm's block, its schedule each arm's rate;
+                 every run goes on to its end, whatever its losses: an arm that diverges loses
+    baseline     the arm that the others are compared with; its width and its length are as given
+    matched      EqualParameters, EqualFlops or EqualTime
+    seeds        of the runs that count; a seed decides the order of the text and the weights, and
+                 what arms have in common begins alike
+    confidence   of the intervals, and of all verdicts together
+    execution    where the shards of the corpus are done; may change when a run is continued
+
+    Raises       ConfigError for what would stop the comparison after hours of training
+    """
+
+    corpus: CorpusConfig
+    tokenizer: TokenizerConfig | TekkenConfig
+    pack: PackConfig
+    pretrain: PretrainConfig
+    arms: tuple[Arm, ...]
+    baseline: str = "swiglu"
+    matched: EqualParameters | EqualFlops | EqualTime = field(default_factory=EqualParameters)
+    tuning: Tuning = field(default_factory=Tuning)
+    seeds: tuple[int, ...] = (1, 2, 3)
+    confidence: float = 0.95
+    evaluate: EvaluateConfig = field(default_factory=EvaluateConfig)
+    report: ReportConfig = field(default_factory=ReportConfig)
+    execution: Execution = field(default_factory=LocalWork)
+
+    def __post_init__(self) -> None:
+        names = [arm.name for arm in self.arms]
+        pretrain, vocabulary = self.pretrain, self.pretrain.model.vocab_size
+        validate(
+            self,
+            ("arms", len(names) >= 2, "must be at least two"),
+            ("arms", len(set(names)) == len(names), "has two arms of one name"),
+            ("baseline", self.baseline in names, f"names no arm; there are {', '.join(names)}"),
+            ("seeds", len(self.seeds) >= 2, "must be at least two: one says nothing about chance"),
+            ("seeds", len(set(self.seeds)) == len(self.seeds), "has one twice"),
+            (
+                "seeds",
+                self.tuning.seed not in self.seeds,
+                f"holds tuning.seed = {self.tuning.seed}: runs that were tuned by may not count",
+            ),
+            ("confidence", 0.5 <= self.confidence < 1, "must lie in [0.5, 1)"),
+        )
+        validate(
+            pretrain,
+            ("foreign", pretrain.foreign is None, "is set: a comparison packs its own corpus"),
+            ("begin", pretrain.begin is None, "is set: arms begin from random weights"),
+            ("sequences", pretrain.sequences is not None, "must be given: arms are matched by it"),
+            ("batch", len(pretrain.batch) == 1, "must have one stage: short runs shorten them all"),
+            (
+                "model",
+                vocabulary == self.tokenizer.vocab_size,
+                f"has not the vocabulary of tokenizer.vocab_size = {self.tokenizer.vocab_size}",
+            ),
+        )
+        rolls = isinstance(pretrain.engine.bad_losses, RollBack)
+        validate(
+            pretrain.engine,
+            ("bad_losses", not rolls, "means that arms would be trained on other text"),
+        )
+        check_evaluation(self.evaluate, self.corpus, pretrain.model)
+        self.matched_arms()
+
+    def matched_arms(self) -> tuple[Arm, ...]:
+        """The arms with the widths that they are trained with."""
+        if not isinstance(self.matched, EqualParameters):
+            return self.arms
+        base = next(arm for arm in self.arms if arm.name == self.baseline)
+        return equal_widths(self.pretrain.model, self.arms, base, self.matched.tolerance)
+
+    def runs(self) -> Mapping[str, PretrainConfig]:
+        """What each arm trains in a run that counts, by its name; the rate is not yet chosen.
+
+        Lengths are those of the baseline where time is to be equal: they are measured first.
+        """
+        arms = self.matched_arms()
+        models = [replace(self.pretrain.model, ffn=arm.ffn) for arm in arms]
+        total, batch = self.pretrain.total_sequences(), self.pretrain.batch[0].size
+        lengths: tuple[int, ...] = (total // batch * batch,) * len(arms)
+        if isinstance(self.matched, EqualFlops):
+            base = models[[arm.name for arm in arms].index(self.baseline)]
+            lengths = equal_work(models, base, self.pretrain.context, lengths[0], batch)
+        return {
+            arm.name: replace(self.pretrain, model=model, sequences=length)
+            for arm, model, length in zip(arms, models, lengths, strict=True)
+        }
+
+    def short(self, run: PretrainConfig, rate: float) -> PretrainConfig:
+        """The short run at a rate that stands for `run`."""
+        batch, share = run.batch[0].size, self.tuning.length
+        steps = max(int(run.total_sequences() * share / batch + 1e-9), 1)
+        schedule = replace(run.schedule, peak=rate)
+        schedule = replace(schedule, warmup_sequences=round(schedule.warmup_sequences * share))
+        if isinstance(schedule, WarmupStableDecay) and schedule.decay_sequences is not None:
+            schedule = replace(schedule, decay_sequences=round(schedule.decay_sequences * share))
+        run = replace(run, sequences=steps * batch, schedule=schedule, seed=self.tuning.seed)
+        return _to_its_end(replace(run, engine=replace(run.engine, keep_checkpoints=1)))
+
+    def steps(self) -> tuple[Step, ...]:
+        """Everything to be done, in order: corpus, tuning arm by arm, then all arms seed by seed."""
+        runs = self.runs()
+        steps = [*corpus_steps(self.corpus), *token_steps(self.tokenizer, self.pack)]
+        if isinstance(self.matched, EqualTime):
+            steps.append(self._pace_step(runs, self.matched))
+        for arm, run in runs.items():
+            steps += self._tuning_steps(arm, run)
+        for seed in self.seeds:
+            for arm, run in runs.items():
+                run = replace(_to_its_end(run), seed=seed, tuned=FINAL)
+                steps += self._final_steps(arm, run)
+        report = Step(
+            name="compare",
+            job="compare",
+            config=self.report,
+            folder=".",
+            inputs={"run": "."},
+            after=tuple(step.name for step in steps),
+            outputs=PAGE,
+        )
+        return (*steps, report)
+
+    def _pace_step(self, runs: Mapping[str, PretrainConfig], matched: EqualTime) -> Step:
+        config = PaceConfig(
+            arms=tuple(PacedArm(name=name, pretrain=run) for name, run in runs.items()),
+            baseline=self.baseline,
+            short=self.tuning.length,
+            rounds=matched.rounds,
+            warmup_steps=matched.warmup_steps,
+            steps=matched.steps,
+        )
+        return Step(
+            name="pace",
+            job="pace",
+            config=config,
+            folder="pace",
+            inputs={"pack": "pack", "tokenizer": "tokenizer"},
+            after=("pack", "tokenizer"),
+            outputs=("pace.json",),
+        )
+
+    def _tuning_steps(self, arm: str, run: PretrainConfig) -> list[Step]:
+        paced = isinstance(self.matched, EqualTime)
+        trials = [
+            _train(
+                f"tune.{arm}.{number}",
+                f"tune/{arm}/{number}",
+                replace(self.short(run, rate), tuned=f"{arm}.{SHORT}" if paced else ""),
+                (_PACE, "pace") if paced else None,
+            )
+            for number, rate in enumerate(self.tuning.rates)
+        ]
+        steps = list(trials)
+        for turn in range(self.tuning.refinements):
+            refine = _decide(
+                "refine", f"refine.{arm}.{turn}", f"refined-{turn}", arm, trials, paced
+            )
+            told = (f"{refine.folder}/{REFINED}", refine.name)
+            more = [
+                _train(
+                    f"tune.{arm}.{number}",
+                    f"tune/{arm}/{number}",
+                    replace(self.short(run, self.tuning.rates[0]), tuned=str(entry)),
+                    told,
+                )
+                for entry, number in enumerate((len(trials), len(trials) + 1))
+            ]
+            trials += more
+            steps += [refine, *more]
+        return [*steps, _decide("choose", f"choose.{arm}", "chosen", arm, trials, paced)]
+
+    def _final_steps(self, arm: str, run: PretrainConfig) -> list[Step]:
+        name, folder = f"{arm}.{run.seed}", f"final/{arm}/{run.seed}"
+        told = (f"tune/{arm}/chosen/{CHOSEN}", f"choose.{arm}")
+        train = _train(f"pretrain.{name}", folder, run, told)
+        evaluate = Step(
+            name=f"evaluate.{name}",
+            job="evaluate",
+            config=self.evaluate,
+            folder=f"{folder}/evaluate",
+            inputs={"model": f"{folder}/model", "tokenizer": "tokenizer", "pack": "pack"},
+            after=(train.name, "tokenizer", "pack"),
+            outputs=(".",),
+        )
+        return [train, evaluate]
+
+
+def _to_its_end(run: PretrainConfig) -> PretrainConfig:
+    """`run`, not stopped by losses that are no numbers: they are an answer here."""
+    policy = run.engine.bad_losses
+    going_on = GoOn(window=policy.window, deviations=policy.deviations, at_most=_ALL_STEPS)
+    return replace(run, engine=replace(run.engine, bad_losses=going_on))
+
+
+def _train(name: str, folder: str, config: PretrainConfig, told: tuple[str, str] | None) -> Step:
+    """A training step; told: the file that says how it is to be, and the step that leaves it."""
+    inputs = {"pack": "pack", "tokenizer": "tokenizer"}
+    if told is not None:
+        inputs["tuned"] = told[0]
+    return Step(
+        name=name,
+        job="pretrain",
+        config=config,
+        folder=folder,
+        inputs=inputs,
+        after=("pack", "tokenizer", *((told[1],) if told else ())),
+        outputs=TRAINED,
+    )
+
+
+def _decide(job: str, name: str, folder: str, arm: str, trials: list[Step], paced: bool) -> Step:
+    inputs: dict[str, Any] = {f"trial.{i}": step.folder for i, step in enumerate(trials)}
+    if paced:
+        inputs["pace"] = _PACE
+    return Step(
+        name=name,
+        job=job,
+        config=ChoiceConfig(arm=arm, trials=len(trials)),
+        folder=f"tune/{arm}/{folder}",
+        inputs=inputs,
+        after=(*(step.name for step in trials), *(("pace",) if paced else ())),
+        outputs=({"refine": REFINED, "choose": CHOSEN}[job],),
+    )

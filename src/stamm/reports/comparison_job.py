@@ -1,0 +1,137 @@
+"""The comparison's report: one self-contained page and the same as numbers.
+
+Reads    run (the run folder)
+Leaves   comparison.html, comparison.json
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from pathlib import Path
+from typing import Any
+
+from stamm.base.files import write_json, write_text
+from stamm.base.units import count_text, flops_text, seconds_text
+from stamm.reports.comparison import Compared, read_comparison
+from stamm.reports.comparison_figures import comparison_figures
+from stamm.reports.comparison_verdict import ArmLine, Judgement, judge_comparison
+from stamm.reports.config import ReportConfig
+from stamm.reports.events import events_table
+from stamm.reports.figure import Table
+from stamm.reports.html import fill
+from stamm.reports.page import page_of
+from stamm.reports.quantities import ABSENT
+from stamm.reports.text import one_line
+from stamm.runs.job import Workspace
+
+SCHEMA = 1
+PAGE, NUMBERS = "comparison.html", "comparison.json"
+TEMPLATE = "comparison.html"
+CONTENTS = (
+    ("verdict", "Verdict"),
+    ("figures", "Differences and curves"),
+    ("cost", "Cost"),
+    ("again", "Doing it again"),
+)
+
+
+def run(config: ReportConfig, workspace: Workspace) -> None:
+    """Write the page and the numbers of the comparison in inputs["run"]."""
+    workspace.progress.begin("compare", 1, "page")
+    compared = read_comparison(workspace.inputs["run"])
+    judgement = judge_comparison(compared)
+    write_json(workspace.folder / NUMBERS, numbers(compared, judgement))
+    write_text(workspace.folder / PAGE, render_comparison(compared, judgement, config))
+    workspace.progress.end()
+
+
+def write_comparison(run_folder: Path, out: Path, config: ReportConfig) -> Judgement:
+    """Write the page about the comparison in `run_folder` to `out`; what it found."""
+    compared = read_comparison(run_folder)
+    judgement = judge_comparison(compared)
+    write_text(out, render_comparison(compared, judgement, config))
+    return judgement
+
+
+def judgement_in(run_folder: Path) -> Judgement:
+    """What the comparison in `run_folder` found, as far as it has come."""
+    return judge_comparison(read_comparison(run_folder))
+
+
+def render_comparison(compared: Compared, judgement: Judgement, config: ReportConfig) -> str:
+    """The page as HTML text; the template engine escapes every value."""
+    page = page_of(compared.study, config)
+    names = [one_line(arm.name, 40) for arm in compared.arms]
+    context = {
+        "study": compared.study,
+        "page": page,
+        "title": one_line(config.title, 200) or one_line(compared.study.recipe, 120),
+        "facts": (
+            ", ".join(names),
+            f"equal {compared.matched}",
+            f"{len(compared.seeds)} seeds",
+            *page.facts,
+        ),
+        "contents": CONTENTS,
+        "judgement": judgement,
+        "figures": comparison_figures(compared, judgement, config),
+        "cost": cost_table(compared, judgement),
+        "events": events_table(
+            [(f"{a.name}, seed {one.seed}", one.training) for a in compared.arms for one in a.runs],
+            config.rows,
+        ),
+    }
+    return fill(TEMPLATE, context, excerpt_characters=config.excerpt_characters)
+
+
+def cost_table(compared: Compared, judgement: Judgement) -> Table:
+    """What each arm took: parameters, work and time of a run, and of its tuning."""
+    return Table(
+        columns=(
+            "arm", "activation, and width", "parameters", "tokens, of a run", "work, of a run",
+            "training, of a run", "tuning, all short runs",
+        ),
+        rows=tuple(_cost(line) for line in judgement.lines),
+        words=2,
+        note="Work and time are means over seeds. Time of training is that of its steps alone; "
+        "time of tuning is that of whole steps of this run, from building models to saving them.",
+    )  # fmt: skip
+
+
+def _cost(line: ArmLine) -> tuple[str, ...]:
+    return (
+        one_line(line.name, 40),
+        ABSENT if line.activation is None else one_line(f"{line.activation} {line.width}", 40),
+        ABSENT if line.parameters is None else f"{line.parameters:,}",
+        ABSENT if line.tokens is None else count_text(line.tokens),
+        ABSENT if line.flops is None else flops_text(line.flops),
+        ABSENT if line.seconds is None else seconds_text(line.seconds),
+        seconds_text(line.tuning_seconds),
+    )
+
+
+def numbers(compared: Compared, judgement: Judgement) -> dict[str, Any]:
+    """The judgement as JSON values; what is no number is null. Times are on the page alone."""
+    plain = dataclasses.asdict(judgement)
+    for line in plain["lines"]:
+        del line["seconds"], line["tuning_seconds"]
+    by_seed = {
+        arm.name: {
+            "bits_per_byte": {str(seed): value for seed, value in arm.bits().items()},
+            "loss_nats": {str(seed): value for seed, value in arm.nats().items()},
+        }
+        for arm in compared.arms
+    }
+    found: dict[str, Any] = _finite(
+        {"schema": SCHEMA, "matched": compared.matched, **plain, "by_seed": by_seed}
+    )
+    return found
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _finite(one) for key, one in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_finite(one) for one in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value

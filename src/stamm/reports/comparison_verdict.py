@@ -1,0 +1,331 @@
+"""What a comparison may claim: a table, and a sentence for every arm against the baseline."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from stamm.reports.comparison import Compared, ComparedArm
+from stamm.reports.intervals import Difference, Interval, differences, interval, widest
+from stamm.reports.quantities import ABSENT, fixed, percent, signed
+from stamm.reports.text import one_line
+
+_DIGITS = 4
+
+
+@dataclass(frozen=True, kw_only=True)
+class ArmLine:
+    """One arm's line. None where nothing was measured yet.
+
+    diverged     seeds with which it did; then bits and nats have no mean and no interval
+    bits, nats   held-out loss over seeds, in bits per byte and in nats per token
+    difference   of bits per byte, against the baseline
+    flops, tokens, seconds   of one run that counts, in the mean; seconds are of training alone
+    """
+
+    name: str
+    number: int
+    activation: str | None
+    width: int | None
+    parameters: int | None
+    rate: float | None
+    at_edge: bool
+    diverged: tuple[int, ...]
+    bits: Interval | None
+    nats: Interval | None
+    difference: Difference | None
+    flops: float | None
+    tokens: float | None
+    seconds: float | None
+    tuning_seconds: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Judgement:
+    """The result of a comparison.
+
+    sentences   what may be said, most important first
+    """
+
+    baseline: str
+    confidence: float
+    lines: tuple[ArmLine, ...]
+    sentences: tuple[str, ...]
+
+    def columns(self) -> tuple[str, ...]:
+        """Headings of the table, in the order of `cells`."""
+        level = percent(self.confidence, 0)
+        return (
+            "arm", "learning rate", "bits per byte, mean", f"interval, {level}", "seeds",
+            f"against {one_line(self.baseline, 24)}", "interval, corrected", "p, corrected",
+            "difference",
+        )  # fmt: skip
+
+    def cells(self, line: ArmLine) -> tuple[str, ...]:
+        """The texts of one line."""
+        bits, difference = line.bits, line.difference
+        base = next((one.diverged for one in self.lines if one.name == self.baseline), ())
+        if line.name == self.baseline:
+            against = ("baseline", "", "", "")
+        elif line.diverged or base:
+            said = "neither" if line.diverged and base else "loses" if line.diverged else "wins"
+            against = ("no mean", "", "", said)
+        else:
+            against = _against(difference)
+        return (
+            one_line(line.name, 40),
+            ABSENT
+            if line.rate is None
+            else f"{line.rate:.3g}" + (" (edge)" if line.at_edge else ""),
+            "diverged" if line.diverged else fixed(bits.mean if bits else None, _DIGITS),
+            span(bits, signs=False),
+            str(bits.count) if bits else "0",
+            *against,
+        )
+
+    def text(self) -> str:
+        """The table and the sentences as plain lines for a terminal."""
+        head = (
+            "arm", "rate", "bits/byte", f"{percent(self.confidence, 0)} interval", "seeds",
+            f"vs {one_line(self.baseline, 24)}", "interval", "p (Holm)", "difference",
+        )  # fmt: skip
+        rows = [head, *(self.cells(line) for line in self.lines)]
+        widths = [max(len(row[i]) for row in rows) for i in range(len(head))]
+        table = [
+            "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+            for row in rows
+        ]
+        return "\n".join([*table, "", *self.sentences])
+
+
+def judge_comparison(compared: Compared) -> Judgement:
+    """What a comparison found, as far as it has come."""
+    bits = {arm.name: arm.judged() for arm in compared.arms}
+    found: dict[str, Difference] = {}
+    if bits.get(compared.baseline):
+        pairs = differences(bits, compared.baseline, compared.confidence)
+        found = {one.name: one for one in pairs}
+    lines = tuple(_line(arm, compared, found.get(arm.name)) for arm in compared.arms)
+    return Judgement(
+        baseline=compared.baseline,
+        confidence=compared.confidence,
+        lines=lines,
+        sentences=tuple(_sentences(compared, lines)),
+    )
+
+
+def span(found: Interval | None, *, signs: bool) -> str:
+    """The ends of an interval in words: "1.2340 to 1.2360"; "no interval" where there is none."""
+    if found is None:
+        return ABSENT
+    if found.low is None or found.high is None:
+        return "no interval"
+    write = signed if signs else fixed
+    return f"{write(found.low, _DIGITS)} to {write(found.high, _DIGITS)}"
+
+
+def _against(difference: Difference | None) -> tuple[str, str, str, str]:
+    if difference is None:
+        return (ABSENT, "", "", "")
+    return (
+        signed(difference.interval.mean, _DIGITS),
+        span(difference.interval, signs=True),
+        "" if difference.adjusted is None else f"{difference.adjusted:.3g}",
+        "shown" if difference.shown else "not shown",
+    )
+
+
+def _line(arm: ComparedArm, compared: Compared, difference: Difference | None) -> ArmLine:
+    bits, nats = arm.judged(), {**arm.nats(), **dict.fromkeys(arm.diverged, math.inf)}
+    confidence = compared.confidence
+    summaries = [run.training.summary for run in arm.runs if run.training.summary]
+    timings = [run.training.timing for run in arm.runs if run.training.timing]
+    first = arm.runs[0].training if arm.runs else None
+    return ArmLine(
+        name=arm.name,
+        number=arm.number,
+        activation=first.activation if first else None,
+        width=first.ffn_width if first else None,
+        parameters=summaries[0].parameters if summaries else None,
+        rate=arm.rate,
+        at_edge=arm.at_edge,
+        diverged=arm.diverged,
+        bits=interval(list(bits.values()), confidence) if bits else None,
+        nats=interval(list(nats.values()), confidence) if nats else None,
+        difference=difference,
+        flops=_mean([one.flops for one in summaries]),
+        tokens=_mean([one.trained_tokens for one in summaries]),
+        seconds=_mean([one.seconds for one in timings]),
+        tuning_seconds=arm.tuning_seconds,
+    )
+
+
+def _mean(values: Sequence[float]) -> float | None:
+    return math.fsum(values) / len(values) if values else None
+
+
+def _sentences(compared: Compared, lines: Sequence[ArmLine]) -> list[str]:
+    judged = [line for line in lines if line.difference is not None]
+    if not judged:
+        return ["No two arms have been evaluated yet: nothing can be compared."]
+    base = next(line for line in lines if line.name == compared.baseline)
+    others = len(lines) - 1
+    said = [_lead(judged, base)]
+    said += [
+        _divergence(line, base, compared)
+        if line.diverged or base.diverged
+        else _verdict(line, compared.baseline, others)
+        for line in judged
+    ]
+    said += _shortfalls(compared, lines)
+    said += [_fairness(compared, lines), _certainty(compared, others)]
+    return said
+
+
+def _lead(judged: Sequence[ArmLine], base: ArmLine) -> str:
+    """All verdicts in one sentence or two."""
+    reference, groups = one_line(base.name, 40), dict[str, list[str]]()
+    if base.diverged:
+        return f"{reference}, the baseline, diverged: the others have nothing to be measured by."
+    for line in judged:
+        difference = line.difference
+        if line.diverged:
+            place = "Diverged, and so lost"
+        elif difference is None or not difference.shown:
+            place = "Not shown to differ"
+        else:
+            side = "lower" if difference.interval.mean < 0 else "higher"
+            place = f"Shown to have a {side} loss than {reference}"
+        groups.setdefault(place, []).append(one_line(line.name, 40))
+    if list(groups) == ["Not shown to differ"]:
+        return f"No arm is shown to differ from {reference}."
+    order = sorted(groups, key=lambda place: (not place.startswith("Shown"), place))
+    return " ".join(f"{place}: {', '.join(groups[place])}." for place in order)
+
+
+def _divergence(line: ArmLine, base: ArmLine, compared: Compared) -> str:
+    name, reference = one_line(line.name, 40), one_line(base.name, 40)
+    told = f"{name} diverged {_with(line.diverged, compared)}"
+    if not base.diverged:
+        return f"{told}: it loses to {reference}, which did not. No mean is given for it."
+    if line.diverged:
+        return f"{told}, and so did {reference}: neither is better."
+    return (
+        f"{name} did not diverge, and {reference} did {_with(base.diverged, compared)}: "
+        f"{reference} loses. No mean is given for it."
+    )
+
+
+def _with(seeds: Sequence[int], compared: Compared) -> str:
+    named = f"seed{'s' * (len(seeds) > 1)} {', '.join(map(str, seeds))}"
+    return f"with {named} of {len(compared.seeds)}"
+
+
+def _certainty(compared: Compared, others: int) -> str:
+    seeds, confidence = len(compared.seeds), compared.confidence
+    first = f"the clearest of {others} differences" if others > 1 else "a difference"
+    freedom = f"{seeds - 1} degree{'s' * (seeds > 2)} of freedom"
+    return (
+        f"Intervals are over {seeds} seeds, arms paired seed by seed: Student's t with {freedom}, "
+        "which takes differences to be normal over seeds, and so few seeds cannot tell whether "
+        "they are. Of all these comparisons together, one that shows a difference where there is "
+        f"none is then expected in at most {percent(1 - confidence, 0)} of such experiments. Not "
+        f"shown is not equal: {first} is shown from "
+        f"{fixed(widest(others, seeds, confidence), 1)} times its standard deviation over seeds. "
+        "All of it is about other seeds of this corpus, size and length, not about other texts, "
+        "sizes or lengths."
+    )
+
+
+def _verdict(line: ArmLine, baseline: str, others: int) -> str:
+    name, base = one_line(line.name, 40), one_line(baseline, 40)
+    difference = line.difference
+    assert difference is not None  # its caller has looked
+    found = difference.interval
+    if difference.adjusted is None:
+        return f"{name} against {base}: no difference shown, for one seed in common is too few."
+    reach = f"interval {span(found, signs=True)}"
+    if not difference.shown:
+        return (
+            f"{name} against {base}: no difference shown ({signed(found.mean, _DIGITS)} bits per "
+            f"byte, {reach})."
+        )
+    lower = "lower" if found.mean < 0 else "higher"
+    return (
+        f"{name} has {fixed(abs(found.mean), _DIGITS)} bits per byte {lower} held-out loss than "
+        f"{base} ({reach}; p = {difference.adjusted:.2g}, corrected for {others} comparisons)."
+    )
+
+
+def _shortfalls(compared: Compared, lines: Sequence[ArmLine]) -> list[str]:
+    said = []
+    edge = [one_line(line.name, 40) for line in lines if line.at_edge]
+    if edge:
+        said.append(
+            f"The best learning rate lies at the edge of what was tried for {', '.join(edge)}: "
+            "there may be a better one beyond it."
+        )
+    lost = [
+        one_line(arm.name, 40)
+        for arm in compared.arms
+        if arm.trials and all(trial.loss_nats is None for trial in arm.trials)
+    ]
+    if lost:
+        said.append(
+            f"No short run ended in a number for {', '.join(lost)}: the lowest rate tried was taken."
+        )
+    if any(line.diverged for line in lines):
+        said.append(
+            "A run diverged when its loss ended as no number, or above that of its first step."
+        )
+    left = _left_out(compared)
+    if left:
+        said.append(f"Updates left out for a loss that is no number: {', '.join(left)}.")
+    short = [
+        f"{one_line(line.name, 40)}: {line.bits.count if line.bits else 0}"
+        for line in lines
+        if (line.bits.count if line.bits else 0) < len(compared.seeds)
+    ]
+    if short:
+        said.append(f"Not all of {len(compared.seeds)} seeds are there ({', '.join(short)}).")
+    return said
+
+
+def _left_out(compared: Compared) -> list[str]:
+    found = []
+    for arm in compared.arms:
+        summaries = [run.training.summary for run in arm.runs]
+        events = [e.kind for one in summaries if one is not None for e in one.events or ()]
+        if count := events.count("no number"):
+            found.append(f"{one_line(arm.name, 40)} {count:,}")
+    return found
+
+
+def _fairness(compared: Compared, lines: Sequence[ArmLine]) -> str:
+    trials = {len(arm.trials) for arm in compared.arms}
+    effort = (
+        f"Each arm's learning rate was chosen from {min(trials)} short runs"
+        if len(trials) == 1
+        else f"Arms were tuned with {min(trials)} to {max(trials)} short runs"
+    )
+    if compared.matched == "parameters":
+        sizes = [line.parameters for line in lines if line.parameters is not None]
+        equal = f"Parameters differ by at most {max(sizes) - min(sizes):,} of {max(sizes):,}"
+    elif compared.matched == "FLOPs":
+        equal = f"Work differs by at most {_spread([line.flops for line in lines])}"
+    else:
+        equal = (
+            "Lengths were set so that training takes the same time; the times measured in the end "
+            f"differ by at most {_spread([line.seconds for line in lines])}"
+        )
+    return (
+        f"{equal}. {effort} of {percent(compared.short, 0)} of the length, by the training loss at "
+        "their ends, with a seed of their own."
+    )
+
+
+def _spread(values: Sequence[float | None]) -> str:
+    there = [value for value in values if value is not None]
+    largest = max(there, default=0.0)
+    return percent((largest - min(there)) / largest, 2) if largest else ABSENT

@@ -1,0 +1,192 @@
+"""Comparisons through the command line: planned, tuned, repeated, killed, continued, judged."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.conftest import Stamm, command, contents, environment
+
+RECIPE = '''"""Two arms of the smallest comparison."""
+
+from dataclasses import replace
+
+from stamm.recipes.compare import Comparison
+from stamm.recipes.comparisons import smoke
+
+
+def mine() -> Comparison:
+    """SwiGLU and xIELU."""
+    base = smoke()
+    return replace(base, arms=(base.arms[0], base.arms[2]))
+'''
+CLOCK = ("comparison.html",)
+
+
+def compare(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    (folder / "mine.py").write_text(RECIPE)
+    return subprocess.run(
+        command("compare", "mine.py", *words),
+        cwd=folder, env=environment(), capture_output=True, text=True, check=False, timeout=400,
+    )  # fmt: skip
+
+
+def read(path: Path) -> Any:
+    return json.loads(path.read_text())
+
+
+@pytest.fixture(scope="module")
+def done(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A comparison that nothing disturbed, with what it said beside it."""
+    folder = tmp_path_factory.mktemp("compare")
+    finished = compare(folder, "--out", "run")
+    assert finished.returncode == 0, finished.stderr
+    (folder / "said").write_text(finished.stdout)
+    return folder / "run"
+
+
+def test_a_plan_lists_runs_and_cost_and_leaves_nothing(stamm: Stamm, tmp_path: Path) -> None:
+    planned = stamm("compare", "smoke", "--dry-run")
+    assert planned.returncode == 0, planned.stderr
+    # Five short runs and two seeds of three arms
+    assert "21 runs, 51 GFLOP of useful work" in planned.stdout
+    assert planned.stdout.count("5 of 6 steps") == 3
+    assert "tune.xielu.4" in planned.stdout and "to do" in planned.stdout
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_it_ends_with_a_verdict_and_a_page(done: Path) -> None:
+    said = (done.parent / "said").read_text()
+    assert "xielu against swiglu: no difference shown" in said or "xielu has 0." in said
+    assert "Report: run/comparison.html" in said
+    assert said.count("xielu against swiglu") + said.count("xielu has 0.") == 1
+    assert (done / "comparison.html").read_text().startswith("<!DOCTYPE html>")
+
+
+def test_the_runs_that_count_have_the_chosen_rate(done: Path) -> None:
+    for arm in ("swiglu", "xielu"):
+        chosen = read(done / "tune" / arm / "chosen" / "chosen.json")
+        tried = [read(done / f"tune/{arm}/{i}/config.json")["config"] for i in range(5)]
+        assert sorted(run["schedule"]["peak"] for run in tried) == [
+            trial["rate"] for trial in chosen["trials"]
+        ]
+        losses = {trial["rate"]: trial["loss_nats"] for trial in chosen["trials"]}
+        assert chosen["rate"] == min(losses, key=lambda rate: losses[rate])
+        for seed in (1, 2):
+            config = read(done / f"final/{arm}/{seed}/config.json")["config"]
+            assert config["schedule"]["peak"] == chosen["rate"]
+            assert (config["seed"], config["sequences"], config["tuned"]) == (seed, 48, "")
+
+
+def test_arms_of_one_seed_see_the_same_text(done: Path) -> None:
+    """How many tokens the mask keeps tells which text a step saw."""
+
+    def kept(arm: str, seed: int) -> list[int]:
+        lines = (done / f"final/{arm}/{seed}/metrics.jsonl").read_text().splitlines()
+        return [json.loads(line)["train/kept_tokens"] for line in lines]
+
+    assert kept("swiglu", 1) == kept("xielu", 1)
+    assert kept("swiglu", 2) == kept("xielu", 2)
+    assert kept("swiglu", 1) != kept("swiglu", 2)
+
+
+def test_the_same_line_again_does_nothing_and_says_the_same(done: Path) -> None:
+    before = contents(done)
+    again = compare(done.parent, "--out", "run")
+    assert again.returncode == 0, again.stderr
+    assert "nothing to do" in again.stdout
+    verdict = (done.parent / "said").read_text().partition("\n\n")[2]
+    assert verdict and verdict in again.stdout
+    assert contents(done) == before
+
+
+@pytest.mark.parametrize(
+    "until_there",
+    ["steps/refine.swiglu.0.json", "final/xielu/1/metrics.jsonl", "final/swiglu/2/evaluate"],
+)
+def test_killed_and_continued_is_the_same_to_the_bit(
+    done: Path, tmp_path: Path, until_there: str
+) -> None:
+    (tmp_path / "mine.py").write_text(RECIPE)
+    line = command("compare", "mine.py", "--out", "run")
+    working = subprocess.Popen(
+        line, cwd=tmp_path, env=environment(), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    )
+    until = time.monotonic() + 300
+    while not (tmp_path / "run" / until_there).exists():
+        assert working.poll() is None and time.monotonic() < until
+        time.sleep(0.02)
+    working.kill()
+    working.wait()
+    again = compare(tmp_path, "--out", "run")
+    assert again.returncode == 0, again.stderr
+    left, right = contents(done), contents(tmp_path / "run")
+    assert left.keys() == right.keys()
+    assert [name for name in left if left[name] != right[name] and name not in CLOCK] == []
+
+
+def test_a_lost_choice_is_made_again_without_training(done: Path, tmp_path: Path) -> None:
+    shutil.copytree(done, tmp_path / "run")
+    path = tmp_path / "run/tune/xielu/chosen/chosen.json"
+    kept = path.read_bytes()
+    path.unlink()
+    again = compare(tmp_path, "--out", "run")
+    assert again.returncode == 0, again.stderr
+    assert path.read_bytes() == kept
+    assert "train" not in again.stderr
+
+
+def test_a_report_says_what_the_run_said_and_writes_the_same_page(done: Path) -> None:
+    page = (done / "comparison.html").read_bytes()
+    again = subprocess.run(
+        command("report", "run"),
+        cwd=done.parent, env=environment(), capture_output=True, text=True, check=False, timeout=60,
+    )  # fmt: skip
+    assert again.returncode == 0, again.stderr
+    verdict = (done.parent / "said").read_text().partition("\n\n")[2].partition("\n\nReport:")[0]
+    assert "xielu" in verdict and again.stdout == f"{verdict}\n\nrun/comparison.html\n"
+    assert (done / "comparison.html").read_bytes() == page
+    assert not (done / "report.html").exists()
+
+
+def test_arms_that_diverge_are_an_answer(tmp_path: Path) -> None:
+    finished = compare(
+        tmp_path, "--out", "run", "tuning.rates=1e6,1e9", "tuning.length=1", "tuning.refinements=0"
+    )
+    assert finished.returncode == 0, finished.stderr
+    assert "xielu diverged with seeds 1, 2 of 2, and so did swiglu" in finished.stdout
+    page = (tmp_path / "run" / "comparison.html").read_text()
+    assert "What happened beside the plan" in page
+
+
+def test_equal_time_measures_first_and_follows_the_record(tmp_path: Path) -> None:
+    finished = compare(
+        tmp_path, "--out", "run", "matched=EqualTime", "matched.rounds=1", "matched.steps=2",
+        "matched.warmup_steps=1", "tuning.refinements=0",
+    )  # fmt: skip
+    assert finished.returncode == 0, finished.stderr
+    assert "Lengths were set so that training takes the same time" in finished.stdout
+    pace = read(tmp_path / "run/pace/pace.json")
+    base, other = (pace["arms"][arm]["seconds_per_step"] for arm in ("swiglu", "xielu"))
+    assert pace["runs"]["swiglu.final"] == {"sequences": 48}
+    steps = max(int(12 * base / other + 1e-9), 1)
+    assert pace["runs"]["xielu.final"] == {"sequences": 4 * steps}
+    for arm, kind, folder in (
+        ("xielu", "final", "final/xielu/1"),
+        ("xielu", "short", "tune/xielu/0"),
+        ("swiglu", "short", "tune/swiglu/2"),
+    ):
+        config = read(tmp_path / "run" / folder / "config.json")["config"]
+        assert config["sequences"] == pace["runs"][f"{arm}.{kind}"]["sequences"]
+
+
+def test_what_is_no_comparison_is_told(stamm: Stamm) -> None:
+    refused = stamm("compare", "demo")
+    assert refused.returncode == 2
+    assert "demo is no comparison" in refused.stderr

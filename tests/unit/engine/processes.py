@@ -1,0 +1,127 @@
+"""Started by torchrun, or alone: train one small decoder under each division that is asked for.
+
+Arguments   a file for the results, then one JSON object a division. Writes [losses and norms by step]
+            per division, by the leader.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from stamm.base.console import Silent
+from stamm.engine.config import EIGHT_BITS, EngineConfig, Parallel
+from stamm.engine.float8 import convert
+from stamm.engine.loop import Training, compile_layers
+from stamm.engine.parallel import shard, spread
+from stamm.engine.share import Share
+from stamm.engine.updater import Updater
+from stamm.engine.world import World, join, leave
+from stamm.losses.language_model import KeptLosses
+from stamm.models.config import DecoderConfig, GatedFFN, PlainFFN
+from stamm.models.decoder import Decoder, build_decoder
+from stamm.optim.build import build_optimizer
+from stamm.optim.config import AdamW, AdEMAMix
+from stamm.runs.metrics import read_metrics
+
+CONTEXT, SEQUENCES, VOCABULARY = 32, 8, 64
+
+
+class Packed:
+    """Eight packed sequences of several documents, over and over."""
+
+    def __init__(self, decoder: Decoder, world: World, steps: int, short: bool) -> None:
+        draw = torch.Generator().manual_seed(3)
+        shape = (SEQUENCES, CONTEXT + 1)
+        self._tokens = torch.randint(0, VOCABULARY, shape, generator=draw)
+        self._document = (torch.rand(shape, generator=draw) < 0.1).cumsum(1)
+        self._keep = torch.rand(SEQUENCES, CONTEXT, generator=draw) > 0.1
+        self._decoder, self._share = decoder, Share(world, CONTEXT)
+        self._dtype = torch.bfloat16 if short else torch.float32
+        self.num_steps, self.milestones = steps, frozenset[int]()
+
+    def losses(self, step: int) -> Iterator[KeptLosses]:
+        """Two micro-batches."""
+        for first in (0, SEQUENCES // 2):
+            rows = self._share.rows(first, SEQUENCES // 2)
+            part = slice(rows.start, rows.stop)
+            tokens, document = self._tokens[part], self._document[part]
+            frequencies = self._decoder.model.frequencies
+            yield self._decoder.losses(
+                self._share.tokens(tokens[:, :-1]),
+                self._share.tokens(tokens[:, 1:]),
+                self._share.tokens(self._keep[part]),
+                float(self._keep.sum()),
+                seen=self._share.sight(frequencies, document[:, :-1], self._dtype),
+            )
+
+    def learning_rate(self, step: int) -> float:
+        """Constant."""
+        return 1e-2
+
+    def work(self, step: int) -> int:
+        """Some."""
+        return 1
+
+    def done(self, step: int) -> float:
+        """By steps."""
+        return step / self.num_steps
+
+    def facts(self, step: int) -> dict[str, float]:
+        """Tokens of the step."""
+        return {"train/tokens": SEQUENCES * CONTEXT}
+
+
+def train(asked: dict[str, Any]) -> list[dict[str, Any]]:
+    """Losses and norms of one training, on the leader."""
+    ffn = GatedFFN(width=32) if asked.get("gated") else PlainFFN(width=48)
+    model = DecoderConfig(
+        vocab_size=VOCABULARY,
+        d_model=32,
+        num_layers=2,
+        num_kv_heads=2,
+        ffn=ffn,
+        tied_embeddings=asked.get("tied", False),
+        max_context=CONTEXT,
+    )
+    config = EngineConfig(
+        threads=1,
+        compile=asked.get("compile", "off"),
+        precision=asked.get("precision", "float32"),
+        recompute=asked.get("recompute", "none"),
+        checkpoint_every=3,
+        background_saves=asked.get("background", False),
+        parallel=Parallel(context=asked.get("context", 1), tensor=asked.get("tensor", 1)),
+    )
+    short = config.precision != "float32"
+    world = join(config.parallel, torch.device("cpu"), collectives=short)
+    decoder = build_decoder(model, seed=7)
+    if config.precision in EIGHT_BITS:
+        convert(decoder.model.layers, config.precision, emulated=True)
+    spread(decoder, world, config)
+    compile_layers(decoder.model.layers, config, Silent())
+    shard(decoder, world, config)
+    chosen = AdamW() if asked.get("optimizer") == "AdamW" else AdEMAMix()
+    task = Packed(decoder, world, asked.get("steps", 6), short)
+    updater = Updater(decoder, lambda piece: build_optimizer(chosen, decoder, 6, piece))
+    folder = Path(asked["folder"])
+    Training(task, decoder, updater, 1.0, config, world, folder, Silent()).run()
+    return read_metrics(folder / "metrics.jsonl") if world.leads else []
+
+
+def main() -> None:
+    """Do every training that the command line asks for."""
+    torch.set_num_threads(1)
+    results = [train(json.loads(text)) for text in sys.argv[2:]]
+    if any(results):
+        Path(sys.argv[1]).write_text(json.dumps(results))
+    leave()
+
+
+if __name__ == "__main__":
+    main()

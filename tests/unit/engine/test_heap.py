@@ -1,0 +1,55 @@
+"""Freed memory is kept, so that nothing has to be asked for again; what runs out is told."""
+
+from __future__ import annotations
+
+import platform
+import subprocess
+import sys
+
+import pytest
+import torch
+
+from stamm.base.errors import RunError
+from stamm.engine.heap import keep_freed_memory, memory_told
+
+# Pieces of a size that glibc by itself gives back at once; a process of its own, whose heap is young.
+_PROGRAM = """
+import resource, sys
+from stamm.engine.heap import keep_freed_memory
+assert sys.argv[1] == "no" or keep_freed_memory()
+def faults():
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    pieces = [bytearray(b"x") * 2**24 for _ in range(8)]
+    del pieces
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
+faults()
+print(faults())
+"""
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="tells glibc")
+def test_what_was_freed_is_there_again() -> None:
+    def counted(keep: str) -> int:
+        command = [sys.executable, "-c", _PROGRAM, keep]
+        done = subprocess.run(command, capture_output=True, text=True, check=True)
+        return int(done.stdout)
+
+    kept, given_back = counted("yes"), counted("no")
+    assert kept < given_back / 10
+
+
+def test_another_c_library_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ctypes.CDLL", lambda _: object())
+    assert not keep_freed_memory()
+
+
+def test_memory_that_runs_out_is_told_in_one_line() -> None:
+    for ask in (lambda: torch.empty(2**50, dtype=torch.float64), lambda: bytearray(2**62)):
+        with (
+            pytest.raises(RunError, match=r"too little memory.*micro_batch") as told,
+            memory_told(),
+        ):
+            ask()
+        assert "\n" not in told.value.line()
+    with pytest.raises(RuntimeError, match=r"^other$"), memory_told():
+        raise RuntimeError("other")

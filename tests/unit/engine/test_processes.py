@@ -1,0 +1,104 @@
+"""One process, two, four: the same losses and norms, whatever the division, and across a change of it."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.conftest import environment
+
+SCRIPT = Path(__file__).with_name("processes.py")
+Trained = list[dict[str, Any]]
+
+
+def _train(folder: Path, count: int, *asked: dict[str, Any]) -> list[Trained]:
+    """What `asked` gives in `count` processes."""
+    out = folder / f"results-{count}.json"
+    words = [
+        json.dumps({"folder": str(folder / str(count) / str(i)), **a}) for i, a in enumerate(asked)
+    ]
+    start = [
+        sys.executable,
+        "-m",
+        "torch.distributed.run",
+        f"--nproc-per-node={count}",
+        "--standalone",
+    ]
+    command = [*(start if count > 1 else [sys.executable]), str(SCRIPT), str(out), *words]
+    done = subprocess.run(
+        command, env=environment(), capture_output=True, text=True, timeout=900, check=False
+    )
+    assert done.returncode == 0, done.stderr[-4000:]
+    results: list[Trained] = json.loads(out.read_text())
+    return results
+
+
+def _close(
+    trained: Trained, reference: Trained, tolerance: float, norms: float | None = None
+) -> None:
+    assert [line["step"] for line in trained] == [line["step"] for line in reference]
+    limits = {"train/loss_nats": tolerance, "optim/gradient_norm": norms or tolerance}
+    for key, limit in limits.items():
+        found, expected = ([line[key] for line in t] for t in (trained, reference))
+        assert found == pytest.approx(expected, rel=limit), key
+
+
+PLAIN: list[dict[str, Any]] = [
+    {},
+    {"gated": True, "tied": True, "optimizer": "AdamW"},
+    {"precision": "bfloat16"},
+]
+
+
+@pytest.fixture(scope="module")
+def alone(tmp_path_factory: pytest.TempPathFactory) -> list[Trained]:
+    """PLAIN in one process; what all divisions are held against."""
+    return _train(tmp_path_factory.mktemp("alone"), 1, *PLAIN)
+
+
+def test_two_processes_follow_one(alone: list[Trained], tmp_path: Path) -> None:
+    gated = PLAIN[1]
+    data, tensor, context, recomputed, other, other_tensor, short, short_tensor = _train(
+        tmp_path,
+        2,
+        {},
+        {"tensor": 2},
+        {"context": 2},
+        {"tensor": 2, "recompute": "layers", "background": True},
+        gated,
+        {**gated, "tensor": 2},
+        PLAIN[2],
+        {**PLAIN[2], "tensor": 2},
+    )
+    for trained in (data, tensor, context, recomputed):
+        _close(trained, alone[0], 2e-5)
+    for trained in (other, other_tensor):
+        _close(trained, alone[1], 2e-5)
+    for trained in (short, short_tensor):
+        _close(trained, alone[2], 2e-3, norms=5e-2)
+
+
+def test_four_processes_in_two_directions_follow_one(alone: list[Trained], tmp_path: Path) -> None:
+    both, cut = _train(tmp_path, 4, {"context": 2, "tensor": 2}, {"tensor": 2})
+    _close(both, alone[0], 2e-5)
+    _close(cut, alone[0], 2e-5)
+
+
+def test_a_run_goes_on_in_another_number_of_processes(alone: list[Trained], tmp_path: Path) -> None:
+    """Three steps cut by neurons in two processes, then three in one, then in two divided by tokens."""
+    folder = str(tmp_path / "run")
+    first = {"folder": folder, "steps": 3}
+    _train(tmp_path, 2, {**first, "tensor": 2})
+    _close(_train(tmp_path, 1, {**first, "steps": 4})[0], alone[0][:4], 2e-5)
+    _close(_train(tmp_path, 2, {**first, "steps": 6, "context": 2})[0], alone[0], 2e-5)
+
+
+def test_compiled_layers_are_divided_too(alone: list[Trained], tmp_path: Path) -> None:
+    data, tensor = _train(tmp_path, 2, {"compile": "layers"}, {"compile": "layers", "tensor": 2})
+    _close(data, alone[0], 1e-4)
+    _close(tensor, alone[0], 1e-4)

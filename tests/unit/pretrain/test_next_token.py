@@ -1,0 +1,82 @@
+"""Which sequences each process trains on, and how many at one time."""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+import pytest
+import torch
+
+from stamm.base.errors import ConfigError
+from stamm.engine.world import World
+from stamm.models.config import DecoderConfig
+from stamm.models.decoder import Decoder, build_decoder
+from stamm.optim.schedules import BatchStage
+from stamm.pretrain.batches import Batch, Windows
+from stamm.pretrain.config import PretrainConfig
+from stamm.pretrain.next_token import NextToken
+
+MODEL = DecoderConfig(vocab_size=64, d_model=32, num_layers=1, max_context=16)
+
+
+class Noting:
+    """Sequences of which only their numbers are noted."""
+
+    per_epoch = 1000
+
+    def __init__(self) -> None:
+        self.read: list[range] = []
+
+    def batch(self, first: int, count: int) -> Batch:
+        """Anything."""
+        self.read.append(range(first, first + count))
+        nothing = torch.zeros(count, 16, dtype=torch.int64)
+        return Batch(nothing, nothing, nothing, nothing > 0)
+
+
+@pytest.fixture(scope="module")
+def decoder() -> Decoder:
+    """Small."""
+    return build_decoder(MODEL, seed=1)
+
+
+def _parts(decoder: Decoder, ways: int, micro: int | None, size: int = 24) -> list[list[range]]:
+    """The sequences of the first step, by process and micro-batch."""
+    config = PretrainConfig(
+        model=MODEL,
+        context=16,
+        sequences=size,
+        first_sequence=100,
+        batch=(BatchStage(size=size),),
+        micro_batch=micro,
+    )
+    found = []
+    for place in range(ways):
+        alone: dict[str, Any] = {"size": 1, "data": ways, "place": (place, 0, 0)}
+        noting = Noting()
+        world = World(torch.device("cpu"), **alone)
+        list(NextToken(config, decoder, cast(Windows, noting), world).losses(1))
+        found.append(noting.read)
+    return found
+
+
+@pytest.mark.parametrize("ways", [1, 2, 8, 24])
+@pytest.mark.parametrize("micro", [None, 1, 4, 5, 100])
+def test_no_process_has_more_in_flight_than_it_may(
+    decoder: Decoder, ways: int, micro: int | None
+) -> None:
+    """The same configuration on any number of processes: what they have not at once comes in turn."""
+    found = _parts(decoder, ways, micro)
+    assert [i for parts in found for part in parts for i in part] == list(range(100, 124))
+    sizes = {tuple(len(part) for part in parts) for parts in found}
+    assert len(sizes) == 1  # all meet in every micro-batch
+    (each,) = sizes
+    assert max(each) <= (micro or 24) and max(each) - min(each) <= 1
+    assert len(each) == (1 if micro is None else -(-24 // ways // micro))
+
+
+def test_a_step_that_does_not_divide_is_refused(decoder: Decoder) -> None:
+    with pytest.raises(
+        ConfigError, match="a step of 24 sequences does not divide over 5 processes"
+    ):
+        _parts(decoder, 5, micro=1)

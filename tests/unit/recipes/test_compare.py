@@ -1,0 +1,162 @@
+"""Comparisons before they run: arms made equal, tuned with equal effort, in an order that can be done."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+
+from stamm.base.config import from_plain, override, to_plain
+from stamm.base.errors import ConfigError
+from stamm.engine.config import GoOn
+from stamm.models.config import DecoderConfig, GatedFFN, LowRank, PlainFFN
+from stamm.models.count import count_parameters, training_flops
+from stamm.pretrain.config import PretrainConfig
+from stamm.recipes.compare import Comparison
+from stamm.recipes.comparisons import activations, activations_gpu, smoke
+from stamm.recipes.matching import EqualFlops, EqualTime, equal_widths, equal_work
+from stamm.recipes.study import Arm
+
+COMPARISONS = [smoke, activations, activations_gpu]
+
+
+@pytest.mark.parametrize("build", COMPARISONS, ids=lambda build: build.__name__)
+def test_every_step_reads_only_what_an_earlier_one_leaves(build: Callable[[], Comparison]) -> None:
+    for matched in (None, EqualFlops(), EqualTime()):
+        config = build() if matched is None else replace(build(), matched=matched)
+        assert from_plain(Comparison, to_plain(config)) == config
+        steps = config.steps()
+        names = [step.name for step in steps]
+        folders = {step.name: step.folder for step in steps}
+        assert len(set(names)) == len(names)
+        assert len(set(folders.values())) == len(folders)
+        for index, step in enumerate(steps):
+            assert set(step.after) <= set(names[:index]), step.name
+            for name, path in step.inputs.items():
+                left = [folders[one] for one in step.after]
+                assert any(path == f or path.startswith(f"{f}/") for f in left) or path == ".", name
+        assert names[-1] == "compare"
+
+
+@pytest.mark.parametrize("build", COMPARISONS, ids=lambda build: build.__name__)
+def test_every_arm_gets_the_same_effort(build: Callable[[], Comparison]) -> None:
+    config = build()
+    effort: Counter[tuple[str, str]] = Counter()
+    for step in config.steps():
+        kind, _, rest = step.name.partition(".")
+        if kind in ("tune", "refine", "choose", "pretrain", "evaluate"):
+            effort[kind, rest.split(".")[0]] += 1
+    for kind, count in (
+        ("tune", config.tuning.trials),
+        ("refine", config.tuning.refinements),
+        ("choose", 1),
+        ("pretrain", len(config.seeds)),
+        ("evaluate", len(config.seeds)),
+    ):
+        assert {effort[kind, arm.name] for arm in config.arms} == {count}
+
+
+def test_short_runs_differ_in_their_rate_alone_and_use_a_seed_of_their_own() -> None:
+    config = activations()
+    runs = [step.config for step in config.steps() if step.name.startswith("tune.xielu.")]
+    assert all(isinstance(run, PretrainConfig) for run in runs)
+    assert [run.schedule.peak for run in runs[:3]] == [2e-3, 4e-3, 8e-3]
+    assert {run.sequences for run in runs} == {108 * 16}
+    assert {run.schedule.warmup_sequences for run in runs} == {64}
+    assert {run.seed for run in runs} == {0}
+    assert {s.config.seed for s in config.steps() if s.job == "pretrain"} == {0, 1, 2, 3}
+
+
+@pytest.mark.parametrize("d_model", [48, 96, 384])
+@pytest.mark.parametrize("width", [100, 257, 640])
+def test_widths_are_solved_for(d_model: int, width: int) -> None:
+    model = DecoderConfig(d_model=d_model, num_heads=4, vocab_size=8192)
+    base = Arm(name="swiglu", ffn=GatedFFN(width=width, activation="swiglu"))
+    plain = Arm(name="xielu", ffn=PlainFFN(width=7))
+    solved = equal_widths(model, (base, plain), base, 0.001)
+    assert solved[0] == base
+    sizes = [count_parameters(replace(model, ffn=arm.ffn)).total for arm in solved]
+    assert abs(sizes[1] - sizes[0]) <= 0.001 * sizes[0]
+    # The nearest width is 1.5 times that of the gated block, but for the shapes.
+    assert solved[1].ffn.width == pytest.approx(1.5 * width, rel=0.1)
+
+
+def test_a_width_is_as_round_as_the_tolerance_lets_it_be() -> None:
+    model = DecoderConfig(d_model=512, num_layers=8, num_heads=8)
+    base = Arm(name="swiglu", ffn=GatedFFN(width=1531, activation="swiglu"))
+    arms = (base, Arm(name="xielu", ffn=PlainFFN(width=1)))
+    widths = {
+        tolerance: equal_widths(model, arms, base, tolerance)[1].ffn.width
+        for tolerance in (0.0002, 0.001, 0.01)
+    }
+    assert widths[0.01] % 64 == 0
+    assert abs(widths[0.0002] - 1531 * 1.5) <= 1
+    assert widths[0.001] & -widths[0.001] >= widths[0.0002] & -widths[0.0002]
+
+
+def test_no_width_that_fits_is_told() -> None:
+    model = DecoderConfig(d_model=64, num_layers=1, num_heads=2, vocab_size=64)
+    base = Arm(name="swiglu", ffn=GatedFFN(width=33, activation="swiglu"))
+    with pytest.raises(ConfigError, match=r"no width gives .* Raise matched.tolerance"):
+        equal_widths(model, (base, Arm(name="xielu", ffn=PlainFFN(width=7))), base, 1e-5)
+    low = Arm(name="low", ffn=PlainFFN(width=64, linear=LowRank(rank=4)))
+    with pytest.raises(ConfigError, match=r"no width is solved for where ffn.linear is LowRank"):
+        equal_widths(replace(model, num_layers=2), (base, low), base, 0.001)
+
+
+def test_equal_work_to_half_a_step() -> None:
+    base = DecoderConfig()
+    models = [replace(base, ffn=PlainFFN(width=width)) for width in (64, 384, 2000)]
+    found = equal_work(models, base, 256, 16_000, 16)
+    work = 16_000 * training_flops(base, 256)
+    for model, sequences in zip(models, found, strict=True):
+        each = training_flops(model, 256)
+        assert sequences % 16 == 0
+        assert abs(sequences * each - work) <= 8 * each
+    assert found[1] == 16_000
+
+
+def test_the_command_line_changes_how_arms_are_matched() -> None:
+    config = override(smoke(), ["matched=EqualFlops", "arms.1.ffn.width=500"])
+    assert isinstance(config, Comparison)
+    runs = config.runs()
+    assert runs["relu2"].model.ffn.width == 500
+    work = {
+        name: run.total_sequences() * training_flops(run.model, 256) for name, run in runs.items()
+    }
+    step = 4 * training_flops(runs["relu2"].model, 256)
+    assert abs(work["relu2"] - work["swiglu"]) <= step / 2
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ("seeds=1", "one says nothing about chance"),
+        ("seeds=1,1", "has one twice"),
+        ("seeds=0,1", "runs that were tuned by may not count"),
+        ("baseline=gelu", "names no arm; there are swiglu, relu2, xielu"),
+        ("tuning.rates=1e-3", "must be at least two"),
+        ("tuning.rates=1e-3,1e-3", "must rise"),
+        ("tuning.rates=0,1e-3", "must be positive"),
+        ("pretrain.sequences=none", "arms are matched by it"),
+        ("tokenizer.vocab_size=600", "has not the vocabulary of tokenizer.vocab_size = 600"),
+        ("corpus.held_out=0", "leaves no text to evaluate"),
+        ("confidence=1", "must lie in"),
+        ("pretrain.engine.bad_losses=RollBack", "arms would be trained on other text"),
+    ],
+)
+def test_what_would_stop_it_later_is_refused_now(change: str, said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        override(smoke(), [change])
+
+
+def test_no_run_is_stopped_by_its_losses_and_spikes_are_judged_as_asked() -> None:
+    config = override(smoke(), ["pretrain.engine.bad_losses.window=64"])
+    runs = [step.config for step in config.steps() if step.job == "pretrain"]
+    assert len(runs) == 21
+    for run in runs:
+        policy = run.engine.bad_losses
+        assert isinstance(policy, GoOn) and policy.window == 64
+        assert policy.at_most >= run.batches(run.total_sequences()).num_steps
