@@ -19,8 +19,7 @@ Run      python bench/trainers.py [--models llama apertus] [--sizes small] [--th
          FOLDER is where litgpt==0.5.13 lies, and what it needs beside torch:
          pip install --no-deps --target FOLDER litgpt==0.5.13 lightning==2.6.6
          lightning-utilities==0.15.3 torchmetrics==1.9.0 jsonargparse==4.53.0
-Needs    Linux
-Prints   tables; with --out appends one JSON line per arm with the machine and the commit
+Prints   tables; with --out appends one JSON line per arm with machine and commit. Needs Linux
 """
 
 from __future__ import annotations
@@ -154,8 +153,7 @@ def stamm(options: argparse.Namespace, folder: Path) -> Clock:
     from stamm.pretrain.fit import fit
     from stamm.runs.job import Workspace
 
-    clock = Clock(options.began)
-    size = SIZES[options.size]
+    clock, size = Clock(options.began), SIZES[options.size]
     tokens = rows_of(size, _sequences(options, size)).flatten().numpy()
     lengths = np.random.default_rng(0).geometric(1 / DOCUMENT, len(tokens))
     starts = np.concatenate(([0], lengths.cumsum()))
@@ -200,8 +198,7 @@ def stamm(options: argparse.Namespace, folder: Path) -> Clock:
     settle(options.threads)
     keep_freed_memory()  # as a run does
     windows = Windows(Stream(), CONTEXT, config.seed, config.goldfish)
-    workspace = Workspace(folder=folder, progress=Ticks())
-    fit(config, workspace, World(torch.device("cpu")), windows)
+    fit(config, Workspace(folder=folder, progress=Ticks()), World(torch.device("cpu")), windows)
     return clock
 
 
@@ -486,8 +483,9 @@ def main() -> None:
     parser.add_argument("--one", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.one:
-        options.model, options.size = options.models[0], options.sizes[0]
-        options.arm, options.threads = options.arms[0], options.threads[0]
+        for name in ("model", "size", "arm"):
+            setattr(options, name, getattr(options, f"{name}s")[0])
+        options.threads = options.threads[0]
         one(options)
         return
     for size in options.sizes:

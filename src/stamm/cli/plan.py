@@ -15,14 +15,13 @@ from stamm.cli.output import print_json, print_pairs
 from stamm.cli.recipe import resolve
 from stamm.cli.words import text
 from stamm.corpus.foreign import read_foreign
-from stamm.corpus.pack import MANIFEST
 from stamm.engine.estimate import Devices, parse_devices
 from stamm.pretrain.config import PretrainConfig
 from stamm.pretrain.like import pace_of
 from stamm.pretrain.plan import Pace, plan
 from stamm.recipes.corpus import CorpusRecipe
 from stamm.recipes.length import CorpusLength, corpus_length, packed_length
-from stamm.recipes.study import Study
+from stamm.recipes.study import MANIFEST, Study
 
 _BARS = "▁▂▃▄▅▆▇█"
 

@@ -186,5 +186,6 @@ def test_a_rotation_turns_by_position_times_frequency() -> None:
     x = np.random.RandomState(2).randn(LENGTH, 8)
     inverse = inverse_frequencies(XIELU.rope, 8)
     assert inverse.tolist() == pytest.approx(frequencies(XIELU), rel=1e-6)
-    found = rotate(torch.tensor(x), *sight(inverse, LENGTH, None, torch.float64).turn)
+    turn = sight(inverse, LENGTH, None, torch.float64).turn
+    found = rotate(torch.tensor(x)[None, None], *turn)[0, 0]
     np.testing.assert_allclose(found.numpy(), turned(x, XIELU), rtol=0, atol=3e-6)
