@@ -28,7 +28,6 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from stamm.corpus.order import Proof
 from stamm.engine.checkpoint import Checkpoints
 from stamm.engine.config import EngineConfig
 from stamm.engine.world import join
@@ -73,10 +72,6 @@ class MadeUp:
     def document_starts(self) -> NDArray[np.int64]:
         """Documents of 100 tokens."""
         return np.arange(0, self.num_tokens, 100, dtype=np.int64)
-
-    def verify(self) -> Proof:
-        """Nothing to be read."""
-        return Proof(sha256="")
 
 
 def cases() -> dict[str, PretrainConfig]:

@@ -145,7 +145,6 @@ def stamm(options: argparse.Namespace, folder: Path) -> Clock:
     import torch
 
     from stamm.base.console import Silent
-    from stamm.corpus.order import Proof
     from stamm.engine.heap import keep_freed_memory
     from stamm.engine.world import World
     from stamm.models.repeatable import settle
@@ -169,9 +168,6 @@ def stamm(options: argparse.Namespace, folder: Path) -> Clock:
 
         def document_starts(self) -> Any:
             return starts[starts < len(tokens)]
-
-        def verify(self) -> Proof:
-            return Proof(sha256="")
 
     class Ticks(Silent):
         """Hears of each step when it is done and written down."""

@@ -268,7 +268,13 @@ def test_bad_losses_under_each_policy_with_kills_between(starter: Starter, polic
     for at_line in (13, 16, 23):
         starter.begin("run", change)
         starter.until("run", at_line, lambda: starter.send(signal.SIGKILL))
-    assert starter.run("run", change).code == 0
+    done = starter.run("run", change)
+    assert done.code == 0
+    assert {
+        "Stop": "loss ",
+        "RollBack": "steps passed over: ",
+        "GoOn": "updates left out: 1",
+    }[policy] in done.said
     same(starter.place / "run", expected)
 
 

@@ -15,7 +15,7 @@ from __future__ import annotations
 import bisect
 import hashlib
 import itertools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -111,7 +111,7 @@ class ForeignTokens:
 
         end_token   what ends each document, as the tokenizer spells it
         Raises      DataError when a file is missing, broken or without tokens, or the tokenizer is
-                    none, or has no such token. What the tokens are is seen by `verify`.
+                    none, or has no such token. What the tokens are is seen by `examine`.
         """
         words = _words(tokenizer)
         if end_token is not None and end_token not in words:
@@ -154,13 +154,22 @@ class ForeignTokens:
         placed = zip(self._firsts[:-1], self._files, strict=True)
         return np.concatenate([first + file.borders[:-1] for first, file in placed])
 
-    def verify(self) -> Proof:
-        """The identity of all files, once each of their tokens was seen to be an id.
+    @property
+    def num_files(self) -> int:
+        """Pairs of a .bin and an .idx."""
+        return len(self._files)
+
+    def examine(self, files: Iterable[int]) -> dict[int, Any]:
+        """Hashes and counts of these files, once each of their tokens was seen to be an id.
 
         Raises   DataError for a number that is no id of the tokenizer, or when no document of a
                  file ends with the end token: then it was made with another tokenizer.
         """
-        told = [self._examined(file) for file in self._files]
+        return {number: self._examined(self._files[number]) for number in files}
+
+    def proof(self, seen: Mapping[int, Any]) -> Proof:
+        """The identity of all files."""
+        told = [seen[number] for number in range(self.num_files)]
         return Proof(
             sha256=sha256_value([[each["idx_sha256"], each["bin_sha256"]] for each in told]),
             facts={"tokens": self.num_tokens, "files": told},

@@ -8,7 +8,7 @@ from __future__ import annotations
 import bisect
 import itertools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -63,8 +63,27 @@ class TokenStream(Protocol):
     def document_starts(self) -> NDArray[np.int64]:
         """The first token of each document, rising from 0."""
 
-    def verify(self) -> Proof:
-        """Read everything once. Raises DataError when it is not what it says it is."""
+
+class StoredTokens(TokenStream, Protocol):
+    """Tokens that lie in files, which say, or are asked, what they are."""
+
+    @property
+    def num_files(self) -> int:
+        """Files that can be examined each by itself."""
+
+    def examine(self, files: Iterable[int]) -> dict[int, Any]:
+        """Read these files whole, and tell of each what `proof` asks for: plain Python objects.
+
+        Raises   DataError when one is not what it says it is
+        """
+
+    def proof(self, seen: Mapping[int, Any]) -> Proof:
+        """What has been shown once every file was examined, by whomever."""
+
+
+def verify(stream: StoredTokens) -> Proof:
+    """Read everything once. Raises DataError when it is not what it says it is."""
+    return stream.proof(stream.examine(range(stream.num_files)))
 
 
 def permutation(count: int, seed: int) -> NDArray[np.int64]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -156,12 +156,19 @@ class PackedSplit:
             return SIDECAR_SCHEMA.empty_table().select(columns)
         return pa.concat_tables(list(self.sidecars(columns)))
 
-    def verify(self) -> Proof:
-        """Compare every file of the split with its hash in the manifest, whose own hash is told.
+    @property
+    def num_files(self) -> int:
+        """Shards of the split."""
+        return len(self._entries)
+
+    def examine(self, files: Iterable[int]) -> dict[int, Any]:
+        """Compare the files of these shards with their hashes in the manifest.
 
         Raises   DataError naming the first file that differs.
         """
-        for entry in self._entries:
+        seen: dict[int, Any] = {}
+        for number in files:
+            entry = self._entries[number]
             for suffix, expected in entry["sha256"].items():
                 path = self._folder / f"{entry['name']}{suffix}"
                 if not path.is_file():
@@ -171,6 +178,11 @@ class PackedSplit:
                         f"{path} was altered: its hash is not the one in the manifest",
                         fix="Delete the packed corpus and pack again",
                     )
+            seen[number] = None
+        return seen
+
+    def proof(self, seen: Mapping[int, Any]) -> Proof:
+        """The hash of the manifest, which names those of all files."""
         return Proof(sha256=sha256_file(self._folder / MANIFEST))
 
 

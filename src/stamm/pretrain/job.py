@@ -25,9 +25,9 @@ from stamm.base.config import to_plain
 from stamm.base.errors import ConfigError, DataError
 from stamm.base.files import read_json, sha256_file, sha256_value, write_json
 from stamm.corpus.foreign import ForeignTokens, tokenizer_file
-from stamm.corpus.order import Proof, TokenStream
+from stamm.corpus.order import Proof, StoredTokens, TokenStream
 from stamm.corpus.pack import PackedSplit
-from stamm.engine.events import read_events
+from stamm.engine.events import Events, read_events
 from stamm.engine.heap import keep_freed_memory, memory_told
 from stamm.engine.parallel import whole_weights
 from stamm.engine.peak import device_name
@@ -59,9 +59,6 @@ def run(config: PretrainConfig, workspace: Workspace) -> None:
     folder, progress = workspace.folder, workspace.progress
     stream = open_stream(config, workspace.inputs)
     _check_vocabulary(config, stream)
-    proof = stream.verify()
-    if proof.remark:
-        progress.say(f"{proof.remark}.")
     settle(config.engine.threads)
     short = config.engine.precision != "float32"
     device = device_of(config.engine.device)
@@ -70,6 +67,9 @@ def run(config: PretrainConfig, workspace: Workspace) -> None:
     world = join(config.engine.parallel, device, collectives=short)
     plain = to_plain(dataclasses.replace(config, mirrors=()))
     world.agree("the configuration", sha256_value(plain))
+    proof = _verified(stream, world)
+    if proof.remark:
+        progress.say(f"{proof.remark}.")
     world.agree("the data", proof.sha256)
     if world.leads:
         described = {"schema": SCHEMA, "kind": "pretrain", "config": plain}
@@ -92,13 +92,19 @@ def run(config: PretrainConfig, workspace: Workspace) -> None:
         leave()
 
 
+def _verified(stream: StoredTokens, world: World) -> Proof:
+    """What reading every byte shows: each process reads its share of the files, for all of them."""
+    mine = stream.examine(range(world.rank, stream.num_files, world.size))
+    return stream.proof({n: seen for part in world.of_all(mine) for n, seen in part.items()})
+
+
 def _assembled(config: DecoderConfig, weights: dict[str, Tensor]) -> Decoder:
     decoder = Decoder(config)
     decoder.load_state_dict(weights, strict=False)  # what is tied comes once
     return decoder
 
 
-def open_stream(config: PretrainConfig, inputs: Mapping[str, Path]) -> TokenStream:
+def open_stream(config: PretrainConfig, inputs: Mapping[str, Path]) -> StoredTokens:
     """What a run reads: its packed corpus, or the files of others that it names."""
     if config.foreign is None:
         return PackedSplit.open(inputs["pack"], "train")
@@ -223,8 +229,14 @@ def _median(lines: list[dict[str, Any]], key: str) -> float | None:
 
 
 def _outcome(folder: Path) -> str:
-    """What to say of the run when it ends; where every update was left out, that."""
+    """What to say of the run when it ends: its loss, and how much of the text taught it nothing."""
     lines = read_metrics(folder / "metrics.jsonl")
     if not lines:
         return "nothing was learned: no step was trained on whose loss is a number"
-    return f"loss {lines[-1]['train/loss_nats']:.3f}"
+    events = Events(folder / "events.json", writes=False)
+    left_out = sum(event["event"] == "no number" for event in events.all)
+    passed = len(events.passed_over())
+    said = [f"loss {lines[-1]['train/loss_nats']:.3f}"]
+    said += [f"updates left out: {left_out:,}"] if left_out else []
+    said += [f"steps passed over: {passed:,}"] if passed else []
+    return ", ".join(said)

@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 
 from stamm.base.errors import DataError
 from stamm.corpus.foreign import ForeignTokens, read_foreign
+from stamm.corpus.order import verify
 from stamm.corpus.shards import write_shard
 from tests.unit.foreign_files import write_foreign
 
@@ -178,7 +179,7 @@ def test_files_are_one_stream(tmp_path: Path, tokenizer: Path) -> None:
 def test_the_identity_is_of_the_bytes_of_each_file(tmp_path: Path, tokenizer: Path) -> None:
     one = write_foreign(tmp_path / "a", DOCUMENTS, 8)
     two = write_foreign(tmp_path / "b", [[[9, 2]]], 8)
-    proof = ForeignTokens.open([one, two], tokenizer, "</s>").verify()
+    proof = verify(ForeignTokens.open([one, two], tokenizer, "</s>"))
     assert [file["bin_sha256"] for file in proof.facts["files"]] == [
         hashlib.sha256((tmp_path / name).read_bytes()).hexdigest() for name in ("a.bin", "b.bin")
     ]
@@ -195,13 +196,15 @@ def test_the_identity_is_of_the_bytes_of_each_file(tmp_path: Path, tokenizer: Pa
         "end_tokens_inside": 0,
     }
     assert proof.remark == ""
-    assert ForeignTokens.open([two, one], tokenizer, "</s>").verify().sha256 != proof.sha256
+    several = ForeignTokens.open([one, two], tokenizer, "</s>")
+    assert several.proof(several.examine([1]) | several.examine([0])) == proof
+    assert verify(ForeignTokens.open([two, one], tokenizer, "</s>")).sha256 != proof.sha256
     for ending in (".bin", ".idx"):
         (tmp_path / f"a{ending}").rename(tmp_path / f"moved{ending}")
-    moved = ForeignTokens.open([tmp_path / "moved", two], tokenizer, "</s>").verify()
+    moved = verify(ForeignTokens.open([tmp_path / "moved", two], tokenizer, "</s>"))
     assert moved.sha256 == proof.sha256
     write_foreign(tmp_path / "moved", [[[1, 5, 7, 2, 1, 2]], [[1, 100, 120, 2]]], 8)
-    cut = ForeignTokens.open([tmp_path / "moved", two], tokenizer, "</s>").verify()
+    cut = verify(ForeignTokens.open([tmp_path / "moved", two], tokenizer, "</s>"))
     assert cut.facts["files"][0]["bin_sha256"] == proof.facts["files"][0]["bin_sha256"]
     assert cut.sha256 != proof.sha256  # the same tokens in other documents
 
@@ -213,13 +216,13 @@ def test_what_end_tokens_say_beside_the_index_is_told(
     stream = ForeignTokens.open([write_foreign(tmp_path / "a", documents, 8)], tokenizer, "</s>")
     for chunk in (1, 2, 3, 100):
         monkeypatch.setattr("stamm.corpus.foreign._CHUNK", chunk)
-        proof = stream.verify()
+        proof = verify(stream)
         assert proof.remark == (
             "2 of 5 documents have no end token; "
             "2 end tokens stand inside documents, which they do not cut"
         )
         assert proof.facts["files"][0]["ended_documents"] == 3
-    assert ForeignTokens.open([tmp_path / "a"], tokenizer).verify().remark == ""
+    assert verify(ForeignTokens.open([tmp_path / "a"], tokenizer)).remark == ""
 
 
 @pytest.mark.parametrize(
@@ -236,7 +239,7 @@ def test_a_tokenizer_that_does_not_fit_is_told(
 ) -> None:
     stem = write_foreign(tmp_path / "a", [[tokens]], 8)
     with pytest.raises(DataError, match=message):
-        ForeignTokens.open([stem], tokenizer, end).verify()
+        verify(ForeignTokens.open([stem], tokenizer, end))
 
 
 @pytest.mark.parametrize(
@@ -270,4 +273,4 @@ def test_tokenizers_of_every_kind_have_the_ids_that_their_library_says(
     stem = write_foreign(tmp_path / "a", [[[0, end]], [[end]]])
     stream = ForeignTokens.open([stem], tmp_path, "<|endoftext|>")
     assert stream.vocabulary == whole.get_vocab_size(with_added_tokens=True) == 5
-    assert stream.verify().facts["files"][0]["ended_documents"] == 2
+    assert verify(stream).facts["files"][0]["ended_documents"] == 2

@@ -15,6 +15,7 @@ from stamm.base.config import from_plain, override, to_plain
 from stamm.base.errors import ConfigError, DataError
 from stamm.corpus.config import PackConfig, SourceShare, Stage, TokenizerConfig
 from stamm.corpus.ledger import DOCUMENTS_SCHEMA
+from stamm.corpus.order import verify
 from stamm.corpus.pack import PackedSplit
 from stamm.corpus.tables import write_rows
 from stamm.corpus.tokenizer import train_tokenizer_on
@@ -162,7 +163,7 @@ def test_neither_shards_nor_workers_change_the_stream(packed: Callable[..., Path
     for name, cuts, workers in (("a", 1, 1), ("b", 7, 1), ("c", 3, 2)):
         folder = packed(EPOCHS, cuts, workers, name)
         split = PackedSplit.open(folder, "train")
-        split.verify()
+        verify(split)
         held_out = PackedSplit.open(folder, "held_out")
         streams.append(
             (

@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from stamm.base.errors import DataError
 from stamm.corpus.config import PackConfig, TokenizerConfig
 from stamm.corpus.ledger import DOCUMENTS_SCHEMA
+from stamm.corpus.order import verify
 from stamm.corpus.pack import PackedSplit
 from stamm.corpus.shards import open_shard, type_code, write_shard
 from stamm.corpus.special_tokens import BEGIN_ID, END_ID
@@ -212,13 +213,24 @@ def edit(folder: Path, **changes: object) -> None:
 def test_verify_finds_one_changed_byte(packed: Callable[..., Path]) -> None:
     folder = packed()
     split = PackedSplit.open(folder, "train")
-    split.verify()
+    verify(split)
     path = folder / "train-00000.bin"
     data = bytearray(path.read_bytes())
     data[10] ^= 1
     path.write_bytes(data)
     with pytest.raises(DataError, match=r"train-00000\.bin was altered"):
-        PackedSplit.open(folder, "train").verify()
+        verify(PackedSplit.open(folder, "train"))
+
+
+def test_shards_are_examined_one_by_one(packed: Callable[..., Path]) -> None:
+    folder = packed(shard_tokens=100)
+    split = PackedSplit.open(folder, "train")
+    assert split.num_files > 3
+    (folder / "train-00001.bin").write_bytes(b"")
+    others = split.examine(n for n in range(split.num_files) if n != 1)
+    assert sorted(others) == [0, *range(2, split.num_files)]
+    with pytest.raises(DataError, match=r"train-00001\.bin was altered"):
+        split.examine([1])
 
 
 def test_reads_outside_are_told(packed: Callable[..., Path]) -> None:

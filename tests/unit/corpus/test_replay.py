@@ -11,6 +11,7 @@ import pytest
 from finished_corpus import Finished, left, rows, snapshot, withdrawn
 
 from stamm.base.errors import DataError
+from stamm.corpus.order import verify
 from stamm.corpus.pack import PackedSplit
 from stamm.corpus.tables import read_parts, read_rows
 
@@ -70,7 +71,7 @@ def test_what_is_left_is_packed_as_if_it_had_never_been_there(finished: Finished
         expected.read(0, expected.num_tokens).tolist()
     )
     assert found.documents().to_pylist() == expected.documents().to_pylist()
-    found.verify()
+    verify(found)
 
 
 def test_requests_name_addresses_identifiers_and_hashes(finished: Finished) -> None:

@@ -10,7 +10,6 @@ from numpy.typing import NDArray
 
 from stamm.base.errors import ConfigError
 from stamm.corpus.config import CorpusConfig, PackConfig, TokenizerConfig
-from stamm.corpus.order import Proof
 from stamm.corpus.pack import PackedSplit
 from stamm.corpus.tokenizer import train_tokenizer
 from stamm.losses.goldfish import Goldfish, keep_mask
@@ -96,10 +95,6 @@ class Numbered:
     def document_starts(self) -> NDArray[np.int64]:
         """What was given."""
         return self._starts
-
-    def verify(self) -> Proof:
-        """Nothing to prove."""
-        return Proof(sha256="")
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,6 @@ import torch
 from numpy.typing import NDArray
 
 from stamm.base.errors import ConfigError
-from stamm.corpus.order import Proof
 from stamm.engine import float8
 from stamm.engine.config import EngineConfig, Parallel
 from stamm.engine.world import World, join, leave
@@ -48,10 +47,6 @@ class Counting:
     def document_starts(self) -> NDArray[np.int64]:
         """Where each begins."""
         return np.array([0, 90], dtype=np.int64)
-
-    def verify(self) -> Proof:
-        """Nothing to be read."""
-        return Proof(sha256="")
 
 
 @pytest.fixture
