@@ -1,7 +1,5 @@
 """`python -m stamm` is `stamm`."""
 
-import sys
+from stamm.cli.main import entry
 
-from stamm.cli.main import main
-
-sys.exit(main())
+entry()

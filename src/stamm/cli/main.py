@@ -12,6 +12,7 @@ import sys
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NoReturn
 
 import stamm
 from stamm.base.errors import ConfigError, StammError, StoppedError, visible
@@ -174,6 +175,16 @@ VERBS: tuple[Verb, ...] = (
         ("stamm env", "stamm env --json", "stamm env --json > env.json"),
     ),
 )
+
+
+def entry() -> NoReturn:
+    """`stamm` itself: run the command line and end the process with its exit code."""
+    code = main()
+    if "stamm.engine.world" in sys.modules:
+        from stamm.engine.world import end_at_once
+
+        end_at_once(code)
+    sys.exit(code)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -36,6 +36,7 @@ from stamm.activations.parallel import (
 from stamm.activations.parallel_style import ShapedActivationParallel
 from stamm.activations.shapes import export_values, shape_parameters
 from stamm.base.errors import StammError
+from stamm.engine.world import end_at_once
 
 STEPS, SIZE, WIDTH = 5, 6, 8
 SHAPE = (4, 6, SIZE)  # sequences, tokens, model
@@ -310,6 +311,7 @@ def main(rank: int, folder: Path) -> None:
     (folder / f"{rank}.json").write_text(json.dumps(found))
     dist.barrier()
     dist.destroy_process_group()
+    end_at_once(0)
 
 
 if __name__ == "__main__":

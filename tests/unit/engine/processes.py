@@ -21,7 +21,7 @@ from stamm.engine.loop import Training, compile_layers
 from stamm.engine.parallel import shard, spread
 from stamm.engine.share import Share
 from stamm.engine.updater import Updater
-from stamm.engine.world import World, join, leave
+from stamm.engine.world import World, end_at_once, join, leave
 from stamm.losses.language_model import KeptLosses
 from stamm.models.config import DecoderConfig, GatedFFN, PlainFFN
 from stamm.models.decoder import Decoder, build_decoder
@@ -121,6 +121,7 @@ def main() -> None:
     if any(results):
         Path(sys.argv[1]).write_text(json.dumps(results))
     leave()
+    end_at_once(0)
 
 
 if __name__ == "__main__":

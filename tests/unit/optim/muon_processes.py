@@ -18,6 +18,7 @@ from torch.distributed.tensor.parallel import (
     parallelize_module,
 )
 
+from stamm.engine.world import end_at_once
 from stamm.optim.build import build_optimizer
 from stamm.optim.config import Muon
 from stamm.optim.groups import set_learning_rate
@@ -82,6 +83,7 @@ def main() -> None:
     if dist.get_rank() == 0:
         Path(sys.argv[1]).write_text(json.dumps(found))
     dist.destroy_process_group()
+    end_at_once(0)
 
 
 if __name__ == "__main__":
