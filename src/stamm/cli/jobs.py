@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 
+from stamm.base.ending import interrupt_held
 from stamm.base.errors import RunError
 from stamm.runs.run import Job
 
@@ -44,7 +45,8 @@ def job(kind: str) -> Job:
     """
     module, function = _JOBS[kind]
     try:
-        found: Job = getattr(importlib.import_module(module), function)
+        with interrupt_held():
+            found: Job = getattr(importlib.import_module(module), function)
     except ModuleNotFoundError as error:
         raise RunError(
             f"the {kind} job needs {error.name}, which is not installed",

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import NoReturn
 
 import stamm
+from stamm.base.ending import end_at_once, interrupt_held
 from stamm.base.errors import ConfigError, StammError, StoppedError, visible
 from stamm.runs.ranks import rank_and_size
 
@@ -179,12 +180,7 @@ VERBS: tuple[Verb, ...] = (
 
 def entry() -> NoReturn:
     """`stamm` itself: run the command line and end the process with its exit code."""
-    code = main()
-    if "stamm.engine.world" in sys.modules:
-        from stamm.engine.world import end_at_once
-
-        end_at_once(code)
-    sys.exit(code)
+    end_at_once(main())
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -250,7 +246,8 @@ def _dispatch(words: list[str]) -> int:
         parser.parse_args(words)  # --help, --version, or the usual complaint
         return 2
     verb = verbs[words[0]]
-    module = importlib.import_module(verb.module)
+    with interrupt_held():
+        module = importlib.import_module(verb.module)
     own = argparse.ArgumentParser(
         prog=f"stamm {verb.name}",
         description=verb.summary[0].upper() + verb.summary[1:] + ".",

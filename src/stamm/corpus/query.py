@@ -140,6 +140,10 @@ class Query:
             raise DataError(
                 f"a table cannot be read: {_said(error)}", fix="Run the step that writes it again"
             ) from None
+        except RuntimeError as error:
+            if str(error) != "Query interrupted":  # which is how it hands on a Ctrl-C
+                raise
+            raise KeyboardInterrupt from None
 
 
 @contextlib.contextmanager

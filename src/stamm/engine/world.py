@@ -7,14 +7,11 @@ neurons and heads. Every process knows its place; nothing here depends on what i
 
 from __future__ import annotations
 
-import atexit
 import contextlib
-import os
-import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any, NoReturn
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -177,20 +174,6 @@ def leave() -> None:
     """Part from the other processes, at the end of what was done together."""
     if dist.is_initialized():
         dist.destroy_process_group()
-
-
-def end_at_once(code: int) -> NoReturn:
-    """End this process, whose work is done, with exit code `code`, and not by Python's own last steps.
-
-    gloo's threads let go of a message's tensors a moment after the message has arrived, and need the
-    interpreter for it. One that asks for it while Python (before 3.14) ends is killed there, and the
-    process with it, by SIGABRT: up to one end in ten of two processes, and torchrun tells a failure.
-    """
-    atexit._run_exitfuncs()
-    for stream in (sys.stdout, sys.stderr):
-        with contextlib.suppress(OSError, ValueError):  # closed, or its reader has gone
-            stream.flush()
-    os._exit(code)
 
 
 def meet(gpus: bool) -> None:

@@ -15,13 +15,14 @@ from typing import Any
 import torch
 
 from stamm.base.console import Silent
+from stamm.base.ending import end_at_once
 from stamm.engine.config import EIGHT_BITS, EngineConfig, Parallel
 from stamm.engine.float8 import convert
 from stamm.engine.loop import Training, compile_layers
 from stamm.engine.parallel import shard, spread
 from stamm.engine.share import Share
 from stamm.engine.updater import Updater
-from stamm.engine.world import World, end_at_once, join, leave
+from stamm.engine.world import World, join, leave
 from stamm.losses.language_model import KeptLosses
 from stamm.models.config import DecoderConfig, GatedFFN, PlainFFN
 from stamm.models.decoder import Decoder, build_decoder

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
-
 import pytest
 import torch
 
 from stamm.base.errors import ConfigError, RunError
 from stamm.engine.crew import Crew
 from stamm.engine.world import World, device_of, is_loss_of_process, together
-from tests.conftest import environment
 
 
 def test_processes_that_differ_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -62,33 +58,3 @@ def test_more_processes_than_gpus_are_refused(monkeypatch: pytest.MonkeyPatch) -
     with pytest.raises(ConfigError, match=r"process 2 of this machine has no GPU .* torch sees 2"):
         device_of("auto")
     assert device_of("cpu") == torch.device("cpu")
-
-
-ENDS = """
-import atexit, sys
-import stamm.cli.main as cli
-import stamm.engine.world
-
-class Kept:
-    def __del__(self):
-        print("Python's own end")
-
-kept = Kept()
-atexit.register(print, "asked for at the end")
-cli.main = lambda: print("done") or 3
-cli.entry()
-"""
-
-
-def test_a_process_that_trained_ends_before_python_would_take_it_apart() -> None:
-    """Threads of gloo that still want the interpreter would abort it: seen in one end of twelve."""
-    done = subprocess.run(
-        [sys.executable, "-c", ENDS],
-        env=environment(),
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
-    assert (done.returncode, done.stderr) == (3, "")
-    assert done.stdout.splitlines() == ["done", "asked for at the end"]
