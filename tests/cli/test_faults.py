@@ -17,6 +17,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -276,6 +277,12 @@ def test_bad_losses_under_each_policy_with_kills_between(starter: Starter, polic
         "GoOn": "updates left out: 1",
     }[policy] in done.said
     same(starter.place / "run", expected)
+    assert _in_manifest(starter.place / "run") == events
+
+
+def _in_manifest(run: Path) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = json.loads((run / ARM / "manifest.json").read_text())["events"]
+    return found
 
 
 @pytest.mark.parametrize("policy", POLICIES)
@@ -290,6 +297,10 @@ def test_an_absurd_learning_rate_ends_the_run_under_every_policy(
         left.append((done.said.splitlines()[-1], contents(starter.place / "run")))
     assert left[0] == left[1]
     assert any(name.endswith("events.json") for name in left[0][1])
+    assert (
+        _in_manifest(starter.place / "run")
+        == json.loads(left[0][1][f"{ARM}/events.json"])["events"]
+    )
 
 
 def test_where_no_loss_is_a_number_and_it_is_to_go_on_the_end_says_so(starter: Starter) -> None:

@@ -1,7 +1,7 @@
 """An optimizer over the pieces of a model that lie on this process.
 
-Every optimizer here changes each number by itself, so it needs only the numbers that are here; a
-model in one piece is the plain case. Its state has the names of the parameters, whatever the
+AdamW and AdEMAMix change each number by itself and need only the numbers that are here; Muon, which
+changes a matrix as a whole, gathers those that are divided. A model in one piece is the plain case. Its state has the names of the parameters, whatever the
 division, so that a checkpoint written by some processes is read by others.
 """
 

@@ -9,12 +9,13 @@ Leaves   config.json, manifest.json, metrics.jsonl, checkpoints/, model/ (the tr
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import os
 import resource
 import statistics
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +33,8 @@ from stamm.engine.heap import keep_freed_memory, memory_told
 from stamm.engine.parallel import whole_weights
 from stamm.engine.peak import device_name
 from stamm.engine.world import World, device_of, join, leave, together
-from stamm.losses.goldfish import Goldfish, coverage
+from stamm.losses.config import Goldfish
+from stamm.losses.goldfish import coverage
 from stamm.models.config import DecoderConfig
 from stamm.models.count import count_parameters, training_flops
 from stamm.models.decoder import Decoder
@@ -78,7 +80,11 @@ def run(config: PretrainConfig, workspace: Workspace) -> None:
     windows = Windows(stream, config.context, config.seed, config.goldfish, config.masks)
     mirrors = config.mirrors if world.leads else ()
     name = f"{folder.parents[1].name}/{folder.name}"
-    with mirrored(mirrors, folder, name, progress, {"seed": config.seed}), memory_told():
+    with (
+        _events_noted(folder, world),
+        mirrored(mirrors, folder, name, progress, {"seed": config.seed}),
+        memory_told(),
+    ):
         trained = fit(config, workspace, world, windows)
     weights = whole_weights(trained.decoder, world)
     devices = Counter(world.of_all(device_name(world.device)))
@@ -154,6 +160,26 @@ def _note_manifest(config: PretrainConfig, workspace: Workspace, proof: Proof) -
         inputs=inputs,
     )
     write_json(path, manifest)
+
+
+@contextlib.contextmanager
+def _events_noted(folder: Path, world: World) -> Iterator[None]:
+    """However training ends, the manifest lists its events; killed, the run that goes on sees to it."""
+    try:
+        yield
+    except BaseException:
+        with contextlib.suppress(OSError, DataError):  # what ended it is told, not this
+            _note_events(folder, world)
+        raise
+    _note_events(folder, world)
+
+
+def _note_events(folder: Path, world: World) -> None:
+    if not world.leads:
+        return
+    events, manifest = read_events(folder / "events.json"), read_json(folder / "manifest.json")
+    if manifest.get("events", []) != events:
+        write_json(folder / "manifest.json", {**manifest, "events": events})
 
 
 def _recorded_tokens(manifest: Path, kind: str) -> str:
