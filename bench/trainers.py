@@ -39,7 +39,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from stamm.engine.config import EngineConfig
-from stamm.losses.goldfish import Goldfish
+from stamm.losses.config import Goldfish
 from stamm.models.config import DecoderConfig, GatedFFN, PlainFFN
 from stamm.models.count import count_parameters
 from stamm.optim.config import AdamW, AdEMAMix

@@ -33,7 +33,8 @@ from transformers import (
 
 from stamm.base.console import Silent
 from stamm.engine.loop import compile_layers
-from stamm.losses.goldfish import Goldfish, keep_mask
+from stamm.losses.config import Goldfish
+from stamm.losses.goldfish import keep_mask
 from stamm.losses.language_model import nll_per_kept_token
 from stamm.models.config import GatedFFN
 from stamm.models.decoder import build_decoder

@@ -10,6 +10,7 @@ from typing import Any
 from tests.conftest import command, environment
 
 BATCH_TOKENS = 4 * 256  # of the smoke recipe
+STAGE = {"context": 512, "theta": 1e6, "tokens": 4 * 1024, "batch": 2}
 
 
 def _stamm(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
@@ -45,6 +46,25 @@ def test_a_cooldown_as_long_as_the_runs_own_is_the_runs_own(
     assert left.read_bytes() == right.read_bytes()
 
 
+def test_branches_are_planned_before_they_run(smoke_run: Path, tmp_path: Path) -> None:
+    run = (f"run={smoke_run}", "arm=xielu", "--json")
+    cool = _stamm(tmp_path, "plan", "pretrain.cooldown", *run, f"tokens={9 * BATCH_TOKENS}")
+    stages = [f"stages.0.{key}={value}" for key, value in STAGE.items()]
+    longer = _stamm(tmp_path, "plan", "pretrain.longer", *run, "peak=1e-3", *stages)
+    plans = {**json.loads(cool.stdout), **json.loads(longer.stdout)}
+    assert {name: (plan["tokens"], plan["steps"]) for name, plan in plans.items()} == {
+        "xielu-cooldown": (9 * BATCH_TOKENS, 9),
+        "xielu-512": (4 * 1024, 4),
+    }
+    for words, said in (
+        (("plan", "pretrain.cooldown", "--sequences", "9"), "stands in its tokens"),
+        (("plan", "compare.activations"), "has no plan. `stamm compare` it with --dry-run"),
+    ):
+        refused = _stamm(tmp_path, *words)
+        assert refused.returncode == 2 and said in refused.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_a_cooldown_says_what_it_needs(smoke_run: Path, tmp_path: Path) -> None:
     run = f"run={smoke_run}"
     for words, said in (
@@ -65,7 +85,7 @@ def test_longer_contexts_follow_one_another(smoke_run: Path, tmp_path: Path) -> 
         f"stages.{i}.{key}={value}"
         for i, stage in enumerate(
             (
-                {"context": 512, "theta": 1e6, "tokens": 4 * 1024, "batch": 2},
+                STAGE,
                 {"context": 1024, "theta": 2e6, "tokens": 3 * 1024, "batch": 1},
             )
         )

@@ -15,7 +15,8 @@ from stamm.corpus.config import CorpusConfig, PackConfig, TokenizerConfig
 from stamm.corpus.consent.config import ConsentConfig
 from stamm.corpus.pack import PackedSplit
 from stamm.corpus.tokenizer import train_tokenizer
-from stamm.losses.goldfish import Goldfish, keep_mask
+from stamm.losses.config import Goldfish
+from stamm.losses.goldfish import keep_mask
 from stamm.runs.job import Workspace
 from tests.conftest import Stamm
 from tests.unit.small_corpus import build_corpus, pack_corpus

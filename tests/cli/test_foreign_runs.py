@@ -25,7 +25,7 @@ from tests.unit.small_corpus import build_corpus, pack_corpus
 VOCABULARY = 360
 RECIPE = """
 from stamm.engine.config import EngineConfig
-from stamm.losses.goldfish import Goldfish
+from stamm.losses.config import Goldfish
 from stamm.models.config import DecoderConfig, PlainFFN
 from stamm.optim.schedules import BatchStage, WarmupStableDecay
 from stamm.pretrain.config import PretrainConfig

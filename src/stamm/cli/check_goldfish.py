@@ -22,7 +22,8 @@ from stamm.base.errors import DataError, RunError, visible
 from stamm.base.files import read_json
 from stamm.cli.output import print_json, print_table
 from stamm.corpus.pack import MANIFEST, PackedSplit
-from stamm.losses.goldfish import Goldfish, measure
+from stamm.losses.config import Goldfish
+from stamm.losses.goldfish import measure, stated_rate
 from stamm.losses.tally import PIECE, Coverage, Piece, Tally
 
 _SHOWN = 20  # languages in the table; JSON has all of them
@@ -142,7 +143,7 @@ def counted(config: GoldfishCheck, split: PackedSplit) -> tuple[Tally, list[str]
     Checked  tests/unit/cli/test_goldfish_walk.py
     """
     documents = _Documents(split)
-    tally = Tally(config.stated_rate)
+    tally = Tally(stated_rate(config))
     for before, start, stop in _spans(config, split):
         labels = split.read(before, stop)[1:]
         number, language = documents.of(before + 1, stop)

@@ -14,11 +14,12 @@ from stamm.cli.corpus_plan import show_corpus_plan
 from stamm.cli.output import print_json, print_pairs
 from stamm.cli.recipe import resolve
 from stamm.cli.words import text
-from stamm.corpus.foreign import read_foreign
 from stamm.engine.estimate import Devices, parse_devices
 from stamm.pretrain.config import PretrainConfig
 from stamm.pretrain.like import pace_of
 from stamm.pretrain.plan import Pace, plan
+from stamm.recipes.branches import CooldownRecipe, LongerRecipe
+from stamm.recipes.compare import Comparison
 from stamm.recipes.corpus import CorpusRecipe
 from stamm.recipes.length import CorpusLength, corpus_length, packed_length
 from stamm.recipes.study import MANIFEST, Study
@@ -45,43 +46,68 @@ def arguments(parser: argparse.ArgumentParser, verb: str) -> None:
         "--sequences", metavar="N", help="length of the run, whatever the recipe says"
     )
     parser.add_argument(
-        "--out", type=text, metavar="FOLDER", help="a corpus run to take rates from"
+        "--out",
+        type=text,
+        metavar="FOLDER",
+        help="the run folder (default: runs/RECIPE), for the length or the rates of its corpus",
     )
     parser.add_argument("--json", action="store_true", help="print JSON")
 
 
 def run(options: argparse.Namespace, verb: str) -> int:
-    """Print the plan of a pretraining recipe, or of every arm of a study."""
+    """Print the plan of a pretraining recipe, of every arm of a study, or of a branch's stages."""
     recipe = resolve(options.recipe, options.changes)
     config = recipe.config
     if isinstance(config, CorpusRecipe):
         return show_corpus_plan(Path(options.out or Path("runs") / recipe.name), options.json)
-    if not isinstance(config, (Study, PretrainConfig)):
-        raise ConfigError(
-            f"recipe {recipe.name} has no plan", fix="`stamm run` does it; `stamm show` prints it"
-        )
     devices = None if options.gpus is None else parse_devices(options.gpus)
-    if options.sequences is not None:
-        config = _with_length(config, options.sequences)
-    corpus = _corpus_length(config, Path("runs") / recipe.name)
-    runs: dict[str, PretrainConfig] = (
-        {arm.name: config.pretrain_of(arm) for arm in config.arms}
-        if isinstance(config, Study)
-        else {"": config}
-    )
+    root = Path(options.out or Path("runs") / recipe.name)
+    corpus = None
+    if isinstance(config, (CooldownRecipe, LongerRecipe)):
+        if options.sequences is not None:
+            raise ConfigError(
+                f"the length of {recipe.name} stands in its tokens", where="--sequences"
+            )
+        runs = _branches(config, root)
+    elif isinstance(config, (Study, PretrainConfig)):
+        if options.sequences is not None:
+            config = _with_length(config, options.sequences)
+        corpus = _corpus_length(config, root)
+        runs = (
+            {arm.name: config.pretrain_of(arm) for arm in config.arms}
+            if isinstance(config, Study)
+            else {"": config}
+        )
+    else:
+        raise ConfigError(f"recipe {recipe.name} has no plan", fix=_instead(config))
     like = [Path(run) for run in options.like]
     plans = {
         name: _plan(config, devices, corpus, pace_of(like, name, config, devices))
         for name, config in runs.items()
     }
     if options.json:
-        print_json(plans if isinstance(config, Study) else plans[""])
+        print_json(plans[""] if isinstance(config, PretrainConfig) else plans)
         return 0
     for name, facts in plans.items():
         if name:
             print(f"\narm {name}")
         print_pairs(_lines(facts))
     return 0
+
+
+def _branches(config: CooldownRecipe | LongerRecipe, root: Path) -> dict[str, PretrainConfig]:
+    """What a branch trains, by the name of its arm."""
+    return {
+        Path(step.folder).name: step.config
+        for step in config.steps(root)
+        if isinstance(step.config, PretrainConfig)
+    }
+
+
+def _instead(config: object) -> str:
+    if isinstance(config, Comparison):
+        return "`stamm compare` it with --dry-run: the size and work of each arm"
+    return "`stamm run` does it; `stamm show` prints it"
 
 
 def _plan(
@@ -121,6 +147,8 @@ def _corpus_length(config: Study | PretrainConfig, run: Path) -> CorpusLength | 
             fix="Set pack=FOLDER, sequences=N, or --sequences N",
         )
     if foreign is not None:
+        from stamm.corpus.foreign import read_foreign
+
         tokens = sum(read_foreign(Path(prefix)).num_tokens for prefix in foreign.prefixes)
         names = ", ".join(foreign.prefixes)
         return CorpusLength(tokens=tokens, source=f"{tokens:,} tokens in {names}")

@@ -16,7 +16,6 @@ from stamm.cli.jobs import TOGETHER, job
 from stamm.cli.output import print_table
 from stamm.cli.recipe import Resolved, resolve
 from stamm.cli.words import text
-from stamm.corpus.foreign import ForeignTokens, tokenizer_file
 from stamm.pretrain.config import ForeignFiles, PretrainConfig
 from stamm.recipes.catalog import Branching
 from stamm.recipes.study import MANIFEST, single_steps
@@ -137,6 +136,8 @@ def _foreign_files(foreign: ForeignFiles) -> list[Path]:
 
     The tokens themselves are hashed when training starts or goes on, not to see what is to do.
     """
+    from stamm.corpus.foreign import ForeignTokens, tokenizer_file
+
     paths, tokenizer = [Path(prefix) for prefix in foreign.prefixes], Path(foreign.tokenizer)
     ForeignTokens.open(paths, tokenizer, foreign.end_token)
     return [*(Path(f"{path}.idx") for path in paths), tokenizer_file(tokenizer)]

@@ -11,53 +11,28 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from stamm.base.config import validate
 from stamm.base.mixing import GOLDEN, mix64
+from stamm.losses.config import Goldfish
 from stamm.losses.tally import Coverage, Piece, Tally, cut
 
 TABLE_SIZE = 1_000_003
 TABLE_SEED = 2_971_215_073
 
 
-@dataclass(frozen=True, kw_only=True)
-class Goldfish:
-    """One token in `k` is dropped, chosen by a hash of the last `h` tokens, itself included.
+def stated_rate(config: Goldfish) -> float:
+    """Share of full windows that are dropped when all keys are equally likely.
 
-    hash   "stamm": order-sensitive, never across a document border, ids salted, modulo 2^64.
-           "apertus": the released code bit for bit, with its defect: the product of h ids wraps
-           to 0 for 19 to 34 % of real windows, which are then never masked, so that 1.15 to
-           1.45 % of tokens are dropped instead of 2 %.
+    1/k for "stamm"; for "apertus" the share of its table's slots that drop, which is 1/k but for
+    the accident of its draw.
     """
-
-    k: int = 50
-    h: int = 50
-    hash: Literal["stamm", "apertus"] = "stamm"
-    salt: int = 0
-
-    def __post_init__(self) -> None:
-        validate(
-            self,
-            ("k", self.k >= 2, "must be at least 2: with 1 every token would be dropped"),
-            ("h", self.h >= 1, "must be at least 1"),
-            ("salt", 0 <= self.salt < 2**64, "must lie in [0, 2^64)"),
-        )
-
-    @property
-    def stated_rate(self) -> float:
-        """Share of full windows that are dropped when all keys are equally likely.
-
-        1/k for "stamm"; for "apertus" the share of its table's slots that drop, which is 1/k but
-        for the accident of its draw.
-        """
-        if self.hash == "apertus":
-            return float(np.mean(_table() < np.float32(1.0 / self.k)))
-        return 1.0 / self.k
+    if config.hash == "apertus":
+        return float(np.mean(_table() < np.float32(1.0 / config.k)))
+    return 1.0 / config.k
 
 
 def keep_mask(
@@ -86,7 +61,7 @@ def coverage(
 
     Memory   that of one run, and of the work on a piece of it
     """
-    tally = Tally(config.stated_rate)
+    tally = Tally(stated_rate(config))
     for labels, document in runs:
         for piece in cut(labels, document, config.h - 1):
             measure(config, piece, tally)

@@ -14,15 +14,13 @@ Goldfish drops more of them; what one of the three drops is not learned.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from stamm.base.errors import ConfigError
-from stamm.losses.goldfish import Goldfish, keep_mask
-
-Rule = Literal["stamm", "released", "report"]
+from stamm.losses.config import Goldfish, Rule
+from stamm.losses.goldfish import keep_mask
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -20,10 +20,11 @@ from stamm.losses.language_model import KeptLosses, kept_losses
 from stamm.models.attention import Attention, KeyValues
 from stamm.models.config import DecoderConfig, GatedFFN, PlainFFN
 from stamm.models.ffn import build_ffn
+from stamm.models.guide_draws import uses_guide
 from stamm.models.linear import structured_linears
 from stamm.models.norm import RMSNorm
 from stamm.models.rope import inverse_frequencies
-from stamm.models.self_guide import guide_weight, uses_guide
+from stamm.models.self_guide import guide_weight
 from stamm.models.sight import Mask, Sight, sight
 
 

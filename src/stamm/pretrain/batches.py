@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from stamm.corpus.order import TokenStream, WindowOrder
-from stamm.losses.goldfish import Goldfish
-from stamm.losses.masks import Rule, SpecialIds, learned_targets
+from stamm.losses.config import Goldfish, Rule
+from stamm.losses.masks import SpecialIds, learned_targets
 
 
 @dataclass(frozen=True)

@@ -10,8 +10,7 @@ from typing import Literal
 from stamm.base.config import validate
 from stamm.base.errors import ConfigError
 from stamm.engine.config import EngineConfig
-from stamm.losses.goldfish import Goldfish
-from stamm.losses.masks import Rule
+from stamm.losses.config import Goldfish, Rule
 from stamm.models.config import DecoderConfig
 from stamm.optim.config import AdEMAMix, OptimizerConfig
 from stamm.optim.schedules import BatchPlan, BatchStage, Schedule, WarmupStableDecay

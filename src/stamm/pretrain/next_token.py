@@ -18,7 +18,7 @@ from stamm.engine.world import World
 from stamm.losses.language_model import KeptLosses
 from stamm.models.count import guide_flops, training_flops
 from stamm.models.decoder import Decoder
-from stamm.models.self_guide import guide_uses
+from stamm.models.guide_draws import guide_uses
 from stamm.optim.schedules import BatchPlan
 from stamm.pretrain.batches import Batch, Windows
 from stamm.pretrain.config import PretrainConfig

@@ -13,7 +13,7 @@ from typing import Any
 from stamm.base.units import bytes_text, count_text, seconds_text
 from stamm.engine import attention_fit, float8_fit
 from stamm.engine.estimate import DEVICES, Devices, Setting
-from stamm.losses.goldfish import Goldfish
+from stamm.losses.config import Goldfish
 from stamm.models.config import Dense
 from stamm.optim.config import AdEMAMix
 from stamm.optim.schedules import WarmupStableDecay

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from stamm.engine.config import EngineConfig, Parallel
-from stamm.losses.goldfish import Goldfish
+from stamm.losses.config import Goldfish
 from stamm.models.config import DecoderConfig, Llama3Rope, PlainFFN
 from stamm.optim.config import AdEMAMix
 from stamm.optim.schedules import BatchStage, WarmupStableDecay

@@ -16,7 +16,7 @@ from stamm.corpus.demo import DEMO_INPUTS, DEMO_PROBE_BOOKS, DEMO_ROBOTS
 from stamm.engine.config import EngineConfig
 from stamm.evaluate.config import EvaluateConfig
 from stamm.export.config import ExportConfig
-from stamm.losses.goldfish import Goldfish
+from stamm.losses.config import Goldfish
 from stamm.models.config import DecoderConfig, GatedFFN, PlainFFN
 from stamm.optim.config import AdEMAMix
 from stamm.optim.schedules import BatchStage, WarmupStableDecay

@@ -19,7 +19,8 @@ from stamm.corpus.canaries.plan import Canary, canary_row, plan_canaries
 from stamm.corpus.config import ProbesConfig, ReadLimits
 from stamm.corpus.pii.config import PiiConfig
 from stamm.corpus.probes import plan_probes
-from stamm.losses.goldfish import Goldfish, keep_mask
+from stamm.losses.config import Goldfish
+from stamm.losses.goldfish import keep_mask
 
 PROBES = ProbesConfig(books="books.jsonl", passages_per_bucket=2, repeats=(0, 4))
 CONFIG = CanariesConfig(per_bucket=2, repeats=(0, 1, 16))

@@ -11,8 +11,9 @@ import torch
 from numpy.typing import NDArray
 
 from stamm.base.errors import ConfigError
-from stamm.losses.goldfish import TABLE_SEED, TABLE_SIZE, Goldfish, keep_mask
-from stamm.losses.masks import Rule, SpecialIds, learned_targets
+from stamm.losses.config import Goldfish, Rule
+from stamm.losses.goldfish import TABLE_SEED, TABLE_SIZE, keep_mask
+from stamm.losses.masks import SpecialIds, learned_targets
 
 BEGIN, END, PAD = 1, 2, 3
 SPECIAL = SpecialIds(end=END, pad=PAD)

@@ -22,14 +22,9 @@ from stamm.models.config import (
     Structured,
 )
 from stamm.models.decoder import build_decoder
+from stamm.models.guide_draws import guide_uses, uses_guide
 from stamm.models.linear import StructuredLinear, structured_linears
-from stamm.models.self_guide import (
-    expected_guide_uses,
-    guide_uses,
-    guide_weight,
-    guided_steps,
-    uses_guide,
-)
+from stamm.models.self_guide import expected_guide_uses, guide_weight, guided_steps
 from stamm.optim.build import build_optimizer
 from stamm.optim.config import AdamW
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from stamm.base.errors import ConfigError
-from stamm.losses.goldfish import Goldfish
+from stamm.losses.config import Goldfish
 from stamm.models.config import DecoderConfig, Llama3Rope, PlainRope
 
 

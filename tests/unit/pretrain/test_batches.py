@@ -12,7 +12,8 @@ from stamm.base.errors import ConfigError
 from stamm.corpus.config import CorpusConfig, PackConfig, TokenizerConfig
 from stamm.corpus.pack import PackedSplit
 from stamm.corpus.tokenizer import train_tokenizer
-from stamm.losses.goldfish import Goldfish, keep_mask
+from stamm.losses.config import Goldfish
+from stamm.losses.goldfish import keep_mask
 from stamm.models.config import DecoderConfig
 from stamm.optim.schedules import BatchStage
 from stamm.pretrain.batches import Windows

@@ -11,10 +11,10 @@ import pytest
 
 from stamm.engine.config import EngineConfig, Parallel
 from stamm.engine.estimate import parse_devices
-from stamm.losses.goldfish import Goldfish
+from stamm.losses.config import Goldfish
 from stamm.models.config import LowRank, PlainFFN, SelfGuide, Structured
 from stamm.models.count import guide_flops, training_flops
-from stamm.models.self_guide import guide_uses
+from stamm.models.guide_draws import guide_uses
 from stamm.optim.config import AdamW, AdEMAMix, GroupRule, Muon
 from stamm.optim.schedules import BatchStage, WarmupStableDecay
 from stamm.pretrain.config import PretrainConfig
