@@ -4,7 +4,7 @@ Each case is a process of its own: it trains a tiny model, so that libraries are
 buffers made, notes its resident memory, then trains the case's model for 3 steps with a checkpoint
 at the end, as `stamm run` does, on tokens that are made up. What is measured is the highest resident
 memory (VmHWM) above the noted one, of the steps and of all. The C library is told to give freed memory
-back at once (MALLOC_MMAP_THRESHOLD_); with --as-is it is not, and keeps some for later.
+back at once (MALLOC_MMAP_THRESHOLD_); with --as-is it keeps it, as in `stamm run` (`engine.heap`).
 
 Run      python bench/plan_memory.py [--cases plain,bf16] [--as-is] [--out FILE.jsonl]
 Prints   a table in MiB; with --out appends one JSON line per case with the machine and the commit
@@ -20,6 +20,7 @@ import re
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -28,8 +29,10 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from stamm.corpus.order import Proof
 from stamm.engine.checkpoint import Checkpoints
 from stamm.engine.config import EngineConfig
+from stamm.engine.heap import keep_freed_memory
 from stamm.engine.world import join
 from stamm.models.config import (
     DecoderConfig,
@@ -59,7 +62,7 @@ GIVES_BACK = {"MALLOC_MMAP_THRESHOLD_": "65536"}
 class MadeUp:
     """A token stream that takes no memory."""
 
-    end_id = None
+    end_id, num_files = None, 1
 
     def __init__(self, num_tokens: int, vocabulary: int) -> None:
         self.num_tokens, self.vocabulary = num_tokens, vocabulary
@@ -72,6 +75,14 @@ class MadeUp:
     def document_starts(self) -> NDArray[np.int64]:
         """Documents of 100 tokens."""
         return np.arange(0, self.num_tokens, 100, dtype=np.int64)
+
+    def examine(self, files: Iterable[int]) -> dict[int, Any]:
+        """Nothing lies anywhere."""
+        return dict.fromkeys(files)
+
+    def proof(self, seen: Mapping[int, Any]) -> Proof:
+        """What it is made from."""
+        return Proof(sha256=f"{self.num_tokens} of {self.vocabulary}, made up")
 
 
 def cases() -> dict[str, PretrainConfig]:
@@ -179,12 +190,14 @@ def main() -> None:
     parser.add_argument("--one", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.one:
+        if options.as_is:
+            keep_freed_memory()
         print(json.dumps(measure(cases()[options.one])))
         return
     print(f"{'case':<20} {'steps':>7} {'plan':>7} {'ratio':>6} {'all':>7} {'plan':>7} {'ratio':>6}")
     for name in options.cases.split(","):
         done = subprocess.run(
-            [sys.executable, __file__, "--one", name],
+            [sys.executable, __file__, "--one", name, *(["--as-is"] if options.as_is else [])],
             env={**os.environ, **({} if options.as_is else GIVES_BACK)},
             capture_output=True,
             text=True,

@@ -26,6 +26,7 @@ from stamm.engine.checkpoint import Checkpoints
 from stamm.engine.config import EngineConfig, GoOn, RollBack
 from stamm.engine.events import PASSED_OVER, Events, read_events
 from stamm.engine.guard import Guard, Verdict
+from stamm.engine.heap import give_back_freed_memory
 from stamm.engine.parallel import finish_gradients
 from stamm.engine.signals import Requests
 from stamm.engine.updater import Updater
@@ -333,6 +334,7 @@ class Training:
         return step in self._task.milestones or (every is not None and step % every == 0)
 
     def _save(self, step: int, metrics: MetricsFile | None) -> None:
+        give_back_freed_memory()
         self._store.save(step, self._model, self._updater, metrics.sync() if metrics else "")
         self._status.saved(step)
 

@@ -23,11 +23,11 @@ from stamm.pretrain.config import PretrainConfig
 from stamm.pretrain.plan import Pace, setting_of
 from stamm.runs.metrics import read_metrics
 
-# FLOP that products do in the time of a byte, where one run cannot say. CPU: by the processor time of
-# steps of four models of 3 to 26 million parameters, one thread of a Xeon: told by each other, products
-# alone are off by up to 46 %, this by 17 % (2026-11, on a busy machine; bench/plan_time.py says it of
-# another). GPU: a share of what the data sheet gives, of which products reach less than memory does.
-CPU_BALANCE = 20.0
+# FLOP that products do in the time of a byte, where one run cannot say. CPU: seven runs of models of 2 to
+# 30 million parameters on two threads of a quiet Xeon (Emerald Rapids), each told by each other: all within
+# 11 %, half within 3.5 % (2026-11-22, bench/plan_time.py). An older, busy Xeon said 20, with which these would
+# be off by up to 33 %. GPU: a share of what the data sheet gives, of which products reach less than memory.
+CPU_BALANCE = 50.0
 GPU_BALANCE = 0.7
 
 

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from stamm.base.errors import RunError
-from stamm.engine.heap import keep_freed_memory, memory_told
+from stamm.engine.heap import give_back_freed_memory, keep_freed_memory, memory_told
 
 # Pieces of a size that glibc by itself gives back at once; a process of its own, whose heap is young.
 _PROGRAM = """
@@ -38,9 +38,34 @@ def test_what_was_freed_is_there_again() -> None:
     assert kept < given_back / 10
 
 
+_GIVEN_BACK = """
+import re
+from stamm.engine.heap import give_back_freed_memory, keep_freed_memory
+def resident():
+    return int(re.search(r"VmRSS:\\s+(\\d+) kB", open("/proc/self/status").read())[1]) // 1024
+assert keep_freed_memory()
+pieces = [bytearray(b"x") * 2**23 for _ in range(32)]  # 256 MiB
+last = bytearray(2**20)  # lies behind them, so that they leave a hole
+full = resident()
+del pieces
+kept = resident()
+give_back_freed_memory()
+print(full - kept, kept - resident())
+"""
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="tells glibc")
+def test_what_was_kept_is_given_back_when_asked() -> None:
+    command = [sys.executable, "-c", _GIVEN_BACK]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    when_freed, when_asked = map(int, done.stdout.split())
+    assert when_freed < 16 and when_asked > 240
+
+
 def test_another_c_library_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("ctypes.CDLL", lambda _: object())
     assert not keep_freed_memory()
+    give_back_freed_memory()
 
 
 def test_memory_that_runs_out_is_told_in_one_line() -> None:
