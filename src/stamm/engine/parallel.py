@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterable
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch.distributed._functional_collectives import all_gather_tensor_autograd
+from torch.distributed._functional_collectives import all_gather_single_autograd
 from torch.distributed.fsdp import (
     FSDPModule,
     MixedPrecisionPolicy,
@@ -184,7 +184,7 @@ def _cut(layer: Layer) -> dict[str, ParallelStyle]:
 
 def _gather(group: dist.ProcessGroup) -> Callable[[Tensor], Tensor]:
     def gather(x_BKTE: Tensor) -> Tensor:
-        whole: Tensor = all_gather_tensor_autograd(x_BKTE, gather_dim=2, group=group)
+        whole: Tensor = all_gather_single_autograd(x_BKTE, gather_dim=2, group=group)
         return whole
 
     return gather
