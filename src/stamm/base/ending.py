@@ -9,6 +9,7 @@ import signal
 import sys
 import threading
 from collections.abc import Iterator
+from types import FrameType
 from typing import NoReturn
 
 
@@ -20,6 +21,8 @@ def end_at_once(code: int) -> NoReturn:
     process with it, by SIGABRT: up to one end in ten of two processes, and torchrun tells a failure.
     And after a Ctrl-C that came where a library runs Python text, Python itself would end by SIGINT,
     whatever the code.
+
+    Edge   what was registered with atexit is done; threads are not waited for
     """
     atexit._run_exitfuncs()
     for stream in (sys.stdout, sys.stderr):
@@ -30,7 +33,7 @@ def end_at_once(code: int) -> NoReturn:
 
 @contextlib.contextmanager
 def interrupt_held() -> Iterator[None]:
-    """Answer Ctrl-C after the block, for blocks that import libraries.
+    """Answer Ctrl-C after the block, for blocks that import libraries; a second one at once.
 
     While a library is loaded an interrupt can abort the process (duckdb 2.0.0 does), or be lost.
     """
@@ -39,7 +42,13 @@ def interrupt_held() -> Iterator[None]:
         yield  # another's to answer, or ignored
         return
     came: list[int] = []
-    signal.signal(signal.SIGINT, lambda number, frame: came.append(number))
+
+    def hold(number: int, frame: FrameType | None) -> None:
+        came.append(number)
+        if len(came) > 1:  # the block hangs
+            before(number, frame)
+
+    signal.signal(signal.SIGINT, hold)
     try:
         yield
     finally:

@@ -58,10 +58,10 @@ def run(options: argparse.Namespace, verb: str) -> int:
     """Print the plan of a pretraining recipe, of every arm of a study, or of a branch's stages."""
     recipe = resolve(options.recipe, options.changes)
     config = recipe.config
-    if isinstance(config, CorpusRecipe):
-        return show_corpus_plan(Path(options.out or Path("runs") / recipe.name), options.json)
-    devices = None if options.gpus is None else parse_devices(options.gpus)
     root = Path(options.out or Path("runs") / recipe.name)
+    if isinstance(config, CorpusRecipe):
+        return show_corpus_plan(root, options.json)
+    devices = None if options.gpus is None else parse_devices(options.gpus)
     corpus = None
     if isinstance(config, (CooldownRecipe, LongerRecipe)):
         if options.sequences is not None:

@@ -23,6 +23,16 @@ def test_an_interrupt_is_answered_after_the_block() -> None:
         signal.raise_signal(signal.SIGINT)
 
 
+def test_asked_twice_a_block_that_hangs_is_left() -> None:
+    done = []
+    with pytest.raises(KeyboardInterrupt), interrupt_held():
+        signal.raise_signal(signal.SIGINT)
+        done.append("first")
+        signal.raise_signal(signal.SIGINT)
+        done.append("second")
+    assert done == ["first"]
+
+
 def test_an_error_of_the_block_is_told_and_an_ignored_interrupt_stays_ignored() -> None:
     with pytest.raises(ValueError, match="told"), interrupt_held():
         signal.raise_signal(signal.SIGINT)
