@@ -171,7 +171,9 @@ def _lengths(told: Told) -> Iterator[tuple[str, str]]:
                 "Shorten one, or train longer",
             )
     optimizer, steps = told.config.optimizer, told.facts["steps"]
-    if isinstance(optimizer, AdEMAMix):
+    begin = told.config.begin
+    counts_on = begin is not None and begin.moments == "keep"  # then they began in another run
+    if isinstance(optimizer, AdEMAMix) and not counts_on:
         for name in ("alpha_warmup_steps", "beta3_warmup_steps"):
             length = getattr(optimizer, name)
             if length is not None and length > steps:

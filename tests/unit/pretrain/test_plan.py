@@ -17,7 +17,7 @@ from stamm.models.count import guide_flops, training_flops
 from stamm.models.guide_draws import guide_uses
 from stamm.optim.config import AdamW, AdEMAMix, GroupRule, Muon
 from stamm.optim.schedules import BatchStage, WarmupStableDecay
-from stamm.pretrain.config import PretrainConfig
+from stamm.pretrain.config import Begin, PretrainConfig
 from stamm.pretrain.plan import Pace, plan, setting_of
 from stamm.pretrain.plan_warnings import collapse
 from stamm.recipes.apertus import apertus_8b
@@ -118,6 +118,14 @@ def test_what_is_warned_of(changes: dict[str, Any], devices: str | None, said: s
     found = [line for line in _said(replace(RUN, **changes), devices) if said in line]
     assert len(found) == 1, _said(replace(RUN, **changes), devices)
     assert "\n" not in found[0]
+
+
+def test_warm_ups_that_began_in_another_run_are_not_held_against_this_one() -> None:
+    longer = replace(RUN, optimizer=AdEMAMix(alpha_warmup_steps=1001, beta3_warmup_steps=1001))
+    for moments, count in (("keep", 0), ("restart", 2)):
+        begin = Begin(checkpoint="runs/a/arms/b/checkpoints/step-00000900", moments=moments)  # type: ignore[arg-type]
+        found = [line for line in _said(replace(longer, begin=begin)) if "warmup_steps" in line]
+        assert len(found) == count
 
 
 def test_many_passes_over_a_corpus_are_warned_of() -> None:
