@@ -162,7 +162,7 @@ class Checkpoints:
         Raises   RunError when none can be used; with `at_most`, when there is none, too
         """
         if self._world.leads:
-            for leftover in self.folder.glob(".step-*.part"):
+            for leftover in self.folder.glob(".step-*.*"):
                 shutil.rmtree(leftover)
         found = [s for s in checkpoint_steps(self.folder) if at_most is None or s <= at_most]
         steps: list[int] = self._world.of_leader(sorted(found, reverse=True))
@@ -229,11 +229,11 @@ class Checkpoints:
             state |= {"sha256": hashes, "metrics_sha256": pending.metrics}
             write_json(part / STATE, state | {_SEAL: sha256_value(state)})
             final = self._path(pending.step)
-            shutil.rmtree(final, ignore_errors=True)
+            self._drop(pending.step)
             part.replace(final)
             _flush(self.folder)
             for old in self._outdated(pending.step):
-                shutil.rmtree(self._path(old))
+                self._drop(old)
         except OSError as error:
             return is_full(error), str(error)
         except RunError as error:  # of a disk that was full for the state
@@ -324,7 +324,14 @@ class Checkpoints:
         if self._world.leads:
             for later in checkpoint_steps(self.folder):
                 if later > step:
-                    shutil.rmtree(self._path(later))
+                    self._drop(later)
+
+    def _drop(self, step: int) -> None:
+        """Delete a checkpoint, if it is there; killed meanwhile it leaves none that is half there."""
+        gone = self.folder / f".step-{step:08d}.gone"
+        with contextlib.suppress(FileNotFoundError):
+            self._path(step).replace(gone)
+            shutil.rmtree(gone)
 
     def _path(self, step: int) -> Path:
         return self.folder / f"step-{step:08d}"

@@ -100,6 +100,29 @@ def test_only_the_newest_are_kept(tmp_path: Path) -> None:
     assert sorted(p.name for p in tmp_path.iterdir()) == ["step-00000002", "step-00000003"]
 
 
+def test_a_process_killed_while_it_deletes_leaves_no_half_of_a_checkpoint(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class KilledError(Exception):
+        pass
+
+    def killed(folder: Path, ignore_errors: bool = False) -> None:
+        for file in Path(folder).glob("*.json"):
+            file.unlink()
+            raise KilledError
+
+    model, optimizer = _pair(0)
+    store = Checkpoints(tmp_path, keep=1, world=ALONE)
+    store.save(1, model, optimizer, "m1")
+    monkeypatch.setattr(shutil, "rmtree", killed)
+    with pytest.raises(KilledError):
+        store.save(2, model, optimizer, "m2")
+    monkeypatch.undo()
+    assert [p.name for p in tmp_path.glob("step-*")] == ["step-00000002"]
+    assert Checkpoints(tmp_path, keep=1, world=ALONE).restore(model, optimizer, same, Talk()) == 2
+    assert [p.name for p in tmp_path.iterdir()] == ["step-00000002"]
+
+
 @pytest.mark.parametrize(
     "damage",
     ["flip", "truncate", "remove", "state", "empty state", "schema", "counts", "emptied", "other"],
@@ -156,7 +179,8 @@ def test_a_checkpoint_is_not_used_with_other_metrics_than_it_was_written_with(
 
 
 def test_what_a_killed_process_left_is_removed(tmp_path: Path) -> None:
-    (tmp_path / ".step-00000007.part").mkdir(parents=True)
+    for left in (".step-00000007.part", ".step-00000003.gone"):
+        (tmp_path / left).mkdir(parents=True)
     model, optimizer = _pair(0)
     assert Checkpoints(tmp_path, keep=1, world=ALONE).restore(model, optimizer, same, Talk()) == 0
     assert list(tmp_path.iterdir()) == []
