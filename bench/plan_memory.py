@@ -3,10 +3,9 @@
 Each case is a process of its own: it trains a tiny model, so that libraries are loaded and their
 buffers made, notes its resident memory, then trains the case's model for 3 steps with a checkpoint
 at the end, as `stamm run` does, on tokens that are made up. What is measured is the highest resident
-memory (VmHWM) above the noted one, of the steps and of all. The C library is told to give freed memory
-back at once (MALLOC_MMAP_THRESHOLD_); with --as-is it keeps it, as in `stamm run` (`engine.heap`).
+memory (VmHWM) above the noted one, of the steps and of all.
 
-Run      python bench/plan_memory.py [--cases plain,bf16] [--as-is] [--out FILE.jsonl]
+Run      python bench/plan_memory.py [--cases plain,bfloat16] [--out FILE.jsonl]
 Prints   a table in MiB; with --out appends one JSON line per case with the machine and the commit
 Needs    Linux
 """
@@ -15,7 +14,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import re
 import subprocess
 import sys
@@ -56,7 +54,6 @@ from stamm.runs.manifest import environment
 
 STEPS = 3
 MIB = 2**20
-GIVES_BACK = {"MALLOC_MMAP_THRESHOLD_": "65536"}
 
 
 class MadeUp:
@@ -129,7 +126,9 @@ def cases() -> dict[str, PretrainConfig]:
             base, model=replace(model, vocab_size=32_768, tied_embeddings=True), **half
         ),
         "guided": replace(base, model=guided),
-        "background": replace(base, engine=replace(base.engine, background_saves=True)),
+        "background": replace(
+            base, engine=replace(base.engine, background_saves=True, checkpoint_every=1)
+        ),
     }
 
 
@@ -185,20 +184,17 @@ def main() -> None:
     """One process for each case, and a table."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--cases", default=",".join(cases()))
-    parser.add_argument("--as-is", action="store_true")
     parser.add_argument("--out", type=Path)
     parser.add_argument("--one", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.one:
-        if options.as_is:
-            keep_freed_memory()
+        keep_freed_memory()
         print(json.dumps(measure(cases()[options.one])))
         return
     print(f"{'case':<20} {'steps':>7} {'plan':>7} {'ratio':>6} {'all':>7} {'plan':>7} {'ratio':>6}")
     for name in options.cases.split(","):
         done = subprocess.run(
-            [sys.executable, __file__, "--one", name, *(["--as-is"] if options.as_is else [])],
-            env={**os.environ, **({} if options.as_is else GIVES_BACK)},
+            [sys.executable, __file__, "--one", name],
             capture_output=True,
             text=True,
             check=True,
@@ -211,7 +207,7 @@ def main() -> None:
         ]
         print(f"{name:<20} {' '.join(cells)}", flush=True)
         if options.out:
-            line = {"benchmark": "plan_memory", "case": name, "as_is": options.as_is}
+            line = {"benchmark": "plan_memory", "case": name}
             line |= {"measured_bytes": found, "plan_bytes": told, **environment()}
             with options.out.open("a") as out:
                 out.write(json.dumps(line) + "\n")

@@ -76,10 +76,8 @@ ASSUMED_SAVE_BYTES_PER_S = 105e9 / 40
 # torch.distributed.checkpoint copies what it saves to the CPU, and safetensors writes it down in
 # memory twice before it goes to disk (torch 2.13, safetensors 0.8).
 _COPIES = 3
-# What is held of float32 logits at a time, as losses/linear_cross_entropy.py says; and from which
-# size on memory of activations is kept on CPUs, as activations/fused/memory.py says.
+# What is held of float32 logits at a time, as losses/linear_cross_entropy.py says.
 _CACHE, _FEWEST, _MOST, _MOST_GPU = 2**20, 128, 64 * 2**20, 256 * 2**20
-_POOL_FROM, _POOL_KEPT, _PAGE = 2**23, 2**30, 2**21
 _SHOWN = 40  # characters of what is no device
 # AdEMAMix over lists takes so many numbers at once (optim/ademamix.py).
 _AT_ONCE = 2**22
@@ -213,8 +211,8 @@ def estimate_memory(
     sequences   of a micro-batch that one place in the direction of data has in flight; processes in
                 the other directions share them
     precision   of products and of what is kept; weights, gradients and moments are float32
-    Edge        the C library keeps part of what is freed: what the system counts on a CPU was up
-                to a quarter above it
+    Edge        on a CPU without a C++ compiler the C library keeps holes of what is freed: what the
+                system counts was up to two thirds above it (`engine.heap`)
     Checked     tests/unit/engine/test_estimate.py (against what autograd keeps);
                 bench/plan_memory.py (against the peak of training processes)
     """
@@ -232,7 +230,6 @@ def estimate_memory(
     tokens = sequences * context // (how.context * how.tensor)
     row = width * model.d_model * tokens
     kept = _kept(model, sequences, context, width, how)
-    pool = _pool(model, tokens, width, how)
     base = _Base(weights, moments)
     forward = {
         "gradients": weights if how.micro_batches > 1 else 0,
@@ -267,19 +264,19 @@ def estimate_memory(
             "the backward pass ends",
             gradients=weights,
             gathered=width * ends if cut else 0,
-            working=pool + ((width + 4) * ends if cut else 4 * output * model.tied_embeddings),
+            working=(width + 4) * ends if cut else 4 * output * model.tied_embeddings,
         ),
         base.at(
             "the optimizer's step",
             gradients=weights,
-            working=pool + _update(optimizer, shapes, pieces),
+            working=_update(optimizer, shapes, pieces),
         ),
     ]
     saved = weights + moments
     if how.background and not how.gpu:
         timeline = [replace(m, working=m.working + _COPIES * saved) for m in timeline]
     elif not how.gpu:
-        timeline.append(base.at("a checkpoint is written", working=pool + (_COPIES - 1) * saved))
+        timeline.append(base.at("a checkpoint is written", working=(_COPIES - 1) * saved))
     return Memory(
         weights=weights,
         gradients=weights,
@@ -450,15 +447,6 @@ def _casts(model: DecoderConfig, tokens: int, how: Setting) -> int:
         _, middle, largest = sorted((seen * rows, seen * columns, rows * columns))
         found = max(found, middle + largest + (0 if how.compiled else 2 * 4 * largest))
     return found
-
-
-def _pool(model: DecoderConfig, tokens: int, width: int, how: Setting) -> int:
-    """What activations keep on a CPU for the next results of their size."""
-    row = width * model.ffn.width * tokens
-    if how.gpu or row < _POOL_FROM:
-        return 0
-    kept = 1 if how.recompute or not isinstance(model.ffn.memory, SavePost) else model.num_layers
-    return min(kept * (-(-row // _PAGE) + 1) * _PAGE, _POOL_KEPT)
 
 
 def _update(

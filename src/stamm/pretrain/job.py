@@ -64,8 +64,8 @@ def run(config: PretrainConfig, workspace: Workspace) -> None:
     settle(config.engine.threads)
     short = config.engine.precision != "float32"
     device = device_of(config.engine.device)
-    if device.type == "cpu":
-        keep_freed_memory()
+    if device.type == "cpu" and (lost := keep_freed_memory()):
+        progress.say(f"Memory may exceed the plan's by two thirds: {lost}.")
     world = join(config.engine.parallel, device, collectives=short)
     plain = to_plain(dataclasses.replace(config, mirrors=()))
     world.agree("the configuration", sha256_value(plain))

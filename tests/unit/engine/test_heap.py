@@ -1,10 +1,12 @@
-"""Freed memory is kept, so that nothing has to be asked for again; what runs out is told."""
+"""What is not a tensor is kept, too, and given back when asked; what runs out is told."""
 
 from __future__ import annotations
 
+import functools
 import platform
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 import torch
@@ -16,7 +18,7 @@ from stamm.engine.heap import give_back_freed_memory, keep_freed_memory, memory_
 _PROGRAM = """
 import resource, sys
 from stamm.engine.heap import keep_freed_memory
-assert sys.argv[1] == "no" or keep_freed_memory()
+assert sys.argv[1] == "no" or not keep_freed_memory()
 def faults():
     before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
     pieces = [bytearray(b"x") * 2**24 for _ in range(8)]
@@ -43,7 +45,7 @@ import re
 from stamm.engine.heap import give_back_freed_memory, keep_freed_memory
 def resident():
     return int(re.search(r"VmRSS:\\s+(\\d+) kB", open("/proc/self/status").read())[1]) // 1024
-assert keep_freed_memory()
+assert not keep_freed_memory()
 pieces = [bytearray(b"x") * 2**23 for _ in range(32)]  # 256 MiB
 last = bytearray(2**20)  # lies behind them, so that they leave a hole
 full = resident()
@@ -64,8 +66,19 @@ def test_what_was_kept_is_given_back_when_asked() -> None:
 
 def test_another_c_library_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("ctypes.CDLL", lambda _: object())
-    assert not keep_freed_memory()
+    monkeypatch.setattr("stamm.engine.heap._take_over", functools.lru_cache(lambda: "none"))
+    assert keep_freed_memory() == "none"
     give_back_freed_memory()
+
+
+def test_without_a_compiler_it_says_what_is_lost(tmp_path: Path) -> None:
+    program = (
+        "from stamm.engine.heap import *; print(keep_freed_memory()); give_back_freed_memory()"
+    )
+    command = [sys.executable, "-c", program]
+    bare = {"PATH": str(tmp_path), "HOME": str(tmp_path)}
+    done = subprocess.run(command, capture_output=True, text=True, check=True, env=bare)
+    assert "no C++ compiler" in done.stdout
 
 
 def test_memory_that_runs_out_is_told_in_one_line() -> None:

@@ -1,13 +1,17 @@
-"""The benchmark of the plan's time trains as a run does: it breaks here, not when it is needed."""
+"""The benchmarks of the plan train as a run does, and the memory that it tells is that of a run."""
 
 from __future__ import annotations
 
 import importlib
+import json
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from stamm.activations.fused import build
 from stamm.engine.config import EngineConfig
 from stamm.models.config import DecoderConfig, PlainFFN
 from stamm.optim.schedules import BatchStage
@@ -45,3 +49,15 @@ def test_a_case_is_trained_and_told_by(tmp_path: Path, monkeypatch: pytest.Monke
     assert len(read_metrics(tmp_path / "log" / "speed.jsonl")) == 3
     pace = pace_of([tmp_path], "", replace(config, sequences=60), None)
     assert pace is not None and pace.flops_per_s > 0
+
+
+@pytest.mark.skipif(bool(build.unavailable()), reason=str(build.unavailable()))
+@pytest.mark.parametrize("case", ["recompute", "micro-batches"])
+def test_the_plans_memory_is_within_5_percent_of_a_runs_peak(tmp_path: Path, case: str) -> None:
+    """As the system counts it, without giving anything back between (most holes without pages.cpp)."""
+    out = tmp_path / "out.jsonl"
+    command = [sys.executable, BENCH / "plan_memory.py", "--cases", case, "--out", out]
+    subprocess.run(command, check=True, capture_output=True)
+    line = json.loads(out.read_text())
+    for part in ("steps", "all"):
+        assert line["plan_bytes"][part] == pytest.approx(line["measured_bytes"][part], rel=0.05)

@@ -66,22 +66,23 @@ def _unavailable() -> str | None:
 
 
 @lru_cache(maxsize=512)
-def function(source: str, name: str) -> Callable[..., None]:
+def function(source: str, name: str, *, torch_headers: bool = False) -> Callable[..., None]:
     """A function of the shared object that `source` compiles to.
 
+    torch_headers   whether it includes torch's own
     Raises   RunError with the compiler's first lines when it does not compile.
     """
-    found = _loaded(source)[name]
+    found = _loaded(source, torch_headers)[name]
     found.restype = None
     return found
 
 
 @lru_cache(maxsize=256)
-def _loaded(source: str) -> ctypes.CDLL:
+def _loaded(source: str, torch_headers: bool = False) -> ctypes.CDLL:
     place, compiler = folder(), _compiler()
     if place is None or compiler is None:
         raise RunError(f"CPU kernels cannot be built: {unavailable()}")
-    command = _command(compiler)
+    command = _command(compiler, torch_headers)
     headers = [sha256_file(header) for header in _HEADERS]
     key = sha256_value([source, headers, command, _version(compiler), torch.__version__])
     path, receipt = place / f"{key}.so", place / f"{key}.sha256"
@@ -167,7 +168,7 @@ def _version(compiler: str) -> str:
     return result.stdout.decode(errors="replace")
 
 
-def _command(compiler: str) -> list[str]:
+def _command(compiler: str, torch_headers: bool) -> list[str]:
     """The compiler and its flags; no flag lets it reorder sums or drop infinities and NaN."""
     home = Path(torch.__file__).parent
     capability = torch.backends.cpu.get_cpu_capability()
@@ -179,4 +180,5 @@ def _command(compiler: str) -> list[str]:
         "-fPIC", "-shared", "-fopenmp", *vectors,
         f"-DSTAMM_CHUNK={CHUNK}", f"-DSTAMM_ROWS={ROWS}",
         f"-I{_HOME}", f"-L{home / 'lib'}", f"-Wl,-rpath,{home / 'lib'}", "-ltorch_cpu",
+        *([f"-I{home / 'include'}", "-lc10"] if torch_headers else ()),
     ]  # fmt: skip

@@ -30,6 +30,7 @@ class _Pool:
         self._free: dict[int, list[mmap.mmap]] = {}  # the size that was used last stands last
         self._back: deque[tuple[mmap.mmap, int]] = deque()  # came back, and are not in place yet
         self._kept = 0
+        self.closed = False  # whether nothing is kept any more
 
     def take(self, size: int) -> mmap.mmap:
         """A block of this size: the last one that came back, or a new one."""
@@ -54,7 +55,7 @@ class _Pool:
 
     def give_back(self, block: mmap.mmap, size: int) -> None:
         """Keep a block in the place of those whose sizes were used least lately."""
-        if size <= KEPT:
+        if size <= KEPT and not self.closed:
             self._back.append((block, size))
             self._put_in_place()
 
@@ -95,6 +96,12 @@ class _Pool:
 _POOL = _Pool()
 
 
+def leave_to_torch() -> None:
+    """Keep nothing from now on, where torch's own memory is kept (`engine.heap`)."""
+    _POOL.closed = True
+    _POOL.release()
+
+
 def fresh(shape: Sequence[int], dtype: torch.dtype) -> Tensor:
     """A tensor with any content, contiguous, on the CPU.
 
@@ -105,7 +112,7 @@ def fresh(shape: Sequence[int], dtype: torch.dtype) -> Tensor:
     for extent in shape:
         count *= extent
     needed = count * dtype.itemsize
-    if needed < FROM:
+    if needed < FROM or _POOL.closed:
         return torch.empty(tuple(shape), dtype=dtype)
 
     # numpy, because its arrays tell when a tensor lets them go.
