@@ -156,7 +156,11 @@ class Pages {
         if (!moves || !move(source, start + filled, piece.size)) {
           // So many mappings that the system takes no more: as many pages go, and new ones come.
           munmap(source, piece.size);
-          if (!map(start + filled, piece.size)) return false;
+          if (!map(start + filled, piece.size)) {
+            source += piece.size;
+            if (source < from + taken) munmap(source, from + taken - source);
+            return false;
+          }
         }
         pieces.push_back({piece.size, ++mappings_});
         source += piece.size;
