@@ -29,7 +29,7 @@ from stamm.corpus.records import Record
 
 Document = tuple[str, str]
 _SPLIT = re.compile(r"\w+|[^\w\s]")
-_RIVALS = (
+_RIVALS: tuple[tuple[str, str, dict[str, list[str]]], ...] = (
     ("gopher_repetition_filter", "GopherRepetitionFilter", {}),
     ("gopher_quality_filter", "GopherQualityFilter", {"stop_words": []}),
     ("c4_filters", "C4QualityFilter", {}),
@@ -55,7 +55,7 @@ def rivals() -> dict[str, Callable[[Document], object]]:
     data = importlib.import_module("datatrove.data")
     words = importlib.import_module("datatrove.utils.word_tokenizers")
 
-    class Splitter(words.WordTokenizer):  # type: ignore[misc, name-defined]
+    class Splitter(words.WordTokenizer):  # type: ignore[name-defined]
         def word_tokenize(self, text: str) -> list[str]:
             return _SPLIT.findall(text)
 

@@ -101,7 +101,7 @@ def cases() -> dict[str, PretrainConfig]:
     short = replace(base.engine, precision="bfloat16")
     gated = replace(model, ffn=GatedFFN(width=768, activation="swiglu"))
     wide = replace(model, d_model=768, num_heads=12, num_kv_heads=4, ffn=PlainFFN(width=2304))
-    half = {"batch": (BatchStage(size=4),), "sequences": 4 * STEPS}
+    half = replace(base, batch=(BatchStage(size=4),), sequences=4 * STEPS)
     guided = replace(
         model,
         ffn=PlainFFN(width=1152, linear=LowRank(rank=96)),
@@ -112,18 +112,18 @@ def cases() -> dict[str, PretrainConfig]:
         "plain compiled": replace(base, engine=compiled),
         "swiglu": replace(base, model=gated),
         "swiglu compiled": replace(base, model=gated, engine=compiled),
-        "wide": replace(base, model=wide, **half),
-        "wide compiled": replace(base, model=wide, engine=compiled, **half),
+        "wide": replace(half, model=wide),
+        "wide compiled": replace(half, model=wide, engine=compiled),
         "bfloat16": replace(base, engine=short),
         "bfloat16 compiled": replace(base, engine=replace(short, compile="layers")),
         "recompute": replace(base, engine=replace(base.engine, recompute="layers")),
-        "context 1024": replace(base, context=1024, **half),
+        "context 1024": replace(half, context=1024),
         "micro-batches": replace(base, micro_batch=2),
         "SavePre": replace(base, model=replace(model, ffn=replace(model.ffn, memory=SavePre()))),
         "AdamW": replace(base, optimizer=AdamW()),
         "Muon": replace(base, optimizer=Muon()),
         "vocabulary 32768": replace(
-            base, model=replace(model, vocab_size=32_768, tied_embeddings=True), **half
+            half, model=replace(model, vocab_size=32_768, tied_embeddings=True)
         ),
         "guided": replace(base, model=guided),
         "background": replace(
@@ -168,7 +168,7 @@ def measure(config: PretrainConfig) -> dict[str, int]:
         peaks.append(resident("VmHWM"))
         save(*arguments)
 
-    Checkpoints.save = noted  # type: ignore[method-assign]
+    Checkpoints.save = noted  # type: ignore[method-assign,assignment]
     train(config)
     return {"steps": peaks[0] - before, "all": resident("VmHWM") - before, "before": before}
 

@@ -3,7 +3,7 @@
 Each case is a process of its own that trains a model of another size, as `stamm run` does, on tokens
 that are made up. Then each case is planned by the speed of each other, and by its own.
 
-Run      python bench/plan_time.py [--cases small,large] [--seconds 30] [--threads 2] [--out FILE.jsonl]
+Run      python -m bench.plan_time [--cases small,large] [--seconds 30] [--threads 2] [--out FILE.jsonl]
 Prints   seconds of a run's steps, then predicted/measured by each run and by all others together: of all
          steps, and without the first, in which layers are compiled
 """
@@ -18,7 +18,7 @@ import tempfile
 from dataclasses import replace
 from pathlib import Path
 
-from plan_memory import MadeUp
+from bench.plan_memory import MadeUp
 from stamm.engine.config import EngineConfig
 from stamm.models.config import DecoderConfig, GatedFFN, PlainFFN
 from stamm.models.count import training_flops

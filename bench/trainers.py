@@ -33,7 +33,6 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -261,10 +260,10 @@ def litgpt(options: argparse.Namespace, folder: Path) -> Clock:
     class Enough(Exception):  # noqa: N818
         """All steps are done."""
 
-    class Ticking(DataLoader[torch.Tensor]):
+    class Ticking(DataLoader[Any]):
         """Notes when it is asked for the next step's sequences: the one before has ended."""
 
-        def __iter__(self) -> Iterator[Any]:
+        def __iter__(self) -> Any:
             for step, batch in enumerate(super().__iter__()):
                 if step:
                     clock.tick()
@@ -272,14 +271,14 @@ def litgpt(options: argparse.Namespace, folder: Path) -> Clock:
                     raise Enough  # or it would write a checkpoint, and this loader into it
                 yield batch
 
-    class Rows(DataModule):  # type: ignore[misc]
+    class Rows(DataModule):
         """The same sequences again and again."""
 
         def train_dataloader(self) -> Any:
-            return Ticking(rows, batch_size=size.batch, shuffle=True)
+            return Ticking(rows, batch_size=size.batch, shuffle=True)  # type: ignore[arg-type]
 
         def val_dataloader(self) -> Any:
-            return DataLoader(rows[: size.batch], batch_size=size.batch)
+            return DataLoader(rows[: size.batch], batch_size=size.batch)  # type: ignore[arg-type]
 
     with contextlib.suppress(Enough):
         setup(
@@ -452,8 +451,8 @@ def commands(options: argparse.Namespace) -> None:
     for command, taken in times.items():
         met = "met" if min(taken) <= COMMAND_GOAL_S else "missed"
         print(f"| {command} | {statistics.median(taken):.2f} | {min(taken):.2f} | {met} |")
-        line = {"benchmark": "commands", "command": command, "seconds": taken, **environment()}
-        _append(options.out, line)
+        found = {"benchmark": "commands", "command": command, "seconds": taken, **environment()}
+        _append(options.out, found)
 
 
 def _append(path: Path | None, line: dict[str, Any]) -> None:

@@ -247,9 +247,9 @@ def positives(draw: Draw) -> Iterator[tuple[str, Value]]:
     yield "", ("card", "in one piece, no word", "", luhn(draw.fill(draw.choice(CARDS))), "")
     for language, layouts in (*PHONES.items(), *PHONES.items()):
         written = draw.fill(draw.choice(layouts.split("|")))
-        start = re.search(r"[+(]*[0-9]", written)
-        assert start is not None
-        at = start.start()
+        found = re.search(r"[+(]*[0-9]", written)
+        assert found is not None
+        at = found.start()
         yield language, ("phone", "any", written[:at], written[at:], "")
 
 

@@ -24,9 +24,8 @@ BENCH = Path(__file__).parents[3] / "bench"
 
 
 def test_a_case_is_trained_and_told_by(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.syspath_prepend(str(BENCH))
     monkeypatch.setattr(job, "open_stream", job.open_stream)  # put back afterwards
-    bench = importlib.import_module("plan_time")
+    bench = importlib.import_module("bench.plan_time")
     model = DecoderConfig(
         vocab_size=64,
         d_model=32,
