@@ -17,8 +17,8 @@ from collections.abc import Callable, Iterable
 
 import torch
 import torch.distributed as dist
+import torch.distributed._functional_collectives as collectives
 from torch import Tensor, nn
-from torch.distributed._functional_collectives import all_gather_single_autograd
 from torch.distributed.fsdp import (
     FSDPModule,
     MixedPrecisionPolicy,
@@ -183,8 +183,13 @@ def _cut(layer: Layer) -> dict[str, ParallelStyle]:
 
 
 def _gather(group: dist.ProcessGroup) -> Callable[[Tensor], Tensor]:
+    # torch 2.13 has both names and warns of the second, the older one.
+    renamed = hasattr(collectives, "all_gather_single_autograd")
+    name = "all_gather_single_autograd" if renamed else "all_gather_tensor_autograd"
+    differentiable = getattr(collectives, name)
+
     def gather(x_BKTE: Tensor) -> Tensor:
-        whole: Tensor = all_gather_single_autograd(x_BKTE, gather_dim=2, group=group)
+        whole: Tensor = differentiable(x_BKTE, gather_dim=2, group=group)
         return whole
 
     return gather

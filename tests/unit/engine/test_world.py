@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import pytest
 import torch
+import torch.distributed._functional_collectives as collectives
 
 from stamm.base.errors import ConfigError, RunError
+from stamm.engine import parallel
 from stamm.engine.crew import Crew
 from stamm.engine.world import World, device_of, is_loss_of_process, together
 
@@ -58,3 +60,17 @@ def test_more_processes_than_gpus_are_refused(monkeypatch: pytest.MonkeyPatch) -
     with pytest.raises(ConfigError, match=r"process 2 of this machine has no GPU .* torch sees 2"):
         device_of("auto")
     assert device_of("cpu") == torch.device("cpu")
+
+
+@pytest.mark.parametrize("name", ["all_gather_single_autograd", "all_gather_tensor_autograd"])
+def test_keys_are_gathered_by_the_name_that_torch_has(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """2.13 has both and warns of the second, the older one."""
+    monkeypatch.delattr(collectives, "all_gather_single_autograd")
+    monkeypatch.delattr(collectives, "all_gather_tensor_autograd")
+    monkeypatch.setattr(
+        collectives, name, lambda x, gather_dim, group: torch.cat([x, x], gather_dim), raising=False
+    )
+    keys = torch.ones(1, 2, 3, 4)
+    assert parallel._gather(None)(keys).shape == (1, 2, 6, 4)  # type: ignore[arg-type]
