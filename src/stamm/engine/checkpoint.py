@@ -46,6 +46,7 @@ from stamm.engine.world import World
 SCHEMA = 3
 STATE = "state.json"
 _SEAL = "state_sha256"
+_PART, _GONE = ".part", ".gone"  # what is being written, and what is being deleted
 _STATE_KEYS = {"schema", "step", "counts", "sha256", "metrics_sha256", _SEAL}
 _NAME = re.compile(r"step-(\d{8})")
 _ALONE = "torch.distributed is disabled"
@@ -162,8 +163,9 @@ class Checkpoints:
         Raises   RunError when none can be used; with `at_most`, when there is none, too
         """
         if self._world.leads:
-            for leftover in self.folder.glob(".step-*.*"):
-                shutil.rmtree(leftover)
+            for ending in (_PART, _GONE):
+                for leftover in self.folder.glob(f".step-*{ending}"):
+                    shutil.rmtree(leftover)
         found = [s for s in checkpoint_steps(self.folder) if at_most is None or s <= at_most]
         steps: list[int] = self._world.of_leader(sorted(found, reverse=True))
         for step in steps:
@@ -328,7 +330,7 @@ class Checkpoints:
 
     def _drop(self, step: int) -> None:
         """Delete a checkpoint, if it is there; killed meanwhile it leaves none that is half there."""
-        gone = self.folder / f".step-{step:08d}.gone"
+        gone = self.folder / f".step-{step:08d}{_GONE}"
         with contextlib.suppress(FileNotFoundError):
             self._path(step).replace(gone)
             shutil.rmtree(gone)
@@ -337,7 +339,7 @@ class Checkpoints:
         return self.folder / f"step-{step:08d}"
 
     def _part(self, step: int) -> Path:
-        return self.folder / f".step-{step:08d}.part"
+        return self.folder / f".step-{step:08d}{_PART}"
 
 
 def checkpoint_steps(folder: Path) -> list[int]:

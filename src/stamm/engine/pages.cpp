@@ -104,10 +104,10 @@ class Pages {
     return true;
   }
 
-  // Give the system every page that no tensor uses; whether there were any.
-  bool release() {
+  // Give the system every page that no tensor uses.
+  void release() {
     std::lock_guard<std::mutex> hold(lock);
-    return let_go();
+    let_go();
   }
 
   // Bytes in use, kept, and moved so far.
@@ -120,6 +120,7 @@ class Pages {
   size_t most_pieces = 0;
 
  private:
+  // Whether there was anything.
   bool let_go() {
     if (free_.empty()) return false;
     for (const auto& [start, run] : free_) munmap(start, run.size);
