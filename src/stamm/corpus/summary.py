@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from stamm.base.errors import DataError
+from stamm.corpus.consent.ask import ABSOLUTE
 from stamm.corpus.ledger import KEPT, PII_KINDS, REASONS
 from stamm.corpus.query import Query
 
@@ -41,6 +42,7 @@ def summarise(query: Query) -> dict[str, Any]:
                 f"from ledger where {_OWN} group by state order by n desc, state"
             )
         ),
+        "absolute_rules": _absolute_rules(query),
         "pii_replaced": _pii(query),
         "kept_by_language": _table(query, "language", f"{_OWN} and {_KEPT}", "bytes_out"),
         "by_split": dict(
@@ -84,6 +86,15 @@ def _table(query: Query, column: str, where: str, size: str) -> dict[str, dict[s
         f"where {where} group by {column} order by n desc, {column}"
     )
     return {value: {"documents": count, "bytes": size} for value, count, size in rows}
+
+
+def _absolute_rules(query: Query) -> dict[str, int]:
+    """Documents and hosts that a robots.txt allows which has rules written as absolute URLs."""
+    ((documents, hosts),) = query.rows(
+        f"select count(*), count(distinct host) from ledger where {_OWN} and "
+        f"consent = 'robots_allows' and contains(rule, '{ABSOLUTE}')"
+    )
+    return {"documents": documents, "hosts": hosts}
 
 
 def _pii(query: Query) -> dict[str, int]:

@@ -90,6 +90,8 @@ class Corpus:
 
     reasons          by number of documents, largest first
     consents         documents by what is known of their host's word
+    absolute_rules   documents and websites that a robots.txt allows which has rules written as
+                     absolute URLs: nobody can follow these
     hosts            the largest, by number of documents; num_hosts tells how many there are
     languages        kept documents and bytes of text, largest first
     sources          kept documents by source and licence, largest first
@@ -107,6 +109,7 @@ class Corpus:
     planted: int
     reasons: tuple[Reason, ...]
     consents: tuple[Consent, ...]
+    absolute_rules: tuple[int, int]
     hosts: tuple[Host, ...]
     num_hosts: int
     languages: tuple[tuple[str, int, int], ...]
@@ -208,6 +211,7 @@ def _corpus(folder: Path, summary: Record, counted: Tally) -> Corpus:
         consents=tuple(
             counted.consent(name, n) for name, n in _counts(summary, "documents_by_consent")
         ),
+        absolute_rules=_absolute_rules(summary),
         hosts=tuple(
             counted.host(name, told.whole("kept"), told.whole("dropped"))
             for name, told in summary.items("by_host")
@@ -263,6 +267,14 @@ def read_pack(folder: Path) -> Pack | None:
             for number, stage in enumerate(stages, 1)
         ),
     )
+
+
+def _absolute_rules(summary: Record) -> tuple[int, int]:
+    """Documents and websites; an older corpus did not count them."""
+    if not summary.has("absolute_rules"):
+        return 0, 0
+    record = summary.record("absolute_rules")
+    return record.whole("documents"), record.whole("hosts")
 
 
 def _parallel(record: Record) -> Parallel:

@@ -88,9 +88,10 @@ def corpus_sentences(corpus: Corpus) -> tuple[str, ...]:
         f"{corpus.documents_kept:,} of {counted(corpus.documents_in, 'document')} stayed "
         f"({bytes_text(corpus.bytes_kept)} of text), {corpus.documents_dropped:,} were left out."
     )
+    ignored = _ignored(*corpus.absolute_rules)
     gone = corpus.withdrawn
     if gone is None:
-        return (stayed,)
+        return (stayed, *ignored)
     before = sum(documents for _, documents, _, _, _ in gone.languages)
     said = [
         f"A newer word withdrew {gone.documents:,} of the {counted(before, 'document')} of a "
@@ -109,7 +110,18 @@ def corpus_sentences(corpus: Corpus) -> tuple[str, ...]:
         )
     if gone.requests:
         said.append(_answer(gone.requests))
-    return tuple(said)
+    return (*said, *ignored)
+
+
+def _ignored(documents: int, websites: int) -> tuple[str, ...]:
+    """A sentence about rules that nobody can follow, where there are any."""
+    if not documents:
+        return ()
+    return (
+        f"The robots.txt of {counted(websites, 'website')} ({counted(documents, 'document')}) has "
+        "rules written as absolute URLs of the same site. No parser follows them; the ledger names "
+        "the first.",
+    )
 
 
 def _answer(requests: Requests) -> str:

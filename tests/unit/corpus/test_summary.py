@@ -5,8 +5,42 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+from stamm.corpus.consent.ask import Consent
+from stamm.corpus.consent.config import ConsentConfig
+from stamm.corpus.consent.robots import RobotsAnswer
+from stamm.corpus.consent.snapshot import robots_book
 from stamm.reports.corpus_record import read_corpus
+from stamm.reports.corpus_tables import corpus_sentences
 from tests.unit.corpus.evidence.ledgers import dropped, kept, write_corpus
+
+
+def test_documents_under_rules_written_as_absolute_urls_are_counted(tmp_path: Path) -> None:
+    consent = ConsentConfig(agents=("*",))
+    text = "User-agent: *\nDisallow: https://{0}/a\nDisallow: /b"
+    answers = [
+        RobotsAnswer(
+            url=f"https://{host}/robots.txt", status=200, read="2024", text=text.format(host)
+        )
+        for host in ("x.org", "y.org")
+    ]
+    answers.append(RobotsAnswer(url="https://z.org/robots.txt", status=200, read="2024", text=""))
+    asked = Consent(consent, [robots_book(answers)])
+    rows = []
+    for url in ("https://x.org/a", "https://x.org/c", "https://y.org/a", "https://z.org/a"):
+        decision = asked.ask(url)
+        told = {"url": url, "host": decision.host, "consent": decision.consent}
+        rows.append(kept(**told, rule=decision.rule))
+    refused = asked.ask("https://y.org/b")
+    rows.append(dropped("robots_disallow", host="y.org", rule=refused.rule))
+    folder = write_corpus(tmp_path / "corpus", rows)
+    summary = json.loads((folder / "summary.json").read_text())
+    assert summary["absolute_rules"] == {"documents": 3, "hosts": 2}
+    corpus = read_corpus(folder)
+    assert corpus is not None and corpus.absolute_rules == (3, 2)
+    assert (
+        "The robots.txt of 2 websites (3 documents) has rules written as absolute URLs of the same "
+        "site. No parser follows them; the ledger names the first."
+    ) in corpus_sentences(corpus)
 
 
 def test_documents_without_a_host_are_not_those_of_a_host_called_none(tmp_path: Path) -> None:

@@ -47,8 +47,11 @@ def named_agents(asked: tuple[str, ...], source: str = "") -> tuple[tuple[str, .
     asked    names of agents, or lists of a file: "package:training", "mine.json:training"
     source   what was said before of the same names: a worker is told names, and has no files
     Edge     names that are exactly those of a shipped list came from there; "" is said of others.
+             Where one is no name of an agent, all are given back as they are, for `validate`.
     Raises   ConfigError or DataError for a list that is not there, or none.
     """
+    if not all(":" in one or is_agent(one) for one in asked):
+        return asked, ""
     names: dict[str, None] = {}
     told = []
     for one in asked:

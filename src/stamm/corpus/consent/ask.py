@@ -18,6 +18,8 @@ from stamm.corpus.consent.lines import PARSED_BYTES
 from stamm.corpus.consent.robots import Refusal, RobotsFile
 from stamm.corpus.records import clean_field
 
+ABSOLUTE = "written as absolute URLs"
+"""What the rule of a "robots_allows" says where the file has rules that nobody can follow."""
 # Parsed, a file takes some ten times its size; these are the characters held before parsing.
 _HELD_CHARACTERS = 16 * 2**20
 _HELD_DECISIONS = 256
@@ -31,7 +33,8 @@ class Decision:
               "robots_unparsable", "unknown_host", "no_url" (no address at all), or the reason of a
               refusal: "robots_disallow", "robots_content_usage", "domain_list", "bad_url"
     allowed   the known thing under the policy
-    rule      the line that decided, and in which file
+    rule      the line that decided, and in which file; of "robots_allows" the file, and how many of
+              its rules are ignored because they are written as absolute URLs of their own host
     agent     the agents that a line keeps out
     read      the date that file was read
     host      the host asked, normalised
@@ -127,10 +130,11 @@ class _Heard:
         text = answer.text[: PARSED_BYTES + 1] if self._state == "found" else ""
         self.size = len(text)
         self._file = RobotsFile(text)
+        self._url = answer.url
         self._where = clean_field(answer.url)
         self._status = answer.status
         self._read = answer.fetched
-        self._known: dict[tuple[str, Refusal | None], Decision] = {}
+        self._known: dict[Refusal | None, Decision] = {}
 
     def decide(self, url: str, host: str, config: ConsentConfig) -> Decision:
         """The decision for an address under the rules of the file."""
@@ -152,17 +156,18 @@ class _Heard:
                 host=host,
             )
         refusal = self._file.refusal(url, config.agents)
-        decision = self._known.get((host, refusal))
-        if decision is None:
+        decision = self._known.get(refusal)
+        if decision is None or decision.host != host:
             if len(self._known) >= _HELD_DECISIONS:
                 self._known.clear()
-            decision = self._known[host, refusal] = self._decision(host, refusal)
+            decision = self._known[refusal] = self._decision(host, refusal, config.agents)
         return decision
 
-    def _decision(self, host: str, refusal: Refusal | None) -> Decision:
+    def _decision(self, host: str, refusal: Refusal | None, agents: tuple[str, ...]) -> Decision:
         if refusal is None:
+            rule = clean_field(self._where + self._ignored(agents))
             return Decision(
-                consent="robots_allows", allowed=True, rule=self._where, read=self._read, host=host
+                consent="robots_allows", allowed=True, rule=rule, read=self._read, host=host
             )
         return Decision(
             consent=refusal.reason,
@@ -172,3 +177,12 @@ class _Heard:
             read=self._read,
             host=host,
         )
+
+    def _ignored(self, agents: tuple[str, ...]) -> str:
+        """How many rules for the agents are written as absolute URLs of the host, and the first."""
+        rules = self._file.absolute_rules(normal_host(self._url), agents)
+        if not rules:
+            return ""
+        line, key, value = rules[0]
+        first = f"line {line}, {key.capitalize()}: {value.decode('utf-8', 'replace')}"
+        return f"; {len(rules)} ignored, {ABSOLUTE}, first {first}"

@@ -2,7 +2,7 @@
 
 It leaves
   snapshot.jsonl.zst  one row per site and kind (`frozen.py`), sorted by site, then kind
-  summary.json        how many answers of each state
+  summary.json        how many answers of each state, and how many rules nobody can follow
 While it runs, answers.jsonl holds the answers in the order they came. A killed fetch reads it and
 asks only for what is missing.
 """
@@ -25,9 +25,12 @@ import zstandard
 from stamm.base.errors import DataError
 from stamm.base.files import atomic, write_json
 from stamm.corpus.config import ReadLimits
+from stamm.corpus.consent.ask import ABSOLUTE
 from stamm.corpus.consent.fetch import Fetcher, site_name
 from stamm.corpus.consent.fetch_config import FetchConfig, Kind
 from stamm.corpus.consent.frozen import FrozenFile, frozen_file
+from stamm.corpus.consent.hosts import normal_host
+from stamm.corpus.consent.robots import RobotsFile
 from stamm.corpus.streams import BoundedStream, StreamError, bounded_lines
 from stamm.runs.job import Workspace
 
@@ -63,6 +66,12 @@ def fetch(
             counts = _write_snapshot(temporary, answers, wanted)
     summary = {"sites": len(sites), "refused_lines": refused, "user_agent": config.user_agent}
     write_json(workspace.folder / SUMMARY, {**summary, **counts})
+    ignored = counts["absolute_rules"]
+    if ignored["rules"]:
+        workspace.progress.say(
+            f"{ignored['rules']:,} rules in {ignored['sites']:,} robots.txt files are {ABSOLUTE} of "
+            "their own site: they match no path and are ignored"
+        )
     (workspace.folder / ANSWERS).unlink()
 
 
@@ -159,6 +168,7 @@ def _write_snapshot(
     """Write the wanted rows in their order; gives the counts of the summary."""
     states: dict[str, Counter[str]] = {kind: Counter() for _, kind in wanted}
     truncated, dates = 0, set()
+    ignored = {"rules": 0, "sites": 0}
     packer = zstandard.ZstdCompressor(level=_LEVEL)
     with path.open("wb") as opened, packer.stream_writer(opened) as packed:
         for key in wanted:
@@ -168,9 +178,14 @@ def _write_snapshot(
             states[file.kind][file.state] += 1
             truncated += file.truncated
             dates.add(file.fetched[:10])
+            if file.kind == "robots" and file.state == "found":
+                rules = len(RobotsFile(file.text).absolute_rules(normal_host(file.url)))
+                ignored["rules"] += rules
+                ignored["sites"] += rules > 0
     return {
         "states": {kind: dict(sorted(found.items())) for kind, found in sorted(states.items())},
         "truncated": truncated,
+        "absolute_rules": ignored,
         "first_day": min(dates, default=""),
         "last_day": max(dates, default=""),
     }

@@ -20,18 +20,20 @@ class Held(Generic[V]):
     def __init__(self, make: Callable[[str], tuple[V, int]], bound: int) -> None:
         self._make = make
         self._bound = bound
-        self._held: dict[str, tuple[V, int]] = {}
+        self._held: dict[str, V] = {}
+        self._sizes: dict[str, int] = {}
         self._size = 0
 
     def of(self, host: str) -> V:
         """The value of a host."""
-        found = self._held.get(host)
-        if found is None:
-            found = self._held[host] = self._make(host)
-            self._size += found[1]
+        if host not in self._held:
+            self._held[host], self._sizes[host] = self._make(host)
+            self._size += self._sizes[host]
             while self._size > self._bound and len(self._held) > 1:
-                self._size -= self._held.pop(next(iter(self._held)))[1]
-        return found[0]
+                oldest = next(iter(self._held))
+                del self._held[oldest]
+                self._size -= self._sizes.pop(oldest)
+        return self._held[host]
 
 
 def twin(host: str) -> str:

@@ -14,7 +14,11 @@ Where Google's parser goes beyond RFC 9309, and we go with it:
   pages      an Allow for /a/index.html also allows /a/
   start      the first octets of a byte order mark are passed over, even when some are missing
 Where this parser differs from Google's:
-  agents     a name with digits (AI2Bot, which Google's parser cannot find) is also found whole
+  agents     a name with digits (AI2Bot, which Google's parser cannot find) is also found whole, and
+             so is one with characters outside ASCII (Bücherbot, which Google's parser reads as B):
+             the octets of its UTF-8 are compared, capital letters of ASCII as small ones, nothing
+             else folded or normalised. It ends at a blank, at another ASCII sign, and at an octet
+             that is no UTF-8; a name in another encoding therefore matches by its ASCII start only
   groups     a Content-Usage line is a rule (draft-ietf-aipref-attach), so it ends the list of names
   size       what stands behind 500 KiB does not count (RFC 9309, 2.5, lets a parser stop there), nor
              does the line that stands across: cut, it would be another rule
@@ -25,9 +29,9 @@ Checked  tests/unit/corpus/consent/test_google_cases.py
 
 from __future__ import annotations
 
+import functools
 import re
-from collections.abc import Iterator
-from typing import NamedTuple
+from collections.abc import Iterable
 
 PARSED_BYTES = 500 * 1024
 _LONGEST_LINE = 2083 * 8 - 1
@@ -38,52 +42,100 @@ _KINDS = re.compile(
     rb"|(?P<usage>content-usage\Z)",
     re.IGNORECASE,
 )
-# Comments, blank lines and Sitemap are half of all lines; they need no taking apart.
-_MAY_SPEAK = re.compile(rb"\s*[uadc]", re.IGNORECASE)
+# How keys are usually written, and their kinds; other lines are taken apart with more care.
+_USUAL_KEYS = {
+    spelled.encode(): kind
+    for key, kind in (
+        ("User-agent", "agent"),
+        ("Allow", "allow"),
+        ("Disallow", "disallow"),
+        ("Content-usage", "usage"),
+        ("Crawl-delay", None),
+    )
+    for spelled in (key, key.lower(), key.upper(), key.title())
+}
+_AGENT_LINES = re.compile(rb"\n[ \t\v\f]*+(?i:user[- ]?agent)[^\n]*+")
+_RULE_LINES = re.compile(rb"\n[ \t\v\f]*+[adcADC][^\n]*+")
+# How lines with a rule begin. Comments, blank lines and Sitemap are half of all lines.
+_RULE_BEGINNINGS = frozenset(b"adcADC")
+# "Disallow: /" and one octet.
+_START = 12
 # RFC 9309, 2.2.1: a product token is made of letters, "-" and "_". AI2Bot has a digit.
 _LETTERS = re.compile(rb"[A-Za-z_-]+")
 _LETTERS_AND_DIGITS = re.compile(rb"[A-Za-z0-9_-]+")
-_TOKEN = re.compile(r"[A-Za-z0-9_-]+|\*")
+# U+FFFD stands for octets that were no text, and half a surrogate pair for nothing.
+_WHOLE_NAME = re.compile(r"(?:[A-Za-z0-9_-]|[^\x00-\x7f\s\ufffd\ud800-\udfff])+")
+
+Rule = tuple[int, str, bytes]
+"""One rule: its line, from 1, its kind ("allow", "disallow" or "usage"), its value as written."""
+
+Block = tuple[int, int, int]
+"""Where the rules behind a list of names stand: the number of the line before them, and where they
+begin and end in the lines that count."""
 
 
-class Rule(NamedTuple):
-    """One rule: its line, from 1, its kind ("allow", "disallow" or "usage"), its value as written."""
+def read_lines(data: bytes) -> bytes:
+    """The lines that count, as far as they count, each behind a line feed."""
+    kept = whole_lines(data)
+    for octet in _BYTE_ORDER_MARK:
+        if kept[:1] != bytes([octet]):
+            break
+        kept = kept[1:]
+    if b"\r" in kept:
+        kept = kept.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
+    if b"\0" in kept or _has_long_line(kept):
+        cut = (line[:_LONGEST_LINE].partition(b"\0")[0] for line in kept.split(b"\n"))
+        kept = b"\n".join(cut)
+    return b"\n" + kept
 
-    line: int
-    key: str
-    value: bytes
 
+def read_groups(lines: bytes) -> dict[str, tuple[Block, ...]]:
+    """The blocks of each agent by its name in small letters, "*" for everybody's, in file order.
 
-Block = list[Rule]
-"""The rules that follow one list of names."""
-
-
-def read_groups(data: bytes) -> dict[str, list[Block]]:
-    """The blocks of each agent by its name in lower case, "*" for everybody's, in file order.
-
-    Blocks are shared between the names that stand above them, so that the result grows with the
-    file and not with names times rules.
+    Their rules are read when they are asked for (`read_rules`). Names above the same rules share a
+    block, so that the result grows with the file and not with names times rules.
     """
     groups: dict[str, list[Block]] = {}
-    block: Block = []
-    naming = False
-    for number, line in enumerate(_lines(data), start=1):
-        if _MAY_SPEAK.match(line) is None:
+    names: dict[str, None] = {}
+    number = end = 0
+    for found in _AGENT_LINES.finditer(lines):
+        kind, value = _kind_and_value(found[0].strip())
+        if kind != "agent":
             continue
-        key, value = _key_and_value(line)
-        found = _KINDS.match(key)
-        kind = found.lastgroup if found else None
-        if kind == "agent":
-            if not naming:
-                block, naming = [], True
-            for name in _names(value):
-                blocks = groups.setdefault(name, [])
-                if not blocks or blocks[-1] is not block:
-                    blocks.append(block)
-        elif kind is not None:
-            naming = False
-            block.append(Rule(number, kind, value))
-    return groups
+        start = found.start()
+        if start > end and _has_rule(lines, end, start):
+            _add(groups, names, (number, end, start))
+            names = {}
+        names |= dict.fromkeys(_names(value))
+        number += lines.count(b"\n", end, found.end())
+        end = found.end()
+    _add(groups, names, (number, end, len(lines)))
+    return {name: tuple(blocks) for name, blocks in groups.items()}
+
+
+def read_rules(lines: bytes, block: Block, without: frozenset[bytes] = frozenset()) -> list[Rule]:
+    """The rules of a block.
+
+    without   beginnings of lines, of 12 octets, that are passed over (`disallows`)
+    """
+    rules: list[Rule] = []
+    first, start, end = block
+    for number, line in enumerate(lines[start:end].split(b"\n"), start=first):
+        if line[:_START] in without:
+            continue
+        bare = line.strip()
+        if not bare or bare[0] not in _RULE_BEGINNINGS:
+            continue
+        kind, value = _kind_and_value(bare)
+        if kind is not None:
+            rules.append((number, kind, value))
+    return rules
+
+
+def disallows(octets: Iterable[int]) -> frozenset[bytes]:
+    """How lines begin that disallow "/" and one of `octets`, in the usual spellings."""
+    keys = [key for key, kind in _USUAL_KEYS.items() if kind == "disallow"]
+    return frozenset(b"%s: /%c" % (key, octet) for key in keys for octet in octets)
 
 
 def whole_lines(data: bytes) -> bytes:
@@ -102,34 +154,63 @@ def whole_lines(data: bytes) -> bytes:
 def agent_token(agent: str) -> str:
     """The name under which an agent's group is looked up: "CCBot/2.0" gives "ccbot", "*" itself.
 
-    Edge     "" when what stands before a "/" is no product token ("Foo Bar"): no group is called so.
+    Edge     "" when what stands before a "/" is no product token ("Foo Bar", or what is no text): no
+             group is called so. Of "BÜCHERBOT" only the letters of ASCII become small: "bÜcherbot".
     """
     name = agent.strip().partition("/")[0]
-    return name.lower() if _TOKEN.fullmatch(name) else ""
+    return _small(name) if name == "*" or _WHOLE_NAME.fullmatch(name) else ""
 
 
-def _lines(data: bytes) -> Iterator[bytes]:
-    kept = whole_lines(data)
-    for octet in _BYTE_ORDER_MARK:
-        if kept[:1] != bytes([octet]):
-            break
-        kept = kept[1:]
-    for line in kept.splitlines():
-        yield line[:_LONGEST_LINE].partition(b"\0")[0]
+def _has_long_line(data: bytes) -> bool:
+    start = 0
+    while len(data) - start > _LONGEST_LINE:
+        end = data.rfind(b"\n", start, start + _LONGEST_LINE + 1)
+        if end < 0:
+            return True
+        start = end + 1
+    return False
 
 
-def _key_and_value(line: bytes) -> tuple[bytes, bytes]:
-    bare = line.partition(b"#")[0].strip()
+def _has_rule(lines: bytes, start: int, stop: int) -> bool:
+    for found in _RULE_LINES.finditer(lines, start, stop):
+        if _kind_and_value(found[0].strip())[0] is not None:
+            return True
+    return False
+
+
+def _add(groups: dict[str, list[Block]], names: Iterable[str], block: Block) -> None:
+    for name in names:
+        groups.setdefault(name, []).append(block)
+
+
+def _kind_and_value(bare: bytes) -> tuple[str | None, bytes]:
+    """The kind of a line without blanks around it, None when it is neither a name nor a rule, and
+    its value."""
+    key, colon, value = bare.partition(b":")
+    if colon and key in _USUAL_KEYS:
+        return _USUAL_KEYS[key], value.partition(b"#")[0].strip()
+    bare = bare.partition(b"#")[0].rstrip()
     key, colon, value = bare.partition(b":")
     if not colon:
         words = [word for word in bare.replace(b"\t", b" ").split(b" ") if word]
         key, value = words if len(words) == 2 else (b"", b"")
-    return key.strip(), value.strip()
+    found = _KINDS.match(key.strip())
+    return found.lastgroup if found else None, value.strip()
 
 
-def _names(value: bytes) -> set[str]:
+@functools.lru_cache(maxsize=512)
+def _names(value: bytes) -> tuple[str, ...]:
     """What an agent may be called to be meant by a User-agent line."""
     if value[:1] == b"*" and (len(value) == 1 or value[1:2].isspace()):
-        return {"*"}
+        return ("*",)
     found = (_LETTERS.match(value), _LETTERS_AND_DIGITS.match(value))
-    return {name[0].decode().lower() for name in found if name}
+    names = [name[0].decode().lower() for name in found if name]
+    if not value.isascii():
+        whole = _WHOLE_NAME.match(value.decode("utf-8", "replace"))
+        names += [_small(whole[0])] if whole else []
+    return tuple(dict.fromkeys(names))
+
+
+def _small(name: str) -> str:
+    """`name` with the capital letters of ASCII as small ones."""
+    return name.encode().lower().decode()

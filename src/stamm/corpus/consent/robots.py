@@ -11,26 +11,25 @@ Decisions are those of Google's parser (lines.py tells where it goes beyond RFC 
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Iterator
+import functools
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
-from stamm.corpus.consent.content_usage import USAGE_LABELS, refused_use
-from stamm.corpus.consent.lines import Block, Rule, agent_token, read_groups, whole_lines
-from stamm.corpus.consent.patterns import (
-    Candidate,
-    LongestMatch,
-    escaped,
-    one_spelling,
-    one_spelling_of_pattern,
-    path_of,
+from stamm.corpus.consent.held import twin
+from stamm.corpus.consent.hosts import normal_host
+from stamm.corpus.consent.lines import (
+    Block,
+    Rule,
+    agent_token,
+    read_groups,
+    read_lines,
+    whole_lines,
 )
+from stamm.corpus.consent.patterns import escaped, one_spelling, path_of
+from stamm.corpus.consent.rules import Rules
 
-_AROUND_EQUALS = re.compile(r"[ \t]*=[ \t]*")
 _WRITTEN = {"disallow": "Disallow", "usage": "Content-Usage"}
 _REASON = {"disallow": "robots_disallow", "usage": "robots_content_usage"}
-_INDEX_PAGE = b"/index.htm"
 # What a file that is text does not hold: all controls but tabs, line ends, form feeds, and the
 # end-of-file mark of old editors.
 _CONTROLS = bytes(set(range(32)) - set(b"\t\n\v\f\r\x1a"))
@@ -87,8 +86,10 @@ class RobotsFile:
     def __init__(self, text: str | bytes) -> None:
         octets = text if isinstance(text, bytes) else text.encode("utf-8", "surrogatepass")
         kept = whole_lines(octets)
-        self._groups = read_groups(kept)
-        self._panels: dict[tuple[str, ...], _Panel] = {}
+        self._lines = read_lines(kept)
+        self._groups = read_groups(self._lines)
+        self._rules: dict[tuple[Block, ...], Rules] = {}
+        self._panel: _Panel | None = None
         self.unparsable = "" if self._groups else _not_text(kept)
 
     def refusal(self, url: str, agents: tuple[str, ...]) -> Refusal | None:
@@ -97,9 +98,11 @@ class RobotsFile:
         Agents that have no group of their own follow `*`; they are named only when `*` was not
         asked. A Disallow is named before a Content-Usage line.
         """
-        panel = self._panels.get(agents)
-        if panel is None:
-            panel = self._panels[agents] = _Panel(self._groups, agents)
+        panel = self._panel
+        if panel is None or panel.agents != agents:
+            names = self._followed(agents)
+            rules = {name: self._rules_of(name) for name in dict.fromkeys(names)}
+            panel = self._panel = _Panel(agents, names, rules)
         return panel.refusal(one_spelling(path_of(url).encode("utf-8", "surrogatepass")))
 
     def allows(self, path: bytes, agent: str) -> bool:
@@ -108,44 +111,48 @@ class RobotsFile:
         The question that Google's parser answers, and the same answer. `refusal` puts it to paths
         and patterns in one spelling.
         """
-        return _Rules(_blocks(self._groups, agent)[1], escaped).disallow(path) is None
+        (name,) = self._followed((agent,))
+        return Rules(self._lines, self._groups.get(name, ()), escaped).disallow(path) is None
 
+    def absolute_rules(self, host: str, agents: tuple[str, ...] | None = None) -> list[Rule]:
+        """The Allow and Disallow that are written as addresses of `host` or its twin, in file order.
 
-class _Rules:
-    """The rules of one group, ready to be asked about paths in the spelling of `spell`."""
+        A rule begins with "/" or "*" (RFC 9309, 2.2.2): `Disallow: https://example.org/private/`
+        matches no path, here as in Google's parser. Who wrote it meant something, so it is counted.
 
-    def __init__(
-        self, blocks: list[Block], spell: Callable[[bytes], bytes] = one_spelling_of_pattern
-    ) -> None:
-        rules = [rule for block in blocks for rule in block]
-        self._access = LongestMatch(_access_patterns(rules, spell))
-        self._usage = LongestMatch(_usage_patterns(rules, spell))
+        agents   in the groups that these follow; None: in every group
+        """
+        names = self._groups if agents is None else self._followed(agents)
+        rules = {rule for name in set(names) for rule in self._rules_of(name).absolute()}
+        return sorted(rule for rule in rules if _host(rule[2]) in (host, twin(host)))
 
-    def disallow(self, path: bytes) -> Rule | None:
-        """The Disallow that decides about a path."""
-        found = self._access.find(path)
-        return found.rule if found is not None and found.loses_ties else None
+    def _followed(self, agents: tuple[str, ...]) -> tuple[str, ...]:
+        """The name of the group that each agent follows."""
+        groups = self._groups
+        return tuple([token if token in groups else "*" for token in _tokens(agents)])
 
-    def usage(self, path: bytes) -> Rule | None:
-        """The Content-Usage line that decides about a path, when it reserves training."""
-        found = self._usage.find(path)
-        return found.rule if found is not None and not found.loses_ties else None
+    def _rules_of(self, name: str) -> Rules:
+        """The rules of a group; the same ones for names that share its lines."""
+        blocks = self._groups.get(name, ())
+        if blocks not in self._rules:
+            self._rules[blocks] = Rules(self._lines, blocks)
+        return self._rules[blocks]
 
 
 class _Panel:
-    """Agents asked together: each group once, however many agents follow it."""
+    """Agents asked together: each group once, however many agents follow it.
 
-    def __init__(self, groups: dict[str, list[Block]], agents: tuple[str, ...]) -> None:
-        self._agents: list[tuple[str, str, int]] = []
-        self._rules: list[_Rules] = []
-        known: dict[tuple[int, ...], int] = {}
-        for agent in agents:
-            name, blocks = _blocks(groups, agent)
-            same = tuple(map(id, blocks))
-            if same not in known:
-                known[same] = len(self._rules)
-                self._rules.append(_Rules(blocks))
-            self._agents.append((agent, name, known[same]))
+    names   the group that each agent follows
+    rules   of each group
+    """
+
+    def __init__(
+        self, agents: tuple[str, ...], names: tuple[str, ...], rules: dict[str, Rules]
+    ) -> None:
+        self.agents = agents
+        self._names = names
+        self._rules = list(dict.fromkeys(rules.values()))
+        self._at = {name: self._rules.index(one) for name, one in rules.items()}
         self._refusals: dict[tuple[Rule | None, ...], Refusal] = {}
 
     def refusal(self, path: bytes) -> Refusal | None:
@@ -165,64 +172,34 @@ class _Panel:
         return self._refusals[found]
 
     def _named(self, lines: tuple[Rule | None, ...]) -> Refusal:
-        refused = [(agent, name, rule) for agent, name, at in self._agents if (rule := lines[at])]
+        refused = [
+            (agent, name, rule)
+            for agent, name in zip(self.agents, self._names, strict=True)
+            if (rule := lines[self._at[name]])
+        ]
         own = [one for one in refused if one[0] == "*" or one[1] != "*"] or refused
-        _, name, rule = own[0]
-        value = rule.value.decode("utf-8", "replace")
+        _, name, (line, key, value) = own[0]
+        written = value.decode("utf-8", "replace")
         return Refusal(
-            reason=_REASON[rule.key],
+            reason=_REASON[key],
             agents=", ".join(agent for agent, _, _ in own),
-            rule=f"{_WRITTEN[rule.key]}: {value} (group {name})",
-            line=rule.line,
+            rule=f"{_WRITTEN[key]}: {written} (group {name})",
+            line=line,
         )
 
 
-def reserves_training(preference: str) -> bool:
-    """Whether a Content-Usage value denies training.
-
-    Edge   blanks around "=" and capital letters make a value meaningless by the draft. They are
-           common in robots.txt, where nothing else minds them: such a refusal is heard.
-    """
-    plain = _AROUND_EQUALS.sub("=", preference.lower())
-    return refused_use([plain], USAGE_LABELS) is not None
+@functools.lru_cache(maxsize=8)
+def _tokens(agents: tuple[str, ...]) -> tuple[str, ...]:
+    """The names under which the groups of agents are looked up."""
+    return tuple(agent_token(agent) for agent in agents)
 
 
-def _blocks(groups: dict[str, list[Block]], agent: str) -> tuple[str, list[Block]]:
-    """The name of the group an agent follows, and its blocks."""
-    token = agent_token(agent)
-    name = token if token in groups else "*"
-    return name, groups.get(name, [])
-
-
-def _access_patterns(
-    rules: list[Rule], spell: Callable[[bytes], bytes]
-) -> Iterator[tuple[bytes, Candidate]]:
-    """Of equally long rules Allow wins."""
-    for rule in rules:
-        # An empty pattern matches with no weight: it decides nothing.
-        if rule.key == "usage" or not rule.value:
-            continue
-        pattern, allows = escaped(rule.value), rule.key == "allow"
-        yield spell(pattern), Candidate(-len(pattern), not allows, rule)
-        if allows and _INDEX_PAGE in pattern:
-            # Google's parser: who allows /a/index.html allows /a/ too.
-            folder, slash, page = pattern.rpartition(b"/")
-            if (slash + page).startswith(_INDEX_PAGE):
-                shorter = folder + b"/$"
-                yield spell(shorter), Candidate(-len(shorter), False, rule)
-
-
-def _usage_patterns(
-    rules: list[Rule], spell: Callable[[bytes], bytes]
-) -> Iterator[tuple[bytes, Candidate]]:
-    """Of equally long lines the one that reserves wins; one without a path speaks of "/"."""
-    for rule in rules:
-        if rule.key == "usage":
-            path, preference = b"/", rule.value
-            if preference.startswith(b"/"):
-                path, preference = (*preference.split(None, 1), b"")[:2]
-            reserves = reserves_training(preference.decode("utf-8", "replace"))
-            yield spell(path), Candidate(-len(escaped(path)), not reserves, rule)
+def _host(address: bytes) -> str:
+    """The host of an address, "" when it names none that can be."""
+    try:
+        return normal_host(address.decode("utf-8", "replace"))
+    except ValueError:
+        return ""
 
 
 def _not_text(octets: bytes) -> str:

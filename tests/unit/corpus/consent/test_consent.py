@@ -246,6 +246,38 @@ def test_config_refuses_no_agents() -> None:
         ConsentConfig(agents=("*", " "))
     with pytest.raises(ConfigError, match=r"no robots\.txt can mean"):
         ConsentConfig(agents=("*", "Kangaroo Bot"))
+    # An argument that is no UTF-8 (surrogateescape), and what came of a wrong decoding.
+    for agent in ("B\udcfccherbot", "B\ufffdcherbot"):
+        with pytest.raises(ConfigError, match=r"no robots\.txt can mean"):
+            ConsentConfig(agents=(agent,))
+
+
+def test_an_agent_with_a_name_outside_ascii_is_asked_for() -> None:
+    text = "User-agent: *\nAllow: /\n\nUser-agent: Bücherbot\nDisallow: /\n"
+    asked = consent(answer("https://example.org/robots.txt", text), agents=("*", "BücherBot/2"))
+    decision = asked.ask("https://example.org/a")
+    assert (decision.allowed, decision.agent) == (False, "BücherBot/2")
+    assert decision.rule == "Disallow: / (group bücherbot) at https://example.org/robots.txt"
+
+
+def test_rules_written_as_absolute_urls_stand_in_the_decision() -> None:
+    text = (
+        "User-agent: *\nDisallow: /a\nDisallow: https://example.org/private/\n"
+        "Disallow: http://www.example.org/c\nDisallow: https://cdn.example.org/\n"
+    )
+    where = "https://example.org/robots.txt"
+    asked = consent(answer(where, text))
+    for host in ("example.org", "www.example.org"):
+        decision = asked.ask(f"https://{host}/private/b")
+        assert (decision.consent, decision.allowed, decision.host) == ("robots_allows", True, host)
+        assert decision.rule == (
+            f"{where}; 2 ignored, written as absolute URLs, "
+            "first line 3, Disallow: https://example.org/private/"
+        )
+    assert asked.ask("https://example.org/a").rule == f"Disallow: /a (group *) at {where}"
+    # A group that nobody follows is nobody's loss.
+    other = consent(answer(where, text.replace("*", "Slurp")))
+    assert other.ask("https://example.org/private/b").rule == where
 
 
 def test_named_lists_of_agents(tmp_path: Path) -> None:

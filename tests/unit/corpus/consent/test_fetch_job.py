@@ -16,6 +16,7 @@ import pytest
 import zstandard
 from site_server import Reply, Sites, client, configured
 
+from stamm.base.console import Silent
 from stamm.base.errors import DataError
 from stamm.corpus.config import ReadLimits
 from stamm.corpus.consent.fetch_config import KINDS
@@ -57,6 +58,34 @@ def rows(folder: Path) -> list[dict[str, Any]]:
         return [json.loads(line) for line in opened]
 
 
+def test_rules_written_as_absolute_urls_are_counted(sites: Sites, tmp_path: Path) -> None:
+    class Heard(Silent):
+        said: list[str] = []  # noqa: RUF012
+
+        def say(self, text: str) -> None:
+            self.said.append(text)
+
+    body = b"User-agent: *\nDisallow: http://%b/private/\nAllow: https://www.%b/\nDisallow: /\n"
+    for host in ("a.example", "b.example"):
+        sites.reply(host, "/robots.txt", Reply(body=body.replace(b"%b", host.encode())))
+    sites.reply("c.example", "/robots.txt", Reply(body=body.replace(b"%b", b"cdn.example")))
+    sites.reply("d.example", "/robots.txt", ROBOTS)
+    names = tmp_path / "sites.txt"
+    names.write_text("a.example\nb.example\nc.example\nd.example\n")
+    heard = Heard()
+    fetch(
+        configured(domains=str(names)),
+        Workspace(folder=tmp_path, progress=heard),
+        lambda given: client(sites, given, []),
+    )
+    assert heard.said == [
+        "4 rules in 2 robots.txt files are written as absolute URLs of their own site: they match no "
+        "path and are ignored"
+    ]
+    summary = json.loads((tmp_path / SUMMARY).read_text())
+    assert summary["absolute_rules"] == {"rules": 4, "sites": 2}
+
+
 def test_a_list_becomes_a_snapshot(sites: Sites, run: Callable[..., Path]) -> None:
     sites.reply("b.example", "/robots.txt", ROBOTS)
     sites.reply("b.example", "/.well-known/tdmrep.json", RESERVED)
@@ -94,6 +123,7 @@ def test_a_list_becomes_a_snapshot(sites: Sites, run: Callable[..., Path]) -> No
             "tdmrep": {"absent": 1, "dns": 1, "found": 1},
         },
         "truncated": 0,
+        "absolute_rules": {"rules": 0, "sites": 0},
         "first_day": "2026-11-22",
         "last_day": "2026-11-22",
     }

@@ -168,6 +168,9 @@ def test_where_google_goes_beyond_the_standard() -> None:
     assert not allowed("user agent: x\ndisalow: /", "/a")  # misspelt
     assert not allowed("User-agent x\nDisallow /", "/a")  # no colon
     assert allowed("User-agent: x\nDisallow: /\nAllow: /a/index.html", "/a/")  # index pages
+    # A key alone is no line at all.
+    assert allowed("User-agent: x\nDisallow: /\nUser-agent\nDisallow: /b", "/c") is False
+    assert allowed("User-agent: x\nDisallow\nUser-agent: y\nDisallow: /", "/c") is False
     # A group of Crawl-delay alone runs on into the next, or stands for itself at the end.
     assert not allowed("User-agent: x\nCrawl-delay: 1\n\nUser-agent: y\nDisallow: /", "/a")
     assert allowed("User-agent: *\nDisallow: /\n\nUser-agent: x\nCrawl-delay: 1", "/a")
@@ -194,5 +197,7 @@ def test_where_we_differ_from_google_on_purpose() -> None:
     text = "User-agent: x\nContent-Usage: train-ai=y\nUser-agent: y\nDisallow: /"
     assert both(text, f"{site}/a") == (False, True)
     assert both("User-agent: AI2Bot\nDisallow: /", f"{site}/a", "AI2Bot") == (True, False)
+    assert both("User-agent: Bücherbot\nDisallow: /", f"{site}/a", "Bücherbot") == (True, False)
+    assert both("User-agent: Bücherbot\nDisallow: /", f"{site}/a", "B") == (False, False)
     late = "#" * 500 * 1024 + "\nUser-agent: x\nDisallow: /"
     assert both(late, f"{site}/a") == (False, True)

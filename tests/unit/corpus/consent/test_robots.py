@@ -3,13 +3,28 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Iterable
 
 import pytest
 
+from stamm.corpus.consent import rules as rules_module
 from stamm.corpus.consent.agents import APERTUS_AGENTS
-from stamm.corpus.consent.lines import PARSED_BYTES, Rule, agent_token, read_groups, whole_lines
-from stamm.corpus.consent.patterns import Candidate, LongestMatch, one_spelling, path_of
-from stamm.corpus.consent.robots import RobotsFile, reserves_training, robots_path
+from stamm.corpus.consent.lines import (
+    PARSED_BYTES,
+    agent_token,
+    read_groups,
+    read_lines,
+    whole_lines,
+)
+from stamm.corpus.consent.patterns import (
+    Candidate,
+    LongestMatch,
+    longest_match,
+    one_spelling,
+    path_of,
+)
+from stamm.corpus.consent.robots import RobotsFile, robots_path
+from stamm.corpus.consent.rules import reserves_training
 
 SITE = "https://example.org"
 
@@ -163,7 +178,54 @@ def test_a_name_is_looked_up_by_its_product_token() -> None:
         "*",
         "a_b-c",
     ]
-    assert [agent_token(a) for a in ("", "Foo Bar", "**", "/1", "é", "GPTBot (ai)")] == [""] * 6
+    wrong = ("", "Foo Bar", "**", "/1", "GPTBot (ai)", "a\u00a0b", "b\udcfccher", "b\ufffdcher")
+    assert [agent_token(agent) for agent in wrong] == [""] * len(wrong)
+
+
+@pytest.mark.parametrize(
+    ("written", "agent", "meant"),
+    [
+        ("Bücherbot", "Bücherbot", True),
+        ("BücherBot/2.0 (ai)", "bücherbot/1.0", True),
+        ("ébot", "ébot", True),
+        ("爬虫", "爬虫", True),
+        ("爬虫 # all of them", "爬虫", True),
+        ("Бот_1-x", "Бот_1-x", True),
+        ("Bücherbot\u3000x", "Bücherbot", True),
+        # Only the capital letters of ASCII are folded, and nothing is normalised.
+        ("BÜcherBOT", "bÜcherbot", True),
+        ("BÜCHERBOT", "bücherbot", False),
+        ("Bu\u0308cherbot", "Bücherbot", False),
+        ("Bu\u0308cherbot", "Bu\u0308cherbot", True),
+        # The start that Google's parser reads is another name, which is still meant.
+        ("Bücherbot", "B", True),
+        ("B", "Bücherbot", False),
+        ("Bücher", "Bücherbot", False),
+        ("Bücherbot", "Bücher", False),
+    ],
+)
+def test_a_name_outside_ascii_is_compared_by_its_octets(
+    written: str, agent: str, meant: bool
+) -> None:
+    text = f"User-agent: {written}\nDisallow: /\n"
+    for form in (text, text.encode(), "\ufeff" + text, text.replace("\n", "\r\n")):
+        refusal = RobotsFile(form).refusal(f"{SITE}/a", (agent,))
+        assert (refusal is not None) is meant
+    # Its own group shields it from the one for everybody, as with any other name.
+    own = f"User-agent: *\nDisallow: /\n\nUser-agent: {written}\nAllow: /\n"
+    assert (RobotsFile(own).refusal(f"{SITE}/a", (agent,)) is None) is meant
+
+
+@pytest.mark.parametrize("encoding", ["latin-1", "utf-16-le", "cp1251", "gb18030"])
+def test_names_in_another_encoding_harm_nothing(encoding: str) -> None:
+    name = {"cp1251": "Бот", "gb18030": "爬虫"}.get(encoding, "Bücherbot")
+    octets = (
+        b"User-agent: " + name.encode(encoding) + b"\nDisallow: /a\nUser-agent: *\nDisallow: /b"
+    )
+    file = RobotsFile(octets)
+    for agent in (name, "*", "GPTBot"):
+        assert file.refusal(f"{SITE}/a", (agent,)) is None
+        assert file.refusal(f"{SITE}/b", (agent,)) is not None
 
 
 def test_lone_surrogates_and_other_odd_text_are_read() -> None:
@@ -197,15 +259,16 @@ def test_the_longest_of_many_patterns_decides() -> None:
             for _ in range(rng.randrange(12))
         ]
         candidates = [
-            Candidate(-len(pattern), rng.random() < 0.5, Rule(line, "", pattern))
+            Candidate(-len(pattern), rng.random() < 0.5, (line, "", pattern))
             for line, pattern in enumerate(patterns)
         ]
         matcher = LongestMatch(zip(patterns, candidates, strict=True))
         for _ in range(5):
             path = b"/" + bytes(rng.choices(b"ab$", weights=(5, 5, 1), k=rng.randrange(8)))
-            fitting = [c for c in candidates if naive(c.rule.value, path)]
+            fitting = [c for c in candidates if naive(c.rule[2], path)]
             expected = min(fitting, default=None)
             assert matcher.find(path) == expected, (patterns, path)
+            assert longest_match(zip(patterns, candidates, strict=True), path) == expected
             decided += expected is not None
     assert decided > 4000
 
@@ -222,7 +285,7 @@ class CountingPath(bytes):
 
 def test_a_pattern_of_stars_is_searched_once_a_piece() -> None:
     pattern = b"/" + b"*a" * 5000 + b"*b"
-    matcher = LongestMatch([(pattern, Candidate(-len(pattern), True, Rule(1, "disallow", b"")))])
+    matcher = LongestMatch([(pattern, Candidate(-len(pattern), True, (1, "disallow", b"")))])
     path = CountingPath(b"/" + b"a" * 4000)
     assert matcher.find(path) is None
     assert path.searched == 4001
@@ -232,9 +295,106 @@ def test_a_pattern_of_stars_is_searched_once_a_piece() -> None:
 def test_many_names_above_many_rules_share_them() -> None:
     names, rules = 15_000, 15_000
     text = "User-agent: n{}\n" * names
-    groups = read_groups((text.format(*range(names)) + "Disallow: /\n" * rules).encode())
+    lines = read_lines((text.format(*range(names)) + "Disallow: /\n" * rules).encode())
+    groups = read_groups(lines)
     assert len(groups) == names + 1  # each is also known by its letters
-    assert len({id(block) for blocks in groups.values() for block in blocks}) == 1
+    assert len({block for blocks in groups.values() for block in blocks}) == 1
+
+
+def test_single_questions_build_no_search_structure(monkeypatch: pytest.MonkeyPatch) -> None:
+    built = []
+
+    class Counting(LongestMatch):
+        def __init__(self, patterns: Iterable[tuple[bytes, Candidate]]) -> None:
+            listed = list(patterns)
+            built.append(len(listed))
+            super().__init__(listed)
+
+    monkeypatch.setattr(rules_module, "LongestMatch", Counting)
+    text = "User-agent: *\n" + "".join(f"Disallow: /{n}/*/a$\n" for n in range(100))
+    for n in range(5):
+        assert RobotsFile(text).refusal(f"{SITE}/{n}/x/a", APERTUS_AGENTS) is not None
+    assert built == []
+    # One that is asked often is built once, whoever asks.
+    file = RobotsFile(text)
+    for n in range(50):
+        for agents in (APERTUS_AGENTS, ("GPTBot",), ("*",)):
+            refusal = file.refusal(f"{SITE}/{n}/x/a", agents)
+            assert refusal is not None and refusal.line == n + 2
+    assert built == [100]
+
+
+def test_a_path_is_decided_alike_by_lines_and_by_structure(monkeypatch: pytest.MonkeyPatch) -> None:
+    rng = random.Random(9)
+    values = (
+        "/", "/a", "/ab/*", "/a*b$", "/*.x", "*a", "", "/$", "/i", "/index.html", "/a/index.htm", "//index.html",
+        "/%61", "/%2Fa", "/é", "/a b", "/a#b", "/#", "http://x/a", "/a$b", "a", "/~b", "/%7Eb",
+    )  # fmt: skip
+    paths = (
+        "/",
+        "/a",
+        "/ab/",
+        "/a/",
+        "/axb",
+        "/a.x",
+        "//",
+        "/i",
+        "/index.html",
+        "/%2Fa",
+        "/%C3%A9",
+        "/a%20b",
+        "/~b",
+    )
+    decided = 0
+    for _ in range(300):
+        lines = [
+            f"{rng.choice(['Disallow: ', 'Disallow:', 'disallow: ', 'Allow: ', ' Disallow: '])}"
+            f"{rng.choice(values)}{rng.choice(['', '', ' # x'])}"
+            for _ in range(rng.randrange(12))
+        ]
+        text = "\n".join(["User-agent: *", *lines])
+        monkeypatch.setattr(rules_module, "_ONE_BY_ONE", len(paths))
+        by_lines = RobotsFile(text)
+        found = [by_lines.refusal(SITE + path, ("*",)) for path in paths]
+        monkeypatch.setattr(rules_module, "_ONE_BY_ONE", 0)
+        by_structure = RobotsFile(text)
+        assert found == [by_structure.refusal(SITE + path, ("*",)) for path in paths], text
+        decided += len(found) - found.count(None)
+    assert decided > 1000
+
+
+def test_the_line_of_a_rule_is_counted_with_every_line_end() -> None:
+    for end in ("\n", "\r", "\r\n"):
+        text = (
+            f"# a{end}{end}User-agent: x{end}User-agent: y{end}{end}Disallow: /a{end}Allow: /b{end}"
+        )
+        text += f"User-agent: z{end}#{end}Disallow: /c\0{end}Disallow: /d"
+        for agent, path, line in (("x", "/a", 6), ("y", "/a", 6), ("z", "/c", 10), ("z", "/d", 11)):
+            refusal = RobotsFile(text).refusal(SITE + path, (agent,))
+            assert refusal is not None and refusal.line == line, (end, agent)
+
+
+def test_rules_written_as_absolute_urls_are_found_and_not_followed() -> None:
+    text = (
+        "User-agent: *\nDisallow: https://example.org/private/\n"
+        "Allow: HTTP://www.EXAMPLE.org/a # yes\nDisallow: https://other.org/b\n"
+        "Disallow: https://example.org:8443/c\nDisallow: https://[broken/\nDisallow: /d\n"
+        "Sitemap: https://example.org/map.xml\nUser-agent: CCBot\nDisallow: https://example.org/e\n"
+    )
+    file = RobotsFile(text)
+    assert file.refusal(f"{SITE}/private/", ("*", "CCBot")) is None
+    assert file.absolute_rules("example.org") == [
+        (2, "disallow", b"https://example.org/private/"),
+        (3, "allow", b"HTTP://www.EXAMPLE.org/a"),
+        (10, "disallow", b"https://example.org/e"),
+    ]
+    lines = {
+        agents: [line for line, _, _ in file.absolute_rules("www.example.org", agents)]
+        for agents in (("*",), ("CCBot",), ("GPTBot", "CCBot"))
+    }
+    assert lines == {("*",): [2, 3], ("CCBot",): [10], ("GPTBot", "CCBot"): [2, 3, 10]}
+    assert [rule[0] for rule in file.absolute_rules("other.org", ("*",))] == [4]
+    assert RobotsFile("Disallow: https://example.org/").absolute_rules("example.org") == []
 
 
 def test_hostile_files_end() -> None:

@@ -1,0 +1,158 @@
+"""The rules of one group of a robots.txt file, and which of them decides about a path."""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Callable, Iterable, Iterator
+from itertools import chain
+
+from stamm.corpus.consent.content_usage import USAGE_LABELS, refused_use
+from stamm.corpus.consent.lines import Block, Rule, disallows, read_rules
+from stamm.corpus.consent.patterns import (
+    PLAIN,
+    Candidate,
+    LongestMatch,
+    escaped,
+    longest_match,
+    one_spelling_of_pattern,
+)
+
+_AROUND_EQUALS = re.compile(r"[ \t]*=[ \t]*")
+_ABSOLUTE = re.compile(rb"(?i)https?://")
+_INDEX_PAGE = b"/index.htm"
+_NOT_PLAIN = re.compile(b"[^%s]" % re.escape(PLAIN))
+# To build a search structure takes as long as to hold two or three paths against the lines.
+_ONE_BY_ONE = 3
+_NOTHING = LongestMatch(())
+
+
+class Rules:
+    """The rules of one group, asked about paths in the spelling of `spell`.
+
+    Most files are asked about few paths, and most rules begin otherwise than a path. So the first
+    paths are held against the lines, one after another; after these a search structure is built.
+
+    lines    the lines of the file
+    blocks   where the rules stand
+    """
+
+    def __init__(
+        self,
+        lines: bytes,
+        blocks: tuple[Block, ...],
+        spell: Callable[[bytes], bytes] = one_spelling_of_pattern,
+    ) -> None:
+        self._lines = lines
+        self._blocks = blocks
+        self._spell = spell
+        self._asked = 0
+        self._access: LongestMatch | None = None
+        self._usage: LongestMatch | None = None
+        self._others: list[Rule] | None = None
+
+    def disallow(self, path: bytes) -> Rule | None:
+        """The Disallow that decides about a path."""
+        if self._access is None and self._asked < _ONE_BY_ONE:
+            self._asked += 1
+            near = self._read(_far_from(path[:2]))
+            if self._others is None:
+                self._others = _no_paths(near)
+            likely = [rule for rule in near if _may_match(rule, path)]
+            found = longest_match(_access_patterns(likely, self._spell), path)
+        else:
+            if self._access is None:
+                self._access = LongestMatch(_access_patterns(self._read(), self._spell))
+            found = self._access.find(path)
+        return found.rule if found is not None and found.loses_ties else None
+
+    def usage(self, path: bytes) -> Rule | None:
+        """The Content-Usage line that decides about a path, when it reserves training."""
+        if self._usage is None:
+            usage = [rule for rule in self._no_paths() if rule[1] == "usage"]
+            self._usage = LongestMatch(_usage_patterns(usage, self._spell)) if usage else _NOTHING
+        found = self._usage.find(path)
+        return found.rule if found is not None and not found.loses_ties else None
+
+    def absolute(self) -> list[Rule]:
+        """The Allow and Disallow that are written as addresses, with a scheme: they match no path."""
+        return [
+            rule for rule in self._no_paths() if rule[1] != "usage" and _ABSOLUTE.match(rule[2])
+        ]
+
+    def _no_paths(self) -> list[Rule]:
+        if self._others is None:
+            self._others = _no_paths(self._read(_far_from(b"")))
+        return self._others
+
+    def _read(self, without: frozenset[bytes] = frozenset()) -> list[Rule]:
+        read = [read_rules(self._lines, block, without) for block in self._blocks]
+        return read[0] if len(read) == 1 else list(chain.from_iterable(read))
+
+
+def reserves_training(preference: str) -> bool:
+    """Whether a Content-Usage value denies training.
+
+    Edge   blanks around "=" and capital letters make a value meaningless by the draft. They are
+           common in robots.txt, where nothing else minds them: such a refusal is heard.
+    """
+    plain = _AROUND_EQUALS.sub("=", preference.lower())
+    return refused_use([plain], USAGE_LABELS) is not None
+
+
+def _no_paths(rules: list[Rule]) -> list[Rule]:
+    """Content-Usage lines, and what else does not begin with "/": `_far_from` passes over none."""
+    return [rule for rule in rules if rule[1] == "usage" or rule[2][:1] != b"/"]
+
+
+@functools.lru_cache(maxsize=512)
+def _far_from(start: bytes) -> frozenset[bytes]:
+    """How lines begin with a Disallow that matches no path beginning with two octets `start`."""
+    return disallows(octet for octet in PLAIN if b"/%c" % octet != start)
+
+
+def _may_match(rule: Rule, path: bytes) -> bool:
+    """Whether an Allow or Disallow may match a path, in any spelling.
+
+    Octets that stand for themselves match nothing else; but an Allow for an index page means its
+    folder too.
+    """
+    _, key, value = rule
+    if path.startswith(value):
+        return True
+    if key == "allow" and value.find(_INDEX_PAGE) >= 0:
+        return True
+    if not value.translate(None, PLAIN):
+        return False
+    return path.startswith(_NOT_PLAIN.split(value, maxsplit=1)[0])
+
+
+def _access_patterns(
+    rules: Iterable[Rule], spell: Callable[[bytes], bytes]
+) -> Iterator[tuple[bytes, Candidate]]:
+    """Of equally long rules Allow wins."""
+    for rule in rules:
+        # An empty pattern matches with no weight: it decides nothing.
+        _, key, value = rule
+        if key == "usage" or not value:
+            continue
+        pattern, allows = escaped(value), key == "allow"
+        yield spell(pattern), Candidate(-len(pattern), not allows, rule)
+        if allows and _INDEX_PAGE in pattern:
+            # Google's parser: who allows /a/index.html allows /a/ too.
+            folder, slash, page = pattern.rpartition(b"/")
+            if (slash + page).startswith(_INDEX_PAGE):
+                shorter = folder + b"/$"
+                yield spell(shorter), Candidate(-len(shorter), False, rule)
+
+
+def _usage_patterns(
+    rules: Iterable[Rule], spell: Callable[[bytes], bytes]
+) -> Iterator[tuple[bytes, Candidate]]:
+    """Of equally long lines the one that reserves wins; one without a path speaks of "/"."""
+    for rule in rules:
+        path, preference = b"/", rule[2]
+        if preference.startswith(b"/"):
+            path, preference = (*preference.split(None, 1), b"")[:2]
+        reserves = reserves_training(preference.decode("utf-8", "replace"))
+        yield spell(path), Candidate(-len(escaped(path)), not reserves, rule)
