@@ -1,6 +1,7 @@
 # make demo    set up, then run the main job (about 4 minutes on 2 cores)
 # make test    set up, then run the tests
 # make check   set up, then lint, format and type checks
+# make bench   measure speed here, with the machine's own vectors and with AVX2 (under 10 minutes)
 # make gpu     on a machine with a GPU: numerics, races and benchmarks (docs/gpu.md)
 PYTHON ?= python3
 BIN := .venv/bin
@@ -8,7 +9,7 @@ READY := .venv/ready
 # Its torch must be built with CUDA, so this may be the Python of the machine.
 GPU_PYTHON ?= $(if $(wildcard $(READY)),$(BIN)/python,$(PYTHON))
 
-.PHONY: setup demo test check gpu format generated lock clean
+.PHONY: setup demo test check bench gpu format generated lock clean
 
 setup: $(READY)
 
@@ -34,6 +35,9 @@ check: $(READY)
 	@$(BIN)/ruff format --check .
 	@$(BIN)/mypy
 
+bench: $(READY)
+	@$(BIN)/python -m bench.cpu
+
 gpu:
 	@PYTHONPATH="$(CURDIR)/src:$$PYTHONPATH" $(GPU_PYTHON) -m bench.gpu
 
@@ -44,7 +48,7 @@ format: $(READY)
 # Emit the modules of the built-in activations again from their gradients.
 generated: $(READY)
 	@$(BIN)/python -m stamm.activations.emission
-	@$(BIN)/python -m stamm.activations.fused.exponential
+	@$(BIN)/python -m stamm.activations.fused.coefficients
 
 # Resolve requirements.in into requirements.lock in a throw-away environment.
 lock:

@@ -30,7 +30,7 @@ from numpy.typing import NDArray
 from stamm.corpus.order import Proof
 from stamm.engine.checkpoint import Checkpoints
 from stamm.engine.config import EngineConfig
-from stamm.engine.heap import keep_freed_memory
+from stamm.engine.cpu_allocator import caching_allocator
 from stamm.engine.world import join
 from stamm.models.config import (
     DecoderConfig,
@@ -188,8 +188,8 @@ def main() -> None:
     parser.add_argument("--one", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.one:
-        keep_freed_memory()
-        print(json.dumps(measure(cases()[options.one])))
+        with caching_allocator():
+            print(json.dumps(measure(cases()[options.one])))
         return
     print(f"{'case':<20} {'steps':>7} {'plan':>7} {'ratio':>6} {'all':>7} {'plan':>7} {'ratio':>6}")
     for name in options.cases.split(","):

@@ -37,6 +37,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from bench.capability import processor_facts
 from stamm.engine.config import EngineConfig
 from stamm.losses.config import Goldfish
 from stamm.models.config import DecoderConfig, GatedFFN, PlainFFN
@@ -44,7 +45,6 @@ from stamm.models.count import count_parameters
 from stamm.optim.config import AdamW, AdEMAMix
 from stamm.optim.schedules import BatchStage, WarmupStableDecay
 from stamm.pretrain.config import PretrainConfig
-from stamm.runs.manifest import environment
 
 if TYPE_CHECKING:
     import torch
@@ -144,7 +144,7 @@ def stamm(options: argparse.Namespace, folder: Path) -> Clock:
     import torch
 
     from stamm.base.console import Silent
-    from stamm.engine.heap import keep_freed_memory
+    from stamm.engine.cpu_allocator import caching_allocator
     from stamm.engine.world import World
     from stamm.models.repeatable import settle
     from stamm.pretrain.batches import Windows
@@ -191,9 +191,10 @@ def stamm(options: argparse.Namespace, folder: Path) -> Clock:
     if options.arm == "stamm-apertus":
         config = replace(config, optimizer=AdEMAMix(), goldfish=Goldfish())
     settle(options.threads)
-    keep_freed_memory()  # as a run does
     windows = Windows(Stream(), CONTEXT, config.seed, config.goldfish)
-    fit(config, Workspace(folder=folder, progress=Ticks()), World(torch.device("cpu")), windows)
+    with caching_allocator():  # as a run does
+        workspace = Workspace(folder=folder, progress=Ticks())
+        fit(config, workspace, World(torch.device("cpu")), windows)
     return clock
 
 
@@ -432,7 +433,7 @@ def compare(options: argparse.Namespace, model: str, size: str, threads: int) ->
             "load": os.getloadavg()[0],
             **found,
             "goal": goal,
-            **environment(),
+            **processor_facts(),
         }
         _append(options.out, line)
 
@@ -451,7 +452,7 @@ def commands(options: argparse.Namespace) -> None:
     for command, taken in times.items():
         met = "met" if min(taken) <= COMMAND_GOAL_S else "missed"
         print(f"| {command} | {statistics.median(taken):.2f} | {min(taken):.2f} | {met} |")
-        found = {"benchmark": "commands", "command": command, "seconds": taken, **environment()}
+        found = {"benchmark": "commands", "command": command, "seconds": taken, **processor_facts()}
         _append(options.out, found)
 
 

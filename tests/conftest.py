@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
@@ -84,3 +85,8 @@ def smoke_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def own_home(tmp_path_factory: pytest.TempPathFactory) -> None:
     """A home folder of the tests' own: kernels derived here are not found by anybody else."""
     os.environ["HOME"] = str(tmp_path_factory.mktemp("home"))
+    os.environ.pop("XDG_CACHE_HOME", None)
+    # inductor's cache mixes code for different vectors up (`engine.loop.separate_inductor_cache`).
+    capability = os.environ.get("ATEN_CPU_CAPABILITY", "native")
+    cache = Path(tempfile.gettempdir()) / f"inductor-of-tests-{os.getuid()}-{capability}"
+    os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(cache))

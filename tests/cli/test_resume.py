@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 import shutil
 import signal
@@ -39,6 +40,8 @@ def test_a_run_killed_at_random_moments_ends_with_the_same_bits(
             process.wait()
             kills += 1
     assert kills >= 3
+    manifest = json.loads((smoke_run / "arms" / "xielu" / "manifest.json").read_text())
+    assert set(manifest["kernels"]) == {"attention", "activation xielu, fast"}
     last = _start(tmp_path)
     _, errors = last.communicate(timeout=240)
     assert last.returncode == 0, errors.decode()

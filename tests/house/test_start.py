@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import time
+
+import pytest
 
 HEAVY = ("torch", "sympy", "transformers", "matplotlib", "pyarrow", "numpy")
 
@@ -44,3 +47,24 @@ def test_help_answers_at_once() -> None:
         subprocess.run([sys.executable, "-m", "stamm", "--help"], capture_output=True, check=True)
         times.append(time.perf_counter() - began)
     assert min(times) < 0.5, times
+
+
+@pytest.mark.parametrize(
+    ("given", "wanted"),
+    [({}, "3000"), ({"GOMP_SPINCOUNT": "7"}, "7"), ({"OMP_WAIT_POLICY": "ACTIVE"}, None)],
+)
+def test_openmp_spins_shortly_unless_the_user_says_otherwise(
+    given: dict[str, str], wanted: str | None
+) -> None:
+    code = (
+        "import os, sys\n"
+        "from stamm.cli import main\n"
+        "assert 'torch' not in sys.modules\n"
+        "main._spin_shortly()\n"
+        "print(os.environ.get('GOMP_SPINCOUNT'))"
+    )
+    bare = {k: v for k, v in os.environ.items() if k not in ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY")}
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=bare | given, capture_output=True, text=True, check=True
+    )
+    assert done.stdout.strip() == str(wanted)

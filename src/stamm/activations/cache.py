@@ -15,6 +15,7 @@ from functools import lru_cache
 from pathlib import Path
 
 import stamm
+from stamm.base.cache_folder import cache_folder
 from stamm.base.console import Console
 from stamm.base.errors import ConfigError, RunError
 from stamm.base.files import sha256_bytes, sha256_value, write_text
@@ -28,10 +29,7 @@ _REGISTERED: dict[str, str] = {}
 
 def kernel_folder() -> Path | None:
     """Where derived kernels are kept, or None for a user without a home."""
-    try:
-        return Path.home() / ".cache" / "stamm" / "kernels"
-    except RuntimeError:
-        return None
+    return cache_folder("kernels")
 
 
 def known_kernel_source(content_hash: str) -> str | None:

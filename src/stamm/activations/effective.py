@@ -8,15 +8,21 @@ from torch import Tensor
 
 from stamm.activations.parameters import Absolute, Between, Exp, Identity, Parameter, Softplus
 
+_TORCH_LINEAR, _LINEAR = 20.0, 40.0  # log(1 + exp(40)) is 40 in float64; at 20 it is 2e-9 more
 
-def effective_tensor(parameter: Parameter, stored: Tensor, bound: Tensor | float) -> Tensor:
-    """The effective values of a trainable parameter, differentiable, with the shape of `stored`.
+
+def effective_tensor(
+    parameter: Parameter, stored: Tensor, bound: Tensor | float, *, exact: bool = False
+) -> Tensor:
+    """The effective values of a trainable parameter, differentiable, shaped and typed as `stored`.
 
     bound   the effective value of what bounds the parameter from below; ignored where nothing does
+    exact   all digits that float64 has; otherwise softplus is the identity from 20 on, as in torch
     """
     match parameter.bijection:
         case Softplus():
-            return _above(F.softplus(stored), bound)
+            linear = _LINEAR if exact else _TORCH_LINEAR
+            return _above(F.softplus(stored, threshold=linear), bound)
         case Exp():
             return _above(torch.exp(stored), bound)
         case Absolute():

@@ -161,6 +161,11 @@ class ShapedModule(nn.Module):
         super().__setstate__(state)  # type: ignore[no-untyped-call]  # torch leaves it untyped
         self._bind()
 
+    @property
+    def forms(self) -> list[str]:
+        """Names of the fused operations that compute it (`activations.fused.operation`)."""
+        return [operation.form for operation in self._operations.values()]  # type: ignore[attr-defined]
+
     def _bind(self) -> None:
         self._kernel = kernel_of(self.spec)
         fixed = tuple(None if p.trainable else p.initial for p in self.spec.parameters)
@@ -203,7 +208,11 @@ class ShapedModule(nn.Module):
         return single
 
     def effective_tensors(self) -> list[Tensor]:
-        """The effective values of each trainable parameter, differentiable: (1,) or (neurons,)."""
+        """The effective values of each trainable parameter, differentiable: (1,) or (neurons,).
+
+        Dtypes   float64, from the stored numbers without a rounding in between (float32 on a device
+                 without float64); in a compat order of evaluation the stored dtype
+        """
         return [self._for_neurons(self._effective(p)) for p in self.spec.trainable]
 
     def _for_neurons(self, values: Tensor) -> Tensor:
@@ -224,10 +233,11 @@ class ShapedModule(nn.Module):
         elif parameter.above is not None:
             bound = float(parameter.above)
         stored: Tensor = getattr(self, parameter.name)
-        if self.compat != EXACT or stored.device.type == "mps":
+        if self.compat != EXACT:
             return effective_tensor(parameter, stored, bound)
-        # Rounded once: softplus of a float32 in float32 would be off by an ulp or more.
-        return effective_tensor(parameter, stored.double(), bound).to(stored.dtype)
+        # In float64 until it meets x: alpha_n in float32 would lose what it is above beta by.
+        wide = stored if stored.device.type == "mps" else stored.double()
+        return effective_tensor(parameter, wide, bound, exact=True)
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> ShapedModule:
         if self.compat != EXACT:

@@ -1,6 +1,7 @@
 """The differentiable operations: forward saves its inputs only, gradients come from the spec.
 
 Everything is computed one width up and rounded once: 16-bit inputs in float32, float32 in float64.
+What depends on parameters alone is computed in their own dtype, float64, until it meets an input.
 Parameter gradients are summed row by row in the computing dtype and then in float64, in an order
 that does not depend on the thread count.
 """
@@ -20,7 +21,7 @@ from stamm.activations.fused.operation import Form, Layout, Operation, apart, fu
 from stamm.activations.fused.passes import Fixed
 from stamm.activations.kernels import Kernel
 from stamm.activations.primitives import Parameters
-from stamm.activations.reductions import by_blocks, rows, shaped, square, total
+from stamm.activations.reductions import by_blocks, out_of_range, rows, shaped, square, total
 from stamm.base.errors import ConfigError
 
 GradientsOf = Callable[[Tensor, Sequence[Tensor], Sequence[Tensor]], tuple[Tensor, ...]]
@@ -97,6 +98,7 @@ def _of_two(operation: Operation) -> Operation:
             )
         return operation(gate, up, *trainable)
 
+    gated.form = operation.form  # type: ignore[attr-defined]
     return gated
 
 
@@ -118,7 +120,10 @@ def _operations(kernel: Kernel, fixed: Fixed, exact: bool) -> _Eager:
         return _computing(x, exact)
 
     def prepared(x: Tensor, trainable: tuple[Tensor, ...]) -> Parameters:
-        numbers = iter([_spread(t.to(computing(x)), x) for t in trainable])
+        # What depends on parameters alone is computed in their own dtype: alpha_n - beta cancels.
+        dtypes = [torch.promote_types(t.dtype, computing(x)) for t in trainable]
+        wide = [t.to(dtype) for t, dtype in zip(trainable, dtypes, strict=True)]
+        numbers = iter([_spread(t, x) for t in wide])
         return tuple(next(numbers) if f is None else f for f in fixed)
 
     def second(
@@ -198,10 +203,10 @@ def _operations(kernel: Kernel, fixed: Fixed, exact: bool) -> _Eager:
                 return ((weight * slope).to(x.dtype), *(rows(weight * s, p) for s, p in sums))
 
             gradient, *partial = by_blocks(block, weight, x)
-            return (
-                shaped(gradient, x),
-                *(total(r, p) for r, p in zip(partial, trainable, strict=True)),
-            )
+            sums = [total(r, p) for r, p in zip(partial, trainable, strict=True)]
+            if computing(x) == torch.float32 and out_of_range(sums, x):
+                _, *sums = Gradients.forward(weight.double(), x.double(), *trainable)
+            return (shaped(gradient, x), *sums)
 
         @staticmethod
         def setup_context(ctx: Any, inputs: tuple[Tensor, ...], output: Any) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
 import torch.nn.functional as F
@@ -70,6 +70,18 @@ def total(rows: Tensor, like: Tensor) -> Tensor:
     if like.numel() > 1:
         return rows.double().t().contiguous().sum(-1).to(like.dtype).reshape(like.shape)
     return _sum(rows).to(like.dtype).reshape(like.shape)
+
+
+def out_of_range(sums: Sequence[Tensor], x: Tensor) -> bool:
+    """Whether a sum is not finite, which may be float32's doing, and can be seen here and now.
+
+    Edge     False on a GPU, where asking would wait for it, and inside transforms and traces
+    """
+    if x.device.type != "cpu" or type(x) is not Tensor or torch.compiler.is_compiling():
+        return False
+    if torch._C._len_torch_dispatch_stack() or torch._C._functorch.peek_interpreter_stack():
+        return False
+    return not all(bool(torch.isfinite(s).all()) for s in sums)
 
 
 def _sum(values: Tensor) -> Tensor:

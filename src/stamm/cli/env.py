@@ -8,6 +8,7 @@ import sysconfig
 from importlib.util import find_spec
 from pathlib import Path
 
+from stamm.base.autotune import measurements
 from stamm.cli.output import print_json, print_pairs
 from stamm.runs.manifest import environment
 
@@ -19,24 +20,43 @@ def arguments(parser: argparse.ArgumentParser, verb: str) -> None:
 
 def run(options: argparse.Namespace, verb: str) -> int:
     """Print versions, hardware, and what cannot be used here with the reason."""
+    kernels, measured = _kernels(), _measured()  # torch is loaded by now: its capability is known
     facts = environment()
     compiler = next((p for n in ("g++", "clang++", "c++") if (p := shutil.which(n))), None)
     headers = (Path(sysconfig.get_paths()["include"]) / "Python.h").is_file()
     facts["compiler"] = compiler or "none: training runs uncompiled, slower"
     facts["python_headers"] = headers or "none: training runs uncompiled, slower"
-    facts.update(_kernels())
+    facts.update(kernels)
     facts["accelerator"] = (
         "stamm trains on the CPU in this version"
         if find_spec("torch")
         else "torch is not installed"
     )
+    facts["measured kernels"] = measured
     if options.json:
         print_json(facts)
         return 0
+    facts["measured kernels"] = "" if measured else "none yet: a training run measures what it uses"
     libraries = facts.pop("libraries")
     print_pairs([(key, str(value)) for key, value in facts.items()])
+    print_pairs([(f"  {name}", told) for name, told in measured.items()])
     print_pairs([(f"  {name}", version) for name, version in libraries.items()])
     return 0
+
+
+def _measured() -> dict[str, str]:
+    """Per operation the implementation that a run here uses, and its time over the other's."""
+    if find_spec("torch") is None:
+        return {}
+    from stamm.activations.fused import build  # loads torch
+
+    described = {}
+    for found in measurements(build.processor().rpartition(", ")[0]):
+        times = dict(found.seconds)
+        used, threads = times.pop(found.chosen), found.processor.rpartition(", ")[2]
+        others = ", ".join(f"{used / s:.2f} of {name}'s time" for name, s in times.items())
+        described[f"{found.operation}, {threads}"] = f"{found.chosen}, {others}"
+    return described
 
 
 def _kernels() -> dict[str, str]:

@@ -14,12 +14,20 @@ from stamm.models.config import (
 
 
 def kernel_of(engine: EngineConfig, model: DecoderConfig, *, gpu: bool) -> AttentionKernel:
-    """What "auto" comes to, as `models.sight.choose` does, on a CPU that has a C++ compiler."""
+    """What "auto" comes to, as `models.sight.choose` does, on a CPU that has a C++ compiler.
+
+    Edge   a measurement may choose "dense" in the place of "fused" (`engine.kernels="auto"`)
+    """
     if engine.attention != "auto":
         return engine.attention
     if gpu:
         return "flex" if model.head_width >= SMALLEST_FLEX_HEAD else "dense"
-    return "dense" if any(_unfused(engine, model)) else "fused"
+    return "fused" if may_fuse(engine, model) and engine.kernels != "torch" else "dense"
+
+
+def may_fuse(engine: EngineConfig, model: DecoderConfig) -> bool:
+    """Whether engine.attention leaves the choice, and the fused kernel can train the model on a CPU."""
+    return engine.attention == "auto" and not any(_unfused(engine, model))
 
 
 def refusals(engine: EngineConfig, model: DecoderConfig, *, gpu: bool) -> Iterator[tuple[str, str]]:

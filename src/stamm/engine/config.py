@@ -116,6 +116,10 @@ class EngineConfig:
     attention          what attends: "dense" masks for any device; "flex" for GPUs and "fused" for
                        float32 on CPUs, which need no T x T numbers and pass over what documents
                        hide; "auto" is flex or fused where that can be
+    kernels            what computes activations and attention on CPUs: "stamm", the generated
+                       kernels; "torch", torch's own functions; "auto", the faster of both as
+                       measured on this machine at the start of a run. The choice is kept in the
+                       manifest, and with it a run resumes
     recompute          "layers" keeps each layer's input alone and computes the rest once more
     parallel           how processes divide the work, under torchrun
     checkpoint_every   steps between checkpoints
@@ -131,6 +135,7 @@ class EngineConfig:
     device: Literal["auto", "cpu", "cuda"] = "auto"
     precision: Precision = "float32"
     attention: Literal["auto", "dense", "flex", "fused"] = "auto"
+    kernels: Literal["auto", "stamm", "torch"] = "auto"
     recompute: Literal["none", "layers"] = "none"
     parallel: Parallel = field(default_factory=Parallel)
     checkpoint_every: int = 50

@@ -212,7 +212,7 @@ def estimate_memory(
                 the other directions share them
     precision   of products and of what is kept; weights, gradients and moments are float32
     Edge        on a CPU without a C++ compiler the C library keeps holes of what is freed: what the
-                system counts was up to two thirds above it (`engine.heap`)
+                system counts was up to two thirds above it (`engine.cpu_allocator`)
     Checked     tests/unit/engine/test_estimate.py (against what autograd keeps);
                 bench/plan_memory.py (against the peak of training processes)
     """

@@ -17,7 +17,9 @@ from typing import Any, Protocol
 import torch
 from torch import nn
 from torch._dynamo.exc import TorchDynamoException
+from torch._inductor import config as inductor
 
+from stamm.activations.fused.memory import empty_cache
 from stamm.base.console import Progress
 from stamm.base.errors import RunError
 from stamm.base.files import is_full, no_room
@@ -26,7 +28,6 @@ from stamm.engine.checkpoint import Checkpoints
 from stamm.engine.config import EngineConfig, GoOn, RollBack
 from stamm.engine.events import PASSED_OVER, Events, read_events
 from stamm.engine.guard import Guard, Verdict
-from stamm.engine.heap import give_back_freed_memory
 from stamm.engine.parallel import finish_gradients
 from stamm.engine.signals import Requests
 from stamm.engine.updater import Updater
@@ -71,6 +72,19 @@ def missing_to_compile() -> str:
     return ""
 
 
+def separate_inductor_cache() -> None:
+    """Let inductor find no code that it compiled for other vectors than those in use.
+
+    Its cache does not know ATEN_CPU_CAPABILITY: after a process with AVX-512, one that is held to AVX2
+    was given its code, and got wrong numbers or was aborted (torch 2.13). The vectors' length, in bits,
+    is part of the cache's key.
+
+    Checked  tests/unit/engine/test_inductor_cache.py
+    """
+    if torch.backends.cpu.get_cpu_capability() == "AVX2":
+        inductor.cpp.simdlen = 256
+
+
 def compile_layers(layers: nn.ModuleList, config: EngineConfig, progress: Progress) -> bool:
     """Compile each layer in place; equal layers share one compilation. True when it was done.
 
@@ -82,6 +96,7 @@ def compile_layers(layers: nn.ModuleList, config: EngineConfig, progress: Progre
     if missing:
         progress.say(f"{missing} not found: training runs uncompiled, slower.")
         return False
+    separate_inductor_cache()
     torch._dynamo.reset()  # compilations of an earlier model count towards a limit per function
     for layer in layers:
         layer.compile(fullgraph=True)
@@ -334,7 +349,7 @@ class Training:
         return step in self._task.milestones or (every is not None and step % every == 0)
 
     def _save(self, step: int, metrics: MetricsFile | None) -> None:
-        give_back_freed_memory()
+        empty_cache()  # a checkpoint's buffers are no tensors, and cannot use what tensors freed
         self._store.save(step, self._model, self._updater, metrics.sync() if metrics else "")
         self._status.saved(step)
 

@@ -6,9 +6,9 @@ import time
 
 import torch
 
+from stamm.base.processor import cpu_name
 from stamm.engine.config import EngineConfig
 from stamm.engine.estimate import PEAK_FLOPS
-from stamm.runs.manifest import cpu_name
 
 _WIDTH = 1024
 _ROUNDS = 5

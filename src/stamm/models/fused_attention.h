@@ -1,6 +1,6 @@
 // Causal attention within documents, forward and backward, in float32.
 //
-// Queries lie along the lanes: a block of 64 is four vectors, and scores, probabilities and outputs
+// Queries lie along the lanes: a block of 64 is a few vectors (four with AVX-512), and scores, probabilities and outputs
 // are kept transposed, key by key or feature by feature. So a softmax is a sum over rows, and every
 // product is `tile`: numbers of one side, one by one, times vectors of the other.
 //
@@ -14,20 +14,25 @@
 #include <climits>
 #include <new>
 
-#include "pointwise.h"
+#include <omp.h>
+
+#include <utility>
+
+#include "vectors.h"
 
 namespace stamm {
 
 using V = Vector<float>;
 using I = vector_of<float>::whole;
 constexpr int64_t wide = lanes<float>;
-constexpr int64_t vectors = 4;
-constexpr int64_t side = vectors * wide;  // queries of a block, and keys
-constexpr int64_t step = 4;               // keys that are left out or not
-#ifdef __AVX512F__
-constexpr int64_t most = 4;  // vectors of a tile: its sums fit into the registers
+constexpr int64_t side = 64;  // queries of a block, and keys
+constexpr int64_t vectors = side / wide;
+constexpr int64_t step = 4;      // keys that are left out or not
+constexpr int64_t summed = 64;   // products that a score adds up before they join the rest
+#if defined(__AVX512F__)
+constexpr int64_t most = 4;  // vectors of a tile: its sums fit into 32 registers
 #else
-constexpr int64_t most = 1;
+constexpr int64_t most = 2;  // likewise into 16
 #endif
 
 inline V at(const float* from) {
@@ -36,15 +41,18 @@ inline V at(const float* from) {
   return x;
 }
 
-// to[r][c] += sum over d of left[r][d] right[d][c], or = where nothing was there before.
+// How a sum joins what is in memory: it replaces it, begins with it, or is added to it as a whole.
+enum class Join { none, first, last };
+
+// to[r][c] += sum over d of left[r][d] right[d][c], or = with Join::none.
 template <int R, int C>
 inline void tile(const float* left, int64_t row, int64_t next, const float* right,
-                 int64_t right_row, int64_t depth, float* to, int64_t to_row, bool fresh) {
+                 int64_t right_row, int64_t depth, float* to, int64_t to_row, Join join) {
   V sum[R][C];
 #pragma GCC unroll 16
   for (int r = 0; r < R; ++r)
 #pragma GCC unroll 16
-    for (int c = 0; c < C; ++c) sum[r][c] = fresh ? V{} : at(to + r * to_row + c * wide);
+    for (int c = 0; c < C; ++c) sum[r][c] = join == Join::first ? at(to + r * to_row + c * wide) : V{};
   for (int64_t d = 0; d < depth; ++d) {
     V x[C];
 #pragma GCC unroll 16
@@ -59,33 +67,36 @@ inline void tile(const float* left, int64_t row, int64_t next, const float* righ
 #pragma GCC unroll 16
   for (int r = 0; r < R; ++r)
 #pragma GCC unroll 16
-    for (int c = 0; c < C; ++c) store(sum[r][c], to + r * to_row + c * wide);
+    for (int c = 0; c < C; ++c) {
+      float* place = to + r * to_row + c * wide;
+      store(join == Join::last ? at(place) + sum[r][c] : sum[r][c], place);
+    }
 }
 
 template <int C>
 inline void tiles(int64_t rows, const float* left, int64_t row, int64_t next, const float* right,
-                  int64_t right_row, int64_t depth, float* to, int64_t to_row, bool fresh) {
-  constexpr int R = most == 1 ? 4 : C == 1 ? 16 : C == 4 ? 4 : 8;
+                  int64_t right_row, int64_t depth, float* to, int64_t to_row, Join join) {
+  constexpr int R = C == 1 ? 4 * most : C == most ? 4 : 8;
   int64_t r = 0;
   for (; r + R <= rows; r += R)
-    tile<R, C>(left + r * row, row, next, right, right_row, depth, to + r * to_row, to_row, fresh);
+    tile<R, C>(left + r * row, row, next, right, right_row, depth, to + r * to_row, to_row, join);
   for (; r < rows; r += 4)
-    tile<4, C>(left + r * row, row, next, right, right_row, depth, to + r * to_row, to_row, fresh);
+    tile<4, C>(left + r * row, row, next, right, right_row, depth, to + r * to_row, to_row, join);
 }
 
 // The same for `rows`, a multiple of four, and `count` vectors.
 inline void product(int64_t rows, int64_t count, const float* left, int64_t row, int64_t next,
                     const float* right, int64_t right_row, int64_t depth, float* to,
-                    int64_t to_row, bool fresh) {
+                    int64_t to_row, Join join) {
   for (int64_t c = 0; c < count; c += most) {
     const float* x = right + c * wide;
     float* y = to + c * wide;
     switch (std::min(most, count - c)) {
-      case 1: tiles<1>(rows, left, row, next, x, right_row, depth, y, to_row, fresh); break;
+      case 1: tiles<1>(rows, left, row, next, x, right_row, depth, y, to_row, join); break;
+      case 2: tiles<2>(rows, left, row, next, x, right_row, depth, y, to_row, join); break;
 #ifdef __AVX512F__
-      case 2: tiles<2>(rows, left, row, next, x, right_row, depth, y, to_row, fresh); break;
-      case 3: tiles<3>(rows, left, row, next, x, right_row, depth, y, to_row, fresh); break;
-      case 4: tiles<4>(rows, left, row, next, x, right_row, depth, y, to_row, fresh); break;
+      case 3: tiles<3>(rows, left, row, next, x, right_row, depth, y, to_row, join); break;
+      case 4: tiles<4>(rows, left, row, next, x, right_row, depth, y, to_row, join); break;
 #endif
     }
   }
@@ -110,26 +121,21 @@ inline V power(V x) {
 #else
 #define STAMM_PICK(a, b, ...) __builtin_shuffle(a, b, I{__VA_ARGS__})
 #endif
-// One of four steps of a transposition: the squares off the diagonal change places.
+// One step of a transposition: squares of S x S off the diagonal change places.
 template <int S, int... J>
 inline void swap_squares(V& a, V& b, std::integer_sequence<int, J...>) {
-  const V upper = STAMM_PICK(a, b, (J & S ? 16 + J - S : J)...);
-  b = STAMM_PICK(a, b, (J & S ? 16 + J : J + S)...);
+  const V upper = STAMM_PICK(a, b, (J & S ? wide + J - S : J)...);
+  b = STAMM_PICK(a, b, (J & S ? wide + J : J + S)...);
   a = upper;
 }
-template <int S>
-inline void swap_all(V* x) {
-#pragma GCC unroll 16
-  for (int k = 0; k < 16; ++k)
-    if (!(k & S)) swap_squares<S>(x[k], x[k + S], std::make_integer_sequence<int, 16>{});
-}
+template <int S = 1>
 inline void transpose(V* x) {
-  swap_all<1>(x);
-  swap_all<2>(x);
-  swap_all<4>(x);
-  swap_all<8>(x);
+#pragma GCC unroll 16
+  for (int k = 0; k < wide; ++k)
+    if (!(k & S)) swap_squares<S>(x[k], x[k + S], std::make_integer_sequence<int, wide>{});
+  if constexpr (2 * S < wide) transpose<2 * S>(x);
 }
-// to[c][r] = from[r][c]; rows and columns are multiples of 16.
+// to[c][r] = from[r][c]; rows and columns are multiples of a vector's lanes.
 inline void transpose(const float* from, int64_t from_row, int64_t rows, int64_t columns,
                       float* to, int64_t to_row) {
   for (int64_t r = 0; r < rows; r += wide)
@@ -238,14 +244,17 @@ inline void gather_head(const Rows& from, int64_t b, int64_t h, const Sizes& s, 
   std::fill(to + s.tokens * s.features, to + s.tall() * s.features, 0.0f);
 }
 
-// scores[n][m] of the parts that are seen, from a block of keys and the transposed queries.
+// scores[n][m] of the parts that are seen, from a block of keys and the transposed queries. Wide
+// heads are summed in pieces of 64 features, whose errors grow with the root of 64, not of E.
 inline void multiply_seen(const Seen& seen, const float* left, int64_t E, const float* right,
                           float* to) {
   for (int64_t p = 0; p < seen.count; ++p) {
     const Part& part = seen.parts[p];
-    product(part.end - part.first, part.right - part.left, left + part.first * E, E, 1,
-            right + part.left * wide, side, E, to + part.first * side + part.left * wide, side,
-            true);
+    for (int64_t e = 0; e < E; e += summed)
+      product(part.end - part.first, part.right - part.left, left + part.first * E + e, E, 1,
+              right + e * side + part.left * wide, side, std::min(summed, E - e),
+              to + part.first * side + part.left * wide, side,
+              e == 0 ? Join::none : Join::last);
   }
 }
 // to[e][m] += sum over keys of left[n][e] weights[n][m]
@@ -255,7 +264,7 @@ inline void add_queries(const Seen& seen, const float* left, int64_t E, const fl
     const Part& part = seen.parts[p];
     product(E, part.right - part.left, left + part.first * E, 1, E,
             weights + part.first * side + part.left * wide, side, part.end - part.first,
-            to + part.left * wide, side, false);
+            to + part.left * wide, side, Join::first);
   }
 }
 // to[n][e] += sum over queries of weights[n][m] right[m][e]
@@ -265,7 +274,7 @@ inline void add_keys(const Seen& seen, const float* weights, const float* right,
     const Part& part = seen.parts[p];
     product(part.end - part.first, padded / wide, weights + part.first * side + part.left * wide,
             side, 1, right + part.left * wide * padded, padded, (part.right - part.left) * wide,
-            to + part.first * padded, padded, false);
+            to + part.first * padded, padded, Join::first);
   }
 }
 

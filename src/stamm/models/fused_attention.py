@@ -51,6 +51,11 @@ def unavailable() -> str | None:
     return _unavailable()
 
 
+def source() -> str:
+    """The kernel's C++."""
+    return _SOURCE.read_text(encoding="utf-8")
+
+
 def serves(q_BHTE: Tensor, k_BKTE: Tensor, v_BKTE: Tensor) -> bool:
     """Whether these are what the kernel takes: float32 on a CPU, one length, E a multiple of 4."""
     return _refusal(q_BHTE, k_BKTE, v_BKTE) is None
@@ -198,7 +203,7 @@ def _call(name: str, tensors: tuple[Tensor, ...], document: Tensor | None, kept:
 
 @lru_cache(maxsize=2)
 def _function(name: str) -> Callable[..., None]:
-    return build.function(_SOURCE.read_text(encoding="utf-8"), name)
+    return build.function(source(), name)
 
 
 class _Attention(torch.autograd.Function):

@@ -33,19 +33,22 @@ def inverse_frequencies(config: PlainRope | Llama3Rope, head_width: int) -> Tens
     return torch.where(between, blended, long)
 
 
-def rotation(inverse: Tensor, position_T: Tensor) -> tuple[Tensor, Tensor]:
-    """Cosine and sine of every position's angles, shape (T, E), float32.
+def rotation(
+    inverse: Tensor, position_T: Tensor, dtype: torch.dtype = torch.float32
+) -> tuple[Tensor, Tensor]:
+    """Cosine and sine of every position's angles, shape (T, E), in `dtype`.
 
     Positions are not restarted inside a packed sequence: only differences of positions enter
     attention, and documents do not attend to one another.
 
-    Dtypes   angles in float64. In float32 they are off by up to 2.0e-3 radians at position 65,536 and
+    Dtypes   angles, cosine and sine in float64, then rounded to `dtype`: a float64 decoder keeps them as
+             they are. In float32 angles are off by up to 2.0e-3 radians at position 65,536 and
              by 3.1e-2 at 1,000,000, each position differently, so that attention would no longer depend
              on differences alone. The frequencies are the float32 numbers that other libraries have.
     Checked  tests/unit/models/test_attention.py::test_angles_are_right_at_a_million_positions
     """
     angle = torch.outer(position_T.double(), inverse.double())
-    cosine, sine = angle.cos().float(), angle.sin().float()
+    cosine, sine = angle.cos().to(dtype), angle.sin().to(dtype)
     return torch.cat((cosine, cosine), dim=-1), torch.cat((sine, sine), dim=-1)
 
 

@@ -73,7 +73,7 @@ def sight(
         if start and length > 1:  # torch's plain causal attention would count keys from the first
             seen = torch.arange(start + length, device=position.device)
             mask = document_mask(position[None] * 0, seen[None] * 0, position, seen, dtype)
-        return Sight(_turn(frequencies, position, dtype), mask)
+        return Sight(rotation(frequencies, position, dtype), mask)
     return part_sight(frequencies, document_BT, document_BT, position, position, dtype, kernel)
 
 
@@ -108,7 +108,7 @@ def part_sight(
         mask = block_mask(*told)
     else:
         mask = document_mask(*told, dtype)
-    return Sight(_turn(frequencies, looking_T, dtype), mask)
+    return Sight(rotation(frequencies, looking_T, dtype), mask)
 
 
 def choose(
@@ -211,11 +211,6 @@ def block_mask(looking_BT: Tensor, seen_BS: Tensor, looking_T: Tensor, seen_S: T
         mask_mod=may_look,
         seq_lengths=(len(looking_T), len(seen_S)),
     )
-
-
-def _turn(frequencies: Tensor, position_T: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-    cosine_TE, sine_TE = rotation(frequencies, position_T)
-    return cosine_TE.to(dtype), sine_TE.to(dtype)
 
 
 def _ends(x: Tensor) -> tuple[Tensor, Tensor]:

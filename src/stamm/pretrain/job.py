@@ -28,8 +28,9 @@ from stamm.base.files import read_json, sha256_file, sha256_value, write_json
 from stamm.corpus.foreign import ForeignTokens, tokenizer_file
 from stamm.corpus.order import Proof, StoredTokens, TokenStream
 from stamm.corpus.pack import PackedSplit
+from stamm.engine.cpu_allocator import caching_allocator
 from stamm.engine.events import Events, read_events
-from stamm.engine.heap import keep_freed_memory, memory_told
+from stamm.engine.out_of_memory import out_of_memory_explained
 from stamm.engine.parallel import whole_weights
 from stamm.engine.peak import device_name
 from stamm.engine.world import World, device_of, join, leave, together
@@ -43,6 +44,7 @@ from stamm.models.stored import describe_decoder, save_decoder
 from stamm.pretrain.batches import Windows
 from stamm.pretrain.config import PretrainConfig
 from stamm.pretrain.fit import Trained, fit
+from stamm.pretrain.kernel_choice import Choices, choose_kernels, chosen_kernels, prepare_kernels
 from stamm.pretrain.next_token import NextToken, steps_before
 from stamm.pretrain.tuning import told
 from stamm.runs.job import Workspace
@@ -58,14 +60,21 @@ COVERAGE_TOKENS = 20_000_000  # a sample of this many tokens tells the rate to 4
 def run(config: PretrainConfig, workspace: Workspace) -> None:
     """Train `config.model` on its tokens, from the newest checkpoint when there is one."""
     config = told(config, workspace.inputs)
-    folder, progress = workspace.folder, workspace.progress
     stream = open_stream(config, workspace.inputs)
     _check_vocabulary(config, stream)
     settle(config.engine.threads)
-    short = config.engine.precision != "float32"
     device = device_of(config.engine.device)
-    if device.type == "cpu" and (lost := keep_freed_memory()):
-        progress.say(f"Memory may exceed the plan's by two thirds: {lost}.")
+    with caching_allocator() if device.type == "cpu" else contextlib.nullcontext("") as missing:
+        if missing:
+            workspace.progress.say(f"Memory may exceed the plan's by two thirds: {missing}.")
+        _train(config, workspace, stream, device)
+
+
+def _train(
+    config: PretrainConfig, workspace: Workspace, stream: StoredTokens, device: torch.device
+) -> None:
+    folder, progress = workspace.folder, workspace.progress
+    short = config.engine.precision != "float32"
     world = join(config.engine.parallel, device, collectives=short)
     plain = to_plain(dataclasses.replace(config, mirrors=()))
     world.agree("the configuration", sha256_value(plain))
@@ -73,19 +82,30 @@ def run(config: PretrainConfig, workspace: Workspace) -> None:
     if proof.remark:
         progress.say(f"{proof.remark}.")
     world.agree("the data", proof.sha256)
+    windows = Windows(stream, config.context, config.seed, config.goldfish, config.masks)
+    choices: Choices = {}
+    if device.type == "cpu":
+        choices = world.of_leader(_choices(config, windows, folder) if world.leads else None)
+        slower = [name for name, chosen in choices.items() if chosen == "torch"]
+        if slower and config.engine.kernels == "auto":
+            progress.say(f"Computed by torch, measured to be faster here: {', '.join(slower)}.")
+        if missing := prepare_kernels(config, choices):
+            progress.say(
+                f"Attention is computed by torch, with other bits and more memory: {missing}."
+            )
     if world.leads:
         described = {"schema": SCHEMA, "kind": "pretrain", "config": plain}
         write_json(folder / "config.json", described)
-        _note_manifest(config, workspace, proof)
-    windows = Windows(stream, config.context, config.seed, config.goldfish, config.masks)
+        _note_manifest(config, workspace, proof, choices)
     mirrors = config.mirrors if world.leads else ()
     name = f"{folder.parents[1].name}/{folder.name}"
     with (
         _events_noted(folder, world),
         mirrored(mirrors, folder, name, progress, {"seed": config.seed}),
-        memory_told(),
+        out_of_memory_explained(),
+        chosen_kernels(config, choices) as chosen,
     ):
-        trained = fit(config, workspace, world, windows)
+        trained = fit(chosen, workspace, world, windows)
     weights = whole_weights(trained.decoder, world)
     devices = Counter(world.of_all(device_name(world.device)))
     if world.leads:
@@ -128,7 +148,19 @@ def _check_vocabulary(config: PretrainConfig, stream: TokenStream) -> None:
         )
 
 
-def _note_manifest(config: PretrainConfig, workspace: Workspace, proof: Proof) -> None:
+def _choices(config: PretrainConfig, windows: Windows, folder: Path) -> Choices:
+    """The kernels that the run was begun with, or those that it begins with."""
+    path = folder / "manifest.json"
+    if not path.exists():
+        return choose_kernels(config, config.total_sequences(windows.per_epoch))
+    found = read_json(path)
+    held = found.get("kernels", {}) if isinstance(found, dict) else {}
+    return dict(held) if isinstance(held, dict) else {}
+
+
+def _note_manifest(
+    config: PretrainConfig, workspace: Workspace, proof: Proof, choices: Choices
+) -> None:
     """Write the manifest, or see that a run that was begun goes on with the same tokens.
 
     Raises   DataError when they are others.
@@ -157,6 +189,7 @@ def _note_manifest(config: PretrainConfig, workspace: Workspace, proof: Proof) -
         seed=config.seed,
         threads=config.engine.threads,
         activation=describe_decoder(config.model)["activation"],
+        kernels=choices,
         inputs=inputs,
     )
     write_json(path, manifest)

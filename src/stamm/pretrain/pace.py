@@ -10,6 +10,7 @@ Leaves   pace.json (seconds per step and lengths of every arm); rounds/ (the sho
 
 from __future__ import annotations
 
+import contextlib
 import shutil
 import statistics
 from collections.abc import Mapping
@@ -19,6 +20,7 @@ from typing import Any
 from stamm.base.console import Silent
 from stamm.base.errors import RunError
 from stamm.base.files import write_json
+from stamm.engine.cpu_allocator import caching_allocator
 from stamm.engine.world import World, device_of, join, leave, together
 from stamm.models.repeatable import settle
 from stamm.pretrain.batches import Windows
@@ -39,14 +41,14 @@ def run(config: PaceConfig, workspace: Workspace) -> None:
     """Measure every arm in turns and write down how long each run is to be."""
     engine = config.arms[0].pretrain.engine
     settle(engine.threads)
-    world = join(
-        engine.parallel, device_of(engine.device), collectives=engine.precision != "float32"
-    )
+    device = device_of(engine.device)
+    world = join(engine.parallel, device, collectives=engine.precision != "float32")
     workspace.progress.begin("measure steps", config.rounds * len(config.arms), "runs")
     seconds: dict[str, list[float]] = {arm.name: [] for arm in config.arms}
     for turn in range(config.rounds):
         for number, arm in enumerate(config.arms):
-            seconds[arm.name] += _timed(config, arm.pretrain, workspace, world)
+            with caching_allocator() if device.type == "cpu" else contextlib.nullcontext():
+                seconds[arm.name] += _timed(config, arm.pretrain, workspace, world)
             workspace.progress.advance(turn * len(config.arms) + number + 1, arm.name)
     if world.leads:
         medians = {name: statistics.median(values) for name, values in seconds.items()}

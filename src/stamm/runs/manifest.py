@@ -13,6 +13,7 @@ from typing import Any
 
 import stamm
 from stamm.base.files import sha256_bytes, sha256_file, sha256_value
+from stamm.base.processor import cpu_capability, cpu_name
 
 SCHEMA = 1
 _LIBRARIES = (
@@ -30,6 +31,7 @@ def environment() -> dict[str, Any]:
         "python": platform.python_version(),
         "platform": platform.platform(),
         "cpu": cpu_name(),
+        "capability": cpu_capability(),
         "cores": os.cpu_count(),
         "libraries": versions,
         "lock_hash": sha256_value(versions),
@@ -87,14 +89,3 @@ def _git(root: Path, *words: str) -> bytes | None:
     except (OSError, subprocess.TimeoutExpired):
         return None
     return done.stdout if done.returncode == 0 else None
-
-
-def cpu_name() -> str:
-    """What this machine's processor is called."""
-    try:
-        for line in Path("/proc/cpuinfo").read_text().splitlines():
-            if line.startswith("model name"):
-                return line.partition(":")[2].strip()
-    except OSError:
-        pass
-    return platform.processor() or platform.machine()

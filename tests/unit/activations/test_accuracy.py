@@ -40,7 +40,10 @@ def every_finite(dtype: torch.dtype) -> Tensor:
 
 @pytest.mark.parametrize("values", [INITIAL, APERTUS], ids=["initial", "apertus"])
 @pytest.mark.parametrize(
-    ("dtype", "most"), [(torch.bfloat16, 0.51), (torch.float16, 0.70)], ids=["bf16", "fp16"]
+    # 0.81 is f' at -0.98047, the number next to its root: 1e-4, computed in float32 from 0.5.
+    ("dtype", "most"),
+    [(torch.bfloat16, 0.51), (torch.float16, 0.82)],
+    ids=["bf16", "fp16"],
 )
 def test_xielu_on_every_16_bit_input(
     dtype: torch.dtype, most: float, values: dict[str, float]
@@ -51,9 +54,7 @@ def test_xielu_on_every_16_bit_input(
     y = module(x)
     y.backward(torch.ones_like(y))
     assert x.grad is not None
-    # 16-bit inputs are computed in float32, and so meet the parameters rounded to it.
-    seen = {name: float(torch.tensor(value)) for name, value in module.effective().items()}
-    exact = parameters(module.spec, seen)
+    exact = parameters(module.spec, module.effective())
     kernel = kernel_of(module.spec)
     wide = x.detach().double()
     for found, true in ((y, kernel.value(wide, exact)), (x.grad, kernel.slopes(wide, exact)[0])):

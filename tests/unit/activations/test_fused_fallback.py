@@ -84,6 +84,33 @@ def test_how_a_compiler_ended_is_told(script: str, told: str, tmp_path: Path) ->
     assert sorted(path.name for path in tmp_path.iterdir()) == ["c++"]
 
 
+def test_processes_that_start_together_compile_once(tmp_path: Path) -> None:
+    compiler, log = tmp_path / "c++", tmp_path / "log"
+    compiler.write_text(
+        f'#!/bin/sh\ncase "$*" in *pass.cpp*) echo compiled >> {log}; sleep 1;; esac\n'
+        'exec g++ "$@"\n'
+    )
+    compiler.chmod(0o755)
+    code = (
+        "import ctypes\n"
+        "from stamm.activations.fused import build\n"
+        "source = 'extern \"C\" void one(int* to) { *to = 1; }'\n"
+        "number = ctypes.c_int(0)\n"
+        "build.function(source, 'one')(ctypes.byref(number))\n"
+        "print(number.value)"
+    )
+    path = f"{tmp_path}:{os.environ['PATH']}"
+    environment = {**os.environ, "XDG_CACHE_HOME": str(tmp_path / "caches"), "PATH": path}
+    run = [sys.executable, "-c", code]
+    started = [
+        subprocess.Popen(run, env=environment, stdout=subprocess.PIPE, text=True) for _ in range(3)
+    ]
+    assert [each.communicate()[0] for each in started] == ["1\n"] * 3
+    assert log.read_text() == "compiled\n"
+    kept = sorted(path.suffix for path in (tmp_path / "caches" / "stamm" / "fused").iterdir())
+    assert kept == [".sha256", ".so"]
+
+
 def test_what_a_killed_process_left_is_cleared(tmp_path: Path) -> None:
     kept = {name: tmp_path / name for name in (".a.part", ".b.part", ".c", "d.part")}
     for name, path in kept.items():

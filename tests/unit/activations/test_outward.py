@@ -13,7 +13,15 @@ from stamm.activations.conformance.judge import judge
 from stamm.activations.conformance.reference import parameter_truth, truth
 from stamm.activations.derivation.derive import derive
 from stamm.activations.derivation.outward import outer_form, scale_beside_x
-from stamm.activations.derivation.primitives import X, logistic, softplus
+from stamm.activations.derivation.primitives import (
+    X,
+    expm1,
+    logistic,
+    logistic_odd,
+    normal_odd,
+    phi2,
+    softplus,
+)
 from stamm.activations.derivation.symbolic import number
 from stamm.activations.kernels import kernel_of
 from stamm.activations.parameters import Parameter, Softplus
@@ -29,6 +37,7 @@ GRADIENTS = [
     "x/sqrt(1 + a*x**2)",
     "log(1 + a*x**2)",
     "x*tanh(a*x)",
+    "x*logistic(a*x)",
 ]
 
 
@@ -75,6 +84,7 @@ def test_no_slope_of_a_trained_scale_is_nan_where_squares_overflow(gradient: str
         X * softplus(A * X) - logistic(-A * X),
         sympy.atan(A * X) + sympy.log(2) * sympy.erf(A * X),
         X**3 / (1 + A * X**2) ** sympy.Rational(3, 2),
+        X**2 * logistic_odd(A * X) + phi2(-A * X) - normal_odd(X) * expm1(-A * X),
     ],
 )
 def test_outer_forms_are_the_same_functions(formula: sympy.Expr, side: int) -> None:
@@ -95,7 +105,7 @@ def test_outer_forms_are_the_same_functions(formula: sympy.Expr, side: int) -> N
         (1 / (1 + A**2 * X**2), A),
         (sympy.tanh(X) * A, None),
         (sympy.tanh(A * X) + sympy.exp(-A * X**2), None),
-        (sympy.tanh(Symbol("b", real=True) * X), None),
+        (sympy.tanh(Symbol("b", real=True) * X), sympy.Abs(Symbol("b", real=True))),
     ],
 )
 def test_the_scale_beside_x(formula: sympy.Expr, scale: sympy.Expr | None) -> None:

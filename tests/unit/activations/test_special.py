@@ -29,7 +29,8 @@ def _value(name: str, u: float) -> Any:
 def _condition(name: str, u: float) -> float:
     """How much a relative error in what the kernel must compute first grows in the result."""
     if name == "gompertz_integral" and u < 0:
-        return 1 + float(mpmath.exp(-u))  # exp(-exp(-u)), whose argument is rounded
+        # exp(-exp(-u)), whose argument is rounded; beyond all exponents it is 0
+        return 1 + min(float(mpmath.exp(-u)), 1e300)
     if name == "logistic_moment" and 1 < u < 2:
         return 1 + 1 / abs(float(_value(name, u)))  # it crosses 0
     return 1.0

@@ -102,6 +102,30 @@ def test_the_module_file_works_alone_and_derives_nothing(place: Path, tmp_path: 
     assert (shared, derived) == ("False", "False"), done.stderr
 
 
+def test_a_missed_budget_is_refused_and_nothing_is_written(
+    place: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ("tanh(c*x)", "--parameter", "c=0.7:identity", "--name", "free_scale")
+    assert main(["derive", *words]) == 1
+    told = capsys.readouterr()
+    *stages, refusal = told.err.splitlines()
+    assert told.out == ""
+    assert "free_scale does not hold its accuracy budget, and nothing is written" in refusal
+    assert "slope_in_c is" in refusal and "c=1:softplus" in refusal
+    assert all(line.startswith("[") for line in stages)
+    assert not (place / "derived" / "free_scale").exists()
+    assert not list((place / "home").rglob("*free_scale*"))
+
+
+def test_every_stage_is_a_line(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["derive", "all x: 4*x**3", "--name", "quartic", "--out", "quartic"]) == 0
+    lines = capsys.readouterr().err.splitlines()
+    total = len(lines)
+    assert [line.split(" ")[:2] for line in lines] == [
+        [f"[{i}/{total}]", "quartic:"] for i in range(1, total + 1)
+    ]
+
+
 def test_json_is_json(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["derive", *WORDS, "--json"]) == 0
     told = json.loads(capsys.readouterr().out)

@@ -128,9 +128,9 @@ def _compiled(formula: Any) -> Callable[[float], float]:
 
 @lru_cache(maxsize=64)
 def _from_value(kind: Any) -> Callable[[float], float]:
-    """A primitive as a function of a double: of a table, from the nearest node; else by mpmath."""
+    """A primitive as a function of a double: of a table, its polynomials; else by mpmath."""
     if issubclass(kind, Table):
-        return _from_nodes(kind)
+        return _from_table(kind)
 
     @lru_cache(maxsize=65536)
     def valued(u: float) -> float:
@@ -140,21 +140,18 @@ def _from_value(kind: Any) -> Callable[[float], float]:
     return valued
 
 
-def _from_nodes(table: type[Table]) -> Callable[[float], float]:
-    """The integral a table holds, to double precision: from a node on, by quadrature."""
-    gradient = _compiled(table.gradient)
-    rule = legendre(8)
+def _from_table(table: type[Table]) -> Callable[[float], float]:
+    """The integral a table holds, in double precision."""
+    first = math.floor(table.low / table.step)
 
-    @lru_cache(maxsize=65536)
     def valued(u: float) -> float:
-        node = min(max(round((u - table.low) / table.step), 0), table.cells)
-        start = table.low + node * table.step
-        outside = table.left if u < table.low else table.right if u > table.high else ()
-        if outside:
-            return math.fsum(c * u**k for k, c in enumerate(outside))
-        half = 0.5 * (u - start)
-        return table.values[node] + half * math.fsum(
-            w * gradient(start + half * (1.0 + x)) for x, w in rule
-        )
+        row = (0.0, *table.left) if u < table.low else (0.0, *table.right)
+        if len(row) == 1 or table.low <= u <= table.high:
+            cell = min(max(math.floor(u / table.step) - first, 0), len(table.rows) - 1)
+            row = table.rows[cell]
+        total = 0.0
+        for c in reversed(row[1:]):
+            total = c + (u - row[0]) * total
+        return total
 
     return valued

@@ -43,9 +43,12 @@ def homogeneity(curve: Curve) -> dict[str, Any]:
 def _degree(piece: Branch) -> Expr | None:
     """d with x f' = d f on the piece; None where x f'/f takes two values; nan: not simplified."""
     ratio = X * sympy.diff(piece.formula, X) / piece.formula
-    inside = sample_points(*bounds(piece, {}))[:3]
     with mpmath.workdps(40):
-        values = [number(ratio, {X.name: point}) for point in inside]
+        points = [{X.name: point} for point in sample_points(*bounds(piece, {}))]
+        inside = [point for point in points if number(piece.formula, point) != 0][:3]
+        values = [number(ratio, point) for point in inside]
+    if not values:  # below everything that mpmath can tell from 0
+        return sympy.nan
     if max(values) - min(values) > mpmath.mpf(10) ** -20:
         return None
     degree = sympy.simplify(elementary(ratio))

@@ -85,6 +85,11 @@ def budget(name: str, dtype: str) -> Budget:
     return _ENTRIES.get(name, {}).get(dtype, _OTHERS[dtype])
 
 
+def without_squares(of: Budget) -> Budget:
+    """A budget of bfloat16 that leaves out inputs whose squares overflow float32."""
+    return replace(_SQUARES, ulp=of.ulp, reach=min(of.reach, _SQUARES.reach))
+
+
 def parameter_budget(name: str, dtype: str) -> Budget:
     """The budget of slopes in parameters: at least the general one.
 

@@ -7,7 +7,7 @@ import functools
 import importlib
 import inspect
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
@@ -62,19 +62,9 @@ class Own:
     compat: str = "exact"
 
     def bind(self, spec: Spec, values: Mapping[str, float], dtype: torch.dtype) -> Bound:
-        """A new module that holds these values."""
+        """A new module that holds these values: what follows from its stored numbers, in float64."""
         module = build_activation(spec, compat=self.compat, dtype=dtype)
-        bound = _bound_module(module, spec, values)
-        if dtype == torch.float64:
-            return bound
-        # Trained values are numbers of the dtype they are stored in, rounded once; constants are
-        # rounded to the float32 in which 16-bit inputs are computed.
-        rounded = {p.name for p in spec.trainable} if dtype == torch.float32 else set(bound.values)
-        single = {
-            name: float(torch.tensor(value)) if name in rounded else value
-            for name, value in bound.values.items()
-        }
-        return replace(bound, values=single)
+        return _bound_module(module, spec, values)
 
 
 @dataclass(frozen=True, eq=False)

@@ -83,9 +83,8 @@ def write_golden(
 
     sets     effective values by name; `value_sets(spec)` by default
     count    float32 inputs; 16-bit files hold every finite input
-    Edge     values are those of stored numbers that float32 holds, rounded once to float32, so that
-             implementations that store raw or effective numbers can have them exactly; a quantity with a declared surrogate holds
-             the surrogate.
+    Edge     values are those that follow from stored numbers that float32 holds, in float64: who stores
+             raw numbers has them exactly. A quantity with a declared surrogate holds the surrogate.
     Raises   ConfigError for values that the spec refuses.
     Checked  tests/unit/activations/test_conformance_golden.py
     """
@@ -126,17 +125,9 @@ def _facts(spec: Spec, name: str, raw: Values, dtype: torch.dtype) -> dict[str, 
         "value_set": name,
         "dtype": dtype_name(dtype),
         "raw": dict(raw),
-        "values": {
-            **spec.effective_values(raw),
-            **{n: float(np.float32(v)) for n, v in _trained(spec, raw).items()},
-        },
+        "values": spec.effective_values(raw),
         "quantities": [FUNCTION, SLOPE, *gated, *slopes],
     }
-
-
-def _trained(spec: Spec, raw: Values) -> dict[str, float]:
-    effective = spec.effective_values(raw)
-    return {p.name: effective[p.name] for p in spec.trainable}
 
 
 def _file(derived: Derived, facts: Mapping[str, Any], dtype: torch.dtype, count: int) -> bytes:

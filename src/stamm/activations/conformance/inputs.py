@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 
 import numpy as np
@@ -60,6 +61,21 @@ def spread(count: int) -> Tensor:
     bits = (patterns + np.uint64(low)).astype(np.uint32)
     bits[1::2] |= np.uint32(1 << 31)
     return torch.from_numpy(bits.view(np.float32).copy())
+
+
+def exponents(dtype: torch.dtype) -> Tensor:
+    """One number of every exponent that a dtype has, of both signs, and its ends, in order.
+
+    From the smallest subnormal number to the largest finite one; the numbers between are 1.375
+    times a power of two, where the dtype holds it.
+    """
+    limit = torch.finfo(dtype)
+    smallest, largest = limit.tiny * limit.eps, limit.max
+    low, high = math.frexp(smallest)[1], math.frexp(largest)[1]
+    inner = [math.ldexp(0.6875, power) for power in range(low + 1, high + 1)]
+    sizes = torch.tensor([smallest, limit.tiny, *inner, largest], dtype=torch.float64)
+    ordered: Tensor = torch.unique(torch.cat([-sizes, sizes]).to(dtype))
+    return ordered
 
 
 def mixed_ups(count: int, dtype: torch.dtype) -> Tensor:

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from stamm.activations.checks import value_of
-from stamm.activations.conformance.budgets import budget, parameter_budget
+from stamm.activations.conformance.budgets import budget, parameter_budget, without_squares
 from stamm.activations.conformance.callable import Bound, Implementation
 from stamm.activations.conformance.exact import (
     CONDITION_TEXT,
@@ -19,7 +19,7 @@ from stamm.activations.conformance.exact import (
     exact_quantities,
     parameter_slope,
 )
-from stamm.activations.conformance.inputs import FULL, inputs, knots, mixed_ups
+from stamm.activations.conformance.inputs import FULL, exponents, inputs, knots, mixed_ups
 from stamm.activations.conformance.intervals import Row, errors_of, gather
 from stamm.activations.conformance.observe import Observed, observe
 from stamm.activations.conformance.stored import raw_slopes
@@ -31,7 +31,6 @@ from stamm.activations.conformance.verdict import (
     Measured,
     OfDtype,
     Verdict,
-    judged_text,
     problems_of,
 )
 from stamm.activations.spec import Gated, Spec
@@ -48,29 +47,35 @@ def judge(
     dtypes: Sequence[torch.dtype] = DTYPES,
     quantities: Sequence[str] | None = None,
     count: int = FULL,
+    squares: bool = False,
 ) -> Verdict:
     """Compare an implementation with the exact values, at every 16-bit input and `count` float32.
 
+    Besides those `count`, float32 is judged at one input of every exponent, of both signs, from the
+    smallest subnormal number to the largest finite one.
+
     values       effective values of the trainable parameters; the initial ones by default
     quantities   "function", "slope", "up_slope" (gated), "slope_in_NAME"; all by default
+    squares      leave out of bfloat16 the inputs whose squares overflow float32
     Edge         the exact values belong to the parameters as the implementation stores them, so a
                  stored number that was rounded is no error of the function. Slopes in parameters
-                 that are stored raw are slopes in the stored numbers. Where f rests on a table,
-                 that table is the exact value, and the verdict says so.
+                 that are stored raw are slopes in the stored numbers. The exact values are those
+                 of the float64 kernel, which `truth_check` holds against the integral.
     Raises       DataError when the implementation raises, or returns another shape or dtype;
                  ConfigError for values that the spec refuses.
     Checked      tests/unit/activations/test_conformance_judge.py
     """
     full = {**spec.initial_values(), **(values or {})}
-    found = [_of_dtype(spec, implementation, full, dtype, quantities, count) for dtype in dtypes]
-    tables = tabulated(spec)
+    found = [
+        _of_dtype(spec, implementation, full, dtype, quantities, count, squares) for dtype in dtypes
+    ]
     return Verdict(
         spec=spec.name,
         content_hash=spec.content_hash,
         implementation=implementation.name,
-        judged_where=judged_text(CONDITION_TEXT, tables),
+        judged_where=CONDITION_TEXT,
         dtypes=tuple(found),
-        tables=tables,
+        tables=tabulated(spec),
     )
 
 
@@ -106,10 +111,13 @@ def _of_dtype(
     dtype: torch.dtype,
     quantities: Sequence[str] | None,
     count: int,
+    squares: bool,
 ) -> OfDtype:
     bound = implementation.bind(spec, values, dtype)
     limit, wider = (of(spec.name, dtype_name(dtype)) for of in (budget, parameter_budget))
-    x = inputs(spec, bound.values, dtype, count=count)
+    if squares and dtype == torch.bfloat16:
+        limit = without_squares(limit)
+    x = _with_every_exponent(inputs(spec, bound.values, dtype, count=count))
     x = x[~(x.abs() > limit.reach)]
     settings: list[tuple[str, Tensor | None]] = [("", None)]
     if isinstance(spec.arity, Gated):
@@ -137,6 +145,11 @@ def _of_dtype(
         facts=facts,
         problems=tuple(problems_of(measured, facts, limit.ulp, wider.ulp)),
     )
+
+
+def _with_every_exponent(x: Tensor) -> Tensor:
+    more = exponents(x.dtype)
+    return torch.sort(torch.cat([x, more[~torch.isin(more, x)]]), stable=True)[0]
 
 
 def _rows(

@@ -59,8 +59,8 @@ class Verdict:
     """What the judge found; plain data, for `base.config.to_plain`.
 
     implementation   as it was named
-    judged_where     which inputs are held to the budget, in words; what to, where that is a table
-    tables           what f rests on, a sentence for each table: its errors are taken from these
+    judged_where     which inputs are held to the budget, in words
+    tables           what f is read from, a sentence for each table
     dtypes           one entry a dtype
     """
 
@@ -80,13 +80,6 @@ class Verdict:
     def problems(self) -> tuple[str, ...]:
         """What did not hold, with the dtype in front."""
         return tuple(f"{of.dtype}: {text}" for of in self.dtypes for text in of.problems)
-
-
-def judged_text(where: str, tables: Sequence[str]) -> str:
-    """Which inputs are held to the budget, and that f is held to a table where it rests on one."""
-    if not tables:
-        return where
-    return f"{where}; f is compared with its table, not with the integral: {'. '.join(tables)}"
 
 
 def problems_of(

@@ -106,10 +106,10 @@ def _windowed(
         formula += factor * made(scaled.scale * X)
     if _worst(formula, _near(branch, samples), samples) > _LOST:
         return None
-    return list(_cut(branch, low / scaled.scale, high / scaled.scale, formula))
+    return list(cut_window(branch, low / scaled.scale, high / scaled.scale, formula))
 
 
-def _cut(branch: Branch, low: Expr, high: Expr, formula: Expr) -> Iterator[Branch]:
+def cut_window(branch: Branch, low: Expr, high: Expr, formula: Expr) -> Iterator[Branch]:
     """The branch left of the window, in it, and right of it."""
     inner = {**vars(branch), "formula": formula}
     if low != branch.low:

@@ -7,7 +7,7 @@ parameters, differentiating a piece gives Leibniz' rule with moving knots by its
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -19,12 +19,15 @@ from sympy.core.cache import clear_cache
 from stamm.activations.derivation.anchored import anchored_branches
 from stamm.activations.derivation.integrate import antiderivative
 from stamm.activations.derivation.known import respelled
+from stamm.activations.derivation.near_zero import branches_near_zero
 from stamm.activations.derivation.outward import outward_branches
 from stamm.activations.derivation.primitives import X
 from stamm.activations.derivation.stabilise import (
     FARTHEST,
     Branch,
     bounds,
+    by_logistics,
+    cancels_far_out,
     sample_points,
     stable_branches,
 )
@@ -174,7 +177,7 @@ def _stable(
 
     def first(branches: Branches) -> Branches:  # what training lives on keeps its digits everywhere
         near = anchored_branches(stable_branches(branches, samples), samples, fixed)
-        return outward_branches(near, samples, digits=True)
+        return branches_near_zero(outward_branches(near, samples, digits=True), samples)
 
     rows = exact.parameter_curvatures
     if len(rows) <= _MOST_POLISHED:
@@ -187,12 +190,23 @@ def _stable(
         rows = tuple(tuple(half[max(i, j), min(i, j)] for j in order) for i in order)
     return Formulas(
         function=first(exact.function),
-        slope=first(exact.slope),
+        slope=_slope(exact.slope, first, samples),
         curvature=best(exact.curvature),
         parameter_slopes=tuple(map(first, exact.parameter_slopes)),
         mixed=tuple(map(best, exact.mixed)),
         parameter_curvatures=rows,
     )
+
+
+def _slope(
+    stated: Branches, first: Callable[[Branches], Branches], samples: list[dict[str, float]]
+) -> Branches:
+    """The gradient as stated; where 1 - tanh(u)**2 was spoiled by its expansion, by logistics."""
+    found = first(stated)
+    again = tuple(Branch(**{**vars(b), "formula": by_logistics(b.formula)}) for b in stated)
+    if again == stated:
+        return found
+    return first(again) if any(cancels_far_out(b, samples[0]) for b in found) else found
 
 
 def _surrogate(

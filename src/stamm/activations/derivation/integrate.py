@@ -153,8 +153,8 @@ def _free_of_parameters(core: Expr) -> list[tuple[Expr, Expr, Expr]]:
             return parts
     names = ", ".join(sorted(s.name for s in core.free_symbols - {X}))
     raise ConfigError(
-        f"{core} depends on {names} as no table can: a trainable parameter may only be a factor"
-        " of a term, or scale and shift the input of all its functions",
+        f"{core} depends on {names} as no table can, whose numbers are computed once: a trainable"
+        " parameter may only be a factor of a term, or scale and shift the input of all its functions",
         fix="Make the parameter Fixed, or state the integral with the piece",
     )
 

@@ -25,7 +25,9 @@ from stamm.activations.derivation.primitives import (
     expm1,
     log1p,
     logistic,
+    logistic_odd,
     normal_cdf,
+    normal_odd,
     phi2,
     signum,
     softplus,
@@ -66,12 +68,19 @@ _RIGHT: Mapping[Any, Callable[[Expr], Expr]] = {
     softplus_integral: lambda u: sympy.pi**2 / 6 + u**2 / 2 - softplus_integral(-u),
     logistic_moment: lambda u: u**2 / 2 - sympy.pi**2 / 6 - logistic_moment(-u),
     normal_cdf: lambda u: 1 - normal_cdf(-u),
+    logistic_odd: lambda u: sympy.S.Half - logistic(-u),
+    normal_odd: lambda u: sympy.S.Half - normal_cdf(-u),
     sympy.erf: lambda u: 1 - sympy.erfc(u),
     sympy.atan: lambda u: sympy.pi / 2 - sympy.atan(1 / u),
     absolute: lambda u: u,
     signum: lambda u: sympy.S.One,
 }
-_ODD = (sympy.tanh, sympy.erf, sympy.atan, signum)
+# Windowed differences, as what they are beyond the window |u| <= 1.
+_APART: Mapping[Any, Callable[[Expr], Expr]] = {
+    expm1: lambda u: sympy.exp(u) - 1,
+    phi2: lambda u: sympy.exp(u) - 1 - u,
+}
+_ODD = (sympy.tanh, sympy.erf, sympy.atan, signum, logistic_odd, normal_odd)
 _EVEN = (log_cosh, absolute)
 # And what of them is gone on the left.
 _VANISHED: Mapping[Any, Callable[[Expr], Expr]] = {
@@ -79,8 +88,6 @@ _VANISHED: Mapping[Any, Callable[[Expr], Expr]] = {
         (softplus, logistic, softplus_integral, logistic_moment, normal_cdf, sympy.exp),
         lambda u: sympy.S.Zero,
     ),
-    expm1: lambda u: sympy.S.NegativeOne,
-    phi2: lambda u: -1 - u,
 }
 
 
@@ -121,6 +128,8 @@ def outer_form(formula: Expr, side: int, *, vanished: bool) -> Expr:
     """
     for function in _RIGHT:
         formula = formula.replace(function, lambda u, of=function: _by_limit(of, u, side))
+    for function, apart in _APART.items():
+        formula = formula.replace(function, lambda u, by=apart: by(u))
     formula = formula.replace(log1p, lambda u: _logarithm(u, side))
     if vanished:
         for function, left in _VANISHED.items():
@@ -135,9 +144,10 @@ def outer_form(formula: Expr, side: int, *, vanished: bool) -> Expr:
 
 
 def scale_beside_x(formula: Expr) -> Expr | None:
-    """The one positive a by which x is scaled inside functions and roots; None where none is.
+    """The one size by which x is scaled inside functions and roots; None where none is.
 
-    It is a for tanh(a*x) and tanh(2*a*x), and the root of a for exp(-a*x**2) and 1/(1 + a*x**2).
+    It is a for tanh(a*x) and tanh(2*a*x), and the root of a for exp(-a*x**2) and 1/(1 + a*x**2);
+    |b| for a scale b of either sign.
     """
     inner = [f.args[0] for f in formula.atoms(sympy.Function)]
     inner += [p.base for p in formula.atoms(sympy.Pow) if p.base.is_Add]
@@ -156,7 +166,7 @@ def scale_beside_x(formula: Expr) -> Expr | None:
     if len(scales) != 1:
         return None
     (scale,) = scales
-    return scale if scale.is_positive and scale.free_symbols else None
+    return scale if scale.is_nonnegative and scale.free_symbols else None
 
 
 def _spread(
@@ -179,7 +189,9 @@ def _spread(
         tried.append(parts)
     # Where a*x itself overflows, not every function has a form that is right.
     right = (p for p in tried if not any(exact.is_missed(part, places) for part in p))
-    return next(right, [branch])
+    return next(right, None) or min(
+        tried, key=lambda parts: sum(exact.faults(part, places) for part in parts)
+    )
 
 
 def _is_in_order(end: Expr, scale: Expr) -> bool:
@@ -202,9 +214,9 @@ def _parts(
         near = not way or (-way[0] <= left and right <= way[0])
         side = 1 if left >= 0 else -1
         part = Branch(
-            low=left / scale,
+            low=left / scale if left.is_finite else left,
             low_closed=branch.low_closed and left == low,
-            high=right / scale,
+            high=right / scale if right.is_finite else right,
             high_closed=branch.high_closed or right != high,
             formula=inner,
         )
@@ -228,11 +240,18 @@ class _Exact:
 
     def is_missed(self, branch: Branch, places: Sequence[float]) -> bool:
         """Whether a form is wrong at a place far out, or loses digits where the function has them."""
+        return any(True for _ in self._faults(branch, places))
+
+    def faults(self, branch: Branch, places: Sequence[float]) -> int:
+        """The number of points at which a form is wrong or loses digits."""
+        return sum(1 for _ in self._faults(branch, places))
+
+    def _faults(self, branch: Branch, places: Sequence[float]) -> Iterator[float]:
         for values in self._samples:
             low, high = bounds(branch, values)
             for x in (sign * place for place in places for sign in (-1, 1)):
                 if low <= x <= high and not self._is_right(branch.formula, {**values, X.name: x}):
-                    return True
+                    yield x
         for values, steady in zip(self._samples, self._steady, strict=True):
             low, high = bounds(branch, values)
             for x in (x for x in steady if low < x < high):
@@ -244,8 +263,7 @@ class _Exact:
                     lambda part: sympy.S.Zero,
                 )
                 if lost_bits([heard], [x], [values])[0][0] > _LOST:
-                    return True
-        return False
+                    yield x
 
     def _is_right(self, form: Expr, at: Mapping[str, float]) -> bool:
         found = machine_value(form, at)

@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 from functools import lru_cache
 from typing import Any
 
 import mpmath
-from sympy import Expr
 
 from stamm.activations.derivation.asymptotes import Asymptote, Gradient, asymptote
-from stamm.activations.derivation.primitives import X
-from stamm.activations.derivation.symbolic import number
 
-_ORDER = 16  # points of a quadrature per cell
 _CLASS = 20  # precisions are rounded up to multiples of it, so that integrals can be kept
 
 
@@ -86,26 +81,8 @@ class Integral:
         return mpmath.quad(self._gradient, [low, high], method="gauss-legendre")
 
 
-def node_values(gradient: Expr, nodes: list[Any], *, start: int = 0) -> list[Any]:
-    """The integral of the gradient from nodes[start] to each node, 16 points per cell."""
-    points = _legendre(_ORDER, mpmath.mp.dps)
-    steps = []
-    for left, right in itertools.pairwise(nodes):
-        middle, half = (left + right) / 2, (right - left) / 2
-        steps.append(
-            half * mpmath.fsum(w * number(gradient, {X.name: middle + half * t}) for t, w in points)
-        )
-    values = [mpmath.mpf(0)]
-    for step in steps[start:]:
-        values.append(values[-1] + step)
-    below = [mpmath.mpf(0)]
-    for step in reversed(steps[:start]):
-        below.append(below[-1] - step)
-    return below[:0:-1] + values
-
-
 @lru_cache(maxsize=8)
-def _legendre(order: int, digits: int) -> tuple[tuple[Any, Any], ...]:
+def legendre(order: int, digits: int) -> tuple[tuple[Any, Any], ...]:
     """Points and weights of Gauss-Legendre quadrature on [-1, 1]."""
     found = []
     with mpmath.workdps(digits + 10):

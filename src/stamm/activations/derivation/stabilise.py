@@ -41,6 +41,7 @@ WINDOWED = (expm1, phi2)
 _WRITTEN_OUT = 4  # powers up to this one are products
 _FAR = 1e3  # exponentials overflow a double here
 FARTHEST = 1.4e154  # and here squares do; mpmath can still evaluate erfc
+_LARGE, _CANCELLED = mpmath.mpf(10) ** 10, 16.0  # an input, and bits lost there
 LAST = 1.7e308  # and here a product with a parameter does
 _LAST_BITS = 2.0  # what a form is charged that gives a NaN there, where another may not
 _LOST = 60.0  # what a form is charged where it has no correct digit
@@ -130,6 +131,26 @@ def breaks_at(
         if low <= x <= high and math.isnan(machine_value(form, {**values, X.name: x})):
             return x
     return None
+
+
+def by_logistics(formula: Expr) -> Expr:
+    """tanh(u)**2 as 1 - 4 logistic(2 u) logistic(-2 u): what it is short of 1 keeps its digits."""
+    return formula.replace(
+        lambda part: part.is_Pow and part.base.func is sympy.tanh and part.exp == 2,
+        lambda square: (
+            1 - 4 * logistic(2 * square.base.args[0]) * logistic(-2 * square.base.args[0])
+        ),
+    )
+
+
+def cancels_far_out(branch: Branch, values: Mapping[str, float]) -> bool:
+    """Whether terms like x cancel to something much smaller where x is large."""
+    low, high = bounds(branch, values)
+    places = [x for x in (-_LARGE, _LARGE) if low <= x <= high]
+    # With no correct digit the value itself is 0 to 40 digits, and is given as 0.
+    return any(
+        _CANCELLED < bits < _LOST for bits in lost_bits([branch.formula], places, [values])[0]
+    )
 
 
 def _fails_last(form: Expr, branch: Branch, values: Mapping[str, float]) -> bool:

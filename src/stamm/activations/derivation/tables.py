@@ -1,25 +1,36 @@
-"""Integrals that have no closed form, as C1 cubic tables between polynomials.
+"""Integrals that have no closed form, as tables of polynomials, with polynomials beyond them.
 
-Values at the nodes are Gauss-Legendre integrals of the gradient at high precision, slopes are the
-gradient itself. Only the function is read from the table: its slope, and all that follows from
-it, stays the stated gradient. On a cell of width h the cubic errs by h**4/384 max|g'''| at most.
+In every cell the gradient is interpolated at Chebyshev points with high precision, and the
+interpolant is integrated. The two cells that meet at 0 are expanded about 0, so that no digit is
+lost where the integral vanishes; the others are expanded about their middle. As many powers are
+kept as float64 needs. Only the function is read from the table: its slope, and all that follows
+from it, stays the stated gradient.
 """
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING, Any
 
 import mpmath
 import sympy
 from sympy import Expr
 
+from stamm.activations.derivation.approximate import DOUBLE, SINGLE
 from stamm.activations.derivation.asymptotes import Asymptote, asymptote
+from stamm.activations.derivation.chebyshev import (
+    NODES,
+    Interpolant,
+    NotResolvedError,
+    interpolant,
+    order_at_zero,
+)
 from stamm.activations.derivation.primitives import Primitive, X
-from stamm.activations.derivation.quadrature import Integral, node_values
+from stamm.activations.derivation.quadrature import Integral
 from stamm.activations.derivation.symbolic import number
 from stamm.base.errors import ConfigError
 from stamm.base.files import sha256_value
@@ -28,25 +39,26 @@ if TYPE_CHECKING:
     from stamm.activations.derivation.derive import Derived
     from stamm.activations.derivation.stabilise import Branch
 
-TARGET = 1e-6  # the largest error a table may have
-CELLS = 256  # at least so many, and as many more as the target asks for
-_MOST_CELLS = 4096
+_FEWEST_CELLS, _MOST_CELLS = 32, 4096
+_SHORT = 15  # powers; a table with more of them is cut finer while it has few cells
+_FEW_CELLS = 256
 _DIGITS = 40
-_CLOSE = 17  # digits to which a gradient is its asymptote beyond the table
-_SEGMENT = 32  # cells per quadrature when the truth is asked for
-_MARGIN = 1.05  # the largest third derivative found among samples may be missed by this much
+_CLOSE = 20  # digits to which a gradient is its asymptote beyond the table
+_LENGTH = 8.0  # of the interval of one quadrature where the truth is asked for, in cells
 
 
 class Table(Primitive):
     """The integral of a gradient of one variable, read from a table by the machine.
 
     gradient      in x, free of parameters
-    origin        where the integral is 0: a node
-    low, step     node i lies at low + i step; `high` is the last
-    cells         how many intervals between nodes
-    values        the integral at the nodes; `slopes`, the gradient there
-    left, right   coefficients of the integral beyond the nodes, lowest power first, or ()
-    bound         on the absolute error between nodes, before rounding
+    origin        where the integral is 0
+    low, high     where the table begins and ends; inside, cells end at multiples of `step`
+    rows          of each cell: the point c it is expanded about, and the coefficients of (u - c)**k
+                  from k = 0 on
+    single        how many coefficients serve float32
+    left, right   coefficients of the integral beyond the table, lowest power first, or ()
+    bound         on the error in float64, relative to |F(u)| + |u F'(u)|, before rounding; where F
+                  goes to 0 far out, absolute errors up to 1e-18 remain
     """
 
     gradient: Expr
@@ -54,9 +66,8 @@ class Table(Primitive):
     low: float
     high: float
     step: float
-    cells: int
-    values: tuple[float, ...]
-    slopes: tuple[float, ...]
+    rows: tuple[tuple[float, ...], ...]
+    single: int
     left: tuple[float, ...]
     right: tuple[float, ...]
     bound: float
@@ -66,11 +77,11 @@ class Table(Primitive):
 class TableUse:
     """A table that a derived function rests on.
 
-    name    of the table, from a hash of its gradient
-    where   the branch that reads it
-    cells   how many intervals between nodes
-    bound   on the absolute error of the table; a factor in front of it scales the error
-    low     the first node; `high`, the last. Beyond them the function is a polynomial
+    name       of the table, from a hash of its gradient
+    where      the branch that reads it
+    cells      how many polynomials it has
+    bound      on the relative error in float64 before rounding, as in `Table`
+    low, high  its ends. Beyond them the function is a polynomial
     """
 
     name: str
@@ -90,7 +101,7 @@ def tables_of(derived: Derived) -> list[TableUse]:
         TableUse(
             name=table.__name__,
             where=_told(branch),
-            cells=table.cells,
+            cells=len(table.rows),
             bound=table.bound,
             low=table.low,
             high=table.high,
@@ -128,51 +139,38 @@ def table_of(gradient: Expr, low: float | None = None, high: float | None = None
 
     gradient   in x, free of parameters
     low, high  where the gradient ends, or None when it goes on without end
-    Edge       without finite ends nodes lie at multiples of a power of two, which are exact in
-               float32, and the integral is measured from 0; else it may start at the first node.
+    Edge       the integral is measured from 0; from the first end, where 0 lies outside.
     Raises     ConfigError when the gradient approaches no polynomial on a side without end, has
                no value somewhere, or bends too sharply for 4096 cells.
     """
     with mpmath.workdps(_DIGITS):
-        tails: dict[int, Asymptote | None] = {}
         ends = {-1: low, 1: high}
-        for side, end in ends.items():
-            tails[side] = _tail(gradient, side) if end is None else None
+        tails = {side: _tail(gradient, side) if end is None else None for side, end in ends.items()}
         first, last = (_reach(ends[side], tails[side], side) for side in (-1, 1))
-        low_node, step, cells, bound = _grid(gradient, first, last, ends)
-        start = round(-low_node / step)
-        start = start if 0 <= start <= cells and low_node + start * step == 0 else 0
-        origin = low_node + start * step
+        grid = _grid(gradient, first, last)
         exact = Integral(
             lambda u: number(gradient, {X.name: u}),
-            origin=mpmath.mpf(origin),
-            segment=mpmath.mpf(_SEGMENT * step),
+            origin=mpmath.mpf(grid.origin),
+            segment=mpmath.mpf(_LENGTH * grid.step),
             low=None if low is None else mpmath.mpf(low),
             high=None if high is None else mpmath.mpf(high),
         )
-        nodes = [mpmath.mpf(low_node) + i * mpmath.mpf(step) for i in range(cells + 1)]
-        try:
-            heights = node_values(gradient, nodes, start=start)
-            slopes = tuple(float(number(gradient, {X.name: node})) for node in nodes)
-        except (ArithmeticError, ValueError, TypeError):
-            raise _undefined(gradient, nodes) from None
         name = f"table_{sha256_value([sympy.srepr(gradient), low, high])[:8]}"
         members = {
-            "__doc__": f"the integral of {gradient} from {origin:g}",
+            "__doc__": f"the integral of {gradient} from {grid.origin:g}",
             "slope": staticmethod(lambda u: gradient.xreplace({X: u})),
             "definition": staticmethod(lambda u: made(u)),
             "value": staticmethod(exact),
             "gradient": gradient,
-            "origin": origin,
-            "low": low_node,
-            "high": low_node + cells * step,
-            "step": step,
-            "cells": cells,
-            "values": tuple(float(value) for value in heights),
-            "slopes": slopes,
-            "left": _beyond(tails[-1], nodes[0], heights[0]),
-            "right": _beyond(tails[1], nodes[-1], heights[-1]),
-            "bound": bound,
+            "origin": grid.origin,
+            "low": first,
+            "high": last,
+            "step": grid.step,
+            "rows": tuple(tuple(map(float, row)) for row in grid.rows),
+            "single": grid.single,
+            "left": _beyond(tails[-1], mpmath.mpf(first), grid.heights[0]),
+            "right": _beyond(tails[1], mpmath.mpf(last), grid.heights[-1]),
+            "bound": grid.bound,
         }
         made: type[Table] = type(name, (Table,), members)
         return made
@@ -192,55 +190,154 @@ def _reach(end: float | None, tail: Asymptote | None, side: int) -> float:
     return float(side * tail.reach) if tail is not None else float(end or 0.0)
 
 
-def _grid(
-    gradient: Expr, first: float, last: float, ends: dict[int, float | None]
-) -> tuple[float, float, int, float]:
-    """The first node, the step, the number of cells and the bound on the error."""
-    step = 2.0 ** math.floor(math.log2((last - first) / CELLS))
+@dataclass(frozen=True)
+class _Cell:
+    """One cell: where it begins and ends, the point it is expanded about, and the gradient there.
+
+    order   at 0: the gradient is u**order times the interpolant; 0 elsewhere
+    """
+
+    low: Any
+    high: Any
+    about: Any
+    order: int
+    gradient: Interpolant
+
+    @cached_property
+    def whole(self) -> list[Any]:
+        """The integral with all terms."""
+        return self.integral(NODES)
+
+    def rise(self, low: Any, high: Any) -> Any:
+        """The integral of the gradient between two points of the cell."""
+        start, end = (mpmath.polyval(self.whole[::-1], u - self.about) for u in (low, high))
+        return end - start
+
+    def integral(self, count: int) -> list[Any]:
+        """Powers of (u - about) of the integral from there, with `count` terms of the gradient."""
+        terms = self.gradient.powers(count, self.about)
+        shifted = [c / (k + self.order + 1) for k, c in enumerate(terms)]
+        return [*[mpmath.mpf(0)] * (self.order + 1), *shifted]
+
+
+@dataclass(frozen=True)
+class _Grid:
+    """A whole table. `heights`: the integral at the ends of the cells, from left to right."""
+
+    origin: float
+    step: float
+    rows: list[list[Any]]
+    heights: list[Any]
+    single: int
+    bound: float
+
+
+def _grid(gradient: Expr, first: float, last: float) -> _Grid:
+    """The table with the largest step that resolves the gradient in every cell."""
+    step = 2.0 ** math.floor(math.log2((last - first) / _FEWEST_CELLS))
+    hard = mpmath.mpf(first)  # where a coarser table failed
     while True:
-        low = first if ends[-1] is not None else step * math.floor(first / step)
-        cells = math.ceil((last - low) / step)
-        if ends[1] is not None:
-            step = (last - low) / cells
-        bound = float(mpmath.mpf(step) ** 4 / 384 * _bend(gradient, low, step, cells, ends))
-        if bound <= TARGET:
-            return low, step, cells, bound
-        finer = 2 ** max(1, math.ceil(math.log2(bound / TARGET) / 4))
-        if finer * cells > _MOST_CELLS:
+        edges = _edges(first, last, step)
+        if len(edges) - 1 > _MOST_CELLS:
             raise ConfigError(
-                f"a table of {cells} cells would miss the integral of {gradient} by {bound:.1g}",
+                f"a table of {_MOST_CELLS} cells would miss the integral of {gradient}"
+                f" near x = {float(hard):g}",
                 fix="State it on two pieces where it has a kink, or on a wider scale of x",
             )
-        step /= finer
+        pairs = sorted(itertools.pairwise(edges), key=lambda c: abs(c[0] - hard))
+        cells = []
+        for low, high in pairs:
+            try:
+                cells.append(_cell(gradient, low, high, step))
+            except NotResolvedError:
+                hard = low
+                break
+            except (ArithmeticError, ValueError, TypeError):
+                raise ConfigError(
+                    f"{gradient} has no finite value somewhere between {first:g} and {last:g}"
+                ) from None
+        if len(cells) == len(pairs):
+            found = _assembled(sorted(cells, key=lambda cell: cell.low), step, first, last)
+            if len(found.rows[0]) <= _SHORT + 2 or len(cells) > _FEW_CELLS:
+                return found
+        step /= 2
 
 
-def _bend(
-    gradient: Expr, low: float, step: float, cells: int, ends: dict[int, float | None]
-) -> Any:
-    """The largest |g'''| among samples in every cell, closer to finite ends."""
-    start, width = mpmath.mpf(low), mpmath.mpf(step)
-    points = [start + width * (i + mpmath.mpf(k) / 4) for i in range(cells) for k in (1, 3)]
-    for k in range(1, 6):
-        inset = width / mpmath.mpf(8) ** k
-        points += [start + inset] if ends[-1] is not None else []
-        points += [start + cells * width - inset] if ends[1] is not None else []
-
-    def third(u: Any, delta: Any) -> Any:
-        a, b, c, d = (number(gradient, {X.name: u + k * delta}) for k in (-2, -1, 1, 2))
-        return abs((d - 2 * c + 2 * b - a) / (2 * delta**3))
-
-    try:
-        largest = max(third(u, width * mpmath.mpf(10) ** -7) for u in points)
-    except (ArithmeticError, ValueError, TypeError):
-        largest = mpmath.nan
-    if not mpmath.isfinite(largest):
-        raise _undefined(gradient, points)
-    return _MARGIN * largest
+def _edges(first: float, last: float, step: float) -> list[Any]:
+    """The ends of the cells: multiples of the step between the ends of the table."""
+    inner = range(math.floor(first / step) + 1, math.ceil(last / step))
+    return [mpmath.mpf(first), *(i * mpmath.mpf(step) for i in inner), mpmath.mpf(last)]
 
 
-def _undefined(gradient: Expr, points: list[Any]) -> ConfigError:
-    low, high = float(min(points)), float(max(points))
-    return ConfigError(f"{gradient} has no finite value somewhere between {low:g} and {high:g}")
+def _cell(gradient: Expr, low: Any, high: Any, step: float) -> _Cell:
+    def at(u: Any) -> Any:
+        return number(gradient, {X.name: u})
+
+    if low != 0 and high != 0:
+        about = (mpmath.floor(low / step) + mpmath.mpf(1) / 2) * step
+        return _Cell(low, high, about, 0, interpolant(at, low, high, DOUBLE))
+    order = order_at_zero(at, 1 if low == 0 else -1)
+    found = interpolant(lambda u: at(u) / u**order, low, high, DOUBLE)
+    return _Cell(low, high, mpmath.mpf(0), order, found)
+
+
+def _assembled(cells: Sequence[_Cell], step: float, first: float, last: float) -> _Grid:
+    """The polynomials of every cell, each with as many powers as the one that needs most."""
+    origin = 0.0 if first <= 0 <= last else first
+    rises = [cell.rise(cell.low, cell.high) for cell in cells]
+    start = next((i for i, cell in enumerate(cells) if cell.low >= origin), len(cells))
+    heights = [mpmath.mpf(0)]
+    for rise in rises[start:]:
+        heights.append(heights[-1] + rise)
+    for rise in reversed(rises[:start]):
+        heights.insert(0, heights[0] - rise)
+    scales = [_scale(cell, heights[i]) for i, cell in enumerate(cells)]
+    counts, bound = zip(*map(_terms, cells, scales), strict=True)
+    length = max(cell.order + 1 + count for cell, count in zip(cells, counts, strict=True))
+    rows = []
+    for cell, height in zip(cells, heights, strict=False):
+        powers = cell.integral(length - cell.order - 1)
+        if cell.about != 0:
+            powers[0] = height + cell.rise(cell.low, cell.about)
+        rows.append([cell.about, *powers])
+    single = max(map(_single, cells, rows, scales))
+    return _Grid(origin, step, rows, heights, single, float(max(bound)))
+
+
+def _scale(cell: _Cell, height: Any) -> Any:
+    """The least |F(u)| + |u F'(u)| at points of a cell: errors are relative to it.
+
+    At 0, where both vanish like the first power, it stands for the coefficient of that power.
+    """
+    if cell.about == 0:
+        return abs(cell.whole[cell.order + 1])
+    powers = cell.gradient.powers(NODES, cell.about)[::-1]
+    points = [cell.low + (cell.high - cell.low) * i / 4 for i in range(5)]
+    return min(
+        abs(height + cell.rise(cell.low, u)) + abs(u * mpmath.polyval(powers, u - cell.about))
+        for u in points
+    )
+
+
+def _terms(cell: _Cell, scale: Any) -> tuple[int, Any]:
+    """How many terms of the interpolant serve float64, and the error that is left."""
+    width = 1 if cell.about == 0 else cell.high - cell.low
+    for count in range(1, NODES + 1):
+        error = cell.gradient.tails[count] * width / scale
+        if error <= DOUBLE:
+            return count, error
+    return NODES, error
+
+
+def _single(cell: _Cell, row: Sequence[Any], scale: Any) -> int:
+    """How many coefficients of a row serve float32."""
+    first = cell.order + 1 if cell.about == 0 else 0
+    reach = max(abs(cell.low - cell.about), abs(cell.high - cell.about))
+    sizes = [abs(c) * reach ** (k - first) for k, c in enumerate(row[1:])]
+    return next(
+        (n for n in range(first + 1, len(sizes)) if mpmath.fsum(sizes[n:]) <= SINGLE * scale),
+        len(sizes),
+    )
 
 
 def _beyond(tail: Asymptote | None, node: Any, height: Any) -> tuple[float, ...]:

@@ -13,6 +13,7 @@ from stamm.activations.derivation.primitives import Primitive, X, expm1, logisti
 from stamm.activations.derivation.stabilise import Branch, ordered_factors, ordered_terms
 from stamm.activations.derivation.tables import Table
 from stamm.activations.emission.anchored import anchored_constant
+from stamm.activations.emission.signed_zero import factor_out_x, owns_zero, phi2_over
 from stamm.activations.emission.tables import table_constant
 from stamm.base.errors import ConfigError
 
@@ -45,9 +46,12 @@ class Body:
         self._named: dict[tuple[str, str], str] = {}
         self._counts: dict[str, int] = {}
 
-    def piecewise(self, branches: Sequence[Branch]) -> str:
-        """The name of the variable that holds the piecewise formula's value."""
-        values = [self._branch(branch) for branch in branches]
+    def piecewise(self, branches: Sequence[Branch], *, signed: bool = False) -> str:
+        """The name of the variable that holds the piecewise formula's value.
+
+        signed   whether a formula that vanishes at 0 keeps the sign of a zero
+        """
+        values = [self._branch(branch, signed and owns_zero(branch)) for branch in branches]
         last = _last(branches)
         result = values[last]
         for i in range(last - 1, -1, -1):
@@ -61,9 +65,9 @@ class Body:
     def _select(self, condition: str, value: str, otherwise: str) -> str:
         return self.name("chosen", f"torch.where({condition}, {value}, {otherwise})")
 
-    def _branch(self, branch: Branch) -> str:
+    def _branch(self, branch: Branch, signed: bool) -> str:
         """The branch's value on its own clamped input."""
-        formula = _rewritten(branch)
+        formula = _rewritten(branch, signed)
         if formula.has(X):
             return self.name("branch", _Printer(self, self._input(branch), branch).text(formula))
         if formula == 0:
@@ -158,6 +162,11 @@ class _Printer:
                 over.append(factor)
             else:
                 parts.append(self._factor(factor))
+        common = _common_root([_refactored(factor) for factor in over])
+        if common is not None:
+            root, power = common
+            parts += [self._body.name("part", self._quotient(root))] * power
+            over = []
         sign = ""
         if number == -1 and parts:
             sign = "-"
@@ -179,26 +188,35 @@ class _Printer:
         return self._body.name("part", text) if len(text) > _WIDTH else text
 
     def _power(self, base: Expr, exponent: Expr) -> str:
+        if exponent == -1:
+            base, exponent = _refactored(base**exponent).as_base_exp()
         if exponent.is_Integer and 0 < exponent <= 4:
             return " * ".join([self._factor(base)] * int(exponent))
         if exponent.is_Integer and -4 <= exponent < 0:
+            if exponent < -1 and base.has(X):
+                quotient = self._body.name("part", self._quotient(base))
+                return " * ".join([quotient] * -int(exponent))
             return f"1.0 / {self._factor(base**-exponent)}"
         if exponent == sympy.Rational(1, 2):
             return f"torch.sqrt({self._tensor(base)})"
         return f"torch.pow({self._tensor(base)}, {self.text(exponent)})"
+
+    def _quotient(self, base: Expr) -> str:
+        """1/base, to be multiplied: the power of a large base overflows where its quotient is > 0."""
+        return f"1.0 / {self._factor(base)}"
 
     def _call(self, formula: Expr) -> str:
         kind, argument = type(formula), self._tensor(formula.args[0])
         if kind is logistic:
             return self._logistic(formula.args[0])
         if issubclass(kind, Table):
-            text = f"primitives.hermite({argument}, {table_constant(kind)})"
+            text = f"primitives.tabulated({argument}, {table_constant(kind)})"
             return self._body.name("table", text)
         if issubclass(kind, Anchored):
             text = f"{argument}, {anchored_constant(kind)}, {kind.single}"
             return self._body.name("anchored", f"primitives.anchored({text})")
-        if kind is phi2:
-            name = f"primitives.phi2{_window(formula.args[0], self._branch)}"
+        if kind in (phi2, phi2_over):
+            name = f"primitives.{kind.__name__}{_window(formula.args[0], self._branch)}"
         elif isinstance(formula, Primitive):
             name = f"primitives.{kind.__name__}"
         elif kind in _TORCH:
@@ -223,13 +241,41 @@ class _Printer:
         return f"{pair}[{int(falling)}]"
 
 
-def _rewritten(branch: Branch) -> Expr:
-    """exp(u) - 1 as u + phi2(u) inside the window, where both are needed and neither cancels."""
-    if branch.formula.has(expm1):
-        return branch.formula.replace(
-            expm1, lambda u: u + phi2(u) if _window(u, branch) else expm1(u)
-        )
-    return branch.formula
+def _common_root(over: Sequence[Expr]) -> tuple[Expr, int] | None:
+    """b and n > 1 of a denominator b**n that grows with x: x**3*(1 + x**-2)**(3/2); else None."""
+    whole = [-factor.exp for factor in over if factor.exp.is_Integer and factor.has(X)]
+    if not whole or not 2 <= whole[0] <= 4:
+        return None
+    power = int(whole[0])
+    # A base under half of an odd exponent is positive as it stands; under half of an even one not.
+    allowed = {power, sympy.Rational(power, 2)} if power % 2 else {power}
+    if any(-factor.exp not in allowed for factor in over):
+        return None
+    return sympy.Mul(*(factor.base ** (-factor.exp / power) for factor in over)), power
+
+
+def _refactored(factor: Expr) -> Expr:
+    """1/(1 + 2*x + x**2) as (1 + x)**-2, whose square does not overflow before it is divided by."""
+    if factor.exp == -1 and factor.base.is_Add and factor.base.is_polynomial(X):
+        found = sympy.factor(factor.base)
+        if found.is_Pow and found.exp.is_Integer:
+            return found.base**-found.exp
+    return factor
+
+
+def _rewritten(branch: Branch, signed: bool) -> Expr:
+    """exp(u) - 1 as u + phi2(u) inside the window, where both are needed and neither cancels.
+
+    signed   as a product with u, and the whole likewise
+    """
+
+    def near(u: Expr) -> Expr:
+        return u * (1 + phi2_over(u)) if signed else u + phi2(u)
+
+    formula = branch.formula
+    if formula.has(expm1):
+        formula = formula.replace(expm1, lambda u: near(u) if _window(u, branch) else expm1(u))
+    return factor_out_x(formula) if signed else formula
 
 
 def _window(argument: Expr, branch: Branch | None) -> str:

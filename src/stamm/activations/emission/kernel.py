@@ -93,7 +93,7 @@ def _function(
     name: str, says: str, names: Sequence[str], outputs: Sequence[Branches], *, single: bool = False
 ) -> str:
     body = Body(taken=names)
-    results = [body.piecewise(branches) for branches in outputs]
+    results = [body.piecewise(branches, signed=single) for branches in outputs]
     used = {s.name for branches in outputs for b in branches for s in _symbols(b)}
     lines = []
     if used:

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import textwrap
 
 from stamm.activations.derivation.derive import Derived
 from stamm.activations.derivation.tables import Table, tables_in
 
-_PER_LINE = 4
+_WIDTH = 96
 
 
 def table_constant(table: type[Table]) -> str:
-    """What a table's nodes are called in the module of a kernel."""
+    """What a table is called in the module of a kernel."""
     return table.__name__.upper()
 
 
@@ -24,14 +24,18 @@ def tables_source(derived: Derived) -> str:
 
 
 def _definition(table: type[Table]) -> str:
+    rows = [line for row in table.rows for line in _row(row)]
     lines = [
-        f"# The integral of {table.gradient} from {table.origin:g}: a table of {table.cells} cells,",
-        f"# within {table.bound:.2g} of it; exact polynomials beyond [{table.low:g}, {table.high:g}].",
+        f"# The integral of {table.gradient} from {table.origin:g}: a table of {len(table.rows)} cells,",
+        f"# within {table.bound:.2g} of |F| + |x F'|, or 1e-18; polynomials beyond its ends.",
         f"{table_constant(table)} = primitives.Table(",
         f"    low={table.low!r},",
+        f"    high={table.high!r},",
         f"    step={table.step!r},",
-        *_row("values", table.values),
-        *_row("slopes", table.slopes),
+        f"    single={table.single!r},",
+        "    rows=(",
+        *rows,
+        "    ),",
         f"    left={table.left!r},",
         f"    right={table.right!r},",
         ")",
@@ -39,9 +43,9 @@ def _definition(table: type[Table]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _row(name: str, numbers: Sequence[float]) -> list[str]:
-    lines = [
-        "        " + " ".join(f"{number!r}," for number in numbers[i : i + _PER_LINE])
-        for i in range(0, len(numbers), _PER_LINE)
-    ]
-    return [f"    {name}=(", *lines, "    ),"]
+def _row(numbers: tuple[float, ...]) -> list[str]:
+    text = ", ".join(map(repr, numbers))
+    indent = " " * 8
+    return textwrap.wrap(
+        f"({text}),", _WIDTH, initial_indent=indent, subsequent_indent=f"{indent} "
+    )

@@ -14,19 +14,23 @@ import shutil
 import subprocess
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from pathlib import Path
 
 import torch
 
+from stamm.base.cache_folder import cache_folder, file_lock
 from stamm.base.errors import RunError
 from stamm.base.files import sha256_bytes, sha256_file, sha256_value
+from stamm.base.processor import cpu_name
 
 CHUNK = 16 * 512  # elements that a thread takes at a time, and sums up
 ROWS = 64  # rows, likewise, where every column has its own parameters
 _HOME = Path(__file__).parent
-_HEADERS = (_HOME / "pointwise.h", _HOME / "exponential.h")
+_HEADERS = tuple(
+    _HOME / name for name in ("pointwise.h", "vectors.h", "elementary.h", "coefficients.h")
+)
 _PART = ".part"
 _COMPILERS = ("c++", "g++", "clang++")
 _MACHINES = {
@@ -57,7 +61,7 @@ def _unavailable() -> str | None:
     if _compiler() is None:
         return f"no C++ compiler is on the PATH ({', '.join(_COMPILERS)})"
     if folder() is None:
-        return "there is no home folder to keep what was compiled"
+        return "there is no home folder, and no XDG_CACHE_HOME, to keep compiled kernels in"
     try:
         _loaded(_PROBE)
     except RunError as error:
@@ -87,7 +91,9 @@ def _loaded(source: str, torch_headers: bool = False) -> ctypes.CDLL:
     key = sha256_value([source, headers, command, _version(compiler), torch.__version__])
     path, receipt = place / f"{key}.so", place / f"{key}.sha256"
     if not _intact(path, receipt):
-        _compile(source, command, path, receipt)
+        with file_lock(path.with_suffix(".lock")):  # of many processes that start, one compiles
+            if not _intact(path, receipt):
+                _compile(source, command, path, receipt)
     try:
         return ctypes.CDLL(str(path))
     except OSError as error:
@@ -146,10 +152,7 @@ def _clear(place: Path) -> None:
 
 def folder() -> Path | None:
     """Where compiled kernels are kept, or None for a user without a home."""
-    try:
-        return Path.home() / ".cache" / "stamm" / "fused"
-    except RuntimeError:
-        return None
+    return cache_folder("fused")
 
 
 @lru_cache(maxsize=1)
@@ -166,6 +169,25 @@ def _version(compiler: str) -> str:
     except (OSError, subprocess.TimeoutExpired) as error:
         raise RunError(f"{compiler} does not tell its version: {error}") from error
     return result.stdout.decode(errors="replace")
+
+
+def content(sources: Sequence[str]) -> list[str]:
+    """What the speed of kernels made of these sources depends on, for `base.autotune`."""
+    compiler = _compiler()
+    headers = [sha256_file(header) for header in _HEADERS]
+    version = "" if compiler is None else _version(compiler)
+    return [
+        *(sha256_bytes(source.encode()) for source in sources),
+        *headers,
+        version,
+        torch.__version__,
+    ]
+
+
+def processor() -> str:
+    """The processor, its vector instructions and the number of threads in use."""
+    capability, threads = torch.backends.cpu.get_cpu_capability(), torch.get_num_threads()
+    return f"{cpu_name()}, {capability}, {threads} threads"
 
 
 def _command(compiler: str, torch_headers: bool) -> list[str]:

@@ -1,4 +1,4 @@
-"""C++ source of a pass: its graph as statements on 64-byte vectors, between loops written once."""
+"""C++ source of a pass: its graph as statements on vectors, between loops written once."""
 
 from __future__ import annotations
 
@@ -7,12 +7,17 @@ from collections.abc import Mapping, Sequence
 import torch
 
 from stamm.activations.fused.graph import TRUTH, Graph, Node
+from stamm.activations.fused.subexpressions import eliminate_common_calls
 
 NUMBERS = {torch.float32: "float", torch.float64: "double"}
 _HELD = {torch.float32: "float", torch.bfloat16: "BFloat16", torch.float16: "Half"}
 _OPERATORS = {
     "add": "+", "sub": "-", "mul": "*", "div": "/",
     "lt": "<", "le": "<=", "gt": ">", "ge": ">=", "eq": "==",
+}  # fmt: skip
+# Square roots round better than powers do, and are instructions. Of a base below 0 they are NaN.
+_POWERS = {
+    0.5: "sqrt({0})", -0.5: "1 / sqrt({0})", 1.5: "{0} * sqrt({0})", -1.5: "1 / sqrt({0}) / {0}",
 }  # fmt: skip
 _HEAD = '#include "pointwise.h"\n\nusing namespace stamm;\n\n'
 
@@ -24,8 +29,9 @@ def source(graphs: Mapping[str, Graph], stored: torch.dtype, *, by_column: bool)
     by_column   whether each column has its own parameters
     """
     loop = "run_columns" if by_column else "run"
+    # Static tables of a struct with external linkage are one for all shared objects of a process.
     parts = [
-        f"{_struct(f'Pass{place}', graph)}\n"
+        f"namespace {{\n{_struct(f'Pass{place}', eliminate_common_calls(graph))}}}\n\n"
         f'extern "C" void {name}(const Strided* in, const Strided* out, int64_t rows,\n'
         "    int64_t columns, const double* parameters, double* sums, double* partial,\n"
         "    int threads) {\n"
@@ -38,7 +44,7 @@ def source(graphs: Mapping[str, Graph], stored: torch.dtype, *, by_column: bool)
 
 
 def _struct(name: str, graph: Graph) -> str:
-    """The struct that the loops are made for."""
+    """The struct that the loops are made for; they call `prepare` with vectors of doubles."""
     uniform, needed = graph.uniform(), graph.needed()
     before = [place for place in needed if place in uniform]
     each = [place for place in needed if place not in uniform]
@@ -59,6 +65,7 @@ def _struct(name: str, graph: Graph) -> str:
         f"  static constexpr int inputs = {graph.inputs}, outputs = {len(graph.outputs)},"
         f" sums = {len(graph.sums)};\n"
         f"  static constexpr int parameters = {parameters}, uniforms = {len(carried)};\n"
+        "  template <class V>\n"
         "  static inline void prepare(const V* parameters, V* uniforms) {\n"
         f"{_indented(prepared)}"
         "  }\n"
@@ -97,7 +104,7 @@ def _statement(graph: Graph, place: int) -> str:
     if node.name == "gather":
         row = ", ".join(_literal(number) for number in node.row)
         return (
-            f"static const Number row{place}[] = {{{row}}}; "
+            f"static const number_of<V> row{place}[] = {{{row}}}; "
             f"const V v{place} = gather(row{place}, {_operand(graph, node.takes[0])});"
         )
     kind = "auto" if node.name in TRUTH else "V"
@@ -121,6 +128,10 @@ def _expression(graph: Graph, node: Node) -> str:
             known = graph.nodes[node.takes[1]].name == "constant"
             named = {"maximum": "at_least", "minimum": "at_most"}[node.name] if known else node.name
             return f"{named}({taken[0]}, {taken[1]})"
+        case "pow" if (power := graph.nodes[node.takes[1]]).name == "constant" and (
+            power.number in _POWERS
+        ):
+            return _POWERS[power.number].format(taken[0])
         case name if name in _OPERATORS:
             return f"{taken[0]} {_OPERATORS[name]} {taken[1]}"
         case name:

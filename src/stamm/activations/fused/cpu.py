@@ -79,10 +79,26 @@ def _function(
     stored: torch.dtype,
     by_column: bool,
 ) -> Callable[..., None]:
-    # Both directions in one object: the compiler's start costs more than the second pass.
+    text = source_of(name, kernel, fixed, computing, stored, by_column=by_column)
+    return build.function(text, name)
+
+
+def source_of(
+    name: PassName,
+    kernel: Kernel,
+    fixed: Fixed,
+    computing: torch.dtype,
+    stored: torch.dtype,
+    *,
+    by_column: bool,
+) -> str:
+    """The C++ of a pass and of the one in the other direction.
+
+    Both are in one object: the compiler's start takes longer than the second pass.
+    """
     names = PLAIN if name in PLAIN else GATED
     graphs: dict[str, Graph] = {each: graph_of(each, kernel, fixed, computing) for each in names}
-    return build.function(source(graphs, stored, by_column=by_column), name)
+    return source(graphs, stored, by_column=by_column)
 
 
 def _layouts(tensors: Sequence[Tensor]) -> ctypes.Array[_Strided]:

@@ -72,9 +72,8 @@ class Graph:
         return Traced(self, self._known[key])
 
     def constant(self, number: float) -> Traced:
-        """A number that is known beforehand, rounded to the computing dtype."""
-        rounded = torch.tensor(number, dtype=self.dtype).item()
-        return self.add(Node("constant", number=rounded))
+        """A number that is known beforehand: rounded where it meets an element, not before."""
+        return self.add(Node("constant", number=float(number)))
 
     def taken(self, value: Traced | float) -> Traced:
         """The stand-in for an operand."""

@@ -70,12 +70,12 @@ def told(tensor: Tensor) -> str:
 def shaped(
     sums: Iterable[Tensor], parameters: Sequence[Tensor], added: Callable[[Tensor], Tensor]
 ) -> list[Tensor]:
-    """One sum for each parameter, shaped and typed like it.
+    """One sum for each parameter, shaped and typed like it, in memory of its own.
 
     added   what adds up a row, of which a parameter with one number needs a single sum
     """
     return [
-        (s if s.numel() == p.numel() else added(s)).to(p.dtype).reshape(p.shape)
+        (s if s.numel() == p.numel() else added(s)).to(p.dtype, copy=True).reshape(p.shape)
         for s, p in zip(sums, parameters, strict=True)
     ]
 

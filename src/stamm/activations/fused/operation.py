@@ -6,7 +6,7 @@ error budget. Which of the two it is depends on device, dtype and number of elem
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Literal
@@ -19,6 +19,7 @@ from stamm.activations.fused.layouts import STORED
 from stamm.activations.fused.memory import fresh
 from stamm.activations.fused.passes import Fixed, PassName
 from stamm.activations.kernels import Kernel
+from stamm.activations.reductions import out_of_range
 from stamm.base.console import Console
 from stamm.base.errors import ConfigError, RunError
 from stamm.base.files import sha256_value
@@ -60,6 +61,7 @@ class Form:
 
 _FORMS: dict[str, Form] = {}
 _UNBUILT: set[str] = set()  # forms whose kernel did not compile, which was said once
+_EAGER: set[str] = set()  # forms that torch computes: the eager form, compiled by whoever compiles
 
 
 def fused(form: Form) -> Operation:
@@ -95,14 +97,35 @@ def fused(form: Form) -> Operation:
     def operation(*tensors: Tensor) -> Tensor:
         if traced_inside_a_transform():
             return _forward(tensors[:count], tensors[count:], name)
-        if not serves(tensors):
+        if name in _EAGER or not serves(tensors):
             return eager(*tensors)
         if not torch.is_grad_enabled() or not any(t.requires_grad for t in tensors):
             return _forward(tensors[:count], tensors[count:], name)
         result: Tensor = Fused.apply(*tensors)  # type: ignore[no-untyped-call]
         return result
 
+    operation.form = name  # type: ignore[attr-defined]
     return operation
+
+
+def use_eager(forms: Iterable[str], *, eager: bool) -> None:
+    """Compute these forms by torch's own functions from now on, or by fused passes again.
+
+    forms   names, as `form` of what `fused` returns has them
+    """
+    (_EAGER.update if eager else _EAGER.difference_update)(forms)
+
+
+def cpu_sources(forms: Iterable[str], stored: torch.dtype) -> list[str]:
+    """The C++ of these forms for inputs of dtype `stored`, with one shape for all columns."""
+    found = []
+    for form in map(_built, forms):
+        name: PassName = "forward" if form.layout == "plain" else "gated_forward"
+        computing = form.computing(torch.empty(0, dtype=stored))
+        found.append(
+            cpu.source_of(name, form.kernel, form.fixed, computing, stored, by_column=False)
+        )
+    return found
 
 
 # Defined piece by piece: torch.library.custom_op loads torch's compiler, more than a second.
@@ -151,6 +174,9 @@ def _activation_gradients(
         read = [weight.to(inputs[0].dtype), *apart(inputs, built.layout)]
         try:
             sums = _run("backward", built, read, apart(results, built.layout), parameters)
+            if built.computing(inputs[0]) == torch.float32 and out_of_range(sums, inputs[0]):
+                wide = [t.double() for t in inputs]
+                sums = list(built.gradients(weight.double(), wide, parameters))[len(inputs) :]
             return [*results, *sums]
         except RunError as error:
             _say_unbuilt(form, error)

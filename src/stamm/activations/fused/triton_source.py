@@ -12,7 +12,7 @@ from typing import Literal
 
 import torch
 
-from stamm.activations.fused.graph import Graph
+from stamm.activations.fused.graph import TRUTH, Graph
 
 Layout = Literal["flat", "rows", "columns"]
 NUMBERS = {torch.float32: "tl.float32", torch.float64: "tl.float64"}
@@ -91,9 +91,8 @@ class Writer:
             p for p in needed if p in uniform and not self._is(p, "constant", "parameter")
         ]
         self.each = [p for p in needed if p not in uniform and not self._is(p, "input")]
-        carried = graph.carried()
-        self.carried = [self._name(p) for p in carried]
-        self.prepared = [self._name(p) for p in carried if not self._is(p, "parameter")]
+        self.uniform = graph.carried()
+        self.carried = [self._name(p) for p in self.uniform]
         self.parameters = [self._name(p) for p in needed if self._is(p, "parameter")]
         self.given = [f"p{k}" for k in range(parameters)]
         self.read = [f"x{k}" for k in range(graph.inputs)]
@@ -104,11 +103,18 @@ class Writer:
         """Its functions, as Triton compiles them."""
         run = self._flat() if self.layout == "flat" else self._rows()
         parts = [_HEAD.format(functions=_FUNCTIONS[self.interpreted])]
-        if self.prepared:
-            lines = [*map(self._statement, self.before), f"return {', '.join(self.prepared)}"]
+        if self.carried:
+            results = [
+                name if self._is(p, *TRUTH) else self._narrow(name, self.number)
+                for p, name in zip(self.uniform, self.carried, strict=True)
+            ]
+            lines = [self._statement(p, torch.float64) for p in self.before]
+            lines.append(f"return {', '.join(results)}")
             parts.append(function_text("prepare", [*self.parameters, "tables"], lines))
-        results = [self._block(p) for p in (*self.graph.outputs, *self.graph.sums)]
-        lines = [*map(self._statement, self.each), f"return {', '.join(results)}"]
+        outcome = (*self.graph.outputs, *self.graph.sums)
+        results = [self._block(p, self.graph.dtype) for p in outcome]
+        lines = [self._statement(p, self.graph.dtype) for p in self.each]
+        lines.append(f"return {', '.join(results)}")
         parts.append(function_text("apply", [*self.read, *self.carried, "tables"], lines))
         parts.append(run)
         if self.summed:
@@ -180,27 +186,32 @@ class Writer:
         place, mask = "{0}_ptr", ""
         if self.layout == "columns":
             place, mask = "{0}_ptr + column * {0}_column", ", mask=within, other=0.0"
-        lines = [
-            f"{p} = {self._wide(f'tl.load({place.format(p)}{mask})')}" for p in self.parameters
+        lines = [  # in float64 until they meet an element: what they alone decide may cancel
+            f"{p} = {self._wide(f'tl.load({place.format(p)}{mask})', NUMBERS[torch.float64])}"
+            for p in self.parameters
         ]
-        if self.prepared:
+        if self.carried:
             taken = ", ".join([*self.parameters, "tables"])
-            lines.append(f"{', '.join(self.prepared)} = prepare({taken})")
+            lines.append(f"{', '.join(self.carried)} = prepare({taken})")
         return lines
 
-    def _wide(self, loaded: str) -> str:
+    def _wide(self, loaded: str, number: str = "") -> str:
+        number = number or self.number
         if self.interpreted:  # its own conversions of bfloat16 are wrong for subnormal numbers
-            return f"functions.widened({loaded}, {self.number})"
-        return f"{loaded}.to({self.number})"
+            return f"functions.widened({loaded}, {number})"
+        return f"{loaded}.to({number})"
+
+    def _narrow(self, name: str, number: str) -> str:
+        if self.interpreted:  # and cut off what should be rounded
+            return f"functions.narrowed({name}, {number})"
+        return f"{name}.to({number})"
 
     def _load(self, name: str, place: str) -> str:
         return f"{name} = {self._wide(f'tl.load({place}, mask=inside, other=0.0)')}"
 
     def _store(self, name: str, place: str) -> str:
-        stored = f"{name}_ptr.dtype.element_ty"
-        if self.interpreted:  # and cut off what should be rounded
-            return f"tl.store({place}, functions.narrowed({name}, {stored}), mask=inside)"
-        return f"tl.store({place}, {name}.to({stored}), mask=inside)"
+        stored = self._narrow(name, f"{name}_ptr.dtype.element_ty")
+        return f"tl.store({place}, {stored}, mask=inside)"
 
     def _applied(self) -> str:
         made, taken = [*self.written, *self.summed], [*self.read, *self.carried, "tables"]
@@ -214,20 +225,20 @@ class Writer:
         letter = {"input": "x", "parameter": "p"}.get(node.name)
         return f"{letter}{int(node.number)}" if letter else f"v{place}"
 
-    def _block(self, place: int) -> str:
-        """The operand as a value of the computing dtype, whatever it stands beside."""
+    def _block(self, place: int, dtype: torch.dtype) -> str:
+        """The operand as a value of `dtype`, whatever it stands beside."""
         node = self.graph.nodes[place]
         if node.name != "constant":
             return self._name(place)
-        return f"tl.full((), {_literal(node.number)}, {self.number})"
+        return f"tl.full((), {_literal(node.number)}, {NUMBERS[dtype]})"
 
-    def _statement(self, place: int) -> str:
-        return f"{self._name(place)} = {self._expression(place)}"
+    def _statement(self, place: int, dtype: torch.dtype) -> str:
+        return f"{self._name(place)} = {self._expression(place, dtype)}"
 
-    def _expression(self, place: int) -> str:
+    def _expression(self, place: int, dtype: torch.dtype) -> str:
         node = self.graph.nodes[place]
-        taken = [self._block(place) for place in node.takes]
-        single = self.graph.dtype == torch.float32
+        taken = [self._block(place, dtype) for place in node.takes]
+        single = dtype == torch.float32
         match node.name:
             case "where" | "floor" | "abs":
                 return f"tl.{node.name}({', '.join(taken)})"
@@ -237,12 +248,12 @@ class Writer:
                 return f"{taken[0]} != {taken[0]}"
             case "sign":
                 falling = f"tl.where({taken[0]} < 0, -1.0, 0.0)"
-                return f"tl.where({taken[0]} > 0, 1.0, {falling}).to({self.number})"
+                return f"tl.where({taken[0]} > 0, 1.0, {falling}).to({NUMBERS[dtype]})"
             case "maximum" | "minimum":
                 numbers = ", ".join(taken)
                 return f"tl.{node.name}({numbers}, propagate_nan=tl.PropagateNan.ALL)"
             case "exp":
-                return f"{self.exp}({taken[0]})"
+                return f"{self.exp if dtype == self.graph.dtype else 'functions.exp'}({taken[0]})"
             case "div" if single:
                 return f"tl.div_rn({taken[0]}, {taken[1]})"
             case "sqrt" if single:

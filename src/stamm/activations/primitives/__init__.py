@@ -26,6 +26,8 @@ from stamm.activations.primitives.elementary import (
     normal_pdf,
     phi2,
     phi2_negative,
+    phi2_over_negative,
+    phi2_over_positive,
     phi2_positive,
     signum,
     softplus,
@@ -42,7 +44,7 @@ from stamm.activations.primitives.special import (
 )
 from stamm.activations.primitives.tables import (
     Table,
-    hermite,
+    tabulated,
 )
 
 __all__ = [
@@ -62,7 +64,6 @@ __all__ = [
     "gompertz_integral",
     "gompertz_pdf",
     "gompertz_pdf_rise",
-    "hermite",
     "lifted",
     "log",
     "log1p",
@@ -76,8 +77,11 @@ __all__ = [
     "normal_pdf",
     "phi2",
     "phi2_negative",
+    "phi2_over_negative",
+    "phi2_over_positive",
     "phi2_positive",
     "signum",
     "softplus",
     "softplus_integral",
+    "tabulated",
 ]

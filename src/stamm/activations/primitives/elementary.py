@@ -28,6 +28,18 @@ def phi2_positive(u: Tensor) -> Tensor:
     return half + half * (u * polynomial(u, coefficients.EXPONENTIAL_POSITIVE))
 
 
+def phi2_over_negative(u: Tensor) -> Tensor:
+    """(exp(u) - 1 - u)/u for -1 <= u <= 0, and 0 at 0."""
+    half = 0.5 * u
+    return half + half * (u * polynomial(u, coefficients.EXPONENTIAL_NEGATIVE))
+
+
+def phi2_over_positive(u: Tensor) -> Tensor:
+    """(exp(u) - 1 - u)/u for 0 <= u <= 1, and 0 at 0."""
+    half = 0.5 * u
+    return half + half * (u * polynomial(u, coefficients.EXPONENTIAL_POSITIVE))
+
+
 def phi2(u: Tensor) -> Tensor:
     """exp(u) - 1 - u for every u."""
     below = torch.clamp(u, min=-1.0, max=0.0)
@@ -37,9 +49,11 @@ def phi2(u: Tensor) -> Tensor:
 
 
 def expm1(u: Tensor) -> Tensor:
-    """exp(u) - 1 for every u."""
+    """exp(u) - 1 for every u; -0 at -0."""
     near = torch.clamp(u, min=-1.0, max=1.0)
-    return torch.where(torch.abs(u) > 1.0, torch.exp(u) - 1.0, near + phi2(near))
+    below, above = torch.clamp(near, max=0.0), torch.clamp(near, min=0.0)
+    over = torch.where(u > 0.0, phi2_over_positive(above), phi2_over_negative(below))
+    return torch.where(torch.abs(u) > 1.0, torch.exp(u) - 1.0, near * (1.0 + over))
 
 
 def at_least(x: Tensor, low: Number) -> Tensor:

@@ -1,4 +1,4 @@
-"""Cubic Hermite tables: functions without a closed form, between nodes and beyond them."""
+"""Tables of polynomials: functions without a closed form, in cells and beyond them."""
 
 from __future__ import annotations
 
@@ -7,68 +7,70 @@ from torch import Tensor
 
 from stamm.activations.primitives.polynomials import horner
 
+Rows = tuple[tuple[float, ...], ...]
+
 
 class Table:
-    """The nodes of a cubic Hermite table: values and slopes at low, low + step, low + 2 step, ...
+    """One polynomial for each cell, and where the cells are.
 
-    left, right   the polynomial beyond the nodes, lowest power first; () where none is needed
+    low, high     where the table begins and ends; inside, cells end at multiples of `step`, which
+                  is a power of two
+    rows          of each cell: the point c it is expanded about, then the coefficients of (u - c)**k
+    single        how many coefficients serve float32
+    left, right   the polynomial beyond the table, lowest power first; () where none is needed
     """
 
     def __init__(
         self,
         *,
         low: float,
+        high: float,
         step: float,
-        values: tuple[float, ...],
-        slopes: tuple[float, ...],
+        single: int,
+        rows: Rows,
         left: tuple[float, ...] = (),
         right: tuple[float, ...] = (),
     ) -> None:
-        self.low, self.step, self.cells = low, step, len(values) - 1
-        self.high = low + self.cells * step
+        self.low, self.high, self.step = low, high, step
+        self.first, self.cells = float(low // step), len(rows)
         self.left, self.right = left, right
-        self.rows = (values, tuple(step * slope for slope in slopes))
-        self._nodes: dict[tuple[torch.device, torch.dtype], Tensor] = {}
+        columns = tuple(zip(*rows, strict=True))
+        self.columns = {torch.float32: columns[: single + 1], torch.float64: columns}
+        self._kept: dict[tuple[torch.device, torch.dtype], Tensor] = {}
 
-    def nodes(self, device: torch.device, dtype: torch.dtype) -> Tensor:
-        """Values in the first row, step times slopes in the second; made once per device."""
+    def made(self, device: torch.device, dtype: torch.dtype) -> Tensor:
+        """The points of expansion in row 0, the coefficients of (u - c)**k in row k + 1."""
+        made: Tensor = torch.tensor(self.columns[dtype], device=device, dtype=dtype)
+        return made
+
+    def kept(self, device: torch.device, dtype: torch.dtype) -> Tensor:
+        """The same, made once per device."""
         key = (device, dtype)
-        if key not in self._nodes:
-            made: Tensor = torch.tensor(self.rows, device=device, dtype=dtype)
+        if key not in self._kept:
+            made = self.made(device, dtype)
             if type(made) is not Tensor:  # made under a mode, such as that of fake tensors
                 return made
-            self._nodes[key] = made
-        return self._nodes[key]
+            self._kept[key] = made
+        return self._kept[key]
 
 
-def _nodes(table: Table, device: torch.device, dtype: torch.dtype) -> Tensor:
-    # A compiler takes the nodes up as constants. (torch's decorator for that costs seconds to load.)
-    if torch.compiler.is_compiling():
-        made: Tensor = torch.tensor(table.rows, device=device, dtype=dtype)
-        return made
-    return table.nodes(device, dtype)
+def tabulated(u: Tensor, table: Table) -> Tensor:
+    """The table's value: by the polynomial of the cell that holds u, NaN for NaN.
 
-
-def hermite(u: Tensor, table: Table) -> Tensor:
-    """The table's value: cubic between nodes, polynomial beyond them, NaN for NaN.
-
-    The cubic is written about the nearer of its two nodes, so that digits are kept where the
-    value at a node is 0. Error: the bound that stands with the table.
+    As many digits are kept where the value at 0 is 0 as elsewhere.
+    Dtypes   float32, float64.
     """
-    values, slopes = _nodes(table, u.device, u.dtype)
+    # A compiler takes the numbers up as constants. (torch's decorator for that costs seconds.)
+    build = table.made if torch.compiler.is_compiling() else table.kept
+    about, *coefficients = build(u.device, u.dtype)
     inside = torch.clamp(u, min=table.low, max=table.high)
-    place = torch.nan_to_num((inside - table.low) / table.step)
-    nearer = torch.clamp(torch.floor(place + 0.5), max=float(table.cells))
-    way = torch.where(place < nearer, -1.0, 1.0)
-    way = torch.where(nearer == table.cells, -torch.ones_like(way), way)
-    here = nearer.long()
-    there = (nearer + way).long()
-    part = (inside - (table.low + nearer * table.step)) / (way * table.step)
-    base = torch.take(values, here)
-    rise = torch.take(values, there) - base
-    start, end = way * torch.take(slopes, here), way * torch.take(slopes, there)
-    bend = (3.0 * rise - 2.0 * start - end) + part * (start + end - 2.0 * rise)
-    result = base + part * (start + part * bend)
+    place = torch.floor(torch.nan_to_num(inside) / table.step) - table.first
+    cell = torch.clamp(place, min=0.0, max=float(table.cells - 1)).long()
+    part = inside - torch.take(about, cell)
+    *lower, top = coefficients
+    result = torch.take(top, cell)
+    for coefficient in reversed(lower):
+        result = torch.take(coefficient, cell) + part * result
     if table.left:
         below = torch.clamp(u, max=table.low)
         result = torch.where(u < table.low, horner(below, table.left), result)

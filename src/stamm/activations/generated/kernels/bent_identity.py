@@ -18,15 +18,17 @@ CONTENT_HASH = "c0e38ee42e8f519352f4e39fac0576ae75661abd95fc2f56057cce3dca407bff
 def value(x: Tensor, parameters: Parameters) -> Tensor:
     """f(x)."""
     inside_1 = torch.clamp(x, max=-1.0)
-    part_1 = torch.sqrt(1.0 + 1.0 / (inside_1 * inside_1))
-    branch_1 = inside_1 * (1.0 - 0.5 * part_1) + 0.20710678118654752 - 0.7071067811865476
+    part_1 = 1.0 / inside_1
+    part_2 = 0.5 * (torch.sqrt(1.0 + part_1 * part_1))
+    branch_1 = inside_1 * (1.0 - part_2) + 0.20710678118654752 - 0.7071067811865476
     inside_2 = torch.clamp(x, min=-1.0, max=1.0)
-    part_2 = torch.sqrt(1.0 + inside_2 * inside_2)
-    part_3 = inside_2 * inside_2 / (2.0 + 2.0 * part_2)
-    branch_2 = inside_2 + part_3
+    part_3 = torch.sqrt(1.0 + inside_2 * inside_2)
+    part_4 = 1.0 + inside_2 / (2.0 + 2.0 * part_3)
+    branch_2 = inside_2 * part_4
     inside_3 = torch.clamp(x, min=1.0)
-    part_4 = torch.sqrt(1.0 + 1.0 / (inside_3 * inside_3))
-    branch_3 = inside_3 + 0.5 * inside_3 * part_4 + 0.20710678118654752 - 0.7071067811865476
+    part_5 = 1.0 / inside_3
+    part_6 = 0.5 * inside_3 * (torch.sqrt(1.0 + part_5 * part_5))
+    branch_3 = inside_3 + part_6 + 0.20710678118654752 - 0.7071067811865476
     chosen_1 = torch.where(x <= 1.0, branch_2, branch_3)
     chosen_2 = torch.where(x < -1.0, branch_1, chosen_1)
     return chosen_2
@@ -35,14 +37,16 @@ def value(x: Tensor, parameters: Parameters) -> Tensor:
 def slopes(x: Tensor, parameters: Parameters) -> tuple[Tensor, ...]:
     """f'(x), then the slope in each trainable parameter."""
     inside_1 = torch.clamp(x, max=-1.0)
-    part_1 = torch.sqrt(1.0 + 1.0 / (inside_1 * inside_1))
-    branch_1 = 1.0 - 0.5 / part_1
+    part_1 = 1.0 / inside_1
+    part_2 = 0.5 / (torch.sqrt(1.0 + part_1 * part_1))
+    branch_1 = 1.0 - part_2
     inside_2 = torch.clamp(x, min=-1.0, max=1.0)
-    part_2 = torch.sqrt(1.0 + inside_2 * inside_2)
-    branch_2 = 1.0 + 0.5 * inside_2 / part_2
+    part_3 = torch.sqrt(1.0 + inside_2 * inside_2)
+    branch_2 = 1.0 + 0.5 * inside_2 / part_3
     inside_3 = torch.clamp(x, min=1.0)
-    part_3 = torch.sqrt(1.0 + 1.0 / (inside_3 * inside_3))
-    branch_3 = 1.0 + 0.5 / part_3
+    part_4 = 1.0 / inside_3
+    part_5 = 0.5 / (torch.sqrt(1.0 + part_4 * part_4))
+    branch_3 = 1.0 + part_5
     chosen_1 = torch.where(x <= 1.0, branch_2, branch_3)
     chosen_2 = torch.where(x < -1.0, branch_1, chosen_1)
     return (chosen_2,)
@@ -51,14 +55,18 @@ def slopes(x: Tensor, parameters: Parameters) -> tuple[Tensor, ...]:
 def curvatures(x: Tensor, parameters: Parameters) -> tuple[Tensor, ...]:
     """f''(x), then the mixed and the parameter curvatures."""
     inside_1 = torch.clamp(x, max=-1.0)
-    part_1 = torch.pow(1.0 + 1.0 / (inside_1 * inside_1), 1.5)
-    branch_1 = -0.5 / (inside_1 * inside_1 * inside_1) / part_1
+    part_1 = 1.0 / inside_1
+    part_2 = inside_1 * (torch.sqrt(1.0 + part_1 * part_1))
+    part_3 = 1.0 / part_2
+    branch_1 = -0.5 * part_3 * part_3 * part_3
     inside_2 = torch.clamp(x, min=-1.0, max=1.0)
-    part_2 = torch.pow(1.0 + inside_2 * inside_2, 1.5)
-    branch_2 = 0.5 / part_2
+    part_4 = torch.pow(1.0 + inside_2 * inside_2, 1.5)
+    branch_2 = 0.5 / part_4
     inside_3 = torch.clamp(x, min=1.0)
-    part_3 = torch.pow(1.0 + 1.0 / (inside_3 * inside_3), 1.5)
-    branch_3 = 0.5 / (inside_3 * inside_3 * inside_3) / part_3
+    part_5 = 1.0 / inside_3
+    part_6 = inside_3 * (torch.sqrt(1.0 + part_5 * part_5))
+    part_7 = 1.0 / part_6
+    branch_3 = 0.5 * part_7 * part_7 * part_7
     chosen_1 = torch.where(x <= 1.0, branch_2, branch_3)
     chosen_2 = torch.where(x < -1.0, branch_1, chosen_1)
     return (chosen_2,)

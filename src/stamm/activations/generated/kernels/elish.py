@@ -23,9 +23,9 @@ def value(x: Tensor, parameters: Parameters) -> Tensor:
     pair_1 = primitives.logistic_pair(inside_1)
     branch_1 = expm1_1 * pair_1[0]
     inside_2 = torch.clamp(x, min=-1.0, max=0.0)
-    phi2_1 = primitives.phi2_negative(inside_2)
+    phi2_over_1 = primitives.phi2_over_negative(inside_2)
     logistic_odd_1 = primitives.logistic_odd(inside_2)
-    branch_2 = (inside_2 + phi2_1) * (0.5 + logistic_odd_1)
+    branch_2 = inside_2 * (1.0 + phi2_over_1) * (0.5 + logistic_odd_1)
     inside_3 = torch.clamp(x, min=0.0)
     logistic_odd_2 = primitives.logistic_odd(inside_3)
     branch_3 = inside_3 * (0.5 + logistic_odd_2)

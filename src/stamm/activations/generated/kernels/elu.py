@@ -23,8 +23,8 @@ def value(x: Tensor, parameters: Parameters) -> Tensor:
     exp_1 = torch.exp(inside_1)
     branch_1 = -alpha + alpha * exp_1
     inside_2 = torch.clamp(x, min=-1.0, max=0.0)
-    phi2_1 = primitives.phi2_negative(inside_2)
-    branch_2 = alpha * (inside_2 + phi2_1)
+    phi2_over_1 = primitives.phi2_over_negative(inside_2)
+    branch_2 = alpha * inside_2 * (1.0 + phi2_over_1)
     inside_3 = torch.clamp(x, min=0.0)
     chosen_1 = torch.where(x <= 0.0, branch_2, inside_3)
     chosen_2 = torch.where(x <= -1.0, branch_1, chosen_1)

@@ -31,8 +31,8 @@ def slopes(x: Tensor, parameters: Parameters) -> tuple[Tensor, ...]:
     """f'(x), then the slope in each trainable parameter."""
     alpha_1, alpha_2, alpha_n, _beta = parameters
     inside_1 = torch.clamp(x, max=0.0)
-    part_1 = 1.0 + inside_1 * inside_1 - 2.0 * inside_1
-    branch_1 = alpha_n / part_1
+    part_1 = 1.0 / (inside_1 - 1.0)
+    branch_1 = alpha_n * part_1 * part_1
     inside_2 = torch.clamp(x, min=0.0)
     branch_2 = alpha_1 + 2.0 * alpha_2 * inside_2
     chosen_1 = torch.where(x <= 0.0, branch_1, branch_2)
@@ -60,8 +60,8 @@ def curvatures(x: Tensor, parameters: Parameters) -> tuple[Tensor, ...]:
     inside_2 = torch.clamp(x, min=0.0)
     branch_2 = 2.0 * inside_2
     chosen_3 = torch.where(x <= 0.0, flat_2, branch_2)
-    part_2 = 1.0 + inside_1 * inside_1 - 2.0 * inside_1
-    branch_3 = 1.0 / part_2
+    part_2 = 1.0 / (inside_1 - 1.0)
+    branch_3 = part_2 * part_2
     chosen_4 = torch.where(x > 0.0, flat_2, branch_3)
     return chosen_1, chosen_2, chosen_3, chosen_4, flat_2, flat_2, flat_2, flat_2, flat_2, flat_2, flat_2, flat_2, flat_2, flat_2, flat_2
 

@@ -31,8 +31,8 @@ def slopes(x: Tensor, parameters: Parameters) -> tuple[Tensor, ...]:
     """f'(x), then the slope in each trainable parameter."""
     alpha_1, alpha_n, _beta = parameters
     inside_1 = torch.clamp(x, max=0.0)
-    part_1 = 1.0 + inside_1 * inside_1 - 2.0 * inside_1
-    branch_1 = alpha_n / part_1
+    part_1 = 1.0 / (inside_1 - 1.0)
+    branch_1 = alpha_n * part_1 * part_1
     flat_1 = torch.zeros_like(x) + alpha_1
     chosen_1 = torch.where(x > 0.0, flat_1, branch_1)
     flat_2 = torch.zeros_like(x)
@@ -54,8 +54,8 @@ def curvatures(x: Tensor, parameters: Parameters) -> tuple[Tensor, ...]:
     chosen_1 = torch.where(x > 0.0, flat_1, branch_1)
     flat_2 = torch.full_like(x, 1.0)
     chosen_2 = torch.where(x <= 0.0, flat_1, flat_2)
-    part_2 = 1.0 + inside_1 * inside_1 - 2.0 * inside_1
-    branch_2 = 1.0 / part_2
+    part_2 = 1.0 / (inside_1 - 1.0)
+    branch_2 = part_2 * part_2
     chosen_3 = torch.where(x > 0.0, flat_1, branch_2)
     return chosen_1, chosen_2, chosen_3, flat_1, flat_1, flat_1, flat_1, flat_1, flat_1, flat_1
 

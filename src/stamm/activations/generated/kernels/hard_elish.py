@@ -20,8 +20,8 @@ def value(x: Tensor, parameters: Parameters) -> Tensor:
     """f(x)."""
     flat_1 = torch.zeros_like(x)
     inside_1 = torch.clamp(x, min=-1.0, max=0.0)
-    phi2_1 = primitives.phi2_negative(inside_1)
-    branch_1 = (0.5 + 0.5 * inside_1) * (inside_1 + phi2_1)
+    phi2_over_1 = primitives.phi2_over_negative(inside_1)
+    branch_1 = inside_1 * (0.5 + 0.5 * inside_1) * (1.0 + phi2_over_1)
     inside_2 = torch.clamp(x, min=0.0, max=1.0)
     branch_2 = 0.5 * inside_2 + 0.5 * inside_2 * inside_2
     inside_3 = torch.clamp(x, min=1.0)

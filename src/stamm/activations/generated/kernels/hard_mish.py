@@ -19,7 +19,7 @@ def value(x: Tensor, parameters: Parameters) -> Tensor:
     """f(x)."""
     flat_1 = torch.zeros_like(x)
     inside_1 = torch.clamp(x, min=-2.0, max=0.0)
-    branch_1 = inside_1 + 0.5 * inside_1 * inside_1
+    branch_1 = inside_1 * (1.0 + 0.5 * inside_1)
     inside_2 = torch.clamp(x, min=0.0)
     chosen_1 = torch.where(x <= 0.0, branch_1, inside_2)
     chosen_2 = torch.where(x <= -2.0, flat_1, chosen_1)

@@ -19,8 +19,7 @@ def value(x: Tensor, parameters: Parameters) -> Tensor:
     """f(x)."""
     flat_1 = torch.zeros_like(x)
     inside_1 = torch.clamp(x, min=-3.0, max=3.0)
-    part_1 = 0.16666666666666666 * inside_1 * inside_1
-    branch_1 = 0.5 * inside_1 + part_1
+    branch_1 = inside_1 * (0.5 + 0.16666666666666666 * inside_1)
     inside_2 = torch.clamp(x, min=3.0)
     chosen_1 = torch.where(x < 3.0, branch_1, inside_2)
     chosen_2 = torch.where(x <= -3.0, flat_1, chosen_1)

@@ -19,8 +19,8 @@ def value(x: Tensor, parameters: Parameters) -> Tensor:
     """f(x)."""
     (alpha,) = parameters
     inside_1 = torch.clamp(x, max=-1.0)
-    part_1 = torch.sqrt(alpha + 1.0 / (inside_1 * inside_1))
-    branch_1 = -1.0 / part_1
+    part_1 = 1.0 / inside_1
+    branch_1 = -1.0 / (torch.sqrt(alpha + part_1 * part_1))
     inside_2 = torch.clamp(x, min=-1.0, max=0.0)
     part_2 = torch.sqrt(1.0 + alpha * inside_2 * inside_2)
     branch_2 = inside_2 / part_2
@@ -34,8 +34,10 @@ def slopes(x: Tensor, parameters: Parameters) -> tuple[Tensor, ...]:
     """f'(x), then the slope in each trainable parameter."""
     (alpha,) = parameters
     inside_1 = torch.clamp(x, max=-1.0)
-    part_1 = torch.pow(alpha + 1.0 / (inside_1 * inside_1), 1.5)
-    branch_1 = -1.0 / (inside_1 * inside_1 * inside_1) / part_1
+    part_1 = 1.0 / inside_1
+    part_2 = inside_1 * (torch.sqrt(alpha + part_1 * part_1))
+    part_3 = 1.0 / part_2
+    branch_1 = -part_3 * part_3 * part_3
     inside_2 = torch.clamp(x, min=-1.0, max=0.0)
     branch_2 = torch.pow(1.0 + alpha * inside_2 * inside_2, -1.5)
     flat_1 = torch.full_like(x, 1.0)
@@ -49,13 +51,14 @@ def curvatures(x: Tensor, parameters: Parameters) -> tuple[Tensor, ...]:
     (alpha,) = parameters
     inside_1 = torch.clamp(x, max=-1.0)
     part_1 = inside_1 * inside_1 * inside_1 * inside_1
-    part_2 = torch.pow(alpha + 1.0 / (inside_1 * inside_1), 1.5)
-    part_3 = torch.pow(alpha + 1.0 / (inside_1 * inside_1), 2.5)
-    part_4 = 3.0 / (torch.pow(inside_1, 6.0)) / part_3
-    branch_1 = 3.0 / part_1 / part_2 - part_4
+    part_2 = 1.0 / inside_1
+    part_3 = torch.pow(alpha + part_2 * part_2, 1.5)
+    part_4 = torch.pow(alpha + part_2 * part_2, 2.5)
+    part_5 = 3.0 / (torch.pow(inside_1, 6.0)) / part_4
+    branch_1 = 3.0 / part_1 / part_3 - part_5
     inside_2 = torch.clamp(x, min=-1.0, max=0.0)
-    part_5 = torch.pow(1.0 + alpha * inside_2 * inside_2, 2.5)
-    branch_2 = -3.0 * alpha * inside_2 / part_5
+    part_6 = torch.pow(1.0 + alpha * inside_2 * inside_2, 2.5)
+    branch_2 = -3.0 * alpha * inside_2 / part_6
     flat_1 = torch.zeros_like(x)
     chosen_1 = torch.where(x < -1.0, branch_1, branch_2)
     chosen_2 = torch.where(x > 0.0, flat_1, chosen_1)

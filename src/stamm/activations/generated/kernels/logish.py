@@ -36,8 +36,8 @@ def slopes(x: Tensor, parameters: Parameters) -> tuple[Tensor, ...]:
 def curvatures(x: Tensor, parameters: Parameters) -> tuple[Tensor, ...]:
     """f''(x), then the mixed and the parameter curvatures."""
     pair_1 = primitives.logistic_pair(x)
-    part_1 = (1.0 + pair_1[0]) * (1.0 + pair_1[0])
-    part_2 = pair_1[1] * pair_1[1] * pair_1[0] * x / part_1
+    part_1 = 1.0 / (1.0 + pair_1[0])
+    part_2 = pair_1[1] * pair_1[1] * pair_1[0] * x * part_1 * part_1
     part_3 = pair_1[1] * pair_1[0] * (-2.0 + pair_1[0] * x) / (1.0 + pair_1[0])
     branch_1 = part_2 - part_3
     return (branch_1,)

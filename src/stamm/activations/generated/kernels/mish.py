@@ -27,8 +27,8 @@ def slopes(x: Tensor, parameters: Parameters) -> tuple[Tensor, ...]:
     """f'(x), then the slope in each trainable parameter."""
     pair_1 = primitives.logistic_pair(x)
     part_1 = pair_1[0] * (1.0 + pair_1[1]) / (1.0 + pair_1[1] * pair_1[1])
-    part_2 = (1.0 + pair_1[1] * pair_1[1]) * (1.0 + pair_1[1] * pair_1[1])
-    part_3 = 4.0 * pair_1[1] * pair_1[1] * pair_1[0] * x / part_2
+    part_2 = 1.0 / (1.0 + pair_1[1] * pair_1[1])
+    part_3 = 4.0 * pair_1[1] * pair_1[1] * pair_1[0] * x * part_2 * part_2
     branch_1 = part_1 + part_3
     return (branch_1,)
 
@@ -39,7 +39,8 @@ def curvatures(x: Tensor, parameters: Parameters) -> tuple[Tensor, ...]:
     part_1 = pair_1[0] * pair_1[0] * pair_1[0] * x
     part_2 = (4.0 + 2.0 * x) + part_1 + 2.0 * pair_1[0] * pair_1[0] - 4.0 * pair_1[0] * x - pair_1[0] * pair_1[0] * x - 4.0 * pair_1[0]
     part_3 = 2.0 + pair_1[0] * pair_1[0] - 2.0 * pair_1[0]
-    branch_1 = 4.0 * pair_1[0] * (-1.0 + pair_1[0]) * (-1.0 + pair_1[0]) * part_2 / (part_3 * part_3 * part_3)
+    part_4 = 1.0 / part_3
+    branch_1 = 4.0 * pair_1[0] * (-1.0 + pair_1[0]) * (-1.0 + pair_1[0]) * part_2 * part_4 * part_4 * part_4
     return (branch_1,)
 
 

@@ -41,8 +41,8 @@ def curvatures(x: Tensor, parameters: Parameters) -> tuple[Tensor, ...]:
     (beta,) = parameters
     flat_1 = torch.zeros_like(x)
     inside_1 = torch.clamp(x, min=0.0)
-    part_1 = 1.0 + 2.0 * beta * inside_1 + beta * beta * inside_1 * inside_1
-    branch_1 = -beta * beta / part_1
+    part_1 = 1.0 / (1.0 + beta * inside_1)
+    branch_1 = -beta * beta * part_1 * part_1
     chosen_1 = torch.where(x <= 0.0, flat_1, branch_1)
     return (chosen_1,)
 

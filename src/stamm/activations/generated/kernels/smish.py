@@ -29,8 +29,9 @@ def slopes(x: Tensor, parameters: Parameters) -> tuple[Tensor, ...]:
     pair_1 = primitives.logistic_pair(x)
     part_1 = 2.0 + 2.0 * pair_1[0] + pair_1[0] * pair_1[0]
     part_2 = pair_1[0] * (2.0 + pair_1[0]) / part_1
-    part_3 = 4.0 * pair_1[1] * pair_1[0] * x * (1.0 + pair_1[0]) / (part_1 * part_1)
-    branch_1 = part_2 + part_3
+    part_3 = 1.0 / part_1
+    part_4 = 4.0 * pair_1[1] * pair_1[0] * x * (1.0 + pair_1[0]) * part_3 * part_3
+    branch_1 = part_2 + part_4
     return (branch_1,)
 
 
@@ -40,9 +41,10 @@ def curvatures(x: Tensor, parameters: Parameters) -> tuple[Tensor, ...]:
     part_1 = 2.0 * pair_1[0] * pair_1[0] * pair_1[0]
     part_2 = -2.0 + 3.0 * pair_1[0] * pair_1[0] + part_1 - 2.0 * pair_1[0]
     part_3 = 2.0 + 2.0 * pair_1[0] + pair_1[0] * pair_1[0]
-    part_4 = -4.0 * pair_1[1] * pair_1[1] * pair_1[0] * x * part_2 / (part_3 * part_3 * part_3)
-    part_5 = 4.0 * pair_1[1] * pair_1[0] * (-2.0 + pair_1[0] * x) * (1.0 + pair_1[0]) / (part_3 * part_3)
-    branch_1 = part_4 - part_5
+    part_4 = 1.0 / part_3
+    part_5 = -4.0 * pair_1[1] * pair_1[1] * pair_1[0] * x * part_2 * part_4 * part_4 * part_4
+    part_6 = 4.0 * pair_1[1] * pair_1[0] * (-2.0 + pair_1[0] * x) * (1.0 + pair_1[0]) * part_4 * part_4
+    branch_1 = part_5 - part_6
     return (branch_1,)
 
 

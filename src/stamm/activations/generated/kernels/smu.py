@@ -19,7 +19,8 @@ def value(x: Tensor, parameters: Parameters) -> Tensor:
     """f(x)."""
     alpha, mu = parameters
     erf_1 = torch.erf(alpha * mu * x - mu * x)
-    branch_1 = (0.5 * x + 0.5 * alpha * x) + erf_1 * (0.5 * alpha * x - 0.5 * x)
+    part_1 = (0.5 + 0.5 * alpha) + 0.5 * (alpha - 1.0) * erf_1
+    branch_1 = x * part_1
     return branch_1
 
 

@@ -28,11 +28,11 @@ def value(x: Tensor, parameters: Parameters) -> Tensor:
 def slopes(x: Tensor, parameters: Parameters) -> tuple[Tensor, ...]:
     """f'(x), then the slope in each trainable parameter."""
     inside_1 = torch.clamp(x, max=0.0)
-    part_1 = 1.0 + inside_1 * inside_1 - 2.0 * inside_1
-    branch_1 = 1.0 / part_1
+    part_1 = 1.0 / (inside_1 - 1.0)
+    branch_1 = part_1 * part_1
     inside_2 = torch.clamp(x, min=0.0)
-    part_2 = 1.0 + 2.0 * inside_2 + inside_2 * inside_2
-    branch_2 = 1.0 / part_2
+    part_2 = 1.0 / (1.0 + inside_2)
+    branch_2 = part_2 * part_2
     chosen_1 = torch.where(x <= 0.0, branch_1, branch_2)
     return (chosen_1,)
 
@@ -43,8 +43,8 @@ def curvatures(x: Tensor, parameters: Parameters) -> tuple[Tensor, ...]:
     part_1 = 1.0 + 3.0 * inside_1 * inside_1 - 3.0 * inside_1 - inside_1 * inside_1 * inside_1
     branch_1 = 2.0 / part_1
     inside_2 = torch.clamp(x, min=0.0)
-    part_2 = 1.0 + 3.0 * inside_2 + 3.0 * inside_2 * inside_2 + inside_2 * inside_2 * inside_2
-    branch_2 = -2.0 / part_2
+    part_2 = 1.0 / (1.0 + inside_2)
+    branch_2 = -2.0 * part_2 * part_2 * part_2
     chosen_1 = torch.where(x <= 0.0, branch_1, branch_2)
     return (chosen_1,)
 

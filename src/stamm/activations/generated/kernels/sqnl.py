@@ -19,7 +19,7 @@ def value(x: Tensor, parameters: Parameters) -> Tensor:
     """f(x)."""
     flat_1 = torch.full_like(x, -1.0)
     inside_1 = torch.clamp(x, min=-2.0, max=0.0)
-    branch_1 = inside_1 + 0.25 * inside_1 * inside_1
+    branch_1 = inside_1 * (1.0 + 0.25 * inside_1)
     inside_2 = torch.clamp(x, min=0.0, max=2.0)
     branch_2 = inside_2 - 0.25 * inside_2 * inside_2
     flat_2 = torch.full_like(x, 1.0)

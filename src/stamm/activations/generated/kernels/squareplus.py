@@ -19,15 +19,16 @@ def value(x: Tensor, parameters: Parameters) -> Tensor:
     """f(x)."""
     (b,) = parameters
     inside_1 = torch.clamp(x, max=-1.0)
-    part_1 = torch.sqrt(1.0 + b / (inside_1 * inside_1))
-    part_2 = 2.0 * inside_1 + 2.0 * inside_1 * part_1
-    branch_1 = -b / part_2
+    part_1 = 1.0 / inside_1
+    part_2 = torch.sqrt(1.0 + b * part_1 * part_1)
+    part_3 = 2.0 * inside_1 + 2.0 * inside_1 * part_2
+    branch_1 = -b / part_3
     inside_2 = torch.clamp(x, min=-1.0, max=0.0)
-    part_3 = 2.0 * (torch.sqrt(b + inside_2 * inside_2))
-    branch_2 = b / (part_3 - 2.0 * inside_2)
+    part_4 = 2.0 * (torch.sqrt(b + inside_2 * inside_2))
+    branch_2 = b / (part_4 - 2.0 * inside_2)
     inside_3 = torch.clamp(x, min=0.0)
-    part_4 = 2.0 * (torch.sqrt(b + inside_3 * inside_3))
-    branch_3 = inside_3 + b / (2.0 * inside_3 + part_4)
+    part_5 = 2.0 * (torch.sqrt(b + inside_3 * inside_3))
+    branch_3 = inside_3 + b / (2.0 * inside_3 + part_5)
     chosen_1 = torch.where(x <= 0.0, branch_2, branch_3)
     chosen_2 = torch.where(x < -1.0, branch_1, chosen_1)
     return chosen_2
@@ -37,17 +38,18 @@ def slopes(x: Tensor, parameters: Parameters) -> tuple[Tensor, ...]:
     """f'(x), then the slope in each trainable parameter."""
     (b,) = parameters
     inside_1 = torch.clamp(x, max=-1.0)
-    part_1 = torch.sqrt(1.0 + b / (inside_1 * inside_1))
-    part_2 = inside_1 * inside_1 * (2.0 + 2.0 * part_1)
-    branch_1 = b / (2.0 * b + part_2)
+    part_1 = 1.0 / inside_1
+    part_2 = torch.sqrt(1.0 + b * part_1 * part_1)
+    part_3 = inside_1 * inside_1 * (2.0 + 2.0 * part_2)
+    branch_1 = b / (2.0 * b + part_3)
     inside_2 = torch.clamp(x, min=-1.0, max=0.0)
-    part_3 = 2.0 * inside_2 * (torch.sqrt(b + inside_2 * inside_2))
-    part_4 = 2.0 * b + 2.0 * inside_2 * inside_2 - part_3
-    branch_2 = b / part_4
+    part_4 = 2.0 * inside_2 * (torch.sqrt(b + inside_2 * inside_2))
+    part_5 = 2.0 * b + 2.0 * inside_2 * inside_2 - part_4
+    branch_2 = b / part_5
     inside_3 = torch.clamp(x, min=0.0)
-    part_5 = 2.0 * inside_3 * (torch.sqrt(b + inside_3 * inside_3))
-    part_6 = 2.0 * b + 2.0 * inside_3 * inside_3 + part_5
-    branch_3 = 1.0 - b / part_6
+    part_6 = 2.0 * inside_3 * (torch.sqrt(b + inside_3 * inside_3))
+    part_7 = 2.0 * b + 2.0 * inside_3 * inside_3 + part_6
+    branch_3 = 1.0 - b / part_7
     chosen_1 = torch.where(x <= 0.0, branch_2, branch_3)
     chosen_2 = torch.where(x < -1.0, branch_1, chosen_1)
     return (chosen_2,)
@@ -57,32 +59,34 @@ def curvatures(x: Tensor, parameters: Parameters) -> tuple[Tensor, ...]:
     """f''(x), then the mixed and the parameter curvatures."""
     (b,) = parameters
     inside_1 = torch.clamp(x, max=-1.0)
-    part_1 = torch.pow(1.0 + b / (inside_1 * inside_1), 1.5)
-    part_2 = torch.sqrt(1.0 + b / (inside_1 * inside_1))
-    part_3 = 0.5 * b * b / (torch.pow(inside_1, 5.0)) / part_1 / (1.0 + part_2)
-    part_4 = 0.5 * b * b / (torch.pow(inside_1, 5.0)) / (1.0 + b / (inside_1 * inside_1)) / ((1.0 + part_2) * (1.0 + part_2))
-    part_5 = b / (inside_1 * inside_1 * inside_1) / part_2 / (1.0 + part_2)
-    branch_1 = part_3 + part_4 - part_5
+    part_1 = 1.0 / inside_1
+    part_2 = torch.pow(1.0 + b * part_1 * part_1, 1.5)
+    part_3 = torch.sqrt(1.0 + b * part_1 * part_1)
+    part_4 = 0.5 * b * b / (torch.pow(inside_1, 5.0)) / part_2 / (1.0 + part_3)
+    part_5 = 0.5 * b * b / (torch.pow(inside_1, 5.0)) / (1.0 + b * part_1 * part_1) / ((1.0 + part_3) * (1.0 + part_3))
+    part_6 = b / (inside_1 * inside_1 * inside_1) / part_3 / (1.0 + part_3)
+    branch_1 = part_4 + part_5 - part_6
     inside_2 = torch.clamp(x, min=-1.0, max=0.0)
-    part_6 = inside_2 / (torch.sqrt(b + inside_2 * inside_2))
-    part_7 = torch.sqrt(b + inside_2 * inside_2) - inside_2
-    part_8 = 0.5 * b * (1.0 - part_6) / (torch.sqrt(b + inside_2 * inside_2)) / (part_7 * part_7)
-    part_9 = torch.pow(b + inside_2 * inside_2, 1.5)
-    branch_2 = part_8 - 0.5 * b * inside_2 / part_9 / part_7
+    part_7 = inside_2 / (torch.sqrt(b + inside_2 * inside_2))
+    part_8 = torch.sqrt(b + inside_2 * inside_2) - inside_2
+    part_9 = 0.5 * b * (1.0 - part_7) / (torch.sqrt(b + inside_2 * inside_2)) / (part_8 * part_8)
+    part_10 = torch.pow(b + inside_2 * inside_2, 1.5)
+    part_11 = 0.5 * b * inside_2 / part_10 / part_8
+    branch_2 = part_9 - part_11
     inside_3 = torch.clamp(x, min=0.0)
-    part_10 = inside_3 * inside_3 * inside_3 * inside_3
-    part_11 = inside_3 * inside_3 * inside_3 * (torch.sqrt(b + inside_3 * inside_3))
-    part_12 = b * inside_3 * (torch.sqrt(b + inside_3 * inside_3))
-    part_13 = b * b + part_10 + 2.0 * b * inside_3 * inside_3 + part_11 + part_12
-    part_14 = 2.0 * inside_3 * inside_3 * inside_3 * inside_3
-    part_15 = 2.0 * inside_3 * inside_3 * inside_3 * (torch.sqrt(b + inside_3 * inside_3))
-    part_16 = 2.0 * b * inside_3 * (torch.sqrt(b + inside_3 * inside_3))
-    part_17 = b * b + part_14 + 3.0 * b * inside_3 * inside_3 + part_15 + part_16
-    part_18 = b * (torch.sqrt(b + inside_3 * inside_3))
-    part_19 = 2.0 * inside_3 * inside_3 * (torch.sqrt(b + inside_3 * inside_3))
-    part_20 = 2.0 * inside_3 * inside_3 * inside_3 + 2.0 * b * inside_3 + part_18 + part_19
-    part_21 = inside_3 / part_13 + inside_3 / part_17 + 1.0 / part_20
-    branch_3 = 0.5 * b * part_21
+    part_12 = inside_3 * inside_3 * inside_3 * inside_3
+    part_13 = inside_3 * inside_3 * inside_3 * (torch.sqrt(b + inside_3 * inside_3))
+    part_14 = b * inside_3 * (torch.sqrt(b + inside_3 * inside_3))
+    part_15 = b * b + part_12 + 2.0 * b * inside_3 * inside_3 + part_13 + part_14
+    part_16 = 2.0 * inside_3 * inside_3 * inside_3 * inside_3
+    part_17 = 2.0 * inside_3 * inside_3 * inside_3 * (torch.sqrt(b + inside_3 * inside_3))
+    part_18 = 2.0 * b * inside_3 * (torch.sqrt(b + inside_3 * inside_3))
+    part_19 = b * b + part_16 + 3.0 * b * inside_3 * inside_3 + part_17 + part_18
+    part_20 = b * (torch.sqrt(b + inside_3 * inside_3))
+    part_21 = 2.0 * inside_3 * inside_3 * (torch.sqrt(b + inside_3 * inside_3))
+    part_22 = 2.0 * inside_3 * inside_3 * inside_3 + 2.0 * b * inside_3 + part_20 + part_21
+    part_23 = inside_3 / part_15 + inside_3 / part_19 + 1.0 / part_22
+    branch_3 = 0.5 * b * part_23
     chosen_1 = torch.where(x <= 0.0, branch_2, branch_3)
     chosen_2 = torch.where(x < -1.0, branch_1, chosen_1)
     return (chosen_2,)

@@ -26,23 +26,22 @@ def value(x: Tensor, parameters: Parameters) -> Tensor:
 def slopes(x: Tensor, parameters: Parameters) -> tuple[Tensor, ...]:
     """f'(x), then the slope in each trainable parameter."""
     pair_1 = primitives.logistic_pair(0.3333333333333333 * x)
-    part_1 = (0.2 * pair_1[0] * x + pair_1[1]) * (0.2 * pair_1[0] * x + pair_1[1])
-    branch_1 = pair_1[1] * pair_1[0] * (1.0 + 0.3333333333333333 * x) / part_1
+    part_1 = 1.0 / (0.2 * pair_1[0] * x + pair_1[1])
+    branch_1 = pair_1[1] * pair_1[0] * (1.0 + 0.3333333333333333 * x) * part_1 * part_1
     return (branch_1,)
 
 
 def curvatures(x: Tensor, parameters: Parameters) -> tuple[Tensor, ...]:
     """f''(x), then the mixed and the parameter curvatures."""
     pair_1 = primitives.logistic_pair(0.3333333333333333 * x)
-    part_1 = (0.2 * pair_1[0] * x + pair_1[1]) * (0.2 * pair_1[0] * x + pair_1[1])
-    part_2 = 0.3333333333333333 * pair_1[1] * pair_1[0] / part_1
-    part_3 = 0.3333333333333333 * pair_1[1] * pair_1[1] * pair_1[0] * (1.0 + 0.3333333333333333 * x) / part_1
+    part_1 = 1.0 / (0.2 * pair_1[0] * x + pair_1[1])
+    part_2 = 0.3333333333333333 * pair_1[1] * pair_1[0] * part_1 * part_1
+    part_3 = 0.3333333333333333 * pair_1[1] * pair_1[1] * pair_1[0] * (1.0 + 0.3333333333333333 * x) * part_1 * part_1
     part_4 = 0.6666666666666666 * pair_1[1] * pair_1[0]
     part_5 = 0.13333333333333333 * pair_1[1] * pair_1[0] * x
-    part_6 = (0.2 * pair_1[0] * x + pair_1[1]) * (0.2 * pair_1[0] * x + pair_1[1]) * (0.2 * pair_1[0] * x + pair_1[1])
-    part_7 = pair_1[1] * pair_1[0] * (1.0 + 0.3333333333333333 * x) * (part_4 - part_5 - 0.4 * pair_1[0]) / part_6
-    part_8 = 0.3333333333333333 * pair_1[1] * pair_1[0] * pair_1[0] * (1.0 + 0.3333333333333333 * x) / part_1
-    branch_1 = part_2 + part_3 + part_7 - part_8
+    part_6 = pair_1[1] * pair_1[0] * (1.0 + 0.3333333333333333 * x) * (part_4 - part_5 - 0.4 * pair_1[0]) * part_1 * part_1 * part_1
+    part_7 = 0.3333333333333333 * pair_1[1] * pair_1[0] * pair_1[0] * (1.0 + 0.3333333333333333 * x) * part_1 * part_1
+    branch_1 = part_2 + part_3 + part_6 - part_7
     return (branch_1,)
 
 

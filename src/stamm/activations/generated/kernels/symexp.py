@@ -22,11 +22,11 @@ def value(x: Tensor, parameters: Parameters) -> Tensor:
     expm1_1 = primitives.expm1(-inside_1)
     branch_1 = -expm1_1
     inside_2 = torch.clamp(x, min=-1.0, max=0.0)
-    phi2_1 = primitives.phi2_positive(-inside_2)
-    branch_2 = inside_2 - phi2_1
+    phi2_over_1 = primitives.phi2_over_positive(-inside_2)
+    branch_2 = inside_2 * (1.0 + phi2_over_1)
     inside_3 = torch.clamp(x, min=0.0, max=1.0)
-    phi2_2 = primitives.phi2_positive(inside_3)
-    branch_3 = inside_3 + phi2_2
+    phi2_1 = primitives.phi2_positive(inside_3)
+    branch_3 = inside_3 + phi2_1
     inside_4 = torch.clamp(x, min=1.0)
     expm1_2 = primitives.expm1(inside_4)
     chosen_1 = torch.where(x <= 1.0, branch_3, expm1_2)

@@ -40,11 +40,11 @@ def slopes(x: Tensor, parameters: Parameters) -> tuple[Tensor, ...]:
 def curvatures(x: Tensor, parameters: Parameters) -> tuple[Tensor, ...]:
     """f''(x), then the mixed and the parameter curvatures."""
     inside_1 = torch.clamp(x, max=0.0)
-    part_1 = 1.0 + inside_1 * inside_1 - 2.0 * inside_1
-    branch_1 = 1.0 / part_1
+    part_1 = 1.0 / (inside_1 - 1.0)
+    branch_1 = part_1 * part_1
     inside_2 = torch.clamp(x, min=0.0)
-    part_2 = 1.0 + 2.0 * inside_2 + inside_2 * inside_2
-    branch_2 = -1.0 / part_2
+    part_2 = 1.0 / (1.0 + inside_2)
+    branch_2 = -part_2 * part_2
     chosen_1 = torch.where(x <= 0.0, branch_1, branch_2)
     return (chosen_1,)
 

@@ -19,9 +19,23 @@ CONTENT_HASH = "7e51638534e5a3c1743f1ae26443ce2e76f68a6ec35d6de136bfea2f0dfb6238
 def value(x: Tensor, parameters: Parameters) -> Tensor:
     """f(x)."""
     scale, temperature, offset = parameters
-    logistic_odd_1 = primitives.logistic_odd(temperature * x)
+    inside_1 = primitives.at_most(x, -0.015625 / temperature)
+    logistic_odd_1 = primitives.logistic_odd(temperature * inside_1)
     branch_1 = (0.5 * scale - offset) + scale * logistic_odd_1
-    return branch_1
+    inside_2 = primitives.at_most(primitives.at_least(x, -0.015625 / temperature), 0.015625 / temperature)
+    pair_1 = primitives.logistic_pair(0.8872983346207417 * temperature * inside_2)
+    part_1 = 0.2777777777777778 * scale * temperature * pair_1[1] * pair_1[0]
+    pair_2 = primitives.logistic_pair(0.5 * temperature * inside_2)
+    part_2 = 0.4444444444444444 * scale * temperature * pair_2[1] * pair_2[0]
+    pair_3 = primitives.logistic_pair(0.11270166537925831 * temperature * inside_2)
+    part_3 = 0.2777777777777778 * scale * temperature * pair_3[1] * pair_3[0]
+    branch_2 = inside_2 * (part_1 + part_2 + part_3)
+    inside_3 = primitives.at_least(x, 0.015625 / temperature)
+    logistic_odd_2 = primitives.logistic_odd(temperature * inside_3)
+    branch_3 = (0.5 * scale - offset) + scale * logistic_odd_2
+    chosen_1 = torch.where(x <= 0.015625 / temperature, branch_2, branch_3)
+    chosen_2 = torch.where(x <= -0.015625 / temperature, branch_1, chosen_1)
+    return chosen_2
 
 
 def slopes(x: Tensor, parameters: Parameters) -> tuple[Tensor, ...]:

@@ -77,8 +77,8 @@ def curvatures(x: Tensor, parameters: Parameters) -> tuple[Tensor, ...]:
     inside_1 = torch.clamp(x, max=-10.0)
     atan_1 = torch.atan(0.1 * inside_1)
     logistic_odd_1 = primitives.logistic_odd(-0.15707963267948966 + 0.1 * atan_1)
-    part_1 = (100.0 + inside_1 * inside_1) * (100.0 + inside_1 * inside_1)
-    branch_1 = 0.5 * lam * (-100.0 + logistic_odd_1 * inside_1) * (-1.0 + 2.0 * logistic_odd_1) * (1.0 + 2.0 * logistic_odd_1) / part_1
+    part_1 = 1.0 / (100.0 + inside_1 * inside_1)
+    branch_1 = 0.5 * lam * (-100.0 + logistic_odd_1 * inside_1) * (-1.0 + 2.0 * logistic_odd_1) * (1.0 + 2.0 * logistic_odd_1) * part_1 * part_1
     inside_2 = torch.clamp(x, min=-10.0, max=10.0)
     asin_1 = torch.asin(0.1 * inside_2)
     atan_2 = torch.atan(0.1 * inside_2)
@@ -86,20 +86,20 @@ def curvatures(x: Tensor, parameters: Parameters) -> tuple[Tensor, ...]:
     part_2 = torch.pow(100.0 - inside_2 * inside_2, 1.5)
     part_3 = torch.sqrt(1.0 - 0.01 * inside_2 * inside_2)
     part_4 = torch.sqrt(100.0 - inside_2 * inside_2)
-    part_5 = inside_2 * inside_2 * inside_2 * inside_2
-    part_6 = 10000.0 + 200.0 * inside_2 * inside_2 + part_5
+    part_5 = 1.0 / (100.0 + inside_2 * inside_2)
+    part_6 = 2.0 * inside_2 * inside_2 * part_5 * part_5
     logistic_odd_2 = primitives.logistic_odd(0.1 * (asin_1 + atan_2))
-    part_7 = -2.0 * logistic_odd_2 * inside_2 / part_6
+    part_7 = -2.0 * logistic_odd_2 * inside_2 * part_5 * part_5
     part_8 = 0.002 * logistic_odd_2 * inside_2 / part_3 / part_4
     part_9 = 0.02 * logistic_odd_2 * inside_2 / part_3 / (100.0 + inside_2 * inside_2)
     part_10 = 0.2 * logistic_odd_2 * inside_2 / part_4 / (100.0 + inside_2 * inside_2)
-    part_11 = (0.1 * inside_2 * inside_2 / part_2 + 0.01 / part_3 + 0.1 / part_4 + 2.0 / (100.0 + inside_2 * inside_2) - 2.0 * inside_2 * inside_2 / part_6) + part_7 - part_8 - part_9 - part_10
+    part_11 = (0.1 * inside_2 * inside_2 / part_2 + 0.01 / part_3 + 0.1 / part_4 + 2.0 / (100.0 + inside_2 * inside_2) - part_6) + part_7 - part_8 - part_9 - part_10
     branch_2 = lam * pair_1[1] * pair_1[0] * part_11
     inside_3 = torch.clamp(x, min=10.0)
     atan_3 = torch.atan(0.1 * inside_3)
     logistic_odd_3 = primitives.logistic_odd(0.15707963267948966 + 0.1 * atan_3)
-    part_12 = (100.0 + inside_3 * inside_3) * (100.0 + inside_3 * inside_3)
-    branch_3 = 0.5 * lam * (-100.0 + logistic_odd_3 * inside_3) * (-1.0 + 2.0 * logistic_odd_3) * (1.0 + 2.0 * logistic_odd_3) / part_12
+    part_12 = 1.0 / (100.0 + inside_3 * inside_3)
+    branch_3 = 0.5 * lam * (-100.0 + logistic_odd_3 * inside_3) * (-1.0 + 2.0 * logistic_odd_3) * (1.0 + 2.0 * logistic_odd_3) * part_12 * part_12
     chosen_1 = torch.where(x < 10.0, branch_2, branch_3)
     chosen_2 = torch.where(x <= -10.0, branch_1, chosen_1)
     part_13 = 1.0 / (400.0 + 4.0 * inside_1 * inside_1)

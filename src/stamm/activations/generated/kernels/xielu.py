@@ -23,8 +23,8 @@ def value(x: Tensor, parameters: Parameters) -> Tensor:
     exp_1 = torch.exp(inside_1)
     branch_1 = ((beta - alpha_n) * inside_1 - alpha_n) + alpha_n * exp_1
     inside_2 = torch.clamp(x, min=-1.0, max=0.0)
-    phi2_1 = primitives.phi2_negative(inside_2)
-    branch_2 = beta * inside_2 + alpha_n * phi2_1
+    phi2_over_1 = primitives.phi2_over_negative(inside_2)
+    branch_2 = inside_2 * (beta + alpha_n * phi2_over_1)
     inside_3 = torch.clamp(x, min=0.0)
     branch_3 = inside_3 * (beta + alpha_p * inside_3)
     chosen_1 = torch.where(x <= 0.0, branch_2, branch_3)

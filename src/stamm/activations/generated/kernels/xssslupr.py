@@ -32,8 +32,8 @@ def slopes(x: Tensor, parameters: Parameters) -> tuple[Tensor, ...]:
     """f'(x), then the slope in each trainable parameter."""
     alpha_1, alpha_2, alpha_n, beta = parameters
     inside_1 = torch.clamp(x, max=0.0)
-    part_1 = 1.0 + inside_1 * inside_1 - 2.0 * inside_1
-    part_2 = alpha_n / (1.0 - inside_1) + alpha_n / part_1
+    part_1 = 1.0 / (inside_1 - 1.0)
+    part_2 = alpha_n / (1.0 - inside_1) + alpha_n * part_1 * part_1
     branch_1 = beta + inside_1 * part_2
     inside_2 = torch.clamp(x, min=0.0)
     branch_2 = beta + 2.0 * alpha_1 * inside_2 + 3.0 * alpha_2 * inside_2 * inside_2
@@ -52,8 +52,8 @@ def curvatures(x: Tensor, parameters: Parameters) -> tuple[Tensor, ...]:
     """f''(x), then the mixed and the parameter curvatures."""
     alpha_1, alpha_2, alpha_n, _beta = parameters
     inside_1 = torch.clamp(x, max=0.0)
-    part_1 = (inside_1 - 1.0) * (inside_1 - 1.0) * (inside_1 - 1.0)
-    branch_1 = -2.0 * alpha_n / part_1
+    part_1 = 1.0 / (inside_1 - 1.0)
+    branch_1 = -2.0 * alpha_n * part_1 * part_1 * part_1
     inside_2 = torch.clamp(x, min=0.0)
     branch_2 = 2.0 * alpha_1 + 6.0 * alpha_2 * inside_2
     chosen_1 = torch.where(x <= 0.0, branch_1, branch_2)
@@ -62,8 +62,7 @@ def curvatures(x: Tensor, parameters: Parameters) -> tuple[Tensor, ...]:
     chosen_2 = torch.where(x <= 0.0, flat_1, branch_3)
     branch_4 = 3.0 * inside_2 * inside_2
     chosen_3 = torch.where(x <= 0.0, flat_1, branch_4)
-    part_2 = 1.0 + inside_1 * inside_1 - 2.0 * inside_1
-    branch_5 = inside_1 / (1.0 - inside_1) + inside_1 / part_2
+    branch_5 = inside_1 / (1.0 - inside_1) + inside_1 * part_1 * part_1
     chosen_4 = torch.where(x > 0.0, flat_1, branch_5)
     flat_2 = torch.full_like(x, 1.0)
     return chosen_1, chosen_2, chosen_3, chosen_4, flat_2, flat_1, flat_1, flat_1, flat_1, flat_1, flat_1, flat_1, flat_1, flat_1, flat_1

@@ -31,8 +31,8 @@ def slopes(x: Tensor, parameters: Parameters) -> tuple[Tensor, ...]:
     """f'(x), then the slope in each trainable parameter."""
     alpha_1, alpha_n, beta = parameters
     inside_1 = torch.clamp(x, max=0.0)
-    part_1 = 1.0 + inside_1 * inside_1 - 2.0 * inside_1
-    part_2 = alpha_n / (1.0 - inside_1) + alpha_n / part_1
+    part_1 = 1.0 / (inside_1 - 1.0)
+    part_2 = alpha_n / (1.0 - inside_1) + alpha_n * part_1 * part_1
     branch_1 = beta + inside_1 * part_2
     inside_2 = torch.clamp(x, min=0.0)
     branch_2 = beta + 2.0 * alpha_1 * inside_2
@@ -49,16 +49,15 @@ def curvatures(x: Tensor, parameters: Parameters) -> tuple[Tensor, ...]:
     """f''(x), then the mixed and the parameter curvatures."""
     alpha_1, alpha_n, _beta = parameters
     inside_1 = torch.clamp(x, max=0.0)
-    part_1 = (inside_1 - 1.0) * (inside_1 - 1.0) * (inside_1 - 1.0)
-    branch_1 = -2.0 * alpha_n / part_1
+    part_1 = 1.0 / (inside_1 - 1.0)
+    branch_1 = -2.0 * alpha_n * part_1 * part_1 * part_1
     flat_1 = torch.zeros_like(x) + 2.0 * alpha_1
     chosen_1 = torch.where(x > 0.0, flat_1, branch_1)
     flat_2 = torch.zeros_like(x)
     inside_2 = torch.clamp(x, min=0.0)
     branch_2 = 2.0 * inside_2
     chosen_2 = torch.where(x <= 0.0, flat_2, branch_2)
-    part_2 = 1.0 + inside_1 * inside_1 - 2.0 * inside_1
-    branch_3 = inside_1 / (1.0 - inside_1) + inside_1 / part_2
+    branch_3 = inside_1 / (1.0 - inside_1) + inside_1 * part_1 * part_1
     chosen_3 = torch.where(x > 0.0, flat_2, branch_3)
     flat_3 = torch.full_like(x, 1.0)
     return chosen_1, chosen_2, chosen_3, flat_3, flat_2, flat_2, flat_2, flat_2, flat_2, flat_2

@@ -1,0 +1,142 @@
+"""Cancellation near 0: formulas that vanish there, as integrals of their derivatives by quadrature.
+
+softplus(a*x + b) - softplus(b) leaves no correct digit near 0, and its power series there has
+coefficients that depend on b. Its derivative has all its digits, and
+
+  F(x) = x**r/(r - 1)! times the integral of (1 - t)**(r - 1) F^(r)(t x) over 0 <= t <= 1
+
+where r is the order to which F vanishes. A few points of a Gauss-Legendre rule are enough on a
+window around 0, whatever the values of the parameters.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import mpmath
+import sympy
+from sympy import Expr, Rational
+
+from stamm.activations.derivation.anchored import cut_window
+from stamm.activations.derivation.approximate import DOUBLE
+from stamm.activations.derivation.primitives import X
+from stamm.activations.derivation.quadrature import legendre
+from stamm.activations.derivation.stabilise import Branch, bounds, lost_bits, stable_branches
+from stamm.activations.derivation.symbolic import number
+from stamm.activations.derivation.tables import Table
+
+_DIGITS = 60
+_LOST = 6.0  # bits that a formula may lose near 0 and be left as it is
+_EDGE = 9.0  # and at the edge of the window: 15 of 24 bits are left, and half precision has 11
+_HIGHEST_ORDER = 4
+_ALLOWED = 8 * DOUBLE  # nodes and weights are rounded to doubles
+_VANISHED = mpmath.mpf(10) ** -40
+_WIDTHS = [Rational(1, 2**k) for k in range(-1, 7)]  # in units of the scaled input
+_RULES = (3, 4, 5, 6, 8, 10)  # points of the quadrature: each is one evaluation of the derivative
+_NEAR = [mpmath.mpf("1.137") * mpmath.mpf(10) ** -k for k in (12, 7, 5, 3, 2)]
+
+
+def branches_near_zero(
+    branches: Sequence[Branch], samples: Sequence[Mapping[str, float]]
+) -> tuple[Branch, ...]:
+    """The branches with a window around 0 wherever a formula vanishes there and loses its digits.
+
+    samples   parameter values at which forms are compared
+    Edge      a branch that ends at 0 gets half a window. A branch stays as it is where no window
+              helps: 0 lies outside or the ends move, its derivatives lose digits too, or a table is
+              read.
+    Checked   tests/unit/activations/test_near_zero.py
+    """
+    found: list[Branch] = []
+    for branch in branches:
+        found += _windowed(branch, samples) or [branch]
+    return tuple(found)
+
+
+def input_scale(formula: Expr) -> Expr:
+    """How fast the arguments of functions and roots change with x: |a| + 1 for tanh(a*x) + exp(x).
+
+    Where an argument is no polynomial of degree 2 it does not count.
+    """
+    inner = [part.args[0] for part in formula.atoms(sympy.Function)]
+    inner += [power.base for power in formula.atoms(sympy.Pow) if power.base.is_Add]
+    scales = {
+        sympy.Abs(part.coeff(X, 1)) + sympy.sqrt(sympy.Abs(part.coeff(X, 2)))
+        for part in map(sympy.expand, inner)
+        if part.has(X) and part.is_polynomial(X) and sympy.degree(part, X) <= 2
+    }
+    return sympy.Add(*scales) if scales else sympy.S.One
+
+
+def _windowed(branch: Branch, samples: Sequence[Mapping[str, float]]) -> list[Branch] | None:
+    scale = input_scale(branch.formula)
+    ends = [end * scale if end.is_finite else end for end in (branch.low, branch.high)]
+    if not all(end.is_number for end in ends) or not ends[0] <= 0 <= ends[1]:
+        return None
+    low, high = bounds(branch, samples[0])
+    near = [x for m in _NEAR for x in (-m, m) if low < x < high]
+    if branch.formula.has(Table) or _worst(branch.formula, near, samples) <= _LOST:
+        return None
+    found_derivative = _clean_derivative(branch, near, samples)
+    if found_derivative is None:
+        return None
+    derivative, order = found_derivative
+    found: list[tuple[int, list[Branch]]] = []
+    for width in _WIDTHS:
+        low, high = max(-width, ends[0]) / scale, min(width, ends[1]) / scale
+        places = [(values, number(end, values)) for values in samples for end in (low, high) if end]
+        if any(_worst(branch.formula, [x], [values]) > _EDGE for values, x in places):
+            break  # outside a narrower window more digits would be lost
+        for points in _RULES:
+            formula = _by_quadrature(derivative, order, points)
+            if all(_is_right(branch.formula, formula, {**v, X.name: x}) for v, x in places):
+                found.append((points, list(cut_window(branch, low, high, formula))))
+                break
+    return min(found, key=lambda window: window[0], default=(0, None))[1]
+
+
+def _worst(formula: Expr, points: Sequence[Any], samples: Sequence[Mapping[str, float]]) -> float:
+    return max(lost_bits([formula], points, samples)[0], default=0.0)
+
+
+def _clean_derivative(
+    branch: Branch, near: Sequence[Any], samples: Sequence[Mapping[str, float]]
+) -> tuple[Expr, int] | None:
+    """The lowest derivative that does not vanish at 0, in a form that keeps its digits near 0."""
+    formula = branch.formula
+    with mpmath.workdps(_DIGITS):
+        for order in range(_HIGHEST_ORDER + 1):
+            try:
+                at_zero = [abs(number(formula, {**v, X.name: mpmath.mpf(0)})) for v in samples]
+            except (ArithmeticError, ValueError, TypeError):
+                return None
+            if not all(map(mpmath.isfinite, at_zero)) or (order == 0 and max(at_zero) > _VANISHED):
+                return None
+            if max(at_zero) > _VANISHED:
+                forms = stable_branches([Branch(**{**vars(branch), "formula": formula})], samples)
+                form = next(f.formula for f in forms if f.low <= 0 <= f.high)
+                return (form, order) if _worst(form, near, samples) <= _LOST else None
+            formula = sympy.diff(formula, X)
+    return None
+
+
+def _by_quadrature(derivative: Expr, order: int, points: int) -> Expr:
+    """x**r times a weighted sum of the derivative between 0 and x."""
+    terms = []
+    for node, weight in legendre(points, _DIGITS):
+        t = Rational(float((1 + node) / 2))
+        share = Rational(float(weight / 2 * (1 - mpmath.mpf(float(t))) ** (order - 1)))
+        terms.append(share * derivative.xreplace({X: t * X}))
+    return X**order / math.factorial(order - 1) * sympy.Add(*terms)
+
+
+def _is_right(true: Expr, formula: Expr, at: Mapping[str, Any]) -> bool:
+    with mpmath.workdps(_DIGITS):
+        for part in (1, mpmath.mpf(1) / 2, mpmath.mpf(1) / 7):
+            place = {**at, X.name: part * at[X.name]}
+            value = number(true, place)
+            if not abs(number(formula, place) - value) <= _ALLOWED * abs(value):
+                return False
+    return True

@@ -1,0 +1,129 @@
+"""Autotuning: which of several implementations to use on this machine, measured once.
+
+A measurement is kept in the cache folder under a hash of what was measured (source, versions) and
+of the processor, so that it is made again only when one of them changes. Results may differ between
+implementations within their error budgets; whoever needs the same bits again records the choice.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from stamm.base.cache_folder import cache_folder, file_lock
+from stamm.base.errors import DataError, RunError
+from stamm.base.files import read_json, sha256_value, write_json
+
+SCHEMA = 1
+_FOLDER = "autotune"
+_ROUNDS = 7
+_NOISE = 0.05
+_SECONDS = 1.0  # after which no further round is begun
+
+
+@dataclass(frozen=True, kw_only=True)
+class Measurement:
+    """The times of some implementations of one operation.
+
+    operation   what was measured, with its shape class: "attention float32 T=256 E=32"
+    processor   model, capability and number of threads
+    seconds     per implementation the shortest time of a call; the preferred one comes first
+    """
+
+    operation: str
+    processor: str
+    seconds: Mapping[str, float]
+
+    @property
+    def chosen(self) -> str:
+        """The implementation to use: the first, unless another saves more than 5 % of its time.
+
+        Two measurements of one implementation differ by as much.
+        """
+        first = next(iter(self.seconds))
+        fastest = min(self.seconds, key=self.seconds.__getitem__)
+        clearly = self.seconds[fastest] < (1 - _NOISE) * self.seconds[first]
+        return fastest if clearly else first
+
+
+def measured(
+    operation: str,
+    implementations: Mapping[str, Callable[[], object]],
+    *,
+    content: Any,
+    processor: str,
+) -> Measurement:
+    """The times of `implementations`, from the cache or measured now.
+
+    Each is called once for its start-up costs, then in turns, so that all meet the same load; the
+    shortest time counts.
+
+    content   a JSON value that changes when the implementations do: hashes, versions
+    Edge      processes of one machine that ask together wait for one of them; a cache that cannot
+              be read or written only costs the measurement
+    Checked   tests/unit/base/test_autotune.py
+    """
+    folder = cache_folder(_FOLDER)
+    if folder is None:
+        return _measure(operation, implementations, processor)
+    key = sha256_value([SCHEMA, operation, sorted(implementations), content, processor])
+    path = folder / f"{key}.json"
+    with file_lock(folder / f"{key}.lock"):
+        try:
+            found = _read(read_json(path))
+            if set(found.seconds) == set(implementations):
+                return found
+        except (DataError, OSError):
+            pass  # not measured yet, or damaged: measured again
+        made = _measure(operation, implementations, processor)
+        with contextlib.suppress(OSError, RunError):
+            write_json(path, {"schema": SCHEMA, **asdict(made)})
+        return made
+
+
+def measurements(processor: str) -> list[Measurement]:
+    """Everything that was measured on processors whose description begins so, by operation."""
+    folder = cache_folder(_FOLDER)
+    found = []
+    for path in [] if folder is None else sorted(folder.glob("*.json")):
+        with contextlib.suppress(DataError, OSError):
+            found.append(_read(read_json(path)))
+    return sorted((m for m in found if m.processor.startswith(processor)), key=_order)
+
+
+def _order(found: Measurement) -> tuple[str, str]:
+    return found.operation, found.processor
+
+
+def _measure(
+    operation: str, implementations: Mapping[str, Callable[[], object]], processor: str
+) -> Measurement:
+    for call in implementations.values():
+        call()
+    shortest = dict.fromkeys(implementations, float("inf"))
+    began = time.perf_counter()
+    for _ in range(_ROUNDS):
+        for name, call in implementations.items():
+            start = time.perf_counter()
+            call()
+            shortest[name] = min(shortest[name], time.perf_counter() - start)
+        if time.perf_counter() - began > _SECONDS:
+            break
+    return Measurement(operation=operation, processor=processor, seconds=shortest)
+
+
+def _read(held: Any) -> Measurement:
+    """Raises   DataError for anything but a measurement."""
+    try:
+        seconds = {str(name): float(s) for name, s in held["seconds"].items()}
+        found = Measurement(
+            operation=str(held["operation"]), processor=str(held["processor"]), seconds=seconds
+        )
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise DataError(f"not a measurement: {error}") from error
+    if held.get("schema") != SCHEMA or not seconds or not all(s > 0 for s in seconds.values()):
+        raise DataError("not a measurement")
+    return found

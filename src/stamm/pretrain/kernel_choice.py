@@ -1,0 +1,170 @@
+"""Which kernels a training run uses on a CPU: the generated ones, or torch's own, by measurement.
+
+Both keep to the same error budgets but differ in bits. So a run makes its choice once, before its
+first step, in one process for all; the manifest keeps it, and the run resumes with it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from functools import partial
+from typing import Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from stamm.activations.fused import build
+from stamm.activations.fused.operation import SMALLEST, cpu_sources, use_eager
+from stamm.activations.module import Activation, GatedActivation, build_activation
+from stamm.base.autotune import Measurement, measured
+from stamm.engine.attention_fit import may_fuse
+from stamm.engine.loop import missing_to_compile, separate_inductor_cache
+from stamm.models import fused_attention
+from stamm.models.config import GatedFFN, PlainFFN
+from stamm.models.sight import document_mask
+from stamm.pretrain.config import PretrainConfig
+
+Implementation = Literal["stamm", "torch"]
+ATTENTION = "attention"
+# Activations are compared with what torch.compile makes of them, which takes seconds to make: only
+# for runs in which they compute more elements than this (a minute and more), all layers together.
+WORTH_MEASURING = 2**36
+_PROBED = 2**20  # elements of a probe of an activation
+_DOCUMENTS = 2  # in a row of a probe of attention: fewer and longer ones than in most corpora
+
+Choices = dict[str, Implementation]
+
+
+def activation_key(ffn: PlainFFN | GatedFFN) -> str:
+    """What a feed-forward block's activation is called among the choices."""
+    return f"activation {ffn.activation}, {ffn.precision}"
+
+
+def choose_kernels(config: PretrainConfig, num_sequences: int) -> Choices:
+    """For attention and each activation of `config.model`, what computes it on this CPU.
+
+    num_sequences   how many the run trains on
+    Edge     what is not measured, because a run is short or the kernel cannot be built, is "stamm":
+             where such a kernel cannot be used, torch's function is used instead, as ever
+    """
+    engine, model = config.engine, config.model
+    blocks = {activation_key(ffn): ffn for ffn in map(model.ffn_of, range(model.num_layers))}
+    attends = may_fuse(engine, model)
+    names = [*([ATTENTION] if attends else []), *blocks]
+    if engine.kernels != "auto":
+        return dict.fromkeys(names, engine.kernels)
+    chosen: Choices = dict.fromkeys(names, "stamm")
+    if attends and fused_attention.unavailable() is None:
+        chosen[ATTENTION] = _faster(_attention(model.num_heads, config.context, model.head_width))
+    elements = num_sequences * config.context * model.num_layers
+    for key, ffn in blocks.items():
+        worth = elements * ffn.width >= WORTH_MEASURING and config.context * ffn.width >= SMALLEST
+        if worth and build.unavailable() is None:
+            compiled = engine.compile == "layers" and not missing_to_compile()
+            short = engine.precision != "float32"
+            dtype = torch.bfloat16 if short else torch.float32
+            chosen[key] = _faster(_activation(key, ffn, dtype, compiled))
+    return chosen
+
+
+def prepare_kernels(config: PretrainConfig, choices: Choices) -> str | None:
+    """Compile, or load, what `choices` need, so that no compiler starts in the middle of a step.
+
+    Returns  why the attention kernel of `choices` cannot be used in this process, else None
+    """
+    generated = may_fuse(config.engine, config.model) and choices.get(ATTENTION) != "torch"
+    return fused_attention.unavailable() if generated else None
+
+
+@contextlib.contextmanager
+def chosen_kernels(config: PretrainConfig, choices: Choices) -> Iterator[PretrainConfig]:
+    """`config` with the attention of `choices`; in the block activations are computed as they say.
+
+    Edge     of a choice that is missing, as in the manifest of an older run, "stamm" is meant
+    """
+    eager: list[str] = []
+    for ffn in map(config.model.ffn_of, range(config.model.num_layers)):
+        if choices.get(activation_key(ffn)) == "torch":
+            eager += _module(ffn).forms
+    use_eager(eager, eager=True)
+    try:
+        if choices.get(ATTENTION) == "torch":
+            config = replace(config, engine=replace(config.engine, attention="dense"))
+        yield config
+    finally:
+        use_eager(eager, eager=False)
+
+
+def _faster(found: Measurement) -> Implementation:
+    return "torch" if found.chosen == "torch" else "stamm"
+
+
+def _module(ffn: PlainFFN | GatedFFN) -> Activation | GatedActivation:
+    if isinstance(ffn, PlainFFN):
+        return build_activation(ffn.activation, compat=ffn.compat, precision=ffn.precision)
+    return build_activation(ffn.activation, precision=ffn.precision)
+
+
+def _attention(heads: int, length: int, width: int) -> Measurement:
+    """Forward and backward of one row of documents, the mask given."""
+    heads = min(heads, 2 * torch.get_num_threads())
+    random = torch.Generator().manual_seed(0)
+    q, k, v, d_o = (torch.randn(1, heads, length, width, generator=random) for _ in range(4))
+    for x in (q, k, v):
+        x.requires_grad_()
+    place = torch.arange(length)
+    document = (place * _DOCUMENTS // length)[None]
+    mask = document_mask(document, document, place, place, torch.float32)
+
+    def step(attend: Callable[[], Tensor]) -> None:
+        torch.autograd.grad(attend(), (q, k, v), d_o)
+
+    arms = {
+        "stamm": partial(step, lambda: fused_attention.fused_attention(q, k, v, document)),
+        "torch": partial(step, lambda: F.scaled_dot_product_attention(q, k, v, mask)),
+    }
+    return measured(
+        f"attention float32 T={length} E={width} H={heads}",
+        arms,
+        content=build.content([fused_attention.source()]),
+        processor=build.processor(),
+    )
+
+
+def _activation(
+    key: str, ffn: PlainFFN | GatedFFN, dtype: torch.dtype, compiled: bool
+) -> Measurement:
+    """Forward and backward of the activation, against torch's functions, compiled or not."""
+    module = _module(ffn)
+    forms = module.forms
+    random = torch.Generator().manual_seed(0)
+    shape = (max(_PROBED // ffn.width, 1), ffn.width)
+    count = 2 if isinstance(ffn, GatedFFN) else 1
+    made = [torch.randn(shape, generator=random).to(dtype) for _ in range(count + 1)]
+    *inputs, weight = made
+    for x in inputs:
+        x.requires_grad_()
+    rival: Callable[..., Tensor] = module
+    if compiled:
+        separate_inductor_cache()
+        rival = torch.compile(module, fullgraph=True, dynamic=False)
+
+    def step(call: Callable[..., Tensor], eager: bool) -> None:
+        use_eager(forms, eager=eager)
+        try:
+            torch.autograd.grad(call(*inputs), [*inputs, *module.parameters()], weight)
+        finally:
+            use_eager(forms, eager=False)
+
+    arms = {"stamm": partial(step, module, False), "torch": partial(step, rival, True)}
+    name = str(dtype).removeprefix("torch.")
+    against = "compiled" if compiled else "eager"
+    return measured(
+        f"{key} {name} {shape[0]}x{shape[1]}, torch {against}",
+        arms,
+        content=build.content(cpu_sources(forms, dtype)),
+        processor=build.processor(),
+    )

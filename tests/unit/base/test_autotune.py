@@ -1,0 +1,78 @@
+"""Measured choices: kept by content and processor, made again when damaged."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from stamm.base.autotune import Measurement, measured, measurements
+
+
+@pytest.fixture
+def calls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, int]:
+    """A cache of the test's own, and how often each implementation was called."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    return {"slow": 0, "fast": 0}
+
+
+def arms(calls: dict[str, int]) -> dict[str, Callable[[], None]]:
+    def call(name: str, seconds: float) -> None:
+        calls[name] += 1
+        time.sleep(seconds)
+
+    return {"slow": lambda: call("slow", 0.02), "fast": lambda: call("fast", 0.0)}
+
+
+def test_a_clearly_faster_one_is_chosen_and_measured_once(
+    calls: dict[str, int], tmp_path: Path
+) -> None:
+    first = measured("op", arms(calls), content=1, processor="p")
+    assert first.chosen == "fast" and first.seconds["slow"] >= 0.02
+    before = dict(calls)
+    assert measured("op", arms(calls), content=1, processor="p") == first
+    assert calls == before
+    assert measurements("p") == [first] and measurements("another") == []
+
+
+@pytest.mark.parametrize("change", ["content", "processor", "operation"])
+def test_another_content_or_processor_is_measured_again(change: str, calls: dict[str, int]) -> None:
+    measured("op", arms(calls), content=1, processor="p")
+    before = calls["fast"]
+    operation = "other" if change == "operation" else "op"
+    content, processor = 2 if change == "content" else 1, "q" if change == "processor" else "p"
+    measured(operation, arms(calls), content=content, processor=processor)
+    assert calls["fast"] > before
+
+
+@pytest.mark.parametrize("damage", ["", "{", "[]", '{"schema": 1}', "null", "negative"])
+def test_a_damaged_measurement_is_made_again(
+    damage: str, calls: dict[str, int], tmp_path: Path
+) -> None:
+    first = measured("op", arms(calls), content=1, processor="p")
+    (path,) = (tmp_path / "stamm" / "autotune").glob("*.json")
+    if damage == "negative":
+        held = json.loads(path.read_text())
+        held["seconds"] = {"slow": -1.0, "fast": 1.0}
+        damage = json.dumps(held)
+    path.write_text(damage)
+    again = measured("op", arms(calls), content=1, processor="p")
+    assert again.chosen == first.chosen == "fast"
+    assert measurements("p") == [again]
+
+
+def test_a_cache_that_cannot_be_written_costs_only_the_measurement(
+    calls: dict[str, int], tmp_path: Path
+) -> None:
+    (tmp_path / "stamm").write_text("a file where a folder should be")
+    assert measured("op", arms(calls), content=1, processor="p").chosen == "fast"
+    assert measurements("p") == []
+
+
+@pytest.mark.parametrize(("theirs", "chosen"), [(1.0, "ours"), (0.96, "ours"), (0.94, "theirs")])
+def test_the_first_is_taken_unless_another_is_clearly_faster(theirs: float, chosen: str) -> None:
+    found = Measurement(operation="op", processor="p", seconds={"ours": 1.0, "theirs": theirs})
+    assert found.chosen == chosen
