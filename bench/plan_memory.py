@@ -126,6 +126,10 @@ def cases() -> dict[str, PretrainConfig]:
             half, model=replace(model, vocab_size=32_768, tied_embeddings=True)
         ),
         "guided": replace(base, model=guided),
+        "two threads": replace(base, engine=replace(base.engine, threads=2)),
+        "two threads compiled": replace(base, engine=replace(compiled, threads=2)),
+        "two threads swiglu": replace(base, model=gated, engine=replace(compiled, threads=2)),
+        "two threads two pieces": replace(base, engine=replace(base.engine, threads=2, pieces=2)),
         "background": replace(
             base, engine=replace(base.engine, background_saves=True, checkpoint_every=1)
         ),

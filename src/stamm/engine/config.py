@@ -105,7 +105,11 @@ def _check_guard(policy: Stop | RollBack | GoOn) -> None:
 class EngineConfig:
     """The machine side of training.
 
-    threads            CPU threads; part of the configuration because sums depend on it
+    threads            CPU threads; part of the configuration because sums depend on it, unless
+                       `pieces` is given and as large
+    pieces             on a CPU, in one float32 process: into how many pieces a micro-batch is cut, of
+                       which each thread computes one at a time (`engine.micro_batches`). Sums
+                       depend on it. None: as `engine.pieces.pieces_of` says
     compile            "layers" compiles one layer and shares it; "off" runs eagerly. Where no C++
                        compiler is found, "layers" runs eagerly and says so
     device             "auto" takes a GPU where there is one
@@ -131,6 +135,7 @@ class EngineConfig:
     """
 
     threads: int = 2
+    pieces: int | None = None
     compile: Literal["layers", "off"] = "layers"
     device: Literal["auto", "cpu", "cuda"] = "auto"
     precision: Precision = "float32"
@@ -148,6 +153,7 @@ class EngineConfig:
         validate(
             self,
             ("threads", self.threads >= 1, "must be at least 1"),
+            ("pieces", self.pieces is None or self.pieces >= 1, "must be at least 1"),
             ("checkpoint_every", self.checkpoint_every >= 1, "must be at least 1"),
             ("keep_every", self.keep_every is None or self.keep_every >= 1, "must be at least 1"),
             ("keep_checkpoints", self.keep_checkpoints >= 1, "must be at least 1"),

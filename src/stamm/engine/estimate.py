@@ -122,6 +122,7 @@ class Setting:
     data, context, tensor   processes in each direction, as in `engine.config.Parallel`
     gpu                     whether it is done on GPUs
     micro_batches           of a step; gradients of the earlier ones are there while the last is done
+    at_once                 how many of them are in flight; beside the sum each has its gradients
     compiled, recompute     whether layers are compiled, and computed once more in the backward pass
     dense                   whether attention is told whom to look at by T x S numbers
     background              whether checkpoints are written while training goes on
@@ -133,6 +134,7 @@ class Setting:
     tensor: int = 1
     gpu: bool = False
     micro_batches: int = 1
+    at_once: int = 1
     compiled: bool = False
     recompute: bool = False
     dense: bool = True
@@ -172,7 +174,7 @@ class Memory:
                   the master weights, and what is multiplied is `gathered`
     gradients     float32, in pieces
     moments       float32, in pieces
-    activations   kept for the backward pass of one micro-batch, the mask of dense attention and the
+    activations   kept for the backward pass of the micro-batches in flight, the mask of dense attention and the
                   gradients that the loss forms in its forward pass included
     gathered      whole weights of the units that are computed with
     host          CPU memory besides, where a checkpoint passes through it; 0 on a CPU, where it is
@@ -206,10 +208,10 @@ def estimate_memory(
     precision: Precision,
     setting: Setting | None = None,
 ) -> Memory:
-    """Memory of one process that trains on `sequences` sequences at a time.
+    """Memory of one process that trains on micro-batches of `sequences` sequences.
 
-    sequences   of a micro-batch that one place in the direction of data has in flight; processes in
-                the other directions share them
+    sequences   of a micro-batch in one place in the direction of data; processes in the other
+                directions share them
     precision   of products and of what is kept; weights, gradients and moments are float32
     Edge        on a CPU without a C++ compiler the C library keeps holes of what is freed: what the
                 system counts was up to two thirds above it (`engine.cpu_allocator`)
@@ -230,9 +232,9 @@ def estimate_memory(
     tokens = sequences * context // (how.context * how.tensor)
     row = width * model.d_model * tokens
     kept = _kept(model, sequences, context, width, how)
-    base = _Base(weights, moments)
+    base, each = _Base(weights, moments), how.at_once
     forward = {
-        "gradients": weights if how.micro_batches > 1 else 0,
+        "gradients": weights if how.micro_batches > how.at_once else 0,
         # While one layer is computed with, the weights of the next are on their way.
         "gathered": width * (ends + min(2, model.num_layers) * layer) if cut else 0,
     }
@@ -240,29 +242,29 @@ def estimate_memory(
     tail = _norm(model.d_model, 1, width, compiled=False) * tokens
     timeline = [
         base.at(
-            "the loss", **forward, kept=kept, working=_logits(model, tokens, width, gpu=how.gpu)
+            "the loss",
+            **forward,
+            kept=each * kept,
+            working=each * _logits(model, tokens, width, gpu=how.gpu),
         ),
         # Both gradients of the loss are scaled into new ones, and that of the matrix is cast.
         base.at(
             "the backward pass begins",
             **forward,
-            kept=kept,
-            working=row + (4 if width == 4 else 6) * output,
+            kept=each * kept,
+            working=each * (row + (4 if width == 4 else 6) * output),
         ),
         base.at(
             "the backward pass of the last layer",
             **forward,
-            kept=kept - 4 * output - row - tail,
-            working=width * output
-            + row
-            + again
-            + _block_work(model, tokens, width)
+            kept=each * (kept - 4 * output - row - tail),
+            working=each * (width * output + row + again + _block_work(model, tokens, width))
             + ((width + 4) * layer if cut else 0)
             + (_casts(model, tokens, how) if precision in EIGHT_BITS else 0),
         ),
         base.at(
             "the backward pass ends",
-            gradients=weights,
+            gradients=weights if each == 1 else (1 + each) * weights,
             gathered=width * ends if cut else 0,
             working=(width + 4) * ends if cut else 4 * output * model.tied_embeddings,
         ),
@@ -281,7 +283,7 @@ def estimate_memory(
         weights=weights,
         gradients=weights,
         moments=moments,
-        activations=kept,
+        activations=each * kept,
         gathered=forward["gathered"],
         host=_COPIES * saved if how.gpu else 0,
         timeline=tuple(timeline),

@@ -9,7 +9,6 @@ import contextlib
 import shutil
 import sysconfig
 import time
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -28,11 +27,11 @@ from stamm.engine.checkpoint import Checkpoints
 from stamm.engine.config import EngineConfig, GoOn, RollBack
 from stamm.engine.events import PASSED_OVER, Events, read_events
 from stamm.engine.guard import Guard, Verdict
+from stamm.engine.micro_batches import Gradients, MicroBatches
 from stamm.engine.parallel import finish_gradients
 from stamm.engine.signals import Requests
 from stamm.engine.updater import Updater
 from stamm.engine.world import World, together
-from stamm.losses.language_model import KeptLosses
 from stamm.runs.metrics import MetricsFile, metrics_hash, read_metrics
 
 LOSS = "train/loss_nats"
@@ -47,8 +46,8 @@ class Task(Protocol):
     def milestones(self) -> frozenset[int]:
         """Steps after which a checkpoint is written that stays."""
 
-    def losses(self, step: int) -> Iterator[KeptLosses]:
-        """The losses of this process's micro-batches; over all processes they sum to the step's."""
+    def micro_batches(self, step: int) -> MicroBatches:
+        """What this process computes; over all processes the losses sum to the step's."""
 
     def learning_rate(self, step: int) -> float:
         """Learning rate of the step."""
@@ -137,6 +136,7 @@ class Training:
         self._clip_norm, self._config, self._world = clip_norm, config, world
         self._folder, self._progress, self._peak = folder, progress, peak
         self._begin = begin
+        self._sums = Gradients(model, config.threads)
         self._path = folder / "metrics.jsonl"
         self._status = TrainingStatus()
         background = config.background_saves
@@ -280,10 +280,9 @@ class Training:
         """Loss, z-loss and gradient norm of the step; notes whether a process was asked to end."""
         device = self._world.device
         total = torch.zeros(3, dtype=torch.float64, device=device)
-        for part in self._task.losses(step):
-            part.loss.backward()  # type: ignore[no-untyped-call]
-            total[0] += part.nll
-            total[1] += part.z
+        for found in self._sums.compute(self._task.micro_batches(step)):
+            total[0] += found.nll
+            total[1] += found.z
         norm = finish_gradients(self._model, self._world, self._clip_norm)
         total[2] = float(requests.pending is not None)
         nll, z, asked = self._world.sum_(total).tolist()

@@ -7,18 +7,22 @@ import itertools
 from bisect import bisect_right
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
 
 import torch
 
 from stamm.activations.module import Activation, GatedActivation
 from stamm.base.errors import ConfigError, RunError
 from stamm.engine.attention_fit import refusals
+from stamm.engine.micro_batches import MicroBatch, MicroBatches
+from stamm.engine.pieces import pieces_of
 from stamm.engine.share import Share
 from stamm.engine.world import World
 from stamm.losses.language_model import KeptLosses
 from stamm.models.count import guide_flops, training_flops
 from stamm.models.decoder import Decoder
 from stamm.models.guide_draws import guide_uses
+from stamm.models.linear import structured_linears
 from stamm.optim.schedules import BatchPlan
 from stamm.pretrain.batches import Batch, Windows
 from stamm.pretrain.config import PretrainConfig
@@ -56,24 +60,35 @@ class NextToken:
         before = steps_before(self._plan, start)
         return frozenset({before} if 0 < before < self.num_steps else ())
 
-    def losses(self, step: int) -> Iterator[KeptLosses]:
-        """The losses of this process's micro-batches."""
+    def micro_batches(self, step: int) -> MicroBatches:
+        """This process's part of the step; on a CPU in pieces that its threads compute side by side."""
         self._decoder.begin_step(step, self.num_steps, self._config.seed)
         batches = self._read(step)
+        mine = self._plan.step(step - 1).size // self._world.data
+        largest = -(-mine // self._config.parts(mine))
         self._kept = self._kept_in(batches)
-        frequencies = self._decoder.model.frequencies
-        for batch in batches:
-            on = _moved(batch, self._world.device)
-            yield self._decoder.losses(
-                self._share.tokens(on.tokens_BT),
-                self._share.tokens(on.target_BT),
-                self._share.tokens(on.keep_BT),
-                float(self._kept),
-                seen=self._share.sight(
-                    frequencies, on.document_BT, self._dtype, self._config.engine.attention
-                ),
-                z_loss=self._config.z_loss,
+        guides = tuple(one.guided for _, one in structured_linears(self._decoder))
+        pieces = [
+            MicroBatch(
+                partial(self._losses, piece, self._kept), kind=(len(piece.tokens_BT), guides)
             )
+            for piece in batches
+        ]
+        return MicroBatches(pieces, at_once=self._pieces(largest))
+
+    def _losses(self, batch: Batch, kept: int) -> KeptLosses:
+        on = _moved(batch, self._world.device)
+        frequencies = self._decoder.model.frequencies
+        return self._decoder.losses(
+            self._share.tokens(on.tokens_BT),
+            self._share.tokens(on.target_BT),
+            self._share.tokens(on.keep_BT),
+            float(kept),
+            seen=self._share.sight(
+                frequencies, on.document_BT, self._dtype, self._config.engine.attention
+            ),
+            z_loss=self._config.z_loss,
+        )
 
     def learning_rate(self, step: int) -> float:
         """Learning rate of the step, by the sequences trained on when it ends."""
@@ -106,7 +121,7 @@ class NextToken:
         return facts
 
     def _read(self, step: int) -> list[Batch]:
-        """The micro-batches of `step`; those of the step after it are begun."""
+        """What `step` computes, in pieces; those of the step after it are begun."""
         ahead = self._ahead
         found = ahead[1] if ahead and ahead[0] == step else self._reader.submit(self._rows, step)
         try:
@@ -124,9 +139,18 @@ class NextToken:
     def _rows(self, step: int) -> list[Batch]:
         span = self._plan.step(step - 1)
         mine = self._share.rows(self._config.first_sequence + span.first, span.size)
-        parts = self._config.parts(len(mine))
-        borders = [mine.start + len(mine) * i // parts for i in range(parts + 1)]
-        return [self._windows.batch(a, b - a) for a, b in itertools.pairwise(borders)]
+        pieces = [
+            piece
+            for micro in _cut(mine, self._config.parts(len(mine)))
+            for piece in _cut(micro, self._pieces(len(micro)))
+        ]
+        return [self._windows.batch(piece.start, len(piece)) for piece in pieces]
+
+    def _pieces(self, sequences: int) -> int:
+        """Into how many pieces a micro-batch of so many sequences is cut."""
+        if self._world.mesh is not None or self._world.device.type != "cpu":
+            return 1
+        return pieces_of(self._config.engine, sequences, self._config.context)
 
     def _kept_in(self, batches: list[Batch]) -> int:
         """How many targets of the whole step are learned."""
@@ -144,6 +168,12 @@ def steps_before(plan: BatchPlan, sequence: int) -> int:
     return bisect_right(
         range(plan.num_steps), sequence, key=lambda i: plan.step(i).first + plan.step(i).size
     )
+
+
+def _cut(rows: range, ways: int) -> Iterator[range]:
+    """`rows` in so many ranges, alike but for one sequence."""
+    borders = [rows.start + len(rows) * i // ways for i in range(ways + 1)]
+    return (range(a, b) for a, b in itertools.pairwise(borders))
 
 
 def _moved(batch: Batch, device: torch.device) -> Batch:

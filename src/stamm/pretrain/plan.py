@@ -22,6 +22,7 @@ from stamm.engine.estimate import (
     optimizer_groups,
     traffic,
 )
+from stamm.engine.pieces import pieces_of
 from stamm.models.config import DecoderConfig, FewBit, MemoryPolicy, few_bit_refusal
 from stamm.models.count import (
     count_parameters,
@@ -116,7 +117,7 @@ def plan(
         "memory": {
             **_memory(memory),
             "precision": config.engine.precision,
-            "sequences_in_flight_per_device": in_flight,
+            "sequences_in_flight_per_device": in_flight * setting.at_once,
             "device": None if devices is None else devices.memory,
             "device_source": None if devices is None else DEVICES[devices.name].source,
         },
@@ -137,7 +138,7 @@ def plan(
 
 
 def setting_of(config: PretrainConfig, devices: Devices | None) -> tuple[Setting, int]:
-    """How a step is done, and how many sequences each process has in flight at once.
+    """How a step is done, and how many sequences each process has in a micro-batch, or a piece of one.
 
     Edge   where processes do not fill the grid, or a step does not divide, the next larger number:
            `warnings` says so
@@ -150,20 +151,25 @@ def setting_of(config: PretrainConfig, devices: Devices | None) -> tuple[Setting
     mine = -(-largest // data)
     parts = config.parts(mine)
     gpu = devices is not None and engine.device != "cpu"
+    micro = -(-mine // parts)
+    # As in `pretrain.next_token`: processes that share gradients compute one after the other.
+    alone = devices is None and data * block == 1 and engine.precision == "float32"
+    pieces = pieces_of(engine, micro, config.context) if alone else 1
     steps = config.batches(config.sequences or largest).num_steps
     setting = Setting(
         data=data,
         context=parallel.context,
         tensor=parallel.tensor,
         gpu=gpu,
-        micro_batches=parts,
+        micro_batches=parts * pieces,
+        at_once=min(pieces, engine.threads),
         compiled=engine.compile == "layers",
         recompute=engine.recompute == "layers",
         dense=kernel_of(engine, config.model, gpu=gpu) == "dense",
         background=engine.background_saves,
         guided=guided_steps(config.model.structured.guide, max(steps, 1)) > 0,
     )
-    return setting, -(-mine // parts)
+    return setting, -(-micro // pieces)
 
 
 def _memory(memory: Memory) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ from stamm.base.ending import end_at_once
 from stamm.engine.config import EIGHT_BITS, EngineConfig, Parallel
 from stamm.engine.float8 import convert
 from stamm.engine.loop import Training, compile_layers
+from stamm.engine.micro_batches import MicroBatch, MicroBatches
 from stamm.engine.parallel import shard, spread
 from stamm.engine.share import Share
 from stamm.engine.updater import Updater
@@ -46,20 +47,22 @@ class Packed:
         self._dtype = torch.bfloat16 if short else torch.float32
         self.num_steps, self.milestones = steps, frozenset[int]()
 
-    def losses(self, step: int) -> Iterator[KeptLosses]:
-        """Two micro-batches."""
-        for first in (0, SEQUENCES // 2):
-            rows = self._share.rows(first, SEQUENCES // 2)
-            part = slice(rows.start, rows.stop)
-            tokens, document = self._tokens[part], self._document[part]
-            frequencies = self._decoder.model.frequencies
-            yield self._decoder.losses(
-                self._share.tokens(tokens[:, :-1]),
-                self._share.tokens(tokens[:, 1:]),
-                self._share.tokens(self._keep[part]),
-                float(self._keep.sum()),
-                seen=self._share.sight(frequencies, document[:, :-1], self._dtype),
-            )
+    def micro_batches(self, step: int) -> MicroBatches:
+        """Two."""
+        return MicroBatches([MicroBatch(partial(self._losses, n)) for n in (0, SEQUENCES // 2)])
+
+    def _losses(self, first: int) -> KeptLosses:
+        rows = self._share.rows(first, SEQUENCES // 2)
+        part = slice(rows.start, rows.stop)
+        tokens, document = self._tokens[part], self._document[part]
+        frequencies = self._decoder.model.frequencies
+        return self._decoder.losses(
+            self._share.tokens(tokens[:, :-1]),
+            self._share.tokens(tokens[:, 1:]),
+            self._share.tokens(self._keep[part]),
+            float(self._keep.sum()),
+            seen=self._share.sight(frequencies, document[:, :-1], self._dtype),
+        )
 
     def learning_rate(self, step: int) -> float:
         """Constant."""

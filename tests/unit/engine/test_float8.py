@@ -20,6 +20,7 @@ from stamm.engine.config import EngineConfig, Parallel
 from stamm.engine.estimate import Setting, estimate_memory
 from stamm.engine.float8 import convert, use_float8
 from stamm.engine.float8_fit import refusals
+from stamm.engine.micro_batches import Gradients
 from stamm.engine.parallel import shard
 from stamm.engine.world import World, join, leave
 from stamm.models.config import DecoderConfig, GatedFFN, LowRank, PlainFFN
@@ -125,8 +126,7 @@ def test_shapes_of_activations_learn_in_float32(precision: Any, world: World) ->
         if kind in EIGHT:
             convert(decoder.model.layers, kind, emulated=True)
         shard(decoder, world, EngineConfig(precision=kind))
-        for part in Packed(decoder, world, 1, short=True).losses(1):
-            part.loss.backward()  # type: ignore[no-untyped-call]
+        Gradients(decoder).compute(Packed(decoder, world, 1, short=True).micro_batches(1))
         found = {}
         for name, parameter in decoder.named_parameters():
             assert parameter.grad is not None, name

@@ -6,7 +6,7 @@ import errno
 import os
 import random
 import signal
-from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,7 @@ from stamm.base.errors import DataError, RunError, StoppedError
 from stamm.base.files import read_json
 from stamm.engine.config import EngineConfig, GoOn, RollBack, Stop
 from stamm.engine.loop import LOSS, Training, compile_layers
+from stamm.engine.micro_batches import Gradients, MicroBatch, MicroBatches
 from stamm.engine.signals import Requests
 from stamm.engine.updater import Updater
 from stamm.engine.world import World
@@ -58,16 +59,20 @@ class Fixed:
         self._asked = asked
         self.num_steps, self.milestones = steps, frozenset[int]()
 
-    def losses(self, step: int) -> Iterator[KeptLosses]:
-        """The step's micro-batches."""
+    def micro_batches(self, step: int) -> MicroBatches:
+        """The step's, all at once where there are threads for it."""
         if step == self._asked:
             os.kill(os.getpid(), signal.SIGTERM)
-        for start in range(0, 8, self._micro):
-            part = slice(start, start + self._micro)
-            tokens, keep = self.tokens[part], self.keep[part]
-            kept = float(self.keep.sum())
-            found = self._decoder.losses(tokens[:, :-1], tokens[:, 1:], keep, kept)
-            yield KeptLosses(*(part * self._poison.get(step, 1.0) for part in found))
+        starts = range(0, 8, self._micro)
+        each = [MicroBatch(partial(self._losses, step, start)) for start in starts]
+        return MicroBatches(each, at_once=len(each))
+
+    def _losses(self, step: int, start: int) -> KeptLosses:
+        part = slice(start, start + self._micro)
+        tokens, keep = self.tokens[part], self.keep[part]
+        kept = float(self.keep.sum())
+        found = self._decoder.losses(tokens[:, :-1], tokens[:, 1:], keep, kept)
+        return KeptLosses(*(part * self._poison.get(step, 1.0) for part in found))
 
     def learning_rate(self, step: int) -> float:
         """Constant."""
@@ -145,8 +150,7 @@ def test_compiled_layers_follow_eager_ones(tmp_path: Path) -> None:
 def test_a_step_has_the_gradients_of_plain_autograd() -> None:
     decoder = build_decoder(MODEL, seed=7)
     task = Fixed(decoder)
-    for part in task.losses(1):
-        part.loss.backward()  # type: ignore[no-untyped-call]
+    Gradients(decoder).compute(task.micro_batches(1))
     ours = {name: p.grad.clone() for name, p in decoder.named_parameters() if p.grad is not None}
     decoder.zero_grad()
     logits = decoder(task.tokens[:, :-1])

@@ -55,7 +55,7 @@ def _parts(decoder: Decoder, ways: int, micro: int | None, size: int = 24) -> li
         alone: dict[str, Any] = {"size": 1, "data": ways, "place": (place, 0, 0)}
         noting = Noting()
         world = World(torch.device("cpu"), **alone)
-        list(NextToken(config, decoder, cast(Windows, noting), world).losses(1))
+        NextToken(config, decoder, cast(Windows, noting), world).micro_batches(1)
         found.append(noting.read)
     return found
 

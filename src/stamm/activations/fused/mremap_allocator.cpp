@@ -29,6 +29,10 @@
 #include <utility>
 #include <vector>
 
+#ifdef __GLIBC__
+#include <malloc.h>
+#endif
+
 namespace {
 
 constexpr size_t HUGE_FROM = size_t(1) << 22;  // from this size on, transparent huge pages pay
@@ -414,6 +418,9 @@ extern "C" void empty_cache() {
     std::lock_guard<std::mutex> hold(pool->lock);
     pool->trim(0);
   }
+#ifdef __GLIBC__
+  malloc_trim(0);  // smaller tensors: the C library keeps what each thread has freed
+#endif
 }
 
 // Bytes that are allocated, cached, and were moved so far: of scopes, then of results.

@@ -1,0 +1,185 @@
+"""Gradients of a step's micro-batches: one after the other, or several at once on a CPU's threads.
+
+Two threads that share each operation wait for each other at its end; beside another busy process
+they mostly wait. Here each micro-batch is computed by one thread alone, the next free one takes the
+next, and threads meet once a step. A gradient is the sum over micro-batches in their order, whichever
+thread computed them and whenever: its bits do not depend on the load, nor on the number of threads
+while each operation has one.
+
+Measured  docs/log/2026-11-23-busy-machine.md
+Checked   tests/unit/engine/test_micro_batches.py
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from stamm.losses.language_model import KeptLosses
+
+
+@dataclass(frozen=True)
+class MicroBatch:
+    """Some sequences of a step, whose losses are computed when they are asked for.
+
+    losses   over all micro-batches of a step they sum to the step's; may be called on any thread
+    kind     equal where the compiler makes the same code: the first of a kind is computed alone
+    """
+
+    losses: Callable[[], KeptLosses]
+    kind: Hashable = None
+
+
+@dataclass(frozen=True)
+class MicroBatches:
+    """Those of one step, in the order in which their gradients are added.
+
+    at_once   how many may be in flight; 1 on a GPU, and where processes share the gradients while
+              they are computed
+    """
+
+    each: Sequence[MicroBatch]
+    at_once: int = 1
+
+
+class Gradients:
+    """Computes the gradients of a model.
+
+    model     its parameters get the sums, as `grad`
+    threads   all there are: where several micro-batches are in flight, each has its share of them
+    """
+
+    def __init__(self, model: nn.Module, threads: int = 1) -> None:
+        self._parameters = [p for p in model.parameters() if p.requires_grad]
+        self._threads = threads
+        self._compiled: set[Hashable] = set()
+
+    def compute(self, batches: MicroBatches) -> list[KeptLosses]:
+        """Set every parameter's gradient; the losses by micro-batch, without what led to them.
+
+        Raises   what a micro-batch raises, once none is computed any more
+        """
+        workers = min(self._threads, batches.at_once, len(batches.each))
+        if workers <= 1:
+            return [_backward(batch) for batch in batches.each]
+        step = _Step(batches.each, self._parameters, ahead=2 * workers)
+        threads = self._threads // workers
+        with _threads_of_operations(threads):
+            for index, batch in enumerate(batches.each):
+                if batch.kind not in self._compiled:
+                    step.compute_alone(index)
+                    self._compiled.add(batch.kind)
+            with ThreadPoolExecutor(workers - 1, "micro-batches", _begin, (threads,)) as pool:
+                for _ in range(workers - 1):
+                    pool.submit(step.work)
+                step.work()
+        return step.finish()
+
+
+class _Step:
+    """The micro-batches of one step, and what is known of them so far.
+
+    ahead   how many may be begun before the one whose gradients are added next
+    """
+
+    def __init__(
+        self, batches: Sequence[MicroBatch], parameters: Sequence[nn.Parameter], ahead: int
+    ) -> None:
+        self._batches, self._parameters, self._ahead = batches, parameters, ahead
+        self._losses: dict[int, KeptLosses] = {}
+        self._left = list(range(len(batches)))
+        self._changed = threading.Condition()
+        self._waiting: dict[int, Sequence[Tensor | None]] = {}
+        self._added = 0
+        self._summed: set[nn.Parameter] = set()
+        self._error: BaseException | None = None
+
+    def compute_alone(self, index: int) -> None:
+        """Compute the micro-batch before others are begun."""
+        self._left.remove(index)
+        self._compute(index)
+
+    def work(self) -> None:
+        """Compute micro-batches until none is left, or one has failed."""
+        while (index := self._next()) is not None:
+            self._compute(index)
+
+    def finish(self) -> list[KeptLosses]:
+        """The losses in order, once all is computed."""
+        if self._error is not None:
+            raise self._error
+        for parameter in self._parameters:
+            if parameter.grad is not None and parameter not in self._summed:
+                parameter.grad = torch.empty_like(parameter).copy_(parameter.grad)
+        return [self._losses[index] for index in range(len(self._batches))]
+
+    def _next(self) -> int | None:
+        with self._changed:
+            while self._left and self._error is None:
+                if self._left[0] < self._added + self._ahead:
+                    return self._left.pop(0)
+                self._changed.wait()
+        return None
+
+    def _compute(self, index: int) -> None:
+        gradients: Sequence[Tensor | None]
+        try:
+            if self._error is not None:
+                return
+            found = self._batches[index].losses()
+            gradients = torch.autograd.grad(found.loss, self._parameters, allow_unused=True)
+            with self._changed, torch.no_grad():
+                self._losses[index] = KeptLosses(*(part.detach() for part in found))
+                self._waiting[index] = gradients
+                del gradients
+                while self._added in self._waiting:
+                    self._add(self._waiting.pop(self._added))
+                    self._added += 1
+                self._changed.notify_all()
+        except BaseException as error:  # raised by `finish`, when no thread computes any more
+            with self._changed:
+                self._error = self._error or error
+                self._changed.notify_all()
+
+    def _add(self, gradients: Sequence[Tensor | None]) -> None:
+        for parameter, gradient in zip(self._parameters, gradients, strict=True):
+            if gradient is None:
+                continue
+            if parameter.grad is None:
+                parameter.grad = gradient
+            elif parameter in self._summed:
+                parameter.grad += gradient
+            else:
+                # What autograd returns may share its memory with another gradient.
+                total = torch.empty_like(parameter)
+                parameter.grad = torch.add(parameter.grad, gradient, out=total)
+                self._summed.add(parameter)
+
+
+def _backward(batch: MicroBatch) -> KeptLosses:
+    found = batch.losses()
+    found.loss.backward()  # type: ignore[no-untyped-call]
+    return KeptLosses(*(part.detach() for part in found))
+
+
+def _begin(threads: int) -> None:
+    # A thread's first question gives it the number that was last given to any thread.
+    torch.get_num_threads()
+    torch.set_num_threads(threads)
+
+
+@contextmanager
+def _threads_of_operations(count: int) -> Iterator[None]:
+    """Operations of the calling thread use `count` threads."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
