@@ -27,11 +27,7 @@ def run(options: argparse.Namespace, verb: str) -> int:
     facts["compiler"] = compiler or "none: training runs uncompiled, slower"
     facts["python_headers"] = headers or "none: training runs uncompiled, slower"
     facts.update(kernels)
-    facts["accelerator"] = (
-        "stamm trains on the CPU in this version"
-        if find_spec("torch")
-        else "torch is not installed"
-    )
+    facts["accelerator"] = _accelerator()
     facts["measured kernels"] = measured
     if options.json:
         print_json(facts)
@@ -42,6 +38,19 @@ def run(options: argparse.Namespace, verb: str) -> int:
     print_pairs([(f"  {name}", told) for name, told in measured.items()])
     print_pairs([(f"  {name}", version) for name, version in libraries.items()])
     return 0
+
+
+def _accelerator() -> str:
+    """The GPUs that training would use, or why the CPU is."""
+    if find_spec("torch") is None:
+        return "torch is not installed"
+    import torch
+
+    if not torch.cuda.is_available():
+        built = "sees none" if torch.version.cuda else "is built without CUDA"
+        return f"none: this torch {built}; training uses the CPU"
+    count = torch.cuda.device_count()
+    return ", ".join(torch.cuda.get_device_name(index) for index in range(count))
 
 
 def _measured() -> dict[str, str]:

@@ -13,15 +13,15 @@ Checked   tests/unit/engine/test_micro_batches.py
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 
 from stamm.losses.language_model import KeptLosses
+from stamm.models.repeatable import operation_threads
 
 
 @dataclass(frozen=True)
@@ -70,12 +70,14 @@ class Gradients:
             return [_backward(batch) for batch in batches.each]
         step = _Step(batches.each, self._parameters, ahead=2 * workers)
         threads = self._threads // workers
-        with _threads_of_operations(threads):
+        with operation_threads(threads):
             for index, batch in enumerate(batches.each):
                 if batch.kind not in self._compiled:
                     step.compute_alone(index)
                     self._compiled.add(batch.kind)
-            with ThreadPoolExecutor(workers - 1, "micro-batches", _begin, (threads,)) as pool:
+            with ThreadPoolExecutor(
+                workers - 1, "micro-batches", _set_operation_threads, (threads,)
+            ) as pool:
                 for _ in range(workers - 1):
                     pool.submit(step.work)
                 step.work()
@@ -168,18 +170,7 @@ def _backward(batch: MicroBatch) -> KeptLosses:
     return KeptLosses(*(part.detach() for part in found))
 
 
-def _begin(threads: int) -> None:
+def _set_operation_threads(threads: int) -> None:
     # A thread's first question gives it the number that was last given to any thread.
     torch.get_num_threads()
     torch.set_num_threads(threads)
-
-
-@contextmanager
-def _threads_of_operations(count: int) -> Iterator[None]:
-    """Operations of the calling thread use `count` threads."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(count)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)

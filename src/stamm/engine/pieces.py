@@ -20,3 +20,8 @@ def pieces_of(engine: EngineConfig, sequences: int, context: int) -> int:
     most = 1 if engine.threads == 1 else 2 * engine.threads
     most = max(min(most, sequences * context // FEWEST_TOKENS), 1)
     return next(n for n in range(min(most, sequences), 0, -1) if sequences % n == 0)
+
+
+def threads_of_operations(engine: EngineConfig, pieces: int) -> int:
+    """How many threads each operation has while `pieces` are computed side by side."""
+    return engine.threads // min(engine.threads, pieces)

@@ -172,6 +172,10 @@ class PretrainConfig:
         """In how many micro-batches a process trains on its `sequences` of a step."""
         return 1 if self.micro_batch is None else -(-sequences // self.micro_batch)
 
+    def largest_micro_batch(self, sequences: int) -> int:
+        """Sequences of the largest micro-batch that a process has in a step with `sequences` for it."""
+        return -(-sequences // self.parts(sequences))
+
     def batches(self, total_sequences: int) -> BatchPlan:
         """Which sequences each step trains on."""
         return BatchPlan(self.batch, total_sequences)

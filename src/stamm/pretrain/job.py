@@ -33,13 +33,14 @@ from stamm.engine.events import Events, read_events
 from stamm.engine.out_of_memory import out_of_memory_explained
 from stamm.engine.parallel import whole_weights
 from stamm.engine.peak import device_name
+from stamm.engine.pieces import pieces_of, threads_of_operations
 from stamm.engine.world import World, device_of, join, leave, together
 from stamm.losses.config import Goldfish
 from stamm.losses.goldfish import coverage
 from stamm.models.config import DecoderConfig
 from stamm.models.count import count_parameters, training_flops
 from stamm.models.decoder import Decoder
-from stamm.models.repeatable import settle
+from stamm.models.repeatable import operation_threads, settle
 from stamm.models.stored import describe_decoder, save_decoder
 from stamm.pretrain.batches import Windows
 from stamm.pretrain.config import PretrainConfig
@@ -85,7 +86,7 @@ def _train(
     windows = Windows(stream, config.context, config.seed, config.goldfish, config.masks)
     choices: Choices = {}
     if device.type == "cpu":
-        choices = world.of_leader(_choices(config, windows, folder) if world.leads else None)
+        choices = world.of_leader(_choices(config, windows, world, folder) if world.leads else None)
         slower = [name for name, chosen in choices.items() if chosen == "torch"]
         if slower and config.engine.kernels == "auto":
             progress.say(f"Computed by torch, measured to be faster here: {', '.join(slower)}.")
@@ -148,11 +149,17 @@ def _check_vocabulary(config: PretrainConfig, stream: TokenStream) -> None:
         )
 
 
-def _choices(config: PretrainConfig, windows: Windows, folder: Path) -> Choices:
+def _choices(config: PretrainConfig, windows: Windows, world: World, folder: Path) -> Choices:
     """The kernels that the run was begun with, or those that it begins with."""
     path = folder / "manifest.json"
     if not path.exists():
-        return choose_kernels(config, config.total_sequences(windows.per_epoch))
+        threads = config.engine.threads
+        if world.mesh is None:
+            largest = config.largest_micro_batch(max(stage.size for stage in config.batch))
+            pieces = pieces_of(config.engine, largest, config.context)
+            threads = threads_of_operations(config.engine, pieces)
+        with operation_threads(threads):
+            return choose_kernels(config, config.total_sequences(windows.per_epoch))
     found = read_json(path)
     held = found.get("kernels", {}) if isinstance(found, dict) else {}
     return dict(held) if isinstance(held, dict) else {}

@@ -65,7 +65,7 @@ class NextToken:
         self._decoder.begin_step(step, self.num_steps, self._config.seed)
         batches = self._read(step)
         mine = self._plan.step(step - 1).size // self._world.data
-        largest = -(-mine // self._config.parts(mine))
+        largest = self._config.largest_micro_batch(mine)
         self._kept = self._kept_in(batches)
         guides = tuple(one.guided for _, one in structured_linears(self._decoder))
         pieces = [

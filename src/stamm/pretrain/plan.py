@@ -151,7 +151,7 @@ def setting_of(config: PretrainConfig, devices: Devices | None) -> tuple[Setting
     mine = -(-largest // data)
     parts = config.parts(mine)
     gpu = devices is not None and engine.device != "cpu"
-    micro = -(-mine // parts)
+    micro = config.largest_micro_batch(mine)
     # As in `pretrain.next_token`: processes that share gradients compute one after the other.
     alone = devices is None and data * block == 1 and engine.precision == "float32"
     pieces = pieces_of(engine, micro, config.context) if alone else 1

@@ -20,6 +20,7 @@ from stamm.engine.micro_batches import Gradients, MicroBatch, MicroBatches
 from stamm.engine.pieces import FEWEST_TOKENS, pieces_of
 from stamm.losses.language_model import KeptLosses
 from stamm.models.config import DecoderConfig, LowRank, PlainFFN, SelfGuide, Structured
+from stamm.optim.config import AdamW, AdEMAMix, OptimizerConfig
 from stamm.optim.schedules import BatchStage
 from stamm.pretrain import job
 from stamm.pretrain.config import PretrainConfig
@@ -171,7 +172,12 @@ def test_what_one_raises_is_raised_when_none_is_computed_any_more(failing: int) 
     assert len(finished) == count
 
 
-def trained(folder: Path, monkeypatch: pytest.MonkeyPatch, **engine: Any) -> dict[str, bytes]:
+def trained(
+    folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    optimizer: OptimizerConfig | None = None,
+    **engine: Any,
+) -> dict[str, bytes]:
     """What four steps leave: two sizes of batch, guides in some layers of some steps."""
     bench: Any = importlib.import_module("bench.plan_memory")
     model = DecoderConfig(
@@ -184,6 +190,7 @@ def trained(folder: Path, monkeypatch: pytest.MonkeyPatch, **engine: Any) -> dic
         context=32,
         batch=(BatchStage(size=8), BatchStage(start=16, size=12)),
         sequences=40,
+        optimizer=optimizer or AdEMAMix(),
         engine=EngineConfig(device="cpu", checkpoint_every=1000, kernels="stamm", **engine),
     )
     monkeypatch.setattr(job, "open_stream", lambda *_: bench.MadeUp(40 * 32 + 1, 64))
@@ -193,12 +200,16 @@ def trained(folder: Path, monkeypatch: pytest.MonkeyPatch, **engine: Any) -> dic
     return {name: (folder / name).read_bytes() for name in files}
 
 
-@pytest.mark.parametrize("compile_", ["off", "layers"])
+@pytest.mark.parametrize(
+    ("compile_", "optimizer"),
+    [("off", AdEMAMix()), ("off", AdamW()), ("layers", AdEMAMix())],
+    ids=["eager", "AdamW", "compiled"],
+)
 def test_a_run_has_the_same_bits_with_any_number_of_threads(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, compile_: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, compile_: str, optimizer: OptimizerConfig
 ) -> None:
     runs = [
-        trained(tmp_path / str(n), monkeypatch, threads=n, pieces=4, compile=compile_)
+        trained(tmp_path / str(n), monkeypatch, optimizer, threads=n, pieces=4, compile=compile_)
         for n in ((1, 2, 3, 4) if compile_ == "off" else (1, 2))
     ]
     assert all(run == runs[0] for run in runs)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import torch
@@ -14,9 +14,14 @@ from stamm.activations.fused import build, cpp, operation
 from stamm.activations.module import build_activation
 from stamm.base.autotune import Measurement
 from stamm.engine.attention_fit import kernel_of
+from stamm.engine.config import EngineConfig
+from stamm.engine.world import World
 from stamm.models import fused_attention
 from stamm.models.config import GatedFFN, PlainFFN
-from stamm.pretrain import kernel_choice
+from stamm.models.repeatable import operation_threads
+from stamm.optim.schedules import BatchStage
+from stamm.pretrain import job, kernel_choice
+from stamm.pretrain.batches import Windows
 from stamm.pretrain.config import PretrainConfig
 from stamm.pretrain.kernel_choice import choose_kernels, chosen_kernels
 from stamm.recipes.demo import smoke
@@ -25,6 +30,9 @@ needs_compiler = pytest.mark.skipif(
     build.unavailable() is not None, reason=f"no CPU kernels: {build.unavailable()}"
 )
 MANY = 2**40  # sequences: more than enough to be worth a measurement
+
+
+ALONE = World(torch.device("cpu"))
 
 
 def config(**changes: Any) -> PretrainConfig:
@@ -150,13 +158,32 @@ def test_a_changed_kernel_is_measured_again(monkeypatch: pytest.MonkeyPatch) -> 
     assert attention == same_attention and activation != other_activation
 
 
-def test_a_run_resumes_with_the_kernels_of_its_manifest(tmp_path: Path) -> None:
-    from stamm.pretrain.job import _choices
+class Few:
+    """Sequences of which only the number is known."""
 
+    per_epoch = 10**6
+
+
+def test_a_run_resumes_with_the_kernels_of_its_manifest(tmp_path: Path) -> None:
+    windows = cast(Windows, Few())
     (tmp_path / "manifest.json").write_text('{"schema": 1}')
-    assert _choices(config(), None, tmp_path) == {}  # type: ignore[arg-type]
+    assert job._choices(config(), windows, ALONE, tmp_path) == {}
     (tmp_path / "manifest.json").write_text('{"kernels": {"attention": "torch"}}')
-    assert _choices(config(), None, tmp_path) == {"attention": "torch"}  # type: ignore[arg-type]
+    assert job._choices(config(), windows, ALONE, tmp_path) == {"attention": "torch"}
+
+
+def test_kernels_are_measured_with_the_threads_that_an_operation_has(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen = []
+    monkeypatch.setattr(job, "choose_kernels", lambda *_: seen.append(torch.get_num_threads()))
+    batch = (BatchStage(size=16),)
+    for pieces in (None, 1, 2, 8):
+        engine = EngineConfig(threads=4, pieces=pieces)
+        asked = replace(config(), context=256, batch=batch, engine=engine)
+        with operation_threads(4):
+            job._choices(asked, cast(Windows, Few()), ALONE, tmp_path)
+    assert seen == [1, 4, 2, 1]
 
 
 @needs_compiler
