@@ -2,8 +2,8 @@
 
 Run      make bench, or python -m bench.cpu [--capability native avx2] [--only PART ...] [--quick]
 Prints   the benchmarks' own tables
-Writes   bench/results/cpu-CAPABILITY.jsonl: one JSON line per result, with the processor, its
-         capability and the commit. Lines of the parts that are measured again are replaced.
+Writes   bench/results/cpu-PROCESSOR-CAPABILITY.jsonl: one JSON line per result, with the processor,
+         its capability and the commit. Lines of the parts that are measured again are replaced.
          `--quick` writes below build/: its numbers mean nothing.
 """
 
@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
 import subprocess
 import sys
 import tempfile
@@ -19,6 +20,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from bench.capability import AVX2, NATIVE, check, environment_of
+from stamm.base.processor import cpu_name
 
 ROOT = Path(__file__).parents[1]
 _STAMM = ["-m", "stamm", "bench"]
@@ -61,8 +63,16 @@ def main(words: Sequence[str] | None = None) -> int:
         place.mkdir(parents=True, exist_ok=True)
         for part in options.only:
             print(f"\n== {part}, {named}", flush=True)
-            failed += not _measure(part, capability, place / f"cpu-{named.lower()}.jsonl", options)
+            failed += not _measure(
+                part, capability, place / results_name(cpu_name(), named), options
+            )
     return 1 if failed else 0
+
+
+def results_name(processor: str, capability: str) -> str:
+    """cpu-intel-xeon-avx512.jsonl for "Intel(R) Xeon(R) Processor" and "AVX512"."""
+    plain = re.sub(r"\([a-z]*\)|\bprocessor\b|\bcpu\b|@.*", " ", processor.lower())
+    return "-".join(["cpu", *re.findall("[a-z0-9]+", plain), capability.lower()]) + ".jsonl"
 
 
 def _measure(part: str, capability: str, out: Path, options: argparse.Namespace) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import shutil
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ from stamm.cli import main, measure
 from stamm.cli.run import _execute
 from stamm.runs.job import Workspace
 from stamm.runs.run import Run
-from tests.conftest import Stamm
+from tests.conftest import Stamm, command, environment
 
 VERBS = [
     "ls",
@@ -337,3 +338,18 @@ def test_a_broken_run_does_not_hide_the_others(
     (tmp_path / "runs" / "good").symlink_to(smoke_run)
     states = [row["state"] for row in json.loads(stamm("ls", "runs", "--json").stdout)]
     assert states == ["unreadable", "complete"]
+
+
+@pytest.mark.parametrize("words", [("ls", "activations"), ("ls", "activations", "--json")])
+def test_a_terminal_without_unicode_is_given_escapes(
+    words: tuple[str, ...], tmp_path: Path
+) -> None:
+    variables = {**environment(), "PYTHONIOENCODING": "ascii"}
+    done = subprocess.run(
+        command(*words), capture_output=True, cwd=tmp_path, env=variables, timeout=120, check=False
+    )
+    assert done.returncode == 0 and done.stderr == b""
+    text = done.stdout.decode("ascii")
+    assert "\\" in text
+    if "--json" in words:
+        json.loads(text)

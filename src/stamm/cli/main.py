@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import io
 import os
 import sys
 import time
@@ -182,7 +183,15 @@ VERBS: tuple[Verb, ...] = (
 def entry() -> NoReturn:
     """`stamm` itself: run the command line and end the process with its exit code."""
     _spin_shortly()
+    escape_what_cannot_be_encoded()
     end_at_once(main())
+
+
+def escape_what_cannot_be_encoded() -> None:
+    """Print characters that the terminal's encoding does not have as escapes (\\xb2), not as an error."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper) and stream.errors == "strict":
+            stream.reconfigure(errors="backslashreplace")
 
 
 def _spin_shortly() -> None:
@@ -211,9 +220,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except StammError as error:
         print(f"stamm: {_after_the_leader()}{error.line()}", file=sys.stderr)
         return error.exit_code
-    except UnicodeEncodeError:
-        print("stamm: a name on the command line is not valid UTF-8.", file=sys.stderr)
-        return 2
     except OSError as error:
         if isinstance(error, BrokenPipeError):
             # The reader of our output has gone (`stamm ls | head`): nothing is wrong.

@@ -11,8 +11,9 @@ from stamm.base.errors import visible
 
 
 def print_json(value: Any) -> None:
-    """One JSON value, indented."""
-    sys.stdout.write(json.dumps(value, indent=1, ensure_ascii=False) + "\n")
+    """One JSON value, indented; with JSON's own escapes where the terminal's encoding is not UTF-8."""
+    escaped = (sys.stdout.encoding or "").lower().replace("-", "") != "utf8"
+    sys.stdout.write(json.dumps(value, indent=1, ensure_ascii=escaped) + "\n")
 
 
 def print_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
