@@ -33,7 +33,11 @@ def atomic(path: Path) -> Iterator[Path]:
     # Processes of two machines, or in two containers, may have the same number.
     temporary = path.with_name(f".{path.name}.{os.getpid()}-{secrets.token_hex(4)}.part")
     try:
+        temporary.touch()
+        mode = temporary.stat().st_mode
+        temporary.unlink()
         yield temporary
+        temporary.chmod(mode)  # safetensors makes files that only their owner can read
         with temporary.open("rb") as written:
             os.fsync(written.fileno())
         temporary.replace(path)

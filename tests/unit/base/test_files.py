@@ -3,12 +3,20 @@
 from __future__ import annotations
 
 import errno
+import os
 from pathlib import Path
 
 import pytest
 
 from stamm.base.errors import DataError, RunError, visible
-from stamm.base.files import atomic, read_json, remove_leftovers, sha256_value, write_json
+from stamm.base.files import (
+    atomic,
+    read_json,
+    remove_leftovers,
+    sha256_value,
+    write_json,
+    write_text,
+)
 
 
 def test_a_failed_write_leaves_the_old_file(tmp_path: Path) -> None:
@@ -64,3 +72,16 @@ def test_a_broken_json_file_is_named(tmp_path: Path) -> None:
 def test_control_characters_never_reach_the_terminal() -> None:
     assert visible("a\x1b[31mb\nc") == "a\\x1b[31mb\\nc"
     assert len(visible("x" * 9999)) == 2000
+
+
+def test_a_file_may_be_read_as_the_umask_says(tmp_path: Path) -> None:
+    before = os.umask(0o022)
+    try:
+        with atomic(tmp_path / "shared") as temporary:
+            os.close(os.open(temporary, os.O_CREAT | os.O_WRONLY, 0o600))
+        os.umask(0o077)
+        write_text(tmp_path / "private", "")
+    finally:
+        os.umask(before)
+    modes = [(tmp_path / name).stat().st_mode & 0o777 for name in ("shared", "private")]
+    assert modes == [0o644, 0o600]
