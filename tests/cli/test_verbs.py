@@ -90,6 +90,14 @@ def test_diff_exits_with_one_when_there_is_a_difference(smoke_run: Path, stamm: 
     assert {"key": "tokenizer.vocab_size", "left": 512, "right": 4096} in json.loads(other.stdout)
 
 
+def test_diff_says_that_a_run_is_not_there(stamm: Stamm, tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    for word, why in (("runs/gone", "does not exist"), ("empty", "holds no run: it has no config")):
+        done = stamm("diff", word, "demo")
+        assert done.returncode != 0 and f"stamm: {word} {why}" in done.stderr
+    assert "unknown recipe" in stamm("diff", "gone", "demo").stderr
+
+
 def test_a_copied_recipe_is_the_recipe(stamm: Stamm, tmp_path: Path) -> None:
     done = stamm("cp", "smoke", "mine.py")
     assert done.returncode == 0, done.stderr

@@ -384,6 +384,9 @@ def _count(spec: Spec, neurons: int | None, groups: int | None) -> int:
 
 
 def _told(values: Tensor) -> Value:
+    # A DTensor, as FSDP2 makes of parameters, lies in pieces on several processes, which all ask.
+    whole = getattr(values, "full_tensor", None)
+    values = values if whole is None else whole()
     numbers: list[float] = values.detach().double().reshape(-1).tolist()
     return numbers[0] if len(numbers) == 1 else numbers
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import argparse
+import os
 from pathlib import Path
 from typing import Any
 
 from stamm.base.config import differences, to_plain
+from stamm.base.errors import ConfigError, DataError
 from stamm.base.files import read_json
 from stamm.cli.output import print_json, print_table
 from stamm.cli.recipe import resolve
@@ -34,4 +36,17 @@ def run(options: argparse.Namespace, verb: str) -> int:
 
 def _plain(word: str) -> Any:
     path = Path(word) / "config.json"
-    return read_json(path)["config"] if path.is_file() else to_plain(resolve(word, ()).config)
+    if path.is_file():
+        return read_json(path)["config"]
+    missing = DataError(
+        f"{word} holds no run: it has no config.json"
+        if Path(word).is_dir()
+        else f"{word} does not exist",
+        fix="`stamm ls runs` lists the runs in runs/",
+    )
+    if os.sep in word and not word.partition(":")[0].endswith(".py"):
+        raise missing
+    try:
+        return to_plain(resolve(word, ()).config)
+    except ConfigError as error:
+        raise (missing if Path(word).is_dir() else error) from None

@@ -22,6 +22,7 @@ from stamm.models.count import count_parameters
 from stamm.pretrain.config import PretrainConfig
 from stamm.recipes import catalog as recipes
 from stamm.recipes.study import Study
+from stamm.runs.run import shown_state
 
 _KINDS = ("activations", "recipes", "runs")
 
@@ -95,7 +96,7 @@ def _run_row(path: Path) -> dict[str, Any]:
     return {
         "run": str(path.parent),
         "recipe": manifest.get("recipe", manifest.get("kind", "")),
-        "state": manifest.get("state", ""),
+        "state": shown_state(path.parent, manifest.get("state", "")),
         "steps": len(steps),
         "took": took,
         "started": manifest.get("started", ""),
@@ -152,6 +153,8 @@ def _show_run(root: Path, options: argparse.Namespace) -> int:
     if options.json:
         print_json({"manifest": manifest, **read_json(root / "config.json")})
         return 0
+    if "state" in manifest:
+        manifest["state"] = shown_state(root, manifest["state"])
     pairs = [(k, v) for k, v in manifest.items() if isinstance(v, (str, int, float))]
     print_pairs([(key, str(value)) for key, value in pairs])
     for step in manifest.get("steps", []):

@@ -11,7 +11,7 @@ from safetensors.torch import load_file, save_file
 from stamm.activations import catalog
 from stamm.base.config import from_plain, to_plain
 from stamm.base.errors import DataError
-from stamm.base.files import atomic, read_json, write_json
+from stamm.base.files import atomic, read_json, sha256_file, write_json
 from stamm.models.config import DecoderConfig
 from stamm.models.decoder import Decoder
 from stamm.models.linear import structured_linears
@@ -32,7 +32,7 @@ def describe_decoder(config: DecoderConfig) -> dict[str, Any]:
 
 
 def save_decoder(decoder: Decoder, folder: Path) -> None:
-    """Write `decoder` into `folder`; the description comes last, so that it vouches for the weights.
+    """Write `decoder` into `folder`; the description comes last, with the SHA-256 of the weights.
 
     Guides of structured matrices are of training alone, and not stored.
     """
@@ -46,14 +46,17 @@ def save_decoder(decoder: Decoder, folder: Path) -> None:
         del state["lm_head.weight"]  # the same numbers as model.embed_tokens.weight
     with atomic(folder / WEIGHTS) as temporary:
         save_file(state, temporary)
-    write_json(folder / DESCRIPTION, describe_decoder(decoder.config))
+    described = describe_decoder(decoder.config)
+    write_json(folder / DESCRIPTION, {**described, "weights_sha256": sha256_file(folder / WEIGHTS)})
 
 
 def load_decoder(folder: Path) -> Decoder:
     """The decoder stored in `folder`.
 
     Raises   DataError when the folder holds none, when its activation is not the one this version
-             of stamm derives under that name, or when tensors are missing, extra or misshapen.
+             of stamm derives under that name, when the weights are not those that were written, or
+             when tensors are missing, extra or misshapen.
+    Edge     weights written before their SHA-256 was kept are not checked
     """
     stored = read_json(folder / DESCRIPTION)
     where = str(folder / DESCRIPTION)
@@ -71,6 +74,7 @@ def load_decoder(folder: Path) -> Decoder:
             where=where,
             fix="Use the version of stamm that trained it",
         )
+    _check_weights(folder / WEIGHTS, stored.get("weights_sha256"))
     decoder = Decoder(config)
     try:
         state = load_file(folder / WEIGHTS)
@@ -83,3 +87,17 @@ def load_decoder(folder: Path) -> Decoder:
     except RuntimeError as error:
         raise DataError(f"{folder / WEIGHTS} does not fit {DESCRIPTION}: {error}") from None
     return decoder.eval()
+
+
+def _check_weights(path: Path, recorded: object) -> None:
+    if recorded is None:
+        return
+    try:
+        found = sha256_file(path)
+    except OSError as error:
+        raise DataError(f"{path} cannot be read: {error}") from None
+    if found != recorded:
+        raise DataError(
+            f"{path} has SHA-256 {found[:12]}, and {DESCRIPTION} records {str(recorded)[:12]}",
+            fix="The weights were changed after they were written: restore both files",
+        )

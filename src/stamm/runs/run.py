@@ -173,11 +173,8 @@ class Run:
 
     def unfinished(self) -> str:
         """Why what stands here cannot be taken for finished, in words; "" when it can."""
-        with contextlib.suppress(FileNotFoundError), (self.root / LOCK).open("rb") as held:
-            try:
-                fcntl.flock(held, fcntl.LOCK_SH | fcntl.LOCK_NB)
-            except BlockingIOError:
-                return "another process is working in it"
+        if is_locked(self.root):
+            return "another process is working in it"
         state = self.state()
         if state == "new":
             return f"{self._manifest_path.name} is missing"
@@ -354,6 +351,24 @@ def _external_hash(path: Path) -> str:
             f"{path} does not exist", fix="Put it back, or correct the name in corpus.inputs"
         )
     return sha256_file(path)
+
+
+def is_locked(root: Path) -> bool:
+    """Whether a process is working in the run folder `root`."""
+    with contextlib.suppress(FileNotFoundError), (root / LOCK).open("rb") as held:
+        try:
+            fcntl.flock(held, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+    return False
+
+
+def shown_state(root: Path, recorded: str) -> str:
+    """The state of a run for people: what its manifest records, or "interrupted".
+
+    A run that is killed leaves "running" behind; its lock goes with the process.
+    """
+    return "interrupted" if recorded == "running" and not is_locked(root) else recorded
 
 
 def _is_ours(path: Path) -> bool:

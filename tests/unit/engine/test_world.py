@@ -5,11 +5,15 @@ from __future__ import annotations
 import pytest
 import torch
 import torch.distributed._functional_collectives as collectives
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor import DTensor
 
+from stamm.activations.module import build_activation
 from stamm.base.errors import ConfigError, RunError
 from stamm.engine import parallel
+from stamm.engine.config import Parallel
 from stamm.engine.crew import Crew
-from stamm.engine.world import World, device_of, is_loss_of_process, together
+from stamm.engine.world import World, device_of, is_loss_of_process, join, leave, together
 
 
 def test_processes_that_differ_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -74,3 +78,15 @@ def test_keys_are_gathered_by_the_name_that_torch_has(
     )
     keys = torch.ones(1, 2, 3, 4)
     assert parallel._gather(None)(keys).shape == (1, 2, 6, 4)  # type: ignore[arg-type]
+
+
+def test_effective_values_of_parameters_that_fsdp_divides() -> None:
+    world = join(Parallel(), torch.device("cpu"), collectives=True)
+    try:
+        assert world.mesh is not None
+        whole, divided = build_activation("xielu"), build_activation("xielu")
+        fully_shard(divided, mesh=world.mesh["data"])
+        assert isinstance(divided.alpha_p, DTensor)
+        assert divided.effective() == whole.effective() and divided.raw() == whole.raw()
+    finally:
+        leave()

@@ -277,6 +277,23 @@ def test_a_decoder_with_a_missing_tensor_is_refused(tmp_path: Path) -> None:
         load_decoder(tmp_path)
 
 
+def test_weights_that_were_changed_are_refused(tmp_path: Path) -> None:
+    save_decoder(build_decoder(SMALL, seed=5), tmp_path)
+    weights = tmp_path / "model.safetensors"
+    data = bytearray(weights.read_bytes())
+    data[-4:] = bytes(4)
+    weights.write_bytes(data)
+    with pytest.raises(DataError, match=r"has SHA-256 \w+, and decoder\.json records \w+.*restore"):
+        load_decoder(tmp_path)
+    described = read_json(tmp_path / "decoder.json")
+    del described["weights_sha256"]  # as an older version wrote it
+    write_json(tmp_path / "decoder.json", described)
+    load_decoder(tmp_path)
+    weights.unlink()
+    with pytest.raises(DataError, match="cannot be read"):
+        load_decoder(tmp_path)
+
+
 @pytest.mark.parametrize(
     ("changes", "words"),
     [

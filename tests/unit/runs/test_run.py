@@ -15,7 +15,7 @@ from stamm.base.errors import ConfigError, DataError, RunError
 from stamm.base.files import read_json, write_json
 from stamm.runs.job import Step, Workspace
 from stamm.runs.metrics import MetricsFile, read_metrics
-from stamm.runs.run import Job, Run
+from stamm.runs.run import Job, Run, shown_state
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -250,7 +250,12 @@ def test_a_step_that_leaves_nothing_is_an_error(tmp_path: Path) -> None:
     steps = (Step(name="one", job="write", config=Copy(), folder="one", outputs=("missing",)),)
     with pytest.raises(RunError, match="ended without leaving"):
         _execute(tmp_path / "r", steps, Jobs())
-    assert Run(tmp_path / "r", "test", (), {}).state() == "running"
+    run = Run(tmp_path / "r", "test", (), {})
+    assert run.state() == "running"
+    assert shown_state(run.root, run.state()) == "interrupted"
+    with run.locked():
+        assert shown_state(run.root, run.state()) == "running"
+    assert shown_state(tmp_path / "none", "complete") == "complete"
 
 
 def test_the_manifest_names_command_versions_and_steps(tmp_path: Path) -> None:
