@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import inspect
 import shlex
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from types import ModuleType
@@ -90,6 +91,9 @@ def show_activation(word: str, spec: Spec, options: argparse.Namespace) -> int:
             command=shlex.join(["stamm", "show", word, "--page", options.page]),
         )
         write_text(Path(options.page), page)
+    for file in (options.plot, options.page):
+        if file is not None:
+            print(f"Written: {file}", file=sys.stderr)
     return 0
 
 

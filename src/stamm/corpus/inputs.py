@@ -39,8 +39,14 @@ def locate(name: str, where: str) -> Path:
         return Path(str(resources.files("stamm.corpus") / "demo_data" / file))
     path = Path(name)
     if not path.is_file():
-        what = "is a folder, not a file" if path.is_dir() else "does not exist"
-        raise DataError(f"{name} {what}", where=where, fix=f"Name a file: {', '.join(READABLE)}")
+        what, fix = "does not exist", "Name a file that is there"
+        if path.is_dir():
+            what, fix = "is a folder, not a file", "Name a file"
+        elif path.exists():
+            what, fix = "is no regular file, and is read more than once", "Save it as a file"
+        if where.rpartition(".")[2] == "inputs":
+            fix += f": {', '.join(READABLE)}"
+        raise DataError(f"{name} {what}", where=where, fix=fix)
     return path
 
 

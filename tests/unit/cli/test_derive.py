@@ -347,7 +347,9 @@ def test_show_tells_a_spec_of_the_users_own(
     assert told["function"] == [{"where": "all x", "formula": "x**3"}]
     assert told["cost"]["saved_inputs"] == 1
     assert main(["show", "derived/bent", "--plot", "bent.svg", "--page", "bent.html"]) == 0
-    assert "a = softplus(raw), starts at 0.8 (raw 0.203382321)" in capsys.readouterr().out
+    printed = capsys.readouterr()
+    assert "a = softplus(raw), starts at 0.8 (raw 0.203382321)" in printed.out
+    assert printed.err == "Written: bent.svg\nWritten: bent.html\n"
     assert (place / "bent.svg").read_text().startswith("<svg xmlns=")
     assert "<h1>bent</h1>" in (place / "bent.html").read_text()
 
