@@ -7,6 +7,7 @@ is what transformers makes of a folder, to be compared with the decoder it came 
 from __future__ import annotations
 
 import contextlib
+import logging as std_logging
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -235,7 +236,7 @@ def hub_activation(path: str) -> Any:
 
 @contextlib.contextmanager
 def quiet_transformers() -> Iterator[Any]:
-    """transformers, kept from the network and from talking below the level of an error."""
+    """transformers, kept from the network and, with what it imports, from warnings."""
     try:
         import transformers
         from transformers.utils.hub import constants
@@ -248,9 +249,16 @@ def quiet_transformers() -> Iterator[Any]:
     constants.HF_HUB_OFFLINE = True
     logging.set_verbosity_error()
     logging.disable_progress_bar()
+    # torchao warns of GPU libraries that it does not find, and has torch warn of its own classes.
+    others = {name: std_logging.getLogger(name) for name in ("torchao", "torch.utils._pytree")}
+    levels = {name: logger.level for name, logger in others.items()}
+    for logger in others.values():
+        logger.setLevel(std_logging.ERROR)
     try:
         yield transformers
     finally:
+        for name, logger in others.items():
+            logger.setLevel(levels[name])
         constants.HF_HUB_OFFLINE = before[0]
         logging.set_verbosity(before[1])
         if before[2]:
