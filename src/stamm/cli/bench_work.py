@@ -22,6 +22,7 @@ from stamm.activations.benchmark.measure import STEPS, Measured, Step, measure, 
 from stamm.activations.spec import Gated, Spec
 from stamm.activations.spec_files import load_spec
 from stamm.base.config import nearest
+from stamm.base.console import Console
 from stamm.base.errors import ConfigError, visible
 from stamm.base.units import bytes_text, parse_count
 from stamm.cli.bench_rivals import arms_of
@@ -65,7 +66,10 @@ def bench(options: argparse.Namespace) -> int:
     lines = []
     with _opened(options.out) as write:
         facts = environment()
-        for case in cases:
+        say, work = Console().say, "measure" if options.no_compile else "compile and measure"
+        for number, case in enumerate(cases, start=1):
+            size = f"{case.shape[0]}x{case.shape[1]} {_told(case.dtype)}"
+            say(f"{number} of {len(cases)}: {case.spec.name}, {size}: {work}")
             line = _line(case, not options.no_compile, facts)
             lines.append(line)
             write(json.dumps(line) + "\n")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -85,7 +86,9 @@ def test_every_shape_and_dtype_is_measured(capsys: pytest.CaptureFixture[str]) -
 
 def test_the_table_has_a_row_for_each(capsys: pytest.CaptureFixture[str]) -> None:
     assert _bench("geglu_tanh") == 0
-    first, header, *rows = capsys.readouterr().out.splitlines()
+    printed = capsys.readouterr()
+    assert re.match(r"1 of 1: \w+, \d+x\d+ \w+: (compile and )?measure\n", printed.err)
+    first, header, *rows = printed.out.splitlines()
     assert first.startswith("geglu_tanh, 4x6 bfloat16, ")
     assert "busy with others: " in first
     assert header.split() == [
