@@ -56,17 +56,24 @@ def mine() -> PretrainConfig:
     return base().pretrain
 '''
 _POISON = """
+from functools import partial
+
 from stamm.pretrain.next_token import NextToken as _Task
 
-_losses = _Task.losses
+_micro_batches = _Task.micro_batches
 
 
 def _poisoned(self, step):
-    for found in _losses(self, step):
-        yield type(found)(*(part * {poison}.get(step, 1.0) for part in found))
+    found = _micro_batches(self, step)
+
+    def times(batch):
+        return type(losses := batch.losses())(*(part * {poison}.get(step, 1.0) for part in losses))
+
+    each = [replace(batch, losses=partial(times, batch)) for batch in found.each]
+    return replace(found, each=each)
 
 
-_Task.losses = _poisoned
+_Task.micro_batches = _poisoned
 """
 ARM = "arms/xielu"
 
