@@ -67,7 +67,8 @@ def answers(
 ) -> list[Answer]:
     """What the model thinks of each pair, by the log-probability of the whole sentence.
 
-    score = 1 when log p(good | <s>) > log p(bad | <s>), both summed over tokens, no </s> at the end
+    score = 1 when log p(good | <s>) > log p(bad | <s>), both summed over tokens, no </s> at the
+    end; 1/2 where both are the same tokens, or equally likely
 
     encode   text to tokens, without <s>
     begin    the id of <s>
@@ -89,9 +90,11 @@ def answers(
     costs = nats_of_sequences(decoder, sequences, batch_tokens, progress)
     nats = [float(cost.double().sum()) for cost in costs]
     progress.end(f"{len(pairs)} pairs")
+    # A matrix product may round equal rows of a batch differently, by their place in it.
+    same = [good == bad for good, bad in zip(sequences[::2], sequences[1::2], strict=True)]
     return [
-        Answer(pair=pair, score=_score(good, bad))
-        for pair, good, bad in zip(pairs, nats[::2], nats[1::2], strict=True)
+        Answer(pair=pair, score=CHANCE if equal else _score(good, bad))
+        for pair, equal, good, bad in zip(pairs, same, nats[::2], nats[1::2], strict=True)
     ]
 
 

@@ -179,7 +179,7 @@ def test_a_full_disk_ends_the_batch_at_once(tmp_path: Path, execution: LocalWork
         match=r"1 of 16 shards failed, 15 were not tried: 00000 .*no room left .*Free some",
     ):
         do(job, execution)
-    assert begun(tmp_path).keys() <= {"00000", "00001"}
+    assert "00000" in begun(tmp_path) and len(begun(tmp_path)) <= 2  # one for each process
     (tmp_path / "in" / "0.txt").write_text("room\n")
     (tmp_path / "go on").touch()
     assert len(do(job, execution)) == 16
