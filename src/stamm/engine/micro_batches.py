@@ -1,4 +1,4 @@
-"""Gradients of a step's micro-batches: one after the other, or several at once on a CPU's threads.
+"""Gradient accumulation over a step's micro-batches: in sequence, or data-parallel over a CPU's threads.
 
 Two threads that share each operation wait for each other at its end; beside another busy process
 they mostly wait. Here each micro-batch is computed by one thread alone, the next free one takes the
@@ -20,6 +20,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from stamm.engine.pieces import threads_of_operations
 from stamm.losses.language_model import KeptLosses
 from stamm.models.repeatable import operation_threads
 
@@ -69,7 +70,7 @@ class Gradients:
         if workers <= 1:
             return [_backward(batch) for batch in batches.each]
         step = _Step(batches.each, self._parameters, ahead=2 * workers)
-        threads = self._threads // workers
+        threads = threads_of_operations(self._threads, workers)
         with operation_threads(threads):
             for index, batch in enumerate(batches.each):
                 if batch.kind not in self._compiled:

@@ -157,7 +157,7 @@ def _choices(config: PretrainConfig, windows: Windows, world: World, folder: Pat
         if world.mesh is None:
             largest = config.largest_micro_batch(max(stage.size for stage in config.batch))
             pieces = pieces_of(config.engine, largest, config.context)
-            threads = threads_of_operations(config.engine, pieces)
+            threads = threads_of_operations(config.engine.threads, pieces)
         with operation_threads(threads):
             return choose_kernels(config, config.total_sequences(windows.per_epoch))
     found = read_json(path)
