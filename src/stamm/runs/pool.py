@@ -94,7 +94,10 @@ def _serve(
     waiting: queue.SimpleQueue[Task],
     results: queue.SimpleQueue[tuple[str, dict[str, Any] | int] | None],
 ) -> None:
-    """Hand one shard after another to a worker, and a new worker to what is left when it dies."""
+    """Hand one shard after another to a worker, and a new worker to what is left when it dies.
+
+    Where the disk is full no worker of the round is given another shard.
+    """
     worker: subprocess.Popen[str] | None = None
     try:
         while True:
@@ -114,9 +117,17 @@ def _serve(
                 results.put((task.name, worker.wait()))
                 worker = None
             else:
+                if answer.get("full"):
+                    _empty(waiting)
                 results.put((task.name, answer))
     finally:
         results.put(None)
+
+
+def _empty(waiting: queue.SimpleQueue[Task]) -> None:
+    with contextlib.suppress(queue.Empty):
+        while True:
+            waiting.get_nowait()
 
 
 def _how(status: int) -> str:
