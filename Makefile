@@ -47,7 +47,7 @@ format: $(READY)
 
 # Emit the modules of the built-in activations again from their gradients.
 generated: $(READY)
-	@$(BIN)/python -m stamm.activations.emission
+	@$(BIN)/python -m stamm.activations.codegen
 	@$(BIN)/python -m stamm.activations.fused.coefficients
 
 # Resolve requirements.in into requirements.lock in a throw-away environment.

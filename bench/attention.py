@@ -24,9 +24,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from stamm.models.attention_mask import document_mask
+from stamm.models.determinism import settle
 from stamm.models.fused_attention import fused_attention, unavailable
-from stamm.models.repeatable import settle
-from stamm.models.sight import document_mask
 from stamm.runs.manifest import environment
 
 # Rows, heads, tokens, head width, tokens of a document on average.

@@ -21,25 +21,25 @@ from typing import Any
 
 from stamm.base.console import Silent
 from stamm.cli.jobs import job
-from stamm.corpus import screening
-from stamm.corpus.archive import archived_robots
+from stamm.corpus import filter_job
 from stamm.corpus.config import CorpusConfig, PackConfig, ReadLimits, TokenizerConfig
 from stamm.corpus.consent.config import ConsentConfig
-from stamm.corpus.consent.words import Words, read_words
+from stamm.corpus.consent.policies import Words, read_words
 from stamm.corpus.contamination.config import ContaminationConfig, EvaluationSet
+from stamm.corpus.document_filter import Screen
 from stamm.corpus.extract import Page
 from stamm.corpus.inputs import expand
-from stamm.corpus.kinds import is_archive
 from stamm.corpus.ledger import LedgerRow
 from stamm.corpus.licences.config import LicenceConfig
 from stamm.corpus.quality.config import QualityConfig
+from stamm.corpus.readers.formats import is_archive
+from stamm.corpus.readers.warc import archived_robots
 from stamm.corpus.records import Record
-from stamm.corpus.screen import Screen
 from stamm.recipes.corpus_steps import corpus_steps, token_steps
-from stamm.runs.execution import LocalWork
+from stamm.runs.executors import LocalWork
 from stamm.runs.job import Step
 from stamm.runs.run import Run
-from stamm.runs.workers import RATES
+from stamm.runs.run_sharded import RATES
 
 
 class Lenient(Screen):
@@ -91,7 +91,7 @@ def main() -> None:
     if plan["tokenizer"]:
         steps = [step for step in steps if step.name != "tokenizer"]
     if not plan["drop"]:
-        screening.Screen = Lenient  # type: ignore[attr-defined]
+        filter_job.Screen = Lenient  # type: ignore[attr-defined]
     seconds: dict[str, float] = {}
     running: list[tuple[str, float]] = []
 

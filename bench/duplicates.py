@@ -31,12 +31,12 @@ from typing import Any
 import numpy as np
 
 from stamm.corpus.config import ReadLimits
-from stamm.corpus.duplicates.cluster import find_clusters, keys_row, keys_schema
-from stamm.corpus.duplicates.config import DuplicatesConfig
-from stamm.corpus.duplicates.exact import text_key
-from stamm.corpus.duplicates.minhash import signature
-from stamm.corpus.duplicates.words import split_words, word_runs
-from stamm.corpus.read import read_input
+from stamm.corpus.dedup.cluster import find_clusters, keys_row, keys_schema
+from stamm.corpus.dedup.config import DuplicatesConfig
+from stamm.corpus.dedup.exact import text_key
+from stamm.corpus.dedup.minhash import signature
+from stamm.corpus.dedup.shingles import split_words, word_runs
+from stamm.corpus.readers.open import read_input
 from stamm.corpus.records import Record
 from stamm.corpus.tables import TableWriter, read_rows, write_rows
 

@@ -24,7 +24,7 @@ from stamm.corpus.language.identify import Identifier
 from stamm.corpus.quality.config import QualityConfig
 from stamm.corpus.quality.rules import Quality
 from stamm.corpus.quality.words import count_characters, split_words
-from stamm.corpus.read import read_input
+from stamm.corpus.readers.open import read_input
 from stamm.corpus.records import Record
 
 Document = tuple[str, str]

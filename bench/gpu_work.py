@@ -18,11 +18,11 @@ from torch import Tensor, nn
 
 from bench.linear_cross_entropy import ARMS, DROPPED, Loss, step
 from stamm.activations.benchmark.clock import Timed, clock_of
-from stamm.activations.benchmark.turns import Quantiles, in_turns, quantiles
+from stamm.activations.benchmark.interleave import Quantiles, in_turns, quantiles
 from stamm.activations.catalog import ENTRIES, get
 from stamm.activations.fused.gemm.choice import Shape, Step
 from stamm.activations.fused.gemm.measure import measure
-from stamm.activations.kernels import kernel_of
+from stamm.activations.kernel_lookup import kernel_of
 from stamm.activations.module import GatedActivation, build_activation
 from stamm.activations.ops import plain_operation
 from stamm.activations.spec import Gated

@@ -33,12 +33,12 @@ import zstandard
 
 from stamm.base.config import to_plain
 from stamm.base.files import read_json
-from stamm.corpus.heads.config import FeatureConfig, HeadConfig
-from stamm.corpus.heads.evaluate import auc
-from stamm.corpus.heads.examples import Example, part, read_examples
-from stamm.corpus.heads.features import spelling
-from stamm.corpus.heads.head import Head
-from stamm.corpus.heads.job import train
+from stamm.corpus.classifiers.classifier import Head
+from stamm.corpus.classifiers.config import FeatureConfig, HeadConfig
+from stamm.corpus.classifiers.evaluate import auc
+from stamm.corpus.classifiers.examples import Example, part, read_examples
+from stamm.corpus.classifiers.features import spelling
+from stamm.corpus.classifiers.job import train
 from stamm.runs.job import Workspace
 from stamm.runs.manifest import environment
 

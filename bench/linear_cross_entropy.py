@@ -26,7 +26,7 @@ from torch import Tensor
 from torch.profiler import ProfilerActivity, profile
 
 from stamm.losses.linear_cross_entropy import linear_cross_entropy
-from stamm.models.repeatable import settle
+from stamm.models.determinism import settle
 from stamm.runs.manifest import environment
 
 # Tokens, vocabulary, width: the demo's, and two whose vocabularies are those of large models.

@@ -26,7 +26,7 @@ import torch
 from torch import nn
 from torch.optim import AdamW, Optimizer
 
-from stamm.models.repeatable import settle
+from stamm.models.determinism import settle
 from stamm.optim.ademamix import AdEMAMixOptimizer
 from stamm.optim.config import AdEMAMix
 from stamm.runs.manifest import environment

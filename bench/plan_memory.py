@@ -27,11 +27,11 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from stamm.corpus.order import Proof
+from stamm.corpus.shuffle import Proof
 from stamm.engine.checkpoint import Checkpoints
 from stamm.engine.config import EngineConfig
 from stamm.engine.cpu_allocator import caching_allocator
-from stamm.engine.world import join
+from stamm.engine.distributed import join
 from stamm.models.config import (
     DecoderConfig,
     Dense,
@@ -42,13 +42,13 @@ from stamm.models.config import (
     SelfGuide,
     Structured,
 )
-from stamm.models.repeatable import settle
+from stamm.models.determinism import settle
 from stamm.optim.config import AdamW, AdEMAMix, Muon
 from stamm.optim.schedules import BatchStage
-from stamm.pretrain.batches import Windows
 from stamm.pretrain.config import PretrainConfig
-from stamm.pretrain.fit import fit
+from stamm.pretrain.dataset import Windows
 from stamm.pretrain.plan import plan
+from stamm.pretrain.trainer_setup import fit
 from stamm.runs.job import Workspace
 from stamm.runs.manifest import environment
 

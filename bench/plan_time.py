@@ -21,12 +21,12 @@ from pathlib import Path
 from bench.plan_memory import MadeUp
 from stamm.engine.config import EngineConfig
 from stamm.models.config import DecoderConfig, GatedFFN, PlainFFN
-from stamm.models.count import training_flops
+from stamm.models.flops import training_flops
 from stamm.optim.schedules import BatchStage
 from stamm.pretrain import job
 from stamm.pretrain.config import PretrainConfig
-from stamm.pretrain.like import pace_of
 from stamm.pretrain.plan import plan
+from stamm.pretrain.throughput_model import pace_of
 from stamm.runs.job import Workspace
 from stamm.runs.manifest import environment
 from stamm.runs.metrics import read_metrics

@@ -30,13 +30,13 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from stamm.corpus.config import ReadLimits
-from stamm.corpus.consent.ask import Consent, RobotsBook
 from stamm.corpus.consent.config import ConsentConfig
+from stamm.corpus.consent.decision import Consent, RobotsBook
 from stamm.corpus.consent.frozen import FrozenFile, frozen_file
-from stamm.corpus.consent.lines import PARSED_BYTES
 from stamm.corpus.consent.robots import RobotsAnswer
-from stamm.corpus.consent.shelf import latest, shelved, snapshot_shelf
+from stamm.corpus.consent.robots_parser import PARSED_BYTES
 from stamm.corpus.consent.snapshot import robots_book
+from stamm.corpus.consent.snapshot_index import latest, shelved, snapshot_shelf
 from stamm.corpus.inputs import locate
 from stamm.corpus.streams import BoundedStream, bounded_lines
 from stamm.runs.manifest import environment

@@ -22,12 +22,12 @@ from pathlib import Path
 
 from stamm.corpus.config import ReadLimits, TekkenConfig, TokenizerConfig
 from stamm.corpus.inputs import locate, shipped_files
-from stamm.corpus.read import read_input
+from stamm.corpus.readers.open import read_input
 from stamm.corpus.records import Record
 from stamm.corpus.special_tokens import RESERVED_TOKENS
 from stamm.corpus.tokenizer import Tokenizer, train_tokenizer_on
 from stamm.corpus.tokenizer.fairness import compare
-from stamm.corpus.tokenizer.parallel import rights
+from stamm.corpus.tokenizer.parallel_corpus import rights
 from stamm.corpus.tokenizer.tekken import tekken
 
 RUNS = {"a": "a", "A": "A", "blank": " ", "line feed": "\n", "-": "-", "aB": "aB", "漢": "漢"}

@@ -41,7 +41,7 @@ from bench.capability import processor_facts
 from stamm.engine.config import EngineConfig
 from stamm.losses.config import Goldfish
 from stamm.models.config import DecoderConfig, GatedFFN, PlainFFN
-from stamm.models.count import count_parameters
+from stamm.models.flops import count_parameters
 from stamm.optim.config import AdamW, AdEMAMix
 from stamm.optim.schedules import BatchStage, WarmupStableDecay
 from stamm.pretrain.config import PretrainConfig
@@ -145,10 +145,10 @@ def stamm(options: argparse.Namespace, folder: Path) -> Clock:
 
     from stamm.base.console import Silent
     from stamm.engine.cpu_allocator import caching_allocator
-    from stamm.engine.world import World
-    from stamm.models.repeatable import settle
-    from stamm.pretrain.batches import Windows
-    from stamm.pretrain.fit import fit
+    from stamm.engine.distributed import World
+    from stamm.models.determinism import settle
+    from stamm.pretrain.dataset import Windows
+    from stamm.pretrain.trainer_setup import fit
     from stamm.runs.job import Workspace
 
     clock, size = Clock(options.began), SIZES[options.size]

@@ -32,14 +32,14 @@ from transformers import (
 )
 
 from stamm.base.console import Silent
-from stamm.engine.loop import compile_layers
+from stamm.engine.trainer import compile_layers
 from stamm.losses.config import Goldfish
 from stamm.losses.goldfish import keep_mask
 from stamm.losses.language_model import nll_per_kept_token
 from stamm.models.config import GatedFFN
 from stamm.models.decoder import build_decoder
+from stamm.models.determinism import settle
 from stamm.models.hub import SpecialIds, hub_config
-from stamm.models.repeatable import settle
 from stamm.optim.build import build_optimizer
 from stamm.pretrain.config import PretrainConfig
 from stamm.recipes.demo import demo

@@ -13,7 +13,7 @@ import pytest
 
 from stamm.corpus.config import CorpusConfig, PackConfig, TokenizerConfig
 from stamm.corpus.consent.config import ConsentConfig
-from stamm.corpus.pack import PackedSplit
+from stamm.corpus.packed_dataset import PackedSplit
 from stamm.corpus.tokenizer import train_tokenizer
 from stamm.losses.config import Goldfish
 from stamm.losses.goldfish import keep_mask

@@ -338,7 +338,7 @@ def test_tokens_that_vanish_or_are_cut_short(starter: Starter, smoke_run: Path) 
 def test_a_reader_that_fails_is_told_and_the_run_goes_on(starter: Starter) -> None:
     expected = starter.whole()
     starter.recipe(
-        "from stamm.pretrain.batches import Windows as _Windows\n\n"
+        "from stamm.pretrain.dataset import Windows as _Windows\n\n"
         "_batch = _Windows.batch\n\n\n"
         "def _broken(self, first, count):\n"
         "    if first >= 40:\n"

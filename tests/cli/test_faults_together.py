@@ -52,7 +52,7 @@ def test_bad_losses_are_answered_by_all(place: Place) -> None:
 
 
 def test_processes_with_other_code_do_not_train_together(place: Place) -> None:
-    more = "import os as _os\n\nimport stamm.engine.crew as _crew\n\n"
+    more = "import os as _os\n\nimport stamm.engine.coordinator as _crew\n\n"
     more += '_crew.code_hash = lambda rooms: _os.environ["RANK"]\n'
     place.recipe(more)
     done = place.run(2, "run")
@@ -79,7 +79,7 @@ def test_what_all_have_met_one_tells(place: Place) -> None:
 
 
 def test_an_error_of_one_process_alone_is_told_by_it(place: Place) -> None:
-    more = "import os as _os\n\nfrom stamm.pretrain.batches import Windows as _Windows\n\n"
+    more = "import os as _os\n\nfrom stamm.pretrain.dataset import Windows as _Windows\n\n"
     more += "_batch = _Windows.batch\n\n\ndef _broken(self, first, count):\n"
     more += '    if first >= 40 and _os.environ["RANK"] == "1":\n'
     more += "        raise OSError(5, 'Input/output error')\n"

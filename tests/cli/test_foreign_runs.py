@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from stamm.corpus.config import CorpusConfig, PackConfig, TokenizerConfig
-from stamm.corpus.pack import PackedSplit
+from stamm.corpus.packed_dataset import PackedSplit
 from stamm.corpus.tokenizer import train_tokenizer
 from stamm.runs.job import Workspace
 from tests.conftest import Stamm, command, contents, environment

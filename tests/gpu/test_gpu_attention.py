@@ -10,9 +10,9 @@ import torch
 from torch import Tensor
 
 from stamm.models.attention import attend
+from stamm.models.attention_mask import Mask, Sight, block_mask, document_mask, part_sight, sight
 from stamm.models.config import DecoderConfig, Llama3Rope, PlainFFN
 from stamm.models.decoder import Decoder, build_decoder
-from stamm.models.sight import Mask, Sight, block_mask, document_mask, part_sight, sight
 
 # Torch warns that what is not compiled makes all scores at once; in a rehearsal on a CPU it does.
 pytestmark = pytest.mark.filterwarnings("ignore:flex_attention called without")

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from stamm.activations.fused.operation import SMALLEST
-from stamm.activations.kernels import kernel_of
+from stamm.activations.kernel_lookup import kernel_of
 from stamm.activations.module import Activation, build_activation, xielu
 
 GIB = 2**30

@@ -79,7 +79,13 @@ def test_environment_variables_are_few_and_change_no_number() -> None:
                 touched.add(str(file.relative_to(SOURCE)))
     # tokenizers is told not to warn about forks, and a worker that it has one core; torchrun says
     # which process this is; XDG_CACHE_HOME says where caches are; OpenMP how long to spin. Nothing else looks.
-    known = {"base/cache_folder.py", "cli/main.py", "cli/run.py", "runs/pool.py", "runs/ranks.py"}
+    known = {
+        "base/cache_folder.py",
+        "cli/main.py",
+        "cli/run.py",
+        "runs/local_pool.py",
+        "runs/torchrun_env.py",
+    }
     assert touched == known
 
 

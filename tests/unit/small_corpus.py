@@ -5,13 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 
 from stamm.corpus.config import CorpusConfig, PackConfig, TokenizeConfig
-from stamm.corpus.deciding import decide
-from stamm.corpus.packing import pack
-from stamm.corpus.planting import plant
-from stamm.corpus.screening import screen_inputs
-from stamm.corpus.settling import settle
-from stamm.corpus.tokenizing import tokenize
-from stamm.runs.execution import Execution, LocalWork
+from stamm.corpus.filter_job import screen_inputs
+from stamm.corpus.finalize_job import settle
+from stamm.corpus.global_filter_job import decide
+from stamm.corpus.inject_canaries import plant
+from stamm.corpus.pack_job import pack
+from stamm.corpus.tokenize_job import tokenize
+from stamm.runs.executors import Execution, LocalWork
 from stamm.runs.job import Workspace
 
 

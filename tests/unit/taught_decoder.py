@@ -15,7 +15,7 @@ from stamm.corpus.special_tokens import BEGIN_ID
 from stamm.corpus.tokenizer import Tokenizer, train_tokenizer_on
 from stamm.models.config import DecoderConfig, PlainFFN
 from stamm.models.decoder import Decoder, build_decoder
-from stamm.models.stored import save_decoder
+from stamm.models.serialization import save_decoder
 
 VOCABULARY = 335
 

@@ -10,7 +10,7 @@ from stamm.corpus.tables import write_rows
 from stamm.corpus.tokenizer import train_tokenizer_on
 from stamm.models.config import DecoderConfig, PlainFFN
 from stamm.models.decoder import build_decoder
-from stamm.models.stored import save_decoder
+from stamm.models.serialization import save_decoder
 from tests.unit.small_corpus import pack_corpus
 
 # The name of a source is text from the web.

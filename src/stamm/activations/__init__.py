@@ -12,8 +12,41 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from stamm.activations.catalog import get, names
     from stamm.activations.derivation.derive import Derived, derive
+    from stamm.activations.equivalence.detect import rediscover
+    from stamm.activations.equivalence.finding import Finding
     from stamm.activations.module import Activation, GatedActivation, build_activation, xielu
-    from stamm.activations.operators import (
+    from stamm.activations.parallel import (
+        clip_gradient_norm,
+        reduce_shape_gradients,
+        sharding_exceptions,
+    )
+    from stamm.activations.parallel_style import ShapedActivationParallel
+    from stamm.activations.parameters import (
+        Absolute,
+        Between,
+        Exp,
+        Fixed,
+        Identity,
+        Parameter,
+        Softplus,
+    )
+    from stamm.activations.shape_parameters import (
+        export_values,
+        import_values,
+        refuse_shared,
+        shape_parameters,
+    )
+    from stamm.activations.spec import (
+        Compat,
+        Constant,
+        Factor,
+        Gated,
+        Jump,
+        Piece,
+        Plain,
+        Spec,
+    )
+    from stamm.activations.transforms import (
         Gate,
         affine,
         clip,
@@ -35,45 +68,12 @@ if TYPE_CHECKING:
         soft_clamp,
         surrogate,
     )
-    from stamm.activations.parallel import (
-        clip_gradient_norm,
-        reduce_shape_gradients,
-        sharding_exceptions,
-    )
-    from stamm.activations.parallel_style import ShapedActivationParallel
-    from stamm.activations.parameters import (
-        Absolute,
-        Between,
-        Exp,
-        Fixed,
-        Identity,
-        Parameter,
-        Softplus,
-    )
-    from stamm.activations.rediscovery.detect import rediscover
-    from stamm.activations.rediscovery.finding import Finding
-    from stamm.activations.shapes import (
-        export_values,
-        import_values,
-        refuse_shared,
-        shape_parameters,
-    )
-    from stamm.activations.spec import (
-        Compat,
-        Constant,
-        Factor,
-        Gated,
-        Jump,
-        Piece,
-        Plain,
-        Spec,
-    )
 
 _HOMES = {
     "catalog": ("get", "names"),
     "derivation.derive": ("Derived", "derive"),
     "module": ("Activation", "GatedActivation", "build_activation", "xielu"),
-    "operators": (
+    "transforms": (
         "Gate",
         "affine",
         "clip",
@@ -95,12 +95,12 @@ _HOMES = {
         "soft_clamp",
         "surrogate",
     ),
-    "rediscovery.detect": ("rediscover",),
-    "rediscovery.finding": ("Finding",),
+    "equivalence.detect": ("rediscover",),
+    "equivalence.finding": ("Finding",),
     "parameters": ("Absolute", "Between", "Exp", "Fixed", "Identity", "Parameter", "Softplus"),
     "parallel": ("clip_gradient_norm", "reduce_shape_gradients", "sharding_exceptions"),
     "parallel_style": ("ShapedActivationParallel",),
-    "shapes": ("export_values", "import_values", "refuse_shared", "shape_parameters"),
+    "shape_parameters": ("export_values", "import_values", "refuse_shared", "shape_parameters"),
     "spec": ("Compat", "Constant", "Factor", "Gated", "Jump", "Piece", "Plain", "Spec"),
 }
 _HOME = {name: home for home, members in _HOMES.items() for name in members}

@@ -111,7 +111,7 @@ def primitives_hash() -> str:
 @lru_cache(maxsize=1)
 def deriver() -> str:
     """SHA-256 of the code that makes kernels: another deriver makes other text of the same spec."""
-    makers = ((_HERE / folder).glob("*.py") for folder in ("derivation", "emission"))
+    makers = ((_HERE / folder).glob("*.py") for folder in ("derivation", "codegen"))
     return _hash([*itertools.chain(*makers), *_PRIMITIVES])
 
 

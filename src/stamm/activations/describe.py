@@ -27,7 +27,7 @@ def describe(name: str) -> dict[str, Any]:
     if texts.get("content_hash") != spec.content_hash:
         raise ConfigError(
             f"the generated texts of {spec.name} do not belong to its spec",
-            fix="Run python -m stamm.activations.emission",
+            fix="Run python -m stamm.activations.codegen",
         )
     return {**told(spec, texts), "certificate": certificate(spec)}
 

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from stamm.activations import catalog
 from stamm.activations.effective import effective_tensor
-from stamm.activations.kernels import kernel_of
+from stamm.activations.kernel_lookup import kernel_of
 from stamm.activations.ops import gated_operation, plain_operation
 from stamm.activations.parameters import Parameter
 from stamm.activations.spec import Gated, Spec

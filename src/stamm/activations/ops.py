@@ -19,7 +19,7 @@ from torch import Tensor
 from stamm.activations.fused.layouts import check_neurons, told
 from stamm.activations.fused.operation import Form, Layout, Operation, apart, fused, joined
 from stamm.activations.fused.passes import Fixed
-from stamm.activations.kernels import Kernel
+from stamm.activations.kernel_lookup import Kernel
 from stamm.activations.primitives import Parameters
 from stamm.activations.reductions import by_blocks, out_of_range, rows, shaped, square, total
 from stamm.base.errors import ConfigError

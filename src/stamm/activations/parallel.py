@@ -26,7 +26,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor
 from torch.utils.hooks import RemovableHandle
 
-from stamm.activations.shapes import shape_parameters
+from stamm.activations.shape_parameters import shape_parameters
 from stamm.base.config import nearest
 from stamm.base.errors import ConfigError, RunError
 

@@ -23,7 +23,7 @@ from stamm.audit.memorization import (
     prompts,
 )
 from stamm.corpus.canaries.config import Kind
-from stamm.corpus.canaries.draws import rivals
+from stamm.corpus.canaries.random_text import rivals
 from stamm.models.decoder import Decoder
 from stamm.models.generate import nats_of_sequences
 

@@ -34,11 +34,11 @@ from stamm.base.config import to_plain
 from stamm.base.errors import DataError
 from stamm.base.files import read_json, write_json, write_text
 from stamm.corpus.canaries.config import Kind
-from stamm.corpus.canaries.draws import MADE_UP
+from stamm.corpus.canaries.random_text import MADE_UP
 from stamm.corpus.special_tokens import BEGIN_ID
 from stamm.corpus.tokenizer import Tokenizer
-from stamm.models.repeatable import settle
-from stamm.models.stored import load_decoder
+from stamm.models.determinism import settle
+from stamm.models.serialization import load_decoder
 from stamm.runs.job import Workspace
 
 SCHEMA = 1

@@ -19,8 +19,8 @@ from stamm.activations.spec import Spec
 from stamm.activations.spec_files import STORED, load_python, load_spec
 from stamm.base.errors import ConfigError
 from stamm.base.files import write_bytes, write_text
+from stamm.cli.arg_types import text
 from stamm.cli.output import print_json, print_pairs
-from stamm.cli.words import text
 
 PLOTS = (".svg", ".png")
 
@@ -107,10 +107,10 @@ def facts_of(spec: Spec) -> dict[str, Any]:
         facts = describe(spec.name)
         return {**facts, "peers": list(spec.peers), "cost": cost(spec, source)}
 
+    from stamm.activations.codegen.kernel import kernel_source
+    from stamm.activations.codegen.write import texts
     from stamm.activations.conformance.tabulated import table_sentences
     from stamm.activations.derivation.derive import derive
-    from stamm.activations.emission.kernel import kernel_source
-    from stamm.activations.emission.write import texts
 
     derived = derive(spec)
     tables = list(table_sentences(derived))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from stamm.cli.words import text
+from stamm.cli.arg_types import text
 
 
 def arguments(parser: argparse.ArgumentParser, verb: str) -> None:

@@ -25,7 +25,7 @@ from stamm.base.config import nearest
 from stamm.base.console import Console
 from stamm.base.errors import ConfigError, visible
 from stamm.base.units import bytes_text, parse_count
-from stamm.cli.bench_rivals import arms_of
+from stamm.cli.bench_baselines import arms_of
 from stamm.cli.output import print_json, print_table
 from stamm.runs.manifest import environment
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 
 from stamm.base.errors import ConfigError
-from stamm.cli.words import text
+from stamm.cli.arg_types import text
 
 GOLDFISH = "goldfish"
 

@@ -21,10 +21,10 @@ from stamm.base.config import from_plain, override, to_plain, validate
 from stamm.base.errors import DataError, RunError, visible
 from stamm.base.files import read_json
 from stamm.cli.output import print_json, print_table
-from stamm.corpus.pack import MANIFEST, PackedSplit
+from stamm.corpus.packed_dataset import MANIFEST, PackedSplit
 from stamm.losses.config import Goldfish
 from stamm.losses.goldfish import measure, stated_rate
-from stamm.losses.tally import PIECE, Coverage, Piece, Tally
+from stamm.losses.mask_statistics import PIECE, Coverage, Piece, Tally
 
 _SHOWN = 20  # languages in the table; JSON has all of them
 _HEADER = (

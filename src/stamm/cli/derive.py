@@ -25,8 +25,8 @@ from stamm.base.errors import ConfigError
 from stamm.base.files import write_json, write_text
 from stamm.cli import derived_folder
 from stamm.cli.activation_show import lines_of
+from stamm.cli.arg_types import text
 from stamm.cli.output import print_json, print_pairs
-from stamm.cli.words import text
 
 if TYPE_CHECKING:
     from stamm.activations.conformance.verdict import Verdict
@@ -157,13 +157,13 @@ def _derive(spec: Spec, known: str | None, folder: Path, command: str) -> dict[s
     stages = _Stages(spec.name)
     stages.next("load SymPy and torch")
     from stamm.activations.certificates.certificate import certify
+    from stamm.activations.codegen.kernel import kernel_source
+    from stamm.activations.codegen.write import texts
     from stamm.activations.conformance.acceptance import accepted, refuse_wrong_formulas
     from stamm.activations.conformance.golden import write_golden
     from stamm.activations.conformance.tabulated import table_sentences
     from stamm.activations.derivation.derive import derive, exact_formulas
-    from stamm.activations.emission.kernel import kernel_source
-    from stamm.activations.emission.write import texts
-    from stamm.activations.rediscovery.detect import rediscover
+    from stamm.activations.equivalence.detect import rediscover
     from stamm.reports.activation_page import activation_page
 
     stages.next("integrate the gradient")

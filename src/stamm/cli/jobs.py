@@ -4,33 +4,33 @@ from __future__ import annotations
 
 import importlib
 
-from stamm.base.ending import interrupt_held
 from stamm.base.errors import RunError
+from stamm.base.shutdown import interrupt_held
 from stamm.runs.run import Job
 
 _JOBS = {
-    "plant": ("stamm.corpus.planting", "plant"),
-    "screen": ("stamm.corpus.screening", "screen_inputs"),
-    "decide": ("stamm.corpus.deciding", "decide"),
-    "settle": ("stamm.corpus.settling", "settle"),
+    "plant": ("stamm.corpus.inject_canaries", "plant"),
+    "screen": ("stamm.corpus.filter_job", "screen_inputs"),
+    "decide": ("stamm.corpus.global_filter_job", "decide"),
+    "settle": ("stamm.corpus.finalize_job", "settle"),
     "fetch": ("stamm.corpus.consent.fetch_job", "fetch"),
-    "head": ("stamm.corpus.heads.job", "train"),
+    "head": ("stamm.corpus.classifiers.job", "train"),
     "languages": ("stamm.corpus.language.train", "train"),
     "bounds": ("stamm.corpus.quality.fit", "fit"),
-    "replay": ("stamm.corpus.replay", "replay"),
-    "take_tokenizer": ("stamm.corpus.retaking", "take_tokenizer"),
-    "retake": ("stamm.corpus.retaking", "retake"),
+    "replay": ("stamm.corpus.opt_out_replay", "replay"),
+    "take_tokenizer": ("stamm.corpus.reuse_tokens", "take_tokenizer"),
+    "retake": ("stamm.corpus.reuse_tokens", "retake"),
     "tokenizer": ("stamm.corpus.tokenizer", "train_tokenizer"),
-    "tokenize": ("stamm.corpus.tokenizing", "tokenize"),
-    "pack": ("stamm.corpus.packing", "pack"),
+    "tokenize": ("stamm.corpus.tokenize_job", "tokenize"),
+    "pack": ("stamm.corpus.pack_job", "pack"),
     "pretrain": ("stamm.pretrain.job", "run"),
-    "pace": ("stamm.pretrain.pace", "run"),
-    "refine": ("stamm.pretrain.tuning", "refine"),
-    "choose": ("stamm.pretrain.tuning", "choose"),
+    "pace": ("stamm.pretrain.step_timing", "run"),
+    "refine": ("stamm.pretrain.lr_finder", "refine"),
+    "choose": ("stamm.pretrain.lr_finder", "choose"),
     "evaluate": ("stamm.evaluate.job", "run"),
     "audit": ("stamm.audit.job", "run"),
     "export": ("stamm.export.job", "run"),
-    "evidence": ("stamm.corpus.evidence.job", "evidence"),
+    "evidence": ("stamm.corpus.transparency.job", "evidence"),
     "report": ("stamm.reports.job", "run"),
     "compare": ("stamm.reports.comparison_job", "run"),
 }

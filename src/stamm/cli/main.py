@@ -16,9 +16,9 @@ from dataclasses import dataclass
 from typing import NoReturn
 
 import stamm
-from stamm.base.ending import end_at_once, interrupt_held
 from stamm.base.errors import ConfigError, StammError, StoppedError, visible
-from stamm.runs.ranks import rank_and_size
+from stamm.base.shutdown import end_at_once, interrupt_held
+from stamm.runs.torchrun_env import rank_and_size
 
 SPINS = 3000  # iterations, about 10 us
 LEADER_SPEAKS_S = 10.0  # it may have to close what it has open before it ends
@@ -41,13 +41,13 @@ class Verb:
 VERBS: tuple[Verb, ...] = (
     Verb(
         "ls",
-        "stamm.cli.names",
+        "stamm.cli.catalog_verbs",
         "list what exists: activations, recipes or runs",
         ("stamm ls activations", "stamm ls recipes", "stamm ls runs --json"),
     ),
     Verb(
         "show",
-        "stamm.cli.names",
+        "stamm.cli.catalog_verbs",
         "show one activation, recipe or run",
         (
             "stamm show xielu --plot xielu.svg --page xielu.html",
@@ -67,7 +67,7 @@ VERBS: tuple[Verb, ...] = (
     ),
     Verb(
         "cp",
-        "stamm.cli.names",
+        "stamm.cli.catalog_verbs",
         "copy a recipe into a file of your own, to edit and run",
         ("stamm cp demo mine.py", "stamm run mine.py", "stamm cp pretrain.apertus_8b big.py"),
     ),
@@ -123,7 +123,7 @@ VERBS: tuple[Verb, ...] = (
     ),
     Verb(
         "evaluate",
-        "stamm.cli.measure",
+        "stamm.cli.model_verbs",
         "measure a trained model: held-out bits per byte, BLiMP",
         (
             "stamm evaluate runs/demo/arms/xielu",
@@ -133,7 +133,7 @@ VERBS: tuple[Verb, ...] = (
     ),
     Verb(
         "audit",
-        "stamm.cli.measure",
+        "stamm.cli.model_verbs",
         "measure what a trained model has memorised, against a never-seen control",
         (
             "stamm audit runs/demo/arms/xielu",
@@ -143,7 +143,7 @@ VERBS: tuple[Verb, ...] = (
     ),
     Verb(
         "export",
-        "stamm.cli.measure",
+        "stamm.cli.model_verbs",
         "write a Hugging Face folder that plain transformers loads, checked for parity",
         (
             "stamm export runs/demo/arms/xielu",
@@ -153,7 +153,7 @@ VERBS: tuple[Verb, ...] = (
     ),
     Verb(
         "report",
-        "stamm.cli.measure",
+        "stamm.cli.model_verbs",
         "write one self-contained page about a run",
         (
             "stamm report runs/demo",
@@ -163,7 +163,7 @@ VERBS: tuple[Verb, ...] = (
     ),
     Verb(
         "diff",
-        "stamm.cli.compare_configs",
+        "stamm.cli.diff",
         "the keys in which two runs or recipes differ",
         (
             "stamm diff runs/demo runs/deep",

@@ -10,14 +10,14 @@ from typing import Any
 
 from stamm.base.errors import ConfigError
 from stamm.base.units import bytes_text, count_text, flops_text, parse_count, seconds_text
+from stamm.cli.arg_types import text
 from stamm.cli.corpus_plan import show_corpus_plan
 from stamm.cli.output import print_json, print_pairs
 from stamm.cli.recipe import resolve
-from stamm.cli.words import text
 from stamm.engine.estimate import Devices, parse_devices
 from stamm.pretrain.config import PretrainConfig
-from stamm.pretrain.like import pace_of
 from stamm.pretrain.plan import Pace, plan
+from stamm.pretrain.throughput_model import pace_of
 from stamm.recipes.branches import CooldownRecipe, LongerRecipe
 from stamm.recipes.compare import Comparison
 from stamm.recipes.corpus import CorpusRecipe
@@ -147,7 +147,7 @@ def _corpus_length(config: Study | PretrainConfig, run: Path) -> CorpusLength | 
             fix="Set pack=FOLDER, sequences=N, or --sequences N",
         )
     if foreign is not None:
-        from stamm.corpus.foreign import read_foreign
+        from stamm.corpus.megatron_dataset import read_foreign
 
         tokens = sum(read_foreign(Path(prefix)).num_tokens for prefix in foreign.prefixes)
         names = ", ".join(foreign.prefixes)

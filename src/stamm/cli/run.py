@@ -12,20 +12,20 @@ from stamm.base.config import to_plain
 from stamm.base.console import Console, Silent
 from stamm.base.errors import ConfigError, StammError
 from stamm.base.units import seconds_text
+from stamm.cli.arg_types import text
 from stamm.cli.jobs import TOGETHER, job
 from stamm.cli.output import print_table
 from stamm.cli.recipe import Resolved, resolve
-from stamm.cli.words import text
 from stamm.pretrain.config import ForeignFiles, PretrainConfig
 from stamm.recipes.catalog import Branching
 from stamm.recipes.study import MANIFEST, single_steps
-from stamm.runs.execution import Execution
+from stamm.runs.executors import Execution
 from stamm.runs.job import Step
-from stamm.runs.ranks import rank_and_size
 from stamm.runs.run import Run, workspace
+from stamm.runs.torchrun_env import rank_and_size
 
 if TYPE_CHECKING:
-    from stamm.engine.crew import Crew
+    from stamm.engine.coordinator import Crew
 
 
 def arguments(parser: argparse.ArgumentParser, verb: str) -> None:
@@ -107,7 +107,7 @@ def _follow(root: Path, steps: tuple[Step, ...]) -> int:
 
 
 def _crew() -> Crew:
-    from stamm.engine.crew import Crew
+    from stamm.engine.coordinator import Crew
 
     return Crew()
 
@@ -136,7 +136,7 @@ def _foreign_files(foreign: ForeignFiles) -> list[Path]:
 
     The tokens themselves are hashed when training starts or goes on, not to see what is to do.
     """
-    from stamm.corpus.foreign import ForeignTokens, tokenizer_file
+    from stamm.corpus.megatron_dataset import ForeignTokens, tokenizer_file
 
     paths, tokenizer = [Path(prefix) for prefix in foreign.prefixes], Path(foreign.tokenizer)
     ForeignTokens.open(paths, tokenizer, foreign.end_token)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from stamm.corpus.consent.hosts import normal_host
-from stamm.corpus.consent.patterns import decoded, escaped, path_of
+from stamm.corpus.consent.robots_matcher import decoded, escaped, path_of
 from stamm.corpus.records import clean_field
 
 

@@ -12,11 +12,11 @@ from typing import TypeVar
 
 from stamm.base.config import validate
 from stamm.corpus.canaries.config import CanariesConfig
+from stamm.corpus.classifiers.config import ThresholdConfig
 from stamm.corpus.consent.agents import APERTUS_AGENTS, name_agents
 from stamm.corpus.consent.config import ConsentConfig, Policy
 from stamm.corpus.contamination.config import ContaminationConfig
-from stamm.corpus.duplicates.config import DuplicatesConfig
-from stamm.corpus.heads.config import ThresholdConfig
+from stamm.corpus.dedup.config import DuplicatesConfig
 from stamm.corpus.language.config import LanguageConfig
 from stamm.corpus.licences.config import LicenceConfig
 from stamm.corpus.pii.config import PiiConfig

@@ -13,7 +13,7 @@ from stamm.base.errors import ConfigError, DataError
 from stamm.corpus.ledger import LEDGER_SCHEMA
 from stamm.corpus.query import Query, opened, pattern
 from stamm.corpus.tables import parts
-from stamm.runs.workers import cores
+from stamm.runs.run_sharded import cores
 
 COLUMNS = (
     "url", "path", "document_id", "host", "decision", "reason", "language", "licence", "source",

@@ -14,11 +14,11 @@ from pathlib import Path
 
 from stamm.base.errors import DataError
 from stamm.corpus.config import ProbesConfig, ReadLimits
-from stamm.corpus.duplicates.exact import text_key
-from stamm.corpus.kinds import is_archive
+from stamm.corpus.dedup.exact import text_key
 from stamm.corpus.pii.config import PiiConfig
 from stamm.corpus.pii.replace import Cleaned, replace_pii
-from stamm.corpus.read import read_input
+from stamm.corpus.readers.formats import is_archive
+from stamm.corpus.readers.open import read_input
 from stamm.corpus.records import Record, content_id
 
 _SENTENCE_START = re.compile(r"(?:(?<=[.!?])|(?<=[.!?][\"'”’»]))\s+(?=[\"'“‘«]?[A-ZÀ-ÞΑ-ΩА-Я])")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from stamm.base.errors import DataError
-from stamm.corpus.consent.ask import ABSOLUTE
+from stamm.corpus.consent.decision import ABSOLUTE
 from stamm.corpus.ledger import KEPT, PII_KINDS, REASONS
 from stamm.corpus.query import Query
 

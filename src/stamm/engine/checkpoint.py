@@ -40,8 +40,8 @@ from stamm.base.files import (
     sha256_value,
     write_json,
 )
-from stamm.engine.updater import Updater
-from stamm.engine.world import World
+from stamm.engine.distributed import World
+from stamm.engine.sharded_optimizer import Updater
 
 SCHEMA = 3
 STATE = "state.json"

@@ -14,17 +14,17 @@ from dataclasses import dataclass, replace
 
 from stamm.base.errors import ConfigError
 from stamm.engine.config import EIGHT_BITS, Precision
-from stamm.engine.float8_fit import layer_matrices
+from stamm.engine.float8_support import layer_matrices
 from stamm.models.config import (
     DecoderConfig,
     GatedFFN,
     PlainFFN,
     SavePost,
 )
-from stamm.models.count import factor_bytes, inner_bytes
-from stamm.models.names import parameter_shapes
+from stamm.models.flops import factor_bytes, inner_bytes
+from stamm.models.parameter_shapes import parameter_shapes
 from stamm.optim.config import AdEMAMix, OptimizerConfig
-from stamm.optim.rules import Group, grouped
+from stamm.optim.param_group_rules import Group, grouped
 
 
 @dataclass(frozen=True, kw_only=True)

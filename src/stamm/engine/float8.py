@@ -16,7 +16,7 @@ from torch import nn
 
 from stamm.base.errors import ConfigError, RunError
 from stamm.engine.config import EIGHT_BITS, EngineConfig
-from stamm.engine.float8_fit import refusals
+from stamm.engine.float8_support import refusals
 from stamm.models.decoder import Decoder
 
 _RECIPES = {"float8": "tensorwise", "float8_rows": "rowwise"}

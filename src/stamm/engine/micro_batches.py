@@ -22,7 +22,7 @@ from torch import Tensor, nn
 
 from stamm.engine.pieces import threads_of_operations
 from stamm.losses.language_model import KeptLosses
-from stamm.models.repeatable import operation_threads
+from stamm.models.determinism import operation_threads
 
 
 @dataclass(frozen=True)

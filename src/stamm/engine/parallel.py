@@ -37,7 +37,7 @@ from torch.distributed.tensor.parallel import (
 
 from stamm.base.errors import ConfigError
 from stamm.engine.config import EngineConfig
-from stamm.engine.world import World
+from stamm.engine.distributed import World
 from stamm.models.config import Dense
 from stamm.models.decoder import Decoder, Layer
 from stamm.models.rope import inverse_frequencies

@@ -9,7 +9,7 @@ from typing import Any
 
 from stamm.base.console import Progress
 from stamm.base.errors import ConfigError, DataError
-from stamm.corpus.pack import PackedSplit
+from stamm.corpus.packed_dataset import PackedSplit
 from stamm.evaluate.config import EvaluateConfig
 from stamm.models.decoder import Decoder
 from stamm.models.generate import nats_of_sequences

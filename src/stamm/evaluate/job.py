@@ -10,14 +10,14 @@ import json
 from typing import Any
 
 from stamm.base.files import write_json, write_text
-from stamm.corpus.pack import PackedSplit
+from stamm.corpus.packed_dataset import PackedSplit
 from stamm.corpus.special_tokens import BEGIN_ID
 from stamm.corpus.tokenizer import Tokenizer
 from stamm.evaluate import blimp, held_out
 from stamm.evaluate.config import EvaluateConfig
 from stamm.models.decoder import Decoder
-from stamm.models.repeatable import settle
-from stamm.models.stored import load_decoder
+from stamm.models.determinism import settle
+from stamm.models.serialization import load_decoder
 from stamm.runs.job import Workspace
 
 SCHEMA = 1

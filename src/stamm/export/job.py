@@ -20,19 +20,19 @@ from torch import Tensor
 
 from stamm.base.errors import ExportError, RunError
 from stamm.base.files import write_json, write_text
-from stamm.corpus.pack import PackedSplit
+from stamm.corpus.packed_dataset import PackedSplit
 from stamm.corpus.special_tokens import BEGIN_ID, END_ID
 from stamm.corpus.tokenizer import Tokenizer
 from stamm.export import parity
-from stamm.export.card import model_card, origin_of
 from stamm.export.config import ExportConfig
 from stamm.export.folder import TOKENIZER, write_folder
+from stamm.export.model_card import model_card, origin_of
 from stamm.export.samples import check_room, write_samples
 from stamm.models.decoder import Decoder
+from stamm.models.determinism import settle
+from stamm.models.hf_architecture import hub_class
 from stamm.models.hub import HubModel, hub_version, load_hub
-from stamm.models.hub_class import hub_class
-from stamm.models.repeatable import settle
-from stamm.models.stored import load_decoder
+from stamm.models.serialization import load_decoder
 from stamm.runs.job import Workspace
 
 FINISHED = "transformers"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from stamm.base.errors import ConfigError
-from stamm.corpus.pack import PackedSplit
+from stamm.corpus.packed_dataset import PackedSplit
 from stamm.corpus.tokenizer import Tokenizer
 from stamm.export.config import ExportConfig
 from stamm.models.hub import HubModel

@@ -16,9 +16,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from stamm.base.mixing import GOLDEN, mix64
+from stamm.base.hashing import GOLDEN, mix64
 from stamm.losses.config import Goldfish
-from stamm.losses.tally import Coverage, Piece, Tally, cut
+from stamm.losses.mask_statistics import Coverage, Piece, Tally, cut
 
 TABLE_SIZE = 1_000_003
 TABLE_SEED = 2_971_215_073

@@ -14,11 +14,11 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.attention.flex_attention import BlockMask, flex_attention
 
+from stamm.models.attention_mask import Documents, Mask
 from stamm.models.config import DecoderConfig
 from stamm.models.fused_attention import fused_attention
 from stamm.models.norm import RMSNorm
 from stamm.models.rope import rotate
-from stamm.models.sight import Documents, Mask
 
 
 class KeyValues:

@@ -89,7 +89,7 @@ class FewBit:
              up's gradient is 0. A second derivative is refused.
              SavePre keeps less and is exact. FewBit saves the activation's pass in backward, but on
              a CPU, run eagerly, its codes cost more than that: a block took up to twice as long
-    Checked  tests/unit/models/test_ffn_memory.py
+    Checked  tests/unit/models/test_ffn_checkpointing.py
     """
 
     bits: int = 4

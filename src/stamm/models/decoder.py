@@ -18,6 +18,7 @@ from stamm.base.errors import ConfigError
 from stamm.base.files import sha256_bytes
 from stamm.losses.language_model import KeptLosses, kept_losses
 from stamm.models.attention import Attention, KeyValues
+from stamm.models.attention_mask import Mask, Sight, sight
 from stamm.models.config import DecoderConfig, GatedFFN, PlainFFN
 from stamm.models.ffn import build_ffn
 from stamm.models.guide_draws import uses_guide
@@ -25,7 +26,6 @@ from stamm.models.linear import structured_linears
 from stamm.models.norm import RMSNorm
 from stamm.models.rope import inverse_frequencies
 from stamm.models.self_guide import guide_weight
-from stamm.models.sight import Mask, Sight, sight
 
 
 class Layer(nn.Module):

@@ -18,7 +18,7 @@ from torch import Tensor
 from stamm.activations.checks import value_of
 from stamm.activations.expressions import Interval
 from stamm.activations.fused.operation import traced_inside_a_transform
-from stamm.activations.kernels import kernel_of
+from stamm.activations.kernel_lookup import kernel_of
 from stamm.activations.module import Activation, GatedActivation
 from stamm.activations.spec import Spec
 from stamm.base.errors import ConfigError
@@ -53,7 +53,7 @@ def slope_code(spec: Spec, bits: int) -> SlopeCode:
     that holds every knot of the spec: where f' is a step function the code is exact.
 
     Source   Novikov et al. 2022, arXiv 2202.00441 (few-bit backward); the hundredth is ours
-    Checked  tests/unit/models/test_ffn_memory.py::test_levels_come_near_the_best
+    Checked  tests/unit/models/test_ffn_checkpointing.py::test_levels_come_near_the_best
     """
     values = spec.initial_values()
     own = [_knot(i, values) for i in spec.intervals if i.low is not None]

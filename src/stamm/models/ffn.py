@@ -7,7 +7,7 @@ from torch import Tensor, nn
 from stamm.activations.fused.gemm.block import fused_block, serves
 from stamm.activations.module import build_activation
 from stamm.models.config import GatedFFN, PlainFFN, SavePost, SavePre
-from stamm.models.ffn_memory import feed_forward, kept
+from stamm.models.ffn_checkpointing import feed_forward, kept
 from stamm.models.linear import build_linear
 
 

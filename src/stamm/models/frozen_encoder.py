@@ -1,6 +1,6 @@
 """A pretrained encoder that only reads: the mean state of each chunk of a text, for a head to judge.
 
-The heads of a corpus (stamm.corpus.heads.encoder) know no torch; this is what they are handed.
+The heads of a corpus (stamm.corpus.classifiers.encoder) know no torch; this is what they are handed.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from stamm.base.mixing import mix64, splitmix64
+from stamm.base.hashing import mix64, splitmix64
 from stamm.models.config import DecoderConfig, SelfGuide
 from stamm.models.self_guide import guide_weight
 

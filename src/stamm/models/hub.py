@@ -24,7 +24,7 @@ from stamm.base.errors import ConfigError, DataError, ExportError
 from stamm.base.files import read_json
 from stamm.models.config import DecoderConfig, GatedFFN, Llama3Rope, PlainFFN, PlainRope
 from stamm.models.decoder import Decoder
-from stamm.models.hub_class import CLASSES, GATED_ACTS, PLAIN_ACTS, hub_class
+from stamm.models.hf_architecture import CLASSES, GATED_ACTS, PLAIN_ACTS, hub_class
 
 CONFIG = "config.json"
 WEIGHTS = "model.safetensors"

@@ -18,9 +18,9 @@ from torch.optim import Optimizer
 
 from stamm.base.errors import ConfigError
 from stamm.optim import fused
+from stamm.optim.ademamix_math import numbers_at, update_lists
 from stamm.optim.config import AdEMAMix
 from stamm.optim.groups import refuse_narrow
-from stamm.optim.update import numbers_at, update_lists
 
 STATES = ("fast", "slow", "square")
 _AT_ONCE = 2**22  # numbers of a batch of lists; a larger parameter is one by itself

@@ -21,8 +21,8 @@ from stamm.activations.fused.cpp import source as cpp_source
 from stamm.activations.fused.graph import Graph, Node
 from stamm.activations.fused.triton_source import source as triton_source
 from stamm.base.errors import RunError
+from stamm.optim.ademamix_math import Numbers, formula, numbers_at, update_lists
 from stamm.optim.config import AdEMAMix
-from stamm.optim.update import Numbers, formula, numbers_at, update_lists
 
 _NAME = "ademamix"
 _READ = 5  # p, g, fast, slow, square

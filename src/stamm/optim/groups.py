@@ -8,10 +8,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from stamm.activations.shapes import refuse_shared, shape_parameters
+from stamm.activations.shape_parameters import refuse_shared, shape_parameters
 from stamm.base.errors import ConfigError
 from stamm.optim.config import OptimizerConfig
-from stamm.optim.rules import grouped
+from stamm.optim.param_group_rules import grouped
 
 _SHORT = (torch.float16, torch.bfloat16)
 

@@ -14,7 +14,7 @@ from stamm.losses.config import Goldfish, Rule
 from stamm.models.config import DecoderConfig
 from stamm.optim.config import AdEMAMix, OptimizerConfig
 from stamm.optim.schedules import BatchPlan, BatchStage, Schedule, WarmupStableDecay
-from stamm.runs.mirrors import TensorBoard, Trackio, WandB
+from stamm.runs.tracker_config import TensorBoard, Trackio, WandB
 
 
 @dataclass(frozen=True, kw_only=True)

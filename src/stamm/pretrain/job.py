@@ -25,33 +25,33 @@ from torch import Tensor
 from stamm.base.config import to_plain
 from stamm.base.errors import ConfigError, DataError
 from stamm.base.files import read_json, sha256_file, sha256_value, write_json
-from stamm.corpus.foreign import ForeignTokens, tokenizer_file
-from stamm.corpus.order import Proof, StoredTokens, TokenStream
-from stamm.corpus.pack import PackedSplit
+from stamm.corpus.megatron_dataset import ForeignTokens, tokenizer_file
+from stamm.corpus.packed_dataset import PackedSplit
+from stamm.corpus.shuffle import Proof, StoredTokens, TokenStream
 from stamm.engine.cpu_allocator import caching_allocator
+from stamm.engine.distributed import World, device_of, join, leave, together
 from stamm.engine.events import Events, read_events
 from stamm.engine.out_of_memory import out_of_memory_explained
 from stamm.engine.parallel import whole_weights
-from stamm.engine.peak import device_name
+from stamm.engine.peak_flops import device_name
 from stamm.engine.pieces import pieces_of, threads_of_operations
-from stamm.engine.world import World, device_of, join, leave, together
 from stamm.losses.config import Goldfish
 from stamm.losses.goldfish import coverage
 from stamm.models.config import DecoderConfig
-from stamm.models.count import count_parameters, training_flops
 from stamm.models.decoder import Decoder
-from stamm.models.repeatable import operation_threads, settle
-from stamm.models.stored import describe_decoder, save_decoder
-from stamm.pretrain.batches import Windows
+from stamm.models.determinism import operation_threads, settle
+from stamm.models.flops import count_parameters, training_flops
+from stamm.models.serialization import describe_decoder, save_decoder
 from stamm.pretrain.config import PretrainConfig
-from stamm.pretrain.fit import Trained, fit
+from stamm.pretrain.dataset import Windows
 from stamm.pretrain.kernel_choice import Choices, choose_kernels, chosen_kernels, prepare_kernels
+from stamm.pretrain.lr_finder import told
 from stamm.pretrain.next_token import NextToken, steps_before
-from stamm.pretrain.tuning import told
+from stamm.pretrain.trainer_setup import Trained, fit
 from stamm.runs.job import Workspace
 from stamm.runs.manifest import new_manifest
 from stamm.runs.metrics import read_metrics
-from stamm.runs.mirrors import mirrored
+from stamm.runs.tracker_config import mirrored
 
 SCHEMA = 1
 COVERAGE_TOKENS = 20_000_000  # a sample of this many tokens tells the rate to 4 digits

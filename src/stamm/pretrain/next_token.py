@@ -13,19 +13,19 @@ import torch
 
 from stamm.activations.module import Activation, GatedActivation
 from stamm.base.errors import ConfigError, RunError
-from stamm.engine.attention_fit import refusals
+from stamm.engine.attention_support import refusals
+from stamm.engine.distributed import World
 from stamm.engine.micro_batches import MicroBatch, MicroBatches
 from stamm.engine.pieces import pieces_of
-from stamm.engine.share import Share
-from stamm.engine.world import World
+from stamm.engine.sequence_sharding import Share
 from stamm.losses.language_model import KeptLosses
-from stamm.models.count import guide_flops, training_flops
 from stamm.models.decoder import Decoder
+from stamm.models.flops import guide_flops, training_flops
 from stamm.models.guide_draws import guide_uses
 from stamm.models.linear import structured_linears
 from stamm.optim.schedules import BatchPlan
-from stamm.pretrain.batches import Batch, Windows
 from stamm.pretrain.config import PretrainConfig
+from stamm.pretrain.dataset import Batch, Windows
 
 
 class NextToken:

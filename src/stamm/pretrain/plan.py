@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, get_args
 
 from stamm.activations import catalog
-from stamm.engine.attention_fit import kernel_of
+from stamm.engine.attention_support import kernel_of
 from stamm.engine.config import EIGHT_BITS, Precision
 from stamm.engine.estimate import (
     ASSUMED_SAVE_BYTES_PER_S,
@@ -24,7 +24,7 @@ from stamm.engine.estimate import (
 )
 from stamm.engine.pieces import pieces_of
 from stamm.models.config import DecoderConfig, FewBit, MemoryPolicy, few_bit_refusal
-from stamm.models.count import (
+from stamm.models.flops import (
     count_parameters,
     ffn_cost,
     forward_flops,

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from stamm.base.units import bytes_text, count_text, seconds_text
-from stamm.engine import attention_fit, float8_fit
+from stamm.engine import attention_support, float8_support
 from stamm.engine.estimate import DEVICES, Devices, Setting
 from stamm.losses.config import Goldfish
 from stamm.models.config import Dense
@@ -117,8 +117,8 @@ def _division(told: Told) -> Iterator[tuple[str, str]]:
 def _kernels(told: Told) -> Iterator[tuple[str, str]]:
     config, there = told.config, DEVICES[told.devices.name] if told.devices else None
     capability = there.capability if there and told.setting.gpu else None
-    yield from float8_fit.refusals(config.engine, config.model, config.context, capability)
-    yield from attention_fit.refusals(config.engine, config.model, gpu=told.setting.gpu)
+    yield from float8_support.refusals(config.engine, config.model, config.context, capability)
+    yield from attention_support.refusals(config.engine, config.model, gpu=told.setting.gpu)
 
 
 def _memory(told: Told) -> Iterator[tuple[str, str]]:

@@ -13,7 +13,7 @@ from stamm.corpus.config import CorpusConfig
 from stamm.evaluate.config import EvaluateConfig
 from stamm.export.config import ExportConfig
 from stamm.models.config import DecoderConfig
-from stamm.models.hub_class import hub_class
+from stamm.models.hf_architecture import hub_class
 
 
 def check_evaluation(config: EvaluateConfig, corpus: CorpusConfig, model: DecoderConfig) -> None:

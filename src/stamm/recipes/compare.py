@@ -12,14 +12,14 @@ from stamm.engine.config import GoOn, RollBack
 from stamm.evaluate.config import EvaluateConfig
 from stamm.optim.schedules import WarmupStableDecay
 from stamm.pretrain.config import PretrainConfig
-from stamm.pretrain.pace_config import PaceConfig, PacedArm
-from stamm.pretrain.tuning import CHOSEN, FINAL, REFINED, SHORT, ChoiceConfig
+from stamm.pretrain.lr_finder import CHOSEN, FINAL, REFINED, SHORT, ChoiceConfig
+from stamm.pretrain.step_timing_config import PaceConfig, PacedArm
 from stamm.recipes.checks import check_evaluation
 from stamm.recipes.corpus_steps import corpus_steps, token_steps
 from stamm.recipes.matching import EqualFlops, EqualParameters, EqualTime, equal_widths, equal_work
 from stamm.recipes.study import Arm
 from stamm.reports.config import ReportConfig
-from stamm.runs.execution import Execution, LocalWork
+from stamm.runs.executors import Execution, LocalWork
 from stamm.runs.job import Step
 
 TRAINED = ("config.json", "model", "metrics.jsonl", "summary.json")

@@ -14,13 +14,13 @@ from stamm.corpus.config import (
 )
 from stamm.corpus.consent.config import ConsentConfig
 from stamm.corpus.demo import DEMO_INPUTS, DEMO_PROBE_BOOKS, DEMO_ROBOTS
-from stamm.corpus.evidence.config import EvidenceConfig
 from stamm.corpus.licences.config import LicenceConfig
 from stamm.corpus.quality.config import QualityConfig
+from stamm.corpus.transparency.config import EvidenceConfig
 from stamm.recipes.corpus_steps import corpus_steps, evidence_step, token_steps
 from stamm.recipes.report_step import report_step
 from stamm.reports.config import ReportConfig
-from stamm.runs.execution import Execution, LocalWork
+from stamm.runs.executors import Execution, LocalWork
 from stamm.runs.job import Step
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from stamm.base.errors import ConfigError
-from stamm.corpus.heads.config import HeadConfig
+from stamm.corpus.classifiers.config import HeadConfig
 from stamm.corpus.inputs import expand
 from stamm.corpus.language.config import LanguageTrainConfig
 from stamm.corpus.quality.config import QualityFitConfig

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from stamm.corpus.classifiers.config import HEAD_FILES
 from stamm.corpus.config import (
     CorpusConfig,
     PackConfig,
@@ -9,9 +10,8 @@ from stamm.corpus.config import (
     TokenizeConfig,
     TokenizerConfig,
 )
-from stamm.corpus.evidence.config import EvidenceConfig
-from stamm.corpus.heads.config import HEAD_FILES
 from stamm.corpus.inputs import expand, locate
+from stamm.corpus.transparency.config import EvidenceConfig
 from stamm.runs.job import Step
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from stamm.base.config import validate
 from stamm.base.errors import ConfigError
 from stamm.models.config import DecoderConfig, Dense, GatedFFN, PlainFFN
-from stamm.models.count import count_parameters, training_flops
+from stamm.models.flops import count_parameters, training_flops
 from stamm.recipes.study import Arm
 
 _ROUND = 64  # widths that are multiples of powers of two up to this one are quicker on a GPU

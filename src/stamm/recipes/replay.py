@@ -10,12 +10,12 @@ from stamm.base.config import from_plain
 from stamm.base.errors import ConfigError, DataError
 from stamm.base.files import read_json
 from stamm.corpus.config import PackConfig, ReplayConfig, TokenizeConfig
-from stamm.corpus.evidence.config import EvidenceConfig
 from stamm.corpus.inputs import expand
+from stamm.corpus.transparency.config import EvidenceConfig
 from stamm.recipes.corpus_steps import evidence_step
 from stamm.recipes.report_step import report_step
 from stamm.reports.config import ReportConfig
-from stamm.runs.execution import Execution, LocalWork
+from stamm.runs.executors import Execution, LocalWork
 from stamm.runs.job import Step
 from stamm.runs.run import Run
 

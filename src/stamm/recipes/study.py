@@ -14,13 +14,13 @@ from stamm.corpus.config import CorpusConfig, PackConfig, TekkenConfig, Tokenize
 from stamm.evaluate.config import EvaluateConfig
 from stamm.export.config import ExportConfig
 from stamm.models.config import DecoderConfig, GatedFFN, PlainFFN
-from stamm.models.count import count_parameters
+from stamm.models.flops import count_parameters
 from stamm.pretrain.config import PretrainConfig
 from stamm.recipes.checks import check_audit, check_evaluation, check_export
 from stamm.recipes.corpus_steps import corpus_steps, token_steps
 from stamm.recipes.report_step import report_step
 from stamm.reports.config import ReportConfig
-from stamm.runs.execution import Execution, LocalWork
+from stamm.runs.executors import Execution, LocalWork
 from stamm.runs.job import Step
 
 MANIFEST = "manifest.json"

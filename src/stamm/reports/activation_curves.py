@@ -12,7 +12,7 @@ from torch import Tensor
 
 from stamm.activations.checks import value_of
 from stamm.activations.expressions import VARIABLE, evaluate
-from stamm.activations.kernels import kernel_of
+from stamm.activations.kernel_lookup import kernel_of
 from stamm.activations.spec import Spec
 
 _REACH = 4.0  # a figure goes this far on each side, further where there are knots

@@ -10,9 +10,9 @@ from html import escape
 from stamm.activations.spec import Gated, Spec
 from stamm.reports import theme
 from stamm.reports.activation_curves import Curves, sampled
-from stamm.reports.canvas import Axes, draw, legend, picture
 from stamm.reports.figure import Figure, Table, thinned
-from stamm.reports.quantities import fixed
+from stamm.reports.formatting import fixed
+from stamm.reports.svg_figure import Axes, draw, legend, picture
 from stamm.reports.theme import drawn, series
 
 PRIME, DOUBLE_PRIME = "\u2032", "\u2033"

@@ -15,8 +15,8 @@ from stamm.activations.spec import Spec
 from stamm.reports import mathml
 from stamm.reports.activation_figures import figures_of_activation, spectrum_figure
 from stamm.reports.figure import Figure, Table
+from stamm.reports.formatting import MINUS, percent
 from stamm.reports.html import fill
-from stamm.reports.quantities import MINUS, percent
 from stamm.reports.text import one_line
 
 TEMPLATE = "activation.html"

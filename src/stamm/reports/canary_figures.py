@@ -5,12 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 
-from stamm.reports.canvas import Axes, draw, legend, legend_name
-from stamm.reports.collect import Arm, Study
 from stamm.reports.figure import Figure, Table
+from stamm.reports.formatting import fixed
 from stamm.reports.measure_figures import MARKS, interval_text
-from stamm.reports.measured import Bucket, CanaryKind, Estimate, Memorization
-from stamm.reports.quantities import fixed
+from stamm.reports.results import Bucket, CanaryKind, Estimate, Memorization
+from stamm.reports.run_data import Arm, Study
+from stamm.reports.svg_figure import Axes, draw, legend, legend_name
 from stamm.reports.text import one_line
 from stamm.reports.theme import drawn, series
 

@@ -8,9 +8,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from stamm.base.errors import RunError
-from stamm.reports.collect import Study, collect
-from stamm.reports.measured import HeldOut, read_measured
-from stamm.reports.reading import Record, record_if_there, record_in
+from stamm.reports.json_reader import Record, record_if_there, record_in
+from stamm.reports.results import HeldOut, read_measured
+from stamm.reports.run_data import Study, collect
 from stamm.reports.training import Training, read_training
 
 

@@ -6,12 +6,12 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from stamm.reports.canvas import Axes, draw, legend, legend_name, note, whole_steps
 from stamm.reports.comparison import Compared, ComparedArm
 from stamm.reports.comparison_verdict import Judgement, span
 from stamm.reports.config import ReportConfig
 from stamm.reports.figure import Figure, Table, thinned
-from stamm.reports.quantities import fixed, percent, signed, smoothed
+from stamm.reports.formatting import fixed, percent, signed, smoothed
+from stamm.reports.svg_figure import Axes, draw, legend, legend_name, note, whole_steps
 from stamm.reports.theme import drawn, series
 
 _MOST_POINTS = 600

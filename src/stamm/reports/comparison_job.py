@@ -19,9 +19,9 @@ from stamm.reports.comparison_verdict import ArmLine, Judgement, judge_compariso
 from stamm.reports.config import ReportConfig
 from stamm.reports.events import events_table
 from stamm.reports.figure import Table
+from stamm.reports.formatting import ABSENT
 from stamm.reports.html import fill
 from stamm.reports.page import page_of
-from stamm.reports.quantities import ABSENT
 from stamm.reports.text import one_line
 from stamm.runs.job import Workspace
 

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from stamm.reports.comparison import Compared, ComparedArm
+from stamm.reports.formatting import ABSENT, fixed, percent, signed
 from stamm.reports.intervals import Difference, Interval, differences, interval, widest
-from stamm.reports.quantities import ABSENT, fixed, percent, signed
 from stamm.reports.text import one_line
 
 _DIGITS = 4

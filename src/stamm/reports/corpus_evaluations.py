@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from stamm.reports.figure import Table
-from stamm.reports.reading import Record, record_if_there
+from stamm.reports.json_reader import Record, record_if_there
 from stamm.reports.text import one_line
 
 _LONGEST_NAME = 60

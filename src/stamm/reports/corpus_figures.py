@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from stamm.base.units import bytes_text
-from stamm.reports.canvas import Axes, draw
-from stamm.reports.collect import Study
 from stamm.reports.config import ReportConfig
 from stamm.reports.corpus_record import Corpus
 from stamm.reports.figure import Figure, Table
-from stamm.reports.quantities import fixed, percent
+from stamm.reports.formatting import fixed, percent
+from stamm.reports.run_data import Study
+from stamm.reports.svg_figure import Axes, draw
 from stamm.reports.text import one_line
 from stamm.reports.theme import drawn, series
 

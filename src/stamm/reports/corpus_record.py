@@ -15,7 +15,7 @@ import pyarrow.parquet
 
 from stamm.base.errors import DataError
 from stamm.reports.corpus_ledger import Consent, Dropped, Host, Source, Tally, tally
-from stamm.reports.reading import Record, record_if_there, record_in
+from stamm.reports.json_reader import Record, record_if_there, record_in
 
 
 @dataclass(frozen=True, kw_only=True)

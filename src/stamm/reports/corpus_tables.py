@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from stamm.base.units import bytes_text
-from stamm.reports.collect import Study
 from stamm.reports.config import ReportConfig
 from stamm.reports.corpus_ledger import Dropped
 from stamm.reports.corpus_record import Corpus, Pack, Requests, Shard, Withdrawn
 from stamm.reports.figure import Table
-from stamm.reports.quantities import fixed, percent
+from stamm.reports.formatting import fixed, percent
+from stamm.reports.run_data import Study
 from stamm.reports.text import one_line
 
 _LONGEST_CELL = 120

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from stamm.reports.canvas import Axes, draw
-from stamm.reports.collect import Study
 from stamm.reports.config import ReportConfig
 from stamm.reports.corpus_record import Parallel, ParallelCost
 from stamm.reports.figure import Figure, Table
-from stamm.reports.quantities import fixed, percent, spaced
+from stamm.reports.formatting import fixed, percent, spaced
+from stamm.reports.run_data import Study
+from stamm.reports.svg_figure import Axes, draw
 from stamm.reports.text import one_line
 from stamm.reports.theme import drawn, series
 

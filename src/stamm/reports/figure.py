@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from stamm.reports.quantities import spaced
+from stamm.reports.formatting import spaced
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from stamm.reports.canary_figures import canary_figures
-from stamm.reports.collect import Study
 from stamm.reports.config import ReportConfig
 from stamm.reports.corpus_figures import dropped_figure, stayed_figure
 from stamm.reports.corpus_vocabulary import fairness_figure
 from stamm.reports.figure import Figure
 from stamm.reports.measure_figures import grammar_figure, language_figure, memorization_figure
+from stamm.reports.run_data import Study
 from stamm.reports.shape_figures import shape_figures
 from stamm.reports.training_figures import goldfish_figure, loss_figure, optimisation_figure
 

@@ -9,12 +9,12 @@ import jinja2
 from markupsafe import Markup
 
 from stamm.reports import theme
-from stamm.reports.collect import Study
 from stamm.reports.config import ReportConfig
 from stamm.reports.figure import Figure
 from stamm.reports.figures import figures_of
+from stamm.reports.formatting import ABSENT, fixed
 from stamm.reports.page import Page, page_of
-from stamm.reports.quantities import ABSENT, fixed
+from stamm.reports.run_data import Study
 from stamm.reports.text import excerpt, one_line
 from stamm.reports.verdict import judge
 
@@ -78,4 +78,4 @@ def _visible(value: Any) -> Any:
 
 
 def _drawing(figure: Figure) -> Markup:
-    return Markup(figure.svg)  # drawn by stamm.reports.canvas, which escapes every label
+    return Markup(figure.svg)  # drawn by stamm.reports.svg_figure, which escapes every label

@@ -9,9 +9,9 @@ from __future__ import annotations
 from pathlib import Path
 
 from stamm.base.files import write_text
-from stamm.reports.collect import collect
 from stamm.reports.config import ReportConfig
 from stamm.reports.html import render
+from stamm.reports.run_data import collect
 from stamm.reports.verdict import Verdict, verdict
 from stamm.runs.job import Workspace
 

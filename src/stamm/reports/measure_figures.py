@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from stamm.reports.canvas import Axes, draw, legend, legend_name
-from stamm.reports.collect import Arm, Study
+from stamm.reports.comparability import unequal_audit, unequal_evaluation, unequal_pairs
 from stamm.reports.config import ReportConfig
 from stamm.reports.figure import Figure, Table
-from stamm.reports.measured import Bucket, Estimate, HeldOut, Memorization, TextLoss
-from stamm.reports.quantities import fixed, percent
-from stamm.reports.settings import unequal_audit, unequal_evaluation, unequal_pairs
+from stamm.reports.formatting import fixed, percent
+from stamm.reports.results import Bucket, Estimate, HeldOut, Memorization, TextLoss
+from stamm.reports.run_data import Arm, Study
+from stamm.reports.svg_figure import Axes, draw, legend, legend_name
 from stamm.reports.text import one_line
 from stamm.reports.theme import drawn, series
 

@@ -6,13 +6,13 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from stamm.base.units import count_text, flops_text, seconds_text
-from stamm.reports.collect import Arm, Manifest, Study
 from stamm.reports.config import ReportConfig
 from stamm.reports.corpus_tables import CorpusTables, corpus_tables
 from stamm.reports.events import events_table
 from stamm.reports.figure import Table
-from stamm.reports.measured import Continuation
-from stamm.reports.quantities import fixed, percent
+from stamm.reports.formatting import fixed, percent
+from stamm.reports.results import Continuation
+from stamm.reports.run_data import Arm, Manifest, Study
 from stamm.reports.text import one_line
 
 CONTENTS = (

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 
-from stamm.reports.canvas import Axes, draw, legend, whole_steps
-from stamm.reports.collect import Arm, Study
 from stamm.reports.config import ReportConfig
 from stamm.reports.figure import Figure, Table, thinned
+from stamm.reports.formatting import fixed, spaced
 from stamm.reports.learned_curve import Curve, known_spec, learned_curve
-from stamm.reports.quantities import fixed, spaced
+from stamm.reports.run_data import Arm, Study
+from stamm.reports.svg_figure import Axes, draw, legend, whole_steps
 from stamm.reports.theme import depth, drawn
 from stamm.reports.training import Metrics
 

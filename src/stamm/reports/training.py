@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from stamm.base.errors import DataError
-from stamm.reports.reading import Record, lines_of, record_if_there
+from stamm.reports.json_reader import Record, lines_of, record_if_there
 
 _SHAPE = re.compile(r"shape/layers\.([0-9]{1,4})\.([a-z][a-z0-9_]{0,63})")
 

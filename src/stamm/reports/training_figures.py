@@ -5,11 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from stamm.reports.canvas import Axes, draw, legend, legend_name, log_scale, note, whole_steps
-from stamm.reports.collect import Arm, Study
 from stamm.reports.config import ReportConfig
 from stamm.reports.figure import Figure, Table, thinned
-from stamm.reports.quantities import fixed, percent, smoothed
+from stamm.reports.formatting import fixed, percent, smoothed
+from stamm.reports.run_data import Arm, Study
+from stamm.reports.svg_figure import Axes, draw, legend, legend_name, log_scale, note, whole_steps
 from stamm.reports.theme import drawn, series
 from stamm.reports.training import GoldfishCoverage, Series
 

@@ -6,10 +6,10 @@ import math
 from dataclasses import dataclass
 from pathlib import Path
 
-from stamm.reports.collect import Arm, Study, collect
-from stamm.reports.measured import HeldOut
-from stamm.reports.quantities import ABSENT, fixed, percent, signed
-from stamm.reports.settings import unequal_audit, unequal_evaluation, unequal_pairs
+from stamm.reports.comparability import unequal_audit, unequal_evaluation, unequal_pairs
+from stamm.reports.formatting import ABSENT, fixed, percent, signed
+from stamm.reports.results import HeldOut
+from stamm.reports.run_data import Arm, Study, collect
 from stamm.reports.text import one_line
 
 REFERENCE = "swiglu"

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from stamm.base.console import Progress, Silent
-from stamm.runs.execution import Execution, LocalWork
+from stamm.runs.executors import Execution, LocalWork
 
 
 @dataclass(frozen=True, kw_only=True)

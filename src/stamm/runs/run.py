@@ -28,7 +28,7 @@ from stamm.base.files import (
     write_json,
     write_text,
 )
-from stamm.runs.execution import Execution, LocalWork
+from stamm.runs.executors import Execution, LocalWork
 from stamm.runs.job import Step, Workspace
 from stamm.runs.manifest import new_manifest
 

@@ -14,7 +14,7 @@ from typing import Any, Protocol
 
 from stamm.base.errors import RunError
 from stamm.runs.event_file import EventFile
-from stamm.runs.mirrors import Mirror, TensorBoard, Trackio, WandB
+from stamm.runs.tracker_config import Mirror, TensorBoard, Trackio, WandB
 
 
 class Tracker(Protocol):

@@ -19,7 +19,7 @@ from typing import Any
 
 from stamm.base.errors import StammError, visible
 from stamm.base.files import is_full
-from stamm.runs.tasks import Batch, Task, do_task, load_plan
+from stamm.runs.sharded_job import Batch, Task, do_task, load_plan
 
 _LONGEST_TRACE = 4000
 _PR_SET_PDEATHSIG = 1  # linux/prctl.h

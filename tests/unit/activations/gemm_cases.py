@@ -22,7 +22,7 @@ from stamm.activations.catalog import get
 from stamm.activations.fused import gpu, operation
 from stamm.activations.fused.gemm import block, choice, measure, product
 from stamm.activations.fused.gemm.choice import Shape, Step, Tile
-from stamm.activations.kernels import kernel_of
+from stamm.activations.kernel_lookup import kernel_of
 from stamm.activations.module import build_activation
 from stamm.activations.spec import Spec
 from stamm.base.errors import ConfigError, DataError, RunError

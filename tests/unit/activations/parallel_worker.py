@@ -34,9 +34,9 @@ from stamm.activations.parallel import (
     sharding_exceptions,
 )
 from stamm.activations.parallel_style import ShapedActivationParallel
-from stamm.activations.shapes import export_values, shape_parameters
-from stamm.base.ending import end_at_once
+from stamm.activations.shape_parameters import export_values, shape_parameters
 from stamm.base.errors import StammError
+from stamm.base.shutdown import end_at_once
 
 STEPS, SIZE, WIDTH = 5, 6, 8
 SHAPE = (4, 6, SIZE)  # sequences, tokens, model

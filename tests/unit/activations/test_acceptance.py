@@ -14,7 +14,7 @@ from stamm.activations.conformance.judge import judge
 from stamm.activations.conformance.reference import settled
 from stamm.activations.conformance.truth_check import truth_errors
 from stamm.activations.derivation.derive import exact_formulas
-from stamm.activations.kernels import kernel_of
+from stamm.activations.kernel_lookup import kernel_of
 from stamm.activations.parameters import Identity, Parameter, Softplus
 from stamm.activations.spec import Piece, Spec
 from stamm.base.errors import DataError

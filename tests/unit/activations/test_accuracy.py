@@ -14,8 +14,8 @@ from torch import Tensor
 from stamm.activations.catalog import ENTRIES, family, get
 from stamm.activations.conformance.reference import evaluate, ulps
 from stamm.activations.derivation.derive import Branches, derive
-from stamm.activations.derivation.stabilise import Branch, bounds, lost_bits
-from stamm.activations.kernels import kernel_of
+from stamm.activations.derivation.stable_forms import Branch, bounds, lost_bits
+from stamm.activations.kernel_lookup import kernel_of
 from stamm.activations.module import build_activation
 from stamm.activations.spec import Gated, Spec
 

@@ -12,6 +12,8 @@ import torch
 from sympy import Expr
 
 from stamm.activations.catalog import get
+from stamm.activations.codegen.anchored import anchored_source
+from stamm.activations.codegen.kernel import kernel_source
 from stamm.activations.conformance.callable import Own
 from stamm.activations.conformance.judge import judge
 from stamm.activations.conformance.reference import evaluate
@@ -24,12 +26,10 @@ from stamm.activations.derivation.special import (
     mish_gate_integral,
     softplus_integral,
 )
-from stamm.activations.derivation.stabilise import Branch
+from stamm.activations.derivation.stable_forms import Branch
 from stamm.activations.derivation.symbolic import number
 from stamm.activations.derivation.tables import table_of
-from stamm.activations.emission.anchored import anchored_source
-from stamm.activations.emission.kernel import kernel_source
-from stamm.activations.kernels import kernel_of
+from stamm.activations.kernel_lookup import kernel_of
 from stamm.activations.module import build_activation
 from stamm.activations.parameters import Fixed, Identity, Parameter, Softplus
 from stamm.activations.spec import Factor, Gated, Piece, Spec

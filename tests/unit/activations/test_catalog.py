@@ -8,8 +8,8 @@ from stamm.activations import catalog
 from stamm.activations.conformance.reference import truth
 from stamm.activations.derivation.derive import derive
 from stamm.activations.expressions import FUNCTIONS, evaluate, parse
-from stamm.activations.operators import Gate, expand, gate_spec, gated, self_gated
 from stamm.activations.spec import Gated
+from stamm.activations.transforms import Gate, expand, gate_spec, gated, self_gated
 from stamm.base.errors import ConfigError
 
 GATES = (catalog.LOGISTIC, catalog.NORMAL, catalog.CAUCHY)

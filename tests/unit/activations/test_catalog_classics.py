@@ -14,7 +14,7 @@ from mpmath import mpf
 from stamm.activations.catalog import bounded, exponential, rectifiers, smooth
 from stamm.activations.conformance.reference import truth
 from stamm.activations.derivation.derive import derive
-from stamm.activations.kernels import kernel_of
+from stamm.activations.kernel_lookup import kernel_of
 from stamm.activations.spec import Spec
 
 ENTRIES = (*rectifiers.ENTRIES, *exponential.ENTRIES, *bounded.ENTRIES, *smooth.ENTRIES)

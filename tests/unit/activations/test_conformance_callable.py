@@ -16,7 +16,7 @@ from stamm.activations.conformance.callable import (
     implementation,
     resolve,
 )
-from stamm.activations.conformance.observe import observe
+from stamm.activations.conformance.run_implementation import observe
 from stamm.base.errors import ConfigError, DataError
 
 VALUES = {"alpha_p": 166.0, "alpha_n": 41.25, "beta": 0.5}

@@ -19,7 +19,7 @@ from stamm.activations.conformance.probes import probe
 from stamm.activations.conformance.proofs import prove
 from stamm.activations.conformance.truth_check import ALLOWED_ULP, truth_errors, truth_finding
 from stamm.activations.derivation.derive import Derived, derive
-from stamm.activations.derivation.stabilise import Branch
+from stamm.activations.derivation.stable_forms import Branch
 from stamm.activations.module import Activation, build_activation
 from stamm.activations.spec import Jump, Piece, Spec
 from stamm.base.errors import DataError

@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from stamm.activations import kernels
+from stamm.activations import kernel_lookup
 from stamm.activations.catalog import ENTRIES, GELU, RELU, XIELU, get
+from stamm.activations.codegen.kernel import kernel_source
+from stamm.activations.codegen.write import GENERATED, generate, generate_shared
 from stamm.activations.derivation.derive import derive
 from stamm.activations.describe import certificate, shipped
-from stamm.activations.emission.kernel import kernel_source
-from stamm.activations.emission.write import GENERATED, generate, generate_shared
 from stamm.activations.generated.index import NAMES
 from stamm.base.errors import ConfigError
 
@@ -36,7 +36,7 @@ def test_every_entry_ships_and_nothing_else_does() -> None:
     assert {p.stem for p in (GENERATED / "certificates").glob("*.json")} == names
     assert {p.stem for p in (GENERATED / "kernels").glob("*.py")} - {"__init__"} == names
     for spec in ENTRIES:  # stale files are told by their hash
-        assert kernels.kernel_of(spec).content_hash == spec.content_hash
+        assert kernel_lookup.kernel_of(spec).content_hash == spec.content_hash
         assert shipped(spec.name)["content_hash"] == spec.content_hash
         assert certificate(spec) is not None
 
@@ -45,7 +45,7 @@ def test_the_text_does_not_depend_on_hash_order() -> None:
     code = (
         "from stamm.activations.catalog import XIELU\n"
         "from stamm.activations.derivation.derive import derive\n"
-        "from stamm.activations.emission.kernel import kernel_source\n"
+        "from stamm.activations.codegen.kernel import kernel_source\n"
         "print(kernel_source(derive(XIELU)))"
     )
     texts = {
@@ -79,7 +79,7 @@ def test_branches_have_their_own_clamped_inputs() -> None:
 
 def test_a_stale_kernel_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(NAMES, GELU.content_hash, "relu")
-    kernels.kernel_of.cache_clear()
+    kernel_lookup.kernel_of.cache_clear()
     with pytest.raises(ConfigError, match="generated kernel of relu does not belong"):
-        kernels.kernel_of(GELU)
-    kernels.kernel_of.cache_clear()
+        kernel_lookup.kernel_of(GELU)
+    kernel_lookup.kernel_of.cache_clear()

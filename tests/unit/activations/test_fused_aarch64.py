@@ -14,7 +14,7 @@ from stamm.activations import catalog
 from stamm.activations.fused import build
 from stamm.activations.fused.cpp import source
 from stamm.activations.fused.passes import GATED, PLAIN, graph_of
-from stamm.activations.kernels import kernel_of
+from stamm.activations.kernel_lookup import kernel_of
 from stamm.activations.spec import Gated
 
 COMPILER, EMULATOR = "aarch64-linux-gnu-g++", "qemu-aarch64"

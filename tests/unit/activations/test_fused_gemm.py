@@ -17,7 +17,7 @@ from stamm.activations.fused.gemm import block, choice, product
 from stamm.activations.fused.gemm.choice import Shape, Step, Tile
 from stamm.activations.fused.gemm.source import source
 from stamm.activations.fused.passes import graph_of
-from stamm.activations.kernels import kernel_of
+from stamm.activations.kernel_lookup import kernel_of
 from stamm.models import ffn
 from stamm.models.config import PlainFFN, SavePost, SavePre
 from stamm.models.ffn import PlainFeedForward

@@ -10,7 +10,7 @@ from stamm.activations import catalog
 from stamm.activations.fused.graph import BINARY, Graph, Node
 from stamm.activations.fused.passes import GATED, PLAIN, graph_of
 from stamm.activations.fused.subexpressions import eliminate_common_calls
-from stamm.activations.kernels import kernel_of
+from stamm.activations.kernel_lookup import kernel_of
 from stamm.activations.spec import Gated, Spec
 
 _SPELLED = {"neg": torch.neg, "minimum": torch.minimum, "maximum": torch.maximum}

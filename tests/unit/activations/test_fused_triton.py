@@ -17,7 +17,7 @@ from stamm.activations.catalog import ENTRIES, get
 from stamm.activations.fused import gpu
 from stamm.activations.fused.passes import PassName, graph_of
 from stamm.activations.fused.triton_source import source
-from stamm.activations.kernels import kernel_of
+from stamm.activations.kernel_lookup import kernel_of
 from stamm.activations.spec import Gated, Spec
 from tests.unit.activations.ahead_of_time import (
     OnNvidia,

@@ -9,7 +9,7 @@ from torch import Tensor
 from stamm.activations import catalog
 from stamm.activations.fused import build, cpu
 from stamm.activations.fused.passes import PassName, graph_of
-from stamm.activations.kernels import kernel_of
+from stamm.activations.kernel_lookup import kernel_of
 from stamm.activations.ops import _computing, _operations
 from stamm.activations.spec import Gated, Spec
 

@@ -18,7 +18,7 @@ def test_the_mathematics_needs_no_torch_and_data_needs_no_sympy() -> None:
         "import sys\n"
         "from stamm.activations import catalog, describe, operators, spec\n"
         "print([m for m in ('sympy', 'mpmath', 'numpy', 'torch') if m in sys.modules])\n"
-        "from stamm.activations.derivation import derive, stabilise; from stamm.activations.emission import kernel, write\n"
+        "from stamm.activations.derivation import derive, stabilise; from stamm.activations.codegen import kernel, write\n"
         "print('torch' in sys.modules)"
     )
     assert run(code).splitlines() == ["[]", "False"]

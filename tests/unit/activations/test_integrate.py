@@ -10,8 +10,8 @@ import sympy
 from sympy import Expr
 
 from stamm.activations.derivation import integrate
+from stamm.activations.derivation.integral_table import ROWS, U
 from stamm.activations.derivation.integrate import antiderivative
-from stamm.activations.derivation.known import ROWS, U
 from stamm.activations.derivation.primitives import X, logistic, softplus
 from stamm.activations.derivation.search import searched
 from stamm.activations.derivation.special import (

@@ -10,12 +10,12 @@ import sympy
 import torch
 from sympy import Symbol
 
+from stamm.activations.codegen.kernel import kernel_source
 from stamm.activations.conformance.truth_check import truth_errors
 from stamm.activations.derivation.derive import derive
 from stamm.activations.derivation.near_zero import branches_near_zero, input_scale
 from stamm.activations.derivation.primitives import X, logistic, softplus
-from stamm.activations.derivation.stabilise import Branch
-from stamm.activations.emission.kernel import kernel_source
+from stamm.activations.derivation.stable_forms import Branch
 from stamm.activations.parameters import Identity, Parameter, Softplus
 from stamm.activations.spec import Piece, Spec
 

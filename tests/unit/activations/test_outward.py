@@ -12,7 +12,7 @@ from stamm.activations.conformance.callable import Own
 from stamm.activations.conformance.judge import judge
 from stamm.activations.conformance.reference import parameter_truth, truth
 from stamm.activations.derivation.derive import derive
-from stamm.activations.derivation.outward import outer_form, scale_beside_x
+from stamm.activations.derivation.large_argument_forms import outer_form, scale_beside_x
 from stamm.activations.derivation.primitives import (
     X,
     expm1,
@@ -23,7 +23,7 @@ from stamm.activations.derivation.primitives import (
     softplus,
 )
 from stamm.activations.derivation.symbolic import number
-from stamm.activations.kernels import kernel_of
+from stamm.activations.kernel_lookup import kernel_of
 from stamm.activations.parameters import Parameter, Softplus
 from stamm.activations.spec import Piece, Spec
 

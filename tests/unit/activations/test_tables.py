@@ -16,14 +16,14 @@ from sympy import Expr
 from torch import Tensor
 
 from stamm.activations import primitives
+from stamm.activations.codegen.kernel import kernel_source
 from stamm.activations.derivation import integrate
 from stamm.activations.derivation.derive import Derived, derive
 from stamm.activations.derivation.primitives import X, gompertz, logistic, softplus
 from stamm.activations.derivation.special import apa_integral, softplus_integral
 from stamm.activations.derivation.symbolic import number
 from stamm.activations.derivation.tables import Table, table_of, tables_of
-from stamm.activations.emission.kernel import kernel_source
-from stamm.activations.kernels import kernel_of
+from stamm.activations.kernel_lookup import kernel_of
 from stamm.activations.module import build_activation
 from stamm.activations.spec import Piece, Spec
 from stamm.base.errors import ConfigError

@@ -6,7 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from stamm.activations import cache, catalog, kernels
+from stamm.activations import cache, catalog, kernel_lookup
+from stamm.activations.codegen.kernel import kernel_source
 from stamm.activations.conformance.acceptance import refuse_wrong_formulas
 from stamm.activations.conformance.callable import Own
 from stamm.activations.conformance.exact import CONDITION_TEXT
@@ -14,7 +15,6 @@ from stamm.activations.conformance.judge import judge
 from stamm.activations.conformance.tabulated import table_sentences, tabulated
 from stamm.activations.conformance.truth_check import truth_errors, truth_finding
 from stamm.activations.derivation.derive import derive
-from stamm.activations.emission.kernel import kernel_source
 from stamm.activations.parameters import Parameter, Softplus
 from stamm.activations.spec import Piece, Spec
 from stamm.base.errors import DataError
@@ -58,9 +58,9 @@ def test_a_table_that_is_wrong_is_found(monkeypatch: pytest.MonkeyPatch) -> None
     digits = "0.18393972058572117, "  # exp(-1)/2, the coefficient of x**2
     assert source.count(digits) == 2
     wrong = source.replace(digits, "0.1839397206, ")
-    monkeypatch.setattr(kernels, "_derived_source", lambda spec: wrong)
+    monkeypatch.setattr(kernel_lookup, "_derived_source", lambda spec: wrong)
     monkeypatch.setattr(cache, "known_kernel_source", lambda content_hash: None)
-    kernels.kernel_of.cache_clear()
+    kernel_lookup.kernel_of.cache_clear()
     try:
         assert judge(spec, Own(), count=2000).passed
         (function, *_) = truth_errors(spec, {}, points=12)
@@ -68,7 +68,7 @@ def test_a_table_that_is_wrong_is_found(monkeypatch: pytest.MonkeyPatch) -> None
         with pytest.raises(DataError, match=r"function is .* float64 ulp off"):
             refuse_wrong_formulas(spec)
     finally:
-        kernels.kernel_of.cache_clear()
+        kernel_lookup.kernel_of.cache_clear()
 
 
 def test_a_factor_before_a_table_is_trained() -> None:

@@ -23,7 +23,7 @@ from stamm.activations.conformance.inputs import inputs, knots
 from stamm.activations.conformance.ulp import dtype_name, neighbours
 from stamm.activations.fused import gpu
 from stamm.activations.fused.passes import Fixed, PassName
-from stamm.activations.kernels import kernel_of
+from stamm.activations.kernel_lookup import kernel_of
 from stamm.activations.spec import Gated, Spec
 from stamm.base.errors import ConfigError
 

@@ -15,9 +15,9 @@ from stamm.audit.config import AuditConfig
 from stamm.base.errors import ConfigError, DataError
 from stamm.base.files import read_json, write_json
 from stamm.corpus.canaries.config import KINDS, CanariesConfig, Kind
-from stamm.corpus.canaries.draws import MADE_UP, Draws, made_up, rivals
+from stamm.corpus.canaries.random_text import MADE_UP, Draws, made_up, rivals
 from stamm.corpus.config import PlantConfig, ProbesConfig
-from stamm.corpus.planting import plant
+from stamm.corpus.inject_canaries import plant
 from stamm.runs.job import Workspace
 from tests.unit.taught_decoder import audited_folders
 

@@ -21,8 +21,8 @@ from stamm.activations.benchmark.measure import Arm, Measured, measure, tensors_
 from stamm.activations.fused import build, gpu
 from stamm.activations.fused.operation import SMALLEST
 from stamm.activations.fused.passes import GATED, PLAIN, graph_of
-from stamm.activations.kernels import kernel_of
-from stamm.cli.bench_rivals import arms_of
+from stamm.activations.kernel_lookup import kernel_of
+from stamm.cli.bench_baselines import arms_of
 from stamm.cli.bench_work import ENTRIES
 from stamm.cli.main import main
 

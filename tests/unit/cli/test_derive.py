@@ -269,7 +269,7 @@ def test_a_failure_leaves_nothing_half_written(
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr("stamm.cli.derived_folder.readme_text", refuse)
-    monkeypatch.setattr("stamm.activations.rediscovery.detect.rediscover", lambda _: [])
+    monkeypatch.setattr("stamm.activations.equivalence.detect.rediscover", lambda _: [])
     assert main(["derive", "all x: 7*x", "--name", "seven"]) == 1
     assert "No space left" in capsys.readouterr().err
     assert sorted(p.name for p in (place / "derived").iterdir()) == ["bent"]

@@ -12,7 +12,7 @@ import pytest
 from stamm.base.config import to_plain
 from stamm.cli.main import main
 from stamm.engine.config import EngineConfig
-from stamm.models.count import training_flops
+from stamm.models.flops import training_flops
 from stamm.pretrain.config import PretrainConfig
 from stamm.recipes.apertus import apertus_8b
 

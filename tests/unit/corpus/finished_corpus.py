@@ -17,12 +17,12 @@ from stamm.corpus.config import (
     TokenizerConfig,
 )
 from stamm.corpus.consent.config import ConsentConfig
-from stamm.corpus.packing import pack
-from stamm.corpus.replay import replay
-from stamm.corpus.retaking import retake
+from stamm.corpus.opt_out_replay import replay
+from stamm.corpus.pack_job import pack
+from stamm.corpus.reuse_tokens import retake
 from stamm.corpus.tables import read_parts, read_rows
 from stamm.corpus.tokenizer import train_tokenizer_on
-from stamm.runs.execution import LocalWork
+from stamm.runs.executors import LocalWork
 from stamm.runs.job import Workspace
 from tests.unit.small_corpus import build_corpus, pack_corpus
 

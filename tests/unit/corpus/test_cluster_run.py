@@ -15,20 +15,20 @@ import pytest
 
 from stamm.corpus.config import CorpusConfig, ReadLimits
 from stamm.corpus.consent.config import ConsentConfig
+from stamm.corpus.filter_job import screen_batch, screen_inputs
 from stamm.corpus.inputs import locate
-from stamm.corpus.read import read_input
+from stamm.corpus.readers.open import read_input
 from stamm.corpus.records import Record
-from stamm.corpus.screening import screen_batch, screen_inputs
-from stamm.runs.execution import LocalWork
+from stamm.runs.executors import LocalWork
 from stamm.runs.job import Workspace
-from stamm.runs.tasks import MANIFESTS, save_plan
+from stamm.runs.sharded_job import MANIFESTS, save_plan
 from tests.conftest import environment
 
 SHARDS = 24
 RANK = """
 import json, sys
-from stamm.runs.pool import do_rank
-from stamm.runs.tasks import Task
+from stamm.runs.local_pool import do_rank
+from stamm.runs.sharded_job import Task
 
 tasks = [Task(**task) for task in json.loads(sys.argv[2])]
 do_rank(sys.argv[1], tasks, 1, 1)

@@ -24,10 +24,10 @@ from stamm.corpus.consent.config import ConsentConfig
 from stamm.corpus.demo import DEMO_INPUTS, DEMO_PROBE_BOOKS, DEMO_ROBOTS
 from stamm.corpus.inputs import shipped_files
 from stamm.corpus.ledger import REASONS
-from stamm.corpus.pack import PackedSplit
+from stamm.corpus.packed_dataset import PackedSplit
 from stamm.corpus.tables import read_parts
 from stamm.corpus.tokenizer import train_tokenizer
-from stamm.runs.execution import LocalWork
+from stamm.runs.executors import LocalWork
 from stamm.runs.job import Workspace
 from tests.unit.small_corpus import build_corpus, pack_corpus
 

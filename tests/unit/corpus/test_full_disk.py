@@ -16,12 +16,12 @@ from stamm.base.errors import RunError
 from stamm.base.files import atomic
 from stamm.corpus.config import PackConfig, TokenizeConfig, TokenizerConfig
 from stamm.corpus.ledger import DOCUMENTS_SCHEMA
-from stamm.corpus.packing import pack
+from stamm.corpus.pack_job import pack
 from stamm.corpus.query import opened
 from stamm.corpus.tables import part, write_rows
+from stamm.corpus.tokenize_job import tokenize
 from stamm.corpus.tokenizer import FILE, train_tokenizer_on
-from stamm.corpus.tokenizing import tokenize
-from stamm.runs.execution import LocalWork
+from stamm.runs.executors import LocalWork
 from stamm.runs.job import Workspace
 
 TOLD = r"no room left to write .*: .* free there"

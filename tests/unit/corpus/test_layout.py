@@ -12,7 +12,7 @@ import pytest
 
 from stamm.corpus.config import CorpusConfig, PackConfig, SourceShare, Stage, TokenizerConfig
 from stamm.corpus.consent.config import ConsentConfig
-from stamm.corpus.pack import MANIFEST
+from stamm.corpus.packed_dataset import MANIFEST
 from stamm.corpus.tables import read_parts
 from stamm.corpus.tokenizer import FILE
 from stamm.corpus.tokenizer.job import train_tokenizer

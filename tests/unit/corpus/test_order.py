@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stamm.base.errors import DataError
-from stamm.base.mixing import splitmix64
-from stamm.corpus.order import WindowOrder, permutation
+from stamm.base.hashing import splitmix64
+from stamm.corpus.shuffle import WindowOrder, permutation
 
 
 def test_splitmix64_gives_the_published_values() -> None:

@@ -16,7 +16,7 @@ from stamm.base.files import read_json, write_json
 from stamm.corpus.canaries.config import CanariesConfig
 from stamm.corpus.config import PackConfig, ProbesConfig, ReplayConfig, SourceShare, Stage
 from stamm.corpus.ledger import DOCUMENTS_SCHEMA
-from stamm.corpus.pack import PackedSplit
+from stamm.corpus.packed_dataset import PackedSplit
 from stamm.corpus.tables import read_parts, read_rows, write_rows
 from stamm.recipes.replay import ReplayRecipe
 from stamm.runs.run import Run

@@ -17,10 +17,10 @@ import zstandard
 from stamm.base.errors import ConfigError, DataError
 from stamm.corpus.config import ReadLimits, ScreenConfig
 from stamm.corpus.consent.config import ConsentConfig
+from stamm.corpus.filter_job import screen_inputs
 from stamm.corpus.licences.config import LicenceConfig
-from stamm.corpus.read import read_input
+from stamm.corpus.readers.open import read_input
 from stamm.corpus.records import Record, Unread
-from stamm.corpus.screening import screen_inputs
 from stamm.corpus.tables import parts, read_rows
 from stamm.runs.job import Workspace
 

@@ -15,16 +15,16 @@ from corpus_inputs import page, warc_response
 from stamm.base.console import Silent
 from stamm.base.errors import ConfigError
 from stamm.corpus.canaries.config import CanariesConfig
+from stamm.corpus.classifiers.calibration import Curve
+from stamm.corpus.classifiers.classifier import ANY, Head, quantize
+from stamm.corpus.classifiers.config import FeatureConfig, ThresholdConfig
+from stamm.corpus.classifiers.features import hashed, padded
 from stamm.corpus.config import CorpusConfig, ProbesConfig
 from stamm.corpus.consent.config import ConsentConfig
 from stamm.corpus.contamination.config import ContaminationConfig, EvaluationSet
-from stamm.corpus.heads.calibration import Curve
-from stamm.corpus.heads.config import FeatureConfig, ThresholdConfig
-from stamm.corpus.heads.features import hashed, padded
-from stamm.corpus.heads.head import ANY, Head, quantize
+from stamm.corpus.filter_job import screen_inputs
 from stamm.corpus.licences.config import LicenceConfig
 from stamm.corpus.quality.config import QualityConfig
-from stamm.corpus.screening import screen_inputs
 from stamm.runs.job import Workspace
 
 OPEN = ConsentConfig(unknown_host="allow")

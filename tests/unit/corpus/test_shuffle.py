@@ -14,7 +14,7 @@ import pytest
 from numpy.typing import NDArray
 
 from stamm.base.errors import DataError
-from stamm.corpus.order import WindowOrder, shuffled
+from stamm.corpus.shuffle import WindowOrder, shuffled
 
 LARGE = (10_007, 2**20, 10**6 + 3, 3_662_109_375, 2**40 - 1, 2**40, 2**63 - 1)
 """Primes, powers of two and their neighbours, and the windows of 15e12 tokens by 4096."""

@@ -10,7 +10,7 @@ import pytest
 
 from stamm.corpus import tables
 from stamm.corpus.config import FieldNames, ReadLimits
-from stamm.corpus.read import read_input
+from stamm.corpus.readers.open import read_input
 from stamm.corpus.records import Record
 from stamm.corpus.tables import read_rows, write_rows
 

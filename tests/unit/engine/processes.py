@@ -15,15 +15,15 @@ from typing import Any
 import torch
 
 from stamm.base.console import Silent
-from stamm.base.ending import end_at_once
+from stamm.base.shutdown import end_at_once
 from stamm.engine.config import EIGHT_BITS, EngineConfig, Parallel
+from stamm.engine.distributed import World, join, leave
 from stamm.engine.float8 import convert
-from stamm.engine.loop import Training, compile_layers
 from stamm.engine.micro_batches import MicroBatch, MicroBatches
 from stamm.engine.parallel import shard, spread
-from stamm.engine.share import Share
-from stamm.engine.updater import Updater
-from stamm.engine.world import World, join, leave
+from stamm.engine.sequence_sharding import Share
+from stamm.engine.sharded_optimizer import Updater
+from stamm.engine.trainer import Training, compile_layers
 from stamm.losses.language_model import KeptLosses
 from stamm.models.config import DecoderConfig, GatedFFN, PlainFFN
 from stamm.models.decoder import Decoder, build_decoder

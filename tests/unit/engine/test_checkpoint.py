@@ -17,8 +17,8 @@ from torch import nn
 from stamm.base.errors import DataError, RunError
 from stamm.base.files import atomic
 from stamm.engine.checkpoint import Checkpoints
-from stamm.engine.updater import Updater
-from stamm.engine.world import World
+from stamm.engine.distributed import World
+from stamm.engine.sharded_optimizer import Updater
 from stamm.optim.ademamix import AdEMAMixOptimizer
 from stamm.optim.config import AdEMAMix
 

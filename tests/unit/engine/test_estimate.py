@@ -18,6 +18,7 @@ from stamm.base.console import Silent
 from stamm.base.errors import ConfigError
 from stamm.engine.checkpoint import Checkpoints
 from stamm.engine.config import EngineConfig
+from stamm.engine.distributed import DIRECTIONS, World
 from stamm.engine.estimate import (
     ASSUMED_UTILISATION,
     DEVICES,
@@ -28,12 +29,12 @@ from stamm.engine.estimate import (
     estimate_memory,
     parse_devices,
 )
-from stamm.engine.loop import compile_layers
 from stamm.engine.parallel import local, shard, spread
-from stamm.engine.updater import Updater
-from stamm.engine.world import DIRECTIONS, World
+from stamm.engine.sharded_optimizer import Updater
+from stamm.engine.trainer import compile_layers
 from stamm.losses.language_model import nll_per_kept_token
 from stamm.losses.linear_cross_entropy import chunk_tokens
+from stamm.models.attention_mask import Kernel, sight
 from stamm.models.config import (
     BlockDense,
     BlockShuffle,
@@ -42,11 +43,10 @@ from stamm.models.config import (
     LowRank,
     PlainFFN,
 )
-from stamm.models.count import count_parameters, training_flops
 from stamm.models.decoder import Decoder, Layer, build_blank, build_decoder
+from stamm.models.flops import count_parameters, training_flops
 from stamm.models.fused_attention import unavailable
-from stamm.models.names import parameter_shapes
-from stamm.models.sight import Kernel, sight
+from stamm.models.parameter_shapes import parameter_shapes
 from stamm.optim.build import build_optimizer
 from stamm.optim.config import AdamW, AdEMAMix
 from stamm.optim.schedules import BatchStage, Constant

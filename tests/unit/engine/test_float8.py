@@ -17,12 +17,12 @@ from torch.distributed.tensor import DTensor
 
 from stamm.base.errors import ConfigError, RunError
 from stamm.engine.config import EngineConfig, Parallel
+from stamm.engine.distributed import World, join, leave
 from stamm.engine.estimate import Setting, estimate_memory
 from stamm.engine.float8 import convert, use_float8
-from stamm.engine.float8_fit import refusals
+from stamm.engine.float8_support import refusals
 from stamm.engine.micro_batches import Gradients
 from stamm.engine.parallel import shard
-from stamm.engine.world import World, join, leave
 from stamm.models.config import DecoderConfig, GatedFFN, LowRank, PlainFFN
 from stamm.models.decoder import build_blank, build_decoder
 from stamm.optim.config import AdEMAMix

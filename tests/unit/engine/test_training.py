@@ -19,11 +19,11 @@ from stamm.base.console import Silent
 from stamm.base.errors import DataError, RunError, StoppedError
 from stamm.base.files import read_json
 from stamm.engine.config import EngineConfig, GoOn, RollBack, Stop
-from stamm.engine.loop import LOSS, Training, compile_layers
+from stamm.engine.distributed import World
 from stamm.engine.micro_batches import Gradients, MicroBatch, MicroBatches
-from stamm.engine.signals import Requests
-from stamm.engine.updater import Updater
-from stamm.engine.world import World
+from stamm.engine.preemption import Requests
+from stamm.engine.sharded_optimizer import Updater
+from stamm.engine.trainer import LOSS, Training, compile_layers
 from stamm.losses.language_model import KeptLosses
 from stamm.models.config import DecoderConfig, PlainFFN
 from stamm.models.decoder import Decoder, build_decoder
@@ -271,9 +271,9 @@ def test_a_clock_that_stands_still_or_jumps_changes_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     whole = _run(tmp_path / "a")
-    monkeypatch.setattr("stamm.engine.loop.time.perf_counter", lambda: 5.0)
+    monkeypatch.setattr("stamm.engine.trainer.time.perf_counter", lambda: 5.0)
     draw = random.Random(1)
-    monkeypatch.setattr("stamm.engine.loop.time.time", lambda: draw.uniform(-1e9, 4e9))
+    monkeypatch.setattr("stamm.engine.trainer.time.time", lambda: draw.uniform(-1e9, 4e9))
     assert _equal(whole, _run(tmp_path / "b"))
     assert (tmp_path / "a/metrics.jsonl").read_bytes() == (
         tmp_path / "b/metrics.jsonl"
@@ -364,10 +364,10 @@ def test_without_what_compiling_takes_it_runs_eagerly_and_says_so(
             said.append(text)
 
     if missing == "compiler":
-        monkeypatch.setattr("stamm.engine.loop.shutil.which", lambda name: None)
+        monkeypatch.setattr("stamm.engine.trainer.shutil.which", lambda name: None)
     else:
         places = {"include": str(tmp_path)}
-        monkeypatch.setattr("stamm.engine.loop.sysconfig.get_paths", lambda: places)
+        monkeypatch.setattr("stamm.engine.trainer.sysconfig.get_paths", lambda: places)
     decoder = build_decoder(MODEL, seed=7)
     assert not compile_layers(decoder.model.layers, EngineConfig(), Talk())
     assert "not found: training runs uncompiled" in said[0]

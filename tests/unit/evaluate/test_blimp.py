@@ -16,7 +16,7 @@ from stamm.corpus.special_tokens import BEGIN_ID
 from stamm.corpus.tokenizer import Tokenizer
 from stamm.evaluate import blimp
 from stamm.evaluate.blimp import Answer, Pair, answers, shipped_pairs, summarise
-from stamm.models.stored import load_decoder
+from stamm.models.serialization import load_decoder
 
 
 def pair(paradigm: str, field: str = "syntax") -> Pair:

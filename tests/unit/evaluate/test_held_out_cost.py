@@ -15,7 +15,7 @@ from stamm.base.config import from_plain, to_plain
 from stamm.base.console import Silent
 from stamm.base.errors import ConfigError, DataError
 from stamm.base.files import read_json, write_json
-from stamm.corpus.pack import PackedSplit
+from stamm.corpus.packed_dataset import PackedSplit
 from stamm.evaluate import job
 from stamm.evaluate.config import EvaluateConfig
 from stamm.evaluate.held_out import (
@@ -26,7 +26,7 @@ from stamm.evaluate.held_out import (
     summarise,
     windows,
 )
-from stamm.models.stored import load_decoder
+from stamm.models.serialization import load_decoder
 from stamm.runs.job import Workspace
 
 

@@ -23,7 +23,7 @@ from stamm.export.config import ExportConfig
 from stamm.models.config import DecoderConfig, LowRank, PlainFFN
 from stamm.models.decoder import Decoder, build_decoder
 from stamm.models.hub import hub_state
-from stamm.models.stored import load_decoder, save_decoder
+from stamm.models.serialization import load_decoder, save_decoder
 from stamm.runs.job import Workspace
 
 CONFIG = ExportConfig(parity_rows=2, parity_tokens=40, prompt_tokens=6, sample_tokens=8)

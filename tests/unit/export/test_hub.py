@@ -14,6 +14,7 @@ from stamm.base.errors import DataError, ExportError
 from stamm.base.files import read_json, write_json
 from stamm.models.config import DecoderConfig, GatedFFN, Llama3Rope, PlainFFN
 from stamm.models.decoder import Decoder, build_decoder
+from stamm.models.hf_architecture import hub_class
 from stamm.models.hub import (
     HubModel,
     SpecialIds,
@@ -22,7 +23,6 @@ from stamm.models.hub import (
     load_hub,
     xielu_constants,
 )
-from stamm.models.hub_class import hub_class
 
 SPECIAL = SpecialIds(begin=1, end=2, pad=3)
 XIELU = PlainFFN(width=48, activation="xielu")

@@ -17,11 +17,11 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from stamm.base.errors import ConfigError
 from stamm.models.attention import KeyValues, attend
+from stamm.models.attention_mask import block_mask, choose, document_mask, part_sight, sight
 from stamm.models.config import DecoderConfig, GatedFFN, Llama3Rope, PlainFFN, PlainRope
 from stamm.models.decoder import Decoder, build_decoder
 from stamm.models.fused_attention import unavailable
 from stamm.models.rope import inverse_frequencies, rotate, rotation
-from stamm.models.sight import block_mask, choose, document_mask, part_sight, sight
 
 # Torch warns that what is not compiled makes all scores at once; on a CPU that is what is wanted.
 pytestmark = pytest.mark.filterwarnings("ignore:flex_attention called without")

@@ -12,12 +12,12 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from stamm.base.errors import ConfigError, DataError
 from stamm.base.files import read_json, write_json
+from stamm.models.attention_mask import Kernel, document_mask, part_sight
 from stamm.models.config import DecoderConfig, GatedFFN, Llama3Rope, PlainFFN, PlainRope
-from stamm.models.count import count_parameters, forward_flops
 from stamm.models.decoder import Decoder, build_decoder
+from stamm.models.flops import count_parameters, forward_flops
 from stamm.models.rope import inverse_frequencies
-from stamm.models.sight import Kernel, document_mask, part_sight
-from stamm.models.stored import load_decoder, save_decoder
+from stamm.models.serialization import load_decoder, save_decoder
 from stamm.pretrain.config import PretrainConfig
 from stamm.recipes.catalog import RECIPES
 from stamm.recipes.study import Study

@@ -14,10 +14,10 @@ from tokenizers import Tokenizer, models, pre_tokenizers, processors
 from transformers import PreTrainedTokenizerFast, XLMRobertaConfig, XLMRobertaModel
 
 from stamm.base.errors import DataError
-from stamm.corpus.heads.config import EncoderHeadConfig, ThresholdConfig
-from stamm.corpus.heads.encoder import EncoderHead, train_encoder_head
-from stamm.corpus.heads.examples import Example
-from stamm.corpus.heads.thresholds import language_thresholds
+from stamm.corpus.classifiers.config import EncoderHeadConfig, ThresholdConfig
+from stamm.corpus.classifiers.encoder import EncoderHead, train_encoder_head
+from stamm.corpus.classifiers.examples import Example
+from stamm.corpus.classifiers.thresholds import language_thresholds
 from stamm.models.frozen_encoder import FrozenEncoder
 
 CHUNK = 16

@@ -19,11 +19,11 @@ import pytest
 import torch
 from torch import Tensor
 
+from stamm.models.attention_mask import Sight
 from stamm.models.config import DecoderConfig, GatedFFN, Llama3Rope, PlainFFN, PlainRope
 from stamm.models.decoder import Decoder, build_decoder
 from stamm.models.hub import SpecialIds, hub_config, hub_state, quiet_transformers
 from stamm.models.rope import inverse_frequencies, rotate, rotation
-from stamm.models.sight import Sight
 
 SPECIAL = SpecialIds(begin=1, end=2, pad=3)
 ROPE = Llama3Rope(original_context=32)  # all three kinds of wavelength occur

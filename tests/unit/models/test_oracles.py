@@ -13,11 +13,11 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
+from stamm.models.attention_mask import sight
 from stamm.models.config import DecoderConfig, GatedFFN, Llama3Rope, PlainFFN, PlainRope
 from stamm.models.decoder import Decoder, build_decoder
 from stamm.models.norm import RMSNorm
 from stamm.models.rope import inverse_frequencies, rotate
-from stamm.models.sight import sight
 
 Array = NDArray[np.float64]
 LENGTH = 23

@@ -18,9 +18,9 @@ from stamm.models.config import (
     SelfGuide,
     Structured,
 )
-from stamm.models.count import count_parameters, guide_parameters
 from stamm.models.decoder import Decoder, build_decoder
-from stamm.models.names import parameter_shapes
+from stamm.models.flops import count_parameters, guide_parameters
+from stamm.models.parameter_shapes import parameter_shapes
 
 
 @pytest.mark.parametrize(

@@ -15,9 +15,9 @@ from torch.utils.flop_counter import FlopCounterMode
 from stamm.base.config import from_plain, override, to_plain
 from stamm.base.errors import ConfigError, ExportError
 from stamm.engine.config import EngineConfig, Parallel
+from stamm.engine.distributed import World
 from stamm.engine.estimate import parse_devices
 from stamm.engine.parallel import spread
-from stamm.engine.world import World
 from stamm.models.config import (
     BlockDense,
     BlockShuffle,
@@ -34,7 +34,9 @@ from stamm.models.config import (
     SelfGuide,
     Structured,
 )
-from stamm.models.count import (
+from stamm.models.decoder import Decoder, build_decoder
+from stamm.models.ffn import build_ffn
+from stamm.models.flops import (
     count_parameters,
     ffn_cost,
     forward_flops,
@@ -42,12 +44,10 @@ from stamm.models.count import (
     guide_parameters,
     training_flops,
 )
-from stamm.models.decoder import Decoder, build_decoder
-from stamm.models.ffn import build_ffn
+from stamm.models.hf_architecture import hub_class
 from stamm.models.hub import SpecialIds, hub_config, hub_state, load_hub
-from stamm.models.hub_class import hub_class
 from stamm.models.linear import StructuredLinear, structured_linears
-from stamm.models.stored import load_decoder, save_decoder
+from stamm.models.serialization import load_decoder, save_decoder
 from stamm.pretrain.config import PretrainConfig
 from stamm.pretrain.plan import plan
 

@@ -15,8 +15,8 @@ from torch import Tensor
 
 from stamm.activations.fused import gpu
 from stamm.optim import fused
+from stamm.optim.ademamix_math import numbers_at, update_lists
 from stamm.optim.config import AdEMAMix
-from stamm.optim.update import numbers_at, update_lists
 
 
 def arrays(count: int, kind: str) -> list[np.ndarray]:

@@ -18,7 +18,7 @@ from torch.distributed.tensor.parallel import (
     parallelize_module,
 )
 
-from stamm.base.ending import end_at_once
+from stamm.base.shutdown import end_at_once
 from stamm.optim.build import build_optimizer
 from stamm.optim.config import Muon
 from stamm.optim.groups import set_learning_rate

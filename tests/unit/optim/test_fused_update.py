@@ -15,9 +15,9 @@ from stamm.activations.fused import build
 from stamm.base.errors import ConfigError
 from stamm.optim import ademamix, fused
 from stamm.optim.ademamix import AdEMAMixOptimizer
+from stamm.optim.ademamix_math import Numbers, formula, numbers_at, update_lists
 from stamm.optim.build import build_optimizer, implementation_of
 from stamm.optim.config import AdamW, AdEMAMix, Muon
-from stamm.optim.update import Numbers, formula, numbers_at, update_lists
 from tests.unit.activations.ahead_of_time import compiled_for_nvidia, ran_in_a_process_of_its_own
 from tests.unit.optim.ademamix_cases import arrays, same
 

@@ -18,7 +18,7 @@ from stamm.models.decoder import build_decoder
 from stamm.optim.build import build_optimizer
 from stamm.optim.config import AdamW, AdEMAMix, GroupRule, Muon, OptimizerConfig
 from stamm.optim.groups import parameter_groups, set_learning_rate
-from stamm.optim.rules import Group, grouped
+from stamm.optim.param_group_rules import Group, grouped
 from tests.conftest import environment
 
 
@@ -209,7 +209,7 @@ def test_a_rule_s_rate_reaches_its_parameters() -> None:
 
 
 def test_planning_groups_needs_no_torch() -> None:
-    code = "import sys, stamm.optim.rules, stamm.optim.schedules; print('torch' in sys.modules)"
+    code = "import sys, stamm.optim.param_group_rules, stamm.optim.schedules; print('torch' in sys.modules)"
     done = subprocess.run(
         [sys.executable, "-c", code], env=environment(), capture_output=True, text=True, check=True
     )

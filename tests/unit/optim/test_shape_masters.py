@@ -10,15 +10,15 @@ import torch
 from stamm.activations import catalog
 from stamm.activations.spec import Gated
 from stamm.engine.config import EngineConfig, Parallel
+from stamm.engine.distributed import World, join, leave
 from stamm.engine.parallel import shard
-from stamm.engine.updater import Updater
-from stamm.engine.world import World, join, leave
+from stamm.engine.sharded_optimizer import Updater
 from stamm.models.config import DecoderConfig, GatedFFN, PlainFFN
 from stamm.models.decoder import Decoder, build_decoder
 from stamm.optim.build import build_optimizer
 from stamm.optim.config import AdamW, AdEMAMix, Muon, OptimizerConfig
 from stamm.optim.groups import parameter_groups
-from stamm.optim.rules import grouped
+from stamm.optim.param_group_rules import grouped
 
 TRAINED = [name for name in catalog.names() if catalog.get(name).trainable]
 OPTIMIZERS: list[OptimizerConfig] = [AdamW(), AdEMAMix(), Muon()]

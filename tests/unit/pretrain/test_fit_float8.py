@@ -14,12 +14,12 @@ from numpy.typing import NDArray
 from stamm.base.errors import ConfigError
 from stamm.engine import float8
 from stamm.engine.config import EngineConfig, Parallel
-from stamm.engine.world import World, join, leave
+from stamm.engine.distributed import World, join, leave
 from stamm.models.config import DecoderConfig, PlainFFN
 from stamm.optim.schedules import BatchStage
-from stamm.pretrain.batches import Windows
 from stamm.pretrain.config import PretrainConfig
-from stamm.pretrain.fit import fit
+from stamm.pretrain.dataset import Windows
+from stamm.pretrain.trainer_setup import fit
 from stamm.runs.job import Workspace
 from stamm.runs.metrics import read_metrics
 

@@ -13,16 +13,16 @@ import torch
 from stamm.activations.fused import build, cpp, operation
 from stamm.activations.module import build_activation
 from stamm.base.autotune import Measurement
-from stamm.engine.attention_fit import kernel_of
+from stamm.engine.attention_support import kernel_of
 from stamm.engine.config import EngineConfig
-from stamm.engine.world import World
+from stamm.engine.distributed import World
 from stamm.models import fused_attention
 from stamm.models.config import GatedFFN, PlainFFN
-from stamm.models.repeatable import operation_threads
+from stamm.models.determinism import operation_threads
 from stamm.optim.schedules import BatchStage
 from stamm.pretrain import job, kernel_choice
-from stamm.pretrain.batches import Windows
 from stamm.pretrain.config import PretrainConfig
+from stamm.pretrain.dataset import Windows
 from stamm.pretrain.kernel_choice import choose_kernels, chosen_kernels
 from stamm.recipes.demo import smoke
 

@@ -8,12 +8,12 @@ import pytest
 import torch
 
 from stamm.base.errors import ConfigError
-from stamm.engine.world import World
+from stamm.engine.distributed import World
 from stamm.models.config import DecoderConfig
 from stamm.models.decoder import Decoder, build_decoder
 from stamm.optim.schedules import BatchStage
-from stamm.pretrain.batches import Batch, Windows
 from stamm.pretrain.config import PretrainConfig
+from stamm.pretrain.dataset import Batch, Windows
 from stamm.pretrain.next_token import NextToken
 
 MODEL = DecoderConfig(vocab_size=64, d_model=32, num_layers=1, max_context=16)

@@ -13,7 +13,7 @@ from stamm.engine.config import EngineConfig, Parallel
 from stamm.engine.estimate import parse_devices
 from stamm.losses.config import Goldfish
 from stamm.models.config import LowRank, PlainFFN, SelfGuide, Structured
-from stamm.models.count import guide_flops, training_flops
+from stamm.models.flops import guide_flops, training_flops
 from stamm.models.guide_draws import guide_uses
 from stamm.optim.config import AdamW, AdEMAMix, GroupRule, Muon
 from stamm.optim.schedules import BatchStage, WarmupStableDecay

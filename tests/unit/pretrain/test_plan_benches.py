@@ -17,7 +17,7 @@ from stamm.models.config import DecoderConfig, PlainFFN
 from stamm.optim.schedules import BatchStage
 from stamm.pretrain import job
 from stamm.pretrain.config import PretrainConfig
-from stamm.pretrain.like import pace_of
+from stamm.pretrain.throughput_model import pace_of
 from stamm.runs.metrics import read_metrics
 
 PLAN_MEMORY = Path(__file__).parents[3] / "bench" / "plan_memory.py"

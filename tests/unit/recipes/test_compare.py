@@ -12,7 +12,7 @@ from stamm.base.config import from_plain, override, to_plain
 from stamm.base.errors import ConfigError
 from stamm.engine.config import GoOn
 from stamm.models.config import DecoderConfig, GatedFFN, LowRank, PlainFFN
-from stamm.models.count import count_parameters, training_flops
+from stamm.models.flops import count_parameters, training_flops
 from stamm.pretrain.config import PretrainConfig
 from stamm.recipes.compare import Comparison
 from stamm.recipes.comparisons import activations, activations_gpu, smoke

@@ -9,7 +9,7 @@ import pytest
 
 from stamm.base.config import from_plain, override, to_plain
 from stamm.base.errors import ConfigError
-from stamm.models.count import count_parameters
+from stamm.models.flops import count_parameters
 from stamm.recipes.catalog import RECIPES, Recipe, get
 from stamm.recipes.demo import demo
 from stamm.recipes.study import Study

@@ -12,8 +12,8 @@ from test_page import ALLOWED, Page
 
 from stamm.base.errors import DataError
 from stamm.reports.canary_figures import canary_figures
-from stamm.reports.collect import collect
 from stamm.reports.job import write_report
+from stamm.reports.run_data import collect
 
 MADE_UP = ("random_characters", "random_words", "secret", "prefixed_words")
 BESIDE = dict.fromkeys(("rewrapped", "indented", "prefixed"), "passages")

@@ -28,11 +28,11 @@ from test_page import ALLOWED, Page
 
 from stamm.base.errors import DataError
 from stamm.reports import corpus_ledger
-from stamm.reports.collect import collect
 from stamm.reports.config import ReportConfig
 from stamm.reports.corpus_ledger import tally
 from stamm.reports.corpus_result import corpus_result
 from stamm.reports.job import write_report
+from stamm.reports.run_data import collect
 
 
 def page_of(root: Path, config: ReportConfig | None = None) -> Page:

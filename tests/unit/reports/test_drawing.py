@@ -11,11 +11,11 @@ from run_folder import noise
 from stamm.activations import catalog
 from stamm.base.errors import ConfigError
 from stamm.reports import theme
-from stamm.reports.canvas import draw, legend, legend_name
 from stamm.reports.config import ReportConfig
 from stamm.reports.figure import thinned
+from stamm.reports.formatting import fixed, percent, signed, smoothed, spaced
 from stamm.reports.learned_curve import known_spec, learned_curve
-from stamm.reports.quantities import fixed, percent, signed, smoothed, spaced
+from stamm.reports.svg_figure import draw, legend, legend_name
 from stamm.reports.text import excerpt, one_line
 from stamm.reports.training_figures import expected_gaps, expected_long_share
 

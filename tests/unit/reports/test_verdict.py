@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 from run_folder import cost, write, write_study
 
-from stamm.reports.collect import collect
 from stamm.reports.config import ReportConfig
 from stamm.reports.measure_figures import grammar_figure, language_figure, memorization_figure
-from stamm.reports.measured import HeldOut, TextLoss
+from stamm.reports.results import HeldOut, TextLoss
+from stamm.reports.run_data import collect
 from stamm.reports.verdict import paired_error, verdict
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from stamm.base.errors import DataError
 from stamm.base.files import atomic, write_text
-from stamm.runs.tasks import Batch, Outcome, Task
+from stamm.runs.sharded_job import Batch, Outcome, Task
 
 
 def count_lines(batch: Batch, task: Task) -> Outcome:

@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 
 from stamm.base.errors import RunError
-from stamm.runs import cluster
-from stamm.runs.execution import RayWork
+from stamm.runs import cluster_executors
+from stamm.runs.executors import RayWork
 from stamm.runs.job import Workspace
-from stamm.runs.tasks import Batch, Task, read_manifests
-from stamm.runs.workers import do_batch
+from stamm.runs.run_sharded import do_batch
+from stamm.runs.sharded_job import Batch, Task, read_manifests
 
 
 class LostError(Exception):
@@ -101,7 +101,7 @@ def _run(job: Batch, **settings: Any) -> list[dict[str, Any]]:
 
 
 def test_what_tasks_share_is_sent_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cluster, "_AT_ONCE", 8)
+    monkeypatch.setattr(cluster_executors, "_AT_ONCE", 8)
     ray, job = _do(tmp_path, monkeypatch, 30)
     assert len(_run(job)) == 30
     assert 10_000 < ray.put_bytes < 12_000
@@ -138,7 +138,7 @@ def test_a_worker_with_other_code_does_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     _, job = _do(tmp_path, monkeypatch, 1)
-    answer = cluster._attempt_there(("another hash", "/", job), job.tasks[0])
+    answer = cluster_executors._attempt_there(("another hash", "/", job), job.tasks[0])
     assert "code of stamm is another" in answer["error"]
     assert not job.folder.exists()
 

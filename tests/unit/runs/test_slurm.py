@@ -21,11 +21,11 @@ from fake_slurm import install
 from stamm.base.console import Silent
 from stamm.base.errors import RunError
 from stamm.base.files import write_json
-from stamm.runs import cluster, workers
-from stamm.runs.execution import LocalWork, SlurmWork
+from stamm.runs import cluster_executors, run_sharded
+from stamm.runs.executors import LocalWork, SlurmWork
 from stamm.runs.job import Workspace
-from stamm.runs.tasks import Batch, Task, manifest_path, read_manifests, save_plan, unseen
-from stamm.runs.workers import do_batch
+from stamm.runs.run_sharded import do_batch
+from stamm.runs.sharded_job import Batch, Task, manifest_path, read_manifests, save_plan, unseen
 
 HERE = Path(__file__).parent
 TEXTS = tuple(f"line {n}\n# comment\n" * (n + 1) for n in range(7))
@@ -47,8 +47,8 @@ def slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("PATH", f"{install(state)}{os.pathsep}{os.environ['PATH']}")
     monkeypatch.setenv("FAKE_SLURM", str(state))
     monkeypatch.setenv("PYTHONPATH", str(HERE))
-    monkeypatch.setattr(cluster, "_LATE_S", 0.5)
-    monkeypatch.setattr(cluster, "_LOOK_EVERY_S", 0.1)
+    monkeypatch.setattr(cluster_executors, "_LATE_S", 0.5)
+    monkeypatch.setattr(cluster_executors, "_LOOK_EVERY_S", 0.1)
     return state
 
 
@@ -270,7 +270,7 @@ def test_a_rank_that_cannot_begin_says_why(slurm: Path, tmp_path: Path) -> None:
     with pytest.raises(RunError, match=r"lost once, last with .*cannot be dealt.*its log: "):
         cannot = lambda *_: (_ for _ in ()).throw(ValueError("it cannot be dealt"))  # noqa: E731
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(cluster, "do_rank", cannot)
+            patch.setattr(cluster_executors, "do_rank", cannot)
             do(job, attempts=1)
 
 
@@ -309,11 +309,11 @@ def test_shards_that_a_file_system_shows_late_are_waited_for(
 ) -> None:
     monkeypatch.syspath_prepend(HERE)
     job = batch(tmp_path, *TEXTS)
-    monkeypatch.setattr(workers, "on_slurm", _seen_late(job, 1.5))
+    monkeypatch.setattr(run_sharded, "on_slurm", _seen_late(job, 1.5))
     assert len(do(job)) == 7
     assert len(read_manifests(job.folder)) == 7
-    monkeypatch.setattr(workers, "on_slurm", _seen_late(job, 60))
-    monkeypatch.setattr(workers, "_SEEN_WITHIN_S", 0.0)
+    monkeypatch.setattr(run_sharded, "on_slurm", _seen_late(job, 60))
+    monkeypatch.setattr(run_sharded, "_SEEN_WITHIN_S", 0.0)
     with pytest.raises(RunError, match="does not hold what was reported for 1 of 7 shards: 00006"):
         do(job)
 

@@ -14,8 +14,8 @@ import torch
 from torch import Tensor
 
 from stamm.activations.benchmark.clock import Timed, clock_of
+from stamm.activations.benchmark.interleave import Quantiles, in_turns, quantiles
 from stamm.activations.benchmark.machine import Load
-from stamm.activations.benchmark.turns import Quantiles, in_turns, quantiles
 from stamm.base.errors import DataError, visible
 
 Step = Literal["forward", "forward_backward"]

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from stamm.activations.operators.gates import Gate, expand, gate_spec, gated, self_gated
 from stamm.activations.spec import Piece, Spec
+from stamm.activations.transforms.gates import Gate, expand, gate_spec, gated, self_gated
 
 LOGISTIC = Gate(
     name="sigmoid",

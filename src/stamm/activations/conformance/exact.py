@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from stamm.activations.kernels import Kernel, kernel_of
+from stamm.activations.kernel_lookup import Kernel, kernel_of
 from stamm.activations.primitives import Parameters
 from stamm.activations.spec import Spec
 

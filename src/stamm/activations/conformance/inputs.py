@@ -12,9 +12,9 @@ from torch import Tensor
 from stamm.activations.checks import value_of
 from stamm.activations.conformance.exact import kernel_parameters
 from stamm.activations.conformance.ulp import neighbours
-from stamm.activations.kernels import kernel_of
+from stamm.activations.kernel_lookup import kernel_of
 from stamm.activations.spec import Spec
-from stamm.base.mixing import GOLDEN
+from stamm.base.hashing import GOLDEN
 
 FULL = 400_000
 SAMPLED = 20_000

@@ -21,7 +21,7 @@ from stamm.activations.conformance.exact import (
 )
 from stamm.activations.conformance.inputs import FULL, exponents, inputs, knots, mixed_ups
 from stamm.activations.conformance.intervals import Row, errors_of, gather
-from stamm.activations.conformance.observe import Observed, observe
+from stamm.activations.conformance.run_implementation import Observed, observe
 from stamm.activations.conformance.stored import raw_slopes
 from stamm.activations.conformance.tabulated import tabulated
 from stamm.activations.conformance.ulp import dtype_name, neighbours

@@ -14,7 +14,7 @@ from stamm.activations.conformance.findings import Finding, finding
 from stamm.activations.conformance.reference import evaluate
 from stamm.activations.derivation.derive import Branches, Derived, derive
 from stamm.activations.derivation.primitives import X
-from stamm.activations.derivation.stabilise import bounds
+from stamm.activations.derivation.stable_forms import bounds
 from stamm.activations.derivation.symbolic import number, to_sympy
 from stamm.activations.expressions import parse
 from stamm.activations.spec import Spec

@@ -10,7 +10,7 @@ import mpmath
 from stamm.activations.conformance.ulp import ulps as ulps
 from stamm.activations.derivation.derive import Branches, Derived
 from stamm.activations.derivation.primitives import X
-from stamm.activations.derivation.stabilise import Branch, bounds
+from stamm.activations.derivation.stable_forms import Branch, bounds
 from stamm.activations.derivation.symbolic import number
 from stamm.activations.derivation.tables import Table
 

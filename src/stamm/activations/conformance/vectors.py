@@ -26,7 +26,7 @@ from stamm.activations.conformance.exact import (
     parameter_slope,
 )
 from stamm.activations.conformance.intervals import gather
-from stamm.activations.conformance.observe import observe
+from stamm.activations.conformance.run_implementation import observe
 from stamm.activations.conformance.stored import raw_slopes
 from stamm.activations.conformance.verdict import Measured, OfDtype, Verdict, problems_of
 from stamm.activations.spec import Spec

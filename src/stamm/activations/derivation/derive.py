@@ -17,12 +17,12 @@ from sympy import Expr, Symbol
 from sympy.core.cache import clear_cache
 
 from stamm.activations.derivation.anchored import anchored_branches
+from stamm.activations.derivation.integral_table import respelled
 from stamm.activations.derivation.integrate import antiderivative
-from stamm.activations.derivation.known import respelled
+from stamm.activations.derivation.large_argument_forms import outward_branches
 from stamm.activations.derivation.near_zero import branches_near_zero
-from stamm.activations.derivation.outward import outward_branches
 from stamm.activations.derivation.primitives import X
-from stamm.activations.derivation.stabilise import (
+from stamm.activations.derivation.stable_forms import (
     FARTHEST,
     Branch,
     bounds,

@@ -20,7 +20,12 @@ from stamm.activations.derivation.ansatz import (
     complement_free,
     reduce_density,
 )
-from stamm.activations.derivation.known import LAST_ROWS, ROWS, known_antiderivative, respelled
+from stamm.activations.derivation.integral_table import (
+    LAST_ROWS,
+    ROWS,
+    known_antiderivative,
+    respelled,
+)
 from stamm.activations.derivation.primitives import X
 from stamm.activations.derivation.search import searched
 from stamm.activations.derivation.symbolic import number

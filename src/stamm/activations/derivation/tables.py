@@ -37,7 +37,7 @@ from stamm.base.files import sha256_value
 
 if TYPE_CHECKING:
     from stamm.activations.derivation.derive import Derived
-    from stamm.activations.derivation.stabilise import Branch
+    from stamm.activations.derivation.stable_forms import Branch
 
 _FEWEST_CELLS, _MOST_CELLS = 32, 4096
 _SHORT = 15  # powers; a table with more of them is cut finer while it has few cells

@@ -14,7 +14,7 @@ from stamm.activations.fused.cpp import source
 from stamm.activations.fused.graph import Graph
 from stamm.activations.fused.layouts import STORED, arranged, shaped
 from stamm.activations.fused.passes import GATED, PLAIN, Fixed, PassName, graph_of
-from stamm.activations.kernels import Kernel
+from stamm.activations.kernel_lookup import Kernel
 
 
 class _Strided(ctypes.Structure):

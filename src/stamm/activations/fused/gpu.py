@@ -21,7 +21,7 @@ from stamm.activations.fused import build
 from stamm.activations.fused.layouts import STORED, arranged, shaped
 from stamm.activations.fused.passes import Fixed, PassName, graph_of
 from stamm.activations.fused.triton_source import Layout, source, tables
-from stamm.activations.kernels import Kernel
+from stamm.activations.kernel_lookup import Kernel
 from stamm.base.errors import RunError
 from stamm.base.files import sha256_bytes, write_text
 

@@ -18,7 +18,7 @@ from stamm.activations.fused import build, cpu, gpu
 from stamm.activations.fused.layouts import STORED
 from stamm.activations.fused.memory import fresh
 from stamm.activations.fused.passes import Fixed, PassName
-from stamm.activations.kernels import Kernel
+from stamm.activations.kernel_lookup import Kernel
 from stamm.activations.reductions import out_of_range
 from stamm.base.console import Console
 from stamm.base.errors import ConfigError, RunError

@@ -12,7 +12,7 @@ from typing import Any, Literal
 import torch
 
 from stamm.activations.fused.graph import Graph, Node, Traced
-from stamm.activations.kernels import Kernel
+from stamm.activations.kernel_lookup import Kernel
 from stamm.base.errors import ConfigError
 
 Fixed = tuple[float | None, ...]

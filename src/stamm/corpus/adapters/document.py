@@ -12,17 +12,17 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from stamm.corpus.config import FieldNames, ReadLimits, ScreenConfig
-from stamm.corpus.consent.words import Words, read_words
+from stamm.corpus.consent.policies import Words, read_words
 from stamm.corpus.contamination.index import build_index
 from stamm.corpus.contamination.items import read_sets
+from stamm.corpus.document_filter import Screen, Tools
 from stamm.corpus.inputs import expand, locate
-from stamm.corpus.jsonl import record_of
 from stamm.corpus.language.declared import UNDETERMINED, declared_language
 from stamm.corpus.ledger import KEPT, PII_KINDS, LedgerRow
 from stamm.corpus.pii.config import PiiConfig
 from stamm.corpus.pii.replace import replace_pii
+from stamm.corpus.readers.jsonl import record_of
 from stamm.corpus.records import Place, Record, Unread, whole_text
-from stamm.corpus.screen import Screen, Tools
 
 PREFIX = "stamm_"
 """Before the name of every column that is written into a document."""

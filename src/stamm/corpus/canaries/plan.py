@@ -18,7 +18,7 @@ from typing import Any
 
 from stamm.base.errors import DataError
 from stamm.corpus.canaries.config import CanariesConfig, Kind
-from stamm.corpus.canaries.draws import Draws, made_up, random_words
+from stamm.corpus.canaries.random_text import Draws, made_up, random_words
 from stamm.corpus.config import ProbesConfig, ReadLimits
 from stamm.corpus.pii.config import PiiConfig
 from stamm.corpus.pii.replace import Cleaned

@@ -19,7 +19,7 @@ from typing import Any
 from stamm.base.config import nearest
 from stamm.base.errors import ConfigError, DataError
 from stamm.base.files import read_json, sha256_bytes, sha256_value
-from stamm.corpus.consent.lines import agent_token
+from stamm.corpus.consent.robots_parser import agent_token
 
 _PACKAGE = "package"
 _DAY = re.compile(r"[0-9]{4}-(0[1-9]|1[0-2])-(0[1-9]|[12][0-9]|3[01])")

@@ -14,8 +14,8 @@ import re
 from dataclasses import dataclass
 from typing import Literal
 
-from stamm.corpus.consent.lines import agent_token
 from stamm.corpus.consent.paths import matches, path_pattern, url_path
+from stamm.corpus.consent.robots_parser import agent_token
 from stamm.corpus.records import clean_field
 
 LONGEST_TEXT = 500 * 1024

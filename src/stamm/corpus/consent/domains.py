@@ -9,8 +9,8 @@ from pathlib import Path
 
 from stamm.base.errors import DataError
 from stamm.corpus.config import ReadLimits
-from stamm.corpus.consent.ask import Decision
 from stamm.corpus.consent.config import ConsentConfig
+from stamm.corpus.consent.decision import Decision
 from stamm.corpus.consent.hosts import normal_host
 from stamm.corpus.records import clean_field
 from stamm.corpus.streams import BoundedStream, StreamError, bounded_lines

@@ -31,7 +31,7 @@ import httpcore2
 from stamm.base.files import sha256_bytes
 from stamm.corpus.consent.fetch_config import FetchConfig, Kind
 from stamm.corpus.consent.frozen import FrozenFile, text_of
-from stamm.corpus.consent.lines import PARSED_BYTES, whole_lines
+from stamm.corpus.consent.robots_parser import PARSED_BYTES, whole_lines
 
 PATHS: dict[Kind, str] = {
     "robots": "/robots.txt",

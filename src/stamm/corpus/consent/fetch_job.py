@@ -25,7 +25,7 @@ import zstandard
 from stamm.base.errors import DataError
 from stamm.base.files import atomic, write_json
 from stamm.corpus.config import ReadLimits
-from stamm.corpus.consent.ask import ABSOLUTE
+from stamm.corpus.consent.decision import ABSOLUTE
 from stamm.corpus.consent.fetch import Fetcher, site_name
 from stamm.corpus.consent.fetch_config import FetchConfig, Kind
 from stamm.corpus.consent.frozen import FrozenFile, frozen_file

@@ -26,8 +26,8 @@ from typing import Any, Generic, TypeVar, cast
 
 from stamm.base.errors import DataError
 from stamm.corpus.config import ReadLimits
+from stamm.corpus.consent.cache import ENTRY, Held, twin
 from stamm.corpus.consent.fetch_config import KINDS, Kind
-from stamm.corpus.consent.held import ENTRY, Held, twin
 from stamm.corpus.consent.hosts import normal_host
 from stamm.corpus.records import clean_field
 from stamm.corpus.streams import BoundedStream, StreamError, bounded_lines

@@ -5,7 +5,7 @@ Source   RFC 9309, 2.2.2 and 2.2.3; the TDM Reservation Protocol and ai.txt take
 
 from __future__ import annotations
 
-from stamm.corpus.consent.patterns import one_spelling, path_of, spelled
+from stamm.corpus.consent.robots_matcher import one_spelling, path_of, spelled
 
 
 def url_path(url: str) -> str:

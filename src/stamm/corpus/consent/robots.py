@@ -15,9 +15,10 @@ import functools
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
-from stamm.corpus.consent.held import twin
+from stamm.corpus.consent.cache import twin
 from stamm.corpus.consent.hosts import normal_host
-from stamm.corpus.consent.lines import (
+from stamm.corpus.consent.robots_matcher import escaped, one_spelling, path_of
+from stamm.corpus.consent.robots_parser import (
     Block,
     Rule,
     agent_token,
@@ -25,7 +26,6 @@ from stamm.corpus.consent.lines import (
     read_lines,
     whole_lines,
 )
-from stamm.corpus.consent.patterns import escaped, one_spelling, path_of
 from stamm.corpus.consent.rules import Rules
 
 _WRITTEN = {"disallow": "Disallow", "usage": "Content-Usage"}

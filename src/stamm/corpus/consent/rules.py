@@ -8,8 +8,7 @@ from collections.abc import Callable, Iterable, Iterator
 from itertools import chain
 
 from stamm.corpus.consent.content_usage import USAGE_LABELS, refused_use
-from stamm.corpus.consent.lines import Block, Rule, disallows, read_rules
-from stamm.corpus.consent.patterns import (
+from stamm.corpus.consent.robots_matcher import (
     PLAIN,
     Candidate,
     LongestMatch,
@@ -17,6 +16,7 @@ from stamm.corpus.consent.patterns import (
     longest_match,
     one_spelling_of_pattern,
 )
+from stamm.corpus.consent.robots_parser import Block, Rule, disallows, read_rules
 
 _AROUND_EQUALS = re.compile(r"[ \t]*=[ \t]*")
 _ABSOLUTE = re.compile(rb"(?i)https?://")

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from stamm.corpus.consent.content_usage import refused_use
-from stamm.corpus.consent.lines import agent_token
+from stamm.corpus.consent.robots_parser import agent_token
 from stamm.corpus.consent.signals_config import SignalsConfig
 from stamm.corpus.consent.tdmrep import Reservation, policy_value, reservation_value
 from stamm.corpus.records import Signals, clean_field

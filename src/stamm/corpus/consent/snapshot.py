@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from stamm.corpus.consent.ask import RobotsBook
+from stamm.corpus.consent.decision import RobotsBook
 from stamm.corpus.consent.frozen import FrozenFile
 from stamm.corpus.consent.robots import RobotsAnswer
-from stamm.corpus.consent.shelf import latest, shelved
+from stamm.corpus.consent.snapshot_index import latest, shelved
 
 
 def robots_book(answers: Iterable[RobotsAnswer]) -> RobotsBook:

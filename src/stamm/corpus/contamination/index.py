@@ -25,10 +25,10 @@ from numpy.typing import NDArray
 
 from stamm.base.errors import DataError
 from stamm.base.files import read_json, sha256_bytes, sha256_file, write_bytes, write_json
-from stamm.base.mixing import GOLDEN, mix64
+from stamm.base.hashing import GOLDEN, mix64
 from stamm.corpus.contamination.config import ContaminationConfig
 from stamm.corpus.contamination.items import Item
-from stamm.corpus.duplicates.words import Hashes, Words, folded, split_words, word_runs
+from stamm.corpus.dedup.shingles import Hashes, Words, folded, split_words, word_runs
 
 SCHEMA = 2
 INDEX = "index.json"

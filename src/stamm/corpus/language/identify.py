@@ -11,9 +11,9 @@ from stamm.base.files import sha256_file
 from stamm.corpus.language.cld2 import KNOWN, Cld2Guess, cld2_guess
 from stamm.corpus.language.codes import CLD2_QUECHUA, QUECHUAN, UNDETERMINED
 from stamm.corpus.language.config import SHIPPED_MODEL, LanguageConfig
-from stamm.corpus.language.letters import plain_letters, spread
 from stamm.corpus.language.ngrams import NgramModel
 from stamm.corpus.language.scripts import text_script
+from stamm.corpus.language.text_sample import plain_letters, spread
 
 # Below this share of its main script a text is mixed.
 _MIXED: Final = 0.6

@@ -11,9 +11,9 @@ from stamm.corpus.inputs import locate
 from stamm.corpus.language.cld2 import KNOWN, cld2_guess
 from stamm.corpus.language.codes import three_letters
 from stamm.corpus.language.config import LanguageTrainConfig
-from stamm.corpus.language.letters import plain_letters
 from stamm.corpus.language.scripts import text_script
-from stamm.corpus.read import read_input
+from stamm.corpus.language.text_sample import plain_letters
+from stamm.corpus.readers.open import read_input
 from stamm.corpus.records import Unread
 
 # One document speaks with so many letters at most; where a language has many documents, with its

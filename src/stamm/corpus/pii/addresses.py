@@ -6,7 +6,7 @@ import ipaddress
 import re
 from collections.abc import Iterator
 
-from stamm.corpus.pii.borders import WORD
+from stamm.corpus.pii.word_boundaries import WORD
 
 _IPV4 = re.compile(
     rf"(?<![{WORD}.])(?:[0-9]{{1,3}}\.){{3}}[0-9]{{1,3}}(?![{WORD}]|\.[0-9]|-[A-Za-z])"

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from stamm.corpus.pii.borders import LETTERS, WORD
+from stamm.corpus.pii.word_boundaries import LETTERS, WORD
 
 _IN_MAILBOX = re.compile(rf"[{LETTERS}0-9._%+-]")
 _STARTS_MAILBOX = re.compile(rf"[{WORD}]")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from stamm.corpus.pii.borders import WORD
+from stamm.corpus.pii.word_boundaries import WORD
 
 _HEAD = re.compile(r"(?:(?<![A-Za-z0-9])|(?<=IBAN))[A-Z]{2}(?=[ \u00a0\u202f.-]?[0-9])")
 _IN_WORD = re.compile(f"[{WORD}]")

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 from phonenumbers import Leniency, PhoneNumberMatcher
 
-from stamm.corpus.pii.borders import WORD
+from stamm.corpus.pii.word_boundaries import WORD
 
 # Seven to seventeen digits in small groups, with free borders: no part of an address of a page, of
 # a longer number, or of a name. E.164 numbers have at most 15 digits, behind at most 00 and (0).

@@ -10,12 +10,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from stamm.corpus.pii.addresses import address_spans
-from stamm.corpus.pii.borders import plain_signs
-from stamm.corpus.pii.card import card_spans
 from stamm.corpus.pii.config import PiiConfig
 from stamm.corpus.pii.email import email_spans
 from stamm.corpus.pii.iban import iban_spans
+from stamm.corpus.pii.payment_card import card_spans
 from stamm.corpus.pii.phone import phone_spans
+from stamm.corpus.pii.word_boundaries import plain_signs
 from stamm.corpus.special_tokens import PII_MARKERS
 
 

@@ -25,7 +25,7 @@ from stamm.corpus.quality.config import QualityFitConfig
 from stamm.corpus.quality.measures import MEASURES, WordUse, measure
 from stamm.corpus.quality.thresholds import ANY, FILE, SCHEMA
 from stamm.corpus.quality.words import count_characters, split_words
-from stamm.corpus.read import read_input
+from stamm.corpus.readers.open import read_input
 from stamm.corpus.records import Unread
 from stamm.runs.job import Workspace
 

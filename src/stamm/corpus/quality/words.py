@@ -13,8 +13,8 @@ from typing import Final
 
 import numpy as np
 
-from stamm.corpus.language.letters import MARKS
 from stamm.corpus.language.scripts import script_of
+from stamm.corpus.language.text_sample import MARKS
 
 WITHOUT_BLANKS: Final = frozenset(("Hani", "Jpan", "Thai", "Laoo", "Khmr", "Mymr"))
 

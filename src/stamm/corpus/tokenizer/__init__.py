@@ -2,7 +2,7 @@
 
 from stamm.corpus.tokenizer.job import SUMMARY as SUMMARY
 from stamm.corpus.tokenizer.job import train_tokenizer as train_tokenizer
+from stamm.corpus.tokenizer.tokenizer import FILE as FILE
+from stamm.corpus.tokenizer.tokenizer import SPLIT_PATTERN as SPLIT_PATTERN
+from stamm.corpus.tokenizer.tokenizer import Tokenizer as Tokenizer
 from stamm.corpus.tokenizer.training import train_tokenizer_on as train_tokenizer_on
-from stamm.corpus.tokenizer.vocabulary import FILE as FILE
-from stamm.corpus.tokenizer.vocabulary import SPLIT_PATTERN as SPLIT_PATTERN
-from stamm.corpus.tokenizer.vocabulary import Tokenizer as Tokenizer

@@ -10,11 +10,11 @@ from stamm.corpus.config import TekkenConfig, TokenizerConfig
 from stamm.corpus.held_out import HELD_OUT, TRAIN
 from stamm.corpus.special_tokens import RESERVED_TOKENS
 from stamm.corpus.tokenizer.fairness import costs, fairness, together
-from stamm.corpus.tokenizer.parallel import TITLE, rights
+from stamm.corpus.tokenizer.parallel_corpus import TITLE, rights
 from stamm.corpus.tokenizer.sample import RULE, Sample, opened_corpus
 from stamm.corpus.tokenizer.tekken import tekken
+from stamm.corpus.tokenizer.tokenizer import FILE, Tokenizer
 from stamm.corpus.tokenizer.training import train_tokenizer_on
-from stamm.corpus.tokenizer.vocabulary import FILE, Tokenizer
 from stamm.runs.job import Workspace
 
 SUMMARY = "summary.json"

@@ -26,8 +26,8 @@ from stamm.base.files import sha256_bytes
 from stamm.corpus.config import TekkenConfig
 from stamm.corpus.special_tokens import RESERVED_TOKENS
 from stamm.corpus.tokenizer.fast import bytes_word
+from stamm.corpus.tokenizer.tokenizer import LATEX_TOKENS, finished
 from stamm.corpus.tokenizer.training import cutting_words
-from stamm.corpus.tokenizer.vocabulary import LATEX_TOKENS, finished
 
 RESERVED = 1000
 _FILE = Path("data") / "tekken_240718.json"

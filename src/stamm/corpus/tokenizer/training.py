@@ -10,7 +10,7 @@ from tokenizers import AddedToken, Regex, decoders, models, pre_tokenizers, trai
 
 from stamm.corpus.config import TokenizerConfig
 from stamm.corpus.special_tokens import RESERVED_TOKENS
-from stamm.corpus.tokenizer.vocabulary import SPLIT_PATTERN, finished
+from stamm.corpus.tokenizer.tokenizer import SPLIT_PATTERN, finished
 
 # The trainer's time grows with the square of a word's length, so longer ones are learned from in
 # pieces: with a million letters in one word it did not end within two minutes.

@@ -12,10 +12,10 @@ import pytest
 from stamm.base.config import from_plain, to_plain
 from stamm.base.errors import ConfigError, DataError
 from stamm.corpus.config import ReadLimits, ReplayConfig
-from stamm.corpus.consent import ask
+from stamm.corpus.consent import decision
 from stamm.corpus.consent.agents import APERTUS_AGENTS, agents, agents_sha256
-from stamm.corpus.consent.ask import Book, Consent, normal_host
 from stamm.corpus.consent.config import ConsentConfig
+from stamm.corpus.consent.decision import Book, Consent, normal_host
 from stamm.corpus.consent.domains import DomainList, read_domain_list
 from stamm.corpus.consent.frozen import read_frozen
 from stamm.corpus.consent.robots import RobotsAnswer
@@ -122,8 +122,8 @@ def test_a_decision_does_not_depend_on_what_was_asked_before(
     ]
     expected = {url: consent(*answers).ask(url) for url in urls}
     assert {d.allowed for d in expected.values()} == {True, False}
-    monkeypatch.setattr(ask, "_HELD_CHARACTERS", 60)
-    monkeypatch.setattr(ask, "_HELD_DECISIONS", 2)
+    monkeypatch.setattr(decision, "_HELD_CHARACTERS", 60)
+    monkeypatch.setattr(decision, "_HELD_DECISIONS", 2)
     asked = consent(*answers)
     for url in urls + urls[::-1]:
         assert asked.ask(url) == expected[url]

@@ -22,7 +22,7 @@ from stamm.corpus.config import ReadLimits
 from stamm.corpus.consent.fetch_config import KINDS
 from stamm.corpus.consent.fetch_job import ANSWERS, SNAPSHOT, SUMMARY, fetch
 from stamm.corpus.consent.frozen import ERRORS, FrozenBook, FrozenFile, read_frozen
-from stamm.corpus.consent.shelf import latest, shelved
+from stamm.corpus.consent.snapshot_index import latest, shelved
 from stamm.corpus.consent.tdmrep import TdmrepFile
 from stamm.runs.job import Workspace
 

@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 from jwm.robotstxt.googlebot import RobotsMatcher
 
-from stamm.corpus.consent.patterns import path_of
 from stamm.corpus.consent.robots import RobotsFile
+from stamm.corpus.consent.robots_matcher import path_of
 
 HERE = Path(__file__).parent
 # Google's parser reads the line "User-agent: AB42bot" as the agent AB, so that AB42bot, asked by

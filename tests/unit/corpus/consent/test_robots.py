@@ -9,21 +9,21 @@ import pytest
 
 from stamm.corpus.consent import rules as rules_module
 from stamm.corpus.consent.agents import APERTUS_AGENTS
-from stamm.corpus.consent.lines import (
-    PARSED_BYTES,
-    agent_token,
-    read_groups,
-    read_lines,
-    whole_lines,
-)
-from stamm.corpus.consent.patterns import (
+from stamm.corpus.consent.robots import RobotsFile, robots_path
+from stamm.corpus.consent.robots_matcher import (
     Candidate,
     LongestMatch,
     longest_match,
     one_spelling,
     path_of,
 )
-from stamm.corpus.consent.robots import RobotsFile, robots_path
+from stamm.corpus.consent.robots_parser import (
+    PARSED_BYTES,
+    agent_token,
+    read_groups,
+    read_lines,
+    whole_lines,
+)
 from stamm.corpus.consent.rules import reserves_training
 
 SITE = "https://example.org"

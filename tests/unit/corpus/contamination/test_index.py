@@ -21,7 +21,7 @@ from stamm.corpus.contamination.index import (
     load_index,
 )
 from stamm.corpus.contamination.items import Item
-from stamm.corpus.duplicates.words import split_words
+from stamm.corpus.dedup.shingles import split_words
 
 CONFIG = ContaminationConfig(sets=(EvaluationSet(name="quiz", file="quiz.jsonl"),))
 SHORT = "Who should Derek hug after shocking Richard?"

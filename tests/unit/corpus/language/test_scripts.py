@@ -6,8 +6,8 @@ import unicodedata
 
 import pytest
 
-from stamm.corpus.language.letters import MARKS, plain_letters, spread
 from stamm.corpus.language.scripts import script_of, text_script
+from stamm.corpus.language.text_sample import MARKS, plain_letters, spread
 
 
 @pytest.mark.parametrize(

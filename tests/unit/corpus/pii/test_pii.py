@@ -7,10 +7,10 @@ import unicodedata
 
 import pytest
 
-from stamm.corpus.pii.borders import plain_signs
 from stamm.corpus.pii.config import PiiConfig
 from stamm.corpus.pii.iban import valid_iban
 from stamm.corpus.pii.replace import replace_pii
+from stamm.corpus.pii.word_boundaries import plain_signs
 
 ALL = PiiConfig()
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from stamm.base.errors import DataError
 from stamm.corpus.tokenizer.fairness import Cost, compare, costs, fairness, gini, together
-from stamm.corpus.tokenizer.parallel import articles, rights
+from stamm.corpus.tokenizer.parallel_corpus import articles, rights
 
 
 class Letters:

@@ -18,7 +18,7 @@ from stamm.corpus.config import TokenizerConfig
 from stamm.corpus.special_tokens import PII_MARKERS, RESERVED_TOKENS
 from stamm.corpus.tokenizer import Tokenizer, train_tokenizer_on
 from stamm.corpus.tokenizer.fast import BYTE_LETTERS, bytes_word, fast_encoder, word_bytes
-from stamm.corpus.tokenizer.parallel import rights
+from stamm.corpus.tokenizer.parallel_corpus import rights
 
 TEXTS = [article for articles in rights().values() for article in articles[:6]]
 TEXTS += [

@@ -18,7 +18,7 @@ from stamm.activations.fused.gemm import product
 from stamm.activations.fused.gemm.choice import Shape, Step, measured_faster
 from stamm.activations.fused.gemm.source import STORED
 from stamm.activations.fused.passes import Fixed
-from stamm.activations.kernels import Kernel, kernel_of
+from stamm.activations.kernel_lookup import Kernel, kernel_of
 from stamm.activations.module import EXACT, Activation
 from stamm.activations.ops import plain_operation
 

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from stamm.activations.benchmark.clock import Timed, clock_of
-from stamm.activations.benchmark.turns import in_turns, quantiles
+from stamm.activations.benchmark.interleave import in_turns, quantiles
 from stamm.activations.fused import gpu
 from stamm.activations.fused.gemm import product
 from stamm.activations.fused.gemm.choice import (
@@ -29,7 +29,7 @@ from stamm.activations.fused.gemm.choice import (
     device_name,
     record,
 )
-from stamm.activations.kernels import kernel_of
+from stamm.activations.kernel_lookup import kernel_of
 from stamm.activations.spec import Spec
 from stamm.base.errors import RunError
 

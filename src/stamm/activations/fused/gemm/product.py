@@ -21,7 +21,7 @@ from stamm.activations.fused.gemm.choice import Shape, Step, Tile, tile_for
 from stamm.activations.fused.gemm.source import STORED, Written, source
 from stamm.activations.fused.passes import Fixed, graph_of
 from stamm.activations.fused.triton_source import tables
-from stamm.activations.kernels import Kernel
+from stamm.activations.kernel_lookup import Kernel
 from stamm.activations.spec import Spec
 from stamm.base.errors import ConfigError
 

@@ -1,1 +1,1 @@
-"""Kernels that `python -m stamm.activations.emission` wrote from the catalogue: do not edit."""
+"""Kernels that `python -m stamm.activations.codegen` wrote from the catalogue: do not edit."""

@@ -1,0 +1,305 @@
+"""One function body: piecewise SymPy formulas written as short torch statements."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+
+import mpmath
+import sympy
+from sympy import Expr
+
+from stamm.activations.codegen.anchored import anchored_constant
+from stamm.activations.codegen.signed_zero import factor_out_x, owns_zero, phi2_over
+from stamm.activations.codegen.tables import table_constant
+from stamm.activations.derivation.anchored import Anchored
+from stamm.activations.derivation.primitives import Primitive, X, expm1, logistic, phi2
+from stamm.activations.derivation.stable_forms import Branch, ordered_factors, ordered_terms
+from stamm.activations.derivation.tables import Table
+from stamm.base.errors import ConfigError
+
+_WIDTH = 36  # longer text is given a name of its own
+_TORCH = {
+    sympy.exp: "torch.exp",
+    sympy.log: "primitives.log",
+    sympy.sin: "torch.sin",
+    sympy.cos: "torch.cos",
+    sympy.tan: "torch.tan",
+    sympy.asin: "torch.asin",
+    sympy.tanh: "torch.tanh",
+    sympy.atan: "torch.atan",
+    sympy.erf: "torch.erf",
+    sympy.erfc: "torch.erfc",
+    sympy.Abs: "torch.abs",
+    sympy.sinh: "torch.sinh",
+    sympy.cosh: "torch.cosh",
+    sympy.asinh: "torch.asinh",
+    sympy.acosh: "torch.acosh",
+}
+
+
+class Body:
+    """Statements of one function; equal inputs, conditions and function calls are written once."""
+
+    def __init__(self, taken: Collection[str] = ()) -> None:
+        self._taken = frozenset(taken)  # names of parameters
+        self.lines: list[str] = []
+        self._named: dict[tuple[str, str], str] = {}
+        self._counts: dict[str, int] = {}
+
+    def piecewise(self, branches: Sequence[Branch], *, signed: bool = False) -> str:
+        """The name of the variable that holds the piecewise formula's value.
+
+        signed   whether a formula that vanishes at 0 keeps the sign of a zero
+        """
+        values = [self._branch(branch, signed and owns_zero(branch)) for branch in branches]
+        last = _last(branches)
+        result = values[last]
+        for i in range(last - 1, -1, -1):
+            sign = "<=" if branches[i].high_closed else "<"
+            result = self._select(f"x {sign} {self._end(branches[i].high)}", values[i], result)
+        for i in range(last + 1, len(branches)):
+            sign = ">=" if branches[i].low_closed else ">"
+            result = self._select(f"x {sign} {self._end(branches[i].low)}", values[i], result)
+        return result
+
+    def _select(self, condition: str, value: str, otherwise: str) -> str:
+        return self.name("chosen", f"torch.where({condition}, {value}, {otherwise})")
+
+    def _branch(self, branch: Branch, signed: bool) -> str:
+        """The branch's value on its own clamped input."""
+        formula = _rewritten(branch, signed)
+        if formula.has(X):
+            return self.name("branch", _Printer(self, self._input(branch), branch).text(formula))
+        if formula == 0:
+            return self.name("flat", "torch.zeros_like(x)")
+        text = self._end(formula)
+        if not formula.free_symbols:
+            return self.name("flat", f"torch.full_like(x, {text})")
+        return self.name("flat", f"torch.zeros_like(x) + {text}")
+
+    def _input(self, branch: Branch) -> str:
+        if branch.low.free_symbols or branch.high.free_symbols:
+            return self._between_moving_knots(branch)
+        limits = []
+        if branch.low != -sympy.oo:
+            limits.append(f"min={self._end(branch.low)}")
+        if branch.high != sympy.oo:
+            limits.append(f"max={self._end(branch.high)}")
+        return self.name("inside", f"torch.clamp(x, {', '.join(limits)})") if limits else "x"
+
+    def _between_moving_knots(self, branch: Branch) -> str:
+        text = "x"
+        if branch.low != -sympy.oo:
+            text = f"primitives.at_least({text}, {self._end(branch.low)})"
+        if branch.high != sympy.oo:
+            text = f"primitives.at_most({text}, {self._end(branch.high)})"
+        return self.name("inside", text)
+
+    def _end(self, end: Expr) -> str:
+        return _Printer(self, "x", None).text(end)
+
+    def name(self, kind: str, text: str) -> str:
+        """The variable that holds `text`, assigned on first use; `kind` is what it is called."""
+        if text.isidentifier():
+            return text
+        key = (kind, text)
+        if key not in self._named:
+            self._counts[kind] = self._counts.get(kind, 0) + 1
+            while f"{kind}_{self._counts[kind]}" in self._taken:
+                self._counts[kind] += 1
+            self._named[key] = f"{kind}_{self._counts[kind]}"
+            self.lines.append(f"{self._named[key]} = {text}")
+        return self._named[key]
+
+
+class _Printer:
+    """Text of one formula in which x is called `variable`."""
+
+    def __init__(self, body: Body, variable: str, branch: Branch | None) -> None:
+        self._body = body
+        self._variable = variable
+        self._branch = branch
+
+    def text(self, formula: Expr) -> str:
+        """The formula as a torch expression that needs no outer parentheses."""
+        if formula == X:
+            return self._variable
+        if formula.is_Symbol:
+            return str(formula.name)
+        if not formula.free_symbols:
+            return _number(formula)
+        if formula.is_Add:
+            return self._sum(formula)
+        if formula.is_Mul:
+            return self._product(formula)
+        if formula.is_Pow:
+            return self._power(formula.base, formula.exp)
+        return self._call(formula)
+
+    def _sum(self, formula: Expr) -> str:
+        groups = [self._terms(group) for group in ordered_terms(formula) if group]
+        if len(groups) == 2 and len(ordered_terms(formula)[0]) > 1:
+            groups[0] = f"({groups[0]})"
+        return " + ".join(groups).replace("+ -", "- ")
+
+    def _terms(self, terms: Sequence[Expr]) -> str:
+        text = ""
+        for term in sorted(terms, key=lambda t: t.could_extract_minus_sign()):
+            if not text:
+                text = self._short(term)
+            elif term.could_extract_minus_sign():
+                text += f" - {self._factor(-term) if term.is_Add else self._short(-term)}"
+            else:
+                text += f" + {self._short(term)}"
+        return text
+
+    def _product(self, formula: Expr) -> str:
+        number, over, parts = sympy.S.One, [], []
+        for factor in ordered_factors(formula):
+            if not factor.free_symbols:
+                number *= factor
+            elif factor.is_Pow and factor.exp.is_negative:
+                over.append(factor)
+            else:
+                parts.append(self._factor(factor))
+        common = _common_root([_refactored(factor) for factor in over])
+        if common is not None:
+            root, power = common
+            parts += [self._body.name("part", self._quotient(root))] * power
+            over = []
+        sign = ""
+        if number == -1 and parts:
+            sign = "-"
+        elif number != 1:
+            parts.insert(0, _number(number))
+        text = sign + (" * ".join(parts) if parts else "1.0")
+        for f in over:
+            text += f" / {self._factor(f.base ** (-f.exp))}"
+        return text
+
+    def _factor(self, formula: Expr) -> str:
+        text = self._short(formula)
+        if formula.is_Add or formula.is_Mul or formula.is_Pow:
+            return text if text.isidentifier() else f"({text})"
+        return text
+
+    def _short(self, formula: Expr) -> str:
+        text = self.text(formula)
+        return self._body.name("part", text) if len(text) > _WIDTH else text
+
+    def _power(self, base: Expr, exponent: Expr) -> str:
+        if exponent == -1:
+            base, exponent = _refactored(base**exponent).as_base_exp()
+        if exponent.is_Integer and 0 < exponent <= 4:
+            return " * ".join([self._factor(base)] * int(exponent))
+        if exponent.is_Integer and -4 <= exponent < 0:
+            if exponent < -1 and base.has(X):
+                quotient = self._body.name("part", self._quotient(base))
+                return " * ".join([quotient] * -int(exponent))
+            return f"1.0 / {self._factor(base**-exponent)}"
+        if exponent == sympy.Rational(1, 2):
+            return f"torch.sqrt({self._tensor(base)})"
+        return f"torch.pow({self._tensor(base)}, {self.text(exponent)})"
+
+    def _quotient(self, base: Expr) -> str:
+        """1/base, to be multiplied: the power of a large base overflows where its quotient is > 0."""
+        return f"1.0 / {self._factor(base)}"
+
+    def _call(self, formula: Expr) -> str:
+        kind, argument = type(formula), self._tensor(formula.args[0])
+        if kind is logistic:
+            return self._logistic(formula.args[0])
+        if issubclass(kind, Table):
+            text = f"primitives.tabulated({argument}, {table_constant(kind)})"
+            return self._body.name("table", text)
+        if issubclass(kind, Anchored):
+            text = f"{argument}, {anchored_constant(kind)}, {kind.single}"
+            return self._body.name("anchored", f"primitives.anchored({text})")
+        if kind in (phi2, phi2_over):
+            name = f"primitives.{kind.__name__}{_window(formula.args[0], self._branch)}"
+        elif isinstance(formula, Primitive):
+            name = f"primitives.{kind.__name__}"
+        elif kind in _TORCH:
+            name = _TORCH[kind]
+        else:
+            raise ConfigError(
+                f"the derived formula holds {formula}, which has no kernel",
+                fix="State a gradient whose integral is elementary",
+            )
+        return self._body.name(kind.__name__.lower(), f"{name}({argument})")
+
+    def _tensor(self, argument: Expr) -> str:
+        """The argument of a function: a fixed parameter is a plain number, which torch refuses."""
+        text = self.text(argument)
+        return text if argument.has(X) else f"primitives.lifted({text}, x)"
+
+    def _logistic(self, argument: Expr) -> str:
+        """One of the two halves of a pair that share one exponential."""
+        falling = bool(argument.could_extract_minus_sign())
+        text = self._tensor(-argument if falling else argument)
+        pair = self._body.name("pair", f"primitives.logistic_pair({text})")
+        return f"{pair}[{int(falling)}]"
+
+
+def _common_root(over: Sequence[Expr]) -> tuple[Expr, int] | None:
+    """b and n > 1 of a denominator b**n that grows with x: x**3*(1 + x**-2)**(3/2); else None."""
+    whole = [-factor.exp for factor in over if factor.exp.is_Integer and factor.has(X)]
+    if not whole or not 2 <= whole[0] <= 4:
+        return None
+    power = int(whole[0])
+    # A base under half of an odd exponent is positive as it stands; under half of an even one not.
+    allowed = {power, sympy.Rational(power, 2)} if power % 2 else {power}
+    if any(-factor.exp not in allowed for factor in over):
+        return None
+    return sympy.Mul(*(factor.base ** (-factor.exp / power) for factor in over)), power
+
+
+def _refactored(factor: Expr) -> Expr:
+    """1/(1 + 2*x + x**2) as (1 + x)**-2, whose square does not overflow before it is divided by."""
+    if factor.exp == -1 and factor.base.is_Add and factor.base.is_polynomial(X):
+        found = sympy.factor(factor.base)
+        if found.is_Pow and found.exp.is_Integer:
+            return found.base**-found.exp
+    return factor
+
+
+def _rewritten(branch: Branch, signed: bool) -> Expr:
+    """exp(u) - 1 as u + phi2(u) inside the window, where both are needed and neither cancels.
+
+    signed   as a product with u, and the whole likewise
+    """
+
+    def near(u: Expr) -> Expr:
+        return u * (1 + phi2_over(u)) if signed else u + phi2(u)
+
+    formula = branch.formula
+    if formula.has(expm1):
+        formula = formula.replace(expm1, lambda u: near(u) if _window(u, branch) else expm1(u))
+    return factor_out_x(formula) if signed else formula
+
+
+def _window(argument: Expr, branch: Branch | None) -> str:
+    """Which polynomial covers the argument on the branch: by name suffix, "" when none does."""
+    scale = argument / X
+    if branch is None or not scale.is_Rational:
+        return ""
+    if branch.low.free_symbols or branch.high.free_symbols:
+        return ""
+    low, high = sorted([scale * branch.low, scale * branch.high])
+    if low >= -1 and high <= 0:
+        return "_negative"
+    if low >= 0 and high <= 1:
+        return "_positive"
+    return ""
+
+
+def _last(branches: Sequence[Branch]) -> int:
+    """The rightmost branch that depends on x: a NaN must reach it and come out as NaN."""
+    dependent = [i for i, branch in enumerate(branches) if branch.formula.has(X)]
+    return dependent[-1] if dependent else len(branches) - 1
+
+
+def _number(constant: Expr) -> str:
+    """The nearest double of a constant expression."""
+    with mpmath.workdps(40):
+        return repr(float(constant._to_mpmath(140)))

@@ -1,0 +1,353 @@
+"""Forms for large inputs, where a parameter scales the input inside a function.
+
+log_cosh(a*x) - a*x*tanh(a*x) tends to -log(2), but far out it is the difference of two numbers that
+overflow; x**2/(1 + a*x**2) divides one infinity by another. Beyond |a*x| = 1 the same functions
+are written by what they tend to and by what is left, which vanishes: tanh(u) = 1 - 2 logistic(-2u).
+Beyond 1000 the exponentials have vanished in every format, and are left out.
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import chain, pairwise
+from typing import Any
+
+import mpmath
+import sympy
+from sympy import Expr, Integer, Symbol
+
+from stamm.activations.derivation.primitives import (
+    X,
+    absolute,
+    cauchy_slope,
+    expm1,
+    log1p,
+    logistic,
+    logistic_odd,
+    normal_cdf,
+    normal_odd,
+    phi2,
+    signum,
+    softplus,
+)
+from stamm.activations.derivation.special import log_cosh, logistic_moment, softplus_integral
+from stamm.activations.derivation.stable_forms import (
+    FARTHEST,
+    LAST,
+    Branch,
+    best_form,
+    bounds,
+    breaks_at,
+    lost_bits,
+    machine_value,
+)
+from stamm.activations.derivation.symbolic import number
+from stamm.base.errors import ConfigError
+
+# Where to cut, in units of the scaled input; the first way that leaves no fault is taken.
+_NEAR, _FAR = Integer(1), Integer(1000)
+_WAYS = ((_FAR,), (_NEAR,), (_NEAR, _FAR))
+_LOST = 6.0  # bits that a formula may lose and be left as it is
+_DIGITS = 700  # cubes of the farthest input may cancel down to 1
+_STEADY_DIGITS = 120
+_CONDITION = 8.0  # beyond, the rounding of a*x alone costs what may be lost
+# Where digits are counted, in units of the scaled input: short of 1, and from there on.
+_SMALL = [sympy.Rational(1137, 1000) * Integer(10) ** k for k in range(-7, 0)]
+_SIZES = [sympy.Rational(1137, 1000) * Integer(10) ** k for k in range(31)]
+_FINITE_ONLY = (cauchy_slope, logistic_moment, phi2)  # their kernels give NaN for an infinity
+_SIZE = Symbol("_size", positive=True)
+
+# Each function as its limit on the right and a rest that vanishes there.
+_RIGHT: Mapping[Any, Callable[[Expr], Expr]] = {
+    sympy.tanh: lambda u: 1 - 2 * logistic(-2 * u),
+    log_cosh: lambda u: u - sympy.log(2) + softplus(-2 * u),
+    softplus: lambda u: u + softplus(-u),
+    logistic: lambda u: 1 - logistic(-u),
+    softplus_integral: lambda u: sympy.pi**2 / 6 + u**2 / 2 - softplus_integral(-u),
+    logistic_moment: lambda u: u**2 / 2 - sympy.pi**2 / 6 - logistic_moment(-u),
+    normal_cdf: lambda u: 1 - normal_cdf(-u),
+    logistic_odd: lambda u: sympy.S.Half - logistic(-u),
+    normal_odd: lambda u: sympy.S.Half - normal_cdf(-u),
+    sympy.erf: lambda u: 1 - sympy.erfc(u),
+    sympy.atan: lambda u: sympy.pi / 2 - sympy.atan(1 / u),
+    absolute: lambda u: u,
+    signum: lambda u: sympy.S.One,
+}
+# Windowed differences, as what they are beyond the window |u| <= 1.
+_APART: Mapping[Any, Callable[[Expr], Expr]] = {
+    expm1: lambda u: sympy.exp(u) - 1,
+    phi2: lambda u: sympy.exp(u) - 1 - u,
+}
+_ODD = (sympy.tanh, sympy.erf, sympy.atan, signum, logistic_odd, normal_odd)
+_EVEN = (log_cosh, absolute)
+# And what of them is gone on the left.
+_VANISHED: Mapping[Any, Callable[[Expr], Expr]] = {
+    **dict.fromkeys(
+        (softplus, logistic, softplus_integral, logistic_moment, normal_cdf, sympy.exp),
+        lambda u: sympy.S.Zero,
+    ),
+}
+
+
+def outward_branches(
+    branches: Sequence[Branch],
+    samples: Sequence[Mapping[str, float]],
+    reach: float = FARTHEST,
+    *,
+    digits: bool = False,
+) -> tuple[Branch, ...]:
+    """The branches, cut where one form serves neither near 0 nor far out.
+
+    samples   parameter values at which forms are compared
+    reach     how far out a form has to give the value
+    digits    whether a form must keep its digits on the way there
+    Edge      cut are only branches in which one positive scale stands beside x, and whose ends are
+              0, infinite or multiples of its inverse: the order of such ends never changes.
+    Raises    ConfigError when every form overflows where the function itself is finite.
+    Checked   tests/unit/activations/test_outward.py
+    """
+    found: list[Branch] = []
+    for branch in branches:
+        found += _spread(branch, samples, reach, digits)
+    for branch in found:
+        point = breaks_at(branch.formula, branch, samples[0], reach)
+        if point is not None:
+            raise ConfigError(
+                f"no form of {branch.formula} is known that survives x = {point:g} in floating point",
+                fix="State the gradient with logistic(x) or tanh(x) instead of exp(x), or on two pieces",
+            )
+    return tuple(found)
+
+
+def outer_form(formula: Expr, side: int, *, vanished: bool) -> Expr:
+    """The formula by its limits for large x (side 1) or -x (side -1).
+
+    vanished   whether exponentials are 0 there: then it holds in every format, not exactly
+    """
+    for function in _RIGHT:
+        formula = formula.replace(function, lambda u, of=function: _by_limit(of, u, side))
+    for function, apart in _APART.items():
+        formula = formula.replace(function, lambda u, by=apart: by(u))
+    formula = formula.replace(log1p, lambda u: _logarithm(u, side))
+    if vanished:
+        for function, left in _VANISHED.items():
+            formula = formula.replace(
+                function, lambda u, of=function, by=left: by(u) if _sign(u, side) < 0 else of(u)
+            )
+        formula = formula.replace(
+            sympy.erfc, lambda u: {1: Integer(0), -1: Integer(2)}.get(_sign(u, side), sympy.erfc(u))
+        )
+    sized = formula.xreplace({X: side * _SIZE}).replace(_is_power_of_sum, _pulled_out)
+    return sympy.expand(sized).xreplace({_SIZE: side * X})
+
+
+def scale_beside_x(formula: Expr) -> Expr | None:
+    """The one size by which x is scaled inside functions and roots; None where none is.
+
+    It is a for tanh(a*x) and tanh(2*a*x), and the root of a for exp(-a*x**2) and 1/(1 + a*x**2);
+    |b| for a scale b of either sign.
+    """
+    inner = [f.args[0] for f in formula.atoms(sympy.Function)]
+    inner += [p.base for p in formula.atoms(sympy.Pow) if p.base.is_Add]
+    scales = set()
+    for part in inner:
+        if not part.has(X) or part.has(sympy.Function) or not part.free_symbols - {X}:
+            continue
+        if (
+            not part.is_polynomial(X)
+            or sympy.degree(part, X) > 2
+            or part.coeff(X, 1) * part.coeff(X, 2)
+        ):
+            return None
+        whole = sympy.Abs(part.coeff(X, 1)) + sympy.sqrt(sympy.Abs(part.coeff(X, 2)))
+        scales.add(whole.as_coeff_Mul()[1])
+    if len(scales) != 1:
+        return None
+    (scale,) = scales
+    return scale if scale.is_nonnegative and scale.free_symbols else None
+
+
+def _spread(
+    branch: Branch, samples: Sequence[Mapping[str, float]], reach: float, digits: bool
+) -> list[Branch]:
+    scale = scale_beside_x(branch.formula)
+    if scale is None or not all(_is_in_order(end, scale) for end in (branch.low, branch.high)):
+        return [branch]
+    inner = _conjugated(branch.formula, scale) if digits else branch.formula
+    # What cancels near 0 has a window of its own already, except for roots.
+    sizes = (_SIZES if inner == branch.formula else [*_SMALL, *_SIZES]) if digits else []
+    exact = _Exact(branch.formula, samples, [size / scale for size in sizes])
+    ways = (list(_parts(branch, inner, scale, way, samples, reach)) for way in ((), *_WAYS))
+    places = [1e3, reach]
+    farthest = [*places, LAST] if reach == FARTHEST else places
+    tried = []
+    for parts in chain([[branch]], ways):
+        if not any(exact.is_missed(part, farthest) for part in parts):
+            return parts
+        tried.append(parts)
+    # Where a*x itself overflows, not every function has a form that is right.
+    right = (p for p in tried if not any(exact.is_missed(part, places) for part in p))
+    return next(right, None) or min(
+        tried, key=lambda parts: sum(exact.faults(part, places) for part in parts)
+    )
+
+
+def _is_in_order(end: Expr, scale: Expr) -> bool:
+    return end in (-sympy.oo, sympy.oo) or bool((end * scale).is_Rational)
+
+
+def _parts(
+    branch: Branch,
+    inner: Expr,
+    scale: Expr,
+    way: Sequence[Expr],
+    samples: Sequence[Mapping[str, float]],
+    reach: float,
+) -> Iterator[Branch]:
+    """The branch between the cuts from left to right, each part in its best form."""
+    cuts = sorted({sign * cut for cut in way for sign in (-1, 1)})
+    low, high = (end * scale if end.is_finite else end for end in (branch.low, branch.high))
+    ends = [low, *(cut for cut in cuts if low < cut < high), high]
+    for left, right in pairwise(ends):
+        near = not way or (-way[0] <= left and right <= way[0])
+        side = 1 if left >= 0 else -1
+        part = Branch(
+            low=left / scale if left.is_finite else left,
+            low_closed=branch.low_closed and left == low,
+            high=right / scale if right.is_finite else right,
+            high_closed=branch.high_closed or right != high,
+            formula=inner,
+        )
+        if not near:
+            vanished = left >= _FAR or right <= -_FAR
+            outer = outer_form(branch.formula, side, vanished=vanished)
+            part = Branch(**{**vars(part), "formula": outer})
+            part = Branch(**{**vars(part), "formula": best_form(part, samples, reach)})
+        yield part
+
+
+class _Exact:
+    """A function to hold forms of it against."""
+
+    def __init__(
+        self, formula: Expr, samples: Sequence[Mapping[str, float]], places: Sequence[Expr]
+    ) -> None:
+        self._formula = formula
+        self._samples = samples
+        self._steady = [self._steady_points(values, places) for values in samples]
+
+    def is_missed(self, branch: Branch, places: Sequence[float]) -> bool:
+        """Whether a form is wrong at a place far out, or loses digits where the function has them."""
+        return any(True for _ in self._faults(branch, places))
+
+    def faults(self, branch: Branch, places: Sequence[float]) -> int:
+        """The number of points at which a form is wrong or loses digits."""
+        return sum(1 for _ in self._faults(branch, places))
+
+    def _faults(self, branch: Branch, places: Sequence[float]) -> Iterator[float]:
+        for values in self._samples:
+            low, high = bounds(branch, values)
+            for x in (sign * place for place in places for sign in (-1, 1)):
+                if low <= x <= high and not self._is_right(branch.formula, {**values, X.name: x}):
+                    yield x
+        for values, steady in zip(self._samples, self._steady, strict=True):
+            low, high = bounds(branch, values)
+            for x in (x for x in steady if low < x < high):
+                # What is exactly 0 has no digits to lose, though exp(-x**2) is ill-conditioned.
+                heard = branch.formula.replace(
+                    lambda part, at={**values, X.name: x}: (
+                        part.is_Function and number(part, at) == 0
+                    ),
+                    lambda part: sympy.S.Zero,
+                )
+                if lost_bits([heard], [x], [values])[0][0] > _LOST:
+                    yield x
+
+    def _is_right(self, form: Expr, at: Mapping[str, float]) -> bool:
+        found = machine_value(form, at)
+        inner = (machine_value(f.args[0], at) for f in form.atoms(*_FINITE_ONLY))
+        if math.isnan(found) or any(map(math.isinf, inner)):
+            return False
+        with mpmath.workdps(_DIGITS):
+            value = number(self._formula, {name: mpmath.mpf(of) for name, of in at.items()})
+        if math.isinf(found):  # a last step may overflow where the value nearly does
+            return bool(abs(value) > sys.float_info.max / 1e3 and found * value > 0)
+        return bool(abs(found - value) <= abs(value) / 1e3 + 1e-30)
+
+    def _steady_points(self, values: Mapping[str, float], places: Sequence[Expr]) -> list[Any]:
+        """Where a relative change of x does not grow in the value: there digits can be kept."""
+        slope, points = sympy.diff(self._formula, X), []
+        with mpmath.workdps(_STEADY_DIGITS):
+            for x in (sign * number(place, values) for place in places for sign in (-1, 1)):
+                at = {**values, X.name: x}
+                change, value = abs(x * number(slope, at)), abs(number(self._formula, at))
+                if change < _CONDITION * value:
+                    points.append(x)
+        return points
+
+
+def _conjugated(formula: Expr, scale: Expr) -> Expr:
+    """sqrt(1 + u**2) - 1 as u**2/(sqrt(1 + u**2) + 1), where u = scale*x and it is a factor."""
+    square = sympy.expand(scale**2 * X**2)
+    root = Symbol("_root", positive=True)
+    in_roots = formula.replace(
+        lambda part: part.is_Pow and sympy.expand(part.base - 1 - square) == 0,
+        lambda part: root ** (2 * part.exp),
+    )
+    if in_roots == formula:
+        return formula
+    even = in_roots.replace(
+        lambda part: part.is_Pow and part.base == X and part.exp.is_Integer,
+        lambda part: ((root**2 - 1) / scale**2) ** (part.exp // 2) * X ** (part.exp % 2),
+    )
+    rest = (root + 1) / (scale**2 * X**2)  # 1/(root - 1)
+    factored = sympy.factor(even).replace(lambda part: part == root - 1, lambda part: 1 / rest)
+    return factored.xreplace({root: sympy.sqrt(1 + square)})
+
+
+def _by_limit(function: Any, u: Expr, side: int) -> Expr:
+    sign = _sign(u, side)
+    if sign > 0:
+        return _RIGHT[function](u)
+    if sign < 0 and function in _ODD:
+        return -_RIGHT[function](-u)
+    if sign < 0 and function in _EVEN:
+        return _RIGHT[function](-u)
+    return function(u)
+
+
+def _logarithm(u: Expr, side: int) -> Expr:
+    """log(1 + c*x**k) for large |x| without the power, which overflows."""
+    if not (
+        u.is_polynomial(X) and u.has(X) and u.coeff(X, 0) == 0 and len(u.as_ordered_terms()) == 1
+    ):
+        return log1p(u)
+    power = sympy.degree(u, X)
+    factor = u.coeff(X, power) * side**power
+    if not factor.is_positive:
+        return log1p(u)
+    return sympy.log(factor) + power * sympy.log(side * X) + log1p(1 / u)
+
+
+def _sign(u: Expr, side: int) -> int:
+    """The sign of a polynomial far out on the side; 0 where it is not known."""
+    if not u.has(X) or not u.is_polynomial(X):
+        return 0
+    lead = sympy.LC(u, X) * side ** sympy.degree(u, X)
+    return 1 if lead.is_positive else -1 if lead.is_negative else 0
+
+
+def _is_power_of_sum(part: Expr) -> bool:
+    return bool(
+        part.is_Pow and part.base.is_Add and part.base.has(_SIZE) and part.base.is_polynomial(_SIZE)
+        and not (part.exp.is_Integer and part.exp > 0)
+    )  # fmt: skip
+
+
+def _pulled_out(part: Expr) -> Expr:
+    """(1 + a*s**2)**p as s**(2*p) * (a + s**-2)**p: the powers of s meet those outside."""
+    degree = sympy.degree(part.base, _SIZE)
+    rest = sympy.expand(part.base / _SIZE**degree)
+    return _SIZE ** (degree * part.exp) * rest**part.exp

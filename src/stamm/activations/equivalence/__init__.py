@@ -1,0 +1,6 @@
+"""Whether a new activation is a known one: the same function, an affine map of it, or near it."""
+
+from stamm.activations.equivalence.detect import rediscover
+from stamm.activations.equivalence.finding import Affine, Finding
+
+__all__ = ["Affine", "Finding", "rediscover"]

@@ -1,0 +1,175 @@
+"""`ls`, `show` and `cp`: what exists, what one thing is, and a recipe to edit."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+from stamm.activations import catalog as activations
+from stamm.base.config import flatten, nearest, to_plain
+from stamm.base.errors import ConfigError, DataError
+from stamm.base.files import read_json
+from stamm.base.units import count_text, seconds_text
+from stamm.cli import activation_show
+from stamm.cli.arg_types import text
+from stamm.cli.ledger import show_ledger
+from stamm.cli.output import print_json, print_pairs, print_table
+from stamm.cli.recipe import resolve, source_file
+from stamm.models.flops import count_parameters
+from stamm.pretrain.config import PretrainConfig
+from stamm.recipes import catalog as recipes
+from stamm.recipes.study import Study
+from stamm.runs.run import shown_state
+
+_KINDS = ("activations", "recipes", "runs")
+
+
+def arguments(parser: argparse.ArgumentParser, verb: str) -> None:
+    """The flags of the three verbs."""
+    if verb == "ls":
+        parser.add_argument("kind", nargs="?", choices=_KINDS, help="what to list (default: all)")
+        parser.add_argument("--in", type=text, dest="folder", default="runs", help="where runs lie")
+    elif verb == "show":
+        parser.add_argument(
+            "name",
+            type=text,
+            help="an activation (or a file with a Spec), a recipe or a run folder",
+        )
+        parser.add_argument(
+            "changes", type=text, nargs="*", metavar="key=value", help="changes to a recipe"
+        )
+        activation_show.arguments(parser)
+    else:
+        parser.add_argument("recipe", type=text, help="a recipe's name")
+        parser.add_argument("file", type=text, help="the Python file to write")
+        parser.add_argument("--dry-run", action="store_true", help="say what would be done")
+    if verb != "cp":
+        parser.add_argument("--json", action="store_true", help="print JSON")
+
+
+def run(options: argparse.Namespace, verb: str) -> int:
+    """Do one of the three."""
+    return {"ls": _ls, "show": _show, "cp": _cp}[verb](options)
+
+
+def _ls(options: argparse.Namespace) -> int:
+    kinds = [options.kind] if options.kind else list(_KINDS)
+    rows = {kind: _rows(kind, Path(options.folder)) for kind in kinds}
+    if options.json:
+        print_json(rows if options.kind is None else rows[options.kind])
+        return 0
+    for kind in kinds:
+        if options.kind is None:
+            print(f"{kind}:")
+        listed = [[str(value) for value in row.values()] for row in rows[kind]]
+        if listed:
+            print_table(list(rows[kind][0]), listed)
+        else:
+            print(f"none in {options.folder}/" if kind == "runs" else "none")
+        if options.kind is None:
+            print()
+    return 0
+
+
+def _rows(kind: str, folder: Path) -> list[dict[str, Any]]:
+    if kind == "activations":
+        return [
+            {"name": spec.name, "title": spec.title, "source": spec.source}
+            for spec in (activations.get(name) for name in activations.names())
+        ]
+    if kind == "recipes":
+        return [{"name": recipe.name, "summary": recipe.summary} for recipe in recipes.RECIPES]
+    found = sorted(folder.glob("*/manifest.json")) if folder.is_dir() else []
+    return [_run_row(path) for path in found]
+
+
+def _run_row(path: Path) -> dict[str, Any]:
+    try:
+        manifest = read_json(path)
+        steps = manifest.get("steps", [])
+        took = seconds_text(sum(step["seconds"] for step in steps))
+    except (DataError, AttributeError, TypeError, KeyError):
+        manifest, steps, took = {"state": "unreadable"}, [], ""
+    return {
+        "run": str(path.parent),
+        "recipe": manifest.get("recipe", manifest.get("kind", "")),
+        "state": shown_state(path.parent, manifest.get("state", "")),
+        "steps": len(steps),
+        "took": took,
+        "started": manifest.get("started", ""),
+    }
+
+
+def _show(options: argparse.Namespace) -> int:
+    name = options.name
+    if name == "ledger" and not Path(name).exists():
+        return show_ledger(options.changes, options.json)
+    if (Path(name) / "manifest.json").is_file():
+        return _show_run(Path(name), options)
+    spec = activation_show.spec_named(name)
+    if spec is not None:
+        return activation_show.show_activation(name, spec, options)
+    if Path(name).is_dir():
+        return _show_run(Path(name), options)
+    if options.plot is not None or options.page is not None:
+        raise ConfigError(f"{name!r} is no activation", fix="--plot and --page draw an activation")
+    if not name.endswith(".py") and ".py:" not in name:
+        entries = [activations.get(entry) for entry in activations.names()]
+        _check_known(name, [word for spec in entries for word in (spec.name, *spec.aliases)])
+    recipe = resolve(name, options.changes)
+    if options.json:
+        plain = to_plain(recipe.config)
+        print_json({"recipe": recipe.name, "overrides": recipe.overrides, "config": plain})
+        return 0
+    config = recipe.config
+    print_pairs([("recipe", recipe.name)])
+    if isinstance(config, Study):
+        for arm in config.arms:
+            total = count_parameters(config.model_of(arm)).total
+            print_pairs([(f"arm {arm.name}", f"{count_text(total)} parameters ({total:,})")])
+    elif isinstance(config, PretrainConfig):
+        total = count_parameters(config.model).total
+        print_pairs([("parameters", f"{count_text(total)} ({total:,})")])
+    flat = flatten(to_plain(config))
+    print_pairs([(key, json.dumps(value, ensure_ascii=False)) for key, value in flat.items()])
+    return 0
+
+
+def _check_known(name: str, known: list[str]) -> None:
+    try:
+        recipes.get(name)
+    except ConfigError:
+        everything = [*known, *(recipe.name for recipe in recipes.RECIPES)]
+        raise ConfigError(
+            f"{name!r} is no activation, recipe or run folder", fix=nearest(name, everything)
+        ) from None
+
+
+def _show_run(root: Path, options: argparse.Namespace) -> int:
+    manifest = read_json(root / "manifest.json")
+    if options.json:
+        print_json({"manifest": manifest, **read_json(root / "config.json")})
+        return 0
+    if "state" in manifest:
+        manifest["state"] = shown_state(root, manifest["state"])
+    pairs = [(k, v) for k, v in manifest.items() if isinstance(v, (str, int, float))]
+    print_pairs([(key, str(value)) for key, value in pairs])
+    for step in manifest.get("steps", []):
+        print_pairs([(f"  {step['name']}", seconds_text(step["seconds"]))])
+    return 0
+
+
+def _cp(options: argparse.Namespace) -> int:
+    source, target = source_file(options.recipe), Path(options.file)
+    if target.suffix != ".py":
+        raise ConfigError(f"{target} is not a .py file", fix="Name it mine.py")
+    if target.exists():
+        raise ConfigError(f"{target} exists already", fix="Choose another name")
+    function = recipes.get(options.recipe).build.__name__
+    if not options.dry_run:
+        shutil.copyfile(source, target)
+    print(f"{target}: edit it, then `stamm run {target}:{function}`")
+    return 0

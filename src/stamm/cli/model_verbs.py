@@ -1,0 +1,148 @@
+"""`evaluate`, `audit`, `export`, `report`: measure or write out what a run has trained."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+from pathlib import Path
+from typing import Any
+
+from stamm.audit.config import AuditConfig
+from stamm.base.config import from_plain, override
+from stamm.base.console import Console
+from stamm.base.errors import RunError
+from stamm.base.files import read_json
+from stamm.cli.arg_types import text
+from stamm.cli.jobs import job
+from stamm.evaluate.config import EvaluateConfig
+from stamm.export.config import ExportConfig
+from stamm.reports.config import ReportConfig
+from stamm.runs.job import Workspace
+from stamm.runs.run import Run
+
+_CONFIGS: dict[str, Any] = {
+    "evaluate": EvaluateConfig,
+    "audit": AuditConfig,
+    "export": ExportConfig,
+    "report": ReportConfig,
+}
+_NEEDS = {
+    "evaluate": ("pack", "tokenizer"),
+    "audit": ("corpus", "tokenizer"),
+    "export": ("pack", "tokenizer"),
+}
+
+
+def arguments(parser: argparse.ArgumentParser, verb: str) -> None:
+    """The flags of the four verbs."""
+    parser.add_argument("run", type=text, metavar="RUN", help="a run folder, or one arm of it")
+    parser.add_argument(
+        "changes", type=text, nargs="*", metavar="key=value", help="changes to the settings"
+    )
+    parser.add_argument("--dry-run", action="store_true", help="say what would be done, do nothing")
+    if verb in ("report", "export"):
+        parser.add_argument(
+            "--out",
+            type=text,
+            metavar="PATH",
+            help="where to write, for several arms one folder each (default: in the run)",
+        )
+
+
+def run(options: argparse.Namespace, verb: str) -> int:
+    """Do it for the arm given, or for every arm of the run given."""
+    root = Path(options.run)
+    if not (root / "config.json").is_file():
+        raise RunError(f"{root} is not a run folder", fix="`stamm ls runs` lists them")
+    config = override(_settings(_top(root), verb), options.changes)
+    if verb == "report":
+        return _report(root, config, options)
+    arms = _arms(root)
+    targets = _targets(arms, verb, options)
+    if options.dry_run:
+        for arm, folder in zip(arms, targets, strict=True):
+            print(f"{verb} {arm} -> {folder}")
+        return 0
+    for arm, folder in zip(arms, targets, strict=True):
+        folder.mkdir(parents=True, exist_ok=True)
+        with Run(_top(arm), "", (), None).locked(), contextlib.closing(Console()) as console:
+            inputs = {"model": arm / "model", **{n: _input(arm, n) for n in _NEEDS[verb]}}
+            job(verb)(config, Workspace(folder=folder, inputs=inputs, progress=console))
+        print(folder)
+    return 0
+
+
+def _settings(root: Path, verb: str) -> Any:
+    """What the run itself measured with; the defaults where it left this out or is no study.
+
+    So that measuring again gives what the run recorded, unless it is told otherwise.
+    """
+    path = root / "config.json"
+    stored = read_json(path)
+    config = stored.get("config") if isinstance(stored, dict) else None
+    section = config.get(verb) if isinstance(config, dict) else None
+    kind = _CONFIGS[verb]
+    return kind() if section is None else from_plain(kind, section, str(path))
+
+
+def _report(root: Path, config: ReportConfig, options: argparse.Namespace) -> int:
+    from stamm.reports.comparison import is_comparison
+    from stamm.reports.comparison_job import PAGE, write_comparison
+    from stamm.reports.job import write_report
+
+    compared = is_comparison(root)
+    out = Path(options.out) if options.out else root / (PAGE if compared else "report.html")
+    if out.is_dir():
+        raise RunError(f"{out} is a folder", fix="Name a file with --out")
+    if compared and not options.dry_run:
+        print(f"{write_comparison(root, out, config).text()}\n")
+    elif not options.dry_run:
+        write_report(root, out, config)
+    print(out)
+    return 0
+
+
+def _arms(root: Path) -> list[Path]:
+    if (root / "arms").is_dir():
+        arms = sorted(path for path in (root / "arms").iterdir() if (path / "model").is_dir())
+    else:
+        arms = [root] if (root / "model" / "decoder.json").is_file() else []
+    if not arms:
+        raise RunError(f"{root} holds no trained model yet", fix="Let its run end first")
+    return arms
+
+
+def _targets(arms: list[Path], verb: str, options: argparse.Namespace) -> list[Path]:
+    """Where each arm's results go: into its own folder, or below --out, one folder an arm."""
+    if not getattr(options, "out", None):
+        return [arm / verb for arm in arms]
+    out = Path(options.out)
+    found = [out] if len(arms) == 1 else [out / arm.name for arm in arms]
+    for folder in (out, *found):
+        if folder.exists() and not folder.is_dir():
+            raise RunError(f"{folder} is a file", fix="Choose another folder with --out")
+    return found
+
+
+def _top(arm: Path) -> Path:
+    if arm.parent.name == "arms":
+        return arm.parent.parent
+    # "." inside an arm, or its bare name beside its rivals, is an arm too
+    resolved = arm.resolve()
+    return resolved.parent.parent if resolved.parent.name == "arms" else arm
+
+
+def _input(arm: Path, name: str) -> Path:
+    """Where an arm's input lies: beside the arms, or where its manifest recorded it."""
+    beside = _top(arm) / name
+    if beside.is_dir():
+        return beside
+    manifest = arm / "manifest.json"
+    inputs = read_json(manifest).get("inputs", {}) if manifest.is_file() else {}
+    for recorded in ([inputs[name]] if name in inputs else []) + list(inputs.values()):
+        path = Path(arm / str(recorded["path"])).resolve()
+        if path.name == name and path.is_dir():
+            return path
+        if (path.parent / name).is_dir():
+            return path.parent / name
+    raise RunError(f"{arm} does not say where its {name} is", where=str(manifest))

@@ -1,0 +1,179 @@
+"""A trained head on hashed n-grams: the same score for the same text, on every machine.
+
+The weights are whole numbers, so a sum does not depend on its order; one division, one root and
+one exponential follow. Loads numpy and safetensors only, and holds two bytes a bucket.
+"""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from safetensors import SafetensorError
+from safetensors.numpy import load, save
+
+from stamm.base.config import from_plain, to_plain
+from stamm.base.errors import ConfigError, DataError
+from stamm.base.files import read_json, sha256_bytes, sha256_value, write_bytes, write_json
+from stamm.corpus.classifiers.calibration import Curve
+from stamm.corpus.classifiers.config import FeatureConfig, Pooling
+from stamm.corpus.classifiers.features import blocks, hashed, padded, window_starts
+
+SCHEMA = 1
+KIND = "hashed n-grams, linear"
+WEIGHTS = "weights.safetensors"
+DESCRIPTION = "head.json"
+ANY = ""  # the calibration of languages that have none of their own
+_DAMAGE = (KeyError, TypeError, ValueError, AttributeError, OSError)
+_LARGEST = 32_767
+_POOLINGS = ("maximum", "first", "mean")
+
+
+class Head:
+    """A linear head.
+
+    margin of a window     scale * sum(weights[buckets]) / sqrt(number of n-grams) + bias
+    margin of a document   maximum, first or mean over its windows
+    score                  sigmoid(slope * margin + offset), with the curve of the language
+
+    weights   [2^bucket_bits], int16
+    curves    language -> curve; ANY stands for the languages that are not named
+    identity  hash of everything that decides a score
+    """
+
+    def __init__(
+        self,
+        *,
+        features: FeatureConfig,
+        pooling: Pooling,
+        weights: NDArray[np.int16],
+        scale: float,
+        bias: float,
+        curves: dict[str, Curve],
+    ) -> None:
+        self.features, self.pooling, self.weights = features, pooling, weights
+        self.scale, self.bias, self.curves = scale, bias, curves
+        self._weights_sha256 = sha256_bytes(save({"weights": weights}))
+        self.identity = sha256_value(self._description())
+
+    @classmethod
+    def load(cls, folder: Path) -> Head:
+        """The head that `store` wrote.
+
+        Raises   DataError when a file is missing, damaged, or not the one that was described.
+        """
+        path = folder / DESCRIPTION
+        plain = read_json(path)
+        try:
+            if plain["schema"] != SCHEMA or plain["kind"] != KIND:
+                raise ValueError(f"schema {plain['schema']!r}, kind {plain['kind']!r}")
+            data = (folder / WEIGHTS).read_bytes()
+            if sha256_bytes(data) != plain["weights_sha256"]:
+                raise ValueError(f"{WEIGHTS} is not the file that it names")
+            head = cls(
+                features=from_plain(FeatureConfig, plain["features"]),
+                pooling=plain["pooling"],
+                weights=load(data)["weights"],
+                scale=float(plain["scale"]),
+                bias=float(plain["bias"]),
+                curves={
+                    name: Curve(slope=float(curve["slope"]), offset=float(curve["offset"]))
+                    for name, curve in plain["curves"].items()
+                },
+            )
+            head._check()
+        except (*_DAMAGE, SafetensorError, ConfigError) as error:
+            raise DataError(
+                f"{path} describes no head that can be used: {error}", fix="Train the head again"
+            ) from None
+        return head
+
+    def store(self, folder: Path) -> None:
+        """Write weights.safetensors and head.json."""
+        write_bytes(folder / WEIGHTS, save({"weights": self.weights}))
+        write_json(folder / DESCRIPTION, {**self._description(), "identity": self.identity})
+
+    def calibrated(self, curves: dict[str, Curve]) -> Head:
+        """The same head with other curves."""
+        return Head(
+            features=self.features,
+            pooling=self.pooling,
+            weights=self.weights,
+            scale=self.scale,
+            bias=self.bias,
+            curves=curves,
+        )
+
+    def margin(self, text: str) -> float:
+        """How far a document lies on the side of label 1, before calibration."""
+        margins = (self.window_margins(block) for block in blocks(text))
+        if self.pooling == "first":
+            return float(next(margins)[0])
+        if self.pooling == "maximum":
+            return max(float(block.max()) for block in margins)
+        total, count = 0.0, 0
+        for block in margins:
+            total, count = total + math.fsum(block), count + block.size
+        return total / count
+
+    def window_margins(self, block: str) -> NDArray[np.float64]:
+        """The margin of each window of a block, from running sums: one look-up for each n-gram.
+
+        Shapes   [windows], at least one.
+        Edge     what has no n-gram has the margin of no evidence, the bias.
+        """
+        spelt = padded(block)
+        starts = np.array(list(window_starts(len(spelt), self.features.window_characters)))
+        stops = np.minimum(starts + self.features.window_characters, len(spelt))
+        totals, counts = np.zeros_like(starts), np.zeros_like(starts)
+        for length, buckets in enumerate(hashed(spelt, self.features), self.features.shortest):
+            sums = np.concatenate(([0], np.cumsum(self.weights[buckets], dtype=np.int64)))
+            ends = np.maximum(stops - length + 1, starts)
+            totals += sums[ends] - sums[np.minimum(starts, ends)]
+            counts += ends - starts
+        scaled = self.scale * totals / np.sqrt(np.maximum(counts, 1))
+        return np.asarray(scaled + self.bias, dtype=np.float64)
+
+    def score(self, text: str, language: str) -> float:
+        """How probable label 1 is for a document at even odds, in [0, 1].
+
+        Time is linear in the text and memory does not grow with it: one block at a time.
+        Checked  tests/unit/corpus/classifiers/test_head_scores.py
+        """
+        curve = self.curves.get(language, self.curves[ANY])
+        return curve.probability(self.margin(text))
+
+    def _check(self) -> None:
+        if self.weights.dtype != np.int16 or self.weights.shape != (2**self.features.bucket_bits,):
+            raise ValueError(f"weights are {self.weights.dtype} {self.weights.shape}")
+        if self.pooling not in _POOLINGS or ANY not in self.curves:
+            raise ValueError(f"pooling {self.pooling!r}, or no calibration for other languages")
+        numbers = [self.scale, self.bias]
+        numbers += [n for curve in self.curves.values() for n in (curve.slope, curve.offset)]
+        if not all(math.isfinite(number) for number in numbers):
+            raise ValueError("a number that is not finite")
+
+    def _description(self) -> dict[str, Any]:
+        return {
+            "schema": SCHEMA,
+            "kind": KIND,
+            "features": to_plain(self.features),
+            "pooling": self.pooling,
+            "scale": self.scale,
+            "bias": self.bias,
+            "curves": {name: to_plain(curve) for name, curve in sorted(self.curves.items())},
+            "weights_sha256": self._weights_sha256,
+        }
+
+
+def quantize(weights: NDArray[np.float64]) -> tuple[NDArray[np.int16], float]:
+    """`weights` as 16-bit whole numbers and what each step is worth: weights = scale * numbers.
+
+    The error is at most half a step; a step is the largest weight divided by 32,767.
+    """
+    largest = float(np.abs(weights).max(initial=0.0))
+    scale = largest / _LARGEST if largest else 1.0
+    return np.rint(weights / scale).astype(np.int16), scale

@@ -1,0 +1,170 @@
+"""How good a head's scores are: order, recall where clean text passes, calibration. No model here."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from stamm.corpus.classifiers.examples import Example
+from stamm.corpus.classifiers.thresholds import quantile_threshold
+
+Scores = NDArray[np.float64]
+Labels = NDArray[np.int8]
+CLEAN_SHARE = 0.01  # of clean documents may lie above the threshold at which recall is told
+_BINS = 10
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scored:
+    """Examples with their scores, in one order."""
+
+    examples: Sequence[Example]
+    scores: Scores
+
+    def only(self, keep: Iterable[bool]) -> Scored:
+        """The part for which `keep` holds."""
+        chosen = [place for place, holds in enumerate(keep) if holds]
+        return Scored(
+            examples=[self.examples[place] for place in chosen],
+            scores=self.scores[np.array(chosen, dtype=np.int64)],
+        )
+
+    @property
+    def labels(self) -> Labels:
+        """Their labels."""
+        return np.array([example.label for example in self.examples], dtype=np.int8)
+
+
+def auc(labels: Labels, scores: Scores) -> float | None:
+    """Share of pairs (label 1, label 0) in which label 1 has the higher score; ties count half.
+
+    Edge   None when a label is missing.
+    """
+    ones, zeros = scores[labels == 1], np.sort(scores[labels == 0])
+    if ones.size == 0 or zeros.size == 0:
+        return None
+    below = np.searchsorted(zeros, ones, side="left")
+    ties = np.searchsorted(zeros, ones, side="right") - below
+    wins = 2 * int(below.sum()) + int(ties.sum())
+    return float(wins / (2 * ones.size * zeros.size))
+
+
+def calibration_error(labels: Labels, scores: Scores) -> float | None:
+    """Mean distance between score and share of label 1 in ten equal bins, at even odds.
+
+    Both labels weigh the same, as in the calibration, so the share of label 1 in a set is no error.
+    Edge   None when a label is missing.
+    """
+    ones, zeros = int((labels == 1).sum()), int((labels == 0).sum())
+    if ones == 0 or zeros == 0:
+        return None
+    weights = np.where(labels == 1, 0.5 / ones, 0.5 / zeros)
+    bins = np.minimum((scores * _BINS).astype(np.int64), _BINS - 1)
+    error = 0.0
+    for each in range(_BINS):
+        inside = bins == each
+        if inside.any():
+            error += abs(float((weights[inside] * (scores[inside] - labels[inside])).sum()))
+    return error
+
+
+def language_table(scored: Scored, cuts: Mapping[str, float]) -> list[dict[str, Any]]:
+    """A row for each language with labelled texts: AUC, recall above the cut, calibration error.
+
+    AUC, recall and label_0_above are over labelled texts alone: among clean documents, style would
+    do the work. The calibration error is over both, as the calibration is.
+
+    cuts   language -> the threshold that CLEAN_SHARE of clean documents exceed; "" for the others
+    """
+    rows = []
+    labelled = scored.only(not example.clean for example in scored.examples)
+    for language in _names(labelled, "language"):
+        part = labelled.only(e.language == language for e in labelled.examples)
+        both = scored.only(e.language == language for e in scored.examples)
+        labels, cut = part.labels, cuts.get(language, cuts.get(""))
+        above = None if cut is None else part.scores > cut
+        rows.append(
+            {
+                "language": language,
+                "label_1": int((labels == 1).sum()),
+                "label_0": int((labels == 0).sum()),
+                "clean": len(both.examples) - len(part.examples),
+                "auc": _short(auc(labels, part.scores)),
+                "recall_at_clean": None if above is None else _share(above[labels == 1]),
+                "label_0_above": None if above is None else _share(above[labels == 0]),
+                "calibration_error": _short(calibration_error(both.labels, both.scores)),
+                "cut": cut,
+                "cut_of": language if language in cuts else "all languages",
+            }
+        )
+    return rows
+
+
+def functionality_table(scored: Scored, cut: float | None) -> list[dict[str, Any]]:
+    """A row for each functionality: cases, label, share above 0.5 and above the cut."""
+    part = scored.only(bool(e.functionality) for e in scored.examples)
+    rows = []
+    for name in _names(part, "functionality"):
+        cases = part.only(e.functionality == name for e in part.examples)
+        rows.append(
+            {
+                "functionality": name,
+                "cases": len(cases.examples),
+                "label_1": _share(cases.labels == 1),
+                "above_half": _share(cases.scores > 0.5),
+                "above_cut": None if cut is None else _share(cases.scores > cut),
+            }
+        )
+    return rows
+
+
+def clean_table(scored: Scored, cuts: Mapping[str, float]) -> list[dict[str, Any]]:
+    """A row for each source of clean documents: how many lie above 0.5 and above the cut."""
+    rows = []
+    for source in _names(scored, "source"):
+        part = scored.only(e.source == source for e in scored.examples)
+        over = [
+            float(score) > cut
+            for example, score in zip(part.examples, part.scores, strict=True)
+            if (cut := cuts.get(example.language, cuts.get(""))) is not None
+        ]
+        rows.append(
+            {
+                "source": source,
+                "documents": len(part.examples),
+                "above_half": _share(part.scores > 0.5),
+                "above_cut": _share(np.array(over, dtype=bool)) if over else None,
+            }
+        )
+    return rows
+
+
+def clean_cuts(clean: Scored, fewest: int) -> dict[str, float]:
+    """The score that CLEAN_SHARE of clean documents exceed, for each language with enough of them.
+
+    "" is the cut over all languages together, for the others; no clean documents, no cut.
+    """
+    if not clean.examples:
+        return {}
+    cuts = {"": quantile_threshold(clean.scores, CLEAN_SHARE)}
+    for language in _names(clean, "language"):
+        scores = clean.only(e.language == language for e in clean.examples).scores
+        if scores.size >= fewest:
+            cuts[language] = quantile_threshold(scores, CLEAN_SHARE)
+    return cuts
+
+
+def _names(scored: Scored, field: str) -> list[str]:
+    return sorted({getattr(example, field) for example in scored.examples})
+
+
+def _share(holds: NDArray[np.bool_]) -> float | None:
+    return _short(float(holds.sum()) / holds.size) if holds.size else None
+
+
+def _short(value: float | None) -> float | None:
+    return None if value is None else round(value, 4)

@@ -1,0 +1,116 @@
+"""Hashed n-grams of a text: what a head looks at. No vocabulary, so every language has its share.
+
+A text is cut into blocks, each block is brought to one spelling, and every run of a few characters
+of it becomes a bucket number. A head looks through windows that overlap by half. All of it is
+whole-number arithmetic: the same text gives the same buckets on every machine, whatever is scored
+beside it. (The spelling follows the Unicode tables of the Python version, which grow by characters.)
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections.abc import Iterator
+
+import numpy as np
+from numpy.typing import NDArray
+
+from stamm.base.hashing import GOLDEN
+from stamm.corpus.classifiers.config import FeatureConfig
+
+Buckets = NDArray[np.int64]
+BLOCK_CHARACTERS = 8192
+
+_MULTIPLIER = np.uint64(0xD1342543DE82EF95)  # odd, of the rolling hash
+
+# Handles and addresses say where a text was posted, not what it says: posts have them, books do
+# not. Left in, a head learns to tell the one from the other.
+_HANDLE = re.compile(r"@\w+")
+_ADDRESS = re.compile(r"(?:https?://|www\.)\S+")
+# Soft hyphens, joiners, marks of direction, variation selectors: they hide a word from a filter.
+_INVISIBLE = re.compile(
+    "[\u00ad\u034f\u061c\u180e\u200b-\u200f\u202a-\u202e\u2060-\u2064\ufe00-\ufe0f\ufeff]"
+)
+# Sorting a long run of combining marks takes time quadratic in it; no language stacks so many. The
+# pattern is any long run outside ASCII, letters, blanks, punctuation, symbols and emoji.
+_STACKED = re.compile(
+    "([^\\w\\s\\x00-\\x7f\u2000-\u20cf\u2100-\u2bff\U0001f000-\U0001faff]{32})"
+    "[^\\w\\s\\x00-\\x7f\u2000-\u20cf\u2100-\u2bff\U0001f000-\U0001faff]+"
+)
+_DIGIT = re.compile(r"\d")
+
+
+def blocks(text: str) -> Iterator[str]:
+    """`text` in blocks of at most 8,192 characters, cut behind a blank where the last tenth has one.
+
+    Edge   an empty text gives one empty block: every document has a score.
+    """
+    start = 0
+    while len(text) - start > BLOCK_CHARACTERS:
+        stop = start + BLOCK_CHARACTERS
+        blank = text.rfind(" ", stop - BLOCK_CHARACTERS // 10, stop)
+        stop = stop if blank < 0 else blank + 1
+        yield text[start:stop]
+        start = stop
+    yield text[start:]
+
+
+def window_starts(length: int, window: int) -> Iterator[int]:
+    """Where the windows on `length` characters begin: every half window, the last one at the end.
+
+    Edge   a text that is no longer than a window has one, from 0.
+    """
+    yield from range(0, max(1, length - window), max(1, window // 2))
+    if length > window:
+        yield length - window
+
+
+def windows(text: str, config: FeatureConfig) -> Iterator[str]:
+    """The spelling of a text through each of its windows, in order; windows do not cross blocks."""
+    for block in blocks(text):
+        spelt = padded(block)
+        for start in window_starts(len(spelt), config.window_characters):
+            yield spelt[start : start + config.window_characters]
+
+
+def spelling(text: str) -> str:
+    """One spelling of a block: NFKC, lower case, digits as 0, single blanks, and nothing invisible.
+
+    Handles (@name) and addresses go, so that a head cannot tell posts from pages by them.
+    Edge   of a run of combining marks only the first 32 count, which keeps the time linear.
+    """
+    plain = _INVISIBLE.sub("", unicodedata.normalize("NFKC", _STACKED.sub(r"\1", text))).lower()
+    if "@" in plain:
+        plain = _HANDLE.sub(" ", plain)
+    if "://" in plain or "www." in plain:
+        plain = _ADDRESS.sub(" ", plain)
+    return " ".join(_DIGIT.sub("0", plain).split())
+
+
+def padded(block: str) -> str:
+    """The spelling of a block with a blank on either side; empty when nothing of it is visible."""
+    spelt = spelling(block)
+    return f" {spelt} " if spelt else ""
+
+
+def hashed(spelt: str, config: FeatureConfig) -> list[Buckets]:
+    """The bucket of every n-gram of a spelling, an array for each length, in reading order.
+
+    hash     n + sum_k code[k] M^(n-1-k) mod 2^64
+    bucket   the highest bits of hash * GOLDEN mod 2^64
+
+    Shapes   [len(spelt) - n + 1] for n = shortest to longest; [0] where that is not positive.
+    Checked  tests/unit/corpus/classifiers/test_head_features.py::test_buckets_agree_with_whole_number_arithmetic
+    """
+    # A lone surrogate, which JSON can hold, is a code point like any other here.
+    raw = spelt.encode("utf-32-le", "surrogatepass")
+    codes = np.frombuffer(raw, dtype="<u4").astype(np.uint64)
+    shift = np.uint64(64 - config.bucket_bits)
+    found, rolling = [], codes
+    for length in range(1, config.longest + 1):
+        if length > 1:
+            rolling = rolling[:-1] * _MULTIPLIER + codes[length - 1 :]
+        if length >= config.shortest:
+            spread = (rolling + np.uint64(length)) * GOLDEN
+            found.append((spread >> shift).astype(np.int64))
+    return found

@@ -1,0 +1,195 @@
+"""Train one head on labelled texts and clean documents, and say how good it is.
+
+Reads    the files that the configuration names
+Leaves   weights.safetensors, head.json, report.json
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from stamm.base.config import to_plain
+from stamm.base.console import Progress
+from stamm.base.errors import DataError
+from stamm.base.files import write_json
+from stamm.corpus.classifiers.calibration import Curve, fit_curve
+from stamm.corpus.classifiers.classifier import ANY, DESCRIPTION, WEIGHTS, Head, quantize
+from stamm.corpus.classifiers.config import FeatureConfig, HeadConfig
+from stamm.corpus.classifiers.evaluate import (
+    CLEAN_SHARE,
+    Scored,
+    clean_cuts,
+    clean_table,
+    functionality_table,
+    language_table,
+)
+from stamm.corpus.classifiers.examples import Example, Part, balance, part, read_examples
+from stamm.corpus.classifiers.features import hashed, windows
+from stamm.corpus.classifiers.logistic import Fit, Sparse, fit_logistic
+from stamm.runs.job import Workspace
+
+SCHEMA = 1
+REPORT = "report.json"
+OUTPUTS = (WEIGHTS, DESCRIPTION, REPORT)
+
+
+def train(config: HeadConfig, workspace: Workspace) -> None:
+    """Write weights.safetensors, head.json and report.json.
+
+    The same examples, in whatever files and order, and the same configuration give the same bytes.
+    Raises   DataError when a line is no example, or when a part of the split lacks a label.
+    Checked  tests/unit/corpus/classifiers/test_head_job.py
+    """
+    examples = _read(config.labelled, labelled=True) + _read(config.clean, labelled=False)
+    parts: dict[Part, list[Example]] = {"train": [], "calibrate": [], "test": []}
+    for example in examples:
+        parts[part(example.group, config.seed, config.test, config.calibrate)].append(example)
+    for name, members in parts.items():
+        _require_both(name, members)
+    fit = _fit(config, parts["train"], workspace.progress)
+    weights, scale = quantize(fit.weights)
+    bare = Head(
+        features=config.features,
+        pooling=config.pooling,
+        weights=weights,
+        scale=scale,
+        bias=fit.bias,
+        curves={ANY: Curve(slope=1.0, offset=0.0)},
+    )
+    head = bare.calibrated(_curves(bare, parts["calibrate"], config.fewest))
+    measured = {
+        "test": parts["test"],
+        "unseen_labelled": _read(config.unseen_labelled, labelled=True),
+        "unseen_clean": _read(config.unseen_clean, labelled=False),
+    }
+    report = {
+        "schema": SCHEMA,
+        "identity": head.identity,
+        "config": to_plain(config),
+        "parts": {name: _counts(members) for name, members in parts.items()},
+        "fit": {"passes": fit.passes, "duality_gap": fit.gap},
+        **_tables(config, head, measured, workspace.progress),
+    }
+    head.store(workspace.folder)
+    write_json(workspace.folder / REPORT, report)
+
+
+def _read(names: Sequence[str], *, labelled: bool) -> list[Example]:
+    return read_examples([Path(name) for name in names], labelled=labelled)
+
+
+def _require_both(name: str, examples: Sequence[Example]) -> None:
+    for label in (0, 1):
+        if not any(example.label == label for example in examples):
+            raise DataError(
+                f"the {name} part holds no text of label {label} among {len(examples)}",
+                fix="Add labelled texts, or change the shares of the split or the seed",
+            )
+
+
+def _fit(config: HeadConfig, examples: Sequence[Example], progress: Progress) -> Fit:
+    seen = [
+        (example, window)
+        for example in examples
+        for window in _training_windows(example.text, config)
+    ]
+    rows = matrix([window for _, window in seen], config.features)
+    owners = [example for example, _ in seen]
+    signs = np.array([1 if owner.label else -1 for owner in owners], dtype=np.int8)
+    costs = config.strength * np.array(balance(owners, config.heaviest), dtype=np.float64)
+    progress.begin("head", 1, "fits")
+    fit = fit_logistic(
+        rows,
+        signs,
+        costs,
+        tolerance=config.tolerance,
+        most_passes=config.most_passes,
+        seed=config.seed,
+    )
+    progress.end(f"{rows.rows} windows, {fit.passes} passes, duality gap {fit.gap:.4f}")
+    return fit
+
+
+def _training_windows(text: str, config: HeadConfig) -> list[str]:
+    """The windows of a text that training sees: those that pooling would look at, evenly spaced."""
+    if config.pooling == "first":
+        return [next(windows(text, config.features))]
+    every = list(windows(text, config.features))
+    taken = min(len(every), config.windows_per_text)
+    return [every[place * len(every) // taken] for place in range(taken)]
+
+
+def matrix(spelt: Sequence[str], features: FeatureConfig) -> Sparse:
+    """The features of some windows: count of each bucket over the root of the number of n-grams."""
+    starts, columns, values = [0], [], []
+    for window in spelt:
+        found = np.concatenate(hashed(window, features))
+        buckets, counts = np.unique(found, return_counts=True)
+        columns.append(buckets.astype(np.int32))
+        values.append((counts / np.sqrt(max(1, found.size))).astype(np.float32))
+        starts.append(starts[-1] + buckets.size)
+    return Sparse(
+        starts=np.array(starts, dtype=np.int64),
+        columns=np.concatenate(columns),
+        values=np.concatenate(values),
+        width=2**features.bucket_bits,
+    )
+
+
+def _curves(bare: Head, examples: Sequence[Example], fewest: int) -> dict[str, Curve]:
+    """A calibration for all languages together, and one for each that has enough of both labels."""
+    margins = np.array([bare.margin(example.text) for example in examples])
+    labels = np.array([example.label for example in examples], dtype=np.int8)
+    languages = np.array([example.language for example in examples])
+    overall = fit_curve(margins, labels)
+    if overall is None:
+        raise DataError(
+            "scores do not rise with the label on texts that training did not see",
+            fix="Look at the labels; more or cleaner texts are needed",
+        )
+    curves = {ANY: overall}
+    for language in sorted(set(languages.tolist())):
+        here = languages == language
+        counts = [int((labels[here] == label).sum()) for label in (0, 1)]
+        curve = fit_curve(margins[here], labels[here]) if min(counts) >= fewest else None
+        if curve is not None:
+            curves[language] = curve
+    return curves
+
+
+def _counts(examples: Sequence[Example]) -> dict[str, int]:
+    return {
+        "label_1": sum(e.label for e in examples),
+        "label_0": sum(not e.label and not e.clean for e in examples),
+        "clean": sum(e.clean for e in examples),
+    }
+
+
+def _tables(
+    config: HeadConfig, head: Head, groups: Mapping[str, Sequence[Example]], progress: Progress
+) -> dict[str, Any]:
+    """What the head is worth, on the test part and on what no part of training came from."""
+    progress.begin("scores", sum(len(examples) for examples in groups.values()), "texts")
+    done, scored = 0, {}
+    for name, examples in groups.items():
+        scores = [head.score(example.text, example.language) for example in examples]
+        scored[name] = Scored(examples=examples, scores=np.array(scores, dtype=np.float64))
+        done += len(examples)
+        progress.advance(done, name)
+    progress.end(f"{done} texts scored")
+    test, unseen = scored["test"], scored["unseen_labelled"]
+    clean = test.only(example.clean for example in test.examples)
+    cuts = clean_cuts(clean, config.fewest)
+    return {
+        "clean_share": CLEAN_SHARE,
+        "languages": language_table(test, cuts),
+        "functionalities": functionality_table(test, cuts.get("")),
+        "clean": clean_table(clean, cuts),
+        "unseen_languages": language_table(unseen, cuts),
+        "unseen_functionalities": functionality_table(unseen, cuts.get("")),
+        "unseen_clean": clean_table(scored["unseen_clean"], cuts),
+    }

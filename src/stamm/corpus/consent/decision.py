@@ -1,0 +1,188 @@
+"""Who allowed a document, under which rule, read when: robots.txt by address and by agent.
+
+A host is known by its one spelling (hosts.py). When a host has no answer of its own, the answer of
+its twin with or without "www." stands in, and the decision names that file.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from stamm.corpus.consent.cache import ENTRY, Held, twin
+from stamm.corpus.consent.config import ConsentConfig
+from stamm.corpus.consent.frozen import FrozenFile
+from stamm.corpus.consent.hosts import normal_host as normal_host
+from stamm.corpus.consent.robots import Refusal, RobotsFile
+from stamm.corpus.consent.robots_parser import PARSED_BYTES
+from stamm.corpus.records import clean_field
+
+ABSOLUTE = "written as absolute URLs"
+"""What the rule of a "robots_allows" says where the file has rules that nobody can follow."""
+# Parsed, a file takes some ten times its size; these are the characters held before parsing.
+_HELD_CHARACTERS = 16 * 2**20
+_HELD_DECISIONS = 256
+
+
+@dataclass(frozen=True, kw_only=True)
+class Decision:
+    """Whether a document may be used.
+
+    consent   what is known: "robots_allows", "robots_absent" (4xx), "robots_unreachable",
+              "robots_unparsable", "unknown_host", "no_url" (no address at all), or the reason of a
+              refusal: "robots_disallow", "robots_content_usage", "domain_list", "bad_url"
+    allowed   the known thing under the policy
+    rule      the line that decided, and in which file; of "robots_allows" the file, and how many of
+              its rules are ignored because they are written as absolute URLs of their own host
+    agent     the agents that a line keeps out
+    read      the date that file was read
+    host      the host asked, normalised
+    """
+
+    consent: str
+    allowed: bool
+    rule: str = ""
+    agent: str = ""
+    read: str = ""
+    host: str = ""
+
+
+class Book(Protocol):
+    """Something that knows the word of some hosts."""
+
+    def decide(self, url: str, host: str, config: ConsentConfig) -> Decision | None:
+        """The decision for an address of a host; None when the host is not known here."""
+
+
+class Consent:
+    """Decides for one address after another. Every book must agree that knows the host.
+
+    books   a run's snapshot, lists of refusing domains, and for the pages of an archive the answers
+            in that archive
+    """
+
+    def __init__(self, config: ConsentConfig, books: Sequence[Book]) -> None:
+        self._config = config
+        self._books = tuple(books)
+
+    def ask(self, url: str) -> Decision:
+        """The decision for an address: the first refusal, else the word of the last book."""
+        if not url.strip():
+            return Decision(consent="no_url", allowed=self._config.no_url == "allow")
+        try:
+            host = normal_host(url)
+        except ValueError:
+            return Decision(consent="bad_url", allowed=False, rule="the address cannot be parsed")
+        if not host:
+            # Somebody's word may exist, and nobody can be asked: not the silence of an own text.
+            return Decision(consent="bad_url", allowed=False, rule="the address names no host")
+        last = None
+        for book in self._books:
+            decision = book.decide(url, host, self._config)
+            if decision is not None:
+                if not decision.allowed:
+                    return decision
+                last = decision
+        if last is not None:
+            return last
+        allowed = self._config.unknown_host == "allow"
+        return Decision(consent="unknown_host", allowed=allowed, host=host)
+
+
+class RobotsBook:
+    """The robots.txt answers of many hosts, parsed when first asked.
+
+    find   gives the answer of a host, None when it is not known
+    """
+
+    def __init__(self, find: Callable[[str], FrozenFile | None]) -> None:
+        self._find = find
+        self._heard = Held(self._hear, _HELD_CHARACTERS)
+
+    def decide(self, url: str, host: str, config: ConsentConfig) -> Decision | None:
+        """The decision for an address; None when neither the host nor its twin is known.
+
+        The twin with or without "www." stands in for a host without an answer.
+        """
+        heard = self._heard.of(host) or self._heard.of(twin(host))
+        return heard.decide(url, host, config) if heard is not None else None
+
+    def _hear(self, host: str) -> tuple[_Heard | None, int]:
+        answer = self._find(host)
+        if answer is None:
+            return None, ENTRY
+        heard = _Heard(answer)
+        return heard, ENTRY + heard.size
+
+
+class _Heard:
+    """An answer that was parsed, and the decisions it led to: many addresses share each of them.
+
+    Source   RFC 9309, 2.3.1: 2xx is parsed, 4xx allows, 5xx and silence refuse (the policy
+             `unreachable` can say otherwise). Stricter than there: 429, which says "later" and not
+             "there is no such file", and a redirect that was not followed, of which nobody knows
+             what the next one said, are silence.
+    """
+
+    def __init__(self, answer: FrozenFile) -> None:
+        self._state = answer.state
+        text = answer.text[: PARSED_BYTES + 1] if self._state == "found" else ""
+        self.size = len(text)
+        self._file = RobotsFile(text)
+        self._url = answer.url
+        self._where = clean_field(answer.url)
+        self._status = answer.status
+        self._read = answer.fetched
+        self._known: dict[Refusal | None, Decision] = {}
+
+    def decide(self, url: str, host: str, config: ConsentConfig) -> Decision:
+        """The decision for an address under the rules of the file."""
+        if self._state != "found":
+            absent = self._state == "absent"
+            return Decision(
+                consent="robots_absent" if absent else "robots_unreachable",
+                allowed=absent or config.unreachable == "allow",
+                rule=f"{self._status or 'no answer'} at {self._where}",
+                read=self._read,
+                host=host,
+            )
+        if self._file.unparsable:
+            return Decision(
+                consent="robots_unparsable",
+                allowed=config.unparsable == "allow",
+                rule=f"{self._file.unparsable} at {self._where}",
+                read=self._read,
+                host=host,
+            )
+        refusal = self._file.refusal(url, config.agents)
+        decision = self._known.get(refusal)
+        if decision is None or decision.host != host:
+            if len(self._known) >= _HELD_DECISIONS:
+                self._known.clear()
+            decision = self._known[refusal] = self._decision(host, refusal, config.agents)
+        return decision
+
+    def _decision(self, host: str, refusal: Refusal | None, agents: tuple[str, ...]) -> Decision:
+        if refusal is None:
+            rule = clean_field(self._where + self._ignored(agents))
+            return Decision(
+                consent="robots_allows", allowed=True, rule=rule, read=self._read, host=host
+            )
+        return Decision(
+            consent=refusal.reason,
+            allowed=False,
+            rule=clean_field(f"{refusal.rule} at {self._where}"),
+            agent=clean_field(refusal.agents),
+            read=self._read,
+            host=host,
+        )
+
+    def _ignored(self, agents: tuple[str, ...]) -> str:
+        """How many rules for the agents are written as absolute URLs of the host, and the first."""
+        rules = self._file.absolute_rules(normal_host(self._url), agents)
+        if not rules:
+            return ""
+        line, key, value = rules[0]
+        first = f"line {line}, {key.capitalize()}: {value.decode('utf-8', 'replace')}"
+        return f"; {len(rules)} ignored, {ABSOLUTE}, first {first}"

@@ -1,0 +1,229 @@
+"""The paths of robots.txt rules: their one spelling, and which of many is the longest that matches.
+
+`*` stands for any octets, `$` at the end for the end of the path; everything else for itself.
+No regular expressions: a pattern is cut at its stars, and its pieces are looked for from left to
+right, each behind the one before. The leftmost place is always the best one, because a star may
+stand for anything, so nothing is ever tried twice: one pattern costs one pass over the path.
+"""
+
+from __future__ import annotations
+
+import re
+from bisect import bisect_right
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from stamm.corpus.consent.robots_parser import Rule
+
+_TO_ESCAPE = re.compile(rb"%[0-9A-Fa-f]{2}|[\x80-\xff]")
+_UNRESERVED = re.compile(rb"%(4[1-9A-F]|5[0-9A]|6[1-9A-F]|7[0-9A]|3[0-9]|2D|2E|5F|7E)")
+# What no address may hold as it is (RFC 3986, 2): controls, blanks, nine signs.
+_NOT_IN_ADDRESSES = re.compile(rb'[\x00-\x20"<>\\^`{|}\x7f]')
+PLAIN = bytes(set(range(0x21, 0x7F)) - set(b'#%*$"<>\\^`{|}'))
+"""What stands for itself in rules and paths, in any spelling."""
+_PATH_START = re.compile(r"[/?;]")
+
+
+def escaped(octets: bytes) -> bytes:
+    """`octets` with hexadecimal digits in capitals, and those outside ASCII percent-encoded.
+
+    Source   RFC 9309, 2.2.2.
+    """
+    # `b"%" in octets` first tries b"%" as a number, and takes three times as long as `find`.
+    if octets.isascii() and octets.find(b"%") < 0:
+        return octets
+    return _TO_ESCAPE.sub(_escape, octets)
+
+
+def decoded(path: bytes) -> bytes:
+    """An escaped path with letters, digits, "-", ".", "_" and "~" as themselves.
+
+    Source   RFC 3986, 2.3: both spellings name one thing.
+    """
+    if b"%" not in path:
+        return path
+    return _UNRESERVED.sub(lambda found: bytes([int(found[1], 16)]), path)
+
+
+def spelled(octets: bytes) -> bytes:
+    """`octets` as an address holds them, each octet in its one spelling.
+
+    Source   RFC 3986, 2 and 6.2.2.
+    """
+    return _NOT_IN_ADDRESSES.sub(_escape, decoded(escaped(octets)))
+
+
+def one_spelling(path: bytes) -> bytes:
+    """A path in the spelling that all its spellings share; "*" and "$" in it stand for nothing else.
+
+    Source   RFC 9309, 2.2.2 and 2.2.3; RFC 3986, 5.2.4, for "." and "..".
+    """
+    if not path.translate(None, PLAIN) and b"/." not in path:
+        return path
+    return _without_dots(spelled(path)).replace(b"*", b"%2A").replace(b"$", b"%24")
+
+
+def one_spelling_of_pattern(pattern: bytes) -> bytes:
+    """A pattern to be held against paths in one spelling: `*`, and `$` at the end, stay as they are."""
+    body = pattern.removesuffix(b"$")
+    if not body.translate(None, PLAIN + b"*"):
+        return pattern
+    return spelled(body).replace(b"$", b"%24") + pattern[len(body) :]
+
+
+def path_of(url: str) -> str:
+    """What follows the host of an address, without the fragment; "/" when nothing does.
+
+    Source   google/robotstxt, GetPathParamsQuery: also addresses without a scheme, and a query or
+             parameters without a path.
+    """
+    start = 2 if url.startswith("//") else 0
+    scheme = url.find("://", start)
+    first = _PATH_START.search(url, start)
+    if scheme >= 0 and (first is None or first.start() > scheme):
+        first = _PATH_START.search(url, scheme + 3)
+    if first is None:
+        return "/"
+    end = url.find("#", start)
+    if end < 0:
+        end = len(url)
+    elif end < first.start():
+        return "/"
+    path = url[first.start() : end]
+    return path if path.startswith("/") else f"/{path}"
+
+
+class Candidate(NamedTuple):
+    """A rule in the order in which rules win: the smallest one that matches decides."""
+
+    lightness: int
+    loses_ties: bool
+    rule: Rule
+
+
+class _Starred(NamedTuple):
+    """A pattern with stars: what stands before the first, between them, and at the end."""
+
+    head: bytes
+    pieces: tuple[bytes, ...]
+    end: bytes | None
+
+    @classmethod
+    def of(cls, body: bytes, anchored: bool) -> _Starred:
+        """The pattern `body`, which the end of the path must follow when it is `anchored`."""
+        head, *rest = body.split(b"*")
+        end = rest.pop() if anchored else None
+        return cls(head, tuple(piece for piece in rest if piece), end)
+
+    def matches(self, path: bytes) -> bool:
+        if not path.startswith(self.head):
+            return False
+        at = len(self.head)
+        for piece in self.pieces:
+            at = path.find(piece, at)
+            if at < 0:
+                return False
+            at += len(piece)
+        return self.end is None or (at + len(self.end) <= len(path) and path.endswith(self.end))
+
+
+def longest_match(patterns: Iterable[tuple[bytes, Candidate]], path: bytes) -> Candidate | None:
+    """The one that decides about a path, as `LongestMatch` finds it: for a question asked once."""
+    best = None
+    for pattern, candidate in patterns:
+        if (best is None or candidate < best) and _matches(pattern, path):
+            best = candidate
+    return best
+
+
+class LongestMatch:
+    """Finds the heaviest rule that matches; of equally heavy ones the one that wins ties.
+
+    Plain beginnings are kept sorted: all that begin a path stand on one chain, from the one that
+    sorts just before it to ever shorter ones. Each knows the best rule of the rest of its chain.
+    """
+
+    def __init__(self, patterns: Iterable[tuple[bytes, Candidate]]) -> None:
+        exact: dict[bytes, Candidate] = {}
+        plain: dict[bytes, Candidate] = {}
+        starred = []
+        for pattern, candidate in patterns:
+            body = pattern.removesuffix(b"$")
+            anchored = len(body) < len(pattern)
+            if body.find(b"*") < 0:
+                known = exact if anchored else plain
+                known[body] = min(candidate, known.get(body, candidate))
+                continue
+            cut = _Starred.of(body, anchored)
+            if cut.pieces or cut.end:
+                starred.append((candidate, cut))
+            else:
+                plain[cut.head] = min(candidate, plain.get(cut.head, candidate))
+        self._exact = exact
+        self._starred = sorted(starred)
+        self._beginnings = sorted(plain)
+        self._shorter, self._best = _chains(self._beginnings, plain)
+
+    def find(self, path: bytes) -> Candidate | None:
+        """The one that decides about a path, None when none matches."""
+        best = self._exact.get(path)
+        at = bisect_right(self._beginnings, path) - 1
+        while at >= 0:
+            if path.startswith(self._beginnings[at]):
+                if best is None or self._best[at] < best:
+                    best = self._best[at]
+                break
+            at = self._shorter[at]
+        for candidate, pattern in self._starred:
+            if best is not None and best < candidate:
+                break
+            if pattern.matches(path):
+                best = candidate
+                break
+        return best
+
+
+def _escape(found: re.Match[bytes]) -> bytes:
+    return found[0].upper() if len(found[0]) == 3 else b"%%%02X" % ord(found[0])
+
+
+def _without_dots(path: bytes) -> bytes:
+    """A path without "." and "..": nobody asks a server for /x/../a, but for /a."""
+    if b"/." not in path:
+        return path
+    before, mark, query = path.partition(b"?")
+    kept: list[bytes] = []
+    *parts, last = before.split(b"/")[1:]
+    for part in (*parts, last):
+        if part == b"..":
+            del kept[-1:]
+        elif part != b".":
+            kept.append(part)
+    if last in (b".", b".."):
+        kept.append(b"")
+    return b"/" + b"/".join(kept) + mark + query
+
+
+def _matches(pattern: bytes, path: bytes) -> bool:
+    body = pattern.removesuffix(b"$")
+    anchored = len(body) < len(pattern)
+    if body.find(b"*") >= 0:
+        return _Starred.of(body, anchored).matches(path)
+    return path == body if anchored else path.startswith(body)
+
+
+def _chains(
+    beginnings: list[bytes], plain: dict[bytes, Candidate]
+) -> tuple[list[int], list[Candidate]]:
+    """For each beginning the place of the longest other one that begins it (-1 when there is
+    none), and the best rule among itself and all that begin it."""
+    shorter: list[int] = []
+    best: list[Candidate] = []
+    for at, beginning in enumerate(beginnings):
+        above = at - 1
+        while above >= 0 and not beginning.startswith(beginnings[above]):
+            above = shorter[above]
+        shorter.append(above)
+        own = plain[beginning]
+        best.append(own if above < 0 else min(own, best[above]))
+    return shorter, best

@@ -1,0 +1,222 @@
+"""The answers of sites, kept on disk by host: memory does not grow with a snapshot.
+
+A snapshot is a file to be read from its beginning, and a decision needs one host of millions. So
+its answers are put once into a database beside it (`robots.jsonl.zst.index`), keyed by the content
+of the snapshot and by this package's code, and made again when either changes. It may be deleted at
+any time. A snapshot below 4 MiB, or one in a folder that cannot be written, is put into a temporary
+database that the process has for itself.
+"""
+
+from __future__ import annotations
+
+import errno
+import sqlite3
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
+from urllib.parse import quote
+
+from stamm.base.errors import DataError
+from stamm.base.files import atomic, no_room, sha256_file, sha256_value
+from stamm.corpus.config import ReadLimits
+from stamm.corpus.consent.fetch_config import Kind
+from stamm.corpus.consent.frozen import FrozenFile, frozen_rows
+from stamm.corpus.consent.hosts import normal_host
+from stamm.runs.sharded_job import code_hash
+
+INDEX = ".index"
+_SMALL_BYTES = 4 * 2**20
+_PAGES_KIB = 8 * 1024
+_NOT_WRITABLE = (errno.EACCES, errno.EPERM, errno.EROFS)
+_TABLES = (
+    "CREATE TABLE origin (key TEXT)",
+    "CREATE TABLE answer (kind TEXT, host TEXT, fetched TEXT, settled INTEGER, url BLOB,"
+    " status INTEGER, error BLOB, text BLOB, PRIMARY KEY (kind, host))",
+)
+# Of several answers of one host the one read last counts; of these one that is no redirect, and of
+# these the last in order.
+_PUT = (
+    "INSERT INTO answer VALUES (?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (kind, host) DO UPDATE SET"
+    " fetched = excluded.fetched, settled = excluded.settled, url = excluded.url,"
+    " status = excluded.status, error = excluded.error, text = excluded.text"
+    " WHERE (excluded.fetched, excluded.settled) >= (fetched, settled)"
+)
+_GET = "SELECT fetched, url, status, error, text FROM answer WHERE kind = ? AND host = ?"
+
+Find = Callable[[str], FrozenFile | None]
+
+
+class Shelf:
+    """The answer that counts of each host, by kind."""
+
+    def __init__(self, database: sqlite3.Connection, name: str) -> None:
+        self._database = database
+        self._name = name
+
+    def answer(self, kind: Kind, host: str) -> FrozenFile | None:
+        """The answer of a host in its one spelling; None when it is not known here.
+
+        Raises   DataError when the database is damaged.
+        """
+        try:
+            row = self._database.execute(_GET, (kind, host)).fetchone()
+        except sqlite3.DatabaseError as error:
+            raise _damaged(self._name, error) from None
+        if row is None:
+            return None
+        fetched, url, status, failure, text = row
+        return FrozenFile(
+            kind=kind,
+            domain=host,
+            url=_text(url),
+            status=status,
+            fetched=fetched,
+            error=_text(failure),
+            text=_text(text),
+        )
+
+
+def latest(shelves: Sequence[Shelf], kind: Kind) -> Find:
+    """Finds the answer of a host that counts among several snapshots, by the rule of each."""
+
+    def find(host: str) -> FrozenFile | None:
+        found = None
+        for shelf in shelves:
+            answer = shelf.answer(kind, host)
+            if answer is not None and (found is None or _weight(found) <= _weight(answer)):
+                found = answer
+        return found
+
+    return find
+
+
+def shelved(answers: Iterable[FrozenFile]) -> Shelf:
+    """Answers in a temporary database, which SQLite moves to the disk when it grows.
+
+    Edge   an answer whose address names no host speaks for nobody.
+    """
+    database = _opened("")
+    _fill(database, answers, "")
+    return Shelf(database, "the temporary database")
+
+
+def snapshot_shelf(path: Path, limits: ReadLimits) -> Shelf:
+    """The answers of a snapshot file, from its index, which is made when it is not there.
+
+    Raises   DataError for a line that is no answer, or a damaged index.
+    """
+    index = _index(path, limits)
+    if index is None:
+        return shelved(frozen_rows(path, limits))
+    return Shelf(_read_only(index), str(index))
+
+
+def index_snapshots(paths: Iterable[Path], limits: ReadLimits) -> None:
+    """Make the indexes that large snapshots lack, before many workers would, each for itself.
+
+    Raises   DataError for a line that is no answer.
+    """
+    for path in paths:
+        _index(path, limits)
+
+
+def _index(path: Path, limits: ReadLimits) -> Path | None:
+    """The index of a snapshot as it is now, None where it has none."""
+    if not path.is_file() or path.stat().st_size < _SMALL_BYTES:
+        return None
+    index = path.with_name(path.name + INDEX)
+    key = sha256_value([sha256_file(path), code_hash(("corpus/consent",))])
+    if not _holds(index, key):
+        try:
+            with atomic(index) as temporary:
+                _build(temporary, frozen_rows(path, limits), key)
+        except OSError as error:
+            if error.errno not in _NOT_WRITABLE:
+                raise
+            return None
+    return index
+
+
+def _build(path: Path, answers: Iterable[FrozenFile], key: str) -> None:
+    path.unlink(missing_ok=True)
+    path.touch()
+    database = _opened(f"file:{quote(str(path.absolute()))}")
+    try:
+        _fill(database, answers, key)
+    except sqlite3.OperationalError as error:
+        if "full" in str(error) or "I/O" in str(error):
+            raise no_room(path) from error
+        raise
+    finally:
+        database.close()
+
+
+def _fill(database: sqlite3.Connection, answers: Iterable[FrozenFile], key: str) -> None:
+    # Whoever sees the file sees it whole (`atomic`), so that nothing need be undone.
+    for setting in ("journal_mode = OFF", "synchronous = OFF", f"cache_size = -{_PAGES_KIB}"):
+        database.execute(f"PRAGMA {setting}")
+    database.execute("BEGIN")
+    for table in _TABLES:
+        database.execute(table)
+    database.executemany(_PUT, _rows(answers))
+    database.execute("INSERT INTO origin VALUES (?)", (key,))
+    database.execute("COMMIT")
+
+
+def _rows(answers: Iterable[FrozenFile]) -> Iterator[tuple[object, ...]]:
+    for one in answers:
+        try:
+            host = normal_host(one.url)
+        except ValueError:
+            continue
+        if host:
+            url, error, text = map(_octets, (one.url, one.error, one.text))
+            yield one.kind, host, *_weight(one), url, one.status, error, text
+
+
+def _weight(answer: FrozenFile) -> tuple[str, bool]:
+    return answer.fetched, not 300 <= answer.status < 400
+
+
+def _holds(index: Path, key: str) -> bool:
+    """Whether an index is there, of this content, and has no other tables than ours."""
+    if not index.is_file():
+        return False
+    try:
+        database = _read_only(index)
+    except DataError:
+        return False
+    try:
+        tables = database.execute("SELECT sql FROM sqlite_master WHERE sql IS NOT NULL").fetchall()
+        return sorted(sql for (sql,) in tables) == sorted(_TABLES) and database.execute(
+            "SELECT key FROM origin"
+        ).fetchall() == [(key,)]
+    except sqlite3.DatabaseError:
+        return False
+    finally:
+        database.close()
+
+
+def _read_only(index: Path) -> sqlite3.Connection:
+    # Nobody writes into an index that has its name: no locks, which network file systems lack.
+    try:
+        database = _opened(f"file:{quote(str(index.absolute()))}?mode=ro&immutable=1")
+        database.execute(f"PRAGMA cache_size = -{_PAGES_KIB}")
+    except sqlite3.DatabaseError as error:
+        raise _damaged(str(index), error) from None
+    return database
+
+
+def _opened(place: str) -> sqlite3.Connection:
+    return sqlite3.connect(place, isolation_level=None, check_same_thread=False, uri=bool(place))
+
+
+def _damaged(name: str, error: sqlite3.Error) -> DataError:
+    return DataError(f"{name} cannot be read: {error}", fix="Delete it; it will be made again")
+
+
+def _octets(text: str) -> bytes:
+    return text.encode("utf-8", "surrogatepass")
+
+
+def _text(octets: bytes) -> str:
+    return octets.decode("utf-8", "surrogatepass")

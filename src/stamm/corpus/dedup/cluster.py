@@ -1,0 +1,296 @@
+"""Which documents of a whole corpus say the same, and which one of them stays.
+
+Works outside of memory: tables are sorted and joined by duckdb within a limit, on disk beyond it.
+Only documents that have a near duplicate are held, at 16 bytes each. What comes out depends on
+the documents alone, not on shards, their order or names, threads or memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from stamm.base.errors import DataError
+from stamm.base.files import atomic
+from stamm.corpus.dedup.config import DuplicatesConfig
+from stamm.corpus.dedup.minhash import NOTHING, Signature
+from stamm.corpus.query import Query, opened
+from stamm.corpus.tables import TableWriter, require_columns
+
+EXACT, NEAR = "exact", "near"
+_BYTES = 4  # of one value of a signature
+_HASH_BYTES = 16
+
+
+def keys_schema(config: DuplicatesConfig) -> pa.Schema:
+    """The columns of a shard's table of keys, one row per document; made with `keys_row`."""
+    return pa.schema(
+        [
+            ("shard", pa.int32()),
+            ("row", pa.int64()),
+            ("document_id", pa.string()),
+            ("date", pa.string()),
+            ("source", pa.string()),
+            ("licence", pa.string()),
+            ("language", pa.string()),
+            ("text_hash", pa.binary(_HASH_BYTES)),
+            ("text_key", pa.binary(16)),
+            ("signature", pa.binary(_BYTES * config.hashes)),
+        ]
+    )
+
+
+CLUSTERS_SCHEMA = pa.schema(
+    [
+        ("shard", pa.int32()),
+        ("row", pa.int64()),
+        ("document_id", pa.string()),
+        ("kept_id", pa.string()),
+        ("kept", pa.bool_()),
+        ("kind", pa.string()),
+        ("rows", pa.int64()),
+    ]
+)
+"""Every row that is not alone, by shard and row. `kept_id` names its cluster, `kind` how the row
+came into it ("exact", "near", "" for the one kept), `rows` how many the cluster has."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Clusters:
+    """What was found in all shards. Counts of rows, but for `pairs` compared and `clusters`."""
+
+    rows: int
+    exact: int
+    near: int
+    pairs: int
+    clusters: int
+
+
+def keys_row(
+    *,
+    shard: int,
+    row: int,
+    document_id: str,
+    key: bytes,
+    signature: Signature,
+    date: str = "",
+    source: str = "",
+    licence: str = "",
+    language: str = "",
+    text_hash: bytes = bytes(_HASH_BYTES),
+) -> dict[str, Any]:
+    """One row of a shard's table of keys.
+
+    key         `exact.text_key` of the text
+    text_hash   16 bytes that stand for the text as it is, letter by letter
+    """
+    return {
+        "shard": shard,
+        "row": row,
+        "document_id": document_id,
+        "date": date,
+        "source": source,
+        "licence": licence,
+        "language": language,
+        "text_hash": text_hash,
+        "text_key": key,
+        "signature": signature.astype("<u4").tobytes(),
+    }
+
+
+def find_clusters(
+    config: DuplicatesConfig,
+    shards: Sequence[Path],
+    result: Path,
+    *,
+    scratch: Path,
+    memory_mib: int = 4096,
+    threads: int = 1,
+) -> Clusters:
+    """Write to `result` each row that has duplicates, with the one that is kept of them.
+
+    Of a cluster the row is kept that is first by date, identifier, licence, language, hash of its
+    text and source; what is not known comes last. (The source of a web archive is its file.) Only rows that agree in all of these, and so
+    are one document, are told apart by shard and row. An identifier that stands for two texts (a
+    page whose bytes were read in two ways) stands for its first row's: the others go as its exact
+    duplicates.
+
+    shards      tables of `keys_schema`
+    scratch     an existing folder for up to four times the size of the shards, freed again
+    memory_mib  for duckdb; comparison and union-find come on top (16 bytes a near duplicate)
+
+    Edge     Two texts are compared when all hashes of a band agree. Where more than `neighbours`
+             others share that band, it is sorted by the next hashes of the signature, and each text
+             is compared with those just before it: a pair can be missed in such a band, and is then
+             found in another, or through a third text like both, or not at all.
+             Clusters are connected components, so their ends may be less alike than `threshold`.
+             Texts without words have exact duplicates only.
+    Raises   DataError when a shard is missing or is no such table, RunError when memory or disk
+             does not suffice.
+    Checked  tests/unit/corpus/dedup/test_cluster.py
+    """
+    with opened(scratch, memory_mib / 1024, threads, keep_order=False) as query:
+        _read_shards(query, config, shards)
+        pairs = _compare(query, config)
+        _join_components(query)
+        return _write(query, result, pairs)
+
+
+def _read_shards(query: Query, config: DuplicatesConfig, shards: Sequence[Path]) -> None:
+    """Tables `documents` (rank, text_key), `keys` (text_key, first) and `signatures` (rank).
+
+    A rank is a document's place in the order of preference: the smallest of a cluster is kept.
+    `first` is the smallest rank of a text; only that row's signature is compared.
+    """
+    seen: dict[int, Path] = {}
+    for path in shards:
+        _check_shard(query, config, path, seen)
+    known = ", ".join(
+        f"nullif({name}, '') NULLS LAST"
+        for name in ("date", "document_id", "licence", "language", "text_hash", "source")
+    )
+    query.view("loaded", shards)
+    query.run(
+        "CREATE TABLE documents AS SELECT row_number() OVER () AS rank, shard, row, document_id,"
+        f" text_key, signature FROM (FROM loaded ORDER BY {known}, shard, row)"
+    )
+    query.run(
+        "UPDATE documents SET text_key = named.text_key FROM ("
+        "SELECT document_id, arg_min(text_key, rank) AS text_key FROM documents"
+        " GROUP BY document_id HAVING min(text_key) <> max(text_key)) named"
+        " WHERE documents.document_id = named.document_id"
+    )
+    query.run(
+        "CREATE TABLE keys AS SELECT text_key, min(rank) AS first FROM documents GROUP BY text_key"
+    )
+    query.run(
+        "CREATE TABLE signatures AS SELECT rank, signature FROM documents"
+        " SEMI JOIN keys ON rank = first WHERE signature <> $nothing",
+        {"nothing": np.full(config.hashes, NOTHING, "<u4").tobytes()},
+    )
+
+
+def _check_shard(query: Query, config: DuplicatesConfig, path: Path, seen: dict[int, Path]) -> None:
+    require_columns(path, keys_schema(config))
+    query.view("loaded", [path])
+    ((count, distinct, least, most, named, fitting),) = query.rows(
+        "SELECT count(*), count(DISTINCT row), min(shard), max(shard), count(document_id),"
+        " count(*) FILTER (octet_length(text_key) = 16 AND octet_length(signature) = $size)"
+        " FROM loaded",
+        {"size": config.hashes * _BYTES},
+    )
+    if not count == distinct == named == fitting or least != most or least in seen:
+        raise DataError(
+            f"{path} is no table of keys: {count} rows, {distinct} row numbers, {named} "
+            f"identifiers, {fitting} signatures of {config.hashes} values, shards {least} to "
+            f"{most}" + (f", as {seen[least]}" if least in seen else ""),
+            fix="Run the step that writes it again with this configuration",
+        )
+    if count:
+        seen[least] = path
+
+
+def _compare(query: Query, config: DuplicatesConfig) -> int:
+    """Table `edges` of near duplicates (low and high rank); how many pairs were compared."""
+    _candidates(query, config)
+    query.run("CREATE TABLE edges (low BIGINT, high BIGINT)")
+    compared = 0
+    for batch in query.batches(
+        "SELECT low, high, one.signature AS one, other.signature AS other FROM pairs"
+        " JOIN signatures one ON one.rank = low JOIN signatures other ON other.rank = high"
+    ):
+        compared += len(batch)
+        one, other = (_values(batch.column(name), config.hashes) for name in ("one", "other"))
+        alike = np.mean(one == other, axis=1) >= config.threshold
+        query.insert("edges", pa.table(batch.select(["low", "high"]).filter(pa.array(alike))))
+    query.run("DROP TABLE pairs")
+    return compared
+
+
+def _candidates(query: Query, config: DuplicatesConfig) -> None:
+    """Table `pairs` (low and high rank): what shares a band and stands near each other in it."""
+    width, whole = config.band_hashes * _BYTES, config.hashes * _BYTES
+    query.run("CREATE TABLE bands (band SMALLINT, agreed UBIGINT, next BLOB, rank BIGINT)")
+    for band in range(config.bands):
+        begin = band * width
+        after = (begin + width) % whole
+        query.run(
+            f"INSERT INTO bands SELECT {band}, hash(signature[{begin + 1}:{begin + width}]),"
+            f" signature[{after + 1}:{after + 2 * _BYTES}], rank FROM signatures"
+        )
+    steps = range(1, config.neighbours + 1)
+    lags = ", ".join(f"lag(rank, {step}) OVER sorted" for step in steps)
+    query.run(
+        "CREATE TABLE pairs AS SELECT DISTINCT least(rank, other) AS low,"
+        " greatest(rank, other) AS high FROM"
+        f" (SELECT rank, unnest([{lags}]) AS other FROM bands"
+        " WINDOW sorted AS (PARTITION BY band, agreed ORDER BY next, rank))"
+        " WHERE other IS NOT NULL"
+    )
+    query.run("DROP TABLE bands")
+
+
+def _join_components(query: Query) -> None:
+    """Table `components` (rank, root): the smallest rank that edges lead to, for each that has one."""
+    nodes = query.numbers(
+        "SELECT low AS rank FROM edges UNION SELECT high FROM edges ORDER BY rank"
+    )
+    parent = np.arange(len(nodes))
+    for batch in query.batches("FROM edges"):
+        low, high = (np.searchsorted(nodes, batch.column(name)) for name in ("low", "high"))
+        for one, other in zip(low.tolist(), high.tolist(), strict=True):
+            one, other = _root(parent, one), _root(parent, other)
+            parent[max(one, other)] = min(one, other)
+    while not np.array_equal(above := parent[parent], parent):
+        parent = above
+    query.run("CREATE TABLE components (rank BIGINT, root BIGINT)")
+    query.insert("components", pa.table({"rank": nodes, "root": nodes[parent]}))
+
+
+def _root(parent: NDArray[np.int64], node: int) -> int:
+    while (above := int(parent[node])) != node:
+        parent[node] = parent[above]
+        node = above
+    return node
+
+
+def _write(query: Query, result: Path, pairs: int) -> Clusters:
+    query.run(
+        "CREATE TABLE rooted AS SELECT shard, row, document_id, rank,"
+        " coalesce(root, first) AS root, CASE WHEN rank <> first THEN $exact"
+        " WHEN rank <> root THEN $near ELSE '' END AS kind"
+        " FROM documents JOIN keys USING (text_key) LEFT JOIN components USING (rank)",
+        {"exact": EXACT, "near": NEAR},
+    )
+    query.run(
+        "CREATE TABLE sizes AS SELECT root, count(*) AS rows, any_value(document_id)"
+        " FILTER (rank = root) AS kept_id FROM rooted GROUP BY root HAVING rows > 1"
+    )
+    kinds = {EXACT: 0, NEAR: 0, "": 0}
+    with atomic(result) as path, TableWriter(path, CLUSTERS_SCHEMA) as table:
+        for batch in query.batches(
+            "SELECT shard, row, document_id, kept_id, rank = root AS kept, kind, rows"
+            " FROM rooted JOIN sizes USING (root) ORDER BY shard, row"
+        ):
+            for row in batch.to_pylist():
+                kinds[row["kind"]] += 1
+                table.add(row)
+    ((counted,),) = query.rows("SELECT count(*) FROM rooted")
+    return Clusters(
+        rows=counted,
+        exact=kinds[EXACT],
+        near=kinds[NEAR],
+        pairs=pairs,
+        clusters=kinds[""],
+    )
+
+
+def _values(signatures: pa.Array, hashes: int) -> NDArray[np.uint32]:
+    """Signatures as a table, shape (signatures, hashes)."""
+    return np.frombuffer(b"".join(signatures.to_pylist()), "<u4").reshape(-1, hashes)

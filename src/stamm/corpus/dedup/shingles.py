@@ -1,0 +1,180 @@
+"""The words of a text as 64-bit numbers, in any script: what similarity and overlap are made of.
+
+Case, width, accents' spelling, punctuation, blanks and invisible characters play no part. In
+scripts that put no blanks between words each character counts as a word.
+"""
+
+from __future__ import annotations
+
+import functools
+import unicodedata
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from stamm.base.hashing import GOLDEN, mix64
+
+Hashes = NDArray[np.uint64]
+
+# A text is read in pieces of this many characters, so that arrays stay in the processor's cache
+# and their memory does not grow with the text.
+_PIECE = 1 << 16
+_MOST_MARKS = 30
+_BLANK, _IGNORED, _BREAK, _LETTER, _SIGN = range(5)
+_IN_WORDS = ("L", "M", "N")
+# Thai and Lao; Myanmar; Khmer; kana, Bopomofo and Han with their extensions.
+# Source: Unicode 16, Blocks.txt, and UAX 14 for scripts of line breaking class SA.
+_WITHOUT_BLANKS = (
+    (0x0E00, 0x0EFF),
+    (0x1000, 0x109F),
+    (0x1780, 0x17FF),
+    (0x3040, 0x312F),
+    (0x31A0, 0x31BF),
+    (0x31F0, 0x31FF),
+    (0x3400, 0x4DBF),
+    (0x4E00, 0x9FFF),
+    (0xAA60, 0xAA7F),
+    (0xF900, 0xFAFF),
+    (0x20000, 0x3FFFF),
+)
+
+
+@dataclass(frozen=True)
+class Words:
+    """The words of one text, in order.
+
+    hashes   a number for each word, equal for equal words
+    edges    one more than words: whether anything but blanks on one line stands before each word
+             (the last: always). A phrase between two edges stands by itself
+    """
+
+    hashes: Hashes
+    edges: NDArray[np.bool_]
+
+
+def split_words(text: str) -> Words:
+    """The words of `text`, after NFKC and case folding.
+
+    Edge     a word longer than 65,536 characters is cut. Time and memory are linear; the arrays
+             hold 9 bytes a word.
+    Source   our own; a word's number is the sum of its mixed (character, place) pairs, mixed again
+    Checked  tests/unit/corpus/dedup/test_shingles.py
+    """
+    parts, edges, edge = [], [], True
+    for piece in _pieces(text):
+        hashes, before, after = _read(folded(piece))
+        if len(hashes):
+            before[0] |= edge
+            parts.append(hashes)
+            edges.append(before)
+            edge = after
+        else:
+            edge |= after
+    edges.append(np.ones(1, dtype=np.bool_))
+    return Words(np.concatenate([np.empty(0, np.uint64), *parts]), np.concatenate(edges))
+
+
+def folded(text: str) -> str:
+    """`text` in NFKC, case folded.
+
+    Edge     of more than 30 combining marks in a row the rest is dropped: normalisation sorts a
+             row of marks in quadratic time, and no language needs so many.
+    Source   the bound is that of stream-safe text, UAX 15, section 13
+    """
+    if text.isascii():
+        return text.casefold()
+    # Case folding takes some letters apart ("ΐ"), and sees no pair in Turkish "ı" and "I".
+    text = unicodedata.normalize("NFKC", _fewer_marks(text)).casefold()
+    return unicodedata.normalize("NFKC", text).replace("ı", "i").replace("i\u0307", "i")
+
+
+def word_runs(hashes: Hashes, length: int) -> Hashes:
+    """A number for each run of `length` words, equal for equal runs; shape (words - length + 1,)."""
+    count = len(hashes) - length + 1
+    if count < 1:
+        return np.empty(0, np.uint64)
+    with np.errstate(over="ignore"):
+        keys = np.zeros(count, np.uint64)
+        for place in range(length):
+            keys = keys * GOLDEN + hashes[place : place + count]
+    return mix64(keys)
+
+
+def _pieces(text: str) -> Iterator[str]:
+    begin = 0
+    while begin < len(text):
+        stop = begin + _PIECE
+        if stop < len(text):
+            blank = max(text.rfind(" ", begin, stop), text.rfind("\n", begin, stop))
+            stop = blank if blank > begin else stop
+        yield text[begin:stop]
+        begin = stop
+
+
+def _read(text: str) -> tuple[Hashes, NDArray[np.bool_], bool]:
+    """Word numbers of a piece, whether an edge stands before each, and whether one ends the piece."""
+    codes = np.frombuffer(text.encode("utf-32-le", "surrogatepass"), "<u4")
+    kinds = _kinds()[codes]
+    seen = kinds != _IGNORED
+    if not seen.all():
+        codes, kinds = codes[seen], kinds[seen]
+    at = np.flatnonzero(kinds >= _LETTER)
+    breaks = np.cumsum(kinds == _BREAK, dtype=np.int32)
+    if not len(at):
+        return np.empty(0, np.uint64), np.empty(0, np.bool_), bool(len(breaks) and breaks[-1])
+    signs = kinds[at] == _SIGN
+    first = np.ones(len(at), np.bool_)
+    first[1:] = (np.diff(at) > 1) | signs[1:] | signs[:-1]
+    starts = np.flatnonzero(first)
+    sizes = np.diff(np.append(starts, len(at)))
+    place = np.arange(len(at)) - np.repeat(starts, sizes)
+    letters = codes[at].astype(np.uint64) | (place.astype(np.uint64) << np.uint64(21))
+    hashes = mix64(np.add.reduceat(mix64(letters + GOLDEN), starts))
+    # Breaks up to a word's first character, less those up to the last one of the word before it.
+    up_to = breaks[at]
+    before = up_to[starts].copy()
+    before[1:] -= up_to[starts[1:] - 1]
+    return hashes, before > 0, bool(breaks[-1] > up_to[-1])
+
+
+def _fewer_marks(text: str) -> str:
+    codes = np.frombuffer(text.encode("utf-32-le", "surrogatepass"), "<u4")
+    marks = _marks()[codes]
+    if np.count_nonzero(marks) <= _MOST_MARKS:
+        return text
+    at = np.arange(len(codes))
+    many = at - np.maximum.accumulate(np.where(marks, -1, at)) > _MOST_MARKS
+    if not many.any():
+        return text
+    return codes[~many].tobytes().decode("utf-32-le", "surrogatepass")
+
+
+@functools.cache
+def _marks() -> NDArray[np.bool_]:
+    """Which code points are combining marks, or decompose into some, such as U+FF9E."""
+    marks = np.zeros(0x110000, np.bool_)
+    for code in range(0x300, 0x110000):
+        first = unicodedata.normalize("NFKD", chr(code))[0]
+        marks[code] = unicodedata.combining(first) != 0
+    return marks
+
+
+@functools.cache
+def _kinds() -> NDArray[np.uint8]:
+    """What each code point is in a text, as Unicode's general categories say."""
+    kinds = np.full(0x110000, _BREAK, np.uint8)
+    for code in range(0x110000):
+        category = unicodedata.category(chr(code))
+        if category[0] in _IN_WORDS:
+            kinds[code] = _LETTER
+        elif category == "Cf":
+            kinds[code] = _IGNORED
+        elif category == "Zs":
+            kinds[code] = _BLANK
+    kinds[ord("\t")] = _BLANK
+    for low, high in _WITHOUT_BLANKS:
+        block = kinds[low : high + 1]
+        block[block == _LETTER] = _SIGN
+    return kinds

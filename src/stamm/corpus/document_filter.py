@@ -1,0 +1,219 @@
+"""Decides about one document by itself: consent first, then licence, text, and personal data."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from stamm.base.stopwatch import Laps
+from stamm.corpus.classifiers.classifier import Head
+from stamm.corpus.config import ScreenConfig
+from stamm.corpus.consent.policies import Words
+from stamm.corpus.consent.signals import PageRefusal
+from stamm.corpus.contamination.index import Hit, Index
+from stamm.corpus.dedup.shingles import split_words
+from stamm.corpus.extract import CostlyPageError, Page, extract
+from stamm.corpus.language.declared import UNDETERMINED, declared_language
+from stamm.corpus.language.identify import Identifier
+from stamm.corpus.ledger import KEPT, PII_KINDS, LedgerRow
+from stamm.corpus.licences.expression import verdict
+from stamm.corpus.licences.names import expression_of
+from stamm.corpus.licences.page import page_licence
+from stamm.corpus.pii.replace import replace_pii
+from stamm.corpus.quality.rules import Quality
+from stamm.corpus.records import Record, Unread
+
+_MOST_HITS = 3
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tools:
+    """What a screen asks; None where a configuration asks for nothing."""
+
+    language: Identifier | None = None
+    quality: Quality | None = None
+    contamination: Index | None = None
+    toxicity_head: Head | None = None
+    quality_head: Head | None = None
+
+    @classmethod
+    def of(
+        cls, config: ScreenConfig, index: Index | None, toxicity: Path | None, quality: Path | None
+    ) -> Tools:
+        """What a configuration asks for. Models are loaded here, once in a process.
+
+        index               of the evaluation texts, where there are any
+        toxicity, quality   folders of the heads
+        """
+        return cls(
+            language=Identifier(config.language) if config.language else None,
+            quality=Quality(config.quality) if config.quality else None,
+            contamination=index,
+            toxicity_head=Head.load(toxicity) if toxicity else None,
+            quality_head=Head.load(quality) if quality else None,
+        )
+
+
+class Screen:
+    """Screens one document after another; each by itself, whatever came before it."""
+
+    def __init__(self, config: ScreenConfig, tools: Tools) -> None:
+        self._config = config
+        self._tools = tools
+
+    def judge(
+        self, record: Record | Unread, words: Words, laps: Laps | None = None
+    ) -> tuple[LedgerRow, str]:
+        """The ledger row of a record, and its text when it is kept ("" otherwise).
+
+        laps   is told what each part took
+        """
+        laps = laps or Laps()
+        row = LedgerRow(
+            document_id=record.content_id,
+            input_file=record.place.file,
+            input_position=record.place.position,
+            path=record.path,
+            url=record.url,
+        )
+        if isinstance(record, Unread):
+            row.reason, row.detail, row.bytes_in = record.reason, record.detail, record.size
+            return row, ""
+        row.source, row.licence, row.date = record.source, record.licence, record.date
+        row.licence_basis = (record.licence_basis or "input") if record.licence else ""
+        row.language = record.language or UNDETERMINED
+        row.bytes_in = len(record.content)
+        allowed = self._consents(record, row, words)
+        laps.lap("consent")
+        page = self._page(record, row) if allowed else None
+        laps.lap("extract")
+        if page is not None and record.is_html:
+            allowed = self._page_consents(record, row, page, words)
+            laps.lap("consent")
+        if page is None or not allowed:
+            return row, ""
+        text = self._judged(record, row, page, laps)
+        if text:
+            row.decision, row.bytes_out = KEPT, len(text.encode())
+        return row, text
+
+    def _consents(self, record: Record, row: LedgerRow, words: Words) -> bool:
+        decision = words.ask(record.url)
+        row.consent, row.host = decision.consent, decision.host
+        row.rule, row.agent, row.robots_read = decision.rule, decision.agent, decision.read
+        if not decision.allowed:
+            row.reason = decision.consent
+            return False
+        return not _refused(
+            row,
+            words.refused_before_reading(record.url, row.host, record.signals, record.is_html),
+        )
+
+    def _page_consents(self, record: Record, row: LedgerRow, page: Page, words: Words) -> bool:
+        return not _refused(
+            row, words.refused_by_page(record.url, row.host, record.signals, page.metas)
+        )
+
+    def _page(self, record: Record, row: LedgerRow) -> Page | None:
+        if not record.is_html:
+            return Page(text=record.content.decode(), lang="", metas=())
+        try:
+            return extract(record.content, record.charset, self._config.limits)
+        except CostlyPageError as error:
+            row.reason, row.detail = error.reason, error.detail
+            return None
+
+    def _judged(self, record: Record, row: LedgerRow, page: Page, laps: Laps) -> str:
+        """The text as it is kept; "" with a reason in `row` when it is not."""
+        if len(page.text.strip()) < self._config.shortest:
+            row.reason = "too_short"
+            return ""
+        licensed = self._licensed(record, row, page)
+        laps.lap("licence")
+        if not licensed:
+            return ""
+        self._name_language(record, row, page)
+        laps.lap("language")
+        good = self._good(page.text, row)
+        laps.lap("quality")
+        if not good:
+            return ""
+        clean = self._uncontaminated(page.text, row)
+        laps.lap("contamination")
+        if not clean:
+            return ""
+        self._score(page.text, row)
+        laps.lap("heads")
+        text = self._without_personal_data(page.text, row)
+        laps.lap("pii")
+        return text
+
+    def _licensed(self, record: Record, row: LedgerRow, page: Page) -> bool:
+        config = self._config.licences
+        if config is None:
+            return True
+        expression = expression_of(row.licence)
+        if not row.licence:
+            found = page_licence(page.marks, page.metas, record.signals.values("link"))
+            expression = row.licence = found.expression
+            row.licence_basis = found.evidence[0].signal if found.evidence else ""
+        said = verdict(expression, config)
+        if said == "denied" or (said == "unknown" and config.unknown == "drop"):
+            row.reason = f"licence_{said}"
+            return False
+        return True
+
+    def _name_language(self, record: Record, row: LedgerRow, page: Page) -> None:
+        declared = declared_language(page.lang, page.text)
+        identified = UNDETERMINED
+        if self._tools.language is not None:
+            guess = self._tools.language.identify(page.text)
+            row.language_own, row.language_own_score = guess.own, guess.own_score
+            row.language_other, row.language_other_score = guess.other, guess.other_score
+            identified = guess.language
+        named = identified if identified != UNDETERMINED else declared
+        row.language = record.language or named
+
+    def _good(self, text: str, row: LedgerRow) -> bool:
+        if self._tools.quality is None:
+            return True
+        said = self._tools.quality.judge(text, row.language)
+        row.quality_basis = said.basis
+        if said.rule:
+            row.reason = "quality"
+            row.detail = f"{said.rule}: {said.value:.4g}, bound {said.bound:.4g}"
+        return not said.rule
+
+    def _uncontaminated(self, text: str, row: LedgerRow) -> bool:
+        if self._tools.contamination is None:
+            return True
+        hits = self._tools.contamination.hits(split_words(text))
+        if hits:
+            row.reason, row.detail = "contaminated", _told(hits)
+        return not hits
+
+    def _score(self, text: str, row: LedgerRow) -> None:
+        if self._tools.toxicity_head is not None:
+            row.toxicity = self._tools.toxicity_head.score(text, row.language)
+        if self._tools.quality_head is not None:
+            row.quality = self._tools.quality_head.score(text, row.language)
+
+    def _without_personal_data(self, text: str, row: LedgerRow) -> str:
+        cleaned = replace_pii(text, self._config.pii, row.language)
+        for kind in PII_KINDS:
+            setattr(row, f"pii_{kind}", getattr(cleaned, kind))
+        return cleaned.text
+
+
+def _refused(row: LedgerRow, refusal: PageRefusal | None) -> bool:
+    if refusal is None:
+        return False
+    row.reason, row.rule, row.agent = refusal.reason, refusal.rule, refusal.agent
+    return True
+
+
+def _told(hits: tuple[Hit, ...]) -> str:
+    """The first items found, and how many more; never the text."""
+    shown = [f"{hit.set_name} {hit.item_id} ({hit.overlap:.0%})" for hit in hits[:_MOST_HITS]]
+    more = len(hits) - len(shown)
+    return ", ".join(shown) + (f" and {more} more" if more else "")

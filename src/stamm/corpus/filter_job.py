@@ -1,0 +1,247 @@
+"""The first pass over the inputs: each shard alone, raw records to annotated documents.
+
+Of shard k it leaves documents-k.parquet (what no rule refused so far, with text),
+candidates-k.parquet and keys-k.parquet (the same rows without text: what the decisions over all
+shards need) and ledger-k.parquet (one row for every record that came in).
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import json
+from collections import Counter
+from contextlib import ExitStack
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from stamm.base.config import from_plain, to_plain
+from stamm.base.files import atomic, canonical_json
+from stamm.base.stopwatch import Laps
+from stamm.corpus.classifiers.config import HEAD_FILES
+from stamm.corpus.config import ScreenConfig
+from stamm.corpus.consent.policies import Words, read_words
+from stamm.corpus.consent.snapshot_index import index_snapshots
+from stamm.corpus.contamination.index import build_index, load_index
+from stamm.corpus.contamination.items import read_sets
+from stamm.corpus.dedup.cluster import keys_row, keys_schema
+from stamm.corpus.dedup.config import DuplicatesConfig
+from stamm.corpus.dedup.exact import text_key
+from stamm.corpus.dedup.minhash import NOTHING, signature
+from stamm.corpus.dedup.shingles import split_words
+from stamm.corpus.document_filter import Screen, Tools
+from stamm.corpus.inputs import expand
+from stamm.corpus.ledger import KEPT, LEDGER_SCHEMA, LedgerRow
+from stamm.corpus.readers.formats import check_kind, is_archive
+from stamm.corpus.readers.open import read_input
+from stamm.corpus.readers.warc import archived_robots
+from stamm.corpus.tables import TableWriter, part
+from stamm.runs.job import Workspace
+from stamm.runs.run_sharded import do_batch
+from stamm.runs.sharded_job import Batch, Outcome, Task, common_files
+
+SCREENED_SCHEMA = pa.schema(
+    [
+        ("shard", pa.int32()),
+        ("position", pa.int64()),
+        ("document_id", pa.string()),
+        ("text", pa.string()),
+        ("url", pa.string()),
+        ("source", pa.string()),
+        ("licence", pa.string()),
+        ("language", pa.string()),
+    ]
+)
+"""Documents that are still in. `position` counts the records of the shard, from 0."""
+
+CANDIDATES_SCHEMA = pa.schema(
+    [
+        ("shard", pa.int32()),
+        ("position", pa.int64()),
+        ("document_id", pa.string()),
+        ("language", pa.string()),
+        ("toxicity", pa.float64()),
+        ("quality", pa.float64()),
+    ]
+)
+"""The same documents as the decisions over all shards see them."""
+
+_INDEX = "contamination"
+
+
+def screen_inputs(config: ScreenConfig, workspace: Workspace) -> None:
+    """Screen every input, each as a shard.
+
+    Raises   DataError when an input is named that cannot be read; RunError naming the shards that
+             failed, when the others are done.
+    """
+    do_batch(screen_batch(config, workspace), workspace, "screen")
+
+
+def screen_batch(config: ScreenConfig, workspace: Workspace) -> Batch:
+    """The shards of a screen, for whoever does them.
+
+    Raises   DataError when an input is named that cannot be read.
+    """
+    inputs = expand(config.inputs, "corpus.inputs")
+    for name in inputs:
+        check_kind(name)
+    return Batch(
+        folder=workspace.folder,
+        work="stamm.corpus.filter_job:screen_shard",
+        settings=to_plain(replace(config, inputs=("shards",))),  # each task has its own
+        rooms=("corpus",),
+        common=_common(config, workspace),
+        tasks=tuple(
+            Task(name=f"{k:05d}", inputs={"input": str(path.absolute())}, extra={"name": name})
+            for k, (name, path) in enumerate(inputs.items())
+        ),
+    )
+
+
+def screen_shard(batch: Batch, task: Task) -> Outcome:
+    """Screen one input: documents, candidates and ledger of its shard.
+
+    Raises   DataError when nothing at all of the input can be read.
+    """
+    config, screen, words = _tools(canonical_json(batch.settings), common_files(batch))
+    name, path = str(task.extra["name"]), Path(task.inputs["input"])
+    if is_archive(name):
+        words = words.with_archive(archived_robots(path, config.limits))
+    keys = keys_schema(config.duplicates or DuplicatesConfig())
+    schemas = {
+        "documents": SCREENED_SCHEMA,
+        "candidates": CANDIDATES_SCHEMA,
+        "keys": keys,
+        "ledger": LEDGER_SCHEMA,
+    }
+    outputs = {kind: part(kind, task.name) for kind in schemas}
+    dropped: Counter[str] = Counter()
+    count = size = 0
+    with ExitStack() as stack:
+        tables = {
+            kind: stack.enter_context(
+                TableWriter(stack.enter_context(atomic(batch.folder / file)), schemas[kind])
+            )
+            for kind, file in outputs.items()
+        }
+        url = config.repository_url(name)
+        records = read_input(name, path, config.limits, config.fields, url)
+        laps = Laps()
+        for position, record in enumerate(records):
+            laps.lap("read")
+            row, text = screen.judge(record, words, laps)
+            tables["ledger"].add(row.plain())
+            laps.lap("write")
+            count += 1
+            size += row.bytes_in
+            if row.decision != KEPT:
+                dropped[row.reason] += 1
+                continue
+            place = {"shard": int(task.name), "position": position}
+            tables["documents"].add(_document(place, row, text))
+            tables["candidates"].add(_candidate(place, row))
+            laps.lap("write")
+            tables["keys"].add(_keys(config, place, row, text))
+            laps.lap("duplicates")
+    return Outcome(
+        outputs=tuple(outputs.values()),
+        came_in=count,
+        kept=count - dropped.total(),
+        dropped=dropped,
+        facts={"input": name, "bytes": size},
+        seconds=laps.seconds,
+    )
+
+
+def _document(place: dict[str, int], row: LedgerRow, text: str) -> dict[str, Any]:
+    return {
+        **place,
+        "document_id": row.document_id,
+        "text": text,
+        "url": row.url,
+        "source": row.source,
+        "licence": row.licence,
+        "language": row.language,
+    }
+
+
+def _candidate(place: dict[str, int], row: LedgerRow) -> dict[str, Any]:
+    return {
+        **place,
+        "document_id": row.document_id,
+        "language": row.language,
+        "toxicity": row.toxicity,
+        "quality": row.quality,
+    }
+
+
+def _keys(config: ScreenConfig, place: dict[str, int], row: LedgerRow, text: str) -> dict[str, Any]:
+    """What duplicates are told by. Without near ones a text counts as one without words."""
+    if config.duplicates is None:
+        hashes = np.full(DuplicatesConfig().hashes, NOTHING, np.uint32)
+    else:
+        hashes = signature(split_words(text), config.duplicates)
+    return keys_row(
+        shard=place["shard"],
+        row=place["position"],
+        document_id=row.document_id,
+        date=row.date,
+        source=row.source,
+        licence=row.licence,
+        language=row.language,
+        text_hash=hashlib.sha256(text.encode()).digest()[:16],
+        key=text_key(text),
+        signature=hashes,
+    )
+
+
+def _common(config: ScreenConfig, workspace: Workspace) -> dict[str, str]:
+    """The files that every shard is held against, by role."""
+    common: dict[str, Path] = {}
+    said = {
+        "robots": expand(config.consent.robots, "corpus.consent.robots"),
+        "domains": expand(config.consent.domains, "corpus.consent.domains"),
+    }
+    for role, files in said.items():
+        common |= {f"{role}.{name}": path for name, path in files.items()}
+    index_snapshots(said["robots"].values(), config.limits)
+    if config.contamination is not None:
+        folder = workspace.folder / _INDEX
+        folder.mkdir(exist_ok=True)
+        items = read_sets(config.contamination, config.limits)
+        index = build_index(config.contamination, items)
+        index.save(folder)
+        for gap in index.gaps():
+            workspace.progress.say(gap)
+        common |= {f"{_INDEX}.{file.name}": file for file in sorted(folder.iterdir())}
+    for role in ("toxicity_head", "quality_head"):
+        folder = Path(getattr(config, role))
+        if getattr(config, role):
+            common |= {f"{role}.{file}": folder / file for file in HEAD_FILES}
+    return {role: str(path.absolute()) for role, path in common.items()}
+
+
+@functools.lru_cache(maxsize=1)
+def _tools(
+    settings: bytes, common: tuple[tuple[str, str, str], ...]
+) -> tuple[ScreenConfig, Screen, Words]:
+    """What is built once in a process and used for every shard."""
+    config = from_plain(ScreenConfig, json.loads(settings))
+    files: dict[str, dict[str, Path]] = {}
+    for role, path, _ in common:
+        kind, _, name = role.partition(".")
+        files.setdefault(kind, {})[name] = Path(path)
+
+    def folder(kind: str) -> Path | None:
+        return next(iter(files[kind].values())).parent if kind in files else None
+
+    index, toxicity, quality = map(folder, (_INDEX, "toxicity_head", "quality_head"))
+    tools = Tools.of(config, load_index(index) if index else None, toxicity, quality)
+    robots = tuple(files.get("robots", {}).values())
+    words = read_words(config.consent, robots, files.get("domains", {}), config.limits)
+    return config, Screen(config, tools), words

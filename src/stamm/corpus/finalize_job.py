@@ -1,0 +1,160 @@
+"""The last pass: each shard gets what was decided over all of them. Documents and ledger are final."""
+
+from __future__ import annotations
+
+import shutil
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+from stamm.base.errors import DataError
+from stamm.base.files import atomic, remove_leftovers, write_json
+from stamm.corpus.config import DecideConfig
+from stamm.corpus.inject_canaries import PROBES, SCHEMA, SHARD
+from stamm.corpus.ledger import DOCUMENTS_SCHEMA, DROPPED, KEPT, LEDGER_SCHEMA
+from stamm.corpus.query import opened
+from stamm.corpus.summary import require_kept, summarise
+from stamm.corpus.tables import Row, TableWriter, part, parts, read_rows
+from stamm.runs.job import Workspace
+from stamm.runs.run_sharded import cores, do_batch
+from stamm.runs.sharded_job import Batch, Outcome, Task, read_manifests
+
+SUMMARY = "summary.json"
+_KINDS = ("documents", "ledger")
+
+
+def settle(config: DecideConfig, workspace: Workspace) -> None:
+    """Write documents and ledger of every shard, then probes.json and summary.json.
+
+    Reads    inputs["screened"], inputs["decided"] and, where something is planted,
+             inputs["planted"], which becomes the last shard.
+    Raises   DataError when nothing was kept.
+    """
+    folder, inputs = workspace.folder, workspace.inputs
+    remove_leftovers(folder)
+    names = list(read_manifests(inputs["screened"]))
+    tasks = [
+        Task(
+            name=name,
+            inputs={
+                kind: str((inputs[step] / part(kind, name)).resolve())
+                for step, kind in (
+                    ("screened", "documents"),
+                    ("screened", "ledger"),
+                    ("decided", "decisions"),
+                )
+            },
+        )
+        for name in names
+    ]
+    if "planted" in inputs:
+        tasks.append(
+            Task(
+                name=f"{len(names):05d}",
+                inputs={k: str((inputs["planted"] / part(k, SHARD)).resolve()) for k in _KINDS},
+            )
+        )
+    batch = Batch(
+        folder=folder,
+        work="stamm.corpus.finalize_job:settle_shard",
+        settings={},
+        rooms=("corpus",),
+        tasks=tuple(tasks),
+    )
+    do_batch(batch, workspace, "settle")
+    with opened(folder, config.memory_gib, cores()) as query:
+        query.view("ledger", parts(folder, "ledger"))
+        summary = summarise(query)
+    require_kept(summary)
+    write_json(folder / SUMMARY, summary)
+    with atomic(folder / PROBES) as path:
+        if "planted" in inputs:
+            shutil.copyfile(inputs["planted"] / PROBES, path)
+        else:
+            path.write_text(
+                f'{{"schema": {SCHEMA}, "repeats": [], "probes": [], "canaries": []}}\n'
+            )
+
+
+def settle_shard(batch: Batch, task: Task) -> Outcome:
+    """Join what was screened with what was decided; what is planted is taken over as it is.
+
+    Raises   DataError when the two do not belong together.
+    """
+    outputs = {kind: part(kind, task.name) for kind in _KINDS}
+    if "decisions" not in task.inputs:
+        for kind, output in outputs.items():
+            with atomic(batch.folder / output) as path:
+                shutil.copyfile(task.inputs[kind], path)
+        count = sum(1 for _ in read_rows(_path(task, "ledger"), ["document_id"]))
+        return Outcome(outputs=tuple(outputs.values()), came_in=count, kept=count)
+    dropped: Counter[str] = Counter()
+    count = 0
+    with ExitStack() as stack:
+        documents, ledger = (
+            stack.enter_context(
+                TableWriter(stack.enter_context(atomic(batch.folder / outputs[kind])), schema)
+            )
+            for kind, schema in zip(_KINDS, (DOCUMENTS_SCHEMA, LEDGER_SCHEMA), strict=True)
+        )
+        for row, document, decision in _joined(task):
+            count += 1
+            if document is not None and decision is not None:
+                row |= {key: decision[key] for key in ("reason", "detail", "duplicate_of", "split")}
+                if row["reason"]:
+                    row |= {"decision": DROPPED, "bytes_out": 0}
+                else:
+                    documents.add(_final(document, decision))
+            ledger.add(row)
+            if row["decision"] != KEPT:
+                dropped[row["reason"]] += 1
+    return Outcome(
+        outputs=tuple(outputs.values()),
+        came_in=count,
+        kept=count - dropped.total(),
+        dropped=dropped,
+    )
+
+
+def _joined(task: Task) -> Iterator[tuple[dict[str, Any], Row | None, Row | None]]:
+    """Each ledger row, with its document and its decision where it was still in."""
+    documents = read_rows(_path(task, "documents"))
+    decisions = read_rows(_path(task, "decisions"))
+    pair = _next_pair(documents, decisions, task)
+    for position, row in enumerate(read_rows(_path(task, "ledger"))):
+        if pair is not None and pair[0]["position"] == position:
+            yield row, *pair
+            pair = _next_pair(documents, decisions, task)
+        else:
+            yield row, None, None
+    if pair is not None:
+        raise _strangers(task)
+
+
+def _next_pair(
+    documents: Iterator[dict[str, Any]], decisions: Iterator[dict[str, Any]], task: Task
+) -> tuple[Row, Row] | None:
+    document, decision = next(documents, None), next(decisions, None)
+    if document is None and decision is None:
+        return None
+    if document is None or decision is None or document["position"] != decision["position"]:
+        raise _strangers(task)
+    return document, decision
+
+
+def _strangers(task: Task) -> DataError:
+    return DataError(
+        f"the documents, ledger and decisions of shard {task.name} do not belong together",
+        fix="Delete the folders screened and decided of the run, and run again",
+    )
+
+
+def _final(document: Row, decision: Row) -> dict[str, Any]:
+    plain = {key: document[key] for key in DOCUMENTS_SCHEMA.names if key in document}
+    return plain | {"split": decision["split"], "probe_id": None, "repeat": 1}
+
+
+def _path(task: Task, kind: str) -> Path:
+    return Path(task.inputs[kind])

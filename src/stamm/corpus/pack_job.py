@@ -1,0 +1,201 @@
+"""Documents in a fixed order as token shards, with a manifest that says whose each token is.
+
+order-train.parquet and order-held_out.parquet hold the order itself: which document stands at which
+place, and where its tokens were taken from.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from stamm.base.config import to_plain
+from stamm.base.errors import DataError
+from stamm.base.files import atomic, remove_leftovers, write_json
+from stamm.corpus.config import PackConfig
+from stamm.corpus.held_out import HELD_OUT, TRAIN
+from stamm.corpus.mixture import order_documents, write_order
+from stamm.corpus.packed_dataset import MANIFEST, SCHEMA, SIDECAR_SCHEMA
+from stamm.corpus.query import Query, opened
+from stamm.corpus.shards import Shard, open_shard, write_shard
+from stamm.corpus.tables import TableWriter, parts
+from stamm.runs.job import Workspace
+from stamm.runs.run_sharded import cores, do_batch
+from stamm.runs.sharded_job import Batch, Outcome, Task, read_manifests
+
+ORDER_RULE = (
+    "Each document stands `repeat` times in its split, and every occurrence is a document of its "
+    "own. Occurrences are sorted by SHA-256 of the text 'pack {seed} {document_id} {occurrence}', "
+    "occurrence counting from 0; each is <s>, its tokens, </s>. A shard ends with the document "
+    "that brings it to shard_tokens. With stages, a source is read in the order of SHA-256 of "
+    "'pack {seed} epoch {e} {document_id}', a stage goes on where the one before stopped, and its "
+    "documents are sorted by SHA-256 of 'pack {seed} {stage} {document_id} {occurrence}'."
+)
+_SHARD_MEMORY_GIB = 0.5
+_MOST_OPEN = 128  # each holds a file descriptor
+_COPIED = tuple(name for name in SIDECAR_SCHEMA.names if name not in ("start", "stop"))
+
+
+def pack(config: PackConfig, workspace: Workspace) -> None:
+    """Write the shards of both splits, their sidecars, the order, and manifest.json last.
+
+    Reads    inputs["tokens"]
+    Raises   DataError when the train split is empty or a stage cannot be filled.
+    """
+    folder, tokens = workspace.folder, workspace.inputs["tokens"]
+    remove_leftovers(folder)
+    (folder / MANIFEST).unlink(missing_ok=True)
+    made = read_manifests(tokens)
+    facts = next(iter(made.values()))["facts"]
+    orders = {split: folder / f"order-{split}.parquet" for split in (TRAIN, HELD_OUT)}
+    with opened(folder, config.memory_gib, cores()) as query:
+        query.view("shards", parts(tokens, "index"))
+        query.run(
+            "create view documents as select *, cast(regexp_extract(filename, "
+            "'index-(\\d+)\\.parquet$', 1) as integer) as shard from shards"
+        )
+        mixture = order_documents(query, config)
+        cuts = {split: list(_cuts(query, split, config.shard_tokens)) for split in orders}
+        if not cuts[TRAIN]:
+            raise DataError(f"{tokens} holds no document to train on", fix="Build the corpus")
+        for split, path in orders.items():
+            with atomic(path) as temporary:
+                write_order(query, split, temporary)
+        splits = {split: _counts(query, split) for split in orders}
+    batch = Batch(
+        folder=folder,
+        work="stamm.corpus.pack_job:pack_shard",
+        settings={
+            "type_code": facts["type_code"],
+            "tokens": {name: manifest["outputs"] for name, manifest in made.items()},
+        },
+        rooms=("corpus",),
+        common={split: str(path.resolve()) for split, path in orders.items()},
+        places={"tokens": str(tokens.resolve())},
+        tasks=tuple(
+            Task(name=f"{split}-{number:05d}", inputs={}, extra={"split": split, **cut})
+            for split in orders
+            for number, cut in enumerate(cuts[split])
+        ),
+    )
+    shards = do_batch(batch, workspace, "pack")
+    for task, shard in zip(batch.tasks, shards, strict=True):
+        splits[task.extra["split"]]["shards"].append(_entry(task, shard))
+    if mixture:
+        for stage, told in zip(splits[TRAIN]["stages"], mixture, strict=True):
+            stage |= told
+    write_json(
+        folder / MANIFEST,
+        {
+            "schema": SCHEMA,
+            "tokenizer_sha256": facts["tokenizer_sha256"],
+            "vocabulary": facts["vocabulary"],
+            "token_type": "uint16" if facts["type_code"] == 8 else "int32",
+            "config": to_plain(config),
+            "order": ORDER_RULE,
+            "splits": splits,
+        },
+    )
+
+
+def pack_shard(batch: Batch, task: Task) -> Outcome:
+    """Copy the documents of one stretch of the order into a shard, and write its sidecar."""
+    split, name = task.extra["split"], task.name
+    tokens, code = Path(batch.places["tokens"]), batch.settings["type_code"]
+    sidecar = f"{name}.documents.parquet"
+    opened_shards: dict[int, Shard] = {}
+    begin = at = task.extra["start"]
+
+    def documents(query: Query, rows: TableWriter) -> Iterator[NDArray[np.integer[Any]]]:
+        nonlocal at
+        for row in _stretch(query, task):
+            shard = row["shard"]
+            if shard not in opened_shards:
+                if len(opened_shards) >= _MOST_OPEN:
+                    del opened_shards[next(iter(opened_shards))]
+                opened_shards[shard] = open_shard(tokens / f"tokens-{shard:05d}")
+            stop = at + row["tokens"]
+            rows.add({key: row[key] for key in _COPIED} | {"start": at, "stop": stop})
+            at = stop
+            yield opened_shards[shard].tokens[row["start"] : row["start"] + row["tokens"]]
+
+    with (
+        atomic(batch.folder / sidecar) as path,
+        TableWriter(path, SIDECAR_SCHEMA) as rows,
+        opened(batch.folder, _SHARD_MEMORY_GIB, 1, name) as query,
+    ):
+        query.view("placed", [Path(batch.common[split])])
+        write_shard(batch.folder / name, documents(query, rows), code)
+    return Outcome(
+        outputs=(f"{name}.bin", f"{name}.idx", sidecar),
+        came_in=task.extra["documents"],
+        kept=rows.count,
+        facts={"tokens": at - begin},
+    )
+
+
+def _cuts(query: Query, split: str, limit: int) -> Iterator[dict[str, int]]:
+    """Where the shards of a split begin, and how many documents each has."""
+    number = at = size = documents = 0
+    ordered = "select tokens from ordered where split = $split order by number"
+    for (tokens,) in query.stream(ordered, {"split": split}):
+        size, documents = size + tokens, documents + 1
+        if size >= limit:
+            yield {"first": number, "documents": documents, "start": at}
+            number, at, size, documents = number + documents, at + size, 0, 0
+    if documents:
+        yield {"first": number, "documents": documents, "start": at}
+
+
+def _stretch(query: Query, task: Task) -> Iterator[dict[str, Any]]:
+    """The rows of the order that a shard holds."""
+    names = ("shard", "tokens", *_COPIED)
+    first, count = task.extra["first"], task.extra["documents"]
+    rows = query.stream(
+        f"select {', '.join(names)}, start from placed where number >= $first and "
+        "number < $stop order by number",
+        {"first": first, "stop": first + count},
+    )
+    for row in rows:
+        yield dict(zip((*names, "start"), row, strict=True))
+
+
+def _counts(query: Query, split: str) -> dict[str, Any]:
+    """Tokens and documents of a split, by language and by stage."""
+    ((documents, tokens),) = query.rows(
+        "select count(*), coalesce(sum(tokens), 0)::bigint from ordered where split = $split",
+        {"split": split},
+    )
+    languages = query.rows(
+        "select language, sum(tokens)::bigint as n from ordered where split = $split "
+        "group by language order by n desc, language",
+        {"split": split},
+    )
+    stages = query.rows(
+        "select count(*), sum(tokens)::bigint from ordered where split = $split "
+        "group by stage order by stage",
+        {"split": split},
+    )
+    return {
+        "tokens": tokens,
+        "documents": documents,
+        "tokens_by_language": dict(languages),
+        "stages": [{"documents": count, "tokens": size} for count, size in stages],
+        "shards": [],
+    }
+
+
+def _entry(task: Task, shard: dict[str, Any]) -> dict[str, Any]:
+    return {
+        "name": task.name,
+        "tokens": shard["facts"]["tokens"],
+        "documents": shard["kept"],
+        "sha256": {
+            output.removeprefix(task.name): facts["sha256"]
+            for output, facts in shard["outputs"].items()
+        },
+    }

@@ -1,0 +1,197 @@
+"""A packed corpus as it is read: token shards in a fixed order, and whose each token is."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from stamm.base.errors import DataError
+from stamm.base.files import read_json, sha256_file
+from stamm.corpus.shards import Shard, check_uncut, open_shard
+from stamm.corpus.shuffle import Proof
+from stamm.corpus.special_tokens import END_ID
+from stamm.corpus.tables import read_table
+
+SCHEMA = 2
+MANIFEST = "manifest.json"
+SIDECAR_SCHEMA = pa.schema(
+    [
+        ("document_id", pa.string()),
+        ("language", pa.string()),
+        ("source", pa.string()),
+        ("licence", pa.string()),
+        ("url", pa.string()),
+        ("probe_id", pa.string()),
+        ("stage", pa.int64()),
+        ("occurrence", pa.int64()),
+        ("start", pa.int64()),
+        ("stop", pa.int64()),
+        ("bytes", pa.int64()),
+    ]
+)
+"""One row per packed document: tokens start .. stop - 1 of its split, and bytes of its text.
+
+stage, occurrence   in which stage it stands, and which of its readings this is
+"""
+
+
+class PackedSplit:
+    """One split of a packed corpus, read as a single stream of tokens (a `TokenStream`).
+
+    num_tokens   tokens of all its shards
+    vocabulary   how many ids its tokenizer has
+    stages       first token and stop of each stage, in order; one stage when none was asked for
+    end_id       the token that ends each document
+    """
+
+    end_id: int | None = END_ID
+
+    def __init__(self, folder: Path, split: str, entry: dict[str, Any], vocabulary: int) -> None:
+        self._folder = folder
+        self._entries: list[dict[str, Any]] = entry["shards"]
+        self._shards: list[Shard] = []
+        for shard in self._entries:
+            opened = open_shard(folder / shard["name"])
+            if len(opened.tokens) != shard["tokens"]:
+                raise DataError(
+                    f"{folder / shard['name']} holds {len(opened.tokens)} tokens, "
+                    f"the manifest says {shard['tokens']}",
+                    fix="Delete the packed corpus and pack again",
+                )
+            self._shards.append(opened)
+        self.split = split
+        self.vocabulary = vocabulary
+        self._borders = np.cumsum([0, *(len(s.tokens) for s in self._shards)])
+        self.num_tokens = int(self._borders[-1])
+        sizes = [stage["tokens"] for stage in entry.get("stages", [])] or [self.num_tokens]
+        stops = np.cumsum([0, *sizes]).tolist()
+        if stops[-1] != self.num_tokens:
+            raise DataError(
+                f"{folder / MANIFEST} tells of {stops[-1]} tokens in stages, the shards of {split} "
+                f"hold {self.num_tokens}",
+                fix="Pack the corpus again",
+            )
+        self.stages: tuple[tuple[int, int], ...] = tuple(itertools.pairwise(stops))
+
+    @classmethod
+    def open(cls, folder: Path, split: str) -> PackedSplit:
+        """The split "train" or "held_out" of the packed corpus in `folder`.
+
+        Raises   DataError when it is not there, was written by another version, or a shard is
+                 cut short. Content is checked by `verify`.
+        """
+        manifest = read_json(folder / MANIFEST)
+        if not isinstance(manifest, dict):
+            raise DataError(
+                f"{folder / MANIFEST} is no manifest of a packed corpus",
+                fix="Pack the corpus again",
+            )
+        if manifest.get("schema") != SCHEMA:
+            raise DataError(
+                f"{folder / MANIFEST} has schema {manifest.get('schema')!r}, not {SCHEMA}",
+                fix="Pack the corpus again with this version",
+            )
+        splits = manifest.get("splits")
+        if not isinstance(splits, dict):
+            raise DataError(f"{folder / MANIFEST} names no splits", fix="Pack the corpus again")
+        if split not in splits:
+            raise DataError(f"{folder} has no split {split!r}", fix=f"Known: {', '.join(splits)}")
+        if not _is_split(splits[split]):
+            raise DataError(
+                f"{folder / MANIFEST} does not list the shards of {split!r} with name, tokens and "
+                "sha256",
+                fix="Pack the corpus again",
+            )
+        if not isinstance(manifest.get("vocabulary"), int):
+            raise DataError(
+                f"{folder / MANIFEST} does not say how many ids there are",
+                fix="Pack the corpus again",
+            )
+        return cls(folder, split, splits[split], manifest["vocabulary"])
+
+    def read(self, start: int, stop: int) -> NDArray[np.int64]:
+        """Tokens start .. stop - 1 of the split, across shards.
+
+        Shapes   [stop - start], int64.
+        Raises   DataError when the range leaves the split.
+        """
+        if not 0 <= start <= stop <= self.num_tokens:
+            raise DataError(
+                f"tokens {start} to {stop} are not in {self.split}, which has {self.num_tokens}"
+            )
+        result = np.empty(stop - start, dtype=np.int64)
+        at = start
+        shard = int(np.searchsorted(self._borders, start, side="right")) - 1
+        while at < stop:
+            first, last = int(self._borders[shard]), int(self._borders[shard + 1])
+            end = min(stop, last)
+            name = f"{self._folder / self._entries[shard]['name']}.bin"
+            check_uncut(self._shards[shard].tokens, name)
+            result[at - start : end - start] = self._shards[shard].tokens[at - first : end - first]
+            at, shard = end, shard + 1
+        return result
+
+    def documents(self) -> pa.Table:
+        """One row per packed document, in order: SIDECAR_SCHEMA."""
+        return self._sidecars(SIDECAR_SCHEMA.names)
+
+    def document_starts(self) -> NDArray[np.int64]:
+        """The first token of each packed document."""
+        starts: NDArray[np.int64] = self._sidecars(["start"]).column("start").to_numpy()
+        return starts
+
+    def sidecars(self, columns: list[str]) -> Iterator[pa.Table]:
+        """The rows of `documents`, a shard's at a time, and no more columns than are asked for."""
+        for entry in self._entries:
+            yield read_table(self._folder / f"{entry['name']}.documents.parquet", columns)
+
+    def _sidecars(self, columns: list[str]) -> pa.Table:
+        if not self._entries:
+            return SIDECAR_SCHEMA.empty_table().select(columns)
+        return pa.concat_tables(list(self.sidecars(columns)))
+
+    @property
+    def num_files(self) -> int:
+        """Shards of the split."""
+        return len(self._entries)
+
+    def examine(self, files: Iterable[int]) -> dict[int, Any]:
+        """Compare the files of these shards with their hashes in the manifest.
+
+        Raises   DataError naming the first file that differs.
+        """
+        seen: dict[int, Any] = {}
+        for number in files:
+            entry = self._entries[number]
+            for suffix, expected in entry["sha256"].items():
+                path = self._folder / f"{entry['name']}{suffix}"
+                if not path.is_file():
+                    raise DataError(f"{path} does not exist", fix="Pack the corpus again")
+                if sha256_file(path) != expected:
+                    raise DataError(
+                        f"{path} was altered: its hash is not the one in the manifest",
+                        fix="Delete the packed corpus and pack again",
+                    )
+            seen[number] = None
+        return seen
+
+    def proof(self, seen: Mapping[int, Any]) -> Proof:
+        """The hash of the manifest, which names those of all files."""
+        return Proof(sha256=sha256_file(self._folder / MANIFEST))
+
+
+def _is_split(entry: object) -> bool:
+    shards = entry.get("shards") if isinstance(entry, dict) else None
+    return isinstance(shards, list) and all(
+        isinstance(shard, dict)
+        and isinstance(shard.get("name"), str)
+        and isinstance(shard.get("tokens"), int)
+        and isinstance(shard.get("sha256"), dict)
+        for shard in shards
+    )

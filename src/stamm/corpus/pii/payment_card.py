@@ -1,0 +1,103 @@
+"""Payment card numbers: issuer, length, Luhn's check digit and the grouping of a printed card."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from stamm.corpus.pii.word_boundaries import WORD
+
+# First digits and lengths by network. Source: ISO/IEC 7812 and what the networks publish.
+# (first, last, lengths): the number begins with a value from first to last.
+_ISSUERS: tuple[tuple[str, str, tuple[int, ...]], ...] = (
+    ("4", "4", (13, 16, 19)),  # Visa
+    ("51", "55", (16,)),  # Mastercard
+    ("2221", "2720", (16,)),  # Mastercard
+    ("34", "34", (15,)),  # American Express
+    ("37", "37", (15,)),
+    ("300", "305", (14, 16)),  # Diners Club
+    ("36", "36", (14, 16)),
+    ("38", "39", (14, 16)),
+    ("6011", "6011", (16, 19)),  # Discover
+    ("644", "659", (16, 19)),
+    ("3528", "3589", (16, 19)),  # JCB
+    ("62", "62", (16, 17, 18, 19)),  # UnionPay
+    ("81", "81", (16, 17, 18, 19)),
+    ("2200", "2204", (16, 19)),  # Mir
+    ("5018", "5018", (16, 19)),  # Maestro
+    ("5020", "5020", (16, 19)),
+    ("5038", "5038", (16, 19)),
+    ("6304", "6304", (16, 19)),
+    ("6759", "6759", (16, 19)),
+    ("6761", "6763", (16, 19)),
+)
+# The numbers that the networks print in their manuals name nobody.
+_TEST_NUMBERS = (
+    "4111111111111111 4242424242424242 4012888888881881 4222222222222 4000000000000002 "
+    "5555555555554444 5105105105105100 2223003122003222 378282246310005 371449635398431 "
+    "6011111111111117 6011000990139424 30569309025904 38520000023237 3530111333300000 "
+    "3566002020360505"
+)
+_MANUALS = frozenset(_TEST_NUMBERS.split())
+_CANDIDATE = re.compile(
+    rf"(?<![{WORD}+=/#-])(?<![0-9][ \u00a0.])[2-68][0-9]{{3}}[ \u00a0-]?[0-9]{{4}}"
+    rf"(?:[ \u00a0-]?[0-9]){{4,11}}(?![{WORD}=]|[ \u00a0.-][0-9])"
+)
+_GROUPING = re.compile(r"[0-9]+")
+_GROUPS = {(4, 6, 5), (4, 6, 4), (6, 13)}
+_CONTEXT = 64
+_CARD_WORD = re.compile(
+    r"card|visa|maestro|amex|american express|discover|diners|\bjcb\b|unionpay|\bcvv|\bcvc|"
+    r"\bpan\b|karte|carte|carta|tarjeta|cart[ãa]o|kaart|kort\b|karta|kart[ay]|kortti|карт|κάρτα|"
+    r"kártya|銀行卡|信用卡|银行卡|カード",
+    re.IGNORECASE,
+)
+
+
+def card_spans(text: str) -> Iterator[tuple[int, int]]:
+    """Where the payment card numbers of a text begin and end, in order.
+
+    Grouped as on a card (4 4 4 4, 4 6 5, 4 6 4, 6 13, by blanks or hyphens), or in one piece with
+    a word for a card within 64 characters: one 16-digit number in ten has a right check digit.
+
+    Edge     the networks' own test numbers (4111 1111 1111 1111) stay.
+    Checked  tests/unit/corpus/pii/test_payment_card.py
+    """
+    for match in _CANDIDATE.finditer(text):
+        groups = _GROUPING.findall(match[0])
+        digits = "".join(groups)
+        if not valid_card(digits) or digits in _MANUALS:
+            continue
+        if len(groups) > 1:
+            if _printed(match[0], tuple(map(len, groups))):
+                yield match.span()
+        elif _near_card_word(text, *match.span()):
+            yield match.span()
+
+
+def valid_card(digits: str) -> bool:
+    """Whether digits without blanks have a known issuer, its length and Luhn's check digit.
+
+    From the right, every second digit is doubled, and counts the sum of its own digits; the sum
+    of all must divide by 10.
+    """
+    known = any(
+        first <= digits[: len(first)] <= last and len(digits) in lengths
+        for first, last, lengths in _ISSUERS
+    )
+    if not known or len(set(digits[4:])) == 1:
+        return False
+    total = sum(int(d) for d in digits[-1::-2])
+    return (total + sum(sum(divmod(2 * int(d), 10)) for d in digits[-2::-2])) % 10 == 0
+
+
+def _printed(written: str, lengths: tuple[int, ...]) -> bool:
+    if len({c for c in written if not c.isdigit()}) != 1:
+        return False
+    in_fours = all(n == 4 for n in lengths[:-1]) and lengths[-1] <= 4
+    return in_fours or lengths in _GROUPS
+
+
+def _near_card_word(text: str, start: int, stop: int) -> bool:
+    around = f"{text[max(0, start - _CONTEXT) : start]} {text[stop : stop + _CONTEXT]}"
+    return _CARD_WORD.search(around) is not None

@@ -1,0 +1,1 @@
+"""Readers of documents: WARC, tar and zip archives, tables, JSON lines, repositories."""

@@ -1,0 +1,46 @@
+"""Opens an input by the end of its name and hands on its records."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from stamm.base.errors import DataError
+from stamm.corpus.config import FieldNames, ReadLimits
+from stamm.corpus.readers.formats import check_kind, is_archive, is_repository, is_table
+from stamm.corpus.readers.jsonl import read_jsonl
+from stamm.corpus.readers.repository import read_repository
+from stamm.corpus.readers.table import read_table_rows
+from stamm.corpus.readers.warc import read_archive
+from stamm.corpus.records import Record, Unread
+
+# A reason that stops a file: when nothing was read before it, the file as a whole is unreadable.
+_STOPPING = ("broken_compression", "broken_archive", "broken_table")
+
+
+def read_input(
+    name: str, path: Path, limits: ReadLimits, names: FieldNames | None = None, url: str = ""
+) -> Iterator[Record | Unread]:
+    """The records of one input, in file order; defects come as Unread, never silently.
+
+    names    what the fields are called in it; None: as stamm calls them
+    url      of a repository, "" where it is not known
+    Raises   DataError when nothing at all can be read: not the compression, the table or the
+             archive that its name says.
+    """
+    check_kind(name)
+    if is_archive(name):
+        records = read_archive(name, path, limits)
+    elif is_repository(name):
+        records = read_repository(name, path, limits, url)
+    else:
+        read = read_table_rows if is_table(name) else read_jsonl
+        records = read(name, path, limits, names or FieldNames())
+    for count, record in enumerate(records):
+        if count == 0 and isinstance(record, Unread) and record.reason in _STOPPING:
+            raise DataError(
+                f"{name} cannot be read: {record.detail}",
+                where=f"record {record.place.position}",
+                fix="Check that the file is what its name says, or fetch it again",
+            )
+        yield record

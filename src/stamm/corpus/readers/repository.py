@@ -1,0 +1,132 @@
+"""Documents from a repository of source code in an archive: every text file is one, under its licence.
+
+Nothing is unpacked to disk and no link is followed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from urllib.parse import quote
+
+from stamm.corpus.config import ReadLimits
+from stamm.corpus.licences.folders import FolderLicences
+from stamm.corpus.readers.archive import Member, members
+from stamm.corpus.records import LONGEST_FIELD, Place, Record, Unread, clean_field, content_id
+from stamm.corpus.streams import StreamError
+
+_LOOKED_AT = 8000  # bytes in which a zero byte makes a file binary, as in git
+_BOOKKEEPING = ".git"
+
+
+def read_repository(
+    name: str, path: Path, limits: ReadLimits, url: str = ""
+) -> Iterator[Record | Unread]:
+    """The text files of an archive, in its order, and a reason for each file that is none.
+
+    url   of the repository; a document's address is this one with the path as its fragment, so that
+          whoever asks for the deletion of the repository's asks for all of it
+
+    A document's licence is the one of `FolderLicences`. Folders and what git keeps about itself
+    (.git) are no documents and are passed over.
+    Edge     an archive that ends early gives what came before, and one Unread for the rest.
+    Checked  tests/unit/corpus/test_repository_input.py
+    """
+    terms = FolderLicences(_texts(path, limits))
+    position = 0
+    try:
+        for member in _files(path, limits):
+            position += 1
+            yield _document(Place(file=name, position=position), member, terms, url)
+    except (StreamError, OSError) as error:
+        reason = error.reason if isinstance(error, StreamError) else "broken_archive"
+        detail = error.detail if isinstance(error, StreamError) else str(error)
+        yield Unread(
+            place=Place(file=name, position=position + 1),
+            content_id=content_id(name, detail.encode()),
+            reason=reason,
+            detail=f"{detail}; files from {position + 1} on are lost",
+            size=0,
+        )
+
+
+def _texts(path: Path, limits: ReadLimits) -> Iterator[tuple[str, str]]:
+    """Paths and texts for the licences, as far as the archive can be read."""
+    try:
+        for member in _files(path, limits):
+            text = _decoded(member)
+            if text is not None and not _wrong_path(member.path):
+                yield member.path, text
+    except (StreamError, OSError):
+        pass  # read_repository meets the same defect and puts it into the ledger
+
+
+def _files(path: Path, limits: ReadLimits) -> Iterator[Member]:
+    for member in members(path, limits):
+        if member.kind != "folder" and _BOOKKEEPING not in member.path.split("/"):
+            # Some tools write "./" before every path.
+            yield replace(member, path=member.path.removeprefix("./"))
+
+
+def _document(place: Place, member: Member, terms: FolderLicences, url: str) -> Record | Unread:
+    path = clean_field(member.path)
+    address = f"{url}#{quote(path)}"[:LONGEST_FIELD] if url else ""
+    wrong = _wrong_path(member.path)
+    text = _decoded(member)
+    if wrong:
+        reason, detail = "bad_path", wrong
+    elif member.kind != "file":
+        reason, detail = ("link" if member.kind == "link" else "no_file"), member.kind
+    elif member.defect:
+        reason, detail = "content_encoding", clean_field(member.defect)[:200]
+    elif member.size > len(member.content):
+        reason, detail = "record_too_long", f"{member.size} bytes"
+    elif b"\0" in member.content[:_LOOKED_AT]:
+        reason, detail = "binary", "a zero byte"
+    elif text is None:
+        reason, detail = "invalid_utf8", "no UTF-8 text"
+    else:
+        expression, basis = terms.of(member.path, text)
+        return Record(
+            place=place,
+            content_id=content_id(address, text.encode()),
+            content=text.encode(),
+            url=address,
+            path=path,
+            source=place.file,
+            licence=expression,
+            licence_basis=basis,
+        )
+    return Unread(
+        place=place,
+        content_id=content_id(address, member.content),
+        reason=reason,
+        detail=detail,
+        size=member.size,
+        url=address,
+        path=path,
+    )
+
+
+def _decoded(member: Member) -> str | None:
+    """The text of a file, None where it is none."""
+    whole = member.kind == "file" and not member.defect and member.size <= len(member.content)
+    if not whole or b"\0" in member.content[:_LOOKED_AT]:
+        return None
+    try:
+        return member.content.decode("utf-8-sig")
+    except UnicodeDecodeError:
+        return None
+
+
+def _wrong_path(path: str) -> str:
+    """Why a path names no file below the repository, "" when it does."""
+    if len(path) > LONGEST_FIELD:
+        return f"over {LONGEST_FIELD} characters"
+    if path.startswith(("/", "\\")) or path[1:2] == ":":
+        return "absolute"
+    parts = path.replace("\\", "/").split("/")
+    if ".." in parts:
+        return "leads out of its folder"
+    return "" if path.strip("/.") else "empty"

@@ -1,0 +1,89 @@
+"""Claims held against the ledger: what people say must not differ from what was counted."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import get_args
+
+from stamm.base.errors import ConfigError
+from stamm.corpus.transparency.config import EvidenceConfig, Kind
+from stamm.corpus.transparency.facts import Facts
+
+OPT_OUTS = (
+    "robots_disallow", "robots_content_usage", "domain_list", "deletion_request", "ai_txt",
+    "header_noai", "meta_noai", "tdm_reservation", "content_usage",
+)  # fmt: skip
+"""Reasons of the ledger by which somebody's reservation was honoured."""
+
+KINDS: tuple[Kind, ...] = get_args(Kind)
+_ASKED = "robots_allows"
+
+
+def refuse_contradictions(config: EvidenceConfig, facts: Facts) -> None:
+    """Raise one ConfigError that tells every claim which the ledger contradicts."""
+    found = list(_contradictions(config, facts))
+    if found:
+        raise ConfigError(
+            "; ".join(found),
+            where="evidence",
+            fix="Correct the claim, or leave it out: the ledger then answers by itself",
+        )
+
+
+def opted_out(facts: Facts) -> int:
+    """Documents left out because of a reservation."""
+    return sum(facts.reasons[name]["documents"] for name in OPT_OUTS if name in facts.reasons)
+
+
+def known(facts: Facts, kind: Kind) -> bool | None:
+    """Whether data of a kind was used, as the ledger knows it; None when it does not.
+
+    It says yes where a source is assigned to the kind, and no where every source is assigned to
+    others. Planted passages are of kind "other".
+    """
+    if facts.kinds.get(kind, (0, 0))[0] or (kind == "other" and facts.planted):
+        return True
+    return None if facts.unassigned else False
+
+
+def used(config: EvidenceConfig, facts: Facts, kind: Kind) -> bool | None:
+    """Whether data of a kind was used, as the ledger knows or else as it is claimed."""
+    answer = known(facts, kind)
+    claimed: bool | None = getattr(config, kind)
+    return claimed if answer is None else answer
+
+
+def _contradictions(config: EvidenceConfig, facts: Facts) -> Iterator[str]:
+    for kind in KINDS:
+        if getattr(config, kind) not in (None, used(config, facts, kind)):
+            yield f"evidence.{kind} = {getattr(config, kind)}, but {_told(facts, kind)}"
+    if config.crawled is False and config.crawlers:
+        yield f"evidence.crawled = False, but {len(config.crawlers)} crawlers are named"
+    removed = opted_out(facts)
+    if config.opt_outs_removed is False and removed:
+        yield f"evidence.opt_outs_removed = False, but {removed} documents were left out by one"
+    asked = removed or any(one.state == _ASKED or one.first_read for one in facts.consents)
+    if config.opt_outs_removed and not asked:
+        yield "evidence.opt_outs_removed = True, but the ledger holds no website's answer"
+    replaced = sum(facts.summary["pii_replaced"].values())
+    if config.personal_data_removed is False and replaced:
+        yield f"evidence.personal_data_removed = False, but {replaced} values were replaced"
+    if config.languages is not None and config.languages != len(facts.languages):
+        yield (
+            f"evidence.languages = {config.languages}, but the kept documents are in "
+            f"{len(facts.languages)}"
+        )
+    for name in ("latest", "collected_until"):
+        month = getattr(config, name)
+        crawled_alone = name == "latest" or set(facts.kinds) == {"crawled"}
+        if month and crawled_alone and month < facts.last[:7]:
+            yield f"evidence.{name} = {month}, but a kept document is of {facts.last}"
+
+
+def _told(facts: Facts, kind: Kind) -> str:
+    documents = facts.kinds.get(kind, (0, 0))[0]
+    if documents:
+        return f"{documents} documents are of a source that is assigned to it"
+    if kind == "other" and facts.planted:
+        return f"{facts.planted} passages were planted, which is a source of its own"
+    return "every source is assigned to another kind"

@@ -1,0 +1,186 @@
+"""A data card in the form that the Hugging Face Hub reads: front matter, then plain sections."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from stamm.base.units import bytes_text
+from stamm.corpus.transparency.config import EvidenceConfig
+from stamm.corpus.transparency.contradictions import opted_out
+from stamm.corpus.transparency.domains import Domains
+from stamm.corpus.transparency.facts import Facts
+from stamm.corpus.transparency.markdown import Table, counted, table, words
+from stamm.corpus.transparency.tables import (
+    agents_table,
+    consents_table,
+    domains_table,
+    languages_table,
+    licences_table,
+    reasons_table,
+    sources_table,
+)
+from stamm.corpus.transparency.template import Field, Section
+
+_LANGUAGE = re.compile(r"[a-z]{2,3}")
+_MOST_FILES = 100
+# Source: size_categories of the Hub's dataset cards, huggingface.co/docs/hub/datasets-cards.
+_SIZES = (
+    (10**3, "n<1K"), (10**4, "1K<n<10K"), (10**5, "10K<n<100K"), (10**6, "100K<n<1M"),
+    (10**7, "1M<n<10M"), (10**8, "10M<n<100M"), (10**9, "100M<n<1B"), (10**10, "1B<n<10B"),
+    (10**11, "10B<n<100B"), (10**12, "100B<n<1T"),
+)  # fmt: skip
+
+
+def data_card(
+    config: EvidenceConfig,
+    facts: Facts,
+    domains: Domains,
+    listed: Path,
+    unanswered: Sequence[tuple[Section, Field]],
+) -> str:
+    """The card as Markdown.
+
+    listed       the file that holds the largest domains
+    unanswered   questions that nobody has answered
+    """
+    parts = [_front_matter(config, facts), f"# {_title(config)}", _opening(facts)]
+    for title, body in _sections(facts, domains, listed):
+        parts += [f"## {title}", *body]
+    parts += ["## Open questions", _questions(unanswered)]
+    return "\n\n".join(parts) + "\n"
+
+
+def _title(config: EvidenceConfig) -> str:
+    return f"Training data of {words(config.model)}" if config.model else "Training data"
+
+
+def _front_matter(config: EvidenceConfig, facts: Facts) -> str:
+    """YAML; every text from outside is a JSON string, which YAML reads as it stands."""
+    codes = sorted({name.partition("_")[0] for name in facts.languages})
+    named = [f"- {_yaml(name)}" for name in codes if _LANGUAGE.fullmatch(name)]
+    lines = ["---", *(["language:", *named] if named else [])]
+    lines += [f"license: {_yaml(config.licence or 'unknown')}"]
+    lines += [f"pretty_name: {_yaml(config.model or 'Training data')}"]
+    lines += ["size_categories:", f"- {_yaml(_size(facts.kept))}"]
+    lines += ["task_categories:", "- text-generation", "tags:", "- stamm", "- pretraining", "---"]
+    return "\n".join(lines)
+
+
+def _yaml(text: str) -> str:
+    # Letters beyond U+FFFF stand as they are, for YAML knows no pairs of escapes.
+    quoted = json.dumps(text, ensure_ascii=False)
+    return "".join(c if c.isprintable() else f"\\U{ord(c):08x}" for c in quoted)
+
+
+def _size(documents: int) -> str:
+    return next((name for bound, name in _SIZES if documents < bound), "n>1T")
+
+
+def _opening(facts: Facts) -> str:
+    told = facts.summary
+    tokens = ""
+    if facts.train_tokens is not None:
+        tokens = (
+            f" The training stream has {facts.train_tokens:,} tokens, repeats and planted passages "
+            "counted."
+        )
+    return (
+        f"{counted(told['n_in'], 'document')} came in, {facts.kept:,} stayed "
+        f"({bytes_text(told['bytes_kept'])} of text in {counted(len(facts.languages), 'language')})."
+        f"{tokens} Every number here was counted from the ledger, which has a row for each document "
+        "with its decision, rule and date."
+    )
+
+
+def _sections(facts: Facts, domains: Domains, listed: Path) -> Iterator[tuple[str, list[str]]]:
+    told = facts.summary
+    yield (
+        "What was left out",
+        [
+            f"{counted(told['n_dropped'], 'document')}, {opted_out(facts):,} of them because of a "
+            "reservation of rights.",
+            table(reasons_table(facts)),
+        ],
+    )
+    yield (
+        "Consent",
+        [
+            "What was known of a website's word, and when its robots.txt was read. A host that nobody "
+            "asked is unknown, which is no yes.",
+            table(consents_table(facts)),
+            *([table(agents_table(facts))] if facts.agents else []),
+        ],
+    )
+    yield "Sources", [table(sources_table(facts))]
+    yield (
+        "Licences",
+        [
+            "As the documents state them; nobody has checked them for this card.",
+            table(licences_table(facts)),
+        ],
+    )
+    yield "Languages", [table(languages_table(facts))]
+    yield (
+        "Domains",
+        [
+            f"{counted(domains.count, 'domain')}; the {domains.listed:,} largest by kept text: "
+            f"`{listed.name}`. Without a website: {counted(domains.without_host, 'document')}.",
+            table(domains_table(listed, domains)),
+        ],
+    )
+    yield (
+        "Personal data",
+        [
+            "Found by form and check digits, replaced by a marker, counted, never kept.",
+            table(Table(columns=("kind", "replaced"), rows=tuple(told["pii_replaced"].items()))),
+        ],
+    )
+    yield "Splits", list(_splits(facts))
+    yield "Files", [table(_files(facts))]
+
+
+def _splits(facts: Facts) -> Iterator[str]:
+    rows = tuple(
+        (n, one["documents"], one["bytes"]) for n, one in facts.summary["by_split"].items()
+    )
+    yield table(Table(columns=("split", "documents", "bytes"), rows=rows))
+    if facts.planted:
+        yield (
+            f"Counted here and nowhere else on this card: {counted(facts.planted, 'passage')} "
+            "planted to measure later what a model memorized."
+        )
+    stages = facts.tokens["splits"]["train"].get("stages", []) if facts.tokens else []
+    if len(stages) > 1:
+        yield table(
+            Table(
+                columns=("stage of the training stream", "documents, with repeats", "tokens"),
+                rows=tuple(
+                    (str(one.get("name", number)), one["documents"], one["tokens"])
+                    for number, one in enumerate(stages, 1)
+                ),
+            )
+        )
+
+
+def _files(facts: Facts) -> Table:
+    every = [
+        (name, output["sha256"], output["bytes"])
+        for shard in facts.shards.values()
+        for name, output in shard["outputs"].items()
+    ]
+    left = len(every) - _MOST_FILES
+    return Table(
+        columns=("file", "SHA-256", "bytes"),
+        rows=tuple(every[:_MOST_FILES]),
+        quoted=2,
+        rest=f"{left:,} more stand in the manifests." if left > 0 else "",
+    )
+
+
+def _questions(unanswered: Sequence[tuple[Section, Field]]) -> str:
+    if not unanswered:
+        return "None."
+    return "\n".join(f"- {field.asks} (`{field.setting}`)" for _, field in unanswered)

@@ -1,0 +1,122 @@
+"""Questions with their answers, and who can answer those that the ledger cannot."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from stamm.corpus.transparency.markdown import Table, table, words
+
+LEDGER, PROVIDER = "ledger", "provider"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Field:
+    """One question.
+
+    answer    None while nobody has answered
+    origin    "ledger", "provider", or "" for an open question
+    setting   the configuration key by which a person answers; "" where only the ledger can
+    tables    rows behind the answer
+    """
+
+    asks: str
+    answer: str | None
+    origin: str
+    setting: str = ""
+    tables: tuple[Table, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Section:
+    """A numbered section of the template; level counts from 1."""
+
+    number: str
+    title: str
+    fields: tuple[Field, ...] = ()
+
+    @property
+    def level(self) -> int:
+        """How deep it stands: 1 for "2", 3 for "2.2.1"."""
+        return self.number.count(".") + 1
+
+
+def told(asks: str, answer: str, *tables: Table) -> Field:
+    """A question that the ledger answers; tables without rows are left out."""
+    shown = tuple(one for one in tables if one.rows)
+    return Field(asks=asks, answer=answer, origin=LEDGER, tables=shown)
+
+
+def asked(asks: str, answer: str, setting: str) -> Field:
+    """A question that only a person can answer, by `setting`; "" is no answer yet."""
+    return Field(
+        asks=asks,
+        answer=answer or None,
+        origin=PROVIDER if answer else "",
+        setting=f"evidence.{setting}",
+    )
+
+
+def yes_or_no(asks: str, answer: bool | None, setting: str, origin: str) -> Field:
+    """A question that is answered by yes or no, by the ledger or by a person."""
+    if answer is None:
+        return asked(asks, "", setting)
+    return Field(
+        asks=asks,
+        answer="Yes" if answer else "No",
+        origin=origin,
+        setting=f"evidence.{setting}" if origin == PROVIDER else "",
+    )
+
+
+def open_fields(sections: Sequence[Section]) -> list[tuple[Section, Field]]:
+    """The questions that nobody has answered, in order."""
+    return [(one, field) for one in sections for field in one.fields if field.answer is None]
+
+
+def as_json(sections: Sequence[Section]) -> list[dict[str, Any]]:
+    """The sections as JSON values."""
+    return [
+        {
+            "number": section.number,
+            "title": section.title,
+            "fields": [
+                {
+                    "asks": field.asks,
+                    "answer": field.answer,
+                    "origin": field.origin or None,
+                    "set": field.setting or None,
+                    "tables": [
+                        {
+                            "columns": list(one.columns),
+                            "rows": [list(row) for row in one.rows],
+                            "rest": one.rest,
+                        }
+                        for one in field.tables
+                    ],
+                }
+                for field in section.fields
+            ],
+        }
+        for section in sections
+    ]
+
+
+def as_markdown(sections: Sequence[Section]) -> str:
+    """The sections as Markdown. An open question says who can answer it, and how."""
+    return "\n\n".join(part for section in sections for part in _parts(section))
+
+
+def _parts(section: Section) -> Iterator[str]:
+    yield f"{'#' * (section.level + 1)} {section.number}. {section.title}"
+    for field in section.fields:
+        yield f"**{field.asks}**"
+        if field.answer is None:
+            yield (
+                "> Not known to the ledger. The provider can answer: set "
+                f"`{field.setting}=...` and run the step again."
+            )
+        else:
+            yield words(field.answer)
+        yield from (table(one) for one in field.tables)

@@ -1,0 +1,396 @@
+"""The public summary of training content that the EU's AI Act asks for, filled from a corpus.
+
+Sections, questions and bands of size follow the Commission's template; the wording of the questions
+is ours. What the ledger does not know stays a question that names who can answer it.
+
+Source   Regulation (EU) 2024/1689, Article 53(1)(d); Commission, "Explanatory Notice and Template for
+         the Public Summary of Training Content for general-purpose AI models", C(2025) 5235 final,
+         24 July 2025, adopted as C(2025) 8311 final, 5 December 2025
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+from stamm.base.units import bytes_text
+from stamm.corpus.transparency.config import EvidenceConfig, Kind
+from stamm.corpus.transparency.contradictions import OPT_OUTS, known, opted_out, used
+from stamm.corpus.transparency.domains import Domains
+from stamm.corpus.transparency.facts import Facts
+from stamm.corpus.transparency.markdown import Table, counted
+from stamm.corpus.transparency.tables import (
+    EU_LANGUAGES,
+    agents_table,
+    consents_table,
+    domains_table,
+    eu_languages,
+    languages_table,
+    reasons_table,
+    sources_table,
+)
+from stamm.corpus.transparency.template import (
+    LEDGER,
+    PROVIDER,
+    Field,
+    Section,
+    asked,
+    told,
+    yes_or_no,
+)
+
+TEMPLATE = {
+    "title": "Public summary of training content for general-purpose AI models",
+    "law": "Regulation (EU) 2024/1689, Article 53(1)(d)",
+    "template": "C(2025) 5235 final, 24 July 2025; adopted as C(2025) 8311 final, 5 December 2025",
+}
+_BILLION, _TEN_TRILLION = 10**9, 10**13
+_ALLOWS = "robots_allows"
+_TOXIC = "toxic"
+_TAG = re.compile(r"[a-z]{2,3}(_[A-Z][a-z]{3})?")
+
+
+def training_summary(
+    config: EvidenceConfig, facts: Facts, domains: Domains, listed: Path
+) -> tuple[Section, ...]:
+    """The sections of the template in its order.
+
+    listed   the file that holds the domains of 2.3
+    """
+    return (
+        Section(number="1", title="General information"),
+        _provider(config),
+        _model(config),
+        _modalities(config, facts),
+        Section(number="2", title="List of data sources", fields=tuple(_unassigned(facts))),
+        _public(config, facts),
+        Section(
+            number="2.2",
+            title="Private non-publicly available datasets obtained from third parties",
+        ),
+        _of_kind(config, facts, "2.2.1"),
+        _of_kind(config, facts, "2.2.2"),
+        _crawled(config, facts, domains, listed),
+        _user(config, facts),
+        _synthetic(config, facts),
+        _other(config, facts),
+        Section(number="3", title="Data processing aspects"),
+        _reservations(config, facts),
+        _illegal(config, facts),
+        _further(config, facts),
+    )
+
+
+def size_band(tokens: int) -> str:
+    """The template's band for a number of tokens of text."""
+    if tokens < _BILLION:
+        return "Less than 1 billion tokens"
+    return "1 billion to 10 trillion tokens" if tokens <= _TEN_TRILLION else (
+        "More than 10 trillion tokens"
+    )  # fmt: skip
+
+
+def _provider(config: EvidenceConfig) -> Section:
+    return Section(
+        number="1.1",
+        title="Provider identification",
+        fields=(
+            asked("Provider name", config.provider, "provider"),
+            asked("Provider contact details", config.contact, "contact"),
+            asked(
+                "Authorised representative, name and contact details, or why there is none",
+                config.representative,
+                "representative",
+            ),
+        ),
+    )
+
+
+def _model(config: EvidenceConfig) -> Section:
+    return Section(
+        number="1.2",
+        title="Model identification",
+        fields=(
+            asked("Versioned model names", config.model, "model"),
+            asked(
+                "Model dependencies: the model that this one was made from, or none",
+                config.dependencies,
+                "dependencies",
+            ),
+            asked("Date of placement on the Union market", config.placed, "placed"),
+        ),
+    )
+
+
+def _modalities(config: EvidenceConfig, facts: Facts) -> Section:
+    tokens = facts.train_tokens
+    text = bytes_text(facts.summary["bytes_kept"])
+    size = f"{text} of text; the corpus is not packed, so that its tokens are not counted"
+    if tokens is not None:
+        size = f"{size_band(tokens)}: {tokens:,} tokens, repeats and planted passages counted, from {text} of text"
+    dated = "No kept document carries a date."
+    if facts.last:
+        dated = (
+            f"The latest date that a kept document carries is {facts.last}; {facts.undated:,} of "
+            f"{facts.kept:,} carry none. What a date stands for is up to the source."
+        )
+    return Section(
+        number="1.3",
+        title="Modalities, overall training data size and other characteristics",
+        fields=(
+            told("Modality", "Text. No other modality is in the corpus."),
+            told("Training data size", f"{size}."),
+            asked("Types of content", config.content, "content"),
+            asked("Latest date of data acquisition", config.latest, "latest"),
+            told("Latest date in the documents", dated),
+            yes_or_no(
+                "Is the model continuously trained on newer data?",
+                config.continuous,
+                "continuous",
+                PROVIDER,
+            ),
+            told("Linguistic characteristics", _linguistic(facts), languages_table(facts)),
+            told(
+                "Other relevant characteristics",
+                f"{facts.summary['n_in']:,} documents came in, {facts.kept:,} stayed. Every one "
+                "has a row in a ledger with its decision, rule and date.",
+            ),
+        ),
+    )
+
+
+def _linguistic(facts: Facts) -> str:
+    total = max(facts.summary["bytes_kept"], 1)
+    name, most = max(facts.languages.items(), key=lambda item: (item[1]["bytes"], item[0]))
+    # A document may call its language anything; in a sentence only a tag may stand.
+    name = name if _TAG.fullmatch(name) else "one of another name"
+    return (
+        f"{len(facts.languages):,} languages, those in two scripts counted twice; {name} has most "
+        f"text ({100 * most['bytes'] / total:.1f} %). Of the {len(EU_LANGUAGES)} official "
+        f"languages of the Union {eu_languages(facts)} are there."
+    )
+
+
+def _unassigned(facts: Facts) -> Iterator[Field]:
+    if facts.unassigned:
+        yield Field(
+            asks=(
+                "Of which kind are these sources: public, licensed, private, crawled, user, service, "
+                f"synthetic or other? They hold {facts.unassigned:,} of {facts.kept:,} documents"
+            ),
+            answer=None,
+            origin="",
+            setting="evidence.sources",
+            tables=(sources_table(facts, ""),),
+        )
+
+
+def _used(config: EvidenceConfig, facts: Facts, kind: Kind, asks: str) -> Field:
+    """Whether data of a kind was used; the ledger answers where it can."""
+    origin = PROVIDER if known(facts, kind) is None else LEDGER
+    return yes_or_no(asks, used(config, facts, kind), kind, origin)
+
+
+def _sources(facts: Facts, kind: Kind) -> Field:
+    documents, size = facts.kinds.get(kind, (0, 0))
+    return told(
+        "The data of this kind, as its sources name themselves",
+        f"{counted(documents, 'document')}, {bytes_text(size)} of text.",
+        sources_table(facts, kind),
+    )
+
+
+def _public(config: EvidenceConfig, facts: Facts) -> Section:
+    fields = [_used(config, facts, "public", "Were publicly available datasets used?")]
+    if used(config, facts, "public"):
+        links = tuple((one.source, one.link) for one in config.sources if one.kind == "public")
+        fields += [
+            told("Modality", "Text."),
+            _sources(facts, "public"),
+            told(
+                "Where they are published",
+                "As the provider states it, by pattern of their names.",
+                Table(columns=("source", "link"), rows=links, quoted=2),
+            ),
+        ]
+    return Section(number="2.1", title="Publicly available datasets", fields=tuple(fields))
+
+
+_PRIVATE: dict[str, tuple[Kind, str, str]] = {
+    "2.2.1": (
+        "licensed",
+        "Datasets commercially licensed by rightsholders or their representatives",
+        "Were commercial licensing agreements concluded with rightsholders or their "
+        "representatives?",
+    ),
+    "2.2.2": (
+        "private",
+        "Private datasets obtained from other third parties",
+        "Were private datasets obtained from third parties under no such licence?",
+    ),
+}
+
+
+def _of_kind(config: EvidenceConfig, facts: Facts, number: str) -> Section:
+    kind, title, asks = _PRIVATE[number]
+    fields = [_used(config, facts, kind, asks)]
+    if used(config, facts, kind):
+        fields += [told("Modality", "Text."), _sources(facts, kind)]
+    return Section(number=number, title=title, fields=tuple(fields))
+
+
+def _crawled(config: EvidenceConfig, facts: Facts, domains: Domains, listed: Path) -> Section:
+    answer = used(config, facts, "crawled")
+    fields = [
+        _used(config, facts, "crawled", "Were crawlers used by the provider or on its behalf?")
+    ]
+    if answer:
+        months = [config.collected_from, config.collected_until]
+        fields += [
+            asked("Crawler names", ", ".join(config.crawlers), "crawlers"),
+            asked("Purposes of the crawlers", config.crawler_purpose, "crawler_purpose"),
+            asked("Behaviour of the crawlers", config.crawler_behaviour, "crawler_behaviour"),
+            asked("Period of collection, from", months[0], "collected_from"),
+            asked("Period of collection, until", months[1], "collected_until"),
+            told("Modality", "Text."),
+            _sources(facts, "crawled"),
+        ]
+    fields.append(_domains(config, domains, listed))
+    return Section(
+        number="2.3", title="Data crawled and scraped from online sources", fields=tuple(fields)
+    )
+
+
+def _domains(config: EvidenceConfig, domains: Domains, listed: Path) -> Field:
+    whose = "crawled sources" if domains.crawled else "all sources, whoever fetched them"
+    part = "5 % or 1,000, whichever are fewer" if config.sme else "10 %"
+    share = 100 * domains.listed_bytes / max(domains.bytes, 1)
+    return told(
+        "Most relevant domain names",
+        f"Documents of {whose}: {counted(domains.count, 'domain')}, of which the largest by kept "
+        f"text are listed in {listed.name} ({part}: {counted(domains.listed, 'domain')} with "
+        f"{share:.1f} % of the text). Without a website: "
+        f"{counted(domains.without_host, 'document')}.",
+        domains_table(listed, domains),
+    )
+
+
+def _user(config: EvidenceConfig, facts: Facts) -> Section:
+    kinds: tuple[Kind, ...] = ("user", "service")
+    fields = [
+        _used(config, facts, "user", "Was data from users' interactions with the model used?"),
+        _used(
+            config,
+            facts,
+            "service",
+            "Was data from users' interactions with other services or products of the provider "
+            "used?",
+        ),
+    ]
+    fields += [_sources(facts, kind) for kind in kinds if facts.kinds.get(kind)]
+    if any(used(config, facts, kind) for kind in kinds):
+        fields += [
+            asked("Services and products that it is from", config.services, "services"),
+            told("Modality", "Text."),
+        ]
+    return Section(number="2.4", title="User data", fields=tuple(fields))
+
+
+def _synthetic(config: EvidenceConfig, facts: Facts) -> Section:
+    fields = [
+        _used(
+            config,
+            facts,
+            "synthetic",
+            "Was synthetic data made by AI, by the provider or on its behalf, used?",
+        )
+    ]
+    if used(config, facts, "synthetic"):
+        fields += [
+            told("Modality", "Text."),
+            asked("Models that made the synthetic data", config.generators, "generators"),
+            _sources(facts, "synthetic"),
+        ]
+    return Section(number="2.5", title="Synthetic data", fields=tuple(fields))
+
+
+def _other(config: EvidenceConfig, facts: Facts) -> Section:
+    fields = [_used(config, facts, "other", "Were data sources of any other kind used?")]
+    if facts.planted:
+        fields.append(
+            told(
+                "Planted passages",
+                f"{counted(facts.planted, 'passage')} planted on purpose, to measure later what the "
+                "model memorized. The ledger names each; none is counted among the documents.",
+            )
+        )
+    if facts.kinds.get("other"):
+        fields.append(_sources(facts, "other"))
+    return Section(number="2.6", title="Other sources of data", fields=tuple(fields))
+
+
+def _reservations(config: EvidenceConfig, facts: Facts) -> Section:
+    silent = sum(one.kept for one in facts.consents if one.state != _ALLOWS)
+    own = [told("In the provider's words", config.opt_outs)] if config.opt_outs else []
+    return Section(
+        number="3.1",
+        title="Respect of reservation of rights from the text and data mining exception",
+        fields=(
+            yes_or_no(
+                "Has the provider signed the Code of Practice for general-purpose AI models?",
+                config.signatory,
+                "signatory",
+                PROVIDER,
+            ),
+            told(
+                "Measures to respect reservations of rights",
+                f"Left out because of a reservation: {counted(opted_out(facts), 'document')}. Kept "
+                f"without a robots.txt that allows it: {counted(silent, 'document')}.",
+                reasons_table(facts, OPT_OUTS),
+                consents_table(facts),
+                agents_table(facts),
+            ),
+            *(Field(asks=one.asks, answer=one.answer, origin=PROVIDER) for one in own),
+        ),
+    )
+
+
+def _illegal(config: EvidenceConfig, facts: Facts) -> Section:
+    fields = [
+        asked("Measures to remove illegal content", config.illegal_content, "illegal_content")
+    ]
+    if _TOXIC in facts.reasons:
+        fields.append(
+            told(
+                "Documents left out as toxic, which is not the same as illegal",
+                f"{counted(facts.reasons[_TOXIC]['documents'], 'document')}.",
+            )
+        )
+    return Section(number="3.2", title="Removal of illegal content", fields=tuple(fields))
+
+
+def _further(config: EvidenceConfig, facts: Facts) -> Section:
+    replaced = facts.summary["pii_replaced"]
+    kinds = Table(columns=("personal data replaced", "values"), rows=tuple(replaced.items()))
+    comments = (
+        [Field(asks="Comments", answer=config.comments, origin=PROVIDER)] if config.comments else []
+    )
+    return Section(
+        number="3.3",
+        title="Other information",
+        fields=(
+            told(
+                "Personal data",
+                f"{sum(replaced.values()):,} values were found by form and check digits and "
+                "replaced by a marker.",
+                kinds,
+            ),
+            told("Everything that was left out, by reason", _left_out(facts), reasons_table(facts)),
+            *comments,
+        ),
+    )
+
+
+def _left_out(facts: Facts) -> str:
+    return f"{facts.summary['n_dropped']:,} of {facts.summary['n_in']:,} documents."

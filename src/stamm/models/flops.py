@@ -1,0 +1,224 @@
+"""Exact counts of a decoder from its configuration alone: parameters by part and floating-point work,
+and what a feed-forward block keeps.
+
+A test compares them with the module built on the meta device, for every recipe.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from stamm.activations import catalog
+from stamm.models.config import (
+    DecoderConfig,
+    Dense,
+    FewBit,
+    GatedFFN,
+    Linear,
+    LowRank,
+    PlainFFN,
+    Recompute,
+    SavePost,
+    SavePre,
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ParameterCount:
+    """Numbers to learn, by part. `head` is 0 when the embedding is shared with it."""
+
+    embedding: int
+    attention: int
+    ffn: int
+    activation: int
+    norms: int
+    head: int
+
+    @property
+    def total(self) -> int:
+        """All of them."""
+        return self.embedding + self.attention + self.ffn + self.activation + self.norms + self.head
+
+
+@dataclass(frozen=True, kw_only=True)
+class ForwardFlops:
+    """Floating-point operations of one forward pass over one sequence: 2 per multiply-add.
+
+    attention          of products of queries with keys and weights with values, all T x T of them
+    attention_causal   the half of it that a causal kernel needs, diagonal included
+    """
+
+    projections: int
+    ffn: int
+    attention: int
+    attention_causal: int
+    head: int
+
+    @property
+    def executed(self) -> int:
+        """Matrix products as dense kernels run them."""
+        return self.projections + self.ffn + self.attention + self.head
+
+    @property
+    def useful(self) -> int:
+        """Matrix products that the result depends on."""
+        return self.projections + self.ffn + self.attention_causal + self.head
+
+
+def count_parameters(config: DecoderConfig) -> ParameterCount:
+    """How many numbers the decoder learns; those of its guides apart (`guide_parameters`)."""
+    d, e = config.d_model, config.head_width
+    shapes = len(catalog.get(config.ffn.activation).trainable)
+    qk_norm = 2 * e if config.qk_norm else 0
+    return ParameterCount(
+        embedding=config.vocab_size * d,
+        attention=config.num_layers * _attention_matrices(config),
+        ffn=_ffn_parameters(config),
+        activation=config.num_layers * shapes,
+        norms=config.num_layers * (2 * d + qk_norm) + d,
+        head=0 if config.tied_embeddings else config.vocab_size * d,
+    )
+
+
+def forward_flops(config: DecoderConfig, context: int) -> ForwardFlops:
+    """Work of one forward pass over one sequence of `context` tokens, logits of all included."""
+    pair = 4 * config.num_heads * config.head_width * config.num_layers
+    return ForwardFlops(
+        projections=2 * context * config.num_layers * _attention_matrices(config),
+        ffn=2 * context * _ffn_parameters(config),
+        attention=pair * context * context,
+        attention_causal=pair * context * (context + 1) // 2,
+        head=2 * context * config.vocab_size * config.d_model,
+    )
+
+
+def training_flops(config: DecoderConfig, context: int) -> int:
+    """Useful work of training on one sequence: a forward pass and a backward pass of twice that.
+
+    Guides come on top: `guide_flops` for each layer that uses its own at the step.
+    """
+    return 3 * forward_flops(config, context).useful
+
+
+def guide_parameters(config: DecoderConfig) -> int:
+    """Numbers of the dense guides, learned with the rest while they are there; 0 without guides."""
+    if config.structured.guide is None:
+        return 0
+    return _guide_parameters(config) * (config.num_layers - config.structured.keep_first)
+
+
+def guide_flops(config: DecoderConfig, context: int) -> int:
+    """Work of training on one sequence that the guides of one layer add at a step that uses them.
+
+    Forward, and backward of twice that. `self_guide.guide_uses` says how many layers do at a step.
+
+    Checked  tests/unit/models/test_structured.py (against torch's count)
+    """
+    return 3 * 2 * context * _guide_parameters(config)
+
+
+@dataclass(frozen=True, kw_only=True)
+class FFNCost:
+    """What one feed-forward block costs to train under one memory policy.
+
+    saved_bytes   a token leaves for the backward pass, the block's input counted, parameters not
+    products      matrix products of a training step; those of a dense block take
+                  2 * d_model * width FLOP a token each
+    flops         of all of them, a token
+    """
+
+    saved_bytes: int
+    products: int
+    flops: int
+
+
+def ffn_cost(d_model: int, ffn: PlainFFN | GatedFFN, number_bytes: int) -> FFNCost:
+    """The cost of a feed-forward block under its memory policy, when it is run eagerly.
+
+    number_bytes   size of a number: 2 in bfloat16
+    Edge           shape parameters leave a few bytes a block besides. Where an activation that
+                   sends `up` through a function is not fused, SavePost keeps wider copies of up.
+    Checked        tests/unit/models/test_ffn_checkpointing.py (against what autograd keeps, and torch's
+                   count of FLOP)
+    """
+    inputs, width, linear = _matrices(ffn) - 1, ffn.width, ffn.linear
+    factors = 1 if isinstance(linear, Dense) else 2
+    up, down = linear.parameters(d_model, width), linear.parameters(width, d_model)
+    again = again_flops = 0
+    if isinstance(ffn.memory, Recompute):
+        again, again_flops = inputs * factors, inputs * up
+    if isinstance(ffn.memory, (SavePre, Recompute)) and factors == 2:
+        # The last product of all is not formed again; the first factor's, before it, is.
+        again, again_flops = again + 1, again_flops + _first_factor(linear, width, d_model)
+    inner = inner_bytes(ffn, number_bytes) + factor_bytes(d_model, ffn, number_bytes)
+    return FFNCost(
+        saved_bytes=number_bytes * d_model + inner,
+        products=3 * (inputs + 1) * factors + again,
+        flops=2 * (3 * (inputs * up + down) + again_flops),
+    )
+
+
+def factor_bytes(d_model: int, ffn: PlainFFN | GatedFFN, number_bytes: int) -> int:
+    """Bytes a token leaves inside structured matrices, between their factors; 0 in a dense block."""
+    up = (_matrices(ffn) - 1) * ffn.linear.between(d_model, ffn.width)
+    down = ffn.linear.between(ffn.width, d_model)
+    match ffn.memory:
+        case Recompute():
+            return 0
+        case SavePre():
+            return number_bytes * up
+        case SavePost() | FewBit():
+            return number_bytes * (up + down)
+
+
+def inner_bytes(ffn: PlainFFN | GatedFFN, number_bytes: int) -> int:
+    """Bytes a token leaves between the block's matrices, its input left out."""
+    row = number_bytes * ffn.width
+    inputs = _matrices(ffn) - 1
+    match ffn.memory:
+        case SavePost() if isinstance(ffn, PlainFFN) and ffn.compat != "exact":
+            # Differentiated operation by operation: three more results, and a condition of a byte.
+            return 5 * row + ffn.width
+        case SavePost():
+            return (inputs + 1) * row
+        case SavePre():
+            return inputs * row
+        case Recompute():
+            return 0
+        case FewBit(bits=bits):
+            return inputs * row + bits * -(-ffn.width // 8)
+
+
+def _matrices(ffn: PlainFFN | GatedFFN) -> int:
+    return 3 if isinstance(ffn, GatedFFN) else 2
+
+
+def _attention_matrices(config: DecoderConfig) -> int:
+    queries = config.num_heads * config.head_width
+    keys = config.num_kv_heads * config.head_width
+    return config.d_model * (2 * queries + 2 * keys)
+
+
+def _ffn_parameters(config: DecoderConfig) -> int:
+    return sum(
+        _block_parameters(config.d_model, config.ffn_of(layer))
+        for layer in range(config.num_layers)
+    )
+
+
+def _block_parameters(d_model: int, ffn: PlainFFN | GatedFFN) -> int:
+    up = ffn.linear.parameters(d_model, ffn.width)
+    return (_matrices(ffn) - 1) * up + ffn.linear.parameters(ffn.width, d_model)
+
+
+def _guide_parameters(config: DecoderConfig) -> int:
+    """Of the guides of one layer that has them."""
+    if config.structured.guide is None:
+        return 0
+    return _matrices(config.ffn) * config.d_model * config.ffn.width
+
+
+def _first_factor(linear: Linear, inputs: int, outputs: int) -> int:
+    """Numbers of the factor that a structured matrix multiplies by first."""
+    blocks = 1 if isinstance(linear, (Dense, LowRank)) else linear.blocks
+    return linear.between(inputs, outputs) * inputs // blocks

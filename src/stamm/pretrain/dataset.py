@@ -1,0 +1,111 @@
+"""From a stream of tokens to the tensors of a step. Every token's place follows from the run."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from stamm.corpus.shuffle import TokenStream, WindowOrder
+from stamm.losses.config import Goldfish, Rule
+from stamm.losses.loss_mask import SpecialIds, learned_targets
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Sequences to train on. Letters: B sequences, T tokens.
+
+    tokens_BT     inputs
+    target_BT     the token after each input
+    document_BT   number of the document each input belongs to
+    keep_BT       True where the target is learned
+    """
+
+    tokens_BT: Tensor
+    target_BT: Tensor
+    document_BT: Tensor
+    keep_BT: Tensor
+
+
+class Windows:
+    """Sequences of a stream by their place in the run; random access, no state.
+
+    context    tokens of a sequence
+    goldfish   which targets are not learned; None means none
+    masks      how what stands between documents is masked: see `losses.masks`
+    """
+
+    def __init__(
+        self,
+        stream: TokenStream,
+        context: int,
+        seed: int,
+        goldfish: Goldfish | None,
+        masks: Rule = "stamm",
+    ) -> None:
+        self._stream = stream
+        self._context = context
+        self._goldfish = goldfish
+        self._masks: Rule = masks
+        self._special = SpecialIds(end=stream.end_id)
+        self._order = WindowOrder(stream.stages, context, seed)
+        self._document_starts = stream.document_starts()
+
+    @property
+    def per_epoch(self) -> int:
+        """Sequences in one pass over the stream."""
+        return self._order.count
+
+    def batch(self, first: int, count: int) -> Batch:
+        """Sequences first .. first + count - 1 of the run."""
+        rows = [self._row(start) for start in self._order.windows(first, count).tolist()]
+        tokens, document, keep = (np.stack(part) for part in zip(*rows, strict=True))
+        return Batch(
+            tokens_BT=torch.from_numpy(tokens[:, :-1].copy()),
+            target_BT=torch.from_numpy(tokens[:, 1:].copy()),
+            document_BT=torch.from_numpy(document[:, :-1].copy()),
+            keep_BT=torch.from_numpy(keep),
+        )
+
+    def stream(self, limit: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """The first `limit` tokens of the stream as they stand, and their documents' numbers."""
+        stop = min(self._stream.num_tokens, limit)
+        return self._stream.read(0, stop), self._documents(0, stop)
+
+    def label_runs(self, limit: int) -> Iterator[tuple[NDArray[np.int64], NDArray[np.int64]]]:
+        """About `limit` labels and their documents, cut as the Goldfish hash sees them."""
+        if self._sees_context:
+            tokens, document = self.stream(limit)
+            yield tokens[1:], document[1:]
+            return
+        count = min(self.per_epoch, max(limit // self._context, 1))
+        for start in self._order.windows(0, count).tolist():
+            stop = start + self._context + 1
+            yield self._stream.read(start, stop)[1:], self._documents(start, stop)[1:]
+
+    def _row(self, start: int) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.bool_]]:
+        """T + 1 tokens from `start` on, their documents, and which of the T targets are learned."""
+        stop = start + self._context + 1
+        # The hash of a target reads the h - 1 tokens before it, which may stand before the window.
+        reach = 0 if self._goldfish is None else self._goldfish.h - 1
+        before = min(reach, start) if self._sees_context else 0
+        tokens = self._stream.read(start - before, stop)
+        document = self._documents(start - before, stop)
+        keep = learned_targets(self._masks, tokens, document, self._special, self._goldfish)
+        return tokens[before:], document[before:], keep[before:]
+
+    def _documents(self, start: int, stop: int) -> NDArray[np.int64]:
+        """The number of the document of each token start .. stop - 1."""
+        ends = (start, max(start, stop - 1))
+        first, last = np.searchsorted(self._document_starts, ends, side="right")
+        borders = np.concatenate(([start], self._document_starts[first:last], [stop]))
+        return np.repeat(np.arange(first, last + 1), np.diff(borders))
+
+    @property
+    def _sees_context(self) -> bool:
+        # The published code hashes each window by itself; ours sees the text as it stands.
+        return self._goldfish is not None and self._goldfish.hash != "apertus"

@@ -1,0 +1,114 @@
+"""How long a step of each arm takes, here; and how many steps each has in the same time.
+
+Each arm is trained for a few steps, in turns, by the code that will train it; the median of its
+later steps counts. What is measured depends on the machine and the hour: it is recorded once, and
+everything after it follows from the record.
+
+Reads    pack and tokenizer, as a pretraining run does
+Leaves   pace.json (seconds per step and lengths of every arm); rounds/ (the short runs)
+"""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+import statistics
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from stamm.base.console import Silent
+from stamm.base.errors import RunError
+from stamm.base.files import write_json
+from stamm.engine.cpu_allocator import caching_allocator
+from stamm.engine.distributed import World, device_of, join, leave, together
+from stamm.models.determinism import settle
+from stamm.pretrain.config import PretrainConfig
+from stamm.pretrain.dataset import Windows
+from stamm.pretrain.job import open_stream
+from stamm.pretrain.lr_finder import FINAL, SHORT
+from stamm.pretrain.step_timing_config import PaceConfig
+from stamm.pretrain.trainer_setup import fit
+from stamm.runs.job import Workspace
+from stamm.runs.metrics import read_metrics
+
+SCHEMA = 1
+PACE = "pace.json"
+
+
+@together()
+def run(config: PaceConfig, workspace: Workspace) -> None:
+    """Measure every arm in turns and write down how long each run is to be."""
+    engine = config.arms[0].pretrain.engine
+    settle(engine.threads)
+    device = device_of(engine.device)
+    world = join(engine.parallel, device, collectives=engine.precision != "float32")
+    workspace.progress.begin("measure steps", config.rounds * len(config.arms), "runs")
+    seconds: dict[str, list[float]] = {arm.name: [] for arm in config.arms}
+    for turn in range(config.rounds):
+        for number, arm in enumerate(config.arms):
+            with caching_allocator() if device.type == "cpu" else contextlib.nullcontext():
+                seconds[arm.name] += _timed(config, arm.pretrain, workspace, world)
+            workspace.progress.advance(turn * len(config.arms) + number + 1, arm.name)
+    if world.leads:
+        medians = {name: statistics.median(values) for name, values in seconds.items()}
+        plain = {
+            "schema": SCHEMA,
+            "device": str(world.device),
+            "arms": {
+                name: {"seconds_per_step": medians[name], "measured_seconds": seconds[name]}
+                for name in seconds
+            },
+            "runs": lengths(config, medians),
+        }
+        write_json(workspace.folder / PACE, plain)
+        workspace.progress.end()
+    world.of_leader(None)
+    if world.size == 1:
+        leave()
+
+
+def lengths(config: PaceConfig, seconds: Mapping[str, float]) -> dict[str, Any]:
+    """{"swiglu.final": {"sequences": ..}, "swiglu.short": .., ..}: what fits into the same time.
+
+    The baseline trains as long as its configuration says; every other arm has as many whole steps
+    as end in that time. Short runs are `short` of it.
+    """
+    base = next(arm.pretrain for arm in config.arms if arm.name == config.baseline)
+    found: dict[str, Any] = {}
+    for arm in config.arms:
+        batch = arm.pretrain.batch[0].size
+        steps = base.total_sequences() / base.batch[0].size
+        if arm.name != config.baseline:
+            steps *= seconds[config.baseline] / seconds[arm.name]
+        for kind, share in ((FINAL, 1.0), (SHORT, config.short)):
+            # A hair above a whole step is that step: 3 * 0.1 / 0.1 is not below 3.
+            fitting = max(int(steps * share + 1e-9), 1)
+            found[f"{arm.name}.{kind}"] = {"sequences": fitting * batch}
+    return found
+
+
+def _timed(
+    config: PaceConfig, pretrain: PretrainConfig, workspace: Workspace, world: World
+) -> list[float]:
+    """Seconds of each counted step of one short run; empty on all processes but the first."""
+    folder = workspace.folder / "rounds"
+    if world.leads:
+        shutil.rmtree(folder, ignore_errors=True)
+    world.of_leader(None)
+    steps = config.warmup_steps + config.steps
+    short = replace(
+        pretrain,
+        sequences=steps * pretrain.batch[0].size,
+        engine=replace(pretrain.engine, checkpoint_every=steps + 1),
+    )
+    windows = Windows(
+        open_stream(short, workspace.inputs), short.context, short.seed, short.goldfish
+    )
+    fit(short, replace(workspace, folder=folder, progress=Silent()), world, windows)
+    if not world.leads:
+        return []
+    lines = read_metrics(folder / "log" / "speed.jsonl")[config.warmup_steps :]
+    if not lines:
+        raise RunError(f"{folder} has no measured step", fix="Run the same command again")
+    return [line["speed/seconds"] for line in lines]

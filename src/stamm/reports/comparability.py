@@ -1,0 +1,51 @@
+"""What arms were measured with, and a warning where it was not the same for all."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from stamm.reports.run_data import Arm
+from stamm.reports.text import one_line
+
+
+def unequal_evaluation(arms: Sequence[Arm]) -> str:
+    """A sentence when held-out text was read in different windows; "" when losses compare."""
+    return _unequal(
+        "Held-out losses",
+        [
+            (arm, f"context {held_out.context:,}, overlap {held_out.overlap:,}")
+            for arm in arms
+            if (held_out := arm.measured.held_out)
+        ],
+    )
+
+
+def unequal_pairs(arms: Sequence[Arm]) -> str:
+    """A sentence when arms were asked different BLiMP pairs; "" when accuracies compare."""
+    return _unequal(
+        "BLiMP accuracies",
+        [
+            (arm, f"{blimp.pairs_per_paradigm:,} pairs per paradigm")
+            for arm in arms
+            if (blimp := arm.measured.blimp)
+        ],
+    )
+
+
+def unequal_audit(arms: Sequence[Arm]) -> str:
+    """A sentence when passages were shown or continued at other lengths; "" when they compare."""
+    return _unequal(
+        "Memorization audits",
+        [
+            (arm, f"{audit.prefix_tokens:,} prefix tokens, {audit.new_tokens:,} new tokens")
+            for arm in arms
+            if (audit := arm.measured.memorization)
+        ],
+    )
+
+
+def _unequal(what: str, settings: Sequence[tuple[Arm, str]]) -> str:
+    if len({setting for _, setting in settings}) < 2:
+        return ""
+    told = "; ".join(f"{one_line(arm.name, 60)}: {setting}" for arm, setting in settings)
+    return f"{what} were measured with different settings and cannot be compared ({told})."

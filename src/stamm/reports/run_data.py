@@ -1,0 +1,288 @@
+"""A run folder as one value: what was asked, what was done, and what each arm measured.
+
+Only files with a schema are read, and no job's code is asked. A part that is not there is None.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from stamm.base.errors import DataError, RunError
+from stamm.base.files import sha256_file
+from stamm.reports.corpus_evaluations import evaluations_table
+from stamm.reports.corpus_record import (
+    Corpus,
+    Pack,
+    Vocabulary,
+    read_corpus,
+    read_pack,
+    read_vocabulary,
+)
+from stamm.reports.figure import Table
+from stamm.reports.json_reader import Record, record_if_there, record_in
+from stamm.reports.results import Measured, read_measured
+from stamm.reports.text import one_line
+from stamm.reports.training import Training, read_training
+
+_REPORT = "report"
+_NAME = re.compile(r"[A-Za-z0-9_-]{1,100}")
+_LONGEST_NAME = 120
+_LONGEST_PATH = 4096
+
+
+@dataclass(frozen=True, kw_only=True)
+class Manifest:
+    """What a run was made with, each as recorded; None where it was not.
+
+    command    as typed
+    dirty      hash of uncommitted changes in the code, None when there were none
+    libraries  versions by name
+    """
+
+    command: tuple[str, ...]
+    version: str | None
+    commit: str | None
+    dirty: str | None
+    python: str | None
+    platform: str | None
+    cpu: str | None
+    started: str | None
+    libraries: tuple[tuple[str, str], ...]
+    inputs: tuple[tuple[str, str], ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Arm:
+    """One trained candidate.
+
+    number   its place in the study, which gives its colour
+    place    its folder relative to the run folder, "" for a run of one arm
+    """
+
+    name: str
+    number: int
+    place: str
+    manifest: Manifest | None
+    training: Training
+    measured: Measured
+
+
+@dataclass(frozen=True, kw_only=True)
+class Study:
+    """Everything that a page is made of.
+
+    name     the run folder's path as commands on the page write it, quoted: "runs/demo", or
+             "runs/demo/arms/xielu" for an arm
+    steps    name and seconds of each finished step, in the order in which they ended; writing a
+             report is not among them
+    hashes   file and SHA-256 of what identifies the run
+    evaluations   the evaluation sets that a screen looked for
+    """
+
+    name: str
+    recipe: str
+    overrides: tuple[str, ...]
+    manifest: Manifest | None
+    corpus: Corpus | None
+    vocabulary: Vocabulary | None
+    pack: Pack | None
+    evaluations: Table
+    arms: tuple[Arm, ...]
+    steps: tuple[tuple[str, float], ...]
+    hashes: tuple[tuple[str, str], ...]
+    is_single: bool
+
+    def inside(self, arm: Arm) -> str:
+        """The folder of an arm with its final slash, for naming files: "arms/xielu/"."""
+        return f"{arm.place}/" if arm.place else ""
+
+    def folder_of(self, arm: Arm) -> str:
+        """The folder of an arm as a command names it: "runs/demo/arms/xielu"."""
+        return f"{self.name}/{arm.place}" if arm.place else self.name
+
+    def files(self, arms: Sequence[Arm], name: str) -> str:
+        """How a caption names one file of several arms: "arms/{swiglu,xielu}/metrics.jsonl"."""
+        if len(arms) == 1:
+            return f"{self.inside(arms[0])}{name}"
+        return f"arms/{{{','.join(arm.name for arm in arms)}}}/{name}"
+
+    def made_by(self) -> str:
+        """The command that made the run, as a shell reads it; "" when nothing was recorded."""
+        return shlex.join(self.manifest.command) if self.manifest else ""
+
+    @property
+    def same_tokens(self) -> bool:
+        """Whether all arms were trained on the same tokens in the same order.
+
+        True when seed, number of tokens and the hash of the packed corpus are recorded and equal.
+        """
+        facts = [
+            (
+                arm.training.seed,
+                arm.training.summary.trained_tokens,
+                dict(arm.manifest.inputs).get("pack"),
+            )
+            for arm in self.arms
+            if arm.training.summary and arm.manifest
+        ]
+        known = len(facts) == len(self.arms) and all(None not in fact for fact in facts)
+        return known and len(set(facts)) == 1
+
+
+def collect(run_folder: Path) -> Study:
+    """The run in `run_folder`: a whole study, or the folder of a single arm.
+
+    Raises   RunError when the folder is missing or holds no run; DataError when a file in it is
+             not what it should be.
+    """
+    if not run_folder.is_dir():
+        raise RunError(f"{run_folder} is not a folder", fix="Name the folder of a run")
+    config = record_if_there(run_folder / "config.json", schema=1)
+    single = (run_folder / "metrics.jsonl").exists() or (
+        config is not None and config.plain.get("kind") == "pretrain"
+    )
+    if not single and config is None and not (run_folder / "arms").is_dir():
+        raise RunError(
+            f"{run_folder} holds no run: neither config.json nor arms/",
+            fix="Name the folder that `stamm run` wrote",
+        )
+    manifest = _manifest(run_folder)
+    recipe = config.text("recipe") if config is not None and config.has("recipe") else ""
+    return Study(
+        name=one_line(shlex.quote(_path_in_commands(run_folder, manifest)), _LONGEST_PATH),
+        recipe=recipe or run_folder.resolve().name,
+        overrides=config.texts("overrides") if config and config.has("overrides") else (),
+        manifest=manifest,
+        corpus=read_corpus(run_folder / "corpus"),
+        vocabulary=read_vocabulary(run_folder / "tokenizer"),
+        pack=read_pack(run_folder / "pack"),
+        evaluations=evaluations_table(run_folder / "screened"),
+        arms=_single(run_folder, manifest) if single else _arms(run_folder, config),
+        steps=_steps(run_folder / "steps"),
+        hashes=_hashes(run_folder),
+        is_single=single,
+    )
+
+
+def _path_in_commands(run_folder: Path, manifest: Manifest | None) -> str:
+    """The run's path as the command that made it had it, or as given when it now lies elsewhere.
+
+    The recorded one is preferred: the page is then the same from wherever it is written.
+    """
+    resolved = run_folder.resolve()
+    is_arm = resolved.parent.name == "arms"
+    top = resolved.parent.parent if is_arm else resolved
+    recorded = _recorded_path(manifest.command if manifest else ())
+    if recorded is None or recorded.name != top.name:
+        return str(run_folder)
+    return str(recorded / "arms" / resolved.name if is_arm else recorded)
+
+
+def _recorded_path(command: Sequence[str]) -> Path | None:
+    """The folder that a recorded `stamm run` wrote: its --out, or else runs/RECIPE."""
+    if list(command[:2]) != ["stamm", "run"]:
+        return None
+    words = iter(command[2:])
+    recipe = None
+    for word in words:
+        if word == "--out":
+            out = next(words, "")
+            return Path(out) if out else None
+        if word.startswith("--out="):
+            return Path(word.removeprefix("--out="))
+        if recipe is None and not word.startswith("-"):
+            recipe = word
+    return Path("runs") / recipe if recipe else None
+
+
+def _single(folder: Path, manifest: Manifest | None) -> tuple[Arm, ...]:
+    training = read_training(folder)
+    return (
+        Arm(
+            name=one_line(folder.resolve().name, _LONGEST_NAME),
+            number=0,
+            place="",
+            manifest=manifest,
+            training=training,
+            measured=read_measured(folder),
+        ),
+    )
+
+
+def _arms(run_folder: Path, config: Record | None) -> tuple[Arm, ...]:
+    root = run_folder / "arms"
+    present = {path.name for path in root.iterdir() if path.is_dir()} if root.is_dir() else set()
+    for name in sorted(present):
+        if not _NAME.fullmatch(name):
+            raise DataError(
+                f"{root} holds a folder {name!r}, which is no name of an arm",
+                fix="Arms are named with letters, digits, - and _; move the folder away",
+            )
+    ordered = [name for name in _configured(config) if name in present]
+    ordered += sorted(present - set(ordered))
+    return tuple(
+        Arm(
+            name=name,
+            number=number,
+            place=f"arms/{name}",
+            manifest=_manifest(root / name),
+            training=read_training(root / name),
+            measured=read_measured(root / name),
+        )
+        for number, name in enumerate(ordered)
+    )
+
+
+def _configured(config: Record | None) -> Sequence[str]:
+    tree = config.record("config") if config is not None and config.has("config") else None
+    if tree is None or not tree.has("arms"):
+        return ()
+    return [arm.text("name") for arm in tree.records("arms")]
+
+
+def _manifest(folder: Path) -> Manifest | None:
+    record = record_if_there(folder / "manifest.json", schema=1)
+    if record is None:
+        return None
+    libraries = record.record("libraries") if record.has("libraries") else None
+    inputs = record.items("inputs") if record.has("inputs") else ()
+    return Manifest(
+        command=record.texts("command") if record.has("command") else (),
+        version=_text(record, "version"),
+        commit=_text(record, "commit"),
+        dirty=_text(record, "dirty"),
+        python=_text(record, "python"),
+        platform=_text(record, "platform"),
+        cpu=_text(record, "cpu"),
+        started=_text(record, "started"),
+        libraries=tuple((n, libraries.text(n)) for n in libraries.plain) if libraries else (),
+        inputs=tuple((n, r.text("sha256")) for n, r in inputs if r.has("sha256")),
+    )
+
+
+def _steps(folder: Path) -> tuple[tuple[str, float], ...]:
+    # the report's own receipt comes after the page: a page written again would differ by it
+    receipts = [record_in(path, schema=1) for path in sorted(folder.glob("*.json"))]
+    ended = [(r.number("ended"), r.text("step"), r.number("seconds")) for r in receipts]
+    return tuple((name, seconds) for _, name, seconds in sorted(ended) if name != _REPORT)
+
+
+def _text(record: Record, key: str) -> str | None:
+    return record.text(key) if record.has(key) else None
+
+
+def _hashes(run_folder: Path) -> tuple[tuple[str, str], ...]:
+    named = (
+        "config.json", "corpus/summary.json", "tokenizer/tokenizer.json", "pack/manifest.json",
+    )  # fmt: skip
+    models = sorted((run_folder / "arms").glob("*/model/model.safetensors"))
+    paths = [run_folder / name for name in (*named, "model/model.safetensors")] + models
+    return tuple(
+        (path.relative_to(run_folder).as_posix(), sha256_file(path))
+        for path in paths
+        if path.is_file()
+    )

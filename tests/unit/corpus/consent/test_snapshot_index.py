@@ -1,0 +1,237 @@
+"""Snapshots read by host from disk: the same answers, made once, never half, never of old content."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+import tracemalloc
+from pathlib import Path
+
+import pytest
+
+from stamm.base.errors import DataError, RunError
+from stamm.corpus.config import ReadLimits
+from stamm.corpus.consent import snapshot_index
+from stamm.corpus.consent.cache import Held, twin
+from stamm.corpus.consent.config import ConsentConfig
+from stamm.corpus.consent.policies import read_words
+from stamm.corpus.consent.snapshot_index import INDEX, index_snapshots, latest, snapshot_shelf
+
+LIMITS = ReadLimits()
+NO = "User-agent: *\nDisallow: /"
+
+
+def row(host: str, text: str = NO, **facts: object) -> dict[str, object]:
+    site = {"url": f"https://{host}/robots.txt", "status": 200, "fetched": "2026-01-01"}
+    return {**site, "text": text, **facts}
+
+
+def snapshot(path: Path, *rows: dict[str, object]) -> Path:
+    path.write_text("".join(json.dumps(each) + "\n" for each in rows))
+    return path
+
+
+@pytest.fixture(autouse=True)
+def _every_snapshot_is_large(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(snapshot_index, "_SMALL_BYTES", 0)
+
+
+def test_an_answer_comes_back_as_it_was_written(tmp_path: Path) -> None:
+    odd = "User-agent: \udcff*\0\nDisallow: /ü\U0001f600\ud800"
+    path = snapshot(
+        tmp_path / "a.jsonl",
+        row("a.org", odd),
+        row("b.org", "[]", kind="tdmrep", status=404, error="", domain="b.org"),
+        row("b.org", "", status=0, error="time_out"),
+    )
+    found = snapshot_shelf(path, LIMITS)
+    answer = found.answer("robots", "a.org")
+    assert answer is not None
+    assert (answer.text, answer.url, answer.fetched) == (
+        odd, "https://a.org/robots.txt", "2026-01-01",
+    )  # fmt: skip
+    refused = found.answer("robots", "b.org")
+    assert refused is not None and refused.state == "time_out"
+    other = found.answer("tdmrep", "b.org")
+    assert other is not None and other.state == "absent"
+    assert found.answer("ai_txt", "b.org") is None
+    assert found.answer("robots", "c.org") is None
+    assert found.answer("robots", "' OR 1=1 --") is None
+
+
+@pytest.mark.parametrize("small", [0, 2**20])
+def test_of_several_answers_the_last_that_is_no_redirect_counts(
+    tmp_path: Path, small: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(snapshot_index, "_SMALL_BYTES", small)
+    said = [
+        row("a.org", "old", fetched="2019-07"),
+        row("a.org", "new", fetched="2024-01-02"),
+        row("a.org", "moved", fetched="2024-01-02", status=301),
+        row("a.org", "older", fetched="2018"),
+        row("b.org", "first"),
+        row("b.org", "second"),
+    ]
+    together = [snapshot_shelf(snapshot(tmp_path / "all.jsonl", *said), LIMITS)]
+    apart = [
+        snapshot_shelf(snapshot(tmp_path / f"{n}.jsonl", each), LIMITS)
+        for n, each in enumerate(said)
+    ]
+    for shelves in (together, apart):
+        find = latest(shelves, "robots")
+        assert [a.text for host in ("a.org", "b.org") if (a := find(host))] == ["new", "second"]
+
+
+def test_an_index_is_made_once_and_again_when_the_content_changes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = snapshot(tmp_path / "a.jsonl", row("a.org", "one"))
+    snapshot_shelf(path, LIMITS)
+    index = tmp_path / ("a.jsonl" + INDEX)
+    made = index.read_bytes()
+    with monkeypatch.context() as patch:
+        patch.setattr(snapshot_index, "_build", lambda *_: pytest.fail("made again"))
+        assert snapshot_shelf(path, LIMITS).answer("robots", "a.org") is not None
+    snapshot(path, row("a.org", "two"))
+    old = snapshot_index.Shelf(snapshot_index._read_only(index), "old")
+    answer = snapshot_shelf(path, LIMITS).answer("robots", "a.org")
+    assert answer is not None and answer.text == "two"
+    # Who had opened the old one still reads the old one.
+    assert (before := old.answer("robots", "a.org")) is not None and before.text == "one"
+    monkeypatch.setattr(snapshot_index, "code_hash", lambda _: "another")
+    snapshot_shelf(path, LIMITS)
+    assert index.read_bytes() != made
+    assert sorted(each.name for each in tmp_path.iterdir()) == ["a.jsonl", "a.jsonl" + INDEX]
+
+
+@pytest.mark.parametrize(
+    "content",
+    [b"", b"no database", b"SQLite format 3\0" + bytes(4096), "cut", "view", "trigger"],
+)
+def test_what_is_no_index_of_this_snapshot_is_made_again(
+    tmp_path: Path, content: bytes | str
+) -> None:
+    path = snapshot(tmp_path / "a.jsonl", row("a.org", "one"))
+    snapshot_shelf(path, LIMITS)
+    index = tmp_path / ("a.jsonl" + INDEX)
+    if content == "cut":
+        index.write_bytes(index.read_bytes()[:5000])
+    elif isinstance(content, bytes):
+        index.write_bytes(content)
+    else:
+        with sqlite3.connect(index) as database:
+            database.execute(
+                "CREATE VIEW another AS SELECT 1"
+                if content == "view"
+                else "CREATE TRIGGER t AFTER DELETE ON origin BEGIN SELECT 1; END"
+            )
+    answer = snapshot_shelf(path, LIMITS).answer("robots", "a.org")
+    assert answer is not None and answer.text == "one"
+    with sqlite3.connect(index) as database:
+        kinds = database.execute("SELECT DISTINCT type FROM sqlite_master ORDER BY type").fetchall()
+    assert kinds == [("index",), ("table",)]
+
+
+def test_indexes_are_made_before_the_workers_begin(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = snapshot(tmp_path / "a.jsonl", row("a.org", "one"))
+    index_snapshots([path], LIMITS)
+    monkeypatch.setattr(snapshot_index, "_build", lambda *_: pytest.fail("made again"))
+    assert snapshot_shelf(path, LIMITS).answer("robots", "a.org") is not None
+
+
+def test_a_broken_snapshot_leaves_no_index(tmp_path: Path) -> None:
+    path = snapshot(tmp_path / "a.jsonl", row("a.org"))
+    path.write_text(path.read_text() + "{\n")
+    with pytest.raises(DataError, match=r"a\.jsonl is no snapshot of sites.*line 2"):
+        snapshot_shelf(path, LIMITS)
+    with pytest.raises(DataError, match="cannot read"):
+        snapshot_shelf(tmp_path / "none.jsonl", LIMITS)
+    assert [each.name for each in tmp_path.iterdir()] == ["a.jsonl"]
+
+
+def test_a_damaged_page_is_told(tmp_path: Path) -> None:
+    path = snapshot(tmp_path / "a.jsonl", *(row(f"h{n}.org", NO * 20) for n in range(500)))
+    snapshot_shelf(path, LIMITS)
+    index = tmp_path / ("a.jsonl" + INDEX)
+    data = bytearray(index.read_bytes())
+    data[8192:-4096] = b"\xff" * (len(data) - 12288)
+    index.write_bytes(data)
+    with pytest.raises(DataError, match=r"a\.jsonl\.index cannot be read.*Delete it"):
+        for n in range(500):
+            snapshot_shelf(path, LIMITS).answer("robots", f"h{n}.org")
+
+
+def test_a_folder_that_cannot_be_written_is_read_all_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(snapshot_index, "_build", refuse)
+    path = snapshot(tmp_path / "a.jsonl", row("a.org", "one"))
+    answer = snapshot_shelf(path, LIMITS).answer("robots", "a.org")
+    assert answer is not None and answer.text == "one"
+    assert [each.name for each in tmp_path.iterdir()] == ["a.jsonl"]
+
+
+def test_a_full_disk_is_told_and_nothing_stays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fill(*_: object) -> None:
+        raise sqlite3.OperationalError("database or disk is full")
+
+    monkeypatch.setattr(snapshot_index, "_fill", fill)
+    path = snapshot(tmp_path / "a.jsonl", row("a.org", "one"))
+    with pytest.raises(RunError, match=r"no room left to write .*a\.jsonl\.index"):
+        snapshot_shelf(path, LIMITS)
+    assert [each.name for each in tmp_path.iterdir()] == ["a.jsonl"]
+
+
+def test_names_that_mean_something_in_an_address_of_a_database(tmp_path: Path) -> None:
+    folder = tmp_path / "a?mode=memory&b#c %41 ü"
+    folder.mkdir()
+    path = snapshot(folder / "x?y#z.jsonl", row("a.org"))
+    assert snapshot_shelf(path, LIMITS).answer("robots", "a.org") is not None
+    assert len(list(folder.iterdir())) == 2
+
+
+def test_memory_does_not_grow_with_hosts(tmp_path: Path) -> None:
+    def peak(hosts: int) -> int:
+        path = tmp_path / f"{hosts}.jsonl"
+        with path.open("w") as out:
+            for n in range(hosts):
+                out.write(json.dumps(row(f"h{n}.org", f"{NO}{n}\n" * 100)) + "\n")
+        tracemalloc.start()
+        words = read_words(ConsentConfig(), [path], {}, LIMITS)
+        for n in range(0, hosts, hosts // 4):
+            assert not words.ask(f"https://h{n}.org/{n}").allowed
+        try:
+            return tracemalloc.get_traced_memory()[1]
+        finally:
+            tracemalloc.stop()
+
+    peak(100)
+    assert peak(2000) < peak(400) + 1_000_000  # the texts of 1,600 hosts are 4 MB
+
+
+def test_what_is_held_is_bounded() -> None:
+    made: list[str] = []
+
+    def make(host: str) -> tuple[str, int]:
+        made.append(host)
+        return host.upper(), len(host)
+
+    held = Held(make, 6)
+    assert [held.of(host) for host in ("aa", "bb", "cc", "aa", "dd", "aa")] == [
+        "AA", "BB", "CC", "AA", "DD", "AA",
+    ]  # fmt: skip
+    assert made == ["aa", "bb", "cc", "dd", "aa"]
+    assert held.of("a very long name") == "A VERY LONG NAME"
+    assert held.of("aa") == "AA"
+    assert made[-1] == "aa"
+
+
+def test_twins() -> None:
+    assert (twin("a.org"), twin("www.a.org")) == ("www.a.org", "a.org")

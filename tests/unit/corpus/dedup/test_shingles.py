@@ -1,0 +1,106 @@
+"""Words of a text: what counts as equal, in every script, and where phrases stand by themselves."""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from stamm.corpus.dedup.exact import text_key
+from stamm.corpus.dedup.shingles import folded, split_words, word_runs
+
+PIECE = 1 << 16
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ("The cat sat.", "the   CAT\nsat"),
+        ("Straße und Fluß", "STRASSE UND FLUSS"),
+        ("café", "cafe\u0301"),
+        ("Donau\u00addampf\u200bschiff", "Donaudampfschiff"),
+        ("ＡＢＣ　１２３", "abc 123"),
+        ("“Don't!”, she said", "don t she said"),
+        ("हिन्दी भाषा", "हिन्दी, भाषा।"),
+        ("πρωτεΐνες", "πρωτεΐνες".upper()),
+        ("ıssız İstanbul", "ISSIZ istanbul"),
+    ],
+)
+def test_spelling_that_does_not_count(one: str, other: str) -> None:
+    assert split_words(one).hashes.tolist() == split_words(other).hashes.tolist()
+
+
+@pytest.mark.parametrize(
+    ("text", "count"),
+    [
+        ("", 0),
+        ("... 🙂 !!", 0),
+        ("one", 1),
+        ("हिन्दी भाषा", 2),
+        ("他打开了门", 5),
+        ("ภาษา", 4),
+        ("ひらがな", 4),
+        ("iPhone手机", 3),
+        ("한국어 문장", 2),
+        ("\ud800x", 1),
+    ],
+)
+def test_how_many_words(text: str, count: int) -> None:
+    words = split_words(text)
+    assert len(words.hashes) == count
+    assert len(words.edges) == count + 1
+
+
+@given(st.text("ab .\n", max_size=60))
+def test_agrees_with_a_plain_split(text: str) -> None:
+    plain = re.findall("[ab]+", text)
+    words = split_words(text)
+    numbers = {word: split_words(word).hashes[0] for word in set(plain)}
+    assert len(set(numbers.values())) == len(numbers)
+    assert words.hashes.tolist() == [numbers[word] for word in plain]
+    gaps = re.split("[ab]+", text)
+    if plain:
+        inner = [bool(set(gap) - {" "}) for gap in gaps[1:-1]]
+        assert words.edges.tolist() == [True, *inner, True]
+
+
+def test_letters_swapped_are_another_word() -> None:
+    words = ["ab", "ba", "aab", "aba", "a", "aa", "b"]
+    assert len({int(split_words(word).hashes[0]) for word in words}) == len(words)
+
+
+@pytest.mark.parametrize("gap", [" ", "\n", ". "])
+def test_a_text_of_many_pieces_is_the_sum_of_its_words(gap: str) -> None:
+    text = gap.join(f"w{number}" for number in range(40_000))
+    assert len(text) > 2 * PIECE
+    words = split_words(text)
+    single = [split_words(f"w{number}").hashes[0] for number in range(0, 40_000, 1999)]
+    assert words.hashes[::1999].tolist() == single
+    assert words.edges[1:-1].all() == (gap != " ")
+    assert not words.edges[1:-1].any() or gap != " "
+
+
+def test_runs_are_equal_where_words_are_and_order_matters() -> None:
+    runs = word_runs(split_words("a b c d a b c d").hashes, 4)
+    assert runs[0] == runs[4]
+    assert len(set(runs.tolist())) == 4
+    assert word_runs(split_words("a b").hashes, 3).shape == (0,)
+
+
+def test_hostile_text_costs_a_multiple_of_its_size() -> None:
+    # U+FDFA becomes 18 characters under NFKC; the result keeps 9 bytes a word, not 4 a character.
+    words = split_words("\ufdfa" * 50_000)
+    assert words.hashes.nbytes + words.edges.nbytes <= 9 * 4 * 50_000 + 9
+    assert len(split_words("x" * 300_000).hashes) == -(-300_000 // PIECE)
+    assert np.array_equal(split_words("\u200b" * 200_000).edges, [True])
+
+
+def test_a_row_of_marks_is_not_sorted_in_quadratic_time() -> None:
+    # Sorting these 600,000 marks by insertion would take hours; the test's own limit is minutes.
+    marks = "\u0301\u0323" * 300_000
+    assert len(split_words("a" + marks).hashes) >= 1
+    assert text_key("a" + marks) == text_key("a" + "\u0323\u0301" * 15)
+    assert folded("e\u0301" + "\u0345" * 3) == "\u00e9" + "\u03b9" * 3

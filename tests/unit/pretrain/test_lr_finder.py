@@ -1,0 +1,187 @@
+"""Which learning rates are tried, which is taken, and how a run comes to know it."""
+
+from __future__ import annotations
+
+import json
+import math
+import random
+from pathlib import Path
+
+import pytest
+
+from stamm.base.config import to_plain
+from stamm.base.errors import ConfigError, DataError
+from stamm.optim.schedules import WarmupStableDecay
+from stamm.pretrain.config import PretrainConfig
+from stamm.pretrain.lr_finder import (
+    ChoiceConfig,
+    Trial,
+    choose,
+    next_rates,
+    refine,
+    tail_loss,
+    told,
+)
+from stamm.pretrain.step_timing import lengths
+from stamm.pretrain.step_timing_config import PaceConfig, PacedArm
+from stamm.runs.job import Workspace
+
+
+def trials(**losses: float) -> list[Trial]:
+    return [Trial(rate=float(rate[1:]) / 1000, loss=loss) for rate, loss in losses.items()]
+
+
+def test_beside_the_best_inside_the_grid() -> None:
+    assert next_rates(trials(r1=3.0, r4=2.0, r16=2.5)) == (0.002, 0.008)
+
+
+def test_beyond_an_edge_by_the_same_factor() -> None:
+    assert next_rates(trials(r1=1.0, r2=2.0, r4=2.5)) == (0.0005, 0.00025)
+    assert next_rates(trials(r1=3.0, r2=2.0, r4=1.5)) == (0.008, 0.016)
+
+
+def test_rates_that_diverged_are_walls() -> None:
+    assert next_rates(trials(r1=3.0, r2=2.0, r4=math.inf)) == (0.001414, 0.002828)
+    assert next_rates(trials(r1=math.inf, r2=math.inf)) == (0.0005, 0.00025)
+
+
+@pytest.mark.parametrize("optimum", [2e-5, 1.1e-3, 3e-3, 0.7])
+def test_every_refinement_comes_nearer_to_the_optimum(optimum: float) -> None:
+    """On a parabola in the logarithm of the rate, wherever its lowest point lies."""
+    found = [Trial(rate=r, loss=math.log(r / optimum) ** 2) for r in (1e-3, 2e-3, 4e-3)]
+    apart = [min(trial.loss for trial in found)]
+    for _ in range(4):
+        found += [Trial(rate=r, loss=math.log(r / optimum) ** 2) for r in next_rates(found)]
+        apart.append(min(trial.loss for trial in found))
+    assert apart == sorted(apart, reverse=True)
+    assert apart[-1] < 0.1 * apart[0] + 0.01
+    assert len({trial.rate for trial in found}) == len(found)
+
+
+def write_trial(folder: Path, rate: float, losses: list[float], kept: int = 10) -> Path:
+    folder.mkdir(parents=True)
+    config = PretrainConfig(sequences=160, schedule=WarmupStableDecay(peak=rate))
+    plain = {"schema": 1, "kind": "pretrain", "config": to_plain(config)}
+    (folder / "config.json").write_text(json.dumps(plain))
+    lines = [
+        {"step": step, "train/loss_nats": loss, "train/kept_tokens": kept + step}
+        for step, loss in enumerate(losses, start=1)
+        if math.isfinite(loss)  # the engine leaves such an update out, and its line
+    ]
+    (folder / "summary.json").write_text(json.dumps({"schema": 1, "steps": len(losses)}))
+    (folder / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    return folder
+
+
+def workspace(tmp_path: Path, folders: list[Path], **inputs: Path) -> Workspace:
+    (tmp_path / "out").mkdir(exist_ok=True)
+    named = {f"trial.{number}": folder for number, folder in enumerate(folders)}
+    return Workspace(folder=tmp_path / "out", inputs={**named, **inputs})
+
+
+def test_a_score_is_the_loss_of_the_last_tokens(tmp_path: Path) -> None:
+    folder = write_trial(tmp_path / "a", 1e-3, [9.0] * 18 + [2.0, 5.0])
+    # steps 19 and 20 of 20 learned 29 and 30 tokens
+    assert tail_loss(folder, 0.1) == pytest.approx((2 * 29 + 5 * 30) / 59)
+    assert tail_loss(write_trial(tmp_path / "b", 1e-3, [1.0, math.nan]), 0.5) == math.inf
+    assert tail_loss(write_trial(tmp_path / "c", 1e-3, [math.nan, 1.0]), 0.5) == 1.0
+
+
+def test_a_run_that_lost_its_way_at_the_end_has_no_score(tmp_path: Path) -> None:
+    """It was the best by far until then: the steps that have lines must not speak for the others."""
+    lost = write_trial(tmp_path / "lost", 8e-3, [0.1] * 15 + [math.nan] * 5)
+    kept = write_trial(tmp_path / "kept", 1e-3, [2.0] * 20)
+    assert tail_loss(lost, 0.1) == math.inf
+    place = workspace(tmp_path, [lost, kept])
+    choose(ChoiceConfig(arm="xielu", trials=2), place)
+    assert json.loads((place.folder / "chosen.json").read_text())["rate"] == 1e-3
+
+
+def test_the_lowest_is_chosen_and_all_are_recorded(tmp_path: Path) -> None:
+    losses = {4e-3: [3.0], 1e-3: [2.5], 2e-3: [2.0], 8e-3: [math.nan]}
+    folders = [write_trial(tmp_path / f"{rate}", rate, loss) for rate, loss in losses.items()]
+    place = workspace(tmp_path, folders)
+    choose(ChoiceConfig(arm="xielu", trials=4), place)
+    chosen = json.loads((place.folder / "chosen.json").read_text())
+    assert chosen["rate"] == 2e-3
+    assert chosen["at_edge"] is False
+    assert chosen["runs"] == {"final": {"peak": 2e-3}}
+    assert [trial["rate"] for trial in chosen["trials"]] == [1e-3, 2e-3, 4e-3, 8e-3]
+    assert chosen["trials"][-1]["loss_nats"] is None
+    assert told(PretrainConfig(tuned="final"), {"tuned": place.folder / "chosen.json"}) == (
+        PretrainConfig(schedule=WarmupStableDecay(peak=2e-3))
+    )
+
+
+def test_an_edge_is_told(tmp_path: Path) -> None:
+    folders = [write_trial(tmp_path / str(rate), rate, [rate]) for rate in (1e-3, 2e-3)]
+    place = workspace(tmp_path, folders)
+    choose(ChoiceConfig(arm="xielu", trials=2), place)
+    assert json.loads((place.folder / "chosen.json").read_text())["at_edge"] is True
+
+
+def test_where_no_rate_works_the_lowest_is_taken(tmp_path: Path) -> None:
+    folders = [write_trial(tmp_path / str(rate), rate, [math.nan]) for rate in (2e-3, 1e-3)]
+    place = workspace(tmp_path, folders)
+    choose(ChoiceConfig(arm="xielu", trials=2), place)
+    chosen = json.loads((place.folder / "chosen.json").read_text())
+    assert (chosen["rate"], chosen["at_edge"]) == (1e-3, True)
+    assert [trial["loss_nats"] for trial in chosen["trials"]] == [None, None]
+
+
+def test_refined_runs_know_their_rate_and_their_measured_length(tmp_path: Path) -> None:
+    folders = [
+        write_trial(tmp_path / str(rate), rate, [loss])
+        for rate, loss in ((1e-3, 3.0), (4e-3, 2.0), (16e-3, 2.5))
+    ]
+    pace = tmp_path / "pace.json"
+    runs = {"xielu.final": {"sequences": 640}, "xielu.short": {"sequences": 160}}
+    pace.write_text(json.dumps({"runs": runs}))
+    place = workspace(tmp_path, folders, pace=pace)
+    refine(ChoiceConfig(arm="xielu", trials=3), place)
+    choose(ChoiceConfig(arm="xielu", trials=3), place)
+    config = PretrainConfig(sequences=32, tuned="1")
+    short = told(config, {"tuned": place.folder / "refined.json"})
+    assert (short.schedule.peak, short.sequences, short.tuned) == (0.008, 160, "")
+    final = told(PretrainConfig(tuned="final"), {"tuned": place.folder / "chosen.json"})
+    assert (final.schedule.peak, final.sequences) == (4e-3, 640)
+
+
+def test_a_run_that_is_told_nothing_says_so(tmp_path: Path) -> None:
+    config = PretrainConfig()
+    assert told(config, {}) is config
+    with pytest.raises(ConfigError, match="no step before this run says"):
+        told(PretrainConfig(tuned="final"), {})
+    path = tmp_path / "chosen.json"
+    for text in ("{}", "[]", '{"runs": {"final": 3}}', '{"runs": {"final": {"peak": "x"}}}'):
+        path.write_text(text)
+        with pytest.raises(DataError, match="does not say how the run 'final' is to be"):
+            told(PretrainConfig(tuned="final"), {"tuned": path})
+
+
+def paced(short: float = 0.25) -> PaceConfig:
+    run = PretrainConfig(sequences=1600)
+    arms = tuple(PacedArm(name=name, pretrain=run) for name in ("base", "slow", "fast"))
+    return PaceConfig(arms=arms, baseline="base", short=short)
+
+
+def test_the_same_time_in_whole_steps() -> None:
+    found = lengths(paced(), {"base": 0.3, "slow": 0.7, "fast": 0.1})
+    # 100 steps of 16 take 30 s: 42.86 of 0.7 s, 300 of 0.1 s; a quarter of each for short runs
+    assert found["base.final"] == {"sequences": 100 * 16}
+    assert found["slow.final"] == {"sequences": 42 * 16}
+    assert found["fast.final"] == {"sequences": 300 * 16}
+    assert found["slow.short"] == {"sequences": 10 * 16}
+    assert found["fast.short"] == {"sequences": 75 * 16}
+
+
+def test_nothing_takes_longer_than_the_baseline() -> None:
+    draw = random.Random(3)
+    for _ in range(200):
+        seconds = {name: draw.uniform(0.01, 5.0) for name in ("base", "slow", "fast")}
+        found = lengths(paced(), seconds)
+        whole = 100 * seconds["base"]
+        for name, each in seconds.items():
+            steps = found[f"{name}.final"]["sequences"] // 16
+            assert steps * each <= whole * (1 + 1e-6) or steps == 1
+            assert (steps + 1) * each > whole * (1 - 1e-6)
