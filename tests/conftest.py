@@ -83,10 +83,15 @@ def smoke_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(autouse=True, scope="session")
 def own_home(tmp_path_factory: pytest.TempPathFactory) -> None:
-    """A home folder of the tests' own: kernels derived here are not found by anybody else."""
+    """A home folder of the tests' own, and a cache of compiled kernels that later tests share.
+
+    What the cache holds is named by a hash of its content, compiler and flags, so that one test
+    session can trust what another has compiled. tests/unit/activations/test_fused_fallback.py
+    keeps the path of a first compilation.
+    """
     os.environ["HOME"] = str(tmp_path_factory.mktemp("home"))
-    os.environ.pop("XDG_CACHE_HOME", None)
-    # inductor's cache mixes code for different vectors up (`engine.loop.separate_inductor_cache`).
+    # inductor's cache mixes code for different vectors up (`engine.trainer.separate_inductor_cache`).
     capability = os.environ.get("ATEN_CPU_CAPABILITY", "native")
-    cache = Path(tempfile.gettempdir()) / f"inductor-of-tests-{os.getuid()}-{capability}"
-    os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(cache))
+    shared = Path(tempfile.gettempdir()) / f"stamm-tests-{os.getuid()}-{capability}"
+    os.environ["XDG_CACHE_HOME"] = str(shared / "cache")
+    os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(shared / "inductor"))

@@ -5,19 +5,14 @@ A Python file is the user's own and is executed; a JSON file is only read.
 
 from __future__ import annotations
 
-import functools
-import importlib.util
-import traceback
-from collections.abc import Callable
 from pathlib import Path
-from types import ModuleType
-from typing import Any
 
 from stamm.activations import catalog
 from stamm.activations.spec import Spec
 from stamm.base.config import from_plain, nearest
-from stamm.base.errors import ConfigError, DataError, StammError
+from stamm.base.errors import ConfigError, DataError
 from stamm.base.files import read_json
+from stamm.base.user_code import load_python
 
 STORED = "spec.json"
 
@@ -50,36 +45,6 @@ def load_spec(text: str) -> Spec:
     raise ConfigError(
         f"{text!r} is no activation, no Python file and no stored spec", fix=nearest(text, known)
     )
-
-
-def load_python(file: Path) -> ModuleType:
-    """The user's own Python file, executed.
-
-    Raises   ConfigError that tells whatever it raises in one line, with the line it came from.
-    """
-    if not file.is_file():
-        raise ConfigError(f"{file} does not exist")
-    spec = importlib.util.spec_from_file_location(f"stamm_own_{file.stem}", file)
-    if spec is None or spec.loader is None:
-        raise ConfigError(f"{file} cannot be loaded as Python")
-    module = importlib.util.module_from_spec(spec)
-    guarded(file, functools.partial(spec.loader.exec_module, module))
-    return module
-
-
-def guarded(file: Path, work: Callable[[], Any]) -> Any:
-    """What `work`, code of the user's file, returns. Whatever it raises is told in one line."""
-    try:
-        return work()
-    except Exception as error:
-        frames = traceback.extract_tb(error.__traceback__)
-        lines = [f.lineno for f in frames if Path(f.filename).resolve() == file.resolve()]
-        where = f"{file}, line {lines[-1]}" if lines else str(file)
-        if isinstance(error, StammError):
-            raise ConfigError(error.what, where=error.where or where, fix=error.fix) from error
-        raise ConfigError(
-            f"{type(error).__name__}: {error}", where=where, fix="Mend the file"
-        ) from error
 
 
 def _called(name: str) -> tuple[str, ...]:

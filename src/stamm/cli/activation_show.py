@@ -16,9 +16,10 @@ from stamm.activations.cost import cost, operations_text, shipped_source
 from stamm.activations.describe import describe, told
 from stamm.activations.generated.index import NAMES
 from stamm.activations.spec import Spec
-from stamm.activations.spec_files import STORED, load_python, load_spec
+from stamm.activations.spec_files import STORED, load_spec
 from stamm.base.errors import ConfigError
 from stamm.base.files import write_bytes, write_text
+from stamm.base.user_code import load_python
 from stamm.cli.arg_types import text
 from stamm.cli.output import print_json, print_pairs
 

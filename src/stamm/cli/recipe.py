@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import functools
-import importlib.util
 import inspect
-import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 from stamm.base.config import override
-from stamm.base.errors import ConfigError, StammError
+from stamm.base.errors import ConfigError
+from stamm.base.user_code import guarded, load_python
 from stamm.recipes import catalog
 
 
@@ -38,7 +35,7 @@ def resolve(word: str, overrides: Sequence[str]) -> Resolved:
     """
     name, build = _find(word)
     file = Path(word.partition(":")[0])
-    config = build() if file.suffix != ".py" else _guarded(file, build)
+    config = build() if file.suffix != ".py" else guarded(file, build)
     if not isinstance(config, catalog.Config):
         raise ConfigError(
             f"{word} returns {type(config).__name__}, not a recipe",
@@ -60,7 +57,7 @@ def _find(word: str) -> tuple[str, Any]:
     file = Path(path)
     if not file.is_file():
         raise ConfigError(f"{path} does not exist", fix="`stamm cp demo mine.py` makes one")
-    module = _load(file)
+    module = load_python(file)
     own = {
         name: value
         for name, value in vars(module).items()
@@ -77,27 +74,3 @@ def _find(word: str) -> tuple[str, Any]:
             fix=f"Known there: {', '.join(own)}" if own else "Write a function that returns one",
         )
     return f"{file.stem}.{function}", own[function]
-
-
-def _load(file: Path) -> ModuleType:
-    spec = importlib.util.spec_from_file_location(f"stamm_recipe_{file.stem}", file)
-    if spec is None or spec.loader is None:
-        raise ConfigError(f"{file} cannot be loaded as Python")
-    module = importlib.util.module_from_spec(spec)
-    _guarded(file, functools.partial(spec.loader.exec_module, module))
-    return module
-
-
-def _guarded(file: Path, work: Callable[[], Any]) -> Any:
-    """What `work`, code of the user's file, returns. Whatever it raises is told in one line."""
-    try:
-        return work()
-    except Exception as error:
-        frames = traceback.extract_tb(error.__traceback__)
-        lines = [f.lineno for f in frames if Path(f.filename).resolve() == file.resolve()]
-        where = f"{file}, line {lines[-1]}" if lines else str(file)
-        if isinstance(error, StammError):
-            raise ConfigError(error.what, where=error.where or where, fix=error.fix) from error
-        raise ConfigError(
-            f"{type(error).__name__}: {error}", where=where, fix="Mend the file"
-        ) from error

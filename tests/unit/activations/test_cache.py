@@ -18,6 +18,7 @@ SOURCE = f'"""A kernel."""\n\nCONTENT_HASH = "{HASH}"\n\n\ndef value(x):\n    re
 @pytest.fixture
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A home folder of the test's own, and an empty registry."""
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
     monkeypatch.setattr(Path, "home", lambda: tmp_path)
     monkeypatch.setattr(cache, "_REGISTERED", {})
     return tmp_path

@@ -394,6 +394,7 @@ def _python(*words: str, folder: Path) -> subprocess.CompletedProcess[str]:
         **os.environ,
         "PYTHONPATH": os.pathsep.join([str(ROOT / "src"), str(folder)]),
         "HOME": str(folder / "nobody"),
+        "XDG_CACHE_HOME": "",
         "OMP_NUM_THREADS": "1",
     }
     return subprocess.run(

@@ -5,14 +5,13 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from tests.unit.corpus.transparency.ledgers import dropped, kept, write_corpus
-
 from stamm.corpus.consent.config import ConsentConfig
 from stamm.corpus.consent.decision import Consent
 from stamm.corpus.consent.robots import RobotsAnswer
 from stamm.corpus.consent.snapshot import robots_book
 from stamm.reports.corpus_record import read_corpus
 from stamm.reports.corpus_tables import corpus_sentences
+from tests.unit.corpus.transparency.ledgers import dropped, kept, write_corpus
 
 
 def test_documents_under_rules_written_as_absolute_urls_are_counted(tmp_path: Path) -> None:

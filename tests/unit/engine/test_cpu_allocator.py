@@ -248,7 +248,7 @@ def test_without_a_compiler_the_reason_is_given(
         "    empty_cache()\n"
         "print(reason)"
     )
-    bare = {**os.environ, "PATH": str(tmp_path), "HOME": str(tmp_path)}
+    bare = {**os.environ, "PATH": str(tmp_path), "HOME": str(tmp_path), "XDG_CACHE_HOME": ""}
     command = [sys.executable, "-c", program]
     done = subprocess.run(command, capture_output=True, text=True, check=True, env=bare)
     assert "no C++ compiler" in done.stdout and done.stdout.count("\n") == 1

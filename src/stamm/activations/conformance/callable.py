@@ -16,8 +16,8 @@ from torch import Tensor, nn
 
 from stamm.activations.module import build_activation
 from stamm.activations.spec import Gated, Spec
-from stamm.activations.spec_files import load_python
 from stamm.base.errors import ConfigError, DataError
+from stamm.base.user_code import load_python
 
 
 @dataclass(frozen=True, eq=False)

@@ -1,0 +1,144 @@
+"""Load a user's own Python code: "mine.py:Name" or "package.module:Name".
+
+Every extension point (activation, corpus filter, evaluation task, export target, reward, optimizer,
+objective) accepts such a reference where it accepts the name of a built-in. The code is executed;
+what it raises is reported in one line with the line of the file where it was raised.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import importlib
+import importlib.util
+import sys
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+from typing import Any, TypeVar
+
+from stamm.base.config import nearest
+from stamm.base.errors import ConfigError, StammError
+
+T = TypeVar("T")
+
+
+def is_reference(text: str) -> bool:
+    """Whether `text` has the form of a reference to user code, "mine.py:Name" or "a.b:Name"."""
+    path, _, name = text.rpartition(":")
+    return (bool(path) and name.isidentifier()) or text.endswith(".py")
+
+
+def load_reference(reference: str, kind: type[T] | None, what: str) -> T:
+    """The object that `reference` names.
+
+    reference   "mine.py:Name", "package.module:Name", or "mine.py" when the file defines exactly
+                one object of `kind`
+    kind        class or runtime-checkable protocol that the object must be an instance of; a class
+                found instead of an instance is called without arguments. None: anything
+    what        what the object is to be, for messages: "a corpus filter"
+    Raises      ConfigError when the file, the name or the kind does not fit, or the code raises.
+    """
+    path, _, name = reference.rpartition(":")
+    if not path:
+        path, name = name, ""
+    module = load_python(Path(path)) if path.endswith(".py") else _imported(path)
+    source = Path(module.__file__ or path)
+    own = {
+        key: value
+        for key, value in vars(module).items()
+        if not key.startswith("_") and _fits(value, kind, module)
+    }
+    if not name:
+        if len({id(value) for value in own.values()}) != 1:
+            named = ", ".join(f"{path}:{key}" for key in own)
+            raise ConfigError(
+                f"{path} defines {len(own) or 'no'} objects that are {what}",
+                fix=f"Name one: {named}" if own else f"Define {what} in it",
+            )
+        name = next(iter(own))
+    if name not in vars(module):
+        raise ConfigError(
+            f"{path} has no {name!r}",
+            fix=nearest(name, own) if own else f"Define {what} called {name} in it",
+        )
+    if kind is not None and name not in own:
+        raise ConfigError(
+            f"{path}:{name} is not {what}", fix=f"It must provide what {kind.__name__} declares"
+        )
+    found = vars(module)[name]
+    if isinstance(found, type) and kind is not None:
+        found = guarded(source, found)
+        if not isinstance(found, kind):
+            raise ConfigError(
+                f"{path}:{name} is not {what}", fix=f"It must provide what {kind.__name__} declares"
+            )
+    return found  # type: ignore[no-any-return]
+
+
+def load_python(file: Path) -> ModuleType:
+    """The user's Python file, executed once per content.
+
+    Raises   ConfigError that reports whatever the file raises in one line, with the line number.
+    """
+    if not file.is_file():
+        raise ConfigError(f"{file} does not exist")
+    content = hashlib.sha256(str(file.resolve()).encode() + file.read_bytes()).hexdigest()[:16]
+    name = f"stamm_user_{file.stem}_{content}"
+    if name in sys.modules:
+        return sys.modules[name]
+    spec = importlib.util.spec_from_file_location(name, file)
+    if spec is None or spec.loader is None:
+        raise ConfigError(f"{file} cannot be loaded as Python")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module  # dataclasses look their module up there
+    try:
+        guarded(file, functools.partial(spec.loader.exec_module, module))
+    except BaseException:
+        del sys.modules[name]
+        raise
+    return module
+
+
+def guarded(file: Path, work: Callable[[], Any]) -> Any:
+    """The result of `work`, code of the user's file; what it raises becomes a one-line ConfigError."""
+    try:
+        return work()
+    except Exception as error:
+        frames = traceback.extract_tb(error.__traceback__)
+        lines = [f.lineno for f in frames if Path(f.filename).resolve() == file.resolve()]
+        where = f"{file}, line {lines[-1]}" if lines else str(file)
+        if isinstance(error, StammError):
+            raise ConfigError(error.what, where=error.where or where, fix=error.fix) from error
+        raise ConfigError(
+            f"{type(error).__name__}: {error}", where=where, fix="Correct the file"
+        ) from error
+
+
+def _imported(module: str) -> ModuleType:
+    try:
+        return importlib.import_module(module)
+    except ImportError as error:
+        raise ConfigError(
+            f"{module} cannot be imported: {error}",
+            fix="Write a file, mine.py:Name, or install the package",
+        ) from error
+
+
+def _fits(value: Any, kind: type | None, module: ModuleType) -> bool:
+    if kind is None:
+        return getattr(value, "__module__", module.__name__) == module.__name__
+    if isinstance(value, type):
+        return value.__module__ == module.__name__ and _provides(value, kind)
+    return isinstance(value, kind)
+
+
+def _provides(cls: type, kind: type) -> bool:
+    """Whether instances of `cls` can be of `kind`; the methods of a protocol are looked up by name."""
+    if not getattr(kind, "_is_protocol", False):
+        return issubclass(cls, kind)
+    members = getattr(kind, "__protocol_attrs__", None) or {
+        key for key in vars(kind) if not key.startswith("_")
+    }
+    return all(hasattr(cls, key) or key in getattr(cls, "__annotations__", {}) for key in members)
