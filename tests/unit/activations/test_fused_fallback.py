@@ -30,7 +30,12 @@ def test_a_damaged_object_is_compiled_again(
         "print(build.unavailable(), y.double().sum().item())"
     )
     run = [sys.executable, "-c", code]
-    environment = {**os.environ, "HOME": str(tmp_path), "XDG_CACHE_HOME": "", "OMP_NUM_THREADS": "1"}
+    environment = {
+        **os.environ,
+        "HOME": str(tmp_path),
+        "XDG_CACHE_HOME": "",
+        "OMP_NUM_THREADS": "1",
+    }
     first = subprocess.run(run, env=environment, capture_output=True, text=True, check=True)
     objects = sorted((tmp_path / ".cache" / "stamm" / "fused").glob("*.so"))
     assert len(objects) == 2 and first.stdout.startswith("None ")
@@ -59,7 +64,12 @@ def test_a_compiler_that_does_not_work_is_told_and_done_without(
         "y = xielu()(torch.linspace(-3, 3, 40000))\n"
         "print(build.unavailable(), y.isfinite().all().item())"
     )
-    environment = {**os.environ, "HOME": str(tmp_path), "XDG_CACHE_HOME": "", "PATH": f"{tmp_path}:/usr/bin:/bin"}
+    environment = {
+        **os.environ,
+        "HOME": str(tmp_path),
+        "XDG_CACHE_HOME": "",
+        "PATH": f"{tmp_path}:/usr/bin:/bin",
+    }
     done = subprocess.run(
         [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True
     )
