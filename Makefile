@@ -1,5 +1,6 @@
 # make demo    set up, then run the main job (about 4 minutes on 2 cores)
-# make test    set up, then run the tests
+# make test    set up, then run the fast tests (about 6 minutes on 2 cores)
+# make test-all  the fast tests, then the slow ones and the sweeps over the catalogue
 # make check   set up, then lint, format and type checks
 # make bench   measure speed here, with the machine's own vectors and with AVX2 (under 10 minutes)
 # make gpu     on a machine with a GPU: numerics, races and benchmarks (docs/gpu.md)
@@ -9,7 +10,7 @@ READY := .venv/ready
 # Its torch must be built with CUDA, so this may be the Python of the machine.
 GPU_PYTHON ?= $(if $(wildcard $(READY)),$(BIN)/python,$(PYTHON))
 
-.PHONY: setup demo test check bench gpu format generated lock clean
+.PHONY: setup demo test test-slow test-all check bench gpu format generated lock clean
 
 setup: $(READY)
 
@@ -28,7 +29,12 @@ demo: $(READY)
 
 # One thread a process: the tests run side by side, and results depend on the number of threads.
 test: $(READY)
-	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2
+	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 -m "not slow and not sweep"
+
+test-slow: $(READY)
+	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 -m "slow or sweep"
+
+test-all: test test-slow
 
 check: $(READY)
 	@$(BIN)/ruff check .

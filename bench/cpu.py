@@ -28,7 +28,7 @@ _STAMM = ["-m", "stamm", "bench"]
 PARTS: dict[str, tuple[list[str], list[str]]] = {
     "activations": (
         [
-            *(*_STAMM, "activations", "xielu", "gelu", "swiglu", "--rounds", "5"),
+            *(*_STAMM, "activations", "xielu", "swiglu", "--rounds", "3"),
             *("--dtype", "bfloat16", "--dtype", "float32"),
         ],
         ["--shape", "64x1024", "--rounds", "2", "--no-compile"],
@@ -39,7 +39,7 @@ PARTS: dict[str, tuple[list[str], list[str]]] = {
         [
             *("bench/trainers.py", "--models", "llama", "apertus", "--threads", "2"),
             *("--arms", "stamm", "trainer", "trainer-compiled"),
-            *("--rounds", "2", "--steps", "12", "--no-commands"),
+            *("--rounds", "2", "--steps", "8", "--no-commands"),
         ],
         ["--rounds", "1", "--steps", "1", "--arms", "stamm"],
     ),
