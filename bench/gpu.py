@@ -33,7 +33,6 @@ from stamm.runs import manifest
 ROOT = Path(__file__).parents[1]
 TESTS, ALL = "tests", "all"
 PARTS = (TESTS, *BENCHMARKS)
-PRODUCTS = "tests/unit/activations/test_fused_gemm.py"
 WORKERS = 12
 SECONDS = 480  # for everything
 ALL_PASS = Limit(of="failed", at_most=0)
@@ -166,7 +165,6 @@ def _tests(device: torch.device, options: argparse.Namespace) -> Iterator[Result
     report.parent.mkdir(exist_ok=True)
     report.unlink(missing_ok=True)
     command = [sys.executable, "-m", "pytest", "tests/gpu", "--on", device.type]
-    command += [PRODUCTS] if device.type == "cuda" else []  # elsewhere they are interpreted
     command += ["-n", str(options.workers), "--dist", "worksteal"]
     command += ["-p", "no:cacheprovider", f"--junitxml={report}", "-k", options.tests]
     # One thread each: the judge works on the CPU, and there are many of them.

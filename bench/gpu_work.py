@@ -20,8 +20,6 @@ from bench.linear_cross_entropy import ARMS, DROPPED, Loss, step
 from stamm.activations.benchmark.clock import Timed, clock_of
 from stamm.activations.benchmark.interleave import Quantiles, in_turns, quantiles
 from stamm.activations.catalog import ENTRIES, get
-from stamm.activations.fused.gemm.choice import Shape, Step
-from stamm.activations.fused.gemm.measure import measure
 from stamm.activations.kernel_lookup import kernel_of
 from stamm.activations.module import GatedActivation, build_activation
 from stamm.activations.ops import plain_operation
@@ -246,33 +244,6 @@ def gated(setting: Setting) -> Iterator[Result]:
         )
 
 
-def gemm(setting: Setting) -> Iterator[Result]:
-    """The block's products with the activation in them, over the library's and a pass after it.
-
-    What is found is kept for later processes: they use whichever was faster.
-    """
-    tokens, hidden, inner = setting.tokens, setting.hidden, setting.inner
-    steps: tuple[Step, ...] = ("forward", "backward")
-    for which in steps:
-        case, shape = f"xielu {which}", (tokens, inner, hidden)
-        if setting.device.type == "cpu":
-            told = "the kernels are made for GPUs"
-            yield Result(benchmark="product", case=case, shape=shape, not_run=told)
-            continue
-        size = Shape(rows=tokens, columns=inner, depth=hidden)
-        found = measure(which, size, torch.bfloat16, setting.device, get("xielu"))
-        used = "used" if found["faster"] else "not used"
-        yield Result(
-            benchmark="product",
-            case=case,
-            shape=shape,
-            seconds=Quantiles(**found["fused_s"]),
-            ratio=found["ratio"]["p50"],
-            told=f"times the library's product and the pass after it: {used}",
-            more={"against": found["library_s"], "tile": found["tile"]},
-        )
-
-
 def block(setting: Setting) -> Iterator[Result]:
     """A training step of the xielu feed-forward block, over its six matrix products alone."""
     tokens, hidden, inner = setting.tokens, setting.hidden, setting.inner
@@ -387,7 +358,6 @@ BENCHMARKS: dict[str, Callable[[Setting], Iterator[Result]]] = {
     "pointwise": pointwise,
     "price": price,
     "gated": gated,
-    "gemm": gemm,  # before the block, which may use what it finds
     "block": block,
     "loss": loss,
     "first_call": first_call,

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from torch import Tensor, nn
 
-from stamm.activations.fused.gemm.block import fused_block, serves
 from stamm.activations.module import build_activation
-from stamm.models.config import GatedFFN, PlainFFN, SavePost, SavePre
+from stamm.models.config import GatedFFN, PlainFFN
 from stamm.models.ffn_checkpointing import feed_forward, kept
 from stamm.models.linear import build_linear
 
@@ -24,10 +23,7 @@ class PlainFeedForward(nn.Module):
         self.keep = kept(config.memory, self.act_fn.spec)
 
     def forward(self, x: Tensor) -> Tensor:
-        """The block's output, same shape as `x`; with f in its products where that was measured."""
-        modules = self.up_proj, self.act_fn, self.down_proj
-        if isinstance(self.keep, (SavePost, SavePre)) and serves(x, *modules):
-            return fused_block(x, *modules, keep_post=isinstance(self.keep, SavePost))
+        """The block's output, same shape as `x`."""
         return feed_forward(x, [self.up_proj], self.act_fn, self.down_proj, self.keep)
 
 

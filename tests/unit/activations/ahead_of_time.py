@@ -50,8 +50,6 @@ def compiled(kernel: Any, arguments: list[Any], sizes: dict[str, Any], target: A
         value = sizes[name] if name in sizes else arguments[place]
         if name in sizes or (isinstance(value, int) and value == 1):
             signature[name], constants[(place,)] = "constexpr", value
-        elif hasattr(value, "block_shape"):
-            signature[name] = f"tensordesc<{BITS[value.base.dtype]}{list(value.block_shape)}>"
         else:
             tensor = isinstance(value, torch.Tensor)
             signature[name] = f"*{BITS[value.dtype]}" if tensor else "i32"
@@ -66,11 +64,10 @@ def compiled(kernel: Any, arguments: list[Any], sizes: dict[str, Any], target: A
 
 @dataclass(frozen=True, kw_only=True)
 class OnNvidia:
-    """What the assembler made of a kernel: registers, bytes outside them and shared, instructions."""
+    """What the assembler made of a kernel: registers, spilled bytes, assembly."""
 
     registers: int
     spilled: int
-    shared: int
     assembly: str
 
     def count(self, instruction: str) -> int:
@@ -78,14 +75,12 @@ class OnNvidia:
         return len(re.findall(rf"\s{instruction}[\s.]", self.assembly))
 
 
-def compiled_for_nvidia(
-    kernel: Any, arguments: list[Any], sizes: dict[str, Any], capability: int = 90
-) -> OnNvidia:
-    """A kernel for an H100 or H200, or for another compute capability (80 is an A100's)."""
+def compiled_for_nvidia(kernel: Any, arguments: list[Any], sizes: dict[str, Any]) -> OnNvidia:
+    """The kernel compiled for an H100 or H200 (compute capability 9.0)."""
     import triton
     from triton.backends.compiler import GPUTarget
 
-    made = compiled(kernel, arguments, sizes, GPUTarget("cuda", capability, 32))
+    made = compiled(kernel, arguments, sizes, GPUTarget("cuda", 90, 32))
     with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
         file.write(made.asm["cubin"])
         file.flush()
@@ -101,7 +96,6 @@ def compiled_for_nvidia(
     return OnNvidia(
         registers=found["REG"],
         spilled=found["STACK"] + found["LOCAL"],
-        shared=made.metadata.shared,
         assembly=assembly,
     )
 

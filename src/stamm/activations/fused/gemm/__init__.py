@@ -1,1 +1,0 @@
-"""Matrix products with an activation in their last step: one pass over memory less each way."""
