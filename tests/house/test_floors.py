@@ -43,6 +43,7 @@ DOORS = {
     "datatrove": {"corpus/adapters/datatrove.py"},
     "fasttext": {"corpus/language/ngrams.py"},
     "httpcore2": {"corpus/consent/fetch.py"},
+    "cachetools": {"corpus/consent/cache.py"},
     "phonenumbers": {"corpus/pii/phone.py"},
     "pycld2": {"corpus/language/cld2.py"},
     "tiktoken": {"corpus/tokenizer/fast.py"},

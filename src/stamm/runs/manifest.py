@@ -18,7 +18,7 @@ from stamm.base.processor import cpu_capability, cpu_name
 SCHEMA = 1
 _LIBRARIES = (
     "torch", "numpy", "transformers", "safetensors", "tokenizers", "fastwarc", "resiliparse",
-    "duckdb", "fasttext-numpy2-wheel", "pycld2", "phonenumbers", "tiktoken", "pyarrow", "zstandard", "sympy", "mpmath", "jinja2", "matplotlib",
+    "duckdb", "fasttext-numpy2-wheel", "pycld2", "phonenumbers", "cachetools", "tiktoken", "pyarrow", "zstandard", "sympy", "mpmath", "jinja2", "matplotlib",
 )  # fmt: skip
 
 

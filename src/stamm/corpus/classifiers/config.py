@@ -98,46 +98,6 @@ class HeadConfig:
 
 
 @dataclass(frozen=True, kw_only=True)
-class EncoderHeadConfig:
-    """Apertus' head: a frozen encoder's mean state of each chunk, then one hidden layer.
-
-    The defaults are those of Apertus' toxicity head; its quality head has hidden = 256 and reads
-    the first chunk. Two things differ on purpose: the loss is cross-entropy of the logits (theirs
-    applies softmax twice), and the epoch is chosen by accuracy, as their report says.
-
-    encoder        folder of the encoder, given by the user; it enters the head's identity
-    chunk_tokens   tokens of one chunk, which the encoder's reader cuts
-    """
-
-    encoder: str
-    chunk_tokens: int = 512
-    pooling: Pooling = "maximum"
-    hidden: int = 768
-    dropout: float = 0.2
-    epochs: int = 6
-    batch: int = 64
-    rate: float = 3e-4
-    warm_up: int = 200
-    weight_decay: float = 0.01
-    seed: int = 28
-
-    def __post_init__(self) -> None:
-        validate(
-            self,
-            ("encoder", bool(self.encoder), "is empty: name the encoder's folder"),
-            ("chunk_tokens", self.chunk_tokens >= 8, "must be at least 8"),
-            ("hidden", 1 <= self.hidden <= 65_536, "must lie in 1 to 65,536"),
-            ("dropout", 0.0 <= self.dropout < 1.0, "must lie in [0, 1)"),
-            ("epochs", self.epochs >= 1, "must be at least 1"),
-            ("batch", self.batch >= 1, "must be at least 1"),
-            ("rate", 0.0 < self.rate < 1.0, "must lie in (0, 1)"),
-            ("warm_up", self.warm_up >= 0, "must not be negative"),
-            ("weight_decay", 0.0 <= self.weight_decay < 1.0, "must lie in [0, 1)"),
-            ("seed", 0 <= self.seed <= LARGEST_SEED, "must lie in [0, 2^63)"),
-        )
-
-
-@dataclass(frozen=True, kw_only=True)
 class ThresholdConfig:
     """How many of the highest scores of a language are set apart.
 

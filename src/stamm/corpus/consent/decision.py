@@ -10,18 +10,19 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from stamm.corpus.consent.cache import ENTRY, Held, twin
+from stamm.corpus.consent.cache import cache_by_host
 from stamm.corpus.consent.config import ConsentConfig
 from stamm.corpus.consent.frozen import FrozenFile
 from stamm.corpus.consent.hosts import normal_host as normal_host
+from stamm.corpus.consent.hosts import www_variant
 from stamm.corpus.consent.robots import Refusal, RobotsFile
 from stamm.corpus.consent.robots_parser import PARSED_BYTES
 from stamm.corpus.records import clean_field
 
 ABSOLUTE = "written as absolute URLs"
 """What the rule of a "robots_allows" says where the file has rules that nobody can follow."""
-# Parsed, a file takes some ten times its size; these are the characters held before parsing.
-_HELD_CHARACTERS = 16 * 2**20
+# Of the texts before parsing; parsed, a file takes some ten times as much memory.
+_CACHED_CHARACTERS = 16 * 2**20
 _HELD_DECISIONS = 256
 
 
@@ -98,22 +99,22 @@ class RobotsBook:
 
     def __init__(self, find: Callable[[str], FrozenFile | None]) -> None:
         self._find = find
-        self._heard = Held(self._hear, _HELD_CHARACTERS)
+        self._answers = cache_by_host(self._load, _CACHED_CHARACTERS)
 
     def decide(self, url: str, host: str, config: ConsentConfig) -> Decision | None:
         """The decision for an address; None when neither the host nor its twin is known.
 
         The twin with or without "www." stands in for a host without an answer.
         """
-        heard = self._heard.of(host) or self._heard.of(twin(host))
-        return heard.decide(url, host, config) if heard is not None else None
+        answer = self._answers(host)[0] or self._answers(www_variant(host))[0]
+        return answer.decide(url, host, config) if answer is not None else None
 
-    def _hear(self, host: str) -> tuple[_Heard | None, int]:
+    def _load(self, host: str) -> tuple[_Heard | None, int]:
         answer = self._find(host)
         if answer is None:
-            return None, ENTRY
+            return None, 0
         heard = _Heard(answer)
-        return heard, ENTRY + heard.size
+        return heard, heard.size
 
 
 class _Heard:

@@ -26,9 +26,9 @@ from typing import Any, Generic, TypeVar, cast
 
 from stamm.base.errors import DataError
 from stamm.corpus.config import ReadLimits
-from stamm.corpus.consent.cache import ENTRY, Held, twin
+from stamm.corpus.consent.cache import cache_by_host
 from stamm.corpus.consent.fetch_config import KINDS, Kind
-from stamm.corpus.consent.hosts import normal_host
+from stamm.corpus.consent.hosts import normal_host, www_variant
 from stamm.corpus.records import clean_field
 from stamm.corpus.streams import BoundedStream, StreamError, bounded_lines
 
@@ -46,11 +46,11 @@ ERRORS = {
     "redirects": "a redirect to nowhere, or too many",
     "rate_limited": "429 to the last, or a longer wait asked for than is kept",
 }
-# Parsed, a file takes some ten times its size; these are the characters held before parsing.
 _DATE = re.compile(
     r"[0-9]{4}(-[0-9]{2}(-[0-9]{2}([T ][0-9:.,]{2,20}(Z|[+-][0-9]{2}:?[0-9]{2})?)?)?)?"
 )
-_HELD_CHARACTERS = 4 * 2**20
+# Of the texts before parsing; parsed, a file takes some ten times as much memory.
+_CACHED_CHARACTERS = 4 * 2**20
 F = TypeVar("F")
 
 
@@ -99,17 +99,17 @@ class FrozenBook(Generic[F]):
     def __init__(self, find: Callable[[str], FrozenFile | None], parse: Callable[[str], F]) -> None:
         self._find = find
         self._parse = parse
-        self._parsed = Held(self._file, _HELD_CHARACTERS)
+        self._parsed = cache_by_host(self._file, _CACHED_CHARACTERS)
 
     def file(self, host: str) -> F | None:
         """The file of a host (`normal_host`), None when it has none."""
-        return self._parsed.of(host)
+        return self._parsed(host)[0]
 
     def _file(self, host: str) -> tuple[F | None, int]:
-        answer = self._find(host) or self._find(twin(host))
+        answer = self._find(host) or self._find(www_variant(host))
         if answer is None or answer.state != "found":
-            return None, ENTRY
-        return self._parse(answer.text), ENTRY + len(answer.text)
+            return None, 0
+        return self._parse(answer.text), len(answer.text)
 
 
 def read_frozen(path: Path, limits: ReadLimits) -> list[FrozenFile]:

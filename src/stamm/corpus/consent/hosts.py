@@ -57,3 +57,8 @@ def _spelled(scheme: str, netloc: str) -> str:
     if port is not None and port != _DEFAULT_PORTS.get(scheme.lower()):
         return f"[{name}]:{port}" if ":" in name else f"{name}:{port}"
     return name
+
+
+def www_variant(host: str) -> str:
+    """The same host with "www." added, or removed if it has it."""
+    return host.removeprefix("www.") if host.startswith("www.") else f"www.{host}"

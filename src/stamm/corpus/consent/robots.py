@@ -15,8 +15,7 @@ import functools
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
-from stamm.corpus.consent.cache import twin
-from stamm.corpus.consent.hosts import normal_host
+from stamm.corpus.consent.hosts import normal_host, www_variant
 from stamm.corpus.consent.robots_matcher import escaped, one_spelling, path_of
 from stamm.corpus.consent.robots_parser import (
     Block,
@@ -124,7 +123,7 @@ class RobotsFile:
         """
         names = self._groups if agents is None else self._followed(agents)
         rules = {rule for name in set(names) for rule in self._rules_of(name).absolute()}
-        return sorted(rule for rule in rules if _host(rule[2]) in (host, twin(host)))
+        return sorted(rule for rule in rules if _host(rule[2]) in (host, www_variant(host)))
 
     def _followed(self, agents: tuple[str, ...]) -> tuple[str, ...]:
         """The name of the group that each agent follows."""

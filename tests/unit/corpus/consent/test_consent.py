@@ -122,7 +122,7 @@ def test_a_decision_does_not_depend_on_what_was_asked_before(
     ]
     expected = {url: consent(*answers).ask(url) for url in urls}
     assert {d.allowed for d in expected.values()} == {True, False}
-    monkeypatch.setattr(decision, "_HELD_CHARACTERS", 60)
+    monkeypatch.setattr(decision, "_CACHED_CHARACTERS", 400)
     monkeypatch.setattr(decision, "_HELD_DECISIONS", 2)
     asked = consent(*answers)
     for url in urls + urls[::-1]:

@@ -12,8 +12,9 @@ import pytest
 from stamm.base.errors import DataError, RunError
 from stamm.corpus.config import ReadLimits
 from stamm.corpus.consent import snapshot_index
-from stamm.corpus.consent.cache import Held, twin
+from stamm.corpus.consent.cache import cache_by_host
 from stamm.corpus.consent.config import ConsentConfig
+from stamm.corpus.consent.hosts import www_variant
 from stamm.corpus.consent.policies import read_words
 from stamm.corpus.consent.snapshot_index import INDEX, index_snapshots, latest, snapshot_shelf
 
@@ -216,22 +217,22 @@ def test_memory_does_not_grow_with_hosts(tmp_path: Path) -> None:
     assert peak(2000) < peak(400) + 1_000_000  # the texts of 1,600 hosts are 4 MB
 
 
-def test_what_is_held_is_bounded() -> None:
-    made: list[str] = []
+def test_the_cache_is_bounded_and_forgets_the_least_recently_used() -> None:
+    loaded: list[str] = []
 
-    def make(host: str) -> tuple[str, int]:
-        made.append(host)
+    def load(host: str) -> tuple[str, int]:
+        loaded.append(host)
         return host.upper(), len(host)
 
-    held = Held(make, 6)
-    assert [held.of(host) for host in ("aa", "bb", "cc", "aa", "dd", "aa")] == [
-        "AA", "BB", "CC", "AA", "DD", "AA",
+    find = cache_by_host(load, 2 * (2 + 256))
+    assert [find(host)[0] for host in ("aa", "bb", "aa", "cc", "aa", "bb")] == [
+        "AA", "BB", "AA", "CC", "AA", "BB",
     ]  # fmt: skip
-    assert made == ["aa", "bb", "cc", "dd", "aa"]
-    assert held.of("a very long name") == "A VERY LONG NAME"
-    assert held.of("aa") == "AA"
-    assert made[-1] == "aa"
+    assert loaded == ["aa", "bb", "cc", "bb"]
+    assert find("x" * 1000)[0] == "X" * 1000
+    assert find("aa")[0] == "AA"
+    assert loaded[-1] == "x" * 1000
 
 
-def test_twins() -> None:
-    assert (twin("a.org"), twin("www.a.org")) == ("www.a.org", "a.org")
+def test_www_variant() -> None:
+    assert (www_variant("a.org"), www_variant("www.a.org")) == ("www.a.org", "a.org")
