@@ -13,7 +13,7 @@ import importlib
 import importlib.util
 import sys
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from types import ModuleType
 from typing import Any, TypeVar
@@ -28,6 +28,12 @@ def is_reference(text: str) -> bool:
     """Whether `text` has the form of a reference to user code, "mine.py:Name" or "a.b:Name"."""
     path, _, name = text.rpartition(":")
     return (bool(path) and name.isidentifier()) or text.endswith(".py")
+
+
+def reference_files(names: Iterable[str]) -> dict[str, Path]:
+    """The Python files of the references among `names`, by file name: "mine.py:Name" -> mine.py."""
+    paths = (name if name.endswith(".py") else name.rpartition(":")[0] for name in names)
+    return {path: Path(path) for path in paths if path.endswith(".py")}
 
 
 def load_reference(reference: str, kind: type[T] | None, what: str) -> T:

@@ -1,4 +1,4 @@
-"""English minimal pairs: does the model find the grammatical sentence more likely?
+"""BLiMP, English minimal pairs: how often the grammatical sentence is the more likely one.
 
 Source   Warstadt et al. 2020, BLiMP (TACL 8). The shipped pairs: evaluate/data/LICENSE.md
 """
@@ -9,7 +9,7 @@ import io
 import json
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from importlib import resources
 from typing import Any
 
@@ -17,6 +17,9 @@ import zstandard
 
 from stamm.base.console import Progress
 from stamm.base.errors import ConfigError
+from stamm.corpus.special_tokens import BEGIN_ID
+from stamm.corpus.tokenizer import Tokenizer
+from stamm.evaluate.task import TaskContext, TaskMetric, TaskResult
 from stamm.models.decoder import Decoder
 from stamm.models.generate import nats_of_sequences
 
@@ -25,8 +28,8 @@ CHANCE = 0.5
 
 
 @dataclass(frozen=True, kw_only=True)
-class Pair:
-    """Two sentences that differ in one point of grammar: the first is right, the second wrong."""
+class MinimalPair:
+    """Two sentences that differ in one point of grammar; `good` is grammatical, `bad` is not."""
 
     paradigm: str
     field: str
@@ -36,36 +39,36 @@ class Pair:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Answer:
-    """What the model thinks of a pair: 1 right, 0 wrong, 0.5 when both are equally likely to it."""
+class PairScore:
+    """Score of a pair: 1 if `good` is more likely, 0 if `bad` is, 0.5 if they are equally likely."""
 
-    pair: Pair
+    pair: MinimalPair
     score: float
 
 
-def shipped_pairs(per_paradigm: int) -> list[Pair]:
+def shipped_pairs(per_paradigm: int) -> list[MinimalPair]:
     """The first `per_paradigm` shipped pairs of each of the 67 paradigms, paradigms in order."""
     packed = resources.files(__package__).joinpath(SLICE).read_bytes()
-    pairs: list[Pair] = []
+    pairs: list[MinimalPair] = []
     taken: dict[str, int] = {}
     with zstandard.ZstdDecompressor().stream_reader(io.BytesIO(packed)) as stream:
         for line in io.TextIOWrapper(stream, encoding="utf-8"):
-            pair = Pair(**json.loads(line))
+            pair = MinimalPair(**json.loads(line))
             taken[pair.paradigm] = taken.get(pair.paradigm, 0) + 1
             if taken[pair.paradigm] <= per_paradigm:
                 pairs.append(pair)
     return pairs
 
 
-def answers(
+def score_pairs(
     decoder: Decoder,
     encode: Callable[[str], Sequence[int]],
     begin: int,
-    pairs: Sequence[Pair],
+    pairs: Sequence[MinimalPair],
     batch_tokens: int,
     progress: Progress,
-) -> list[Answer]:
-    """What the model thinks of each pair, by the log-probability of the whole sentence.
+) -> list[PairScore]:
+    """The score of each pair, by the log-probability of the whole sentences.
 
     score = 1 when log p(good | <s>) > log p(bad | <s>), both summed over tokens, no </s> at the
     end; 1/2 where both are the same tokens, or equally likely
@@ -90,15 +93,15 @@ def answers(
     costs = nats_of_sequences(decoder, sequences, batch_tokens, progress)
     nats = [float(cost.double().sum()) for cost in costs]
     progress.end(f"{len(pairs)} pairs")
-    # A matrix product may round equal rows of a batch differently, by their place in it.
+    # A matrix product may round equal rows of a batch differently, by their position in it.
     same = [good == bad for good, bad in zip(sequences[::2], sequences[1::2], strict=True)]
     return [
-        Answer(pair=pair, score=CHANCE if equal else _score(good, bad))
+        PairScore(pair=pair, score=CHANCE if equal else _score(good, bad))
         for pair, equal, good, bad in zip(pairs, same, nats[::2], nats[1::2], strict=True)
     ]
 
 
-def summarise(given: Sequence[Answer]) -> dict[str, Any]:
+def summarize(given: Sequence[PairScore]) -> dict[str, Any]:
     """Accuracy in [0, 1] with its standard error, overall and by field, phenomenon and paradigm.
 
     standard_error = sqrt(accuracy (1 - accuracy) / pairs): of pairs drawn at random. Pairs of one
@@ -119,17 +122,55 @@ def _score(good_nats: float, bad_nats: float) -> float:
     return CHANCE if good_nats == bad_nats else float(good_nats < bad_nats)
 
 
-def _grouped(given: Sequence[Answer], key: Callable[[Pair], str]) -> dict[str, dict[str, Any]]:
-    groups: dict[str, list[Answer]] = {}
+def _grouped(
+    given: Sequence[PairScore], key: Callable[[MinimalPair], str]
+) -> dict[str, dict[str, Any]]:
+    groups: dict[str, list[PairScore]] = {}
     for answer in given:
         groups.setdefault(key(answer.pair), []).append(answer)
     return {name: _accuracy(groups[name]) for name in sorted(groups)}
 
 
-def _accuracy(given: Sequence[Answer]) -> dict[str, Any]:
+def _accuracy(given: Sequence[PairScore]) -> dict[str, Any]:
     accuracy = math.fsum(answer.score for answer in given) / len(given)
     return {
         "pairs": len(given),
         "accuracy": accuracy,
         "standard_error": math.sqrt(accuracy * (1 - accuracy) / len(given)),
     }
+
+
+class BlimpTask:
+    """Accuracy on the shipped slice of BLiMP."""
+
+    name = "blimp"
+
+    def run(self, model: Decoder, tokenizer: Tokenizer, context: TaskContext) -> TaskResult:
+        """Score `config.blimp_pairs_per_paradigm` pairs of each paradigm.
+
+        Raises   ConfigError as `score_pairs` does.
+        """
+        config = context.config
+        pairs = shipped_pairs(config.blimp_pairs_per_paradigm)
+        scores = score_pairs(
+            model, tokenizer.encode, BEGIN_ID, pairs, config.batch_tokens, context.progress
+        )
+        summary = summarize(scores)
+        return TaskResult(
+            metrics={
+                "accuracy": TaskMetric(
+                    value=summary["accuracy"],
+                    standard_error=summary["standard_error"],
+                    chance=CHANCE,
+                )
+            },
+            num_items=len(scores),
+            items=[{**asdict(one.pair), "score": one.score} for one in scores],
+            item_label="pairs",
+            details={
+                "source": "BLiMP (Warstadt et al. 2020), CC-BY-4.0",
+                "language": "eng_Latn",
+                "pairs_per_paradigm": config.blimp_pairs_per_paradigm,
+                **summary,
+            },
+        )

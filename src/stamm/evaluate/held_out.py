@@ -1,4 +1,4 @@
-"""The cost of held-out text: nats of every token, added up by document and by language."""
+"""Held-out loss: nats of every token, summed by document and by language; bits per byte."""
 
 from __future__ import annotations
 
@@ -10,7 +10,9 @@ from typing import Any
 from stamm.base.console import Progress
 from stamm.base.errors import ConfigError, DataError
 from stamm.corpus.packed_dataset import PackedSplit
+from stamm.corpus.tokenizer import Tokenizer
 from stamm.evaluate.config import EvaluateConfig
+from stamm.evaluate.task import TaskContext, TaskMetric, TaskResult
 from stamm.models.decoder import Decoder
 from stamm.models.generate import nats_of_sequences
 
@@ -23,10 +25,10 @@ RULE = (
 
 @dataclass(frozen=True, kw_only=True)
 class Window:
-    """A part of a document that the model sees at once.
+    """A sliding window: a part of a document that fits into the context.
 
     start, stop   its tokens
-    scored        the first token whose cost is counted; those before it are only seen
+    scored        the first token that is scored; those before it are context only
     """
 
     start: int
@@ -35,10 +37,10 @@ class Window:
 
 
 @dataclass(frozen=True, kw_only=True)
-class DocumentCost:
-    """What one document cost.
+class DocumentLoss:
+    """Negative log-likelihood of one document.
 
-    tokens   counted tokens: all but the <s>
+    tokens   scored tokens: all but the <s>
     bytes    of its text, in UTF-8
     """
 
@@ -50,12 +52,12 @@ class DocumentCost:
 
 
 def windows(length: int, context: int, overlap: int) -> list[Window]:
-    """The windows in which a document of `length` tokens is read.
+    """The sliding windows over a document of `length` tokens.
 
     Each sees at most `context` tokens before the last one that it scores. Every token but the
     first is scored once, and every token beyond the first window follows at least `overlap` seen.
 
-    Checked  tests/unit/evaluate/test_held_out_cost.py::test_windows_score_every_token_once
+    Checked  tests/unit/evaluate/test_held_out.py::test_windows_score_every_token_once
     """
     found = [Window(start=0, scored=1, stop=min(length, context + 1))]
     while found[-1].stop < length:
@@ -65,15 +67,15 @@ def windows(length: int, context: int, overlap: int) -> list[Window]:
     return found
 
 
-def document_costs(
+def document_losses(
     config: EvaluateConfig, decoder: Decoder, split: PackedSplit, progress: Progress
-) -> list[DocumentCost]:
-    """What each document of the split costs, in the order in which they are packed.
+) -> list[DocumentLoss]:
+    """The held-out loss of each document of the split, in the order in which they are packed.
 
     Raises   DataError when the split holds no document; ConfigError when `config.context`
              exceeds the model's max_context, or `config.overlap` does not fit into the context.
     """
-    context, overlap = reach(config, decoder)
+    context, overlap = context_and_overlap(config, decoder)
     documents = split.documents().to_pylist()
     if not documents:
         raise DataError(
@@ -95,7 +97,7 @@ def document_costs(
         nats[number] += float(cost[window.scored - window.start - 1 :].double().sum())
     progress.end(f"{len(documents)} documents")
     return [
-        DocumentCost(
+        DocumentLoss(
             document_id=document["document_id"],
             language=document["language"],
             tokens=document["stop"] - document["start"] - 1,
@@ -106,8 +108,8 @@ def document_costs(
     ]
 
 
-def reach(config: EvaluateConfig, decoder: Decoder) -> tuple[int, int]:
-    """Context and overlap in tokens, as the model decides them where the configuration does not.
+def context_and_overlap(config: EvaluateConfig, decoder: Decoder) -> tuple[int, int]:
+    """Context and overlap in tokens; the model's max_context and half of it where not configured.
 
     Raises   ConfigError when they do not fit the model or one another.
     """
@@ -129,8 +131,8 @@ def reach(config: EvaluateConfig, decoder: Decoder) -> tuple[int, int]:
     return context, overlap
 
 
-def summarise(costs: Sequence[DocumentCost]) -> dict[str, Any]:
-    """Documents, tokens, bytes and nats, with the rates that follow from them.
+def summarize(costs: Sequence[DocumentLoss]) -> dict[str, Any]:
+    """Sums and rates over `costs`: documents, tokens, bytes, nats, loss and bits per byte.
 
     loss_nats       nats / tokens
     bits_per_byte   nats / (ln 2 * bytes): it compares models with different vocabularies
@@ -159,14 +161,43 @@ def summarise(costs: Sequence[DocumentCost]) -> dict[str, Any]:
     }
 
 
-def by_language(costs: Sequence[DocumentCost]) -> dict[str, dict[str, Any]]:
-    """`summarise` of each language's documents, by the name of the language."""
-    groups: dict[str, list[DocumentCost]] = {}
+def by_language(costs: Sequence[DocumentLoss]) -> dict[str, dict[str, Any]]:
+    """`summarize` of each language's documents, by the name of the language."""
+    groups: dict[str, list[DocumentLoss]] = {}
     for cost in costs:
         groups.setdefault(cost.language, []).append(cost)
-    return {language: summarise(groups[language]) for language in sorted(groups)}
+    return {language: summarize(groups[language]) for language in sorted(groups)}
 
 
-def lines(costs: Sequence[DocumentCost]) -> list[dict[str, Any]]:
-    """One record per document, for comparing two models document by document."""
-    return [asdict(cost) for cost in costs]
+class HeldOutTask:
+    """Loss and bits per byte of the held-out split of the packed corpus."""
+
+    name = "held_out"
+
+    def run(self, model: Decoder, tokenizer: Tokenizer, context: TaskContext) -> TaskResult:
+        """Score every held-out document.
+
+        Raises   as `document_losses` does.
+        """
+        length, overlap = context_and_overlap(context.config, model)
+        split = PackedSplit.open(context.pack, "held_out")
+        costs = document_losses(context.config, model, split, context.progress)
+        overall = summarize(costs)
+        return TaskResult(
+            metrics={
+                "loss_nats": TaskMetric(
+                    value=overall["loss_nats"], standard_error=overall["loss_nats_standard_error"]
+                ),
+                "bits_per_byte": TaskMetric(value=overall["bits_per_byte"]),
+            },
+            num_items=len(costs),
+            items=[asdict(cost) for cost in costs],
+            item_label="documents",
+            details={
+                "context": length,
+                "overlap": overlap,
+                "rule": RULE,
+                "overall": overall,
+                "languages": by_language(costs),
+            },
+        )

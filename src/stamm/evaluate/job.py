@@ -1,70 +1,88 @@
-"""Evaluate one trained decoder.
+"""Evaluate one trained decoder on a list of tasks.
 
 Reads    model (a stored decoder), pack (a packed corpus), tokenizer
-Leaves   held_out.json, held_out_documents.jsonl, blimp.json
+Leaves   for each task NAME.json and, if the task has items, NAME_<items>.jsonl: held_out.json,
+         held_out_documents.jsonl, blimp.json, blimp_pairs.jsonl
 """
 
 from __future__ import annotations
 
+import inspect
 import json
+from pathlib import Path
 from typing import Any
 
+from stamm.base.errors import ConfigError
 from stamm.base.files import write_json, write_text
-from stamm.corpus.packed_dataset import PackedSplit
-from stamm.corpus.special_tokens import BEGIN_ID
+from stamm.base.user_code import guarded
 from stamm.corpus.tokenizer import Tokenizer
-from stamm.evaluate import blimp, held_out
-from stamm.evaluate.config import EvaluateConfig
+from stamm.evaluate.config import BUILT_IN_TASKS, EvaluateConfig
+from stamm.evaluate.registry import load_tasks
+from stamm.evaluate.task import EvaluationTask, TaskContext, TaskResult
 from stamm.models.decoder import Decoder
 from stamm.models.determinism import settle
 from stamm.models.serialization import load_decoder
 from stamm.runs.job import Workspace
 
 SCHEMA = 1
-OUTPUTS = ("held_out.json", "held_out_documents.jsonl", "blimp.json")
+OUTPUTS = ("held_out.json", "held_out_documents.jsonl", "blimp.json", "blimp_pairs.jsonl")
+_OWN_KEYS = ("schema", "task", "num_items", "metrics")
 
 
 def run(config: EvaluateConfig, workspace: Workspace) -> None:
-    """Score the held-out documents and the minimal pairs, then write both down.
+    """Run every task, then write all results.
 
-    Nothing is written before all is measured: what an earlier attempt recorded outlives a failure.
+    Nothing is written before all tasks are done, so a failure keeps the earlier results.
     """
+    tasks = load_tasks(config.tasks)
     settle(config.threads)
     decoder = load_decoder(workspace.inputs["model"])
-    costs, report = _score_held_out(config, decoder, workspace)
-    pairs = _ask_pairs(config, decoder, workspace)
-    lines = [json.dumps(line, ensure_ascii=False) + "\n" for line in held_out.lines(costs)]
-    write_text(workspace.folder / "held_out_documents.jsonl", "".join(lines))
-    write_json(workspace.folder / "held_out.json", report)
-    write_json(workspace.folder / "blimp.json", pairs)
-
-
-def _score_held_out(
-    config: EvaluateConfig, decoder: Decoder, workspace: Workspace
-) -> tuple[list[held_out.DocumentCost], dict[str, Any]]:
-    context, overlap = held_out.reach(config, decoder)
-    split = PackedSplit.open(workspace.inputs["pack"], "held_out")
-    costs = held_out.document_costs(config, decoder, split, workspace.progress)
-    return costs, {
-        "schema": SCHEMA,
-        "context": context,
-        "overlap": overlap,
-        "rule": held_out.RULE,
-        "overall": held_out.summarise(costs),
-        "languages": held_out.by_language(costs),
-    }
-
-
-def _ask_pairs(config: EvaluateConfig, decoder: Decoder, workspace: Workspace) -> dict[str, Any]:
     tokenizer = Tokenizer.load(workspace.inputs["tokenizer"])
-    pairs = blimp.shipped_pairs(config.blimp_pairs_per_paradigm)
-    given = blimp.answers(
-        decoder, tokenizer.encode, BEGIN_ID, pairs, config.batch_tokens, workspace.progress
-    )
+    context = TaskContext(config=config, pack=workspace.inputs["pack"], progress=workspace.progress)
+    results = [(task.name, _run_task(task, decoder, tokenizer, context)) for task in tasks]
+    for name, result in results:
+        if result.items:
+            lines = [json.dumps(dict(item), ensure_ascii=False) + "\n" for item in result.items]
+            write_text(workspace.folder / f"{name}_{result.item_label}.jsonl", "".join(lines))
+        write_json(workspace.folder / f"{name}.json", _content(name, result))
+
+
+def _content(name: str, result: TaskResult) -> dict[str, Any]:
     return {
         "schema": SCHEMA,
-        "source": "BLiMP (Warstadt et al. 2020), CC-BY-4.0",
-        "language": "eng_Latn",
-        "pairs_per_paradigm": config.blimp_pairs_per_paradigm,
-        **blimp.summarise(given),
+        "task": name,
+        "num_items": result.num_items,
+        "metrics": {name: metric.plain() for name, metric in result.metrics.items()},
+        **result.details,
     }
+
+
+def _run_task(
+    task: EvaluationTask, decoder: Decoder, tokenizer: Tokenizer, context: TaskContext
+) -> TaskResult:
+    """The task's result; an exception of a user's task is reported with its file and line."""
+    if task.name in BUILT_IN_TASKS:
+        return task.run(decoder, tokenizer, context)
+    file = Path(inspect.getfile(type(task)))
+    result = guarded(file, lambda: task.run(decoder, tokenizer, context))
+    if not isinstance(result, TaskResult):
+        raise ConfigError(
+            f"{type(task).__name__}.run returned {type(result).__name__}, not a TaskResult",
+            where=str(file),
+            fix="Return stamm.evaluate.task.TaskResult",
+        )
+    guarded(file, lambda: _check_result(result))
+    return result
+
+
+def _check_result(result: TaskResult) -> None:
+    """Raise ValueError or TypeError for a result that cannot be written."""
+    if not result.metrics or not result.item_label.isidentifier():
+        raise ValueError("a TaskResult needs metrics, and an item_label of letters, digits and _")
+    taken = sorted(set(_OWN_KEYS) & set(result.details))
+    if taken:
+        raise ValueError(f"TaskResult.details uses the reserved key {taken[0]!r}")
+    for metric in result.metrics.values():
+        json.dumps(metric.plain())
+    json.dumps([dict(item) for item in result.items])
+    json.dumps(dict(result.details))

@@ -11,20 +11,22 @@ from stamm.audit.config import AuditConfig
 from stamm.base.errors import ConfigError, ExportError
 from stamm.corpus.config import CorpusConfig
 from stamm.evaluate.config import EvaluateConfig
+from stamm.evaluate.task import check_tasks
 from stamm.export.config import ExportConfig
 from stamm.models.config import DecoderConfig
 from stamm.models.hf_architecture import hub_class
 
 
 def check_evaluation(config: EvaluateConfig, corpus: CorpusConfig, model: DecoderConfig) -> None:
-    """Nothing, when there will be held-out text and the model can read it as asked.
+    """Check that the tasks load, that there is held-out text, and that the context fits the model.
 
     Raises   ConfigError with the values and the fix.
     """
-    if corpus.held_out == 0:
+    check_tasks(config.tasks)
+    if corpus.held_out == 0 and "held_out" in config.tasks:
         raise ConfigError(
             f"corpus.held_out = {corpus.held_out} leaves no text to evaluate the models on",
-            fix="Set corpus.held_out=0.03, or evaluate=none",
+            fix="Set corpus.held_out=0.03, leave held_out out of evaluate.tasks, or set evaluate=none",
         )
     limit = model.max_context
     context = limit if config.context is None else config.context

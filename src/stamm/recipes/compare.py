@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from stamm.base.config import validate
+from stamm.base.user_code import reference_files
 from stamm.corpus.config import CorpusConfig, PackConfig, TekkenConfig, TokenizerConfig
 from stamm.engine.config import GoOn, RollBack
 from stamm.evaluate.config import EvaluateConfig
@@ -245,6 +246,7 @@ class Comparison:
             folder=f"{folder}/evaluate",
             inputs={"model": f"{folder}/model", "tokenizer": "tokenizer", "pack": "pack"},
             after=(train.name, "tokenizer", "pack"),
+            external=reference_files(self.evaluate.tasks),
             outputs=(".",),
         )
         return [train, evaluate]

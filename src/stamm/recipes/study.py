@@ -10,6 +10,7 @@ from pathlib import Path
 from stamm.audit.config import AuditConfig
 from stamm.base.config import validate
 from stamm.base.errors import ConfigError
+from stamm.base.user_code import reference_files
 from stamm.corpus.config import CorpusConfig, PackConfig, TekkenConfig, TokenizerConfig
 from stamm.evaluate.config import EvaluateConfig
 from stamm.export.config import ExportConfig
@@ -173,6 +174,7 @@ def _evaluate_step(arm: str, config: EvaluateConfig) -> Step:
         folder=f"arms/{arm}/evaluate",
         inputs={"model": f"arms/{arm}/model", "tokenizer": "tokenizer", "pack": "pack"},
         after=(f"pretrain.{arm}", "tokenizer", "pack"),
+        external=reference_files(config.tasks),
         outputs=(".",),
     )
 

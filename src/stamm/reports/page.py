@@ -13,6 +13,7 @@ from stamm.reports.figure import Table
 from stamm.reports.formatting import fixed, percent
 from stamm.reports.results import Continuation
 from stamm.reports.run_data import Arm, Manifest, Study
+from stamm.reports.task_results import task_table
 from stamm.reports.text import one_line
 
 CONTENTS = (
@@ -35,6 +36,7 @@ class Page:
 
     is_corpus   nothing was trained: the page is about the corpus alone
     events      what happened beside the plan; None where it was not recorded
+    tasks       results of a user's evaluation tasks; None without any
     """
 
     title: str
@@ -44,6 +46,7 @@ class Page:
     not_evaluated: tuple[Arm, ...]
     not_audited: tuple[Arm, ...]
     events: Table | None
+    tasks: Table | None
     corpus: CorpusTables | None
     probes: tuple[tuple[Arm, tuple[Continuation, ...]], ...]
     environment: Table
@@ -86,6 +89,7 @@ def page_of(study: Study, config: ReportConfig) -> Page:
         not_evaluated=tuple(arm for arm in study.arms if arm.measured.held_out is None),
         not_audited=tuple(arm for arm in study.arms if arm.measured.memorization is None),
         events=events_table([(arm.name, arm.training) for arm in study.arms], config.rows),
+        tasks=task_table((arm.name, arm.measured.tasks) for arm in study.arms),
         corpus=corpus_tables(study, config),
         probes=_probes(study, config.passages),
         environment=_environment(study),

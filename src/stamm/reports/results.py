@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from stamm.reports.json_reader import Record, lines_of, record_if_there, record_in
+from stamm.reports.task_results import TaskScore, read_task_scores
 
 # more passages than this are never shown; an audit of a large model writes thousands
 MOST_CONTINUATIONS = 20_000
@@ -219,6 +220,7 @@ class Measured:
     continuations: tuple[Continuation, ...]
     parity: Parity | None
     samples: tuple[Sample, ...]
+    tasks: tuple[TaskScore, ...] = ()
 
 
 def read_measured(folder: Path) -> Measured:
@@ -239,6 +241,7 @@ def read_measured(folder: Path) -> Measured:
         continuations=_continuations(continuations) if continuations.exists() else (),
         parity=_parity(parity, folder) if parity.exists() else None,
         samples=_samples(samples) if samples.exists() else (),
+        tasks=read_task_scores(folder / "evaluate"),
     )
 
 

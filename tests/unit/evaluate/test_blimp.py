@@ -15,12 +15,12 @@ from stamm.base.errors import ConfigError
 from stamm.corpus.special_tokens import BEGIN_ID
 from stamm.corpus.tokenizer import Tokenizer
 from stamm.evaluate import blimp
-from stamm.evaluate.blimp import Answer, Pair, answers, shipped_pairs, summarise
+from stamm.evaluate.blimp import MinimalPair, PairScore, score_pairs, shipped_pairs, summarize
 from stamm.models.serialization import load_decoder
 
 
-def pair(paradigm: str, field: str = "syntax") -> Pair:
-    return Pair(paradigm=paradigm, field=field, phenomenon="p", good="g", bad="b")
+def pair(paradigm: str, field: str = "syntax") -> MinimalPair:
+    return MinimalPair(paradigm=paradigm, field=field, phenomenon="p", good="g", bad="b")
 
 
 def test_slice_has_fifteen_pairs_of_each_paradigm() -> None:
@@ -52,7 +52,7 @@ def test_attribution_names_this_very_file() -> None:
 def test_the_likelier_sentence_wins(inputs: dict[str, Path]) -> None:
     decoder, tokenizer = load_decoder(inputs["model"]), Tokenizer.load(inputs["tokenizer"])
     pairs = shipped_pairs(1)[:10]
-    given = answers(decoder, tokenizer.encode, BEGIN_ID, pairs, 500, Silent())
+    given = score_pairs(decoder, tokenizer.encode, BEGIN_ID, pairs, 500, Silent())
     for answer in given:
         totals = []
         for text in (answer.pair.good, answer.pair.bad):
@@ -66,26 +66,26 @@ def test_the_likelier_sentence_wins(inputs: dict[str, Path]) -> None:
 
 def test_equal_sentences_count_one_half(inputs: dict[str, Path]) -> None:
     decoder, tokenizer = load_decoder(inputs["model"]), Tokenizer.load(inputs["tokenizer"])
-    same = Pair(paradigm="p", field="f", phenomenon="q", good="A tree.", bad="A tree.")
-    (answer,) = answers(decoder, tokenizer.encode, BEGIN_ID, [same], 500, Silent())
+    same = MinimalPair(paradigm="p", field="f", phenomenon="q", good="A tree.", bad="A tree.")
+    (answer,) = score_pairs(decoder, tokenizer.encode, BEGIN_ID, [same], 500, Silent())
     assert answer.score == blimp.CHANCE == 0.5
 
 
 def test_a_sentence_beyond_the_context_is_named(inputs: dict[str, Path]) -> None:
     decoder, tokenizer = load_decoder(inputs["model"]), Tokenizer.load(inputs["tokenizer"])
-    long = Pair(paradigm="p", field="f", phenomenon="q", good="fine", bad="Zq " * 161)
+    long = MinimalPair(paradigm="p", field="f", phenomenon="q", good="fine", bad="Zq " * 161)
     with pytest.raises(ConfigError, match=r"'Zq Zq .* more than the model's max_context = 160"):
-        answers(decoder, tokenizer.encode, BEGIN_ID, [long], 500, Silent())
+        score_pairs(decoder, tokenizer.encode, BEGIN_ID, [long], 500, Silent())
 
 
 def test_summary_by_field_and_overall() -> None:
     given = [
-        Answer(pair=pair("a"), score=1.0),
-        Answer(pair=pair("a"), score=0.0),
-        Answer(pair=pair("b"), score=1.0),
-        Answer(pair=pair("c", "semantics"), score=1.0),
+        PairScore(pair=pair("a"), score=1.0),
+        PairScore(pair=pair("a"), score=0.0),
+        PairScore(pair=pair("b"), score=1.0),
+        PairScore(pair=pair("c", "semantics"), score=1.0),
     ]
-    found = summarise(given)
+    found = summarize(given)
     assert found["accuracy"] == 0.75
     assert found["standard_error"] == pytest.approx(math.sqrt(0.75 * 0.25 / 4))
     assert list(found["fields"]) == ["semantics", "syntax"]

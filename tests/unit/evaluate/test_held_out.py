@@ -16,14 +16,14 @@ from stamm.base.console import Silent
 from stamm.base.errors import ConfigError, DataError
 from stamm.base.files import read_json, write_json
 from stamm.corpus.packed_dataset import PackedSplit
-from stamm.evaluate import job
+from stamm.evaluate import blimp, job
 from stamm.evaluate.config import EvaluateConfig
 from stamm.evaluate.held_out import (
-    DocumentCost,
+    DocumentLoss,
     by_language,
-    document_costs,
-    reach,
-    summarise,
+    context_and_overlap,
+    document_losses,
+    summarize,
     windows,
 )
 from stamm.models.serialization import load_decoder
@@ -52,7 +52,7 @@ def test_costs_are_those_of_the_definition(inputs: dict[str, Path]) -> None:
     decoder = load_decoder(inputs["model"])
     split = PackedSplit.open(inputs["pack"], "held_out")
     config = EvaluateConfig(context=16, overlap=5, batch_tokens=70)
-    found = document_costs(config, decoder, split, Silent())
+    found = document_losses(config, decoder, split, Silent())
     rows = split.documents().to_pylist()
     assert [cost.document_id for cost in found] == [row["document_id"] for row in rows]
     assert max(cost.tokens for cost in found) > 32
@@ -71,10 +71,10 @@ def test_costs_are_those_of_the_definition(inputs: dict[str, Path]) -> None:
 
 def test_summary_adds_up() -> None:
     costs = [
-        DocumentCost(document_id="a", language="deu", tokens=10, bytes=40, nats=30.0),
-        DocumentCost(document_id="b", language="eng", tokens=30, bytes=60, nats=50.0),
+        DocumentLoss(document_id="a", language="deu", tokens=10, bytes=40, nats=30.0),
+        DocumentLoss(document_id="b", language="eng", tokens=30, bytes=60, nats=50.0),
     ]
-    whole = summarise(costs)
+    whole = summarize(costs)
     assert whole["loss_nats"] == 2.0
     assert whole["bits_per_byte"] == pytest.approx(80 / 100 / math.log(2))
     # residuals 30 - 20 and 50 - 60: sqrt(2 / 1 * 200) / 40
@@ -85,14 +85,16 @@ def test_summary_adds_up() -> None:
     assert parts["deu"]["loss_nats_standard_error"] is None
 
 
-def test_reach_follows_the_model_and_says_what_does_not_fit(inputs: dict[str, Path]) -> None:
+def test_context_and_overlap_follow_the_model_and_says_what_does_not_fit(
+    inputs: dict[str, Path],
+) -> None:
     decoder = load_decoder(inputs["model"])
-    assert reach(EvaluateConfig(), decoder) == (160, 80)
-    assert reach(EvaluateConfig(context=20, overlap=3), decoder) == (20, 3)
+    assert context_and_overlap(EvaluateConfig(), decoder) == (160, 80)
+    assert context_and_overlap(EvaluateConfig(context=20, overlap=3), decoder) == (20, 3)
     with pytest.raises(ConfigError, match=r"context = 161 exceeds.*160.*evaluate\.context=160"):
-        reach(EvaluateConfig(context=161), decoder)
+        context_and_overlap(EvaluateConfig(context=161), decoder)
     with pytest.raises(ConfigError, match=r"overlap = 160 leaves nothing new.*160 tokens"):
-        reach(EvaluateConfig(overlap=160), decoder)
+        context_and_overlap(EvaluateConfig(overlap=160), decoder)
 
 
 def test_configuration_refuses_and_survives_json() -> None:
@@ -146,7 +148,7 @@ def test_a_failure_at_the_pairs_changes_no_result(
     def fail(count: int) -> None:
         raise DataError(f"no {count} pairs")
 
-    monkeypatch.setattr(job.blimp, "shipped_pairs", fail)
+    monkeypatch.setattr(blimp, "shipped_pairs", fail)
     config = EvaluateConfig(blimp_pairs_per_paradigm=1)
     with pytest.raises(DataError, match="no 1 pairs"):
         job.run(config, Workspace(folder=tmp_path, inputs=inputs))

@@ -1,0 +1,153 @@
+"""The protocol of an evaluation task, and what a task returns.
+
+A task is a class with a `name` and a method `run`; it may be a built-in (stamm.evaluate.registry)
+or a user's own, "mine.py:MyTask". Tutorial: docs/extending/evaluation_task.md
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+
+from stamm.base.console import Progress
+from stamm.base.errors import ConfigError
+from stamm.base.user_code import is_reference, load_reference
+from stamm.evaluate.config import BUILT_IN_TASKS, EvaluateConfig
+
+if TYPE_CHECKING:  # a recipe checks the names of tasks without loading torch
+    from stamm.corpus.tokenizer import Tokenizer
+    from stamm.models.decoder import Decoder
+
+NORMAL_95 = 1.96
+"""P(|Z| <= 1.96) = 0.95 for a standard normal Z."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TaskMetric:
+    """One metric of a task.
+
+    value            the estimate
+    standard_error   of the value; None when unknown
+    interval         95 % confidence interval; None: value +- 1.96 standard errors
+    chance           value of a model that guesses; None when there is no such value
+    """
+
+    value: float
+    standard_error: float | None = None
+    interval: tuple[float, float] | None = None
+    chance: float | None = None
+
+    @property
+    def interval_95(self) -> tuple[float, float] | None:
+        """The 95 % confidence interval, given or from the standard error."""
+        if self.interval is not None or self.standard_error is None:
+            return self.interval
+        half = NORMAL_95 * self.standard_error
+        return self.value - half, self.value + half
+
+    @property
+    def smallest_difference(self) -> float | None:
+        """The smallest difference from chance that counts as one: 1.96 standard errors."""
+        if self.chance is None or self.standard_error is None:
+            return None
+        return NORMAL_95 * self.standard_error
+
+    def plain(self) -> dict[str, Any]:
+        """The metric as JSON values."""
+        interval = self.interval_95
+        return {
+            "value": self.value,
+            "standard_error": self.standard_error,
+            "interval_95": None if interval is None else list(interval),
+            "chance": self.chance,
+            "smallest_difference_from_chance": self.smallest_difference,
+        }
+
+
+def mean_metric(values: Sequence[float], chance: float | None = None) -> TaskMetric:
+    """Mean of one value per item, with standard error s / sqrt(n).
+
+    Edge     one value has no standard error.
+    Raises   ValueError for no values.
+    """
+    if not values:
+        raise ValueError("the mean of no values is undefined")
+    error = statistics.stdev(values) / math.sqrt(len(values)) if len(values) > 1 else None
+    return TaskMetric(value=statistics.fmean(values), standard_error=error, chance=chance)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TaskResult:
+    """What a task measured.
+
+    metrics      by name ("accuracy"); the main one first
+    num_items    items that the metrics are computed from
+    items        one JSON object per item, written to NAME_<item_label>.jsonl, so that two models can
+                 be compared item by item
+    item_label   plural noun of an item, in the file's name
+    details      further JSON values of NAME.json
+    """
+
+    metrics: Mapping[str, TaskMetric]
+    num_items: int
+    items: Sequence[Mapping[str, Any]] = ()
+    item_label: str = "items"
+    details: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TaskContext:
+    """What a task reads beside the model and the tokenizer.
+
+    config     batch_tokens, context length and overlap
+    pack       folder of the packed corpus (stamm.corpus.packed_dataset.PackedSplit)
+    progress   progress bar
+    """
+
+    config: EvaluateConfig
+    pack: Path
+    progress: Progress
+
+
+@runtime_checkable
+class EvaluationTask(Protocol):
+    """An evaluation task.
+
+    name   of its result files, NAME.json and NAME_items.jsonl: lower-case letters, digits and _
+    """
+
+    name: str
+
+    def run(self, model: Decoder, tokenizer: Tokenizer, context: TaskContext) -> TaskResult:
+        """Measure `model`; nothing is written before all tasks have returned."""
+
+
+def load_user_task(reference: str) -> EvaluationTask:
+    """The user's task that `reference`, "mine.py:MyTask", names.
+
+    Raises   ConfigError when it cannot be loaded or has no usable name.
+    """
+    task = load_reference(reference, EvaluationTask, "an evaluation task")
+    name = task.name
+    plain = isinstance(name, str) and name.isascii() and name.replace("_", "a").isalnum()
+    if not plain or name != name.lower() or name in BUILT_IN_TASKS:
+        raise ConfigError(
+            f"{reference} has name = {name!r}, which cannot name its result files",
+            where="evaluate.tasks",
+            fix="Use lower-case letters, digits and _, and not the name of a built-in task",
+        )
+    return task
+
+
+def check_tasks(names: Sequence[str]) -> None:
+    """Load the user's tasks among `names`, so that an error shows before training.
+
+    Raises   ConfigError as `load_user_task` does.
+    """
+    for name in names:
+        if is_reference(name):
+            load_user_task(name)
