@@ -204,16 +204,16 @@ def _compared(told: dict[str, Result], text_bytes: int) -> dict[str, dict[str, f
 def _consent(results: list[Result], starts: list[Result]) -> Result:
     """Seconds of consent, and their share of all that is done for documents.
 
-    The screen's laps count, and finding the robots.txt files of an archive. Reading a snapshot
+    The seconds of the screen count, and finding the robots.txt files of an archive. Reading a snapshot
     costs the same whatever the number of documents, so it stands apart.
     """
-    laps = [r["stages"]["consent"] + r["asides"]["archived_robots"] for r in results]
+    seconds = [r["stages"]["consent"] + r["asides"]["archived_robots"] for r in results]
     whole, start = (
         statistics.median(sum(one["steps"].values()) for one in ones) for ones in (results, starts)
     )
     return {
-        "seconds": statistics.median(laps),
-        "share": statistics.median(laps) / (whole - start),
+        "seconds": statistics.median(seconds),
+        "share": statistics.median(seconds) / (whole - start),
         "snapshot_seconds": statistics.median(r["asides"]["snapshot"] for r in results),
     }
 

@@ -19,7 +19,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from stamm.base.console import Silent
+from stamm.base.console import NoProgress
 from stamm.cli.jobs import job
 from stamm.corpus import filter_job
 from stamm.corpus.config import CorpusConfig, PackConfig, ReadLimits, TokenizerConfig
@@ -109,7 +109,7 @@ def main() -> None:
         (root / "log").mkdir()
         if plan["tokenizer"]:
             (root / "tokenizer").symlink_to(plan["tokenizer"])
-        run.execute(steps, job, Silent(), announce, LocalWork(workers=1))
+        run.execute(steps, job, NoProgress(), announce, LocalWork(workers=1))
     ended, cpu_s = time.monotonic(), sum(os.times()[:4])
     seconds[running[-1][0]] = time.perf_counter() - running[-1][1]
     summary = json.loads((root / "corpus" / "summary.json").read_text())
@@ -132,7 +132,7 @@ def main() -> None:
 
 
 def _asides(config: CorpusConfig) -> dict[str, float]:
-    """What consent takes outside the screen's laps: reading the snapshot, and archives' robots.txt."""
+    """What consent takes outside the screen's own times: reading the snapshot, and archives' robots.txt."""
     limits = ReadLimits()
     began = time.perf_counter()
     robots = tuple(expand(config.consent.robots, "robots").values())

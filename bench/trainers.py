@@ -143,7 +143,7 @@ def stamm(options: argparse.Namespace, folder: Path) -> Clock:
     import numpy as np
     import torch
 
-    from stamm.base.console import Silent
+    from stamm.base.console import NoProgress
     from stamm.engine.cpu_allocator import caching_allocator
     from stamm.engine.distributed import World
     from stamm.models.determinism import settle
@@ -168,7 +168,7 @@ def stamm(options: argparse.Namespace, folder: Path) -> Clock:
         def document_starts(self) -> Any:
             return starts[starts < len(tokens)]
 
-    class Ticks(Silent):
+    class Ticks(NoProgress):
         """Hears of each step when it is done and written down."""
 
         def advance(self, done: float, note: str = "", share: float | None = None) -> None:

@@ -31,7 +31,7 @@ from transformers import (
     TrainingArguments,
 )
 
-from stamm.base.console import Silent
+from stamm.base.console import NoProgress
 from stamm.engine.trainer import compile_layers
 from stamm.losses.config import Goldfish
 from stamm.losses.goldfish import keep_mask
@@ -63,7 +63,7 @@ class Ours:
         self._optimizer = build_optimizer(config.optimizer, self._decoder, total_steps=1000)
         self._clip = config.clip_norm
         self._goldfish = config.goldfish or Goldfish()
-        compile_layers(self._decoder.model.layers, config.engine, Silent())
+        compile_layers(self._decoder.model.layers, config.engine, NoProgress())
 
     def turn(self, steps: int) -> list[float]:
         """Seconds of each step."""

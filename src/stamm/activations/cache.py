@@ -93,7 +93,7 @@ def register_kernel_source(content_hash: str, source: str, *, primitives: str = 
     """
     _refuse_foreign(content_hash, source)
     if primitives and primitives != primitives_hash():
-        Console().say(
+        Console().log(
             f"the kernel of {content_hash[:12]} was derived by another version of stamm and is"
             " derived again. `stamm derive` writes a new module file."
         )
@@ -138,4 +138,4 @@ def _refuse_foreign(content_hash: str, source: str) -> None:
 
 
 def _say_ignored(path: Path, why: str) -> None:
-    Console().say(f"{path} is not used: {why}. The kernel is derived again.")
+    Console().log(f"{path} is not used: {why}. The kernel is derived again.")

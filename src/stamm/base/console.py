@@ -1,7 +1,7 @@
-"""Talking to the person: progress with an estimate of the time left, warnings, plain words.
+"""Progress bars with an estimate of the time left, and log lines.
 
-Results go to stdout, talk goes to stderr. On a terminal a bar moves; elsewhere, and in the log,
-one plain line is written per interval, so that a log file stays readable.
+Results go to stdout, progress and messages to stderr. A terminal shows a moving bar; other streams
+and the log file get one line per interval, so that a log stays readable.
 """
 
 from __future__ import annotations
@@ -20,54 +20,52 @@ PLAIN_INTERVAL_S = 5.0
 LONGEST_INTERVAL_S = 60.0
 _LINES = 100  # and no more of a task, about, until the interval is at its longest
 BAR_INTERVAL_S = 0.2
-# What is left is told by the pace since a mark that is this old at least, and this many advances.
-_PACE_S = 300.0
-_PACE_ADVANCES = 20
+# The rate is measured since a mark that is at least this old and this many advances back.
+_RATE_WINDOW_S = 300.0
+_RATE_ADVANCES = 20
 _WIDE = 120  # columns of a terminal
 
 
 class Progress(Protocol):
-    """Where a job reports how far it is. Every job takes one; none prints by itself."""
+    """Progress reporting of a job. Every job takes one; no job prints."""
 
     def begin(self, task: str, total: float, unit: str) -> None:
         """Start `task` of `total` units ("pretrain xielu", 180, "steps")."""
 
     def advance(self, done: float, note: str = "", share: float | None = None) -> None:
-        """Say that `done` units of the task are complete, with a short note ("loss 4.21").
+        """Report that `done` units of the task are complete, with a short note ("loss 4.21").
 
-        share   of the whole work that is done, where units are not alike; None: done / total
+        share   fraction of the work that is done, for units of unequal cost; None: done / total
         """
 
     def end(self, note: str = "") -> None:
         """End the task begun last."""
 
-    def say(self, text: str) -> None:
-        """Tell the person one thing."""
+    def log(self, text: str) -> None:
+        """Write one message."""
 
 
-class Silent:
-    """A Progress that says nothing."""
+class NoProgress:
+    """A Progress that does nothing."""
 
     def begin(self, task: str, total: float, unit: str) -> None:
-        """Nothing."""
+        """Do nothing."""
 
     def advance(self, done: float, note: str = "", share: float | None = None) -> None:
-        """Nothing."""
+        """Do nothing."""
 
     def end(self, note: str = "") -> None:
-        """Nothing."""
+        """Do nothing."""
 
-    def say(self, text: str) -> None:
-        """Nothing."""
+    def log(self, text: str) -> None:
+        """Do nothing."""
 
 
 class Console:
-    """A Progress on a stream: a moving bar on a terminal, plain lines anywhere else.
+    """A Progress on a stream: a moving bar on a terminal, plain lines elsewhere. Thread-safe.
 
-    Any thread may speak.
-
-    prefix   put before each task's name ("[4/10] ")
-    log      a file that gets every line, with the time (UTC), wherever the talk goes
+    prefix   written before each task's name ("[4/10] ")
+    log      a file that also gets every line, with the time (UTC)
     """
 
     def __init__(
@@ -85,8 +83,8 @@ class Console:
         self._unit = ""
         self._total = 0.0
         self._started = 0.0
-        self._pace = _Pace()
-        self._drawn = self._spoken = 0.0
+        self._rate = _RateEstimate()
+        self._drawn = self._printed = 0.0
         self._lock = threading.RLock()
         self.prefix = ""
 
@@ -94,8 +92,8 @@ class Console:
         """Start a task."""
         with self._lock:
             self._task, self._total, self._unit = visible(task), total, unit
-            self._started = self._drawn = self._spoken = self._clock()
-            self._pace = _Pace()
+            self._started = self._drawn = self._printed = self._clock()
+            self._rate = _RateEstimate()
             if self._moves:
                 self.close()
                 self._bar = _Bar(self._stream, f"{self.prefix}{self._task}")
@@ -105,18 +103,18 @@ class Console:
                 self._line(f"{self.prefix}{self._task}")
 
     def advance(self, done: float, note: str = "", share: float | None = None) -> None:
-        """Move the bar, and write a line when the last one is old enough."""
+        """Move the bar, and write a line when the interval since the last one has passed."""
         now = self._clock()
         if share is None:
             share = done / self._total if self._total else 1.0
         with self._lock:
-            left = self._pace.left(share, now)
+            left = self._rate.left(share, now)
             ends = share >= 1.0
             if self._bar is not None and (now - self._drawn >= BAR_INTERVAL_S or ends):
                 self._drawn = now
                 self._bar.move(share, self._state(done, left, note))
-            if now - self._spoken >= self._interval(now):
-                self._spoken = now
+            if now - self._printed >= self._interval(now):
+                self._printed = now
                 line = f"{self.prefix}{self._task}: {self._state(done, left, note)}"
                 if self._bar is None:
                     self._line(line)
@@ -132,26 +130,26 @@ class Console:
             self._line(f"{self.prefix}{self._task}: done in {took}{end}")
 
     def close(self) -> None:
-        """Take away the bar of a task that did not come to its end, and show the cursor again.
+        """Remove the bar of an unfinished task and show the cursor again.
 
-        To be called however the work ended; does nothing when no bar is shown.
+        Call it in a `finally` block; does nothing when no bar is shown.
         """
         with self._lock:
             if self._bar is not None:
                 self._bar.close()
                 self._bar = None
 
-    def say(self, text: str) -> None:
-        """One line of talk."""
+    def log(self, text: str) -> None:
+        """Write one message on its own line."""
         with self._lock:
             if self._bar is not None:
-                self._bar.say(visible(text))
+                self._bar.log(visible(text))
                 self._write_log(text)
             else:
                 self._line(text)
 
     def note(self, text: str) -> None:
-        """A line for the log alone."""
+        """Write a line to the log file only."""
         with self._lock:
             self._write_log(text)
 
@@ -178,8 +176,8 @@ class Console:
             self._log.flush()
 
 
-class _Pace:
-    """How fast a task goes, by what it did lately."""
+class _RateEstimate:
+    """Progress rate of a task over its last minutes, for the estimate of the time left."""
 
     def __init__(self) -> None:
         self._since: tuple[float, float] | None = None
@@ -187,11 +185,11 @@ class _Pace:
         self._advances = 0
 
     def left(self, share: float, now: float) -> float | None:
-        """Seconds to the end when `share` of the work is done; None when it cannot be known yet."""
-        if self._since is None:  # the first units pay for warm-up: the pace starts after them
+        """Seconds to the end when `share` of the work is done; None while it is unknown."""
+        if self._since is None:  # the first units include warm-up and are not counted
             self._since = self._next = (share, now)
         self._advances += 1
-        if now - self._next[1] >= _PACE_S and self._advances >= _PACE_ADVANCES:
+        if now - self._next[1] >= _RATE_WINDOW_S and self._advances >= _RATE_ADVANCES:
             self._since, self._next, self._advances = self._next, (share, now), 0
         done, began = self._since
         if share <= done:
@@ -200,7 +198,7 @@ class _Pace:
 
 
 class _Bar:
-    """One moving bar, drawn by rich (loaded only where there is a terminal to draw on)."""
+    """One progress bar, drawn by rich, which is imported only for a terminal."""
 
     def __init__(self, stream: TextIO, task: str) -> None:
         from rich.console import Console as Terminal
@@ -209,7 +207,7 @@ class _Bar:
         from rich.table import Column
 
         text = TextColumn("{task.description}", markup=False, table_column=Column(no_wrap=True))
-        # A narrow terminal cuts the end of the state: a second line would not be taken away.
+        # A narrow terminal cuts the end of the state: a second line would not be removed.
         last = Column(no_wrap=True, overflow="ellipsis")
         state = TextColumn("{task.fields[state]}", markup=False, table_column=last)
         terminal = Terminal(file=stream)
@@ -227,10 +225,10 @@ class _Bar:
         """Draw the bar at `share` of its length."""
         self._bars.update(self._task, completed=share, state=state, refresh=True)
 
-    def say(self, text: str) -> None:
+    def log(self, text: str) -> None:
         """Write a line above the bar."""
         self._bars.console.print(text, markup=False, highlight=False)
 
     def close(self) -> None:
-        """Take the bar away."""
+        """Remove the bar."""
         self._bars.stop()

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from stamm.base.config import to_plain
-from stamm.base.console import Console, Silent
+from stamm.base.console import Console, NoProgress
 from stamm.base.errors import ConfigError, StammError
 from stamm.base.units import seconds_text
 from stamm.cli.arg_types import text
@@ -101,7 +101,7 @@ def _follow(root: Path, steps: tuple[Step, ...]) -> int:
     """What every process but the first does: join it in the steps that are done together."""
     crew, named = _crew(), {step.name: step for step in steps}
     while name := crew.hear():
-        job(named[name].job)(named[name].config, workspace(root, named[name], Silent()))
+        job(named[name].job)(named[name].config, workspace(root, named[name], NoProgress()))
     crew.part()
     return 0
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from stamm.base.stopwatch import Laps
+from stamm.base.stopwatch import Stopwatch
 from stamm.corpus.classifiers.classifier import Head
 from stamm.corpus.config import ScreenConfig
 from stamm.corpus.consent.policies import Words
@@ -62,13 +62,13 @@ class Screen:
         self._tools = tools
 
     def judge(
-        self, record: Record | Unread, words: Words, laps: Laps | None = None
+        self, record: Record | Unread, words: Words, stopwatch: Stopwatch | None = None
     ) -> tuple[LedgerRow, str]:
         """The ledger row of a record, and its text when it is kept ("" otherwise).
 
-        laps   is told what each part took
+        stopwatch   records the seconds of each part
         """
-        laps = laps or Laps()
+        stopwatch = stopwatch or Stopwatch()
         row = LedgerRow(
             document_id=record.content_id,
             input_file=record.place.file,
@@ -84,15 +84,15 @@ class Screen:
         row.language = record.language or UNDETERMINED
         row.bytes_in = len(record.content)
         allowed = self._consents(record, row, words)
-        laps.lap("consent")
+        stopwatch.add("consent")
         page = self._page(record, row) if allowed else None
-        laps.lap("extract")
+        stopwatch.add("extract")
         if page is not None and record.is_html:
             allowed = self._page_consents(record, row, page, words)
-            laps.lap("consent")
+            stopwatch.add("consent")
         if page is None or not allowed:
             return row, ""
-        text = self._judged(record, row, page, laps)
+        text = self._judged(record, row, page, stopwatch)
         if text:
             row.decision, row.bytes_out = KEPT, len(text.encode())
         return row, text
@@ -123,29 +123,29 @@ class Screen:
             row.reason, row.detail = error.reason, error.detail
             return None
 
-    def _judged(self, record: Record, row: LedgerRow, page: Page, laps: Laps) -> str:
+    def _judged(self, record: Record, row: LedgerRow, page: Page, stopwatch: Stopwatch) -> str:
         """The text as it is kept; "" with a reason in `row` when it is not."""
         if len(page.text.strip()) < self._config.shortest:
             row.reason = "too_short"
             return ""
         licensed = self._licensed(record, row, page)
-        laps.lap("licence")
+        stopwatch.add("licence")
         if not licensed:
             return ""
         self._name_language(record, row, page)
-        laps.lap("language")
+        stopwatch.add("language")
         good = self._good(page.text, row)
-        laps.lap("quality")
+        stopwatch.add("quality")
         if not good:
             return ""
         clean = self._uncontaminated(page.text, row)
-        laps.lap("contamination")
+        stopwatch.add("contamination")
         if not clean:
             return ""
         self._score(page.text, row)
-        laps.lap("heads")
+        stopwatch.add("heads")
         text = self._without_personal_data(page.text, row)
-        laps.lap("pii")
+        stopwatch.add("pii")
         return text
 
     def _licensed(self, record: Record, row: LedgerRow, page: Page) -> bool:

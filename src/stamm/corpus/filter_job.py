@@ -21,7 +21,7 @@ import pyarrow as pa
 
 from stamm.base.config import from_plain, to_plain
 from stamm.base.files import atomic, canonical_json
-from stamm.base.stopwatch import Laps
+from stamm.base.stopwatch import Stopwatch
 from stamm.corpus.classifiers.config import HEAD_FILES
 from stamm.corpus.config import ScreenConfig
 from stamm.corpus.consent.policies import Words, read_words
@@ -131,12 +131,12 @@ def screen_shard(batch: Batch, task: Task) -> Outcome:
         }
         url = config.repository_url(name)
         records = read_input(name, path, config.limits, config.fields, url)
-        laps = Laps()
+        stopwatch = Stopwatch()
         for position, record in enumerate(records):
-            laps.lap("read")
-            row, text = screen.judge(record, words, laps)
+            stopwatch.add("read")
+            row, text = screen.judge(record, words, stopwatch)
             tables["ledger"].add(row.plain())
-            laps.lap("write")
+            stopwatch.add("write")
             count += 1
             size += row.bytes_in
             if row.decision != KEPT:
@@ -145,16 +145,16 @@ def screen_shard(batch: Batch, task: Task) -> Outcome:
             place = {"shard": int(task.name), "position": position}
             tables["documents"].add(_document(place, row, text))
             tables["candidates"].add(_candidate(place, row))
-            laps.lap("write")
+            stopwatch.add("write")
             tables["keys"].add(_keys(config, place, row, text))
-            laps.lap("duplicates")
+            stopwatch.add("duplicates")
     return Outcome(
         outputs=tuple(outputs.values()),
         came_in=count,
         kept=count - dropped.total(),
         dropped=dropped,
         facts={"input": name, "bytes": size},
-        seconds=laps.seconds,
+        seconds=stopwatch.seconds,
     )
 
 
@@ -217,7 +217,7 @@ def _common(config: ScreenConfig, workspace: Workspace) -> dict[str, str]:
         index = build_index(config.contamination, items)
         index.save(folder)
         for gap in index.gaps():
-            workspace.progress.say(gap)
+            workspace.progress.log(gap)
         common |= {f"{_INDEX}.{file.name}": file for file in sorted(folder.iterdir())}
     for role in ("toxicity_head", "quality_head"):
         folder = Path(getattr(config, role))

@@ -281,7 +281,7 @@ def _conclude(config: ReplayConfig, workspace: Workspace, deletions: Iterable[Pa
     if not summary["n_kept"]:
         raise DataError("every document was withdrawn", fix="Nothing is left to train on")
     if said := unmatched_words(requests):
-        workspace.progress.say(f"{said}. {folder / REQUESTS} tells of each request.")
+        workspace.progress.log(f"{said}. {folder / REQUESTS} tells of each request.")
 
 
 def _by_language(query: Query) -> dict[str, Any]:

@@ -175,7 +175,7 @@ class Checkpoints:
             if not damage:
                 self._drop_after(step)
                 return step
-            progress.say(f"Checkpoint step-{step:08d} is damaged ({damage}): not used.")
+            progress.log(f"Checkpoint step-{step:08d} is damaged ({damage}): not used.")
         if steps or at_most is not None:
             raise RunError(
                 f"none of the {len(steps)} checkpoints in {self.folder} can be used"

@@ -93,7 +93,7 @@ def compile_layers(layers: nn.ModuleList, config: EngineConfig, progress: Progre
         return False
     missing = missing_to_compile()
     if missing:
-        progress.say(f"{missing} not found: training runs uncompiled, slower.")
+        progress.log(f"{missing} not found: training runs uncompiled, slower.")
         return False
     separate_inductor_cache()
     torch._dynamo.reset()  # compilations of an earlier model count towards a limit per function
@@ -184,7 +184,7 @@ class Training:
                 moments=self._begin.keep_moments,
             )
         if begun:
-            self._progress.say(f"Going on from step {begun} of {self._task.num_steps}.")
+            self._progress.log(f"Going on from step {begun} of {self._task.num_steps}.")
         with Requests() as requests:
             # Going back may lead to before what is trained here.
             while first <= begun < until:
@@ -300,7 +300,7 @@ class Training:
             return False, self._roll_back(policy, verdict, step, told, facts)
         self._events.add(verdict, step, **facts)
         if verdict == "spike":
-            self._progress.say(f"A spike: {told}.")
+            self._progress.log(f"A spike: {told}.")
             return True, None
         streak = self._streak(step)
         if not isinstance(policy, GoOn) or streak > policy.at_most:
@@ -310,7 +310,7 @@ class Training:
                 fix="Lower the learning rate (schedule.peak), or set engine.bad_losses=RollBack; "
                 "the checkpoints before it are kept",
             )
-        self._progress.say(f"{told}: its update is left out.")
+        self._progress.log(f"{told}: its update is left out.")
         return False, None
 
     def _roll_back(
@@ -327,7 +327,7 @@ class Training:
         restored = self._restore(at_most=first - 1)
         self._events.add(PASSED_OVER, step, why=verdict, first=first, last=step, **facts)
         passed = f"steps {first} to {step} are" if first < step else f"step {step} is"
-        self._progress.say(f"{told}: {passed} passed over, going on from step {restored}.")
+        self._progress.log(f"{told}: {passed} passed over, going on from step {restored}.")
         return restored
 
     def _streak(self, step: int) -> int:

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 import torch
 from torch import Tensor
 
-from stamm.base.console import Progress, Silent
+from stamm.base.console import NoProgress, Progress
 from stamm.base.errors import ConfigError
 from stamm.losses.language_model import nll_of_tokens
 from stamm.models.attention import KeyValues
@@ -61,7 +61,7 @@ def nats_of_sequences(
     Checked  tests/unit/models/test_generate.py::test_nats_do_not_depend_on_the_batch
     """
     _check_lengths(decoder, [sequence[:-1] or sequence for sequence in sequences], 0)
-    told = Silent() if progress is None else progress
+    told = NoProgress() if progress is None else progress
     nats: list[Tensor] = [torch.zeros(0) for _ in sequences]
     done = 0
     for rows in _batches([len(sequence) for sequence in sequences], batch_tokens):

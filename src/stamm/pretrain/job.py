@@ -67,7 +67,7 @@ def run(config: PretrainConfig, workspace: Workspace) -> None:
     device = device_of(config.engine.device)
     with caching_allocator() if device.type == "cpu" else contextlib.nullcontext("") as missing:
         if missing:
-            workspace.progress.say(f"Memory may exceed the plan's by two thirds: {missing}.")
+            workspace.progress.log(f"Memory may exceed the plan's by two thirds: {missing}.")
         _train(config, workspace, stream, device)
 
 
@@ -81,7 +81,7 @@ def _train(
     world.agree("the configuration", sha256_value(plain))
     proof = _verified(stream, world)
     if proof.remark:
-        progress.say(f"{proof.remark}.")
+        progress.log(f"{proof.remark}.")
     world.agree("the data", proof.sha256)
     windows = Windows(stream, config.context, config.seed, config.goldfish, config.masks)
     choices: Choices = {}
@@ -89,9 +89,9 @@ def _train(
         choices = world.of_leader(_choices(config, windows, world, folder) if world.leads else None)
         slower = [name for name, chosen in choices.items() if chosen == "torch"]
         if slower and config.engine.kernels == "auto":
-            progress.say(f"Computed by torch, measured to be faster here: {', '.join(slower)}.")
+            progress.log(f"Computed by torch, measured to be faster here: {', '.join(slower)}.")
         if missing := prepare_kernels(config, choices):
-            progress.say(
+            progress.log(
                 f"Attention is computed by torch, with other bits and more memory: {missing}."
             )
     if world.leads:

@@ -17,7 +17,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from stamm.base.console import Silent
+from stamm.base.console import NoProgress
 from stamm.base.errors import RunError
 from stamm.base.files import write_json
 from stamm.engine.cpu_allocator import caching_allocator
@@ -105,7 +105,7 @@ def _timed(
     windows = Windows(
         open_stream(short, workspace.inputs), short.context, short.seed, short.goldfish
     )
-    fit(short, replace(workspace, folder=folder, progress=Silent()), world, windows)
+    fit(short, replace(workspace, folder=folder, progress=NoProgress()), world, windows)
     if not world.leads:
         return []
     lines = read_metrics(folder / "log" / "speed.jsonl")[config.warmup_steps :]

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from stamm.base.console import Progress, Silent
+from stamm.base.console import NoProgress, Progress
 from stamm.runs.executors import Execution, LocalWork
 
 
@@ -27,7 +27,7 @@ class Workspace:
 
     folder: Path
     inputs: Mapping[str, Path] = field(default_factory=dict)
-    progress: Progress = field(default_factory=Silent)
+    progress: Progress = field(default_factory=NoProgress)
     execution: Execution = field(default_factory=LocalWork)
     log: Path | None = None
 

@@ -235,10 +235,10 @@ class Run:
         if Path(step.folder) != Path() and folder.exists():
             if note.exists():
                 again = "looking at its shards" if step.sharded else "doing it"
-                progress.say(f"What step {step.name} reads has changed: {again} again.")
+                progress.log(f"What step {step.name} reads has changed: {again} again.")
             if step.costly:
                 aside = _aside(self.root / "set-aside", folder)
-                progress.say(f"What was there of it, with its checkpoints, is now in {aside}.")
+                progress.log(f"What was there of it, with its checkpoints, is now in {aside}.")
             elif not step.sharded:
                 shutil.rmtree(folder)
         self._receipt_path(step).unlink(missing_ok=True)
@@ -298,7 +298,7 @@ class Run:
         changed = differences(manifest["libraries"], now["libraries"])
         if changed:
             said = ", ".join(f"{name} {old} -> {new}" for name, old, new in changed)
-            progress.say(f"This run was begun with other libraries ({said}): bits may differ.")
+            progress.log(f"This run was begun with other libraries ({said}): bits may differ.")
 
     def _note_state(self, state: str) -> None:
         manifest = self._manifest()

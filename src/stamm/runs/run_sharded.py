@@ -61,10 +61,10 @@ def do_batch(batch: Batch, workspace: Workspace, title: str) -> list[dict[str, A
                     rates.add(tasks[name], result)
                 else:
                     failed[name] = result
-                    progress.say(f"Shard {name} failed: {result['error']}")
+                    progress.log(f"Shard {name} failed: {result['error']}")
                     if len(failed) <= _NAMED:  # a defect is the same for all
                         for line in str(result.get("trace", "")).splitlines():
-                            progress.say(f"  {line}")
+                            progress.log(f"  {line}")
                     if result.get("full"):
                         break
                 progress.advance(len(done), f"{came_in} in")

@@ -165,7 +165,7 @@ class _Kept:
         self._watch.join(seconds)
         if self._watch.is_alive():
             self._left = True  # nobody may be there to listen any more
-            self._progress.say(f"{self._label} is not up to date yet: its mirror goes on sending.")
+            self._progress.log(f"{self._label} is not up to date yet: its mirror goes on sending.")
 
     def _write(self, text: str) -> None:
         with contextlib.suppress(OSError):  # it has ended; `_listen` says why
@@ -185,7 +185,7 @@ class _Kept:
             self._say(why)
 
     def _say(self, why: str) -> None:
-        self._progress.say(
+        self._progress.log(
             f"The {self._label} mirror is left: {why.rstrip('.')}. metrics.jsonl has every line, and the next "
             "start of this run goes on with the mirror."
         )

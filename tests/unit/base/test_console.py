@@ -34,7 +34,7 @@ def _work(stream: io.StringIO) -> str:
         clock.now += 1.0
         console.advance(step, "loss 4.20")
         if step == 50:
-            console.say("half")
+            console.log("half")
     console.end("loss 4.20")
     return stream.getvalue()
 
@@ -71,7 +71,7 @@ def test_closing_in_the_middle_of_a_task_shows_the_cursor_again() -> None:
     ended = stream.getvalue()
     console.close()
     assert stream.getvalue() == ended
-    console.say("after")
+    console.log("after")
     assert stream.getvalue().endswith("after\n")
 
 
@@ -88,7 +88,7 @@ def test_the_log_gets_every_line_with_its_time() -> None:
     log = io.StringIO()
     console = Console(Terminal(), Clock(), log)
     console.begin("train", 2, "steps")
-    console.say("half")
+    console.log("half")
     console.end()
     lines = log.getvalue().splitlines()
     assert [line[20:] for line in lines] == ["train", "half", "train: done in 0.0 s"]
@@ -168,7 +168,7 @@ def test_threads_may_speak_while_a_bar_moves() -> None:
     console = Console(stream, Clock(), log)
     console.begin("train", 50, "steps")
     speakers = [
-        threading.Thread(target=lambda: [console.say("word") for _ in range(50)]) for _ in range(4)
+        threading.Thread(target=lambda: [console.log("word") for _ in range(50)]) for _ in range(4)
     ]
     for speaker in speakers:
         speaker.start()

@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from stamm.base.console import Progress, Silent
+from stamm.base.console import NoProgress, Progress
 from stamm.corpus.config import (
     CorpusConfig,
     PackConfig,
@@ -97,7 +97,7 @@ class Finished:
             folder=again / "corpus",
             inputs={name: there[name] for name in ("corpus", "pack")},
             execution=LocalWork(workers=workers),
-            progress=progress or Silent(),
+            progress=progress or NoProgress(),
         )
         replay(ReplayConfig(**files), place)  # type: ignore[arg-type]
         inputs = {"corpus": again / "corpus", "tokens": there["tokens"]}

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from finished_corpus import Finished, left, rows, snapshot, withdrawn
 
-from stamm.base.console import Silent
+from stamm.base.console import NoProgress
 from stamm.base.errors import ConfigError, DataError, RunError
 from stamm.base.files import read_json, write_json
 from stamm.corpus.canaries.config import CanariesConfig
@@ -25,13 +25,13 @@ Row = dict[str, Any]
 REFUSES = "User-agent: *\nDisallow: /\n"
 
 
-class Ears(Silent):
+class Ears(NoProgress):
     """A Progress that remembers what it was told."""
 
     def __init__(self) -> None:
         self.heard: list[str] = []
 
-    def say(self, text: str) -> None:
+    def log(self, text: str) -> None:
         self.heard.append(text)
 
 

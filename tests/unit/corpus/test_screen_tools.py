@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from corpus_inputs import page, warc_response
 
-from stamm.base.console import Silent
+from stamm.base.console import NoProgress
 from stamm.base.errors import ConfigError
 from stamm.corpus.canaries.config import CanariesConfig
 from stamm.corpus.classifiers.calibration import Curve
@@ -123,8 +123,8 @@ def test_items_that_cannot_be_found_are_told(
 ) -> None:
     told: list[str] = []
 
-    class Ears(Silent):
-        def say(self, text: str) -> None:
+    class Ears(NoProgress):
+        def log(self, text: str) -> None:
             told.append(text)
 
     (tmp_path / "set.jsonl").write_text('{"text": "I agree."}\n{"text": "Herons wait by lakes."}\n')

@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from stamm.base.console import Silent
+from stamm.base.console import NoProgress
 from stamm.base.shutdown import end_at_once
 from stamm.engine.config import EIGHT_BITS, EngineConfig, Parallel
 from stamm.engine.distributed import World, join, leave
@@ -108,13 +108,13 @@ def train(asked: dict[str, Any]) -> list[dict[str, Any]]:
     if config.precision in EIGHT_BITS:
         convert(decoder.model.layers, config.precision, emulated=True)
     spread(decoder, world, config)
-    compile_layers(decoder.model.layers, config, Silent())
+    compile_layers(decoder.model.layers, config, NoProgress())
     shard(decoder, world, config)
     chosen = AdamW() if asked.get("optimizer") == "AdamW" else AdEMAMix()
     task = Packed(decoder, world, asked.get("steps", 6), short)
     updater = Updater(decoder, lambda piece: build_optimizer(chosen, decoder, 6, piece))
     folder = Path(asked["folder"])
-    Training(task, decoder, updater, 1.0, config, world, folder, Silent()).run()
+    Training(task, decoder, updater, 1.0, config, world, folder, NoProgress()).run()
     return read_metrics(folder / "metrics.jsonl") if world.leads else []
 
 

@@ -37,7 +37,7 @@ class Talk:
 
     def end(self, note: str = "") -> None: ...
 
-    def say(self, text: str) -> None:
+    def log(self, text: str) -> None:
         self.said.append(text)
 
 

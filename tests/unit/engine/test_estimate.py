@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.distributed.device_mesh import init_device_mesh
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
-from stamm.base.console import Silent
+from stamm.base.console import NoProgress
 from stamm.base.errors import ConfigError
 from stamm.engine.checkpoint import Checkpoints
 from stamm.engine.config import EngineConfig
@@ -235,7 +235,7 @@ def _kept_bytes(
         assert isinstance(layer, Layer)
         layer.recompute = how.recompute
     engine = EngineConfig(compile="layers" if how.compiled else "off")
-    if compile_layers(decoder.model.layers, engine, Silent()) != how.compiled:
+    if compile_layers(decoder.model.layers, engine, NoProgress()) != how.compiled:
         pytest.skip("nothing can be compiled here")
     own = {t.untyped_storage().data_ptr() for t in (*decoder.parameters(), *decoder.buffers())}
     kept: dict[int, Tensor] = {}

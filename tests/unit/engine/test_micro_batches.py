@@ -14,7 +14,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from stamm.base.console import Silent
+from stamm.base.console import NoProgress
 from stamm.engine.config import EngineConfig
 from stamm.engine.micro_batches import Gradients, MicroBatch, MicroBatches
 from stamm.engine.pieces import FEWEST_TOKENS, pieces_of
@@ -195,7 +195,7 @@ def trained(
     )
     monkeypatch.setattr(job, "open_stream", lambda *_: bench.MadeUp(40 * 32 + 1, 64))
     folder.mkdir()
-    job.run(config, Workspace(folder=folder, progress=Silent()))
+    job.run(config, Workspace(folder=folder, progress=NoProgress()))
     files = ("metrics.jsonl", "model/model.safetensors")
     return {name: (folder / name).read_bytes() for name in files}
 

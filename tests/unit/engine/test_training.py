@@ -15,7 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch._dynamo.exc import TorchDynamoException
 
-from stamm.base.console import Silent
+from stamm.base.console import NoProgress
 from stamm.base.errors import DataError, RunError, StoppedError
 from stamm.base.files import read_json
 from stamm.engine.config import EngineConfig, GoOn, RollBack, Stop
@@ -120,8 +120,8 @@ def _training(
         background_saves=background,
         bad_losses=policy or Stop(),
     )
-    assert compile_layers(decoder.model.layers, config, Silent()) == compiled
-    return Training(task, decoder, updater, 1.0, config, CPU, folder, Silent()), decoder
+    assert compile_layers(decoder.model.layers, config, NoProgress()) == compiled
+    return Training(task, decoder, updater, 1.0, config, CPU, folder, NoProgress()), decoder
 
 
 def _equal(a: Decoder, b: Decoder) -> bool:
@@ -359,8 +359,8 @@ def test_without_what_compiling_takes_it_runs_eagerly_and_says_so(
 ) -> None:
     said: list[str] = []
 
-    class Talk(Silent):
-        def say(self, text: str) -> None:
+    class Talk(NoProgress):
+        def log(self, text: str) -> None:
             said.append(text)
 
     if missing == "compiler":

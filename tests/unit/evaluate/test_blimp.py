@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from stamm.base.console import Silent
+from stamm.base.console import NoProgress
 from stamm.base.errors import ConfigError
 from stamm.corpus.special_tokens import BEGIN_ID
 from stamm.corpus.tokenizer import Tokenizer
@@ -52,7 +52,7 @@ def test_attribution_names_this_very_file() -> None:
 def test_the_likelier_sentence_wins(inputs: dict[str, Path]) -> None:
     decoder, tokenizer = load_decoder(inputs["model"]), Tokenizer.load(inputs["tokenizer"])
     pairs = shipped_pairs(1)[:10]
-    given = score_pairs(decoder, tokenizer.encode, BEGIN_ID, pairs, 500, Silent())
+    given = score_pairs(decoder, tokenizer.encode, BEGIN_ID, pairs, 500, NoProgress())
     for answer in given:
         totals = []
         for text in (answer.pair.good, answer.pair.bad):
@@ -67,7 +67,7 @@ def test_the_likelier_sentence_wins(inputs: dict[str, Path]) -> None:
 def test_equal_sentences_count_one_half(inputs: dict[str, Path]) -> None:
     decoder, tokenizer = load_decoder(inputs["model"]), Tokenizer.load(inputs["tokenizer"])
     same = MinimalPair(paradigm="p", field="f", phenomenon="q", good="A tree.", bad="A tree.")
-    (answer,) = score_pairs(decoder, tokenizer.encode, BEGIN_ID, [same], 500, Silent())
+    (answer,) = score_pairs(decoder, tokenizer.encode, BEGIN_ID, [same], 500, NoProgress())
     assert answer.score == blimp.CHANCE == 0.5
 
 
@@ -75,7 +75,7 @@ def test_a_sentence_beyond_the_context_is_named(inputs: dict[str, Path]) -> None
     decoder, tokenizer = load_decoder(inputs["model"]), Tokenizer.load(inputs["tokenizer"])
     long = MinimalPair(paradigm="p", field="f", phenomenon="q", good="fine", bad="Zq " * 161)
     with pytest.raises(ConfigError, match=r"'Zq Zq .* more than the model's max_context = 160"):
-        score_pairs(decoder, tokenizer.encode, BEGIN_ID, [long], 500, Silent())
+        score_pairs(decoder, tokenizer.encode, BEGIN_ID, [long], 500, NoProgress())
 
 
 def test_summary_by_field_and_overall() -> None:

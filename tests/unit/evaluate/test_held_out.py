@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stamm.base.config import from_plain, to_plain
-from stamm.base.console import Silent
+from stamm.base.console import NoProgress
 from stamm.base.errors import ConfigError, DataError
 from stamm.base.files import read_json, write_json
 from stamm.corpus.packed_dataset import PackedSplit
@@ -52,7 +52,7 @@ def test_costs_are_those_of_the_definition(inputs: dict[str, Path]) -> None:
     decoder = load_decoder(inputs["model"])
     split = PackedSplit.open(inputs["pack"], "held_out")
     config = EvaluateConfig(context=16, overlap=5, batch_tokens=70)
-    found = document_losses(config, decoder, split, Silent())
+    found = document_losses(config, decoder, split, NoProgress())
     rows = split.documents().to_pylist()
     assert [cost.document_id for cost in found] == [row["document_id"] for row in rows]
     assert max(cost.tokens for cost in found) > 32

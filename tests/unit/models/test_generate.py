@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from stamm.base.console import Silent
+from stamm.base.console import NoProgress
 from stamm.base.errors import ConfigError
 from stamm.models import generate
 from stamm.models.config import DecoderConfig, GatedFFN, PlainFFN
@@ -99,7 +99,7 @@ def test_nats_refuse_what_the_model_cannot_see() -> None:
 
 
 def test_nats_tell_how_far_they_are() -> None:
-    class Listener(Silent):
+    class Listener(NoProgress):
         heard: list[float]
 
         def advance(self, done: float, note: str = "", share: float | None = None) -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from stamm.activations.fused import build
 from stamm.activations.fused.memory import MemoryStats, memory_stats
-from stamm.base.console import Silent
+from stamm.base.console import NoProgress
 from stamm.base.errors import RunError
 from stamm.engine import cpu_allocator
 from stamm.engine.config import EngineConfig
@@ -22,7 +22,7 @@ from stamm.pretrain.config import PretrainConfig
 from stamm.runs.job import Workspace
 
 
-class Watch(Silent):
+class Watch(NoProgress):
     """Notes what is allocated after each step, and what is said; may end the run."""
 
     def __init__(self, fails: bool = False) -> None:
@@ -36,7 +36,7 @@ class Watch(Silent):
         if self._fails:
             raise RunError("the disk is full")
 
-    def say(self, text: str) -> None:
+    def log(self, text: str) -> None:
         """Anything else."""
         self.said.append(text)
 

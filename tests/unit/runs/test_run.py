@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from stamm.base.console import Silent
+from stamm.base.console import NoProgress
 from stamm.base.errors import ConfigError, DataError, RunError
 from stamm.base.files import read_json, write_json
 from stamm.runs.job import Step, Workspace
@@ -62,7 +62,7 @@ def _execute(root: Path, steps: tuple[Step, ...], jobs: Jobs, config: Any = None
     run = Run(root, "test", (), config or {"a": 1})
     with run.locked():
         run.open()
-        run.execute(steps, jobs, Silent(), lambda number, count, step: None)
+        run.execute(steps, jobs, NoProgress(), lambda number, count, step: None)
     return run
 
 
@@ -215,8 +215,8 @@ def test_every_start_is_in_the_manifest_and_other_libraries_are_told(tmp_path: P
     write_json(path, manifest)
     said: list[str] = []
 
-    class Talk(Silent):
-        def say(self, text: str) -> None:
+    class Talk(NoProgress):
+        def log(self, text: str) -> None:
             said.append(text)
 
     run = Run(tmp_path / "r", "test", (), {"a": 1})

@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 from fake_slurm import install
 
-from stamm.base.console import Silent
+from stamm.base.console import NoProgress
 from stamm.base.errors import RunError
 from stamm.base.files import write_json
 from stamm.runs import cluster_executors, run_sharded
@@ -31,13 +31,13 @@ HERE = Path(__file__).parent
 TEXTS = tuple(f"line {n}\n# comment\n" * (n + 1) for n in range(7))
 
 
-class Talk(Silent):
+class Talk(NoProgress):
     """What was said."""
 
     def __init__(self) -> None:
         self.said: list[str] = []
 
-    def say(self, text: str) -> None:
+    def log(self, text: str) -> None:
         self.said.append(text)
 
 

@@ -20,7 +20,7 @@ from typing import Any
 import pytest
 
 from stamm.base.config import from_plain, override, to_plain
-from stamm.base.console import Silent
+from stamm.base.console import NoProgress
 from stamm.base.errors import ConfigError, DataError
 from stamm.base.files import read_json
 from stamm.runs import tracker_config as module
@@ -64,11 +64,11 @@ class Book:
         return [[step for step, _ in lines] for lines in self.runs.values()]
 
 
-class Talk(Silent):
+class Talk(NoProgress):
     def __init__(self) -> None:
         self.said: list[str] = []
 
-    def say(self, text: str) -> None:
+    def log(self, text: str) -> None:
         self.said.append(text)
 
 
@@ -276,7 +276,7 @@ def test_event_files_say_what_the_metrics_say_over_several_starts(tmp_path: Path
         (9, range(10, 20), 1.0),
     ):
         before = (tmp_path / "metrics.jsonl").read_bytes() if after else b""
-        with mirrored((TensorBoard(), TensorBoard()), tmp_path, "x", Silent()):
+        with mirrored((TensorBoard(), TensorBoard()), tmp_path, "x", NoProgress()):
             _write(tmp_path, after, steps, salt)
         assert _events(tmp_path) == _as_float32(_truth(tmp_path))
         assert (tmp_path / "metrics.jsonl").read_bytes().startswith(before[:20])
@@ -305,7 +305,7 @@ def test_a_mirror_waits_for_that_of_the_start_before(tmp_path: Path) -> None:
             fcntl.flock(held, fcntl.LOCK_UN)
 
         timer = threading.Timer(2.0, release)
-        with mirrored((TensorBoard(),), tmp_path, "x", Silent()):
+        with mirrored((TensorBoard(),), tmp_path, "x", NoProgress()):
             _write(tmp_path, 0, range(1, 8))
             timer.start()
         timer.join()
@@ -316,7 +316,7 @@ def test_a_mirror_waits_for_that_of_the_start_before(tmp_path: Path) -> None:
 def test_the_real_tensorboard_reads_what_the_metrics_say(tmp_path: Path) -> None:
     reader = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
     for after, last, salt in ((0, 300, 0.0), (150, 400, 0.0), (9, 500, 1.0)):
-        with mirrored((TensorBoard(),), tmp_path, "x", Silent()):
+        with mirrored((TensorBoard(),), tmp_path, "x", NoProgress()):
             _write(tmp_path, after, range(after + 1, last + 1), salt)
         events = reader.EventAccumulator(str(tmp_path / "log/tensorboard"), {"scalars": 0})
         events.Reload()
@@ -333,9 +333,9 @@ def test_what_a_killed_run_had_written_is_still_told(tmp_path: Path) -> None:
     script = (
         "import sys, time\n"
         "from pathlib import Path\n"
-        "from stamm.base.console import Silent\n"
+        "from stamm.base.console import NoProgress\n"
         "from stamm.runs.tracker_config import TensorBoard, mirrored\n"
-        "with mirrored((TensorBoard(),), Path(sys.argv[1]), 'x', Silent()):\n"
+        "with mirrored((TensorBoard(),), Path(sys.argv[1]), 'x', NoProgress()):\n"
         "    print('ready', flush=True)\n"
         "    time.sleep(60)\n"
     )

@@ -327,7 +327,7 @@ def _worth_a_pass(x: Tensor) -> bool:
 @lru_cache(maxsize=256)
 def _say(text: str) -> None:
     """Told once in a process."""
-    Console().say(text)
+    Console().log(text)
 
 
 def _fresh(like: Tensor) -> Tensor:

@@ -68,7 +68,7 @@ def fetch(
     write_json(workspace.folder / SUMMARY, {**summary, **counts})
     ignored = counts["absolute_rules"]
     if ignored["rules"]:
-        workspace.progress.say(
+        workspace.progress.log(
             f"{ignored['rules']:,} rules in {ignored['sites']:,} robots.txt files are {ABSOLUTE} of "
             "their own site: they match no path and are ignored"
         )

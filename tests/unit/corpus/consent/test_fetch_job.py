@@ -16,7 +16,7 @@ import pytest
 import zstandard
 from site_server import Reply, Sites, client, configured
 
-from stamm.base.console import Silent
+from stamm.base.console import NoProgress
 from stamm.base.errors import DataError
 from stamm.corpus.config import ReadLimits
 from stamm.corpus.consent.fetch_config import KINDS
@@ -59,10 +59,10 @@ def rows(folder: Path) -> list[dict[str, Any]]:
 
 
 def test_rules_written_as_absolute_urls_are_counted(sites: Sites, tmp_path: Path) -> None:
-    class Heard(Silent):
+    class Heard(NoProgress):
         said: list[str] = []  # noqa: RUF012
 
-        def say(self, text: str) -> None:
+        def log(self, text: str) -> None:
             self.said.append(text)
 
     body = b"User-agent: *\nDisallow: http://%b/private/\nAllow: https://www.%b/\nDisallow: /\n"
