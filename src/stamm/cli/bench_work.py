@@ -66,7 +66,7 @@ def bench(options: argparse.Namespace) -> int:
     lines = []
     with _opened(options.out) as write:
         facts = environment()
-        say, work = Console().say, "measure" if options.no_compile else "compile and measure"
+        say, work = Console().log, "measure" if options.no_compile else "compile and measure"
         for number, case in enumerate(cases, start=1):
             size = f"{case.shape[0]}x{case.shape[1]} {_told(case.dtype)}"
             say(f"{number} of {len(cases)}: {case.spec.name}, {size}: {work}")

@@ -145,12 +145,12 @@ class _Stages:
     TOTAL = 8
 
     def __init__(self, name: str) -> None:
-        self._say, self._name, self._done = Console().say, name, 0
+        self._log, self._name, self._done = Console().log, name, 0
 
     def next(self, stage: str) -> None:
         """The stage that begins now."""
         self._done += 1
-        self._say(f"[{self._done}/{self.TOTAL}] {self._name}: {stage}")
+        self._log(f"[{self._done}/{self.TOTAL}] {self._name}: {stage}")
 
 
 def _derive(spec: Spec, known: str | None, folder: Path, command: str) -> dict[str, Any]:

@@ -96,7 +96,7 @@ def _results(batch: Batch, workspace: Workspace) -> Generator[Result]:
         return pool(save_plan(batch), batch.tasks, count, execution.attempts)
     if isinstance(execution, RayWork):
         return on_ray(batch, execution)
-    return on_slurm(batch, save_plan(batch), execution, workspace.progress.say)
+    return on_slurm(batch, save_plan(batch), execution, workspace.progress.log)
 
 
 def _wait_to_see(folder: Path, done: dict[str, dict[str, Any]]) -> None:
