@@ -57,7 +57,7 @@ COMPARED = {
         "filter.FineWebQualityFilter",
     ),
     "near duplicates": (
-        "duplicates decide",
+        "dedup decide",
         "signatures.MinhashDedupSignature buckets.MinhashDedupBuckets cluster.MinhashDedupCluster "
         "tokens.MinhashDedupFilter",
     ),

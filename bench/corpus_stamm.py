@@ -24,7 +24,7 @@ from stamm.cli.jobs import job
 from stamm.corpus import filter_job
 from stamm.corpus.config import CorpusConfig, PackConfig, ReadLimits, TokenizerConfig
 from stamm.corpus.consent.config import ConsentConfig
-from stamm.corpus.consent.policies import Words, read_words
+from stamm.corpus.consent.policies import ConsentPolicies, load_policies
 from stamm.corpus.contamination.config import ContaminationConfig, EvaluationSet
 from stamm.corpus.document_filter import Screen
 from stamm.corpus.extract import Page
@@ -45,10 +45,12 @@ from stamm.runs.run_sharded import RATES
 class Lenient(Screen):
     """Asks what a screen asks about every document, and keeps it whatever the answer."""
 
-    def _consents(self, record: Record, row: LedgerRow, words: Words) -> bool:
+    def _consents(self, record: Record, row: LedgerRow, words: ConsentPolicies) -> bool:
         return _asked(super()._consents(record, row, words), row)
 
-    def _page_consents(self, record: Record, row: LedgerRow, page: Page, words: Words) -> bool:
+    def _page_consents(
+        self, record: Record, row: LedgerRow, page: Page, words: ConsentPolicies
+    ) -> bool:
         return _asked(super()._page_consents(record, row, page, words), row)
 
     def _licensed(self, record: Record, row: LedgerRow, page: Page) -> bool:
@@ -136,7 +138,7 @@ def _asides(config: CorpusConfig) -> dict[str, float]:
     limits = ReadLimits()
     began = time.perf_counter()
     robots = tuple(expand(config.consent.robots, "robots").values())
-    read_words(config.consent, robots, {}, limits)
+    load_policies(config.consent, robots, {}, limits)
     read = time.perf_counter()
     for name, path in expand(config.inputs, "inputs").items():
         if is_archive(name):

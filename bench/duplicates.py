@@ -32,15 +32,15 @@ import numpy as np
 
 from stamm.corpus.config import ReadLimits
 from stamm.corpus.dedup.cluster import find_clusters, keys_row, keys_schema
-from stamm.corpus.dedup.config import DuplicatesConfig
+from stamm.corpus.dedup.config import DedupConfig
 from stamm.corpus.dedup.exact import text_key
-from stamm.corpus.dedup.minhash import signature
-from stamm.corpus.dedup.shingles import split_words, word_runs
+from stamm.corpus.dedup.minhash import minhash
+from stamm.corpus.dedup.shingles import hash_shingles, hash_words
 from stamm.corpus.readers.open import read_input
 from stamm.corpus.records import Record
 from stamm.corpus.tables import TableWriter, read_rows, write_rows
 
-CONFIG = DuplicatesConfig()
+CONFIG = DedupConfig()
 GROWTH = 10
 
 
@@ -72,7 +72,7 @@ def timed(what: str, given: list[str], work: Callable[[], Any]) -> Any:
     return result
 
 
-def clusters(given: list[str], config: DuplicatesConfig) -> tuple[dict[str, Any], dict[int, int]]:
+def clusters(given: list[str], config: DedupConfig) -> tuple[dict[str, Any], dict[int, int]]:
     """Counts, and the one kept for each text that has duplicates, both by number."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
@@ -83,7 +83,7 @@ def clusters(given: list[str], config: DuplicatesConfig) -> tuple[dict[str, Any]
                 document_id=f"{number:09d}",
                 date="",
                 key=text_key(text),
-                signature=signature(split_words(text), config),
+                signature=minhash(hash_words(text), config),
             )
             for number, text in enumerate(given)
         )
@@ -97,8 +97,10 @@ def every_pair(given: list[str]) -> np.ndarray:
     """Exact Jaccard similarity of all pairs, shape (texts, texts)."""
     runs = []
     for text in given:
-        hashes = split_words(text).hashes
-        runs.append(np.unique(word_runs(hashes, min(CONFIG.shingle_words, max(len(hashes), 1)))))
+        hashes = hash_words(text).hashes
+        runs.append(
+            np.unique(hash_shingles(hashes, min(CONFIG.shingle_words, max(len(hashes), 1))))
+        )
     holders: dict[int, list[int]] = defaultdict(list)
     for number, found in enumerate(runs):
         for run in found.tolist():
@@ -131,8 +133,8 @@ def rensa_removed(given: list[str]) -> int:
 def recall(files: list[str], sample: int) -> None:
     """Rates and counts on all texts; recall and precision on a sample of them."""
     given = texts(files)
-    words = timed("words", given, lambda: [split_words(text) for text in given])
-    timed("signatures", given, lambda: [signature(one, CONFIG) for one in words])
+    words = timed("words", given, lambda: [hash_words(text) for text in given])
+    timed("signatures", given, lambda: [minhash(one, CONFIG) for one in words])
     for threshold in (0.5, 0.7, CONFIG.threshold, 0.8):
         tell(threshold=threshold, **clusters(given, replace(CONFIG, threshold=threshold))[0])
     tell(rensa_removed=timed("rensa", given, lambda: rensa_removed(given)))

@@ -20,9 +20,9 @@ from pathlib import Path
 
 from stamm.corpus.config import ReadLimits
 from stamm.corpus.language.config import LanguageConfig
-from stamm.corpus.language.identify import Identifier
+from stamm.corpus.language.identify import LanguageIdentifier
 from stamm.corpus.quality.config import QualityConfig
-from stamm.corpus.quality.rules import Quality
+from stamm.corpus.quality.rules import QualityFilter
 from stamm.corpus.quality.words import count_characters, split_words
 from stamm.corpus.readers.open import read_input
 from stamm.corpus.records import Record
@@ -86,7 +86,7 @@ def main() -> None:
     options = parser.parse_args()
     chosen = documents(options.files, options.documents)
     size = sum(len(text.encode()) for text, _ in chosen)
-    quality, identifier = Quality(QualityConfig()), Identifier(LanguageConfig())
+    quality, identifier = QualityFilter(QualityConfig()), LanguageIdentifier(LanguageConfig())
     filters: dict[str, Callable[[Document], object]] = {
         "words": lambda d: split_words(d[0], count_characters(d[0])),
         "quality": lambda d: quality.judge(*d),

@@ -33,11 +33,11 @@ import zstandard
 
 from stamm.base.config import to_plain
 from stamm.base.files import read_json
-from stamm.corpus.classifiers.classifier import Head
-from stamm.corpus.classifiers.config import FeatureConfig, HeadConfig
+from stamm.corpus.classifiers.classifier import TextClassifier
+from stamm.corpus.classifiers.config import ClassifierConfig, FeatureConfig
 from stamm.corpus.classifiers.evaluate import auc
-from stamm.corpus.classifiers.examples import Example, part, read_examples
-from stamm.corpus.classifiers.features import spelling
+from stamm.corpus.classifiers.examples import LabelledText, read_examples, split_of
+from stamm.corpus.classifiers.features import normalize_spelling
 from stamm.corpus.classifiers.job import train
 from stamm.runs.job import Workspace
 from stamm.runs.manifest import environment
@@ -152,19 +152,19 @@ def trained(data: Data, folder: Path, name: str) -> Row:
     unseen = tuple(data.clean(short, path) for short, path in UNSEEN.items())
     prose = FeatureConfig(window_characters=PROSE_WINDOW)
     config = {
-        "posts": lambda: HeadConfig(
+        "posts": lambda: ClassifierConfig(
             labelled=(data.posts(),),
             clean=clean,
             unseen_labelled=(data.cases(),),
             unseen_clean=unseen,
         ),
-        "cases": lambda: HeadConfig(
+        "cases": lambda: ClassifierConfig(
             labelled=(data.posts(), data.cases()), clean=clean, unseen_clean=unseen
         ),
-        "without clean": lambda: HeadConfig(
+        "without clean": lambda: ClassifierConfig(
             labelled=(data.posts(), data.cases()), unseen_clean=unseen + clean
         ),
-        "prose": lambda: HeadConfig(
+        "prose": lambda: ClassifierConfig(
             labelled=(
                 data.english("guides", CLEAN["guides"], 1),
                 data.english("novels", CLEAN["novels"], 0),
@@ -182,14 +182,14 @@ def trained(data: Data, folder: Path, name: str) -> Row:
             calibrate=0.2,
             fewest=10,
         ),
-        "answers": lambda: HeadConfig(
+        "answers": lambda: ClassifierConfig(
             labelled=(data.answers(),), features=prose, pooling="first", fewest=50
         ),
     }[name]()
     return fitted(config, folder / name)
 
 
-def fitted(config: HeadConfig, folder: Path) -> Row:
+def fitted(config: ClassifierConfig, folder: Path) -> Row:
     """The report of a training, without its paths, with the seconds it took."""
     folder.mkdir(parents=True, exist_ok=True)
     started = time.perf_counter()
@@ -206,19 +206,19 @@ def planted(data: Data, folder: Path, window: int) -> Row:
     Posts     of the test part, toxic; put between two words at a place that a rule chooses
     Recall    above the score that 5 % of the pages without exceed
     """
-    config = HeadConfig(
+    config = ClassifierConfig(
         labelled=(data.posts(), data.cases()),
         clean=tuple(data.clean(short, path) for short, path in CLEAN.items()),
         features=FeatureConfig(window_characters=window),
     )
     fitted(config, folder / f"window {window}")
-    head = Head.load(folder / f"window {window}")
+    head = TextClassifier.load(folder / f"window {window}")
     paths = [data.clean(short, UNSEEN[short]) for short in ("helm", "18f", "wikipedia")]
     pages = read_examples(map(Path, paths), labelled=False)
     toxic = [
         e
         for e in read_examples([Path(data.posts())], labelled=True)
-        if e.label and part(e.group, config.seed, config.test, config.calibrate) == "test"
+        if e.label and split_of(e.group, config.seed, config.test, config.calibrate) == "test"
     ]
     found = {}
     for language in ("deu_Latn", "eng_Latn", "fra_Latn", "por_Latn"):
@@ -242,14 +242,14 @@ def _plant(page: str, post: str, number: int) -> str:
 
 def rival(data: Data) -> Row:
     """AUC of fastText on the test part of the posts, by language."""
-    config = HeadConfig(labelled=(data.posts(),))
-    sides: dict[str, list[Example]] = {"train": [], "calibrate": [], "test": []}
+    config = ClassifierConfig(labelled=(data.posts(),))
+    sides: dict[str, list[LabelledText]] = {"train": [], "calibrate": [], "test": []}
     for example in read_examples([Path(data.posts())], labelled=True):
-        side = part(example.group, config.seed, config.test, config.calibrate)
+        side = split_of(example.group, config.seed, config.test, config.calibrate)
         sides[side].append(example)
     with tempfile.NamedTemporaryFile("w", suffix=".txt") as file:
         for example in sides["train"]:
-            file.write(f"__label__{example.label} {spelling(example.text)}\n")
+            file.write(f"__label__{example.label} {normalize_spelling(example.text)}\n")
         file.flush()
         model = fasttext.train_supervised(
             file.name, minn=2, maxn=5, dim=32, epoch=10, lr=0.3, bucket=2**20, thread=1, verbose=0
@@ -257,7 +257,7 @@ def rival(data: Data) -> Row:
     found: dict[str, float | None] = {}
     for language in sorted({e.language for e in sides["test"]}):
         here = [e for e in sides["test"] if e.language == language]
-        answers = [model.predict(spelling(e.text) or " ", k=2) for e in here]
+        answers = [model.predict(normalize_spelling(e.text) or " ", k=2) for e in here]
         scores = [dict(zip(*answer, strict=True)).get("__label__1", 0.0) for answer in answers]
         found[language] = auc(np.array([e.label for e in here], dtype=np.int8), np.array(scores))
     return {"auc": found}
@@ -272,7 +272,7 @@ def speed(data: Data, folder: Path) -> Row:
     loads, passes = [], []
     for _ in range(5):
         started = time.perf_counter()
-        head = Head.load(folder / "cases")
+        head = TextClassifier.load(folder / "cases")
         loads.append(time.perf_counter() - started)
         started = time.perf_counter()
         for text in texts:

@@ -31,12 +31,12 @@ from pathlib import Path
 
 from stamm.corpus.config import ReadLimits
 from stamm.corpus.consent.config import ConsentConfig
-from stamm.corpus.consent.decision import Consent, RobotsBook
-from stamm.corpus.consent.frozen import FrozenFile, frozen_file
+from stamm.corpus.consent.decision import ConsentResolver, RobotsSource
+from stamm.corpus.consent.policies import robots_source
 from stamm.corpus.consent.robots import RobotsAnswer
 from stamm.corpus.consent.robots_parser import PARSED_BYTES
-from stamm.corpus.consent.snapshot import robots_book
-from stamm.corpus.consent.snapshot_index import latest, shelved, snapshot_shelf
+from stamm.corpus.consent.snapshot_entry import SnapshotEntry, parse_entry
+from stamm.corpus.consent.snapshot_index import index_in_memory, latest_entry, open_snapshot
 from stamm.corpus.inputs import locate
 from stamm.corpus.streams import BoundedStream, bounded_lines
 from stamm.runs.manifest import environment
@@ -45,7 +45,7 @@ RULE = re.compile(r"(?im)^\s*(?:dis)?allow\s*:\s*(/[\x21-\x22\x24-\x7e]*)")
 LARGEST = 5
 
 
-def addresses(answer: FrozenFile | RobotsAnswer, count: int, rng: random.Random) -> list[str]:
+def addresses(answer: SnapshotEntry | RobotsAnswer, count: int, rng: random.Random) -> list[str]:
     """Addresses of a host near its rules, each rule's wildcards filled."""
     site = answer.url.removesuffix("/robots.txt")
     rules = RULE.findall(answer.text) or ["/"]
@@ -67,12 +67,12 @@ def hostile() -> Iterable[RobotsAnswer]:
         yield RobotsAnswer(url=f"https://{name}.example/robots.txt", status=200, read="", text=text)
 
 
-def decisions_per_second(book: RobotsBook, urls: list[str]) -> float:
+def decisions_per_second(book: RobotsSource, urls: list[str]) -> float:
     """How many addresses a second a fresh Consent decides about."""
-    consent = Consent(ConsentConfig(unknown_host="allow"), [book])
+    consent = ConsentResolver(ConsentConfig(unknown_host="allow"), [book])
     start = time.process_time()
     for url in urls:
-        consent.ask(url)
+        consent.decide(url)
     return len(urls) / (time.process_time() - start)
 
 
@@ -96,7 +96,7 @@ def many_hosts(texts: list[str], hosts: int, each: int) -> list[tuple[str, float
                 row = {"url": url, "status": 200, "fetched": "2026-11-22", "text": text}
                 out.write(json.dumps(row) + "\n")
         start = time.process_time()
-        book = RobotsBook(latest([snapshot_shelf(path, ReadLimits())], "robots"))
+        book = RobotsSource(latest_entry([open_snapshot(path, ReadLimits())], "robots"))
         rows = [("seconds to make the index", time.process_time() - start)]
         some = drawn(sorted(rng.sample(range(hosts), min(hosts, 4000))), each)
         rows.append((f"host by host of {hosts:,} hosts", decisions_per_second(book, some)))
@@ -122,7 +122,7 @@ def main() -> None:
         tell(decisions(answers, arguments.addresses), arguments.out)
 
 
-def robots_files(path: Path) -> list[FrozenFile]:
+def robots_files(path: Path) -> list[SnapshotEntry]:
     """The robots.txt answers of a snapshot, or of a list of files by domain."""
     limits = ReadLimits()
     with BoundedStream(path, limits.expansion) as stream:
@@ -130,11 +130,11 @@ def robots_files(path: Path) -> list[FrozenFile]:
     for row in rows:
         if "status" not in row:
             row |= {"url": f"https://{row['domain']}/robots.txt", "status": 200, "fetched": "2019"}
-    found = [frozen_file(row) for row in rows]
+    found = [parse_entry(row) for row in rows]
     return [answer for answer in found if answer.kind == "robots"]
 
 
-def single_decisions_per_second(answers: list[FrozenFile], urls: list[str]) -> float:
+def single_decisions_per_second(answers: list[SnapshotEntry], urls: list[str]) -> float:
     """Decisions a second when every file is asked once: the fastest of five rounds.
 
     The garbage collector runs, but passes over what the benchmark itself holds and what the round
@@ -150,7 +150,7 @@ def single_decisions_per_second(answers: list[FrozenFile], urls: list[str]) -> f
     return best
 
 
-def decisions(answers: list[FrozenFile], each: int) -> list[tuple[str, float]]:
+def decisions(answers: list[SnapshotEntry], each: int) -> list[tuple[str, float]]:
     """Decisions a second by case, for a snapshot and for files made to be slow."""
     rng = random.Random(0)
     asked = {answer.url: addresses(answer, each, rng) for answer in answers}
@@ -171,16 +171,16 @@ def decisions(answers: list[FrozenFile], each: int) -> list[tuple[str, float]]:
     for made in hostile():
         site = made.url.removesuffix("/robots.txt")
         urls = [f"{site}/{'a' * 2000}{n}" for n in range(5)]
-        book = robots_book([made])
+        book = robots_source([made])
         book_parsed = (decisions_per_second(book, urls[:1]), decisions_per_second(book, urls))
         rows.append((f"hostile: {made.url}, first", book_parsed[0]))
         rows.append((f"hostile: {made.url}, parsed", book_parsed[1]))
     return rows
 
 
-def book_of(answers: Iterable[FrozenFile]) -> RobotsBook:
+def book_of(answers: Iterable[SnapshotEntry]) -> RobotsSource:
     """A book of answers that is read into a temporary database."""
-    return RobotsBook(latest([shelved(answers)], "robots"))
+    return RobotsSource(latest_entry([index_in_memory(answers)], "robots"))
 
 
 def tell(rows: list[tuple[str, float]], out: Path | None) -> None:

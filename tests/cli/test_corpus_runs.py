@@ -86,7 +86,7 @@ def test_a_finished_corpus_is_planned_from_its_own_rates(finished: Path, stamm: 
     assert sum(shares) == pytest.approx(1.0)
     assert shares == sorted(shares, reverse=True)
     named = {(part["step"], part["name"]) for part in plan["parts"]}
-    assert {("screen", "consent"), ("screen", "duplicates"), ("tokenize", "all")} <= named
+    assert {("screen", "consent"), ("screen", "dedup"), ("tokenize", "all")} <= named
     first, second = plan["scales"]
     factor = second["input_bytes"] / first["input_bytes"]
     assert second["core_hours"] == pytest.approx(factor * first["core_hours"])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from stamm.corpus.consent.hosts import normal_host
+from stamm.corpus.consent.hosts import normalize_host
 from stamm.corpus.consent.robots_matcher import decoded, escaped, path_of
 from stamm.corpus.records import clean_field
 
@@ -21,7 +21,7 @@ def normal_address(url: str) -> str:
     cleaned = clean_field(url).strip()
     scheme, colon, _ = cleaned.partition("://")
     try:
-        host = normal_host(cleaned)
+        host = normalize_host(cleaned)
     except ValueError:
         host = ""
     if not host or not colon:

@@ -13,10 +13,10 @@ from typing import TypeVar
 from stamm.base.config import validate
 from stamm.corpus.canaries.config import CanariesConfig
 from stamm.corpus.classifiers.config import ThresholdConfig
-from stamm.corpus.consent.agents import APERTUS_AGENTS, name_agents
+from stamm.corpus.consent.agents import APERTUS_AGENTS, fill_agents
 from stamm.corpus.consent.config import ConsentConfig, Policy
 from stamm.corpus.contamination.config import ContaminationConfig
-from stamm.corpus.dedup.config import DuplicatesConfig
+from stamm.corpus.dedup.config import DedupConfig
 from stamm.corpus.language.config import LanguageConfig
 from stamm.corpus.licences.config import LicenceConfig
 from stamm.corpus.pii.config import PiiConfig
@@ -121,9 +121,9 @@ class ScreenConfig:
     language        how languages are identified; None: only as input and page say
     quality         rules against bad text, with bounds of its language; None: no rule
     contamination   evaluation texts that must not be in the corpus; None: none is looked for
-    toxicity_head   folder of a head (`stamm run corpus.head`); "": nothing is scored. What the score
-    quality_head    leads to is decided over all documents (toxicity_cut, quality_cut)
-    duplicates      when texts are nearly the same; None: only equal texts are duplicates
+    toxicity_classifier   folder of a head (`stamm run corpus.classifier`); "": nothing is scored. What the score
+    quality_classifier    leads to is decided over all documents (toxicity_cut, quality_cut)
+    dedup           when texts are nearly the same; None: only equal texts are duplicates
     """
 
     inputs: tuple[str, ...]
@@ -137,9 +137,9 @@ class ScreenConfig:
     language: LanguageConfig | None = field(default_factory=LanguageConfig)
     quality: QualityConfig | None = None
     contamination: ContaminationConfig | None = None
-    toxicity_head: str = ""
-    quality_head: str = ""
-    duplicates: DuplicatesConfig | None = field(default_factory=DuplicatesConfig)
+    toxicity_classifier: str = ""
+    quality_classifier: str = ""
+    dedup: DedupConfig | None = field(default_factory=DedupConfig)
 
     def __post_init__(self) -> None:
         validate(
@@ -164,9 +164,9 @@ class ScreenConfig:
 class DecideConfig:
     """What is decided over all documents.
 
-    toxicity_cut  how many of the most toxic of each language go; needs a toxicity_head
-    quality_cut   how many of the best of each language stay; needs a quality_head
-    duplicates    as the screen had them: what it hashed
+    toxicity_cut  how many of the most toxic of each language go; needs a toxicity_classifier
+    quality_cut   how many of the best of each language stay; needs a quality_classifier
+    dedup         as the screen had them: what it hashed
     held_out      share of the documents of each language kept from training; a language with at
                   least two gives at least one, and keeps at least one
     seed          decides the held-out documents
@@ -175,7 +175,7 @@ class DecideConfig:
 
     toxicity_cut: ThresholdConfig = field(default_factory=ThresholdConfig)
     quality_cut: ThresholdConfig = field(default_factory=lambda: ThresholdConfig(share=0.33))
-    duplicates: DuplicatesConfig | None = field(default_factory=DuplicatesConfig)
+    dedup: DedupConfig | None = field(default_factory=DedupConfig)
     held_out: float = 0.03
     seed: int = 28
     memory_gib: float = 2.0
@@ -270,7 +270,7 @@ class ReplayConfig:
     memory_gib: float = 2.0
 
     def __post_init__(self) -> None:
-        name_agents(self)
+        fill_agents(self)
         validate(self, ("memory_gib", self.memory_gib >= 0.125, "must be at least 0.125"))
 
     @property

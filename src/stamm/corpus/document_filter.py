@@ -6,21 +6,21 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from stamm.base.stopwatch import Stopwatch
-from stamm.corpus.classifiers.classifier import Head
+from stamm.corpus.classifiers.classifier import TextClassifier
 from stamm.corpus.config import ScreenConfig
-from stamm.corpus.consent.policies import Words
+from stamm.corpus.consent.policies import ConsentPolicies
 from stamm.corpus.consent.signals import PageRefusal
 from stamm.corpus.contamination.index import Hit, Index
-from stamm.corpus.dedup.shingles import split_words
+from stamm.corpus.dedup.shingles import hash_words
 from stamm.corpus.extract import CostlyPageError, Page, extract
 from stamm.corpus.language.declared import UNDETERMINED, declared_language
-from stamm.corpus.language.identify import Identifier
+from stamm.corpus.language.identify import LanguageIdentifier
 from stamm.corpus.ledger import KEPT, PII_KINDS, LedgerRow
 from stamm.corpus.licences.expression import verdict
-from stamm.corpus.licences.names import expression_of
+from stamm.corpus.licences.names import spdx_expression
 from stamm.corpus.licences.page import page_licence
 from stamm.corpus.pii.replace import replace_pii
-from stamm.corpus.quality.rules import Quality
+from stamm.corpus.quality.rules import QualityFilter
 from stamm.corpus.records import Record, Unread
 
 _MOST_HITS = 3
@@ -30,11 +30,11 @@ _MOST_HITS = 3
 class Tools:
     """What a screen asks; None where a configuration asks for nothing."""
 
-    language: Identifier | None = None
-    quality: Quality | None = None
+    language: LanguageIdentifier | None = None
+    quality: QualityFilter | None = None
     contamination: Index | None = None
-    toxicity_head: Head | None = None
-    quality_head: Head | None = None
+    toxicity_classifier: TextClassifier | None = None
+    quality_classifier: TextClassifier | None = None
 
     @classmethod
     def of(
@@ -46,11 +46,11 @@ class Tools:
         toxicity, quality   folders of the heads
         """
         return cls(
-            language=Identifier(config.language) if config.language else None,
-            quality=Quality(config.quality) if config.quality else None,
+            language=LanguageIdentifier(config.language) if config.language else None,
+            quality=QualityFilter(config.quality) if config.quality else None,
             contamination=index,
-            toxicity_head=Head.load(toxicity) if toxicity else None,
-            quality_head=Head.load(quality) if quality else None,
+            toxicity_classifier=TextClassifier.load(toxicity) if toxicity else None,
+            quality_classifier=TextClassifier.load(quality) if quality else None,
         )
 
 
@@ -62,7 +62,7 @@ class Screen:
         self._tools = tools
 
     def judge(
-        self, record: Record | Unread, words: Words, stopwatch: Stopwatch | None = None
+        self, record: Record | Unread, words: ConsentPolicies, stopwatch: Stopwatch | None = None
     ) -> tuple[LedgerRow, str]:
         """The ledger row of a record, and its text when it is kept ("" otherwise).
 
@@ -97,8 +97,8 @@ class Screen:
             row.decision, row.bytes_out = KEPT, len(text.encode())
         return row, text
 
-    def _consents(self, record: Record, row: LedgerRow, words: Words) -> bool:
-        decision = words.ask(record.url)
+    def _consents(self, record: Record, row: LedgerRow, words: ConsentPolicies) -> bool:
+        decision = words.decide(record.url)
         row.consent, row.host = decision.consent, decision.host
         row.rule, row.agent, row.robots_read = decision.rule, decision.agent, decision.read
         if not decision.allowed:
@@ -106,12 +106,14 @@ class Screen:
             return False
         return not _refused(
             row,
-            words.refused_before_reading(record.url, row.host, record.signals, record.is_html),
+            words.refusal_before_parsing(record.url, row.host, record.signals, record.is_html),
         )
 
-    def _page_consents(self, record: Record, row: LedgerRow, page: Page, words: Words) -> bool:
+    def _page_consents(
+        self, record: Record, row: LedgerRow, page: Page, words: ConsentPolicies
+    ) -> bool:
         return not _refused(
-            row, words.refused_by_page(record.url, row.host, record.signals, page.metas)
+            row, words.refusal_by_meta(record.url, row.host, record.signals, page.metas)
         )
 
     def _page(self, record: Record, row: LedgerRow) -> Page | None:
@@ -152,7 +154,7 @@ class Screen:
         config = self._config.licences
         if config is None:
             return True
-        expression = expression_of(row.licence)
+        expression = spdx_expression(row.licence)
         if not row.licence:
             found = page_licence(page.marks, page.metas, record.signals.values("link"))
             expression = row.licence = found.expression
@@ -187,16 +189,16 @@ class Screen:
     def _uncontaminated(self, text: str, row: LedgerRow) -> bool:
         if self._tools.contamination is None:
             return True
-        hits = self._tools.contamination.hits(split_words(text))
+        hits = self._tools.contamination.hits(hash_words(text))
         if hits:
             row.reason, row.detail = "contaminated", _told(hits)
         return not hits
 
     def _score(self, text: str, row: LedgerRow) -> None:
-        if self._tools.toxicity_head is not None:
-            row.toxicity = self._tools.toxicity_head.score(text, row.language)
-        if self._tools.quality_head is not None:
-            row.quality = self._tools.quality_head.score(text, row.language)
+        if self._tools.toxicity_classifier is not None:
+            row.toxicity = self._tools.toxicity_classifier.score(text, row.language)
+        if self._tools.quality_classifier is not None:
+            row.quality = self._tools.quality_classifier.score(text, row.language)
 
     def _without_personal_data(self, text: str, row: LedgerRow) -> str:
         cleaned = replace_pii(text, self._config.pii, row.language)

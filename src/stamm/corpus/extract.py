@@ -16,7 +16,7 @@ from resiliparse.parse.html import HTMLTree
 
 from stamm.base.units import bytes_text
 from stamm.corpus.config import ReadLimits
-from stamm.corpus.licences.markup import Mark, licence_marks
+from stamm.corpus.licences.markup import LicenceMark, licence_marks
 from stamm.corpus.sandbox import apart
 
 _META_TAGS = 100
@@ -54,7 +54,7 @@ class Page:
     text: str
     lang: str
     metas: tuple[tuple[str, str], ...]
-    marks: tuple[Mark, ...] = ()
+    marks: tuple[LicenceMark, ...] = ()
 
 
 class CostlyPageError(Exception):
@@ -160,7 +160,7 @@ def _from_json(told: bytes) -> Page:
         text=page["text"],
         lang=page["lang"],
         metas=tuple((name, content) for name, content in page["metas"]),
-        marks=tuple(Mark(**mark) for mark in page["marks"]),
+        marks=tuple(LicenceMark(**mark) for mark in page["marks"]),
     )
 
 

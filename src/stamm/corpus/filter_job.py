@@ -22,17 +22,17 @@ import pyarrow as pa
 from stamm.base.config import from_plain, to_plain
 from stamm.base.files import atomic, canonical_json
 from stamm.base.stopwatch import Stopwatch
-from stamm.corpus.classifiers.config import HEAD_FILES
+from stamm.corpus.classifiers.config import CLASSIFIER_FILES
 from stamm.corpus.config import ScreenConfig
-from stamm.corpus.consent.policies import Words, read_words
+from stamm.corpus.consent.policies import ConsentPolicies, load_policies
 from stamm.corpus.consent.snapshot_index import index_snapshots
 from stamm.corpus.contamination.index import build_index, load_index
 from stamm.corpus.contamination.items import read_sets
 from stamm.corpus.dedup.cluster import keys_row, keys_schema
-from stamm.corpus.dedup.config import DuplicatesConfig
+from stamm.corpus.dedup.config import DedupConfig
 from stamm.corpus.dedup.exact import text_key
-from stamm.corpus.dedup.minhash import NOTHING, signature
-from stamm.corpus.dedup.shingles import split_words
+from stamm.corpus.dedup.minhash import NOTHING, minhash
+from stamm.corpus.dedup.shingles import hash_words
 from stamm.corpus.document_filter import Screen, Tools
 from stamm.corpus.inputs import expand
 from stamm.corpus.ledger import KEPT, LEDGER_SCHEMA, LedgerRow
@@ -112,7 +112,7 @@ def screen_shard(batch: Batch, task: Task) -> Outcome:
     name, path = str(task.extra["name"]), Path(task.inputs["input"])
     if is_archive(name):
         words = words.with_archive(archived_robots(path, config.limits))
-    keys = keys_schema(config.duplicates or DuplicatesConfig())
+    keys = keys_schema(config.dedup or DedupConfig())
     schemas = {
         "documents": SCREENED_SCHEMA,
         "candidates": CANDIDATES_SCHEMA,
@@ -147,7 +147,7 @@ def screen_shard(batch: Batch, task: Task) -> Outcome:
             tables["candidates"].add(_candidate(place, row))
             stopwatch.add("write")
             tables["keys"].add(_keys(config, place, row, text))
-            stopwatch.add("duplicates")
+            stopwatch.add("dedup")
     return Outcome(
         outputs=tuple(outputs.values()),
         came_in=count,
@@ -182,10 +182,10 @@ def _candidate(place: dict[str, int], row: LedgerRow) -> dict[str, Any]:
 
 def _keys(config: ScreenConfig, place: dict[str, int], row: LedgerRow, text: str) -> dict[str, Any]:
     """What duplicates are told by. Without near ones a text counts as one without words."""
-    if config.duplicates is None:
-        hashes = np.full(DuplicatesConfig().hashes, NOTHING, np.uint32)
+    if config.dedup is None:
+        hashes = np.full(DedupConfig().hashes, NOTHING, np.uint32)
     else:
-        hashes = signature(split_words(text), config.duplicates)
+        hashes = minhash(hash_words(text), config.dedup)
     return keys_row(
         shard=place["shard"],
         row=place["position"],
@@ -219,17 +219,17 @@ def _common(config: ScreenConfig, workspace: Workspace) -> dict[str, str]:
         for gap in index.gaps():
             workspace.progress.log(gap)
         common |= {f"{_INDEX}.{file.name}": file for file in sorted(folder.iterdir())}
-    for role in ("toxicity_head", "quality_head"):
+    for role in ("toxicity_classifier", "quality_classifier"):
         folder = Path(getattr(config, role))
         if getattr(config, role):
-            common |= {f"{role}.{file}": folder / file for file in HEAD_FILES}
+            common |= {f"{role}.{file}": folder / file for file in CLASSIFIER_FILES}
     return {role: str(path.absolute()) for role, path in common.items()}
 
 
 @functools.lru_cache(maxsize=1)
 def _tools(
     settings: bytes, common: tuple[tuple[str, str, str], ...]
-) -> tuple[ScreenConfig, Screen, Words]:
+) -> tuple[ScreenConfig, Screen, ConsentPolicies]:
     """What is built once in a process and used for every shard."""
     config = from_plain(ScreenConfig, json.loads(settings))
     files: dict[str, dict[str, Path]] = {}
@@ -240,8 +240,8 @@ def _tools(
     def folder(kind: str) -> Path | None:
         return next(iter(files[kind].values())).parent if kind in files else None
 
-    index, toxicity, quality = map(folder, (_INDEX, "toxicity_head", "quality_head"))
+    index, toxicity, quality = map(folder, (_INDEX, "toxicity_classifier", "quality_classifier"))
     tools = Tools.of(config, load_index(index) if index else None, toxicity, quality)
     robots = tuple(files.get("robots", {}).values())
-    words = read_words(config.consent, robots, files.get("domains", {}), config.limits)
+    words = load_policies(config.consent, robots, files.get("domains", {}), config.limits)
     return config, Screen(config, tools), words

@@ -21,7 +21,7 @@ from stamm.base.files import atomic, remove_leftovers, write_json
 from stamm.corpus.classifiers.config import ThresholdConfig
 from stamm.corpus.config import DecideConfig
 from stamm.corpus.dedup.cluster import find_clusters
-from stamm.corpus.dedup.config import DuplicatesConfig
+from stamm.corpus.dedup.config import DedupConfig
 from stamm.corpus.held_out import count_held_out
 from stamm.corpus.query import Query, opened
 from stamm.corpus.tables import part, write_batches
@@ -152,7 +152,7 @@ def _find_twins(
             shards = [_survivors(query, shard, scratch) for shard in shards]
         with atomic(folder / CLUSTERS) as path:
             found = find_clusters(
-                config.duplicates or DuplicatesConfig(),
+                config.dedup or DedupConfig(),
                 shards,
                 path,
                 scratch=scratch,

@@ -25,7 +25,7 @@ from stamm.base.config import from_plain, to_plain
 from stamm.base.errors import DataError
 from stamm.base.files import atomic, canonical_json, read_json, remove_leftovers, write_json
 from stamm.corpus.config import ReplayConfig
-from stamm.corpus.consent.policies import Words, read_words
+from stamm.corpus.consent.policies import ConsentPolicies, load_policies
 from stamm.corpus.consent.snapshot_index import index_snapshots
 from stamm.corpus.deletions import (
     REQUESTS_SCHEMA,
@@ -165,7 +165,7 @@ def replay_shard(batch: Batch, task: Task) -> Outcome:
     )
 
 
-def _withdraw(row: dict[str, Any], request: str, words: Words) -> bool:
+def _withdraw(row: dict[str, Any], request: str, words: ConsentPolicies) -> bool:
     """Whether a request or a newer word takes a document out; the row then says whose."""
     if request:
         row |= {"reason": "deletion_request", "rule": request, "agent": "", "robots_read": ""}
@@ -180,9 +180,9 @@ def _withdraw(row: dict[str, Any], request: str, words: Words) -> bool:
     return True
 
 
-def _refusal(url: str, words: Words) -> dict[str, str]:
+def _refusal(url: str, words: ConsentPolicies) -> dict[str, str]:
     """The newer refusal of an address, {} when there is none. Pages are not read again."""
-    decision = words.ask(url)
+    decision = words.decide(url)
     if not decision.allowed:
         return {
             "reason": decision.consent,
@@ -191,7 +191,7 @@ def _refusal(url: str, words: Words) -> dict[str, str]:
             "agent": decision.agent,
             "robots_read": decision.read,
         }
-    refusal = words.refused_before_reading(url, decision.host, Signals(), is_html=False)
+    refusal = words.refusal_before_parsing(url, decision.host, Signals(), is_html=False)
     if refusal is None:
         return {}
     return {"reason": refusal.reason, "rule": refusal.rule, "agent": refusal.agent}
@@ -231,14 +231,14 @@ def _twins(query: Query, deletions: Deletions) -> dict[str, dict[str, str]]:
 @functools.lru_cache(maxsize=1)
 def _words(
     settings: bytes, common: tuple[tuple[str, str, str], ...]
-) -> tuple[Words, Deletions, dict[str, dict[str, str]]]:
+) -> tuple[ConsentPolicies, Deletions, dict[str, dict[str, str]]]:
     config = from_plain(ReplayConfig, json.loads(settings))
     files: dict[str, dict[str, Path]] = {role: {} for role in (*_ROLES, "twins")}
     for role, path, _ in common:
         kind, _, name = role.partition(".")
         files[kind][name] = Path(path)
     robots = tuple(files["robots"].values())
-    words = read_words(config.consent, robots, files["domains"], config.limits)
+    words = load_policies(config.consent, robots, files["domains"], config.limits)
     deletions = Deletions(read_deletions(files["deletions"].values()))
     return words, deletions, read_json(files["twins"][""])
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from stamm.base.errors import DataError
-from stamm.corpus.consent.decision import ABSOLUTE
+from stamm.corpus.consent.decision import ABSOLUTE_URL_RULES
 from stamm.corpus.ledger import KEPT, PII_KINDS, REASONS
 from stamm.corpus.query import Query
 
@@ -92,7 +92,7 @@ def _absolute_rules(query: Query) -> dict[str, int]:
     """Documents and hosts that a robots.txt allows which has rules written as absolute URLs."""
     ((documents, hosts),) = query.rows(
         f"select count(*), count(distinct host) from ledger where {_OWN} and "
-        f"consent = 'robots_allows' and contains(rule, '{ABSOLUTE}')"
+        f"consent = 'robots_allows' and contains(rule, '{ABSOLUTE_URL_RULES}')"
     )
     return {"documents": documents, "hosts": hosts}
 

@@ -58,7 +58,7 @@ RECIPES: tuple[Recipe, ...] = (
     Recipe("corpus.demo", corpus.demo_corpus),
     Recipe("corpus.replay", replay.replay),
     Recipe("corpus.robots", robots.robots),
-    Recipe("corpus.head", corpus_models.head),
+    Recipe("corpus.classifier", corpus_models.head),
     Recipe("corpus.languages", corpus_models.languages),
     Recipe("corpus.bounds", corpus_models.bounds),
     Recipe("pretrain.apertus_8b", apertus.apertus_8b),

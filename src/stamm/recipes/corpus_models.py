@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from stamm.base.errors import ConfigError
-from stamm.corpus.classifiers.config import HeadConfig
+from stamm.corpus.classifiers.config import ClassifierConfig
 from stamm.corpus.inputs import expand
 from stamm.corpus.language.config import LanguageTrainConfig
 from stamm.corpus.quality.config import QualityFitConfig
@@ -18,16 +18,16 @@ _HEAD_INPUTS = ("labelled", "clean", "unseen_labelled", "unseen_clean")
 
 @dataclass(frozen=True, kw_only=True)
 class HeadRecipe:
-    """A head that scores texts, for corpus.toxicity_head or corpus.quality_head."""
+    """A head that scores texts, for corpus.toxicity_classifier or corpus.quality_classifier."""
 
-    head: HeadConfig | None = None
+    head: ClassifierConfig | None = None
 
     def steps(self) -> tuple[Step, ...]:
         """Everything to be done.
 
         Raises   ConfigError when nothing says what it learns from.
         """
-        config = _given(self.head, "head=HeadConfig head.labelled=FILE")
+        config = _given(self.head, "head=ClassifierConfig head.labelled=FILE")
         return (_step("head", config, _HEAD_INPUTS),)
 
 

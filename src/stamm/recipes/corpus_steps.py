@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from stamm.corpus.classifiers.config import HEAD_FILES
+from stamm.corpus.classifiers.config import CLASSIFIER_FILES
 from stamm.corpus.config import (
     CorpusConfig,
     PackConfig,
@@ -39,10 +39,10 @@ def corpus_steps(config: CorpusConfig) -> tuple[Step, ...]:
     if config.contamination is not None:
         files = [one.file for one in config.contamination.sets]
         said |= {name: locate(name, "corpus.contamination") for name in files}
-    for role in ("toxicity_head", "quality_head"):
+    for role in ("toxicity_classifier", "quality_classifier"):
         folder = getattr(config, role)
         if folder:
-            said |= expand([f"{folder}/{file}" for file in HEAD_FILES], f"corpus.{role}")
+            said |= expand([f"{folder}/{file}" for file in CLASSIFIER_FILES], f"corpus.{role}")
     screen = Step(
         name="screen",
         job="screen",

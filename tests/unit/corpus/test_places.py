@@ -67,15 +67,15 @@ def test_everything_that_a_screen_reads_is_part_of_its_identity(
     evaluation, head = tmp_path / "set.jsonl", tmp_path / "head"
     evaluation.write_text("")
     head.mkdir()
-    for file in ("head.json", "weights.safetensors"):
+    for file in ("classifier.json", "weights.safetensors"):
         (head / file).write_text("")
     sets = (EvaluationSet(name="set", file=str(evaluation)),)
     config = replace(
         PLAIN,
         inputs=(str(source),),
         contamination=ContaminationConfig(sets=sets),
-        toxicity_head=str(head),
+        toxicity_classifier=str(head),
     )
     (screen,) = [step for step in corpus_steps(config) if step.name == "screen"]
-    assert {str(source), str(evaluation), f"{head}/head.json"} < set(screen.external)
+    assert {str(source), str(evaluation), f"{head}/classifier.json"} < set(screen.external)
     assert f"{head}/weights.safetensors" in screen.external

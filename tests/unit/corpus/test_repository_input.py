@@ -200,7 +200,7 @@ def test_a_screen_takes_repositories_by_their_licences(tmp_path: Path) -> None:
         repositories=("*/other.zip=https://example.com/o", "*stamm*=https://example.org/stamm"),
         licences=LicenceConfig(),
         consent=ConsentConfig(unknown_host="allow"),
-        duplicates=None,
+        dedup=None,
         language=None,
     )
     (tmp_path / "out").mkdir()

@@ -15,10 +15,10 @@ from corpus_inputs import page, warc_response
 from stamm.base.console import NoProgress
 from stamm.base.errors import ConfigError
 from stamm.corpus.canaries.config import CanariesConfig
-from stamm.corpus.classifiers.calibration import Curve
-from stamm.corpus.classifiers.classifier import ANY, Head, quantize
+from stamm.corpus.classifiers.calibration import CalibrationCurve
+from stamm.corpus.classifiers.classifier import ANY, TextClassifier, quantize
 from stamm.corpus.classifiers.config import FeatureConfig, ThresholdConfig
-from stamm.corpus.classifiers.features import hashed, padded
+from stamm.corpus.classifiers.features import hash_ngrams, padded
 from stamm.corpus.config import CorpusConfig, ProbesConfig
 from stamm.corpus.consent.config import ConsentConfig
 from stamm.corpus.contamination.config import ContaminationConfig, EvaluationSet
@@ -81,7 +81,7 @@ def test_languages_are_identified_and_both_voices_kept(
     write_jsonl: Callable[..., str], build: Build
 ) -> None:
     name = write_jsonl(*rows(GERMAN), *rows(GERMAN + "!", language="gsw_Latn"))
-    config = CorpusConfig(inputs=(name,), consent=OPEN, duplicates=None)
+    config = CorpusConfig(inputs=(name,), consent=OPEN, dedup=None)
     _, ledger, summary = build(config)
     assert [row["language"] for row in ledger] == ["deu_Latn", "gsw_Latn"]
     for row in ledger:
@@ -144,17 +144,17 @@ def head(folder: Path, letter: str) -> Path:
     """A head whose score grows with the share of one letter in a text."""
     features = FeatureConfig(bucket_bits=10, shortest=1, longest=1)
     weights = np.zeros(2**10)
-    for buckets in hashed(padded(letter * 8), features):
+    for buckets in hash_ngrams(padded(letter * 8), features):
         weights[np.bincount(buckets).argmax()] = 1.0
     whole, scale = quantize(weights)
     folder.mkdir()
-    Head(
+    TextClassifier(
         features=features,
         pooling="mean",
         weights=whole,
         scale=scale,
         bias=-1.0,
-        curves={ANY: Curve(slope=1.0, offset=0.0)},
+        curves={ANY: CalibrationCurve(slope=1.0, offset=0.0)},
     ).store(folder)
     return folder
 
@@ -169,8 +169,8 @@ def test_scores_cut_their_share_of_each_language(
     config = replace(
         PLAIN,
         inputs=(name,),
-        duplicates=None,
-        toxicity_head=str(head(tmp_path / "head", "x")),
+        dedup=None,
+        toxicity_classifier=str(head(tmp_path / "head", "x")),
         toxicity_cut=ThresholdConfig(share=0.1, fewest=10),
     )
     _, ledger, _ = build(config)
@@ -182,8 +182,8 @@ def test_scores_cut_their_share_of_each_language(
     assert gone[0]["detail"].endswith(f"threshold {highest[4]:.4f}")
     kept = replace(
         config,
-        toxicity_head="",
-        quality_head=config.toxicity_head,
+        toxicity_classifier="",
+        quality_classifier=config.toxicity_classifier,
         quality_cut=ThresholdConfig(share=0.25, fewest=10),
     )
     _, ledger, _ = build(kept)
@@ -210,7 +210,7 @@ def test_near_duplicates_name_who_stays_and_the_earliest_stays(
     for url in ("https://a.org/late", "https://c.org/undated"):
         assert by_url[url]["reason"] == "near_duplicate"
         assert by_url[url]["duplicate_of"] == first
-    assert len(build(replace(PLAIN, inputs=(name,), duplicates=None))[0]) == 4
+    assert len(build(replace(PLAIN, inputs=(name,), dedup=None))[0]) == 4
 
 
 def test_which_twin_stays_does_not_depend_on_files(

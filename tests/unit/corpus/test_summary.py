@@ -6,9 +6,9 @@ import json
 from pathlib import Path
 
 from stamm.corpus.consent.config import ConsentConfig
-from stamm.corpus.consent.decision import Consent
+from stamm.corpus.consent.decision import ConsentResolver
+from stamm.corpus.consent.policies import robots_source
 from stamm.corpus.consent.robots import RobotsAnswer
-from stamm.corpus.consent.snapshot import robots_book
 from stamm.reports.corpus_record import read_corpus
 from stamm.reports.corpus_tables import corpus_sentences
 from tests.unit.corpus.transparency.ledgers import dropped, kept, write_corpus
@@ -24,13 +24,13 @@ def test_documents_under_rules_written_as_absolute_urls_are_counted(tmp_path: Pa
         for host in ("x.org", "y.org")
     ]
     answers.append(RobotsAnswer(url="https://z.org/robots.txt", status=200, read="2024", text=""))
-    asked = Consent(consent, [robots_book(answers)])
+    asked = ConsentResolver(consent, [robots_source(answers)])
     rows = []
     for url in ("https://x.org/a", "https://x.org/c", "https://y.org/a", "https://z.org/a"):
-        decision = asked.ask(url)
+        decision = asked.decide(url)
         told = {"url": url, "host": decision.host, "consent": decision.consent}
         rows.append(kept(**told, rule=decision.rule))
-    refused = asked.ask("https://y.org/b")
+    refused = asked.decide("https://y.org/b")
     rows.append(dropped("robots_disallow", host="y.org", rule=refused.rule))
     folder = write_corpus(tmp_path / "corpus", rows)
     summary = json.loads((folder / "summary.json").read_text())

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from stamm.corpus.config import FieldNames, ReadLimits, ScreenConfig
-from stamm.corpus.consent.policies import Words, read_words
+from stamm.corpus.consent.policies import ConsentPolicies, load_policies
 from stamm.corpus.contamination.index import build_index
 from stamm.corpus.contamination.items import read_sets
 from stamm.corpus.document_filter import Screen, Tools
@@ -130,14 +130,15 @@ def _told(row: LedgerRow) -> dict[str, Any]:
 
 
 @functools.lru_cache(maxsize=8)  # a pipeline may hold several screens, and asks them in turns
-def _screen(config: ScreenConfig) -> tuple[Screen, Words]:
+def _screen(config: ScreenConfig) -> tuple[Screen, ConsentPolicies]:
     """What is built once in a process, when its first document comes, and never sent to another."""
     sets = config.contamination
     index = build_index(sets, read_sets(sets, config.limits)) if sets else None
     heads = [
-        Path(folder) if folder else None for folder in (config.toxicity_head, config.quality_head)
+        Path(folder) if folder else None
+        for folder in (config.toxicity_classifier, config.quality_classifier)
     ]
     tools = Tools.of(config, index, *heads)
     robots = tuple(expand(config.consent.robots, "consent.robots").values())
     domains = expand(config.consent.domains, "consent.domains")
-    return Screen(config, tools), read_words(config.consent, robots, domains, config.limits)
+    return Screen(config, tools), load_policies(config.consent, robots, domains, config.limits)

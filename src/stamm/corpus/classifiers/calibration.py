@@ -13,7 +13,7 @@ _STEPS = 100
 
 
 @dataclass(frozen=True, kw_only=True)
-class Curve:
+class CalibrationCurve:
     """probability = sigmoid(slope * margin + offset)."""
 
     slope: float
@@ -31,7 +31,7 @@ def sigmoid(value: float) -> float:
     return math.exp(value) / (1.0 + math.exp(value))
 
 
-def fit_curve(margins: Vector, labels: NDArray[np.int8]) -> Curve | None:
+def fit_calibration(margins: Vector, labels: NDArray[np.int8]) -> CalibrationCurve | None:
     """The curve of greatest likelihood, both labels weighing the same; None where it would fall.
 
     Even odds make the scores of languages comparable whose labelled sets have very different shares
@@ -76,5 +76,5 @@ def fit_curve(margins: Vector, labels: NDArray[np.int8]) -> Curve | None:
     return _rising(slope, offset)
 
 
-def _rising(slope: float, offset: float) -> Curve | None:
-    return Curve(slope=slope, offset=offset) if slope > 0 else None
+def _rising(slope: float, offset: float) -> CalibrationCurve | None:
+    return CalibrationCurve(slope=slope, offset=offset) if slope > 0 else None

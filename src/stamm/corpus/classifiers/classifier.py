@@ -18,21 +18,21 @@ from safetensors.numpy import load, save
 from stamm.base.config import from_plain, to_plain
 from stamm.base.errors import ConfigError, DataError
 from stamm.base.files import read_json, sha256_bytes, sha256_value, write_bytes, write_json
-from stamm.corpus.classifiers.calibration import Curve
+from stamm.corpus.classifiers.calibration import CalibrationCurve
 from stamm.corpus.classifiers.config import FeatureConfig, Pooling
-from stamm.corpus.classifiers.features import blocks, hashed, padded, window_starts
+from stamm.corpus.classifiers.features import blocks, hash_ngrams, padded, window_starts
 
 SCHEMA = 1
 KIND = "hashed n-grams, linear"
 WEIGHTS = "weights.safetensors"
-DESCRIPTION = "head.json"
+DESCRIPTION = "classifier.json"
 ANY = ""  # the calibration of languages that have none of their own
 _DAMAGE = (KeyError, TypeError, ValueError, AttributeError, OSError)
 _LARGEST = 32_767
 _POOLINGS = ("maximum", "first", "mean")
 
 
-class Head:
+class TextClassifier:
     """A linear head.
 
     margin of a window     scale * sum(weights[buckets]) / sqrt(number of n-grams) + bias
@@ -52,7 +52,7 @@ class Head:
         weights: NDArray[np.int16],
         scale: float,
         bias: float,
-        curves: dict[str, Curve],
+        curves: dict[str, CalibrationCurve],
     ) -> None:
         self.features, self.pooling, self.weights = features, pooling, weights
         self.scale, self.bias, self.curves = scale, bias, curves
@@ -60,7 +60,7 @@ class Head:
         self.identity = sha256_value(self._description())
 
     @classmethod
-    def load(cls, folder: Path) -> Head:
+    def load(cls, folder: Path) -> TextClassifier:
         """The head that `store` wrote.
 
         Raises   DataError when a file is missing, damaged, or not the one that was described.
@@ -80,7 +80,9 @@ class Head:
                 scale=float(plain["scale"]),
                 bias=float(plain["bias"]),
                 curves={
-                    name: Curve(slope=float(curve["slope"]), offset=float(curve["offset"]))
+                    name: CalibrationCurve(
+                        slope=float(curve["slope"]), offset=float(curve["offset"])
+                    )
                     for name, curve in plain["curves"].items()
                 },
             )
@@ -92,13 +94,13 @@ class Head:
         return head
 
     def store(self, folder: Path) -> None:
-        """Write weights.safetensors and head.json."""
+        """Write weights.safetensors and classifier.json."""
         write_bytes(folder / WEIGHTS, save({"weights": self.weights}))
         write_json(folder / DESCRIPTION, {**self._description(), "identity": self.identity})
 
-    def calibrated(self, curves: dict[str, Curve]) -> Head:
+    def calibrated(self, curves: dict[str, CalibrationCurve]) -> TextClassifier:
         """The same head with other curves."""
-        return Head(
+        return TextClassifier(
             features=self.features,
             pooling=self.pooling,
             weights=self.weights,
@@ -129,7 +131,7 @@ class Head:
         starts = np.array(list(window_starts(len(spelt), self.features.window_characters)))
         stops = np.minimum(starts + self.features.window_characters, len(spelt))
         totals, counts = np.zeros_like(starts), np.zeros_like(starts)
-        for length, buckets in enumerate(hashed(spelt, self.features), self.features.shortest):
+        for length, buckets in enumerate(hash_ngrams(spelt, self.features), self.features.shortest):
             sums = np.concatenate(([0], np.cumsum(self.weights[buckets], dtype=np.int64)))
             ends = np.maximum(stops - length + 1, starts)
             totals += sums[ends] - sums[np.minimum(starts, ends)]

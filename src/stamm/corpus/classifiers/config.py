@@ -10,7 +10,7 @@ from typing import Literal
 
 from stamm.base.config import validate
 
-HEAD_FILES = ("head.json", "weights.safetensors")
+CLASSIFIER_FILES = ("classifier.json", "weights.safetensors")
 """What a head is made of, in its folder."""
 Pooling = Literal["maximum", "first", "mean"]
 LARGEST_SEED = 2**63 - 1
@@ -42,7 +42,7 @@ class FeatureConfig:
 
 
 @dataclass(frozen=True, kw_only=True)
-class HeadConfig:
+class ClassifierConfig:
     """A linear head on hashed n-grams: what it learns from, and what it is measured on.
 
     labelled         JSONL: text, label (0 or 1), language; group, source, functionality if known.

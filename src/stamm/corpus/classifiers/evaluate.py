@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from stamm.corpus.classifiers.examples import Example
+from stamm.corpus.classifiers.examples import LabelledText
 from stamm.corpus.classifiers.thresholds import quantile_threshold
 
 Scores = NDArray[np.float64]
@@ -19,16 +19,16 @@ _BINS = 10
 
 
 @dataclass(frozen=True, kw_only=True)
-class Scored:
+class ScoredTexts:
     """Examples with their scores, in one order."""
 
-    examples: Sequence[Example]
+    examples: Sequence[LabelledText]
     scores: Scores
 
-    def only(self, keep: Iterable[bool]) -> Scored:
+    def only(self, keep: Iterable[bool]) -> ScoredTexts:
         """The part for which `keep` holds."""
         chosen = [place for place, holds in enumerate(keep) if holds]
-        return Scored(
+        return ScoredTexts(
             examples=[self.examples[place] for place in chosen],
             scores=self.scores[np.array(chosen, dtype=np.int64)],
         )
@@ -72,7 +72,7 @@ def calibration_error(labels: Labels, scores: Scores) -> float | None:
     return error
 
 
-def language_table(scored: Scored, cuts: Mapping[str, float]) -> list[dict[str, Any]]:
+def language_table(scored: ScoredTexts, cuts: Mapping[str, float]) -> list[dict[str, Any]]:
     """A row for each language with labelled texts: AUC, recall above the cut, calibration error.
 
     AUC, recall and label_0_above are over labelled texts alone: among clean documents, style would
@@ -104,7 +104,7 @@ def language_table(scored: Scored, cuts: Mapping[str, float]) -> list[dict[str, 
     return rows
 
 
-def functionality_table(scored: Scored, cut: float | None) -> list[dict[str, Any]]:
+def functionality_table(scored: ScoredTexts, cut: float | None) -> list[dict[str, Any]]:
     """A row for each functionality: cases, label, share above 0.5 and above the cut."""
     part = scored.only(bool(e.functionality) for e in scored.examples)
     rows = []
@@ -122,7 +122,7 @@ def functionality_table(scored: Scored, cut: float | None) -> list[dict[str, Any
     return rows
 
 
-def clean_table(scored: Scored, cuts: Mapping[str, float]) -> list[dict[str, Any]]:
+def clean_table(scored: ScoredTexts, cuts: Mapping[str, float]) -> list[dict[str, Any]]:
     """A row for each source of clean documents: how many lie above 0.5 and above the cut."""
     rows = []
     for source in _names(scored, "source"):
@@ -143,7 +143,7 @@ def clean_table(scored: Scored, cuts: Mapping[str, float]) -> list[dict[str, Any
     return rows
 
 
-def clean_cuts(clean: Scored, fewest: int) -> dict[str, float]:
+def clean_cuts(clean: ScoredTexts, fewest: int) -> dict[str, float]:
     """The score that CLEAN_SHARE of clean documents exceed, for each language with enough of them.
 
     "" is the cut over all languages together, for the others; no clean documents, no cut.
@@ -158,7 +158,7 @@ def clean_cuts(clean: Scored, fewest: int) -> dict[str, float]:
     return cuts
 
 
-def _names(scored: Scored, field: str) -> list[str]:
+def _names(scored: ScoredTexts, field: str) -> list[str]:
     return sorted({getattr(example, field) for example in scored.examples})
 
 

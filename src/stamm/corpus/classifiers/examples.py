@@ -17,10 +17,10 @@ from pathlib import Path
 from typing import Any, Literal
 
 from stamm.base.errors import DataError
-from stamm.corpus.classifiers.features import spelling
+from stamm.corpus.classifiers.features import normalize_spelling
 from stamm.corpus.streams import BoundedStream, StreamError, bounded_lines
 
-Part = Literal["train", "calibrate", "test"]
+SplitName = Literal["train", "calibrate", "test"]
 
 LONGEST_FIELD = 200
 _LINE_BYTES = 8 * 2**20
@@ -30,7 +30,7 @@ _NOT_LETTERS = re.compile(r"[\W\d_]+")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Example:
+class LabelledText:
     """One text with its label.
 
     group          texts of one group stay on one side of the split
@@ -47,13 +47,13 @@ class Example:
     clean: bool
 
 
-def read_examples(paths: Iterable[Path], *, labelled: bool) -> list[Example]:
+def read_examples(paths: Iterable[Path], *, labelled: bool) -> list[LabelledText]:
     """The examples of some files, each once, in an order that depends on their content alone.
 
     labelled   each line must carry "label", 0 or 1; else none may, and all count as 0
     Raises     DataError for a line that is not an example: a head learns from all of it or not.
     """
-    found: dict[bytes, Example] = {}
+    found: dict[bytes, LabelledText] = {}
     for path in paths:
         with BoundedStream(path, _EXPANSION) as stream:
             try:
@@ -72,7 +72,7 @@ def read_examples(paths: Iterable[Path], *, labelled: bool) -> list[Example]:
     return [found[key] for key in sorted(found)]
 
 
-def part(group: str, seed: int, test: float, calibrate: float) -> Part:
+def split_of(group: str, seed: int, test: float, calibrate: float) -> SplitName:
     """The side of the split that a group falls on: a function of its name and the seed alone."""
     digest = hashlib.sha256(f"{seed}\n{group}".encode("utf-8", "surrogatepass")).digest()
     place = int.from_bytes(digest[:8], "big") / 2**64
@@ -83,11 +83,11 @@ def part(group: str, seed: int, test: float, calibrate: float) -> Part:
 
 def skeleton(text: str) -> str:
     """A hash of the letters of a text's first 10,000 characters, in one spelling."""
-    letters = _NOT_LETTERS.sub("", spelling(text[:_SKELETON_CHARACTERS]))
+    letters = _NOT_LETTERS.sub("", normalize_spelling(text[:_SKELETON_CHARACTERS]))
     return hashlib.sha256(letters.encode("utf-8", "surrogatepass")).hexdigest()
 
 
-def balance(examples: Sequence[Example], heaviest: float) -> list[float]:
+def balance(examples: Sequence[LabelledText], heaviest: float) -> list[float]:
     """A weight for each example: in a language, label 1, label 0 and clean documents weigh the same.
 
     heaviest   nothing weighs more, so that a handful of rare texts cannot decide; 1 is the average
@@ -99,7 +99,7 @@ def balance(examples: Sequence[Example], heaviest: float) -> list[float]:
     return [min(heaviest, totals[kind[0]] / (parts[kind[0]] * counts[kind])) for kind in kinds]
 
 
-def _example(data: bytes, where: str, labelled: bool) -> Example:
+def _example(data: bytes, where: str, labelled: bool) -> LabelledText:
     try:
         row: Any = json.loads(data.decode("utf-8-sig"))
     except (ValueError, RecursionError) as error:
@@ -119,7 +119,7 @@ def _example(data: bytes, where: str, labelled: bool) -> Example:
         words[key] = value
     if not words["language"]:
         raise _unusable("no language", where)
-    return Example(
+    return LabelledText(
         text=row["text"],
         label=int(label or 0),
         language=words["language"],
@@ -130,7 +130,7 @@ def _example(data: bytes, where: str, labelled: bool) -> Example:
     )
 
 
-def _key(example: Example) -> bytes:
+def _key(example: LabelledText) -> bytes:
     text = example.text.encode("utf-8", "surrogatepass")
     rest = [
         example.label,

@@ -73,7 +73,7 @@ def windows(text: str, config: FeatureConfig) -> Iterator[str]:
             yield spelt[start : start + config.window_characters]
 
 
-def spelling(text: str) -> str:
+def normalize_spelling(text: str) -> str:
     """One spelling of a block: NFKC, lower case, digits as 0, single blanks, and nothing invisible.
 
     Handles (@name) and addresses go, so that a head cannot tell posts from pages by them.
@@ -89,11 +89,11 @@ def spelling(text: str) -> str:
 
 def padded(block: str) -> str:
     """The spelling of a block with a blank on either side; empty when nothing of it is visible."""
-    spelt = spelling(block)
+    spelt = normalize_spelling(block)
     return f" {spelt} " if spelt else ""
 
 
-def hashed(spelt: str, config: FeatureConfig) -> list[Buckets]:
+def hash_ngrams(spelt: str, config: FeatureConfig) -> list[Buckets]:
     """The bucket of every n-gram of a spelling, an array for each length, in reading order.
 
     hash     n + sum_k code[k] M^(n-1-k) mod 2^64

@@ -1,7 +1,7 @@
 """Train one head on labelled texts and clean documents, and say how good it is.
 
 Reads    the files that the configuration names
-Leaves   weights.safetensors, head.json, report.json
+Leaves   weights.safetensors, classifier.json, report.json
 """
 
 from __future__ import annotations
@@ -16,20 +16,26 @@ from stamm.base.config import to_plain
 from stamm.base.console import Progress
 from stamm.base.errors import DataError
 from stamm.base.files import write_json
-from stamm.corpus.classifiers.calibration import Curve, fit_curve
-from stamm.corpus.classifiers.classifier import ANY, DESCRIPTION, WEIGHTS, Head, quantize
-from stamm.corpus.classifiers.config import FeatureConfig, HeadConfig
+from stamm.corpus.classifiers.calibration import CalibrationCurve, fit_calibration
+from stamm.corpus.classifiers.classifier import ANY, DESCRIPTION, WEIGHTS, TextClassifier, quantize
+from stamm.corpus.classifiers.config import ClassifierConfig, FeatureConfig
 from stamm.corpus.classifiers.evaluate import (
     CLEAN_SHARE,
-    Scored,
+    ScoredTexts,
     clean_cuts,
     clean_table,
     functionality_table,
     language_table,
 )
-from stamm.corpus.classifiers.examples import Example, Part, balance, part, read_examples
-from stamm.corpus.classifiers.features import hashed, windows
-from stamm.corpus.classifiers.logistic import Fit, Sparse, fit_logistic
+from stamm.corpus.classifiers.examples import (
+    LabelledText,
+    SplitName,
+    balance,
+    read_examples,
+    split_of,
+)
+from stamm.corpus.classifiers.features import hash_ngrams, windows
+from stamm.corpus.classifiers.logistic import LogisticFit, SparseRows, fit_logistic
 from stamm.runs.job import Workspace
 
 SCHEMA = 1
@@ -37,28 +43,28 @@ REPORT = "report.json"
 OUTPUTS = (WEIGHTS, DESCRIPTION, REPORT)
 
 
-def train(config: HeadConfig, workspace: Workspace) -> None:
-    """Write weights.safetensors, head.json and report.json.
+def train(config: ClassifierConfig, workspace: Workspace) -> None:
+    """Write weights.safetensors, classifier.json and report.json.
 
     The same examples, in whatever files and order, and the same configuration give the same bytes.
     Raises   DataError when a line is no example, or when a part of the split lacks a label.
     Checked  tests/unit/corpus/classifiers/test_head_job.py
     """
     examples = _read(config.labelled, labelled=True) + _read(config.clean, labelled=False)
-    parts: dict[Part, list[Example]] = {"train": [], "calibrate": [], "test": []}
+    parts: dict[SplitName, list[LabelledText]] = {"train": [], "calibrate": [], "test": []}
     for example in examples:
-        parts[part(example.group, config.seed, config.test, config.calibrate)].append(example)
+        parts[split_of(example.group, config.seed, config.test, config.calibrate)].append(example)
     for name, members in parts.items():
         _require_both(name, members)
     fit = _fit(config, parts["train"], workspace.progress)
     weights, scale = quantize(fit.weights)
-    bare = Head(
+    bare = TextClassifier(
         features=config.features,
         pooling=config.pooling,
         weights=weights,
         scale=scale,
         bias=fit.bias,
-        curves={ANY: Curve(slope=1.0, offset=0.0)},
+        curves={ANY: CalibrationCurve(slope=1.0, offset=0.0)},
     )
     head = bare.calibrated(_curves(bare, parts["calibrate"], config.fewest))
     measured = {
@@ -78,11 +84,11 @@ def train(config: HeadConfig, workspace: Workspace) -> None:
     write_json(workspace.folder / REPORT, report)
 
 
-def _read(names: Sequence[str], *, labelled: bool) -> list[Example]:
+def _read(names: Sequence[str], *, labelled: bool) -> list[LabelledText]:
     return read_examples([Path(name) for name in names], labelled=labelled)
 
 
-def _require_both(name: str, examples: Sequence[Example]) -> None:
+def _require_both(name: str, examples: Sequence[LabelledText]) -> None:
     for label in (0, 1):
         if not any(example.label == label for example in examples):
             raise DataError(
@@ -91,7 +97,9 @@ def _require_both(name: str, examples: Sequence[Example]) -> None:
             )
 
 
-def _fit(config: HeadConfig, examples: Sequence[Example], progress: Progress) -> Fit:
+def _fit(
+    config: ClassifierConfig, examples: Sequence[LabelledText], progress: Progress
+) -> LogisticFit:
     seen = [
         (example, window)
         for example in examples
@@ -114,7 +122,7 @@ def _fit(config: HeadConfig, examples: Sequence[Example], progress: Progress) ->
     return fit
 
 
-def _training_windows(text: str, config: HeadConfig) -> list[str]:
+def _training_windows(text: str, config: ClassifierConfig) -> list[str]:
     """The windows of a text that training sees: those that pooling would look at, evenly spaced."""
     if config.pooling == "first":
         return [next(windows(text, config.features))]
@@ -123,16 +131,16 @@ def _training_windows(text: str, config: HeadConfig) -> list[str]:
     return [every[place * len(every) // taken] for place in range(taken)]
 
 
-def matrix(spelt: Sequence[str], features: FeatureConfig) -> Sparse:
+def matrix(spelt: Sequence[str], features: FeatureConfig) -> SparseRows:
     """The features of some windows: count of each bucket over the root of the number of n-grams."""
     starts, columns, values = [0], [], []
     for window in spelt:
-        found = np.concatenate(hashed(window, features))
+        found = np.concatenate(hash_ngrams(window, features))
         buckets, counts = np.unique(found, return_counts=True)
         columns.append(buckets.astype(np.int32))
         values.append((counts / np.sqrt(max(1, found.size))).astype(np.float32))
         starts.append(starts[-1] + buckets.size)
-    return Sparse(
+    return SparseRows(
         starts=np.array(starts, dtype=np.int64),
         columns=np.concatenate(columns),
         values=np.concatenate(values),
@@ -140,12 +148,14 @@ def matrix(spelt: Sequence[str], features: FeatureConfig) -> Sparse:
     )
 
 
-def _curves(bare: Head, examples: Sequence[Example], fewest: int) -> dict[str, Curve]:
+def _curves(
+    bare: TextClassifier, examples: Sequence[LabelledText], fewest: int
+) -> dict[str, CalibrationCurve]:
     """A calibration for all languages together, and one for each that has enough of both labels."""
     margins = np.array([bare.margin(example.text) for example in examples])
     labels = np.array([example.label for example in examples], dtype=np.int8)
     languages = np.array([example.language for example in examples])
-    overall = fit_curve(margins, labels)
+    overall = fit_calibration(margins, labels)
     if overall is None:
         raise DataError(
             "scores do not rise with the label on texts that training did not see",
@@ -155,13 +165,13 @@ def _curves(bare: Head, examples: Sequence[Example], fewest: int) -> dict[str, C
     for language in sorted(set(languages.tolist())):
         here = languages == language
         counts = [int((labels[here] == label).sum()) for label in (0, 1)]
-        curve = fit_curve(margins[here], labels[here]) if min(counts) >= fewest else None
+        curve = fit_calibration(margins[here], labels[here]) if min(counts) >= fewest else None
         if curve is not None:
             curves[language] = curve
     return curves
 
 
-def _counts(examples: Sequence[Example]) -> dict[str, int]:
+def _counts(examples: Sequence[LabelledText]) -> dict[str, int]:
     return {
         "label_1": sum(e.label for e in examples),
         "label_0": sum(not e.label and not e.clean for e in examples),
@@ -170,14 +180,17 @@ def _counts(examples: Sequence[Example]) -> dict[str, int]:
 
 
 def _tables(
-    config: HeadConfig, head: Head, groups: Mapping[str, Sequence[Example]], progress: Progress
+    config: ClassifierConfig,
+    head: TextClassifier,
+    groups: Mapping[str, Sequence[LabelledText]],
+    progress: Progress,
 ) -> dict[str, Any]:
     """What the head is worth, on the test part and on what no part of training came from."""
     progress.begin("scores", sum(len(examples) for examples in groups.values()), "texts")
     done, scored = 0, {}
     for name, examples in groups.items():
         scores = [head.score(example.text, example.language) for example in examples]
-        scored[name] = Scored(examples=examples, scores=np.array(scores, dtype=np.float64))
+        scored[name] = ScoredTexts(examples=examples, scores=np.array(scores, dtype=np.float64))
         done += len(examples)
         progress.advance(done, name)
     progress.end(f"{done} texts scored")

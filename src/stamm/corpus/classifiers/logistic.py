@@ -19,7 +19,7 @@ _NEWTON_STEPS = 30
 
 
 @dataclass(frozen=True, kw_only=True)
-class Sparse:
+class SparseRows:
     """Rows of a matrix that is mostly zero: row i holds columns[starts[i]:starts[i + 1]]."""
 
     starts: NDArray[np.int64]
@@ -34,7 +34,7 @@ class Sparse:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Fit:
+class LogisticFit:
     """A solution.
 
     weights   [width]
@@ -50,14 +50,14 @@ class Fit:
 
 
 def fit_logistic(
-    rows: Sparse,
+    rows: SparseRows,
     signs: NDArray[np.int8],
     costs: Vector,
     *,
     tolerance: float,
     most_passes: int,
     seed: int,
-) -> Fit:
+) -> LogisticFit:
     """The minimum of  |w|^2 / 2 + sum_i costs[i] log(1 + exp(-signs[i] (w . x_i + bias))).
 
     The bias counts as one more weight. Stops when the duality gap is below `tolerance` of the
@@ -94,10 +94,10 @@ def fit_logistic(
             weights[-1] += step
         passes += 1
         gap = _gap(rows, signs, costs, weights, dual)
-    return Fit(weights=weights[:-1], bias=float(weights[-1]), passes=passes, gap=gap)
+    return LogisticFit(weights=weights[:-1], bias=float(weights[-1]), passes=passes, gap=gap)
 
 
-def margins(rows: Sparse, weights: Vector, bias: float) -> Vector:
+def margins(rows: SparseRows, weights: Vector, bias: float) -> Vector:
     """w . x + bias of every row."""
     found = np.empty(rows.rows, dtype=np.float64)
     for i in range(rows.rows):
@@ -106,7 +106,7 @@ def margins(rows: Sparse, weights: Vector, bias: float) -> Vector:
     return found
 
 
-def _row(rows: Sparse, i: int) -> tuple[NDArray[np.int32], NDArray[np.float32]]:
+def _row(rows: SparseRows, i: int) -> tuple[NDArray[np.int32], NDArray[np.float32]]:
     part = slice(int(rows.starts[i]), int(rows.starts[i + 1]))
     return rows.columns[part], rows.values[part]
 
@@ -139,7 +139,7 @@ def _sigmoid(t: float) -> float:
 
 
 def _gap(
-    rows: Sparse, signs: NDArray[np.int8], costs: Vector, weights: Vector, dual: Vector
+    rows: SparseRows, signs: NDArray[np.int8], costs: Vector, weights: Vector, dual: Vector
 ) -> float:
     signed = signs * margins(rows, weights[:-1], float(weights[-1]))
     norm = float((weights * weights).sum()) / 2

@@ -14,7 +14,7 @@ from stamm.corpus.classifiers.config import ThresholdConfig
 
 
 @dataclass(frozen=True, kw_only=True)
-class Threshold:
+class ScoreThreshold:
     """The cut of one language.
 
     value       a document is set apart when its score lies above; None: too few to make one
@@ -57,7 +57,7 @@ def quantile_threshold(scores: ArrayLike, share: float) -> float:
 
 def language_thresholds(
     scores: Mapping[str, ArrayLike], config: ThresholdConfig
-) -> dict[str, Threshold]:
+) -> dict[str, ScoreThreshold]:
     """A threshold for each language with enough documents, in the order of the languages' names."""
     found = {}
     for language in sorted(scores):
@@ -66,5 +66,5 @@ def language_thresholds(
         if values.size >= config.fewest:
             value = quantile_threshold(values, config.share)
             above = int((values > value).sum())
-        found[language] = Threshold(value=value, documents=int(values.size), above=above)
+        found[language] = ScoreThreshold(value=value, documents=int(values.size), above=above)
     return found

@@ -26,7 +26,7 @@ _DAY = re.compile(r"[0-9]{4}-(0[1-9]|1[0-2])-(0[1-9]|[12][0-9]|3[01])")
 _SHIPPED = Path(__file__).with_name("agents.json")
 
 
-def agents(name: str, path: Path | None = None) -> tuple[str, ...]:
+def load_agents(name: str, path: Path | None = None) -> tuple[str, ...]:
     """The agents of a named list, in its order.
 
     name     "apertus": those of the Apertus corpus; "training": crawlers that gather texts for
@@ -41,7 +41,7 @@ def agents(name: str, path: Path | None = None) -> tuple[str, ...]:
     return lists[name]
 
 
-def named_agents(asked: tuple[str, ...], source: str = "") -> tuple[tuple[str, ...], str]:
+def resolve_agents(asked: tuple[str, ...], source: str = "") -> tuple[tuple[str, ...], str]:
     """The names that `asked` stands for, each once, and where they came from.
 
     asked    names of agents, or lists of a file: "package:training", "mine.json:training"
@@ -58,8 +58,8 @@ def named_agents(asked: tuple[str, ...], source: str = "") -> tuple[tuple[str, .
         place, colon, name = one.rpartition(":")
         if colon:
             file = _SHIPPED if place == _PACKAGE else Path(place)
-            names |= dict.fromkeys(agents(name, file))
-            told.append(_told(one, file))
+            names |= dict.fromkeys(load_agents(name, file))
+            told.append(_provenance(one, file))
         else:
             names[one] = None
     if told:
@@ -68,15 +68,15 @@ def named_agents(asked: tuple[str, ...], source: str = "") -> tuple[tuple[str, .
         return asked, source
     lists, _ = _read(_SHIPPED)
     shipped = next((f"{_PACKAGE}:{name}" for name in lists if lists[name] == asked), "")
-    return named_agents((shipped,)) if shipped else (asked, "")
+    return resolve_agents((shipped,)) if shipped else (asked, "")
 
 
-def name_agents(config: Any) -> None:
+def fill_agents(config: Any) -> None:
     """Put names into the place of lists in a frozen configuration that is being made.
 
     config   has the fields `agents` and `agents_source`
     """
-    names, source = named_agents(config.agents, config.agents_source)
+    names, source = resolve_agents(config.agents, config.agents_source)
     object.__setattr__(config, "agents", names)
     object.__setattr__(config, "agents_source", source)
 
@@ -91,7 +91,7 @@ def is_agent(name: str) -> bool:
     return agent_token(name) != ""
 
 
-def _told(asked: str, file: Path) -> str:
+def _provenance(asked: str, file: Path) -> str:
     _, date = _read(file)
     return f"{asked} of {date}, sha256 {sha256_bytes(file.read_bytes())}"
 
@@ -123,7 +123,7 @@ def _read(file: Path) -> tuple[dict[str, tuple[str, ...]], str]:
     return {name: tuple(members) for name, members in lists.items()}, date
 
 
-APERTUS_AGENTS: tuple[str, ...] = agents("apertus")
+APERTUS_AGENTS: tuple[str, ...] = load_agents("apertus")
 """The agents of the Apertus corpus, asked in January 2025.
 
 Source   Apertus technical report (arXiv 2509.14233), section on robots.txt; FacebookBot stands

@@ -39,7 +39,7 @@ class AiTxtAnswer:
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Rule:
+class _AiTxtRule:
     allow: bool
     written: str
     pattern: str
@@ -112,13 +112,13 @@ def _types(path: str) -> tuple[str, ...]:
     return (named,) if named in TEXT_TYPES else _PAGE_TYPES
 
 
-def _groups(text: str) -> dict[str, list[list[_Rule]]]:
+def _groups(text: str) -> dict[str, list[list[_AiTxtRule]]]:
     """The blocks of rules by agent; nothing unless there is a rule for somebody.
 
     Blocks are shared between the names above them: a file may hold as many names as rules.
     """
-    groups: dict[str, list[list[_Rule]]] = {}
-    block: list[_Rule] = []
+    groups: dict[str, list[list[_AiTxtRule]]] = {}
+    block: list[_AiTxtRule] = []
     naming, count = False, 0
     for line in re.split(r"\r\n|\r|\n", text):
         if len(line) > LONGEST_LINE:
@@ -139,10 +139,10 @@ def _groups(text: str) -> dict[str, list[list[_Rule]]]:
     return groups if spoken else {}
 
 
-def _rule(allow: bool, value: str) -> _Rule:
+def _rule(allow: bool, value: str) -> _AiTxtRule:
     media = _TYPE.fullmatch(value)
     start = value if value.startswith(("/", "*")) else f"/{value}"
-    return _Rule(
+    return _AiTxtRule(
         allow=allow,
         written=clean_field(value),
         pattern=path_pattern(start),

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from stamm.base.config import validate
-from stamm.corpus.consent.agents import APERTUS_AGENTS, is_agent, name_agents
+from stamm.corpus.consent.agents import APERTUS_AGENTS, fill_agents, is_agent
 from stamm.corpus.consent.signals_config import SignalsConfig
 
 Policy = Literal["allow", "drop"]
@@ -44,7 +44,7 @@ class ConsentConfig:
     signals: SignalsConfig | None = field(default_factory=SignalsConfig)
 
     def __post_init__(self) -> None:
-        name_agents(self)
+        fill_agents(self)
         validate(
             self,
             ("agents", len(self.agents) > 0, "is empty: name at least one agent, such as '*'"),

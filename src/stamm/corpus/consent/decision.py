@@ -12,18 +12,17 @@ from typing import Protocol
 
 from stamm.corpus.consent.cache import cache_by_host
 from stamm.corpus.consent.config import ConsentConfig
-from stamm.corpus.consent.frozen import FrozenFile
-from stamm.corpus.consent.hosts import normal_host as normal_host
-from stamm.corpus.consent.hosts import www_variant
-from stamm.corpus.consent.robots import Refusal, RobotsFile
+from stamm.corpus.consent.hosts import normalize_host, www_variant
+from stamm.corpus.consent.robots import RobotsFile, RobotsRefusal
 from stamm.corpus.consent.robots_parser import PARSED_BYTES
+from stamm.corpus.consent.snapshot_entry import SnapshotEntry
 from stamm.corpus.records import clean_field
 
-ABSOLUTE = "written as absolute URLs"
+ABSOLUTE_URL_RULES = "written as absolute URLs"
 """What the rule of a "robots_allows" says where the file has rules that nobody can follow."""
 # Of the texts before parsing; parsed, a file takes some ten times as much memory.
 _CACHED_CHARACTERS = 16 * 2**20
-_HELD_DECISIONS = 256
+_MAX_CACHED_DECISIONS = 256
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,30 +48,30 @@ class Decision:
     host: str = ""
 
 
-class Book(Protocol):
+class ConsentSource(Protocol):
     """Something that knows the word of some hosts."""
 
     def decide(self, url: str, host: str, config: ConsentConfig) -> Decision | None:
         """The decision for an address of a host; None when the host is not known here."""
 
 
-class Consent:
+class ConsentResolver:
     """Decides for one address after another. Every book must agree that knows the host.
 
     books   a run's snapshot, lists of refusing domains, and for the pages of an archive the answers
             in that archive
     """
 
-    def __init__(self, config: ConsentConfig, books: Sequence[Book]) -> None:
+    def __init__(self, config: ConsentConfig, books: Sequence[ConsentSource]) -> None:
         self._config = config
         self._books = tuple(books)
 
-    def ask(self, url: str) -> Decision:
+    def decide(self, url: str) -> Decision:
         """The decision for an address: the first refusal, else the word of the last book."""
         if not url.strip():
             return Decision(consent="no_url", allowed=self._config.no_url == "allow")
         try:
-            host = normal_host(url)
+            host = normalize_host(url)
         except ValueError:
             return Decision(consent="bad_url", allowed=False, rule="the address cannot be parsed")
         if not host:
@@ -91,13 +90,13 @@ class Consent:
         return Decision(consent="unknown_host", allowed=allowed, host=host)
 
 
-class RobotsBook:
+class RobotsSource:
     """The robots.txt answers of many hosts, parsed when first asked.
 
     find   gives the answer of a host, None when it is not known
     """
 
-    def __init__(self, find: Callable[[str], FrozenFile | None]) -> None:
+    def __init__(self, find: Callable[[str], SnapshotEntry | None]) -> None:
         self._find = find
         self._answers = cache_by_host(self._load, _CACHED_CHARACTERS)
 
@@ -109,15 +108,15 @@ class RobotsBook:
         answer = self._answers(host)[0] or self._answers(www_variant(host))[0]
         return answer.decide(url, host, config) if answer is not None else None
 
-    def _load(self, host: str) -> tuple[_Heard | None, int]:
+    def _load(self, host: str) -> tuple[_ParsedAnswer | None, int]:
         answer = self._find(host)
         if answer is None:
             return None, 0
-        heard = _Heard(answer)
+        heard = _ParsedAnswer(answer)
         return heard, heard.size
 
 
-class _Heard:
+class _ParsedAnswer:
     """An answer that was parsed, and the decisions it led to: many addresses share each of them.
 
     Source   RFC 9309, 2.3.1: 2xx is parsed, 4xx allows, 5xx and silence refuse (the policy
@@ -126,7 +125,7 @@ class _Heard:
              what the next one said, are silence.
     """
 
-    def __init__(self, answer: FrozenFile) -> None:
+    def __init__(self, answer: SnapshotEntry) -> None:
         self._state = answer.state
         text = answer.text[: PARSED_BYTES + 1] if self._state == "found" else ""
         self.size = len(text)
@@ -135,7 +134,7 @@ class _Heard:
         self._where = clean_field(answer.url)
         self._status = answer.status
         self._read = answer.fetched
-        self._known: dict[Refusal | None, Decision] = {}
+        self._known: dict[RobotsRefusal | None, Decision] = {}
 
     def decide(self, url: str, host: str, config: ConsentConfig) -> Decision:
         """The decision for an address under the rules of the file."""
@@ -159,12 +158,14 @@ class _Heard:
         refusal = self._file.refusal(url, config.agents)
         decision = self._known.get(refusal)
         if decision is None or decision.host != host:
-            if len(self._known) >= _HELD_DECISIONS:
+            if len(self._known) >= _MAX_CACHED_DECISIONS:
                 self._known.clear()
             decision = self._known[refusal] = self._decision(host, refusal, config.agents)
         return decision
 
-    def _decision(self, host: str, refusal: Refusal | None, agents: tuple[str, ...]) -> Decision:
+    def _decision(
+        self, host: str, refusal: RobotsRefusal | None, agents: tuple[str, ...]
+    ) -> Decision:
         if refusal is None:
             rule = clean_field(self._where + self._ignored(agents))
             return Decision(
@@ -181,9 +182,9 @@ class _Heard:
 
     def _ignored(self, agents: tuple[str, ...]) -> str:
         """How many rules for the agents are written as absolute URLs of the host, and the first."""
-        rules = self._file.absolute_rules(normal_host(self._url), agents)
+        rules = self._file.absolute_rules(normalize_host(self._url), agents)
         if not rules:
             return ""
         line, key, value = rules[0]
         first = f"line {line}, {key.capitalize()}: {value.decode('utf-8', 'replace')}"
-        return f"; {len(rules)} ignored, {ABSOLUTE}, first {first}"
+        return f"; {len(rules)} ignored, {ABSOLUTE_URL_RULES}, first {first}"

@@ -11,7 +11,7 @@ from stamm.base.errors import DataError
 from stamm.corpus.config import ReadLimits
 from stamm.corpus.consent.config import ConsentConfig
 from stamm.corpus.consent.decision import Decision
-from stamm.corpus.consent.hosts import normal_host
+from stamm.corpus.consent.hosts import normalize_host
 from stamm.corpus.records import clean_field
 from stamm.corpus.streams import BoundedStream, StreamError, bounded_lines
 
@@ -78,7 +78,7 @@ def _written(line: str) -> str:
 
 def _domain(written: str) -> str:
     bare = written.removeprefix("*").removeprefix(".")
-    domain = normal_host(bare if "://" in bare else f"//{bare}").partition(":")[0]
+    domain = normalize_host(bare if "://" in bare else f"//{bare}").partition(":")[0]
     if _DOMAIN.fullmatch(domain) is None:
         raise ValueError(f"{written[:80]!r} names no domain")
     return domain

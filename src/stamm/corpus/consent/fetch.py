@@ -30,8 +30,8 @@ import httpcore2
 
 from stamm.base.files import sha256_bytes
 from stamm.corpus.consent.fetch_config import FetchConfig, Kind
-from stamm.corpus.consent.frozen import FrozenFile, text_of
 from stamm.corpus.consent.robots_parser import PARSED_BYTES, whole_lines
+from stamm.corpus.consent.snapshot_entry import SnapshotEntry, decode_body
 
 PATHS: dict[Kind, str] = {
     "robots": "/robots.txt",
@@ -167,7 +167,7 @@ class Fetcher:
     async def __aexit__(self, *_: object) -> None:
         await self._pool.aclose()
 
-    async def site(self, domain: str, kinds: Iterable[Kind]) -> AsyncIterator[FrozenFile]:
+    async def site(self, domain: str, kinds: Iterable[Kind]) -> AsyncIterator[SnapshotEntry]:
         """The files of a site, one after another; `domain` as `site_name` spells it.
 
         Edge     a host that cannot be spoken to, or that wants to be left alone, is not asked for
@@ -190,7 +190,7 @@ class Fetcher:
 
     async def _file(
         self, kind: Kind, domain: str, schemes: tuple[str, ...]
-    ) -> tuple[FrozenFile, bool]:
+    ) -> tuple[SnapshotEntry, bool]:
         for scheme in schemes:
             url = f"{scheme}://{domain}{PATHS[kind]}"
             file, come_later = await self._patiently(kind, domain, url)
@@ -198,7 +198,7 @@ class Fetcher:
                 break
         return file, come_later
 
-    async def _patiently(self, kind: Kind, domain: str, url: str) -> tuple[FrozenFile, bool]:
+    async def _patiently(self, kind: Kind, domain: str, url: str) -> tuple[SnapshotEntry, bool]:
         """The answer at an address, asked again while that may help and the site wants it.
 
         With it, whether the site asked for a longer pause than is kept. What it said then stands.
@@ -213,7 +213,7 @@ class Fetcher:
             await self._sleep(max(pause, own))
             attempt += 1
 
-    async def _once(self, kind: Kind, domain: str, url: str) -> tuple[FrozenFile, float | None]:
+    async def _once(self, kind: Kind, domain: str, url: str) -> tuple[SnapshotEntry, float | None]:
         """The answer at an address, and the pause of a FetchError."""
         hops: list[str] = []
         try:
@@ -290,9 +290,9 @@ class Fetcher:
         hops: Sequence[str] = (),
         reply: _Reply | None = None,
         error: str = "",
-    ) -> FrozenFile:
+    ) -> SnapshotEntry:
         body = reply.body if reply else b""
-        return FrozenFile(
+        return SnapshotEntry(
             kind=kind,
             domain=domain,
             url=url,
@@ -302,7 +302,7 @@ class Fetcher:
             bytes=len(body),
             truncated=reply.truncated if reply else False,
             sha256=sha256_bytes(body) if reply and 200 <= reply.status < 300 else "",
-            text=text_of(body),
+            text=decode_body(body),
             error=error,
         )
 

@@ -25,12 +25,12 @@ import zstandard
 from stamm.base.errors import DataError
 from stamm.base.files import atomic, write_json
 from stamm.corpus.config import ReadLimits
-from stamm.corpus.consent.decision import ABSOLUTE
+from stamm.corpus.consent.decision import ABSOLUTE_URL_RULES
 from stamm.corpus.consent.fetch import Fetcher, site_name
 from stamm.corpus.consent.fetch_config import FetchConfig, Kind
-from stamm.corpus.consent.frozen import FrozenFile, frozen_file
-from stamm.corpus.consent.hosts import normal_host
+from stamm.corpus.consent.hosts import normalize_host
 from stamm.corpus.consent.robots import RobotsFile
+from stamm.corpus.consent.snapshot_entry import SnapshotEntry, parse_entry
 from stamm.corpus.streams import BoundedStream, StreamError, bounded_lines
 from stamm.runs.job import Workspace
 
@@ -69,7 +69,7 @@ def fetch(
     ignored = counts["absolute_rules"]
     if ignored["rules"]:
         workspace.progress.log(
-            f"{ignored['rules']:,} rules in {ignored['sites']:,} robots.txt files are {ABSOLUTE} of "
+            f"{ignored['rules']:,} rules in {ignored['sites']:,} robots.txt files are {ABSOLUTE_URL_RULES} of "
             "their own site: they match no path and are ignored"
         )
     (workspace.folder / ANSWERS).unlink()
@@ -130,7 +130,7 @@ class _Answers:
     def __contains__(self, key: tuple[str, Kind]) -> bool:
         return key in self._places
 
-    def add(self, file: FrozenFile) -> None:
+    def add(self, file: SnapshotEntry) -> None:
         row = json.dumps(file.row()).encode() + b"\n"
         self._file.write(row)
         # A killed process loses nothing that was flushed, a machine without power what was not synced.
@@ -147,13 +147,13 @@ class _Answers:
         self._file.seek(start)
         return self._file.read(size)
 
-    def _whole_rows(self) -> Iterator[tuple[FrozenFile, int]]:
+    def _whole_rows(self) -> Iterator[tuple[SnapshotEntry, int]]:
         self._file.seek(0)
         for number, line in enumerate(self._file, start=1):
             if not line.endswith(b"\n"):
                 return
             try:
-                yield frozen_file(json.loads(line)), len(line)
+                yield parse_entry(json.loads(line)), len(line)
             except (ValueError, TypeError, KeyError, RecursionError) as error:
                 raise DataError(
                     f"{self._path} is damaged: {error}",
@@ -174,12 +174,12 @@ def _write_snapshot(
         for key in wanted:
             row = answers.row(key)
             packed.write(row)
-            file = frozen_file(json.loads(row))
+            file = parse_entry(json.loads(row))
             states[file.kind][file.state] += 1
             truncated += file.truncated
             dates.add(file.fetched[:10])
             if file.kind == "robots" and file.state == "found":
-                rules = len(RobotsFile(file.text).absolute_rules(normal_host(file.url)))
+                rules = len(RobotsFile(file.text).absolute_rules(normalize_host(file.url)))
                 ignored["rules"] += rules
                 ignored["sites"] += rules > 0
     return {

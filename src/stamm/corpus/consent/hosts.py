@@ -20,7 +20,7 @@ _LONGEST_NETLOC = 2048
 _NOT_A_NAME = re.compile(r"[\x00-\x20\x7f/?#@\\%]")
 
 
-def normal_host(url: str) -> str:
+def normalize_host(url: str) -> str:
     """The host of an address in its one spelling; "" when it names none.
 
     Raises   ValueError for an address that cannot be taken apart, or a host that no name can be.

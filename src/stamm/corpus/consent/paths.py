@@ -5,12 +5,12 @@ Source   RFC 9309, 2.2.2 and 2.2.3; the TDM Reservation Protocol and ai.txt take
 
 from __future__ import annotations
 
-from stamm.corpus.consent.robots_matcher import one_spelling, path_of, spelled
+from stamm.corpus.consent.robots_matcher import normalize_path, path_of, spelled
 
 
 def url_path(url: str) -> str:
     """Path and query of an address in one spelling; `*` and `$` in it are escaped."""
-    return one_spelling(path_of(url).encode("utf-8", "surrogatepass")).decode("ascii")
+    return normalize_path(path_of(url).encode("utf-8", "surrogatepass")).decode("ascii")
 
 
 def path_pattern(text: str) -> str:

@@ -15,8 +15,8 @@ import functools
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
-from stamm.corpus.consent.hosts import normal_host, www_variant
-from stamm.corpus.consent.robots_matcher import escaped, one_spelling, path_of
+from stamm.corpus.consent.hosts import normalize_host, www_variant
+from stamm.corpus.consent.robots_matcher import escaped, normalize_path, path_of
 from stamm.corpus.consent.robots_parser import (
     Block,
     Rule,
@@ -50,7 +50,7 @@ class RobotsAnswer:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Refusal:
+class RobotsRefusal:
     """A line that keeps an agent out.
 
     reason   "robots_disallow" or "robots_content_usage"
@@ -65,7 +65,7 @@ class Refusal:
     line: int
 
 
-def robots_path(url: str) -> bool:
+def is_robots_path(url: str) -> bool:
     """Whether an address is that of a robots.txt file."""
     try:
         return urlsplit(url).path == "/robots.txt"
@@ -88,10 +88,10 @@ class RobotsFile:
         self._lines = read_lines(kept)
         self._groups = read_groups(self._lines)
         self._rules: dict[tuple[Block, ...], Rules] = {}
-        self._panel: _Panel | None = None
+        self._panel: _AgentRules | None = None
         self.unparsable = "" if self._groups else _not_text(kept)
 
-    def refusal(self, url: str, agents: tuple[str, ...]) -> Refusal | None:
+    def refusal(self, url: str, agents: tuple[str, ...]) -> RobotsRefusal | None:
         """The refusal that `url` meets, None when every agent may fetch it.
 
         Agents that have no group of their own follow `*`; they are named only when `*` was not
@@ -101,8 +101,8 @@ class RobotsFile:
         if panel is None or panel.agents != agents:
             names = self._followed(agents)
             rules = {name: self._rules_of(name) for name in dict.fromkeys(names)}
-            panel = self._panel = _Panel(agents, names, rules)
-        return panel.refusal(one_spelling(path_of(url).encode("utf-8", "surrogatepass")))
+            panel = self._panel = _AgentRules(agents, names, rules)
+        return panel.refusal(normalize_path(path_of(url).encode("utf-8", "surrogatepass")))
 
     def allows(self, path: bytes, agent: str) -> bool:
         """Whether Allow and Disallow let one agent fetch a path, compared as both are written.
@@ -138,7 +138,7 @@ class RobotsFile:
         return self._rules[blocks]
 
 
-class _Panel:
+class _AgentRules:
     """Agents asked together: each group once, however many agents follow it.
 
     names   the group that each agent follows
@@ -152,9 +152,9 @@ class _Panel:
         self._names = names
         self._rules = list(dict.fromkeys(rules.values()))
         self._at = {name: self._rules.index(one) for name, one in rules.items()}
-        self._refusals: dict[tuple[Rule | None, ...], Refusal] = {}
+        self._refusals: dict[tuple[Rule | None, ...], RobotsRefusal] = {}
 
-    def refusal(self, path: bytes) -> Refusal | None:
+    def refusal(self, path: bytes) -> RobotsRefusal | None:
         """The refusal that a path in one spelling meets in any group."""
         if path == b"/robots.txt":
             return None
@@ -170,7 +170,7 @@ class _Panel:
             self._refusals[found] = self._named(found)
         return self._refusals[found]
 
-    def _named(self, lines: tuple[Rule | None, ...]) -> Refusal:
+    def _named(self, lines: tuple[Rule | None, ...]) -> RobotsRefusal:
         refused = [
             (agent, name, rule)
             for agent, name in zip(self.agents, self._names, strict=True)
@@ -179,7 +179,7 @@ class _Panel:
         own = [one for one in refused if one[0] == "*" or one[1] != "*"] or refused
         _, name, (line, key, value) = own[0]
         written = value.decode("utf-8", "replace")
-        return Refusal(
+        return RobotsRefusal(
             reason=_REASON[key],
             agents=", ".join(agent for agent, _, _ in own),
             rule=f"{_WRITTEN[key]}: {written} (group {name})",
@@ -196,7 +196,7 @@ def _tokens(agents: tuple[str, ...]) -> tuple[str, ...]:
 def _host(address: bytes) -> str:
     """The host of an address, "" when it names none that can be."""
     try:
-        return normal_host(address.decode("utf-8", "replace"))
+        return normalize_host(address.decode("utf-8", "replace"))
     except ValueError:
         return ""
 

@@ -53,7 +53,7 @@ def spelled(octets: bytes) -> bytes:
     return _NOT_IN_ADDRESSES.sub(_escape, decoded(escaped(octets)))
 
 
-def one_spelling(path: bytes) -> bytes:
+def normalize_path(path: bytes) -> bytes:
     """A path in the spelling that all its spellings share; "*" and "$" in it stand for nothing else.
 
     Source   RFC 9309, 2.2.2 and 2.2.3; RFC 3986, 5.2.4, for "." and "..".
@@ -63,7 +63,7 @@ def one_spelling(path: bytes) -> bytes:
     return _without_dots(spelled(path)).replace(b"*", b"%2A").replace(b"$", b"%24")
 
 
-def one_spelling_of_pattern(pattern: bytes) -> bytes:
+def normalize_pattern(pattern: bytes) -> bytes:
     """A pattern to be held against paths in one spelling: `*`, and `$` at the end, stay as they are."""
     body = pattern.removesuffix(b"$")
     if not body.translate(None, PLAIN + b"*"):

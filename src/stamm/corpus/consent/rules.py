@@ -14,7 +14,7 @@ from stamm.corpus.consent.robots_matcher import (
     LongestMatch,
     escaped,
     longest_match,
-    one_spelling_of_pattern,
+    normalize_pattern,
 )
 from stamm.corpus.consent.robots_parser import Block, Rule, disallows, read_rules
 
@@ -41,7 +41,7 @@ class Rules:
         self,
         lines: bytes,
         blocks: tuple[Block, ...],
-        spell: Callable[[bytes], bytes] = one_spelling_of_pattern,
+        spell: Callable[[bytes], bytes] = normalize_pattern,
     ) -> None:
         self._lines = lines
         self._blocks = blocks

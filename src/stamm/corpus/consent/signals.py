@@ -15,14 +15,14 @@ from dataclasses import dataclass
 from stamm.corpus.consent.content_usage import refused_use
 from stamm.corpus.consent.robots_parser import agent_token
 from stamm.corpus.consent.signals_config import SignalsConfig
-from stamm.corpus.consent.tdmrep import Reservation, policy_value, reservation_value
+from stamm.corpus.consent.tdmrep import TdmReservation, policy_value, reservation_value
 from stamm.corpus.records import Signals, clean_field
 
 # What may stand before a colon without being an addressee.
 _WITH_VALUE = ("unavailable_after", "max-snippet", "max-image-preview", "max-video-preview")
 _ADDRESSEE = re.compile(r"\*|[a-z_][a-z0-9_.-]*")
 _NO_INDEX = ("noindex", "none")
-_SILENT = Reservation()
+_SILENT = TdmReservation()
 _ALL = SignalsConfig()
 
 
@@ -35,7 +35,7 @@ class PageRefusal:
     agent: str = ""
 
 
-def tdm_reservation(site: Reservation, signals: Signals) -> Reservation:
+def tdm_reservation(site: TdmReservation, signals: Signals) -> TdmReservation:
     """What tdmrep.json and the headers say together: headers supersede the file, silence does not.
 
     site     the answer of the site's tdmrep.json for this address
@@ -51,7 +51,7 @@ def header_refusal(
     agents: tuple[str, ...],
     config: SignalsConfig = _ALL,
     *,
-    site: Reservation = _SILENT,
+    site: TdmReservation = _SILENT,
     metas_follow: bool = False,
 ) -> PageRefusal | None:
     """The first header that reserves the page, None when none does.
@@ -77,7 +77,7 @@ def meta_refusal(
     agents: tuple[str, ...],
     config: SignalsConfig = _ALL,
     *,
-    before: Reservation = _SILENT,
+    before: TdmReservation = _SILENT,
 ) -> PageRefusal | None:
     """The first <meta> that reserves the page, None when none does.
 
@@ -99,22 +99,22 @@ def meta_refusal(
 
 
 def _superseded(
-    before: Reservation, reservations: Sequence[str], policies: Sequence[str], source: str
-) -> Reservation:
+    before: TdmReservation, reservations: Sequence[str], policies: Sequence[str], source: str
+) -> TdmReservation:
     """`before`, unless a later technique says 0 or 1. Another value leaves it as it was."""
     said = {reservation_value(value) for value in reservations} - {None}
     if not said:
         return before
     reserved = True in said
     policy = next((p for value in policies if (p := policy_value(value, reserved))), "")
-    return Reservation(
+    return TdmReservation(
         state="reserved" if reserved else "not_reserved",
         rule=f"{source}: {int(reserved)}",
         policy=policy,
     )
 
 
-def _tdm_refusal(found: Reservation, config: SignalsConfig) -> PageRefusal | None:
+def _tdm_refusal(found: TdmReservation, config: SignalsConfig) -> PageRefusal | None:
     if not config.tdm_reservation:
         return None
     if found.state == "reserved":

@@ -19,8 +19,8 @@ from stamm.base.errors import DataError
 from stamm.base.files import atomic, no_room, sha256_file, sha256_value
 from stamm.corpus.config import ReadLimits
 from stamm.corpus.consent.fetch_config import Kind
-from stamm.corpus.consent.frozen import FrozenFile, frozen_rows
-from stamm.corpus.consent.hosts import normal_host
+from stamm.corpus.consent.hosts import normalize_host
+from stamm.corpus.consent.snapshot_entry import SnapshotEntry, snapshot_entries
 from stamm.runs.sharded_job import code_hash
 
 INDEX = ".index"
@@ -42,17 +42,17 @@ _PUT = (
 )
 _GET = "SELECT fetched, url, status, error, text FROM answer WHERE kind = ? AND host = ?"
 
-Find = Callable[[str], FrozenFile | None]
+Find = Callable[[str], SnapshotEntry | None]
 
 
-class Shelf:
+class SnapshotIndex:
     """The answer that counts of each host, by kind."""
 
     def __init__(self, database: sqlite3.Connection, name: str) -> None:
         self._database = database
         self._name = name
 
-    def answer(self, kind: Kind, host: str) -> FrozenFile | None:
+    def answer(self, kind: Kind, host: str) -> SnapshotEntry | None:
         """The answer of a host in its one spelling; None when it is not known here.
 
         Raises   DataError when the database is damaged.
@@ -64,7 +64,7 @@ class Shelf:
         if row is None:
             return None
         fetched, url, status, failure, text = row
-        return FrozenFile(
+        return SnapshotEntry(
             kind=kind,
             domain=host,
             url=_text(url),
@@ -75,10 +75,10 @@ class Shelf:
         )
 
 
-def latest(shelves: Sequence[Shelf], kind: Kind) -> Find:
+def latest_entry(shelves: Sequence[SnapshotIndex], kind: Kind) -> Find:
     """Finds the answer of a host that counts among several snapshots, by the rule of each."""
 
-    def find(host: str) -> FrozenFile | None:
+    def find(host: str) -> SnapshotEntry | None:
         found = None
         for shelf in shelves:
             answer = shelf.answer(kind, host)
@@ -89,25 +89,25 @@ def latest(shelves: Sequence[Shelf], kind: Kind) -> Find:
     return find
 
 
-def shelved(answers: Iterable[FrozenFile]) -> Shelf:
+def index_in_memory(answers: Iterable[SnapshotEntry]) -> SnapshotIndex:
     """Answers in a temporary database, which SQLite moves to the disk when it grows.
 
     Edge   an answer whose address names no host speaks for nobody.
     """
     database = _opened("")
     _fill(database, answers, "")
-    return Shelf(database, "the temporary database")
+    return SnapshotIndex(database, "the temporary database")
 
 
-def snapshot_shelf(path: Path, limits: ReadLimits) -> Shelf:
+def open_snapshot(path: Path, limits: ReadLimits) -> SnapshotIndex:
     """The answers of a snapshot file, from its index, which is made when it is not there.
 
     Raises   DataError for a line that is no answer, or a damaged index.
     """
     index = _index(path, limits)
     if index is None:
-        return shelved(frozen_rows(path, limits))
-    return Shelf(_read_only(index), str(index))
+        return index_in_memory(snapshot_entries(path, limits))
+    return SnapshotIndex(_read_only(index), str(index))
 
 
 def index_snapshots(paths: Iterable[Path], limits: ReadLimits) -> None:
@@ -128,7 +128,7 @@ def _index(path: Path, limits: ReadLimits) -> Path | None:
     if not _holds(index, key):
         try:
             with atomic(index) as temporary:
-                _build(temporary, frozen_rows(path, limits), key)
+                _build(temporary, snapshot_entries(path, limits), key)
         except OSError as error:
             if error.errno not in _NOT_WRITABLE:
                 raise
@@ -136,7 +136,7 @@ def _index(path: Path, limits: ReadLimits) -> Path | None:
     return index
 
 
-def _build(path: Path, answers: Iterable[FrozenFile], key: str) -> None:
+def _build(path: Path, answers: Iterable[SnapshotEntry], key: str) -> None:
     path.unlink(missing_ok=True)
     path.touch()
     database = _opened(f"file:{quote(str(path.absolute()))}")
@@ -150,7 +150,7 @@ def _build(path: Path, answers: Iterable[FrozenFile], key: str) -> None:
         database.close()
 
 
-def _fill(database: sqlite3.Connection, answers: Iterable[FrozenFile], key: str) -> None:
+def _fill(database: sqlite3.Connection, answers: Iterable[SnapshotEntry], key: str) -> None:
     # Whoever sees the file sees it whole (`atomic`), so that nothing need be undone.
     for setting in ("journal_mode = OFF", "synchronous = OFF", f"cache_size = -{_PAGES_KIB}"):
         database.execute(f"PRAGMA {setting}")
@@ -162,10 +162,10 @@ def _fill(database: sqlite3.Connection, answers: Iterable[FrozenFile], key: str)
     database.execute("COMMIT")
 
 
-def _rows(answers: Iterable[FrozenFile]) -> Iterator[tuple[object, ...]]:
+def _rows(answers: Iterable[SnapshotEntry]) -> Iterator[tuple[object, ...]]:
     for one in answers:
         try:
-            host = normal_host(one.url)
+            host = normalize_host(one.url)
         except ValueError:
             continue
         if host:
@@ -173,7 +173,7 @@ def _rows(answers: Iterable[FrozenFile]) -> Iterator[tuple[object, ...]]:
             yield one.kind, host, *_weight(one), url, one.status, error, text
 
 
-def _weight(answer: FrozenFile) -> tuple[str, bool]:
+def _weight(answer: SnapshotEntry) -> tuple[str, bool]:
     return answer.fetched, not 300 <= answer.status < 400
 
 

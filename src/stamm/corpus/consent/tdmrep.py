@@ -24,7 +24,7 @@ _VALUES = {"1": True, "true": True, "0": False, "false": False}
 
 
 @dataclass(frozen=True, kw_only=True)
-class Reservation:
+class TdmReservation:
     """What is known about the right to mine an address.
 
     state    "silent" when nobody spoke, "unparsable" when a file was meant to and cannot be read
@@ -38,7 +38,7 @@ class Reservation:
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Rule:
+class _TdmRule:
     location: str
     pattern: str
     reserved: bool
@@ -58,7 +58,7 @@ class TdmrepFile:
     """
 
     def __init__(self, text: str) -> None:
-        self._rules: list[_Rule] = []
+        self._rules: list[_TdmRule] = []
         self._defect = ""
         bare = text.lstrip("\ufeff \t\r\n")
         if bare.startswith("<") or not bare:
@@ -68,19 +68,19 @@ class TdmrepFile:
         except (ValueError, RecursionError) as error:
             self._defect = clean_field(str(error)[:200])
 
-    def answer(self, url: str) -> Reservation:
+    def answer(self, url: str) -> TdmReservation:
         """What the file says about an address. The first rule that matches holds."""
         if self._defect:
-            return Reservation(state="unparsable", rule=self._defect)
+            return TdmReservation(state="unparsable", rule=self._defect)
         path = url_path(url)
         for rule in self._rules:
             if matches(rule.pattern, path):
-                return Reservation(
+                return TdmReservation(
                     state="reserved" if rule.reserved else "not_reserved",
                     rule=f"location {rule.location}: tdm-reservation {int(rule.reserved)}",
                     policy=rule.policy,
                 )
-        return Reservation()
+        return TdmReservation()
 
 
 def reservation_value(value: object) -> bool | None:
@@ -97,7 +97,7 @@ def policy_value(value: object, reserved: bool) -> str:
     return clean_field(value.strip()[:LONGEST_POLICY])
 
 
-def _rules(text: str) -> list[_Rule]:
+def _rules(text: str) -> list[_TdmRule]:
     if len(text) > LONGEST_TEXT:
         raise ValueError(f"{len(text)} characters, at most {LONGEST_TEXT}")
     entries = json.loads(text)
@@ -111,7 +111,7 @@ def _rules(text: str) -> list[_Rule]:
     return rules
 
 
-def _rule(entry: Any) -> _Rule | None:
+def _rule(entry: Any) -> _TdmRule | None:
     if not isinstance(entry, dict):
         return None
     location, reserved = entry.get("location"), reservation_value(entry.get("tdm-reservation"))
@@ -122,7 +122,7 @@ def _rule(entry: Any) -> _Rule | None:
     path = _ORIGIN.sub("", location.strip(), count=1)
     if not path.startswith(("/", "*")):
         path = f"/{path}"
-    return _Rule(
+    return _TdmRule(
         location=clean_field(location.strip()),
         pattern=path_pattern(path),
         reserved=reserved,

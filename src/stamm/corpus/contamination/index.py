@@ -28,7 +28,13 @@ from stamm.base.files import read_json, sha256_bytes, sha256_file, write_bytes, 
 from stamm.base.hashing import GOLDEN, mix64
 from stamm.corpus.contamination.config import ContaminationConfig
 from stamm.corpus.contamination.items import Item
-from stamm.corpus.dedup.shingles import Hashes, Words, folded, split_words, word_runs
+from stamm.corpus.dedup.shingles import (
+    Hashes,
+    WordHashes,
+    hash_shingles,
+    hash_words,
+    normalize_text,
+)
 
 SCHEMA = 2
 INDEX = "index.json"
@@ -128,7 +134,7 @@ class Index:
         self._known = np.zeros(1 << bits, np.bool_)
         self._known[(arrays.keys >> self._shift).astype(np.int64)] = True
 
-    def hits(self, words: Words) -> tuple[Hit, ...]:
+    def hits(self, words: WordHashes) -> tuple[Hit, ...]:
         """The items found in a document, each once, largest overlap first, at most `most_hits`.
 
         Edge     time is linear in the document, and does not grow with the index but for a search
@@ -201,7 +207,7 @@ class Index:
     def _entries(self, key: int) -> range:
         return range(int(self._arrays.first[key]), int(self._arrays.first[key + 1]))
 
-    def _whole(self, words: Words) -> Iterator[tuple[int, float, int]]:
+    def _whole(self, words: WordHashes) -> Iterator[tuple[int, float, int]]:
         """Short passages that stand by themselves: passage, 1, position."""
         runs = np.zeros(len(words.hashes), np.uint64)
         done = 0
@@ -220,13 +226,13 @@ class Index:
                     if self._size(passage) == length:
                         yield passage, 1.0, position
 
-    def _overlapping(self, words: Words) -> Iterator[tuple[int, float, int]]:
+    def _overlapping(self, words: WordHashes) -> Iterator[tuple[int, float, int]]:
         """Passages of which enough stands in one window: passage, overlap, position."""
-        at, keys = self._find(word_runs(words.hashes, self._gram))
+        at, keys = self._find(hash_shingles(words.hashes, self._gram))
         if not len(at):
             return
         starts = self._starts(at, keys)
-        blocks = word_runs(words.hashes, self._settings["block_words"])
+        blocks = hash_shingles(words.hashes, self._settings["block_words"])
         for passage in sorted(starts):
             found = self._verify(passage, starts[passage], blocks)
             if found is not None:
@@ -272,7 +278,7 @@ class Index:
         """The overlap with the first window that has enough of the passage, and its position."""
         size, length = self._size(passage), self._settings["block_words"]
         begin = int(self._arrays.begins[passage])
-        sought = word_runs(self._arrays.words[begin : begin + size], length)
+        sought = hash_shingles(self._arrays.words[begin : begin + size], length)
         slack = size // 2
         for position, start in starts:
             window = blocks[max(start - slack, 0) : start + size + slack]
@@ -306,7 +312,7 @@ def build_index(config: ContaminationConfig, items: Iterable[Item]) -> Index:
         count["items"] += 1
         known = len(owners)
         for text in item.texts:
-            hashes = split_words(text).hashes
+            hashes = hash_words(text).hashes
             size = _letters(text)
             if len(hashes) >= config.gram_words:
                 count["runs"] += 1
@@ -361,7 +367,7 @@ def load_index(folder: Path, expected: str = "") -> Index:
 
 def _letters(text: str) -> int:
     # Vowel signs count: in the scripts of India half of a word is marks.
-    seen = (c for c in folded(text) if category(c)[0] in "LMN")
+    seen = (c for c in normalize_text(text) if category(c)[0] in "LMN")
     return sum(3 if east_asian_width(c) in "WF" else 1 for c in seen)
 
 
@@ -374,7 +380,7 @@ def _most_of_each(passages: Places, starts: Places, runs: Places) -> Places:
 
 
 def _arrays(passages: list[Hashes], letters: list[int], owners: list[int], gram: int) -> _Arrays:
-    runs = [word_runs(hashes, min(gram, len(hashes))) for hashes in passages]
+    runs = [hash_shingles(hashes, min(gram, len(hashes))) for hashes in passages]
     counts = np.array([len(one) for one in runs], np.int64)
     keys = np.concatenate([np.empty(0, np.uint64), *runs])
     holders = np.repeat(np.arange(len(runs), dtype=np.uint32), counts)

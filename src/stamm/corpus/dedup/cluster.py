@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from stamm.base.errors import DataError
 from stamm.base.files import atomic
-from stamm.corpus.dedup.config import DuplicatesConfig
+from stamm.corpus.dedup.config import DedupConfig
 from stamm.corpus.dedup.minhash import NOTHING, Signature
 from stamm.corpus.query import Query, opened
 from stamm.corpus.tables import TableWriter, require_columns
@@ -28,7 +28,7 @@ _BYTES = 4  # of one value of a signature
 _HASH_BYTES = 16
 
 
-def keys_schema(config: DuplicatesConfig) -> pa.Schema:
+def keys_schema(config: DedupConfig) -> pa.Schema:
     """The columns of a shard's table of keys, one row per document; made with `keys_row`."""
     return pa.schema(
         [
@@ -62,7 +62,7 @@ came into it ("exact", "near", "" for the one kept), `rows` how many the cluster
 
 
 @dataclass(frozen=True, kw_only=True)
-class Clusters:
+class DedupCounts:
     """What was found in all shards. Counts of rows, but for `pairs` compared and `clusters`."""
 
     rows: int
@@ -105,14 +105,14 @@ def keys_row(
 
 
 def find_clusters(
-    config: DuplicatesConfig,
+    config: DedupConfig,
     shards: Sequence[Path],
     result: Path,
     *,
     scratch: Path,
     memory_mib: int = 4096,
     threads: int = 1,
-) -> Clusters:
+) -> DedupCounts:
     """Write to `result` each row that has duplicates, with the one that is kept of them.
 
     Of a cluster the row is kept that is first by date, identifier, licence, language, hash of its
@@ -142,7 +142,7 @@ def find_clusters(
         return _write(query, result, pairs)
 
 
-def _read_shards(query: Query, config: DuplicatesConfig, shards: Sequence[Path]) -> None:
+def _read_shards(query: Query, config: DedupConfig, shards: Sequence[Path]) -> None:
     """Tables `documents` (rank, text_key), `keys` (text_key, first) and `signatures` (rank).
 
     A rank is a document's place in the order of preference: the smallest of a cluster is kept.
@@ -176,7 +176,7 @@ def _read_shards(query: Query, config: DuplicatesConfig, shards: Sequence[Path])
     )
 
 
-def _check_shard(query: Query, config: DuplicatesConfig, path: Path, seen: dict[int, Path]) -> None:
+def _check_shard(query: Query, config: DedupConfig, path: Path, seen: dict[int, Path]) -> None:
     require_columns(path, keys_schema(config))
     query.view("loaded", [path])
     ((count, distinct, least, most, named, fitting),) = query.rows(
@@ -196,7 +196,7 @@ def _check_shard(query: Query, config: DuplicatesConfig, path: Path, seen: dict[
         seen[least] = path
 
 
-def _compare(query: Query, config: DuplicatesConfig) -> int:
+def _compare(query: Query, config: DedupConfig) -> int:
     """Table `edges` of near duplicates (low and high rank); how many pairs were compared."""
     _candidates(query, config)
     query.run("CREATE TABLE edges (low BIGINT, high BIGINT)")
@@ -213,7 +213,7 @@ def _compare(query: Query, config: DuplicatesConfig) -> int:
     return compared
 
 
-def _candidates(query: Query, config: DuplicatesConfig) -> None:
+def _candidates(query: Query, config: DedupConfig) -> None:
     """Table `pairs` (low and high rank): what shares a band and stands near each other in it."""
     width, whole = config.band_hashes * _BYTES, config.hashes * _BYTES
     query.run("CREATE TABLE bands (band SMALLINT, agreed UBIGINT, next BLOB, rank BIGINT)")
@@ -260,7 +260,7 @@ def _root(parent: NDArray[np.int64], node: int) -> int:
     return node
 
 
-def _write(query: Query, result: Path, pairs: int) -> Clusters:
+def _write(query: Query, result: Path, pairs: int) -> DedupCounts:
     query.run(
         "CREATE TABLE rooted AS SELECT shard, row, document_id, rank,"
         " coalesce(root, first) AS root, CASE WHEN rank <> first THEN $exact"
@@ -282,7 +282,7 @@ def _write(query: Query, result: Path, pairs: int) -> Clusters:
                 kinds[row["kind"]] += 1
                 table.add(row)
     ((counted,),) = query.rows("SELECT count(*) FROM rooted")
-    return Clusters(
+    return DedupCounts(
         rows=counted,
         exact=kinds[EXACT],
         near=kinds[NEAR],

@@ -8,7 +8,7 @@ from stamm.base.config import validate
 
 
 @dataclass(frozen=True, kw_only=True)
-class DuplicatesConfig:
+class DedupConfig:
     """When two documents are near duplicates, by their sets of overlapping runs of words.
 
     shingle_words   words in a run; in scripts without blanks, characters

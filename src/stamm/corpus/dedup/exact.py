@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 
-from stamm.corpus.dedup.shingles import folded
+from stamm.corpus.dedup.shingles import normalize_text
 
 
 def text_key(text: str) -> bytes:
@@ -15,5 +15,5 @@ def text_key(text: str) -> bytes:
     Edge     lone surrogates count as what they are; nothing stored holds any.
     Checked  tests/unit/corpus/dedup/test_exact.py
     """
-    shown = " ".join(folded(text).split())
+    shown = " ".join(normalize_text(text).split())
     return hashlib.sha256(shown.encode("utf-8", "surrogatepass")).digest()[:16]

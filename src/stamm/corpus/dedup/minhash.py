@@ -13,8 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stamm.base.hashing import splitmix64
-from stamm.corpus.dedup.config import DuplicatesConfig
-from stamm.corpus.dedup.shingles import Words, word_runs
+from stamm.corpus.dedup.config import DedupConfig
+from stamm.corpus.dedup.shingles import WordHashes, hash_shingles
 
 Signature = NDArray[np.uint32]
 
@@ -23,7 +23,7 @@ NOTHING = np.uint32(0xFFFFFFFF)
 _BLOCK = 512  # runs hashed at once; the table of 512 by 112 numbers stays in the second-level cache
 
 
-def signature(words: Words, config: DuplicatesConfig) -> Signature:
+def minhash(words: WordHashes, config: DedupConfig) -> Signature:
     """The least value of each hash over the runs of words of a text, shape (hashes,).
 
     hash_j(run) = the upper 32 bits of a_j * run + b_j modulo 2^64, a_j odd
@@ -35,7 +35,7 @@ def signature(words: Words, config: DuplicatesConfig) -> Signature:
     factors, offsets = _hashes(config.hashes)
     least = np.full(config.hashes, 2**64 - 1, np.uint64)
     if len(words.hashes):
-        runs = word_runs(words.hashes, min(config.shingle_words, len(words.hashes)))
+        runs = hash_shingles(words.hashes, min(config.shingle_words, len(words.hashes)))
         for begin in range(0, len(runs), _BLOCK):
             table = runs[begin : begin + _BLOCK, None] * factors
             table += offsets

@@ -42,7 +42,7 @@ _WITHOUT_BLANKS = (
 
 
 @dataclass(frozen=True)
-class Words:
+class WordHashes:
     """The words of one text, in order.
 
     hashes   a number for each word, equal for equal words
@@ -54,7 +54,7 @@ class Words:
     edges: NDArray[np.bool_]
 
 
-def split_words(text: str) -> Words:
+def hash_words(text: str) -> WordHashes:
     """The words of `text`, after NFKC and case folding.
 
     Edge     a word longer than 65,536 characters is cut. Time and memory are linear; the arrays
@@ -64,7 +64,7 @@ def split_words(text: str) -> Words:
     """
     parts, edges, edge = [], [], True
     for piece in _pieces(text):
-        hashes, before, after = _read(folded(piece))
+        hashes, before, after = _read(normalize_text(piece))
         if len(hashes):
             before[0] |= edge
             parts.append(hashes)
@@ -73,10 +73,10 @@ def split_words(text: str) -> Words:
         else:
             edge |= after
     edges.append(np.ones(1, dtype=np.bool_))
-    return Words(np.concatenate([np.empty(0, np.uint64), *parts]), np.concatenate(edges))
+    return WordHashes(np.concatenate([np.empty(0, np.uint64), *parts]), np.concatenate(edges))
 
 
-def folded(text: str) -> str:
+def normalize_text(text: str) -> str:
     """`text` in NFKC, case folded.
 
     Edge     of more than 30 combining marks in a row the rest is dropped: normalisation sorts a
@@ -90,7 +90,7 @@ def folded(text: str) -> str:
     return unicodedata.normalize("NFKC", text).replace("ı", "i").replace("i\u0307", "i")
 
 
-def word_runs(hashes: Hashes, length: int) -> Hashes:
+def hash_shingles(hashes: Hashes, length: int) -> Hashes:
     """A number for each run of `length` words, equal for equal runs; shape (words - length + 1,)."""
     count = len(hashes) - length + 1
     if count < 1:

@@ -13,14 +13,14 @@ from stamm.corpus.language.codes import CLD2_QUECHUA, QUECHUAN, UNDETERMINED
 from stamm.corpus.language.config import SHIPPED_MODEL, LanguageConfig
 from stamm.corpus.language.ngrams import NgramModel
 from stamm.corpus.language.scripts import text_script
-from stamm.corpus.language.text_sample import plain_letters, spread
+from stamm.corpus.language.text_sample import evenly_spaced_sample, plain_letters
 
 # Below this share of its main script a text is mixed.
 _MIXED: Final = 0.6
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Guess:
+class LanguageGuess:
     """The answer, and what it was made of; all of it fit for a ledger.
 
     language      "deu_Latn", or "und"
@@ -39,7 +39,7 @@ class Guess:
     other_score: float
 
 
-class Identifier:
+class LanguageIdentifier:
     """Names languages. Built once by a worker; the same text always gives the same answer.
 
     Raises   DataError when the model is missing or no model.
@@ -55,7 +55,7 @@ class Identifier:
             code, _, script = label.partition("_")
             self._scripts.setdefault(code, set()).add(script)
 
-    def identify(self, text: str) -> Guess:
+    def identify(self, text: str) -> LanguageGuess:
         """The language of a text, from at most `most_read` of its characters.
 
         The rule, in this order:
@@ -71,17 +71,17 @@ class Identifier:
                  one script; the raw answers are kept.
         Checked  tests/unit/corpus/language/test_identify.py
         """
-        letters = plain_letters(spread(text, self._config.most_read))
+        letters = plain_letters(evenly_spaced_sample(text, self._config.most_read))
         script, share = text_script(letters)
         if not script:
-            return Guess(
+            return LanguageGuess(
                 language=UNDETERMINED, script="", own="", own_score=0.0, other="", other_score=0.0
             )
         other = cld2_guess(letters)
         own, score = self._model.predict(letters)
         fewest = self._config.fewest_letters / (3 if script in ("Hani", "Jpan") else 1)
         readable = len(letters.replace(" ", "")) >= fewest and share >= _MIXED
-        return Guess(
+        return LanguageGuess(
             language=self._settle(script, own, score, other) if readable else UNDETERMINED,
             script=script,
             own=own,

@@ -33,7 +33,7 @@ _LETTERS = re.compile(rf"(?:[^\W\d_][{MARKS}]*)+")
 _CHUNKS = 6
 
 
-def spread(text: str, most: int) -> str:
+def evenly_spaced_sample(text: str, most: int) -> str:
     """At most `most` characters of `text`: all of it, or six pieces from start to end.
 
     The pieces are one per line, each cut back to whole words where it has blanks.

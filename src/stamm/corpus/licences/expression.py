@@ -25,7 +25,7 @@ from stamm.corpus.licences.families import (
     family,
 )
 
-Verdict = Literal["allowed", "denied", "unknown"]
+LicenceVerdict = Literal["allowed", "denied", "unknown"]
 LONGEST_EXPRESSION = 500
 _DEEPEST = 20
 _TOKEN = re.compile(r"\s*(?:(\(|\))|([A-Za-z0-9][A-Za-z0-9.+:-]*))")
@@ -33,7 +33,7 @@ _WITHOUT_SUFFIX = {"GPL", "LGPL", "AGPL", "GFDL"}
 
 
 @dataclass(frozen=True, kw_only=True)
-class Term:
+class LicenceTerm:
     """A licence, with the exception that widens it ("" when none)."""
 
     licence: str
@@ -41,14 +41,14 @@ class Term:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Choice:
+class LicenceCompound:
     """Parts joined by "AND" (all hold) or "OR" (the taker chooses)."""
 
     operator: str
     parts: tuple[Expression, ...]
 
 
-Expression = Term | Choice
+Expression = LicenceTerm | LicenceCompound
 
 
 class ExpressionError(ValueError):
@@ -73,13 +73,13 @@ def parse(text: str) -> Expression:
 
 def write(expression: Expression) -> str:
     """The expression as text: parts sorted, none twice, brackets only where they are needed."""
-    if isinstance(expression, Term):
+    if isinstance(expression, LicenceTerm):
         widened = f" WITH {expression.exception}" if expression.exception else ""
         return expression.licence + widened
     parts = []
     for part in expression.parts:
         written = write(part)
-        needs = isinstance(part, Choice) and part.operator != expression.operator
+        needs = isinstance(part, LicenceCompound) and part.operator != expression.operator
         parts.append(f"({written})" if needs and expression.operator == "AND" else written)
     return f" {expression.operator} ".join(sorted(set(parts)))
 
@@ -91,24 +91,30 @@ def join(operator: str, expressions: list[str]) -> str:
         inner
         for part in parts
         for inner in (
-            part.parts if isinstance(part, Choice) and part.operator == operator else (part,)
+            part.parts
+            if isinstance(part, LicenceCompound) and part.operator == operator
+            else (part,)
         )
     ]
     if not flat:
         return ""
-    return write(flat[0]) if len(flat) == 1 else write(Choice(operator=operator, parts=tuple(flat)))
+    return (
+        write(flat[0])
+        if len(flat) == 1
+        else write(LicenceCompound(operator=operator, parts=tuple(flat)))
+    )
 
 
 def licences(expression: Expression) -> Iterator[str]:
     """The identifiers of the licences in an expression, from left to right."""
-    if isinstance(expression, Term):
+    if isinstance(expression, LicenceTerm):
         yield expression.licence
     else:
         for part in expression.parts:
             yield from licences(part)
 
 
-def verdict(expression: str, config: LicenceConfig) -> Verdict:
+def verdict(expression: str, config: LicenceConfig) -> LicenceVerdict:
     """Whether a corpus takes a text under `expression`.
 
     OR: one allowed part is enough. AND: one denied part is too much. An exception after WITH
@@ -138,17 +144,17 @@ def identifier(written: str) -> str:
     return f"{found}+" if written.endswith("+") else found
 
 
-def _judge(expression: Expression, config: LicenceConfig) -> Verdict:
-    if isinstance(expression, Term):
+def _judge(expression: Expression, config: LicenceConfig) -> LicenceVerdict:
+    if isinstance(expression, LicenceTerm):
         return _judge_licence(expression.licence, config)
     verdicts = {_judge(part, config) for part in expression.parts}
-    order: tuple[Verdict, ...] = ("allowed", "unknown", "denied")
+    order: tuple[LicenceVerdict, ...] = ("allowed", "unknown", "denied")
     if expression.operator == "AND":
         order = ("denied", "unknown", "allowed")
     return next(v for v in order if v in verdicts)
 
 
-def _judge_licence(licence: str, config: LicenceConfig) -> Verdict:
+def _judge_licence(licence: str, config: LicenceConfig) -> LicenceVerdict:
     name = licence.lower()
     if name in {d.lower() for d in config.deny}:
         return "denied"
@@ -192,7 +198,9 @@ def _joined(operator: str, tokens: list[str], at: int, depth: int) -> tuple[Expr
         if at == len(tokens) or tokens[at].upper() != operator:
             break
         at += 1
-    return (parts[0] if len(parts) == 1 else Choice(operator=operator, parts=tuple(parts))), at
+    return (
+        parts[0] if len(parts) == 1 else LicenceCompound(operator=operator, parts=tuple(parts))
+    ), at
 
 
 def _all(tokens: list[str], at: int, depth: int) -> tuple[Expression, int]:
@@ -218,8 +226,8 @@ def _term(tokens: list[str], at: int, depth: int) -> tuple[Expression, int]:
         exception = exceptions.get(tokens[at + 1].lower(), "")
         if not exception:
             raise ExpressionError(f"{tokens[at + 1]!r} is no SPDX exception")
-        return Term(licence=licence, exception=exception), at + 2
-    return Term(licence=licence), at
+        return LicenceTerm(licence=licence, exception=exception), at + 2
+    return LicenceTerm(licence=licence), at
 
 
 @cache

@@ -12,7 +12,7 @@ LONGEST_VALUE = 200
 
 
 @dataclass(frozen=True, kw_only=True)
-class Evidence:
+class LicenceEvidence:
     """One signal about a licence.
 
     signal       where it stands: header, rel, json-ld, microdata, rdfa, meta, footer, file, spdx
@@ -36,7 +36,7 @@ class Licence:
     """
 
     expression: str = ""
-    evidence: tuple[Evidence, ...] = ()
+    evidence: tuple[LicenceEvidence, ...] = ()
 
 
 def strictness(expression: str) -> int:
@@ -44,7 +44,7 @@ def strictness(expression: str) -> int:
     return max((rank(name) for name in licences(parse(expression))), default=-1)
 
 
-def most_restrictive(evidence: list[Evidence]) -> Licence:
+def most_restrictive(evidence: list[LicenceEvidence]) -> Licence:
     """The licence that the strictest of the signals names, with all of them as evidence.
 
     Signals that speak of a part, and those that name nothing known, decide nothing. Two licences

@@ -8,7 +8,7 @@ from typing import Any
 
 from stamm.corpus.licences.expression import join
 from stamm.corpus.licences.families import ALL_RIGHTS_RESERVED, UNKNOWN_TERMS
-from stamm.corpus.licences.names import expression_of
+from stamm.corpus.licences.names import spdx_expression
 
 MANIFESTS = ("package.json", "composer.json", "Cargo.toml", "pyproject.toml")
 LONGEST_MANIFEST = 200_000  # characters
@@ -52,4 +52,4 @@ def _expression(value: Any) -> str:
         return ""
     if value.strip().lower() in _RESERVED:
         return ALL_RIGHTS_RESERVED
-    return expression_of(value.replace("/", " OR ")) or expression_of(value) or UNKNOWN_TERMS
+    return spdx_expression(value.replace("/", " OR ")) or spdx_expression(value) or UNKNOWN_TERMS

@@ -60,7 +60,7 @@ _MOST_WORDS = 200
 
 
 @dataclass(frozen=True, kw_only=True)
-class Mark:
+class LicenceMark:
     """One place of a page that names a licence: rel, microdata, rdfa, footer or json-ld.
 
     value   the address or name, at most 500 characters; for json-ld the block, at most 65,536
@@ -72,7 +72,7 @@ class Mark:
     whole: bool
 
 
-def licence_marks(html: str, tree: HTMLTree) -> tuple[Mark, ...]:
+def licence_marks(html: str, tree: HTMLTree) -> tuple[LicenceMark, ...]:
     """The first 32 marks of a page and its first 8 blocks of JSON-LD that say license.
 
     html   the page that `tree` was parsed from: one without a trace of the word costs no search
@@ -91,7 +91,7 @@ def licence_marks(html: str, tree: HTMLTree) -> tuple[Mark, ...]:
         for block in blocks[:_MOST_BLOCKS]:
             text = block.text or ""
             if "icense" in text and len(text) <= LONGEST_DATA:
-                found.append(Mark(signal="json-ld", value=text, whole=True))
+                found.append(LicenceMark(signal="json-ld", value=text, whole=True))
     return tuple(found)
 
 
@@ -110,7 +110,7 @@ def _is_marked(html: str, word: int) -> bool:
     return True
 
 
-def _mark(element: Any, many_articles: bool) -> Mark | None:
+def _mark(element: Any, many_articles: bool) -> LicenceMark | None:
     value = ""
     for name in ("href", "content", "resource"):
         value = value or (element.get_attribute(name) or "").strip()
@@ -125,7 +125,7 @@ def _mark(element: Any, many_articles: bool) -> Mark | None:
         signal = "rdfa"
     elif element.get_attribute("rel") and "license" in element.get_attribute("rel").lower():
         signal = "rel"
-    return Mark(
+    return LicenceMark(
         signal=signal, value=value[:LONGEST_MARK], whole=not _of_a_part(element, many_articles)
     )
 

@@ -70,7 +70,7 @@ _NAMES = {
 _RESERVED = re.compile(r"all rights reserved|alle rechte vorbehalten|tous droits r[ée]serv[ée]s")
 
 
-def expression_of(value: str) -> str:
+def spdx_expression(value: str) -> str:
     """The SPDX expression that an address, an identifier or a short name stands for, else "".
 
     Creative Commons deeds in every version, port and language; a port that SPDX lacks is written

@@ -7,9 +7,9 @@ import re
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from stamm.corpus.licences.licence import LONGEST_VALUE, Evidence, Licence, most_restrictive
-from stamm.corpus.licences.markup import LONGEST_DATA, Mark
-from stamm.corpus.licences.names import expression_of
+from stamm.corpus.licences.licence import LONGEST_VALUE, Licence, LicenceEvidence, most_restrictive
+from stamm.corpus.licences.markup import LONGEST_DATA, LicenceMark
+from stamm.corpus.licences.names import spdx_expression
 
 _MOST_NODES = 200
 _METAS = ("dc.rights", "dc.license", "dc.rights.license", "dcterms.license", "dcterms.rights",
@@ -30,7 +30,7 @@ _PAGE_KINDS = frozenset(_KINDS.split())
 
 
 def page_licence(
-    marks: Iterable[Mark],
+    marks: Iterable[LicenceMark],
     metas: Iterable[tuple[str, str]] = (),
     link_headers: Iterable[str] = (),
 ) -> Licence:
@@ -45,7 +45,7 @@ def page_licence(
              a page or an article; when only some of several articles name a licence, none does.
     Checked  tests/unit/corpus/licences/test_page_licence.py
     """
-    found: list[Evidence] = []
+    found: list[LicenceEvidence] = []
     for header in link_headers:
         found += [_evidence("header", target, True) for target in _licence_links(header)]
     for mark in marks:
@@ -60,9 +60,11 @@ def page_licence(
     return most_restrictive(found)
 
 
-def _evidence(signal: str, value: str, whole: bool) -> Evidence:
+def _evidence(signal: str, value: str, whole: bool) -> LicenceEvidence:
     shown = "".join(c if c.isprintable() else " " for c in value[:LONGEST_VALUE])
-    return Evidence(signal=signal, value=shown, expression=expression_of(value), whole=whole)
+    return LicenceEvidence(
+        signal=signal, value=shown, expression=spdx_expression(value), whole=whole
+    )
 
 
 def _licence_links(header: str) -> Iterator[str]:

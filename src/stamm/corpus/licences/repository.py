@@ -14,9 +14,9 @@ from stamm.corpus.licences.expression import (
     write,
 )
 from stamm.corpus.licences.families import UNKNOWN_TERMS
-from stamm.corpus.licences.licence import LONGEST_VALUE, MOST_EVIDENCE, Evidence, Licence
+from stamm.corpus.licences.licence import LONGEST_VALUE, MOST_EVIDENCE, Licence, LicenceEvidence
 from stamm.corpus.licences.manifests import LONGEST_MANIFEST, MANIFESTS, manifest_licence
-from stamm.corpus.licences.names import expression_of
+from stamm.corpus.licences.names import spdx_expression
 from stamm.corpus.licences.texts import LONGEST_TEXT, identify
 
 _LICENCE_FILE = re.compile(
@@ -70,16 +70,16 @@ def repository_licence(files: Iterable[tuple[str, str]]) -> Licence:
             for written in _spdx_lines(text[:_HEAD]):
                 sources[written] = sources.get(written, 0) + 1
     evidence = [
-        Evidence(signal="file", value=name[:LONGEST_VALUE], expression=_of_file(name, text))
+        LicenceEvidence(signal="file", value=name[:LONGEST_VALUE], expression=_of_file(name, text))
         for name, text in texts.items()
     ]
     evidence += [
-        Evidence(signal="manifest", value=name, expression=written)
+        LicenceEvidence(signal="manifest", value=name, expression=written)
         for name, written in manifests.items()
         if written
     ]
     for written, count in sorted(sources.items(), key=lambda item: (-item[1], item[0])):
-        evidence.append(Evidence(signal="spdx", value=f"{count} files", expression=written))
+        evidence.append(LicenceEvidence(signal="spdx", value=f"{count} files", expression=written))
     named = [e.expression for e in evidence if e.signal == "file" and e.expression]
     headers = [e.expression for e in evidence if e.signal != "file"]
     together = _whole(named, headers, either)
@@ -142,8 +142,8 @@ def _of_file(name: str, text: str) -> str:
             names + ([UNKNOWN_TERMS] if found.has_more else []),
         )
     if len(text) <= _SHORT:
-        names = [e for e in map(expression_of, _ADDRESS.findall(text)[:10]) if e]
-        names = names or _spdx_lines(text) or [e for e in [expression_of(text.strip())] if e]
+        names = [e for e in map(spdx_expression, _ADDRESS.findall(text)[:10]) if e]
+        names = names or _spdx_lines(text) or [e for e in [spdx_expression(text.strip())] if e]
     reuse = _REUSE_FILE.fullmatch(name)
     if not names and reuse and identifier(reuse[1]):
         names = [identifier(reuse[1])]

@@ -32,7 +32,7 @@ Grams = Counter[tuple[str, ...]]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Identified:
+class IdentifiedTexts:
     """The licences whose text a file holds, sorted, and the words that none of them explains."""
 
     licences: tuple[str, ...]
@@ -44,7 +44,7 @@ class Identified:
         return self.strange_words >= _FEWEST_STRANGE
 
 
-def identify(text: str) -> Identified:
+def identify(text: str) -> IdentifiedTexts:
     """The licences that a text holds word by word, layout, case and copyright lines aside.
 
     Words are compared in runs of four. The licence that resembles the text most (Dice's
@@ -55,7 +55,7 @@ def identify(text: str) -> Identified:
     Checked  tests/unit/corpus/licences/test_repository.py
     """
     if len(text) > LONGEST_TEXT:
-        return Identified(licences=(), strange_words=len(text) // 6)
+        return IdentifiedTexts(licences=(), strange_words=len(text) // 6)
     left = grams(text)
     found: list[str] = []
     for _ in range(_MOST_FOUND):
@@ -74,7 +74,7 @@ def identify(text: str) -> Identified:
             break
         found.append(name)
         left -= _known()[name]
-    return Identified(licences=tuple(sorted(set(found))), strange_words=left.total())
+    return IdentifiedTexts(licences=tuple(sorted(set(found))), strange_words=left.total())
 
 
 def grams(text: str) -> Grams:

@@ -32,7 +32,7 @@ class Cleaned:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Found:
+class PiiMatch:
     """Where a value stands, and of which kind it is: email, ip, iban, card or phone."""
 
     start: int
@@ -40,7 +40,7 @@ class Found:
     kind: str
 
 
-def find_pii(text: str, config: PiiConfig, language: str = "") -> list[Found]:
+def find_pii(text: str, config: PiiConfig, language: str = "") -> list[PiiMatch]:
     """The values of the kinds switched on, in order, none overlapping another.
 
     language   of the text, as deu_Latn: where its phone numbers may be at home ("": unknown)
@@ -63,10 +63,10 @@ def find_pii(text: str, config: PiiConfig, language: str = "") -> list[Found]:
         if wanted
         for start, stop in found
     ]
-    kept: list[Found] = []
+    kept: list[PiiMatch] = []
     for start, _, stop, kind in sorted(spans):
         if not kept or start >= kept[-1].stop:
-            kept.append(Found(start=start, stop=stop, kind=kind))
+            kept.append(PiiMatch(start=start, stop=stop, kind=kind))
         elif stop > kept[-1].stop:
             kept[-1] = replace(kept[-1], stop=stop)
     return kept

@@ -7,7 +7,7 @@ from typing import Final
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Rule:
+class QualityRule:
     """One side of one measure.
 
     name        of the rule; the measure with "low_" or "high_" before it
@@ -29,7 +29,7 @@ class Rule:
         """Whether `value` lies beyond `bound`."""
         return value > bound if self.is_high else value < bound
 
-    def settle(self, fitted: float) -> float:
+    def as_bound(self, fitted: float) -> float:
         """The bound to use where clean text of a language asks for `fitted`.
 
         A language may loosen a published bound, as far as `loosest`, and never tightens it.
@@ -40,12 +40,12 @@ class Rule:
         return fitted if self.loosest is None else tighter(fitted, self.loosest)
 
 
-def _high(measure: str, published: float | None, loosest: float | None = None) -> Rule:
-    return Rule(measure=measure, is_high=True, published=published, loosest=loosest)
+def _high(measure: str, published: float | None, loosest: float | None = None) -> QualityRule:
+    return QualityRule(measure=measure, is_high=True, published=published, loosest=loosest)
 
 
-def _low(measure: str, published: float | None, loosest: float | None = None) -> Rule:
-    return Rule(measure=measure, is_high=False, published=published, loosest=loosest)
+def _low(measure: str, published: float | None, loosest: float | None = None) -> QualityRule:
+    return QualityRule(measure=measure, is_high=False, published=published, loosest=loosest)
 
 
 # In the order in which they are asked; the first that is broken names the verdict.

@@ -20,7 +20,7 @@ from stamm.corpus.config import ReadLimits
 from stamm.corpus.inputs import locate
 from stamm.corpus.language.codes import UNDETERMINED
 from stamm.corpus.language.scripts import script_of
-from stamm.corpus.quality.bounds import RULES, Rule
+from stamm.corpus.quality.bounds import RULES, QualityRule
 from stamm.corpus.quality.config import QualityFitConfig
 from stamm.corpus.quality.measures import MEASURES, WordUse, measure
 from stamm.corpus.quality.thresholds import ANY, FILE, SCHEMA
@@ -39,7 +39,7 @@ _SCALE: Final = 10**6
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Reference:
+class ReferenceText:
     """Clean samples of one language: whole documents, and a piece of each longer one.
 
     Bounds must hold for a page and for a book: shares of repeats grow with length. So a document
@@ -95,7 +95,7 @@ def fit(config: QualityFitConfig, workspace: Workspace) -> None:
     workspace.progress.end(f"{len(entries)} sets of bounds")
 
 
-def gather(config: QualityFitConfig) -> Iterator[Reference]:
+def gather(config: QualityFitConfig) -> Iterator[ReferenceText]:
     """The reference samples of each language of the inputs, by tag."""
     found: dict[str, dict[str, str]] = {}
     for name in config.inputs:
@@ -107,7 +107,7 @@ def gather(config: QualityFitConfig) -> Iterator[Reference]:
         documents = found[language]
         chosen = [documents[identity] for identity in sorted(documents)][: config.samples_of_one]
         pieces = [_piece(text, config.piece) for text in chosen if len(text) > 2 * config.piece]
-        yield Reference(
+        yield ReferenceText(
             language=language,
             documents=len(documents),
             samples=tuple([*chosen, *pieces][: config.samples_of_one]),
@@ -167,7 +167,7 @@ def _table(samples: Sequence[str], use: WordUse) -> NDArray[np.float64]:
 
 
 def _entry(
-    table: NDArray[np.float64], use: WordUse, reference: Reference, config: QualityFitConfig
+    table: NDArray[np.float64], use: WordUse, reference: ReferenceText, config: QualityFitConfig
 ) -> dict[str, Any]:
     weights = np.full(len(table), 1.0)
     return {
@@ -205,14 +205,14 @@ def _bounds(
         fitted = _fitted(table[:, _NUMBERS.index(rule.measure)], weights, rule, config)
         # Rounded outwards: the reference itself must stay.
         outwards = math.ceil if rule.is_high else math.floor
-        bounds[rule.name] = outwards(rule.settle(fitted) * _SCALE) / _SCALE
+        bounds[rule.name] = outwards(rule.as_bound(fitted) * _SCALE) / _SCALE
     return bounds
 
 
 def _fitted(
     values: NDArray[np.float64],
     weights: NDArray[np.float64],
-    rule: Rule,
+    rule: QualityRule,
     config: QualityFitConfig,
 ) -> float:
     edge = _quantile(values, weights, 1 - config.tail if rule.is_high else config.tail)

@@ -45,7 +45,7 @@ _GIVEN_PAIRS = 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Measures:
+class QualityMeasures:
     """What the rules look at. Shares lie in [0, 1]; a share of nothing is 0.
 
     Words are those of `words.split_words`; lines are those that hold more than blanks.
@@ -109,7 +109,7 @@ class Measures:
     lorem_ipsum: int
 
 
-MEASURES: Final = tuple(field.name for field in fields(Measures))
+MEASURES: Final = tuple(field.name for field in fields(QualityMeasures))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -125,7 +125,7 @@ class WordUse:
     orders: tuple[tuple[int, int], ...] = ()
 
 
-def measure(text: str, use: WordUse) -> Measures:
+def measure(text: str, use: WordUse) -> QualityMeasures:
     """All measures of a text. Time grows with its length, for n-grams as n log n.
 
     Source   Rae et al. 2021 (arXiv 2112.11446, A.1.1: words, symbols, bullets, ellipses, stop
@@ -147,7 +147,7 @@ def measure(text: str, use: WordUse) -> Measures:
     line_share, line_letters = repeated_share(lines)
     paragraph_share, paragraph_letters = repeated_share(paragraphs)
     stops, pairs, ordered = _uses(distinct, word_numbers, use)
-    return Measures(
+    return QualityMeasures(
         script=script,
         words=len(words),
         mean_word_letters=_ratio(int(letters.sum()), len(words)),

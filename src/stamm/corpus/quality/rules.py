@@ -11,8 +11,8 @@ from stamm.base.config import nearest
 from stamm.base.errors import ConfigError
 from stamm.corpus.quality.bounds import RULES
 from stamm.corpus.quality.config import SHIPPED_THRESHOLDS, QualityConfig
-from stamm.corpus.quality.measures import Measures, WordUse, measure
-from stamm.corpus.quality.thresholds import FILE, Bounds, Thresholds
+from stamm.corpus.quality.measures import QualityMeasures, WordUse, measure
+from stamm.corpus.quality.thresholds import FILE, QualityBounds, QualityThresholds
 from stamm.corpus.quality.words import WITHOUT_BLANKS
 
 TOO_SHORT: Final = "too_few_words"
@@ -21,7 +21,7 @@ _LETTERS_OF_A_WORD = 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Verdict:
+class QualityVerdict:
     """What the rules say about a document; short and free of its text, as a ledger wants it.
 
     rule       that it broke ("high_top_2"), "" when it may stay
@@ -35,10 +35,10 @@ class Verdict:
     value: float
     bound: float
     basis: str
-    measures: Measures
+    measures: QualityMeasures
 
 
-class Quality:
+class QualityFilter:
     """Judges documents. Built once by a worker; nothing of one document touches the next."""
 
     def __init__(self, config: QualityConfig) -> None:
@@ -50,9 +50,9 @@ class Quality:
                 )
         self._config = config
         self._rules = tuple(rule for rule in RULES if rule.name not in config.skip)
-        self.thresholds = Thresholds(_file(config.thresholds))
+        self.thresholds = QualityThresholds(_file(config.thresholds))
 
-    def judge(self, text: str, language: str) -> Verdict:
+    def judge(self, text: str, language: str) -> QualityVerdict:
         """The verdict on a text in `language` ("deu_Latn"; "und" when not known).
 
         Edge     a language without bounds of its own is judged by those of the script that most
@@ -63,13 +63,13 @@ class Quality:
         measures = measure(text, own.use if own else WordUse())
         return self.verdict(measures, own or self.thresholds.of_script(measures.script))
 
-    def verdict(self, measures: Measures, bounds: Bounds) -> Verdict:
+    def verdict(self, measures: QualityMeasures, bounds: QualityBounds) -> QualityVerdict:
         """The first rule that `measures` break, in the order of `bounds.RULES`."""
         fewest = self._config.fewest_words
         if measures.script in WITHOUT_BLANKS:
             fewest *= _LETTERS_OF_A_WORD
         if measures.words < fewest:
-            return Verdict(
+            return QualityVerdict(
                 rule=TOO_SHORT,
                 value=float(measures.words),
                 bound=float(fewest),
@@ -82,14 +82,14 @@ class Quality:
                 continue
             value = float(getattr(measures, rule.measure))
             if rule.breaks(value, bound):
-                return Verdict(
+                return QualityVerdict(
                     rule=rule.name,
                     value=value,
                     bound=bound,
                     basis=bounds.basis,
                     measures=measures,
                 )
-        return Verdict(rule="", value=0.0, bound=0.0, basis=bounds.basis, measures=measures)
+        return QualityVerdict(rule="", value=0.0, bound=0.0, basis=bounds.basis, measures=measures)
 
 
 def _file(name: str) -> Path:

@@ -18,7 +18,7 @@ ANY: Final = "any"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Bounds:
+class QualityBounds:
     """The bounds one document is held against.
 
     basis    whose texts they come from: a language ("deu_Latn"), a script ("Latn") or "any"
@@ -31,7 +31,7 @@ class Bounds:
     use: WordUse
 
 
-class Thresholds:
+class QualityThresholds:
     """Bounds for every language, from a file that `fit` wrote.
 
     Raises   DataError when the file is missing or not such a file.
@@ -52,16 +52,16 @@ class Thresholds:
             ) from None
         self.sha256 = sha256_file(path)
 
-    def own(self, language: str) -> Bounds | None:
+    def own(self, language: str) -> QualityBounds | None:
         """The bounds of a language, None when it has none of its own."""
         return self._bounds.get(language)
 
-    def of_script(self, script: str) -> Bounds:
+    def of_script(self, script: str) -> QualityBounds:
         """The bounds of all texts in a script; of all texts, when it has none."""
         return self._bounds.get(script, self._bounds[ANY])
 
 
-def _bounds(name: str, entry: Mapping[str, Any]) -> Bounds:
+def _bounds(name: str, entry: Mapping[str, Any]) -> QualityBounds:
     bounds = {rule: float(bound) for rule, bound in entry["bounds"].items()}
     unknown = bounds.keys() - {rule.name for rule in RULES}
     if unknown:
@@ -70,4 +70,4 @@ def _bounds(name: str, entry: Mapping[str, Any]) -> Bounds:
     orders = tuple((int(first), int(second)) for first, second in entry["orders"])
     if any(not 0 <= place < len(words) for pair in orders for place in pair):
         raise ValueError("an order names no stop word")
-    return Bounds(basis=name, bounds=bounds, use=WordUse(stop_words=words, orders=orders))
+    return QualityBounds(basis=name, bounds=bounds, use=WordUse(stop_words=words, orders=orders))

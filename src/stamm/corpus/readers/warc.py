@@ -14,9 +14,9 @@ from pathlib import Path
 from fastwarc.warc import ArchiveIterator, WarcRecord, WarcRecordType
 
 from stamm.corpus.config import ReadLimits
-from stamm.corpus.consent.frozen import text_of
-from stamm.corpus.consent.robots import RobotsAnswer, robots_path
+from stamm.corpus.consent.robots import RobotsAnswer, is_robots_path
 from stamm.corpus.consent.robots_parser import PARSED_BYTES
+from stamm.corpus.consent.snapshot_entry import decode_body
 from stamm.corpus.extract import decode
 from stamm.corpus.records import (
     LONGEST_FIELD,
@@ -63,7 +63,7 @@ def archived_robots(path: Path, limits: ReadLimits) -> Iterator[RobotsAnswer]:
                 try:
                     _read_http(record)
                     status = record.http_headers.status_code or 0
-                    text = text_of(_body(record, limits))
+                    text = decode_body(_body(record, limits))
                 except BodyError as bad:
                     # A file that was there and cannot be read must not pass for silence.
                     status, text = 0, f"# {bad.reason}: {bad.detail}"
@@ -125,7 +125,7 @@ def _broken(stream: BoundedStream, error: OSError) -> StreamError:
 
 
 def _is_robots(record: WarcRecord) -> bool:
-    return robots_path(_url(record))
+    return is_robots_path(_url(record))
 
 
 def _records(stream: BoundedStream) -> Iterator[WarcRecord]:

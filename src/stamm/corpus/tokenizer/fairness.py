@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 _NO_BLANKS = ("Hans", "Hant", "Hani", "Jpan", "Thai", "Laoo", "Khmr", "Mymr", "Tibt", "Bopo")
 
 
-class Encoder(Protocol):
+class TextEncoder(Protocol):
     """A vocabulary to be measured: `Tokenizer`, or another in the same form."""
 
     @property
@@ -32,7 +32,7 @@ class Encoder(Protocol):
         ...
 
 
-class Cost:
+class TokenCounts:
     """What the texts of one language cost, text by text."""
 
     def __init__(self, size: int) -> None:
@@ -48,7 +48,7 @@ class Cost:
         self.tokens += len(ids)
         self.used[np.array(ids, dtype=np.int64)] = True
 
-    def told(self, language: str | None) -> dict[str, Any]:
+    def as_dict(self, language: str | None) -> dict[str, Any]:
         """The rates as JSON values; None where they would mean nothing.
 
         language   its code with script; of several languages together (None) nothing is said of
@@ -66,21 +66,21 @@ class Cost:
         }
 
 
-def costs(encoder: Encoder, texts: Iterable[tuple[str, str]]) -> dict[str, Cost]:
+def count_tokens(encoder: TextEncoder, texts: Iterable[tuple[str, str]]) -> dict[str, TokenCounts]:
     """What texts cost, by language.
 
     texts   pairs of language and text
     """
-    found: dict[str, Cost] = {}
+    found: dict[str, TokenCounts] = {}
     for language, text in texts:
-        cost = found.setdefault(language, Cost(encoder.size))
+        cost = found.setdefault(language, TokenCounts(encoder.size))
         cost.add(text, encoder.encode(text))
     return found
 
 
-def together(found: Mapping[str, Cost], size: int) -> Cost:
+def merge_counts(found: Mapping[str, TokenCounts], size: int) -> TokenCounts:
     """The cost of all languages at once."""
-    whole = Cost(size)
+    whole = TokenCounts(size)
     for cost in found.values():
         for name in ("documents", "bytes", "characters", "words", "tokens"):
             setattr(whole, name, getattr(whole, name) + getattr(cost, name))
@@ -88,18 +88,18 @@ def together(found: Mapping[str, Cost], size: int) -> Cost:
     return whole
 
 
-def fairness(encoder: Encoder, lines: Mapping[str, Sequence[str]]) -> dict[str, Any]:
+def fairness(encoder: TextEncoder, lines: Mapping[str, Sequence[str]]) -> dict[str, Any]:
     """The costs of a parallel text as JSON values, by language, and their Gini coefficient.
 
     lines   the same lines, in the same number, in each language
     """
     texts = ((language, line) for language, each in lines.items() for line in each)
-    found = costs(encoder, texts)
+    found = count_tokens(encoder, texts)
     languages = {
-        name: {"tokens_per_line": _rate(cost.tokens, cost.documents), **cost.told(name)}
+        name: {"tokens_per_line": _rate(cost.tokens, cost.documents), **cost.as_dict(name)}
         for name, cost in sorted(found.items())
     }
-    whole = together(found, encoder.size)
+    whole = merge_counts(found, encoder.size)
     return {
         "lines": len(next(iter(lines.values()), ())),
         "gini": round(gini([cost.tokens / cost.documents for cost in found.values()]), 4),
@@ -110,7 +110,7 @@ def fairness(encoder: Encoder, lines: Mapping[str, Sequence[str]]) -> dict[str, 
 
 
 def compare(
-    encoders: Mapping[str, Encoder], lines: Mapping[str, Sequence[str]]
+    encoders: Mapping[str, TextEncoder], lines: Mapping[str, Sequence[str]]
 ) -> dict[str, dict[str, Any]]:
     """`fairness` of several vocabularies on the same parallel text, by their names."""
     return {name: fairness(encoder, lines) for name, encoder in encoders.items()}

@@ -39,7 +39,7 @@ class FastEncoder:
         self._in_text = frozenset(in_text)
         self._known: set[str] = set()
 
-    def takes(self, text: str) -> bool:
+    def can_encode(self, text: str) -> bool:
         """Whether `encode` may be asked: no enormous blank, no character newer than our table."""
         if not text.isascii():
             new = set(text) - self._known

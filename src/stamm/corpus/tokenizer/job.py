@@ -9,9 +9,9 @@ from stamm.base.files import remove_leftovers, write_json, write_text
 from stamm.corpus.config import TekkenConfig, TokenizerConfig
 from stamm.corpus.held_out import HELD_OUT, TRAIN
 from stamm.corpus.special_tokens import RESERVED_TOKENS
-from stamm.corpus.tokenizer.fairness import costs, fairness, together
+from stamm.corpus.tokenizer.fairness import count_tokens, fairness, merge_counts
 from stamm.corpus.tokenizer.parallel_corpus import TITLE, rights
-from stamm.corpus.tokenizer.sample import RULE, Sample, opened_corpus
+from stamm.corpus.tokenizer.sample import RULE, TokenizerSample, opened_corpus
 from stamm.corpus.tokenizer.tekken import tekken
 from stamm.corpus.tokenizer.tokenizer import FILE, Tokenizer
 from stamm.corpus.tokenizer.training import train_tokenizer_on
@@ -33,7 +33,7 @@ def train_tokenizer(config: TokenizerConfig | TekkenConfig, workspace: Workspace
     workspace.progress.begin("tokenizer", config.vocab_size, "tokens")
     with opened_corpus(workspace.inputs["corpus"], workspace.folder) as query:
         samples = {
-            split: Sample(query, config.sample_bytes, config.temperature, split)
+            split: TokenizerSample(query, config.sample_bytes, config.temperature, split)
             for split in (TRAIN, HELD_OUT)
         }
         if isinstance(config, TekkenConfig):
@@ -54,7 +54,9 @@ def train_tokenizer(config: TokenizerConfig | TekkenConfig, workspace: Workspace
 
 
 def _summary(
-    config: TokenizerConfig | TekkenConfig, tokenizer: Tokenizer, samples: dict[str, Sample]
+    config: TokenizerConfig | TekkenConfig,
+    tokenizer: Tokenizer,
+    samples: dict[str, TokenizerSample],
 ) -> dict[str, Any]:
     return {
         "schema": SCHEMA,
@@ -72,14 +74,14 @@ def _summary(
     }
 
 
-def _costs(tokenizer: Tokenizer, sample: Sample) -> dict[str, Any]:
+def _costs(tokenizer: Tokenizer, sample: TokenizerSample) -> dict[str, Any]:
     """What the corpus' own documents of a sample cost, the largest language first."""
     own = (document for document in sample.documents() if not document.planted)
-    found = costs(tokenizer, ((document.language, document.text) for document in own))
+    found = count_tokens(tokenizer, ((document.language, document.text) for document in own))
     ranked = sorted(found.items(), key=lambda item: (-item[1].bytes, item[0]))
     return {
         "whole": sample.whole,
         "corpus_bytes": sample.own_bytes,
-        **together(found, tokenizer.size).told(None),
-        "languages": {language: cost.told(language) for language, cost in ranked},
+        **merge_counts(found, tokenizer.size).as_dict(None),
+        "languages": {language: cost.as_dict(language) for language, cost in ranked},
     }

@@ -25,7 +25,7 @@ _MEMORY_GIB = 1.0
 
 
 @dataclass(frozen=True, kw_only=True)
-class Sampled:
+class SampledDocument:
     """A document of the sample; `planted` tells a probe from the corpus' own."""
 
     language: str
@@ -33,7 +33,7 @@ class Sampled:
     planted: bool
 
 
-class Sample:
+class TokenizerSample:
     """The sample of one split, readable several times.
 
     own_bytes   of all documents of the split, without what is planted
@@ -68,14 +68,14 @@ class Sample:
             {"split": split},
         )
 
-    def documents(self) -> Iterator[Sampled]:
+    def documents(self) -> Iterator[SampledDocument]:
         """The documents of the sample in the order of their hashes."""
         rows = self._query.stream(
             f"select language, text, probe_id is not null from documents join {self._table} "
             "using (document_id) order by digest, document_id"
         )
         for language, text, planted in rows:
-            yield Sampled(language=language, text=text, planted=planted)
+            yield SampledDocument(language=language, text=text, planted=planted)
 
 
 @contextlib.contextmanager

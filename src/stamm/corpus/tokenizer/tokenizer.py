@@ -112,7 +112,7 @@ class Tokenizer:
 
     def encode(self, text: str) -> list[int]:
         """The ids of a text, without <s> and </s>."""
-        if self.fast is not None and self.fast.takes(text):
+        if self.fast is not None and self.fast.can_encode(text):
             return self.fast.encode(text)
         return self.encode_slowly(text)
 

@@ -7,7 +7,7 @@ from typing import get_args
 
 from stamm.base.errors import ConfigError
 from stamm.corpus.transparency.config import EvidenceConfig, Kind
-from stamm.corpus.transparency.facts import Facts
+from stamm.corpus.transparency.facts import LedgerFacts
 
 OPT_OUTS = (
     "robots_disallow", "robots_content_usage", "domain_list", "deletion_request", "ai_txt",
@@ -19,7 +19,7 @@ KINDS: tuple[Kind, ...] = get_args(Kind)
 _ASKED = "robots_allows"
 
 
-def refuse_contradictions(config: EvidenceConfig, facts: Facts) -> None:
+def check_contradictions(config: EvidenceConfig, facts: LedgerFacts) -> None:
     """Raise one ConfigError that tells every claim which the ledger contradicts."""
     found = list(_contradictions(config, facts))
     if found:
@@ -30,12 +30,12 @@ def refuse_contradictions(config: EvidenceConfig, facts: Facts) -> None:
         )
 
 
-def opted_out(facts: Facts) -> int:
+def opted_out(facts: LedgerFacts) -> int:
     """Documents left out because of a reservation."""
     return sum(facts.reasons[name]["documents"] for name in OPT_OUTS if name in facts.reasons)
 
 
-def known(facts: Facts, kind: Kind) -> bool | None:
+def known(facts: LedgerFacts, kind: Kind) -> bool | None:
     """Whether data of a kind was used, as the ledger knows it; None when it does not.
 
     It says yes where a source is assigned to the kind, and no where every source is assigned to
@@ -46,14 +46,14 @@ def known(facts: Facts, kind: Kind) -> bool | None:
     return None if facts.unassigned else False
 
 
-def used(config: EvidenceConfig, facts: Facts, kind: Kind) -> bool | None:
+def used(config: EvidenceConfig, facts: LedgerFacts, kind: Kind) -> bool | None:
     """Whether data of a kind was used, as the ledger knows or else as it is claimed."""
     answer = known(facts, kind)
     claimed: bool | None = getattr(config, kind)
     return claimed if answer is None else answer
 
 
-def _contradictions(config: EvidenceConfig, facts: Facts) -> Iterator[str]:
+def _contradictions(config: EvidenceConfig, facts: LedgerFacts) -> Iterator[str]:
     for kind in KINDS:
         if getattr(config, kind) not in (None, used(config, facts, kind)):
             yield f"evidence.{kind} = {getattr(config, kind)}, but {_told(facts, kind)}"
@@ -80,7 +80,7 @@ def _contradictions(config: EvidenceConfig, facts: Facts) -> Iterator[str]:
             yield f"evidence.{name} = {month}, but a kept document is of {facts.last}"
 
 
-def _told(facts: Facts, kind: Kind) -> str:
+def _told(facts: LedgerFacts, kind: Kind) -> str:
     documents = facts.kinds.get(kind, (0, 0))[0]
     if documents:
         return f"{documents} documents are of a source that is assigned to it"

@@ -10,9 +10,9 @@ from pathlib import Path
 from stamm.base.units import bytes_text
 from stamm.corpus.transparency.config import EvidenceConfig
 from stamm.corpus.transparency.contradictions import opted_out
-from stamm.corpus.transparency.domains import Domains
-from stamm.corpus.transparency.facts import Facts
-from stamm.corpus.transparency.markdown import Table, counted, table, words
+from stamm.corpus.transparency.domains import DomainCounts
+from stamm.corpus.transparency.facts import LedgerFacts
+from stamm.corpus.transparency.markdown import MarkdownTable, counted, escape_text, table
 from stamm.corpus.transparency.tables import (
     agents_table,
     consents_table,
@@ -22,7 +22,7 @@ from stamm.corpus.transparency.tables import (
     reasons_table,
     sources_table,
 )
-from stamm.corpus.transparency.template import Field, Section
+from stamm.corpus.transparency.template import Question, Section
 
 _LANGUAGE = re.compile(r"[a-z]{2,3}")
 _MOST_FILES = 100
@@ -36,10 +36,10 @@ _SIZES = (
 
 def data_card(
     config: EvidenceConfig,
-    facts: Facts,
-    domains: Domains,
+    facts: LedgerFacts,
+    domains: DomainCounts,
     listed: Path,
-    unanswered: Sequence[tuple[Section, Field]],
+    unanswered: Sequence[tuple[Section, Question]],
 ) -> str:
     """The card as Markdown.
 
@@ -54,10 +54,10 @@ def data_card(
 
 
 def _title(config: EvidenceConfig) -> str:
-    return f"Training data of {words(config.model)}" if config.model else "Training data"
+    return f"Training data of {escape_text(config.model)}" if config.model else "Training data"
 
 
-def _front_matter(config: EvidenceConfig, facts: Facts) -> str:
+def _front_matter(config: EvidenceConfig, facts: LedgerFacts) -> str:
     """YAML; every text from outside is a JSON string, which YAML reads as it stands."""
     codes = sorted({name.partition("_")[0] for name in facts.languages})
     named = [f"- {_yaml(name)}" for name in codes if _LANGUAGE.fullmatch(name)]
@@ -79,7 +79,7 @@ def _size(documents: int) -> str:
     return next((name for bound, name in _SIZES if documents < bound), "n>1T")
 
 
-def _opening(facts: Facts) -> str:
+def _opening(facts: LedgerFacts) -> str:
     told = facts.summary
     tokens = ""
     if facts.train_tokens is not None:
@@ -95,7 +95,9 @@ def _opening(facts: Facts) -> str:
     )
 
 
-def _sections(facts: Facts, domains: Domains, listed: Path) -> Iterator[tuple[str, list[str]]]:
+def _sections(
+    facts: LedgerFacts, domains: DomainCounts, listed: Path
+) -> Iterator[tuple[str, list[str]]]:
     told = facts.summary
     yield (
         "What was left out",
@@ -135,18 +137,22 @@ def _sections(facts: Facts, domains: Domains, listed: Path) -> Iterator[tuple[st
         "Personal data",
         [
             "Found by form and check digits, replaced by a marker, counted, never kept.",
-            table(Table(columns=("kind", "replaced"), rows=tuple(told["pii_replaced"].items()))),
+            table(
+                MarkdownTable(
+                    columns=("kind", "replaced"), rows=tuple(told["pii_replaced"].items())
+                )
+            ),
         ],
     )
     yield "Splits", list(_splits(facts))
     yield "Files", [table(_files(facts))]
 
 
-def _splits(facts: Facts) -> Iterator[str]:
+def _splits(facts: LedgerFacts) -> Iterator[str]:
     rows = tuple(
         (n, one["documents"], one["bytes"]) for n, one in facts.summary["by_split"].items()
     )
-    yield table(Table(columns=("split", "documents", "bytes"), rows=rows))
+    yield table(MarkdownTable(columns=("split", "documents", "bytes"), rows=rows))
     if facts.planted:
         yield (
             f"Counted here and nowhere else on this card: {counted(facts.planted, 'passage')} "
@@ -155,7 +161,7 @@ def _splits(facts: Facts) -> Iterator[str]:
     stages = facts.tokens["splits"]["train"].get("stages", []) if facts.tokens else []
     if len(stages) > 1:
         yield table(
-            Table(
+            MarkdownTable(
                 columns=("stage of the training stream", "documents, with repeats", "tokens"),
                 rows=tuple(
                     (str(one.get("name", number)), one["documents"], one["tokens"])
@@ -165,14 +171,14 @@ def _splits(facts: Facts) -> Iterator[str]:
         )
 
 
-def _files(facts: Facts) -> Table:
+def _files(facts: LedgerFacts) -> MarkdownTable:
     every = [
         (name, output["sha256"], output["bytes"])
         for shard in facts.shards.values()
         for name, output in shard["outputs"].items()
     ]
     left = len(every) - _MOST_FILES
-    return Table(
+    return MarkdownTable(
         columns=("file", "SHA-256", "bytes"),
         rows=tuple(every[:_MOST_FILES]),
         quoted=2,
@@ -180,7 +186,7 @@ def _files(facts: Facts) -> Table:
     )
 
 
-def _questions(unanswered: Sequence[tuple[Section, Field]]) -> str:
+def _questions(unanswered: Sequence[tuple[Section, Question]]) -> str:
     if not unanswered:
         return "None."
     return "\n".join(f"- {field.asks} (`{field.setting}`)" for _, field in unanswered)

@@ -26,7 +26,7 @@ _MOST_OF_SMALL = 1000
 
 
 @dataclass(frozen=True, kw_only=True)
-class Domains:
+class DomainCounts:
     """How many domains there are and how much of the text is from those listed.
 
     count, bytes                  all domains, and the kept text from them
@@ -43,7 +43,7 @@ class Domains:
     crawled: bool
 
 
-def write_domains(query: Query, config: EvidenceConfig, path: Path) -> Domains:
+def write_domains(query: Query, config: EvidenceConfig, path: Path) -> DomainCounts:
     """Write the domains that the template asks for to `path`, a line each, the largest first.
 
     All documents with a host count, or, where sources are assigned to 2.3, those of these sources.
@@ -86,7 +86,7 @@ def write_domains(query: Query, config: EvidenceConfig, path: Path) -> Domains:
             }
             file.write(canonical_json(line) + b"\n")
             listed, listed_bytes = listed + 1, listed_bytes + part
-    return Domains(
+    return DomainCounts(
         count=count,
         bytes=size,
         listed=listed,

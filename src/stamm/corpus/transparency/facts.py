@@ -24,7 +24,7 @@ _MOST_LICENCES = 1000
 
 
 @dataclass(frozen=True, kw_only=True)
-class Source:
+class SourceCount:
     """Kept documents of one source under one licence; kind is "" when nobody assigned one."""
 
     name: str
@@ -35,7 +35,7 @@ class Source:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Consent:
+class ConsentCount:
     """Documents by what was known of their host's word; the days on which it was read, "" if not."""
 
     state: str
@@ -46,7 +46,7 @@ class Consent:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Facts:
+class LedgerFacts:
     """A corpus in numbers. Every text is untrusted.
 
     summary       summary.json as it stands
@@ -62,11 +62,11 @@ class Facts:
     """
 
     summary: Mapping[str, Any]
-    sources: tuple[Source, ...]
+    sources: tuple[SourceCount, ...]
     num_sources: int
     kinds: Mapping[str, tuple[int, int]]
     licences: tuple[tuple[str, int, int], ...]
-    consents: tuple[Consent, ...]
+    consents: tuple[ConsentCount, ...]
     agents: tuple[tuple[str, int], ...]
     last: str
     undated: int
@@ -106,7 +106,9 @@ class Facts:
         return self.kinds.get("", (0, 0))[0]
 
 
-def read_facts(query: Query, config: EvidenceConfig, corpus: Path, pack: Path | None) -> Facts:
+def read_facts(
+    query: Query, config: EvidenceConfig, corpus: Path, pack: Path | None
+) -> LedgerFacts:
     """The facts of a corpus.
 
     query    has a view called ledger
@@ -133,10 +135,10 @@ def read_facts(query: Query, config: EvidenceConfig, corpus: Path, pack: Path | 
     )
     query.run(f"create or replace temp table sources as {grouped}", values)
     ((num_sources,),) = query.rows("select count(*) from sources")
-    return Facts(
+    return LedgerFacts(
         summary=summary,
         sources=tuple(
-            Source(name=name, licence=licence, kind=kind, documents=n, bytes=size)
+            SourceCount(name=name, licence=licence, kind=kind, documents=n, bytes=size)
             for name, licence, kind, n, size in query.rows(
                 f"select * from sources order by size desc, source, licence limit {_MOST_SOURCES}"
             )
@@ -177,9 +179,9 @@ def kind_of(config: EvidenceConfig) -> tuple[str, dict[str, str]]:
     return (f"case {' '.join(whens)} else '' end" if whens else "''"), values
 
 
-def _consents(query: Query) -> tuple[Consent, ...]:
+def _consents(query: Query) -> tuple[ConsentCount, ...]:
     return tuple(
-        Consent(state=state, kept=kept, dropped=dropped, first_read=first, last_read=last)
+        ConsentCount(state=state, kept=kept, dropped=dropped, first_read=first, last_read=last)
         for state, kept, dropped, first, last in query.rows(
             "select coalesce(nullif(consent, ''), 'not asked') as state, "
             f"count(*) filter (decision = '{KEPT}'), count(*) filter (decision <> '{KEPT}'), "

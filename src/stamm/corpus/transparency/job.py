@@ -12,12 +12,12 @@ from stamm.corpus.packed_dataset import MANIFEST
 from stamm.corpus.query import opened
 from stamm.corpus.tables import parts
 from stamm.corpus.transparency.config import EvidenceConfig
-from stamm.corpus.transparency.contradictions import refuse_contradictions
+from stamm.corpus.transparency.contradictions import check_contradictions
 from stamm.corpus.transparency.datacard import data_card
 from stamm.corpus.transparency.domains import write_domains
 from stamm.corpus.transparency.facts import read_facts
-from stamm.corpus.transparency.markdown import words
-from stamm.corpus.transparency.template import as_json, as_markdown, open_fields
+from stamm.corpus.transparency.markdown import escape_text
+from stamm.corpus.transparency.template import as_json, as_markdown, unanswered_questions
 from stamm.corpus.transparency.training_summary import TEMPLATE, training_summary
 from stamm.runs.job import Workspace
 from stamm.runs.run_sharded import cores
@@ -43,10 +43,10 @@ def evidence(config: EvidenceConfig, workspace: Workspace) -> None:
     with opened(folder, config.memory_gib, cores()) as query:
         query.view("ledger", parts(corpus, "ledger"))
         facts = read_facts(query, config, corpus, pack)
-        refuse_contradictions(config, facts)
+        check_contradictions(config, facts)
         domains = write_domains(query, config, listed)
     sections = training_summary(config, facts, domains, listed)
-    unanswered = open_fields(sections)
+    unanswered = unanswered_questions(sections)
     read = {f"corpus/{SUMMARY}": sha256_file(corpus / SUMMARY)}
     if pack is not None:
         read[f"pack/{MANIFEST}"] = sha256_file(pack / MANIFEST)
@@ -75,8 +75,8 @@ def _page(config: EvidenceConfig, read: dict[str, str], body: str, unanswered: i
     head = [
         f"# {TEMPLATE['title']}",
         f"{TEMPLATE['law']}. Template: {TEMPLATE['template']}.",
-        f"Version of the summary: {words(config.version) or 'not stated (`evidence.version=...`)'}. "
-        f"Last update: {words(config.updated) or 'not stated (`evidence.updated=...`)'}.",
+        f"Version of the summary: {escape_text(config.version) or 'not stated (`evidence.version=...`)'}. "
+        f"Last update: {escape_text(config.updated) or 'not stated (`evidence.updated=...`)'}.",
     ]
     if unanswered:
         head.append(f"> {unanswered} questions are open: this is a draft.")

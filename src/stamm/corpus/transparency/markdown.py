@@ -17,7 +17,7 @@ _TICKS = re.compile(r"`+")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Table:
+class MarkdownTable:
     """Rows of plain values under headings of our own.
 
     quoted   how many columns from the left hold text from outside; it is shown as code
@@ -30,7 +30,7 @@ class Table:
     rest: str = ""
 
 
-def words(text: str) -> str:
+def escape_text(text: str) -> str:
     """`text` as one line of Markdown in which no character is markup.
 
     Edge     control and invisible characters are written as escapes; cut at 10,000 characters.
@@ -39,7 +39,7 @@ def words(text: str) -> str:
     return _LEADING.sub(r"\1\\\2", shown)
 
 
-def code(text: str) -> str:
+def code_span(text: str) -> str:
     """`text` as code: shown as it stands, with no link, markup or HTML in it; "" stays "".
 
     Edge     a bar is escaped, as a table asks, and so are control and invisible characters.
@@ -58,14 +58,14 @@ def counted(number: int, one: str) -> str:
     return f"{number:,} {one}{'' if number == 1 else 's'}"
 
 
-def table(rows: Table) -> str:
+def table(rows: MarkdownTable) -> str:
     """A Markdown table, with what was left out below it."""
     body = [_line([_cell(x, i < rows.quoted) for i, x in enumerate(row)]) for row in rows.rows]
     rest = ["", rows.rest] if rows.rest else []
     return "\n".join([_line(rows.columns), _line(_sides(rows)), *body, *rest])
 
 
-def _sides(rows: Table) -> list[str]:
+def _sides(rows: MarkdownTable) -> list[str]:
     """Numbers stand to the right, words to the left."""
     return [
         "---" if all(isinstance(row[i], str) for row in rows.rows) else "---:"
@@ -79,5 +79,5 @@ def _line(cells: Sequence[str]) -> str:
 
 def _cell(value: str | int | float, quoted: bool) -> str:
     if isinstance(value, str):
-        return code(value) if quoted else words(value)
+        return code_span(value) if quoted else escape_text(value)
     return f"{value:,}"

@@ -8,9 +8,9 @@ from pathlib import Path
 
 from stamm.corpus.language.declared import UNDETERMINED
 from stamm.corpus.ledger import REASONS
-from stamm.corpus.transparency.domains import Domains
-from stamm.corpus.transparency.facts import Facts
-from stamm.corpus.transparency.markdown import Table
+from stamm.corpus.transparency.domains import DomainCounts
+from stamm.corpus.transparency.facts import LedgerFacts
+from stamm.corpus.transparency.markdown import MarkdownTable
 
 UNSTATED = "(unstated)"
 _MOST_ROWS = 100
@@ -24,9 +24,9 @@ EU_LANGUAGES = (
 )  # fmt: skip
 
 
-def reasons_table(facts: Facts, only: tuple[str, ...] | None = None) -> Table:
+def reasons_table(facts: LedgerFacts, only: tuple[str, ...] | None = None) -> MarkdownTable:
     """Dropped documents and bytes by reason; `only` some reasons, where given."""
-    return Table(
+    return MarkdownTable(
         columns=("reason", "what it means", "documents", "bytes"),
         rows=tuple(
             (name, REASONS.get(name, ""), told["documents"], told["bytes"])
@@ -36,9 +36,9 @@ def reasons_table(facts: Facts, only: tuple[str, ...] | None = None) -> Table:
     )
 
 
-def consents_table(facts: Facts) -> Table:
+def consents_table(facts: LedgerFacts) -> MarkdownTable:
     """Documents by what was known of their host's word, with the days on which it was read."""
-    return Table(
+    return MarkdownTable(
         columns=(
             "what was known of the host's word", "read first", "read last", "kept", "dropped",
         ),
@@ -50,12 +50,12 @@ def consents_table(facts: Facts) -> Table:
     )  # fmt: skip
 
 
-def agents_table(facts: Facts) -> Table:
+def agents_table(facts: LedgerFacts) -> MarkdownTable:
     """Crawlers that websites refused, and in how many documents."""
-    return Table(columns=("crawler refused", "documents"), rows=facts.agents)
+    return MarkdownTable(columns=("crawler refused", "documents"), rows=facts.agents)
 
 
-def sources_table(facts: Facts, kind: str | None = None) -> Table:
+def sources_table(facts: LedgerFacts, kind: str | None = None) -> MarkdownTable:
     """Kept documents by source and licence; of one kind, where given."""
     fitting = [one for one in facts.sources if kind is None or one.kind == kind]
     shown = fitting[:_MOST_ROWS]
@@ -65,7 +65,7 @@ def sources_table(facts: Facts, kind: str | None = None) -> Table:
         # Beyond the largest thousand the kinds are only counted in documents.
         left, documents = len(fitting) - len(shown), facts.kinds.get(kind, (0, 0))[0]
     missing = documents - sum(one.documents for one in shown)
-    return Table(
+    return MarkdownTable(
         columns=("source", "licence", "documents", "bytes"),
         rows=tuple(
             (one.name or "(unnamed)", one.licence or UNSTATED, one.documents, one.bytes)
@@ -76,18 +76,18 @@ def sources_table(facts: Facts, kind: str | None = None) -> Table:
     )
 
 
-def licences_table(facts: Facts) -> Table:
+def licences_table(facts: LedgerFacts) -> MarkdownTable:
     """Kept documents by licence, as the documents state it."""
     shown = facts.licences[:_MOST_ROWS]
     missing = facts.kept - sum(n for _, n, _ in shown)
-    return Table(
+    return MarkdownTable(
         columns=("licence as stated", "documents", "bytes"),
         rows=tuple((name or UNSTATED, n, size) for name, n, size in shown),
         rest=_rest(len(facts.licences) - len(shown), missing),
     )
 
 
-def languages_table(facts: Facts) -> Table:
+def languages_table(facts: LedgerFacts) -> MarkdownTable:
     """Kept documents and bytes by language, with its tokens where the corpus is packed."""
     tokens = facts.tokens["splits"]["train"].get("tokens_by_language", {}) if facts.tokens else {}
     every = list(facts.languages.items())
@@ -98,26 +98,26 @@ def languages_table(facts: Facts) -> Table:
     ]
     width = len(columns) if tokens else len(columns) - 1
     missing = sum(told["documents"] for _, told in every[_MOST_ROWS:])
-    return Table(
+    return MarkdownTable(
         columns=columns[:width],
         rows=tuple(row[:width] for row in rows),
         rest=_rest(len(every) - len(rows), missing),
     )
 
 
-def domains_table(path: Path, domains: Domains) -> Table:
+def domains_table(path: Path, domains: DomainCounts) -> MarkdownTable:
     """The largest domains of the list in `path`."""
     with path.open(encoding="utf-8") as lines:
         shown = [json.loads(line) for line in islice(lines, _DOMAINS_SHOWN)]
     left = domains.listed - len(shown)
-    return Table(
+    return MarkdownTable(
         columns=("domain", "documents", "bytes", "share of the text"),
         rows=tuple((one["domain"], one["documents"], one["bytes"], one["share"]) for one in shown),
         rest=f"{left:,} more are listed in {path.name}." if left else "",
     )
 
 
-def eu_languages(facts: Facts) -> int:
+def eu_languages(facts: LedgerFacts) -> int:
     """How many of the 24 official languages of the Union have a kept document."""
     there = {name.partition("_")[0] for name in facts.languages}
     return sum(bool(there & set(codes)) for codes in EU_LANGUAGES)

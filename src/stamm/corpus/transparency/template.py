@@ -6,13 +6,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from stamm.corpus.transparency.markdown import Table, table, words
+from stamm.corpus.transparency.markdown import MarkdownTable, escape_text, table
 
 LEDGER, PROVIDER = "ledger", "provider"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Field:
+class Question:
     """One question.
 
     answer    None while nobody has answered
@@ -25,7 +25,7 @@ class Field:
     answer: str | None
     origin: str
     setting: str = ""
-    tables: tuple[Table, ...] = ()
+    tables: tuple[MarkdownTable, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,7 +34,7 @@ class Section:
 
     number: str
     title: str
-    fields: tuple[Field, ...] = ()
+    fields: tuple[Question, ...] = ()
 
     @property
     def level(self) -> int:
@@ -42,15 +42,15 @@ class Section:
         return self.number.count(".") + 1
 
 
-def told(asks: str, answer: str, *tables: Table) -> Field:
+def from_ledger(asks: str, answer: str, *tables: MarkdownTable) -> Question:
     """A question that the ledger answers; tables without rows are left out."""
     shown = tuple(one for one in tables if one.rows)
-    return Field(asks=asks, answer=answer, origin=LEDGER, tables=shown)
+    return Question(asks=asks, answer=answer, origin=LEDGER, tables=shown)
 
 
-def asked(asks: str, answer: str, setting: str) -> Field:
+def from_provider(asks: str, answer: str, setting: str) -> Question:
     """A question that only a person can answer, by `setting`; "" is no answer yet."""
-    return Field(
+    return Question(
         asks=asks,
         answer=answer or None,
         origin=PROVIDER if answer else "",
@@ -58,11 +58,11 @@ def asked(asks: str, answer: str, setting: str) -> Field:
     )
 
 
-def yes_or_no(asks: str, answer: bool | None, setting: str, origin: str) -> Field:
+def yes_or_no(asks: str, answer: bool | None, setting: str, origin: str) -> Question:
     """A question that is answered by yes or no, by the ledger or by a person."""
     if answer is None:
-        return asked(asks, "", setting)
-    return Field(
+        return from_provider(asks, "", setting)
+    return Question(
         asks=asks,
         answer="Yes" if answer else "No",
         origin=origin,
@@ -70,7 +70,7 @@ def yes_or_no(asks: str, answer: bool | None, setting: str, origin: str) -> Fiel
     )
 
 
-def open_fields(sections: Sequence[Section]) -> list[tuple[Section, Field]]:
+def unanswered_questions(sections: Sequence[Section]) -> list[tuple[Section, Question]]:
     """The questions that nobody has answered, in order."""
     return [(one, field) for one in sections for field in one.fields if field.answer is None]
 
@@ -118,5 +118,5 @@ def _parts(section: Section) -> Iterator[str]:
                 f"`{field.setting}=...` and run the step again."
             )
         else:
-            yield words(field.answer)
+            yield escape_text(field.answer)
         yield from (table(one) for one in field.tables)

@@ -17,9 +17,9 @@ from pathlib import Path
 from stamm.base.units import bytes_text
 from stamm.corpus.transparency.config import EvidenceConfig, Kind
 from stamm.corpus.transparency.contradictions import OPT_OUTS, known, opted_out, used
-from stamm.corpus.transparency.domains import Domains
-from stamm.corpus.transparency.facts import Facts
-from stamm.corpus.transparency.markdown import Table, counted
+from stamm.corpus.transparency.domains import DomainCounts
+from stamm.corpus.transparency.facts import LedgerFacts
+from stamm.corpus.transparency.markdown import MarkdownTable, counted
 from stamm.corpus.transparency.tables import (
     EU_LANGUAGES,
     agents_table,
@@ -33,10 +33,10 @@ from stamm.corpus.transparency.tables import (
 from stamm.corpus.transparency.template import (
     LEDGER,
     PROVIDER,
-    Field,
+    Question,
     Section,
-    asked,
-    told,
+    from_ledger,
+    from_provider,
     yes_or_no,
 )
 
@@ -52,7 +52,7 @@ _TAG = re.compile(r"[a-z]{2,3}(_[A-Z][a-z]{3})?")
 
 
 def training_summary(
-    config: EvidenceConfig, facts: Facts, domains: Domains, listed: Path
+    config: EvidenceConfig, facts: LedgerFacts, domains: DomainCounts, listed: Path
 ) -> tuple[Section, ...]:
     """The sections of the template in its order.
 
@@ -96,9 +96,9 @@ def _provider(config: EvidenceConfig) -> Section:
         number="1.1",
         title="Provider identification",
         fields=(
-            asked("Provider name", config.provider, "provider"),
-            asked("Provider contact details", config.contact, "contact"),
-            asked(
+            from_provider("Provider name", config.provider, "provider"),
+            from_provider("Provider contact details", config.contact, "contact"),
+            from_provider(
                 "Authorised representative, name and contact details, or why there is none",
                 config.representative,
                 "representative",
@@ -112,18 +112,18 @@ def _model(config: EvidenceConfig) -> Section:
         number="1.2",
         title="Model identification",
         fields=(
-            asked("Versioned model names", config.model, "model"),
-            asked(
+            from_provider("Versioned model names", config.model, "model"),
+            from_provider(
                 "Model dependencies: the model that this one was made from, or none",
                 config.dependencies,
                 "dependencies",
             ),
-            asked("Date of placement on the Union market", config.placed, "placed"),
+            from_provider("Date of placement on the Union market", config.placed, "placed"),
         ),
     )
 
 
-def _modalities(config: EvidenceConfig, facts: Facts) -> Section:
+def _modalities(config: EvidenceConfig, facts: LedgerFacts) -> Section:
     tokens = facts.train_tokens
     text = bytes_text(facts.summary["bytes_kept"])
     size = f"{text} of text; the corpus is not packed, so that its tokens are not counted"
@@ -139,19 +139,19 @@ def _modalities(config: EvidenceConfig, facts: Facts) -> Section:
         number="1.3",
         title="Modalities, overall training data size and other characteristics",
         fields=(
-            told("Modality", "Text. No other modality is in the corpus."),
-            told("Training data size", f"{size}."),
-            asked("Types of content", config.content, "content"),
-            asked("Latest date of data acquisition", config.latest, "latest"),
-            told("Latest date in the documents", dated),
+            from_ledger("Modality", "Text. No other modality is in the corpus."),
+            from_ledger("Training data size", f"{size}."),
+            from_provider("Types of content", config.content, "content"),
+            from_provider("Latest date of data acquisition", config.latest, "latest"),
+            from_ledger("Latest date in the documents", dated),
             yes_or_no(
                 "Is the model continuously trained on newer data?",
                 config.continuous,
                 "continuous",
                 PROVIDER,
             ),
-            told("Linguistic characteristics", _linguistic(facts), languages_table(facts)),
-            told(
+            from_ledger("Linguistic characteristics", _linguistic(facts), languages_table(facts)),
+            from_ledger(
                 "Other relevant characteristics",
                 f"{facts.summary['n_in']:,} documents came in, {facts.kept:,} stayed. Every one "
                 "has a row in a ledger with its decision, rule and date.",
@@ -160,7 +160,7 @@ def _modalities(config: EvidenceConfig, facts: Facts) -> Section:
     )
 
 
-def _linguistic(facts: Facts) -> str:
+def _linguistic(facts: LedgerFacts) -> str:
     total = max(facts.summary["bytes_kept"], 1)
     name, most = max(facts.languages.items(), key=lambda item: (item[1]["bytes"], item[0]))
     # A document may call its language anything; in a sentence only a tag may stand.
@@ -172,9 +172,9 @@ def _linguistic(facts: Facts) -> str:
     )
 
 
-def _unassigned(facts: Facts) -> Iterator[Field]:
+def _unassigned(facts: LedgerFacts) -> Iterator[Question]:
     if facts.unassigned:
-        yield Field(
+        yield Question(
             asks=(
                 "Of which kind are these sources: public, licensed, private, crawled, user, service, "
                 f"synthetic or other? They hold {facts.unassigned:,} of {facts.kept:,} documents"
@@ -186,32 +186,32 @@ def _unassigned(facts: Facts) -> Iterator[Field]:
         )
 
 
-def _used(config: EvidenceConfig, facts: Facts, kind: Kind, asks: str) -> Field:
+def _used(config: EvidenceConfig, facts: LedgerFacts, kind: Kind, asks: str) -> Question:
     """Whether data of a kind was used; the ledger answers where it can."""
     origin = PROVIDER if known(facts, kind) is None else LEDGER
     return yes_or_no(asks, used(config, facts, kind), kind, origin)
 
 
-def _sources(facts: Facts, kind: Kind) -> Field:
+def _sources(facts: LedgerFacts, kind: Kind) -> Question:
     documents, size = facts.kinds.get(kind, (0, 0))
-    return told(
+    return from_ledger(
         "The data of this kind, as its sources name themselves",
         f"{counted(documents, 'document')}, {bytes_text(size)} of text.",
         sources_table(facts, kind),
     )
 
 
-def _public(config: EvidenceConfig, facts: Facts) -> Section:
+def _public(config: EvidenceConfig, facts: LedgerFacts) -> Section:
     fields = [_used(config, facts, "public", "Were publicly available datasets used?")]
     if used(config, facts, "public"):
         links = tuple((one.source, one.link) for one in config.sources if one.kind == "public")
         fields += [
-            told("Modality", "Text."),
+            from_ledger("Modality", "Text."),
             _sources(facts, "public"),
-            told(
+            from_ledger(
                 "Where they are published",
                 "As the provider states it, by pattern of their names.",
-                Table(columns=("source", "link"), rows=links, quoted=2),
+                MarkdownTable(columns=("source", "link"), rows=links, quoted=2),
             ),
         ]
     return Section(number="2.1", title="Publicly available datasets", fields=tuple(fields))
@@ -232,15 +232,17 @@ _PRIVATE: dict[str, tuple[Kind, str, str]] = {
 }
 
 
-def _of_kind(config: EvidenceConfig, facts: Facts, number: str) -> Section:
+def _of_kind(config: EvidenceConfig, facts: LedgerFacts, number: str) -> Section:
     kind, title, asks = _PRIVATE[number]
     fields = [_used(config, facts, kind, asks)]
     if used(config, facts, kind):
-        fields += [told("Modality", "Text."), _sources(facts, kind)]
+        fields += [from_ledger("Modality", "Text."), _sources(facts, kind)]
     return Section(number=number, title=title, fields=tuple(fields))
 
 
-def _crawled(config: EvidenceConfig, facts: Facts, domains: Domains, listed: Path) -> Section:
+def _crawled(
+    config: EvidenceConfig, facts: LedgerFacts, domains: DomainCounts, listed: Path
+) -> Section:
     answer = used(config, facts, "crawled")
     fields = [
         _used(config, facts, "crawled", "Were crawlers used by the provider or on its behalf?")
@@ -248,12 +250,14 @@ def _crawled(config: EvidenceConfig, facts: Facts, domains: Domains, listed: Pat
     if answer:
         months = [config.collected_from, config.collected_until]
         fields += [
-            asked("Crawler names", ", ".join(config.crawlers), "crawlers"),
-            asked("Purposes of the crawlers", config.crawler_purpose, "crawler_purpose"),
-            asked("Behaviour of the crawlers", config.crawler_behaviour, "crawler_behaviour"),
-            asked("Period of collection, from", months[0], "collected_from"),
-            asked("Period of collection, until", months[1], "collected_until"),
-            told("Modality", "Text."),
+            from_provider("Crawler names", ", ".join(config.crawlers), "crawlers"),
+            from_provider("Purposes of the crawlers", config.crawler_purpose, "crawler_purpose"),
+            from_provider(
+                "Behaviour of the crawlers", config.crawler_behaviour, "crawler_behaviour"
+            ),
+            from_provider("Period of collection, from", months[0], "collected_from"),
+            from_provider("Period of collection, until", months[1], "collected_until"),
+            from_ledger("Modality", "Text."),
             _sources(facts, "crawled"),
         ]
     fields.append(_domains(config, domains, listed))
@@ -262,11 +266,11 @@ def _crawled(config: EvidenceConfig, facts: Facts, domains: Domains, listed: Pat
     )
 
 
-def _domains(config: EvidenceConfig, domains: Domains, listed: Path) -> Field:
+def _domains(config: EvidenceConfig, domains: DomainCounts, listed: Path) -> Question:
     whose = "crawled sources" if domains.crawled else "all sources, whoever fetched them"
     part = "5 % or 1,000, whichever are fewer" if config.sme else "10 %"
     share = 100 * domains.listed_bytes / max(domains.bytes, 1)
-    return told(
+    return from_ledger(
         "Most relevant domain names",
         f"Documents of {whose}: {counted(domains.count, 'domain')}, of which the largest by kept "
         f"text are listed in {listed.name} ({part}: {counted(domains.listed, 'domain')} with "
@@ -276,7 +280,7 @@ def _domains(config: EvidenceConfig, domains: Domains, listed: Path) -> Field:
     )
 
 
-def _user(config: EvidenceConfig, facts: Facts) -> Section:
+def _user(config: EvidenceConfig, facts: LedgerFacts) -> Section:
     kinds: tuple[Kind, ...] = ("user", "service")
     fields = [
         _used(config, facts, "user", "Was data from users' interactions with the model used?"),
@@ -291,13 +295,13 @@ def _user(config: EvidenceConfig, facts: Facts) -> Section:
     fields += [_sources(facts, kind) for kind in kinds if facts.kinds.get(kind)]
     if any(used(config, facts, kind) for kind in kinds):
         fields += [
-            asked("Services and products that it is from", config.services, "services"),
-            told("Modality", "Text."),
+            from_provider("Services and products that it is from", config.services, "services"),
+            from_ledger("Modality", "Text."),
         ]
     return Section(number="2.4", title="User data", fields=tuple(fields))
 
 
-def _synthetic(config: EvidenceConfig, facts: Facts) -> Section:
+def _synthetic(config: EvidenceConfig, facts: LedgerFacts) -> Section:
     fields = [
         _used(
             config,
@@ -308,18 +312,18 @@ def _synthetic(config: EvidenceConfig, facts: Facts) -> Section:
     ]
     if used(config, facts, "synthetic"):
         fields += [
-            told("Modality", "Text."),
-            asked("Models that made the synthetic data", config.generators, "generators"),
+            from_ledger("Modality", "Text."),
+            from_provider("Models that made the synthetic data", config.generators, "generators"),
             _sources(facts, "synthetic"),
         ]
     return Section(number="2.5", title="Synthetic data", fields=tuple(fields))
 
 
-def _other(config: EvidenceConfig, facts: Facts) -> Section:
+def _other(config: EvidenceConfig, facts: LedgerFacts) -> Section:
     fields = [_used(config, facts, "other", "Were data sources of any other kind used?")]
     if facts.planted:
         fields.append(
-            told(
+            from_ledger(
                 "Planted passages",
                 f"{counted(facts.planted, 'passage')} planted on purpose, to measure later what the "
                 "model memorized. The ledger names each; none is counted among the documents.",
@@ -330,9 +334,9 @@ def _other(config: EvidenceConfig, facts: Facts) -> Section:
     return Section(number="2.6", title="Other sources of data", fields=tuple(fields))
 
 
-def _reservations(config: EvidenceConfig, facts: Facts) -> Section:
+def _reservations(config: EvidenceConfig, facts: LedgerFacts) -> Section:
     silent = sum(one.kept for one in facts.consents if one.state != _ALLOWS)
-    own = [told("In the provider's words", config.opt_outs)] if config.opt_outs else []
+    own = [from_ledger("In the provider's words", config.opt_outs)] if config.opt_outs else []
     return Section(
         number="3.1",
         title="Respect of reservation of rights from the text and data mining exception",
@@ -343,7 +347,7 @@ def _reservations(config: EvidenceConfig, facts: Facts) -> Section:
                 "signatory",
                 PROVIDER,
             ),
-            told(
+            from_ledger(
                 "Measures to respect reservations of rights",
                 f"Left out because of a reservation: {counted(opted_out(facts), 'document')}. Kept "
                 f"without a robots.txt that allows it: {counted(silent, 'document')}.",
@@ -351,18 +355,20 @@ def _reservations(config: EvidenceConfig, facts: Facts) -> Section:
                 consents_table(facts),
                 agents_table(facts),
             ),
-            *(Field(asks=one.asks, answer=one.answer, origin=PROVIDER) for one in own),
+            *(Question(asks=one.asks, answer=one.answer, origin=PROVIDER) for one in own),
         ),
     )
 
 
-def _illegal(config: EvidenceConfig, facts: Facts) -> Section:
+def _illegal(config: EvidenceConfig, facts: LedgerFacts) -> Section:
     fields = [
-        asked("Measures to remove illegal content", config.illegal_content, "illegal_content")
+        from_provider(
+            "Measures to remove illegal content", config.illegal_content, "illegal_content"
+        )
     ]
     if _TOXIC in facts.reasons:
         fields.append(
-            told(
+            from_ledger(
                 "Documents left out as toxic, which is not the same as illegal",
                 f"{counted(facts.reasons[_TOXIC]['documents'], 'document')}.",
             )
@@ -370,27 +376,33 @@ def _illegal(config: EvidenceConfig, facts: Facts) -> Section:
     return Section(number="3.2", title="Removal of illegal content", fields=tuple(fields))
 
 
-def _further(config: EvidenceConfig, facts: Facts) -> Section:
+def _further(config: EvidenceConfig, facts: LedgerFacts) -> Section:
     replaced = facts.summary["pii_replaced"]
-    kinds = Table(columns=("personal data replaced", "values"), rows=tuple(replaced.items()))
+    kinds = MarkdownTable(
+        columns=("personal data replaced", "values"), rows=tuple(replaced.items())
+    )
     comments = (
-        [Field(asks="Comments", answer=config.comments, origin=PROVIDER)] if config.comments else []
+        [Question(asks="Comments", answer=config.comments, origin=PROVIDER)]
+        if config.comments
+        else []
     )
     return Section(
         number="3.3",
         title="Other information",
         fields=(
-            told(
+            from_ledger(
                 "Personal data",
                 f"{sum(replaced.values()):,} values were found by form and check digits and "
                 "replaced by a marker.",
                 kinds,
             ),
-            told("Everything that was left out, by reason", _left_out(facts), reasons_table(facts)),
+            from_ledger(
+                "Everything that was left out, by reason", _left_out(facts), reasons_table(facts)
+            ),
             *comments,
         ),
     )
 
 
-def _left_out(facts: Facts) -> str:
+def _left_out(facts: LedgerFacts) -> str:
     return f"{facts.summary['n_dropped']:,} of {facts.summary['n_in']:,} documents."

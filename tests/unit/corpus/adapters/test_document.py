@@ -120,7 +120,7 @@ def test_the_same_verdict_and_columns_as_from_a_file(
         consent=config.consent,
         licences=config.licences,
         quality=config.quality,
-        duplicates=None,
+        dedup=None,
         held_out=0.0,
     )
     documents, ledger, _ = build(whole)
@@ -208,8 +208,8 @@ def test_two_screens_in_turns_build_their_tools_once(
     config: ScreenConfig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     built = []
-    own = adapter.read_words
-    monkeypatch.setattr(adapter, "read_words", lambda *a: built.append(a) or own(*a))
+    own = adapter.load_policies
+    monkeypatch.setattr(adapter, "load_policies", lambda *a: built.append(a) or own(*a))
     strict = replace(config, shortest=10_000)
     for _ in range(3):
         for how in (replace(config, contamination=None), strict):

@@ -8,14 +8,14 @@ import math
 import numpy as np
 import pytest
 
-from stamm.corpus.classifiers.calibration import fit_curve, sigmoid
+from stamm.corpus.classifiers.calibration import fit_calibration, sigmoid
 
 
 def test_the_curve_is_the_most_likely_one() -> None:
     random = np.random.default_rng(3)
     labels = (random.random(300) < 0.2).astype(np.int8)
     margins = random.normal(0, 1, 300) + 1.5 * labels
-    curve = fit_curve(margins, labels)
+    curve = fit_calibration(margins, labels)
     assert curve is not None
     ones, zeros = int(labels.sum()), int((1 - labels).sum())
 
@@ -34,7 +34,7 @@ def test_the_curve_is_the_most_likely_one() -> None:
 
 
 def test_separated_labels_give_a_finite_curve() -> None:
-    curve = fit_curve(np.array([-1.0, -2.0, 3.0, 4.0]), np.array([0, 0, 1, 1], dtype=np.int8))
+    curve = fit_calibration(np.array([-1.0, -2.0, 3.0, 4.0]), np.array([0, 0, 1, 1], dtype=np.int8))
     assert curve is not None
     assert math.isfinite(curve.slope)
     assert curve.probability(3.0) > 0.6 > 0.4 > curve.probability(-1.0)
@@ -45,7 +45,7 @@ def test_separated_labels_give_a_finite_curve() -> None:
     [([1.0, 2.0], [1, 1]), ([3.0, 2.0, 1.0, 0.0], [0, 0, 1, 1]), ([], [])],
 )
 def test_no_curve_where_margins_say_nothing(margins: list[float], labels: list[int]) -> None:
-    assert fit_curve(np.array(margins), np.array(labels, dtype=np.int8)) is None
+    assert fit_calibration(np.array(margins), np.array(labels, dtype=np.int8)) is None
 
 
 def test_sigmoid_does_not_overflow() -> None:

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stamm.corpus.classifiers.evaluate import (
-    Scored,
+    ScoredTexts,
     auc,
     calibration_error,
     clean_cuts,
@@ -17,16 +17,16 @@ from stamm.corpus.classifiers.evaluate import (
     functionality_table,
     language_table,
 )
-from stamm.corpus.classifiers.examples import Example
+from stamm.corpus.classifiers.examples import LabelledText
 
 PAIRS = st.lists(
     st.tuples(st.sampled_from([0, 1]), st.sampled_from([0.0, 0.25, 0.5, 1.0])), max_size=30
 )
 
 
-def example(label: int, language: str = "deu_Latn", **more: object) -> Example:
+def example(label: int, language: str = "deu_Latn", **more: object) -> LabelledText:
     fields = {"text": "", "group": "", "source": "posts", "functionality": "", "clean": False}
-    return Example(**{**fields, "label": label, "language": language, **more})  # type: ignore[arg-type]
+    return LabelledText(**{**fields, "label": label, "language": language, **more})  # type: ignore[arg-type]
 
 
 @given(PAIRS)
@@ -65,7 +65,7 @@ def test_tables() -> None:
         example(1, "fra_Latn"),
     ]
     scores = np.array([i / 200 for i in range(100)] + [0.9, 0.1, 0.2, 0.8])
-    scored = Scored(examples=examples, scores=scores)
+    scored = ScoredTexts(examples=examples, scores=scores)
     clean = scored.only(e.clean for e in examples)
     cuts = clean_cuts(clean, fewest=100)
     # One of a hundred may lie above: the highest does.
@@ -84,10 +84,10 @@ def test_tables() -> None:
 
 
 def test_nothing_to_measure_is_said_to_be_nothing() -> None:
-    none = Scored(examples=[], scores=np.array([]))
+    none = ScoredTexts(examples=[], scores=np.array([]))
     assert clean_cuts(none, 10) == {}
     assert (
         language_table(none, {}) == functionality_table(none, None) == clean_table(none, {}) == []
     )
-    (row,) = language_table(Scored(examples=[example(1)], scores=np.array([0.4])), {})
+    (row,) = language_table(ScoredTexts(examples=[example(1)], scores=np.array([0.4])), {})
     assert row["cut"] is row["recall_at_clean"] is row["auc"] is None

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from stamm.base.errors import DataError
-from stamm.corpus.classifiers.examples import balance, part, read_examples, skeleton
+from stamm.corpus.classifiers.examples import balance, read_examples, skeleton, split_of
 
 GOOD = {"text": "a text", "label": 1, "language": "deu_Latn"}
 
@@ -79,11 +79,11 @@ def test_near_identical_texts_are_one_group() -> None:
 
 
 def test_a_group_falls_on_one_side_and_shares_are_met() -> None:
-    sides = [part(f"group {number}", 28, 0.2, 0.1) for number in range(20_000)]
-    assert sides == [part(f"group {number}", 28, 0.2, 0.1) for number in range(20_000)]
+    sides = [split_of(f"group {number}", 28, 0.2, 0.1) for number in range(20_000)]
+    assert sides == [split_of(f"group {number}", 28, 0.2, 0.1) for number in range(20_000)]
     assert abs(sides.count("test") / 20_000 - 0.2) < 0.01
     assert abs(sides.count("calibrate") / 20_000 - 0.1) < 0.01
-    assert sides != [part(f"group {number}", 29, 0.2, 0.1) for number in range(20_000)]
+    assert sides != [split_of(f"group {number}", 29, 0.2, 0.1) for number in range(20_000)]
 
 
 def test_labels_weigh_the_same_in_each_language(tmp_path: Path) -> None:

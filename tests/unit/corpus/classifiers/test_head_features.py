@@ -13,8 +13,8 @@ from stamm.corpus.classifiers.config import FeatureConfig
 from stamm.corpus.classifiers.features import (
     BLOCK_CHARACTERS,
     blocks,
-    hashed,
-    spelling,
+    hash_ngrams,
+    normalize_spelling,
     window_starts,
     windows,
 )
@@ -36,7 +36,7 @@ def plain_buckets(spelt: str, length: int, bits: int) -> list[int]:
 @given(TEXT)
 def test_buckets_agree_with_whole_number_arithmetic(text: str) -> None:
     config = FeatureConfig(bucket_bits=20, shortest=2, longest=5)
-    found = hashed(text, config)
+    found = hash_ngrams(text, config)
     assert [buckets.tolist() for buckets in found] == [
         plain_buckets(text, length, 20) for length in (2, 3, 4, 5)
     ]
@@ -55,7 +55,7 @@ def test_buckets_agree_with_whole_number_arithmetic(text: str) -> None:
     ],
 )
 def test_spelling(text: str, spelt: str) -> None:
-    assert spelling(text) == spelt
+    assert normalize_spelling(text) == spelt
 
 
 @given(st.text(" ab", max_size=3 * BLOCK_CHARACTERS // 100), st.integers(0, 400))
@@ -86,9 +86,9 @@ def test_windows_cover_everything_and_overlap_by_half(length: int, window: int) 
 def test_no_combining_mark_can_form_a_run_that_is_not_cut() -> None:
     marks = [chr(code) for code in range(0x110000) if unicodedata.combining(chr(code))]
     assert len(marks) > 800
-    assert all(len(spelling("a" + mark * 1000)) < 100 for mark in marks)
-    assert spelling("a" + "".join(marks)) == spelling("a" + "".join(marks[:32]))
-    assert spelling("— " * 40 + "—" * 40) == " ".join(["—"] * 40) + " " + "—" * 40
+    assert all(len(normalize_spelling("a" + mark * 1000)) < 100 for mark in marks)
+    assert normalize_spelling("a" + "".join(marks)) == normalize_spelling("a" + "".join(marks[:32]))
+    assert normalize_spelling("— " * 40 + "—" * 40) == " ".join(["—"] * 40) + " " + "—" * 40
 
 
 def test_a_short_text_is_one_window_with_blanks_around_it() -> None:

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from stamm.base.errors import ConfigError, DataError
-from stamm.corpus.classifiers.classifier import Head
-from stamm.corpus.classifiers.config import FeatureConfig, HeadConfig
+from stamm.corpus.classifiers.classifier import TextClassifier
+from stamm.corpus.classifiers.config import ClassifierConfig, FeatureConfig
 from stamm.corpus.classifiers.job import OUTPUTS, train
 from stamm.runs.job import Workspace
 
@@ -56,14 +56,14 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root
 
 
-def config(folder: Path, *names: str, **changes: Any) -> HeadConfig:
+def config(folder: Path, *names: str, **changes: Any) -> ClassifierConfig:
     settings: dict[str, Any] = {
         "labelled": tuple(str(folder / name) for name in names),
         "clean": (str(folder / "clean.jsonl"),),
         "features": FeatureConfig(bucket_bits=14),
         "fewest": 10,
     }
-    return HeadConfig(**{**settings, **changes})
+    return ClassifierConfig(**{**settings, **changes})
 
 
 def hashes(folder: Path) -> list[str]:
@@ -84,7 +84,7 @@ def test_it_learns_and_says_so(folder: Path, tmp_path: Path) -> None:
     assert report["fit"]["duality_gap"] <= 0.01
     total = sum(sum(part.values()) for part in report["parts"].values())
     assert total == len(sentences()) + 59
-    head = Head.load(tmp_path)
+    head = TextClassifier.load(tmp_path)
     assert head.identity == report["identity"]
     assert head.score("a stranger was growling", "eng_Latn") > 0.5
     assert head.score("a stranger was reading", "eng_Latn") < 0.5
@@ -125,7 +125,7 @@ def test_a_missing_label_is_told(folder: Path, tmp_path: Path) -> None:
     path.write_text("".join(json.dumps(r) + "\n" for r in sentences() if r["label"]))
     with pytest.raises(DataError, match="no text of label 0"):
         train(config(folder, labelled=(str(path),), clean=()), Workspace(folder=tmp_path))
-    assert not (tmp_path / "head.json").exists()
+    assert not (tmp_path / "classifier.json").exists()
 
 
 @pytest.mark.parametrize(
@@ -141,7 +141,7 @@ def test_a_missing_label_is_told(folder: Path, tmp_path: Path) -> None:
 )
 def test_what_cannot_be_is_refused_at_once(changes: dict[str, Any]) -> None:
     with pytest.raises(ConfigError):
-        HeadConfig(**changes)
+        ClassifierConfig(**changes)
 
 
 @pytest.mark.parametrize("changes", [{"bucket_bits": 40}, {"shortest": 6}, {"longest": 17}])

@@ -6,19 +6,19 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from stamm.corpus.classifiers.logistic import Sparse, fit_logistic, margins
+from stamm.corpus.classifiers.logistic import SparseRows, fit_logistic, margins
 
 Dense = NDArray[np.float64]
 
 
-def sparse(dense: Dense) -> Sparse:
+def sparse(dense: Dense) -> SparseRows:
     starts, columns, values = [0], [], []
     for row in dense:
         filled = np.flatnonzero(row)
         columns.append(filled.astype(np.int32))
         values.append(row[filled].astype(np.float32))
         starts.append(starts[-1] + filled.size)
-    return Sparse(
+    return SparseRows(
         starts=np.array(starts),
         columns=np.concatenate(columns),
         values=np.concatenate(values),

@@ -15,28 +15,31 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stamm.base.errors import DataError
-from stamm.corpus.classifiers.calibration import Curve
-from stamm.corpus.classifiers.classifier import ANY, Head, quantize
+from stamm.corpus.classifiers.calibration import CalibrationCurve
+from stamm.corpus.classifiers.classifier import ANY, TextClassifier, quantize
 from stamm.corpus.classifiers.config import FeatureConfig, Pooling
-from stamm.corpus.classifiers.features import blocks, hashed, windows
+from stamm.corpus.classifiers.features import blocks, hash_ngrams, windows
 
 FEATURES = FeatureConfig(bucket_bits=12, window_characters=30)
 
 
-def make(pooling: Pooling = "maximum", features: FeatureConfig = FEATURES) -> Head:
+def make(pooling: Pooling = "maximum", features: FeatureConfig = FEATURES) -> TextClassifier:
     random = np.random.default_rng(11)
-    return Head(
+    return TextClassifier(
         features=features,
         pooling=pooling,
         weights=random.integers(-32_767, 32_767, 2**features.bucket_bits).astype(np.int16),
         scale=1e-4,
         bias=0.125,
-        curves={ANY: Curve(slope=1.0, offset=0.0), "deu_Latn": Curve(slope=2.0, offset=-0.5)},
+        curves={
+            ANY: CalibrationCurve(slope=1.0, offset=0.0),
+            "deu_Latn": CalibrationCurve(slope=2.0, offset=-0.5),
+        },
     )
 
 
-def plain_margin(head: Head, window: str) -> float:
-    buckets = [b for length in hashed(window, head.features) for b in length.tolist()]
+def plain_margin(head: TextClassifier, window: str) -> float:
+    buckets = [b for length in hash_ngrams(window, head.features) for b in length.tolist()]
     if not buckets:
         return head.bias
     total = sum(int(head.weights[b]) for b in buckets)
@@ -87,10 +90,10 @@ def test_hostile_text_has_a_score(text: str) -> None:
 def test_a_word_is_found_wherever_it_stands() -> None:
     features = FeatureConfig(bucket_bits=16, window_characters=30)
     weights = np.zeros(2**16, dtype=np.int16)
-    for buckets in hashed(" kumquat ", features):
+    for buckets in hash_ngrams(" kumquat ", features):
         weights[buckets] = 20_000
     head = make(features=features)
-    marked = Head(
+    marked = TextClassifier(
         features=features,
         pooling="maximum",
         weights=weights,
@@ -108,7 +111,7 @@ def test_a_word_is_found_wherever_it_stands() -> None:
 def test_stored_and_loaded_it_is_the_same(tmp_path: Path) -> None:
     head = make()
     head.store(tmp_path)
-    loaded = Head.load(tmp_path)
+    loaded = TextClassifier.load(tmp_path)
     assert loaded.identity == head.identity
     assert (loaded.weights == head.weights).all()
     assert loaded.score("Ein Satz.", "deu_Latn") == head.score("Ein Satz.", "deu_Latn")
@@ -118,7 +121,7 @@ def test_stored_and_loaded_it_is_the_same(tmp_path: Path) -> None:
 
 def test_whatever_decides_a_score_changes_the_identity() -> None:
     head = make()
-    other = head.calibrated({**head.curves, "deu_Latn": Curve(slope=2.0, offset=-0.25)})
+    other = head.calibrated({**head.curves, "deu_Latn": CalibrationCurve(slope=2.0, offset=-0.25)})
     assert len({head.identity, other.identity, make("mean").identity}) == 3
 
 
@@ -139,10 +142,10 @@ def test_whatever_decides_a_score_changes_the_identity() -> None:
 )
 def test_a_damaged_description_is_refused(tmp_path: Path, change: dict[str, object]) -> None:
     make().store(tmp_path)
-    path = tmp_path / "head.json"
+    path = tmp_path / "classifier.json"
     path.write_text(json.dumps({**json.loads(path.read_text()), **change}))
     with pytest.raises(DataError, match="no head that can be used"):
-        Head.load(tmp_path)
+        TextClassifier.load(tmp_path)
 
 
 def test_damaged_or_missing_weights_are_refused(tmp_path: Path) -> None:
@@ -150,10 +153,10 @@ def test_damaged_or_missing_weights_are_refused(tmp_path: Path) -> None:
     path = tmp_path / "weights.safetensors"
     path.write_bytes(path.read_bytes()[:-2])
     with pytest.raises(DataError, match="not the file"):
-        Head.load(tmp_path)
+        TextClassifier.load(tmp_path)
     path.unlink()
     with pytest.raises(DataError):
-        Head.load(tmp_path)
+        TextClassifier.load(tmp_path)
 
 
 @pytest.mark.parametrize("value", [0.0, 1.0, -3.7e-5, 1e8])

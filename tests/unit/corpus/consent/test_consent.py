@@ -13,21 +13,22 @@ from stamm.base.config import from_plain, to_plain
 from stamm.base.errors import ConfigError, DataError
 from stamm.corpus.config import ReadLimits, ReplayConfig
 from stamm.corpus.consent import decision
-from stamm.corpus.consent.agents import APERTUS_AGENTS, agents, agents_sha256
+from stamm.corpus.consent.agents import APERTUS_AGENTS, agents_sha256, load_agents
 from stamm.corpus.consent.config import ConsentConfig
-from stamm.corpus.consent.decision import Book, Consent, normal_host
+from stamm.corpus.consent.decision import ConsentResolver, ConsentSource
 from stamm.corpus.consent.domains import DomainList, read_domain_list
-from stamm.corpus.consent.frozen import read_frozen
+from stamm.corpus.consent.hosts import normalize_host
+from stamm.corpus.consent.policies import robots_source
 from stamm.corpus.consent.robots import RobotsAnswer
-from stamm.corpus.consent.snapshot import robots_book
+from stamm.corpus.consent.snapshot_entry import read_snapshot
 
 
 def answer(url: str, text: str = "", status: int = 200, read: str = "2019-07") -> RobotsAnswer:
     return RobotsAnswer(url=url, status=status, read=read, text=text)
 
 
-def consent(*answers: RobotsAnswer, **policy: object) -> Consent:
-    return Consent(ConsentConfig(**policy), [robots_book(answers)])  # type: ignore[arg-type]
+def consent(*answers: RobotsAnswer, **policy: object) -> ConsentResolver:
+    return ConsentResolver(ConsentConfig(**policy), [robots_source(answers)])  # type: ignore[arg-type]
 
 
 NO = "User-agent: *\nDisallow: /"
@@ -57,11 +58,11 @@ NO = "User-agent: *\nDisallow: /"
     ],
 )
 def test_one_spelling_of_a_host(url: str, host: str) -> None:
-    assert normal_host(url) == host
+    assert normalize_host(url) == host
 
 
 def test_refusal_tells_rule_file_agent_and_date() -> None:
-    decision = consent(answer("https://example.org/robots.txt", NO)).ask("https://example.org/a")
+    decision = consent(answer("https://example.org/robots.txt", NO)).decide("https://example.org/a")
     assert not decision.allowed
     assert decision.consent == "robots_disallow"
     assert decision.rule == "Disallow: / (group *) at https://example.org/robots.txt"
@@ -83,32 +84,32 @@ def test_refusal_tells_rule_file_agent_and_date() -> None:
 )
 def test_status_rules(status: int, state: str, allowed: bool) -> None:
     asked = consent(answer("https://example.org/robots.txt", NO, status))
-    decision = asked.ask("https://example.org/a")
+    decision = asked.decide("https://example.org/a")
     assert (decision.consent, decision.allowed) == (state, allowed)
 
 
 def test_unreachable_can_be_allowed_by_policy() -> None:
     asked = consent(answer("https://example.org/robots.txt", "", 503), unreachable="allow")
-    decision = asked.ask("https://example.org/a")
+    decision = asked.decide("https://example.org/a")
     assert decision.allowed
     assert decision.consent == "robots_unreachable"
 
 
 def test_a_file_that_is_none_follows_its_own_policy() -> None:
     page = answer("https://example.org/robots.txt", "<html>Not found</html>")
-    decision = consent(page).ask("https://example.org/a")
+    decision = consent(page).decide("https://example.org/a")
     assert (decision.consent, decision.allowed) == ("robots_unparsable", True)
     assert decision.rule == "an HTML page at https://example.org/robots.txt"
-    assert not consent(page, unparsable="drop").ask("https://example.org/a").allowed
+    assert not consent(page, unparsable="drop").decide("https://example.org/a").allowed
 
 
 def test_a_redirect_does_not_overrule_an_answer_of_the_same_day() -> None:
     moved = answer("http://example.org/robots.txt", "", 301)
     target = answer("https://example.org/robots.txt", "User-agent: *\nDisallow: /a")
     for answers in ((moved, target), (target, moved)):
-        assert consent(*answers).ask("https://example.org/b").consent == "robots_allows"
+        assert consent(*answers).decide("https://example.org/b").consent == "robots_allows"
     later = answer("http://example.org/robots.txt", "", 301, read="2024")
-    assert consent(target, later).ask("https://example.org/b").consent == "robots_unreachable"
+    assert consent(target, later).decide("https://example.org/b").consent == "robots_unreachable"
 
 
 def test_a_decision_does_not_depend_on_what_was_asked_before(
@@ -120,25 +121,25 @@ def test_a_decision_does_not_depend_on_what_was_asked_before(
     urls = [
         f"https://{www}h{n}.org/{m}" for n in range(9) for m in range(9) for www in ("", "www.")
     ]
-    expected = {url: consent(*answers).ask(url) for url in urls}
+    expected = {url: consent(*answers).decide(url) for url in urls}
     assert {d.allowed for d in expected.values()} == {True, False}
     monkeypatch.setattr(decision, "_CACHED_CHARACTERS", 400)
-    monkeypatch.setattr(decision, "_HELD_DECISIONS", 2)
+    monkeypatch.setattr(decision, "_MAX_CACHED_DECISIONS", 2)
     asked = consent(*answers)
     for url in urls + urls[::-1]:
-        assert asked.ask(url) == expected[url]
+        assert asked.decide(url) == expected[url]
 
 
 def test_unknown_host_is_a_state_of_its_own() -> None:
-    assert not consent().ask("https://example.org/a").allowed
-    decision = consent(unknown_host="allow").ask("https://example.org/a")
+    assert not consent().decide("https://example.org/a").allowed
+    decision = consent(unknown_host="allow").decide("https://example.org/a")
     assert (decision.allowed, decision.consent, decision.read) == (True, "unknown_host", "")
 
 
 def test_text_without_an_address_follows_its_own_policy() -> None:
-    assert consent().ask("").allowed
-    assert consent().ask(" \n").consent == "no_url"
-    assert not consent(no_url="drop").ask("").allowed
+    assert consent().decide("").allowed
+    assert consent().decide(" \n").consent == "no_url"
+    assert not consent(no_url="drop").decide("").allowed
 
 
 @pytest.mark.parametrize(
@@ -153,18 +154,18 @@ def test_text_without_an_address_follows_its_own_policy() -> None:
     ],
 )
 def test_address_without_a_host_is_refused_under_every_policy(url: str) -> None:
-    decision = consent(unknown_host="allow", no_url="allow").ask(url)
+    decision = consent(unknown_host="allow", no_url="allow").decide(url)
     assert (decision.allowed, decision.consent) == (False, "bad_url")
 
 
 def test_answer_of_an_address_that_names_no_host_is_passed_over() -> None:
     wrong = ["http://a:99999999/robots.txt", f"http://{'ü' * 80}/robots.txt", "/robots.txt"]
     asked = consent(*(answer(url, NO) for url in wrong), unknown_host="allow")
-    assert asked.ask("http://a/").consent == "unknown_host"
+    assert asked.decide("http://a/").consent == "unknown_host"
 
 
 def test_address_that_cannot_be_parsed_is_refused() -> None:
-    decision = consent(unknown_host="allow").ask("http://[broken")
+    decision = consent(unknown_host="allow").decide("http://[broken")
     assert (decision.allowed, decision.consent) == (False, "bad_url")
     for url in (
         "http://a:99999999/",
@@ -181,18 +182,18 @@ def test_address_that_cannot_be_parsed_is_refused() -> None:
         # One client asks a.org, another b.org.
         "https://a.org\\@b.org/",
     ):
-        assert consent(unknown_host="allow").ask(url).consent == "bad_url"
+        assert consent(unknown_host="allow").decide(url).consent == "bad_url"
 
 
 def test_twin_with_www_stands_in_but_does_not_overrule() -> None:
     twin = answer("https://www.example.org/robots.txt", NO)
     own = answer("https://example.org/robots.txt", "User-agent: *\nAllow: /")
-    assert not consent(twin).ask("https://example.org/a").allowed
-    assert "https://www.example.org" in consent(twin).ask("https://example.org/a").rule
-    assert consent(twin, own).ask("https://example.org/a").allowed
+    assert not consent(twin).decide("https://example.org/a").allowed
+    assert "https://www.example.org" in consent(twin).decide("https://example.org/a").rule
+    assert consent(twin, own).decide("https://example.org/a").allowed
     assert (
         not consent(answer("https://example.org/robots.txt", NO))
-        .ask("http://www.example.org/a")
+        .decide("http://www.example.org/a")
         .allowed
     )
 
@@ -200,23 +201,23 @@ def test_twin_with_www_stands_in_but_does_not_overrule() -> None:
 def test_the_answer_read_last_counts() -> None:
     old = answer("https://example.org/robots.txt", NO, read="2019-07")
     new = answer("https://example.org/robots.txt", "", read="2024-01-02")
-    assert consent(old, new).ask("https://example.org/a").allowed
-    assert consent(new, old).ask("https://example.org/a").allowed
+    assert consent(old, new).decide("https://example.org/a").allowed
+    assert consent(new, old).decide("https://example.org/a").allowed
 
 
 def test_every_book_that_knows_the_host_must_agree() -> None:
-    yes = robots_book([answer("https://example.org/robots.txt", "", read="2024")])
-    no = robots_book([answer("https://example.org/robots.txt", NO, read="2018")])
+    yes = robots_source([answer("https://example.org/robots.txt", "", read="2024")])
+    no = robots_source([answer("https://example.org/robots.txt", NO, read="2018")])
     config = ConsentConfig()
-    assert not Consent(config, [yes, no]).ask("https://example.org/a").allowed
-    assert Consent(config, [yes, robots_book([])]).ask("https://example.org/a").allowed
+    assert not ConsentResolver(config, [yes, no]).decide("https://example.org/a").allowed
+    assert ConsentResolver(config, [yes, robots_source([])]).decide("https://example.org/a").allowed
 
 
 def test_snapshot_is_read_and_a_broken_line_is_named(tmp_path: Path) -> None:
     row = {"url": "https://a.org/robots.txt", "status": 200, "fetched": "2020", "text": NO}
     path = tmp_path / "robots.jsonl"
     path.write_text(json.dumps(row) + "\n")
-    (found,) = read_frozen(path, ReadLimits())
+    (found,) = read_snapshot(path, ReadLimits())
     assert (found.kind, found.url, found.status, found.fetched, found.text) == (
         "robots", "https://a.org/robots.txt", 200, "2020", NO,
     )  # fmt: skip
@@ -229,14 +230,14 @@ def test_snapshot_is_read_and_a_broken_line_is_named(tmp_path: Path) -> None:
     for broken in ("{", '{"url": "https://a.org/"}', "[]", *rows):
         path.write_text(json.dumps(row) + "\n" + broken + "\n")
         with pytest.raises(DataError, match=r"line 2.*Each line needs url, status, fetched"):
-            read_frozen(path, ReadLimits())
+            read_snapshot(path, ReadLimits())
 
 
 def test_date_of_a_snapshot_is_cleaned(tmp_path: Path) -> None:
     path = tmp_path / "robots.jsonl"
     row = {"url": "https://a.org/robots.txt", "status": 200, "fetched": "20\ud80020", "text": NO}
     path.write_text(json.dumps(row))
-    assert read_frozen(path, ReadLimits())[0].fetched == "2020"
+    assert read_snapshot(path, ReadLimits())[0].fetched == "2020"
 
 
 def test_config_refuses_no_agents() -> None:
@@ -255,7 +256,7 @@ def test_config_refuses_no_agents() -> None:
 def test_an_agent_with_a_name_outside_ascii_is_asked_for() -> None:
     text = "User-agent: *\nAllow: /\n\nUser-agent: Bücherbot\nDisallow: /\n"
     asked = consent(answer("https://example.org/robots.txt", text), agents=("*", "BücherBot/2"))
-    decision = asked.ask("https://example.org/a")
+    decision = asked.decide("https://example.org/a")
     assert (decision.allowed, decision.agent) == (False, "BücherBot/2")
     assert decision.rule == "Disallow: / (group bücherbot) at https://example.org/robots.txt"
 
@@ -268,22 +269,22 @@ def test_rules_written_as_absolute_urls_stand_in_the_decision() -> None:
     where = "https://example.org/robots.txt"
     asked = consent(answer(where, text))
     for host in ("example.org", "www.example.org"):
-        decision = asked.ask(f"https://{host}/private/b")
+        decision = asked.decide(f"https://{host}/private/b")
         assert (decision.consent, decision.allowed, decision.host) == ("robots_allows", True, host)
         assert decision.rule == (
             f"{where}; 2 ignored, written as absolute URLs, "
             "first line 3, Disallow: https://example.org/private/"
         )
-    assert asked.ask("https://example.org/a").rule == f"Disallow: /a (group *) at {where}"
+    assert asked.decide("https://example.org/a").rule == f"Disallow: /a (group *) at {where}"
     # A group that nobody follows is nobody's loss.
     other = consent(answer(where, text.replace("*", "Slurp")))
-    assert other.ask("https://example.org/private/b").rule == where
+    assert other.decide("https://example.org/private/b").rule == where
 
 
 def test_named_lists_of_agents(tmp_path: Path) -> None:
-    assert agents("apertus") == APERTUS_AGENTS
+    assert load_agents("apertus") == APERTUS_AGENTS
     assert len(APERTUS_AGENTS) == 15
-    training, everybody = agents("training"), agents("all")
+    training, everybody = load_agents("training"), load_agents("all")
     assert {"GPTBot", "CCBot", "ClaudeBot", "Bytespider", "*"} <= set(training)
     assert "ChatGPT-User" not in training
     lower = {agent.lower() for agent in everybody}
@@ -293,21 +294,21 @@ def test_named_lists_of_agents(tmp_path: Path) -> None:
         ConsentConfig(agents=name)
     newer = tmp_path / "agents.json"
     newer.write_text(json.dumps({"date": "2026-11-01", "lists": {"mine": ["GPTBot", "*"]}}))
-    assert agents("mine", newer) == ("GPTBot", "*")
+    assert load_agents("mine", newer) == ("GPTBot", "*")
     with pytest.raises(ConfigError, match=r"no list 'traning'.*Did you mean 'training'"):
-        agents("traning")
+        load_agents("traning")
     for broken in ("[]", "{}", '{"lists": 3}', '{"lists": {}}', "{"):
         newer.write_text(broken)
         with pytest.raises(DataError, match=r"agents\.json is (no list of agents|not JSON)"):
-            agents("mine", newer)
+            load_agents("mine", newer)
     for members in ("[]", '["a b"]', "[3]", '"GPTBot"', "null"):
         newer.write_text(f'{{"date": "2026-11-01", "lists": {{"mine": {members}}}}}')
         with pytest.raises(DataError, match=r"list 'mine' of .* is not made of agent names"):
-            agents("mine", newer)
+            load_agents("mine", newer)
     for date in ("null", '"November"', '"2026-13-01"', '"2026-11-01\\n"', "20261101"):
         newer.write_text(f'{{"date": {date}, "lists": {{"mine": ["*"]}}}}')
         with pytest.raises(DataError, match="Write the day on which they held"):
-            agents("mine", newer)
+            load_agents("mine", newer)
 
 
 def test_a_configuration_names_the_agents_of_a_list_and_where_they_came_from(
@@ -336,9 +337,9 @@ def test_a_configuration_names_the_agents_of_a_list_and_where_they_came_from(
 def test_a_shipped_list_is_told_with_its_date() -> None:
     assert ConsentConfig().agents_source.startswith("package:apertus of 2026-08-22, sha256 ")
     training = ConsentConfig(agents=("package:training",))
-    assert training.agents == agents("training")
+    assert training.agents == load_agents("training")
     assert training.agents_source.startswith("package:training of ")
-    assert ConsentConfig(agents=agents("training")) == training
+    assert ConsentConfig(agents=load_agents("training")) == training
     replay = ReplayConfig(agents=("package:training",), deletions=("x",))
     assert (replay.agents, replay.consent.agents_source) == (
         training.agents, training.agents_source,
@@ -362,7 +363,7 @@ def test_listed_domains_and_all_below_them_are_refused(tmp_path: Path) -> None:
         "\ufeff# by letter\nexample.org  # 2024\n\n*.Bücher.example.\nhttps://www.a.net:8443/x\n"
         '{"domain": "json.example", "why": "form"}\nexample.org\n',
     )
-    asked = Consent(ConsentConfig(unknown_host="allow"), [listed])
+    asked = ConsentResolver(ConsentConfig(unknown_host="allow"), [listed])
     for url, rule in {
         "https://example.org/": "example.org in refused.txt, line 2",
         "http://deep.below.EXAMPLE.org.:8080/a": "example.org in refused.txt, line 2",
@@ -370,7 +371,7 @@ def test_listed_domains_and_all_below_them_are_refused(tmp_path: Path) -> None:
         "https://www.a.net/": "www.a.net in refused.txt, line 5",
         "https://json.example": "json.example in refused.txt, line 6",
     }.items():
-        decision = asked.ask(url)
+        decision = asked.decide(url)
         assert (decision.consent, decision.allowed, decision.rule) == ("domain_list", False, rule)
     for url in (
         "https://anexample.org/",
@@ -378,17 +379,17 @@ def test_listed_domains_and_all_below_them_are_refused(tmp_path: Path) -> None:
         "https://a.net/",
         "https://org/",
     ):
-        assert asked.ask(url).consent == "unknown_host"
+        assert asked.decide(url).consent == "unknown_host"
 
 
 def test_a_listed_domain_is_refused_whatever_its_robots_file_says(tmp_path: Path) -> None:
     listed = domain_list(tmp_path / "refused.txt", "example.org")
-    book = robots_book([answer("https://example.org/robots.txt", "User-agent: *\nAllow: /")])
-    orders: list[list[Book]] = [[listed, book], [book, listed]]
+    book = robots_source([answer("https://example.org/robots.txt", "User-agent: *\nAllow: /")])
+    orders: list[list[ConsentSource]] = [[listed, book], [book, listed]]
     for books in orders:
-        assert not Consent(ConsentConfig(), books).ask("https://example.org/a").allowed
-    other = robots_book([answer("https://other.org/robots.txt", "")])
-    assert Consent(ConsentConfig(), [listed, other]).ask("https://other.org/a").allowed
+        assert not ConsentResolver(ConsentConfig(), books).decide("https://example.org/a").allowed
+    other = robots_source([answer("https://other.org/robots.txt", "")])
+    assert ConsentResolver(ConsentConfig(), [listed, other]).decide("https://other.org/a").allowed
 
 
 @pytest.mark.parametrize(

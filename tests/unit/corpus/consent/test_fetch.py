@@ -15,10 +15,10 @@ import pytest
 from site_server import NOW, Reply, Sites, client, configured
 
 from stamm.corpus.consent.fetch import KEPT_BYTES, Fetcher
-from stamm.corpus.consent.frozen import FrozenFile
+from stamm.corpus.consent.snapshot_entry import SnapshotEntry
 
 ROBOTS = Reply(body=b"User-agent: *\nDisallow: /private/\n")
-Ask = Callable[..., list[FrozenFile]]
+Ask = Callable[..., list[SnapshotEntry]]
 
 
 @pytest.fixture
@@ -38,10 +38,10 @@ def naps() -> list[float]:
 def ask(sites: Sites, naps: list[float]) -> Ask:
     """Asks one site for its files."""
 
-    def run(domain: str, *, secure: Sequence[str] = (), **options: Any) -> list[FrozenFile]:
+    def run(domain: str, *, secure: Sequence[str] = (), **options: Any) -> list[SnapshotEntry]:
         config = configured(**options)
 
-        async def collect() -> list[FrozenFile]:
+        async def collect() -> list[SnapshotEntry]:
             async with client(sites, config, naps, secure) as opened:
                 return [file async for file in opened.site(domain, config.kinds)]
 
@@ -51,7 +51,7 @@ def ask(sites: Sites, naps: list[float]) -> Ask:
 
 
 @pytest.fixture
-def robots(ask: Ask) -> Callable[..., FrozenFile]:
+def robots(ask: Ask) -> Callable[..., SnapshotEntry]:
     """Asks one site for its robots.txt."""
     return lambda domain, **options: ask(domain, kinds=("robots",), **options)[0]
 
@@ -80,7 +80,7 @@ def test_three_files_of_a_site(sites: Sites, ask: Ask) -> None:
     ]
 
 
-def test_https_is_asked_first(sites: Sites, robots: Callable[..., FrozenFile]) -> None:
+def test_https_is_asked_first(sites: Sites, robots: Callable[..., SnapshotEntry]) -> None:
     sites.reply("secure.example", "/robots.txt", ROBOTS)
     file = robots("secure.example", secure=("secure.example",))
     assert (file.url, file.state) == ("https://secure.example/robots.txt", "found")
@@ -88,7 +88,7 @@ def test_https_is_asked_first(sites: Sites, robots: Callable[..., FrozenFile]) -
 
 
 def test_a_certificate_of_another_name_is_not_believed(
-    sites: Sites, robots: Callable[..., FrozenFile]
+    sites: Sites, robots: Callable[..., SnapshotEntry]
 ) -> None:
     sites.reply("a.example", "/robots.txt", ROBOTS)
     file = robots("a.example", secure=("a.example",))
@@ -100,7 +100,7 @@ def test_a_certificate_of_another_name_is_not_believed(
     )
 
 
-def test_only_tls_is_told_as_such(sites: Sites, robots: Callable[..., FrozenFile]) -> None:
+def test_only_tls_is_told_as_such(sites: Sites, robots: Callable[..., SnapshotEntry]) -> None:
     sites.reply(
         "a.example",
         "/robots.txt",
@@ -118,7 +118,7 @@ def test_a_dead_site_is_asked_once(ask: Ask, sites: Sites) -> None:
     assert sites.asked == []
 
 
-def test_refused(sites: Sites, robots: Callable[..., FrozenFile]) -> None:
+def test_refused(sites: Sites, robots: Callable[..., SnapshotEntry]) -> None:
     sites.plain_port = sites.deaf_port
     assert robots("a.example").state == "refused"
 
@@ -127,7 +127,7 @@ def test_refused(sites: Sites, robots: Callable[..., FrozenFile]) -> None:
     ("status", "state"), [(401, "absent"), (410, "absent"), (204, "found"), (304, "redirect")]
 )
 def test_final_statuses_are_asked_once(
-    status: int, state: str, sites: Sites, robots: Callable[..., FrozenFile], naps: list[float]
+    status: int, state: str, sites: Sites, robots: Callable[..., SnapshotEntry], naps: list[float]
 ) -> None:
     sites.reply("a.example", "/robots.txt", Reply(status=status))
     file = robots("a.example")
@@ -135,14 +135,16 @@ def test_final_statuses_are_asked_once(
     assert naps == []
 
 
-def test_the_page_of_an_error_is_not_kept(sites: Sites, robots: Callable[..., FrozenFile]) -> None:
+def test_the_page_of_an_error_is_not_kept(
+    sites: Sites, robots: Callable[..., SnapshotEntry]
+) -> None:
     sites.reply("a.example", "/robots.txt", Reply(status=404, body=b"who@example.org"))
     file = robots("a.example")
     assert (file.text, file.bytes, file.sha256) == ("", 0, "")
 
 
 def test_5xx_is_asked_again_with_growing_pauses(
-    sites: Sites, robots: Callable[..., FrozenFile], naps: list[float]
+    sites: Sites, robots: Callable[..., SnapshotEntry], naps: list[float]
 ) -> None:
     sites.reply("a.example", "/robots.txt", Reply(status=503), Reply(status=500), ROBOTS)
     assert robots("a.example").state == "found"
@@ -172,7 +174,7 @@ def test_retry_after(
     value: str,
     pauses: list[float],
     sites: Sites,
-    robots: Callable[..., FrozenFile],
+    robots: Callable[..., SnapshotEntry],
     naps: list[float],
 ) -> None:
     busy = Reply(status=503, headers=(("Retry-After", value),))
@@ -183,7 +185,7 @@ def test_retry_after(
 
 
 def test_429_is_no_absence(
-    sites: Sites, robots: Callable[..., FrozenFile], naps: list[float]
+    sites: Sites, robots: Callable[..., SnapshotEntry], naps: list[float]
 ) -> None:
     sites.reply("a.example", "/robots.txt", Reply(status=429, headers=(("Retry-After", "9"),)))
     file = robots("a.example")
@@ -214,7 +216,7 @@ def redirect(target: str, status: int = 301) -> Reply:
 
 
 def test_a_redirect_to_another_host_is_followed_and_told(
-    sites: Sites, robots: Callable[..., FrozenFile]
+    sites: Sites, robots: Callable[..., SnapshotEntry]
 ) -> None:
     sites.reply("a.example", "/robots.txt", redirect("http://www.b.example/r?x=1#there"))
     sites.reply("www.b.example", "/r?x=1", redirect("/caf\u00c3\u00a9 1", 308))
@@ -226,7 +228,7 @@ def test_a_redirect_to_another_host_is_followed_and_told(
 
 @pytest.mark.parametrize(("hops", "state"), [(5, "found"), (6, "redirects")])
 def test_five_redirects_and_no_more(
-    hops: int, state: str, sites: Sites, robots: Callable[..., FrozenFile]
+    hops: int, state: str, sites: Sites, robots: Callable[..., SnapshotEntry]
 ) -> None:
     sites.reply("a.example", "/robots.txt", redirect("/1"))
     for hop in range(1, hops):
@@ -251,21 +253,21 @@ def test_five_redirects_and_no_more(
     ],
 )
 def test_redirects_out_of_the_web(
-    target: str, sites: Sites, robots: Callable[..., FrozenFile]
+    target: str, sites: Sites, robots: Callable[..., SnapshotEntry]
 ) -> None:
     sites.reply("a.example", "/robots.txt", redirect(target))
     file = robots("a.example")
     assert (file.state, file.redirects, len(sites.asked)) == ("redirects", (), 1)
 
 
-def test_a_loop_ends(sites: Sites, robots: Callable[..., FrozenFile]) -> None:
+def test_a_loop_ends(sites: Sites, robots: Callable[..., SnapshotEntry]) -> None:
     sites.reply("a.example", "/robots.txt", redirect("/robots.txt"))
     assert robots("a.example").state == "redirects"
     assert len(sites.asked) == 6
 
 
 def test_slow_answers_run_out_of_time(
-    sites: Sites, robots: Callable[..., FrozenFile], naps: list[float]
+    sites: Sites, robots: Callable[..., SnapshotEntry], naps: list[float]
 ) -> None:
     def drip(connection: socket.socket) -> None:
         connection.sendall(b"HTTP/1.1 200 OK\r\n\r\n")
@@ -302,7 +304,7 @@ def test_a_slow_name_costs_no_more_than_a_connection(sites: Sites) -> None:
         await asyncio.sleep(60)
         return []
 
-    async def collect() -> list[FrozenFile]:
+    async def collect() -> list[SnapshotEntry]:
         config = configured(connect_s=0.2)
         async with Fetcher(config, lambda: NOW, resolve=resolve) as opened:
             return [file async for file in opened.site("a.example", ("robots",))]
@@ -310,7 +312,7 @@ def test_a_slow_name_costs_no_more_than_a_connection(sites: Sites) -> None:
     assert [file.state for file in asyncio.run(collect())] == ["connect_time_out"]
 
 
-def test_an_endless_body_is_cut(sites: Sites, robots: Callable[..., FrozenFile]) -> None:
+def test_an_endless_body_is_cut(sites: Sites, robots: Callable[..., SnapshotEntry]) -> None:
     sent = Counter[str]()
 
     def pour(connection: socket.socket) -> None:
@@ -329,7 +331,7 @@ def test_an_endless_body_is_cut(sites: Sites, robots: Callable[..., FrozenFile])
 
 @pytest.mark.parametrize(("extra", "truncated"), [(0, False), (1, True)])
 def test_500_kib_are_kept(
-    extra: int, truncated: bool, sites: Sites, robots: Callable[..., FrozenFile]
+    extra: int, truncated: bool, sites: Sites, robots: Callable[..., SnapshotEntry]
 ) -> None:
     sites.reply("a.example", "/robots.txt", Reply(body=b"#" * (KEPT_BYTES + extra)))
     file = robots("a.example")
@@ -340,14 +342,14 @@ def packed(body: bytes, coding: str = "gzip") -> Reply:
     return Reply(body=body, headers=(("Content-Encoding", coding),))
 
 
-def test_a_packed_body_is_unpacked(sites: Sites, robots: Callable[..., FrozenFile]) -> None:
+def test_a_packed_body_is_unpacked(sites: Sites, robots: Callable[..., SnapshotEntry]) -> None:
     members = gzip.compress(b"User-agent: *\n") + gzip.compress(b"") + gzip.compress(b"Allow: /\n")
     sites.reply("a.example", "/robots.txt", packed(members))
     assert robots("a.example").text == "User-agent: *\nAllow: /\n"
     assert sites.headers["accept-encoding"] == "gzip"
 
 
-def test_a_bomb_is_cut(sites: Sites, robots: Callable[..., FrozenFile]) -> None:
+def test_a_bomb_is_cut(sites: Sites, robots: Callable[..., SnapshotEntry]) -> None:
     packer = zlib.compressobj(9, wbits=31)
     bomb = b"".join(packer.compress(bytes(2**20)) for _ in range(40)) + packer.flush()
     assert len(bomb) < 2**16
@@ -375,7 +377,7 @@ def test_a_bomb_is_cut(sites: Sites, robots: Callable[..., FrozenFile]) -> None:
     ],
 )
 def test_wrong_encodings(
-    body: bytes, coding: str, sites: Sites, robots: Callable[..., FrozenFile]
+    body: bytes, coding: str, sites: Sites, robots: Callable[..., SnapshotEntry]
 ) -> None:
     sites.reply("a.example", "/robots.txt", packed(body, coding))
     file = robots("a.example")
@@ -390,7 +392,7 @@ def test_wrong_encodings(
         (b"Disallow: /caf\xe9\n\x00\x1b", "Disallow: /caf\ufffd\n\x00\x1b"),
     ],
 )
-def test_texts(body: bytes, text: str, sites: Sites, robots: Callable[..., FrozenFile]) -> None:
+def test_texts(body: bytes, text: str, sites: Sites, robots: Callable[..., SnapshotEntry]) -> None:
     sites.reply("a.example", "/robots.txt", Reply(body=body))
     assert robots("a.example").text == text
 
@@ -407,7 +409,7 @@ def test_texts(body: bytes, text: str, sites: Sites, robots: Callable[..., Froze
     ],
 )
 def test_what_is_no_http(
-    said: bytes, state: str, sites: Sites, robots: Callable[..., FrozenFile]
+    said: bytes, state: str, sites: Sites, robots: Callable[..., SnapshotEntry]
 ) -> None:
     sites.reply("a.example", "/robots.txt", Reply(talk=lambda connection: connection.sendall(said)))
     assert robots("a.example", retries=0).state == state

@@ -21,8 +21,8 @@ from stamm.base.errors import DataError
 from stamm.corpus.config import ReadLimits
 from stamm.corpus.consent.fetch_config import KINDS
 from stamm.corpus.consent.fetch_job import ANSWERS, SNAPSHOT, SUMMARY, fetch
-from stamm.corpus.consent.frozen import ERRORS, FrozenBook, FrozenFile, read_frozen
-from stamm.corpus.consent.snapshot_index import latest, shelved
+from stamm.corpus.consent.snapshot_entry import ERRORS, SiteFiles, SnapshotEntry, read_snapshot
+from stamm.corpus.consent.snapshot_index import index_in_memory, latest_entry
 from stamm.corpus.consent.tdmrep import TdmrepFile
 from stamm.runs.job import Workspace
 
@@ -134,11 +134,11 @@ def test_a_snapshot_is_read_by_kind(sites: Sites, run: Callable[..., Path]) -> N
     sites.reply("a.example", "/.well-known/tdmrep.json", RESERVED)
     sites.reply("c.example", "/.well-known/tdmrep.json", Reply(status=500))
     path = run("a.example", "b.example", "c.example") / SNAPSHOT
-    read = [file for file in read_frozen(path, ReadLimits()) if file.kind == "tdmrep"]
+    read = [file for file in read_snapshot(path, ReadLimits()) if file.kind == "tdmrep"]
     assert [file.row() for file in read] == [
         row for row in rows(path.parent) if row["kind"] == "tdmrep"
     ]
-    book = FrozenBook(latest([shelved(read)], "tdmrep"), TdmrepFile)
+    book = SiteFiles(latest_entry([index_in_memory(read)], "tdmrep"), TdmrepFile)
     for host, state in [("a.example", "reserved"), ("www.a.example", "reserved")]:
         file = book.file(host)
         assert file is not None
@@ -217,7 +217,7 @@ def child(arguments: list[str]) -> None:
 
 def answer(domain: str, kind: str = "robots") -> dict[str, Any]:
     url = f"http://{domain}/robots.txt"
-    return FrozenFile(kind=kind, domain=domain, url=url, status=404, fetched="2026-01-01").row()  # type: ignore[arg-type]
+    return SnapshotEntry(kind=kind, domain=domain, url=url, status=404, fetched="2026-01-01").row()  # type: ignore[arg-type]
 
 
 def test_a_row_that_was_begun_is_asked_again(
@@ -251,7 +251,7 @@ def test_an_old_snapshot_of_robots_is_read(tmp_path: Path) -> None:
     path = tmp_path / "old.jsonl"
     row = {"domain": "a.example", "url": "https://a.example/robots.txt", "status": 200}
     path.write_text(json.dumps({**row, "fetched": "2019-01-01", "text": "x"}) + "\n")
-    assert [file.kind for file in read_frozen(path, ReadLimits())].count("robots") == 1
+    assert [file.kind for file in read_snapshot(path, ReadLimits())].count("robots") == 1
 
 
 @pytest.mark.parametrize(
@@ -262,7 +262,7 @@ def test_a_snapshot_with_other_rows_is_refused(change: dict[str, Any], tmp_path:
     path = tmp_path / "bad.jsonl"
     path.write_text(json.dumps({**answer("a.example"), **change}) + "\n")
     with pytest.raises(DataError, match="line 1"):
-        read_frozen(path, ReadLimits())
+        read_snapshot(path, ReadLimits())
 
 
 def test_every_error_has_its_words() -> None:

@@ -10,7 +10,7 @@ from site_server import NOW, Reply, Sites, configured
 
 from stamm.base.errors import ConfigError
 from stamm.corpus.consent.fetch import Fetcher, FetchError, is_public, public_addresses, site_name
-from stamm.corpus.consent.frozen import FrozenFile
+from stamm.corpus.consent.snapshot_entry import SnapshotEntry
 
 
 @pytest.fixture
@@ -75,7 +75,7 @@ def test_names_of_private_addresses_are_refused(host: str) -> None:
 
 
 def test_the_client_refuses_private_addresses_unless_told_otherwise(sites: Sites) -> None:
-    async def collect() -> list[FrozenFile]:
+    async def collect() -> list[SnapshotEntry]:
         async with Fetcher(configured(), lambda: NOW) as opened:
             site = f"127.0.0.1:{sites.plain_port}"
             return [file async for file in opened.site(site, ("robots", "ai_txt"))]
@@ -88,7 +88,7 @@ def test_a_redirect_into_a_private_net_is_refused(sites: Sites) -> None:
     secret = f"http://localhost:{sites.plain_port}/secret"
     sites.reply("a.example", "/robots.txt", Reply(status=301, headers=(("Location", secret),)))
 
-    async def collect() -> list[FrozenFile]:
+    async def collect() -> list[SnapshotEntry]:
         async def resolve(host: str, port: int) -> Sequence[tuple[str, int]]:
             if host == "a.example":
                 return [("127.0.0.1", sites.plain_port if port == 80 else sites.deaf_port)]

@@ -9,12 +9,12 @@ import pytest
 
 from stamm.corpus.consent import rules as rules_module
 from stamm.corpus.consent.agents import APERTUS_AGENTS
-from stamm.corpus.consent.robots import RobotsFile, robots_path
+from stamm.corpus.consent.robots import RobotsFile, is_robots_path
 from stamm.corpus.consent.robots_matcher import (
     Candidate,
     LongestMatch,
     longest_match,
-    one_spelling,
+    normalize_path,
     path_of,
 )
 from stamm.corpus.consent.robots_parser import (
@@ -166,9 +166,9 @@ def test_what_is_no_robots_file(text: str, found: str) -> None:
 
 
 def test_robots_path() -> None:
-    assert robots_path("https://a.b/robots.txt")
-    assert not robots_path("https://a.b/x/robots.txt")
-    assert not robots_path("http://[broken/robots.txt")
+    assert is_robots_path("https://a.b/robots.txt")
+    assert not is_robots_path("https://a.b/x/robots.txt")
+    assert not is_robots_path("http://[broken/robots.txt")
 
 
 def test_a_name_is_looked_up_by_its_product_token() -> None:
@@ -413,9 +413,9 @@ def test_hostile_files_end() -> None:
 
 def test_an_address_in_one_spelling() -> None:
     assert path_of("https://a.org/%7ejoe/*?x=$#f") == "/%7ejoe/*?x=$"
-    assert one_spelling(b"/%7ejoe/*?x=$") == b"/~joe/%2A?x=%24"
-    assert one_spelling(b"/%2f%zz%") == b"/%2F%zz%"
-    assert one_spelling("/é".encode()) == b"/%C3%A9"
+    assert normalize_path(b"/%7ejoe/*?x=$") == b"/~joe/%2A?x=%24"
+    assert normalize_path(b"/%2f%zz%") == b"/%2F%zz%"
+    assert normalize_path("/é".encode()) == b"/%C3%A9"
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from stamm.base.errors import ConfigError
 from stamm.corpus.consent.agents import APERTUS_AGENTS
 from stamm.corpus.consent.signals import header_refusal, meta_refusal, tdm_reservation
 from stamm.corpus.consent.signals_config import SignalsConfig
-from stamm.corpus.consent.tdmrep import Reservation
+from stamm.corpus.consent.tdmrep import TdmReservation
 from stamm.corpus.records import Signals
 
 
@@ -153,8 +153,8 @@ def test_every_signal_has_its_switch(header: tuple[str, str], switch: str, stand
             assert (meta_refusal([meta], APERTUS_AGENTS, config) is not None) == on
 
 
-RESERVED = Reservation(state="reserved", rule="location /: tdm-reservation 1")
-FREE = Reservation(state="not_reserved", rule="location /: tdm-reservation 0")
+RESERVED = TdmReservation(state="reserved", rule="location /: tdm-reservation 1")
+FREE = TdmReservation(state="not_reserved", rule="location /: tdm-reservation 0")
 
 
 @pytest.mark.parametrize(
@@ -172,14 +172,14 @@ FREE = Reservation(state="not_reserved", rule="location /: tdm-reservation 0")
         # Silence and errors of protocol leave what was said before.
         (RESERVED, "", "2", True),
         (FREE, "yes", "", False),
-        (Reservation(), "1", "yes", True),
-        (Reservation(), None, None, False),
-        (Reservation(state="unparsable", rule="no array"), None, None, True),
-        (Reservation(state="unparsable", rule="no array"), "0", None, False),
+        (TdmReservation(), "1", "yes", True),
+        (TdmReservation(), None, None, False),
+        (TdmReservation(state="unparsable", rule="no array"), None, None, True),
+        (TdmReservation(state="unparsable", rule="no array"), "0", None, False),
     ],
 )
 def test_a_later_technique_supersedes_an_earlier_one(
-    site: Reservation, header: str | None, meta: str | None, refused: bool
+    site: TdmReservation, header: str | None, meta: str | None, refused: bool
 ) -> None:
     signals = Signals(headers=() if header is None else (("tdm-reservation", header),))
     metas = [] if meta is None else [("tdm-reservation", meta)]
@@ -193,7 +193,7 @@ def test_a_later_technique_supersedes_an_earlier_one(
 
 
 def test_an_unparsable_file_follows_the_policy() -> None:
-    site = Reservation(state="unparsable", rule="no array of rules")
+    site = TdmReservation(state="unparsable", rule="no array of rules")
     refusal = header_refusal(Signals(), ("*",), site=site)
     assert refusal is not None
     assert (refusal.reason, refusal.rule) == ("tdmrep_unparsable", "no array of rules")

@@ -15,8 +15,8 @@ from stamm.corpus.consent import snapshot_index
 from stamm.corpus.consent.cache import cache_by_host
 from stamm.corpus.consent.config import ConsentConfig
 from stamm.corpus.consent.hosts import www_variant
-from stamm.corpus.consent.policies import read_words
-from stamm.corpus.consent.snapshot_index import INDEX, index_snapshots, latest, snapshot_shelf
+from stamm.corpus.consent.policies import load_policies
+from stamm.corpus.consent.snapshot_index import INDEX, index_snapshots, latest_entry, open_snapshot
 
 LIMITS = ReadLimits()
 NO = "User-agent: *\nDisallow: /"
@@ -45,7 +45,7 @@ def test_an_answer_comes_back_as_it_was_written(tmp_path: Path) -> None:
         row("b.org", "[]", kind="tdmrep", status=404, error="", domain="b.org"),
         row("b.org", "", status=0, error="time_out"),
     )
-    found = snapshot_shelf(path, LIMITS)
+    found = open_snapshot(path, LIMITS)
     answer = found.answer("robots", "a.org")
     assert answer is not None
     assert (answer.text, answer.url, answer.fetched) == (
@@ -73,13 +73,13 @@ def test_of_several_answers_the_last_that_is_no_redirect_counts(
         row("b.org", "first"),
         row("b.org", "second"),
     ]
-    together = [snapshot_shelf(snapshot(tmp_path / "all.jsonl", *said), LIMITS)]
+    together = [open_snapshot(snapshot(tmp_path / "all.jsonl", *said), LIMITS)]
     apart = [
-        snapshot_shelf(snapshot(tmp_path / f"{n}.jsonl", each), LIMITS)
+        open_snapshot(snapshot(tmp_path / f"{n}.jsonl", each), LIMITS)
         for n, each in enumerate(said)
     ]
     for shelves in (together, apart):
-        find = latest(shelves, "robots")
+        find = latest_entry(shelves, "robots")
         assert [a.text for host in ("a.org", "b.org") if (a := find(host))] == ["new", "second"]
 
 
@@ -87,20 +87,20 @@ def test_an_index_is_made_once_and_again_when_the_content_changes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = snapshot(tmp_path / "a.jsonl", row("a.org", "one"))
-    snapshot_shelf(path, LIMITS)
+    open_snapshot(path, LIMITS)
     index = tmp_path / ("a.jsonl" + INDEX)
     made = index.read_bytes()
     with monkeypatch.context() as patch:
         patch.setattr(snapshot_index, "_build", lambda *_: pytest.fail("made again"))
-        assert snapshot_shelf(path, LIMITS).answer("robots", "a.org") is not None
+        assert open_snapshot(path, LIMITS).answer("robots", "a.org") is not None
     snapshot(path, row("a.org", "two"))
-    old = snapshot_index.Shelf(snapshot_index._read_only(index), "old")
-    answer = snapshot_shelf(path, LIMITS).answer("robots", "a.org")
+    old = snapshot_index.SnapshotIndex(snapshot_index._read_only(index), "old")
+    answer = open_snapshot(path, LIMITS).answer("robots", "a.org")
     assert answer is not None and answer.text == "two"
     # Who had opened the old one still reads the old one.
     assert (before := old.answer("robots", "a.org")) is not None and before.text == "one"
     monkeypatch.setattr(snapshot_index, "code_hash", lambda _: "another")
-    snapshot_shelf(path, LIMITS)
+    open_snapshot(path, LIMITS)
     assert index.read_bytes() != made
     assert sorted(each.name for each in tmp_path.iterdir()) == ["a.jsonl", "a.jsonl" + INDEX]
 
@@ -113,7 +113,7 @@ def test_what_is_no_index_of_this_snapshot_is_made_again(
     tmp_path: Path, content: bytes | str
 ) -> None:
     path = snapshot(tmp_path / "a.jsonl", row("a.org", "one"))
-    snapshot_shelf(path, LIMITS)
+    open_snapshot(path, LIMITS)
     index = tmp_path / ("a.jsonl" + INDEX)
     if content == "cut":
         index.write_bytes(index.read_bytes()[:5000])
@@ -126,7 +126,7 @@ def test_what_is_no_index_of_this_snapshot_is_made_again(
                 if content == "view"
                 else "CREATE TRIGGER t AFTER DELETE ON origin BEGIN SELECT 1; END"
             )
-    answer = snapshot_shelf(path, LIMITS).answer("robots", "a.org")
+    answer = open_snapshot(path, LIMITS).answer("robots", "a.org")
     assert answer is not None and answer.text == "one"
     with sqlite3.connect(index) as database:
         kinds = database.execute("SELECT DISTINCT type FROM sqlite_master ORDER BY type").fetchall()
@@ -139,29 +139,29 @@ def test_indexes_are_made_before_the_workers_begin(
     path = snapshot(tmp_path / "a.jsonl", row("a.org", "one"))
     index_snapshots([path], LIMITS)
     monkeypatch.setattr(snapshot_index, "_build", lambda *_: pytest.fail("made again"))
-    assert snapshot_shelf(path, LIMITS).answer("robots", "a.org") is not None
+    assert open_snapshot(path, LIMITS).answer("robots", "a.org") is not None
 
 
 def test_a_broken_snapshot_leaves_no_index(tmp_path: Path) -> None:
     path = snapshot(tmp_path / "a.jsonl", row("a.org"))
     path.write_text(path.read_text() + "{\n")
     with pytest.raises(DataError, match=r"a\.jsonl is no snapshot of sites.*line 2"):
-        snapshot_shelf(path, LIMITS)
+        open_snapshot(path, LIMITS)
     with pytest.raises(DataError, match="cannot read"):
-        snapshot_shelf(tmp_path / "none.jsonl", LIMITS)
+        open_snapshot(tmp_path / "none.jsonl", LIMITS)
     assert [each.name for each in tmp_path.iterdir()] == ["a.jsonl"]
 
 
 def test_a_damaged_page_is_told(tmp_path: Path) -> None:
     path = snapshot(tmp_path / "a.jsonl", *(row(f"h{n}.org", NO * 20) for n in range(500)))
-    snapshot_shelf(path, LIMITS)
+    open_snapshot(path, LIMITS)
     index = tmp_path / ("a.jsonl" + INDEX)
     data = bytearray(index.read_bytes())
     data[8192:-4096] = b"\xff" * (len(data) - 12288)
     index.write_bytes(data)
     with pytest.raises(DataError, match=r"a\.jsonl\.index cannot be read.*Delete it"):
         for n in range(500):
-            snapshot_shelf(path, LIMITS).answer("robots", f"h{n}.org")
+            open_snapshot(path, LIMITS).answer("robots", f"h{n}.org")
 
 
 def test_a_folder_that_cannot_be_written_is_read_all_the_same(
@@ -172,7 +172,7 @@ def test_a_folder_that_cannot_be_written_is_read_all_the_same(
 
     monkeypatch.setattr(snapshot_index, "_build", refuse)
     path = snapshot(tmp_path / "a.jsonl", row("a.org", "one"))
-    answer = snapshot_shelf(path, LIMITS).answer("robots", "a.org")
+    answer = open_snapshot(path, LIMITS).answer("robots", "a.org")
     assert answer is not None and answer.text == "one"
     assert [each.name for each in tmp_path.iterdir()] == ["a.jsonl"]
 
@@ -186,7 +186,7 @@ def test_a_full_disk_is_told_and_nothing_stays(
     monkeypatch.setattr(snapshot_index, "_fill", fill)
     path = snapshot(tmp_path / "a.jsonl", row("a.org", "one"))
     with pytest.raises(RunError, match=r"no room left to write .*a\.jsonl\.index"):
-        snapshot_shelf(path, LIMITS)
+        open_snapshot(path, LIMITS)
     assert [each.name for each in tmp_path.iterdir()] == ["a.jsonl"]
 
 
@@ -194,7 +194,7 @@ def test_names_that_mean_something_in_an_address_of_a_database(tmp_path: Path) -
     folder = tmp_path / "a?mode=memory&b#c %41 ü"
     folder.mkdir()
     path = snapshot(folder / "x?y#z.jsonl", row("a.org"))
-    assert snapshot_shelf(path, LIMITS).answer("robots", "a.org") is not None
+    assert open_snapshot(path, LIMITS).answer("robots", "a.org") is not None
     assert len(list(folder.iterdir())) == 2
 
 
@@ -205,9 +205,9 @@ def test_memory_does_not_grow_with_hosts(tmp_path: Path) -> None:
             for n in range(hosts):
                 out.write(json.dumps(row(f"h{n}.org", f"{NO}{n}\n" * 100)) + "\n")
         tracemalloc.start()
-        words = read_words(ConsentConfig(), [path], {}, LIMITS)
+        words = load_policies(ConsentConfig(), [path], {}, LIMITS)
         for n in range(0, hosts, hosts // 4):
-            assert not words.ask(f"https://h{n}.org/{n}").allowed
+            assert not words.decide(f"https://h{n}.org/{n}").allowed
         try:
             return tracemalloc.get_traced_memory()[1]
         finally:

@@ -21,7 +21,7 @@ from stamm.corpus.contamination.index import (
     load_index,
 )
 from stamm.corpus.contamination.items import Item
-from stamm.corpus.dedup.shingles import split_words
+from stamm.corpus.dedup.shingles import hash_words
 
 CONFIG = ContaminationConfig(sets=(EvaluationSet(name="quiz", file="quiz.jsonl"),))
 SHORT = "Who should Derek hug after shocking Richard?"
@@ -41,7 +41,7 @@ def index(*items: Item, config: ContaminationConfig = CONFIG) -> Index:
 
 
 def hits(made: Index, text: str) -> tuple[Hit, ...]:
-    return made.hits(split_words(text))
+    return made.hits(hash_words(text))
 
 
 def around(text: str) -> str:
@@ -190,7 +190,7 @@ def test_coverage_stands_by_itself(tmp_path: Path) -> None:
 
 def test_a_chance_phrase_of_fourteen_letters_is_no_hit() -> None:
     text = "เขาหยิบเครื่องคิดเลขออกมา"
-    assert len(split_words(text).hashes) == 25
+    assert len(hash_words(text).hashes) == 25
     made = index(item("thai", text))
     assert hits(made, f"ไป{text[-14:]}") == ()
     assert len(hits(made, f"ไป{text}")) == 1

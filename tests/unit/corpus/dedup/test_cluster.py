@@ -16,18 +16,18 @@ import pytest
 from stamm.base.errors import DataError, RunError
 from stamm.corpus.dedup.cluster import (
     CLUSTERS_SCHEMA,
-    Clusters,
+    DedupCounts,
     find_clusters,
     keys_row,
     keys_schema,
 )
-from stamm.corpus.dedup.config import DuplicatesConfig
+from stamm.corpus.dedup.config import DedupConfig
 from stamm.corpus.dedup.exact import text_key
-from stamm.corpus.dedup.minhash import signature
-from stamm.corpus.dedup.shingles import split_words
+from stamm.corpus.dedup.minhash import minhash
+from stamm.corpus.dedup.shingles import hash_words
 from stamm.corpus.tables import read_rows, write_rows
 
-CONFIG = DuplicatesConfig()
+CONFIG = DedupConfig()
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,7 @@ def write_shard(folder: Path, shard: int, documents: Sequence[Document], name: s
             language=document.language,
             text_hash=text_hash(document.text),
             key=text_key(document.text),
-            signature=signature(split_words(document.text), CONFIG),
+            signature=minhash(hash_words(document.text), CONFIG),
         )
         for row, document in enumerate(documents)
     )
@@ -68,8 +68,8 @@ def write_shard(folder: Path, shard: int, documents: Sequence[Document], name: s
 
 
 def clusters(
-    folder: Path, shards: list[Path], config: DuplicatesConfig = CONFIG, **how: int
-) -> tuple[Clusters, list[dict[str, Any]]]:
+    folder: Path, shards: list[Path], config: DedupConfig = CONFIG, **how: int
+) -> tuple[DedupCounts, list[dict[str, Any]]]:
     found = find_clusters(config, shards, folder / "clusters.parquet", scratch=folder, **how)
     return found, list(read_rows(folder / "clusters.parquet"))
 
@@ -100,7 +100,7 @@ def kept(rows: list[dict[str, Any]]) -> dict[str, str]:
 
 def test_families_are_found_and_nothing_else(tmp_path: Path) -> None:
     found, rows = clusters(tmp_path, [write_shard(tmp_path, 0, corpus())])
-    assert found == Clusters(rows=78, exact=12, near=18, pairs=found.pairs, clusters=6)
+    assert found == DedupCounts(rows=78, exact=12, near=18, pairs=found.pairs, clusters=6)
     assert len(rows) == 36
     for row in rows:
         kind, family, number = row["document_id"].split("-")
@@ -252,7 +252,7 @@ def test_threshold_decides(tmp_path: Path) -> None:
 
 def test_no_documents_no_clusters(tmp_path: Path) -> None:
     found, rows = clusters(tmp_path, [write_shard(tmp_path, 0, []), write_shard(tmp_path, 1, [])])
-    assert (found, rows) == (Clusters(rows=0, exact=0, near=0, pairs=0, clusters=0), [])
+    assert (found, rows) == (DedupCounts(rows=0, exact=0, near=0, pairs=0, clusters=0), [])
 
 
 def test_shards_that_are_no_tables_of_keys_are_refused(tmp_path: Path) -> None:

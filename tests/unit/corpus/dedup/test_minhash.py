@@ -10,18 +10,18 @@ import numpy as np
 import pytest
 
 from stamm.base.errors import ConfigError
-from stamm.corpus.dedup.config import DuplicatesConfig
-from stamm.corpus.dedup.minhash import NOTHING, Signature, signature, similarity
-from stamm.corpus.dedup.shingles import split_words
+from stamm.corpus.dedup.config import DedupConfig
+from stamm.corpus.dedup.minhash import NOTHING, Signature, minhash, similarity
+from stamm.corpus.dedup.shingles import hash_words
 
-CONFIG = DuplicatesConfig()
+CONFIG = DedupConfig()
 
 
 def sign(text: str) -> Signature:
-    return signature(split_words(text), CONFIG)
+    return minhash(hash_words(text), CONFIG)
 
 
-def plain(text: str, config: DuplicatesConfig) -> list[int]:
+def plain(text: str, config: DedupConfig) -> list[int]:
     """The definition again in whole numbers of Python, run by run."""
 
     def mix(value: int) -> int:
@@ -30,7 +30,7 @@ def plain(text: str, config: DuplicatesConfig) -> list[int]:
         return value ^ value >> 31
 
     golden = 0x9E3779B97F4A7C15
-    words = [int(number) for number in split_words(text).hashes]
+    words = [int(number) for number in hash_words(text).hashes]
     length = min(config.shingle_words, len(words))
     runs = []
     for begin in range(len(words) - length + 1):
@@ -77,10 +77,10 @@ def test_no_words_no_likeness_to_anything() -> None:
 
 def test_another_process_gives_the_same_bytes() -> None:
     code = (
-        "from stamm.corpus.dedup.config import DuplicatesConfig\n"
-        "from stamm.corpus.dedup.minhash import signature\n"
-        "from stamm.corpus.dedup.shingles import split_words\n"
-        "print(signature(split_words('Grüezi mitenand, 你好世界'), DuplicatesConfig()).tobytes().hex())"
+        "from stamm.corpus.dedup.config import DedupConfig\n"
+        "from stamm.corpus.dedup.minhash import minhash\n"
+        "from stamm.corpus.dedup.shingles import hash_words\n"
+        "print(minhash(hash_words('Grüezi mitenand, 你好世界'), DedupConfig()).tobytes().hex())"
     )
     told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert told.stdout.strip() == sign("Grüezi mitenand, 你好世界").tobytes().hex()
@@ -88,4 +88,4 @@ def test_another_process_gives_the_same_bytes() -> None:
 
 def test_refused_settings_are_told_together() -> None:
     with pytest.raises(ConfigError, match=r"bands = 0 .*threshold = 1\.5"):
-        DuplicatesConfig(bands=0, threshold=1.5)
+        DedupConfig(bands=0, threshold=1.5)

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stamm.corpus.dedup.exact import text_key
-from stamm.corpus.dedup.shingles import folded, split_words, word_runs
+from stamm.corpus.dedup.shingles import hash_shingles, hash_words, normalize_text
 
 PIECE = 1 << 16
 
@@ -30,7 +30,7 @@ PIECE = 1 << 16
     ],
 )
 def test_spelling_that_does_not_count(one: str, other: str) -> None:
-    assert split_words(one).hashes.tolist() == split_words(other).hashes.tolist()
+    assert hash_words(one).hashes.tolist() == hash_words(other).hashes.tolist()
 
 
 @pytest.mark.parametrize(
@@ -49,7 +49,7 @@ def test_spelling_that_does_not_count(one: str, other: str) -> None:
     ],
 )
 def test_how_many_words(text: str, count: int) -> None:
-    words = split_words(text)
+    words = hash_words(text)
     assert len(words.hashes) == count
     assert len(words.edges) == count + 1
 
@@ -57,8 +57,8 @@ def test_how_many_words(text: str, count: int) -> None:
 @given(st.text("ab .\n", max_size=60))
 def test_agrees_with_a_plain_split(text: str) -> None:
     plain = re.findall("[ab]+", text)
-    words = split_words(text)
-    numbers = {word: split_words(word).hashes[0] for word in set(plain)}
+    words = hash_words(text)
+    numbers = {word: hash_words(word).hashes[0] for word in set(plain)}
     assert len(set(numbers.values())) == len(numbers)
     assert words.hashes.tolist() == [numbers[word] for word in plain]
     gaps = re.split("[ab]+", text)
@@ -69,38 +69,38 @@ def test_agrees_with_a_plain_split(text: str) -> None:
 
 def test_letters_swapped_are_another_word() -> None:
     words = ["ab", "ba", "aab", "aba", "a", "aa", "b"]
-    assert len({int(split_words(word).hashes[0]) for word in words}) == len(words)
+    assert len({int(hash_words(word).hashes[0]) for word in words}) == len(words)
 
 
 @pytest.mark.parametrize("gap", [" ", "\n", ". "])
 def test_a_text_of_many_pieces_is_the_sum_of_its_words(gap: str) -> None:
     text = gap.join(f"w{number}" for number in range(40_000))
     assert len(text) > 2 * PIECE
-    words = split_words(text)
-    single = [split_words(f"w{number}").hashes[0] for number in range(0, 40_000, 1999)]
+    words = hash_words(text)
+    single = [hash_words(f"w{number}").hashes[0] for number in range(0, 40_000, 1999)]
     assert words.hashes[::1999].tolist() == single
     assert words.edges[1:-1].all() == (gap != " ")
     assert not words.edges[1:-1].any() or gap != " "
 
 
 def test_runs_are_equal_where_words_are_and_order_matters() -> None:
-    runs = word_runs(split_words("a b c d a b c d").hashes, 4)
+    runs = hash_shingles(hash_words("a b c d a b c d").hashes, 4)
     assert runs[0] == runs[4]
     assert len(set(runs.tolist())) == 4
-    assert word_runs(split_words("a b").hashes, 3).shape == (0,)
+    assert hash_shingles(hash_words("a b").hashes, 3).shape == (0,)
 
 
 def test_hostile_text_costs_a_multiple_of_its_size() -> None:
     # U+FDFA becomes 18 characters under NFKC; the result keeps 9 bytes a word, not 4 a character.
-    words = split_words("\ufdfa" * 50_000)
+    words = hash_words("\ufdfa" * 50_000)
     assert words.hashes.nbytes + words.edges.nbytes <= 9 * 4 * 50_000 + 9
-    assert len(split_words("x" * 300_000).hashes) == -(-300_000 // PIECE)
-    assert np.array_equal(split_words("\u200b" * 200_000).edges, [True])
+    assert len(hash_words("x" * 300_000).hashes) == -(-300_000 // PIECE)
+    assert np.array_equal(hash_words("\u200b" * 200_000).edges, [True])
 
 
 def test_a_row_of_marks_is_not_sorted_in_quadratic_time() -> None:
     # Sorting these 600,000 marks by insertion would take hours; the test's own limit is minutes.
     marks = "\u0301\u0323" * 300_000
-    assert len(split_words("a" + marks).hashes) >= 1
+    assert len(hash_words("a" + marks).hashes) >= 1
     assert text_key("a" + marks) == text_key("a" + "\u0323\u0301" * 15)
-    assert folded("e\u0301" + "\u0345" * 3) == "\u00e9" + "\u03b9" * 3
+    assert normalize_text("e\u0301" + "\u0345" * 3) == "\u00e9" + "\u03b9" * 3

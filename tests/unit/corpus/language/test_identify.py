@@ -13,7 +13,7 @@ from stamm.base.files import sha256_file
 from stamm.corpus.language.cld2 import KNOWN, cld2_guess
 from stamm.corpus.language.codes import cld2_code, three_letters
 from stamm.corpus.language.config import LanguageConfig
-from stamm.corpus.language.identify import Guess, Identifier
+from stamm.corpus.language.identify import LanguageGuess, LanguageIdentifier
 
 # Sentences written for this test; none is in the training texts.
 SENTENCES = {
@@ -32,19 +32,19 @@ SENTENCES = {
 
 
 @pytest.fixture(scope="module")
-def identifier() -> Identifier:
-    return Identifier(LanguageConfig())
+def identifier() -> LanguageIdentifier:
+    return LanguageIdentifier(LanguageConfig())
 
 
 @pytest.mark.parametrize("tag", SENTENCES)
-def test_plain_sentences(identifier: Identifier, tag: str) -> None:
+def test_plain_sentences(identifier: LanguageIdentifier, tag: str) -> None:
     guess = identifier.identify(SENTENCES[tag])
     assert guess.language == tag
     assert guess.script == tag[4:]
 
 
 def test_a_language_that_cld2_cannot_name_is_the_own_models_to_name(
-    identifier: Identifier,
+    identifier: LanguageIdentifier,
 ) -> None:
     # Article 1 of the Universal Declaration in Venetian; CLD2 takes it for Italian.
     text = (
@@ -58,27 +58,29 @@ def test_a_language_that_cld2_cannot_name_is_the_own_models_to_name(
 
 
 @pytest.mark.parametrize("text", ["", "   ", "12345", "!?", "http://example.org", "ok", "\x00\x01"])
-def test_too_little_is_undetermined(identifier: Identifier, text: str) -> None:
+def test_too_little_is_undetermined(identifier: LanguageIdentifier, text: str) -> None:
     assert identifier.identify(text).language == "und"
 
 
-def test_mixed_scripts_are_undetermined_and_both_answers_stay(identifier: Identifier) -> None:
+def test_mixed_scripts_are_undetermined_and_both_answers_stay(
+    identifier: LanguageIdentifier,
+) -> None:
     guess = identifier.identify(f"{SENTENCES['eng_Latn'][:60]} {SENTENCES['rus_Cyrl'][:60]}")
     assert guess.language == "und"
     assert guess.own and guess.other
 
 
-def test_no_answer_in_another_script_than_the_text(identifier: Identifier) -> None:
+def test_no_answer_in_another_script_than_the_text(identifier: LanguageIdentifier) -> None:
     for text in (*SENTENCES.values(), "Ὦ ξεῖν’ abcdefg hijklmnop", "ⰒⰓⰋⰏⰡⰓ ⰒⰓⰋⰏⰡⰓ ⰒⰓⰋⰏⰡⰓ"):
         guess = identifier.identify(text)
         assert guess.language == "und" or guess.language[4:] == guess.script
 
 
-def test_an_answer_depends_on_the_text_alone(identifier: Identifier) -> None:
+def test_an_answer_depends_on_the_text_alone(identifier: LanguageIdentifier) -> None:
     first = [identifier.identify(text) for text in SENTENCES.values()]
     again = [identifier.identify(text) for text in reversed(SENTENCES.values())]
     assert first == again[::-1]
-    other = Identifier(LanguageConfig())
+    other = LanguageIdentifier(LanguageConfig())
     assert [other.identify(text) for text in SENTENCES.values()] == first
 
 
@@ -94,8 +96,8 @@ def test_an_answer_depends_on_the_text_alone(identifier: Identifier) -> None:
         "@" * 100_000,
     ],
 )
-def test_hostile_text_gets_an_answer(identifier: Identifier, text: str) -> None:
-    assert isinstance(identifier.identify(text), Guess)
+def test_hostile_text_gets_an_answer(identifier: LanguageIdentifier, text: str) -> None:
+    assert isinstance(identifier.identify(text), LanguageGuess)
 
 
 def test_a_file_that_is_no_model_is_told(tmp_path: Path) -> None:
@@ -103,7 +105,7 @@ def test_a_file_that_is_no_model_is_told(tmp_path: Path) -> None:
     broken.write_bytes(b"not a model")
     for path in (broken, tmp_path / "missing.ftz"):
         with pytest.raises(DataError, match="no model of languages"):
-            Identifier(LanguageConfig(model=str(path)))
+            LanguageIdentifier(LanguageConfig(model=str(path)))
 
 
 def test_the_shipped_model_is_the_one_its_card_describes() -> None:

@@ -14,7 +14,7 @@ from stamm.base.errors import DataError
 from stamm.base.files import sha256_file
 from stamm.corpus.language import ngrams
 from stamm.corpus.language.config import LanguageConfig, LanguageTrainConfig
-from stamm.corpus.language.identify import Identifier
+from stamm.corpus.language.identify import LanguageIdentifier
 from stamm.corpus.language.samples import cut, gather
 from stamm.corpus.language.train import train
 from stamm.runs.job import Workspace
@@ -67,7 +67,7 @@ def test_train_twice_gives_the_same_bytes_and_a_model_that_works(
     assert card["sha256"] == sha256_file(one / "languages.ftz")
     assert sorted(card["languages"]) == ["aaa_Latn", "bbb_Latn"]
     assert card["held_out_right"] == 1.0
-    identifier = Identifier(LanguageConfig(model=str(one / "languages.ftz")))
+    identifier = LanguageIdentifier(LanguageConfig(model=str(one / "languages.ftz")))
     for tag in SYLLABLES:
         assert identifier.identify(_invented(tag, 99, 40)).own == tag
 

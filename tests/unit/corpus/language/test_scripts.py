@@ -7,7 +7,7 @@ import unicodedata
 import pytest
 
 from stamm.corpus.language.scripts import script_of, text_script
-from stamm.corpus.language.text_sample import MARKS, plain_letters, spread
+from stamm.corpus.language.text_sample import MARKS, evenly_spaced_sample, plain_letters
 
 
 @pytest.mark.parametrize(
@@ -65,9 +65,9 @@ def test_plain_letters_keeps_words_whole_and_drops_addresses() -> None:
 
 def test_spread_reads_no_more_than_it_may_and_reaches_the_end() -> None:
     text = " ".join(f"w{number}" for number in range(100_000))
-    sample = spread(text, 3000)
+    sample = evenly_spaced_sample(text, 3000)
     assert len(sample) <= 3005
     numbers = [int(word[1:]) for word in sample.split()]
     assert numbers == sorted(numbers)
     assert max(numbers) > 99_000
-    assert spread("short", 3000) == "short"
+    assert evenly_spaced_sample("short", 3000) == "short"

@@ -6,7 +6,7 @@ import pytest
 
 from stamm.corpus.licences.config import LicenceConfig
 from stamm.corpus.licences.expression import verdict
-from stamm.corpus.licences.names import expression_of
+from stamm.corpus.licences.names import spdx_expression
 
 DEED = "https://creativecommons.org/licenses"
 
@@ -61,7 +61,7 @@ DEED = "https://creativecommons.org/licenses"
     ],
 )
 def test_expression_of(value: str, expression: str) -> None:
-    assert expression_of(value) == expression
+    assert spdx_expression(value) == expression
 
 
 @pytest.mark.parametrize(
@@ -83,7 +83,7 @@ def test_expression_of(value: str, expression: str) -> None:
     ],
 )
 def test_sentences_that_deny_narrow_or_hide(value: str, expression: str) -> None:
-    assert expression_of(value) == expression
+    assert spdx_expression(value) == expression
 
 
 @pytest.mark.parametrize("name", ["GPL-2.0-with-classpath-exception", "eCos-2.0", "wxWindows"])

@@ -12,7 +12,7 @@ import pytest
 from stamm.base.errors import DataError
 from stamm.corpus.quality.config import QualityConfig, QualityFitConfig
 from stamm.corpus.quality.fit import _quantile, fit, learn_use
-from stamm.corpus.quality.rules import Quality
+from stamm.corpus.quality.rules import QualityFilter
 from stamm.runs.job import Workspace
 
 PARTS = ("house", "river", "garden", "morning", "letter", "winter", "mountain", "candle")
@@ -53,7 +53,7 @@ def test_fit_twice_gives_the_same_bytes_and_bounds_that_keep_the_reference(
     assert sorted(plain["bounds"]) == ["Latn", "any", "eng_Latn"]
     assert plain["bounds"]["eng_Latn"]["documents"] == 80
     assert "low_stop_share" not in plain["bounds"]["Latn"]["bounds"]
-    quality = Quality(QualityConfig(thresholds=str(tmp_path / "one" / "quality.json")))
+    quality = QualityFilter(QualityConfig(thresholds=str(tmp_path / "one" / "quality.json")))
     assert not any(quality.judge(_text(number), "eng_Latn").rule for number in range(80))
     reversed_words = " ".join(reversed(_text(5).split()))
     assert quality.judge(reversed_words, "eng_Latn").rule

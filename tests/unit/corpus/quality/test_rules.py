@@ -11,14 +11,14 @@ import zstandard
 
 from stamm.base.errors import ConfigError
 from stamm.corpus.quality.config import QualityConfig
-from stamm.corpus.quality.rules import Quality
+from stamm.corpus.quality.rules import QualityFilter
 
 LANGUAGES = ("eng_Latn", "deu_Latn", "fra_Latn", "spa_Latn", "rus_Cyrl")
 
 
 @pytest.fixture(scope="module")
-def quality() -> Quality:
-    return Quality(QualityConfig())
+def quality() -> QualityFilter:
+    return QualityFilter(QualityConfig())
 
 
 @pytest.fixture(scope="module")
@@ -35,7 +35,7 @@ def clean() -> dict[str, list[str]]:
     return found
 
 
-def test_clean_text_stays(quality: Quality, clean: dict[str, list[str]]) -> None:
+def test_clean_text_stays(quality: QualityFilter, clean: dict[str, list[str]]) -> None:
     verdicts = [quality.judge(text, tag) for tag, texts in clean.items() for text in texts]
     dropped = [verdict.rule for verdict in verdicts if verdict.rule]
     assert len(verdicts) > 100
@@ -43,7 +43,9 @@ def test_clean_text_stays(quality: Quality, clean: dict[str, list[str]]) -> None
 
 
 @pytest.mark.parametrize("tag", LANGUAGES)
-def test_planted_rubbish_goes(quality: Quality, clean: dict[str, list[str]], tag: str) -> None:
+def test_planted_rubbish_goes(
+    quality: QualityFilter, clean: dict[str, list[str]], tag: str
+) -> None:
     text = clean[tag][0][:5000]
     words = text.split()
     order = random.Random(7)
@@ -65,7 +67,7 @@ def test_planted_rubbish_goes(quality: Quality, clean: dict[str, list[str]], tag
     assert not kept
 
 
-def test_a_verdict_says_rule_value_bound_and_basis(quality: Quality) -> None:
+def test_a_verdict_says_rule_value_bound_and_basis(quality: QualityFilter) -> None:
     line = "The same line stands here again and again."
     verdict = quality.judge("\n".join([line] * 30), "eng_Latn")
     bounds = quality.thresholds.own("eng_Latn")
@@ -75,13 +77,13 @@ def test_a_verdict_says_rule_value_bound_and_basis(quality: Quality) -> None:
     assert verdict.value == getattr(verdict.measures, verdict.rule.partition("_")[2])
 
 
-def test_fall_back_is_by_measured_script(quality: Quality) -> None:
+def test_fall_back_is_by_measured_script(quality: QualityFilter) -> None:
     assert quality.judge("слово и ещё одно слово " * 20, "und").basis == "Cyrl"
     assert quality.judge("ᓄᓇᕗᑦ " * 40, "und").basis == "any"
     assert quality.judge("words of a tongue nobody named " * 20, "qqq_Latn").basis == "Latn"
 
 
-def test_too_few_words(quality: Quality) -> None:
+def test_too_few_words(quality: QualityFilter) -> None:
     for text in ("", "only three words", "\n" * 1000):
         verdict = quality.judge(text, "eng_Latn")
         assert verdict.rule == "too_few_words"
@@ -93,8 +95,8 @@ def test_too_few_words(quality: Quality) -> None:
 
 def test_skipped_rules_are_not_asked() -> None:
     text = "Lorem ipsum is what printers set when they have no text. " * 2 + "Nobody reads it. " * 9
-    assert Quality(QualityConfig()).judge(text, "eng_Latn").rule == "high_lorem_ipsum"
-    skipping = Quality(QualityConfig(skip=("high_lorem_ipsum",)))
+    assert QualityFilter(QualityConfig()).judge(text, "eng_Latn").rule == "high_lorem_ipsum"
+    skipping = QualityFilter(QualityConfig(skip=("high_lorem_ipsum",)))
     assert skipping.judge(text, "eng_Latn").rule != "high_lorem_ipsum"
     with pytest.raises(ConfigError, match="Did you mean 'high_top_2'"):
-        Quality(QualityConfig(skip=("high_top_22",)))
+        QualityFilter(QualityConfig(skip=("high_top_22",)))

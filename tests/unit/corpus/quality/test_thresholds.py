@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from stamm.base.errors import DataError
-from stamm.corpus.quality.bounds import RULES, Rule
-from stamm.corpus.quality.thresholds import Thresholds
+from stamm.corpus.quality.bounds import RULES, QualityRule
+from stamm.corpus.quality.thresholds import QualityThresholds
 
 ENTRY: dict[str, Any] = {
     "bounds": {"high_top_2": 0.25},
@@ -27,7 +27,7 @@ def _write(path: Path, plain: Any) -> Path:
 def test_fall_back_by_script_then_any(tmp_path: Path) -> None:
     names = ("deu_Latn", "Latn", "any")
     path = _write(tmp_path / "q.json", {"schema": 1, "bounds": dict.fromkeys(names, ENTRY)})
-    thresholds = Thresholds(path)
+    thresholds = QualityThresholds(path)
     own = thresholds.own("deu_Latn")
     assert own is not None and own.basis == "deu_Latn"
     assert own.use.orders == ((1, 0),)
@@ -52,16 +52,16 @@ def test_fall_back_by_script_then_any(tmp_path: Path) -> None:
 )
 def test_what_is_no_file_of_bounds_is_told(tmp_path: Path, plain: Any) -> None:
     with pytest.raises(DataError, match="no quality bounds"):
-        Thresholds(_write(tmp_path / "q.json", plain))
+        QualityThresholds(_write(tmp_path / "q.json", plain))
 
 
 def test_a_language_loosens_and_never_tightens() -> None:
-    high = Rule(measure="top_2", is_high=True, published=0.2, loosest=0.4)
-    assert [high.settle(fitted) for fitted in (0.1, 0.3, 0.9)] == [0.2, 0.3, 0.4]
-    low = Rule(measure="worded_share", is_high=False, published=0.8, loosest=0.5)
-    assert [low.settle(fitted) for fitted in (0.9, 0.7, 0.1)] == [0.8, 0.7, 0.5]
-    free = Rule(measure="mean_word_letters", is_high=True)
-    assert free.settle(7.5) == 7.5
+    high = QualityRule(measure="top_2", is_high=True, published=0.2, loosest=0.4)
+    assert [high.as_bound(fitted) for fitted in (0.1, 0.3, 0.9)] == [0.2, 0.3, 0.4]
+    low = QualityRule(measure="worded_share", is_high=False, published=0.8, loosest=0.5)
+    assert [low.as_bound(fitted) for fitted in (0.9, 0.7, 0.1)] == [0.8, 0.7, 0.5]
+    free = QualityRule(measure="mean_word_letters", is_high=True)
+    assert free.as_bound(7.5) == 7.5
 
 
 def test_rule_names_are_unique_and_a_bound_itself_is_kept() -> None:

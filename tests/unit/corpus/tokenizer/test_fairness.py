@@ -9,7 +9,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stamm.base.errors import DataError
-from stamm.corpus.tokenizer.fairness import Cost, compare, costs, fairness, gini, together
+from stamm.corpus.tokenizer.fairness import (
+    TokenCounts,
+    compare,
+    count_tokens,
+    fairness,
+    gini,
+    merge_counts,
+)
 from stamm.corpus.tokenizer.parallel_corpus import articles, rights
 
 
@@ -64,13 +71,15 @@ def test_side_by_side() -> None:
 
 
 def test_words_are_counted_where_blanks_part_them() -> None:
-    found = costs(Letters(), [("cmn_Hans", "ab cd"), ("eng_Latn", "ab cd"), ("eng_Latn", "")])
-    assert found["cmn_Hans"].told("cmn_Hans")["tokens_per_word"] is None
-    assert found["eng_Latn"].told("eng_Latn")["tokens_per_word"] == 2.5
-    whole = together(found, 1000)
+    found = count_tokens(
+        Letters(), [("cmn_Hans", "ab cd"), ("eng_Latn", "ab cd"), ("eng_Latn", "")]
+    )
+    assert found["cmn_Hans"].as_dict("cmn_Hans")["tokens_per_word"] is None
+    assert found["eng_Latn"].as_dict("eng_Latn")["tokens_per_word"] == 2.5
+    whole = merge_counts(found, 1000)
     assert (whole.documents, whole.tokens, whole.words) == (3, 10, 4)
-    assert whole.told(None)["vocabulary_used"] == 0.005
-    empty = Cost(10).told("eng_Latn")
+    assert whole.as_dict(None)["vocabulary_used"] == 0.005
+    empty = TokenCounts(10).as_dict("eng_Latn")
     assert empty["bytes_per_token"] is None and empty["vocabulary_used"] == 0.0
 
 

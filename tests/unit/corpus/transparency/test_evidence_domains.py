@@ -14,12 +14,12 @@ from ledgers import dropped, kept, planted, write_corpus
 from stamm.corpus.query import opened
 from stamm.corpus.tables import parts
 from stamm.corpus.transparency.config import EvidenceConfig, SourceKind
-from stamm.corpus.transparency.domains import Domains, number_wanted, write_domains
+from stamm.corpus.transparency.domains import DomainCounts, number_wanted, write_domains
 
 
 def domains(
     root: Path, rows: list[dict[str, Any]], config: EvidenceConfig | None = None
-) -> tuple[Domains, list[dict[str, Any]]]:
+) -> tuple[DomainCounts, list[dict[str, Any]]]:
     corpus = write_corpus(root / "corpus", rows)
     path = root / "domains.jsonl"
     with opened(root, 0.25, 2) as query:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from stamm.corpus.transparency.markdown import Table, code, table, words
+from stamm.corpus.transparency.markdown import MarkdownTable, code_span, escape_text, table
 
 HOSTILE = (
     "<script>alert(1)</script>",
@@ -24,7 +24,7 @@ HOSTILE = (
 
 @pytest.mark.parametrize("text", HOSTILE)
 def test_a_cell_stays_one_cell(text: str) -> None:
-    made = table(Table(columns=("a", "b"), rows=((text, 1),))).splitlines()
+    made = table(MarkdownTable(columns=("a", "b"), rows=((text, 1),))).splitlines()
     assert len(made) == 3
     row = made[2].replace("\\|", "")
     assert row.count("|") == 3
@@ -34,7 +34,7 @@ def test_a_cell_stays_one_cell(text: str) -> None:
 
 @pytest.mark.parametrize("text", HOSTILE)
 def test_code_is_closed_by_a_fence_that_is_not_in_it(text: str) -> None:
-    made = code(text)
+    made = code_span(text)
     fence = made[: len(made) - len(made.lstrip("`"))]
     inside = made[len(fence) : -len(fence)]
     assert made.endswith(fence)
@@ -43,15 +43,15 @@ def test_code_is_closed_by_a_fence_that_is_not_in_it(text: str) -> None:
 
 
 def test_nothing_is_no_code() -> None:
-    assert code("") == ""
-    assert code(" \n ") == ""
+    assert code_span("") == ""
+    assert code_span(" \n ") == ""
 
 
 def test_words_have_no_markup_left() -> None:
-    assert words("a*b_c <i> `x` [y](z) | # ~ & $") == (
+    assert escape_text("a*b_c <i> `x` [y](z) | # ~ & $") == (
         "a\\*b\\_c \\<i\\> \\`x\\` \\[y\\](z) \\| \\# \\~ \\& \\$"
     )
-    assert words("two\n\nlines\u202e") == "two lines\\\\u202e"
+    assert escape_text("two\n\nlines\u202e") == "two lines\\\\u202e"
 
 
 @pytest.mark.parametrize(
@@ -67,9 +67,9 @@ def test_words_have_no_markup_left() -> None:
     ],
 )
 def test_a_line_of_words_is_no_list_and_no_rule(text: str, shown: str) -> None:
-    assert words(text) == shown
+    assert escape_text(text) == shown
 
 
 def test_numbers_stand_to_the_right() -> None:
-    made = table(Table(columns=("a", "b", "c"), rows=(("x", "y", 1200),), rest="More."))
+    made = table(MarkdownTable(columns=("a", "b", "c"), rows=(("x", "y", 1200),), rest="More."))
     assert made == "| a | b | c |\n| --- | --- | ---: |\n| `x` | y | 1,200 |\n\nMore."

@@ -28,7 +28,7 @@ from stamm.base.errors import DataError
 from stamm.corpus.config import ReadLimits
 from stamm.corpus.consent.cache import cache_by_host
 from stamm.corpus.consent.fetch_config import KINDS, Kind
-from stamm.corpus.consent.hosts import normal_host, www_variant
+from stamm.corpus.consent.hosts import normalize_host, www_variant
 from stamm.corpus.records import clean_field
 from stamm.corpus.streams import BoundedStream, StreamError, bounded_lines
 
@@ -55,7 +55,7 @@ F = TypeVar("F")
 
 
 @dataclass(frozen=True, kw_only=True)
-class FrozenFile:
+class SnapshotEntry:
     """One answer; the fields are those of a row."""
 
     kind: Kind
@@ -87,7 +87,7 @@ class FrozenFile:
         return {**self.__dict__, "redirects": list(self.redirects)}
 
 
-class FrozenBook(Generic[F]):
+class SiteFiles(Generic[F]):
     """The files of one kind by host, parsed when first asked.
 
     find     gives the answer of a host
@@ -96,13 +96,15 @@ class FrozenBook(Generic[F]):
              host without an answer, as it does for robots.txt.
     """
 
-    def __init__(self, find: Callable[[str], FrozenFile | None], parse: Callable[[str], F]) -> None:
+    def __init__(
+        self, find: Callable[[str], SnapshotEntry | None], parse: Callable[[str], F]
+    ) -> None:
         self._find = find
         self._parse = parse
         self._parsed = cache_by_host(self._file, _CACHED_CHARACTERS)
 
     def file(self, host: str) -> F | None:
-        """The file of a host (`normal_host`), None when it has none."""
+        """The file of a host (`normalize_host`), None when it has none."""
         return self._parsed(host)[0]
 
     def _file(self, host: str) -> tuple[F | None, int]:
@@ -112,15 +114,15 @@ class FrozenBook(Generic[F]):
         return self._parse(answer.text), len(answer.text)
 
 
-def read_frozen(path: Path, limits: ReadLimits) -> list[FrozenFile]:
+def read_snapshot(path: Path, limits: ReadLimits) -> list[SnapshotEntry]:
     """All answers in a snapshot file, in order: for small ones.
 
     Raises   DataError as `frozen_rows` does.
     """
-    return list(frozen_rows(path, limits))
+    return list(snapshot_entries(path, limits))
 
 
-def frozen_rows(path: Path, limits: ReadLimits) -> Iterator[FrozenFile]:
+def snapshot_entries(path: Path, limits: ReadLimits) -> Iterator[SnapshotEntry]:
     """The answers in a snapshot file, in order.
 
     Raises   DataError for a line that is no such row: consent rests on this file, so a part of it
@@ -132,7 +134,7 @@ def frozen_rows(path: Path, limits: ReadLimits) -> Iterator[FrozenFile]:
             for line in bounded_lines(stream, limits.line_bytes):
                 number = line.number
                 if line.data.strip():
-                    yield frozen_file(json.loads(line.data.decode("utf-8-sig")))
+                    yield parse_entry(json.loads(line.data.decode("utf-8-sig")))
         except (StreamError, ValueError, TypeError, KeyError, RecursionError) as error:
             raise DataError(
                 f"{path} is no snapshot of sites: {error}",
@@ -141,7 +143,7 @@ def frozen_rows(path: Path, limits: ReadLimits) -> Iterator[FrozenFile]:
             ) from None
 
 
-def frozen_file(row: Any) -> FrozenFile:
+def parse_entry(row: Any) -> SnapshotEntry:
     """The answer that a row stands for.
 
     Raises   KeyError, TypeError or ValueError for a row that is none.
@@ -154,10 +156,10 @@ def frozen_file(row: Any) -> FrozenFile:
     if not isinstance(redirects, list):
         raise TypeError(f"redirects {str(redirects)[:40]!r} is no list")
     url = _typed(row["url"], str)
-    host = normal_host(url)
+    host = normalize_host(url)
     if not host:
         raise ValueError(f"{url[:80]!r} names no host")
-    return FrozenFile(
+    return SnapshotEntry(
         kind=cast(Kind, kind),
         domain=_typed(row.get("domain", host), str),
         url=url,
@@ -172,7 +174,7 @@ def frozen_file(row: Any) -> FrozenFile:
     )
 
 
-def text_of(body: bytes) -> str:
+def decode_body(body: bytes) -> str:
     """The text of a body: UTF-8, or UTF-16 behind its byte order mark; what is none as U+FFFD."""
     if body.startswith((b"\xff\xfe", b"\xfe\xff")):
         return body.decode("utf-16", "replace")
