@@ -20,7 +20,6 @@ from pathlib import Path
 from typing import Any
 
 from stamm.base.console import NoProgress
-from stamm.cli.jobs import job
 from stamm.corpus import filter_job
 from stamm.corpus.config import CorpusConfig, PackConfig, ReadLimits, TokenizerConfig
 from stamm.corpus.consent.config import ConsentConfig
@@ -36,6 +35,7 @@ from stamm.corpus.readers.formats import is_archive
 from stamm.corpus.readers.warc import archived_robots
 from stamm.corpus.records import Record
 from stamm.recipes.corpus_steps import corpus_steps, token_steps
+from stamm.recipes.jobs import job
 from stamm.runs.executors import LocalWork
 from stamm.runs.job import Step
 from stamm.runs.run import Run

@@ -68,3 +68,19 @@ def test_openmp_spins_shortly_unless_the_user_says_otherwise(
         [sys.executable, "-c", code], env=bare | given, capture_output=True, text=True, check=True
     )
     assert done.stdout.strip() == str(wanted)
+
+
+def test_the_public_interface_imports_nothing_until_it_is_used() -> None:
+    assert not _loaded("import stamm\ndir(stamm)")
+    assert not _loaded("import stamm\nstamm.Spec, stamm.run, stamm.open_run, stamm.recipes.build")
+    times = []
+    for _ in range(5):
+        began = time.perf_counter()
+        subprocess.run([sys.executable, "-c", "import stamm"], check=True)
+        times.append(time.perf_counter() - began)
+    assert min(times) < 0.2, times
+
+
+def test_every_public_name_exists() -> None:
+    code = "import stamm\nfor name in stamm.__all__: getattr(stamm, name)"
+    assert "torch" in _loaded(code)

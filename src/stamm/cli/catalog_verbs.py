@@ -17,10 +17,10 @@ from stamm.cli import activation_show
 from stamm.cli.arg_types import text
 from stamm.cli.ledger import show_ledger
 from stamm.cli.output import print_json, print_pairs, print_table
-from stamm.cli.recipe import resolve, source_file
 from stamm.models.flops import count_parameters
 from stamm.pretrain.config import PretrainConfig
 from stamm.recipes import catalog as recipes
+from stamm.recipes.resolve import resolve, source_file
 from stamm.recipes.study import Study
 from stamm.runs.run import shown_state
 

@@ -8,13 +8,13 @@ from stamm.base.errors import ConfigError
 from stamm.base.units import bytes_text, count_text, flops_text
 from stamm.cli import run as running
 from stamm.cli.output import print_table
-from stamm.cli.recipe import resolve
 from stamm.engine.estimate import checkpoint_bytes
 from stamm.models.flops import count_parameters, training_flops
 from stamm.pretrain.config import PretrainConfig
 from stamm.recipes.catalog import RECIPES
 from stamm.recipes.compare import Comparison
 from stamm.recipes.matching import EqualTime
+from stamm.recipes.resolve import resolve
 from stamm.reports.intervals import widest
 from stamm.runs.torchrun_env import rank_and_size
 

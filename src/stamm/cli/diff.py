@@ -12,7 +12,7 @@ from stamm.base.errors import ConfigError, DataError
 from stamm.base.files import read_json
 from stamm.cli.arg_types import text
 from stamm.cli.output import print_json, print_table
-from stamm.cli.recipe import resolve
+from stamm.recipes.resolve import resolve
 
 
 def arguments(parser: argparse.ArgumentParser, verb: str) -> None:

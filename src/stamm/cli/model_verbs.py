@@ -13,9 +13,10 @@ from stamm.base.console import Console
 from stamm.base.errors import RunError
 from stamm.base.files import read_json
 from stamm.cli.arg_types import text
-from stamm.cli.jobs import job
 from stamm.evaluate.config import EvaluateConfig
 from stamm.export.config import ExportConfig
+from stamm.recipes.jobs import job
+from stamm.recipes.run_folder import input_of_arm, run_of_arm, trained_arms
 from stamm.reports.config import ReportConfig
 from stamm.runs.job import Workspace
 from stamm.runs.run import Run
@@ -54,7 +55,7 @@ def run(options: argparse.Namespace, verb: str) -> int:
     root = Path(options.run)
     if not (root / "config.json").is_file():
         raise RunError(f"{root} is not a run folder", fix="`stamm ls runs` lists them")
-    config = override(_settings(_top(root), verb), options.changes)
+    config = override(_settings(run_of_arm(root), verb), options.changes)
     if verb == "report":
         return _report(root, config, options)
     arms = _arms(root)
@@ -65,8 +66,8 @@ def run(options: argparse.Namespace, verb: str) -> int:
         return 0
     for arm, folder in zip(arms, targets, strict=True):
         folder.mkdir(parents=True, exist_ok=True)
-        with Run(_top(arm), "", (), None).locked(), contextlib.closing(Console()) as console:
-            inputs = {"model": arm / "model", **{n: _input(arm, n) for n in _NEEDS[verb]}}
+        with Run(run_of_arm(arm), "", (), None).locked(), contextlib.closing(Console()) as console:
+            inputs = {"model": arm / "model", **{n: input_of_arm(arm, n) for n in _NEEDS[verb]}}
             job(verb)(config, Workspace(folder=folder, inputs=inputs, progress=console))
         print(folder)
     return 0
@@ -103,12 +104,9 @@ def _report(root: Path, config: ReportConfig, options: argparse.Namespace) -> in
 
 
 def _arms(root: Path) -> list[Path]:
-    if (root / "arms").is_dir():
-        arms = sorted(path for path in (root / "arms").iterdir() if (path / "model").is_dir())
-    else:
-        arms = [root] if (root / "model" / "decoder.json").is_file() else []
+    arms = trained_arms(root)
     if not arms:
-        raise RunError(f"{root} holds no trained model yet", fix="Let its run end first")
+        raise RunError(f"{root} holds no trained model yet", fix="Finish its run first")
     return arms
 
 
@@ -122,27 +120,3 @@ def _targets(arms: list[Path], verb: str, options: argparse.Namespace) -> list[P
         if folder.exists() and not folder.is_dir():
             raise RunError(f"{folder} is a file", fix="Choose another folder with --out")
     return found
-
-
-def _top(arm: Path) -> Path:
-    if arm.parent.name == "arms":
-        return arm.parent.parent
-    # "." inside an arm, or its bare name beside its rivals, is an arm too
-    resolved = arm.resolve()
-    return resolved.parent.parent if resolved.parent.name == "arms" else arm
-
-
-def _input(arm: Path, name: str) -> Path:
-    """Where an arm's input lies: beside the arms, or where its manifest recorded it."""
-    beside = _top(arm) / name
-    if beside.is_dir():
-        return beside
-    manifest = arm / "manifest.json"
-    inputs = read_json(manifest).get("inputs", {}) if manifest.is_file() else {}
-    for recorded in ([inputs[name]] if name in inputs else []) + list(inputs.values()):
-        path = Path(arm / str(recorded["path"])).resolve()
-        if path.name == name and path.is_dir():
-            return path
-        if (path.parent / name).is_dir():
-            return path.parent / name
-    raise RunError(f"{arm} does not say where its {name} is", where=str(manifest))

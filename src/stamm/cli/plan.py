@@ -13,7 +13,6 @@ from stamm.base.units import bytes_text, count_text, flops_text, parse_count, se
 from stamm.cli.arg_types import text
 from stamm.cli.corpus_plan import show_corpus_plan
 from stamm.cli.output import print_json, print_pairs
-from stamm.cli.recipe import resolve
 from stamm.engine.estimate import Devices, parse_devices
 from stamm.pretrain.config import PretrainConfig
 from stamm.pretrain.plan import Pace, plan
@@ -22,6 +21,7 @@ from stamm.recipes.branches import CooldownRecipe, LongerRecipe
 from stamm.recipes.compare import Comparison
 from stamm.recipes.corpus import CorpusRecipe
 from stamm.recipes.length import CorpusLength, corpus_length, packed_length
+from stamm.recipes.resolve import resolve
 from stamm.recipes.study import MANIFEST, Study
 
 _BARS = "▁▂▃▄▅▆▇█"

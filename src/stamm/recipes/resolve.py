@@ -1,4 +1,4 @@
-"""From a word on the command line to a resolved recipe: a name, or a file of the user's own."""
+"""Resolve a recipe by name or from a user's Python file, and apply overrides."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from stamm.recipes import catalog
 
 @dataclass(frozen=True)
 class Resolved:
-    """A recipe with the changes of the command line applied.
+    """A recipe with its overrides applied.
 
-    name     how it is called in run folders and messages
+    name     its name in run folders and messages
     config   the resolved tree
     """
 
@@ -28,7 +28,7 @@ class Resolved:
 
 
 def resolve(word: str, overrides: Sequence[str]) -> Resolved:
-    """The recipe `word` names ("demo", "mine.py", "mine.py:small") with `overrides` applied.
+    """The recipe called `word` ("demo", "mine.py", "mine.py:small") with `overrides` applied.
 
     Raises   ConfigError for an unknown name, a file without a recipe or with a mistake in it, an
              unknown key, a bad value.
@@ -44,8 +44,13 @@ def resolve(word: str, overrides: Sequence[str]) -> Resolved:
     return Resolved(name, override(config, overrides), tuple(overrides))
 
 
+def build(name: str, *overrides: str) -> catalog.Config:
+    """The configuration of the recipe `name` with overrides such as "pretrain.sequences=96"."""
+    return resolve(name, overrides).config
+
+
 def source_file(word: str) -> Path:
-    """The file in which the recipe called `word` is written."""
+    """The source file of the built-in recipe `word`."""
     return Path(inspect.getfile(catalog.get(word).build))
 
 

@@ -1,0 +1,163 @@
+"""Execute a recipe in its run folder: each step once, and resume where an earlier start stopped.
+
+`stamm run` and `stamm.run` both call this. Under torchrun, rank 0 executes the steps and the other
+ranks join it in those that train.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from stamm.base.config import override, to_plain
+from stamm.base.console import Console, NoProgress, Progress
+from stamm.base.errors import ConfigError, StammError
+from stamm.pretrain.config import ForeignFiles, PretrainConfig
+from stamm.recipes.catalog import Branching, Config
+from stamm.recipes.jobs import ALL_RANKS, coordinator, job, megatron_reader
+from stamm.recipes.resolve import Resolved, resolve
+from stamm.recipes.run_folder import RunFolder
+from stamm.recipes.study import MANIFEST, single_steps
+from stamm.runs.job import Step
+from stamm.runs.run import Run, workspace
+from stamm.runs.torchrun_env import rank_and_size
+
+
+def run(
+    recipe: str | Config | Callable[[], Config],
+    *overrides: str,
+    out: str | Path | None = None,
+    quiet: bool = False,
+) -> RunFolder:
+    """Execute a recipe and return its run folder.
+
+    A run that is interrupted resumes when the same call is made again; a complete run is returned
+    at once.
+
+    recipe      a recipe's name ("demo"), a file with one ("mine.py:small"), a function that returns
+                one, or the configuration itself
+    overrides   changes as on the command line: "pretrain.sequences=96"
+    out         the run folder; by default runs/NAME. Required for a configuration, which has no name
+    quiet       no progress on stderr; the run's log/run.log is written either way
+    Raises      StammError (ConfigError, DataError, RunError ...) with what is wrong and the fix
+    """
+    resolved = _resolved(recipe, overrides)
+    if out is None and isinstance(recipe, Config):
+        raise ConfigError("a configuration has no name for its run folder", fix="Pass out=FOLDER")
+    root = Path(out or Path("runs") / resolved.name)
+    execution = RecipeRun(resolved, root)
+    if execution.rank:
+        execution.follow()
+        return RunFolder(root)
+    execution.folder.check()
+    execution.execute(quiet=quiet)
+    return RunFolder(root)
+
+
+class RecipeRun:
+    """One recipe in one run folder.
+
+    folder   the run folder with its manifest and receipts
+    steps    everything to be done, in order
+    rank     of this process, and `size`: how many processes torchrun started
+    """
+
+    def __init__(self, recipe: Resolved, root: Path) -> None:
+        self._recipe = recipe
+        self.root = root
+        self.folder = Run(root, recipe.name, recipe.overrides, to_plain(recipe.config))
+        self.steps = _steps(recipe, root)
+        self.rank, self.size = rank_and_size()
+
+    def execute(self, *, quiet: bool = False) -> bool:
+        """Do the pending steps while holding the folder's lock; False when there were none.
+
+        Raises   RunError when another process works in the folder, and what a step raises.
+        """
+        with self.folder.locked():
+            self.folder.open()
+            if self.folder.state() == "complete" and not self.folder.pending(self.steps):
+                if self.size > 1:
+                    coordinator().part()  # the other ranks wait for the first step
+                return False
+            (self.root / "log").mkdir(exist_ok=True)
+            with contextlib.ExitStack() as files:
+                log = (self.root / "log" / "run.log").open("a", encoding="utf-8")
+                files.enter_context(log)
+                stream = files.enter_context(Path(os.devnull).open("w")) if quiet else None
+                self._execute(Console(stream, log=log))
+        return True
+
+    def _execute(self, console: Console) -> None:
+        others = coordinator() if self.size > 1 else None
+
+        def announce(number: int, count: int, step: Step) -> None:
+            console.prefix = f"[{number}/{count}] "
+            if others is not None and step.job in ALL_RANKS:
+                others.call(step.name)
+
+        try:
+            placed = getattr(self._recipe.config, "execution", None)
+            self.folder.execute(self.steps, job, console, announce, placed)
+            if others is not None:
+                others.part()
+        except StammError as error:
+            console.prefix = ""
+            console.note(error.line())
+            raise
+        finally:
+            console.close()
+
+    def follow(self, progress: Progress | None = None) -> None:
+        """Join rank 0 in the steps that all ranks execute; returns when the run ends."""
+        others, named = coordinator(), {step.name: step for step in self.steps}
+        while name := others.hear():
+            step = named[name]
+            place = workspace(self.root, step, progress or NoProgress())
+            job(step.job)(step.config, place)
+        others.part()
+
+
+def _resolved(recipe: str | Config | Callable[[], Config], overrides: Sequence[str]) -> Resolved:
+    if isinstance(recipe, str):
+        return resolve(recipe, overrides)
+    config = recipe if isinstance(recipe, Config) else recipe()
+    if not isinstance(config, Config):
+        raise ConfigError(
+            f"{type(config).__name__} is not a recipe",
+            fix="Pass a recipe's name, a Study, a Comparison, a CorpusRecipe or a PretrainConfig",
+        )
+    name = type(config).__name__ if isinstance(recipe, Config) else recipe.__name__
+    return Resolved(name, override(config, overrides, "passed to stamm.run"), tuple(overrides))
+
+
+def _steps(recipe: Resolved, root: Path) -> tuple[Step, ...]:
+    config = recipe.config
+    if isinstance(config, Branching):
+        return config.steps(root)
+    if not isinstance(config, PretrainConfig):
+        return config.steps()
+    if config.foreign is not None:
+        return single_steps(config, root, config.foreign.inputs(), _foreign_files(config.foreign))
+    if not config.pack:
+        raise ConfigError(
+            f"recipe {recipe.name} has no packed corpus to train on",
+            fix="Set pack=FOLDER, such as pack=runs/demo/pack, or `stamm plan` it",
+        )
+    pack = Path(config.pack)
+    if not (pack / MANIFEST).is_file():
+        raise ConfigError(f"pack = {config.pack} holds no packed corpus", fix="Run a corpus first")
+    return single_steps(config, root, {"pack": pack}, [pack / MANIFEST])
+
+
+def _foreign_files(foreign: ForeignFiles) -> list[Path]:
+    """Index and tokenizer files, whose content identifies the run's input; checked here.
+
+    The token files are hashed when training starts or resumes, not to find the pending steps.
+    """
+    reader = megatron_reader()
+    paths, tokenizer = [Path(prefix) for prefix in foreign.prefixes], Path(foreign.tokenizer)
+    reader.ForeignTokens.open(paths, tokenizer, foreign.end_token)
+    return [*(Path(f"{path}.idx") for path in paths), reader.tokenizer_file(tokenizer)]

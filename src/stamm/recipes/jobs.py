@@ -1,0 +1,85 @@
+"""The jobs of a run by kind, and other heavy code of recipes, imported on first use.
+
+Planning and listing recipes must not load torch, so jobs are named here by module and attribute.
+tests/unit/recipes/test_jobs.py checks that every name exists.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
+
+from stamm.base.errors import RunError
+from stamm.base.shutdown import interrupt_held
+from stamm.runs.run import Job
+
+if TYPE_CHECKING:
+    from stamm.engine.coordinator import Crew
+
+JOBS: Mapping[str, tuple[str, str]] = MappingProxyType(
+    {
+        "plant": ("stamm.corpus.inject_canaries", "plant"),
+        "screen": ("stamm.corpus.filter_job", "screen_inputs"),
+        "decide": ("stamm.corpus.global_filter_job", "decide"),
+        "settle": ("stamm.corpus.finalize_job", "settle"),
+        "fetch": ("stamm.corpus.consent.fetch_job", "fetch"),
+        "head": ("stamm.corpus.classifiers.job", "train"),
+        "languages": ("stamm.corpus.language.train", "train"),
+        "bounds": ("stamm.corpus.quality.fit", "fit"),
+        "replay": ("stamm.corpus.opt_out_replay", "replay"),
+        "take_tokenizer": ("stamm.corpus.reuse_tokens", "take_tokenizer"),
+        "retake": ("stamm.corpus.reuse_tokens", "retake"),
+        "tokenizer": ("stamm.corpus.tokenizer", "train_tokenizer"),
+        "tokenize": ("stamm.corpus.tokenize_job", "tokenize"),
+        "pack": ("stamm.corpus.pack_job", "pack"),
+        "pretrain": ("stamm.pretrain.job", "run"),
+        "pace": ("stamm.pretrain.step_timing", "run"),
+        "refine": ("stamm.pretrain.lr_finder", "refine"),
+        "choose": ("stamm.pretrain.lr_finder", "choose"),
+        "evaluate": ("stamm.evaluate.job", "run"),
+        "audit": ("stamm.audit.job", "run"),
+        "export": ("stamm.export.job", "run"),
+        "evidence": ("stamm.corpus.transparency.job", "evidence"),
+        "report": ("stamm.reports.job", "run"),
+        "compare": ("stamm.reports.comparison_job", "run"),
+    }
+)
+"""Module and function of each kind of job."""
+
+ALL_RANKS = frozenset({"pretrain", "pace"})
+"""Jobs that run in all processes of torchrun; every other job runs in rank 0."""
+
+
+def job(kind: str) -> Job:
+    """The function that runs a job of this kind.
+
+    Raises   RunError when a library that it needs is not installed.
+    """
+    module, function = JOBS[kind]
+    try:
+        with interrupt_held():
+            found: Job = getattr(importlib.import_module(module), function)
+    except ModuleNotFoundError as error:
+        raise RunError(
+            f"the {kind} job needs {error.name}, which is not installed",
+            fix="Install stamm with its requirements (`make setup`)",
+        ) from error
+    return found
+
+
+def coordinator() -> Crew:
+    """The connection between the processes of torchrun, opened in this process."""
+    found: Crew = _loaded("stamm.engine.coordinator").Crew()
+    return found
+
+
+def megatron_reader() -> Any:
+    """The module that reads Megatron token files."""
+    return _loaded("stamm.corpus.megatron_dataset")
+
+
+def _loaded(module: str) -> Any:
+    with interrupt_held():
+        return importlib.import_module(module)

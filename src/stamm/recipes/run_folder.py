@@ -1,0 +1,141 @@
+"""Read a run folder: its arms, manifest, configuration, metrics and results."""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from stamm.base.config import nearest
+from stamm.base.errors import DataError, RunError
+from stamm.base.files import read_json
+from stamm.runs.metrics import read_metrics
+from stamm.runs.run import shown_state
+
+_MODEL = Path("model", "decoder.json")
+_PAGES = ("comparison.html", "report.html")
+
+
+@dataclass(frozen=True)
+class RunFolder:
+    """A run folder on disk. Files are read when they are asked for; nothing is written.
+
+    root   the folder
+    """
+
+    root: Path
+
+    def __init__(self, root: str | os.PathLike[str]) -> None:
+        object.__setattr__(self, "root", Path(root))
+        if not (self.root / "config.json").is_file():
+            raise RunError(f"{self.root} is not a run folder", fix="`stamm ls runs` lists them")
+
+    @property
+    def state(self) -> str:
+        """ "complete", "running" (by another process), or "interrupted"."""
+        return shown_state(self.root, str(self.manifest.get("state", "")))
+
+    @property
+    def manifest(self) -> dict[str, Any]:
+        """manifest.json: command, commit, versions, hardware, steps."""
+        return _object(self.root / "manifest.json")
+
+    @property
+    def config(self) -> dict[str, Any]:
+        """The resolved configuration, as plain values."""
+        stored = _object(self.root / "config.json")
+        found: dict[str, Any] = stored.get("config", stored)
+        return found
+
+    @property
+    def arms(self) -> tuple[str, ...]:
+        """Names of the arms with a trained model; () for a corpus, or before training."""
+        return tuple(path.name for path in trained_arms(self.root))
+
+    @property
+    def report(self) -> Path | None:
+        """The run's HTML page; None before it is written."""
+        return next((self.root / page for page in _PAGES if (self.root / page).is_file()), None)
+
+    def arm(self, name: str = "") -> Path:
+        """The folder of one arm; `name` may be left out when there is only one.
+
+        Raises   RunError for an unknown name, for several arms without a name, or for no arm.
+        """
+        arms = {path.name: path for path in trained_arms(self.root)}
+        if not arms:
+            raise RunError(f"{self.root} holds no trained model", fix="Finish its run first")
+        if not name and len(arms) == 1:
+            return next(iter(arms.values()))
+        if name not in arms:
+            problem = f"has no arm {name!r}" if name else f"has {len(arms)} arms"
+            raise RunError(
+                f"{self.root} {problem}",
+                fix=nearest(name, arms) if name else f"Name one: {', '.join(arms)}",
+            )
+        return arms[name]
+
+    def metrics(self, arm: str = "") -> list[dict[str, Any]]:
+        """Training metrics of an arm, one dict per logged step, each with "step"."""
+        return read_metrics(self.arm(arm) / "metrics.jsonl")
+
+    def result(self, file: str, arm: str = "") -> dict[str, Any]:
+        """A JSON result of an arm: "summary.json", "evaluate/held_out.json", ...
+
+        Raises   DataError when the arm has no such file.
+        """
+        return _object(self.arm(arm) / file)
+
+
+def open_run(folder: str | os.PathLike[str]) -> RunFolder:
+    """The run folder at `folder`.
+
+    Raises   RunError when it is not a run folder.
+    """
+    return RunFolder(folder)
+
+
+def trained_arms(root: Path) -> list[Path]:
+    """Folders of the arms of `root` that have a trained model; `root` itself when it is an arm."""
+    if (root / "arms").is_dir():
+        return sorted(path for path in (root / "arms").iterdir() if (path / _MODEL).is_file())
+    return [root] if (root / _MODEL).is_file() else []
+
+
+def run_of_arm(arm: Path) -> Path:
+    """The run folder that an arm belongs to: the arm itself for a run of one model."""
+    if arm.parent.name == "arms":
+        return arm.parent.parent
+    # "." inside an arm and its bare name beside its rivals are arms too.
+    resolved = arm.resolve()
+    return resolved.parent.parent if resolved.parent.name == "arms" else arm
+
+
+def input_of_arm(arm: Path, name: str) -> Path:
+    """The folder of an arm's input ("pack", "tokenizer", "corpus").
+
+    It is looked up beside the arms, then where the arm's manifest recorded it.
+
+    Raises   RunError when it is found in neither place.
+    """
+    beside = run_of_arm(arm) / name
+    if beside.is_dir():
+        return beside
+    manifest = arm / "manifest.json"
+    inputs = read_json(manifest).get("inputs", {}) if manifest.is_file() else {}
+    for recorded in ([inputs[name]] if name in inputs else []) + list(inputs.values()):
+        path = Path(arm / str(recorded["path"])).resolve()
+        if path.name == name and path.is_dir():
+            return path
+        if (path.parent / name).is_dir():
+            return path.parent / name
+    raise RunError(f"the {name} of {arm} is not found", where=str(manifest))
+
+
+def _object(path: Path) -> dict[str, Any]:
+    value = read_json(path)
+    if not isinstance(value, dict):
+        raise DataError(f"{path} holds {json.dumps(value)[:40]}, not a JSON object")
+    return value

@@ -1,0 +1,94 @@
+"""Every code block of docs/python.md runs, and the public interface works on a finished run."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import stamm
+from tests.conftest import ROOT, contents, environment
+
+PAGE = (ROOT / "docs" / "python.md").read_text()
+BLOCKS = re.findall(r"```python\n(.*?)```", PAGE, flags=re.DOTALL)
+
+
+@pytest.mark.parametrize("number", range(len(BLOCKS)))
+def test_a_block_of_the_page_runs(number: int, smoke_run: Path, tmp_path: Path) -> None:
+    (tmp_path / "runs").mkdir()
+    (tmp_path / "runs" / "smoke").symlink_to(smoke_run)
+    code = BLOCKS[number].replace('"demo"', '"smoke"')
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
+        env=environment(),
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+
+
+def test_the_page_lists_every_public_name() -> None:
+    for name in set(stamm.__all__) - {"__version__", "LoadedModel"}:
+        assert f"`{name}" in PAGE, name
+
+
+def test_an_arm_and_its_export_load_as_the_same_model(smoke_run: Path) -> None:
+    import torch
+
+    model, tokenizer = stamm.load(smoke_run / "arms" / "xielu")
+    exported = stamm.load(smoke_run / "arms" / "xielu" / "export")
+    assert not model.training
+    assert not exported.model.training
+    tokens = torch.tensor([tokenizer.encode("We the people")])
+    assert exported.tokenizer.encode("We the people") == tokens[0].tolist()
+    with torch.no_grad():
+        torch.testing.assert_close(model(tokens), exported.model(tokens), rtol=1e-4, atol=1e-4)
+
+
+def test_load_and_arm_name_what_is_missing(smoke_run: Path, tmp_path: Path) -> None:
+    with pytest.raises(stamm.RunError, match="has 3 arms"):
+        stamm.load(smoke_run)
+    with pytest.raises(stamm.RunError, match="Did you mean 'xielu'"):
+        stamm.load(smoke_run, "xielo")
+    with pytest.raises(stamm.RunError, match="is not a run folder"):
+        stamm.load(tmp_path)
+    with pytest.raises(stamm.DataError, match="does not exist"):
+        stamm.load(tmp_path / "absent")
+    with pytest.raises(stamm.ConfigError, match="Pass out=FOLDER"):
+        stamm.run(stamm.recipes.build("smoke"))
+
+
+@pytest.mark.slow
+def test_a_configuration_runs_like_its_recipe(smoke_run: Path, tmp_path: Path) -> None:
+    """From Python, from a configuration: the same files as the command line's."""
+    config = stamm.recipes.build("pretrain.llama_1b_xielu", f"pack={smoke_run / 'pack'}", *TINY)
+    run = stamm.run(config, out=tmp_path / "one", quiet=True)
+    assert run.state == "complete"
+    assert run.arms == ("xielu",)
+    assert run.report is not None
+    before = contents(run.root)
+    assert stamm.run(config, out=tmp_path / "one", quiet=True).root == run.root
+    assert contents(run.root) == before
+    assert "loss" in str(run.metrics()[-1])
+
+
+TINY = (
+    "model.vocab_size=512",
+    "model.d_model=32",
+    "model.num_layers=1",
+    "model.num_heads=2",
+    "model.num_kv_heads=2",
+    "model.max_context=64",
+    "model.ffn.width=48",
+    "context=64",
+    "sequences=16",
+    "batch.0.size=8",
+    "micro_batch=4",
+    "engine.device=cpu",
+    "engine.precision=float32",
+)
