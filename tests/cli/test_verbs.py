@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 
+import stamm as package
 from stamm.base.console import Console
 from stamm.base.errors import RunError
 from stamm.cli import main, model_verbs
-from stamm.cli.run import _execute
 from stamm.runs.job import Workspace
 from stamm.runs.run import Run
 from tests.conftest import Stamm, command, environment
@@ -310,8 +310,9 @@ def test_a_run_that_ends_badly_shows_the_cursor_again(
 
     monkeypatch.setattr(Run, "execute", execute)
     stream = _Terminal()
+    monkeypatch.setattr(sys, "stderr", stream)
     with pytest.raises(type(error)):
-        _execute(Run(tmp_path, "smoke", (), {}), (), Console(stream), None, together=False)
+        package.run("smoke", out=tmp_path / "run")
     assert _cursor_is_shown(stream)
 
 
