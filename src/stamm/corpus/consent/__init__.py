@@ -1,1 +1,1 @@
-"""Whose word counts: robots.txt, lists of refusing domains, and the agents they are asked about."""
+"""Consent and opt-outs: robots.txt, tdmrep.json, ai.txt, headers, metas, and lists of domains."""

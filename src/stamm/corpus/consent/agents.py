@@ -1,13 +1,12 @@
-"""The crawler names that a website is asked about: whose refusal keeps a page out.
+"""Crawler names (user agents) whose opt-out removes a page, read from dated lists.
 
-A list is data with a source and a date, not a constant of nature: names appear and vanish. Ours is
-agents.json beside this file. Where agents are asked for, "package:training" stands for a list of it
-and "mine.json:training" for one of a file of your own. A run's configuration records the names, and
-from which file of which date and content they came.
+The shipped lists are in agents.json beside this file. In a configuration "package:training" names
+one of them, "mine.json:training" a list of your own file. A run's configuration records the names,
+and the file they came from with its date and hash.
 
-Form of the file: {"date": "2026-11-22", "lists": {name: [agent, ...]}}; ours has "sources" and
-"agents" ({"token", "operator", "purpose"}) beside, which nobody reads. An agent is a product token (RFC 9309, 2.2.1), which may have a
-version behind a "/", or "*": what a crawler without a name may do.
+File format: {"date": "2026-11-22", "lists": {name: [agent, ...]}}; other keys are ignored. An agent
+is a product token (RFC 9309, 2.2.1), with an optional version behind a "/", or "*", the rules for
+crawlers that no group names.
 """
 
 from __future__ import annotations
@@ -27,12 +26,12 @@ _SHIPPED = Path(__file__).with_name("agents.json")
 
 
 def load_agents(name: str, path: Path | None = None) -> tuple[str, ...]:
-    """The agents of a named list, in its order.
+    """Return the agents of a named list, in its order.
 
     name     "apertus": those of the Apertus corpus; "training": crawlers that gather texts for
              training, and "*"; "all": every agent of the file, and "*"
-    path     an updated file; None is the one shipped
-    Raises   ConfigError for a name that the file does not hold, DataError for a file of another form.
+    path     another file of lists; None: the shipped one
+    Raises   ConfigError for a list that is not in the file, DataError for an invalid file.
     """
     file = path or _SHIPPED
     lists, _ = _read(file)
@@ -42,28 +41,28 @@ def load_agents(name: str, path: Path | None = None) -> tuple[str, ...]:
 
 
 def resolve_agents(asked: tuple[str, ...], source: str = "") -> tuple[tuple[str, ...], str]:
-    """The names that `asked` stands for, each once, and where they came from.
+    """Replace lists by their names, each once. Returns the names and their provenance.
 
-    asked    names of agents, or lists of a file: "package:training", "mine.json:training"
-    source   what was said before of the same names: a worker is told names, and has no files
-    Edge     names that are exactly those of a shipped list came from there; "" is said of others.
-             Where one is no name of an agent, all are given back as they are, for `validate`.
-    Raises   ConfigError or DataError for a list that is not there, or none.
+    asked    agents, or lists: "package:training", "mine.json:training"
+    source   provenance recorded before for the same names: a worker gets names, not files
+    Edge     names equal to those of a shipped list get its provenance, other names "".
+             With an invalid agent among them all are returned unchanged, for `validate` to report.
+    Raises   ConfigError or DataError for a list that is missing or invalid.
     """
     if not all(":" in one or is_agent(one) for one in asked):
         return asked, ""
     names: dict[str, None] = {}
-    told = []
+    provenance = []
     for one in asked:
         place, colon, name = one.rpartition(":")
         if colon:
             file = _SHIPPED if place == _PACKAGE else Path(place)
             names |= dict.fromkeys(load_agents(name, file))
-            told.append(_provenance(one, file))
+            provenance.append(_provenance(one, file))
         else:
             names[one] = None
-    if told:
-        return tuple(names), f"{'; '.join(told)}; names {agents_sha256(tuple(names))}"
+    if provenance:
+        return tuple(names), f"{'; '.join(provenance)}; names {agents_sha256(tuple(names))}"
     if source.endswith(f"names {agents_sha256(asked)}"):
         return asked, source
     lists, _ = _read(_SHIPPED)
@@ -72,9 +71,9 @@ def resolve_agents(asked: tuple[str, ...], source: str = "") -> tuple[tuple[str,
 
 
 def fill_agents(config: Any) -> None:
-    """Put names into the place of lists in a frozen configuration that is being made.
+    """Resolve lists of agents in `__post_init__` of a frozen configuration.
 
-    config   has the fields `agents` and `agents_source`
+    config   with the fields `agents` and `agents_source`
     """
     names, source = resolve_agents(config.agents, config.agents_source)
     object.__setattr__(config, "agents", names)
@@ -82,12 +81,12 @@ def fill_agents(config: Any) -> None:
 
 
 def agents_sha256(names: tuple[str, ...]) -> str:
-    """SHA-256 of a list of agents, in hexadecimal: two runs with the same hash asked for the same."""
+    """SHA-256 of a list of agents, in hexadecimal; equal hashes mean equal lists."""
     return sha256_value(list(names))
 
 
 def is_agent(name: str) -> bool:
-    """Whether a group of robots.txt can be meant for an agent of this name."""
+    """Whether a robots.txt group can address an agent of this name."""
     return agent_token(name) != ""
 
 
@@ -102,14 +101,14 @@ def _read(file: Path) -> tuple[dict[str, tuple[str, ...]], str]:
     lists = found.get("lists") if isinstance(found, dict) else None
     if not isinstance(lists, dict) or not lists:
         raise DataError(
-            f"{file} is no list of agents",
+            f"{file} is not a file of agent lists",
             fix='It needs {"date": "2026-11-22", "lists": {name: [agent, ...]}}',
         )
     date = found.get("date")
     if not isinstance(date, str) or _DAY.fullmatch(date) is None:
         raise DataError(
-            f"the lists of agents in {file} have the date {str(date)[:40]!r}",
-            fix='Write the day on which they held, such as "date": "2026-11-22"',
+            f"date = {str(date)[:40]!r} in {file} is not a day",
+            fix='Write the day of the lists, such as "date": "2026-11-22"',
         )
     for name, members in lists.items():
         fine = isinstance(members, list) and all(
@@ -124,8 +123,8 @@ def _read(file: Path) -> tuple[dict[str, tuple[str, ...]], str]:
 
 
 APERTUS_AGENTS: tuple[str, ...] = load_agents("apertus")
-"""The agents of the Apertus corpus, asked in January 2025.
+"""The agents checked for the Apertus corpus in January 2025.
 
-Source   Apertus technical report (arXiv 2509.14233), section on robots.txt; FacebookBot stands
+Source   Apertus technical report (arXiv 2509.14233), section on robots.txt; FacebookBot occurs
          only in the code, swiss-ai/pretrain-data.
 """

@@ -1,8 +1,8 @@
-"""One ai.txt of the kind that Spawning introduced: is text refused, and by which line.
+"""Parser of ai.txt in Spawning's format: whether the site opted out, and the line that decides.
 
 The file looks like a robots.txt whose rules name media types by their file endings (`Disallow:
 *.txt`) beside paths. At least four unrelated formats bear the same name; a file without both a
-user-agent and a rule is one of these, and silent here.
+user-agent and a rule is treated as absent.
 
 Source   Spawning, "ai.txt: A new way for websites to set permissions for AI", 2023-05-30, and the
          files its generator wrote; a convention without a standard.
@@ -25,13 +25,13 @@ _TYPE = re.compile(r"/?\*\.([A-Za-z0-9]{1,10})\$?")
 _ENDING = re.compile(r"\.([A-Za-z0-9]{1,10})$")
 # What the generator lists under text.
 TEXT_TYPES = ("txt", "pdf", "doc", "docx", "odt", "rtf", "tex", "wks", "wpd", "wps", "html")
-# An address that ends in none of these is that of a page.
+# Types of an address that ends in none of these.
 _PAGE_TYPES = ("html", "txt")
 
 
 @dataclass(frozen=True, kw_only=True)
 class AiTxtAnswer:
-    """What the file says: its state, the line that decided and the agent it was read for."""
+    """The opt-out state of an address, the line that decided, and the agent it applies to."""
 
     state: Literal["reserved", "not_reserved", "silent"] = "silent"
     rule: str = ""
@@ -50,10 +50,10 @@ class AiTxtFile:
     """The rules of one file.
 
     Edge     the longest rule that matches an address holds, Allow before Disallow among equals, as
-             in robots.txt: the convention does not say. A rule for a type of text (`*.txt`,
-             `*.html`) speaks of every page whose address does not name another type of text: pages
-             rarely end in .html. Rules beyond 10,000, lines beyond 2,048 characters and what stands
-             behind 500 KiB are passed over.
+             in robots.txt: the convention does not define it. A rule for a type of text (`*.txt`,
+             `*.html`) applies to every page whose address does not end in another type of text:
+             pages rarely end in .html. Rules beyond 10,000, lines beyond 2,048 characters and text
+             beyond 500 KiB are ignored.
     Checked  tests/unit/corpus/consent/test_ai_txt.py
     """
 
@@ -62,11 +62,11 @@ class AiTxtFile:
         self._groups = _groups(whole.lstrip("\ufeff"))
 
     def answer(self, url: str, agents: tuple[str, ...]) -> AiTxtAnswer:
-        """What the file says about a text at an address; one agent refused is enough."""
+        """The opt-out state of the text at an address; one refused agent is enough."""
         return self._answer(url_path(url), agents)
 
     def text_answer(self, agents: tuple[str, ...]) -> AiTxtAnswer:
-        """What the file says about text in general: about a page at the root."""
+        """The opt-out state of text in general: of a page at the root."""
         return self._answer("/", agents)
 
     def _answer(self, path: str, agents: tuple[str, ...]) -> AiTxtAnswer:
@@ -74,7 +74,7 @@ class AiTxtFile:
             return AiTxtAnswer()
         types = _types(path)
         allowed = AiTxtAnswer()
-        for name, agent in self._asked(agents).items():
+        for name, agent in self._groups_of(agents).items():
             decisive = [
                 rule
                 for block in self._groups[name]
@@ -94,26 +94,26 @@ class AiTxtFile:
             allowed = allowed if allowed.rule else found
         return allowed
 
-    def _asked(self, agents: tuple[str, ...]) -> dict[str, str]:
+    def _groups_of(self, agents: tuple[str, ...]) -> dict[str, str]:
         """The groups that agents follow, and the first agent that follows each."""
-        asked: dict[str, str] = {}
+        found: dict[str, str] = {}
         for agent in agents:
             token = agent_token(agent)
             name = token if token in self._groups else "*"
             if name in self._groups:
-                asked.setdefault(name, agent)
-        return asked
+                found.setdefault(name, agent)
+        return found
 
 
 def _types(path: str) -> tuple[str, ...]:
-    """The types of text that stand at a path: the one that its ending names, else those of a page."""
+    """The text types of a path: the one its file ending names, else those of a page."""
     ending = _ENDING.search(path.partition("?")[0])
     named = ending[1].lower() if ending else ""
     return (named,) if named in TEXT_TYPES else _PAGE_TYPES
 
 
 def _groups(text: str) -> dict[str, list[list[_AiTxtRule]]]:
-    """The blocks of rules by agent; nothing unless there is a rule for somebody.
+    """The blocks of rules by agent; empty unless some agent has a rule.
 
     Blocks are shared between the names above them: a file may hold as many names as rules.
     """
@@ -135,8 +135,8 @@ def _groups(text: str) -> dict[str, list[list[_AiTxtRule]]]:
             # An empty Disallow refuses nothing, as in robots.txt.
             if value and count <= MOST_RULES:
                 block.append(_rule(key == "allow", value))
-    spoken = any(any(blocks) for blocks in groups.values())
-    return groups if spoken else {}
+    has_rules = any(any(blocks) for blocks in groups.values())
+    return groups if has_rules else {}
 
 
 def _rule(allow: bool, value: str) -> _AiTxtRule:

@@ -1,4 +1,4 @@
-"""What a run is told about consent: whose word counts, and what silence means. Imports nothing heavy."""
+"""Consent policy of a corpus: which opt-outs count, and what a missing answer means."""
 
 from __future__ import annotations
 
@@ -14,23 +14,23 @@ Policy = Literal["allow", "drop"]
 
 @dataclass(frozen=True, kw_only=True)
 class ConsentConfig:
-    """Whose word counts before a document may be used, and what silence means.
+    """Which opt-outs remove a document, and what a missing answer means.
 
     robots        snapshot files of robots.txt, tdmrep.json and ai.txt (JSONL: kind, domain, url,
                   status, fetched, text; `stamm run corpus.robots` makes one)
-    domains       lists of domains whose owners refused, one a line; what is below them included
-    agents        crawler names asked about, or lists of them: "package:training",
-                  "mine.json:training" (agents.py). The names take their place; one refusal is enough
-    agents_source where the names came from, with date and hash: filled in, never to be set
-    unknown_host  the host is in no snapshot: nobody asked it. Apertus allowed; here it must be said
-    unreachable   robots.txt answered 5xx or nothing. RFC 9309, 2.3.1.4: refuse; Apertus allowed
-    unparsable    an HTML page or binary data was answered as robots.txt. RFC 9309, 2.3.1.1, asks to
-                  follow the lines that can be parsed; there are none, so that it allows
-    no_url        a document that names no source: the user's own text, by default trusted
-    signals       which words in headers, pages, tdmrep.json and ai.txt count; None: none of them
+    domains       lists of domains that opted out, one a line; their subdomains are included
+    agents        crawler names to check, or lists of them: "package:training",
+                  "mine.json:training" (agents.py). One refused agent is enough
+    agents_source provenance of the names, with date and hash; filled in, never to be set
+    unknown_host  the host is in no snapshot, so its robots.txt was never fetched. Apertus: "allow"
+    unreachable   robots.txt answered 5xx or nothing. RFC 9309, 2.3.1.4: refuse. Apertus: "allow"
+    unparsable    the answer was an HTML page or binary data. RFC 9309, 2.3.1.1, asks to follow the
+                  lines that can be parsed; there are none, so it allows
+    no_url        a document without an address: the user's own text, trusted by default
+    signals       which opt-outs in headers, pages, tdmrep.json and ai.txt count; None: none
 
     Presets: as Apertus, unknown_host, unreachable and unparsable are "allow". Strict, all three and
-    no_url are "drop". The defaults stand between: what RFC 9309 says, and no word is no consent.
+    no_url are "drop". The defaults follow RFC 9309 and do not take an unknown host for consent.
     """
 
     robots: tuple[str, ...] = ()
@@ -56,6 +56,6 @@ class ConsentConfig:
             (
                 "agents",
                 all(is_agent(agent) for agent in self.agents if agent.strip()),
-                "has a name that no robots.txt can mean: write its letters up to the first blank",
+                "has a name that robots.txt cannot address: write its letters up to the first blank",
             ),
         )

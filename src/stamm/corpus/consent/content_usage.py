@@ -1,4 +1,4 @@
-"""What a Content-Usage field says: a structured field dictionary of usage preferences.
+"""Parser of the Content-Usage field: a structured field dictionary of usage preferences.
 
 Source   draft-ietf-aipref-attach-05, "HTTP Content-Usage Header Field"; draft-ietf-aipref-vocab,
          "Exemplary Serialization Format"; the dictionary is that of RFC 9651, 3.2 and 4.2.2 (the
@@ -11,12 +11,12 @@ import re
 from collections.abc import Iterable, Iterator
 from urllib.parse import unquote
 
-# RFC 9651 asks for 1,024 members at least; a longer field is nobody's preference.
+# RFC 9651 requires support for 1,024 members; a longer field is ignored.
 LONGEST_FIELD = 16 * 1024
 _KEY = re.compile(r"[a-z*][a-z0-9_.*-]*")
 _BLANK = re.compile(r"[ \t]*")
 _TOKEN = re.compile(r"[A-Za-z*][!#$%&'*+.^_`|~0-9A-Za-z:/-]*")
-# The other bare items, whose value is no preference: only where they end matters. In order: decimal,
+# The other bare items are not preferences; only their end matters. In order: decimal,
 # integer or date, string, byte sequence, boolean, display string.
 _OTHER_ITEM = re.compile(
     r"-?[0-9]{1,12}\.[0-9]{1,3}(?![0-9])"
@@ -29,21 +29,21 @@ _OTHER_ITEM = re.compile(
 
 
 USAGE_LABELS = ("train-ai", "ai-use")
-"""The uses asked about. ai-use was struck from draft-ietf-aipref-vocab on 2025-08-08; whoever still
-denies it is heard."""
+"""The usage labels checked. ai-use was removed from draft-ietf-aipref-vocab on 2025-08-08; sites that
+still deny it are honoured."""
 
 
 class _NoDictionaryError(Exception):
-    """The text is no dictionary."""
+    """The text is not a dictionary."""
 
 
 def refused_use(values: Iterable[str], labels: tuple[str, ...]) -> str | None:
-    """The first of `labels` that one of the field lines denies ("train-ai"), None when none does.
+    """Return the first of `labels` that one of the field lines denies ("train-ai"), or None.
 
-    values   the field's lines; each is a statement of its own
-    Edge     a line that is no dictionary says nothing, and so does a value that is not the token n.
-             Of several statements about one label the most restrictive holds, also within a line,
-             where the vocabulary takes the last: a proxy may have joined two lines into one.
+    values   the field's lines, each parsed by itself
+    Edge     a line that is not a dictionary is ignored, and so is a value other than the token n.
+             Of several values of one label the most restrictive holds, also within a line, where
+             the vocabulary takes the last: a proxy may have joined two lines into one.
     Checked  tests/unit/corpus/consent/test_signals.py
     """
     denied = {key for value in values for key, token in _members(value) if token == "n"}
@@ -51,7 +51,7 @@ def refused_use(values: Iterable[str], labels: tuple[str, ...]) -> str | None:
 
 
 def _members(value: str) -> list[tuple[str, str]]:
-    """Key and token of each member of a dictionary; "" for a value that is no token."""
+    """Key and token of each member of a dictionary; "" for a value that is not a token."""
     if len(value) > LONGEST_FIELD:
         return []
     try:

@@ -1,7 +1,7 @@
-"""Who allowed a document, under which rule, read when: robots.txt by address and by agent.
+"""Consent decisions by address: allowed or not, the deciding rule, and the date it was read.
 
-A host is known by its one spelling (hosts.py). When a host has no answer of its own, the answer of
-its twin with or without "www." stands in, and the decision names that file.
+Hosts are normalized (hosts.py). For a host without an answer that of its "www." variant is used,
+and the decision names that file.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from stamm.corpus.consent.snapshot_entry import SnapshotEntry
 from stamm.corpus.records import clean_field
 
 ABSOLUTE_URL_RULES = "written as absolute URLs"
-"""What the rule of a "robots_allows" says where the file has rules that nobody can follow."""
+"""Part of the rule of a "robots_allows" whose file has rules that match no path."""
 # Of the texts before parsing; parsed, a file takes some ten times as much memory.
 _CACHED_CHARACTERS = 16 * 2**20
 _MAX_CACHED_DECISIONS = 256
@@ -29,15 +29,15 @@ _MAX_CACHED_DECISIONS = 256
 class Decision:
     """Whether a document may be used.
 
-    consent   what is known: "robots_allows", "robots_absent" (4xx), "robots_unreachable",
+    consent   the state of consent: "robots_allows", "robots_absent" (4xx), "robots_unreachable",
               "robots_unparsable", "unknown_host", "no_url" (no address at all), or the reason of a
               refusal: "robots_disallow", "robots_content_usage", "domain_list", "bad_url"
-    allowed   the known thing under the policy
-    rule      the line that decided, and in which file; of "robots_allows" the file, and how many of
-              its rules are ignored because they are written as absolute URLs of their own host
-    agent     the agents that a line keeps out
+    allowed   the decision for this state under the policy
+    rule      the deciding line and its file; of "robots_allows" the file, and how many of its rules
+              are ignored because they are written as absolute URLs of their own host
+    agent     the agents that the line refuses
     read      the date that file was read
-    host      the host asked, normalised
+    host      the normalized host
     """
 
     consent: str
@@ -49,25 +49,25 @@ class Decision:
 
 
 class ConsentSource(Protocol):
-    """Something that knows the word of some hosts."""
+    """A source of consent decisions for some hosts."""
 
     def decide(self, url: str, host: str, config: ConsentConfig) -> Decision | None:
-        """The decision for an address of a host; None when the host is not known here."""
+        """The decision for an address of a host; None for a host without an entry here."""
 
 
 class ConsentResolver:
-    """Decides for one address after another. Every book must agree that knows the host.
+    """Decides for one address after another. Every source that has the host must allow it.
 
-    books   a run's snapshot, lists of refusing domains, and for the pages of an archive the answers
-            in that archive
+    sources   a run's snapshot, lists of domains that opted out, and for the pages of an archive the
+              robots.txt files in it
     """
 
-    def __init__(self, config: ConsentConfig, books: Sequence[ConsentSource]) -> None:
+    def __init__(self, config: ConsentConfig, sources: Sequence[ConsentSource]) -> None:
         self._config = config
-        self._books = tuple(books)
+        self._sources = tuple(sources)
 
     def decide(self, url: str) -> Decision:
-        """The decision for an address: the first refusal, else the word of the last book."""
+        """The decision for an address: the first refusal, else that of the last source."""
         if not url.strip():
             return Decision(consent="no_url", allowed=self._config.no_url == "allow")
         try:
@@ -75,11 +75,11 @@ class ConsentResolver:
         except ValueError:
             return Decision(consent="bad_url", allowed=False, rule="the address cannot be parsed")
         if not host:
-            # Somebody's word may exist, and nobody can be asked: not the silence of an own text.
+            # The host is unknown, so the absence of a robots.txt must not count as permission.
             return Decision(consent="bad_url", allowed=False, rule="the address names no host")
         last = None
-        for book in self._books:
-            decision = book.decide(url, host, self._config)
+        for source in self._sources:
+            decision = source.decide(url, host, self._config)
             if decision is not None:
                 if not decision.allowed:
                     return decision
@@ -91,9 +91,9 @@ class ConsentResolver:
 
 
 class RobotsSource:
-    """The robots.txt answers of many hosts, parsed when first asked.
+    """The robots.txt answers of many hosts, parsed at first use.
 
-    find   gives the answer of a host, None when it is not known
+    find   returns the answer of a host, None when there is none
     """
 
     def __init__(self, find: Callable[[str], SnapshotEntry | None]) -> None:
@@ -101,9 +101,9 @@ class RobotsSource:
         self._answers = cache_by_host(self._load, _CACHED_CHARACTERS)
 
     def decide(self, url: str, host: str, config: ConsentConfig) -> Decision | None:
-        """The decision for an address; None when neither the host nor its twin is known.
+        """The decision for an address, by the answer of the host or else of its "www." variant.
 
-        The twin with or without "www." stands in for a host without an answer.
+        None when there is neither.
         """
         answer = self._answers(host)[0] or self._answers(www_variant(host))[0]
         return answer.decide(url, host, config) if answer is not None else None
@@ -117,12 +117,11 @@ class RobotsSource:
 
 
 class _ParsedAnswer:
-    """An answer that was parsed, and the decisions it led to: many addresses share each of them.
+    """A parsed answer, and the decisions it led to: many addresses share each of them.
 
-    Source   RFC 9309, 2.3.1: 2xx is parsed, 4xx allows, 5xx and silence refuse (the policy
-             `unreachable` can say otherwise). Stricter than there: 429, which says "later" and not
-             "there is no such file", and a redirect that was not followed, of which nobody knows
-             what the next one said, are silence.
+    Source   RFC 9309, 2.3.1: 2xx is parsed, 4xx allows, 5xx and no answer refuse (unless the policy
+             `unreachable` allows). Stricter than there: 429, which means "later" and not "no such
+             file", and a redirect that was not followed count as no answer.
     """
 
     def __init__(self, answer: SnapshotEntry) -> None:
@@ -181,7 +180,7 @@ class _ParsedAnswer:
         )
 
     def _ignored(self, agents: tuple[str, ...]) -> str:
-        """How many rules for the agents are written as absolute URLs of the host, and the first."""
+        """Text about rules for the agents written as absolute URLs of the host: number and first."""
         rules = self._file.absolute_rules(normalize_host(self._url), agents)
         if not rules:
             return ""

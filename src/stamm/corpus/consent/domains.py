@@ -1,4 +1,4 @@
-"""Domains whose owners refused, kept as a list: by letter, by contract, or by a form of ours."""
+"""Lists of domains whose owners opted out, by letter, by contract, or by a form."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ _DOMAIN = re.compile(r"[a-z0-9_-]+(\.[a-z0-9_-]+)+")
 
 
 class DomainList:
-    """A book that Consent can ask: it refuses its domains and everything below them.
+    """A `ConsentSource` that refuses its domains and their subdomains.
 
-    name      what the ledger calls the list: its file's name
-    domains   each domain in its one spelling, with the line it stands on
+    name      name of the list in the ledger: its file's name
+    domains   each normalized domain, with its line number
     """
 
     def __init__(self, name: str, domains: Mapping[str, int]) -> None:
@@ -30,7 +30,7 @@ class DomainList:
         self._domains = dict(domains)
 
     def decide(self, url: str, host: str, config: ConsentConfig) -> Decision | None:
-        """The refusal of a host in the list, None for any other: the list knows no consent."""
+        """The refusal of a host in the list, None for any other host."""
         domain = host.partition(":")[0]
         while domain:
             line = self._domains.get(domain)
@@ -42,12 +42,12 @@ class DomainList:
 
 
 def read_domain_list(path: Path, limits: ReadLimits) -> DomainList:
-    """The list in a file: one domain a line, or JSONL with a field `domain`.
+    """Read a list of domains: one domain a line, or JSONL with a field `domain`.
 
-    Edge     blank lines, and what follows "#" on a line of plain text, do not count; "*.example.org"
-             and ".example.org" are example.org; of a repeated domain the first line is named.
+    Edge     blank lines, and text after "#" on a line of plain text, are ignored; "*.example.org"
+             and ".example.org" are example.org; of a repeated domain the first line counts.
     Raises   DataError for a line that names no domain, or only a top level such as "org": a refusal
-             cannot be passed over, and nobody refuses for all of "org".
+             must not be skipped, and no owner refuses for all of "org".
     """
     domains: dict[str, int] = {}
     number = 0
@@ -60,7 +60,7 @@ def read_domain_list(path: Path, limits: ReadLimits) -> DomainList:
                     domains.setdefault(_domain(written), number)
         except (StreamError, ValueError, TypeError, KeyError, RecursionError) as error:
             raise DataError(
-                f"{path} is no list of domains: {error}",
+                f"{path} is not a list of domains: {error}",
                 where=f"line {max(number, 1)}",
                 fix='Write one domain a line, or {"domain": "example.org"}',
             ) from None
@@ -72,7 +72,7 @@ def _written(line: str) -> str:
         return line.partition("#")[0].strip()
     domain = json.loads(line)["domain"]
     if not isinstance(domain, str) or not domain.strip():
-        raise TypeError(f"{str(domain)[:40]!r} is no domain")
+        raise TypeError(f"{str(domain)[:40]!r} is not a domain")
     return domain.strip()
 
 

@@ -1,13 +1,13 @@
-"""Asks a site for the files in which it says how it may be used, politely and under bounds.
+"""HTTP client for robots.txt, tdmrep.json and ai.txt, polite and bounded.
 
-One request at a time per host, under a name with an address to complain to; at most 500 KiB of a
-body; https first, http where nobody speaks https. A list of hosts is hostile input, and so is a
-redirect: nothing is asked that is not at a public address, looked up once and connected to as such.
+One request at a time per host, with a contact address in the User-Agent; at most 500 KiB of a body;
+https first, http where https is not served. Lists of hosts and redirects are untrusted: only public
+addresses are connected to, resolved once and connected to by that address.
 
 Source   RFC 9309, 2.3.1: redirects are followed to other hosts, five at most; 4xx is "unavailable",
-         5xx and silence "unreachable". Stricter than there: more redirects, which it lets count as
-         unavailable, and 429, a 4xx by number, are errors here. 429 says "later" (RFC 6585, 4),
-         not "there is no such file": it is asked again, and frozen as `rate_limited`, status 0.
+         5xx and no answer "unreachable". Stricter than there: more redirects, which it lets count as
+         unavailable, and 429, a 4xx by number, are errors here. 429 means "later" (RFC 6585, 4),
+         not "no such file": it is retried, and recorded as `rate_limited`, status 0.
 """
 
 from __future__ import annotations
@@ -38,13 +38,13 @@ PATHS: dict[Kind, str] = {
     "tdmrep": "/.well-known/tdmrep.json",
     "ai_txt": "/ai.txt",
 }
-# RFC 9309, 2.5: a parser must read at least 500 KiB; what stands behind may be ignored.
+# RFC 9309, 2.5: a parser must read at least 500 KiB; the rest may be ignored.
 KEPT_BYTES = PARSED_BYTES
 MOST_REDIRECTS = 5
 LONGEST_URL = 2048
 _MOST_ADDRESSES = 4
 _REDIRECTS = (301, 302, 303, 307, 308)
-# At the first contact: the host cannot be spoken to, or not in this way.
+# Errors of the first request after which http is tried, or no other file of the host.
 _NOT_BY_HTTPS = ("refused", "connect", "connect_time_out", "tls", "protocol")
 _NO_CONTACT = (
     "dns",
@@ -58,7 +58,7 @@ _NO_CONTACT = (
 _HOST = re.compile(r"(?=.{1,253}(?::|$))(?:[a-z0-9_-]{1,63}\.)*[a-z0-9_-]{1,63}(?::([0-9]{1,5}))?")
 _PORTS = {"http": 80, "https": 443}
 _NAT64 = ipaddress.IPv6Network("64:ff9b::/96")
-# Printable ASCII but for what an address may not hold.
+# Printable ASCII that an address may contain.
 _SAFE = "!#$%&'()*+,/:;=?@[]~"
 
 Address = tuple[str, int]
@@ -66,11 +66,11 @@ Resolve = Callable[[str, int], Awaitable[Sequence[Address]]]
 
 
 class FetchError(Exception):
-    """No answer that can be read.
+    """No readable answer.
 
-    state   one of `frozen.ERRORS`
-    pause   seconds that the site asks to wait before asking again, 0 when it does not say; None when
-            there is no point in asking again
+    state   one of `snapshot_entry.ERRORS`
+    pause   seconds to wait before a retry as the site demands, 0 without a demand; None when a
+            retry is useless
     """
 
     def __init__(self, state: str, *, pause: float | None = None) -> None:
@@ -80,10 +80,10 @@ class FetchError(Exception):
 
 
 def site_name(text: str) -> str:
-    """A host, and its port where that is not the usual one, in one spelling ("example.org:8080").
+    """A normalized host, with its port unless that is 80 or 443 ("example.org:8080").
 
-    Edge     ports below 1024 other than 80 and 443 belong to other services than the web.
-    Raises   ValueError for what names no host.
+    Edge     other ports below 1024 belong to other services than the web.
+    Raises   ValueError for text that is not a host.
     """
     name = text.strip().lower().rstrip(".")
     if not name.isascii():
@@ -100,7 +100,7 @@ def site_name(text: str) -> str:
 def is_public(address: str) -> bool:
     """Whether an IP address is one of the public internet.
 
-    Edge     an IPv4 address inside an IPv6 one (mapped, 6to4, NAT64) is judged as itself.
+    Edge     an IPv4 address inside an IPv6 one (mapped, 6to4, NAT64) is checked itself.
     """
     found = ipaddress.ip_address(address.partition("%")[0])
     if isinstance(found, ipaddress.IPv6Address):
@@ -117,7 +117,7 @@ def is_public(address: str) -> bool:
 async def public_addresses(host: str, port: int) -> Sequence[Address]:
     """The public addresses of a host.
 
-    Raises   FetchError "dns" when it has none at all, "private_address" when it has only others.
+    Raises   FetchError "dns" when it has no address, "private_address" when it has no public one.
     """
     loop = asyncio.get_running_loop()
     try:
@@ -132,12 +132,12 @@ async def public_addresses(host: str, port: int) -> Sequence[Address]:
 
 
 class Fetcher:
-    """Fetches the files of sites. To be used in `async with`.
+    """Fetches the files of sites. Use with `async with`.
 
-    clock     the time that answers are dated with
-    resolve   where a host is; tests lead every host to a server of their own
+    clock     returns the time that answers are dated with
+    resolve   returns the addresses of a host; tests return that of a local server
     sleep     waits between two attempts
-    trust     whose certificates are believed; by default those the system trusts
+    trust     trusted certificates; None: those of the system
     """
 
     def __init__(
@@ -158,7 +158,7 @@ class Fetcher:
             max_keepalive_connections=config.hosts_at_once,
             keepalive_expiry=5.0,
             max_connections=None,
-            network_backend=_Dialer(resolve),
+            network_backend=_PublicBackend(resolve),
         )
 
     async def __aenter__(self) -> Fetcher:
@@ -168,22 +168,22 @@ class Fetcher:
         await self._pool.aclose()
 
     async def site(self, domain: str, kinds: Iterable[Kind]) -> AsyncIterator[SnapshotEntry]:
-        """The files of a site, one after another; `domain` as `site_name` spells it.
+        """Yield the files of a site; `domain` as `site_name` returns it.
 
-        Edge     a host that cannot be spoken to, or that wants to be left alone, is not asked for
-                 its other files: they get that error. The scheme that answered first is kept.
+        Edge     of a host that cannot be reached, or that limits the rate, the other files are not
+                 requested and get that error. The scheme of the first answer is kept.
         """
         schemes: tuple[str, ...] = ("https", "http")
         left = ""
         for kind in kinds:
             if left:
                 url = f"{schemes[-1]}://{domain}{PATHS[kind]}"
-                yield self._frozen(kind, domain, url, error=left)
+                yield self._entry(kind, domain, url, error=left)
                 continue
-            file, come_later = await self._file(kind, domain, schemes)
+            file, wants_long_pause = await self._file(kind, domain, schemes)
             yield file
             schemes = (urlsplit(file.url).scheme,)
-            if come_later or file.error == "rate_limited":
+            if wants_long_pause or file.error == "rate_limited":
                 left = "rate_limited"
             elif file.error in _NO_CONTACT and not file.redirects:
                 left = file.error
@@ -193,38 +193,39 @@ class Fetcher:
     ) -> tuple[SnapshotEntry, bool]:
         for scheme in schemes:
             url = f"{scheme}://{domain}{PATHS[kind]}"
-            file, come_later = await self._patiently(kind, domain, url)
+            file, wants_long_pause = await self._with_retries(kind, domain, url)
             if file.error not in _NOT_BY_HTTPS or file.redirects:
                 break
-        return file, come_later
+        return file, wants_long_pause
 
-    async def _patiently(self, kind: Kind, domain: str, url: str) -> tuple[SnapshotEntry, bool]:
-        """The answer at an address, asked again while that may help and the site wants it.
+    async def _with_retries(self, kind: Kind, domain: str, url: str) -> tuple[SnapshotEntry, bool]:
+        """The answer at an address, retried while that may help.
 
-        With it, whether the site asked for a longer pause than is kept. What it said then stands.
+        Also returns whether the site demanded a longer pause than `longest_wait_s`; its last answer
+        is then kept.
         """
         attempt = 0
         while True:
             file, pause = await self._once(kind, domain, url)
-            come_later = pause is not None and pause > self._config.longest_wait_s
-            if pause is None or come_later or attempt == self._config.retries:
-                return file, come_later
+            wants_long_pause = pause is not None and pause > self._config.longest_wait_s
+            if pause is None or wants_long_pause or attempt == self._config.retries:
+                return file, wants_long_pause
             own = min(self._config.backoff_s * 2**attempt, self._config.longest_wait_s)
             await self._sleep(max(pause, own))
             attempt += 1
 
     async def _once(self, kind: Kind, domain: str, url: str) -> tuple[SnapshotEntry, float | None]:
-        """The answer at an address, and the pause of a FetchError."""
+        """The answer of one attempt, and the pause before a retry (None: do not retry)."""
         hops: list[str] = []
         try:
-            reply = await self._followed(url, hops)
+            reply = await self._follow_redirects(url, hops)
         except FetchError as error:
-            return self._frozen(kind, domain, url, hops, error=error.state), error.pause
+            return self._entry(kind, domain, url, hops, error=error.state), error.pause
         pause = reply.pause if reply.status >= 500 else None
-        return self._frozen(kind, domain, url, hops, reply), pause
+        return self._entry(kind, domain, url, hops, reply), pause
 
-    async def _followed(self, url: str, hops: list[str]) -> _Reply:
-        """The last reply of a chain of redirects; the addresses it led to are added to `hops`."""
+    async def _follow_redirects(self, url: str, hops: list[str]) -> _Reply:
+        """The last reply of a chain of redirects, whose addresses are added to `hops`."""
         while True:
             reply = await self._reply(hops[-1] if hops else url)
             if reply.status == 429:
@@ -236,7 +237,7 @@ class Fetcher:
             hops.append(_redirect_target(hops[-1] if hops else url, reply.location))
 
     async def _reply(self, url: str) -> _Reply:
-        """The reply to one request, waited for until the host has no other request open."""
+        """The reply to one request, sent when the host has no other request open."""
         host = urlsplit(url).hostname or ""
         turn = self._turns.setdefault(host, asyncio.Lock())
         async with turn:
@@ -250,7 +251,7 @@ class Fetcher:
             except httpcore2.TimeoutException:
                 raise FetchError("time_out", pause=0) from None
             except httpcore2.ConnectError:
-                # The connection stood, or _Dialer had told what was wrong with it.
+                # TCP was connected, or _PublicBackend had raised its own error: TLS failed.
                 raise FetchError("tls") from None
             except (httpcore2.ProtocolError, httpcore2.UnsupportedProtocol, ValueError):
                 raise FetchError("protocol", pause=0) from None
@@ -282,7 +283,7 @@ class Fetcher:
                 truncated=truncated,
             )
 
-    def _frozen(
+    def _entry(
         self,
         kind: Kind,
         domain: str,
@@ -316,7 +317,7 @@ class _Reply:
     truncated: bool
 
 
-class _Dialer(httpcore2.AsyncNetworkBackend):
+class _PublicBackend(httpcore2.AsyncNetworkBackend):
     """Connects to the addresses that `resolve` allows and to no other."""
 
     def __init__(self, resolve: Resolve) -> None:
@@ -362,7 +363,7 @@ def _was_refused(error: BaseException) -> bool:
 
 
 async def _body(response: httpcore2.Response, coding: bytes) -> tuple[bytes, bool]:
-    """The lines of the first 500 KiB of a body, decoded, and whether there was more, which is not read."""
+    """The whole lines of the first 500 KiB of a decoded body, and whether it was longer."""
     name = coding.strip().lower()
     if name not in (b"", b"identity", b"gzip", b"x-gzip"):
         raise FetchError("encoding")
@@ -371,10 +372,10 @@ async def _body(response: httpcore2.Response, coding: bytes) -> tuple[bytes, boo
     async for piece in response.aiter_stream():
         received += len(piece)
         room = KEPT_BYTES + 1 - len(kept)
-        kept += unpacked.take(piece, room) if unpacked else piece[:room]
+        kept += unpacked.decompress(piece, room) if unpacked else piece[:room]
         if len(kept) > KEPT_BYTES:
             return whole_lines(bytes(kept)), True
-        # A packed stream of which nothing comes out, however much goes in.
+        # A compressed stream without output.
         if received > 2 * KEPT_BYTES:
             raise FetchError("encoding")
     if unpacked and not unpacked.complete:
@@ -383,7 +384,7 @@ async def _body(response: httpcore2.Response, coding: bytes) -> tuple[bytes, boo
 
 
 class _Gunzip:
-    """Unpacks gzip, never more than is asked for; several members are one stream (RFC 1952, 2.2)."""
+    """Decompresses gzip with bounded output; several members are one stream (RFC 1952, 2.2)."""
 
     def __init__(self) -> None:
         self._member = zlib.decompressobj(wbits=31)
@@ -393,7 +394,7 @@ class _Gunzip:
     def complete(self) -> bool:
         return self._member.eof or not self._begun
 
-    def take(self, piece: bytes, room: int) -> bytes:
+    def decompress(self, piece: bytes, room: int) -> bytes:
         out = bytearray()
         self._begun = self._begun or bool(piece)
         try:
@@ -408,9 +409,9 @@ class _Gunzip:
 
 
 def _redirect_target(url: str, location: str) -> str:
-    """The address that a Location leads to.
+    """The absolute address of a Location header.
 
-    Raises   FetchError "redirects" for one that is none of the web's, or too long.
+    Raises   FetchError "redirects" for an address that is not http(s), or too long.
     """
     try:
         parts = urlsplit(urljoin(url, location.strip()[: LONGEST_URL + 1]))
@@ -428,7 +429,7 @@ def _redirect_target(url: str, location: str) -> str:
 
 
 def _retry_after(value: bytes, now: datetime) -> float:
-    """Seconds that a Retry-After asks for (RFC 9110, 10.2.3); 0 for none and for what is no time."""
+    """Seconds of a Retry-After header (RFC 9110, 10.2.3); 0 for a missing or invalid one."""
     text = value[:64].decode("ascii", "replace").strip()
     if re.fullmatch(r"[0-9]+", text):
         return float(text)

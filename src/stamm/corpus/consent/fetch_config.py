@@ -1,4 +1,4 @@
-"""How the files are fetched in which sites say how they may be used."""
+"""Configuration of the fetcher of robots.txt, tdmrep.json and ai.txt."""
 
 from __future__ import annotations
 
@@ -10,26 +10,26 @@ from stamm.base.config import validate
 
 Kind = Literal["robots", "tdmrep", "ai_txt"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
-# A product token with a version, and an address: both stand in a header as they are.
+# A product token with a version, and an address: both are written into a header unescaped.
 _AGENT = re.compile(r"[A-Za-z_-]{1,64}/[A-Za-z0-9._-]{1,32}")
 _CONTACT = re.compile(r"(https?://[!-'*-:=?-~]{4,200}|mailto:[!-'*-:=?-~]{4,200})")
 
 
 @dataclass(frozen=True, kw_only=True)
 class FetchConfig:
-    """Which sites are asked for which files, under which name and how patiently.
+    """Sites and files to fetch, the User-Agent, timeouts and retries.
 
-    domains       a text file: one host per line, blank lines and lines with # are passed over
-    agent         the name that is given, with a version ("stamm-corpus/1.0")
-    contact       a page, or mailto:, where who runs a site finds who asks and how to refuse
+    domains       a text file: one host per line; blank lines and lines with # are ignored
+    agent         product token with a version ("stamm-corpus/1.0")
+    contact       a page, or mailto:, that shows site owners who fetches and how to opt out
     kinds         robots (/robots.txt), tdmrep (/.well-known/tdmrep.json), ai_txt (/ai.txt)
-    hosts_at_once how many sites are asked side by side; each gets one request at a time
-    connect_s     seconds to a connection, the look-up of the name included, and as many for TLS
-    answer_s      seconds for a whole answer, from the first attempt to connect to its last byte
-    retries       how often 5xx, 429, silence and broken answers are asked again
-    backoff_s     seconds before the first retry; twice as long before each next
-    longest_wait_s  the longest pause before a retry; a site that asks for more is not asked again
-    sync_every    answers between two flushes to the disk; a crash of the machine costs no more
+    hosts_at_once sites fetched concurrently; each gets one request at a time
+    connect_s     timeout of DNS and TCP together, and again of TLS, in seconds
+    answer_s      timeout of a whole answer, from connecting to its last byte, in seconds
+    retries       retries after 5xx, 429, timeouts and broken answers
+    backoff_s     seconds before the first retry, doubled before each next one
+    longest_wait_s  longest pause before a retry; a site that demands more is not retried
+    sync_every    answers between two fsyncs: what a crash of the machine can lose
     """
 
     domains: str

@@ -1,10 +1,10 @@
-"""The job that fetches robots.txt, tdmrep.json and ai.txt of many sites and freezes what they say.
+"""The fetch job: writes a snapshot of robots.txt, tdmrep.json and ai.txt of many sites.
 
-It leaves
-  snapshot.jsonl.zst  one row per site and kind (`frozen.py`), sorted by site, then kind
-  summary.json        how many answers of each state, and how many rules nobody can follow
-While it runs, answers.jsonl holds the answers in the order they came. A killed fetch reads it and
-asks only for what is missing.
+Outputs
+  snapshot.jsonl.zst  one row per site and kind (snapshot_entry.py), sorted by site, then kind
+  summary.json        answers by state, and rules that match no path
+While the job runs, answers.jsonl holds the answers in the order they came. A killed fetch resumes
+from it and fetches only what is missing.
 """
 
 from __future__ import annotations
@@ -51,16 +51,16 @@ def fetch(
     workspace: Workspace,
     fetcher: Callable[[FetchConfig], Fetcher] = lambda config: Fetcher(config, utc_now),
 ) -> None:
-    """Ask every site of `config.domains` for its files and leave snapshot and summary.
+    """Fetch the files of every site of `config.domains`; write snapshot and summary.
 
-    fetcher   makes the client; tests lead it to a server of their own
-    Edge      lines of the list that name no host are counted, not asked.
+    fetcher   makes the client; tests connect it to a local server
+    Edge      lines of the list that are not a host are counted and skipped.
     Raises    DataError for a list that cannot be read, or a damaged answers.jsonl.
     Checked   tests/unit/corpus/consent/test_fetch.py
     """
     sites, refused = _sites(Path(config.domains))
     with _Answers(workspace.folder / ANSWERS, config.sync_every) as answers:
-        asyncio.run(_ask_all(config, workspace, fetcher, sites, answers))
+        asyncio.run(_fetch_all(config, workspace, fetcher, sites, answers))
         wanted = [(site, kind) for site in sites for kind in sorted(config.kinds)]
         with atomic(workspace.folder / SNAPSHOT) as temporary:
             counts = _write_snapshot(temporary, answers, wanted)
@@ -75,20 +75,20 @@ def fetch(
     (workspace.folder / ANSWERS).unlink()
 
 
-async def _ask_all(
+async def _fetch_all(
     config: FetchConfig,
     workspace: Workspace,
     fetcher: Callable[[FetchConfig], Fetcher],
     sites: list[str],
     answers: _Answers,
 ) -> None:
-    # Neighbours by name are often neighbours on one server; an order by hash spreads them.
+    # Sites with similar names are often on one server; the order by hash separates them.
     order = iter(sorted(sites, key=lambda site: hashlib.sha256(site.encode()).digest()))
     done = 0
-    # A look-up of a name holds a thread until the system gives up on it.
+    # A DNS look-up blocks a thread until the system's timeout.
     threads = ThreadPoolExecutor(max_workers=config.hosts_at_once)
     asyncio.get_running_loop().set_default_executor(threads)
-    workspace.progress.begin("ask sites", len(sites), "sites")
+    workspace.progress.begin("fetch sites", len(sites), "sites")
 
     async def work(client: Fetcher) -> None:
         nonlocal done
@@ -106,7 +106,7 @@ async def _ask_all(
 
 
 class _Answers:
-    """The answers so far, on disk: rows in the order they came, found by site and kind."""
+    """Answers so far, on disk in the order they came, indexed by site and kind."""
 
     def __init__(self, path: Path, sync_every: int) -> None:
         self._path = path
@@ -118,7 +118,7 @@ class _Answers:
         for file, size in self._whole_rows():
             self._places[file.domain, file.kind] = (self._end, size)
             self._end += size
-        # What stands behind is a row that a killed process had begun.
+        # Behind it is a partial row of a killed process.
         self._file.truncate(self._end)
 
     def __enter__(self) -> _Answers:
@@ -133,7 +133,7 @@ class _Answers:
     def add(self, file: SnapshotEntry) -> None:
         row = json.dumps(file.row()).encode() + b"\n"
         self._file.write(row)
-        # A killed process loses nothing that was flushed, a machine without power what was not synced.
+        # A killed process loses nothing that was flushed, a power failure what was not synced.
         self._file.flush()
         self._unsynced += 1
         if self._unsynced >= self._sync_every:
@@ -158,14 +158,14 @@ class _Answers:
                 raise DataError(
                     f"{self._path} is damaged: {error}",
                     where=f"line {number}",
-                    fix="Delete the file to ask every site again",
+                    fix="Delete the file to fetch every site again",
                 ) from None
 
 
 def _write_snapshot(
     path: Path, answers: _Answers, wanted: list[tuple[str, Kind]]
 ) -> dict[str, Any]:
-    """Write the wanted rows in their order; gives the counts of the summary."""
+    """Write the wanted rows in order; return the counts of the summary."""
     states: dict[str, Counter[str]] = {kind: Counter() for _, kind in wanted}
     truncated, dates = 0, set()
     ignored = {"rules": 0, "sites": 0}
@@ -192,7 +192,7 @@ def _write_snapshot(
 
 
 def _sites(path: Path) -> tuple[list[str], int]:
-    """The sites of a list, sorted, each once, and how many lines name none."""
+    """The sites of a list, sorted, each once, and the number of invalid lines."""
     sites, refused = set(), 0
     with BoundedStream(path, ReadLimits().expansion) as stream:
         try:
@@ -208,7 +208,7 @@ def _sites(path: Path) -> tuple[list[str], int]:
             raise DataError(f"{path} cannot be read: {error}", where="domains") from None
     if not sites:
         raise DataError(
-            f"{path} names no host ({refused} lines that name none)",
+            f"{path} names no host ({refused} invalid lines)",
             where="domains",
             fix="Write one host per line, such as example.org",
         )

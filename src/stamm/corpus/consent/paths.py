@@ -1,6 +1,6 @@
-"""Patterns of paths as other files than robots.txt have them: a prefix, `*` anything, `$` the end.
+"""Path patterns of tdmrep.json and ai.txt: a prefix, `*` for anything, `$` for the end.
 
-Source   RFC 9309, 2.2.2 and 2.2.3; the TDM Reservation Protocol and ai.txt take them over.
+Source   RFC 9309, 2.2.2 and 2.2.3; the TDM Reservation Protocol and ai.txt reuse them.
 """
 
 from __future__ import annotations
@@ -9,20 +9,20 @@ from stamm.corpus.consent.robots_matcher import normalize_path, path_of, spelled
 
 
 def url_path(url: str) -> str:
-    """Path and query of an address in one spelling; `*` and `$` in it are escaped."""
+    """Normalized path and query of an address; `*` and `$` in it are escaped."""
     return normalize_path(path_of(url).encode("utf-8", "surrogatepass")).decode("ascii")
 
 
 def path_pattern(text: str) -> str:
-    """A pattern in the spelling of `url_path`; only its last `$` means the end."""
+    """A pattern, normalized as in `url_path`; only a final `$` means the end."""
     end = "$" if text.endswith("$") else ""
     return _spelled(text.removesuffix("$")).replace("$", "%24") + end
 
 
 def matches(pattern: str, path: str) -> bool:
-    """Whether a pattern matches a path, both in their one spelling.
+    """Whether a pattern matches a path, both normalized.
 
-    Every part between two `*` is looked for once, from left to right, so that the time grows with
+    Each part between two `*` is searched once, from left to right, so that the time grows with
     the length of the path, whatever the pattern.
     """
     first, *rest = pattern.removesuffix("$").split("*")

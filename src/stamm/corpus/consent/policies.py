@@ -1,4 +1,4 @@
-"""Everything that was said about pages, gathered once for a process: snapshots, lists, archives."""
+"""All opt-outs that apply to a page, loaded once per process: snapshots, lists, archives."""
 
 from __future__ import annotations
 
@@ -26,27 +26,27 @@ _SILENT = TdmReservation()
 
 
 class ConsentPolicies:
-    """Who is asked about a page, in this order: robots.txt and lists by address, then the site's
-    tdmrep.json and ai.txt, the response's headers, and the page itself.
+    """Opt-outs of a page, checked in this order: robots.txt and lists by address, then the site's
+    tdmrep.json and ai.txt, the response headers, and the page's metas.
     """
 
     def __init__(
         self,
         config: ConsentConfig,
-        books: Sequence[ConsentSource],
+        sources: Sequence[ConsentSource],
         tdmrep: SiteFiles[TdmrepFile],
         ai_txt: SiteFiles[AiTxtFile],
     ) -> None:
         self._config = config
-        self._books = tuple(books)
+        self._sources = tuple(sources)
         self._tdmrep = tdmrep
         self._ai_txt = ai_txt
-        self._consent = ConsentResolver(config, books)
+        self._consent = ConsentResolver(config, sources)
 
     def with_archive(self, answers: Iterable[RobotsAnswer]) -> ConsentPolicies:
-        """The same, for the pages of an archive that holds robots.txt files of its own."""
-        books = (*self._books, robots_source(answers))
-        return ConsentPolicies(self._config, books, self._tdmrep, self._ai_txt)
+        """These policies, and the robots.txt files of an archive for its pages."""
+        sources = (*self._sources, robots_source(answers))
+        return ConsentPolicies(self._config, sources, self._tdmrep, self._ai_txt)
 
     def decide(self, url: str) -> Decision:
         """The decision by address."""
@@ -55,28 +55,28 @@ class ConsentPolicies:
     def refusal_before_parsing(
         self, url: str, host: str, signals: Signals, is_html: bool
     ) -> PageRefusal | None:
-        """The refusal of a site's other files, or of a response's headers."""
-        asked = self._config.signals
-        if asked is None:
+        """The opt-out in ai.txt, tdmrep.json or the response headers; None when there is none."""
+        enabled = self._config.signals
+        if enabled is None:
             return None
         agents = self._config.agents
-        file = self._ai_txt.file(host) if asked.ai_txt and host else None
+        file = self._ai_txt.file(host) if enabled.ai_txt and host else None
         if file is not None:
             answer = file.answer(url, agents)
             if answer.state == "reserved":
                 return PageRefusal(reason="ai_txt", rule=answer.rule, agent=answer.agent)
         site = self._site(url, host)
-        return header_refusal(signals, agents, asked, site=site, metas_follow=is_html)
+        return header_refusal(signals, agents, enabled, site=site, metas_follow=is_html)
 
     def refusal_by_meta(
         self, url: str, host: str, signals: Signals, metas: Sequence[tuple[str, str]]
     ) -> PageRefusal | None:
-        """The refusal of a page's own meta elements, which may also take an earlier word back."""
-        asked = self._config.signals
-        if asked is None:
+        """The opt-out in a page's metas, which may also lift that of tdmrep.json and headers."""
+        enabled = self._config.signals
+        if enabled is None:
             return None
         before = tdm_reservation(self._site(url, host), signals)
-        return meta_refusal(metas, self._config.agents, asked, before=before)
+        return meta_refusal(metas, self._config.agents, enabled, before=before)
 
     def _site(self, url: str, host: str) -> TdmReservation:
         file = self._tdmrep.file(host) if host else None
@@ -86,16 +86,16 @@ class ConsentPolicies:
 def load_policies(
     config: ConsentConfig, robots: Sequence[Path], domains: Mapping[str, Path], limits: ReadLimits
 ) -> ConsentPolicies:
-    """What the snapshots and lists of a run say.
+    """Load the snapshots and lists of a run.
 
-    Raises   DataError for a file that is not what it claims to be.
+    Raises   DataError for an invalid file.
     """
-    shelves = [open_snapshot(path, limits) for path in robots]
-    books: list[ConsentSource] = [RobotsSource(latest_entry(shelves, "robots"))]
-    books += [read_domain_list(path, limits) for path in domains.values()]
-    tdmrep = SiteFiles(latest_entry(shelves, "tdmrep"), TdmrepFile)
-    ai_txt = SiteFiles(latest_entry(shelves, "ai_txt"), AiTxtFile)
-    return ConsentPolicies(config, books, tdmrep, ai_txt)
+    indexes = [open_snapshot(path, limits) for path in robots]
+    sources: list[ConsentSource] = [RobotsSource(latest_entry(indexes, "robots"))]
+    sources += [read_domain_list(path, limits) for path in domains.values()]
+    tdmrep = SiteFiles(latest_entry(indexes, "tdmrep"), TdmrepFile)
+    ai_txt = SiteFiles(latest_entry(indexes, "ai_txt"), AiTxtFile)
+    return ConsentPolicies(config, sources, tdmrep, ai_txt)
 
 
 def robots_source(answers: Iterable[RobotsAnswer]) -> RobotsSource:

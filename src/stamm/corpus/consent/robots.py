@@ -1,11 +1,11 @@
-"""One robots.txt file: may an agent fetch an address, and which line says no.
+"""Decisions of a robots.txt file: may an agent fetch an address, and which line refuses it.
 
-Decisions are those of Google's parser (lines.py tells where it goes beyond RFC 9309), except that
+Decisions are those of Google's parser (robots_parser.py lists where it goes beyond RFC 9309), except
   /robots.txt    is always allowed (RFC 9309, 2.2.2)
-  %7Ejoe, ~joe   name one thing, as do %2A and a star in an address (RFC 9309, 2.2.2 and 2.2.3);
-                 Google's parser compares what is written, and asks its caller to encode addresses
-  /a b, /a%20b   name one thing, as do all other octets that no address may hold as they are
-  /x/../a        is asked as /a: who fetches it asks the server for /a (RFC 3986, 5.2.4)
+  %7Ejoe, ~joe   are equal, as are %2A and a star in an address (RFC 9309, 2.2.2 and 2.2.3);
+                 Google's parser compares them as written, and expects its caller to encode addresses
+  /a b, /a%20b   are equal, as are all other octets that must be encoded in an address
+  /x/../a        counts as /a: clients request /a from the server (RFC 3986, 5.2.4)
   Content-Usage  is honoured (draft-ietf-aipref-attach)
 """
 
@@ -29,7 +29,7 @@ from stamm.corpus.consent.rules import Rules
 
 _WRITTEN = {"disallow": "Disallow", "usage": "Content-Usage"}
 _REASON = {"disallow": "robots_disallow", "usage": "robots_content_usage"}
-# What a file that is text does not hold: all controls but tabs, line ends, form feeds, and the
+# Controls that a text file does not contain: all but tabs, line ends, form feeds, and the
 # end-of-file mark of old editors.
 _CONTROLS = bytes(set(range(32)) - set(b"\t\n\v\f\r\x1a"))
 _MOST_REFUSALS = 1024
@@ -37,10 +37,10 @@ _MOST_REFUSALS = 1024
 
 @dataclass(frozen=True, kw_only=True)
 class RobotsAnswer:
-    """What a host answered when its robots.txt was read.
+    """The answer of a host to the request for its robots.txt.
 
-    status   HTTP status; 0 when nothing came, or nothing that can be read
-    read     the date it was read, as the snapshot has it
+    status   HTTP status; 0 without a readable answer
+    read     the date it was read, as in the snapshot
     """
 
     url: str
@@ -51,11 +51,11 @@ class RobotsAnswer:
 
 @dataclass(frozen=True, kw_only=True)
 class RobotsRefusal:
-    """A line that keeps an agent out.
+    """A line that refuses an agent.
 
     reason   "robots_disallow" or "robots_content_usage"
-    agents   the agents it keeps out, as asked, joined by ", "
-    rule     the line and the group it stands in
+    agents   the refused agents, as configured, joined by ", "
+    rule     the line and its group
     line     its number, from 1
     """
 
@@ -74,9 +74,9 @@ def is_robots_path(url: str) -> bool:
 
 
 class RobotsFile:
-    """The rules of one file, given as text or as the octets that came.
+    """The rules of one file, given as text or bytes.
 
-    unparsable   "an HTML page" or "binary data" when the file is one and names no agent, else ""
+    unparsable   "an HTML page" or "binary data" when the file is that and names no agent, else ""
 
     Source   RFC 9309; draft-ietf-aipref-attach.
     Checked  tests/unit/corpus/consent/test_robots.py, tests/unit/corpus/consent/test_google_cases.py
@@ -88,38 +88,37 @@ class RobotsFile:
         self._lines = read_lines(kept)
         self._groups = read_groups(self._lines)
         self._rules: dict[tuple[Block, ...], Rules] = {}
-        self._panel: _AgentRules | None = None
+        self._agent_rules: _AgentRules | None = None
         self.unparsable = "" if self._groups else _not_text(kept)
 
     def refusal(self, url: str, agents: tuple[str, ...]) -> RobotsRefusal | None:
-        """The refusal that `url` meets, None when every agent may fetch it.
+        """The refusal of `url`, None when every agent may fetch it.
 
-        Agents that have no group of their own follow `*`; they are named only when `*` was not
-        asked. A Disallow is named before a Content-Usage line.
+        Agents without a group follow `*`; they are reported only when `*` is not among `agents`.
+        A Disallow is reported before a Content-Usage line.
         """
-        panel = self._panel
-        if panel is None or panel.agents != agents:
+        agent_rules = self._agent_rules
+        if agent_rules is None or agent_rules.agents != agents:
             names = self._followed(agents)
             rules = {name: self._rules_of(name) for name in dict.fromkeys(names)}
-            panel = self._panel = _AgentRules(agents, names, rules)
-        return panel.refusal(normalize_path(path_of(url).encode("utf-8", "surrogatepass")))
+            agent_rules = self._agent_rules = _AgentRules(agents, names, rules)
+        return agent_rules.refusal(normalize_path(path_of(url).encode("utf-8", "surrogatepass")))
 
     def allows(self, path: bytes, agent: str) -> bool:
-        """Whether Allow and Disallow let one agent fetch a path, compared as both are written.
+        """Whether Allow and Disallow let one agent fetch a path, both compared as written.
 
-        The question that Google's parser answers, and the same answer. `refusal` puts it to paths
-        and patterns in one spelling.
+        Equals the decision of Google's parser. `refusal` compares normalized paths and patterns.
         """
         (name,) = self._followed((agent,))
         return Rules(self._lines, self._groups.get(name, ()), escaped).disallow(path) is None
 
     def absolute_rules(self, host: str, agents: tuple[str, ...] | None = None) -> list[Rule]:
-        """The Allow and Disallow that are written as addresses of `host` or its twin, in file order.
+        """Allow and Disallow written as absolute URLs of `host` or its "www." variant, in order.
 
         A rule begins with "/" or "*" (RFC 9309, 2.2.2): `Disallow: https://example.org/private/`
-        matches no path, here as in Google's parser. Who wrote it meant something, so it is counted.
+        matches no path, here as in Google's parser. Its author meant something, so it is counted.
 
-        agents   in the groups that these follow; None: in every group
+        agents   only the groups that these follow; None: every group
         """
         names = self._groups if agents is None else self._followed(agents)
         rules = {rule for name in set(names) for rule in self._rules_of(name).absolute()}
@@ -139,7 +138,7 @@ class RobotsFile:
 
 
 class _AgentRules:
-    """Agents asked together: each group once, however many agents follow it.
+    """The rules for several agents: each group is checked once, whatever the number of agents.
 
     names   the group that each agent follows
     rules   of each group
@@ -155,7 +154,7 @@ class _AgentRules:
         self._refusals: dict[tuple[Rule | None, ...], RobotsRefusal] = {}
 
     def refusal(self, path: bytes) -> RobotsRefusal | None:
-        """The refusal that a path in one spelling meets in any group."""
+        """The refusal of a normalized path by any group."""
         if path == b"/robots.txt":
             return None
         lines = [rules.disallow(path) for rules in self._rules]
@@ -194,7 +193,7 @@ def _tokens(agents: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def _host(address: bytes) -> str:
-    """The host of an address, "" when it names none that can be."""
+    """The host of an address, "" when it names none."""
     try:
         return normalize_host(address.decode("utf-8", "replace"))
     except ValueError:

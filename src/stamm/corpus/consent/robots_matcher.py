@@ -1,9 +1,9 @@
-"""The paths of robots.txt rules: their one spelling, and which of many is the longest that matches.
+"""Paths of robots.txt rules: normalization, and the longest pattern that matches (RFC 9309, 2.2.2).
 
-`*` stands for any octets, `$` at the end for the end of the path; everything else for itself.
-No regular expressions: a pattern is cut at its stars, and its pieces are looked for from left to
-right, each behind the one before. The leftmost place is always the best one, because a star may
-stand for anything, so nothing is ever tried twice: one pattern costs one pass over the path.
+`*` matches any octets, `$` at the end the end of the path; every other octet itself.
+No regular expressions: a pattern is split at its stars, and its pieces are searched from left to
+right, each after the one before. The leftmost place is always the best, because a star matches
+anything, so there is no backtracking: one pattern costs one pass over the path.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from stamm.corpus.consent.robots_parser import Rule
 
 _TO_ESCAPE = re.compile(rb"%[0-9A-Fa-f]{2}|[\x80-\xff]")
 _UNRESERVED = re.compile(rb"%(4[1-9A-F]|5[0-9A]|6[1-9A-F]|7[0-9A]|3[0-9]|2D|2E|5F|7E)")
-# What no address may hold as it is (RFC 3986, 2): controls, blanks, nine signs.
+# To be encoded in an address (RFC 3986, 2): controls, blanks, nine signs.
 _NOT_IN_ADDRESSES = re.compile(rb'[\x00-\x20"<>\\^`{|}\x7f]')
 PLAIN = bytes(set(range(0x21, 0x7F)) - set(b'#%*$"<>\\^`{|}'))
-"""What stands for itself in rules and paths, in any spelling."""
+"""Octets that mean themselves in rules and paths."""
 _PATH_START = re.compile(r"[/?;]")
 
 
@@ -36,9 +36,9 @@ def escaped(octets: bytes) -> bytes:
 
 
 def decoded(path: bytes) -> bytes:
-    """An escaped path with letters, digits, "-", ".", "_" and "~" as themselves.
+    """An escaped path with letters, digits, "-", ".", "_" and "~" decoded.
 
-    Source   RFC 3986, 2.3: both spellings name one thing.
+    Source   RFC 3986, 2.3: both spellings are equivalent.
     """
     if b"%" not in path:
         return path
@@ -46,7 +46,7 @@ def decoded(path: bytes) -> bytes:
 
 
 def spelled(octets: bytes) -> bytes:
-    """`octets` as an address holds them, each octet in its one spelling.
+    """`octets` percent-encoded as in an address, in the normal form.
 
     Source   RFC 3986, 2 and 6.2.2.
     """
@@ -54,7 +54,7 @@ def spelled(octets: bytes) -> bytes:
 
 
 def normalize_path(path: bytes) -> bytes:
-    """A path in the spelling that all its spellings share; "*" and "$" in it stand for nothing else.
+    """The normal form of a path; "*" and "$" in it are escaped.
 
     Source   RFC 9309, 2.2.2 and 2.2.3; RFC 3986, 5.2.4, for "." and "..".
     """
@@ -64,7 +64,7 @@ def normalize_path(path: bytes) -> bytes:
 
 
 def normalize_pattern(pattern: bytes) -> bytes:
-    """A pattern to be held against paths in one spelling: `*`, and `$` at the end, stay as they are."""
+    """The normal form of a pattern, to match normalized paths: `*` and a final `$` are kept."""
     body = pattern.removesuffix(b"$")
     if not body.translate(None, PLAIN + b"*"):
         return pattern
@@ -72,7 +72,7 @@ def normalize_pattern(pattern: bytes) -> bytes:
 
 
 def path_of(url: str) -> str:
-    """What follows the host of an address, without the fragment; "/" when nothing does.
+    """The part of an address after the host, without the fragment; "/" when there is none.
 
     Source   google/robotstxt, GetPathParamsQuery: also addresses without a scheme, and a query or
              parameters without a path.
@@ -94,15 +94,15 @@ def path_of(url: str) -> str:
 
 
 class Candidate(NamedTuple):
-    """A rule in the order in which rules win: the smallest one that matches decides."""
+    """A rule with its precedence: of those that match the smallest decides."""
 
-    lightness: int
+    negative_length: int
     loses_ties: bool
     rule: Rule
 
 
 class _Starred(NamedTuple):
-    """A pattern with stars: what stands before the first, between them, and at the end."""
+    """A pattern with stars: the pieces before the first, between them, and at the end."""
 
     head: bytes
     pieces: tuple[bytes, ...]
@@ -110,7 +110,7 @@ class _Starred(NamedTuple):
 
     @classmethod
     def of(cls, body: bytes, anchored: bool) -> _Starred:
-        """The pattern `body`, which the end of the path must follow when it is `anchored`."""
+        """The pattern `body`, which must end with the path when it is `anchored`."""
         head, *rest = body.split(b"*")
         end = rest.pop() if anchored else None
         return cls(head, tuple(piece for piece in rest if piece), end)
@@ -128,7 +128,7 @@ class _Starred(NamedTuple):
 
 
 def longest_match(patterns: Iterable[tuple[bytes, Candidate]], path: bytes) -> Candidate | None:
-    """The one that decides about a path, as `LongestMatch` finds it: for a question asked once."""
+    """The rule that decides a path, as by `LongestMatch`: for a single path."""
     best = None
     for pattern, candidate in patterns:
         if (best is None or candidate < best) and _matches(pattern, path):
@@ -137,10 +137,10 @@ def longest_match(patterns: Iterable[tuple[bytes, Candidate]], path: bytes) -> C
 
 
 class LongestMatch:
-    """Finds the heaviest rule that matches; of equally heavy ones the one that wins ties.
+    """Finds the longest rule that matches; of equally long ones the one that wins ties.
 
-    Plain beginnings are kept sorted: all that begin a path stand on one chain, from the one that
-    sorts just before it to ever shorter ones. Each knows the best rule of the rest of its chain.
+    Prefixes are sorted: all prefixes of a path are on one chain, from the one that sorts just before
+    it to ever shorter ones. Each stores the best rule of the rest of its chain.
     """
 
     def __init__(self, patterns: Iterable[tuple[bytes, Candidate]]) -> None:
@@ -161,15 +161,15 @@ class LongestMatch:
                 plain[cut.head] = min(candidate, plain.get(cut.head, candidate))
         self._exact = exact
         self._starred = sorted(starred)
-        self._beginnings = sorted(plain)
-        self._shorter, self._best = _chains(self._beginnings, plain)
+        self._prefixes = sorted(plain)
+        self._shorter, self._best = _chains(self._prefixes, plain)
 
     def find(self, path: bytes) -> Candidate | None:
-        """The one that decides about a path, None when none matches."""
+        """The rule that decides a path, None when none matches."""
         best = self._exact.get(path)
-        at = bisect_right(self._beginnings, path) - 1
+        at = bisect_right(self._prefixes, path) - 1
         while at >= 0:
-            if path.startswith(self._beginnings[at]):
+            if path.startswith(self._prefixes[at]):
                 if best is None or self._best[at] < best:
                     best = self._best[at]
                 break
@@ -188,7 +188,7 @@ def _escape(found: re.Match[bytes]) -> bytes:
 
 
 def _without_dots(path: bytes) -> bytes:
-    """A path without "." and "..": nobody asks a server for /x/../a, but for /a."""
+    """Remove "." and "..": clients request /a for /x/../a."""
     if b"/." not in path:
         return path
     before, mark, query = path.partition(b"?")
@@ -213,17 +213,17 @@ def _matches(pattern: bytes, path: bytes) -> bool:
 
 
 def _chains(
-    beginnings: list[bytes], plain: dict[bytes, Candidate]
+    prefixes: list[bytes], plain: dict[bytes, Candidate]
 ) -> tuple[list[int], list[Candidate]]:
-    """For each beginning the place of the longest other one that begins it (-1 when there is
-    none), and the best rule among itself and all that begin it."""
+    """For each prefix the index of its longest other prefix (-1 when there is none), and the best
+    rule among itself and all its prefixes."""
     shorter: list[int] = []
     best: list[Candidate] = []
-    for at, beginning in enumerate(beginnings):
+    for at, prefix in enumerate(prefixes):
         above = at - 1
-        while above >= 0 and not beginning.startswith(beginnings[above]):
+        while above >= 0 and not prefix.startswith(prefixes[above]):
             above = shorter[above]
         shorter.append(above)
-        own = plain[beginning]
+        own = plain[prefix]
         best.append(own if above < 0 else min(own, best[above]))
     return shorter, best

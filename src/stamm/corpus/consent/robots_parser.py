@@ -1,27 +1,27 @@
-"""The lines of a robots.txt file: groups of agents and their rules, read as Google's parser reads them.
+"""Parser of robots.txt: groups of agents and their rules, read as Google's parser reads them.
 
-Everything here is bytes: RFC 9309 counts octets, and a file may hold octets that are no text.
+Everything here is bytes: RFC 9309 counts octets, and a file may contain invalid UTF-8.
 
-Where Google's parser goes beyond RFC 9309, and we go with it:
+Where Google's parser goes beyond RFC 9309, and this one too:
   keys       a key counts by its beginning ("Disallowed", "User-agents"), and five misspellings of
-             Disallow and two of User-agent count; a blank may stand for a forgotten colon when the
-             line has exactly two words
+             Disallow and two of User-agent count; a blank may replace the colon when the line has
+             exactly two words
   agents     of "GPTBot/1.0 (ai)" only the leading letters, "-" and "_" count; "* foo" is "*"
-  groups     only Allow and Disallow end the list of names that a group begins with. A group that
-             holds nothing but Crawl-delay or Sitemap therefore runs on into the next one; at the
-             end of a file it stands for itself, and frees its agents from the rules of "*"
+  groups     only Allow and Disallow end the list of names at the start of a group. A group with
+             nothing but Crawl-delay or Sitemap is therefore merged into the next one; at the end
+             of a file it is a group, and frees its agents from the rules of "*"
   lines      cut at 16,663 octets and at a NUL; CR, LF and CRLF end them
   pages      an Allow for /a/index.html also allows /a/
-  start      the first octets of a byte order mark are passed over, even when some are missing
+  start      the first octets of a byte order mark are skipped, even when some are missing
 Where this parser differs from Google's:
   agents     a name with digits (AI2Bot, which Google's parser cannot find) is also found whole, and
              so is one with characters outside ASCII (Bücherbot, which Google's parser reads as B):
              the octets of its UTF-8 are compared, capital letters of ASCII as small ones, nothing
              else folded or normalised. It ends at a blank, at another ASCII sign, and at an octet
-             that is no UTF-8; a name in another encoding therefore matches by its ASCII start only
+             that is not UTF-8; a name in another encoding therefore matches by its ASCII start only
   groups     a Content-Usage line is a rule (draft-ietf-aipref-attach), so it ends the list of names
-  size       what stands behind 500 KiB does not count (RFC 9309, 2.5, lets a parser stop there), nor
-             does the line that stands across: cut, it would be another rule
+  size       bytes beyond 500 KiB are ignored (RFC 9309, 2.5, lets a parser stop there), and so is
+             the line across that limit: cut, it would be another rule
 
 Source   RFC 9309; google/robotstxt, robots.cc (Apache-2.0), read for its decisions.
 Checked  tests/unit/corpus/consent/test_google_cases.py
@@ -42,7 +42,7 @@ _KINDS = re.compile(
     rb"|(?P<usage>content-usage\Z)",
     re.IGNORECASE,
 )
-# How keys are usually written, and their kinds; other lines are taken apart with more care.
+# Common spellings of keys, and their kinds: a fast path.
 _USUAL_KEYS = {
     spelled.encode(): kind
     for key, kind in (
@@ -56,26 +56,26 @@ _USUAL_KEYS = {
 }
 _AGENT_LINES = re.compile(rb"\n[ \t\v\f]*+(?i:user[- ]?agent)[^\n]*+")
 _RULE_LINES = re.compile(rb"\n[ \t\v\f]*+[adcADC][^\n]*+")
-# How lines with a rule begin. Comments, blank lines and Sitemap are half of all lines.
+# First letters of lines with a rule. Comments, blank lines and Sitemap are half of all lines.
 _RULE_BEGINNINGS = frozenset(b"adcADC")
 # "Disallow: /" and one octet.
 _START = 12
 # RFC 9309, 2.2.1: a product token is made of letters, "-" and "_". AI2Bot has a digit.
 _LETTERS = re.compile(rb"[A-Za-z_-]+")
 _LETTERS_AND_DIGITS = re.compile(rb"[A-Za-z0-9_-]+")
-# U+FFFD stands for octets that were no text, and half a surrogate pair for nothing.
+# U+FFFD replaces invalid octets; lone surrogates are invalid.
 _WHOLE_NAME = re.compile(r"(?:[A-Za-z0-9_-]|[^\x00-\x7f\s\ufffd\ud800-\udfff])+")
 
 Rule = tuple[int, str, bytes]
 """One rule: its line, from 1, its kind ("allow", "disallow" or "usage"), its value as written."""
 
 Block = tuple[int, int, int]
-"""Where the rules behind a list of names stand: the number of the line before them, and where they
-begin and end in the lines that count."""
+"""Position of the rules after a list of names: the number of the line before them, and their start
+and end in the result of `read_lines`."""
 
 
 def read_lines(data: bytes) -> bytes:
-    """The lines that count, as far as they count, each behind a line feed."""
+    """The lines within all limits, each after a line feed."""
     kept = whole_lines(data)
     for octet in _BYTE_ORDER_MARK:
         if kept[:1] != bytes([octet]):
@@ -90,10 +90,10 @@ def read_lines(data: bytes) -> bytes:
 
 
 def read_groups(lines: bytes) -> dict[str, tuple[Block, ...]]:
-    """The blocks of each agent by its name in small letters, "*" for everybody's, in file order.
+    """The blocks of each agent by its name in lower case, "*" for all others, in file order.
 
-    Their rules are read when they are asked for (`read_rules`). Names above the same rules share a
-    block, so that the result grows with the file and not with names times rules.
+    Their rules are parsed later (`read_rules`). Names above the same rules share a block, so the
+    result grows with the file and not with names times rules.
     """
     groups: dict[str, list[Block]] = {}
     names: dict[str, None] = {}
@@ -116,7 +116,7 @@ def read_groups(lines: bytes) -> dict[str, tuple[Block, ...]]:
 def read_rules(lines: bytes, block: Block, without: frozenset[bytes] = frozenset()) -> list[Rule]:
     """The rules of a block.
 
-    without   beginnings of lines, of 12 octets, that are passed over (`disallows`)
+    without   beginnings of lines, of 12 octets, that are skipped (`disallows`)
     """
     rules: list[Rule] = []
     first, start, end = block
@@ -133,19 +133,19 @@ def read_rules(lines: bytes, block: Block, without: frozenset[bytes] = frozenset
 
 
 def disallows(octets: Iterable[int]) -> frozenset[bytes]:
-    """How lines begin that disallow "/" and one of `octets`, in the usual spellings."""
+    """Beginnings of lines that disallow "/" and one of `octets`, in the usual spellings."""
     keys = [key for key, kind in _USUAL_KEYS.items() if kind == "disallow"]
     return frozenset(b"%s: /%c" % (key, octet) for key in keys for octet in octets)
 
 
 def whole_lines(data: bytes) -> bytes:
-    """The first 500 KiB, and of a longer file without the line that is cut there.
+    """The first 500 KiB, without the line that is cut there.
 
-    Edge   one line of more than 500 KiB is cut: it has no other end.
+    Edge   a first line of more than 500 KiB is cut.
     """
     if len(data) <= PARSED_BYTES:
         return data
-    # A line end right behind makes the last line a whole one.
+    # A line end just behind the limit completes the last line.
     kept = data[: PARSED_BYTES + 1]
     end = max(kept.rfind(b"\n"), kept.rfind(b"\r"))
     return kept[: min(end + 1, PARSED_BYTES)] if end >= 0 else kept[:PARSED_BYTES]
@@ -154,11 +154,11 @@ def whole_lines(data: bytes) -> bytes:
 def agent_token(agent: str) -> str:
     """The name under which an agent's group is looked up: "CCBot/2.0" gives "ccbot", "*" itself.
 
-    Edge     "" when what stands before a "/" is no product token ("Foo Bar", or what is no text): no
-             group is called so. Of "BÜCHERBOT" only the letters of ASCII become small: "bÜcherbot".
+    Edge     "" when the part before a "/" is not a product token ("Foo Bar", invalid text): no group
+             has such a name. Only ASCII letters become lower case: "BÜCHERBOT" gives "bÜcherbot".
     """
     name = agent.strip().partition("/")[0]
-    return _small(name) if name == "*" or _WHOLE_NAME.fullmatch(name) else ""
+    return _ascii_lower(name) if name == "*" or _WHOLE_NAME.fullmatch(name) else ""
 
 
 def _has_long_line(data: bytes) -> bool:
@@ -184,8 +184,7 @@ def _add(groups: dict[str, list[Block]], names: Iterable[str], block: Block) -> 
 
 
 def _kind_and_value(bare: bytes) -> tuple[str | None, bytes]:
-    """The kind of a line without blanks around it, None when it is neither a name nor a rule, and
-    its value."""
+    """The kind of a stripped line, None when it is neither a name nor a rule, and its value."""
     key, colon, value = bare.partition(b":")
     if colon and key in _USUAL_KEYS:
         return _USUAL_KEYS[key], value.partition(b"#")[0].strip()
@@ -200,17 +199,17 @@ def _kind_and_value(bare: bytes) -> tuple[str | None, bytes]:
 
 @functools.lru_cache(maxsize=512)
 def _names(value: bytes) -> tuple[str, ...]:
-    """What an agent may be called to be meant by a User-agent line."""
+    """Names of agents that a User-agent line addresses."""
     if value[:1] == b"*" and (len(value) == 1 or value[1:2].isspace()):
         return ("*",)
     found = (_LETTERS.match(value), _LETTERS_AND_DIGITS.match(value))
     names = [name[0].decode().lower() for name in found if name]
     if not value.isascii():
         whole = _WHOLE_NAME.match(value.decode("utf-8", "replace"))
-        names += [_small(whole[0])] if whole else []
+        names += [_ascii_lower(whole[0])] if whole else []
     return tuple(dict.fromkeys(names))
 
 
-def _small(name: str) -> str:
-    """`name` with the capital letters of ASCII as small ones."""
+def _ascii_lower(name: str) -> str:
+    """`name` with ASCII letters in lower case."""
     return name.encode().lower().decode()

@@ -1,4 +1,4 @@
-"""The rules of one group of a robots.txt file, and which of them decides about a path."""
+"""The rules of one group of a robots.txt file, and the search for the one that decides a path."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ _AROUND_EQUALS = re.compile(r"[ \t]*=[ \t]*")
 _ABSOLUTE = re.compile(rb"(?i)https?://")
 _INDEX_PAGE = b"/index.htm"
 _NOT_PLAIN = re.compile(b"[^%s]" % re.escape(PLAIN))
-# To build a search structure takes as long as to hold two or three paths against the lines.
+# Building the search structure takes as long as comparing two or three paths with all lines.
 _ONE_BY_ONE = 3
 _NOTHING = LongestMatch(())
 
 
 class Rules:
-    """The rules of one group, asked about paths in the spelling of `spell`.
+    """The rules of one group; patterns are normalized by `spell`.
 
-    Most files are asked about few paths, and most rules begin otherwise than a path. So the first
-    paths are held against the lines, one after another; after these a search structure is built.
+    Most files decide about few paths, and most rules begin otherwise than the path. So the first
+    paths are compared with the lines one by one; after these a search structure is built.
 
     lines    the lines of the file
-    blocks   where the rules stand
+    blocks   positions of the rules in them
     """
 
     def __init__(
@@ -52,7 +52,7 @@ class Rules:
         self._others: list[Rule] | None = None
 
     def disallow(self, path: bytes) -> Rule | None:
-        """The Disallow that decides about a path."""
+        """The Disallow that decides a path, or None."""
         if self._access is None and self._asked < _ONE_BY_ONE:
             self._asked += 1
             near = self._read(_far_from(path[:2]))
@@ -67,7 +67,7 @@ class Rules:
         return found.rule if found is not None and found.loses_ties else None
 
     def usage(self, path: bytes) -> Rule | None:
-        """The Content-Usage line that decides about a path, when it reserves training."""
+        """The Content-Usage line that decides a path, when it reserves training."""
         if self._usage is None:
             usage = [rule for rule in self._no_paths() if rule[1] == "usage"]
             self._usage = LongestMatch(_usage_patterns(usage, self._spell)) if usage else _NOTHING
@@ -75,7 +75,7 @@ class Rules:
         return found.rule if found is not None and not found.loses_ties else None
 
     def absolute(self) -> list[Rule]:
-        """The Allow and Disallow that are written as addresses, with a scheme: they match no path."""
+        """The Allow and Disallow written as absolute URLs: they match no path."""
         return [
             rule for rule in self._no_paths() if rule[1] != "usage" and _ABSOLUTE.match(rule[2])
         ]
@@ -93,21 +93,21 @@ class Rules:
 def reserves_training(preference: str) -> bool:
     """Whether a Content-Usage value denies training.
 
-    Edge   blanks around "=" and capital letters make a value meaningless by the draft. They are
-           common in robots.txt, where nothing else minds them: such a refusal is heard.
+    Edge   blanks around "=" and capital letters make a value invalid by the draft. They are common
+           in robots.txt, where other lines allow them: such an opt-out counts.
     """
     plain = _AROUND_EQUALS.sub("=", preference.lower())
     return refused_use([plain], USAGE_LABELS) is not None
 
 
 def _no_paths(rules: list[Rule]) -> list[Rule]:
-    """Content-Usage lines, and what else does not begin with "/": `_far_from` passes over none."""
+    """Content-Usage lines, and other rules that do not begin with "/"; `_far_from` keeps them all."""
     return [rule for rule in rules if rule[1] == "usage" or rule[2][:1] != b"/"]
 
 
 @functools.lru_cache(maxsize=512)
 def _far_from(start: bytes) -> frozenset[bytes]:
-    """How lines begin with a Disallow that matches no path beginning with two octets `start`."""
+    """Beginnings of Disallow lines that match no path beginning with the two octets `start`."""
     return disallows(octet for octet in PLAIN if b"/%c" % octet != start)
 
 
@@ -139,7 +139,7 @@ def _access_patterns(
         pattern, allows = escaped(value), key == "allow"
         yield spell(pattern), Candidate(-len(pattern), not allows, rule)
         if allows and _INDEX_PAGE in pattern:
-            # Google's parser: who allows /a/index.html allows /a/ too.
+            # As Google's parser: an Allow for /a/index.html also allows /a/.
             folder, slash, page = pattern.rpartition(b"/")
             if (slash + page).startswith(_INDEX_PAGE):
                 shorter = folder + b"/$"
@@ -149,7 +149,7 @@ def _access_patterns(
 def _usage_patterns(
     rules: Iterable[Rule], spell: Callable[[bytes], bytes]
 ) -> Iterator[tuple[bytes, Candidate]]:
-    """Of equally long lines the one that reserves wins; one without a path speaks of "/"."""
+    """Of equally long lines the one that reserves wins; one without a path applies to "/"."""
     for rule in rules:
         path, preference = b"/", rule[2]
         if preference.startswith(b"/"):

@@ -1,4 +1,4 @@
-"""What a page says about its own use in HTTP headers and their meta twins.
+"""Opt-outs of a page in HTTP headers and meta elements.
 
 Source   X-Robots-Tag and its meta: Google, "Robots meta tag specifications"; noai and noimageai:
          DeviantArt, 2022, a convention without a standard; tdm-reservation: W3C TDM Reservation
@@ -18,7 +18,7 @@ from stamm.corpus.consent.signals_config import SignalsConfig
 from stamm.corpus.consent.tdmrep import TdmReservation, policy_value, reservation_value
 from stamm.corpus.records import Signals, clean_field
 
-# What may stand before a colon without being an addressee.
+# Directives with a value: the name before their colon is not an agent.
 _WITH_VALUE = ("unavailable_after", "max-snippet", "max-image-preview", "max-video-preview")
 _ADDRESSEE = re.compile(r"\*|[a-z_][a-z0-9_.-]*")
 _NO_INDEX = ("noindex", "none")
@@ -28,7 +28,7 @@ _ALL = SignalsConfig()
 
 @dataclass(frozen=True, kw_only=True)
 class PageRefusal:
-    """A signal that keeps a page out: the ledger reason, the signal as written, and its agent."""
+    """An opt-out of a page: the ledger reason, the signal as written, and its agent."""
 
     reason: str
     rule: str
@@ -36,10 +36,10 @@ class PageRefusal:
 
 
 def tdm_reservation(site: TdmReservation, signals: Signals) -> TdmReservation:
-    """What tdmrep.json and the headers say together: headers supersede the file, silence does not.
+    """The TDM reservation of tdmrep.json and the headers: headers supersede the file.
 
     site     the answer of the site's tdmrep.json for this address
-    Edge     of several headers one that reserves holds.
+    Edge     without a header the file holds; of several headers one that reserves holds.
     Source   TDM Reservation Protocol, "Processing priority".
     """
     values = signals.values("tdm-reservation")
@@ -54,10 +54,10 @@ def header_refusal(
     site: TdmReservation = _SILENT,
     metas_follow: bool = False,
 ) -> PageRefusal | None:
-    """The first header that reserves the page, None when none does.
+    """Return the first header that opts the page out, or None.
 
     site          the answer of the site's tdmrep.json for this address
-    metas_follow  the page is HTML whose metas are asked next, and may take tdm-reservation back
+    metas_follow  the page is HTML whose metas are checked next, and may lift a tdm-reservation
     """
     for value in signals.values("x-robots-tag"):
         agent = _robots_tag(value, agents, config)
@@ -79,17 +79,17 @@ def meta_refusal(
     *,
     before: TdmReservation = _SILENT,
 ) -> PageRefusal | None:
-    """The first <meta> that reserves the page, None when none does.
+    """Return the first <meta> that opts the page out, or None.
 
     metas    name in lower case and content of each
-    before   what tdmrep.json and the headers say (`tdm_reservation`); a meta supersedes it
+    before   reservation of tdmrep.json and headers (`tdm_reservation`); a meta supersedes it
     """
     listed = tuple(metas)
     names = _names(agents)
     for name, content in listed:
         agent = "" if name == "robots" else names.get(name)
-        said = [part.strip().lower() for part in content.split(",")]
-        if agent is not None and any(_refuses(word, agent, config) for word in said):
+        directives = [part.strip().lower() for part in content.split(",")]
+        if agent is not None and any(_refuses(one, agent, config) for one in directives):
             rule = clean_field(f'<meta name="{name}" content="{content}">')
             return PageRefusal(reason="meta_noai", rule=rule, agent=agent)
     reservations = [content for name, content in listed if name == "tdm-reservation"]
@@ -101,11 +101,11 @@ def meta_refusal(
 def _superseded(
     before: TdmReservation, reservations: Sequence[str], policies: Sequence[str], source: str
 ) -> TdmReservation:
-    """`before`, unless a later technique says 0 or 1. Another value leaves it as it was."""
-    said = {reservation_value(value) for value in reservations} - {None}
-    if not said:
+    """`before`, unless a later technique has the value 0 or 1. Other values are ignored."""
+    stated = {reservation_value(value) for value in reservations} - {None}
+    if not stated:
         return before
-    reserved = True in said
+    reserved = True in stated
     policy = next((p for value in policies if (p := policy_value(value, reserved))), "")
     return TdmReservation(
         state="reserved" if reserved else "not_reserved",
@@ -130,21 +130,21 @@ def _robots_tag(value: str, agents: tuple[str, ...], config: SignalsConfig) -> s
     names = _names(agents)
     addressee = ""
     for part in value.split(","):
-        said = part.strip().lower()
-        name, colon, directive = said.partition(":")
+        directive = part.strip().lower()
+        name, colon, rest = directive.partition(":")
         name = name.strip()
         # A time of day behind a comma has a colon too, but blanks before it, or a digit at its start.
         if colon and name not in _WITH_VALUE and _ADDRESSEE.fullmatch(name):
-            addressee, said = name, directive.strip()
+            addressee, directive = name, rest.strip()
         agent = "" if addressee in ("", "*") else names.get(addressee)
-        if agent is not None and _refuses(said, agent, config):
+        if agent is not None and _refuses(directive, agent, config):
             return agent
     return None
 
 
 @functools.lru_cache(maxsize=8)
 def _names(agents: tuple[str, ...]) -> dict[str, str]:
-    """The agents by the name that a header means them by, as in robots.txt without a version."""
+    """The agents by their name in headers, as in robots.txt without a version."""
     names: dict[str, str] = {}
     for agent in agents:
         if agent != "*":
@@ -153,7 +153,7 @@ def _names(agents: tuple[str, ...]) -> dict[str, str]:
 
 
 def _refuses(directive: str, agent: str, config: SignalsConfig) -> bool:
-    """Whether a directive to an agent ("" for everyone) refuses the page."""
+    """Whether a directive for an agent ("": for all) opts the page out."""
     if directive == "noai":
         return config.noai
     if directive == "noimageai":

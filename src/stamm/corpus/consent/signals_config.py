@@ -1,4 +1,4 @@
-"""Which signals about the use of a text are honoured beside robots.txt."""
+"""Configuration of the opt-outs honoured beside robots.txt."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from stamm.corpus.consent.content_usage import USAGE_LABELS
 
 @dataclass(frozen=True, kw_only=True)
 class SignalsConfig:
-    """One switch per signal. One refusal is enough.
+    """One switch per signal. One opt-out is enough.
 
-    noai             noai in X-Robots-Tag or <meta name="robots">, to all or to an agent asked; a
-                     convention of DeviantArt (2022) without a standard
-    noimageai        the same for noimageai, which speaks of images: off, for this is text
-    agent_noindex    noindex or none addressed to an agent asked. A plain one speaks to search
+    noai             noai in X-Robots-Tag or <meta name="robots">, for all or for a configured agent;
+                     a convention of DeviantArt (2022) without a standard
+    noimageai        the same for noimageai, which is about images: off by default
+    agent_noindex    noindex or none for a configured agent. Without an agent it is for search
                      engines (Google, "Robots meta tag specifications")
     tdm_reservation  tdm-reservation: 1 in tdmrep.json, a header or a meta (W3C TDM Reservation
                      Protocol, final group report 2024-05-10)
-    tdmrep_unparsable  what follows from a tdmrep.json that was meant as one and cannot be read
+    tdmrep_unparsable  policy for a tdmrep.json that cannot be parsed
     content_usage    Content-Usage: train-ai=n (draft-ietf-aipref-attach-05)
-    usage_labels     the uses asked about there
+    usage_labels     the labels checked there
     ai_txt           text refused in /ai.txt (Spawning, 2023; no standard)
     """
 
@@ -42,6 +42,6 @@ class SignalsConfig:
             (
                 "usage_labels",
                 all(label == label.lower() and label.strip() for label in self.usage_labels),
-                "holds a label that is not in lower case: none such can match",
+                "has a label that is not in lower case, which cannot match",
             ),
         )

@@ -1,18 +1,18 @@
-"""The answers of sites as they were frozen: robots.txt, tdmrep.json and ai.txt, one row each.
+"""Rows of a snapshot: the answer of a site for its robots.txt, tdmrep.json or ai.txt.
 
 A row of the JSONL
-  kind       "robots", "tdmrep" or "ai_txt"; a row without one is a robots.txt
-  domain     the host as listed, in its one spelling
-  url        the address asked first; the answer speaks for its host, wherever redirects led
-  status     HTTP status of the last answer, below 1,000; 0 when none came that can be read
+  kind       "robots", "tdmrep" or "ai_txt"; "robots" when missing
+  domain     the normalized host as listed
+  url        the address requested first; the answer is that of its host, wherever redirects led
+  status     HTTP status of the last answer, below 1,000; 0 without a readable answer
   error      why status is 0 (`ERRORS`), "" otherwise
-  fetched    when, as the clock said: "2026-11-22T02:20:00Z", or its year, month or day alone
+  fetched    time of the request: "2026-11-22T02:20:00Z", or its year, month or day alone
   redirects  the addresses that followed, in order
-  bytes      length of the body kept, after its content encoding; of a status 2xx only. A longer
-             one is kept to its last whole line within 500 KiB
-  truncated  whether more stood behind
+  bytes      length of the stored body, decoded; of a status 2xx only. A longer one is stored up to
+             its last whole line within 500 KiB
+  truncated  whether the body was longer
   sha256     of these bytes
-  text       the same as UTF-8 (UTF-16 behind its byte order mark), what is none as U+FFFD
+  text       the same as UTF-8 (UTF-16 after its byte order mark), invalid bytes as U+FFFD
 """
 
 from __future__ import annotations
@@ -32,19 +32,19 @@ from stamm.corpus.consent.hosts import normalize_host, www_variant
 from stamm.corpus.records import clean_field
 from stamm.corpus.streams import BoundedStream, StreamError, bounded_lines
 
-# What may stand in `error`.
+# Values of `error`, with their meaning.
 ERRORS = {
     "dns": "the name has no address",
-    "private_address": "the name leads to an address that is not public",
-    "refused": "nobody listens there",
-    "connect": "no connection for another reason, or a broken one",
-    "connect_time_out": "no connection in time",
+    "private_address": "the name resolves to an address that is not public",
+    "refused": "connection refused",
+    "connect": "no connection, or a broken one",
+    "connect_time_out": "timeout of the connection",
     "tls": "no trusted encrypted connection",
-    "time_out": "no whole answer in time",
-    "protocol": "what came is no HTTP",
-    "encoding": "the body is not in the content encoding that was agreed on",
-    "redirects": "a redirect to nowhere, or too many",
-    "rate_limited": "429 to the last, or a longer wait asked for than is kept",
+    "time_out": "timeout of the answer",
+    "protocol": "the answer is not HTTP",
+    "encoding": "the body is not in the stated content encoding",
+    "redirects": "an invalid redirect, or too many",
+    "rate_limited": "429 after all retries, or a longer pause demanded than is kept",
 }
 _DATE = re.compile(
     r"[0-9]{4}(-[0-9]{2}(-[0-9]{2}([T ][0-9:.,]{2,20}(Z|[+-][0-9]{2}:?[0-9]{2})?)?)?)?"
@@ -72,9 +72,8 @@ class SnapshotEntry:
 
     @property
     def state(self) -> str:
-        """What became of the question, in a word: "found", "absent" (4xx), "server_error" or `error`.
-
-        "redirect" is a status 3xx that names no other place.
+        """The state: "found" (2xx), "redirect" (3xx without a location), "absent" (4xx),
+        "rate_limited", "server_error" or `error`.
         """
         if self.error:
             return self.error
@@ -88,12 +87,12 @@ class SnapshotEntry:
 
 
 class SiteFiles(Generic[F]):
-    """The files of one kind by host, parsed when first asked.
+    """The files of one kind by host, parsed at first use.
 
-    find     gives the answer of a host
-    parse    makes a file of a text: TdmrepFile, AiTxtFile
-    Edge     only answers with status 2xx speak. The twin with or without "www." stands in for a
-             host without an answer, as it does for robots.txt.
+    find     returns the answer of a host
+    parse    parses a text: TdmrepFile, AiTxtFile
+    Edge     only answers with status 2xx count. For a host without an answer that of its "www."
+             variant is used, as for robots.txt.
     """
 
     def __init__(
@@ -104,7 +103,7 @@ class SiteFiles(Generic[F]):
         self._parsed = cache_by_host(self._file, _CACHED_CHARACTERS)
 
     def file(self, host: str) -> F | None:
-        """The file of a host (`normalize_host`), None when it has none."""
+        """The file of a normalized host, None when it has none."""
         return self._parsed(host)[0]
 
     def _file(self, host: str) -> tuple[F | None, int]:
@@ -115,7 +114,7 @@ class SiteFiles(Generic[F]):
 
 
 def read_snapshot(path: Path, limits: ReadLimits) -> list[SnapshotEntry]:
-    """All answers in a snapshot file, in order: for small ones.
+    """Read all answers of a small snapshot file, in order.
 
     Raises   DataError as `frozen_rows` does.
     """
@@ -123,10 +122,9 @@ def read_snapshot(path: Path, limits: ReadLimits) -> list[SnapshotEntry]:
 
 
 def snapshot_entries(path: Path, limits: ReadLimits) -> Iterator[SnapshotEntry]:
-    """The answers in a snapshot file, in order.
+    """Yield the answers of a snapshot file, in order.
 
-    Raises   DataError for a line that is no such row: consent rests on this file, so a part of it
-             cannot be passed over.
+    Raises   DataError for an invalid line: a missing answer would change consent decisions.
     """
     number = 0
     with BoundedStream(path, limits.expansion) as stream:
@@ -137,24 +135,24 @@ def snapshot_entries(path: Path, limits: ReadLimits) -> Iterator[SnapshotEntry]:
                     yield parse_entry(json.loads(line.data.decode("utf-8-sig")))
         except (StreamError, ValueError, TypeError, KeyError, RecursionError) as error:
             raise DataError(
-                f"{path} is no snapshot of sites: {error}",
+                f"{path} is not a snapshot of sites: {error}",
                 where=f"line {max(number, 1)}",
                 fix="Each line needs url, status, fetched and text",
             ) from None
 
 
 def parse_entry(row: Any) -> SnapshotEntry:
-    """The answer that a row stands for.
+    """The answer of a row.
 
-    Raises   KeyError, TypeError or ValueError for a row that is none.
+    Raises   KeyError, TypeError or ValueError for an invalid row.
     """
     if not isinstance(row, dict):
-        raise TypeError(f"{str(row)[:40]!r} is no object")
+        raise TypeError(f"{str(row)[:40]!r} is not an object")
     kind, redirects = row.get("kind", "robots"), row.get("redirects", [])
     if kind not in KINDS:
-        raise ValueError(f"kind {str(kind)[:40]!r} is none of {', '.join(KINDS)}")
+        raise ValueError(f"kind {str(kind)[:40]!r} is not one of {', '.join(KINDS)}")
     if not isinstance(redirects, list):
-        raise TypeError(f"redirects {str(redirects)[:40]!r} is no list")
+        raise TypeError(f"redirects {str(redirects)[:40]!r} is not a list")
     url = _typed(row["url"], str)
     host = normalize_host(url)
     if not host:
@@ -175,7 +173,7 @@ def parse_entry(row: Any) -> SnapshotEntry:
 
 
 def decode_body(body: bytes) -> str:
-    """The text of a body: UTF-8, or UTF-16 behind its byte order mark; what is none as U+FFFD."""
+    """Decode a body: UTF-8, or UTF-16 after its byte order mark; invalid bytes as U+FFFD."""
     if body.startswith((b"\xff\xfe", b"\xfe\xff")):
         return body.decode("utf-16", "replace")
     return body.decode("utf-8", "replace")
@@ -184,15 +182,15 @@ def decode_body(body: bytes) -> str:
 def _status(value: Any) -> int:
     status = _typed(value, int)
     if isinstance(value, bool) or not 0 <= status <= 999:
-        raise ValueError(f"{str(value)[:40]!r} is no HTTP status")
+        raise ValueError(f"{str(value)[:40]!r} is not an HTTP status")
     return status
 
 
 def _date(value: Any) -> str:
-    """A date as it is copied into every row of the ledger, and compared to tell the answer read last."""
+    """A valid date: it is copied into the ledger, and compared to find the newest answer."""
     date = clean_field(_typed(value, str))
     if _DATE.fullmatch(date) is None:
-        raise ValueError(f"{date[:40]!r} is no date such as 2026-11-22")
+        raise ValueError(f"{date[:40]!r} is not a date such as 2026-11-22")
     return date
 
 

@@ -1,10 +1,9 @@
-"""The answers of sites, kept on disk by host: memory does not grow with a snapshot.
+"""On-disk index of a snapshot by host: memory does not grow with the snapshot.
 
-A snapshot is a file to be read from its beginning, and a decision needs one host of millions. So
-its answers are put once into a database beside it (`robots.jsonl.zst.index`), keyed by the content
-of the snapshot and by this package's code, and made again when either changes. It may be deleted at
-any time. A snapshot below 4 MiB, or one in a folder that cannot be written, is put into a temporary
-database that the process has for itself.
+The answers of a snapshot are written once into an SQLite database beside it
+(`robots.jsonl.zst.index`), keyed by the content of the snapshot and by this package's code, and
+rebuilt when either changes. It may be deleted at any time. A snapshot below 4 MiB, or one in a
+folder that cannot be written, is indexed in a temporary database of the process.
 """
 
 from __future__ import annotations
@@ -32,8 +31,8 @@ _TABLES = (
     "CREATE TABLE answer (kind TEXT, host TEXT, fetched TEXT, settled INTEGER, url BLOB,"
     " status INTEGER, error BLOB, text BLOB, PRIMARY KEY (kind, host))",
 )
-# Of several answers of one host the one read last counts; of these one that is no redirect, and of
-# these the last in order.
+# Of several answers of one host the newest counts; of these one that is not a redirect, and of these
+# the last in order.
 _PUT = (
     "INSERT INTO answer VALUES (?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (kind, host) DO UPDATE SET"
     " fetched = excluded.fetched, settled = excluded.settled, url = excluded.url,"
@@ -46,14 +45,14 @@ Find = Callable[[str], SnapshotEntry | None]
 
 
 class SnapshotIndex:
-    """The answer that counts of each host, by kind."""
+    """The answer of each host, by kind."""
 
     def __init__(self, database: sqlite3.Connection, name: str) -> None:
         self._database = database
         self._name = name
 
     def answer(self, kind: Kind, host: str) -> SnapshotEntry | None:
-        """The answer of a host in its one spelling; None when it is not known here.
+        """The answer of a normalized host; None when there is none.
 
         Raises   DataError when the database is damaged.
         """
@@ -75,14 +74,14 @@ class SnapshotIndex:
         )
 
 
-def latest_entry(shelves: Sequence[SnapshotIndex], kind: Kind) -> Find:
-    """Finds the answer of a host that counts among several snapshots, by the rule of each."""
+def latest_entry(indexes: Sequence[SnapshotIndex], kind: Kind) -> Find:
+    """Return a function that finds the newest answer of a host in several snapshots."""
 
     def find(host: str) -> SnapshotEntry | None:
         found = None
-        for shelf in shelves:
-            answer = shelf.answer(kind, host)
-            if answer is not None and (found is None or _weight(found) <= _weight(answer)):
+        for index in indexes:
+            answer = index.answer(kind, host)
+            if answer is not None and (found is None or _precedence(found) <= _precedence(answer)):
                 found = answer
         return found
 
@@ -90,19 +89,19 @@ def latest_entry(shelves: Sequence[SnapshotIndex], kind: Kind) -> Find:
 
 
 def index_in_memory(answers: Iterable[SnapshotEntry]) -> SnapshotIndex:
-    """Answers in a temporary database, which SQLite moves to the disk when it grows.
+    """Index answers in a temporary database, which SQLite moves to the disk when it grows.
 
-    Edge   an answer whose address names no host speaks for nobody.
+    Edge   an answer whose address names no host is ignored.
     """
-    database = _opened("")
+    database = _connect("")
     _fill(database, answers, "")
     return SnapshotIndex(database, "the temporary database")
 
 
 def open_snapshot(path: Path, limits: ReadLimits) -> SnapshotIndex:
-    """The answers of a snapshot file, from its index, which is made when it is not there.
+    """Open the index of a snapshot file; it is built when missing or out of date.
 
-    Raises   DataError for a line that is no answer, or a damaged index.
+    Raises   DataError for an invalid line, or a damaged index.
     """
     index = _index(path, limits)
     if index is None:
@@ -111,21 +110,21 @@ def open_snapshot(path: Path, limits: ReadLimits) -> SnapshotIndex:
 
 
 def index_snapshots(paths: Iterable[Path], limits: ReadLimits) -> None:
-    """Make the indexes that large snapshots lack, before many workers would, each for itself.
+    """Build missing indexes of large snapshots, before many workers would, each for itself.
 
-    Raises   DataError for a line that is no answer.
+    Raises   DataError for an invalid line.
     """
     for path in paths:
         _index(path, limits)
 
 
 def _index(path: Path, limits: ReadLimits) -> Path | None:
-    """The index of a snapshot as it is now, None where it has none."""
+    """The current index of a snapshot, None where it has none."""
     if not path.is_file() or path.stat().st_size < _SMALL_BYTES:
         return None
     index = path.with_name(path.name + INDEX)
     key = sha256_value([sha256_file(path), code_hash(("corpus/consent",))])
-    if not _holds(index, key):
+    if not _is_current(index, key):
         try:
             with atomic(index) as temporary:
                 _build(temporary, snapshot_entries(path, limits), key)
@@ -139,7 +138,7 @@ def _index(path: Path, limits: ReadLimits) -> Path | None:
 def _build(path: Path, answers: Iterable[SnapshotEntry], key: str) -> None:
     path.unlink(missing_ok=True)
     path.touch()
-    database = _opened(f"file:{quote(str(path.absolute()))}")
+    database = _connect(f"file:{quote(str(path.absolute()))}")
     try:
         _fill(database, answers, key)
     except sqlite3.OperationalError as error:
@@ -151,7 +150,7 @@ def _build(path: Path, answers: Iterable[SnapshotEntry], key: str) -> None:
 
 
 def _fill(database: sqlite3.Connection, answers: Iterable[SnapshotEntry], key: str) -> None:
-    # Whoever sees the file sees it whole (`atomic`), so that nothing need be undone.
+    # `atomic` renames the finished file, so no transaction has to be rolled back.
     for setting in ("journal_mode = OFF", "synchronous = OFF", f"cache_size = -{_PAGES_KIB}"):
         database.execute(f"PRAGMA {setting}")
     database.execute("BEGIN")
@@ -169,16 +168,16 @@ def _rows(answers: Iterable[SnapshotEntry]) -> Iterator[tuple[object, ...]]:
         except ValueError:
             continue
         if host:
-            url, error, text = map(_octets, (one.url, one.error, one.text))
-            yield one.kind, host, *_weight(one), url, one.status, error, text
+            url, error, text = map(_to_bytes, (one.url, one.error, one.text))
+            yield one.kind, host, *_precedence(one), url, one.status, error, text
 
 
-def _weight(answer: SnapshotEntry) -> tuple[str, bool]:
+def _precedence(answer: SnapshotEntry) -> tuple[str, bool]:
     return answer.fetched, not 300 <= answer.status < 400
 
 
-def _holds(index: Path, key: str) -> bool:
-    """Whether an index is there, of this content, and has no other tables than ours."""
+def _is_current(index: Path, key: str) -> bool:
+    """Whether the index exists, has this key, and has exactly our tables."""
     if not index.is_file():
         return False
     try:
@@ -197,24 +196,24 @@ def _holds(index: Path, key: str) -> bool:
 
 
 def _read_only(index: Path) -> sqlite3.Connection:
-    # Nobody writes into an index that has its name: no locks, which network file systems lack.
+    # A finished index is never written: no locks, which network file systems lack.
     try:
-        database = _opened(f"file:{quote(str(index.absolute()))}?mode=ro&immutable=1")
+        database = _connect(f"file:{quote(str(index.absolute()))}?mode=ro&immutable=1")
         database.execute(f"PRAGMA cache_size = -{_PAGES_KIB}")
     except sqlite3.DatabaseError as error:
         raise _damaged(str(index), error) from None
     return database
 
 
-def _opened(place: str) -> sqlite3.Connection:
+def _connect(place: str) -> sqlite3.Connection:
     return sqlite3.connect(place, isolation_level=None, check_same_thread=False, uri=bool(place))
 
 
 def _damaged(name: str, error: sqlite3.Error) -> DataError:
-    return DataError(f"{name} cannot be read: {error}", fix="Delete it; it will be made again")
+    return DataError(f"{name} cannot be read: {error}", fix="Delete it; it will be rebuilt")
 
 
-def _octets(text: str) -> bytes:
+def _to_bytes(text: str) -> bytes:
     return text.encode("utf-8", "surrogatepass")
 
 

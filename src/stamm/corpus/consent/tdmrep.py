@@ -1,4 +1,4 @@
-"""One tdmrep.json: are the rights to mine an address reserved, and which rule says so.
+"""Parser of tdmrep.json: whether text and data mining of an address is reserved, and by which rule.
 
 Source   W3C TDM Reservation Protocol, final group report 2024-05-10, sections "TDM File on the
          Origin Server" and "Processing priority".
@@ -19,17 +19,17 @@ LONGEST_LOCATION = 2048
 LONGEST_POLICY = 1024
 LONGEST_TEXT = 500 * 1024
 _ORIGIN = re.compile(r"https?://[^/]*", re.IGNORECASE)
-# Neither the number nor the boolean nor the text is told apart; all three are in use.
+# Numbers, booleans and text are all in use.
 _VALUES = {"1": True, "true": True, "0": False, "false": False}
 
 
 @dataclass(frozen=True, kw_only=True)
 class TdmReservation:
-    """What is known about the right to mine an address.
+    """The state of the text and data mining opt-out of an address.
 
-    state    "silent" when nobody spoke, "unparsable" when a file was meant to and cannot be read
-    rule     the words that decided
-    policy   where a licence may be had, "" when that is not said
+    state    "silent" without a statement, "unparsable" for a file that cannot be parsed
+    rule     the statement that decided
+    policy   address of the licensing policy, "" when there is none
     """
 
     state: Literal["reserved", "not_reserved", "silent", "unparsable"] = "silent"
@@ -48,12 +48,12 @@ class _TdmRule:
 class TdmrepFile:
     """The rules of one file.
 
-    Edge     a page of HTML is no attempt at this file and silent: "failure to provide access to
+    Edge     an HTML page is not a tdmrep.json, and counts as silent: "failure to provide access to
              such a representation implies that the origin server does not implement this protocol".
-             Other text that is no JSON array, or one of more than 1,000 rules, is unparsable.
-             A rule without a location or with another value than 0 and 1 is none, as said there.
-             A location that is a whole address stands for its path, and a missing first slash is
-             put before it: the owner meant something. Both go beyond the report.
+             Other text that is not a JSON array of at most 1,000 rules is unparsable.
+             A rule without a location, or with a value other than 0 and 1, is ignored, as defined
+             there. Of a location that is a whole address the path counts, and a missing first slash
+             is added: the owner meant something. Both go beyond the report.
     Checked  tests/unit/corpus/consent/test_tdmrep.py
     """
 
@@ -69,7 +69,7 @@ class TdmrepFile:
             self._defect = clean_field(str(error)[:200])
 
     def answer(self, url: str) -> TdmReservation:
-        """What the file says about an address. The first rule that matches holds."""
+        """The reservation of an address: the first rule that matches holds."""
         if self._defect:
             return TdmReservation(state="unparsable", rule=self._defect)
         path = url_path(url)
@@ -91,7 +91,7 @@ def reservation_value(value: object) -> bool | None:
 
 
 def policy_value(value: object, reserved: bool) -> str:
-    """A tdm-policy as it may be kept: an address of bounded length, "" where nothing is reserved."""
+    """A tdm-policy cut to a bounded length; "" where nothing is reserved."""
     if not reserved or not isinstance(value, str):
         return ""
     return clean_field(value.strip()[:LONGEST_POLICY])
@@ -102,12 +102,12 @@ def _rules(text: str) -> list[_TdmRule]:
         raise ValueError(f"{len(text)} characters, at most {LONGEST_TEXT}")
     entries = json.loads(text)
     if not isinstance(entries, list):
-        raise ValueError("no array of rules")
+        raise ValueError("not an array of rules")
     if len(entries) > MOST_RULES:
         raise ValueError(f"{len(entries)} rules, at most {MOST_RULES}")
     rules = [rule for entry in entries if (rule := _rule(entry)) is not None]
     if entries and not rules:
-        raise ValueError(f"none of {len(entries)} rules can be read")
+        raise ValueError(f"none of {len(entries)} rules is valid")
     return rules
 
 

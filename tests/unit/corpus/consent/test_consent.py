@@ -299,7 +299,7 @@ def test_named_lists_of_agents(tmp_path: Path) -> None:
         load_agents("traning")
     for broken in ("[]", "{}", '{"lists": 3}', '{"lists": {}}', "{"):
         newer.write_text(broken)
-        with pytest.raises(DataError, match=r"agents\.json is (no list of agents|not JSON)"):
+        with pytest.raises(DataError, match=r"agents\.json is (not a file of agent lists|not JSON)"):
             load_agents("mine", newer)
     for members in ("[]", '["a b"]', "[3]", '"GPTBot"', "null"):
         newer.write_text(f'{{"date": "2026-11-01", "lists": {{"mine": {members}}}}}')
@@ -400,5 +400,5 @@ def test_a_listed_domain_is_refused_whatever_its_robots_file_says(tmp_path: Path
     ],
 )  # fmt: skip
 def test_a_line_that_names_no_domain_is_told(tmp_path: Path, line: str) -> None:
-    with pytest.raises(DataError, match=r"refused.txt is no list of domains: .*line 2"):
+    with pytest.raises(DataError, match=r"refused.txt is not a list of domains: .*line 2"):
         domain_list(tmp_path / "refused.txt", f"a.org\n{line}\nb.org\n")

@@ -145,7 +145,7 @@ def test_indexes_are_made_before_the_workers_begin(
 def test_a_broken_snapshot_leaves_no_index(tmp_path: Path) -> None:
     path = snapshot(tmp_path / "a.jsonl", row("a.org"))
     path.write_text(path.read_text() + "{\n")
-    with pytest.raises(DataError, match=r"a\.jsonl is no snapshot of sites.*line 2"):
+    with pytest.raises(DataError, match=r"a\.jsonl is not a snapshot of sites.*line 2"):
         open_snapshot(path, LIMITS)
     with pytest.raises(DataError, match="cannot read"):
         open_snapshot(tmp_path / "none.jsonl", LIMITS)
