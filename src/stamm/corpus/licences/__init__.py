@@ -1,1 +1,1 @@
-"""Licences of pages and repositories: read from what they say, as SPDX expressions, and judged."""
+"""Licences of pages and repositories: detection as SPDX expressions, and a policy for them."""

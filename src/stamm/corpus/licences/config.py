@@ -1,4 +1,4 @@
-"""Which licences a corpus takes. Light: the command line reads it."""
+"""Licence policy of a corpus. Light: the command line imports it."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from stamm.base.config import validate
 
 @dataclass(frozen=True, kw_only=True)
 class LicenceConfig:
-    """Which licences a corpus takes, by family (stamm.corpus.licences.families), and by name.
+    """Licences allowed in a corpus, by family (stamm.corpus.licences.families) and by identifier.
 
-    Public-domain, permissive and attribution licences are taken always.
+    Public-domain, permissive and attribution licences are always allowed.
 
     share_alike      CC-BY-SA, ODbL: adaptations under the same terms
-    copyleft         GPL, MPL, EUPL and their kin
-    noncommercial    CC-BY-NC and its kin
-    no_derivatives   CC-BY-ND and its kin
-    allow, deny      SPDX identifiers taken or refused whatever their family; deny wins
-    unknown          a document whose licence is not named, or not known
+    copyleft         GPL, MPL, EUPL and similar
+    noncommercial    CC-BY-NC and similar
+    no_derivatives   CC-BY-ND and similar
+    allow, deny      SPDX identifiers allowed or denied whatever their family; deny wins
+    unknown          policy for a document without a licence, or with an unknown one
     """
 
     share_alike: bool = True
@@ -36,4 +36,4 @@ class LicenceConfig:
             single = all(value and value == value.strip() and " " not in value for value in values)
             validate(self, (field, single, named))
         both = not {a.lower() for a in self.allow} & {d.lower() for d in self.deny}
-        validate(self, ("allow", both, "names a licence that deny names too"))
+        validate(self, ("allow", both, "has a licence that is also in deny"))

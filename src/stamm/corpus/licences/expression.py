@@ -1,4 +1,4 @@
-"""SPDX licence expressions: read, written in one form, and judged.
+"""SPDX licence expressions: parsing, normal form, and the decision under a licence policy.
 
 Source   SPDX specification 3.0, annex on licence expressions: WITH binds tighter than AND, AND
          tighter than OR; operators in any one case.
@@ -34,7 +34,7 @@ _WITHOUT_SUFFIX = {"GPL", "LGPL", "AGPL", "GFDL"}
 
 @dataclass(frozen=True, kw_only=True)
 class LicenceTerm:
-    """A licence, with the exception that widens it ("" when none)."""
+    """A licence identifier, with its WITH exception ("" for none)."""
 
     licence: str
     exception: str = ""
@@ -42,7 +42,7 @@ class LicenceTerm:
 
 @dataclass(frozen=True, kw_only=True)
 class LicenceCompound:
-    """Parts joined by "AND" (all hold) or "OR" (the taker chooses)."""
+    """Parts joined by "AND" (all hold) or "OR" (the licensee chooses)."""
 
     operator: str
     parts: tuple[Expression, ...]
@@ -52,27 +52,27 @@ Expression = LicenceTerm | LicenceCompound
 
 
 class ExpressionError(ValueError):
-    """Text that is no licence expression."""
+    """Text that is not a licence expression."""
 
 
 def parse(text: str) -> Expression:
-    """The expression that `text` writes, identifiers in the spelling of the SPDX list.
+    """Parse a licence expression; identifiers get the spelling of the SPDX list.
 
-    Edge     an identifier that the list lacks is an error, unless it begins with LicenseRef-;
+    Edge     an identifier that is not on the list is an error, unless it begins with LicenseRef-;
              GPL-2.0 and GPL-2.0+ become GPL-2.0-only and GPL-2.0-or-later.
-    Raises   ExpressionError beyond 500 characters or 20 brackets deep, or when it cannot be read.
+    Raises   ExpressionError beyond 500 characters or 20 levels of brackets, and for invalid text.
     """
     if len(text) > LONGEST_EXPRESSION:
         raise ExpressionError(f"longer than {LONGEST_EXPRESSION} characters")
     tokens = list(_tokens(text))
     expression, rest = _either(tokens, 0, 0)
     if rest != len(tokens):
-        raise ExpressionError(f"{tokens[rest]!r} was not expected")
+        raise ExpressionError(f"unexpected {tokens[rest]!r}")
     return expression
 
 
 def write(expression: Expression) -> str:
-    """The expression as text: parts sorted, none twice, brackets only where they are needed."""
+    """The normal form: parts sorted and unique, brackets only where they are needed."""
     if isinstance(expression, LicenceTerm):
         widened = f" WITH {expression.exception}" if expression.exception else ""
         return expression.licence + widened
@@ -85,7 +85,7 @@ def write(expression: Expression) -> str:
 
 
 def join(operator: str, expressions: list[str]) -> str:
-    """Several written expressions as one, "" for none."""
+    """Join expressions, given as text, into one; "" for none."""
     parts = tuple(parse(e) for e in sorted(set(expressions)) if e)
     flat = [
         inner
@@ -115,12 +115,12 @@ def licences(expression: Expression) -> Iterator[str]:
 
 
 def verdict(expression: str, config: LicenceConfig) -> LicenceVerdict:
-    """Whether a corpus takes a text under `expression`.
+    """Decide whether a corpus may contain a text under `expression`.
 
-    OR: one allowed part is enough. AND: one denied part is too much. An exception after WITH
-    gives more rights and takes none, so its licence decides.
+    OR: one allowed part is enough. AND: one denied part denies. An exception after WITH only adds
+    rights, so its licence decides.
 
-    Edge     "" and what cannot be read are unknown; the caller asks config.unknown then.
+    Edge     "" and invalid text are unknown; the caller then applies config.unknown.
     Checked  tests/unit/corpus/licences/test_expression.py
     """
     try:
@@ -130,7 +130,7 @@ def verdict(expression: str, config: LicenceConfig) -> LicenceVerdict:
 
 
 def identifier(written: str) -> str:
-    """The SPDX spelling of a licence identifier in any case, "" when the list lacks it."""
+    """The SPDX spelling of a licence identifier in any case, "" when it is not on the list."""
     if written[:11].lower() == "licenseref-" and len(written) <= 64:
         return f"LicenseRef-{written[11:]}"
     known, _ = _identifiers()
@@ -163,7 +163,7 @@ def _judge_licence(licence: str, config: LicenceConfig) -> LicenceVerdict:
     found = family(licence)
     if not found:
         return "unknown"
-    refused = {
+    denied = {
         SHARE_ALIKE: not config.share_alike,
         COPYLEFT: not config.copyleft,
         NONCOMMERCIAL: not config.noncommercial,
@@ -172,7 +172,7 @@ def _judge_licence(licence: str, config: LicenceConfig) -> LicenceVerdict:
     }
     if also_no_derivatives(licence) and not config.no_derivatives:
         return "denied"
-    return "denied" if refused.get(found, False) else "allowed"
+    return "denied" if denied.get(found, False) else "allowed"
 
 
 def _tokens(text: str) -> Iterator[str]:
@@ -180,7 +180,7 @@ def _tokens(text: str) -> Iterator[str]:
     while at < end:
         match = _TOKEN.match(text, at)
         if match is None:
-            raise ExpressionError(f"{text[at : at + 20]!r} is no part of an expression")
+            raise ExpressionError(f"{text[at : at + 20]!r} is not part of an expression")
         yield match[1] or match[2]
         at = match.end()
 
@@ -219,13 +219,13 @@ def _term(tokens: list[str], at: int, depth: int) -> tuple[Expression, int]:
         return inner, at + 1
     licence = identifier(tokens[at])
     if not licence:
-        raise ExpressionError(f"{tokens[at]!r} is no SPDX identifier")
+        raise ExpressionError(f"{tokens[at]!r} is not an SPDX identifier")
     at += 1
     if at + 1 < len(tokens) and tokens[at].upper() == "WITH":
         _, exceptions = _identifiers()
         exception = exceptions.get(tokens[at + 1].lower(), "")
         if not exception:
-            raise ExpressionError(f"{tokens[at + 1]!r} is no SPDX exception")
+            raise ExpressionError(f"{tokens[at + 1]!r} is not an SPDX exception")
         return LicenceTerm(licence=licence, exception=exception), at + 2
     return LicenceTerm(licence=licence), at
 

@@ -1,9 +1,9 @@
-"""What each licence asks for, as data: its family, and how the families rank.
+"""Families of licences by SPDX identifier, and their rank by restrictiveness.
 
-The families say what a licence allows to do with a text at all, not whether training needs a
-licence; that is the user's to decide. A change of this table changes FAMILIES_VERSION.
+A family describes what a licence allows with a text in general, not whether training needs a
+licence; that is the user's decision. Change FAMILIES_VERSION with this table.
 
-Source   the SPDX licence list for the names; the licences' own texts for the families.
+Source   the SPDX licence list for the identifiers; the texts of the licences for the families.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ _WHICH_VERSION = re.compile(r"(?:\+|-only|-or-later)$")
 
 
 def family(identifier: str) -> str:
-    """The family of an SPDX licence identifier, "" when the table lacks it.
+    """The family of an SPDX licence identifier, "" when it is unknown.
 
     Edge   GPL-3.0-only, GPL-3.0-or-later and GPL-3.0+ are GPL-3.0 here; case does not matter.
     """
@@ -88,6 +88,6 @@ def also_no_derivatives(identifier: str) -> bool:
 
 
 def rank(identifier: str) -> int:
-    """How restrictive a licence is: 0 for the public domain; -1 when its family is unknown."""
+    """Restrictiveness of a licence: 0 for the public domain; -1 for an unknown family."""
     found = family(identifier)
     return FAMILIES.index(found) if found else -1

@@ -1,4 +1,4 @@
-"""The licence of each file of a repository: what its own head says, else the terms of its folder."""
+"""The licence of each file of a repository: from its SPDX line, else from its folder."""
 
 from __future__ import annotations
 
@@ -7,17 +7,16 @@ from collections.abc import Iterable
 from stamm.corpus.licences.repository import head_licence, repository_licence, terms_of
 
 _MOST_TERMS = 8_000_000  # characters of terms that are read: 10 to 16 s of work
-_NOT_READ = "not read"  # the words of no licence, so terms that are not known
+_NOT_READ = "not read"  # matches no licence, so it gives unknown terms
 
 
 class FolderLicences:
-    """What licence files and manifests of a repository say, told once, then asked for each file.
+    """Licences of the folders of a repository, from its licence files and manifests.
 
-    files   paths and texts; a text may be given up at once, only what speaks of terms is kept
+    files   paths and texts, consumed one by one; only text that states terms is kept
 
-    A file stands under the terms of the nearest folder above it that has any: what was taken from
-    others, in a folder with a licence of its own, is never under the licence of the whole. The head
-    of one file says nothing about another.
+    A file has the licence of the nearest folder above it with terms: vendored code in a folder with
+    its own licence never gets that of the whole. The SPDX line of a file applies to it alone.
     Edge     beyond 8 million characters of terms those of a folder are LicenseRef-Unknown-Terms.
     Checked  tests/unit/corpus/licences/test_folders.py
     """
@@ -27,16 +26,16 @@ class FolderLicences:
         left = _MOST_TERMS
         for path, text in files:
             folder, name = _placed(path)
-            said = terms_of(name, text)
-            if said:
-                left -= len(said)
-                terms.setdefault(folder, {})[name] = said if left >= 0 else _NOT_READ
+            found_terms = terms_of(name, text)
+            if found_terms:
+                left -= len(found_terms)
+                terms.setdefault(folder, {})[name] = found_terms if left >= 0 else _NOT_READ
         found = {folder: repository_licence(named.items()) for folder, named in terms.items()}
         self._folders = {folder: each for folder, each in found.items() if each.expression}
 
     def of(self, path: str, text: str) -> tuple[str, str]:
-        """The SPDX expression of a file, and what named it: "spdx" (its own head), "file" (a licence
-        file) or "manifest"; twice "" where nothing does."""
+        """The SPDX expression of a file, and its evidence: "spdx" (its own SPDX line), "file" (a
+        licence file) or "manifest"; twice "" without any."""
         own = head_licence(text)
         if own:
             return own, "spdx"
@@ -50,7 +49,7 @@ class FolderLicences:
 
 
 def _placed(path: str) -> tuple[str, str]:
-    """The folder that a file speaks for, and its name there; LICENSES/MIT.txt speaks from below."""
+    """The folder that a file applies to, and its name there; LICENSES/MIT.txt applies to the parent."""
     folder, _, name = path.rpartition("/")
     above, _, last = folder.rpartition("/")
     return (above, f"{last}/{name}") if last.lower() == "licenses" else (folder, name)

@@ -1,4 +1,4 @@
-"""What was found out about a licence: the expression, and every signal that led to it."""
+"""A detected licence: its SPDX expression, and the evidence for it."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ LONGEST_VALUE = 200
 class LicenceEvidence:
     """One signal about a licence.
 
-    signal       where it stands: header, rel, json-ld, microdata, rdfa, meta, footer, file, spdx
+    signal       its place: header, rel, json-ld, microdata, rdfa, meta, footer, file, spdx
     value        as written, cut at 200 characters
-    expression   what it names as an SPDX expression; "" when it names none that is known
-    whole        whether it speaks of the whole; False for a figure, a comment, a third party
+    expression   as an SPDX expression; "" when it names no known licence
+    whole        whether it applies to the whole; False for a figure, a comment, a third party
     """
 
     signal: str
@@ -31,8 +31,8 @@ class LicenceEvidence:
 class Licence:
     """The licence of a page or a repository.
 
-    expression   SPDX; "" when nothing that speaks of the whole names a known licence
-    evidence     at most 8 signals; those that decide come first
+    expression   SPDX; "" without a known licence of the whole
+    evidence     at most 8 signals; the deciding ones come first
     """
 
     expression: str = ""
@@ -45,10 +45,10 @@ def strictness(expression: str) -> int:
 
 
 def most_restrictive(evidence: list[LicenceEvidence]) -> Licence:
-    """The licence that the strictest of the signals names, with all of them as evidence.
+    """The strictest licence of the signals, with all of them as evidence.
 
-    Signals that speak of a part, and those that name nothing known, decide nothing. Two licences
-    of equal rank hold both: CC-BY-3.0 AND CC-BY-4.0.
+    Signals about a part, and those without a known licence, do not decide. Two licences of equal
+    rank both hold: CC-BY-3.0 AND CC-BY-4.0.
     """
     seen = list(dict.fromkeys(evidence))
     named = [e for e in seen if e.whole and e.expression]

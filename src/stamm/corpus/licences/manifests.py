@@ -1,4 +1,4 @@
-"""The licence that a package's manifest names: package.json, composer.json, Cargo.toml, pyproject."""
+"""Licence fields of package manifests: package.json, composer.json, Cargo.toml, pyproject.toml."""
 
 from __future__ import annotations
 
@@ -12,20 +12,18 @@ from stamm.corpus.licences.names import spdx_expression
 
 MANIFESTS = ("package.json", "composer.json", "Cargo.toml", "pyproject.toml")
 LONGEST_MANIFEST = 200_000  # characters
-_RESERVED = (
-    "unlicensed",
-    "proprietary",
-)  # what npm and composer call a package that grants nothing
+# Values of npm and composer for a package without a licence grant.
+_RESERVED = ("unlicensed", "proprietary")
 _MOST = 12
 
 
 def manifest_licence(name: str, text: str) -> str:
-    """The SPDX expression that the manifest called `name` names, "" where it names none.
+    """The SPDX expression in the manifest called `name`, "" where it has none.
 
-    Several in a list may be chosen from (OR), and so in Cargo's old spelling "MIT/Apache-2.0".
+    A list is a choice (OR), and so is Cargo's old spelling "MIT/Apache-2.0".
 
-    Edge     a licence that cannot be read adds LicenseRef-Unknown-Terms; a pointer to a file ("SEE
-             LICENSE IN …", pyproject's file) says nothing here, since that file is read.
+    Edge     a licence that cannot be parsed adds LicenseRef-Unknown-Terms; a reference to a file
+             ("SEE LICENSE IN …", pyproject's file) is ignored, since that file is read itself.
     Source   the fields as npm, composer, Cargo and the PyPA's pyproject specification define them.
     Checked  tests/unit/corpus/licences/test_repository.py
     """
@@ -40,9 +38,9 @@ def manifest_licence(name: str, text: str) -> str:
         data = data.get(section)
     if not isinstance(data, dict):
         return ""
-    said = data.get("license") or data.get("licenses") or []
-    listed = said if isinstance(said, list) else [said]
-    return join("OR", [e for value in listed[:_MOST] if (e := _expression(value))])
+    value = data.get("license") or data.get("licenses") or []
+    listed = value if isinstance(value, list) else [value]
+    return join("OR", [e for one in listed[:_MOST] if (e := _expression(one))])
 
 
 def _expression(value: Any) -> str:

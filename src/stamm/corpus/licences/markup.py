@@ -1,12 +1,11 @@
-"""Where the markup of a page names a licence, and whether of the whole page or of a part.
+"""Licence statements in the markup of a page, each of the whole page or of a part.
 
-A mark counts for the page only where nothing suggests another subject. It is of a part inside a
-figure, quotation, aside, comment or a list outside the footer, in one of several articles, in an
-element that is its own item (itemscope, about, typeof) unless that is the page or its one article,
-below a class or id that says image, comment, sidebar and the like, beside a word for such, where
-nobody sees it (hidden, display: none), in a link of a user (rel="ugc") and in a sentence that
-denies it. A licence of a part must never license the page; the
-reverse error only loses a page.
+A statement counts for the page only where nothing suggests another subject. It is of a part inside
+a figure, quotation, aside, comment or a list outside the footer, in one of several articles, in an
+element that is its own item (itemscope, about, typeof) unless that is the page or its only article,
+below a class or id such as image, comment or sidebar, beside a word for such, in an invisible
+element (hidden, display: none), in a link of a user (rel="ugc") and in a sentence that denies it.
+A licence of a part must never license the page; the reverse error only loses a page.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ _PART_TAGS = (
     "figure figcaption blockquote aside picture video audio object iframe details template noscript"
 )
 _PARTS = frozenset(_PART_TAGS.split())
-# A gallery is a list too; the links of a footer are one and speak of the page all the same.
+# A gallery is a list; the links of a footer are one too, but apply to the page.
 _LISTS = ("table", "ul", "ol", "dl")
 _NAMED_PART = re.compile(
     r"(?<![a-z])(?:figure|image|img|photo|picture|gallery|caption|thumb|media(?!wiki)|video|audio|"
@@ -53,7 +52,7 @@ _MAIN_ITEM = re.compile(
     r"(?:WebPage|ItemPage|AboutPage|FAQPage|Article|NewsArticle|BlogPosting|ScholarlyArticle|"
     r"TechArticle|Report|CreativeWork|Book|LearningResource|Document)$"
 )
-# A search of the tree costs; most pages that say license say it in their text.
+# A search of the tree is slow; most pages with the word license have it in their text.
 _ATTRIBUTE = re.compile(r"(?:rel|itemprop|property)\s*=[^<>]*\Z", re.IGNORECASE)
 _BEFORE = 100
 _MOST_WORDS = 200
@@ -61,10 +60,10 @@ _MOST_WORDS = 200
 
 @dataclass(frozen=True, kw_only=True)
 class LicenceMark:
-    """One place of a page that names a licence: rel, microdata, rdfa, footer or json-ld.
+    """A licence statement in a page: rel, microdata, rdfa, footer or json-ld.
 
     value   the address or name, at most 500 characters; for json-ld the block, at most 65,536
-    whole   whether it speaks of the whole page, as far as its place says
+    whole   whether its place applies to the whole page
     """
 
     signal: str
@@ -73,9 +72,9 @@ class LicenceMark:
 
 
 def licence_marks(html: str, tree: HTMLTree) -> tuple[LicenceMark, ...]:
-    """The first 32 marks of a page and its first 8 blocks of JSON-LD that say license.
+    """The first 32 licence statements of a page, and its first 8 JSON-LD blocks with a licence.
 
-    html   the page that `tree` was parsed from: one without a trace of the word costs no search
+    html   the page that `tree` was parsed from; without the word in it no search is done
     """
     word = html.find("icense")
     if tree.document is None or word == -1:
@@ -96,9 +95,9 @@ def licence_marks(html: str, tree: HTMLTree) -> tuple[LicenceMark, ...]:
 
 
 def _is_marked(html: str, word: int) -> bool:
-    """Whether the word stands in an attribute that names a relation, or so often that it may.
+    """Whether the word occurs in an attribute of a relation, or so often that it may.
 
-    word   where it stands first
+    word   position of its first occurrence
     """
     for _ in range(_MOST_WORDS):
         if word == -1:

@@ -1,4 +1,4 @@
-"""The SPDX expression that an address or a short name of a licence stands for."""
+"""SPDX expressions of licence addresses and short names."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _PUBLIC = {
     "publicdomain": "CC-PDDC",
 }
 _PORTS = ("at", "au", "de", "fr", "igo", "jp", "nl", "uk", "us")
-# Addresses by their part behind the host's "www."; the first that fits counts.
+# Patterns of addresses after "www."; the first that matches counts.
 _ADDRESSES: tuple[tuple[re.Pattern[str], str], ...] = tuple(
     (re.compile(pattern), expression)
     for pattern, expression in (
@@ -71,39 +71,39 @@ _RESERVED = re.compile(r"all rights reserved|alle rechte vorbehalten|tous droits
 
 
 def spdx_expression(value: str) -> str:
-    """The SPDX expression that an address, an identifier or a short name stands for, else "".
+    """The SPDX expression of a licence address, identifier or short name, else "".
 
-    Creative Commons deeds in every version, port and language; a port that SPDX lacks is written
-    as the unported licence of that version, and a deed without version as LicenseRef-CC-BY.
+    Creative Commons deeds in every version, port and language; a port that is not on the SPDX list
+    gives the unported licence of that version, and a deed without version LicenseRef-CC-BY.
 
-    Edge     a sentence that denies a licence names none, and one that reserves all rights beside a
-             licence reserves them. Of an address the first 500 characters are read; what else is
-             so long names nothing, since its end may take back its beginning. A deed of a kind that
-             is not known is "".
+    Edge     a sentence that denies a licence gives "", and one that reserves all rights beside a
+             licence reserves them. Of an address the first 500 characters are read; other text of
+             that length gives "", since its end may revoke its beginning. A deed of an unknown kind
+             gives "".
     Checked  tests/unit/corpus/licences/test_names.py
     """
     written = " ".join(value[:_LONGEST].split())
-    said = written.lower()
-    if not said:
+    lowered = written.lower()
+    if not lowered:
         return ""
-    if "//" in said:
-        return _commons_deed(said) or _address(said)
+    if "//" in lowered:
+        return _commons_deed(lowered) or _address(lowered)
     if len(value) >= _LONGEST or denies(written):
         return ""
     try:
         return write(parse(written))
     except ExpressionError:
         pass
-    return _NAMES.get(said.strip(" .")) or _reserved(said) or _commons_name(said)
+    return _NAMES.get(lowered.strip(" .")) or _reserved(lowered) or _commons_name(lowered)
 
 
 def denies(sentence: str) -> bool:
-    """Whether a sentence about a licence says that it does not hold."""
+    """Whether a sentence denies a licence."""
     return _DENIED.search(" ".join(sentence.lower().split())) is not None
 
 
-def _commons_deed(said: str) -> str:
-    match = _COMMONS.search(said)
+def _commons_deed(lowered: str) -> str:
+    match = _COMMONS.search(lowered)
     if match is None:
         return ""
     terms, version, port = match[1], match[2], match[3]
@@ -125,8 +125,8 @@ def _commons(terms: list[str], version: str | None, port: str | None) -> str:
     return ported or identifier(f"CC-{kind}-{version}") or f"LicenseRef-CC-{kind}"
 
 
-def _commons_name(said: str) -> str:
-    match = _COMMONS_NAME.search(said)
+def _commons_name(lowered: str) -> str:
+    match = _COMMONS_NAME.search(lowered)
     if match is None:
         return ""
     terms = ["by"]
@@ -134,13 +134,13 @@ def _commons_name(said: str) -> str:
         ("nc", "non-? ?commercial"), ("nd", "no-? ?deriv"), ("sa", "share-? ?alike")
     ):  # fmt: skip
         # Spelled out, a term may also follow behind the name: "CC BY, non-commercial use only".
-        if re.search(f"{short}|{long}", match[1]) or re.search(long, said):
+        if re.search(f"{short}|{long}", match[1]) or re.search(long, lowered):
             terms.append(short)
     return _commons(terms, match[2], None)
 
 
-def _address(said: str) -> str:
-    place = said.split("//", 1)[1].removeprefix("www.")
+def _address(lowered: str) -> str:
+    place = lowered.split("//", 1)[1].removeprefix("www.")
     for pattern, expression in _ADDRESSES:
         match = pattern.match(place)
         if match is None:
@@ -156,5 +156,5 @@ def _address(said: str) -> str:
     return ""
 
 
-def _reserved(said: str) -> str:
-    return ALL_RIGHTS_RESERVED if _RESERVED.search(said) else ""
+def _reserved(lowered: str) -> str:
+    return ALL_RIGHTS_RESERVED if _RESERVED.search(lowered) else ""

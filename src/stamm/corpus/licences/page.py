@@ -1,4 +1,4 @@
-"""The licence of a page, from its markup and the header of its response."""
+"""Licence detection for a page, from its markup and its response headers."""
 
 from __future__ import annotations
 
@@ -36,11 +36,11 @@ def page_licence(
 ) -> Licence:
     """The licence of a page: of the signals about the whole page, the most restrictive.
 
-    marks          what extract.Page.marks hands on
+    marks          extract.Page.marks
     metas          name in lower case and content of its meta elements
     link_headers   values of the HTTP header Link
 
-    Edge     a sentence of rights in a Dublin Core meta counts only when it names a licence or
+    Edge     a statement of rights in a Dublin Core meta counts only when it names a licence or
              reserves all rights. JSON-LD counts at its top level and in @graph, for nodes that are
              a page or an article; when only some of several articles name a licence, none does.
     Checked  tests/unit/corpus/licences/test_page_licence.py
@@ -71,13 +71,13 @@ def _licence_links(header: str) -> Iterator[str]:
     for match in _LINK.finditer(header[:_LONGEST_HEADER]):
         relation = _REL.search(match[2])
         named = (relation[1] or relation[2] or "").lower().split() if relation else []
-        # A link with an anchor speaks of another resource (RFC 8288, 3.2).
+        # A link with an anchor is about another resource (RFC 8288, 3.2).
         if "license" in named and not _ANCHOR.search(match[2]):
             yield match[1]
 
 
 def _linked(block: str) -> list[tuple[str, bool]]:
-    """The licences in a block of JSON-LD, and whether each speaks of the page."""
+    """The licences in a block of JSON-LD, and whether each applies to the page."""
     if len(block) > LONGEST_DATA:
         return []
     try:
@@ -112,8 +112,8 @@ def _kinds(node: dict[str, Any]) -> set[str]:
     return {k.rsplit("/", 1)[-1] for k in listed if isinstance(k, str)}
 
 
-def _values(said: Any) -> list[str]:
-    listed = said if isinstance(said, list) else [said]
+def _values(value: Any) -> list[str]:
+    listed = value if isinstance(value, list) else [value]
     found = []
     for value in listed[:10]:
         if isinstance(value, dict):

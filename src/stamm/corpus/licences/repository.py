@@ -1,4 +1,4 @@
-"""The licence of a repository, from its licence files, manifests and the SPDX lines of its sources."""
+"""Licence detection for a repository: licence files, manifests, and SPDX lines of its sources."""
 
 from __future__ import annotations
 
@@ -27,30 +27,29 @@ _README = re.compile(r"readme(?:\.\w{1,8})?", re.IGNORECASE)
 _CODE_FILE = re.compile(r".*\.(?:py|js|ts|c|h|cc|cpp|rs|go|java|rb|sh|pl|php|swift|kt|scala)$")
 _SPDX_LINE = re.compile(r"SPDX-License-Identifier:[ \t]*([^\r\n]{1,200})")
 _SPDX_END = re.compile(r"\s*(?:\*+/|-->|#\}|\*\)|\"{3}|'{3}|\|#).*$")
-# "At your option" alone is no choice of licence: it stands in the words of the GPL too.
+# "At your option" alone is not a choice of licence: the text of the GPL contains it.
 _EITHER = re.compile(
     r"dual[- ]?licen[cs]ed|\bunder\s+either\s+(?:of|the)\b|\byour\s+choice\s+of\b|"
     r"\beither\W{0,3}\s*of\s+(?:the|these)\s+licen[cs]",
     re.IGNORECASE,
 )
 _ADDRESS = re.compile(r"https?://[^\s<>\"')\]]{1,200}")
-_HEAD = 4000  # characters of a source file in which an SPDX line is looked for
-_READ = 20_000  # characters in which a word of choice is looked for
-_SHORT = 1500  # characters of a licence file that may be a mere reference
+_HEAD = 4000  # characters of a source file searched for an SPDX line
+_READ = 20_000  # characters searched for a choice of licences
+_SHORT = 1500  # longest licence file, in characters, that may only be a reference
 _MOST_LICENCES = 12
 
 
 def repository_licence(files: Iterable[tuple[str, str]]) -> Licence:
     """The licence of a repository, from the paths and texts of its files.
 
-    Read are licence files at its root (LICENSE, COPYING, LICENSE-MIT, LICENSES/MIT.txt), manifests
+    Reads licence files at its root (LICENSE, COPYING, LICENSE-MIT, LICENSES/MIT.txt), manifests
     there (manifests.MANIFESTS), and the SPDX-License-Identifier lines at the head of every file.
-    Several licences hold together (AND), unless a licence file or the readme says that one may
-    choose (OR). Words in a licence file that no known licence explains add
-    LicenseRef-Unknown-Terms.
+    Several licences hold together (AND), unless a licence file or the readme offers a choice (OR).
+    Text in a licence file beside known licences adds LicenseRef-Unknown-Terms.
 
-    Edge     licence files in folders speak of what was taken from others, and are not read.
-             A sentence in the readme alone is no licence. More than 12 licences are not named.
+    Edge     licence files in folders are those of vendored code, and are not read. A sentence in
+             the readme alone is not a licence. More than 12 licences give LicenseRef-Unknown-Terms.
     Checked  tests/unit/corpus/licences/test_repository.py
     """
     texts: dict[str, str] = {}
@@ -87,9 +86,9 @@ def repository_licence(files: Iterable[tuple[str, str]]) -> Licence:
 
 
 def terms_of(name: str, text: str) -> str:
-    """The part of a file that `repository_licence` reads terms from, "" of any other file.
+    """The part of a file that `repository_licence` reads, "" of any other file.
 
-    name   as seen from the root: LICENSE, LICENSES/MIT.txt, package.json, README
+    name   path from the root: LICENSE, LICENSES/MIT.txt, package.json, README
     """
     if _is_licence(name) or _REUSE_FILE.fullmatch(name):
         return text[: LONGEST_TEXT + 1]
@@ -100,7 +99,7 @@ def terms_of(name: str, text: str) -> str:
 
 
 def head_licence(text: str) -> str:
-    """The SPDX expression that the head of a source file names, "" without any."""
+    """The SPDX expression at the head of a source file, "" without any."""
     return next(iter(_spdx_lines(text[:_HEAD])), "")
 
 
@@ -113,7 +112,7 @@ def _whole(files: list[str], headers: list[str], either: bool) -> str:
     if len(single) > _MOST_LICENCES:
         return UNKNOWN_TERMS
     chosen = join("OR" if either and UNKNOWN_TERMS not in single else "AND", files)
-    # Sources and manifests may name the choice between the very licences whose texts lie beside them.
+    # Sources and manifests may state the choice between the licences whose texts are beside them.
     texts = {name for e in files for name in licences(parse(e))}
     for header in headers:
         if " OR " in header and texts and texts <= set(licences(parse(header))):
@@ -132,7 +131,7 @@ def _spdx_lines(head: str) -> list[str]:
 
 
 def _of_file(name: str, text: str) -> str:
-    """The expression of a licence file: by its words, else by an address or a name in it."""
+    """The expression of a licence file: by its text, else by an address or a name in it."""
     found = identify(text)
     names = list(found.licences)
     if names:

@@ -1,4 +1,4 @@
-"""Which licences a text holds, by comparison with the licences' own words."""
+"""Licence texts in a file, identified by comparison with the texts of the SPDX list."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from importlib import resources
 import zstandard
 
 LONGEST_TEXT = 400_000  # characters; the longest licence shipped has 43,000
-_WORDS_TOGETHER = 4
-_HELD = 0.75  # share of a licence's words, in order, that a text must hold
-_FEWEST_STRANGE = 100  # words that no licence explains; fewer are names, dates and headings
-_MOST_FOUND = 12  # licences told apart in one text; the words of further ones count as strange
+_GRAM_WORDS = 4
+_REQUIRED_SHARE = 0.75  # share of a licence's n-grams that a text must contain
+_FEWEST_UNMATCHED = 100  # words outside known licences; fewer are names, dates and headings
+_MOST_FOUND = 12  # licences found in one text; the words of further ones count as unmatched
 _COPYRIGHT = re.compile(
     r"^\W*(?:portions )?(?:copyright\s*(?:\(c\)|©|[12][0-9]{3}|<)|©|\(c\)\s*[12]).*$",
     re.IGNORECASE | re.MULTILINE,
@@ -33,29 +33,29 @@ Grams = Counter[tuple[str, ...]]
 
 @dataclass(frozen=True, kw_only=True)
 class IdentifiedTexts:
-    """The licences whose text a file holds, sorted, and the words that none of them explains."""
+    """The licences whose text a file contains, sorted, and the number of other words."""
 
     licences: tuple[str, ...]
-    strange_words: int
+    unmatched_words: int
 
     @property
     def has_more(self) -> bool:
-        """Whether so much is left that it may be terms of its own."""
-        return self.strange_words >= _FEWEST_STRANGE
+        """Whether the other words may be terms of their own."""
+        return self.unmatched_words >= _FEWEST_UNMATCHED
 
 
 def identify(text: str) -> IdentifiedTexts:
-    """The licences that a text holds word by word, layout, case and copyright lines aside.
+    """Identify the licences in a text, ignoring layout, case and copyright lines.
 
-    Words are compared in runs of four. The licence that resembles the text most (Dice's
-    coefficient), if three quarters of it is there, explains its runs; then the rest is compared again.
+    Words are compared as 4-grams. The licence most similar to the text (Dice's coefficient), if
+    three quarters of it occur, is found and its n-grams removed; then the rest is compared again.
 
-    Edge     the words of GPL-3.0-or-later are those of GPL-3.0-only, which is what is said;
-             beyond 400,000 characters a text is not read, and all of it is strange.
+    Edge     the text of GPL-3.0-or-later is that of GPL-3.0-only, which is returned;
+             a text beyond 400,000 characters is not read, and all of it is unmatched.
     Checked  tests/unit/corpus/licences/test_repository.py
     """
     if len(text) > LONGEST_TEXT:
-        return IdentifiedTexts(licences=(), strange_words=len(text) // 6)
+        return IdentifiedTexts(licences=(), unmatched_words=len(text) // 6)
     left = grams(text)
     found: list[str] = []
     for _ in range(_MOST_FOUND):
@@ -63,25 +63,25 @@ def identify(text: str) -> IdentifiedTexts:
         total = left.total()
         for candidate, own in _known().items():
             size = own.total()
-            # No more can be shared than the text has left.
-            if total < _HELD * size:
+            # At most the rest of the text can be shared.
+            if total < _REQUIRED_SHARE * size:
                 continue
             shared = (own & left).total() if own.keys() & left.keys() else 0
-            alike = 2 * shared / (size + total)
-            if shared >= _HELD * size and alike > best:
-                best, name = alike, candidate
+            similarity = 2 * shared / (size + total)
+            if shared >= _REQUIRED_SHARE * size and similarity > best:
+                best, name = similarity, candidate
         if not name:
             break
         found.append(name)
         left -= _known()[name]
-    return IdentifiedTexts(licences=tuple(sorted(set(found))), strange_words=left.total())
+    return IdentifiedTexts(licences=tuple(sorted(set(found))), unmatched_words=left.total())
 
 
 def grams(text: str) -> Grams:
-    """How often each run of four words stands in a text, copyright lines left out."""
+    """Counts of the word 4-grams of a text without copyright lines."""
     plain = _COPYRIGHT.sub(" ", text.translate(_SAME)).lower().replace("licence", "license")
     words = _WORD.findall(_HOLDER.sub("holder", plain))
-    return Counter(zip(*(words[i:] for i in range(_WORDS_TOGETHER)), strict=False))
+    return Counter(zip(*(words[i:] for i in range(_GRAM_WORDS)), strict=False))
 
 
 @cache

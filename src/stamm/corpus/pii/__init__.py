@@ -1,1 +1,1 @@
-"""Personal data in text: found by form and check digits, replaced by a marker, counted, never kept."""
+"""Personal data (PII) in text: found by form and check digits, replaced by markers, never stored."""

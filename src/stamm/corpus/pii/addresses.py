@@ -1,4 +1,4 @@
-"""Public IP addresses, version 4 and 6, told apart from versions, sections and article numbers."""
+"""PII detection of public IP addresses, version 4 and 6, and not versions, sections or articles."""
 
 from __future__ import annotations
 
@@ -35,13 +35,13 @@ _LARGEST_SECTION = 63
 
 
 def address_spans(text: str) -> Iterator[tuple[int, int]]:
-    """Where the public IP addresses of a text begin and end, in order.
+    """Yield start and end of the public IP addresses of a text, in order.
 
-    Version 4 needs free borders and must not be a version or section number; where the text cites
-    Swiss law it also needs a network word near by, since the numbers of that law look alike
-    ("SR 172.220.111.3"). Version 6 in every spelling, with the zone that may follow it.
+    Version 4 needs word boundaries and must not be a version or section number; where the text cites
+    Swiss law it also needs a network word nearby, since the numbers of that law look alike
+    ("SR 172.220.111.3"). Version 6 in every spelling, with its zone.
 
-    Edge     private, loopback, multicast and documentation addresses name nobody and stay.
+    Edge     private, loopback, multicast and documentation addresses are not personal and are kept.
     Checked  tests/unit/corpus/pii/test_pii.py
     """
     yield from sorted([*_version4(text), *_version6(text)])

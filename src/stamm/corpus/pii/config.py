@@ -1,4 +1,4 @@
-"""Which personal data is replaced. Light: the command line reads it."""
+"""Configuration of PII replacement. Light: the command line imports it."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, kw_only=True)
 class PiiConfig:
-    """Which personal data is replaced by a marker (`<email-pii>`, `<ip-pii>`, `<iban-pii>`, ...).
+    """Kinds of PII that are replaced by a marker (`<email-pii>`, `<ip-pii>`, `<iban-pii>`, ...).
 
-    phone   finds the numbers of a document's language, and those in international form in any
+    phone   national numbers of the document's language, and international ones in any
     """
 
     email: bool = True

@@ -1,7 +1,7 @@
-"""E-mail addresses as they are typed into a mail program.
+"""PII detection of e-mail addresses.
 
-An address that is spelled to be read by people only ("jane at example dot org") is not looked
-for, nor is a mailbox in quotation marks: both read like prose.
+Addresses spelled for people ("jane at example dot org") and mailboxes in quotation marks are not
+detected: both look like prose.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ _DOMAIN = re.compile(
     rf"(?![{LETTERS}0-9]|\.[{LETTERS}])"
 )
 _LONGEST_DOMAIN = 255
-# icon@2x.png and its kind are files; a.b.py is a host in Paraguay.
+# icon@2x.png and similar are files; a.b.py is a host in Paraguay.
 _FILE_ENDS = ("png", "jpg", "jpeg", "gif", "svg", "webp", "html", "css", "js", "ts", "py", "json")
 
 
 def email_spans(text: str) -> Iterator[tuple[int, int]]:
-    """Where the e-mail addresses of a text begin and end, in order.
+    """Yield start and end of the e-mail addresses of a text, in order.
 
-    Edge   `git@host:path` is a repository and no mailbox; `icon@2x.png` is a file.
+    Edge   `git@host:path` is a repository, not a mailbox; `icon@2x.png` is a file.
     """
     at = text.find("@")
     while at != -1:
@@ -40,9 +40,9 @@ def email_spans(text: str) -> Iterator[tuple[int, int]]:
 
 
 def _mailbox_start(text: str, at: int) -> int:
-    """Where the mailbox before the sign at `at` begins; `at` when none ends there.
+    """Start of the mailbox before the "@" at `at`; `at` when there is none.
 
-    Edge   longer than the 64 characters of RFC 5321 it is taken whole: nothing stays in clear.
+    Edge   a mailbox beyond the 64 characters of RFC 5321 is covered whole.
     """
     start = at
     if text[at - 1 : at] == ".":

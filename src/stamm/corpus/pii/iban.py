@@ -1,4 +1,4 @@
-"""International bank account numbers in any layout, told by country, length and check digits."""
+"""PII detection of IBANs in any layout, by country, length and check digits."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ IBAN_LENGTHS = {entry[:2]: int(entry[2:]) for entry in _TABLE.split()}
 
 
 def iban_spans(text: str) -> Iterator[tuple[int, int]]:
-    """Where the IBANs of a text begin and end, in order.
+    """Yield start and end of the IBANs of a text, in order.
 
-    Between two symbols may stand one blank, point or hyphen, or one line break with up to 12
-    blanks on either side of it.
+    Two symbols may be separated by one blank, point or hyphen, or by one line break with up to 12
+    blanks on either side.
 
-    Edge     small letters are not looked for: no bank prints them.
+    Edge     lower-case letters are not accepted: no bank prints them.
     Checked  tests/unit/corpus/pii/test_pii.py
     """
     for head in _HEAD.finditer(text):

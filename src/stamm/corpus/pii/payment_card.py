@@ -1,4 +1,4 @@
-"""Payment card numbers: issuer, length, Luhn's check digit and the grouping of a printed card."""
+"""PII detection of payment card numbers, by issuer, length, Luhn check digit and grouping."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from stamm.corpus.pii.word_boundaries import WORD
 
-# First digits and lengths by network. Source: ISO/IEC 7812 and what the networks publish.
+# First digits and lengths by network. Source: ISO/IEC 7812 and the networks' documents.
 # (first, last, lengths): the number begins with a value from first to last.
 _ISSUERS: tuple[tuple[str, str, tuple[int, ...]], ...] = (
     ("4", "4", (13, 16, 19)),  # Visa
@@ -31,14 +31,14 @@ _ISSUERS: tuple[tuple[str, str, tuple[int, ...]], ...] = (
     ("6759", "6759", (16, 19)),
     ("6761", "6763", (16, 19)),
 )
-# The numbers that the networks print in their manuals name nobody.
+# Test numbers in the manuals of the networks are not personal.
 _TEST_NUMBERS = (
     "4111111111111111 4242424242424242 4012888888881881 4222222222222 4000000000000002 "
     "5555555555554444 5105105105105100 2223003122003222 378282246310005 371449635398431 "
     "6011111111111117 6011000990139424 30569309025904 38520000023237 3530111333300000 "
     "3566002020360505"
 )
-_MANUALS = frozenset(_TEST_NUMBERS.split())
+_TEST_CARDS = frozenset(_TEST_NUMBERS.split())
 _CANDIDATE = re.compile(
     rf"(?<![{WORD}+=/#-])(?<![0-9][ \u00a0.])[2-68][0-9]{{3}}[ \u00a0-]?[0-9]{{4}}"
     rf"(?:[ \u00a0-]?[0-9]){{4,11}}(?![{WORD}=]|[ \u00a0.-][0-9])"
@@ -55,18 +55,18 @@ _CARD_WORD = re.compile(
 
 
 def card_spans(text: str) -> Iterator[tuple[int, int]]:
-    """Where the payment card numbers of a text begin and end, in order.
+    """Yield start and end of the payment card numbers of a text, in order.
 
     Grouped as on a card (4 4 4 4, 4 6 5, 4 6 4, 6 13, by blanks or hyphens), or in one piece with
     a word for a card within 64 characters: one 16-digit number in ten has a right check digit.
 
-    Edge     the networks' own test numbers (4111 1111 1111 1111) stay.
+    Edge     the networks' own test numbers (4111 1111 1111 1111) are kept.
     Checked  tests/unit/corpus/pii/test_payment_card.py
     """
     for match in _CANDIDATE.finditer(text):
         groups = _GROUPING.findall(match[0])
         digits = "".join(groups)
-        if not valid_card(digits) or digits in _MANUALS:
+        if not valid_card(digits) or digits in _TEST_CARDS:
             continue
         if len(groups) > 1:
             if _printed(match[0], tuple(map(len, groups))):

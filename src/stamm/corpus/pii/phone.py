@@ -1,7 +1,7 @@
-"""Phone numbers: candidates by form, then judged by the numbering plan of their country.
+"""PII detection of phone numbers: candidates by form, checked by the numbering plan of the country.
 
-The plans are those of the library phonenumbers; this file is its door. Its own search of a whole
-text is not used: it takes numbers in addresses of pages for phones, and costs far more.
+The plans are those of the library phonenumbers. Its own search of a whole text is not used: it takes
+numbers in URLs for phones, and is far slower.
 """
 
 from __future__ import annotations
@@ -13,30 +13,30 @@ from phonenumbers import Leniency, PhoneNumberMatcher
 
 from stamm.corpus.pii.word_boundaries import WORD
 
-# Seven to seventeen digits in small groups, with free borders: no part of an address of a page, of
-# a longer number, or of a name. E.164 numbers have at most 15 digits, behind at most 00 and (0).
+# Seven to seventeen digits in small groups with word boundaries: not part of a URL, of a longer
+# number, or of a name. E.164 numbers have at most 15 digits, after at most 00 and (0).
 _CANDIDATE = re.compile(
     rf"(?<![{WORD}/=&?#%@+-])(?<![0-9][.,])(?:\+ ?|\(\+?)?[0-9]"
     r"(?:(?:[ \u00a0\u202f.-]|[ \u00a0]?[()/–-][ \u00a0]?|\) ?\()?[0-9]){6,16}"
     rf"(?!(?![A-Z][a-z])[{WORD}@=]|[.,/-][0-9])"
 )
-_IN_ONE = re.compile(r"[0-9]+")
+_UNGROUPED = re.compile(r"[0-9]+")
 _BEGINS_OR_GROUPS = re.compile(r"^\(?0|[(-]")
-_UNNAMED = range(10, 13)  # digits; shorter rows stand in tables and tariffs
-# 2019-05-03, 3.5.2019, 10.05.2019 12:30, 1914-1918, 0.3333333, SR 0.631.112.514: no phone.
+_DIGITS_WITHOUT_KEYWORD = range(10, 13)  # shorter rows of digits are tables and tariffs
+# 2019-05-03, 3.5.2019, 10.05.2019 12:30, 1914-1918, 0.3333333, SR 0.631.112.514: not phones.
 _OTHER = re.compile(
     r"(?:0\.|[12][0-9]{3}[ ./–-](?:[12][0-9]{3}\b|[01]?[0-9][ ./–-])|"
     r"[0-3]?[0-9][./-][01]?[0-9][./-][12][0-9]{3}\b)"
 )
 _CONTEXT = 32
-_PHONE_WORD = re.compile(
+_KEYWORD = re.compile(
     r"phone|\btel\b|tel[.:+]|tél|teléf|telef|fax|mobil|handy|natel|hotline|\bcall|\bphon|whatsapp|"
     r"\bsms\b|\bdial|anruf|rufnummer|appel|llam|ligue|chiam|cellul|celular|\bgsm\b|puhelin|"
     r"тел|моб|звон|τηλ|电话|手机|電話|전화|टेलीफोन|هاتف|טלפון|\bĐT\b|điện thoại",
     re.IGNORECASE,
 )
-# Where a language is spoken, largest numbering plans first. A language that is missing here, or
-# spoken in too many countries to guess (Arabic, Swahili), is read in international form only.
+# Countries of a language, largest numbering plans first. For a language that is missing here, or
+# spoken in too many countries to guess (Arabic, Swahili), only international numbers are found.
 _REGIONS_BY_LANGUAGE = (
     "deu:DE,CH,AT fra:FR,CH,BE ita:IT,CH eng:US,GB spa:ES,MX por:PT,BR nld:NL,BE pol:PL ces:CZ "
     "slk:SK hun:HU ron:RO bul:BG ell:GR swe:SE dan:DK nob:NO nno:NO fin:FI est:EE lav:LV lit:LT "
@@ -51,15 +51,15 @@ _REGIONS = {
 
 
 def phone_spans(text: str, language: str = "") -> Iterator[tuple[int, int]]:
-    """Where the phone numbers of a text begin and end, in order.
+    """Yield start and end of the phone numbers of a text, in order.
 
-    language   of the text, as deu_Latn; it says which countries write numbers without their code
+    language   of the text, as deu_Latn; its countries write national numbers without country code
 
-    +41 44 668 18 00     a valid number is one in any language and grouping
-    044 668 18 00        in the language's countries, if valid and grouped as that country does.
+    +41 44 668 18 00     found in any language and grouping, if valid
+    044 668 18 00        in the language's countries, if valid and grouped as in that country.
                          Groups without 0, bracket or hyphen (912 345 678) may be any amount
-    044/668 1800         any grouping, and no grouping, behind a word for phone within 32
-                         characters: an order number looks the same
+    044/668 1800         any or no grouping, only after a keyword for phone within 32 characters: an
+                         order number looks the same
 
     Edge     a word with a capital may follow without a blank (Tel. 044 668 18 00Fax).
     Checked  tests/unit/corpus/pii/test_phone.py
@@ -68,63 +68,63 @@ def phone_spans(text: str, language: str = "") -> Iterator[tuple[int, int]]:
     for candidate in _CANDIDATE.finditer(text):
         if _OTHER.match(candidate[0]):
             continue
-        found = _abroad(text, candidate) or _at_home(text, candidate, regions)
+        found = _international(text, candidate) or _national(text, candidate, regions)
         if found is not None:
             yield candidate.start() + found[0], candidate.start() + found[1]
 
 
-def _abroad(text: str, candidate: re.Match[str]) -> tuple[int, int] | None:
+def _international(text: str, candidate: re.Match[str]) -> tuple[int, int] | None:
     written, shift = candidate[0], 0
     if written.lstrip("(").startswith("00"):
-        # "00" dials abroad only from some countries; "+" does from all, and is a letter shorter.
+        # "00" is the international prefix of some countries only; "+" is valid everywhere.
         written, shift = written.replace("00", "+", 1), 1
     if "+" not in written:
         return None
-    found = _judged(written, None, Leniency.VALID)
+    found = _validated(written, None, Leniency.VALID)
     if found is None:
         return None
-    if _IN_ONE.fullmatch(candidate[0]) and not _behind_phone_word(text, candidate):
+    if _UNGROUPED.fullmatch(candidate[0]) and not _follows_keyword(text, candidate):
         return None
     return found[0], found[1] + shift
 
 
-def _at_home(
+def _national(
     text: str, candidate: re.Match[str], regions: tuple[str, ...]
 ) -> tuple[int, int] | None:
     written = candidate[0]
     if not regions:
         return None
-    named = _behind_phone_word(text, candidate)
-    if not named and not _like_a_phone(written):
+    named = _follows_keyword(text, candidate)
+    if not named and not _looks_national(written):
         return None
     leniency = Leniency.VALID if named else Leniency.STRICT_GROUPING
     for region in regions:
-        found = _judged(written, region, leniency)
-        # A part of a longer row of numbers is a phone only where the text says so.
+        found = _validated(written, region, leniency)
+        # Part of a longer row of numbers is a phone only after a keyword.
         if found and (named or found == (0, len(written))):
             return found
     return None
 
 
-def _like_a_phone(written: str) -> bool:
+def _looks_national(written: str) -> bool:
     digits = sum(c.isdigit() for c in written)
     return (
-        digits in _UNNAMED
-        and _IN_ONE.fullmatch(written) is None
+        digits in _DIGITS_WITHOUT_KEYWORD
+        and _UNGROUPED.fullmatch(written) is None
         and _BEGINS_OR_GROUPS.search(written) is not None
     )
 
 
-def _judged(written: str, region: str | None, leniency: int) -> tuple[int, int] | None:
+def _validated(written: str, region: str | None, leniency: int) -> tuple[int, int] | None:
     for match in PhoneNumberMatcher(written, region, leniency=leniency, max_tries=3):
         start, stop = match.start, match.end
-        # The matcher leaves an opening bracket outside that the number's own closing one needs.
+        # The matcher leaves out the opening bracket of a closing one in the number.
         if start and written[start - 1] == "(" and ")" in written[start:stop]:
             start -= 1
         return start, stop
     return None
 
 
-def _behind_phone_word(text: str, candidate: re.Match[str]) -> bool:
+def _follows_keyword(text: str, candidate: re.Match[str]) -> bool:
     before = text[max(0, candidate.start() - _CONTEXT) : candidate.start()]
-    return _PHONE_WORD.search(before) is not None
+    return _KEYWORD.search(before) is not None

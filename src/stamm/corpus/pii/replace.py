@@ -1,6 +1,6 @@
-"""Personal data in text becomes markers, each kind its own.
+"""PII replacement: each kind of personal data becomes a marker.
 
-Only counts leave this file; a value found is neither logged nor kept.
+Only counts are returned; values are neither logged nor stored.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from stamm.corpus.special_tokens import PII_MARKERS
 
 @dataclass(frozen=True, kw_only=True)
 class Cleaned:
-    """A text without the personal data looked for, and how many of each kind were replaced."""
+    """A text after PII replacement, and the number of replacements by kind."""
 
     text: str
     email: int = 0
@@ -33,7 +33,7 @@ class Cleaned:
 
 @dataclass(frozen=True, kw_only=True)
 class PiiMatch:
-    """Where a value stands, and of which kind it is: email, ip, iban, card or phone."""
+    """Position and kind of a value: email, ip, iban, card or phone."""
 
     start: int
     stop: int
@@ -41,13 +41,13 @@ class PiiMatch:
 
 
 def find_pii(text: str, config: PiiConfig, language: str = "") -> list[PiiMatch]:
-    """The values of the kinds switched on, in order, none overlapping another.
+    """Find the values of the enabled kinds, in order and without overlap.
 
-    language   of the text, as deu_Latn: where its phone numbers may be at home ("": unknown)
+    language   of the text, as deu_Latn, for national phone numbers ("": unknown)
 
-    Edge     digits of twenty other scripts count, and signs of any width (０３－３５８０, jane＠example．com).
-             Of two that overlap the first is kept, of two at one place the one with check digits,
-             and it reaches to the end of both: no part stays in clear.
+    Edge     digits of twenty other scripts count, and characters of any width (０３－３５８０,
+             jane＠example．com). Of two that overlap the first is kept, of two with one start the one
+             with check digits, extended to the end of both, so that no part remains.
     """
     text = plain_signs(text)
     kinds: list[tuple[str, bool, Iterator[tuple[int, int]]]] = [
@@ -73,9 +73,9 @@ def find_pii(text: str, config: PiiConfig, language: str = "") -> list[PiiMatch]
 
 
 def replace_pii(text: str, config: PiiConfig, language: str = "") -> Cleaned:
-    """`text` with a marker in place of each value that find_pii finds, and how many of each kind.
+    """Replace each value that find_pii finds by a marker; count the values by kind.
 
-    Time and memory are linear in the length of the text, whatever it holds.
+    Time and memory are linear in the length of the text.
 
     Checked  tests/unit/corpus/pii/test_labelled.py
     """

@@ -1,7 +1,7 @@
-"""Where a word ends: letters of the scripts that separate words by blanks.
+"""Word boundaries for PII patterns: letters of the scripts that separate words by blanks.
 
-Chinese, Japanese or Thai text may run straight into an address or a number; such a letter is no
-part of it, and must not hide it.
+Chinese, Japanese or Thai text may directly precede an address or a number; such a letter is not part
+of it, and must not hide it.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ LETTERS = "A-Za-zÀ-ɏͰ-ϿЀ-ӿ"
 WORD = f"{LETTERS}0-9_"
 """These letters, digits and the underscore."""
 
-# Where the ten digits of a script begin, of those in wide use. Below stand the wide signs of East
-# Asian and the narrow ones of fine typography.
+# First of the ten digits of scripts in wide use. `_PLAIN` adds wide East Asian and narrow
+# typographic characters.
 _DIGITS: Final = (0x0660, 0x06F0, 0x07C0, 0x0966, 0x09E6, 0x0A66, 0x0AE6, 0x0B66, 0x0BE6, 0x0C66,
                   0x0CE6, 0x0D66, 0x0DE6, 0x0E50, 0x0ED0, 0x0F20, 0x1040, 0x1090, 0x17E0, 0x1810)  # fmt: skip
 _PLAIN: Final = {
@@ -25,14 +25,14 @@ _PLAIN: Final = {
     **dict.fromkeys((0x2010, 0x2011, 0x2212), ord("-")),
     **dict.fromkeys((0x2007, 0x2009, 0x202F, 0x3000), 0xA0),
 }
-# All Chinese text has these; where it has no other, nothing is hidden.
+# All Chinese text has these; without others there is nothing to replace.
 _USUAL: Final = "！（），：；？"
 _OTHER: Final = re.compile(f"[{''.join(chr(c) for c in _PLAIN if chr(c) not in _USUAL)}]")
 
 
 def plain_signs(text: str) -> str:
-    """`text` with digits of other scripts as ASCII, and wide or narrow signs as usual ones.
+    """`text` with digits of other scripts as ASCII, and wide or narrow characters as usual ones.
 
-    Edge   as long as `text`: what is found in one stands at the same place in the other.
+    Edge   the result has the length of `text`, so positions are equal in both.
     """
     return text.translate(_PLAIN) if not text.isascii() and _OTHER.search(text) else text

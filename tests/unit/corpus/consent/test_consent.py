@@ -245,11 +245,11 @@ def test_config_refuses_no_agents() -> None:
         ConsentConfig(agents=())
     with pytest.raises(ConfigError, match="empty name"):
         ConsentConfig(agents=("*", " "))
-    with pytest.raises(ConfigError, match=r"no robots\.txt can mean"):
+    with pytest.raises(ConfigError, match=r"robots.txt cannot address"):
         ConsentConfig(agents=("*", "Kangaroo Bot"))
     # An argument that is no UTF-8 (surrogateescape), and what came of a wrong decoding.
     for agent in ("B\udcfccherbot", "B\ufffdcherbot"):
-        with pytest.raises(ConfigError, match=r"no robots\.txt can mean"):
+        with pytest.raises(ConfigError, match=r"robots.txt cannot address"):
             ConsentConfig(agents=(agent,))
 
 
@@ -299,7 +299,9 @@ def test_named_lists_of_agents(tmp_path: Path) -> None:
         load_agents("traning")
     for broken in ("[]", "{}", '{"lists": 3}', '{"lists": {}}', "{"):
         newer.write_text(broken)
-        with pytest.raises(DataError, match=r"agents\.json is (not a file of agent lists|not JSON)"):
+        with pytest.raises(
+            DataError, match=r"agents\.json is (not a file of agent lists|not JSON)"
+        ):
             load_agents("mine", newer)
     for members in ("[]", '["a b"]', "[3]", '"GPTBot"', "null"):
         newer.write_text(f'{{"date": "2026-11-01", "lists": {{"mine": {members}}}}}')
@@ -307,7 +309,7 @@ def test_named_lists_of_agents(tmp_path: Path) -> None:
             load_agents("mine", newer)
     for date in ("null", '"November"', '"2026-13-01"', '"2026-11-01\\n"', "20261101"):
         newer.write_text(f'{{"date": {date}, "lists": {{"mine": ["*"]}}}}')
-        with pytest.raises(DataError, match="Write the day on which they held"):
+        with pytest.raises(DataError, match="Write the day of the lists"):
             load_agents("mine", newer)
 
 
