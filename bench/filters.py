@@ -23,7 +23,7 @@ from stamm.corpus.language.config import LanguageConfig
 from stamm.corpus.language.identify import LanguageIdentifier
 from stamm.corpus.quality.config import QualityConfig
 from stamm.corpus.quality.rules import QualityFilter
-from stamm.corpus.quality.words import count_characters, split_words
+from stamm.corpus.quality.word_split import count_characters, split_words
 from stamm.corpus.readers.open import read_input
 from stamm.corpus.records import Record
 

@@ -1,1 +1,1 @@
-"""Documents that say the same: exactly, or nearly, over all shards of a corpus."""
+"""Deduplication over all shards of a corpus: exact duplicates, and near-duplicates by MinHash."""

@@ -1,8 +1,8 @@
-"""Which documents of a whole corpus say the same, and which one of them stays.
+"""Deduplication of a whole corpus: clusters of duplicates, and the document kept of each.
 
-Works outside of memory: tables are sorted and joined by duckdb within a limit, on disk beyond it.
-Only documents that have a near duplicate are held, at 16 bytes each. What comes out depends on
-the documents alone, not on shards, their order or names, threads or memory.
+Out of core: duckdb sorts and joins tables within a memory limit, on disk beyond it. Only documents
+with a near-duplicate are held in memory, at 16 bytes each. The result depends on the documents
+alone, not on shards, their order or names, threads or memory.
 """
 
 from __future__ import annotations
@@ -57,13 +57,13 @@ CLUSTERS_SCHEMA = pa.schema(
         ("rows", pa.int64()),
     ]
 )
-"""Every row that is not alone, by shard and row. `kept_id` names its cluster, `kind` how the row
-came into it ("exact", "near", "" for the one kept), `rows` how many the cluster has."""
+"""Every row with a duplicate, by shard and row. `kept_id` identifies its cluster, `kind` is the kind
+of duplicate ("exact", "near", "" for the one kept), `rows` the size of the cluster."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class DedupCounts:
-    """What was found in all shards. Counts of rows, but for `pairs` compared and `clusters`."""
+    """Counts over all shards: rows, except for `pairs` compared and `clusters`."""
 
     rows: int
     exact: int
@@ -88,7 +88,7 @@ def keys_row(
     """One row of a shard's table of keys.
 
     key         `exact.text_key` of the text
-    text_hash   16 bytes that stand for the text as it is, letter by letter
+    text_hash   16-byte hash of the exact text
     """
     return {
         "shard": shard,
@@ -113,26 +113,25 @@ def find_clusters(
     memory_mib: int = 4096,
     threads: int = 1,
 ) -> DedupCounts:
-    """Write to `result` each row that has duplicates, with the one that is kept of them.
+    """Find clusters of duplicates; write each row with duplicates, and the one kept, to `result`.
 
     Of a cluster the row is kept that is first by date, identifier, licence, language, hash of its
-    text and source; what is not known comes last. (The source of a web archive is its file.) Only rows that agree in all of these, and so
-    are one document, are told apart by shard and row. An identifier that stands for two texts (a
-    page whose bytes were read in two ways) stands for its first row's: the others go as its exact
-    duplicates.
+    text and source; missing values sort last. (The source of a web archive is its file.) Rows equal
+    in all of these are one document, ordered by shard and row. For an identifier with two texts (a
+    page whose bytes were decoded in two ways) the text of its first row counts: the others are its
+    exact duplicates.
 
     shards      tables of `keys_schema`
-    scratch     an existing folder for up to four times the size of the shards, freed again
-    memory_mib  for duckdb; comparison and union-find come on top (16 bytes a near duplicate)
+    scratch     an existing folder for temporary files, up to four times the size of the shards
+    memory_mib  for duckdb; comparison and union-find need more (16 bytes a near-duplicate)
 
     Edge     Two texts are compared when all hashes of a band agree. Where more than `neighbours`
              others share that band, it is sorted by the next hashes of the signature, and each text
-             is compared with those just before it: a pair can be missed in such a band, and is then
-             found in another, or through a third text like both, or not at all.
-             Clusters are connected components, so their ends may be less alike than `threshold`.
+             is compared with those just before it: a pair missed in such a band may be found in
+             another, or through a third text similar to both, or not at all.
+             Clusters are connected components, so two members may be less similar than `threshold`.
              Texts without words have exact duplicates only.
-    Raises   DataError when a shard is missing or is no such table, RunError when memory or disk
-             does not suffice.
+    Raises   DataError when a shard is missing or invalid, RunError when memory or disk is full.
     Checked  tests/unit/corpus/dedup/test_cluster.py
     """
     with opened(scratch, memory_mib / 1024, threads, keep_order=False) as query:
@@ -145,8 +144,8 @@ def find_clusters(
 def _read_shards(query: Query, config: DedupConfig, shards: Sequence[Path]) -> None:
     """Tables `documents` (rank, text_key), `keys` (text_key, first) and `signatures` (rank).
 
-    A rank is a document's place in the order of preference: the smallest of a cluster is kept.
-    `first` is the smallest rank of a text; only that row's signature is compared.
+    A rank is the position in the order of preference: the smallest of a cluster is kept. `first` is
+    the smallest rank of a text; only that row's signature is compared.
     """
     seen: dict[int, Path] = {}
     for path in shards:
@@ -187,17 +186,17 @@ def _check_shard(query: Query, config: DedupConfig, path: Path, seen: dict[int, 
     )
     if not count == distinct == named == fitting or least != most or least in seen:
         raise DataError(
-            f"{path} is no table of keys: {count} rows, {distinct} row numbers, {named} "
+            f"{path} is not a table of keys: {count} rows, {distinct} row numbers, {named} "
             f"identifiers, {fitting} signatures of {config.hashes} values, shards {least} to "
             f"{most}" + (f", as {seen[least]}" if least in seen else ""),
-            fix="Run the step that writes it again with this configuration",
+            fix="Rerun the step that writes it with this configuration",
         )
     if count:
         seen[least] = path
 
 
 def _compare(query: Query, config: DedupConfig) -> int:
-    """Table `edges` of near duplicates (low and high rank); how many pairs were compared."""
+    """Create table `edges` of near-duplicates (low and high rank); return the pairs compared."""
     _candidates(query, config)
     query.run("CREATE TABLE edges (low BIGINT, high BIGINT)")
     compared = 0
@@ -214,7 +213,7 @@ def _compare(query: Query, config: DedupConfig) -> int:
 
 
 def _candidates(query: Query, config: DedupConfig) -> None:
-    """Table `pairs` (low and high rank): what shares a band and stands near each other in it."""
+    """Create table `pairs` (low and high rank): texts that share a band and are neighbours in it."""
     width, whole = config.band_hashes * _BYTES, config.hashes * _BYTES
     query.run("CREATE TABLE bands (band SMALLINT, agreed UBIGINT, next BLOB, rank BIGINT)")
     for band in range(config.bands):
@@ -237,7 +236,7 @@ def _candidates(query: Query, config: DedupConfig) -> None:
 
 
 def _join_components(query: Query) -> None:
-    """Table `components` (rank, root): the smallest rank that edges lead to, for each that has one."""
+    """Create table `components` (rank, root): the smallest rank of each connected component."""
     nodes = query.numbers(
         "SELECT low AS rank FROM edges UNION SELECT high FROM edges ORDER BY rank"
     )
@@ -292,5 +291,5 @@ def _write(query: Query, result: Path, pairs: int) -> DedupCounts:
 
 
 def _values(signatures: pa.Array, hashes: int) -> NDArray[np.uint32]:
-    """Signatures as a table, shape (signatures, hashes)."""
+    """Signatures as an array, shape (signatures, hashes)."""
     return np.frombuffer(b"".join(signatures.to_pylist()), "<u4").reshape(-1, hashes)

@@ -1,4 +1,4 @@
-"""What counts as a near duplicate. Light: the command line reads it."""
+"""Configuration of deduplication. Light: the command line imports it."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from stamm.base.config import validate
 
 @dataclass(frozen=True, kw_only=True)
 class DedupConfig:
-    """When two documents are near duplicates, by their sets of overlapping runs of words.
+    """When two documents are near-duplicates: MinHash with bands over shingles of words.
 
-    shingle_words   words in a run; in scripts without blanks, characters
+    shingle_words   words in a shingle; in scripts without blanks, characters
     bands           two documents are compared when all hashes of one band agree: with Jaccard
                     similarity s this happens with probability 1 - (1 - s^band_hashes)^bands
     band_hashes     hashes in a band; a signature has bands * band_hashes of them
-    threshold       estimated similarity from which documents compared are near duplicates
+    threshold       estimated Jaccard similarity from which compared documents are near-duplicates
     neighbours      in a band that many documents share, each is compared with this many before
-                    it, so that a text found on every page costs no more than any other
+                    it, so that boilerplate of every page costs no more than other text
     """
 
     shingle_words: int = 5
@@ -38,5 +38,5 @@ class DedupConfig:
 
     @property
     def hashes(self) -> int:
-        """Numbers in a signature, each of 32 bits."""
+        """Values in a signature, each of 32 bits."""
         return self.bands * self.band_hashes

@@ -1,4 +1,4 @@
-"""Exact duplicates: documents whose text is the same but for case, blanks and spelling of forms."""
+"""Exact deduplication: texts equal up to case, blanks and Unicode normalization."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from stamm.corpus.dedup.shingles import normalize_text
 
 
 def text_key(text: str) -> bytes:
-    """128 bits that two texts share when they are the same after normalisation.
+    """A 128-bit hash of the normalized text.
 
-    NFKC, case folded (`words.folded`), every run of blanks one space, none at the ends.
+    NFKC, case folded (`shingles.normalize_text`), every run of blanks one space, none at the ends.
 
-    Edge     lone surrogates count as what they are; nothing stored holds any.
+    Edge     lone surrogates are hashed as they are; stored texts contain none.
     Checked  tests/unit/corpus/dedup/test_exact.py
     """
     shown = " ".join(normalize_text(text).split())

@@ -1,8 +1,7 @@
-"""MinHash signatures: 32-bit numbers of which two texts share about as many as their Jaccard
-similarity says.
+"""MinHash signatures: the share of equal values of two texts estimates their Jaccard similarity.
 
-Own arithmetic rather than a library's, since signatures are stored and compared over years: the
-same text gave three different digests in rensa 0.3, 0.4 and 0.5.
+Implemented here because signatures are stored and compared over years: the same text gave three
+different digests in rensa 0.3, 0.4 and 0.5.
 """
 
 from __future__ import annotations
@@ -18,17 +17,18 @@ from stamm.corpus.dedup.shingles import WordHashes, hash_shingles
 
 Signature = NDArray[np.uint32]
 
-# What no minimum over a text reaches in practice: the signature of a text without words.
+# Value of the signature of a text without words; a minimum over a text does not reach it.
 NOTHING = np.uint32(0xFFFFFFFF)
-_BLOCK = 512  # runs hashed at once; the table of 512 by 112 numbers stays in the second-level cache
+_BLOCK = 512  # shingles hashed at once; an array of 512 by 112 values fits the L2 cache
 
 
 def minhash(words: WordHashes, config: DedupConfig) -> Signature:
-    """The least value of each hash over the runs of words of a text, shape (hashes,).
+    """The minimum of each hash over the shingles of a text, shape (hashes,).
 
-    hash_j(run) = the upper 32 bits of a_j * run + b_j modulo 2^64, a_j odd
+    hash_j(shingle) = the upper 32 bits of a_j * shingle + b_j modulo 2^64, a_j odd
 
-    Edge     fewer words than a run has: the text is one run. No words: every value is NOTHING.
+    Edge     with fewer words than a shingle has, the text is one shingle. Without words every value
+             is NOTHING.
     Source   Broder 1997 (min-wise hashing); Dietzfelbinger 1996 (multiply, add and shift)
     Checked  tests/unit/corpus/dedup/test_minhash.py
     """

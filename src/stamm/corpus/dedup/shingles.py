@@ -1,7 +1,7 @@
-"""The words of a text as 64-bit numbers, in any script: what similarity and overlap are made of.
+"""Word hashes and shingles of a text, in any script, for deduplication and contamination.
 
-Case, width, accents' spelling, punctuation, blanks and invisible characters play no part. In
-scripts that put no blanks between words each character counts as a word.
+Case, width, Unicode composition, punctuation, blanks and invisible characters are ignored. In
+scripts without blanks between words each character counts as a word.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from stamm.base.hashing import GOLDEN, mix64
 
 Hashes = NDArray[np.uint64]
 
-# A text is read in pieces of this many characters, so that arrays stay in the processor's cache
-# and their memory does not grow with the text.
+# Texts are processed in pieces of this many characters, so that arrays fit the cache and memory
+# does not grow with the text.
 _PIECE = 1 << 16
 _MOST_MARKS = 30
 _BLANK, _IGNORED, _BREAK, _LETTER, _SIGN = range(5)
@@ -43,11 +43,11 @@ _WITHOUT_BLANKS = (
 
 @dataclass(frozen=True)
 class WordHashes:
-    """The words of one text, in order.
+    """The hashes of the words of one text, in order.
 
-    hashes   a number for each word, equal for equal words
-    edges    one more than words: whether anything but blanks on one line stands before each word
-             (the last: always). A phrase between two edges stands by itself
+    hashes   64-bit hash of each word
+    edges    one more than words: whether anything but blanks of one line precedes each word (the
+             last: always). A phrase between two edges is delimited
     """
 
     hashes: Hashes
@@ -55,11 +55,11 @@ class WordHashes:
 
 
 def hash_words(text: str) -> WordHashes:
-    """The words of `text`, after NFKC and case folding.
+    """Split `text` into words after NFKC and case folding, and hash them.
 
     Edge     a word longer than 65,536 characters is cut. Time and memory are linear; the arrays
-             hold 9 bytes a word.
-    Source   our own; a word's number is the sum of its mixed (character, place) pairs, mixed again
+             take 9 bytes a word.
+    Source   our own; a word's hash is the mixed sum of its mixed (character, position) pairs
     Checked  tests/unit/corpus/dedup/test_shingles.py
     """
     parts, edges, edge = [], [], True
@@ -79,19 +79,19 @@ def hash_words(text: str) -> WordHashes:
 def normalize_text(text: str) -> str:
     """`text` in NFKC, case folded.
 
-    Edge     of more than 30 combining marks in a row the rest is dropped: normalisation sorts a
-             row of marks in quadratic time, and no language needs so many.
+    Edge     combining marks after 30 in a row are dropped: normalization sorts them in quadratic
+             time, and no language needs so many.
     Source   the bound is that of stream-safe text, UAX 15, section 13
     """
     if text.isascii():
         return text.casefold()
-    # Case folding takes some letters apart ("ΐ"), and sees no pair in Turkish "ı" and "I".
+    # Case folding decomposes some letters ("ΐ"), and does not match Turkish "ı" and "I".
     text = unicodedata.normalize("NFKC", _fewer_marks(text)).casefold()
     return unicodedata.normalize("NFKC", text).replace("ı", "i").replace("i\u0307", "i")
 
 
 def hash_shingles(hashes: Hashes, length: int) -> Hashes:
-    """A number for each run of `length` words, equal for equal runs; shape (words - length + 1,)."""
+    """The hash of each shingle of `length` words; shape (words - length + 1,)."""
     count = len(hashes) - length + 1
     if count < 1:
         return np.empty(0, np.uint64)
@@ -114,7 +114,7 @@ def _pieces(text: str) -> Iterator[str]:
 
 
 def _read(text: str) -> tuple[Hashes, NDArray[np.bool_], bool]:
-    """Word numbers of a piece, whether an edge stands before each, and whether one ends the piece."""
+    """Word hashes of a piece, whether an edge precedes each, and whether one ends the piece."""
     codes = np.frombuffer(text.encode("utf-32-le", "surrogatepass"), "<u4")
     kinds = _kinds()[codes]
     seen = kinds != _IGNORED
@@ -132,7 +132,7 @@ def _read(text: str) -> tuple[Hashes, NDArray[np.bool_], bool]:
     place = np.arange(len(at)) - np.repeat(starts, sizes)
     letters = codes[at].astype(np.uint64) | (place.astype(np.uint64) << np.uint64(21))
     hashes = mix64(np.add.reduceat(mix64(letters + GOLDEN), starts))
-    # Breaks up to a word's first character, less those up to the last one of the word before it.
+    # Breaks up to the first character of a word, minus those up to the last of the word before.
     up_to = breaks[at]
     before = up_to[starts].copy()
     before[1:] -= up_to[starts[1:] - 1]
@@ -153,7 +153,7 @@ def _fewer_marks(text: str) -> str:
 
 @functools.cache
 def _marks() -> NDArray[np.bool_]:
-    """Which code points are combining marks, or decompose into some, such as U+FF9E."""
+    """Whether each code point is a combining mark, or decomposes into some, such as U+FF9E."""
     marks = np.zeros(0x110000, np.bool_)
     for code in range(0x300, 0x110000):
         first = unicodedata.normalize("NFKD", chr(code))[0]
@@ -163,7 +163,7 @@ def _marks() -> NDArray[np.bool_]:
 
 @functools.cache
 def _kinds() -> NDArray[np.uint8]:
-    """What each code point is in a text, as Unicode's general categories say."""
+    """The class of each code point, from Unicode's general categories."""
     kinds = np.full(0x110000, _BREAK, np.uint8)
     for code in range(0x110000):
         category = unicodedata.category(chr(code))

@@ -1,1 +1,1 @@
-"""Rules of quality, with bounds that each language's own clean text sets."""
+"""Quality filter: rules whose bounds are fitted on clean text of each language."""

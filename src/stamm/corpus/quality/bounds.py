@@ -1,4 +1,4 @@
-"""The rules: which measure is bounded on which side, and where the literature put the bound."""
+"""Quality rules: the bounded side of each measure, with the published bound for English."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from typing import Final
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QualityRule:
-    """One side of one measure.
+    """An upper or lower bound on one measure.
 
-    name        of the rule; the measure with "low_" or "high_" before it
-    published   the bound for English in its source; None where only a language can tell
-    loosest     the bound beyond which no language's texts may move it; None without a limit
+    name        the measure with the prefix "low_" or "high_"
+    published   the bound for English in its source; None where each language needs its own
+    loosest     limit of the bounds fitted on any language; None without a limit
     """
 
     measure: str
@@ -22,17 +22,17 @@ class QualityRule:
 
     @property
     def name(self) -> str:
-        """How a verdict calls the rule."""
+        """The name of the rule in verdicts."""
         return f"{'high' if self.is_high else 'low'}_{self.measure}"
 
     def breaks(self, value: float, bound: float) -> bool:
-        """Whether `value` lies beyond `bound`."""
+        """Whether `value` is beyond `bound`."""
         return value > bound if self.is_high else value < bound
 
     def as_bound(self, fitted: float) -> float:
-        """The bound to use where clean text of a language asks for `fitted`.
+        """The bound to apply, given the bound `fitted` on clean text of a language.
 
-        A language may loosen a published bound, as far as `loosest`, and never tightens it.
+        A language may loosen a published bound, up to `loosest`, but never tighten it.
         """
         looser, tighter = (max, min) if self.is_high else (min, max)
         if self.published is not None:
@@ -48,10 +48,10 @@ def _low(measure: str, published: float | None, loosest: float | None = None) ->
     return QualityRule(measure=measure, is_high=False, published=published, loosest=loosest)
 
 
-# In the order in which they are asked; the first that is broken names the verdict.
+# In the order of checks; the first broken rule is reported.
 # Published: Gopher (Rae et al. 2021, arXiv 2112.11446, A.1.1 and table A1), C4 (Raffel et al.
 # 2020: any brace, any lorem ipsum), FineWeb (Penedo et al. 2024, arXiv 2406.17557, 3.6). That of
-# order_share is ours: shuffled text comes to one half, natural text to nearly one.
+# order_share is ours: shuffled text scores one half, natural text nearly one.
 RULES: Final = (
     _high("lorem_ipsum", 0.0, 0.0),
     _low("letter_share", None, 0.3),

@@ -1,4 +1,4 @@
-"""What the quality rules and their fitting can be told. Torch-free and light."""
+"""Configuration of the quality filter and of its fitting. Torch-free and light."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ SHIPPED_THRESHOLDS = "package:quality.json"
 
 @dataclass(frozen=True, kw_only=True)
 class QualityConfig:
-    """Which bounds a document's measures must keep.
+    """Bounds of the quality filter.
 
     thresholds     a file written by `quality.fit`, or the one shipped with stamm
-    fewest_words   documents with fewer words are dropped; where no blanks are written a word is
-                   one letter, and twice as many are asked for
-    skip           names of rules that are not asked ("repeated_10")
+    fewest_words   documents with fewer words are dropped; in scripts without blanks a word is one
+                   letter, and twice as many are required
+    skip           names of rules that are not applied ("repeated_10")
     """
 
     thresholds: str = SHIPPED_THRESHOLDS
@@ -33,16 +33,16 @@ class QualityConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class QualityFitConfig:
-    """Bounds for each language, from texts that are taken to be clean.
+    """Bounds for each language, fitted on clean texts.
 
     inputs          files of JSON lines with "text" and "language" (deu_Latn)
     tail            share of clean samples that one bound may cut off, before the slack
-    slack           a bound is moved away from the median by this share of its distance to it
+    slack           the share of its distance to the median by which a bound is moved outwards
     fewest_samples  languages with fewer samples share the bounds of their script
-    samples_of_one  samples of one language that are used at most, chosen by hash
-    piece           characters of the piece that is taken as a second sample of a longer document
-    stop_words      how many of the most frequent words are stop words
-    orders          how many pairs of frequent words in one order are learned at most
+    samples_of_one  most samples of one language, chosen by hash
+    piece           characters of the excerpt that is the second sample of a longer document
+    stop_words      number of most frequent words that are stop words
+    orders          most pairs of frequent words whose order is learned
     """
 
     inputs: tuple[str, ...]

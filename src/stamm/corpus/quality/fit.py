@@ -1,4 +1,4 @@
-"""Fits the bounds: each language's own where it has enough text, its script's where not."""
+"""Fitting of the quality filter: bounds of each language, or of its script with too little text."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ from stamm.corpus.quality.bounds import RULES, QualityRule
 from stamm.corpus.quality.config import QualityFitConfig
 from stamm.corpus.quality.measures import MEASURES, WordUse, measure
 from stamm.corpus.quality.thresholds import ANY, FILE, SCHEMA
-from stamm.corpus.quality.words import count_characters, split_words
+from stamm.corpus.quality.word_split import count_characters, split_words
 from stamm.corpus.readers.open import read_input
 from stamm.corpus.records import Unread
 from stamm.runs.job import Workspace
 
-_OF_A_LANGUAGE: Final = frozenset(("stop_share", "order_share"))
+_NEED_LANGUAGE: Final = frozenset(("stop_share", "order_share"))
 _FEWEST_WORDS: Final = 30
 _NUMBERS: Final = tuple(name for name in MEASURES if name != "script")
-# A pair is learned when it stands so often, and so many times as often as the other way round.
+# A pair is learned when it occurs this often, and this many times as often as its reverse.
 _PAIR_TIMES: Final = 12
 _PAIR_RATIO: Final = 5
 _SCALE: Final = 10**6
@@ -40,10 +40,10 @@ _SCALE: Final = 10**6
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReferenceText:
-    """Clean samples of one language: whole documents, and a piece of each longer one.
+    """Clean samples of one language: whole documents, and an excerpt of each longer one.
 
-    Bounds must hold for a page and for a book: shares of repeats grow with length. So a document
-    speaks as a whole and with one piece.
+    Bounds must hold for pages and for books: shares of repeats grow with length. So a document gives
+    itself and one excerpt as samples.
     """
 
     language: str
@@ -53,15 +53,15 @@ class ReferenceText:
 
 
 def fit(config: QualityFitConfig, workspace: Workspace) -> None:
-    """Write quality.json: bounds, stop words and word orders, with what they were learned from.
+    """Write quality.json: bounds, stop words and word orders, with the hashes of the inputs.
 
-    A bound is the value beyond which `tail` of a language's samples lie, moved away from their
-    median by `slack` of its distance to it, then settled between the published bound and the
-    loosest (`bounds.Rule.settle`). Languages with too few samples are judged by their script's,
+    A bound is the value beyond which `tail` of a language's samples are, moved away from their
+    median by `slack` of its distance to it, then limited to lie between the published bound and the
+    loosest (`QualityRule.as_bound`). Languages with too few samples use the bounds of their script,
     in which every language has the same weight.
     Source   the idea of bounds by language: Penedo et al. 2025, arXiv 2506.20920 (FineWeb2), who
              move English quantiles to other languages' Wikipedia; here each language's own text
-             may only loosen what was published.
+             may only loosen the published bounds.
     Raises   DataError when no language has a sample.
     Checked  tests/unit/corpus/quality/test_fit.py
     """
@@ -96,7 +96,7 @@ def fit(config: QualityFitConfig, workspace: Workspace) -> None:
 
 
 def gather(config: QualityFitConfig) -> Iterator[ReferenceText]:
-    """The reference samples of each language of the inputs, by tag."""
+    """Yield the reference samples of each language of the inputs, by tag."""
     found: dict[str, dict[str, str]] = {}
     for name in config.inputs:
         for record in read_input(name, locate(name, "inputs"), ReadLimits()):
@@ -116,11 +116,11 @@ def gather(config: QualityFitConfig) -> Iterator[ReferenceText]:
 
 
 def learn_use(texts: Iterable[str], script: str, config: QualityFitConfig) -> WordUse:
-    """The most frequent words of texts, and pairs of them that keep one order.
+    """The most frequent words of texts, and the pairs of them with one usual order.
 
-    Edge   a word counts at most 20 times a document, so that no document sets the list, and only
-           words that begin with a letter of the language's script are taken: code and names in
-           a manual are not its language.
+    Edge   a word counts at most 20 times a document, so that no document dominates, and only if it
+           begins with a letter of the language's script: code and names in a manual are not its
+           language.
     """
     counts: Counter[str] = Counter()
     own = (script, "Hani") if script in ("Jpan", "Kore") else (script,)
@@ -134,8 +134,8 @@ def learn_use(texts: Iterable[str], script: str, config: QualityFitConfig) -> Wo
     places = {word: place for place, word in enumerate(stop_words)}
     pairs: Counter[tuple[int, int]] = Counter()
     for words in split:
-        seats = [places.get(word, -1) for word in words]
-        pairs.update((a, b) for a, b in itertools.pairwise(seats) if min(a, b) >= 0)
+        ranks = [places.get(word, -1) for word in words]
+        pairs.update((a, b) for a, b in itertools.pairwise(ranks) if min(a, b) >= 0)
     kept = [
         (count, pair)
         for pair, count in pairs.items()
@@ -150,7 +150,7 @@ def _lower_words(text: str) -> list[str]:
 
 
 def _piece(text: str, size: int) -> str:
-    """A piece of a long text: the place is a matter of its hash, the ends are ends of lines."""
+    """An excerpt of a long text, cut at line ends; its position depends on the hash of the text."""
     at = int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big") % (len(text) - size)
     piece = text[at : at + size]
     first, last = piece.find("\n"), piece.rfind("\n")
@@ -158,7 +158,7 @@ def _piece(text: str, size: int) -> str:
 
 
 def _table(samples: Sequence[str], use: WordUse) -> NDArray[np.float64]:
-    """A row of measures for each sample that has words enough to be judged."""
+    """A row of measures for each sample with enough words."""
     rows = [measure(sample, use) for sample in samples]
     return np.array(
         [[getattr(row, name) for name in _NUMBERS] for row in rows if row.words >= _FEWEST_WORDS],
@@ -195,15 +195,15 @@ def _pooled(tables: list[NDArray[np.float64]], config: QualityFitConfig) -> dict
 def _bounds(
     table: NDArray[np.float64],
     weights: NDArray[np.float64],
-    of_a_language: bool,
+    has_language: bool,
     config: QualityFitConfig,
 ) -> dict[str, float]:
     bounds = {}
     for rule in RULES:
-        if rule.measure in _OF_A_LANGUAGE and not of_a_language:
+        if rule.measure in _NEED_LANGUAGE and not has_language:
             continue
         fitted = _fitted(table[:, _NUMBERS.index(rule.measure)], weights, rule, config)
-        # Rounded outwards: the reference itself must stay.
+        # Rounded outwards: the reference itself must pass.
         outwards = math.ceil if rule.is_high else math.floor
         bounds[rule.name] = outwards(rule.as_bound(fitted) * _SCALE) / _SCALE
     return bounds

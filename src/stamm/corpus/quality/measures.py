@@ -1,4 +1,4 @@
-"""All measures of a document's quality, in one pass over its characters, words and lines."""
+"""Quality measures of a document, in one pass over its characters, words and lines."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from stamm.corpus.language.scripts import count_scripts, main_script
 from stamm.corpus.quality.repetition import gram_shares, repeated_share
-from stamm.corpus.quality.words import WITHOUT_BLANKS, count_characters, split_words
+from stamm.corpus.quality.word_split import WITHOUT_BLANKS, count_characters, split_words
 
 BULLETS: Final = (
     "-",
@@ -41,40 +41,40 @@ ELLIPSES: Final = ("...", "…")
 SENTENCE_ENDS: Final = tuple(".!?…。！？．｡؟۔।॥॰։՞՜።፧፨။៕។་།༎༑܀܁܂᙮᠃᠉჻⸮꓿꘎꛳\"'”’»›」』)）]")
 _SHORT_LINE = 30
 _LOREM = "lorem ipsum"
-_GIVEN_PAIRS = 4
+_PRIOR_PAIRS = 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QualityMeasures:
-    """What the rules look at. Shares lie in [0, 1]; a share of nothing is 0.
+    """Measures that the quality rules bound. Shares are in [0, 1]; a share of nothing is 0.
 
-    Words are those of `words.split_words`; lines are those that hold more than blanks.
+    Words are those of `word_split.split_words`; blank lines do not count.
     script                 of most letters (ISO 15924), "" without letters
-    words                  how many
-    mean_word_letters      characters of a word, on average
+    words                  number of words
+    mean_word_letters      mean number of characters of a word
     worded_share           words with at least one letter
-    letter_share           letters and marks among characters that are no blanks
+    letter_share           letters and marks among non-blank characters
     digit_share            digits among them
     symbol_rate            signs "#" and ellipses for each word
-    brace_share            curly braces among characters that are no blanks
+    brace_share            curly braces among non-blank characters
     bullet_line_share      lines that begin with a bullet
     ellipsis_line_share    lines that end with an ellipsis
     ended_line_share       lines that end as sentences do
     short_line_share       lines of at most 30 characters
     line_rate              lines for each word
     duplicate_line_share, duplicate_line_letters
-                           lines that stood before, and characters in such lines
+                           repeated lines, and characters in such lines
     duplicate_paragraph_share, duplicate_paragraph_letters
                            the same for paragraphs (between empty lines)
     top_2 to top_4         characters in the most frequent run of n words
     repeated_5 to repeated_10
-                           characters in runs of n words that stood before
+                           characters in repeated runs of n words
     stop_share             words that are stop words of the language
-    order_share            of neighbours that are a pair of frequent words which the language orders,
-                           those in the usual order; four such pairs are taken as given, so that
-                           few pairs condemn nothing
+    order_share            share in the usual order among neighbours that are a learned pair of
+                           frequent words; four pairs are added as a prior, so that few pairs
+                           decide nothing
     word_entropy           of the counts of words, in nats: 2 for eight words in equal parts
-    lorem_ipsum            whether the printers' dummy text stands in it (1 or 0)
+    lorem_ipsum            whether the text contains lorem ipsum (1 or 0)
     """
 
     script: str
@@ -114,11 +114,11 @@ MEASURES: Final = tuple(field.name for field in fields(QualityMeasures))
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WordUse:
-    """How a language uses its most frequent words, as learned from clean text.
+    """The most frequent words of a language and their usual order, learned from clean text.
 
     stop_words   the most frequent words, in lower case
-    orders       pairs of places in `stop_words` whose words stand in this order far more often
-                 than in the other ("of the")
+    orders       pairs of indices of `stop_words` that occur in this order far more often
+                 than in the reverse ("of the")
     """
 
     stop_words: tuple[str, ...] = ()
@@ -162,7 +162,7 @@ def measure(text: str, use: WordUse) -> QualityMeasures:
         duplicate_paragraph_letters=paragraph_letters,
         **gram_shares(word_numbers, letters, 2 if script in WITHOUT_BLANKS else 1),
         stop_share=_ratio(stops, len(words)),
-        order_share=_ratio(ordered + _GIVEN_PAIRS, pairs + _GIVEN_PAIRS),
+        order_share=_ratio(ordered + _PRIOR_PAIRS, pairs + _PRIOR_PAIRS),
         word_entropy=_entropy(word_numbers),
         lorem_ipsum=int(_LOREM in text.lower()),
     )
@@ -179,7 +179,7 @@ def _entropy(word_numbers: NDArray[np.int64]) -> float:
 
 
 def _worded(distinct: Mapping[str, int]) -> int:
-    # A word of letters only, or of letters and marks, is settled by its first character.
+    # For a word of letters and marks only, the first character decides.
     return sum(
         count
         for word, count in distinct.items()
@@ -224,7 +224,7 @@ def _line_shares(lines: Sequence[str]) -> dict[str, float]:
 def _uses(
     distinct: Iterable[str], word_numbers: NDArray[np.int64], use: WordUse
 ) -> tuple[int, int, int]:
-    """Stop words; neighbours that are a pair of `use.orders` either way round; those in its order."""
+    """Counts of stop words, of neighbours in `use.orders` in either order, and of those in order."""
     size = len(use.stop_words)
     if not size:
         return 0, 0, 0

@@ -1,4 +1,4 @@
-"""How much of a text says again what it said before: lines, paragraphs, runs of words."""
+"""Repetition in a text: shares of repeated lines, paragraphs and n-grams of words."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _FACTOR = _U(0x9E3779B97F4A7C15)
 
 
 def repeated_share(pieces: Sequence[str]) -> tuple[float, float]:
-    """Share of the pieces that stood before, and of all characters that stand in such pieces.
+    """Share of repeated pieces, and share of all characters in such pieces.
 
     Edge   (0, 0) for no pieces.
     """
@@ -32,18 +32,18 @@ def repeated_share(pieces: Sequence[str]) -> tuple[float, float]:
 def gram_shares(
     numbers: NDArray[np.int64], letters: NDArray[np.int64], width: int
 ) -> dict[str, float]:
-    """Shares of the characters of all words, by the runs of n words that they stand in.
+    """Shares of the characters of all words in repeated n-grams of words.
 
-    top_n       the run of n words that holds most characters over all its places, if it stands
-                twice or more (n = 2, 3, 4)
-    repeated_n  runs of n words that stood before, each character counted once (n = 5 to 10)
+    top_n       the n-gram with most characters over all its occurrences, if it occurs twice or more
+                (n = 2, 3, 4)
+    repeated_n  repeated n-grams, each character counted once (n = 5 to 10)
 
     numbers  of the words in their order: equal words, equal numbers, from 0
     letters  characters of each word
-    width    how many words to take for one: 2 where a word is a single letter
+    width    words that count as one: 2 where a word is a single letter
 
-    Edge     blanks and signs count nowhere. The first of several equal runs is not repetition:
-             it would stay if repeats were cut.
+    Edge     blanks and punctuation do not count. The first of several equal n-grams is not a
+             repetition.
     Source   Rae et al. 2021, arXiv 2112.11446, section A.1.1. They name the most frequent run;
              of equally frequent ones this is the one with most characters.
     Checked  tests/unit/corpus/quality/test_repetition.py
@@ -56,12 +56,12 @@ def gram_shares(
     hashes = mixed = _mixed(numbers.astype(np.uint64))
     starts = np.arange(count)
     for run in range(2, REPEATED_GRAMS[-1] * width + 1):
-        # Only where the run before, one word shorter, stands twice can this one stand twice.
+        # A run can only repeat where the run that is one word shorter repeats.
         starts = starts[starts <= count - run]
         if not len(starts):
             break
         hashes = hashes[: count - run + 1] * _FACTOR + mixed[run - 1 :]
-        starts, again, groups = _standing_twice(hashes, starts)
+        starts, again, groups = _repeated(hashes, starts)
         n, rest = divmod(run, width)
         if not rest and len(starts) and n in TOP_GRAMS:
             shares[f"top_{n}"] = _top(starts, groups, ends, run) / all_letters
@@ -77,20 +77,20 @@ def _mixed(numbers: NDArray[np.uint64]) -> NDArray[np.uint64]:
     return numbers ^ (numbers >> _U(31))
 
 
-def _standing_twice(
+def _repeated(
     hashes: NDArray[np.uint64], starts: NDArray[np.int64]
 ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
-    """The starts whose hash is not alone, those of them that are not the first of their hash, and
-    where each group of equal hashes begins in the former.
+    """The starts whose hash repeats, those of them after the first, and the index at which each
+    group of equal hashes begins in the former.
 
     A group is in ascending order: the sort is stable, and equal runs of n words were in one
     ascending group of equal runs of n - 1.
     """
     order = np.argsort(hashes[starts], kind="stable")
     ordered, placed = hashes[starts][order], starts[order]
-    as_before = np.concatenate(([False], ordered[1:] == ordered[:-1]))
-    shared = as_before | np.concatenate((as_before[1:], [False]))
-    return placed[shared], placed[as_before], np.flatnonzero(~as_before[shared])
+    repeats = np.concatenate(([False], ordered[1:] == ordered[:-1]))
+    shared = repeats | np.concatenate((repeats[1:], [False]))
+    return placed[shared], placed[repeats], np.flatnonzero(~repeats[shared])
 
 
 def _top(
@@ -99,7 +99,7 @@ def _top(
     sizes = np.diff(np.append(groups, len(starts)))
     lengths = ends[starts[groups] + run] - ends[starts[groups]]
     most = sizes == sizes.max()
-    # Runs may overlap themselves ("ha ha ha"), and then hold more than there is.
+    # Overlapping runs ("ha ha ha") would count characters twice.
     return min(float((sizes * lengths)[most].max()), float(ends[-1]))
 
 

@@ -1,4 +1,4 @@
-"""The verdict on a document: the first rule whose bound its measures break."""
+"""The quality filter: a document's verdict is the first rule whose bound its measures break."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ from stamm.corpus.quality.bounds import RULES
 from stamm.corpus.quality.config import SHIPPED_THRESHOLDS, QualityConfig
 from stamm.corpus.quality.measures import QualityMeasures, WordUse, measure
 from stamm.corpus.quality.thresholds import FILE, QualityBounds, QualityThresholds
-from stamm.corpus.quality.words import WITHOUT_BLANKS
+from stamm.corpus.quality.word_split import WITHOUT_BLANKS
 
 TOO_SHORT: Final = "too_few_words"
-# Two letters make a word, roughly, where no blanks do.
+# In scripts without blanks a word has about two letters.
 _LETTERS_OF_A_WORD = 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QualityVerdict:
-    """What the rules say about a document; short and free of its text, as a ledger wants it.
+    """The result for one document, without its text, for the ledger.
 
-    rule       that it broke ("high_top_2"), "" when it may stay
-    value      of that rule's measure, 0 when it may stay
-    bound      that it was held against
-    basis      whose texts set the bounds: "deu_Latn", "Latn" or "any"
-    measures   everything that was measured
+    rule       the broken rule ("high_top_2"), "" when the document passes
+    value      value of that rule's measure, 0 when the document passes
+    bound      bound of that rule
+    basis      texts that the bounds were fitted on: "deu_Latn", "Latn" or "any"
+    measures   all measures
     """
 
     rule: str
@@ -39,14 +39,14 @@ class QualityVerdict:
 
 
 class QualityFilter:
-    """Judges documents. Built once by a worker; nothing of one document touches the next."""
+    """Applies the quality rules to documents. Stateless between documents."""
 
     def __init__(self, config: QualityConfig) -> None:
         known = [rule.name for rule in RULES]
         for name in config.skip:
             if name not in known:
                 raise ConfigError(
-                    f"QualityConfig.skip names no rule {name!r}", fix=nearest(name, known)
+                    f"QualityConfig.skip has the unknown rule {name!r}", fix=nearest(name, known)
                 )
         self._config = config
         self._rules = tuple(rule for rule in RULES if rule.name not in config.skip)
@@ -55,8 +55,8 @@ class QualityFilter:
     def judge(self, text: str, language: str) -> QualityVerdict:
         """The verdict on a text in `language` ("deu_Latn"; "und" when not known).
 
-        Edge     a language without bounds of its own is judged by those of the script that most
-                 letters are in. A text of no words has too few of them.
+        Edge     for a language without bounds those of the script of most letters apply. A text
+                 without words has too few of them.
         Checked  tests/unit/corpus/quality/test_rules.py
         """
         own = self.thresholds.own(language)

@@ -1,4 +1,4 @@
-"""Bounds by language, with a fall-back by script and then for all texts, read from a file."""
+"""Bounds by language, with a fallback by script and then for all texts, read from a file."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ ANY: Final = "any"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QualityBounds:
-    """The bounds one document is held against.
+    """The bounds for one document.
 
-    basis    whose texts they come from: a language ("deu_Latn"), a script ("Latn") or "any"
-    bounds   a bound for each rule that can be asked on this basis
-    use      frequent words of the language; empty for a script: no such rule is then asked
+    basis    texts they were fitted on: of a language ("deu_Latn"), of a script ("Latn") or "any"
+    bounds   a bound for each rule that applies on this basis
+    use      frequent words of the language; empty for a script: its rules are not applied
     """
 
     basis: str
@@ -34,7 +34,7 @@ class QualityBounds:
 class QualityThresholds:
     """Bounds for every language, from a file that `fit` wrote.
 
-    Raises   DataError when the file is missing or not such a file.
+    Raises   DataError when the file is missing or invalid.
     Checked  tests/unit/corpus/quality/test_thresholds.py
     """
 
@@ -47,17 +47,17 @@ class QualityThresholds:
             self._bounds[ANY]
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise DataError(
-                f"{path} holds no quality bounds: {type(error).__name__} {error}",
+                f"{path} is not a file of quality bounds: {type(error).__name__} {error}",
                 fix="Run the fit again",
             ) from None
         self.sha256 = sha256_file(path)
 
     def own(self, language: str) -> QualityBounds | None:
-        """The bounds of a language, None when it has none of its own."""
+        """The bounds of a language, or None."""
         return self._bounds.get(language)
 
     def of_script(self, script: str) -> QualityBounds:
-        """The bounds of all texts in a script; of all texts, when it has none."""
+        """The bounds of a script; those of all texts when it has none."""
         return self._bounds.get(script, self._bounds[ANY])
 
 

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stamm.corpus.quality import words as module
-from stamm.corpus.quality.words import count_characters, split_words
+from stamm.corpus.quality import word_split as module
+from stamm.corpus.quality.word_split import count_characters, split_words
 
 
 def _words(text: str) -> list[str]:

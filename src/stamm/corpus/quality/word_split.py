@@ -1,4 +1,4 @@
-"""Characters and words of a text in any script, fast enough to be counted for every document.
+"""Splitting of a text into words in any script, fast enough for every document.
 
 A word is a run of letters, combining marks, digits and underscores. Chinese, Japanese, Thai, Lao,
 Khmer and Burmese put no blanks between words: there each letter with its marks counts as a word.
@@ -36,12 +36,12 @@ _BLANKED = bytes(
     code if code >= 0x80 or chr(code).isalnum() or code == ord("_") else ord(" ")
     for code in range(256)
 )
-# Each sign beyond ASCII costs a pass over the text; with more of them the pattern is faster.
+# Each non-ASCII sign costs a pass over the text; with more of them the pattern is faster.
 _MOST_PASSES = 32
 
 
 def count_characters(text: str) -> dict[str, int]:
-    """How often each character stands in `text`, in the order of their code points."""
+    """Counts of the characters of `text`, in the order of their code points."""
     points = np.frombuffer(text.encode("utf-32-le", "surrogatepass"), np.uint32)
     counts = np.bincount(points) if len(points) else points
     present = np.flatnonzero(counts)
@@ -51,11 +51,11 @@ def count_characters(text: str) -> dict[str, int]:
 
 
 def split_words(text: str, characters: Iterable[str]) -> list[str]:
-    """The words of `text` in their order, as they are written.
+    """The words of `text` in order, as written.
 
-    characters   the distinct characters of the text; they tell which way is the fastest
-    Edge         a mark without a letter before it belongs to no word. Every way takes time
-                 linear in the text.
+    characters   the distinct characters of the text, to choose the fastest method
+    Edge         a mark without a letter before it belongs to no word. All methods are linear in the
+                 text.
     Checked      tests/unit/corpus/quality/test_word_split.py
     """
     beyond = [c for c in characters if c > "\x7f"]
@@ -66,5 +66,5 @@ def split_words(text: str, characters: Iterable[str]) -> list[str]:
         return _WORD.findall(text)
     for sign in signs:
         text = text.replace(sign, " ")
-    # Blanks in place of signs, then a split: six times the speed of a pattern.
+    # Replacing signs by blanks and splitting is six times as fast as a pattern.
     return text.encode("utf-8", "surrogatepass").translate(_BLANKED).decode("utf-8").split()
