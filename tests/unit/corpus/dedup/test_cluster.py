@@ -266,7 +266,7 @@ def test_shards_that_are_no_tables_of_keys_are_refused(tmp_path: Path) -> None:
         ([tmp_path / "missing.parquet"], "does not exist"),
         ([broken], "cannot be read"),
         ([other], "other.parquet has no column"),
-        ([good, again], "is no table of keys.*shards 3 to 3, as .*keys-00003"),
+        ([good, again], "is not a table of keys.*shards 3 to 3, as .*keys-00003"),
     ):
         with pytest.raises(DataError, match=told):
             clusters(tmp_path, shards)

@@ -51,7 +51,7 @@ def test_fall_back_by_script_then_any(tmp_path: Path) -> None:
     ],
 )
 def test_what_is_no_file_of_bounds_is_told(tmp_path: Path, plain: Any) -> None:
-    with pytest.raises(DataError, match="no quality bounds"):
+    with pytest.raises(DataError, match="not a file of quality bounds"):
         QualityThresholds(_write(tmp_path / "q.json", plain))
 
 
