@@ -1,1 +1,1 @@
-"""Trainable heads: a score in [0, 1] for a document, such as its toxicity or its quality."""
+"""Trainable text classifiers: a score in [0, 1] for a document, for toxicity or quality."""

@@ -1,4 +1,4 @@
-"""From margins to probabilities: a logistic curve fitted on texts that training did not see."""
+"""Platt calibration: a logistic curve from margins to probabilities, fitted on held-out texts."""
 
 from __future__ import annotations
 
@@ -32,16 +32,16 @@ def sigmoid(value: float) -> float:
 
 
 def fit_calibration(margins: Vector, labels: NDArray[np.int8]) -> CalibrationCurve | None:
-    """The curve of greatest likelihood, both labels weighing the same; None where it would fall.
+    """Fit the maximum-likelihood curve with both labels weighted equally; None if it would fall.
 
-    Even odds make the scores of languages comparable whose labelled sets have very different shares
-    of label 1; in a corpus where label 1 is rarer, a score overstates its probability.
+    Equal weights make scores comparable between languages whose labelled sets have very different
+    shares of label 1; in a corpus where label 1 is rarer, a score overstates its probability.
 
-    Source   Platt 1999 (targets pulled in from 0 and 1 by one pseudo-count each), Lin, Lin and Weng
+    Source   Platt 1999 (targets smoothed by one pseudo-count each), Lin, Lin and Weng
              2007 (Newton's method with halved steps).
     Edge     None when a label is missing, or when the slope is not positive: margins that do not
-             rise with the label say nothing in that language.
-    Checked  tests/unit/corpus/classifiers/test_head_calibration.py
+             rise with the label are useless in that language.
+    Checked  tests/unit/corpus/classifiers/test_classifier_calibration.py
     """
     ones, zeros = int((labels == 1).sum()), int((labels == 0).sum())
     if ones == 0 or zeros == 0:

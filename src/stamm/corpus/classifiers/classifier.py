@@ -1,7 +1,7 @@
-"""A trained head on hashed n-grams: the same score for the same text, on every machine.
+"""A linear text classifier on hashed n-grams, with the same score for a text on every machine.
 
-The weights are whole numbers, so a sum does not depend on its order; one division, one root and
-one exponential follow. Loads numpy and safetensors only, and holds two bytes a bucket.
+The weights are integers, so a sum does not depend on its order; one division, one root and one
+exponential follow. Needs numpy and safetensors only, and two bytes a bucket.
 """
 
 from __future__ import annotations
@@ -26,21 +26,21 @@ SCHEMA = 1
 KIND = "hashed n-grams, linear"
 WEIGHTS = "weights.safetensors"
 DESCRIPTION = "classifier.json"
-ANY = ""  # the calibration of languages that have none of their own
+ANY = ""  # the calibration of languages without one
 _DAMAGE = (KeyError, TypeError, ValueError, AttributeError, OSError)
 _LARGEST = 32_767
 _POOLINGS = ("maximum", "first", "mean")
 
 
 class TextClassifier:
-    """A linear head.
+    """A linear classifier, such as a toxicity classifier.
 
     margin of a window     scale * sum(weights[buckets]) / sqrt(number of n-grams) + bias
     margin of a document   maximum, first or mean over its windows
     score                  sigmoid(slope * margin + offset), with the curve of the language
 
     weights   [2^bucket_bits], int16
-    curves    language -> curve; ANY stands for the languages that are not named
+    curves    language -> curve; ANY for all other languages
     identity  hash of everything that decides a score
     """
 
@@ -61,9 +61,9 @@ class TextClassifier:
 
     @classmethod
     def load(cls, folder: Path) -> TextClassifier:
-        """The head that `store` wrote.
+        """Load the classifier that `store` wrote.
 
-        Raises   DataError when a file is missing, damaged, or not the one that was described.
+        Raises   DataError when a file is missing, damaged, or has another hash than recorded.
         """
         path = folder / DESCRIPTION
         plain = read_json(path)
@@ -72,8 +72,8 @@ class TextClassifier:
                 raise ValueError(f"schema {plain['schema']!r}, kind {plain['kind']!r}")
             data = (folder / WEIGHTS).read_bytes()
             if sha256_bytes(data) != plain["weights_sha256"]:
-                raise ValueError(f"{WEIGHTS} is not the file that it names")
-            head = cls(
+                raise ValueError(f"{WEIGHTS} has another hash than recorded")
+            classifier = cls(
                 features=from_plain(FeatureConfig, plain["features"]),
                 pooling=plain["pooling"],
                 weights=load(data)["weights"],
@@ -86,12 +86,12 @@ class TextClassifier:
                     for name, curve in plain["curves"].items()
                 },
             )
-            head._check()
+            classifier._check()
         except (*_DAMAGE, SafetensorError, ConfigError) as error:
             raise DataError(
-                f"{path} describes no head that can be used: {error}", fix="Train the head again"
+                f"{path} is not a usable classifier: {error}", fix="Train the classifier again"
             ) from None
-        return head
+        return classifier
 
     def store(self, folder: Path) -> None:
         """Write weights.safetensors and classifier.json."""
@@ -99,7 +99,7 @@ class TextClassifier:
         write_json(folder / DESCRIPTION, {**self._description(), "identity": self.identity})
 
     def calibrated(self, curves: dict[str, CalibrationCurve]) -> TextClassifier:
-        """The same head with other curves."""
+        """The same classifier with other curves."""
         return TextClassifier(
             features=self.features,
             pooling=self.pooling,
@@ -110,7 +110,7 @@ class TextClassifier:
         )
 
     def margin(self, text: str) -> float:
-        """How far a document lies on the side of label 1, before calibration."""
+        """The margin of a document, positive for label 1, before calibration."""
         margins = (self.window_margins(block) for block in blocks(text))
         if self.pooling == "first":
             return float(next(margins)[0])
@@ -125,7 +125,7 @@ class TextClassifier:
         """The margin of each window of a block, from running sums: one look-up for each n-gram.
 
         Shapes   [windows], at least one.
-        Edge     what has no n-gram has the margin of no evidence, the bias.
+        Edge     without n-grams the margin is the bias.
         """
         spelt = padded(block)
         starts = np.array(list(window_starts(len(spelt), self.features.window_characters)))
@@ -140,10 +140,10 @@ class TextClassifier:
         return np.asarray(scaled + self.bias, dtype=np.float64)
 
     def score(self, text: str, language: str) -> float:
-        """How probable label 1 is for a document at even odds, in [0, 1].
+        """The probability of label 1 for a document at even odds, in [0, 1].
 
         Time is linear in the text and memory does not grow with it: one block at a time.
-        Checked  tests/unit/corpus/classifiers/test_head_scores.py
+        Checked  tests/unit/corpus/classifiers/test_classifier_scores.py
         """
         curve = self.curves.get(language, self.curves[ANY])
         return curve.probability(self.margin(text))
@@ -156,7 +156,7 @@ class TextClassifier:
         numbers = [self.scale, self.bias]
         numbers += [n for curve in self.curves.values() for n in (curve.slope, curve.offset)]
         if not all(math.isfinite(number) for number in numbers):
-            raise ValueError("a number that is not finite")
+            raise ValueError("a non-finite number")
 
     def _description(self) -> dict[str, Any]:
         return {
@@ -172,7 +172,7 @@ class TextClassifier:
 
 
 def quantize(weights: NDArray[np.float64]) -> tuple[NDArray[np.int16], float]:
-    """`weights` as 16-bit whole numbers and what each step is worth: weights = scale * numbers.
+    """Quantize `weights` to 16-bit integers and a scale: weights = scale * integers.
 
     The error is at most half a step; a step is the largest weight divided by 32,767.
     """

@@ -1,6 +1,6 @@
-"""What a head can be told: what it looks at, what it learns from, how its scores become thresholds.
+"""Configuration of text classifiers: features, training and evaluation data, thresholds.
 
-Torch-free and light: the command line reads these classes to print a recipe.
+Torch-free and light: the command line imports these classes to print a recipe.
 """
 
 from __future__ import annotations
@@ -11,17 +11,17 @@ from typing import Literal
 from stamm.base.config import validate
 
 CLASSIFIER_FILES = ("classifier.json", "weights.safetensors")
-"""What a head is made of, in its folder."""
+"""The files of a classifier, in its folder."""
 Pooling = Literal["maximum", "first", "mean"]
 LARGEST_SEED = 2**63 - 1
 
 
 @dataclass(frozen=True, kw_only=True)
 class FeatureConfig:
-    """What of a text is counted: every run of `shortest` to `longest` characters, hashed.
+    """Features: hashed character n-grams of `shortest` to `longest` characters.
 
-    bucket_bits         2^bucket_bits buckets; a head is twice as many bytes
-    window_characters   a longer text is seen through windows of this length that overlap by half.
+    bucket_bits         2^bucket_bits buckets; a classifier has twice as many bytes
+    window_characters   length of the windows of a longer text, which overlap by half.
                         Short windows find a sentence in a page (docs/log/2026-11-22-heads.md)
     """
 
@@ -43,23 +43,23 @@ class FeatureConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class ClassifierConfig:
-    """A linear head on hashed n-grams: what it learns from, and what it is measured on.
+    """A linear classifier on hashed n-grams: its training and evaluation data.
 
     labelled         JSONL: text, label (0 or 1), language; group, source, functionality if known.
                      Texts of one group (a template, a book) stay on one side of the split
-    clean            JSONL of documents that all count as label 0. Without them a toxicity head
-                     learned from posts calls most books toxic
-    unseen_labelled  measured only, as `labelled`
-    unseen_clean     measured only: sources that no part of training has seen
+    clean            JSONL of documents that all count as label 0. Without them a toxicity
+                     classifier trained on posts calls most books toxic
+    unseen_labelled  for evaluation only, as `labelled`
+    unseen_clean     for evaluation only: sources without any training text
     pooling          a document's score from its windows: maximum (toxicity), first or mean (quality)
-    windows_per_text a longer text gives training this many windows, evenly spaced
-    strength         cost of an error against the size of the weights
-    heaviest         in each language label 1, label 0 and clean documents weigh the same; a window
-                     weighs at most so many times the average
-    test, calibrate  shares of the groups, set apart by hash
-    fewest           texts of each label that a language needs for a calibration of its own, and
-                     clean documents for a row of its own; below, all languages together serve
-    tolerance        training ends when the objective is provably so close to its minimum, as a share
+    windows_per_text training windows of a longer text, evenly spaced
+    strength         cost of an error relative to the L2 penalty of the weights
+    heaviest         in each language label 1, label 0 and clean documents have equal weight; a
+                     window weighs at most this many times the average
+    test, calibrate  shares of the groups, held out by hash
+    fewest           texts of each label that a language needs for its own calibration, and clean
+                     documents for its own row; below, those of all languages are used
+    tolerance        training ends when the duality gap is below this share of the objective
     """
 
     labelled: tuple[str, ...]
@@ -99,12 +99,11 @@ class ClassifierConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class ThresholdConfig:
-    """How many of the highest scores of a language are set apart.
+    """Share of the highest scores of a language that is selected.
 
     share    Apertus removed the most toxic 0.05, and kept the best 0.33 or 0.10 by quality
-    fewest   documents that a language needs for a threshold; with fewer it has none, and nothing
-             of it is set apart by score. The scores of other languages do not stand in: what is
-             high in one language is not in another
+    fewest   documents that a language needs for a threshold; with fewer nothing of it is selected.
+             Thresholds of other languages are not used: scores are not comparable between them
     """
 
     share: float = 0.05

@@ -1,4 +1,4 @@
-"""How good a head's scores are: order, recall where clean text passes, calibration. No model here."""
+"""Evaluation of classifier scores: AUC, recall at a bound on clean text, calibration error."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from stamm.corpus.classifiers.thresholds import quantile_threshold
 
 Scores = NDArray[np.float64]
 Labels = NDArray[np.int8]
-CLEAN_SHARE = 0.01  # of clean documents may lie above the threshold at which recall is told
+CLEAN_SHARE = 0.01  # of clean documents are above the threshold of the reported recall
 _BINS = 10
 
 
@@ -56,7 +56,7 @@ def auc(labels: Labels, scores: Scores) -> float | None:
 def calibration_error(labels: Labels, scores: Scores) -> float | None:
     """Mean distance between score and share of label 1 in ten equal bins, at even odds.
 
-    Both labels weigh the same, as in the calibration, so the share of label 1 in a set is no error.
+    Both labels weigh the same, as in the calibration, so the share of label 1 in a set does not count as an error.
     Edge   None when a label is missing.
     """
     ones, zeros = int((labels == 1).sum()), int((labels == 0).sum())
@@ -75,8 +75,8 @@ def calibration_error(labels: Labels, scores: Scores) -> float | None:
 def language_table(scored: ScoredTexts, cuts: Mapping[str, float]) -> list[dict[str, Any]]:
     """A row for each language with labelled texts: AUC, recall above the cut, calibration error.
 
-    AUC, recall and label_0_above are over labelled texts alone: among clean documents, style would
-    do the work. The calibration error is over both, as the calibration is.
+    AUC, recall and label_0_above are over labelled texts alone: clean documents differ in style.
+    The calibration error is over both, as the calibration is.
 
     cuts   language -> the threshold that CLEAN_SHARE of clean documents exceed; "" for the others
     """
@@ -123,7 +123,7 @@ def functionality_table(scored: ScoredTexts, cut: float | None) -> list[dict[str
 
 
 def clean_table(scored: ScoredTexts, cuts: Mapping[str, float]) -> list[dict[str, Any]]:
-    """A row for each source of clean documents: how many lie above 0.5 and above the cut."""
+    """A row for each source of clean documents: shares above 0.5 and above the cut."""
     rows = []
     for source in _names(scored, "source"):
         part = scored.only(e.source == source for e in scored.examples)
@@ -146,7 +146,7 @@ def clean_table(scored: ScoredTexts, cuts: Mapping[str, float]) -> list[dict[str
 def clean_cuts(clean: ScoredTexts, fewest: int) -> dict[str, float]:
     """The score that CLEAN_SHARE of clean documents exceed, for each language with enough of them.
 
-    "" is the cut over all languages together, for the others; no clean documents, no cut.
+    "" is the cut over all languages together, for the others; empty without clean documents.
     """
     if not clean.examples:
         return {}

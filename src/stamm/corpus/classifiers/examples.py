@@ -1,8 +1,8 @@
-"""Labelled texts for a head: read strictly, put in one order, split so that nothing leaks.
+"""Labelled texts for a classifier: validated, ordered by content, and split without leakage.
 
 Texts of one group stay on one side of the split. A group is given (a template, a book), or it is
-the text's skeleton: letters only, so that two posts that differ in a handle, a number or a mark
-count as one.
+the text's skeleton: its letters only, so that two posts that differ in a handle, a number or
+punctuation count as one.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ class LabelledText:
     """One text with its label.
 
     group          texts of one group stay on one side of the split
-    functionality  what the case tests, in a functional test suite; else empty
-    clean          it comes from a source that counts as label 0 as a whole
+    functionality  the tested functionality, in a functional test suite; else empty
+    clean          whether its source counts as label 0 as a whole
     """
 
     text: str
@@ -48,10 +48,10 @@ class LabelledText:
 
 
 def read_examples(paths: Iterable[Path], *, labelled: bool) -> list[LabelledText]:
-    """The examples of some files, each once, in an order that depends on their content alone.
+    """Read the examples of some files, each once, in an order given by their content alone.
 
-    labelled   each line must carry "label", 0 or 1; else none may, and all count as 0
-    Raises     DataError for a line that is not an example: a head learns from all of it or not.
+    labelled   each line must have "label", 0 or 1; else none may, and all count as 0
+    Raises     DataError for an invalid line.
     """
     found: dict[bytes, LabelledText] = {}
     for path in paths:
@@ -66,14 +66,14 @@ def read_examples(paths: Iterable[Path], *, labelled: bool) -> list[LabelledText
                         found[_key(example)] = example
             except StreamError as stopped:
                 raise DataError(
-                    f"{path.name} cannot be read to its end: {stopped.detail}",
+                    f"{path.name} cannot be read completely: {stopped.detail}",
                     fix="Fetch or write the file again",
                 ) from None
     return [found[key] for key in sorted(found)]
 
 
 def split_of(group: str, seed: int, test: float, calibrate: float) -> SplitName:
-    """The side of the split that a group falls on: a function of its name and the seed alone."""
+    """The split of a group: a function of its name and the seed alone."""
     digest = hashlib.sha256(f"{seed}\n{group}".encode("utf-8", "surrogatepass")).digest()
     place = int.from_bytes(digest[:8], "big") / 2**64
     if place < test:
@@ -82,15 +82,15 @@ def split_of(group: str, seed: int, test: float, calibrate: float) -> SplitName:
 
 
 def skeleton(text: str) -> str:
-    """A hash of the letters of a text's first 10,000 characters, in one spelling."""
+    """Hash of the normalized letters of a text's first 10,000 characters."""
     letters = _NOT_LETTERS.sub("", normalize_spelling(text[:_SKELETON_CHARACTERS]))
     return hashlib.sha256(letters.encode("utf-8", "surrogatepass")).hexdigest()
 
 
 def balance(examples: Sequence[LabelledText], heaviest: float) -> list[float]:
-    """A weight for each example: in a language, label 1, label 0 and clean documents weigh the same.
+    """A weight for each example: in a language, label 1, label 0 and clean documents weigh equally.
 
-    heaviest   nothing weighs more, so that a handful of rare texts cannot decide; 1 is the average
+    heaviest   upper bound, so that a few rare texts cannot dominate; 1 is the average
     """
     kinds = [(e.language, e.label, e.clean) for e in examples]
     counts = Counter(kinds)
@@ -111,21 +111,21 @@ def _example(data: bytes, where: str, labelled: bool) -> LabelledText:
         raise _unusable(f"label = {str(label)[:20]!r} is neither 0 nor 1", where)
     if not labelled and label is not None:
         raise _unusable("a label in a file that is taken as clean", where)
-    words = {}
+    texts = {}
     for key in ("language", "group", "source", "functionality"):
         value = row.get(key, "")
         if not isinstance(value, str) or len(value) > LONGEST_FIELD:
-            raise _unusable(f"{key} is no string of at most {LONGEST_FIELD} characters", where)
-        words[key] = value
-    if not words["language"]:
+            raise _unusable(f"{key} is not a string of at most {LONGEST_FIELD} characters", where)
+        texts[key] = value
+    if not texts["language"]:
         raise _unusable("no language", where)
     return LabelledText(
         text=row["text"],
         label=int(label or 0),
-        language=words["language"],
-        group=f"given:{words['group']}" if words["group"] else skeleton(row["text"]),
-        source=words["source"],
-        functionality=words["functionality"],
+        language=texts["language"],
+        group=f"given:{texts['group']}" if texts["group"] else skeleton(row["text"]),
+        source=texts["source"],
+        functionality=texts["functionality"],
         clean=not labelled,
     )
 

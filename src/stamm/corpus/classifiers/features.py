@@ -1,9 +1,9 @@
-"""Hashed n-grams of a text: what a head looks at. No vocabulary, so every language has its share.
+"""Hashed character n-grams, the features of text classifiers, without a vocabulary.
 
-A text is cut into blocks, each block is brought to one spelling, and every run of a few characters
-of it becomes a bucket number. A head looks through windows that overlap by half. All of it is
-whole-number arithmetic: the same text gives the same buckets on every machine, whatever is scored
-beside it. (The spelling follows the Unicode tables of the Python version, which grow by characters.)
+A text is split into blocks, each block is normalized, and every n-gram of characters is hashed to a
+bucket. A classifier scores windows that overlap by half. All of it is integer arithmetic: a text
+has the same buckets on every machine, whatever else is scored. (Normalization follows the Unicode
+tables of the Python version, to which characters are added.)
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ BLOCK_CHARACTERS = 8192
 
 _MULTIPLIER = np.uint64(0xD1342543DE82EF95)  # odd, of the rolling hash
 
-# Handles and addresses say where a text was posted, not what it says: posts have them, books do
-# not. Left in, a head learns to tell the one from the other.
+# Handles and addresses are metadata: posts have them, books do not. A classifier would learn to
+# distinguish the two by them.
 _HANDLE = re.compile(r"@\w+")
 _ADDRESS = re.compile(r"(?:https?://|www\.)\S+")
 # Soft hyphens, joiners, marks of direction, variation selectors: they hide a word from a filter.
 _INVISIBLE = re.compile(
     "[\u00ad\u034f\u061c\u180e\u200b-\u200f\u202a-\u202e\u2060-\u2064\ufe00-\ufe0f\ufeff]"
 )
-# Sorting a long run of combining marks takes time quadratic in it; no language stacks so many. The
+# Normalization sorts a run of combining marks in quadratic time; no language needs a long one. The
 # pattern is any long run outside ASCII, letters, blanks, punctuation, symbols and emoji.
 _STACKED = re.compile(
     "([^\\w\\s\\x00-\\x7f\u2000-\u20cf\u2100-\u2bff\U0001f000-\U0001faff]{32})"
@@ -41,7 +41,7 @@ _DIGIT = re.compile(r"\d")
 
 
 def blocks(text: str) -> Iterator[str]:
-    """`text` in blocks of at most 8,192 characters, cut behind a blank where the last tenth has one.
+    """Split `text` into blocks of at most 8,192 characters, after a blank in the last tenth if any.
 
     Edge   an empty text gives one empty block: every document has a score.
     """
@@ -56,9 +56,9 @@ def blocks(text: str) -> Iterator[str]:
 
 
 def window_starts(length: int, window: int) -> Iterator[int]:
-    """Where the windows on `length` characters begin: every half window, the last one at the end.
+    """Starts of the windows on `length` characters: every half window, the last one at the end.
 
-    Edge   a text that is no longer than a window has one, from 0.
+    Edge   a text of at most one window has one, from 0.
     """
     yield from range(0, max(1, length - window), max(1, window // 2))
     if length > window:
@@ -66,7 +66,7 @@ def window_starts(length: int, window: int) -> Iterator[int]:
 
 
 def windows(text: str, config: FeatureConfig) -> Iterator[str]:
-    """The spelling of a text through each of its windows, in order; windows do not cross blocks."""
+    """The windows of the normalized text, in order; windows do not cross blocks."""
     for block in blocks(text):
         spelt = padded(block)
         for start in window_starts(len(spelt), config.window_characters):
@@ -74,9 +74,9 @@ def windows(text: str, config: FeatureConfig) -> Iterator[str]:
 
 
 def normalize_spelling(text: str) -> str:
-    """One spelling of a block: NFKC, lower case, digits as 0, single blanks, and nothing invisible.
+    """Normalize a block: NFKC, lower case, digits as 0, single blanks, no invisible characters.
 
-    Handles (@name) and addresses go, so that a head cannot tell posts from pages by them.
+    Handles (@name) and addresses are removed, so that posts and pages do not differ by them.
     Edge   of a run of combining marks only the first 32 count, which keeps the time linear.
     """
     plain = _INVISIBLE.sub("", unicodedata.normalize("NFKC", _STACKED.sub(r"\1", text))).lower()
@@ -88,21 +88,21 @@ def normalize_spelling(text: str) -> str:
 
 
 def padded(block: str) -> str:
-    """The spelling of a block with a blank on either side; empty when nothing of it is visible."""
+    """The normalized block with a blank on either side; empty when it has no visible characters."""
     spelt = normalize_spelling(block)
     return f" {spelt} " if spelt else ""
 
 
 def hash_ngrams(spelt: str, config: FeatureConfig) -> list[Buckets]:
-    """The bucket of every n-gram of a spelling, an array for each length, in reading order.
+    """The bucket of every n-gram of a normalized text, an array for each length, in order.
 
     hash     n + sum_k code[k] M^(n-1-k) mod 2^64
     bucket   the highest bits of hash * GOLDEN mod 2^64
 
     Shapes   [len(spelt) - n + 1] for n = shortest to longest; [0] where that is not positive.
-    Checked  tests/unit/corpus/classifiers/test_head_features.py::test_buckets_agree_with_whole_number_arithmetic
+    Checked  tests/unit/corpus/classifiers/test_classifier_features.py::test_buckets_agree_with_whole_number_arithmetic
     """
-    # A lone surrogate, which JSON can hold, is a code point like any other here.
+    # Lone surrogates, which JSON can contain, are hashed as code points.
     raw = spelt.encode("utf-32-le", "surrogatepass")
     codes = np.frombuffer(raw, dtype="<u4").astype(np.uint64)
     shift = np.uint64(64 - config.bucket_bits)
@@ -111,6 +111,6 @@ def hash_ngrams(spelt: str, config: FeatureConfig) -> list[Buckets]:
         if length > 1:
             rolling = rolling[:-1] * _MULTIPLIER + codes[length - 1 :]
         if length >= config.shortest:
-            spread = (rolling + np.uint64(length)) * GOLDEN
-            found.append((spread >> shift).astype(np.int64))
+            mixed = (rolling + np.uint64(length)) * GOLDEN
+            found.append((mixed >> shift).astype(np.int64))
     return found

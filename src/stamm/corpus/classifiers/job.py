@@ -1,7 +1,7 @@
-"""Train one head on labelled texts and clean documents, and say how good it is.
+"""Classifier training job: trains on labelled texts and clean documents, and evaluates.
 
 Reads    the files that the configuration names
-Leaves   weights.safetensors, classifier.json, report.json
+Outputs  weights.safetensors, classifier.json, report.json
 """
 
 from __future__ import annotations
@@ -46,9 +46,9 @@ OUTPUTS = (WEIGHTS, DESCRIPTION, REPORT)
 def train(config: ClassifierConfig, workspace: Workspace) -> None:
     """Write weights.safetensors, classifier.json and report.json.
 
-    The same examples, in whatever files and order, and the same configuration give the same bytes.
-    Raises   DataError when a line is no example, or when a part of the split lacks a label.
-    Checked  tests/unit/corpus/classifiers/test_head_job.py
+    The same examples and configuration give the same bytes, whatever the files and their order.
+    Raises   DataError for an invalid line, or a part of the split without one of the labels.
+    Checked  tests/unit/corpus/classifiers/test_classifier_job.py
     """
     examples = _read(config.labelled, labelled=True) + _read(config.clean, labelled=False)
     parts: dict[SplitName, list[LabelledText]] = {"train": [], "calibrate": [], "test": []}
@@ -66,7 +66,7 @@ def train(config: ClassifierConfig, workspace: Workspace) -> None:
         bias=fit.bias,
         curves={ANY: CalibrationCurve(slope=1.0, offset=0.0)},
     )
-    head = bare.calibrated(_curves(bare, parts["calibrate"], config.fewest))
+    classifier = bare.calibrated(_curves(bare, parts["calibrate"], config.fewest))
     measured = {
         "test": parts["test"],
         "unseen_labelled": _read(config.unseen_labelled, labelled=True),
@@ -74,13 +74,13 @@ def train(config: ClassifierConfig, workspace: Workspace) -> None:
     }
     report = {
         "schema": SCHEMA,
-        "identity": head.identity,
+        "identity": classifier.identity,
         "config": to_plain(config),
         "parts": {name: _counts(members) for name, members in parts.items()},
         "fit": {"passes": fit.passes, "duality_gap": fit.gap},
-        **_tables(config, head, measured, workspace.progress),
+        **_tables(config, classifier, measured, workspace.progress),
     }
-    head.store(workspace.folder)
+    classifier.store(workspace.folder)
     write_json(workspace.folder / REPORT, report)
 
 
@@ -92,7 +92,7 @@ def _require_both(name: str, examples: Sequence[LabelledText]) -> None:
     for label in (0, 1):
         if not any(example.label == label for example in examples):
             raise DataError(
-                f"the {name} part holds no text of label {label} among {len(examples)}",
+                f"the {name} split has no text of label {label} among {len(examples)}",
                 fix="Add labelled texts, or change the shares of the split or the seed",
             )
 
@@ -109,7 +109,7 @@ def _fit(
     owners = [example for example, _ in seen]
     signs = np.array([1 if owner.label else -1 for owner in owners], dtype=np.int8)
     costs = config.strength * np.array(balance(owners, config.heaviest), dtype=np.float64)
-    progress.begin("head", 1, "fits")
+    progress.begin("classifier", 1, "fits")
     fit = fit_logistic(
         rows,
         signs,
@@ -123,7 +123,7 @@ def _fit(
 
 
 def _training_windows(text: str, config: ClassifierConfig) -> list[str]:
-    """The windows of a text that training sees: those that pooling would look at, evenly spaced."""
+    """The training windows of a text: those that pooling uses, evenly spaced."""
     if config.pooling == "first":
         return [next(windows(text, config.features))]
     every = list(windows(text, config.features))
@@ -132,7 +132,7 @@ def _training_windows(text: str, config: ClassifierConfig) -> list[str]:
 
 
 def matrix(spelt: Sequence[str], features: FeatureConfig) -> SparseRows:
-    """The features of some windows: count of each bucket over the root of the number of n-grams."""
+    """The feature rows of windows: bucket counts over the root of the number of n-grams."""
     starts, columns, values = [0], [], []
     for window in spelt:
         found = np.concatenate(hash_ngrams(window, features))
@@ -151,15 +151,15 @@ def matrix(spelt: Sequence[str], features: FeatureConfig) -> SparseRows:
 def _curves(
     bare: TextClassifier, examples: Sequence[LabelledText], fewest: int
 ) -> dict[str, CalibrationCurve]:
-    """A calibration for all languages together, and one for each that has enough of both labels."""
+    """A calibration for all languages together, and one for each with enough texts of both labels."""
     margins = np.array([bare.margin(example.text) for example in examples])
     labels = np.array([example.label for example in examples], dtype=np.int8)
     languages = np.array([example.language for example in examples])
     overall = fit_calibration(margins, labels)
     if overall is None:
         raise DataError(
-            "scores do not rise with the label on texts that training did not see",
-            fix="Look at the labels; more or cleaner texts are needed",
+            "scores do not rise with the label on the calibration texts",
+            fix="Check the labels; more or cleaner texts are needed",
         )
     curves = {ANY: overall}
     for language in sorted(set(languages.tolist())):
@@ -181,15 +181,15 @@ def _counts(examples: Sequence[LabelledText]) -> dict[str, int]:
 
 def _tables(
     config: ClassifierConfig,
-    head: TextClassifier,
+    classifier: TextClassifier,
     groups: Mapping[str, Sequence[LabelledText]],
     progress: Progress,
 ) -> dict[str, Any]:
-    """What the head is worth, on the test part and on what no part of training came from."""
+    """Evaluation tables, on the test split and on sources without training texts."""
     progress.begin("scores", sum(len(examples) for examples in groups.values()), "texts")
     done, scored = 0, {}
     for name, examples in groups.items():
-        scores = [head.score(example.text, example.language) for example in examples]
+        scores = [classifier.score(example.text, example.language) for example in examples]
         scored[name] = ScoredTexts(examples=examples, scores=np.array(scores, dtype=np.float64))
         done += len(examples)
         progress.advance(done, name)

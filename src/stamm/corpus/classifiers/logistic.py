@@ -1,7 +1,7 @@
-"""Logistic regression on sparse features by coordinate ascent on the dual: one optimum, one answer.
+"""Logistic regression on sparse features by dual coordinate ascent.
 
-Nothing is drawn at random but the order of visits, which is a function of the seed. The distance to
-the optimum is measured (the duality gap), not assumed.
+Only the order of visits is random, a function of the seed. The distance to the optimum is measured
+as the duality gap.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _NEWTON_STEPS = 30
 
 @dataclass(frozen=True, kw_only=True)
 class SparseRows:
-    """Rows of a matrix that is mostly zero: row i holds columns[starts[i]:starts[i + 1]]."""
+    """Rows of a sparse matrix (CSR): row i has columns[starts[i]:starts[i + 1]]."""
 
     starts: NDArray[np.int64]
     columns: NDArray[np.int32]
@@ -40,7 +40,7 @@ class LogisticFit:
     weights   [width]
     bias      weight of a feature that every row has with value 1
     passes    over all rows
-    gap       upper bound on how far the objective is above its minimum, as a share of it
+    gap       upper bound of (objective - minimum) / objective
     """
 
     weights: Vector
@@ -58,20 +58,21 @@ def fit_logistic(
     most_passes: int,
     seed: int,
 ) -> LogisticFit:
-    """The minimum of  |w|^2 / 2 + sum_i costs[i] log(1 + exp(-signs[i] (w . x_i + bias))).
+    """Minimize  |w|^2 / 2 + sum_i costs[i] log(1 + exp(-signs[i] (w . x_i + bias))).
 
     The bias counts as one more weight. Stops when the duality gap is below `tolerance` of the
-    objective, or after `most_passes`; `gap` says which.
+    objective, or after `most_passes`.
 
     Shapes   signs [rows], +1 or -1; costs [rows], positive.
     Source   Yu, Huang and Lin 2011, "Dual coordinate descent methods for logistic regression and
              maximum entropy models", Machine Learning 85; the one-dimensional problem is solved here
              in the logit of the dual variable, where Newton's method cannot leave its bracket.
-    Checked  tests/unit/corpus/classifiers/test_head_logistic.py: against a dense solver, and the gap at optimum.
+    Checked  tests/unit/corpus/classifiers/test_classifier_logistic.py: against a dense solver, and the gap at optimum.
     """
     weights = np.zeros(rows.width + 1, dtype=np.float64)
     dual = np.zeros(rows.rows, dtype=np.float64)
-    # The dual variable starts at a small share of its bound: at zero its entropy has no slope.
+    # The dual variable starts at a small share of its bound: at zero the slope of its entropy is
+    # infinite.
     dual += 1e-3 * costs
     squares = np.ones(rows.rows, dtype=np.float64)
     for i in range(rows.rows):

@@ -1,4 +1,4 @@
-"""Where to cut a list of scores so that a share of the documents, and never more, lies above."""
+"""Score thresholds by language: at most a given share of the documents is above."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from stamm.corpus.classifiers.config import ThresholdConfig
 
 @dataclass(frozen=True, kw_only=True)
 class ScoreThreshold:
-    """The cut of one language.
+    """The threshold of one language.
 
-    value       a document is set apart when its score lies above; None: too few to make one
-    documents   how many it was made from
-    above       how many of them lie above
+    value       documents with a higher score are selected; None with too few documents
+    documents   number of documents it was computed from
+    above       number of them above the threshold
     """
 
     value: float | None
@@ -28,15 +28,15 @@ class ScoreThreshold:
 
 
 def quantile_threshold(scores: ArrayLike, share: float) -> float:
-    """The smallest of `scores` that at most floor(share * count) of them lie above.
+    """The smallest of `scores` with at most floor(share * count) of them above.
 
-    A document is set apart when its score is greater than the threshold. So ties at the threshold
-    all stay together on the lower side, the share is never exceeded, and the order of the scores is
-    of no consequence. `share` counts as the decimal it is written as: 0.29 of 100 is 29.
+    Documents with a score greater than the threshold are selected. Ties at the threshold are all
+    below, so the share is never exceeded, whatever the order of the scores. `share` counts as the
+    decimal it is written as: 0.29 of 100 is 29.
 
-    Edge     a share of 1 gives minus infinity: all lie above.
-    Raises   DataError for no scores, a score that is no number, or a share outside [0, 1].
-    Checked  tests/unit/corpus/classifiers/test_head_thresholds.py
+    Edge     a share of 1 gives minus infinity.
+    Raises   DataError without scores, for a NaN score, or a share outside [0, 1].
+    Checked  tests/unit/corpus/classifiers/test_classifier_thresholds.py
     """
     values = np.asarray(scores, dtype=np.float64).ravel()
     if not 0.0 <= share <= 1.0:
@@ -58,7 +58,7 @@ def quantile_threshold(scores: ArrayLike, share: float) -> float:
 def language_thresholds(
     scores: Mapping[str, ArrayLike], config: ThresholdConfig
 ) -> dict[str, ScoreThreshold]:
-    """A threshold for each language with enough documents, in the order of the languages' names."""
+    """A threshold for each language with enough documents, sorted by language."""
     found = {}
     for language in sorted(scores):
         values = np.asarray(scores[language], dtype=np.float64).ravel()

@@ -1,1 +1,1 @@
-"""Which language a text is in: what its page declares, and what its letters say."""
+"""Language identification: the declared language of a page, CLD2, and a fastText model."""

@@ -1,4 +1,4 @@
-"""What CLD2 says about a text: the one door to pycld2."""
+"""Language identification by CLD2 (pycld2)."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pycld2
 
 from stamm.corpus.language.codes import cld2_code
 
-# What CLD2 may answer, as ISO 639-3.
+# The languages that CLD2 detects, as ISO 639-3.
 KNOWN: Final = frozenset(
     code
     for name, short in pycld2.LANGUAGES
@@ -21,9 +21,9 @@ KNOWN: Final = frozenset(
 class Cld2Guess:
     """CLD2's first answer.
 
-    code    ISO 639-3, or "" when it gives none
-    share   of the text that it says is in that language, from 0 to 1
-    sure    whether CLD2 calls its answer reliable
+    code    ISO 639-3, or "" without an answer
+    share   share of the text in that language, from 0 to 1
+    sure    CLD2's flag for a reliable answer
     """
 
     code: str
@@ -32,9 +32,9 @@ class Cld2Guess:
 
 
 def cld2_guess(letters: str) -> Cld2Guess:
-    """CLD2's answer for words as `letters.plain_letters` gives them.
+    """CLD2's answer for words from `text_sample.plain_letters`.
 
-    Edge   no declared language, encoding or host is handed over: only the letters count.
+    Edge   no hints (declared language, encoding, host) are given: only the letters count.
     """
     sure, _, answers = pycld2.detect(letters, isPlainText=True, bestEffort=True)
     _, short, percent, _ = answers[0]

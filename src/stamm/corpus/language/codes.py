@@ -1,4 +1,4 @@
-"""Language codes of two letters, and CLD2's own, as codes of ISO 639-3."""
+"""ISO 639-3 codes for two-letter language codes and for those of CLD2."""
 
 from __future__ import annotations
 
@@ -22,24 +22,24 @@ _CODES = (
     "th:tha ti:tir tk:tuk tl:tgl tn:tsn to:ton tr:tur ts:tso tt:tat tw:aka ug:uig uk:ukr ur:urd "
     "uz:uzn ve:ven vi:vie vo:vol wo:wol xh:xho yi:ydd yo:yor za:zha zh:cmn zu:zul"
 )
-# CLD2 knows one Quechua; ISO 639-3 gives the family's languages codes that begin like these.
+# CLD2 has one Quechua; the ISO 639-3 codes of the Quechuan languages begin with these.
 CLD2_QUECHUA: Final = "quz"
 QUECHUAN: Final = ("qu", "qv", "qw", "qx")
 _THREE_LETTERS: Final = dict(pair.split(":") for pair in _CODES.split())
 _CLD2 = {"zh-Hant": "cmn", "sr-ME": "srp"}
-# Names of one language under two codes in the texts at hand.
+# Second codes of a language in the texts used here.
 _SAME = {"nep": "npi", "fry": "fri", "ekk": "est", "lvs": "lav"}
 
 
 def three_letters(code: str) -> str:
-    """The ISO 639-3 code for a code of two or three letters in lower case; "" when not known."""
+    """The ISO 639-3 code for a code of two or three lower-case letters; "" when unknown."""
     if len(code) == 2:
         return _THREE_LETTERS.get(code, "")
     return _SAME.get(code, code) if len(code) == 3 else ""
 
 
 def cld2_code(code: str) -> str:
-    """The ISO 639-3 code for one of CLD2's; "" for its jokes and for scripts it has no name for."""
+    """The ISO 639-3 code for one of CLD2's; "" for its jokes and for unnamed scripts."""
     if code in _CLD2:
         return _CLD2[code]
     joke = code.startswith("zz") or code in ("xxx", "tlh")

@@ -1,4 +1,4 @@
-"""What language identification can be told. Torch-free and light."""
+"""Configuration of language identification. Torch-free and light."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ SHIPPED_MODEL = "package:languages.ftz"
 
 @dataclass(frozen=True, kw_only=True)
 class LanguageConfig:
-    """How a text's language is told.
+    """Settings of language identification.
 
     model         a model written by `language.train`, or the one shipped with stamm
-    most_read     characters read of a document, in six pieces from its start to its end
-    fewest_letters  letters below which no answer is given
-    surest        score from which the own model's word is taken for a language CLD2 cannot name
-    least         score below which the own model's word is not taken at all
+    most_read     characters read of a document, in six pieces from start to end
+    fewest_letters  with fewer letters the language is "und"
+    surest        score from which the own model decides for a language that CLD2 lacks
+    least         score below which the own model is ignored
     """
 
     model: str = SHIPPED_MODEL
@@ -39,18 +39,18 @@ class LanguageConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class LanguageTrainConfig:
-    """A model of languages trained on documents that name theirs.
+    """Training of the language model on documents with a language tag.
 
     inputs           files of JSON lines with "text" and "language" (deu_Latn)
-    held_out         one document, or line, in this many is kept to measure on
-    fewest_letters   languages with fewer letters to train on are left out
-    most_letters     letters of one language that are read at most
-    repeat_to        a language with fewer letters is cut anew until it has about this many
-    lengths          letters of the samples a text is cut into, in turn
-    shortest, longest_gram  letters of the pieces of words that are counted
-    buckets          rows that pieces of words share
-    dimensions       numbers in a row
-    rarest_word      a word seen less often is known by its pieces only
+    held_out         one document, or line, in this many is held out for evaluation
+    fewest_letters   languages with fewer training letters are left out
+    most_letters     most letters of one language that are read
+    repeat_to        a language with fewer letters is cut again until it has about this many
+    lengths          lengths in letters of the samples a text is cut into, in turn
+    shortest, longest_gram  n-gram lengths in letters
+    buckets          rows shared by the n-grams
+    dimensions       size of the embedding
+    rarest_word      a rarer word is represented by its n-grams only
     epochs           passes over the samples
     """
 

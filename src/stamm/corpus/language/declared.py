@@ -1,6 +1,6 @@
 """The language tag of a page that declares one: three-letter code and script (deu_Latn).
 
-A declaration is a claim of the page, not a measurement; where it cannot be read the tag is "und".
+A declaration is a claim of the page, not a measurement; an invalid one gives the tag "und".
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _TAG = re.compile(r"([A-Za-z]{2,3})(?![A-Za-z])")
 def declared_language(lang: str, text: str) -> str:
     """The tag for a page that declares `lang` (an HTML lang attribute) over `text`.
 
-    Edge   a two-letter code this table lacks, or a script it lacks, gives "und": no guess.
+    Edge   an unknown two-letter code or script gives "und".
     """
     match = _TAG.match(lang.strip())
     if match is None:

@@ -1,4 +1,4 @@
-"""The language of a text: CLD2 and an own model of 360 languages, both heard, both recorded."""
+"""Language identification by CLD2 and an own fastText model of 360 languages, both recorded."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ _MIXED: Final = 0.6
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LanguageGuess:
-    """The answer, and what it was made of; all of it fit for a ledger.
+    """The identified language, and the answers it is based on.
 
     language      "deu_Latn", or "und"
     script        of most letters, "" without letters
-    own           the own model's first answer, "" when it was not asked
+    own           the own model's first answer, "" when it was not used
     own_score     its probability
-    other         CLD2's first answer with the text's script, "" when it has none
-    other_score   the share of the text that CLD2 says is in it; 0 when CLD2 calls it unreliable
+    other         CLD2's first answer with the text's script, "" without one
+    other_score   share of the text in it according to CLD2; 0 when CLD2 flags it as unreliable
     """
 
     language: str
@@ -40,9 +40,9 @@ class LanguageGuess:
 
 
 class LanguageIdentifier:
-    """Names languages. Built once by a worker; the same text always gives the same answer.
+    """Identifies languages, deterministically. Built once by a worker.
 
-    Raises   DataError when the model is missing or no model.
+    Raises   DataError when the model is missing or invalid.
     """
 
     def __init__(self, config: LanguageConfig) -> None:
@@ -59,15 +59,15 @@ class LanguageIdentifier:
         """The language of a text, from at most `most_read` of its characters.
 
         The rule, in this order:
-        1. the own model's answer, if it is surer than `surest` of a language that CLD2 cannot
-           name: CLD2 would name a neighbour. So too within the Quechuan languages, which are one
-           to CLD2;
-        2. CLD2's answer, if CLD2 calls it reliable;
-        3. the own model's answer, if its probability is `least` or more; else "und".
-        An answer in another script than the text's is none.
+        1. the own model's answer, if its score is `surest` or more and CLD2 lacks the language:
+           CLD2 would answer a similar one. Also among the Quechuan languages, which are one
+           language in CLD2;
+        2. CLD2's answer, if CLD2 flags it as reliable;
+        3. the own model's answer, if its score is `least` or more; else "und".
+        An answer in another script than the text's is ignored.
 
         Edge     "und" for fewer than `fewest_letters` letters (a third of it in Han and kana,
-                 where a letter says more), and for a text with less than 60 % of its letters in
+                 where a letter carries more), and for a text with less than 60 % of its letters in
                  one script; the raw answers are kept.
         Checked  tests/unit/corpus/language/test_identify.py
         """
@@ -82,7 +82,7 @@ class LanguageIdentifier:
         fewest = self._config.fewest_letters / (3 if script in ("Hani", "Jpan") else 1)
         readable = len(letters.replace(" ", "")) >= fewest and share >= _MIXED
         return LanguageGuess(
-            language=self._settle(script, own, score, other) if readable else UNDETERMINED,
+            language=self._decide(script, own, score, other) if readable else UNDETERMINED,
             script=script,
             own=own,
             own_score=round(score, 4),
@@ -90,14 +90,14 @@ class LanguageIdentifier:
             other_score=round(other.share if other.sure else 0.0, 4),
         )
 
-    def _settle(self, script: str, own: str, score: float, other: Cld2Guess) -> str:
+    def _decide(self, script: str, own: str, score: float, other: Cld2Guess) -> str:
         own_code, _, own_script = own.partition("_")
         own_fits = own_script == script and score >= self._config.least
         if own_fits and own_code not in KNOWN and score >= self._config.surest:
             return own
         if other.code == CLD2_QUECHUA and own_code.startswith(QUECHUAN):
             return own
-        # A language that the own model knows in other scripts only is not written in this one.
+        # CLD2's answer is ignored when the own model has its language in other scripts only.
         if other.sure and script in self._scripts.get(other.code, {script}):
             return f"{other.code}_{script}"
         return own if own_fits else UNDETERMINED

@@ -1,4 +1,4 @@
-"""Training samples of languages: documents cut into short runs of plain words, some held out."""
+"""Training samples for language identification: documents cut into short texts, some held out."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from stamm.corpus.language.text_sample import plain_letters
 from stamm.corpus.readers.open import read_input
 from stamm.corpus.records import Unread
 
-# One document speaks with so many letters at most; where a language has many documents, with its
-# part of the letters that are read of the language, but not less than a page.
+# Most letters used of one document; in a language with many documents its share of all letters, but
+# not less than a page.
 _LETTERS_OF_A_DOCUMENT = 12_000
 _LETTERS_OF_A_PAGE = 1_500
 _FEW_DOCUMENTS = 20
@@ -28,21 +28,20 @@ _NO_LANGUAGE = ("und", "mul", "mis", "zxx")
 
 @dataclass
 class LanguageTexts:
-    """Lines of plain words in one language, to train on and to measure on."""
+    """Lines of plain words in one language, for training and for evaluation."""
 
     train: list[str] = field(default_factory=list)
     held_out: list[str] = field(default_factory=list)
 
 
 def gather(config: LanguageTrainConfig) -> dict[str, LanguageTexts]:
-    """The lines of every language of the inputs, by tag, in an order that hashes decide.
+    """The lines of every language of the inputs, by tag, in an order given by hashes.
 
-    Where a language has 20 documents whole documents are held out; where it has fewer, lines are,
-    so that every language has something to measure on. What is measured on lines of a document
-    whose other lines were learned flatters.
-    Edge     a line in another script than its tag is left out, and so is a line that CLD2 is sure
-             is English in a document of another language it knows: untranslated passages. Where
-             a tag has no script it is measured (div_Zyyy becomes div_Thaa).
+    With 20 documents or more of a language whole documents are held out, else lines, so that every
+    language can be evaluated. Results on lines of a document in training are too good.
+    Edge     a line in another script than its tag is left out, and so is a line that CLD2 reliably
+             identifies as English in a document of another language: untranslated passages. The
+             script of a tag without one is detected (div_Zyyy becomes div_Thaa).
     """
     found: dict[str, dict[str, list[str]]] = {}
     for name in config.inputs:
@@ -64,9 +63,9 @@ def gather(config: LanguageTrainConfig) -> dict[str, LanguageTexts]:
 
 
 def cut(lines: Sequence[str], lengths: Sequence[int], repeat_to: int) -> Iterator[str]:
-    """Samples of the lines, joined and cut at blanks into the given lengths in turn.
+    """Yield samples of the joined lines, cut at blanks into the given lengths in turn.
 
-    A text is cut again, beginning with another length, until about `repeat_to` letters came out.
+    A text is cut again, starting with another length, until there are about `repeat_to` letters.
     """
     joined = " ".join(lines)
     passes = max(1, min(len(lengths), round(repeat_to / max(1, len(joined)))))
@@ -93,12 +92,12 @@ def _own_lines(lines: Iterable[str], code: str, script: str) -> Iterator[str]:
         if taken >= _LETTERS_OF_A_DOCUMENT:
             return
         own, share = text_script(line)
-        if line and own == script and share >= _OWN_SHARE and not _is_foreign_english(line, code):
+        if line and own == script and share >= _OWN_SHARE and not _is_untranslated(line, code):
             taken += len(line)
             yield line
 
 
-def _is_foreign_english(line: str, code: str) -> bool:
+def _is_untranslated(line: str, code: str) -> bool:
     if code == "eng" or code not in KNOWN:
         return False
     guess = cld2_guess(line)

@@ -22,14 +22,14 @@ _NAMES = (
     "WANCHO:Wcho WARANG:Wara YI:Yiii"
 )
 _SCRIPTS = dict(pair.split(":") for pair in _NAMES.split())
-# Japanese and Korean write Han characters beside their own; this share of their own decides.
+# Japanese and Korean also use Han characters; this share of kana or Hangul is enough.
 _MIXED_WITH_HAN = ("Jpan", "Kore")
 _OWN_SHARE = 0.05
 
 
 @functools.lru_cache(maxsize=1 << 16)
 def script_of(character: str) -> str:
-    """The script of one letter; "" for what is no letter, or of no script listed here.
+    """The script of one letter; "" for other characters, and for scripts not listed here.
 
     Checked  tests/unit/corpus/language/test_scripts.py
     """
@@ -39,7 +39,7 @@ def script_of(character: str) -> str:
 
 
 def count_scripts(characters: Mapping[str, int]) -> dict[str, int]:
-    """Letters by script, from counted characters; letters of no script listed are under ""."""
+    """Counts of letters by script, from counts of characters; other scripts are under ""."""
     counts: dict[str, int] = {}
     for character, count in characters.items():
         if character.isalpha():
@@ -49,10 +49,10 @@ def count_scripts(characters: Mapping[str, int]) -> dict[str, int]:
 
 
 def main_script(counts: Mapping[str, int]) -> tuple[str, float]:
-    """The script most letters are in, and its share of all letters; ("", 0.0) without letters.
+    """The script of most letters, and its share of all letters; ("", 0.0) without letters.
 
     Edge     Han characters beside kana or Hangul count as Japanese or Korean; of two equally
-             frequent scripts the one first in the alphabet is taken.
+             frequent scripts the first in alphabetical order is returned.
     """
     known = {script: count for script, count in counts.items() if script}
     letters = sum(counts.values())

@@ -1,4 +1,4 @@
-"""What counts as part of a word, and the bounded sample of a document that is read for language."""
+"""Word characters, and the bounded sample of a document for language identification."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ import re
 import unicodedata
 from typing import Final
 
-_LAST_MARK: Final = 0x1E94A  # Adlam; what follows are variation selectors, which spell nothing
+_LAST_MARK: Final = 0x1E94A  # Adlam; beyond it are only variation selectors
 
 
 def _marks() -> str:
     """A character class of all combining marks, which Python's `\\w` leaves out.
 
-    Without them a Hindi or Tamil word falls apart at each vowel sign. The two joiners shape
-    letters inside Persian and Indic words.
+    Without them a Hindi or Tamil word is split at each vowel sign. The two joiners shape letters
+    inside Persian and Indic words.
     """
     spans: list[list[int]] = []
     for point in range(0x300, _LAST_MARK + 1):
@@ -47,7 +47,7 @@ def evenly_spaced_sample(text: str, most: int) -> str:
 
 
 def plain_letters(text: str) -> str:
-    """The words of `text` in lower case with one blank between: no addresses, digits or signs."""
+    """The words of `text` in lower case, joined by blanks: no addresses, digits or punctuation."""
     text = unicodedata.normalize("NFC", _NO_PROSE.sub(" ", text))
     return " ".join(_LETTERS.findall(text.lower()))
 

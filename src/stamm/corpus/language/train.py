@@ -1,4 +1,4 @@
-"""Trains a model of languages on documents that name theirs; leaves the model and its card."""
+"""Training job of the language model, on documents with a language tag."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ _TEST_LETTERS = 100
 def train(config: LanguageTrainConfig, workspace: Workspace) -> None:
     """Write languages.ftz (a quantised fastText model) and languages.json (its card).
 
-    The card holds the configuration, the hashes of inputs and model, letters learned and held out
-    of each language, and the share of held-out samples of 100 letters that the model gets right.
+    The card contains the configuration, the hashes of inputs and model, training and held-out
+    letters of each language, and the accuracy on held-out samples of 100 letters.
     The same inputs give the same bytes on one machine (`ngrams.train_ngrams`).
     Raises   DataError when fewer than two languages have enough letters.
     Checked  tests/unit/corpus/language/test_language_train.py
@@ -54,18 +54,18 @@ def train(config: LanguageTrainConfig, workspace: Workspace) -> None:
 def _write_samples(
     path: Path, texts: dict[str, LanguageTexts], config: LanguageTrainConfig
 ) -> None:
-    """One sample of each language in turn: with all of one together, the last would win."""
+    """Write the samples interleaved by language: in blocks, the last language would dominate."""
     runs = [
         [f"{LABEL}{tag} {sample}\n" for sample in cut(each.train, config.lengths, config.repeat_to)]
         for tag, each in texts.items()
     ]
     with path.open("w", encoding="utf-8") as file:
-        for line in _spread_evenly(runs):
+        for line in _interleave(runs):
             file.write(line)
 
 
-def _spread_evenly(runs: list[list[str]]) -> Iterable[str]:
-    """All lines, each run spread evenly from start to end."""
+def _interleave(runs: list[list[str]]) -> Iterable[str]:
+    """All lines, those of each list evenly spaced from start to end."""
     places = [
         ((position + 0.5) / len(run), number, position)
         for number, run in enumerate(runs)
@@ -78,11 +78,11 @@ def _card(
     config: LanguageTrainConfig, texts: dict[str, LanguageTexts], folder: Path
 ) -> dict[str, object]:
     model = NgramModel(folder / MODEL)
-    languages, right, asked = {}, 0, 0
+    languages, right, total = {}, 0, 0
     for tag, each in texts.items():
         held_out = list(itertools.islice(cut(each.held_out, (_TEST_LETTERS,), 0), 200))
         hits = sum(model.predict(sample)[0] == tag for sample in held_out)
-        right, asked = right + hits, asked + len(held_out)
+        right, total = right + hits, total + len(held_out)
         languages[tag] = {
             "letters": sum(map(len, each.train)),
             "held_out": len(held_out),
@@ -94,6 +94,6 @@ def _card(
         "inputs": {name: sha256_file(locate(name, "inputs")) for name in config.inputs},
         "sha256": sha256_file(folder / MODEL),
         "bytes": (folder / MODEL).stat().st_size,
-        "held_out_right": right / asked if asked else None,
+        "held_out_right": right / total if total else None,
         "languages": languages,
     }

@@ -104,7 +104,7 @@ def test_a_file_that_is_no_model_is_told(tmp_path: Path) -> None:
     broken = tmp_path / "broken.ftz"
     broken.write_bytes(b"not a model")
     for path in (broken, tmp_path / "missing.ftz"):
-        with pytest.raises(DataError, match="no model of languages"):
+        with pytest.raises(DataError, match="not a language model"):
             LanguageIdentifier(LanguageConfig(model=str(path)))
 
 

@@ -144,7 +144,7 @@ def test_a_damaged_description_is_refused(tmp_path: Path, change: dict[str, obje
     make().store(tmp_path)
     path = tmp_path / "classifier.json"
     path.write_text(json.dumps({**json.loads(path.read_text()), **change}))
-    with pytest.raises(DataError, match="no head that can be used"):
+    with pytest.raises(DataError, match="not a usable classifier"):
         TextClassifier.load(tmp_path)
 
 
@@ -152,7 +152,7 @@ def test_damaged_or_missing_weights_are_refused(tmp_path: Path) -> None:
     make().store(tmp_path)
     path = tmp_path / "weights.safetensors"
     path.write_bytes(path.read_bytes()[:-2])
-    with pytest.raises(DataError, match="not the file"):
+    with pytest.raises(DataError, match="another hash"):
         TextClassifier.load(tmp_path)
     path.unlink()
     with pytest.raises(DataError):
