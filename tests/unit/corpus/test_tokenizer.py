@@ -207,8 +207,11 @@ def without_a(plain: dict[str, Any]) -> None:
         (lambda plain: plain.update(normalizer={"type": "Lowercase"}), "changes letters"),
         (lambda plain: plain.update(pre_tokenizer=None), "bytes are missing"),
         (lambda plain: [t.update(special=False) for t in plain["added_tokens"]], "control token"),
-        (lambda plain: [t.update(special=True) for t in plain["added_tokens"]], "no token"),
-        (lambda plain: plain["added_tokens"][2].update(special=False), "</s> as a control token"),
+        (lambda plain: [t.update(special=True) for t in plain["added_tokens"]], "several tokens"),
+        (
+            lambda plain: plain["added_tokens"][2].update(special=False),
+            "</s> in a text as a control token",
+        ),
     ],
 )
 def test_a_tokenizer_that_loses_text_or_obeys_it_is_refused(

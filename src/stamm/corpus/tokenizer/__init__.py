@@ -1,4 +1,4 @@
-"""Vocabularies: trained or taken over, fast and slow to the same ids, and what each costs a language."""
+"""Tokenizers: training of BPE tokenizers, tekken, encoding by two libraries, and fertility by language."""
 
 from stamm.corpus.tokenizer.job import SUMMARY as SUMMARY
 from stamm.corpus.tokenizer.job import train_tokenizer as train_tokenizer

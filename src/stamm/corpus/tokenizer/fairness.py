@@ -1,10 +1,10 @@
-"""What a vocabulary costs each language, and how unequally.
+"""Tokenizer fairness: fertility and compression of each language, and their inequality.
 
-Tokens per line of a parallel text tell what the same content costs; their Gini coefficient over
-languages is 0 when it costs every language alike. Bytes per token tell compression, tokens per word
-("fertility") how far words are cut up, and the share of all ids that occur whether they are used.
+Tokens per line of a parallel text measure the cost of the same content; their Gini coefficient over
+languages is 0 for equal costs. Bytes per token measure compression, tokens per word ("fertility")
+how many pieces words are split into, and the share of ids that occur the use of the vocabulary.
 
-Source   the four measures by which Apertus' vocabulary was chosen (Apertus report, tokenizer)
+Source   the four measures by which Apertus' tokenizer was chosen (Apertus report, tokenizer)
 """
 
 from __future__ import annotations
@@ -15,25 +15,25 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-# Scripts whose words are not parted by blanks: there a count of words would count clauses.
+# Scripts without blanks between words: splitting at blanks would count clauses.
 _NO_BLANKS = ("Hans", "Hant", "Hani", "Jpan", "Thai", "Laoo", "Khmr", "Mymr", "Tibt", "Bopo")
 
 
 class TextEncoder(Protocol):
-    """A vocabulary to be measured: `Tokenizer`, or another in the same form."""
+    """A tokenizer to evaluate: `Tokenizer`, or one with the same methods."""
 
     @property
     def size(self) -> int:
-        """How many ids there are."""
+        """The vocabulary size."""
         ...
 
     def encode(self, text: str) -> list[int]:
-        """The ids of a text, without beginning and end."""
+        """The ids of a text, without <s> and </s>."""
         ...
 
 
 class TokenCounts:
-    """What the texts of one language cost, text by text."""
+    """Counts of tokens, bytes, characters and words of the texts of one language."""
 
     def __init__(self, size: int) -> None:
         self.documents = self.bytes = self.characters = self.words = self.tokens = 0
@@ -49,10 +49,9 @@ class TokenCounts:
         self.used[np.array(ids, dtype=np.int64)] = True
 
     def as_dict(self, language: str | None) -> dict[str, Any]:
-        """The rates as JSON values; None where they would mean nothing.
+        """The rates as JSON values; None where they are not defined.
 
-        language   its code with script; of several languages together (None) nothing is said of
-                   words
+        language   code with script; None for several languages together, without fertility
         """
         blanks = language is not None and not language.endswith(_NO_BLANKS)
         return {
@@ -67,7 +66,7 @@ class TokenCounts:
 
 
 def count_tokens(encoder: TextEncoder, texts: Iterable[tuple[str, str]]) -> dict[str, TokenCounts]:
-    """What texts cost, by language.
+    """Count tokens by language.
 
     texts   pairs of language and text
     """
@@ -79,7 +78,7 @@ def count_tokens(encoder: TextEncoder, texts: Iterable[tuple[str, str]]) -> dict
 
 
 def merge_counts(found: Mapping[str, TokenCounts], size: int) -> TokenCounts:
-    """The cost of all languages at once."""
+    """The counts of all languages together."""
     whole = TokenCounts(size)
     for cost in found.values():
         for name in ("documents", "bytes", "characters", "words", "tokens"):
@@ -89,9 +88,9 @@ def merge_counts(found: Mapping[str, TokenCounts], size: int) -> TokenCounts:
 
 
 def fairness(encoder: TextEncoder, lines: Mapping[str, Sequence[str]]) -> dict[str, Any]:
-    """The costs of a parallel text as JSON values, by language, and their Gini coefficient.
+    """Token counts of a parallel text as JSON values, by language, with their Gini coefficient.
 
-    lines   the same lines, in the same number, in each language
+    lines   translations of the same lines in each language
     """
     texts = ((language, line) for language, each in lines.items() for line in each)
     found = count_tokens(encoder, texts)
@@ -112,16 +111,16 @@ def fairness(encoder: TextEncoder, lines: Mapping[str, Sequence[str]]) -> dict[s
 def compare(
     encoders: Mapping[str, TextEncoder], lines: Mapping[str, Sequence[str]]
 ) -> dict[str, dict[str, Any]]:
-    """`fairness` of several vocabularies on the same parallel text, by their names."""
+    """`fairness` of several tokenizers on the same parallel text, by name."""
     return {name: fairness(encoder, lines) for name, encoder in encoders.items()}
 
 
 def gini(values: Sequence[float]) -> float:
-    """How unequal values are, from 0, all alike, to almost 1, one has all.
+    """Gini coefficient: from 0 for equal values to almost 1 when one has all.
 
-    G = sum over i, j of |x_i - x_j| / (2 n^2 mean(x)), through the sorted values
+    G = sum over i, j of |x_i - x_j| / (2 n^2 mean(x)), computed from the sorted values
 
-    Edge     0 for no value, for one, and for all zero.
+    Edge     0 for no value, one value, or all zero.
     Source   Gini 1912; in this use the Apertus report
     Checked  tests/unit/corpus/tokenizer/test_fairness.py
     """

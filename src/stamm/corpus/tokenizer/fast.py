@@ -1,16 +1,16 @@
-"""The same ids, several times faster: the vocabulary's merges run by tiktoken.
+"""Fast encoding by tiktoken, several times faster than the tokenizers library, with the same ids.
 
-The tokenizers library merges the pair that stands first in its list of merges; tiktoken merges any
-two neighbours whose bytes together are a token, the lowest id first. The two agree on every text
-if each token is made by exactly one merge, merges stand in the order of the ids they make, and the
-merges turn each token's own bytes into that token. For say that x and y are neighbours in a text
-and xy is a token. No merge has crossed their borders, so what happened between these borders is
-what happens to the bytes of xy alone; that ends in xy, hence its last merge is (x, y). So each
-neighbouring pair that is a token is also a merge, with the same place in both orders; among equals
-both take the leftmost. `fast_encoder` checks the three conditions and gives up where one fails.
+The tokenizers library merges the pair that is first in its list of merges; tiktoken merges any two
+neighbours whose bytes together are a token, the lowest id first. The two agree on every text if
+each token is made by exactly one merge, merges are in the order of the ids they make, and the
+merges turn the bytes of each token into that token. Proof: let x and y be neighbours in a text and
+xy a token. No merge has crossed their boundaries, so the merges between these are those of the
+bytes of xy alone; these end in xy, so the last one is (x, y). So each neighbouring pair that is a
+token is also a merge, with the same rank in both orders; among equals both take the leftmost.
+`fast_encoder` checks the three conditions and returns None where one fails.
 
-What remains is how texts are cut into words. Both libraries have the pattern; each has its own
-table of Unicode, so a text with a character that Python's table does not know goes the slow way.
+Both libraries split texts by the same pattern, but each has its own Unicode tables, so a text with a
+character that is not in Python's tables is encoded by the tokenizers library.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ from typing import Any
 
 import tiktoken
 
-# tiktoken ends with an exception that cannot be caught cleanly on runs of blanks near 10^6:
-# its lookahead keeps one place for each. 3 * 10^5 were fine, so this is well inside.
+# tiktoken panics on runs of blanks near 10^6, for its lookahead stores one position for each;
+# 3 * 10^5 were fine.
 _LONGEST_BLANK = 100_000
 _BLANKS = re.compile(r"\s+")
 _UNKNOWN_KINDS = ("Cn", "Cs")
 
 
 class FastEncoder:
-    """Texts to ids through tiktoken, for the texts that it `takes`."""
+    """Encodes texts by tiktoken, those for which `can_encode` holds."""
 
     def __init__(self, pattern: str, ranks: dict[bytes, int], in_text: dict[str, int]) -> None:
         self._encoding = tiktoken.Encoding(
@@ -40,7 +40,7 @@ class FastEncoder:
         self._known: set[str] = set()
 
     def can_encode(self, text: str) -> bool:
-        """Whether `encode` may be asked: no enormous blank, no character newer than our table."""
+        """Whether `encode` is exact: no long run of blanks, no character unknown to Python."""
         if not text.isascii():
             new = set(text) - self._known
             if any(unicodedata.category(c) in _UNKNOWN_KINDS for c in new):
@@ -51,7 +51,7 @@ class FastEncoder:
         )
 
     def encode(self, text: str) -> list[int]:
-        """The ids of a text that it takes."""
+        """The ids of a text for which `can_encode` holds."""
         ids: list[int] = self._encoding.encode(
             text, allowed_special=self._in_text, disallowed_special=()
         )
@@ -61,15 +61,17 @@ class FastEncoder:
 def fast_encoder(
     plain: Mapping[str, Any], pieces: Callable[[str], list[int]]
 ) -> FastEncoder | None:
-    """The quick encoder of a tokenizer.json, None where equal ids are not proven.
+    """The fast encoder of a tokenizer.json, None where equal ids are not proven.
 
-    plain    the file's content
-    pieces   what the merges alone make of a word in the byte alphabet
+    plain    content of the file
+    pieces   returns the ids of a word in the byte alphabet by the merges alone
     """
     model = plain["model"]
     pattern = _pattern(plain)
-    plainly = model.get("type") == "BPE" and not any(model.get(name) for name in _COMPLICATIONS)
-    if pattern is None or not plainly or plain.get("normalizer") is not None:
+    is_plain_bpe = model.get("type") == "BPE" and not any(
+        model.get(name) for name in _COMPLICATIONS
+    )
+    if pattern is None or not is_plain_bpe or plain.get("normalizer") is not None:
         return None
     added = {token["content"]: token for token in plain["added_tokens"]}
     words = {word: i for word, i in model["vocab"].items() if word not in added}
@@ -79,25 +81,25 @@ def fast_encoder(
     if not ordered or not complete or any(pieces(word) != [i] for word, i in words.items()):
         return None
     in_text = {name: token["id"] for name, token in added.items() if not token["special"]}
-    if any(_bends(added[name]) for name in in_text):
+    if any(_alters_matching(added[name]) for name in in_text):
         return None
     return FastEncoder(pattern, {word_bytes(word): i for word, i in words.items()}, in_text)
 
 
 def word_bytes(word: str) -> bytes:
-    """The bytes that a word in the byte alphabet stands for."""
+    """Decode a word of the byte alphabet to bytes."""
     return bytes(_BYTE_OF[letter] for letter in word)
 
 
 def bytes_word(value: bytes) -> str:
-    """Bytes in the byte alphabet. Inverse of `word_bytes`."""
+    """Encode bytes in the byte alphabet. Inverse of `word_bytes`."""
     return "".join(BYTE_LETTERS[byte] for byte in value)
 
 
 def _byte_letters() -> str:
-    """The letter that stands for each byte: itself where it is visible in Latin-1, else U+0100 on.
+    """The letter of each byte: itself where it is visible in Latin-1, else from U+0100 on.
 
-    Source   the byte-level alphabet of GPT-2, which every byte-level tokenizer.json is written in
+    Source   the byte-level alphabet of GPT-2, used by every byte-level tokenizer.json
     """
     visible = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
     others = iter(range(0x100, 0x200))
@@ -123,7 +125,7 @@ def _pair(merge: str | list[str]) -> tuple[str, str]:
 
 
 def _pattern(plain: Mapping[str, Any]) -> str | None:
-    """How words are cut, None when it is done otherwise than `training` does it."""
+    """The pre-tokenization pattern, None when it is not in the form of `training`."""
     match plain.get("pre_tokenizer"):
         case {
             "type": "Sequence",
@@ -142,6 +144,6 @@ def _pattern(plain: Mapping[str, Any]) -> str | None:
             return None
 
 
-def _bends(token: Mapping[str, Any]) -> bool:
-    """Whether an added token takes blanks beside it, or only counts between blanks."""
+def _alters_matching(token: Mapping[str, Any]) -> bool:
+    """Whether an added token strips blanks beside it, or only matches between blanks."""
     return any(token.get(name) for name in ("single_word", "lstrip", "rstrip", "normalized"))

@@ -1,4 +1,4 @@
-"""The tokenizer step: a vocabulary of its own or tekken, and what it costs each language."""
+"""The tokenizer step: trains a BPE tokenizer or takes tekken, and measures fertility by language."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ SCHEMA = 1
 
 
 def train_tokenizer(config: TokenizerConfig | TekkenConfig, workspace: Workspace) -> None:
-    """Train on the train split of inputs["corpus"], or take tekken; tokenizer.json, summary.json.
+    """Write tokenizer.json, trained on the train split of inputs["corpus"] or tekken; summary.json.
 
-    Probes count once, whatever their repeats: the vocabulary should not remember them.
-    Raises   DataError when the split is empty or too poor for the vocabulary asked for.
+    Probes count once, whatever their repeats: the vocabulary must not memorize them.
+    Raises   DataError when the split is empty or too small for the vocabulary size.
     """
     remove_leftovers(workspace.folder)
     for name in (FILE, SUMMARY):
@@ -75,7 +75,7 @@ def _summary(
 
 
 def _costs(tokenizer: Tokenizer, sample: TokenizerSample) -> dict[str, Any]:
-    """What the corpus' own documents of a sample cost, the largest language first."""
+    """Token counts of the corpus' own documents of a sample, the largest language first."""
     own = (document for document in sample.documents() if not document.planted)
     found = count_tokens(tokenizer, ((document.language, document.text) for document in own))
     ranked = sorted(found.items(), key=lambda item: (-item[1].bytes, item[0]))

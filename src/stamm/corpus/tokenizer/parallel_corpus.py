@@ -1,4 +1,4 @@
-"""One text in many languages, line for line: so what a vocabulary costs each can be compared."""
+"""A parallel text in many languages, to compare tokenizers between languages."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from stamm.corpus.records import Unread
 RIGHTS = "package:rights.jsonl.zst"
 TITLE = "Universal Declaration of Human Rights"
 ARTICLES = 30
-# How many numbered paragraphs an article has; the others have one or two without numbers.
+# Numbered paragraphs of articles; the others have one or two without numbers.
 _PARAGRAPHS = {
     11: 2,
     13: 2,
@@ -45,11 +45,10 @@ def rights() -> dict[str, tuple[str, ...]]:
 def articles(text: str) -> tuple[str, ...]:
     """The bodies of the 30 articles, without their headings.
 
-    Blank lines part the text into blocks: the title and the preamble, in one or two, then the
-    articles. A heading stands alone or on the first line of its body; the paragraphs that all
-    languages number are blocks of their own.
+    Blank lines separate blocks: the title and the preamble, in one or two, then the articles. A
+    heading is a block or the first line of its body; numbered paragraphs are blocks.
 
-    Raises   DataError when that is not how the text is laid out.
+    Raises   DataError for a text in another layout.
     """
     blocks = [block.strip() for block in text.split("\n\n")]
     found = [bodies for before in (1, 2) if (bodies := _bodies(blocks[before:])) is not None]

@@ -1,9 +1,9 @@
-"""The part of a corpus that a vocabulary is trained and measured on.
+"""The sample of a corpus that a tokenizer is trained and evaluated on.
 
-A corpus that is small enough is taken whole. Of a larger one each language gives documents in the
-order of SHA-256 of "tokenizer {document_id}" until it has given its share. So the sample depends on
-the documents alone, not on shards, workers or the order of files; memory does not grow with the
-corpus, for what must be sorted is sorted on disk.
+A small corpus is used whole. Of a larger one, documents of each language are taken in the order of
+SHA-256 of "tokenizer {document_id}" up to the language's share. So the sample depends on the
+documents alone, not on shards, workers or the order of files; sorting is out of core, so memory
+does not grow with the corpus.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _MEMORY_GIB = 1.0
 
 @dataclass(frozen=True, kw_only=True)
 class SampledDocument:
-    """A document of the sample; `planted` tells a probe from the corpus' own."""
+    """A document of the sample; `planted` for probes."""
 
     language: str
     text: str
@@ -34,9 +34,9 @@ class SampledDocument:
 
 
 class TokenizerSample:
-    """The sample of one split, readable several times.
+    """The sample of one split, which can be read repeatedly.
 
-    own_bytes   of all documents of the split, without what is planted
+    own_bytes   bytes of all documents of the split without planted passages
     whole       whether the sample is the whole split
     """
 
@@ -80,19 +80,19 @@ class TokenizerSample:
 
 @contextlib.contextmanager
 def opened_corpus(corpus: Path, folder: Path) -> Iterator[Query]:
-    """The documents of a corpus as a view called documents; sorting spills below `folder`."""
+    """Open a query with the view documents of a corpus; sorting spills into `folder`."""
     with opened(folder, _MEMORY_GIB, 1) as query:
         query.view("documents", parts(corpus, "documents"))
         yield query
 
 
 def shares(sizes: Mapping[str, int], budget: int, temperature: float) -> dict[str, int]:
-    """How many bytes each language gives to a sample of `budget` bytes.
+    """Bytes of each language in a sample of `budget` bytes.
 
     share(l) = min(bytes(l), rest * bytes(l)^t / sum over languages not exhausted of bytes^t)
 
-    Edge     a language that has less than its share gives all, and the rest is shared again; every
-             language gives at least one byte, which means one document.
+    Edge     a language with less than its share is taken whole, and the rest is shared again; every
+             language has at least one byte, which means one document.
     Checked  tests/unit/corpus/tokenizer/test_sample.py
     """
     given = {name: 0 for name, size in sizes.items() if not size}

@@ -1,9 +1,9 @@
-"""The vocabulary of Mistral-Nemo, tekken, with Apertus' reserved tokens at their ids.
+"""The tokenizer of Mistral-Nemo, tekken, with Apertus' reserved tokens at their ids.
 
-Ids 0 to 999 are reserved and the bytes and merges follow from 1,000 on, as in both. The first 73
-are those of special_tokens.py; 14 to 17 are Apertus' LaTeX beginnings when asked for. Markers for
-phone and card numbers stand at 12 and 13, which Apertus leaves unnamed, so that no id of its own is
-taken. What is left over is <SPECIAL_73> to <SPECIAL_999>.
+Ids 0 to 999 are reserved, and bytes and merges follow from 1,000 on, as in both. The first 73 are
+those of special_tokens.py; 14 to 17 are Apertus' LaTeX commands if configured. Markers for phone and
+card numbers have the ids 12 and 13, which Apertus leaves unnamed. The rest are <SPECIAL_73> to
+<SPECIAL_999>.
 
 Source   mistralai/mistral-common (Apache-2.0), data/tekken_240718.json; swiss-ai/
          apertus-tokenizer-development, apertus_tokenizer_design.md, addendum on version 1
@@ -36,9 +36,9 @@ _INSTALL = "pip install --no-deps mistral-common==1.13.1 (only its data are read
 
 
 def tekken(config: TekkenConfig) -> str:
-    """The tokenizer.json of tekken, from the file that mistral-common brings along.
+    """The tokenizer.json of tekken, from the file in mistral-common.
 
-    Raises   DataError when the package is not installed, or its file is another one.
+    Raises   DataError when the package is not installed, or its file has another hash.
     """
     return tekken_of(config, _words())
 
@@ -46,10 +46,10 @@ def tekken(config: TekkenConfig) -> str:
 def tekken_of(config: TekkenConfig, words: Sequence[bytes]) -> str:
     """The tokenizer.json of tekken's words in the order of their ranks.
 
-    A rank is also the priority of the merge that makes the word, so the first n of them are a
-    vocabulary by themselves.
+    A rank is also the priority of the merge that makes the word, so the first n words are a complete
+    vocabulary.
 
-    Raises   DataError when there are too few words, or one cannot be made of those before it.
+    Raises   DataError with too few words, or one that is not made of two words before it.
     """
     wanted = config.vocab_size - RESERVED
     if len(words) < wanted:
@@ -74,9 +74,9 @@ def tekken_of(config: TekkenConfig, words: Sequence[bytes]) -> str:
 
 
 def merges_of(words: Sequence[bytes]) -> list[tuple[bytes, bytes]]:
-    """The merge that makes each word but the single bytes, from the words of lower rank.
+    """The merge that makes each word except single bytes, from words of lower rank.
 
-    Raises   DataError for a word that the words before it do not make.
+    Raises   DataError for a word that is not made of two words before it.
     """
     ranks = {word: rank for rank, word in enumerate(words)}
     merges = []
@@ -94,7 +94,7 @@ def merges_of(words: Sequence[bytes]) -> list[tuple[bytes, bytes]]:
 
 
 def _merged(parts: list[bytes], ranks: dict[bytes, int], limit: int) -> list[bytes]:
-    """What merges below `limit` leave of a word's bytes."""
+    """The pieces of a word after all merges of rank below `limit`."""
     while len(parts) > 1:
         found = [ranks.get(a + b, limit) for a, b in itertools.pairwise(parts)]
         lowest = min(found)
@@ -117,7 +117,7 @@ def _words() -> list[bytes]:
         raise DataError(f"{path} cannot be read: {error}", fix=_INSTALL) from None
     if sha256_bytes(raw) != _SHA256:
         raise DataError(
-            f"{path} is not the tekken that Apertus took over: its SHA-256 is {sha256_bytes(raw)}",
+            f"{path} is not the tekken that Apertus uses: its SHA-256 is {sha256_bytes(raw)}",
             fix=_INSTALL,
         )
     return [base64.b64decode(entry["token_bytes"]) for entry in json.loads(raw)["vocab"]]

@@ -1,9 +1,8 @@
-"""A vocabulary in use: texts to ids and back.
+"""The BPE tokenizer: encodes texts to ids and decodes ids to texts.
 
-A document is `<s> text </s>`. What a document says is never a control token: "</s>" in a text is
-encoded as four ordinary characters. Only the markers that took the place of personal data, and the
-beginnings of LaTeX commands where a vocabulary has them, are read as their one token, wherever
-they stand.
+A document is `<s> text </s>`. Text never encodes to a control token: "</s>" in a text is four
+ordinary characters. Only PII markers, and LaTeX commands where a vocabulary has them, are encoded as
+one token anywhere in a text.
 """
 
 from __future__ import annotations
@@ -25,8 +24,8 @@ from stamm.corpus.tokenizer.fast import FastEncoder, fast_encoder
 
 FILE = "tokenizer.json"
 
-# Words split where capitals follow small letters, digits one by one, blanks lead their word.
-# Source: the pattern of Mistral's tekken, which Apertus keeps (swiss-ai/
+# Words are split before capitals, digits one by one; a blank belongs to the word after it.
+# Source: the pattern of Mistral's tekken, which Apertus uses (swiss-ai/
 # apertus-tokenizer-development, apertus_tokenizer_design.md, "Apertus Pretokenization").
 SPLIT_PATTERN = "|".join(
     (
@@ -41,14 +40,14 @@ SPLIT_PATTERN = "|".join(
 )
 
 LATEX_TOKENS: dict[int, str] = {14: r"\begin{", 15: r"\end{", 16: r"\text{", 17: r"\boxed{"}
-"""What Apertus reads as one token of a text, in slots that a vocabulary of our own leaves empty.
+"""LaTeX commands that are one token in Apertus, at ids that a trained vocabulary leaves unused.
 
 Source   swiss-ai/apertus-tokenizer-development, apertus_tokenizer_design.md, addendum on version 1
 """
 
 _BATCH = 256
 _FIX = "Use a tokenizer made by stamm's tokenizer step"
-# Every byte that UTF-8 can hold, and what normalizers and blanks at the ends would lose.
+# Every byte of UTF-8, and text that normalizers and stripping would change.
 _PROBE = (
     " \t"
     + "".join(map(chr, range(0x800)))
@@ -59,7 +58,7 @@ _PROBE = (
 
 
 class Tokenizer:
-    """Texts to ids and back. `decode(encode(text)) == text` for every text.
+    """Encodes and decodes texts; `decode(encode(text)) == text` for every text.
 
     Checked  tests/unit/corpus/test_tokenizer.py
     """
@@ -79,18 +78,18 @@ class Tokenizer:
                     f"not at {position}",
                     fix=_FIX,
                 )
-        # Control tokens are then not looked for in texts; the markers, which are added tokens
-        # but no control tokens, are.
+        # Control tokens are then not matched in texts; the markers, which are added tokens but not
+        # control tokens, are.
         self._tokenizer.encode_special_tokens = True
         self._description = description
         self.sha256 = sha256_bytes(description.encode())
-        self._prove()
+        self._check()
 
     @classmethod
     def load(cls, path: Path) -> Tokenizer:
-        """The tokenizer in a tokenizer.json, or in the folder that holds one.
+        """Load a tokenizer.json, or the one in a folder.
 
-        Raises   DataError when it is missing or not what the tokenizer step writes.
+        Raises   DataError when it is missing or not in the form of the tokenizer step.
         """
         file = path / FILE if path.is_dir() else path
         try:
@@ -102,12 +101,12 @@ class Tokenizer:
 
     @property
     def size(self) -> int:
-        """How many ids there are."""
+        """The vocabulary size."""
         return int(self._tokenizer.get_vocab_size(with_added_tokens=True))
 
     @functools.cached_property
     def fast(self) -> FastEncoder | None:
-        """The quick way to the same ids, None for a vocabulary of which that is not proven."""
+        """The fast encoder, None for a vocabulary without the proof of equal ids."""
         return fast_encoder(json.loads(self._description), self._pieces)
 
     def encode(self, text: str) -> list[int]:
@@ -117,7 +116,7 @@ class Tokenizer:
         return self.encode_slowly(text)
 
     def encode_slowly(self, text: str) -> list[int]:
-        """The ids by the tokenizers library, which says what they are; `encode` gives the same.
+        """The ids by the tokenizers library, the reference; `encode` gives the same.
 
         Checked  tests/unit/corpus/tokenizer/test_fast.py
         """
@@ -125,7 +124,7 @@ class Tokenizer:
             ids: list[int] = self._tokenizer.encode(text, add_special_tokens=False).ids
         except TypeError:  # the library takes Unicode alone
             raise DataError(
-                "a text holds a lone surrogate, half of a character",
+                "a text contains a lone surrogate, half of a character",
                 fix="Replace it, as every reader of stamm's does",
             ) from None
         return ids
@@ -153,28 +152,28 @@ class Tokenizer:
         text: str = self._tokenizer.decode(list(ids), skip_special_tokens=False)
         return text
 
-    def _prove(self) -> None:
-        """Raise DataError where texts would be lost, or could say what only stamm may say."""
+    def _check(self) -> None:
+        """Raise DataError when texts are not restored, or encode to control tokens."""
         if self.decode(self.encode_slowly(_PROBE)) != _PROBE:
             raise DataError(
-                "the tokenizer does not give texts back: bytes are missing, or it changes letters",
+                "the tokenizer does not restore texts: bytes are missing, or it changes letters",
                 fix=_FIX,
             )
         for position, name in enumerate(RESERVED_TOKENS):
             marker = name in PII_MARKERS.values()
             if (position in self.encode_slowly(name)) != marker:
-                said = "no token of" if marker else "a control token in"
-                raise DataError(f"the tokenizer reads {name} as {said} a text", fix=_FIX)
+                wrong = "several tokens" if marker else "a control token"
+                raise DataError(f"the tokenizer encodes {name} in a text as {wrong}", fix=_FIX)
 
     def _pieces(self, word: str) -> list[int]:
-        """The ids that the merges alone make of a word in the byte alphabet."""
+        """The ids of a word in the byte alphabet by the merges alone."""
         return [piece.id for piece in self._tokenizer.model.tokenize(word)]
 
 
 def finished(plain: Mapping[str, Any]) -> str:
-    """A tokenizer.json: markers and LaTeX beginnings are ordinary text, and <s> can be put first.
+    """The final tokenizer.json: markers and LaTeX commands are not special, and <s> can be prepended.
 
-    plain   the description as the tokenizers library writes it, all added tokens alike
+    plain   the description as the tokenizers library writes it
     """
     in_text = {*PII_MARKERS.values(), *LATEX_TOKENS.values()}
     begin = RESERVED_TOKENS[BEGIN_ID]

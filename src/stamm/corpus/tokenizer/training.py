@@ -1,4 +1,4 @@
-"""A byte-level BPE vocabulary trained on texts, the same on every machine."""
+"""Training of a byte-level BPE tokenizer, with the same result on every machine."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from stamm.corpus.config import TokenizerConfig
 from stamm.corpus.special_tokens import RESERVED_TOKENS
 from stamm.corpus.tokenizer.tokenizer import SPLIT_PATTERN, finished
 
-# The trainer's time grows with the square of a word's length, so longer ones are learned from in
-# pieces: with a million letters in one word it did not end within two minutes.
+# The trainer's time is quadratic in the length of a word, so longer words are split for training:
+# with a million letters in one word it did not end within two minutes.
 _LONGEST_WORD = 256
 
 
 def train_tokenizer_on(config: TokenizerConfig, texts: Iterable[str]) -> str:
-    """The tokenizer.json of a vocabulary trained on `texts`.
+    """Train a BPE tokenizer on `texts`; return its tokenizer.json.
 
-    Depends on nothing but the texts: neither their order nor threads nor hash seeds change it.
+    Depends on the texts alone: neither their order nor threads nor hash seeds change it.
     """
     tokenizer = cutting_words(tokenizers.Tokenizer(models.BPE(byte_fallback=False)))
     cut = tokenizer.pre_tokenizer
@@ -29,7 +29,7 @@ def train_tokenizer_on(config: TokenizerConfig, texts: Iterable[str]) -> str:
     trainer = trainers.BpeTrainer(
         vocab_size=config.vocab_size,
         min_frequency=config.rarest_pair,
-        # The library stops one short of what it is given (measured with tokenizers 0.23.3).
+        # The library's limit is exclusive (measured with tokenizers 0.23.3).
         max_token_length=config.longest_token + 1,
         special_tokens=[AddedToken(name, normalized=False) for name in RESERVED_TOKENS],
         initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
@@ -41,7 +41,7 @@ def train_tokenizer_on(config: TokenizerConfig, texts: Iterable[str]) -> str:
 
 
 def cutting_words(tokenizer: tokenizers.Tokenizer) -> tokenizers.Tokenizer:
-    """The tokenizer, told to cut words by SPLIT_PATTERN and to read them as bytes."""
+    """Set SPLIT_PATTERN and the byte-level alphabet as pre-tokenizer; return the tokenizer."""
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
         [
             pre_tokenizers.Split(Regex(SPLIT_PATTERN), behavior="isolated"),

@@ -1,4 +1,4 @@
-"""What only people know about a corpus: who provides it, where its sources are from, what is claimed."""
+"""Statements about a corpus that the ledger lacks: provider, kinds of sources, claims."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ _DAY = re.compile(rf"{_MONTH.pattern}-(0[1-9]|[12][0-9]|3[01])")
 
 @dataclass(frozen=True, kw_only=True)
 class SourceKind:
-    """Where the documents of some sources are from: the section of the template that names them.
+    """The kind of some sources, which is a section of the template.
 
-    source   pattern for the ledger's `source` ("fineweb*"); the first that fits counts
+    source   pattern for the ledger's `source` ("fineweb*"); the first that matches counts
     kind     public (2.1), licensed (2.2.1), private (2.2.2), crawled (2.3), user (2.4, what users
              gave the model), service (2.4, what they gave other services of the provider),
              synthetic (2.5), other (2.6)
-    link     where a dataset can be found
+    link     address of the dataset
     """
 
     source: str
@@ -41,7 +41,7 @@ class SourceKind:
 
 @dataclass(frozen=True, kw_only=True)
 class EvidenceConfig:
-    """What the ledger cannot know. What is left out stays a question in the documents.
+    """Answers that the ledger lacks. Missing ones are open questions in the documents.
 
     provider, contact         who places the model on the market, and how to reach them
     representative            the authorised representative in the Union, or why there is none
@@ -49,28 +49,28 @@ class EvidenceConfig:
     dependencies              the model that this one was made from, or that there is none
     placed                    day on which the model was placed on the Union market: 2026-08-02
     version, updated          of the summary itself; updated as 2026-08-02
-    sme                       small or medium-sized enterprise: fewer domains have to be named
+    sme                       small or medium-sized enterprise: fewer domains must be listed
     content                   types of content ("fiction, laws, manuals")
     sources                   what kind each source is of
     collected_from            months between which the crawlers of 2.3 collected: 2024-01
     collected_until
     latest                    claim: month of the latest acquisition of any training data
-    continuous                whether the model goes on being trained on newer data
+    continuous                whether training on newer data continues
     languages                 claim: number of languages (with scripts) in the training data
-    crawlers                  names under which crawlers of the provider, or on its behalf, fetched
-    crawler_purpose           what they are for
-    crawler_behaviour         what they do about robots.txt, paywalls and captchas
+    crawlers                  names of crawlers of the provider, or on its behalf
+    crawler_purpose           their purpose
+    crawler_behaviour         how they treat robots.txt, paywalls and captchas
     public, licensed, private, crawled, user, service, synthetic, other
                               claims: whether data of this kind was used
-    opt_outs_removed          claim: whether documents were left out because of a reservation
+    opt_outs_removed          claim: whether documents were removed because of an opt-out
     personal_data_removed     claim: whether personal data was replaced
     signatory                 whether the provider signed the Code of Practice
     generators                models that made the synthetic data
     services                  services that the user data was taken from
     opt_outs, illegal_content, comments
-                              measures and remarks in the provider's own words
-    licence                   under which the corpus itself is given, as the Hub spells it
-    memory_gib                what sorting and grouping may take before they use the disk
+                              measures and remarks, as text of the provider
+    licence                   of the corpus itself, in the spelling of the Hugging Face Hub
+    memory_gib                memory of sorting and grouping, beyond which they use the disk
     """
 
     provider: str = ""
@@ -117,9 +117,9 @@ class EvidenceConfig:
         validate(
             self,
             *((n, len(getattr(self, n)) <= _LONGEST, "is longer than 10,000") for n in texts),
-            *((n, _is(_MONTH, getattr(self, n)), "is no month such as 2024-03") for n in months),
+            *((n, _is(_MONTH, getattr(self, n)), "is not a month such as 2024-03") for n in months),
             *(
-                (n, _is(_DAY, getattr(self, n)), "is no day such as 2026-08-02")
+                (n, _is(_DAY, getattr(self, n)), "is not a day such as 2026-08-02")
                 for n in ("placed", "updated")
             ),
             ("sources", len(self.sources) <= 1000, "has more than 1,000 patterns"),

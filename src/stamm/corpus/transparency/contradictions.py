@@ -1,4 +1,4 @@
-"""Claims held against the ledger: what people say must not differ from what was counted."""
+"""Check of the provider's claims against the counts of the ledger."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ OPT_OUTS = (
     "robots_disallow", "robots_content_usage", "domain_list", "deletion_request", "ai_txt",
     "header_noai", "meta_noai", "tdm_reservation", "content_usage",
 )  # fmt: skip
-"""Reasons of the ledger by which somebody's reservation was honoured."""
+"""Reasons of the ledger that are opt-outs."""
 
 KINDS: tuple[Kind, ...] = get_args(Kind)
 _ASKED = "robots_allows"
 
 
 def check_contradictions(config: EvidenceConfig, facts: LedgerFacts) -> None:
-    """Raise one ConfigError that tells every claim which the ledger contradicts."""
+    """Raise one ConfigError with all claims that the ledger contradicts."""
     found = list(_contradictions(config, facts))
     if found:
         raise ConfigError(
@@ -31,15 +31,15 @@ def check_contradictions(config: EvidenceConfig, facts: LedgerFacts) -> None:
 
 
 def opted_out(facts: LedgerFacts) -> int:
-    """Documents left out because of a reservation."""
+    """Number of documents dropped because of an opt-out."""
     return sum(facts.reasons[name]["documents"] for name in OPT_OUTS if name in facts.reasons)
 
 
 def known(facts: LedgerFacts, kind: Kind) -> bool | None:
-    """Whether data of a kind was used, as the ledger knows it; None when it does not.
+    """Whether data of a kind was used according to the ledger; None when unknown.
 
-    It says yes where a source is assigned to the kind, and no where every source is assigned to
-    others. Planted passages are of kind "other".
+    True where a source is assigned to the kind, False where every source is assigned to other
+    kinds. Planted passages are of kind "other".
     """
     if facts.kinds.get(kind, (0, 0))[0] or (kind == "other" and facts.planted):
         return True
@@ -47,7 +47,7 @@ def known(facts: LedgerFacts, kind: Kind) -> bool | None:
 
 
 def used(config: EvidenceConfig, facts: LedgerFacts, kind: Kind) -> bool | None:
-    """Whether data of a kind was used, as the ledger knows or else as it is claimed."""
+    """Whether data of a kind was used, according to the ledger or else to the claim."""
     answer = known(facts, kind)
     claimed: bool | None = getattr(config, kind)
     return claimed if answer is None else answer
@@ -56,7 +56,7 @@ def used(config: EvidenceConfig, facts: LedgerFacts, kind: Kind) -> bool | None:
 def _contradictions(config: EvidenceConfig, facts: LedgerFacts) -> Iterator[str]:
     for kind in KINDS:
         if getattr(config, kind) not in (None, used(config, facts, kind)):
-            yield f"evidence.{kind} = {getattr(config, kind)}, but {_told(facts, kind)}"
+            yield f"evidence.{kind} = {getattr(config, kind)}, but {_reason(facts, kind)}"
     if config.crawled is False and config.crawlers:
         yield f"evidence.crawled = False, but {len(config.crawlers)} crawlers are named"
     removed = opted_out(facts)
@@ -80,7 +80,7 @@ def _contradictions(config: EvidenceConfig, facts: LedgerFacts) -> Iterator[str]
             yield f"evidence.{name} = {month}, but a kept document is of {facts.last}"
 
 
-def _told(facts: LedgerFacts, kind: Kind) -> str:
+def _reason(facts: LedgerFacts, kind: Kind) -> str:
     documents = facts.kinds.get(kind, (0, 0))[0]
     if documents:
         return f"{documents} documents are of a source that is assigned to it"

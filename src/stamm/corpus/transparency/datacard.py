@@ -1,4 +1,4 @@
-"""A data card in the form that the Hugging Face Hub reads: front matter, then plain sections."""
+"""Data card in the format of the Hugging Face Hub: YAML front matter, then sections."""
 
 from __future__ import annotations
 
@@ -41,10 +41,10 @@ def data_card(
     listed: Path,
     unanswered: Sequence[tuple[Section, Question]],
 ) -> str:
-    """The card as Markdown.
+    """The data card as Markdown.
 
-    listed       the file that holds the largest domains
-    unanswered   questions that nobody has answered
+    listed       the file with the largest domains
+    unanswered   open questions
     """
     parts = [_front_matter(config, facts), f"# {_title(config)}", _opening(facts)]
     for title, body in _sections(facts, domains, listed):
@@ -58,7 +58,7 @@ def _title(config: EvidenceConfig) -> str:
 
 
 def _front_matter(config: EvidenceConfig, facts: LedgerFacts) -> str:
-    """YAML; every text from outside is a JSON string, which YAML reads as it stands."""
+    """YAML; untrusted text is written as JSON strings, which are valid YAML."""
     codes = sorted({name.partition("_")[0] for name in facts.languages})
     named = [f"- {_yaml(name)}" for name in codes if _LANGUAGE.fullmatch(name)]
     lines = ["---", *(["language:", *named] if named else [])]
@@ -70,7 +70,7 @@ def _front_matter(config: EvidenceConfig, facts: LedgerFacts) -> str:
 
 
 def _yaml(text: str) -> str:
-    # Letters beyond U+FFFF stand as they are, for YAML knows no pairs of escapes.
+    # Characters beyond U+FFFF are not escaped: YAML has no surrogate pairs.
     quoted = json.dumps(text, ensure_ascii=False)
     return "".join(c if c.isprintable() else f"\\U{ord(c):08x}" for c in quoted)
 
@@ -80,7 +80,7 @@ def _size(documents: int) -> str:
 
 
 def _opening(facts: LedgerFacts) -> str:
-    told = facts.summary
+    summary = facts.summary
     tokens = ""
     if facts.train_tokens is not None:
         tokens = (
@@ -88,8 +88,8 @@ def _opening(facts: LedgerFacts) -> str:
             "counted."
         )
     return (
-        f"{counted(told['n_in'], 'document')} came in, {facts.kept:,} stayed "
-        f"({bytes_text(told['bytes_kept'])} of text in {counted(len(facts.languages), 'language')})."
+        f"{counted(summary['n_in'], 'document')} came in, {facts.kept:,} stayed "
+        f"({bytes_text(summary['bytes_kept'])} of text in {counted(len(facts.languages), 'language')})."
         f"{tokens} Every number here was counted from the ledger, which has a row for each document "
         "with its decision, rule and date."
     )
@@ -98,11 +98,11 @@ def _opening(facts: LedgerFacts) -> str:
 def _sections(
     facts: LedgerFacts, domains: DomainCounts, listed: Path
 ) -> Iterator[tuple[str, list[str]]]:
-    told = facts.summary
+    summary = facts.summary
     yield (
         "What was left out",
         [
-            f"{counted(told['n_dropped'], 'document')}, {opted_out(facts):,} of them because of a "
+            f"{counted(summary['n_dropped'], 'document')}, {opted_out(facts):,} of them because of a "
             "reservation of rights.",
             table(reasons_table(facts)),
         ],
@@ -110,8 +110,8 @@ def _sections(
     yield (
         "Consent",
         [
-            "What was known of a website's word, and when its robots.txt was read. A host that nobody "
-            "asked is unknown, which is no yes.",
+            "State of consent of the website, and when its robots.txt was read. Of an unknown host "
+            "no robots.txt was fetched, which does not count as consent.",
             table(consents_table(facts)),
             *([table(agents_table(facts))] if facts.agents else []),
         ],
@@ -120,7 +120,7 @@ def _sections(
     yield (
         "Licences",
         [
-            "As the documents state them; nobody has checked them for this card.",
+            "As stated by the documents, not verified.",
             table(licences_table(facts)),
         ],
     )
@@ -139,7 +139,7 @@ def _sections(
             "Found by form and check digits, replaced by a marker, counted, never kept.",
             table(
                 MarkdownTable(
-                    columns=("kind", "replaced"), rows=tuple(told["pii_replaced"].items())
+                    columns=("kind", "replaced"), rows=tuple(summary["pii_replaced"].items())
                 )
             ),
         ],
@@ -182,7 +182,7 @@ def _files(facts: LedgerFacts) -> MarkdownTable:
         columns=("file", "SHA-256", "bytes"),
         rows=tuple(every[:_MOST_FILES]),
         quoted=2,
-        rest=f"{left:,} more stand in the manifests." if left > 0 else "",
+        rest=f"{left:,} more are in the manifests." if left > 0 else "",
     )
 
 

@@ -1,8 +1,8 @@
-"""The domains that most of the text is from, as the template counts them: computed out of core.
+"""The domains with most of the text, counted as the template defines, out of core.
 
-A domain is a second-level name under its top-level name (example.com). Below a country's name with
-a registry of its own (co.uk, gov.au) it is the name under that registry, so that no registry is
-taken for a publisher. An address of numbers stands for itself.
+A domain is a second-level name under its top-level name (example.com). Under a country's registry
+(co.uk, gov.au) it is the name below that registry, so that no registry counts as a publisher. An IP
+address is a domain.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from stamm.corpus.query import Query
 from stamm.corpus.transparency.config import EvidenceConfig
 from stamm.corpus.transparency.facts import STAYED, kind_of
 
-# Second-level names that registries of countries use for others to register under.
+# Second-level names under which registries of countries register names.
 _REGISTRIES = (
     "ac", "asso", "co", "com", "edu", "firm", "gen", "go", "gob", "gouv", "gov", "govt", "gv", "id",
     "ind", "info", "jus", "ltd", "me", "mil", "ne", "net", "nhs", "nic", "nom", "or", "org", "plc",
@@ -27,12 +27,12 @@ _MOST_OF_SMALL = 1000
 
 @dataclass(frozen=True, kw_only=True)
 class DomainCounts:
-    """How many domains there are and how much of the text is from those listed.
+    """Numbers of domains, and of the bytes of text from them.
 
     count, bytes                  all domains, and the kept text from them
     listed, listed_bytes          the largest ones, which are written to the file
-    without_host                  kept documents that name no website
-    crawled                       only sources that are assigned to 2.3 are counted
+    without_host                  kept documents without a website
+    crawled                       whether only sources assigned to section 2.3 are counted
     """
 
     count: int
@@ -44,7 +44,7 @@ class DomainCounts:
 
 
 def write_domains(query: Query, config: EvidenceConfig, path: Path) -> DomainCounts:
-    """Write the domains that the template asks for to `path`, a line each, the largest first.
+    """Write the domains required by the template to `path`, a line each, the largest first.
 
     All documents with a host count, or, where sources are assigned to 2.3, those of these sources.
     Listed are the top 10 % of all domains by bytes of kept text; for an SME the top 5 % or the
@@ -97,7 +97,7 @@ def write_domains(query: Query, config: EvidenceConfig, path: Path) -> DomainCou
 
 
 def number_wanted(count: int, sme: bool) -> int:
-    """How many of `count` domains have to be named, rounded up."""
+    """The number of `count` domains that must be listed, rounded up."""
     return min(-(-count // 20), _MOST_OF_SMALL) if sme else -(-count // 10)
 
 

@@ -1,4 +1,4 @@
-"""What a corpus tells about itself: counts from ledger, summary and manifests, and nothing else."""
+"""Facts about a corpus, counted from its ledger, summary and manifests."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _MOST_LICENCES = 1000
 
 @dataclass(frozen=True, kw_only=True)
 class SourceCount:
-    """Kept documents of one source under one licence; kind is "" when nobody assigned one."""
+    """Kept documents of one source under one licence; kind is "" when none is assigned."""
 
     name: str
     licence: str
@@ -36,7 +36,7 @@ class SourceCount:
 
 @dataclass(frozen=True, kw_only=True)
 class ConsentCount:
-    """Documents by what was known of their host's word; the days on which it was read, "" if not."""
+    """Documents by state of consent, with the first and last day on which robots.txt was read."""
 
     state: str
     kept: int
@@ -47,15 +47,15 @@ class ConsentCount:
 
 @dataclass(frozen=True, kw_only=True)
 class LedgerFacts:
-    """A corpus in numbers. Every text is untrusted.
+    """Counts of a corpus. Every text is untrusted.
 
-    summary       summary.json as it stands
+    summary       content of summary.json
     sources       the largest by bytes, with num_sources pairs of source and licence in all
-    kinds         kept documents and bytes by the kind that was assigned; "" is none
+    kinds         kept documents and bytes by assigned kind; "" without one
     licences      licence, kept documents, bytes
     consents      most documents first
-    agents        crawlers that were refused, and in how many documents
-    last          latest date that a kept document carries, "" when none has one
+    agents        refused crawlers, with the number of documents
+    last          latest date of a kept document, "" when none has one
     undated       kept documents without a date
     tokens        manifest of the packed corpus, None when there is none
     shards        manifests of the corpus' shards, by name
@@ -75,7 +75,7 @@ class LedgerFacts:
 
     @property
     def kept(self) -> int:
-        """Documents that stayed; planted passages are not among them."""
+        """Kept documents, without planted passages."""
         return int(self.summary["n_kept"])
 
     @property
@@ -102,7 +102,7 @@ class LedgerFacts:
 
     @property
     def unassigned(self) -> int:
-        """Kept documents of sources to which nobody assigned a kind."""
+        """Kept documents of sources without an assigned kind."""
         return self.kinds.get("", (0, 0))[0]
 
 
@@ -123,11 +123,11 @@ def read_facts(
     )
     if kept != summary["n_kept"]:
         raise DataError(
-            f"{corpus / SUMMARY} tells of {summary['n_kept']} kept documents, the ledger of {kept}",
+            f"{corpus / SUMMARY} has {summary['n_kept']} kept documents, the ledger {kept}",
             fix="Build the corpus again",
         )
     if not kept:
-        raise DataError(f"{corpus} holds no kept document", fix="There is nothing to tell about")
+        raise DataError(f"{corpus} has no kept document", fix="Build a corpus that keeps documents")
     kind, values = kind_of(config)
     grouped = (
         f"select source, licence, {kind} as kind, count(*) as n, sum(bytes_out)::bigint as size "
@@ -173,7 +173,7 @@ def read_facts(
 
 
 def kind_of(config: EvidenceConfig) -> tuple[str, dict[str, str]]:
-    """An expression for the kind of a ledger row, and the values that it names."""
+    """An SQL expression for the kind of a ledger row, and its parameters."""
     whens = [f"when source glob $kind{i} then '{one.kind}'" for i, one in enumerate(config.sources)]
     values = {f"kind{i}": one.source for i, one in enumerate(config.sources)}
     return (f"case {' '.join(whens)} else '' end" if whens else "''"), values
@@ -221,7 +221,7 @@ def _packed(pack: Path) -> dict[str, Any]:
         sound = False
     if not sound:
         raise DataError(
-            f"{pack / MANIFEST} is no manifest of a packed corpus", fix="Pack the corpus again"
+            f"{pack / MANIFEST} is not a manifest of a packed corpus", fix="Pack the corpus again"
         )
     return dict(manifest)
 

@@ -1,7 +1,7 @@
-"""The evidence job: what a finished corpus can prove about itself, written for people outside.
+"""The evidence job: writes the data card and the EU's public summary of a finished corpus.
 
 Reads    corpus, and pack where there is one
-Leaves   datacard.md; training_summary.md and .json; domains.jsonl
+Outputs  datacard.md; training_summary.md and .json; domains.jsonl
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ def evidence(config: EvidenceConfig, workspace: Workspace) -> None:
 
 
 def _page(config: EvidenceConfig, read: dict[str, str], body: str, unanswered: int) -> str:
-    """The public summary with its head and its end."""
+    """The public summary with header and footer."""
     head = [
         f"# {TEMPLATE['title']}",
         f"{TEMPLATE['law']}. Template: {TEMPLATE['template']}.",

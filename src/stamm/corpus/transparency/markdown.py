@@ -1,4 +1,4 @@
-"""Markdown made of text from anywhere: nothing in it is obeyed, nothing in it is hidden."""
+"""Markdown from untrusted text: all markup is escaped, invisible characters are shown."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from stamm.base.errors import visible
 _LONGEST_CELL = 200
 _LONGEST_WORDS = 10_000
 _SPECIAL = re.compile(r"([\\`*_\[\]<>#|~!$&{}])")
-# What makes a line a list, or a rule: a dash, a plus, a number with its point.
+# Start of a list or rule: a dash, a plus, a number with its point.
 _LEADING = re.compile(r"^([0-9]*)([-+.)])(?=[ -]|$)")
 _TICKS = re.compile(r"`+")
 
 
 @dataclass(frozen=True, kw_only=True)
 class MarkdownTable:
-    """Rows of plain values under headings of our own.
+    """Rows of plain values under trusted headings.
 
-    quoted   how many columns from the left hold text from outside; it is shown as code
-    rest     what was left out, in a sentence, or ""
+    quoted   number of columns from the left with untrusted text, which is shown as code
+    rest     a sentence about omitted rows, or ""
     """
 
     columns: tuple[str, ...]
@@ -31,18 +31,18 @@ class MarkdownTable:
 
 
 def escape_text(text: str) -> str:
-    """`text` as one line of Markdown in which no character is markup.
+    """Escape `text` as one line of Markdown without markup.
 
-    Edge     control and invisible characters are written as escapes; cut at 10,000 characters.
+    Edge     control and invisible characters become escapes; cut at 10,000 characters.
     """
     shown = _SPECIAL.sub(r"\\\1", visible(" ".join(text.split()), _LONGEST_WORDS))
     return _LEADING.sub(r"\1\\\2", shown)
 
 
 def code_span(text: str) -> str:
-    """`text` as code: shown as it stands, with no link, markup or HTML in it; "" stays "".
+    """`text` as a code span, shown literally; "" stays "".
 
-    Edge     a bar is escaped, as a table asks, and so are control and invisible characters.
+    Edge     bars are escaped for tables, and so are control and invisible characters.
     """
     shown = visible(" ".join(text.split()), _LONGEST_CELL).replace("|", "\\|")
     if not shown:
@@ -59,14 +59,14 @@ def counted(number: int, one: str) -> str:
 
 
 def table(rows: MarkdownTable) -> str:
-    """A Markdown table, with what was left out below it."""
+    """A Markdown table, with `rest` below it."""
     body = [_line([_cell(x, i < rows.quoted) for i, x in enumerate(row)]) for row in rows.rows]
     rest = ["", rows.rest] if rows.rest else []
     return "\n".join([_line(rows.columns), _line(_sides(rows)), *body, *rest])
 
 
 def _sides(rows: MarkdownTable) -> list[str]:
-    """Numbers stand to the right, words to the left."""
+    """Alignment: numbers right, text left."""
     return [
         "---" if all(isinstance(row[i], str) for row in rows.rows) else "---:"
         for i in range(len(rows.columns))

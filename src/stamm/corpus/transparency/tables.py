@@ -29,18 +29,18 @@ def reasons_table(facts: LedgerFacts, only: tuple[str, ...] | None = None) -> Ma
     return MarkdownTable(
         columns=("reason", "what it means", "documents", "bytes"),
         rows=tuple(
-            (name, REASONS.get(name, ""), told["documents"], told["bytes"])
-            for name, told in facts.reasons.items()
+            (name, REASONS.get(name, ""), counts["documents"], counts["bytes"])
+            for name, counts in facts.reasons.items()
             if only is None or name in only
         ),
     )
 
 
 def consents_table(facts: LedgerFacts) -> MarkdownTable:
-    """Documents by what was known of their host's word, with the days on which it was read."""
+    """Documents by state of consent, with the days on which robots.txt was read."""
     return MarkdownTable(
         columns=(
-            "what was known of the host's word", "read first", "read last", "kept", "dropped",
+            "state of consent", "read first", "read last", "kept", "dropped",
         ),
         rows=tuple(
             (one.state, one.first_read, one.last_read, one.kept, one.dropped)
@@ -51,7 +51,7 @@ def consents_table(facts: LedgerFacts) -> MarkdownTable:
 
 
 def agents_table(facts: LedgerFacts) -> MarkdownTable:
-    """Crawlers that websites refused, and in how many documents."""
+    """Crawlers that websites refused, with the number of documents."""
     return MarkdownTable(columns=("crawler refused", "documents"), rows=facts.agents)
 
 
@@ -93,11 +93,11 @@ def languages_table(facts: LedgerFacts) -> MarkdownTable:
     every = list(facts.languages.items())
     columns = ("language", "documents", "bytes", "tokens, with repeats and planted passages")
     rows = [
-        (name or UNDETERMINED, told["documents"], told["bytes"], tokens.get(name, 0))
-        for name, told in every[:_MOST_ROWS]
+        (name or UNDETERMINED, counts["documents"], counts["bytes"], tokens.get(name, 0))
+        for name, counts in every[:_MOST_ROWS]
     ]
     width = len(columns) if tokens else len(columns) - 1
-    missing = sum(told["documents"] for _, told in every[_MOST_ROWS:])
+    missing = sum(counts["documents"] for _, counts in every[_MOST_ROWS:])
     return MarkdownTable(
         columns=columns[:width],
         rows=tuple(row[:width] for row in rows),
@@ -118,7 +118,7 @@ def domains_table(path: Path, domains: DomainCounts) -> MarkdownTable:
 
 
 def eu_languages(facts: LedgerFacts) -> int:
-    """How many of the 24 official languages of the Union have a kept document."""
+    """Number of the 24 official languages of the Union with a kept document."""
     there = {name.partition("_")[0] for name in facts.languages}
     return sum(bool(there & set(codes)) for codes in EU_LANGUAGES)
 

@@ -1,4 +1,4 @@
-"""Questions with their answers, and who can answer those that the ledger cannot."""
+"""Questions of the template with their answers, from the ledger or from the provider."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ LEDGER, PROVIDER = "ledger", "provider"
 class Question:
     """One question.
 
-    answer    None while nobody has answered
+    answer    None for an open question
     origin    "ledger", "provider", or "" for an open question
-    setting   the configuration key by which a person answers; "" where only the ledger can
-    tables    rows behind the answer
+    setting   the configuration key of the answer; "" where only the ledger answers
+    tables    rows that support the answer
     """
 
     asks: str
@@ -38,18 +38,18 @@ class Section:
 
     @property
     def level(self) -> int:
-        """How deep it stands: 1 for "2", 3 for "2.2.1"."""
+        """The depth: 1 for "2", 3 for "2.2.1"."""
         return self.number.count(".") + 1
 
 
 def from_ledger(asks: str, answer: str, *tables: MarkdownTable) -> Question:
-    """A question that the ledger answers; tables without rows are left out."""
+    """A question answered by the ledger; tables without rows are omitted."""
     shown = tuple(one for one in tables if one.rows)
     return Question(asks=asks, answer=answer, origin=LEDGER, tables=shown)
 
 
 def from_provider(asks: str, answer: str, setting: str) -> Question:
-    """A question that only a person can answer, by `setting`; "" is no answer yet."""
+    """A question for the provider, answered by `setting`; "" leaves it open."""
     return Question(
         asks=asks,
         answer=answer or None,
@@ -59,7 +59,7 @@ def from_provider(asks: str, answer: str, setting: str) -> Question:
 
 
 def yes_or_no(asks: str, answer: bool | None, setting: str, origin: str) -> Question:
-    """A question that is answered by yes or no, by the ledger or by a person."""
+    """A yes-or-no question, answered by the ledger or by the provider."""
     if answer is None:
         return from_provider(asks, "", setting)
     return Question(
@@ -71,7 +71,7 @@ def yes_or_no(asks: str, answer: bool | None, setting: str, origin: str) -> Ques
 
 
 def unanswered_questions(sections: Sequence[Section]) -> list[tuple[Section, Question]]:
-    """The questions that nobody has answered, in order."""
+    """The open questions, in order."""
     return [(one, field) for one in sections for field in one.fields if field.answer is None]
 
 
@@ -104,7 +104,7 @@ def as_json(sections: Sequence[Section]) -> list[dict[str, Any]]:
 
 
 def as_markdown(sections: Sequence[Section]) -> str:
-    """The sections as Markdown. An open question says who can answer it, and how."""
+    """The sections as Markdown. An open question names the setting that answers it."""
     return "\n\n".join(part for section in sections for part in _parts(section))
 
 
@@ -114,7 +114,7 @@ def _parts(section: Section) -> Iterator[str]:
         yield f"**{field.asks}**"
         if field.answer is None:
             yield (
-                "> Not known to the ledger. The provider can answer: set "
+                "> Not in the ledger. The provider can answer: set "
                 f"`{field.setting}=...` and run the step again."
             )
         else:

@@ -1,7 +1,7 @@
-"""The public summary of training content that the EU's AI Act asks for, filled from a corpus.
+"""The public summary of training content required by the EU AI Act, filled from a corpus.
 
-Sections, questions and bands of size follow the Commission's template; the wording of the questions
-is ours. What the ledger does not know stays a question that names who can answer it.
+Sections, questions and size bands follow the Commission's template; the wording of the questions is
+ours. Questions without an answer in the ledger stay open until the provider answers.
 
 Source   Regulation (EU) 2024/1689, Article 53(1)(d); Commission, "Explanatory Notice and Template for
          the Public Summary of Training Content for general-purpose AI models", C(2025) 5235 final,
@@ -54,9 +54,9 @@ _TAG = re.compile(r"[a-z]{2,3}(_[A-Z][a-z]{3})?")
 def training_summary(
     config: EvidenceConfig, facts: LedgerFacts, domains: DomainCounts, listed: Path
 ) -> tuple[Section, ...]:
-    """The sections of the template in its order.
+    """The sections of the template, in order.
 
-    listed   the file that holds the domains of 2.3
+    listed   the file with the domains of section 2.3
     """
     return (
         Section(number="1", title="General information"),
@@ -129,11 +129,11 @@ def _modalities(config: EvidenceConfig, facts: LedgerFacts) -> Section:
     size = f"{text} of text; the corpus is not packed, so that its tokens are not counted"
     if tokens is not None:
         size = f"{size_band(tokens)}: {tokens:,} tokens, repeats and planted passages counted, from {text} of text"
-    dated = "No kept document carries a date."
+    dated = "No kept document has a date."
     if facts.last:
         dated = (
-            f"The latest date that a kept document carries is {facts.last}; {facts.undated:,} of "
-            f"{facts.kept:,} carry none. What a date stands for is up to the source."
+            f"The latest date of a kept document is {facts.last}; {facts.undated:,} of "
+            f"{facts.kept:,} have none. The meaning of a date depends on the source."
         )
     return Section(
         number="1.3",
@@ -163,12 +163,12 @@ def _modalities(config: EvidenceConfig, facts: LedgerFacts) -> Section:
 def _linguistic(facts: LedgerFacts) -> str:
     total = max(facts.summary["bytes_kept"], 1)
     name, most = max(facts.languages.items(), key=lambda item: (item[1]["bytes"], item[0]))
-    # A document may call its language anything; in a sentence only a tag may stand.
+    # The language of a document is untrusted text; only a tag is written into a sentence.
     name = name if _TAG.fullmatch(name) else "one of another name"
     return (
         f"{len(facts.languages):,} languages, those in two scripts counted twice; {name} has most "
         f"text ({100 * most['bytes'] / total:.1f} %). Of the {len(EU_LANGUAGES)} official "
-        f"languages of the Union {eu_languages(facts)} are there."
+        f"languages of the Union {eu_languages(facts)} occur."
     )
 
 
@@ -187,7 +187,7 @@ def _unassigned(facts: LedgerFacts) -> Iterator[Question]:
 
 
 def _used(config: EvidenceConfig, facts: LedgerFacts, kind: Kind, asks: str) -> Question:
-    """Whether data of a kind was used; the ledger answers where it can."""
+    """The question whether data of a kind was used, answered by the ledger where possible."""
     origin = PROVIDER if known(facts, kind) is None else LEDGER
     return yes_or_no(asks, used(config, facts, kind), kind, origin)
 
@@ -267,7 +267,7 @@ def _crawled(
 
 
 def _domains(config: EvidenceConfig, domains: DomainCounts, listed: Path) -> Question:
-    whose = "crawled sources" if domains.crawled else "all sources, whoever fetched them"
+    whose = "crawled sources" if domains.crawled else "all sources"
     part = "5 % or 1,000, whichever are fewer" if config.sme else "10 %"
     share = 100 * domains.listed_bytes / max(domains.bytes, 1)
     return from_ledger(

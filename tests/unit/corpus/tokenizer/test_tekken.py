@@ -92,9 +92,7 @@ def test_the_package_is_asked_for(monkeypatch: pytest.MonkeyPatch, tmp_path: Pat
     with pytest.raises(DataError, match=r"tekken_240718\.json cannot be read"):
         tekken(TekkenConfig())
     (tmp_path / "mistral_common" / "data" / "tekken_240718.json").write_text("{}")
-    with pytest.raises(
-        DataError, match="is not the tekken that Apertus took over: its SHA-256 is 44"
-    ):
+    with pytest.raises(DataError, match="is not the tekken that Apertus uses: its SHA-256 is 44"):
         tekken(TekkenConfig())
 
 

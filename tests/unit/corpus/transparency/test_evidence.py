@@ -83,7 +83,7 @@ def test_what_the_ledger_does_not_know_stays_a_question(tmp_path: Path) -> None:
     assert all(field["set"].startswith("evidence.") for field in open_ones)
     named = {field["set"].removeprefix("evidence.") for field in open_ones}
     assert named <= set(to_plain(EvidenceConfig()))
-    assert files["training_summary.md"].count("> Not known to the ledger.") == len(open_ones)
+    assert files["training_summary.md"].count("> Not in the ledger.") == len(open_ones)
     assert f"{len(open_ones)} questions are open: this is a draft." in files["training_summary.md"]
 
 
@@ -102,7 +102,7 @@ def test_every_question_can_be_answered(tmp_path: Path) -> None:
     assert "## Open questions\n\nNone." in files["datacard.md"]
     for words in (
         "A house", "1 billion to 10 trillion tokens: 2,000,000,000 tokens", "StammBot",
-        "Of the 24 official languages of the Union 2 are there.",
+        "Of the 24 official languages of the Union 2 occur.",
     ):  # fmt: skip
         assert words in files["training_summary.md"], words
 
@@ -139,7 +139,7 @@ def test_the_numbers_are_those_of_the_ledger(tmp_path: Path) -> None:
     assert "The training stream has 1,234 tokens" in files["datacard.md"]
     found = answers(files)
     assert found["1.3/1"]["answer"].startswith("Less than 1 billion tokens: 1,234 tokens")
-    assert found["1.3/4"]["answer"].startswith("The latest date that a kept document carries is")
+    assert found["1.3/4"]["answer"].startswith("The latest date of a kept document is")
     assert "2024-03-01; 5 of 36" in found["1.3/4"]["answer"]
     reserved = found["3.1/1"]
     assert reserved["answer"] == (
@@ -279,7 +279,7 @@ def test_a_manifest_that_lies_is_refused(tmp_path: Path, train: dict[str, Any]) 
     plain = json.loads((pack / "manifest.json").read_text())
     plain["splits"]["train"] |= train
     (pack / "manifest.json").write_text(json.dumps(plain))
-    with pytest.raises(DataError, match=r"is no manifest of a packed corpus"):
+    with pytest.raises(DataError, match=r"is not a manifest of a packed corpus"):
         told(tmp_path, tokens=5)
 
 
@@ -299,12 +299,12 @@ def test_a_ledger_that_differs_from_its_summary_is_refused(tmp_path: Path) -> No
     corpus = write_corpus(tmp_path / "corpus", ROWS)
     summary = json.loads((corpus / "summary.json").read_text())
     (corpus / "summary.json").write_text(json.dumps({**summary, "n_kept": 35}))
-    with pytest.raises(DataError, match=r"tells of 35 kept documents, the ledger of 36"):
+    with pytest.raises(DataError, match=r"has 35 kept documents, the ledger 36"):
         told(tmp_path)
 
 
 def test_a_corpus_of_which_nothing_is_left_has_no_evidence(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="holds no kept document"):
+    with pytest.raises(DataError, match="has no kept document"):
         told(tmp_path, rows=[dropped("deletion_request")])
 
 
@@ -312,7 +312,7 @@ def test_a_summary_or_manifest_of_another_kind_is_refused(tmp_path: Path) -> Non
     corpus = write_corpus(tmp_path / "corpus", ROWS)
     pack = write_pack(tmp_path / "pack", 5)
     (pack / "manifest.json").write_text('{"splits": []}')
-    with pytest.raises(DataError, match=r"is no manifest of a packed corpus"):
+    with pytest.raises(DataError, match=r"is not a manifest of a packed corpus"):
         told(tmp_path, tokens=5)
     (corpus / "summary.json").write_text("[]")
     with pytest.raises(DataError, match=r"summary.json has no 'n_in'"):
