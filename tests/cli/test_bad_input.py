@@ -80,7 +80,7 @@ def _reasons(run: Path) -> list[str]:
         (["cp", "demo", "absent/mine.py"], 1, ["absent/mine.py"]),
         (["run", "smoke", "--out", "/dev/null"], 1, ["/dev/null is a file"]),
         (["run", "smoke", "--out", "/proc/stamm"], 1, ["/proc/stamm"]),
-        (["compare", "demo"], 2, ["demo is no comparison", "compare.activations"]),
+        (["compare", "demo"], 2, ["demo is not a comparison", "compare.activations"]),
     ],
 )
 def test_misuse_gets_one_line(stamm: Stamm, words: list[str], code: int, said: list[str]) -> None:
@@ -210,5 +210,5 @@ def test_an_interrupt_says_that_the_run_can_go_on(tmp_path: Path) -> None:
     process.send_signal(signal.SIGINT)
     _, errors = process.communicate(timeout=60)
     assert process.returncode == 130
-    assert "The same command goes on from here" in errors
+    assert "The same command resumes from here" in errors
     assert "Traceback" not in errors

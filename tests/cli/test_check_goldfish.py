@@ -136,7 +136,7 @@ def test_a_trained_study_is_found_by_itself_and_by_its_arms(smoke_run: Path, sta
     ("words", "code", "said"),
     [
         (["goldfish"], 2, "no corpus is named"),
-        (["goldfish", "nowhere"], 1, "nowhere is no packed corpus, and no run that has one"),
+        (["goldfish", "nowhere"], 1, "nowhere is neither a packed corpus nor a run with one"),
         (["goldfish", "PACK", "k=1"], 2, "k = 1 must be at least 2"),
         (["goldfish", "PACK", "hash=md5"], 2, "hash"),
         (["goldfish", "PACK", "kk=1"], 2, "Did you mean 'k'?"),

@@ -189,4 +189,4 @@ def test_equal_time_measures_first_and_follows_the_record(tmp_path: Path) -> Non
 def test_what_is_no_comparison_is_told(stamm: Stamm) -> None:
     refused = stamm("compare", "demo")
     assert refused.returncode == 2
-    assert "demo is no comparison" in refused.stderr
+    assert "demo is not a comparison" in refused.stderr

@@ -99,8 +99,8 @@ def test_addresses_are_data(run: Path, capsys: pytest.CaptureFixture[str]) -> No
         ([], "`show ledger` needs a run"),
         (["url=x"], "`show ledger` needs a run"),
         (["{run}", "urll=x"], "cannot be asked for 'urll'. Did you mean 'url'?"),
-        (["{run}", "x"], "'x' is no question"),
-        (["{run}", "limit=0"], "limit=0 is no number of documents"),
+        (["{run}", "x"], "'x' is not a column=value pair"),
+        (["{run}", "limit=0"], "limit=0 is not a number of documents"),
         (["/nowhere", "url=x"], "/nowhere holds no corpus"),
     ],
 )

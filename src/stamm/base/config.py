@@ -24,10 +24,12 @@ from stamm.base.units import parse_count
 
 C = TypeVar("C")
 KIND = "kind"
+_CLOSE = 0.65  # share of letters that a misspelt name has in common with the meant one
+_LISTED = 40  # names in one message
 
 
 def validate(config: object, *checks: tuple[str, bool, str]) -> None:
-    """Raise one ConfigError that tells every failed check of `config`.
+    """Raise one ConfigError that lists every failed check of `config`.
 
     checks   (field, holds, message): the message completes "field = value ..."
     """
@@ -41,12 +43,24 @@ def validate(config: object, *checks: tuple[str, bool, str]) -> None:
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
-    """A hint for a misspelt name: "Did you mean 'demo'? Known: ..."."""
+    """A hint for an unknown name: "Did you mean 'demo'? Known: ...", at most 40 names."""
     names = sorted(known)
-    close = difflib.get_close_matches(name, names, n=3, cutoff=0.5)
-    swapped = [known for known in close if sorted(known) == sorted(name)]
-    hint = f"Did you mean {(swapped or close)[0]!r}? " if close else ""
-    return f"{hint}Known: {', '.join(names)}"
+    match = closest(name, names)
+    hint = f"Did you mean {match!r}? " if match else ""
+    more = f" and {len(names) - _LISTED} more" if len(names) > _LISTED else ""
+    return f"{hint}Known: {', '.join(names[:_LISTED])}{more}"
+
+
+def closest(name: str, known: Iterable[str]) -> str | None:
+    """The known name that `name` most likely misspells, ignoring case; None when none is close.
+
+    Edge   "nosuch" and "logish" share half of their letters and are not close; of close names one
+           with swapped letters comes first
+    """
+    names = {one.lower(): one for one in known}
+    close = difflib.get_close_matches(name.lower(), names, n=3, cutoff=_CLOSE)
+    close.sort(key=lambda one: sorted(one) != sorted(name.lower()))
+    return names[close[0]] if close else None
 
 
 def to_plain(config: Any, annotation: Any = None) -> Any:

@@ -1,4 +1,4 @@
-"""Files that are whole or not there: atomic writes, content hashes, JSON with one spelling."""
+"""Atomic writes, content hashes and canonical JSON."""
 
 from __future__ import annotations
 
@@ -21,23 +21,22 @@ _NO_ROOM = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 
 @contextlib.contextmanager
 def atomic(path: Path) -> Iterator[Path]:
-    """A temporary path beside `path`, moved onto it when the block ends well.
+    """A temporary path beside `path` that replaces `path` when the block ends without an error.
 
-    The file is flushed to disk before it takes its name, and so is the folder after: a
-    kill at any moment leaves either the old file or the new one. When the block raises, the
-    temporary file is removed.
+    File and folder are flushed to disk (fsync), so that a kill at any moment leaves either the old
+    file or the new one. When the block raises, the temporary file is removed.
 
-    Raises   RunError when the disk is full, naming what was being written and the room left.
+    Raises   RunError when the disk is full, with the path and the free space.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    # Processes of two machines, or in two containers, may have the same number.
+    # Processes on two machines, or in two containers, may have the same id.
     temporary = path.with_name(f".{path.name}.{os.getpid()}-{secrets.token_hex(4)}.part")
     try:
         temporary.touch()
         mode = temporary.stat().st_mode
         temporary.unlink()
         yield temporary
-        temporary.chmod(mode)  # safetensors makes files that only their owner can read
+        temporary.chmod(mode)  # safetensors creates files with mode 0600
         with temporary.open("rb") as written:
             os.fsync(written.fileno())
         temporary.replace(path)
@@ -50,13 +49,13 @@ def atomic(path: Path) -> Iterator[Path]:
 
 
 def is_full(error: BaseException) -> bool:
-    """Whether `error` says that a disk, a quota or a limit on file size is used up."""
+    """Whether `error` reports a full disk, an exceeded quota or file size limit."""
     if isinstance(error, OSError):
         return error.errno in _NO_ROOM
-    # Libraries in Rust and C++ report the operating system's error only in words.
-    said = str(error)
+    # Libraries in Rust and C++ report the operating system's error only as text.
+    text = str(error)
     return any(
-        f"(os error {number})" in said or f": {os.strerror(number)}" in said for number in _NO_ROOM
+        f"(os error {number})" in text or f": {os.strerror(number)}" in text for number in _NO_ROOM
     )
 
 
@@ -65,12 +64,12 @@ def no_room(path: Path) -> RunError:
     free = shutil.disk_usage(path.parent).free
     return RunError(
         f"no room left to write {path}: {bytes_text(free)} free there",
-        fix="Nothing half-written was kept. Free some room and run the same command again",
+        fix="Free disk space and run the same command again; no partial file was kept",
     )
 
 
 def remove_leftovers(folder: Path) -> None:
-    """Delete the temporary files and folders that a killed process left in `folder` and below it."""
+    """Delete temporary files and folders that a killed process left below `folder`."""
     if folder.is_dir():
         for part in sorted(folder.rglob(".*.part")):
             if part.is_dir():
@@ -80,13 +79,13 @@ def remove_leftovers(folder: Path) -> None:
 
 
 def write_bytes(path: Path, data: bytes) -> None:
-    """Write `data` to `path`, whole or not at all."""
+    """Write `data` to `path` atomically."""
     with atomic(path) as temporary:
         temporary.write_bytes(data)
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write `text` to `path` as UTF-8, whole or not at all."""
+    """Write `text` to `path` as UTF-8, atomically."""
     write_bytes(path, text.encode())
 
 
@@ -95,21 +94,26 @@ def write_json(path: Path, value: Any) -> None:
     write_text(path, json.dumps(value, indent=1, ensure_ascii=False) + "\n")
 
 
-def read_json(path: Path) -> Any:
+def read_json(path: Path, fix: str = "Correct it, or restore it from a copy") -> Any:
     """The JSON value in `path`.
 
-    Raises   DataError when the file is missing or not JSON, or nested or long beyond what is read.
+    fix      advice of the error for a file that is not JSON
+
+    Raises   DataError when the file is missing or not JSON, or nested too deeply.
     """
     try:
         return json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise DataError(f"{path} does not exist") from None
-    except (ValueError, RecursionError) as error:  # a number of 5,000 digits, a tower of brackets
-        raise DataError(f"{path} is not JSON: {error}", fix="Restore or delete the file") from None
+    except (
+        ValueError,
+        RecursionError,
+    ) as error:  # also for a number of 5,000 digits or deeply nested brackets
+        raise DataError(f"{path} is not JSON: {error}", fix=fix) from None
 
 
 def canonical_json(value: Any) -> bytes:
-    """One spelling per value: sorted keys, no blanks. What content hashes are made of."""
+    """Canonical JSON for content hashes: sorted keys, no blanks."""
     return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False).encode()
 
 

@@ -1,4 +1,4 @@
-"""`stamm show NAME` for an activation: what there is to say, a figure, a page."""
+"""`stamm show NAME` for an activation: its description, a plot, an HTML page."""
 
 from __future__ import annotations
 
@@ -27,21 +27,21 @@ PLOTS = (".svg", ".png")
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
-    """The flags that only an activation has."""
+    """Add the arguments that apply to activations."""
     parser.add_argument(
-        "--plot", type=text, metavar="FILE", help="draw an activation into a .svg or .png file"
+        "--plot", type=text, metavar="FILE", help="plot an activation to a .svg or .png file"
     )
     parser.add_argument(
-        "--page", type=text, metavar="FILE", help="write an activation's page, an .html file"
+        "--page", type=text, metavar="FILE", help="write the HTML page of an activation"
     )
 
 
 def spec_named(word: str) -> Spec | None:
-    """The activation that `word` names: a name or alias, a stored spec, a Python file with a Spec.
+    """The activation called `word`: a name or alias, a stored spec, or a Python file with a Spec.
 
-    A Python file is executed to find out, as a recipe's is. None for anything else.
+    A Python file is executed, as for recipes. None for anything else.
 
-    Raises   ConfigError for a stored spec or a file that is refused.
+    Raises   ConfigError for an invalid stored spec or file.
     """
     if any(word in (spec.name, *spec.aliases) for spec in catalog.ENTRIES):
         return catalog.get(word)
@@ -68,7 +68,7 @@ def _spec_in(module: ModuleType, name: str, word: str) -> Spec | None:
 
 
 def show_activation(word: str, spec: Spec, options: argparse.Namespace) -> int:
-    """Print everything about an activation; draw it and write its page where that is asked for."""
+    """Print the description of an activation; write --plot and --page if given."""
     for flag, endings in (("plot", PLOTS), ("page", (".html",))):
         file = getattr(options, flag)
         if file is not None and Path(file).suffix not in endings:
@@ -99,9 +99,9 @@ def show_activation(word: str, spec: Spec, options: argparse.Namespace) -> int:
 
 
 def facts_of(spec: Spec) -> dict[str, Any]:
-    """Everything about a spec as JSON values, its cost included.
+    """Description and cost of a spec as JSON values.
 
-    What ships is read; any other spec is derived, which loads SymPy.
+    Catalogue entries are read from generated files; other specs are derived, which loads SymPy.
     """
     source = shipped_source(spec)
     if source is not None and NAMES.get(spec.content_hash) == spec.name:
@@ -120,7 +120,7 @@ def facts_of(spec: Spec) -> dict[str, Any]:
 
 
 def lines_of(facts: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """A description as lines; a list of pieces or parameters becomes one line each."""
+    """A description as lines; each piece or parameter is one line."""
     lines: list[tuple[str, str]] = []
     for key, value in facts.items():
         if value in (None, "", [], {}):

@@ -1,4 +1,4 @@
-"""What a word of the command line must be like before anything is done with it."""
+"""Argument types of the command line."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from stamm.base.errors import ConfigError
 
 
 def text(word: str) -> str:
-    """`word` itself: an argument's type for `argparse`.
+    """`word`, checked to be valid UTF-8; an argument type for `argparse`.
 
-    The system hands on a name that is not UTF-8 with marks that no file of a run can hold.
+    Python represents invalid bytes as surrogates, which no file of a run can hold.
 
-    Raises   ConfigError for such a name.
+    Raises   ConfigError when it is not.
     """
     try:
         word.encode()

@@ -1,4 +1,4 @@
-"""`stamm bench activations`: what activations cost here, beside others' implementations."""
+"""`stamm bench activations`: time activations and other implementations of them."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from stamm.cli.arg_types import text
 
 
 def arguments(parser: argparse.ArgumentParser, verb: str) -> None:
-    """The flags of the verb."""
+    """Add the arguments of `bench`."""
     parser.add_argument("thing", choices=["activations"], help="what is timed")
     parser.add_argument(
         "names",
         type=text,
         nargs="*",
         metavar="NAME",
-        help="activations; file.py:SPEC or a folder with spec.json for one of your own"
+        help="activations, your own as file.py:SPEC or a folder with spec.json"
         " (default: a dozen of the catalogue)",
     )
     parser.add_argument(
@@ -23,25 +23,25 @@ def arguments(parser: argparse.ArgumentParser, verb: str) -> None:
         type=text,
         action="append",
         metavar="ROWSxCOLUMNS",
-        help="of the input, again for more shapes (default: 4096x8192)",
+        help="input shape; may be repeated (default: 4096x8192)",
     )
     parser.add_argument(
         "--dtype",
         type=text,
         action="append",
         metavar="DTYPE",
-        help="bfloat16, float16, float32 or float64, again for more (default: bfloat16)",
+        help="bfloat16, float16, float32 or float64; may be repeated (default: bfloat16)",
     )
     parser.add_argument(
-        "--device", type=text, help="cpu, cuda or cuda:N (default: a GPU where there is one)"
+        "--device", type=text, help="cpu, cuda or cuda:N (default: cuda if available)"
     )
     parser.add_argument(
-        "--rounds", type=int, default=20, help="how often each is called (default: 20)"
+        "--rounds", type=int, default=20, help="calls of each implementation (default: 20)"
     )
     parser.add_argument(
         "--no-compile",
         action="store_true",
-        help="leave out torch.compile of the others: compiling takes longer than measuring",
+        help="do not time torch.compile of the other implementations (compilation is slow)",
     )
     parser.add_argument(
         "--out", type=text, metavar="FILE.jsonl", help="also append one JSON line per measurement"
@@ -50,7 +50,7 @@ def arguments(parser: argparse.ArgumentParser, verb: str) -> None:
 
 
 def run(options: argparse.Namespace, verb: str) -> int:
-    """Measure, print, and append to a file where one is named."""
-    from stamm.cli.bench_work import bench  # loads torch
+    """Measure, print, and append to --out if given."""
+    from stamm.cli.bench_activations import bench  # loads torch
 
     return bench(options)

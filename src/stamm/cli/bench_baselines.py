@@ -1,4 +1,4 @@
-"""Who else computes an activation here: torch, transformers, compiled forms of both, Liger-Kernel."""
+"""Other implementations of an activation: torch, transformers, compiled, Liger-Kernel."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from stamm.models.hub import hub_activation
 
 YARDSTICK = "F.silu"
 _SHORT = {"torch.nn.functional:": "F.", "transformers.activations:": "transformers "}
-# torch computes these, too; what its functions are called with is no name, so no peer says it.
+# Functions of torch with arguments, which the name of a peer cannot express.
 _ALSO: dict[str, tuple[str, Callable[..., Tensor]]] = {
     "gelu_tanh": ("F.gelu(tanh)", functools.partial(F.gelu, approximate="tanh")),
 }
@@ -37,11 +37,11 @@ _LIGER = {
 def arms_of(
     spec: Spec, dtype: torch.dtype, device: torch.device, *, compiled: bool
 ) -> tuple[list[Arm], dict[str, str]]:
-    """Ours first, then the yardstick, then everyone who computes the same; and who does not, why.
+    """Implementations to time (stamm first, then the yardstick), and those unavailable, with the reason.
 
-    compiled   whether torch.compile of the others is among them
+    compiled   include torch.compile of the others
     """
-    # One code object serves all gates, and compilers stop at the eighth that they meet.
+    # All gates share one code object, of which torch.compile keeps at most eight versions.
     torch.compiler.reset()
     gated = isinstance(spec.arity, Gated)
     missing: dict[str, str] = {}
@@ -51,7 +51,7 @@ def arms_of(
         arm = _arm(name, curve, gated)
         if arm.name != yardstick.name:
             arms.append(arm)
-        # A single function of torch is one kernel already.
+        # A single function of torch is already one kernel.
         if compiled and (gated or name.startswith("transformers ")):
             fast = torch.compile(arm.call, fullgraph=True, dynamic=False)
             arms.append(replace(arm, name=f"compiled {arm.name}", call=fast, compiled=True))

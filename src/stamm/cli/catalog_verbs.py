@@ -1,4 +1,4 @@
-"""`ls`, `show` and `cp`: what exists, what one thing is, and a recipe to edit."""
+"""`stamm ls`, `show` and `cp`: list, show one thing, and copy a recipe to edit."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from stamm.activations import catalog as activations
-from stamm.base.config import flatten, nearest, to_plain
+from stamm.base.config import closest, flatten, to_plain
 from stamm.base.errors import ConfigError, DataError
 from stamm.base.files import read_json
 from stamm.base.units import count_text, seconds_text
@@ -22,16 +22,22 @@ from stamm.pretrain.config import PretrainConfig
 from stamm.recipes import catalog as recipes
 from stamm.recipes.resolve import resolve, source_file
 from stamm.recipes.study import Study
-from stamm.runs.run import shown_state
+from stamm.runs.run import MANIFEST_FIX, shown_state
 
 _KINDS = ("activations", "recipes", "runs")
 
 
 def arguments(parser: argparse.ArgumentParser, verb: str) -> None:
-    """The flags of the three verbs."""
+    """Add the arguments of the three verbs."""
     if verb == "ls":
         parser.add_argument("kind", nargs="?", choices=_KINDS, help="what to list (default: all)")
-        parser.add_argument("--in", type=text, dest="folder", default="runs", help="where runs lie")
+        parser.add_argument(
+            "--in",
+            type=text,
+            dest="folder",
+            default="runs",
+            help="folder of the runs (default: runs)",
+        )
     elif verb == "show":
         parser.add_argument(
             "name",
@@ -45,13 +51,15 @@ def arguments(parser: argparse.ArgumentParser, verb: str) -> None:
     else:
         parser.add_argument("recipe", type=text, help="a recipe's name")
         parser.add_argument("file", type=text, help="the Python file to write")
-        parser.add_argument("--dry-run", action="store_true", help="say what would be done")
+        parser.add_argument(
+            "--dry-run", action="store_true", help="print what would be written, write nothing"
+        )
     if verb != "cp":
         parser.add_argument("--json", action="store_true", help="print JSON")
 
 
 def run(options: argparse.Namespace, verb: str) -> int:
-    """Do one of the three."""
+    """Run one of the three verbs."""
     return {"ls": _ls, "show": _show, "cp": _cp}[verb](options)
 
 
@@ -115,7 +123,9 @@ def _show(options: argparse.Namespace) -> int:
     if Path(name).is_dir():
         return _show_run(Path(name), options)
     if options.plot is not None or options.page is not None:
-        raise ConfigError(f"{name!r} is no activation", fix="--plot and --page draw an activation")
+        raise ConfigError(
+            f"{name!r} is not an activation", fix="--plot and --page need an activation"
+        )
     if not name.endswith(".py") and ".py:" not in name:
         entries = [activations.get(entry) for entry in activations.names()]
         _check_known(name, [word for spec in entries for word in (spec.name, *spec.aliases)])
@@ -142,14 +152,18 @@ def _check_known(name: str, known: list[str]) -> None:
     try:
         recipes.get(name)
     except ConfigError:
-        everything = [*known, *(recipe.name for recipe in recipes.RECIPES)]
+        match = closest(name, [*known, *(recipe.name for recipe in recipes.RECIPES)])
+        hint = f"Did you mean {match!r}? " if match else ""
         raise ConfigError(
-            f"{name!r} is no activation, recipe or run folder", fix=nearest(name, everything)
+            f"{name!r} is not an activation, recipe or run folder",
+            fix=f"{hint}`stamm ls` lists them",
         ) from None
 
 
 def _show_run(root: Path, options: argparse.Namespace) -> int:
-    manifest = read_json(root / "manifest.json")
+    manifest = read_json(root / "manifest.json", MANIFEST_FIX)
+    if not isinstance(manifest, dict):
+        raise DataError(f"{root / 'manifest.json'} is not the manifest of a run", fix=MANIFEST_FIX)
     if options.json:
         print_json({"manifest": manifest, **read_json(root / "config.json")})
         return 0

@@ -1,4 +1,4 @@
-"""`check`: proofs, probes and conformance of an activation, or what Goldfish does to a corpus."""
+"""`stamm check`: proofs and accuracy of an activation, or the Goldfish mask of a corpus."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ GOLDFISH = "goldfish"
 
 
 def arguments(parser: argparse.ArgumentParser, verb: str) -> None:
-    """The flags of the verb."""
+    """Add the arguments of `check`."""
     parser.usage = (
         "stamm check NAME [flags]\n       stamm check --all\n"
         "       stamm check goldfish PACK_OR_RUN [key=value ...] [--json]"
@@ -21,7 +21,7 @@ def arguments(parser: argparse.ArgumentParser, verb: str) -> None:
         type=text,
         nargs="?",
         metavar="NAME",
-        help="an activation; file.py:SPEC or a folder with spec.json for one of your own; or goldfish",
+        help="an activation, your own as file.py:SPEC or a folder with spec.json; or goldfish",
     )
     parser.add_argument(
         "rest",
@@ -29,8 +29,8 @@ def arguments(parser: argparse.ArgumentParser, verb: str) -> None:
         nargs="*",
         metavar="PACK_OR_RUN",
         help="for goldfish: a packed corpus or a run, then k=, h=, hash=, salt=, context= (the length"
-        " of a sequence, which hash=apertus depends on), split=, zero_share= (what may have the key"
-        " 0); as the run was trained, unless changed",
+        " of a sequence, for hash=apertus), split=, zero_share= (allowed share of windows with key 0);"
+        " defaults are the run's own settings",
     )
     parser.add_argument(
         "--against",
@@ -38,28 +38,33 @@ def arguments(parser: argparse.ArgumentParser, verb: str) -> None:
         action="append",
         default=[],
         metavar="module:function",
-        help="hold this implementation to the budget too (file.py:function, a module's class)",
+        help="also check this implementation (file.py:function, or a class of a module)",
     )
     parser.add_argument(
-        "--golden", type=text, metavar="FOLDER", help="also judge with the golden vectors there"
+        "--golden",
+        type=text,
+        metavar="FOLDER",
+        help="also check against the golden vectors in FOLDER",
     )
     parser.add_argument(
         "--write-golden",
         type=text,
         metavar="FOLDER",
-        help="write golden vectors there, by content hash, and check nothing",
+        help="write golden vectors to FOLDER and check nothing",
     )
     parser.add_argument(
         "--quick",
         action="store_true",
         help="20,000 float32 inputs instead of 400,000, and fewer points in the proofs",
     )
-    parser.add_argument("--all", action="store_true", help="every entry of the catalogue, quickly")
+    parser.add_argument(
+        "--all", action="store_true", help="check every entry of the catalogue, with --quick"
+    )
     parser.add_argument("--json", action="store_true", help="print JSON")
 
 
 def run(options: argparse.Namespace, verb: str) -> int:
-    """Check one thing, or every activation. 0 when everything holds, 1 when something does not."""
+    """Run the check; returns 0 when everything passes, else 1."""
     if options.name == GOLDFISH:
         return _goldfish(options)
     if options.rest:
@@ -68,7 +73,7 @@ def run(options: argparse.Namespace, verb: str) -> int:
             where="the command line",
             fix="Check one activation at a time; or `stamm check goldfish PACK_OR_RUN`",
         )
-    from stamm.cli.check_work import check  # loads torch and SymPy
+    from stamm.cli.check_activation import check  # loads torch and SymPy
 
     return check(options)
 

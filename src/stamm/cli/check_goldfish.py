@@ -1,7 +1,6 @@
-"""The work of `check goldfish`: what a Goldfish mask does to a packed corpus, language by language.
+"""`stamm check goldfish`: statistics of the Goldfish loss mask on a packed corpus, by language.
 
-The corpus is read once, piece by piece; memory depends on how many languages it has, not on how
-long it is.
+The corpus is streamed once; memory depends on the number of languages, not on its length.
 """
 
 from __future__ import annotations
@@ -43,9 +42,9 @@ _HEADER = (
 
 @dataclass(frozen=True, kw_only=True)
 class GoldfishCheck(Goldfish):
-    """A Goldfish mask, and what it is held against.
+    """A Goldfish mask and the limits it is checked against.
 
-    context      tokens of a sequence; hash="apertus" sees nothing before it
+    context      tokens of a sequence; hash="apertus" uses no earlier token
     split        of the packed corpus
     zero_share   share of full windows that may have the key 0
     """
@@ -64,9 +63,9 @@ class GoldfishCheck(Goldfish):
 
 
 def check_goldfish(word: str, changes: Sequence[str], as_json: bool) -> int:
-    """Print what the mask does to the corpus `word` names. 1 when it does not do what it says.
+    """Print mask statistics of the corpus `word`; returns 1 when the mask misses its stated rate.
 
-    A language fails for the same reasons as the whole corpus, where it has enough text to tell.
+    A language with enough text fails for the same reasons as the whole corpus.
     """
     pack, recorded, remark = _found(Path(word))
     config = override(recorded, changes)
@@ -78,7 +77,7 @@ def check_goldfish(word: str, changes: Sequence[str], as_json: bool) -> int:
     faults = total.faults(config.zero_share)
     failing = [n for n, c in languages.items() if c.judged and c.faults(config.zero_share)]
     if as_json:
-        told = {
+        result = {
             "pack": str(pack),
             "remark": remark,
             "config": to_plain(config),
@@ -88,7 +87,7 @@ def check_goldfish(word: str, changes: Sequence[str], as_json: bool) -> int:
             "all": _plain(total),
             "languages": {name: _plain(coverage) for name, coverage in languages.items()},
         }
-        print_json(told)
+        print_json(result)
     else:
         print(f"{visible(str(pack))}, {config.split}: {split.num_tokens:,} tokens")
         seen = f" context={config.context}" if config.hash == "apertus" else ""
@@ -99,7 +98,7 @@ def check_goldfish(word: str, changes: Sequence[str], as_json: bool) -> int:
 
 
 def _found(path: Path) -> tuple[Path, GoldfishCheck, str]:
-    """The packed corpus that `path` is, or was trained on, with which mask, and whether it was."""
+    """The packed corpus at `path` or of the run there, the run's mask, and a remark."""
     config = _entry(path / "config.json", "config")
     if config is None and (path / MANIFEST).is_file():
         return path, GoldfishCheck(), ""
@@ -114,13 +113,13 @@ def _found(path: Path) -> tuple[Path, GoldfishCheck, str]:
         if config is not None and (place / MANIFEST).is_file():
             return place, *_trained(config, path)
     raise RunError(
-        f"{path} is no packed corpus, and no run that has one",
+        f"{path} is neither a packed corpus nor a run with one",
         fix="Name a run, or the folder `pack` of one; `stamm ls runs` lists runs",
     )
 
 
 def _trained(config: dict[str, Any], path: Path) -> tuple[GoldfishCheck, str]:
-    """How the run was trained, or the defaults and that it was not trained so."""
+    """The mask of the run, or the defaults with a remark."""
     inner = config.get("pretrain")
     trained = inner if isinstance(inner, dict) else config
     goldfish, context = trained.get("goldfish"), trained.get("context")
@@ -138,7 +137,7 @@ def _entry(path: Path, name: str) -> dict[str, Any] | None:
 
 
 def counted(config: GoldfishCheck, split: PackedSplit) -> tuple[Tally, list[str]]:
-    """Counts by the number of a language, and the languages by number.
+    """Counts by language index, and the languages.
 
     Checked  tests/unit/cli/test_goldfish_walk.py
     """
@@ -152,10 +151,10 @@ def counted(config: GoldfishCheck, split: PackedSplit) -> tuple[Tally, list[str]
 
 
 def _spans(config: GoldfishCheck, split: PackedSplit) -> Iterator[tuple[int, int, int]]:
-    """Where to begin to read, the first label that is new, and the stop, as training reads it.
+    """Spans as training reads them: start of reading, first new label, end.
 
-    The published code sees one sequence at a time; ours the whole stream, of which every piece
-    is given the h - 1 labels before it. The very first token is no label.
+    hash="apertus" hashes one sequence at a time; hash="stamm" the whole stream, so that every piece
+    also gets the h - 1 labels before it. The first token of the stream is not a label.
     """
     if config.hash == "apertus":
         for first, end in split.stages:
@@ -168,9 +167,9 @@ def _spans(config: GoldfishCheck, split: PackedSplit) -> Iterator[tuple[int, int
 
 
 class _Documents:
-    """Document and language of every token, asked for from the first to the last.
+    """Document and language of each token, read in order.
 
-    languages   their names, by number
+    languages   names by index
     """
 
     def __init__(self, split: PackedSplit) -> None:
@@ -183,7 +182,7 @@ class _Documents:
     def of(self, start: int, stop: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Document (its first token) and language of tokens start .. stop - 1.
 
-        Raises   DataError when no document holds them.
+        Raises   DataError when no document contains them.
         """
         gone = max(int(np.searchsorted(self._starts, start, side="right")) - 1, 0)
         self._starts, self._language = self._starts[gone:], self._language[gone:]
@@ -220,7 +219,7 @@ def _print(
     )
     more = len(languages) - len(shown)
     if more:
-        print(f"  and {more} with less text; --json has all")
+        print(f"  and {more} with less text; --json lists all")
     print()
     for fault in faults:
         print(f"FAILED {fault}")
@@ -230,8 +229,8 @@ def _print(
             f"FAILED for {len(failing)} languages alone: {names}{', …' * (len(failing) > _SHOWN)}"
         )
     if not (faults or failing):
-        short = "" if total.judged else ", as far as so little text can tell"
-        print(f"the mask does what it says{short}")
+        short = "" if total.judged else " (too little text for a significant result)"
+        print(f"the mask drops the stated share{short}")
 
 
 def _row(name: str, found: Coverage) -> list[str]:

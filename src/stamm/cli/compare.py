@@ -1,4 +1,4 @@
-"""`stamm compare`: do a comparison, or go on with it, and say what it found."""
+"""`stamm compare`: execute or resume a comparison and print its verdict."""
 
 from __future__ import annotations
 
@@ -22,22 +22,22 @@ _PREFIX = "compare."
 
 
 def arguments(parser: argparse.ArgumentParser, verb: str) -> None:
-    """The flags of `compare`: those of `run`."""
+    """Add the arguments of `compare`: those of `run`."""
     running.arguments(parser, verb)
 
 
 def run(options: argparse.Namespace, verb: str) -> int:
-    """Do the comparison and print its verdict; with --dry-run print its runs and their cost."""
+    """Execute the comparison and print its verdict; with --dry-run print its runs and their cost."""
     options.recipe = _comparison_named(options.recipe)
     recipe = resolve(options.recipe, options.changes)
     if not isinstance(recipe.config, Comparison):
         raise ConfigError(
-            f"{options.recipe} is no comparison",
-            fix=f"Known: {', '.join(_known())}; or a file of your own with a Comparison",
+            f"{options.recipe} is not a comparison",
+            fix=f"Known: {', '.join(_known())}; or a Python file with a Comparison",
         )
     rank, _ = rank_and_size()
     if options.dry_run and not rank:
-        _say_cost(recipe.config)
+        _print_cost(recipe.config)
     return running.run(options, verb)
 
 
@@ -46,11 +46,11 @@ def _known() -> list[str]:
 
 
 def _comparison_named(word: str) -> str:
-    """ "smoke" is compare.smoke here, whatever else has that name."""
+    """Recipe name for `word`: "smoke" means compare.smoke here."""
     return _PREFIX + word if _PREFIX + word in _known() else word
 
 
-def _say_cost(config: Comparison) -> None:
+def _print_cost(config: Comparison) -> None:
     rows, work, disk = [], 0, 0
     trials, seeds = config.tuning.trials, len(config.seeds)
     for name, run in config.runs().items():
@@ -76,13 +76,13 @@ def _say_cost(config: Comparison) -> None:
     first = widest(len(rows) - 1, seeds, config.confidence)
     last = widest(1, seeds, config.confidence)
     print(
-        f"With {seeds} seeds the clearest of {len(rows) - 1} differences is shown where it is "
-        f"{first:.1f} times its spread from seed to seed, a single one where it is {last:.1f} times."
+        f"With {seeds} seeds the largest of {len(rows) - 1} differences is significant from "
+        f"{first:.1f} standard deviations between seeds on, a single one from {last:.1f}."
     )
     if isinstance(config.matched, EqualTime):
         print(
-            f"Lengths but {config.baseline}'s are measured first, in step pace; they stand here as "
-            "if a step took the same time everywhere."
+            f"Run lengths other than {config.baseline}'s are set after step times are measured (step "
+            "pace); this table assumes equal step times."
         )
     print()
 
@@ -98,7 +98,7 @@ def _work(run: PretrainConfig) -> int:
 
 
 def _disk(run: PretrainConfig, times: int) -> int:
-    """Bytes that so many runs leave: the checkpoints that stay, one before the decay, the model."""
+    """Bytes written by `times` runs: kept checkpoints, the one before the decay, and the model."""
     steps = run.batches(run.total_sequences()).num_steps
     kept = min(run.engine.keep_checkpoints, -(-steps // run.engine.checkpoint_every)) + 1
     model = 4 * count_parameters(run.model).total

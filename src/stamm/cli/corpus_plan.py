@@ -1,4 +1,4 @@
-"""`stamm plan corpus.…`: cores, hours and disk at scale, from what a run on this machine measured."""
+"""`stamm plan corpus.…`: cores, hours and disk at scale, from the rates of a finished run."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _SMALL = 0.001
 
 
 def show_corpus_plan(run: Path, as_json: bool) -> int:
-    """Print the plan; its rates come from the run in `run`."""
+    """Print the plan with the rates measured by the run in `run`."""
     plan = corpus_plan(run)
     if as_json:
         print_json(plan)
@@ -30,12 +30,14 @@ def show_corpus_plan(run: Path, as_json: bool) -> int:
         ]
     )  # fmt: skip
     print()
-    print_table(["step", "part", "of the time", "input/s/core", "records/s/core"], _parts(plan))
+    print_table(["step", "part", "share of time", "input/s/core", "records/s/core"], _parts(plan))
     print()
     header = ["input", "core hours", *(f"on {n} cores" for n in plan["scales"][0]["hours"]), "disk"]
     print_table(header, [_scale(scale) for scale in plan["scales"]])
-    print("\nTime and disk are taken to grow with the bytes of the input; training the vocabulary,")
-    print("which reads a sample, is left out of them and of the rate.")
+    print(
+        "\nTime and disk are assumed to grow with input bytes. Training the tokenizer, which reads"
+    )
+    print("a sample, is not included.")
     return 0
 
 

@@ -1,4 +1,4 @@
-"""`stamm derive`: from a gradient to a module, a kernel, a certificate, golden vectors and a page."""
+"""`stamm derive`: turn a gradient into a module, a kernel, a certificate, golden vectors and a page."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _STATED = ("parameter", "anchor", "continuity", "gated")
 
 
 def arguments(parser: argparse.ArgumentParser, verb: str) -> None:
-    """The flags of `stamm derive`."""
+    """Add the arguments of `derive`."""
     parser.add_argument(
         "things",
         type=text,
@@ -44,7 +44,9 @@ def arguments(parser: argparse.ArgumentParser, verb: str) -> None:
         help="pieces of a gradient ('x > 0: 2*a*x', 'tanh(x)', 'WHERE: GRADIENT | INTEGRAL'), or a "
         "Python file with a Spec (file.py, file.py:NAME), or a spec.json",
     )
-    parser.add_argument("--name", type=text, help="what it is called (default: by its identity)")
+    parser.add_argument(
+        "--name", type=text, help="name of the activation (default: derived from its content hash)"
+    )
     parser.add_argument(
         "--parameter",
         type=text,
@@ -62,15 +64,17 @@ def arguments(parser: argparse.ArgumentParser, verb: str) -> None:
     )
     parser.add_argument("--out", type=text, metavar="FOLDER", help="default: derived/NAME")
     parser.add_argument("--force", action="store_true", help="replace an earlier derivation there")
-    parser.add_argument("--dry-run", action="store_true", help="say what would be done")
+    parser.add_argument(
+        "--dry-run", action="store_true", help="print what would be written, write nothing"
+    )
     parser.add_argument("--json", action="store_true", help="print JSON")
 
 
 def run(options: argparse.Namespace, verb: str) -> int:
-    """Derive, or say that it was done before."""
+    """Derive the activation, unless the folder already holds it."""
     for flag in ("name", "out"):
         if getattr(options, flag) == "":
-            raise ConfigError(f"--{flag} '' is empty", fix="Leave it away, or say one")
+            raise ConfigError(f"--{flag} '' is empty", fix="Omit the flag, or give a value")
     spec, known = _stated(options)
     folder = Path("derived") / spec.name if options.out is None else _place(options.out)
     if not options.dry_run:
@@ -78,39 +82,39 @@ def run(options: argparse.Namespace, verb: str) -> int:
     receipt = derived_folder.intact(folder, spec)
     derived_before = receipt is not None and not options.force
     if not derived_before:
-        derived_folder.refuse_unwritable(folder)
-        derived_folder.refuse_replacing(folder, spec.name, force=options.force)
+        derived_folder.check_writable(folder)
+        derived_folder.check_replaceable(folder, spec.name, force=options.force)
     if options.dry_run:
-        _tell_plan(options, spec, known, folder, derived_before)
+        _print_plan(options, spec, known, folder, derived_before)
         return 0
     if receipt is None or options.force:
         receipt = _derive(spec, known, folder, _command(options))
-    _tell(options, receipt, folder, derived_before)
+    _print_result(options, receipt, folder, derived_before)
     return 0
 
 
 def _place(out: str) -> Path:
-    """The folder to write, refused before the work where it cannot be one of its own."""
+    """The output folder; raises early when it contains the working directory."""
     folder, here = Path(os.path.realpath(out)), Path.cwd().resolve()
     if folder == here or folder in here.parents:
         raise ConfigError(
-            f"--out {out!r} is the folder we are in, or one around it",
+            f"--out {out!r} is the working directory or contains it",
             where="set on the command line",
-            fix="Name a folder of its own",
+            fix="Name a new folder",
         )
     return folder if Path(out).name == ".." else Path(out)
 
 
 def _stated(options: argparse.Namespace) -> tuple[Spec, str | None]:
-    """The spec, and the name of the catalogue's entry that states the same."""
+    """The spec, and the name of the catalogue entry with the same definition."""
     references = [word for word in options.things if _is_reference(word)]
     if references:
         given = [name for name in _STATED if getattr(options, name) is not None]
         if len(options.things) > 1 or given:
             other = f"--{given[0]}" if given else "another THING"
             raise ConfigError(
-                f"{references[0]!r} states a whole spec, so {other} has no place beside it",
-                fix="Change the spec, or state the pieces here",
+                f"{references[0]!r} is a complete spec; {other} cannot be combined with it",
+                fix="Change the spec, or give the pieces on the command line",
             )
         spec = load_spec(references[0])
         spec = replace(spec, name=options.name) if options.name else spec
@@ -125,9 +129,9 @@ def _stated(options: argparse.Namespace) -> tuple[Spec, str | None]:
         )
     known = known_entry(spec, catalog.ENTRIES)
     if known is not None and spec.name in (known.name, *known.aliases):
-        spec = known  # the same statement under the same name: it is the entry itself
+        spec = known  # same definition and name: the entry itself
     refuse_taken(spec, catalog.ENTRIES)
-    derived_folder.refuse_module_name(spec.name)
+    derived_folder.check_module_name(spec.name)
     return spec, known.name if known else None
 
 
@@ -140,7 +144,7 @@ def _is_reference(word: str) -> bool:
 
 
 class _Stages:
-    """Where a derivation is: one numbered line for each stage."""
+    """Progress of a derivation: one numbered line per stage."""
 
     TOTAL = 8
 
@@ -148,7 +152,7 @@ class _Stages:
         self._log, self._name, self._done = Console().log, name, 0
 
     def next(self, stage: str) -> None:
-        """The stage that begins now."""
+        """Report the next stage."""
         self._done += 1
         self._log(f"[{self._done}/{self.TOTAL}] {self._name}: {stage}")
 
@@ -168,7 +172,7 @@ def _derive(spec: Spec, known: str | None, folder: Path, command: str) -> dict[s
 
     stages.next("integrate the gradient")
     exact_formulas(spec)
-    stages.next("find forms that keep their digits")
+    stages.next("find numerically stable forms")
     derived = derive(spec)
     kernel = kernel_source(derived, "stamm derive")
     register_kernel_source(spec.content_hash, kernel)
@@ -199,7 +203,7 @@ def _derive(spec: Spec, known: str | None, folder: Path, command: str) -> dict[s
         ],
     }
     stages.next("write the page, the module and the golden vectors")
-    with derived_folder.whole(folder, receipt) as place:
+    with derived_folder.replaced(folder, receipt) as place:
         write_json(place / STORED, to_plain(spec))
         write_text(place / derived_folder.KERNEL, kernel)
         write_text(place / f"{spec.name}.py", derived_folder.module_source(spec, kernel))
@@ -219,8 +223,8 @@ def _derive(spec: Spec, known: str | None, folder: Path, command: str) -> dict[s
 
 
 def _accuracy(verdict: Verdict) -> dict[str, str]:
-    """The largest error of each dtype, and which inputs are left out."""
-    told = {}
+    """The largest error of each dtype, and which inputs are excluded."""
+    texts = {}
     for of in verdict.dtypes:
         worst = [(m.quantity, m.worst.largest) for m in of.quantities if m.worst is not None]
         errors = ", ".join(
@@ -228,11 +232,13 @@ def _accuracy(verdict: Verdict) -> dict[str, str]:
             for quantity, error in worst
         )
         reason = [of.budget_reason] if of.budget_reason != budget("", of.dtype).reason else []
-        told[of.dtype] = "; ".join([f"at most {errors}", *reason])
-    return told
+        texts[of.dtype] = "; ".join([f"at most {errors}", *reason])
+    return texts
 
 
-def _tell(options: argparse.Namespace, receipt: dict[str, Any], folder: Path, before: bool) -> None:
+def _print_result(
+    options: argparse.Namespace, receipt: dict[str, Any], folder: Path, before: bool
+) -> None:
     files = [str(folder / name) for name in derived_folder.file_names(receipt["facts"]["name"])]
     if options.json:
         kept = ("content_hash", "known", "facts", "accuracy", "findings")
@@ -240,9 +246,9 @@ def _tell(options: argparse.Namespace, receipt: dict[str, Any], folder: Path, be
         print_json({"already_derived": before, **found, "folder": str(folder), "files": files})
         return
     if before:
-        print_pairs([("already derived", f"{folder}: every file is as it was written")])
+        print_pairs([("already derived", f"{folder}: all files are unchanged")])
     if receipt["known"]:
-        print_pairs([("this is", f"{receipt['known']}, which is in the catalogue")])
+        print_pairs([("this is", f"{receipt['known']}, a catalogue entry")])
     print_pairs(
         [
             *lines_of(receipt["facts"]),
@@ -253,7 +259,7 @@ def _tell(options: argparse.Namespace, receipt: dict[str, Any], folder: Path, be
     )
 
 
-def _tell_plan(
+def _print_plan(
     options: argparse.Namespace, spec: Spec, known: str | None, folder: Path, before: bool
 ) -> None:
     files = [str(folder / name) for name in derived_folder.file_names(spec.name)]
@@ -267,7 +273,7 @@ def _tell_plan(
             *(("gradient", f"{p.formula}   for {p.where}") for p in spec.pieces),
             *(("parameter", p.constraint) for p in spec.parameters),
             ("content hash", spec.content_hash),
-            *([("this is", f"{known}, which is in the catalogue")] if known else []),
+            *([("this is", f"{known}, a catalogue entry")] if known else []),
             *([("already derived", str(folder))] if before else []),
             *(("would write", file) for file in files if not before),
         ]
@@ -275,7 +281,7 @@ def _tell_plan(
 
 
 def _command(options: argparse.Namespace) -> str:
-    """The line that does the same again."""
+    """The command line that repeats this derivation."""
     words = ["stamm", "derive", *options.things]
     for flag in ("name", "anchor", "continuity", "gated", "out"):
         value = getattr(options, flag)

@@ -1,4 +1,4 @@
-"""The folder that `stamm derive` writes: what is in it, when it is whole, when it may be replaced."""
+"""The output folder of `stamm derive`: its files, integrity check and atomic replacement."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ KERNEL = "kernel.py"
 CERTIFICATE = "certificate.json"
 GOLDEN = "golden"
 README = "README.md"
-OWN_HASH = "sha256"  # the receipt's key for the hash of all that it says besides
-TOLD = {
+RECEIPT_HASH = "sha256"  # key of the receipt with the hash of all its other values
+RECEIPT_FIELDS = {
     "content_hash": str,
     "command": str,
     "known": str | None,
@@ -38,41 +38,41 @@ TOLD = {
     "accuracy": dict,
     "findings": list,
 }
-_TYPES = {"stamm": str, **TOLD, "files": dict, OWN_HASH: str}
-_LARGEST = 2**24  # bytes of a receipt; one has some 2**14
+_TYPES = {"stamm": str, **RECEIPT_FIELDS, "files": dict, RECEIPT_HASH: str}
+_LARGEST = 2**24  # bytes of a receipt; typical: 2**14
 _MANIFEST = f"{GOLDEN}/manifest.json"
 _VECTORS = re.compile(rf"{GOLDEN}/[0-9a-f]{{16}}-[a-z]+-(bfloat16|float16|float32)\.safetensors")
 _LONGEST_VECTORS = f"{'0' * 16}-initial-bfloat16.safetensors"
 _COMPILED = re.compile(r"__pycache__/[^/]+\.pyc(\.\d+)?")  # numbered while it is written
-# A module file of one of these names would stand in the way of another one.
+# A module file with one of these names would shadow another module.
 _TAKEN = {"kernel", "stamm", "torch", "numpy", "sympy", "mpmath", "transformers", "safetensors"}
 _INSIDE = {"build_activation", "from_plain", "register_kernel_source"}
 
 
 def file_names(name: str) -> list[str]:
-    """What the folder of the spec called `name` holds, in the order in which it is told."""
+    """Files in the folder of the spec called `name`, in the order in which they are listed."""
     return [
         f"{name}.py", f"{name}.html", STORED, KERNEL, CERTIFICATE, f"{GOLDEN}/",
         README, RECEIPT,
     ]  # fmt: skip
 
 
-def refuse_module_name(name: str) -> None:
-    """Raise when a module file called `name` would hide another module.
+def check_module_name(name: str) -> None:
+    """Check that a module file called `name` shadows no other module.
 
-    Raises   ConfigError that says so.
+    Raises   ConfigError when it would.
     """
     if name in sys.stdlib_module_names or name in _TAKEN or name in _INSIDE:
         raise ConfigError(
-            f"{name}.py would stand in the way of another module called {name!r}",
+            f"{name}.py would shadow another module called {name!r}",
             fix="Choose another --name",
         )
 
 
 def intact(folder: Path, spec: Spec) -> dict[str, Any] | None:
-    """The receipt of a folder that holds all of this very spec, as this stamm writes it, or None.
+    """The receipt of a folder with the complete derivation of `spec` by this version, or None.
 
-    Every file is hashed; one that was changed, is gone or came in beside them makes it None.
+    Every file is hashed; a changed, missing or additional file makes it None.
 
     Checked  tests/unit/cli/test_derived_folder.py
     """
@@ -85,7 +85,7 @@ def intact(folder: Path, spec: Spec) -> dict[str, Any] | None:
     if not all(_is_ours(name, spec.name) for name in files):
         return None
     try:
-        if _foreign(folder, {*files, RECEIPT}.__contains__):
+        if _other_files(folder, {*files, RECEIPT}.__contains__):
             return None
         if any(sha256_file(folder / name) != digest for name, digest in files.items()):
             return None
@@ -96,40 +96,40 @@ def intact(folder: Path, spec: Spec) -> dict[str, Any] | None:
         return None
 
 
-def refuse_unwritable(folder: Path) -> None:
-    """Raise when the system would not let us write `folder`: before the work, not after it.
+def check_writable(folder: Path) -> None:
+    """Check, before the work, that `folder` can be written.
 
-    A folder is made and removed in the nearest one that exists: permissions alone do not tell,
-    neither in /proc nor on a disk that is mounted to be read.
+    A folder is created and removed in the nearest existing one, because permissions do not show a
+    read-only mount or /proc.
 
-    Raises   ConfigError that says what the system says.
+    Raises   ConfigError with the error of the operating system.
     Checked  tests/unit/cli/test_derive.py
     """
     nearest = next(place for place in folder.absolute().parents if os.path.lexists(place))
     try:
-        _refuse_long(_part(_part(folder, ".old") / GOLDEN / _LONGEST_VECTORS), nearest)
+        _check_length(_part(_part(folder, ".old") / GOLDEN / _LONGEST_VECTORS), nearest)
         with tempfile.TemporaryDirectory(dir=nearest, prefix=".stamm-"):
             pass
     except OSError as error:
         raise _unwritable(folder, f"{error.strerror} ({nearest})") from None
     for place in (folder, folder / GOLDEN):
-        # What stands there is renamed and deleted at the end.
+        # Its content is renamed and deleted at the end.
         closed = place.is_dir() and not os.access(place, os.R_OK | os.W_OK | os.X_OK)
         if closed or os.path.ismount(place):
             raise _unwritable(folder, f"{place} cannot be replaced")
 
 
-def refuse_replacing(folder: Path, name: str, *, force: bool) -> None:
-    """Raise when `folder` cannot be written: it holds something, and `force` does not help.
+def check_replaceable(folder: Path, name: str, *, force: bool) -> None:
+    """Check that `folder` is empty or may be replaced.
 
-    name    of the spec to write; where the receipt is damaged, files of its names alone are ours
+    name    of the spec to write; with a damaged receipt only files of its names may be replaced
     force   replace what `stamm derive` wrote; anything else is never deleted
-    Raises  ConfigError that names what is in the way.
+    Raises  ConfigError with the file that must not be replaced.
     """
     if not os.path.lexists(folder):
         return
     if folder.is_symlink() or not folder.is_dir():
-        kind = "a symbolic link" if folder.is_symlink() else "no folder"
+        kind = "a symbolic link" if folder.is_symlink() else "not a folder"
         raise ConfigError(f"{folder} is {kind}", fix="Choose another --out")
     held = sorted(path.name for path in folder.iterdir())
     if not held:
@@ -137,17 +137,17 @@ def refuse_replacing(folder: Path, name: str, *, force: bool) -> None:
     receipt = _receipt(folder)
     damaged = receipt is None and RECEIPT in held
     if receipt is not None:
-        foreign = _foreign(folder, {*receipt["files"], RECEIPT}.__contains__)
+        others = _other_files(folder, {*receipt["files"], RECEIPT}.__contains__)
     elif damaged and f"{name}.py" in held:
-        foreign = _foreign(folder, lambda file: _is_ours(file, name))
+        others = _other_files(folder, lambda file: _is_ours(file, name))
     else:
-        foreign = held
+        others = held
     state = f"{folder / RECEIPT} is damaged, or of another version of stamm"
-    if foreign:
+    if others:
         if damaged:
-            what = f"{state}, and {foreign[0]} beside it may be yours"
+            what = f"{state}, and {others[0]} beside it may be yours"
         else:
-            what = f"{folder} holds {foreign[0]}, which `stamm derive` did not write"
+            what = f"{folder} holds {others[0]}, which `stamm derive` did not write"
         raise ConfigError(what, fix="Move it away, or choose another --out")
     if not force:
         raise ConfigError(
@@ -157,20 +157,19 @@ def refuse_replacing(folder: Path, name: str, *, force: bool) -> None:
 
 
 def recover(folder: Path) -> None:
-    """Put back or clear what processes that were killed left beside `folder`.
+    """Restore or remove temporary folders that killed processes left beside `folder`.
 
-    Killed between the two renames of `whole`, one leaves what was there before under another name,
-    whole; anything else under such a name is half written or done with. Those of processes that
-    live are left alone.
+    A process killed between the two renames of `replaced` leaves the complete previous folder under
+    a temporary name; other temporary folders are partial. Those of running processes are kept.
 
     Checked  tests/unit/cli/test_derived_folder.py
     """
     parts = re.compile(rf"\.{re.escape(folder.name)}\.(\d{{1,9}})(\.old)?\.part")
     pattern = f".{glob.escape(folder.name)}.*.part"
-    # Where the parent cannot be listed there is nothing to do; Path.glob would raise.
+    # glob.glob returns nothing for a folder that cannot be listed; Path.glob would raise.
     for name in glob.glob(pattern, root_dir=folder.parent):  # noqa: PTH207
         path, match = folder.with_name(name), parts.fullmatch(name)
-        if match is None or path.is_symlink() or not path.is_dir() or _lives(int(match[1])):
+        if match is None or path.is_symlink() or not path.is_dir() or _is_running(int(match[1])):
             continue
         if match[2] and not os.path.lexists(folder):
             path.rename(folder)
@@ -179,13 +178,12 @@ def recover(folder: Path) -> None:
 
 
 @contextlib.contextmanager
-def whole(folder: Path, receipt: dict[str, Any]) -> Iterator[Path]:
-    """A temporary folder that takes the place of `folder` when the block ends well.
+def replaced(folder: Path, receipt: dict[str, Any]) -> Iterator[Path]:
+    """A temporary folder that replaces `folder` when the block ends without an error.
 
-    receipt   what `derived.json` shall say under each key of TOLD; the version, the files' hashes
-              and a hash of all that are added
-    Edge      when the block raises, what was there before is untouched; when the process is
-              killed, `recover` brings it back.
+    receipt   values of `derived.json` for each key of RECEIPT_FIELDS; version and hashes are added
+    Edge      when the block raises, the previous folder is unchanged; when the process is killed,
+              `recover` restores it.
     """
     folder.parent.mkdir(parents=True, exist_ok=True)
     recover(folder)
@@ -198,13 +196,13 @@ def whole(folder: Path, receipt: dict[str, Any]) -> Iterator[Path]:
             for path in sorted(temporary.rglob("*"))
             if path.is_file()
         }
-        told = {"stamm": stamm.__version__, **receipt, "files": files}
-        write_json(temporary / RECEIPT, {**told, OWN_HASH: sha256_value(told)})
+        content = {"stamm": stamm.__version__, **receipt, "files": files}
+        write_json(temporary / RECEIPT, {**content, RECEIPT_HASH: sha256_value(content)})
         if folder.exists():
             old = _part(folder, ".old")
             folder.rename(old)
             temporary.rename(folder)
-            old.rename(temporary)  # an .old.part is whole at any moment; this is deleted below
+            old.rename(temporary)  # an .old.part is always complete; this one is deleted below
         else:
             temporary.rename(folder)
     finally:
@@ -212,9 +210,9 @@ def whole(folder: Path, receipt: dict[str, Any]) -> Iterator[Path]:
 
 
 def module_source(spec: Spec, kernel: str) -> str:
-    """The source of a file that any model can import: the spec, its kernel and one function.
+    """Source of an importable module: the spec, its kernel and one function.
 
-    The kernel is registered under the spec's hash when the file is imported, so SymPy never runs.
+    Importing it registers the kernel under the spec's hash, so SymPy is not needed.
     """
     gated = isinstance(spec.arity, Gated)
     kind = "GatedActivation" if gated else "Activation"
@@ -225,7 +223,7 @@ def module_source(spec: Spec, kernel: str) -> str:
         f'"""{spec.title.rstrip(".")}.\n\n'
         f"    from {spec.name} import {spec.name}\n\n"
         f"    activation = {spec.name}()  # a torch module; y = {call}\n\n"
-        "Written by `stamm derive`. Its kernel stands below: SymPy is not needed.\n"
+        "Written by `stamm derive`. Contains its kernel: SymPy is not needed.\n"
         '"""\n\n'
         "from __future__ import annotations\n\n"
         "from typing import Any\n\n"
@@ -249,7 +247,7 @@ def module_source(spec: Spec, kernel: str) -> str:
 
 
 def readme_text(spec: Spec, command: str) -> str:
-    """Ten lines on how to use the folder."""
+    """The README of the folder."""
     name = spec.name
     return (
         f"# {name}\n\n"
@@ -265,7 +263,7 @@ def readme_text(spec: Spec, command: str) -> str:
 
 
 def _receipt(folder: Path) -> dict[str, Any] | None:
-    """What `derived.json` says, or None where it is not, to the last value, as `whole` wrote it."""
+    """The content of `derived.json`, or None when it is not exactly as `replaced` wrote it."""
     path = folder / RECEIPT
     try:
         state = path.lstat()
@@ -274,21 +272,26 @@ def _receipt(folder: Path) -> dict[str, Any] | None:
         found = read_json(path)
         if not isinstance(found, dict) or set(found) != set(_TYPES):
             return None
-        told = {key: value for key, value in found.items() if key != OWN_HASH}
-        if found[OWN_HASH] != sha256_value(told):
+        content = {key: value for key, value in found.items() if key != RECEIPT_HASH}
+        if found[RECEIPT_HASH] != sha256_value(content):
             return None
-    except (DataError, OSError, ValueError, RecursionError):  # ValueError: half a character
+    except (
+        DataError,
+        OSError,
+        ValueError,
+        RecursionError,
+    ):  # ValueError: an incomplete UTF-8 character
         return None
     typed = all(isinstance(found[key], of) for key, of in _TYPES.items())
-    return found if typed and _told_well(found) else None
+    return found if typed and _is_well_formed(found) else None
 
 
-def _told_well(receipt: dict[str, Any]) -> bool:
+def _is_well_formed(receipt: dict[str, Any]) -> bool:
     name = receipt["facts"].get("name")
     return (
         isinstance(name, str)
         and all(_is_ours(file, name) for file in receipt["files"])
-        and all(isinstance(said, str) for said in receipt["accuracy"].values())
+        and all(isinstance(text, str) for text in receipt["accuracy"].values())
         and all(
             isinstance(f, dict) and isinstance(f.get("sentence"), str) for f in receipt["findings"]
         )
@@ -304,8 +307,8 @@ def _is_ours(file: str, name: str) -> bool:
     return file in _singles(name) or file == _MANIFEST or _VECTORS.fullmatch(file) is not None
 
 
-def _foreign(folder: Path, ours: Callable[[str], bool]) -> list[str]:
-    """What the folder holds besides plain files that are `ours`, and what Python compiled."""
+def _other_files(folder: Path, ours: Callable[[str], bool]) -> list[str]:
+    """Content of the folder other than regular files that are `ours` and compiled Python."""
     found = []
     for path in sorted(folder.rglob("*")):
         name, mode = path.relative_to(folder).as_posix(), path.lstat().st_mode
@@ -322,8 +325,8 @@ def _part(path: Path, kind: str = "") -> Path:
     return path.with_name(f".{path.name}.{os.getpid()}{kind}.part")
 
 
-def _lives(process: int) -> bool:
-    """Whether another process of this number runs; our own number was another's before."""
+def _is_running(process: int) -> bool:
+    """Whether another process with this id is running."""
     if process == os.getpid():
         return False
     try:
@@ -331,20 +334,20 @@ def _lives(process: int) -> bool:
     except ProcessLookupError:
         return False
     except PermissionError:
-        return True  # somebody else's
+        return True  # of another user
     return True
 
 
-def _refuse_long(path: Path, nearest: Path) -> None:
-    """Raise OSError for a path that the disk of `nearest` cannot hold."""
+def _check_length(path: Path, nearest: Path) -> None:
+    """Check that the file system of `nearest` allows the length of `path`; raises OSError."""
     long = any(len(os.fsencode(n)) > os.pathconf(nearest, "PC_NAME_MAX") for n in path.parts)
     if long or len(os.fsencode(path)) >= os.pathconf(nearest, "PC_PATH_MAX"):
         raise OSError(errno.ENAMETOOLONG, os.strerror(errno.ENAMETOOLONG))
 
 
 def _unwritable(folder: Path, why: str) -> ConfigError:
-    told = visible(str(folder), 300)
-    return ConfigError(f"{told} cannot be written: {why}", fix="Choose another --out")
+    shown = visible(str(folder), 300)
+    return ConfigError(f"{shown} cannot be written: {why}", fix="Choose another --out")
 
 
 def _indented(text: str) -> str:

@@ -1,4 +1,4 @@
-"""`stamm diff`: the keys in which two runs or recipes differ."""
+"""`stamm diff`: configuration keys in which two runs or recipes differ."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from stamm.recipes.resolve import resolve
 
 
 def arguments(parser: argparse.ArgumentParser, verb: str) -> None:
-    """The flags of `diff`."""
+    """Add the arguments of `diff`."""
     parser.add_argument("left", type=text, help="a run folder or a recipe")
     parser.add_argument("right", type=text, help="a run folder or a recipe")
     parser.add_argument("--json", action="store_true", help="print JSON")
@@ -39,7 +39,7 @@ def _plain(word: str) -> Any:
     if path.is_file():
         return read_json(path)["config"]
     missing = DataError(
-        f"{word} holds no run: it has no config.json"
+        f"{word} is not a run folder: it has no config.json"
         if Path(word).is_dir()
         else f"{word} does not exist",
         fix="`stamm ls runs` lists the runs in runs/",

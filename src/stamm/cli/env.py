@@ -1,4 +1,4 @@
-"""`stamm env`: what a bug report needs."""
+"""`stamm env`: versions and hardware for a bug report."""
 
 from __future__ import annotations
 
@@ -14,13 +14,16 @@ from stamm.runs.manifest import environment
 
 
 def arguments(parser: argparse.ArgumentParser, verb: str) -> None:
-    """The flags of `env`."""
+    """Add the arguments of `env`."""
     parser.add_argument("--json", action="store_true", help="print JSON")
 
 
 def run(options: argparse.Namespace, verb: str) -> int:
-    """Print versions, hardware, and what cannot be used here with the reason."""
-    kernels, measured = _kernels(), _measured()  # torch is loaded by now: its capability is known
+    """Print versions, hardware, and which kernels are unavailable and why."""
+    kernels, measured = (
+        _kernels(),
+        _measured(),
+    )  # loads torch, which reports the vector instructions
     facts = environment()
     compiler = next((p for n in ("g++", "clang++", "c++") if (p := shutil.which(n))), None)
     headers = (Path(sysconfig.get_paths()["include"]) / "Python.h").is_file()
@@ -32,29 +35,29 @@ def run(options: argparse.Namespace, verb: str) -> int:
     if options.json:
         print_json(facts)
         return 0
-    facts["measured kernels"] = "" if measured else "none yet: a training run measures what it uses"
+    facts["measured kernels"] = "" if measured else "none yet: measured by the first training run"
     libraries = facts.pop("libraries")
     print_pairs([(key, str(value)) for key, value in facts.items()])
-    print_pairs([(f"  {name}", told) for name, told in measured.items()])
+    print_pairs([(f"  {name}", text) for name, text in measured.items()])
     print_pairs([(f"  {name}", version) for name, version in libraries.items()])
     return 0
 
 
 def _accelerator() -> str:
-    """The GPUs that training would use, or why the CPU is."""
+    """Names of the GPUs, or why training uses the CPU."""
     if find_spec("torch") is None:
         return "torch is not installed"
     import torch
 
     if not torch.cuda.is_available():
-        built = "sees none" if torch.version.cuda else "is built without CUDA"
-        return f"none: this torch {built}; training uses the CPU"
+        why = "no GPU is visible" if torch.version.cuda else "torch is built without CUDA"
+        return f"none ({why}); training uses the CPU"
     count = torch.cuda.device_count()
     return ", ".join(torch.cuda.get_device_name(index) for index in range(count))
 
 
 def _measured() -> dict[str, str]:
-    """Per operation the implementation that a run here uses, and its time over the other's."""
+    """Chosen implementation of each measured operation, and its time relative to the others."""
     if find_spec("torch") is None:
         return {}
     from stamm.activations.fused import build  # loads torch
@@ -69,13 +72,13 @@ def _measured() -> dict[str, str]:
 
 
 def _kernels() -> dict[str, str]:
-    """Per backend of fused activations: ready, or why not."""
+    """State of the fused activation kernels: "ready", or the reason why not."""
     if find_spec("torch") is None:
         return {f"{name} kernels": "torch is not installed" for name in ("cpu", "gpu")}
     from stamm.activations.fused import build, gpu  # load torch
 
     found = {"cpu kernels": build.unavailable(), "gpu kernels": gpu.unavailable()}
-    told = {name: why or "ready" for name, why in found.items()}
+    states = {name: why or "ready" for name, why in found.items()}
     if gpu.unavailable() is None and gpu.caveat() is not None:
-        told["gpu kernels"] = f"ready {gpu.caveat()}"
-    return told
+        states["gpu kernels"] = f"ready {gpu.caveat()}"
+    return states

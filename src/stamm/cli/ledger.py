@@ -1,4 +1,4 @@
-"""`stamm show ledger RUN url=…`: why a document is in or out, under which rule, read when."""
+"""`stamm show ledger RUN url=…`: decision, rule and date for documents of a corpus."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from stamm.base.units import bytes_text
 from stamm.cli.output import print_json, print_pairs
 
 _SHOWN = 20
-_MOST_STRETCHES = 8
+_MOST_RANGES = 8
 
 
 def show_ledger(words: Sequence[str], as_json: bool) -> int:
-    """Print what the ledger of a run says; exit code 1 when it knows no such document."""
+    """Print matching rows of a run's ledger; returns 1 when there are none."""
     from stamm.corpus.ledger import REASONS
     from stamm.corpus.lookup import COLUMNS, look_up
 
@@ -30,7 +30,8 @@ def show_ledger(words: Sequence[str], as_json: bool) -> int:
         name, equals, value = word.partition("=")
         if not equals:
             raise ConfigError(
-                f"{word!r} is no question", fix=f"Write name=value; names are {', '.join(COLUMNS)}"
+                f"{word!r} is not a column=value pair",
+                fix=f"Write name=value; names are {', '.join(COLUMNS)}",
             )
         if name == "limit":
             limit = _limit(value)
@@ -50,7 +51,7 @@ def show_ledger(words: Sequence[str], as_json: bool) -> int:
 
 def _limit(value: str) -> int:
     if not value.isdecimal() or not 0 < int(value) <= 10**6:
-        raise ConfigError(f"limit={value} is no number of documents", fix="Such as limit=100")
+        raise ConfigError(f"limit={value} is not a number of documents", fix="Such as limit=100")
     return int(value)
 
 
@@ -81,12 +82,12 @@ def _pairs(row: dict[str, Any], reasons: dict[str, str]) -> list[tuple[str, str]
         ("  size", f"{bytes_text(row['bytes_in'])} in, {bytes_text(row['bytes_out'])} out"),
         ("  replaced", ", ".join(replaced)),
         ("  split", row["split"]),
-        ("  tokens", _stretches(row["tokens"])),
+        ("  tokens", _token_ranges(row["tokens"])),
     ]
     return [(name, value) for name, value in pairs if value]
 
 
-def _stretches(tokens: list[dict[str, Any]]) -> str:
-    shown = [f"{t['shard']} {t['start']}-{t['stop'] - 1}" for t in tokens[:_MOST_STRETCHES]]
+def _token_ranges(tokens: list[dict[str, Any]]) -> str:
+    shown = [f"{t['shard']} {t['start']}-{t['stop'] - 1}" for t in tokens[:_MOST_RANGES]]
     more = len(tokens) - len(shown)
     return ", ".join(shown) + (f" and {more} more" if more else "")

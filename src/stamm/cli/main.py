@@ -1,6 +1,6 @@
-"""`stamm VERB THING key=value`: parses the line, calls the verb, tells errors in one line.
+"""`stamm VERB THING key=value`: parse the command line, call the verb, print errors in one line.
 
-Nothing heavy is imported here: a verb's code is loaded when the verb is called.
+A verb's module is imported when the verb is called, so that `stamm --help` stays fast.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from stamm.base.shutdown import end_at_once, interrupt_held
 from stamm.runs.torchrun_env import rank_and_size
 
 SPINS = 3000  # iterations, about 10 us
-LEADER_SPEAKS_S = 10.0  # it may have to close what it has open before it ends
+RANK_0_PRINTS_S = 10.0  # rank 0 may have to close files before it prints its error
 
 NOT_YET = {
     "observe": "dead units, ranks and outliers of a trained model",
@@ -30,7 +30,7 @@ NOT_YET = {
 
 @dataclass(frozen=True)
 class Verb:
-    """One verb: where its code is, what it says of itself, and three real examples."""
+    """One verb: its module, its one-line summary, and three examples."""
 
     name: str
     module: str
@@ -58,7 +58,7 @@ VERBS: tuple[Verb, ...] = (
     Verb(
         "derive",
         "stamm.cli.derive",
-        "a gradient of your own, made into a module, a certificate and a page",
+        "turn a gradient of your own into a torch module, a certificate and a page",
         (
             "stamm derive 'x > 0: 2*a*x + 1' 'x <= 0: exp(x)' --parameter a=0.8:softplus --name mine",
             "stamm derive mine.py:MINE --out derived/mine",
@@ -68,13 +68,13 @@ VERBS: tuple[Verb, ...] = (
     Verb(
         "cp",
         "stamm.cli.catalog_verbs",
-        "copy a recipe into a file of your own, to edit and run",
+        "copy a recipe to a Python file, to edit and run",
         ("stamm cp demo mine.py", "stamm run mine.py", "stamm cp pretrain.apertus_8b big.py"),
     ),
     Verb(
         "check",
         "stamm.cli.check",
-        "prove, probe and measure an activation; or count what Goldfish drops of a corpus",
+        "check an activation (proofs, accuracy), or the Goldfish mask of a corpus",
         (
             "stamm check xielu",
             "stamm check xielu --against transformers.activations:XIELUActivation",
@@ -84,7 +84,7 @@ VERBS: tuple[Verb, ...] = (
     Verb(
         "bench",
         "stamm.cli.bench",
-        "time activations beside copies and beside others' implementations of them",
+        "time activations against a memory copy and other implementations",
         (
             "stamm bench activations",
             "stamm bench activations xielu swiglu --shape 8192x4096 --dtype float32",
@@ -94,7 +94,7 @@ VERBS: tuple[Verb, ...] = (
     Verb(
         "plan",
         "stamm.cli.plan",
-        "lay a recipe out before it runs: parameters, memory, FLOPs, time, disk",
+        "estimate parameters, memory, FLOPs, time and disk before a run",
         (
             "stamm plan demo",
             "stamm plan apertus_8b --gpus 1024xGH200",
@@ -104,7 +104,7 @@ VERBS: tuple[Verb, ...] = (
     Verb(
         "run",
         "stamm.cli.run",
-        "do a recipe; the same line again goes on; many GPUs: torchrun -m stamm run",
+        "execute a recipe; the same command resumes it; many GPUs: torchrun -m stamm run",
         (
             "stamm run demo",
             "stamm run mine.py pack=runs/demo/pack",
@@ -114,7 +114,7 @@ VERBS: tuple[Verb, ...] = (
     Verb(
         "compare",
         "stamm.cli.compare",
-        "arms at equal size, work or time, tuned alike, over seeds: intervals and a verdict",
+        "compare activations at equal parameters, FLOPs or time, with confidence intervals",
         (
             "stamm compare activations --dry-run",
             "stamm compare smoke seeds=1,2,3 --out runs/toys",
@@ -124,7 +124,7 @@ VERBS: tuple[Verb, ...] = (
     Verb(
         "evaluate",
         "stamm.cli.model_verbs",
-        "measure a trained model: held-out bits per byte, BLiMP",
+        "evaluate a trained model: held-out bits per byte, BLiMP, your own tasks",
         (
             "stamm evaluate runs/demo/arms/xielu",
             "stamm evaluate runs/demo",
@@ -134,7 +134,7 @@ VERBS: tuple[Verb, ...] = (
     Verb(
         "audit",
         "stamm.cli.model_verbs",
-        "measure what a trained model has memorised, against a never-seen control",
+        "measure memorization of planted passages against a never-trained control",
         (
             "stamm audit runs/demo/arms/xielu",
             "stamm audit runs/demo",
@@ -144,7 +144,7 @@ VERBS: tuple[Verb, ...] = (
     Verb(
         "export",
         "stamm.cli.model_verbs",
-        "write a Hugging Face folder that plain transformers loads, checked for parity",
+        "export to a Hugging Face folder that transformers loads, with a parity check",
         (
             "stamm export runs/demo/arms/xielu",
             "stamm export runs/demo/arms/swiglu",
@@ -154,7 +154,7 @@ VERBS: tuple[Verb, ...] = (
     Verb(
         "report",
         "stamm.cli.model_verbs",
-        "write one self-contained page about a run",
+        "write a self-contained HTML report of a run",
         (
             "stamm report runs/demo",
             "stamm report runs/demo/arms/xielu --out xielu.html",
@@ -164,7 +164,7 @@ VERBS: tuple[Verb, ...] = (
     Verb(
         "diff",
         "stamm.cli.diff",
-        "the keys in which two runs or recipes differ",
+        "show the configuration keys in which two runs or recipes differ",
         (
             "stamm diff runs/demo runs/deep",
             "stamm diff demo smoke",
@@ -174,84 +174,84 @@ VERBS: tuple[Verb, ...] = (
     Verb(
         "env",
         "stamm.cli.env",
-        "facts about this installation, for a bug report",
+        "show versions and hardware, for a bug report",
         ("stamm env", "stamm env --json", "stamm env --json > env.json"),
     ),
 )
 
 
 def entry() -> NoReturn:
-    """`stamm` itself: run the command line and end the process with its exit code."""
+    """Entry point of `stamm`: run the command line and exit with its code."""
     _spin_shortly()
     escape_what_cannot_be_encoded()
     end_at_once(main())
 
 
 def escape_what_cannot_be_encoded() -> None:
-    """Print characters that the terminal's encoding does not have as escapes (\\xb2), not as an error."""
+    """Print characters that the terminal's encoding lacks as escapes (\\xb2), not as an error."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper) and stream.errors == "strict":
             stream.reconfigure(errors="backslashreplace")
 
 
 def _spin_shortly() -> None:
-    """Let OpenMP threads that wait for others sleep after some microseconds of spinning.
+    """Limit how long waiting OpenMP threads spin to a few microseconds.
 
-    By default they spin for milliseconds, on cores that other processes, or the very threads they
-    wait for, could use. Read by libgomp when torch loads it; changes no number. A user's own setting
-    of GOMP_SPINCOUNT or OMP_WAIT_POLICY stays.
+    The default is milliseconds, on cores that other processes could use. libgomp reads the setting
+    when torch loads it; results do not change. GOMP_SPINCOUNT and OMP_WAIT_POLICY set by the user
+    take precedence.
 
-    Source   docs/log/2026-11-23-busy-machine.md: beside one busy process on 2 cores twice the tokens
-             a second, beside six 3 times; 4 % less on an idle machine
+    Source   docs/log/2026-11-23-busy-machine.md: with one busy process on 2 cores twice the tokens
+             per second, with six 3 times; 4 % less on an idle machine
     """
     if "OMP_WAIT_POLICY" not in os.environ:
         os.environ.setdefault("GOMP_SPINCOUNT", str(SPINS))
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one command line and return its exit code: 0 done, 1 found a problem, 2 misuse."""
+    """Run one command line; returns 0 (done), 1 (found a problem) or 2 (misuse)."""
     words = list(sys.argv[1:] if arguments is None else arguments)
     try:
         return _dispatch(words)
-    except StoppedError as error:  # of all processes together: one says it
+    except StoppedError as error:  # raised in all ranks: one prints it
         if not _rank():
             print(f"stamm: {error.line()}", file=sys.stderr)
         return error.exit_code
     except StammError as error:
-        print(f"stamm: {_after_the_leader()}{error.line()}", file=sys.stderr)
+        print(f"stamm: {_rank_prefix()}{error.line()}", file=sys.stderr)
         return error.exit_code
     except OSError as error:
         if isinstance(error, BrokenPipeError):
-            # The reader of our output has gone (`stamm ls | head`): nothing is wrong.
+            # The reader of the output was closed (`stamm ls | head`): not an error.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             return 0
         place = f" ({error.filename})" if error.filename else ""
-        said = f"{visible(error.strerror or str(error))}{visible(place)}"
-        print(f"stamm: {_after_the_leader()}{said}.", file=sys.stderr)
+        message = f"{visible(error.strerror or str(error))}{visible(place)}"
+        print(f"stamm: {_rank_prefix()}{message}.", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
         if not _rank():
-            print("\nstamm: stopped. The same command goes on from here.", file=sys.stderr)
+            print("\nstamm: stopped. The same command resumes from here.", file=sys.stderr)
         return 130
 
 
 def _rank() -> int:
     try:
         return rank_and_size()[0]
-    except ConfigError:  # which is the error that is told
+    except ConfigError:  # reported elsewhere
         return 0
 
 
-def _after_the_leader() -> str:
-    """How a process begins to tell its error: of those that torchrun started, the first at once.
+def _rank_prefix() -> str:
+    """Prefix of an error message: "" in rank 0, "process N: " in the other ranks of torchrun.
 
-    What went wrong in all of them the first tells, and when it ends, torchrun ends the others while
-    they wait here. One that is still there was alone with its error, and says who it is.
+    An error that all ranks share is printed by rank 0; torchrun then ends the others while they wait
+    here. A rank that is still alive after the wait is alone with its error and prints it.
     """
     rank = _rank()
     if not rank:
         return ""
-    time.sleep(LEADER_SPEAKS_S)
+    time.sleep(RANK_0_PRINTS_S)
     return f"process {rank}: "
 
 
@@ -265,7 +265,7 @@ def _dispatch(words: list[str]) -> int:
         return 2
     verbs = {verb.name: verb for verb in VERBS}
     if words[0] not in verbs:
-        parser.parse_args(words)  # --help, --version, or the usual complaint
+        parser.parse_args(words)  # --help, --version, or an unknown verb
         return 2
     verb = verbs[words[0]]
     with interrupt_held():
@@ -286,10 +286,10 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="stamm",
         usage="stamm VERB THING [key=value ...]",
-        description="Activation functions derived from their gradients, models trained on data "
-        "taken with consent.\n\nverbs:\n" + "\n".join(lines),
+        description="Activation functions derived from their gradients, and language models trained with "
+        "them, on consent-aware corpora.\n\nverbs:\n" + "\n".join(lines),
         epilog="examples:\n  stamm run demo\n  stamm show xielu\n  stamm plan apertus_8b\n\n"
-        "`stamm VERB -h` says more.",
+        "`stamm VERB -h` shows its arguments.",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("verb", choices=[verb.name for verb in VERBS], help=argparse.SUPPRESS)

@@ -1,4 +1,4 @@
-"""`evaluate`, `audit`, `export`, `report`: measure or write out what a run has trained."""
+"""`stamm evaluate`, `audit`, `export` and `report`: measure, export or report trained models."""
 
 from __future__ import annotations
 
@@ -35,23 +35,25 @@ _NEEDS = {
 
 
 def arguments(parser: argparse.ArgumentParser, verb: str) -> None:
-    """The flags of the four verbs."""
+    """Add the arguments of the four verbs."""
     parser.add_argument("run", type=text, metavar="RUN", help="a run folder, or one arm of it")
     parser.add_argument(
         "changes", type=text, nargs="*", metavar="key=value", help="changes to the settings"
     )
-    parser.add_argument("--dry-run", action="store_true", help="say what would be done, do nothing")
+    parser.add_argument(
+        "--dry-run", action="store_true", help="print what would be written, run nothing"
+    )
     if verb in ("report", "export"):
         parser.add_argument(
             "--out",
             type=text,
             metavar="PATH",
-            help="where to write, for several arms one folder each (default: in the run)",
+            help="where to write; with several arms, one folder each (default: inside the run)",
         )
 
 
 def run(options: argparse.Namespace, verb: str) -> int:
-    """Do it for the arm given, or for every arm of the run given."""
+    """Run the verb for the given arm, or for every arm of the given run."""
     root = Path(options.run)
     if not (root / "config.json").is_file():
         raise RunError(f"{root} is not a run folder", fix="`stamm ls runs` lists them")
@@ -74,9 +76,9 @@ def run(options: argparse.Namespace, verb: str) -> int:
 
 
 def _settings(root: Path, verb: str) -> Any:
-    """What the run itself measured with; the defaults where it left this out or is no study.
+    """The run's own settings for `verb`, or the defaults when it has none.
 
-    So that measuring again gives what the run recorded, unless it is told otherwise.
+    So repeating a measurement gives the recorded result unless settings are changed.
     """
     path = root / "config.json"
     stored = read_json(path)
@@ -111,7 +113,7 @@ def _arms(root: Path) -> list[Path]:
 
 
 def _targets(arms: list[Path], verb: str, options: argparse.Namespace) -> list[Path]:
-    """Where each arm's results go: into its own folder, or below --out, one folder an arm."""
+    """The output folder of each arm: inside the arm, or under --out."""
     if not getattr(options, "out", None):
         return [arm / verb for arm in arms]
     out = Path(options.out)

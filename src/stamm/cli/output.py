@@ -1,4 +1,4 @@
-"""Results on stdout: tables for people, JSON for programs."""
+"""Print results on stdout, as tables or JSON."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from stamm.base.errors import visible
 
 
 def print_json(value: Any) -> None:
-    """One JSON value, indented; with JSON's own escapes where the terminal's encoding is not UTF-8."""
+    """Print indented JSON, with \\u escapes when the encoding of stdout is not UTF-8."""
     escaped = (sys.stdout.encoding or "").lower().replace("-", "") != "utf8"
     sys.stdout.write(json.dumps(value, indent=1, ensure_ascii=escaped) + "\n")
 
 
 def print_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    """Columns as wide as their longest cell, the header first."""
+    """Print a table with a header; columns are as wide as their longest cell."""
     cells = [list(header), *([visible(cell, 200) for cell in row] for row in rows)]
     widths = [max(len(row[i]) for row in cells) for i in range(len(header))]
     for row in cells:
@@ -26,7 +26,7 @@ def print_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
 
 
 def print_pairs(pairs: Sequence[tuple[str, str]]) -> None:
-    """Names and values, one pair a line."""
+    """Print names and values, one pair per line."""
     width = max((len(name) for name, _ in pairs), default=0)
     for name, value in pairs:
         sys.stdout.write(f"{name.ljust(width)}  {visible(value, 4000)}\n")

@@ -1,4 +1,4 @@
-"""`stamm plan`: a recipe laid out before it runs."""
+"""`stamm plan`: estimate parameters, memory, FLOPs, time and disk of a recipe."""
 
 from __future__ import annotations
 
@@ -28,28 +28,26 @@ _BARS = "▁▂▃▄▅▆▇█"
 
 
 def arguments(parser: argparse.ArgumentParser, verb: str) -> None:
-    """The flags of `plan`."""
+    """Add the arguments of `plan`."""
     parser.add_argument("recipe", type=text, help="a recipe's name, or a Python file with one")
     parser.add_argument(
         "changes", type=text, nargs="*", metavar="key=value", help="changes to the recipe"
     )
-    parser.add_argument("--gpus", metavar="NxNAME", help="where it is to run, such as 8xH200")
+    parser.add_argument("--gpus", metavar="NxNAME", help="target devices, such as 8xH200")
     parser.add_argument(
         "--like",
         type=text,
         action="append",
         default=[],
         metavar="RUN",
-        help="a finished run on such a device, to take its speed from; twice: of two sizes, better",
+        help="a finished run on the same device, to predict time from; two of different size are better",
     )
-    parser.add_argument(
-        "--sequences", metavar="N", help="length of the run, whatever the recipe says"
-    )
+    parser.add_argument("--sequences", metavar="N", help="length of the run; overrides the recipe")
     parser.add_argument(
         "--out",
         type=text,
         metavar="FOLDER",
-        help="the run folder (default: runs/RECIPE), for the length or the rates of its corpus",
+        help="run folder to read corpus length or rates from (default: runs/RECIPE)",
     )
     parser.add_argument("--json", action="store_true", help="print JSON")
 
@@ -66,7 +64,7 @@ def run(options: argparse.Namespace, verb: str) -> int:
     if isinstance(config, (CooldownRecipe, LongerRecipe)):
         if options.sequences is not None:
             raise ConfigError(
-                f"the length of {recipe.name} stands in its tokens", where="--sequences"
+                f"the length of {recipe.name} is set by its tokens", where="--sequences"
             )
         runs = _branches(config, root)
     elif isinstance(config, (Study, PretrainConfig)):
@@ -96,7 +94,7 @@ def run(options: argparse.Namespace, verb: str) -> int:
 
 
 def _branches(config: CooldownRecipe | LongerRecipe, root: Path) -> dict[str, PretrainConfig]:
-    """What a branch trains, by the name of its arm."""
+    """Training configurations of a branch, by arm."""
     return {
         Path(step.folder).name: step.config
         for step in config.steps(root)
@@ -106,8 +104,8 @@ def _branches(config: CooldownRecipe | LongerRecipe, root: Path) -> dict[str, Pr
 
 def _instead(config: object) -> str:
     if isinstance(config, Comparison):
-        return "`stamm compare` it with --dry-run: the size and work of each arm"
-    return "`stamm run` does it; `stamm show` prints it"
+        return "Use `stamm compare` with --dry-run, which prints size and work of each arm"
+    return "Use `stamm run`, or `stamm show` to print it"
 
 
 def _plan(
@@ -134,7 +132,7 @@ def _with_length(config: Study | PretrainConfig, length: str) -> Study | Pretrai
 
 
 def _corpus_length(config: Study | PretrainConfig, run: Path) -> CorpusLength | None:
-    """The length of the corpus; None where it is not known, and does not decide the run's."""
+    """Length of the corpus; None when it is unknown and the run's length is given."""
     given = (config.pretrain if isinstance(config, Study) else config).sequences is not None
     if isinstance(config, Study):
         return None if given else corpus_length(config, run)
@@ -143,7 +141,7 @@ def _corpus_length(config: Study | PretrainConfig, run: Path) -> CorpusLength | 
         if given:
             return None
         raise ConfigError(
-            "the length of this run follows from its corpus, and it names none",
+            "the length of this run depends on its corpus, and none is set",
             fix="Set pack=FOLDER, sequences=N, or --sequences N",
         )
     if foreign is not None:
@@ -154,7 +152,7 @@ def _corpus_length(config: Study | PretrainConfig, run: Path) -> CorpusLength | 
         return CorpusLength(tokens=tokens, source=f"{tokens:,} tokens in {names}")
     pack = Path(config.pack)
     if given and not (pack / MANIFEST).is_file():
-        return None  # it is packed before the run begins
+        return None  # not packed yet
     return packed_length(pack)
 
 
@@ -177,7 +175,7 @@ def _lines(facts: dict[str, Any]) -> list[tuple[str, str]]:
         ("batch", batch + (f"  {_bars(sizes)}" if len(set(sizes)) > 1 else "")),
         ("work", f"{flops_text(flops['total'])}, {flops_text(flops['per_token'])} a token"),
         *_memory_lines(facts["memory"], facts["processes"]),
-        ("ffn memory", "what a block keeps for a token, its input counted; its matrix products a step"),
+        ("ffn memory", "saved per token and block, input included; matrix products per step"),
         *((f"  {policy['policy']}", _policy_text(policy)) for policy in facts["ffn_memory"]),
         ("time", _time_text(facts["time"])),
         ("disk", f"{bytes_text(disk['checkpoint'])} a checkpoint, {bytes_text(disk['checkpoints_kept'])} kept, {bytes_text(disk['checkpoints_at_most'])} at most; {bytes_text(disk['tokens'])} of tokens"),
@@ -205,19 +203,19 @@ def _memory_lines(memory: dict[str, Any], grid: dict[str, int]) -> list[tuple[st
         else ""
     )
     parts = ("weights", "gradients", "moments", "gathered", "activations", "host")
-    said = {
-        "weights": "float32, in pieces: what the optimizer changes",
-        "gathered": "whole weights that are computed with, "
+    notes = {
+        "weights": "float32, sharded; updated by the optimizer",
+        "gathered": "unsharded weights in use, "
         + ("float32" if memory["precision"] == "float32" else "bfloat16"),
         "activations": f"kept for the backward pass of {memory['sequences_in_flight_per_device']} sequences",
-        "host": "of the CPU, while a checkpoint is written",
+        "host": "CPU memory while a checkpoint is written",
     }
     lines = [
-        ("memory", f"{bytes_text(memory['per_device'])} a device{has}, most at: {memory['fullest']}; {where}, {memory['precision']}")
+        ("memory", f"{bytes_text(memory['per_device'])} per device{has}, highest at: {memory['fullest']}; {where}, {memory['precision']}")
     ]  # fmt: skip
     for part in parts:
         if memory[part] or part in ("weights", "gradients", "moments", "activations"):
-            note = f"  {said[part]}" if part in said else ""
+            note = f"  {notes[part]}" if part in notes else ""
             lines.append((f"  {part}", f"{bytes_text(memory[part])}{note}"))
     totals = ", ".join(f"{bytes_text(m['total'])} {m['name']}" for m in memory["timeline"])
     return [*lines, ("  over a step", totals)]
@@ -231,12 +229,12 @@ def _time_text(time: dict[str, Any] | None) -> str:
 
 
 def _checkpoints_text(saves: dict[str, Any]) -> str:
-    told = f"{saves['count']:,}, every {saves['every_steps']:,} steps"
+    text = f"{saves['count']:,}, every {saves['every_steps']:,} steps"
     if saves["between_seconds"] is None:
-        return told
+        return text
     return (
-        f"{told} = {seconds_text(saves['between_seconds'])}; each waited for about"
-        f" {seconds_text(saves['waits_seconds'])} (assumed: as fast as Apertus' were written)"
+        f"{text} = {seconds_text(saves['between_seconds'])}; training waits about"
+        f" {seconds_text(saves['waits_seconds'])} each (assumed write speed: Apertus')"
     )
 
 

@@ -34,6 +34,8 @@ from stamm.runs.manifest import new_manifest
 
 SCHEMA = 1
 LOCK = ".lock"
+MANIFEST_FIX = "Delete it and repeat the same `stamm run`: finished steps are kept"
+_CONFIG_FIX = "Restore it from a copy, or choose another folder with --out"
 _SESSION = ("command", "started", "version", "commit", "dirty", "python", "lock_hash")
 _MANIFEST = {"state", "sessions", "libraries"}
 # Where shards are done changes nothing in what they leave, nor does who is told. How processes
@@ -71,7 +73,7 @@ class Run:
             raise RunError(f"{self.root} is a file", fix="Choose another folder with --out")
         path = self.root / "config.json"
         if path.exists():
-            self._check_same(read_json(path))
+            self._check_same(read_json(path, _CONFIG_FIX))
         elif self.root.is_dir() and any(not _is_ours(p) for p in self.root.iterdir()):
             raise RunError(
                 f"{self.root} is not empty and holds no run", fix="Choose another folder with --out"
@@ -189,12 +191,12 @@ class Run:
         return self.root / "manifest.json"
 
     def _manifest(self) -> dict[str, Any]:
-        manifest = read_json(self._manifest_path)
+        manifest = read_json(self._manifest_path, MANIFEST_FIX)
         if isinstance(manifest, dict) and manifest.keys() >= _MANIFEST:
             return manifest
         raise DataError(
             f"{self._manifest_path} is not the manifest of a run",
-            fix="Delete it: the steps that are done stay done",
+            fix=MANIFEST_FIX,
         )
 
     def receipts(self) -> list[dict[str, Any]]:

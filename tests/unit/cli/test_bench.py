@@ -22,8 +22,8 @@ from stamm.activations.fused import build, gpu
 from stamm.activations.fused.operation import SMALLEST
 from stamm.activations.fused.passes import GATED, PLAIN, graph_of
 from stamm.activations.kernel_lookup import kernel_of
+from stamm.cli.bench_activations import ENTRIES
 from stamm.cli.bench_baselines import arms_of
-from stamm.cli.bench_work import ENTRIES
 from stamm.cli.main import main
 
 CPU = torch.device("cpu")
@@ -90,7 +90,7 @@ def test_the_table_has_a_row_for_each(capsys: pytest.CaptureFixture[str]) -> Non
     assert re.match(r"1 of 1: \w+, \d+x\d+ \w+: (compile and )?measure\n", printed.err)
     first, header, *rows = printed.out.splitlines()
     assert first.startswith("geglu_tanh, 4x6 bfloat16, ")
-    assert "busy with others: " in first
+    assert "busy with other programs: " in first
     assert header.split() == [
         "implementation",
         *["forward", "ms", "of", "copy", "of", "clone", "×", "stamm"],
@@ -131,8 +131,8 @@ def test_a_spec_of_ones_own_is_measured_beside_its_peers(
 @pytest.mark.parametrize(
     ("words", "code", "said"),
     [
-        (["xeilu"], 2, "'xeilu' is no activation (the command line). Did you mean 'xielu'?"),
-        (["XIELU"], 2, "'XIELU' is no activation (the command line). Did you mean 'xielu'?"),
+        (["xeilu"], 2, "'xeilu' is not an activation (the command line). Did you mean 'xielu'?"),
+        (["XIELU"], 2, "'XIELU' is not an activation (the command line). Did you mean 'xielu'?"),
         (["Swish-Beta"], 2, "Did you mean 'swish_beta'?"),
         (["nosuch"], 2, "`stamm ls activations` lists them"),
         (["x" * 100_000], 2, "`stamm ls activations` lists them"),
@@ -146,7 +146,7 @@ def test_a_spec_of_ones_own_is_measured_beside_its_peers(
         (["silu", "--device", "cuda:99"], 2, "--device cuda:99: torch finds "),
         (["silu", "--device", f"cuda:{10**17}"], 2, f"--device cuda:{10**17}: torch finds "),
         (["silu", "--device", "cuda:" + 5000 * "9"], 2, " is not measured"),
-        ([""], 2, "'' is no activation"),
+        ([""], 2, "'' is not an activation"),
         (["silu", "--out", "/proc/absent/found.jsonl"], 1, "/proc/absent"),
     ],
 )

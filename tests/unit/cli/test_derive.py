@@ -202,8 +202,8 @@ def test_what_a_kill_between_two_renames_hid_is_put_back(
         (["--out", "dangling/mine"], "dangling/mine cannot be written: "),
         (["--out", "loop"], "loop is a symbolic link"),
         (["--out", "loop/mine"], "loop/mine cannot be written: "),
-        (["--out", "empty/.."], "is the folder we are in"),
-        (["--out", "empty/../../.."], "is the folder we are in, or one around it"),
+        (["--out", "empty/.."], "is the working directory"),
+        (["--out", "empty/../../.."], "is the working directory or contains it"),
     ],
 )
 def test_a_place_that_cannot_be_written_is_refused_before_the_work(
@@ -283,14 +283,14 @@ def test_a_failure_leaves_nothing_half_written(
         (["tanh(x)", "--name", "kernel"], "another module called 'kernel'"),
         (["tanh(x)", "--name", "json"], "another module called 'json'"),
         (["tanh(x)", "--name", "../x"], "is not a name"),
-        (["tanh(x)", "--out", "own.py"], "is no folder"),
-        (["tanh(x)", "--out", "."], "is the folder we are in"),
+        (["tanh(x)", "--out", "own.py"], "is not a folder"),
+        (["tanh(x)", "--out", "."], "is the working directory"),
         (["x > 0: 1", "x <= 0: 0"], "jumps at x = 0"),
         (["x > 0: b", "x <= 0: 0"], "'b' stands in the formulas"),
         (["__import__('os').system('true')"], "not part of a formula"),
         (["own.py"], "own.py:ONE, own.py:TWO"),
-        (["own.py:ONE", "--gated", "1"], "--gated has no place"),
-        (["own.py:ONE", "x"], "another THING has no place"),
+        (["own.py:ONE", "--gated", "1"], "--gated cannot be combined"),
+        (["own.py:ONE", "x"], "another THING cannot be combined"),
         (["missing.py"], "missing.py does not exist"),
         (["broken.py"], "ZeroDivisionError"),
         (["escaping.json"], "is not one line of printable text"),
@@ -331,7 +331,7 @@ def test_a_known_gradient_is_recognised(place: Path, capsys: pytest.CaptureFixtu
         "--parameter", "beta=0.5:fixed", "--dry-run",
     ]  # fmt: skip
     assert main(["derive", *words]) == 0
-    assert "xielu, which is in the catalogue" in capsys.readouterr().out
+    assert "xielu, a catalogue entry" in capsys.readouterr().out
     assert main(["derive", *words, "--name", "xielu", "--json"]) == 0
     plan = json.loads(capsys.readouterr().out)
     assert plan["known"] == "xielu"
@@ -359,7 +359,7 @@ def test_show_tells_a_spec_of_the_users_own(
     [
         (["xielu", "--plot", "a.jpg"], "does not end in .svg or .png"),
         (["xielu", "--page", "a.txt"], "does not end in .html"),
-        (["demo", "--plot", "a.png"], "is no activation"),
+        (["demo", "--plot", "a.png"], "is not an activation"),
         (["own.py:THREE"], "THREE"),
         (["xieluu"], "Did you mean 'xielu'"),
     ],

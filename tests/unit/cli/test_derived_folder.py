@@ -60,7 +60,7 @@ def counted(self, target):
         os.kill(os.getpid(), signal.SIGKILL)
     return rename(self, target)
 
-with derived_folder.whole(folder, {**TOLD, "command": "the second"}) as place:
+with derived_folder.replaced(folder, {**TOLD, "command": "the second"}) as place:
     fill(place)
     if moment == "in the work":
         os.kill(os.getpid(), signal.SIGKILL)
@@ -83,7 +83,7 @@ def folder(tmp_path: Path) -> Path:
     """A derivation of SEVEN, with a file of the user's beside it."""
     (tmp_path / "x").write_text("mine")
     folder = tmp_path / "derived" / "seven"
-    with derived_folder.whole(folder, TOLD) as place:
+    with derived_folder.replaced(folder, TOLD) as place:
         fill(place)
     assert derived_folder.intact(folder, SEVEN) is not None
     return folder
@@ -102,7 +102,7 @@ def _rewrite(folder: Path, receipt: dict[str, Any]) -> None:
 
 def _refused(folder: Path, says: str, *, force: bool, name: str = "seven") -> None:
     with pytest.raises(ConfigError, match=says) as caught:
-        derived_folder.refuse_replacing(folder, name, force=force)
+        derived_folder.check_replaceable(folder, name, force=force)
     assert len(str(caught.value).splitlines()) == 1
 
 
@@ -110,7 +110,7 @@ def _damaged(folder: Path) -> None:
     """The receipt is not trusted; only --force replaces the folder."""
     assert derived_folder.intact(folder, SEVEN) is None
     _refused(folder, "derived.json is damaged", force=False)
-    derived_folder.refuse_replacing(folder, "seven", force=True)
+    derived_folder.check_replaceable(folder, "seven", force=True)
 
 
 def test_a_receipt_says_what_was_told(folder: Path) -> None:
@@ -316,7 +316,7 @@ def test_what_a_living_process_writes_is_left_alone(folder: Path) -> None:
     folder.with_name(".seven.999999999.part").write_text("a file of somebody")
     stale = folder.with_name(f".seven.{os.getpid()}.part")  # our number was another's before
     stale.mkdir()
-    with derived_folder.whole(folder, TOLD) as place:
+    with derived_folder.replaced(folder, TOLD) as place:
         fill(place)
     left = sorted(path.name for path in folder.parent.iterdir())
     assert left == sorted([*beside, ".seven.999999999.part", "seven"])

@@ -47,7 +47,7 @@ def test_a_plan_is_told_in_words(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["plan", "apertus_8b", "engine.precision=bfloat16", "--gpus", "1024xGH200"]) == 0
     said = capsys.readouterr().out
     for line in (
-        "a device of 89.4 GiB (NVIDIA GH200 data sheet, with HBM3)",
+        "per device of 89.4 GiB (NVIDIA GH200 data sheet, with HBM3)",
         "512 x 1 x 2 processes (data x context x tensor), bfloat16",
         "matrices: 8.05B by ademamix, weight decay 0.1, learning rate x 1",
         "24 d 8 h on 1024xGH200 at 34% of peak (assumed: Apertus 8B's share of the peak)",
@@ -164,7 +164,7 @@ def test_products_in_8_bits_are_planned_for_gpus_that_have_them(
     said = capsys.readouterr().out
     assert "compute capability" not in said
     assert "as in bfloat16: not known for 8 bits" in said
-    assert "whole weights that are computed with, bfloat16" in said
+    assert "unsharded weights in use, bfloat16" in said
     for where in (["--gpus", "8xA100"], []):
         assert main(["plan", *eight, *where]) == 0
         assert "needs a GPU of compute capability 8.9 or newer" in capsys.readouterr().out

@@ -1,4 +1,4 @@
-"""The work of `check`: proofs, probes and conformance, in order, and their tables."""
+"""`stamm check NAME`: proofs, probes and conformance tests of an activation, as tables."""
 
 from __future__ import annotations
 
@@ -36,11 +36,11 @@ from stamm.models.hub import hub_activation
 
 _QUICK_POINTS = 20
 _WRITE = "`stamm check NAME --write-golden FOLDER` writes them"
-_TOLD = 4  # problems in one line; JSON has all of them
+_MOST_PROBLEMS = 4  # in one line; --json has all
 
 
 def check(options: argparse.Namespace) -> int:
-    """Check one activation, or all of them. 0 when everything holds, 1 when something does not."""
+    """Check one activation, or all of them; returns 0 when everything passes, else 1."""
     if options.all == (options.name is not None):
         raise ConfigError("name one activation, or give --all", where="the command line")
     if options.all:
@@ -83,21 +83,21 @@ def _write_golden(spec: Spec, folder: Path, options: argparse.Namespace) -> int:
 
 
 def _vectors(spec: Spec, folder: Path) -> list[Path]:
-    """The folder's files for this very spec, each read once, so that no long check ends on one."""
+    """Golden vector files of this spec, each read once, so that a damaged one fails early."""
     if not folder.is_dir():
-        raise DataError(f"{folder} is no folder", where="--golden", fix=_WRITE)
+        raise DataError(f"{folder} is not a folder", where="--golden", fix=_WRITE)
     own = spec.content_hash
     paths = [path for path in golden_files(folder) if path.name.startswith(own[:16])]
     if not paths:
         raise DataError(f"{folder} holds no vectors of {spec.name} ({own[:16]})", fix=_WRITE)
     for path in paths:
         if read_golden(path).spec.content_hash != own:
-            raise DataError(f"{path} belongs to another spec than its name says", fix=_WRITE)
+            raise DataError(f"{path} holds another spec than its name", fix=_WRITE)
     return paths
 
 
 class _Check:
-    """Everything that is checked of one spec, in order; verdicts are kept for the tables."""
+    """All checks of one spec, in order; verdicts are kept for the tables."""
 
     def __init__(
         self,
@@ -117,7 +117,7 @@ class _Check:
 
     @property
     def seconds(self) -> float:
-        """Since the check was made."""
+        """Seconds since the check began."""
         return time.perf_counter() - self._began
 
     def findings(self) -> Iterator[Finding]:
@@ -135,11 +135,11 @@ class _Check:
     def _conformance(self, name: str, values: dict[str, float]) -> Iterator[Finding]:
         found = self.verdicts.setdefault(name, [])
         for judged in (Own(), *self.rivals):
-            verdict, told = self._verdict(judged, values)
+            verdict, numbers = self._verdict(judged, values)
             if verdict is not None:
                 found.append(verdict)
             passed = verdict is not None and verdict.passed
-            yield Finding(name=f"{judged.name} at {name} values", passed=passed, numbers=told)
+            yield Finding(name=f"{judged.name} at {name} values", passed=passed, numbers=numbers)
         for word in self.spec.peers:
             if word in [rival.name for rival in self.rivals]:
                 continue
@@ -155,20 +155,20 @@ class _Check:
             verdict = judge(self.spec, judged, values, count=self.count)
         except DataError as error:
             return None, error.line()
-        return verdict, _told(verdict)
+        return verdict, _verdict_text(verdict)
 
     def _golden(self) -> Iterator[Finding]:
         for path in self.vectors:
             for judged in (Own(), *self.rivals):
                 try:
                     verdict = judge_golden(path, judged)
-                    passed, told = verdict.passed, _told(verdict)
+                    passed, numbers = verdict.passed, _verdict_text(verdict)
                 except DataError as error:
-                    passed, told = False, error.line()
-                yield Finding(name=f"{judged.name}, {path.name}", passed=passed, numbers=told)
+                    passed, numbers = False, error.line()
+                yield Finding(name=f"{judged.name}, {path.name}", passed=passed, numbers=numbers)
 
     def print_tables(self) -> None:
-        """Errors by place for f and f' at the first values, and the worst ones at all values."""
+        """Print errors of f and f' by input at the first values, and the largest at all values."""
         judged = [verdict for found in self.verdicts.values() for verdict in found]
         where = judged[0].judged_where if judged else CONDITION_TEXT
         print(f"\nErrors in units of the last place, {where}.")
@@ -210,13 +210,13 @@ def _all(options: argparse.Namespace) -> int:
         check = _Check(catalog.get(name), (), (), options)
         findings = list(check.findings())
         report = check.plain(findings)
-        del report["verdicts"]  # they would be megabytes; `stamm check NAME --json` has them
+        del report["verdicts"]  # megabytes; `stamm check NAME --json` prints them
         reports.append(report)
         failed = [found for found in findings if not found.passed]
         if not options.json:
             state = "FAILED" if failed else "ok"
-            told = f"{len(findings)} checks, {_count(len(failed))} failed, {check.seconds:.1f} s"
-            print(f"{state:<6} {name}: {told}", flush=True)
+            result = f"{len(findings)} checks, {_count(len(failed))} failed, {check.seconds:.1f} s"
+            print(f"{state:<6} {name}: {result}", flush=True)
             for found in failed:
                 print(f"       {visible(found.line(), 600)}", flush=True)
     if options.json:
@@ -230,22 +230,22 @@ def _implementation(word: str) -> Implementation:
     return resolve(word)
 
 
-def _told(verdict: Verdict) -> str:
-    """The largest judged error in each dtype, or what broke."""
+def _verdict_text(verdict: Verdict) -> str:
+    """The largest error in each dtype, or the first problems."""
     if verdict.problems:
-        more = len(verdict.problems) - _TOLD
+        more = len(verdict.problems) - _MOST_PROBLEMS
         ending = f"; and {more} more" if more > 0 else ""
-        return "; ".join(verdict.problems[:_TOLD]) + ending
+        return "; ".join(verdict.problems[:_MOST_PROBLEMS]) + ending
     parts = []
     for of in verdict.dtypes:
         worst = {True: 0.0, False: 0.0}
         for m in of.quantities:
             own = not m.quantity.startswith("slope_in_")
             worst[own] = max(worst[own], m.worst.largest if m.worst is not None else 0.0)
-        told = f"{of.dtype} {worst[True]:.3f} of {of.budget_ulp:g} ulp"
+        text = f"{of.dtype} {worst[True]:.3f} of {of.budget_ulp:g} ulp"
         if worst[False]:
-            told += f", slopes in parameters {worst[False]:.3f} of {of.parameter_budget_ulp:g}"
-        parts.append(f"{told} ({of.inputs:,} inputs)")
+            text += f", slopes in parameters {worst[False]:.3f} of {of.parameter_budget_ulp:g}"
+        parts.append(f"{text} ({of.inputs:,} inputs)")
     facts = sum(len(of.facts) for of in verdict.dtypes)
     return ", ".join(parts) + (f", {facts} exact values" if facts else "")
 

@@ -1,10 +1,9 @@
-"""The work of `bench`: what the command line asks for, measured entry by entry, and its tables."""
+"""`stamm bench activations`: measure each entry and print its table."""
 
 from __future__ import annotations
 
 import argparse
 import contextlib
-import difflib
 import itertools
 import json
 import re
@@ -21,7 +20,7 @@ from stamm.activations.benchmark.machine import kernels_text, memory_bytes
 from stamm.activations.benchmark.measure import STEPS, Measured, Step, measure, tensors_moved
 from stamm.activations.spec import Gated, Spec
 from stamm.activations.spec_files import load_spec
-from stamm.base.config import nearest
+from stamm.base.config import closest, nearest
 from stamm.base.console import Console
 from stamm.base.errors import ConfigError, visible
 from stamm.base.units import bytes_text, parse_count
@@ -38,15 +37,16 @@ _DTYPES = {
     str(dtype).removeprefix("torch."): dtype
     for dtype in (torch.bfloat16, torch.float16, torch.float32, torch.float64)
 }
-_LIVE = 24  # tensors of the input's size that are alive at once, rivals' intermediate ones included
-_DISTURBED = 0.1  # of all cores busy elsewhere: times then say as much about the neighbours
-_LIKE = 0.65  # of its letters a name shares with a misspelt one: 'nosuch' and 'logish' share half
+_LIVE = (
+    24  # tensors of the input's size alive at once, intermediates of other implementations included
+)
+_DISTURBED = 0.1  # share of all cores busy with other programs from which a warning is printed
 _COMMAND = "the command line"
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Case:
-    """One table: an activation, the shape and dtype of its inputs, and where they lie."""
+    """One table: an activation, and shape, dtype and device of its inputs."""
 
     spec: Spec
     shape: tuple[int, int]
@@ -61,15 +61,15 @@ class _Case:
 
 
 def bench(options: argparse.Namespace) -> int:
-    """Measure, print, and append to a file where one is named."""
+    """Measure, print, and append to --out if given."""
     cases = _cases(options)
     lines = []
     with _opened(options.out) as write:
         facts = environment()
-        say, work = Console().log, "measure" if options.no_compile else "compile and measure"
+        log, work = Console().log, "measure" if options.no_compile else "compile and measure"
         for number, case in enumerate(cases, start=1):
-            size = f"{case.shape[0]}x{case.shape[1]} {_told(case.dtype)}"
-            say(f"{number} of {len(cases)}: {case.spec.name}, {size}: {work}")
+            size = f"{case.shape[0]}x{case.shape[1]} {_dtype_name(case.dtype)}"
+            log(f"{number} of {len(cases)}: {case.spec.name}, {size}: {work}")
             line = _line(case, not options.no_compile, facts)
             lines.append(line)
             write(json.dumps(line) + "\n")
@@ -82,7 +82,7 @@ def bench(options: argparse.Namespace) -> int:
 
 
 def _cases(options: argparse.Namespace) -> list[_Case]:
-    """Everything that was asked for, checked before anything is measured."""
+    """The requested measurements, validated before the first one."""
     if options.rounds < 2:
         raise ConfigError(
             f"--rounds {options.rounds} gives no spread", where=_COMMAND, fix="Use 2 or more"
@@ -92,11 +92,11 @@ def _cases(options: argparse.Namespace) -> list[_Case]:
     dtypes = [_dtype(word) for word in options.dtype or [DTYPE]]
     device = _device(options.device)
     for shape, dtype in itertools.product(shapes, dtypes):
-        needed, there = _LIVE * shape[0] * shape[1] * dtype.itemsize, memory_bytes(device)
-        if needed > there:
+        needed, available = _LIVE * shape[0] * shape[1] * dtype.itemsize, memory_bytes(device)
+        if needed > available:
             raise ConfigError(
-                f"--shape {shape[0]}x{shape[1]} in {_told(dtype)} needs about {bytes_text(needed)},"
-                f" and {device} has {bytes_text(there)}",
+                f"--shape {shape[0]}x{shape[1]} in {_dtype_name(dtype)} needs about {bytes_text(needed)},"
+                f" and {device} has {bytes_text(available)}",
                 where=_COMMAND,
                 fix="Choose a smaller one",
             )
@@ -107,19 +107,15 @@ def _cases(options: argparse.Namespace) -> list[_Case]:
 
 
 def _spec(word: str) -> Spec:
-    """What the word names; for an unknown one the name that is like it, whatever its case."""
+    """The spec that `word` names; the error for an unknown name suggests a similar one."""
     entries = [catalog.get(name) for name in catalog.names()]
     known = [name for spec in entries for name in (spec.name, *spec.aliases)]
     if word in known or re.search(r"[/.:]", word) or Path(word) in Path().iterdir():
         return load_spec(word)
-    like = {name.lower(): name for name in known}
-    near = difflib.get_close_matches(word.lower(), like, n=3, cutoff=_LIKE)
-    near.sort(
-        key=lambda name: sorted(name) != sorted(word.lower())
-    )  # letters swapped: the likeliest
-    hint = f"Did you mean {like[near[0]]!r}? " if near else ""
+    match = closest(word, known)
+    hint = f"Did you mean {match!r}? " if match else ""
     fix = f"{hint}`stamm ls activations` lists them"
-    raise ConfigError(f"{visible(word, 60)!r} is no activation", where=_COMMAND, fix=fix)
+    raise ConfigError(f"{visible(word, 60)!r} is not an activation", where=_COMMAND, fix=fix)
 
 
 def _shape(word: str) -> tuple[int, int]:
@@ -161,7 +157,7 @@ def _device(word: str | None) -> torch.device:
 
 @contextlib.contextmanager
 def _opened(path: str | None) -> Iterator[Any]:
-    """What appends a line to the file, opened first: minutes of measuring must not end in an error."""
+    """A function that appends a line to the file; opened before measuring, to fail early."""
     if path is None:
         yield lambda line: None
         return
@@ -198,7 +194,7 @@ def _line(case: _Case, compiled: bool, facts: dict[str, Any]) -> dict[str, Any]:
         "others_busy_cores": found.others_busy,
         "kernels": kernels_text(case.shape[0] * case.shape[1], case.dtype, case.device),
         "shape": list(case.shape),
-        "dtype": _told(case.dtype),
+        "dtype": _dtype_name(case.dtype),
         "inputs": case.inputs,
         "rounds": case.rounds,
         "seconds": {
@@ -223,7 +219,7 @@ def _line(case: _Case, compiled: bool, facts: dict[str, Any]) -> dict[str, Any]:
 
 
 def _shares(found: Measured, step: Step, moved: int) -> dict[str, dict[str, float]]:
-    """Bytes a second of each arm over those of each copy, medians of both."""
+    """Bandwidth of each arm relative to each copy, from medians."""
     speeds = {name: 2 * found.tensor_bytes / q.p50 for name, q in found.copies.items()}
     return {
         arm: {name: moved / q.p50 / speed for name, speed in speeds.items()}
@@ -232,7 +228,7 @@ def _shares(found: Measured, step: Step, moved: int) -> dict[str, dict[str, floa
 
 
 def _chosen(device: torch.device) -> contextlib.AbstractContextManager[Any]:
-    """The device that streams and events belong to meanwhile."""
+    """Make `device` the current CUDA device."""
     return torch.cuda.device(device) if device.type == "cuda" else contextlib.nullcontext()
 
 
@@ -267,7 +263,7 @@ def _machine(line: dict[str, Any]) -> str:
         return str(line["device"])
     busy = line["others_busy_cores"]
     others = "unknown" if busy is None else f"{busy:.1f} of {line['cores']} cores"
-    return f"{line['cpu']}, {line['threads']} threads, busy with others: {others}"
+    return f"{line['cpu']}, {line['threads']} threads, busy with other programs: {others}"
 
 
 def _cells(line: dict[str, Any], step: Step, arm: str) -> list[str]:
@@ -278,7 +274,7 @@ def _cells(line: dict[str, Any], step: Step, arm: str) -> list[str]:
 
 
 def _spread(seconds: dict[str, float]) -> str:
-    """The median, then from the fifth to the four fifths, in milliseconds."""
+    """Median, then 20th to 80th percentile, in milliseconds."""
     p20, p50, p80 = (1000 * seconds[name] for name in ("p20", "p50", "p80"))
     return f"{p50:.3g} ({p20:.3g}-{p80:.3g})"
 
@@ -286,9 +282,9 @@ def _spread(seconds: dict[str, float]) -> str:
 def _warn(line: dict[str, Any]) -> None:
     busy, cores = line["others_busy_cores"], line["cores"]
     if line["device"] == "cpu" and busy is not None and busy > _DISTURBED * cores:
-        told = f"{line['entry']}: others kept {busy:.1f} of {cores} cores busy meanwhile"
-        print(f"stamm: {told}; measure again when the machine is quiet.", file=sys.stderr)
+        problem = f"{line['entry']}: other programs used {busy:.1f} of {cores} cores"
+        print(f"stamm: {problem}; repeat on an idle machine.", file=sys.stderr)
 
 
-def _told(dtype: torch.dtype) -> str:
+def _dtype_name(dtype: torch.dtype) -> str:
     return str(dtype).removeprefix("torch.")
