@@ -92,7 +92,10 @@ def test_diff_exits_with_one_when_there_is_a_difference(smoke_run: Path, stamm: 
 
 def test_diff_says_that_a_run_is_not_there(stamm: Stamm, tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
-    for word, why in (("runs/gone", "does not exist"), ("empty", "holds no run: it has no config")):
+    for word, why in (
+        ("runs/gone", "does not exist"),
+        ("empty", "is not a run folder: it has no config"),
+    ):
         done = stamm("diff", word, "demo")
         assert done.returncode != 0 and f"stamm: {word} {why}" in done.stderr
     assert "unknown recipe" in stamm("diff", "gone", "demo").stderr
@@ -363,3 +366,40 @@ def test_a_terminal_without_unicode_is_given_escapes(
     assert "\\" in text
     if "--json" in words:
         json.loads(text)
+
+
+@pytest.mark.parametrize("damage", ["{", "[]", '{"schema": 1}'])
+def test_the_advice_for_a_damaged_manifest_works(
+    damage: str, smoke_run: Path, stamm: Stamm, tmp_path: Path
+) -> None:
+    run = shutil.copytree(smoke_run, tmp_path / "runs" / "smoke")
+    before = (run / "report.html").read_bytes()
+    (run / "manifest.json").write_text(damage)
+    refused = stamm("run", "smoke")
+    assert refused.returncode == 1
+    assert "Delete it and repeat the same `stamm run`" in refused.stderr
+    (run / "manifest.json").unlink()
+    again = stamm("run", "smoke")
+    assert again.returncode == 0, again.stderr
+    assert "is complete: 18 steps" in again.stdout
+    assert (run / "report.html").read_bytes() == before
+    assert "complete" in stamm("show", "runs/smoke").stdout
+
+
+@pytest.mark.parametrize(
+    ("words", "hint"),
+    [
+        (["show", "nosuch"], "`stamm ls` lists them"),
+        (["show", "xeilu"], "Did you mean 'xielu'? `stamm ls`"),
+        (["run", "demoo"], "Did you mean 'demo'?"),
+        (["run", "nowhere"], "Known: activations"),
+        (["plan", "apertus_8"], "Did you mean 'apertus_8b'?"),
+    ],
+)
+def test_only_a_close_name_is_suggested_for_an_unknown_one(
+    words: list[str], hint: str, stamm: Stamm
+) -> None:
+    done = stamm(*words)
+    assert done.returncode == 2
+    assert hint in done.stderr
+    assert ("Did you mean" in done.stderr) is ("Did you mean" in hint)

@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stamm.base.config import (
+    closest,
     differences,
     flatten,
     from_plain,
@@ -236,3 +237,25 @@ def test_differences_are_told_by_key() -> None:
     left, right = to_plain(Tree()), to_plain(Tree(name="elm", parts=(Square(),)))
     assert differences(left, right) == [("name", "oak", "elm"), ("parts.1.side", 3, "-")]
     assert flatten(left)["sizes"] == [1, 2]
+
+
+@pytest.mark.parametrize(
+    ("name", "close"),
+    [
+        ("xeilu", "xielu"),
+        ("XIELU", "xielu"),
+        ("demoo", "demo"),
+        ("nosuch", None),
+        ("runs/x", None),
+        ("", None),
+    ],
+)
+def test_only_a_close_name_is_suggested(name: str, close: str | None) -> None:
+    known = ["xielu", "demo", "smoke", "logish", "swish", "aglu"]
+    assert closest(name, known) == close
+    assert ("Did you mean" in nearest(name, known)) is (close is not None)
+
+
+def test_a_long_list_of_known_names_is_cut() -> None:
+    hint = nearest("name", [f"other{number:03}" for number in range(100)])
+    assert hint.endswith("other039 and 60 more")
