@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 import stamm
 from stamm.activations import catalog
 from stamm.activations.module import Activation, GatedActivation
-from stamm.base.errors import visible
+from stamm.base.markdown import escape_markdown
 from stamm.base.units import count_text
 from stamm.corpus.packed_dataset import PackedSplit
 from stamm.export.parity import Difference
@@ -20,7 +20,7 @@ from stamm.models.flops import count_parameters
 from stamm.models.hf_architecture import hub_class
 
 LONGEST_TABLE = 40
-_MARKDOWN = re.compile(r"([\\`*_\[\]<>|~&$])")
+_LONGEST_TEXT = 120
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,7 +72,7 @@ def model_card(
     total = count_text(count_parameters(decoder.config).total)
     parts = [
         _front_matter(spec.name, origin, licence),
-        f"# A causal decoder with {escape(spec.name)}, {total} parameters",
+        f"# A causal decoder with {escape_markdown(spec.name, _LONGEST_TEXT)}, {total} parameters",
         f"Written by stamm {stamm.__version__} for transformers. This card holds what the export"
         " could read from the model, its tokenizer and its packed corpus. It does not know for what"
         " the model is fit, and says nothing about it.",
@@ -83,7 +83,7 @@ def model_card(
         "## Training data",
         *_data(origin),
         "## Licence",
-        f"{escape(licence)}, as stated by whoever exported the model."
+        f"{escape_markdown(licence, _LONGEST_TEXT)}, as stated by whoever exported the model."
         if licence
         else "Nobody stated a licence for this model when it was exported.",
         "## Agreement with the original",
@@ -104,13 +104,6 @@ def model_card(
         ),
     ]
     return "\n\n".join(parts) + "\n"
-
-
-def escape(text: str, limit: int = 120) -> str:
-    """`text` as plain words in Markdown and HTML: one line, no markup, at most `limit` characters."""
-    return (
-        _MARKDOWN.sub(r"\\\1", visible(text, limit)).replace("\\<", "&lt;").replace("\\&", "&amp;")
-    )
 
 
 _USE = """```python
@@ -167,8 +160,8 @@ def _is_gated(decoder: Decoder) -> bool:
 
 def _activation(decoder: Decoder) -> Iterable[str]:
     spec = catalog.get(decoder.config.ffn.activation)
-    yield f"## Activation: {escape(spec.title)}"
-    yield f"Source: {escape(spec.source, 300)}. Content hash of its definition: {spec.content_hash}."
+    yield f"## Activation: {escape_markdown(spec.title, _LONGEST_TEXT)}"
+    yield f"Source: {escape_markdown(spec.source, 300)}. Content hash of its definition: {spec.content_hash}."
     names = [parameter.name for parameter in spec.trainable]
     if not names:
         return
@@ -198,7 +191,11 @@ def _data(origin: Origin | None) -> Iterable[str]:
 
 def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     listed = list(rows)
-    lines = [head, ["---"] * len(head), *([escape(c) for c in r] for r in listed[:LONGEST_TABLE])]
+    lines = [
+        head,
+        ["---"] * len(head),
+        *([escape_markdown(c, _LONGEST_TEXT) for c in r] for r in listed[:LONGEST_TABLE]),
+    ]
     text = "\n".join("| " + " | ".join(line) + " |" for line in lines)
     left = len(listed) - LONGEST_TABLE
     return text + (f"\n\n{left} more rows are left out." if left > 0 else "")

@@ -8,7 +8,7 @@ from typing import Any
 import yaml  # type: ignore[import-untyped]  # its stubs are another package
 
 from stamm.corpus.packed_dataset import PackedSplit
-from stamm.export.model_card import LONGEST_TABLE, Origin, escape, model_card, origin_of
+from stamm.export.model_card import LONGEST_TABLE, Origin, model_card, origin_of
 from stamm.export.parity import Difference
 from stamm.models.config import DecoderConfig, GatedFFN, Llama3Rope, PlainFFN
 from stamm.models.decoder import Decoder, build_decoder
@@ -82,12 +82,6 @@ def test_names_from_documents_are_plain_text(inputs: dict[str, Path]) -> None:
     assert "<script" not in card
     assert "[x](" not in card  # only with its brackets escaped
     assert "\n# not a heading" not in card
-
-
-def test_escape() -> None:
-    assert escape("a|b<i>&*_`[x](y)") == "a\\|b&lt;i\\>&amp;\\*\\_\\`\\[x\\](y)"
-    assert escape("one\ntwo\x1b[31m") == "one\\\\ntwo\\\\x1b\\[31m"
-    assert len(escape("y" * 500)) == 120
 
 
 def test_long_tables_are_cut_and_say_so() -> None:

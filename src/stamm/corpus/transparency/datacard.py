@@ -7,12 +7,13 @@ import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from stamm.base.markdown import escape_markdown
 from stamm.base.units import bytes_text
 from stamm.corpus.transparency.config import EvidenceConfig
 from stamm.corpus.transparency.contradictions import opted_out
 from stamm.corpus.transparency.domains import DomainCounts
 from stamm.corpus.transparency.facts import LedgerFacts
-from stamm.corpus.transparency.markdown import MarkdownTable, counted, escape_text, table
+from stamm.corpus.transparency.markdown import LONGEST_TEXT, MarkdownTable, counted, table
 from stamm.corpus.transparency.tables import (
     agents_table,
     consents_table,
@@ -54,7 +55,11 @@ def data_card(
 
 
 def _title(config: EvidenceConfig) -> str:
-    return f"Training data of {escape_text(config.model)}" if config.model else "Training data"
+    return (
+        f"Training data of {escape_markdown(config.model, LONGEST_TEXT)}"
+        if config.model
+        else "Training data"
+    )
 
 
 def _front_matter(config: EvidenceConfig, facts: LedgerFacts) -> str:

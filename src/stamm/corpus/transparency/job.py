@@ -7,6 +7,7 @@ Outputs  datacard.md; training_summary.md and .json; domains.jsonl
 from __future__ import annotations
 
 from stamm.base.files import remove_leftovers, sha256_file, write_json, write_text
+from stamm.base.markdown import escape_markdown
 from stamm.corpus.finalize_job import SUMMARY
 from stamm.corpus.packed_dataset import MANIFEST
 from stamm.corpus.query import opened
@@ -16,7 +17,7 @@ from stamm.corpus.transparency.contradictions import check_contradictions
 from stamm.corpus.transparency.datacard import data_card
 from stamm.corpus.transparency.domains import write_domains
 from stamm.corpus.transparency.facts import read_facts
-from stamm.corpus.transparency.markdown import escape_text
+from stamm.corpus.transparency.markdown import LONGEST_TEXT
 from stamm.corpus.transparency.template import as_json, as_markdown, unanswered_questions
 from stamm.corpus.transparency.training_summary import TEMPLATE, training_summary
 from stamm.runs.job import Workspace
@@ -75,8 +76,8 @@ def _page(config: EvidenceConfig, read: dict[str, str], body: str, unanswered: i
     head = [
         f"# {TEMPLATE['title']}",
         f"{TEMPLATE['law']}. Template: {TEMPLATE['template']}.",
-        f"Version of the summary: {escape_text(config.version) or 'not stated (`evidence.version=...`)'}. "
-        f"Last update: {escape_text(config.updated) or 'not stated (`evidence.updated=...`)'}.",
+        f"Version of the summary: {escape_markdown(config.version, LONGEST_TEXT) or 'not stated (`evidence.version=...`)'}. "
+        f"Last update: {escape_markdown(config.updated, LONGEST_TEXT) or 'not stated (`evidence.updated=...`)'}.",
     ]
     if unanswered:
         head.append(f"> {unanswered} questions are open: this is a draft.")

@@ -7,12 +7,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from stamm.base.errors import visible
+from stamm.base.markdown import escape_markdown
 
 _LONGEST_CELL = 200
-_LONGEST_WORDS = 10_000
-_SPECIAL = re.compile(r"([\\`*_\[\]<>#|~!$&{}])")
-# Start of a list or rule: a dash, a plus, a number with its point.
-_LEADING = re.compile(r"^([0-9]*)([-+.)])(?=[ -]|$)")
+LONGEST_TEXT = 10_000
 _TICKS = re.compile(r"`+")
 
 
@@ -28,15 +26,6 @@ class MarkdownTable:
     rows: tuple[tuple[str | int | float, ...], ...]
     quoted: int = 1
     rest: str = ""
-
-
-def escape_text(text: str) -> str:
-    """Escape `text` as one line of Markdown without markup.
-
-    Edge     control and invisible characters become escapes; cut at 10,000 characters.
-    """
-    shown = _SPECIAL.sub(r"\\\1", visible(" ".join(text.split()), _LONGEST_WORDS))
-    return _LEADING.sub(r"\1\\\2", shown)
 
 
 def code_span(text: str) -> str:
@@ -79,5 +68,5 @@ def _line(cells: Sequence[str]) -> str:
 
 def _cell(value: str | int | float, quoted: bool) -> str:
     if isinstance(value, str):
-        return code_span(value) if quoted else escape_text(value)
+        return code_span(value) if quoted else escape_markdown(value, LONGEST_TEXT)
     return f"{value:,}"

@@ -6,7 +6,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from stamm.corpus.transparency.markdown import MarkdownTable, escape_text, table
+from stamm.base.markdown import escape_markdown
+from stamm.corpus.transparency.markdown import LONGEST_TEXT, MarkdownTable, table
 
 LEDGER, PROVIDER = "ledger", "provider"
 
@@ -118,5 +119,5 @@ def _parts(section: Section) -> Iterator[str]:
                 f"`{field.setting}=...` and run the step again."
             )
         else:
-            yield escape_text(field.answer)
+            yield escape_markdown(field.answer, LONGEST_TEXT)
         yield from (table(one) for one in field.tables)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 
 import pytest
 from corpus_inputs import page
@@ -129,15 +128,13 @@ def test_a_page_without_a_word_has_no_licence() -> None:
     ],
 )
 def test_hostile_pages_are_bounded(html: str) -> None:
-    started = time.perf_counter()
     found = licence(html)
-    assert time.perf_counter() - started < 5.0
     assert len(found.evidence) <= 8
     assert all(len(e.value) <= 200 for e in found.evidence)
 
 
 def test_hostile_headers_are_bounded() -> None:
-    started = time.perf_counter()
+    # A step quadratic in these lengths would run into the time limit of a test.
     for header in (
         "<" * 200_000,
         "<a>;" * 50_000,
@@ -145,7 +142,6 @@ def test_hostile_headers_are_bounded() -> None:
         '<a>; rel="' * 9999,
     ):
         assert page_licence((), (), (header,)) == Licence()
-    assert time.perf_counter() - started < 5.0
 
 
 @pytest.mark.parametrize(

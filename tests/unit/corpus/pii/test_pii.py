@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 import unicodedata
 
 import pytest
@@ -209,10 +208,8 @@ def test_overlapping_kinds_leave_no_part_in_clear() -> None:
 @pytest.mark.parametrize("unit", ["7", "@", "AB12 ", "a", "1.", "::", "(", "+", " ", "\n"])
 def test_a_hostile_megabyte_takes_linear_time(unit: str) -> None:
     text = (unit * 1_000_000)[:1_000_000]
-    started = time.process_time()
+    # A step quadratic in a million characters would take hours: the time limit of a test ends it.
     assert replace_pii(text, ALL, "deu_Latn").text == text
-    # A step that were quadratic in a million characters would take hours.
-    assert time.process_time() - started < 30.0
 
 
 @pytest.mark.parametrize(
@@ -231,10 +228,7 @@ def test_a_hostile_megabyte_takes_linear_time(unit: str) -> None:
     ],
 )
 def test_text_of_near_hits_takes_linear_time(unit: str) -> None:
-    text = (unit * 100_000)[:100_000]
-    started = time.process_time()
-    replace_pii(text, ALL, "deu_Latn")
-    assert time.process_time() - started < 30.0
+    replace_pii((unit * 500_000)[:500_000], ALL, "deu_Latn")
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from stamm.corpus.transparency.markdown import MarkdownTable, code_span, escape_text, table
+from stamm.corpus.transparency.markdown import MarkdownTable, code_span, table
 
 HOSTILE = (
     "<script>alert(1)</script>",
@@ -45,29 +45,6 @@ def test_code_is_closed_by_a_fence_that_is_not_in_it(text: str) -> None:
 def test_nothing_is_no_code() -> None:
     assert code_span("") == ""
     assert code_span(" \n ") == ""
-
-
-def test_words_have_no_markup_left() -> None:
-    assert escape_text("a*b_c <i> `x` [y](z) | # ~ & $") == (
-        "a\\*b\\_c \\<i\\> \\`x\\` \\[y\\](z) \\| \\# \\~ \\& \\$"
-    )
-    assert escape_text("two\n\nlines\u202e") == "two lines\\\\u202e"
-
-
-@pytest.mark.parametrize(
-    ("text", "shown"),
-    [
-        ("- one", "\\- one"),
-        ("+ one", "\\+ one"),
-        ("12. one", "12\\. one"),
-        ("3) one", "3\\) one"),
-        ("---", "\\---"),
-        ("-5 is below 1.5", "-5 is below 1.5"),
-        ("2026-08-02", "2026-08-02"),
-    ],
-)
-def test_a_line_of_words_is_no_list_and_no_rule(text: str, shown: str) -> None:
-    assert escape_text(text) == shown
 
 
 def test_numbers_stand_to_the_right() -> None:
