@@ -68,11 +68,11 @@ def test_branches_are_planned_before_they_run(smoke_run: Path, tmp_path: Path) -
 def test_a_cooldown_says_what_it_needs(smoke_run: Path, tmp_path: Path) -> None:
     run = f"run={smoke_run}"
     for words, said in (
-        ((), "no run is named"),
+        ((), "run is empty"),
         ((run, "tokens=9999"), "holds 3 arms. Set arm=NAME; there are: relu2, swiglu, xielu"),
         ((run, "arm=gelu", "tokens=9999"), "has no arm 'gelu'"),
         ((run, "arm=xielu"), "tokens = 0 is less than one step of 1024"),
-        ((run, "arm=xielu", "tokens=9999", "step=30"), "no checkpoint of step 30 that will do"),
+        ((run, "arm=xielu", "tokens=9999", "step=30"), "no checkpoint of step 30 that fits"),
     ):
         done = _stamm(tmp_path, "run", "pretrain.cooldown", *words)
         assert done.returncode == 2 and said in done.stderr, done.stderr

@@ -132,7 +132,7 @@ def test_a_replay_takes_out_what_a_newer_word_refuses(
     [
         (("corpus.replay",), "no corpus is named"),
         (("corpus.replay", "run=/nowhere"), "holds no finished corpus"),
-        (("corpus.robots",), "must be said before anybody is asked"),
+        (("corpus.robots",), "must be set before any host is contacted"),
         (("corpus.robots", "domains=x", "agent=a b", "contact=me"), "must read as name/version"),
         (("corpus.demo", "corpus.inputs=nothing/*.warc"), "no file matches nothing/*.warc"),
         (("corpus.demo", "execution.workers=-1"), "workers = -1 must lie in"),

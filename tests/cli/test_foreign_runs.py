@@ -231,4 +231,4 @@ def test_a_study_packs_a_corpus_of_its_own(stamm: Stamm) -> None:
     changes = [word.replace("foreign", "pretrain.foreign", 1) for word in FOREIGN]
     done = stamm("run", "smoke", *changes)
     assert done.returncode == 2
-    assert "pretrain.foreign is set, and a study packs a corpus of its own" in done.stderr
+    assert "pretrain.foreign is set, but a study packs its own corpus" in done.stderr

@@ -199,7 +199,7 @@ def test_plan_lays_out_the_full_size_recipes(stamm: Stamm) -> None:
 def test_plan_of_the_demo_guesses_the_length_and_says_so(stamm: Stamm) -> None:
     done = stamm("plan", "demo")
     assert done.returncode == 0, done.stderr
-    for word in ("arm swiglu", "arm xielu", "guessed from the sizes of 6 inputs", "learning rate"):
+    for word in ("arm swiglu", "arm xielu", "estimated from the sizes of 6 inputs", "learning rate"):
         assert word in done.stdout
 
 
@@ -251,7 +251,7 @@ def test_a_dry_run_refuses_what_the_run_would_refuse(
     [
         (["corpus.inputs=a\udcff.jsonl"], "'corpus.inputs=a\\udcff.jsonl' is not valid UTF-8"),
         (["--out", "a\udcff"], "'a\\udcff' is not valid UTF-8"),
-        (["arms.².ffn.width=3"], "'²' is no position in a list of 3"),
+        (["arms.².ffn.width=3"], "'²' is not a position in a list of 3"),
         (["arms.2.ffn.activation=xiprelu"], "arm 'xielu' cannot be exported"),
         (["pretrain.sequences=3"], "sequences = 3 is less than one step"),
         (["pretrain.epochs=inf"], "epochs = inf must be positive and finite"),

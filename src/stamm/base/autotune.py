@@ -2,7 +2,7 @@
 
 A measurement is kept in the cache folder under a hash of what was measured (source, versions) and
 of the processor, so that it is made again only when one of them changes. Results may differ between
-implementations within their error budgets; whoever needs the same bits again records the choice.
+implementations within their error budgets; record the choice to reproduce the same bits.
 """
 
 from __future__ import annotations

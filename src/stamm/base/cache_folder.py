@@ -1,4 +1,4 @@
-"""The folder for what can be computed again: compiled kernels, derived kernels, measured choices."""
+"""Cache folder for compiled kernels, derived kernels and autotuning results."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ def cache_folder(name: str) -> Path | None:
 def file_lock(path: Path) -> Iterator[None]:
     """Hold an exclusive lock on `path` between the processes of one machine; waits for its turn.
 
-    Edge     where the file system knows no locks, or `path` cannot be made, nothing is locked: the
-             lock saves work that is done twice, and correctness must not depend on it. The file is
+    Edge     without file locks, or when `path` cannot be created, nothing is locked: the
+             lock only avoids duplicate work, and correctness must not depend on it. The file is
              removed at the end; a process that dies loses its lock.
     """
     if fcntl is None:
@@ -45,7 +45,7 @@ def file_lock(path: Path) -> Iterator[None]:
         with contextlib.suppress(OSError):
             path.parent.mkdir(parents=True, exist_ok=True)
             held = False
-            while not held:  # whoever held it before has removed the file that was waited for
+            while not held:  # the previous holder may have removed the file
                 file = stack.enter_context(path.open("a"))
                 fcntl.flock(file, fcntl.LOCK_EX)
                 held = path.exists() and os.path.samestat(path.stat(), os.fstat(file.fileno()))

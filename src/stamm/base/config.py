@@ -117,7 +117,7 @@ def override(config: C, assignments: Sequence[str], where: str = "set on the com
             )
         draft = _put(draft, type(config), path.split("."), text, path, where)
         given.append(path)
-    changed: C = _settle(draft, "", given, where)
+    changed: C = _constructed(draft, "", given, where)
     return changed
 
 
@@ -275,7 +275,7 @@ def _put(node: Any, annotation: Any, keys: list[str], text: str, path: str, wher
         positions = [str(index) for index in range(len(node.items) + 1)]
         if key not in positions:
             raise ConfigError(
-                f"unknown key {path!r}: {key!r} is no position in a list of {len(node.items)}",
+                f"unknown key {path!r}: {key!r} is not a position in a list of {len(node.items)}",
                 where=where,
                 fix=f"The next one is {positions[-1]}",
             )
@@ -328,15 +328,15 @@ def _below_a_value(
     )
 
 
-def _settle(node: Any, path: str, given: list[str], where: str) -> Any:
-    """The configuration that a draft stands for; every class in it is constructed once.
+def _constructed(node: Any, path: str, given: list[str], where: str) -> Any:
+    """The configuration built from a draft; every class in it is constructed once.
 
-    path    where the draft stands in the tree
-    given   paths of all assignments, to name those that a refusal comes from
+    path    of the draft in the tree
+    given   paths of all assignments, to name those that cause an error
     """
     if isinstance(node, _Items):
         return tuple(
-            _settle(item, _join(path, str(index)), given, where)
+            _constructed(item, _join(path, str(index)), given, where)
             for index, item in enumerate(node.items)
         )
     if not isinstance(node, _Draft):
@@ -345,7 +345,8 @@ def _settle(node: Any, path: str, given: list[str], where: str) -> Any:
     inside = [p for p in given if _is_below(p, path) or _is_below(path, p)]
     _check_complete(node.kind, node.values, path, _blame(inside, where))
     values = {
-        name: _settle(value, _join(path, name), given, where) for name, value in node.values.items()
+        name: _constructed(value, _join(path, name), given, where)
+        for name, value in node.values.items()
     }
     try:
         return node.kind(**values)

@@ -1,10 +1,10 @@
-"""What stamm says when it cannot go on: what, which value, where it was set, and the fix."""
+"""Errors with one-line messages: what is wrong, the value, where it was set, and the fix."""
 
 from __future__ import annotations
 
 
 class StammError(Exception):
-    """A problem the user can act on, told in one line.
+    """A problem that the user can act on, with a one-line message.
 
     what   what is wrong, as a full statement ("d_ff = 100 does not divide by 3")
     where  where the value was set ("set on the command line", "line 3 of pages.jsonl")
@@ -36,7 +36,7 @@ class ConfigError(StammError):
 
 
 class DataError(StammError):
-    """An input that cannot be read, or that is not what it claims to be."""
+    """An input that cannot be read or has unexpected content."""
 
 
 class RunError(StammError):
@@ -44,13 +44,13 @@ class RunError(StammError):
 
 
 class StoppedError(StammError):
-    """A run that ended early because it was asked to; the same command goes on."""
+    """A run that was asked to stop early; the same command resumes it."""
 
-    exit_code = 143  # 128 + SIGTERM, as a shell says it
+    exit_code = 143  # 128 + SIGTERM, as shells report it
 
 
 class ExportError(StammError):
-    """A model that cannot be written for, or does not agree with, another engine."""
+    """A model that cannot be exported, or that differs after export."""
 
 
 def visible(text: str, limit: int = 2000) -> str:

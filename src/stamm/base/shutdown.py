@@ -1,4 +1,4 @@
-"""How a process ends: by Ctrl-C where that is safe, and before Python would take it apart."""
+"""Safe process exit: delayed Ctrl-C during imports, and exit without Python's finalization."""
 
 from __future__ import annotations
 
@@ -14,32 +14,30 @@ from typing import NoReturn
 
 
 def end_at_once(code: int) -> NoReturn:
-    """End this process, whose work is done, with exit code `code`, and not by Python's own last steps.
+    """Exit with `code` without Python's finalization; atexit functions run, threads are not joined.
 
-    gloo's threads let go of a message's tensors a moment after the message has arrived, and need the
-    interpreter for it. One that asks for it while Python (before 3.14) ends is killed there, and the
-    process with it, by SIGABRT: up to one end in ten of two processes, and torchrun tells a failure.
-    And after a Ctrl-C that came where a library runs Python text, Python itself would end by SIGINT,
-    whatever the code.
+    gloo's threads release the tensors of a message shortly after it has arrived, and need the
+    interpreter for that. During finalization (before Python 3.14) this aborts the process with
+    SIGABRT, in up to one of ten exits of two processes, and torchrun reports a failure. Also, after
+    a Ctrl-C inside code run by a library, Python would exit by SIGINT whatever the code.
 
-    Edge   what was registered with atexit is done; threads are not waited for
     """
     atexit._run_exitfuncs()
     for stream in (sys.stdout, sys.stderr):
-        with contextlib.suppress(OSError, ValueError):  # closed, or its reader has gone
+        with contextlib.suppress(OSError, ValueError):  # closed, or a broken pipe
             stream.flush()
     os._exit(code)
 
 
 @contextlib.contextmanager
 def interrupt_held() -> Iterator[None]:
-    """Answer Ctrl-C after the block, for blocks that import libraries; a second one at once.
+    """Delay Ctrl-C until the block ends; for blocks that import libraries. A second one is immediate.
 
-    While a library is loaded an interrupt can abort the process (duckdb 2.0.0 does), or be lost.
+    While a library is loaded an interrupt can abort the process (duckdb 2.0.0) or be lost.
     """
     before = signal.getsignal(signal.SIGINT)
     if threading.current_thread() is not threading.main_thread() or not callable(before):
-        yield  # another's to answer, or ignored
+        yield  # handled elsewhere, or ignored
         return
     came: list[int] = []
 

@@ -1,4 +1,4 @@
-"""What a run in training says of itself beside the bar: loss, speed, learning rate, checkpoint."""
+"""Status line of training: loss, throughput, MFU, learning rate, last checkpoint."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ import math
 from collections import deque
 
 _KEPT = 0.95  # of the smoothed loss, at each step
-_WINDOW = 32  # steps whose tokens per second are told together
+_WINDOW = 32  # steps that throughput is averaged over
 
 
 class TrainingStatus:
-    """Gathers facts of steps; `text` is a note for `Progress.advance`, what matters most first."""
+    """Smoothed statistics of recent steps; `text` is a note for `Progress.advance`."""
 
     def __init__(self) -> None:
         self._loss = self._weight = 0.0
@@ -19,10 +19,10 @@ class TrainingStatus:
         self._saved: int | None = None
 
     def add(self, loss: float, tokens: float, seconds: float, share: float, rate: float) -> None:
-        """Facts of one step.
+        """Add one step.
 
-        loss     in nats; one that is no number is left out of the smoothed loss
-        share    of the peak that was used; 0 where it is not known
+        loss     in nats; a non-finite loss is not added to the smoothed loss
+        share    MFU, between 0 and 1; 0 when unknown
         rate     learning rate
         """
         if math.isfinite(loss):
@@ -32,14 +32,14 @@ class TrainingStatus:
         self._rate = rate
 
     def saved(self, step: int) -> None:
-        """A checkpoint of `step` is on the disk."""
+        """Record that a checkpoint of `step` was written."""
         self._saved = step
 
     def text(self) -> str:
         """ "loss 3.214, 12,345 tokens/s, 34% of peak, learning rate 3.0e-04, saved at 1200".
 
-        The loss is an average that forgets 5 % at each step, divided by the weight of what it has
-        seen; the speed is that of the last 32 steps.
+        The loss is an exponential moving average (0.95) with bias correction; throughput is that
+        of the last 32 steps.
         """
         parts = [f"loss {self._loss / self._weight:.3f}"] if self._weight else []
         seconds = sum(time for _, time, _ in self._recent)

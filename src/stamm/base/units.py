@@ -1,4 +1,4 @@
-"""Quantities as people write them: 1.3M tokens, 4.2 GiB, 3 min 05 s."""
+"""Parse and format quantities: 1.3M tokens, 4.2 GiB, 3 min 05 s."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Runs that begin with another run's checkpoint: a cooldown of a length of one's own, longer contexts.
+"""Continued pretraining from a checkpoint of another run: a cooldown, or longer contexts.
 
-A run with a flat learning rate can be ended at any step by a cooldown, so one run gives models of
-many lengths. Source: Hägele et al. 2024 (arXiv 2405.18392).
+A run with a constant learning rate can be ended at any step by a cooldown, so one run gives models
+of many lengths. Source: Hägele et al. 2024 (arXiv 2405.18392).
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ _CHECKPOINT = re.compile(r"step-(\d{8})")
 class _Source:
     """A run's arm at one of its checkpoints.
 
-    sequence    of its order, at which it had arrived
-    batch       sequences of a step there
+    sequence    sequences read so far
+    batch       sequences per step there
     rate        learning rate there
-    num_steps   of its whole plan
+    num_steps   steps of the whole run
     """
 
     name: str
@@ -50,13 +50,13 @@ class _Source:
 
 @dataclass(frozen=True, kw_only=True)
 class CooldownRecipe:
-    """A cooldown from the middle of a run: the same model, data and optimizer, a falling rate.
+    """A cooldown from a checkpoint: same model, data and optimizer, decaying learning rate.
 
-    run           folder of the run; it is read, never changed
-    arm           which of its models; may be left out where there is one
-    step          the checkpoint; None: the newest from before the rate fell
+    run           folder of the run; read only
+    arm           which of its models; optional when there is one
+    step          step of the checkpoint; None: the newest before the decay
     tokens        length of the cooldown
-    final_share   learning rate at the end, as a share of that at the checkpoint
+    final_share   final learning rate, as a share of that at the checkpoint
     """
 
     run: str = ""
@@ -74,7 +74,7 @@ class CooldownRecipe:
         )
 
     def steps(self, root: Path) -> tuple[Step, ...]:
-        """Everything to be done in the run folder `root`, in order.
+        """All steps in the run folder `root`, in order.
 
         Raises   ConfigError when `run` holds no such checkpoint, or `tokens` is less than one step
         """
@@ -129,13 +129,13 @@ class LongerStage:
 
 @dataclass(frozen=True, kw_only=True)
 class LongerRecipe:
-    """A trained model taught to read further, stage by stage.
+    """Context extension of a trained model, in stages.
 
     run, arm, step   as in `CooldownRecipe`; step None: the last checkpoint
     pack             folder of the packed corpus of these stages; None: the run's own
-    moments          "keep" goes on with the optimizer's averages and its count of updates, as the
-                     report of Apertus says; "restart" begins each stage with new ones, as its
-                     scripts did, so that warm-ups of AdEMAMix begin again
+    moments          "keep" restores optimizer state and step count, as in the Apertus report;
+                     "restart" initializes them in each stage, as in its scripts, which restarts
+                     the warm-ups of AdEMAMix
     peak             learning rate; None: that of the checkpoint
     warmup_sequences   of each stage
     """
@@ -160,19 +160,19 @@ class LongerRecipe:
         )
 
     def steps(self, root: Path) -> tuple[Step, ...]:
-        """Everything to be done in the run folder `root`, in order.
+        """All steps in the run folder `root`, in order.
 
-        Raises   ConfigError when `run` holds no such checkpoint or no stage is named
+        Raises   ConfigError when `run` holds no such checkpoint or there is no stage
         """
         if not self.stages:
             raise ConfigError(
-                "no stage is named",
+                "there is no stage",
                 fix="Set stages.0.context=8192 stages.0.theta=1e6 stages.0.tokens=N stages.0.batch=N",
             )
         source = _source(self.run, self.arm, self.step, before_decay=False)
         if not (self.peak or source.rate):
             raise ConfigError(
-                f"the learning rate was 0 at step {source.step}, where this begins",
+                f"the learning rate was 0 at step {source.step}, where this would start",
                 fix="Set peak=RATE",
             )
         pack = source.pack if self.pack is None else Path(self.pack)
@@ -182,7 +182,7 @@ class LongerRecipe:
             config = self._stage(source, stage, checkpoint, done)
             step = _step(f"{source.name}-{stage.context}", config, root, pack, checkpoint)
             if steps:
-                # What the checkpoint holds follows from the stage that leaves it.
+                # The checkpoint is an output of the previous stage.
                 step = replace(step, after=(steps[-1].name,), external={})
             steps.append(step)
             last = config.batches(config.total_sequences()).num_steps
@@ -201,7 +201,7 @@ class LongerRecipe:
             model=replace(model, rope=rope, max_context=stage.context),
             context=stage.context,
             begin=Begin(checkpoint=str(checkpoint), moments=self.moments),
-            # The run's own corpus goes on behind what was read; another one begins.
+            # The run's own corpus continues after what was read; another one starts at 0.
             first_sequence=-(-done // stage.context) if self.pack is None else 0,
             sequences=stage.tokens // stage.context,
             batch=(BatchStage(size=stage.batch),),
@@ -216,12 +216,12 @@ class LongerRecipe:
 
 
 def cooldown() -> CooldownRecipe:
-    """A falling learning rate from any checkpoint of a run; set run=FOLDER tokens=N."""
+    """Learning-rate cooldown from any checkpoint of a run; set run=FOLDER tokens=N."""
     return CooldownRecipe()
 
 
 def longer() -> LongerRecipe:
-    """Longer contexts, stage by stage, from a trained model; set run=FOLDER and stages."""
+    """Context extension of a trained model, in stages; set run=FOLDER and stages."""
     return LongerRecipe()
 
 
@@ -244,7 +244,7 @@ def apertus_8b_longer() -> LongerRecipe:
 def _source(run: str, arm: str | None, step: int | None, *, before_decay: bool) -> _Source:
     if not run:
         raise ConfigError(
-            "no run is named to begin from", fix="Set run=FOLDER, such as run=runs/demo"
+            "run is empty: there is no run to continue", fix="Set run=FOLDER, such as run=runs/demo"
         )
     arms = sorted(path.parent for path in Path(run).glob("arms/*/config.json"))
     named = [path for path in arms if arm in (None, path.name)]
@@ -262,16 +262,16 @@ def _source(run: str, arm: str | None, step: int | None, *, before_decay: bool) 
     if config.foreign is not None or not (pack / MANIFEST).is_file():
         raise ConfigError(
             f"run = {run} has no packed corpus at {pack}",
-            fix="Runs on files of others are not branched",
+            fix="Runs on Megatron files cannot be continued by this recipe",
         )
     total = config.total_sequences(packed_length(pack).sequences(config.context))
     plan = config.batches(total)
-    there = sorted(
+    found_steps = sorted(
         int(found.group(1))
         for path in (folder / "checkpoints").glob("step-*")
         if (found := _CHECKPOINT.fullmatch(path.name)) and (path / "state.json").is_file()
     )
-    ends = {number: plan.step(number - 1) for number in there if number}
+    ends = {number: plan.step(number - 1) for number in found_steps if number}
     start = config.schedule.decay_start(total)
     fitting = [
         number
@@ -279,9 +279,9 @@ def _source(run: str, arm: str | None, step: int | None, *, before_decay: bool) 
         if step in (None, number) and not (before_decay and span.first + span.size > start)
     ]
     if not fitting:
-        falls = f"; the learning rate falls from sequence {start} on" if before_decay else ""
-        listed = ", ".join(map(str, there)) or "none"
-        asked = "such checkpoint" if step is None else f"checkpoint of step {step} that will do"
+        falls = f"; the learning rate decays from sequence {start} on" if before_decay else ""
+        listed = ", ".join(map(str, found_steps)) or "none"
+        asked = "such checkpoint" if step is None else f"checkpoint of step {step} that fits"
         raise ConfigError(
             f"{folder} has no {asked}: there are {listed}{falls}",
             fix="Set step=N to another, or train with engine.keep_every=N",
@@ -311,7 +311,7 @@ def _config(folder: Path) -> PretrainConfig:
 
 
 def _kept_warmups(source: _Source) -> OptimizerConfig:
-    """The optimizer with warm-ups that last as long as those that were begun."""
+    """The optimizer with warm-ups of the same length as in the source run."""
     optimizer = source.config.optimizer
     if not isinstance(optimizer, AdEMAMix):
         return optimizer

@@ -1,4 +1,4 @@
-"""The recipes that stamm knows: one explicit tuple."""
+"""The built-in recipes."""
 
 from __future__ import annotations
 
@@ -22,18 +22,24 @@ from stamm.recipes import (
 from stamm.recipes.branches import CooldownRecipe, LongerRecipe
 from stamm.recipes.compare import Comparison
 from stamm.recipes.corpus import CorpusRecipe
-from stamm.recipes.corpus_models import BoundsRecipe, HeadRecipe, LanguagesRecipe
+from stamm.recipes.corpus_models import BoundsRecipe, ClassifierRecipe, LanguagesRecipe
 from stamm.recipes.replay import ReplayRecipe
 from stamm.recipes.robots import RobotsRecipe
 from stamm.recipes.study import Study
 
 Stepwise = (
-    Study | Comparison | CorpusRecipe | RobotsRecipe | HeadRecipe | LanguagesRecipe | BoundsRecipe
+    Study
+    | Comparison
+    | CorpusRecipe
+    | RobotsRecipe
+    | ClassifierRecipe
+    | LanguagesRecipe
+    | BoundsRecipe
 )
-# Of these the steps depend on the run folder: they read another run.
+# Recipes that read another run; their steps depend on the run folder.
 Branching = ReplayRecipe | CooldownRecipe | LongerRecipe
 Config = Stepwise | Branching | PretrainConfig
-"""What a recipe can be."""
+"""Configuration of a recipe."""
 
 
 @dataclass(frozen=True)
@@ -58,7 +64,7 @@ RECIPES: tuple[Recipe, ...] = (
     Recipe("corpus.demo", corpus.demo_corpus),
     Recipe("corpus.replay", replay.replay),
     Recipe("corpus.robots", robots.robots),
-    Recipe("corpus.classifier", corpus_models.head),
+    Recipe("corpus.classifier", corpus_models.classifier),
     Recipe("corpus.languages", corpus_models.languages),
     Recipe("corpus.bounds", corpus_models.bounds),
     Recipe("pretrain.apertus_8b", apertus.apertus_8b),

@@ -1,6 +1,6 @@
-"""What would stop a study after its models are trained, refused before anything is done.
+"""Early checks of a study's evaluation, audit and export settings, before any training.
 
-Each job makes the same checks on what it is given; here they are made on the configuration alone.
+The jobs repeat them on their real inputs.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def check_audit(config: AuditConfig, corpus: CorpusConfig, model: DecoderConfig)
     """
     if corpus.probes is None:
         raise ConfigError(
-            "corpus.probes = None plants no passage that the models could be audited for",
+            "corpus.probes = None plants no passages, so there is nothing to audit",
             fix="Set audit=none, or plant passages with corpus.probes=ProbesConfig",
         )
     needed, limit = 1 + config.prefix_tokens + config.new_tokens, model.max_context
@@ -65,11 +65,11 @@ def check_audit(config: AuditConfig, corpus: CorpusConfig, model: DecoderConfig)
 
 
 def check_export(config: ExportConfig, models: Mapping[str, DecoderConfig]) -> None:
-    """Nothing, when stock classes of transformers hold the models, and samples fit their context.
+    """Check that stock classes of transformers can hold the models, and that samples fit.
 
-    models   by the names of the arms that are to be exported
+    models   of the exported arms, by name
 
-    Raises   ConfigError naming the arm, the part that none holds, and the fix.
+    Raises   ConfigError with the arm, the unsupported part and the fix.
     """
     for arm, model in models.items():
         try:

@@ -1,4 +1,4 @@
-"""A comparison: arms made equal, tuned with equal effort, repeated over seeds, and judged."""
+"""Comparison recipe: matched arms, equal tuning effort, several seeds, a statistical verdict."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ _ALL_STEPS = 10**9
 
 @dataclass(frozen=True, kw_only=True)
 class Tuning:
-    """How the learning rate of an arm is found; every arm gets the same number of short runs.
+    """Learning-rate search of an arm; every arm gets the same number of short runs.
 
-    rates         the grid that every arm begins with
-    refinements   times that two more rates are tried: beside the best, or beyond an edge
-    length        of a short run, as a share of the run that it stands for; its warm-up likewise
-    seed          of the short runs; none of those that count, so that they are not chosen by luck
+    rates         initial grid of every arm
+    refinements   how often two more rates are tried: next to the best, or beyond an edge
+    length        of a short run and its warm-up, as a share of the full run
+    seed          of the short runs; must differ from `seeds`, to avoid selection bias
     """
 
     rates: tuple[float, ...] = (1e-3, 2e-3, 4e-3)
@@ -57,24 +57,24 @@ class Tuning:
 
     @property
     def trials(self) -> int:
-        """Short runs of one arm."""
+        """Number of short runs of one arm."""
         return len(self.rates) + 2 * self.refinements
 
 
 @dataclass(frozen=True, kw_only=True)
 class Comparison:
-    """Arms that differ in their feed-forward block alone, and what may be said about them.
+    """Arms that differ only in their feed-forward block, compared with confidence intervals.
 
     pretrain     shared by the arms: its model takes each arm's block, its schedule each arm's rate;
-                 every run goes on to its end, whatever its losses: an arm that diverges loses
+                 non-finite losses do not stop a run: an arm that diverges loses
     baseline     the arm that the others are compared with; its width and its length are as given
     matched      EqualParameters, EqualFlops or EqualTime
-    seeds        of the runs that count; a seed decides the order of the text and the weights, and
-                 what arms have in common begins alike
-    confidence   of the intervals, and of all verdicts together
-    execution    where the shards of the corpus are done; may change when a run is continued
+    seeds        of the compared runs; a seed sets data order and initial weights, and parameters
+                 that arms share start equal
+    confidence   of the intervals, and of all verdicts together (Holm)
+    execution    executor of the corpus shards; may change when a run is resumed
 
-    Raises       ConfigError for what would stop the comparison after hours of training
+    Raises       ConfigError for problems that would otherwise stop it after hours of training
     """
 
     corpus: CorpusConfig
@@ -99,19 +99,19 @@ class Comparison:
             ("arms", len(names) >= 2, "must be at least two"),
             ("arms", len(set(names)) == len(names), "has two arms of one name"),
             ("baseline", self.baseline in names, f"names no arm; there are {', '.join(names)}"),
-            ("seeds", len(self.seeds) >= 2, "must be at least two: one says nothing about chance"),
+            ("seeds", len(self.seeds) >= 2, "must be at least two: one has no variance"),
             ("seeds", len(set(self.seeds)) == len(self.seeds), "has one twice"),
             (
                 "seeds",
                 self.tuning.seed not in self.seeds,
-                f"holds tuning.seed = {self.tuning.seed}: runs that were tuned by may not count",
+                f"holds tuning.seed = {self.tuning.seed}: seeds used for tuning must not be compared",
             ),
             ("confidence", 0.5 <= self.confidence < 1, "must lie in [0.5, 1)"),
         )
         validate(
             pretrain,
-            ("foreign", pretrain.foreign is None, "is set: a comparison packs its own corpus"),
-            ("begin", pretrain.begin is None, "is set: arms begin from random weights"),
+            ("foreign", pretrain.foreign is None, "is set, but a comparison packs its own corpus"),
+            ("begin", pretrain.begin is None, "is set, but arms start from random weights"),
             ("sequences", pretrain.sequences is not None, "must be given: arms are matched by it"),
             ("batch", len(pretrain.batch) == 1, "must have one stage: short runs shorten them all"),
             (
@@ -123,22 +123,22 @@ class Comparison:
         rolls = isinstance(pretrain.engine.bad_losses, RollBack)
         validate(
             pretrain.engine,
-            ("bad_losses", not rolls, "means that arms would be trained on other text"),
+            ("bad_losses", not rolls, "would train arms on different text"),
         )
         check_evaluation(self.evaluate, self.corpus, pretrain.model)
         self.matched_arms()
 
     def matched_arms(self) -> tuple[Arm, ...]:
-        """The arms with the widths that they are trained with."""
+        """The arms with their matched widths."""
         if not isinstance(self.matched, EqualParameters):
             return self.arms
         base = next(arm for arm in self.arms if arm.name == self.baseline)
         return equal_widths(self.pretrain.model, self.arms, base, self.matched.tolerance)
 
     def runs(self) -> Mapping[str, PretrainConfig]:
-        """What each arm trains in a run that counts, by its name; the rate is not yet chosen.
+        """Full training configuration of each arm, by name; the learning rate is chosen later.
 
-        Lengths are those of the baseline where time is to be equal: they are measured first.
+        With EqualTime, lengths are the baseline's until step times are measured.
         """
         arms = self.matched_arms()
         models = [replace(self.pretrain.model, ffn=arm.ffn) for arm in arms]
@@ -153,7 +153,7 @@ class Comparison:
         }
 
     def short(self, run: PretrainConfig, rate: float) -> PretrainConfig:
-        """The short run at a rate that stands for `run`."""
+        """The short tuning run of `run` at learning rate `rate`."""
         batch, share = run.batch[0].size, self.tuning.length
         steps = max(int(run.total_sequences() * share / batch + 1e-9), 1)
         schedule = replace(run.schedule, peak=rate)
@@ -221,13 +221,13 @@ class Comparison:
             refine = _decide(
                 "refine", f"refine.{arm}.{turn}", f"refined-{turn}", arm, trials, paced
             )
-            told = (f"{refine.folder}/{REFINED}", refine.name)
+            chosen = (f"{refine.folder}/{REFINED}", refine.name)
             more = [
                 _train(
                     f"tune.{arm}.{number}",
                     f"tune/{arm}/{number}",
                     replace(self.short(run, self.tuning.rates[0]), tuned=str(entry)),
-                    told,
+                    chosen,
                 )
                 for entry, number in enumerate((len(trials), len(trials) + 1))
             ]
@@ -237,8 +237,8 @@ class Comparison:
 
     def _final_steps(self, arm: str, run: PretrainConfig) -> list[Step]:
         name, folder = f"{arm}.{run.seed}", f"final/{arm}/{run.seed}"
-        told = (f"tune/{arm}/chosen/{CHOSEN}", f"choose.{arm}")
-        train = _train(f"pretrain.{name}", folder, run, told)
+        chosen = (f"tune/{arm}/chosen/{CHOSEN}", f"choose.{arm}")
+        train = _train(f"pretrain.{name}", folder, run, chosen)
         evaluate = Step(
             name=f"evaluate.{name}",
             job="evaluate",
@@ -253,24 +253,24 @@ class Comparison:
 
 
 def _to_its_end(run: PretrainConfig) -> PretrainConfig:
-    """`run`, not stopped by losses that are no numbers: they are an answer here."""
+    """`run`, not stopped by a non-finite loss: a diverged arm is a result of the comparison."""
     policy = run.engine.bad_losses
-    going_on = GoOn(window=policy.window, deviations=policy.deviations, at_most=_ALL_STEPS)
-    return replace(run, engine=replace(run.engine, bad_losses=going_on))
+    skipping = GoOn(window=policy.window, deviations=policy.deviations, at_most=_ALL_STEPS)
+    return replace(run, engine=replace(run.engine, bad_losses=skipping))
 
 
-def _train(name: str, folder: str, config: PretrainConfig, told: tuple[str, str] | None) -> Step:
-    """A training step; told: the file that says how it is to be, and the step that leaves it."""
+def _train(name: str, folder: str, config: PretrainConfig, chosen: tuple[str, str] | None) -> Step:
+    """A training step; `chosen`: file with its chosen settings, and the step that writes it."""
     inputs = {"pack": "pack", "tokenizer": "tokenizer"}
-    if told is not None:
-        inputs["tuned"] = told[0]
+    if chosen is not None:
+        inputs["tuned"] = chosen[0]
     return Step(
         name=name,
         job="pretrain",
         config=config,
         folder=folder,
         inputs=inputs,
-        after=("pack", "tokenizer", *((told[1],) if told else ())),
+        after=("pack", "tokenizer", *((chosen[1],) if chosen else ())),
         outputs=TRAINED,
     )
 

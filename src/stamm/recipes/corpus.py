@@ -1,4 +1,4 @@
-"""A corpus by itself: raw files to token shards, ledger and report."""
+"""Corpus recipe: raw files to token shards, ledger and report."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ from stamm.runs.job import Step
 class CorpusRecipe:
     """From raw files to token shards.
 
-    evidence   what only the provider knows: name, contact, purpose
-    execution  where its shards are done; may change when a run is continued
+    evidence   facts about the provider: name, contact, purpose
+    execution  executor of the shards; may change when a run is resumed
     """
 
     corpus: CorpusConfig
@@ -52,7 +52,7 @@ def demo_corpus() -> CorpusRecipe:
         corpus=CorpusConfig(
             inputs=DEMO_INPUTS,
             consent=ConsentConfig(robots=DEMO_ROBOTS, unknown_host="allow"),
-            # The sources say their licences in words of their own, which are no SPDX.
+            # The sources name their licences in free text, not as SPDX expressions.
             licences=LicenceConfig(unknown="allow"),
             quality=QualityConfig(),
             probes=ProbesConfig(books=DEMO_PROBE_BOOKS, passages_per_bucket=4),

@@ -1,4 +1,4 @@
-"""What a corpus is judged by, learned from texts of the user's own: heads, languages, bounds."""
+"""Recipes that train a text classifier, language identification, or quality bounds."""
 
 from __future__ import annotations
 
@@ -13,34 +13,34 @@ from stamm.corpus.language.config import LanguageTrainConfig
 from stamm.corpus.quality.config import QualityFitConfig
 from stamm.runs.job import Step
 
-_HEAD_INPUTS = ("labelled", "clean", "unseen_labelled", "unseen_clean")
+_CLASSIFIER_INPUTS = ("labelled", "clean", "unseen_labelled", "unseen_clean")
 
 
 @dataclass(frozen=True, kw_only=True)
-class HeadRecipe:
-    """A head that scores texts, for corpus.toxicity_classifier or corpus.quality_classifier."""
+class ClassifierRecipe:
+    """A text classifier, for corpus.toxicity_classifier or corpus.quality_classifier."""
 
-    head: ClassifierConfig | None = None
+    classifier: ClassifierConfig | None = None
 
     def steps(self) -> tuple[Step, ...]:
-        """Everything to be done.
+        """All steps.
 
-        Raises   ConfigError when nothing says what it learns from.
+        Raises   ConfigError when no training texts are set.
         """
-        config = _given(self.head, "head=ClassifierConfig head.labelled=FILE")
-        return (_step("head", config, _HEAD_INPUTS),)
+        config = _given(self.classifier, "classifier=ClassifierConfig classifier.labelled=FILE")
+        return (_step("classifier", config, _CLASSIFIER_INPUTS),)
 
 
 @dataclass(frozen=True, kw_only=True)
 class LanguagesRecipe:
-    """A model of languages, for corpus.language.model."""
+    """A language identification model, for corpus.language.model."""
 
     languages: LanguageTrainConfig | None = None
 
     def steps(self) -> tuple[Step, ...]:
-        """Everything to be done.
+        """All steps.
 
-        Raises   ConfigError when nothing says what it learns from.
+        Raises   ConfigError when no training texts are set.
         """
         config = _given(self.languages, "languages=LanguageTrainConfig languages.inputs=FILE,FILE")
         return (_step("languages", config, ("inputs",)),)
@@ -48,37 +48,37 @@ class LanguagesRecipe:
 
 @dataclass(frozen=True, kw_only=True)
 class BoundsRecipe:
-    """Bounds of the quality rules by language, for corpus.quality.thresholds."""
+    """Bounds of the quality filters by language, for corpus.quality.thresholds."""
 
     bounds: QualityFitConfig | None = None
 
     def steps(self) -> tuple[Step, ...]:
-        """Everything to be done.
+        """All steps.
 
-        Raises   ConfigError when nothing says which texts are clean.
+        Raises   ConfigError when no clean texts are set.
         """
         config = _given(self.bounds, "bounds=QualityFitConfig bounds.inputs=FILE,FILE")
         return (_step("bounds", config, ("inputs",)),)
 
 
-def head() -> HeadRecipe:
-    """A head that scores toxicity or quality, learned from labelled texts; set head=HeadConfig."""
-    return HeadRecipe()
+def classifier() -> ClassifierRecipe:
+    """Train a classifier of toxicity or quality from labelled texts; set classifier=ClassifierConfig."""
+    return ClassifierRecipe()
 
 
 def languages() -> LanguagesRecipe:
-    """A model that names languages, learned from texts that name theirs; set languages=…."""
+    """Train language identification from texts of known languages; set languages=LanguageTrainConfig."""
     return LanguagesRecipe()
 
 
 def bounds() -> BoundsRecipe:
-    """Bounds of the quality rules for each language, from clean texts; set bounds=…."""
+    """Fit bounds of the quality rules per language from clean texts; set bounds=QualityFitConfig."""
     return BoundsRecipe()
 
 
 def _given(config: Any, example: str) -> Any:
     if config is None:
-        raise ConfigError("nothing says what is learned from", fix=f"Set {example}")
+        raise ConfigError("no training texts are set", fix=f"Set {example}")
     return config
 
 

@@ -1,7 +1,7 @@
-"""What a corpus would cost at scale: rates measured by a run, carried over to more input.
+"""Cost of a corpus at scale, extrapolated from the rates of a finished run on this machine.
 
-Nothing is assumed of a machine that was not measured on it. What is assumed of the work: that time
-and disk grow with the bytes of the input, which holds for every step but sorting (n log n).
+Time and disk are assumed to grow with input bytes, which holds for every step but sorting
+(n log n).
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ SCALES: tuple[tuple[str, int], ...] = (
 )
 _CORES = (64, 1024, 16384)
 _HOUR = 3600.0
-# A vocabulary is trained on a sample, which does not grow with the corpus.
+# The tokenizer is trained on a sample, which does not grow with the corpus.
 _SAMPLED = ("tokenizer", "all")
 _KEEPING = ("screen", "settle", "tokenize", "pack")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Part:
-    """One part of the work: where it belongs, its share of all core time, and its rate.
+class WorkShare:
+    """One part of a step: its share of all core time, and its rates.
 
-    bytes_per_s    of the run's input, a core
-    records_per_s  of the run's records, a core
+    bytes_per_s    input bytes per second and core
+    records_per_s  records per second and core
     """
 
     step: str
@@ -42,9 +42,9 @@ class Part:
 
 
 def corpus_plan(run: Path) -> dict[str, Any]:
-    """The plan as JSON values, from the rates of the finished run in `run`.
+    """The plan as JSON values, from the rates measured by the run in `run`.
 
-    Raises   DataError when the run did not measure any: it is not finished, or nothing was done in it.
+    Raises   DataError when the run has no rates: it is not finished, or did no work.
     """
     path = run / "log" / "rates.json"
     if not path.is_file():
@@ -59,7 +59,7 @@ def corpus_plan(run: Path) -> dict[str, Any]:
         total = sum(seconds.values())
         growing = total - seconds.get(_SAMPLED, 0.0)
         parts = [
-            Part(
+            WorkShare(
                 step=step,
                 name=name,
                 share=spent / total,
@@ -86,10 +86,10 @@ def corpus_plan(run: Path) -> dict[str, Any]:
 
 
 def _seconds(rates: dict[str, Any], run: Path) -> dict[tuple[str, str], float]:
-    """Core seconds by step and part; what a step does not tell apart is one part, "all"."""
+    """Core seconds by step and part; a step without parts is one part, "all"."""
     found: dict[tuple[str, str], float] = {}
-    for step, told in rates.items():
-        spent = dict(told["worker_seconds"])
+    for step, times in rates.items():
+        spent = dict(times["worker_seconds"])
         whole = spent.pop("all")
         for name, part in spent.items():
             found[step, name] = part

@@ -1,4 +1,4 @@
-"""The steps from raw files to documents with a ledger, to token shards, to evidence of both."""
+"""Steps from raw files to documents with a ledger, token shards and transparency documents."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from stamm.runs.job import Step
 
 
 def corpus_steps(config: CorpusConfig) -> tuple[Step, ...]:
-    """Plant (where something is planted), screen, decide, and the corpus itself, in order.
+    """Steps that plant passages (if configured), filter documents and write the corpus.
 
     Raises   DataError when an input does not exist.
     """
@@ -34,21 +34,21 @@ def corpus_steps(config: CorpusConfig) -> tuple[Step, ...]:
                 outputs=(".",),
             )
         )
-    said = expand(config.consent.robots, "corpus.consent.robots")
-    said |= expand(config.consent.domains, "corpus.consent.domains")
+    read = expand(config.consent.robots, "corpus.consent.robots")
+    read |= expand(config.consent.domains, "corpus.consent.domains")
     if config.contamination is not None:
         files = [one.file for one in config.contamination.sets]
-        said |= {name: locate(name, "corpus.contamination") for name in files}
+        read |= {name: locate(name, "corpus.contamination") for name in files}
     for role in ("toxicity_classifier", "quality_classifier"):
         folder = getattr(config, role)
         if folder:
-            said |= expand([f"{folder}/{file}" for file in CLASSIFIER_FILES], f"corpus.{role}")
+            read |= expand([f"{folder}/{file}" for file in CLASSIFIER_FILES], f"corpus.{role}")
     screen = Step(
         name="screen",
         job="screen",
         config=config.screening,
         folder="screened",
-        external=expand(config.inputs, "corpus.inputs") | said,
+        external=expand(config.inputs, "corpus.inputs") | read,
         outputs=(".",),
         sharded=True,
     )
@@ -76,7 +76,7 @@ def corpus_steps(config: CorpusConfig) -> tuple[Step, ...]:
 
 
 def token_steps(tokenizer: TokenizerConfig | TekkenConfig, pack: PackConfig) -> tuple[Step, ...]:
-    """Train a vocabulary, encode every shard, and put the documents into their order."""
+    """Steps that train the tokenizer, tokenize every shard and pack the tokens."""
     return (
         Step(
             name="tokenizer",
@@ -111,7 +111,7 @@ def token_steps(tokenizer: TokenizerConfig | TekkenConfig, pack: PackConfig) -> 
 
 
 def evidence_step(config: EvidenceConfig, corpus: str) -> Step:
-    """The data card and the public summary of a corpus that is packed; `corpus` is its step."""
+    """Step that writes the data card and the public summary of a packed corpus."""
     return Step(
         name="evidence",
         job="evidence",

@@ -1,4 +1,4 @@
-"""The main job, small and real: raw pages to three trained, audited models and a report."""
+"""Demo recipes: raw pages to three trained, audited models and a report."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ JOBS: Mapping[str, tuple[str, str]] = MappingProxyType(
         "decide": ("stamm.corpus.global_filter_job", "decide"),
         "settle": ("stamm.corpus.finalize_job", "settle"),
         "fetch": ("stamm.corpus.consent.fetch_job", "fetch"),
-        "head": ("stamm.corpus.classifiers.job", "train"),
+        "classifier": ("stamm.corpus.classifiers.job", "train"),
         "languages": ("stamm.corpus.language.train", "train"),
         "bounds": ("stamm.corpus.quality.fit", "fit"),
         "replay": ("stamm.corpus.opt_out_replay", "replay"),

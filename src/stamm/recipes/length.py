@@ -1,4 +1,4 @@
-"""How long a run will be whose corpus decides: from a packed corpus, or guessed from its inputs."""
+"""Number of training tokens, from the packed corpus or estimated from input file sizes."""
 
 from __future__ import annotations
 
@@ -13,8 +13,7 @@ from stamm.base.units import count_text
 from stamm.corpus.inputs import expand
 from stamm.recipes.study import MANIFEST, Study
 
-# Bytes of kept text for each byte of an input file, by the end of its name: the longest that fits
-# holds. Measured on the demo's inputs: 3,050,087 bytes of text were kept from 926,779 of
+# Bytes of kept text per byte of an input file, by file name ending; the longest match applies. Measured on the demo's inputs: 3,050,087 bytes of text were kept from 926,779 of
 # JSONL under zstandard (3,477,815 plain, 1,133,524 under gzip), 186,939 from 199,317 of web
 # archive under gzip (473,311 plain). The same JSONL as Parquet (snappy) has 1,727,216, as Arrow
 # 3,399,864.
@@ -32,9 +31,9 @@ BYTES_PER_TOKEN = 2.7  # the demo's corpus in 65 languages, a vocabulary of 4,09
 
 @dataclass(frozen=True, kw_only=True)
 class CorpusLength:
-    """Tokens of the train split, and how they are known.
+    """Tokens of the train split.
 
-    source   in words, for the person who reads the plan
+    source   how the number was obtained, as text for the plan
     """
 
     tokens: int
@@ -48,7 +47,7 @@ class CorpusLength:
 def corpus_length(study: Study, run: Path) -> CorpusLength:
     """The length of a study's corpus: as packed in the run folder `run`, else an estimate.
 
-    Edge     a run folder with another corpus, tokenizer or packing is not looked at.
+    Edge     a run folder with another corpus, tokenizer or packing is ignored.
     Raises   DataError when an input does not exist.
     """
     if (run / "pack" / MANIFEST).is_file() and _is_same_corpus(study, run):
@@ -59,27 +58,25 @@ def corpus_length(study: Study, run: Path) -> CorpusLength:
 def packed_length(pack: Path) -> CorpusLength:
     """The length of a packed corpus, from its manifest.
 
-    Raises   DataError when the manifest does not say it.
+    Raises   DataError when the manifest lacks it.
     """
     path = pack / MANIFEST
     try:
         tokens = int(read_json(path)["splits"]["train"]["tokens"])
     except (KeyError, TypeError, ValueError):
-        raise DataError(
-            f"{path} does not say how many tokens there are", fix="Pack the corpus again"
-        ) from None
+        raise DataError(f"{path} has no number of tokens", fix="Pack the corpus again") from None
     return CorpusLength(tokens=tokens, source=f"{tokens:,} tokens packed in {pack}")
 
 
 def estimated_length(study: Study) -> CorpusLength:
-    """The length of a study's corpus, guessed from the sizes of its input files.
+    """Estimated length of a study's corpus, from the sizes of its input files.
 
     tokens = (sum_i size_i * KEPT_SHARE_i * (1 - held_out) + planted) / BYTES_PER_TOKEN
 
     planted, the probes: passages of each bucket * repeats * their mean length in characters.
 
     Checked  tests/unit/recipes/test_length.py: within 10 % of what the demo's corpus packs to
-    Raises   DataError when an input does not exist or is of no kind that can be read.
+    Raises   DataError when an input does not exist or has an unknown file format.
     """
     corpus = study.corpus
     inputs = expand(corpus.inputs, "corpus.inputs")
@@ -91,9 +88,9 @@ def estimated_length(study: Study) -> CorpusLength:
     tokens = round(text / BYTES_PER_TOKEN)
     return CorpusLength(
         tokens=tokens,
-        source=f"about {count_text(tokens)} tokens, guessed from the sizes of {len(sizes)} inputs: "
-        f"as much of each kept as of the demo's, {BYTES_PER_TOKEN} bytes a token as with the "
-        "demo's 4,096 (a larger vocabulary gives fewer)",
+        source=f"about {count_text(tokens)} tokens, estimated from the sizes of {len(sizes)} inputs with "
+        f"the demo's share of kept text and {BYTES_PER_TOKEN} bytes per token (vocabulary of "
+        "4,096; a larger one gives fewer tokens)",
     )
 
 
@@ -101,7 +98,7 @@ def _kept_share(name: str) -> float:
     fitting = [end for end in KEPT_SHARE if name.endswith(end)]
     if not fitting:
         raise DataError(
-            f"{name} is no kind of file that can be read",
+            f"{name} has an unknown file format",
             where="corpus.inputs",
             fix=f"Known: {', '.join(KEPT_SHARE)}",
         )

@@ -1,4 +1,4 @@
-"""What makes arms comparable: equal parameters by width, equal work or equal time by length."""
+"""Matched arms: equal parameters by width, equal FLOPs or equal time by length."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from stamm.models.config import DecoderConfig, Dense, GatedFFN, PlainFFN
 from stamm.models.flops import count_parameters, training_flops
 from stamm.recipes.study import Arm
 
-_ROUND = 64  # widths that are multiples of powers of two up to this one are quicker on a GPU
+_ROUND = 64  # widths that are multiples of powers of two up to 64 are faster on a GPU
 
 
 @dataclass(frozen=True, kw_only=True)
 class EqualParameters:
-    """Every arm has as many parameters as the baseline: its width is solved for.
+    """Every arm has as many parameters as the baseline, by its width.
 
     tolerance   largest difference, as a share of the baseline's parameters. Within it the width is
-                a multiple of as high a power of two, up to 64, as there is
+                a multiple of the highest possible power of two, up to 64
     """
 
     tolerance: float = 0.001
@@ -31,12 +31,12 @@ class EqualParameters:
 
 @dataclass(frozen=True, kw_only=True)
 class EqualFlops:
-    """Every arm does as much work as the baseline: widths are as given, lengths follow."""
+    """Every arm uses as many FLOPs as the baseline, by its length; widths are as given."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class EqualTime:
-    """Every arm trains as long as the baseline does on this machine: widths are as given.
+    """Every arm trains as many seconds as the baseline, by its length; widths are as given.
 
     rounds, warmup_steps, steps   how seconds per step are measured: `pretrain.pace`
     """
@@ -54,7 +54,7 @@ def equal_widths(
 ) -> tuple[Arm, ...]:
     """The arms with widths at which their decoders have as many parameters as the baseline's.
 
-    Edge     the baseline keeps its width; so does an arm whose count fits already
+    Edge     the baseline keeps its width, and so does an arm that already matches
     Raises   ConfigError when no width fits
     """
     wanted = _parameters(model, baseline.ffn)
@@ -73,9 +73,9 @@ def equal_work(
     sequences: int,
     batch: int,
 ) -> tuple[int, ...]:
-    """For each model, the sequences whose training takes the work of `sequences` of the baseline's.
+    """For each model, the number of sequences with the FLOPs of `sequences` of the baseline.
 
-    Rounded to whole steps of `batch` sequences: the work differs by at most half a step's.
+    Rounded to whole steps of `batch` sequences: FLOPs differ by at most half a step.
     """
     work = sequences * training_flops(baseline, context)
     steps = (round(work / (training_flops(model, context) * batch)) for model in models)
@@ -89,9 +89,9 @@ def _parameters(model: DecoderConfig, ffn: PlainFFN | GatedFFN) -> int:
 def _width(model: DecoderConfig, arm: Arm, wanted: int, tolerance: float) -> int:
     if not isinstance(arm.ffn.linear, Dense):
         raise ConfigError(
-            f"arm {arm.name}: no width is solved for where ffn.linear is "
+            f"arm {arm.name}: the width cannot be matched with ffn.linear = "
             f"{type(arm.ffn.linear).__name__}",
-            fix="Give it a width at which the counts agree",
+            fix="Set a width with an equal parameter count",
         )
     one, two = (_parameters(model, replace(arm.ffn, width=width)) for width in (1, 2))
     exact = (wanted - one) / (two - one) + 1

@@ -1,4 +1,4 @@
-"""A finished corpus held against a newer word."""
+"""Opt-out replay recipe: apply later opt-outs and deletion requests to a finished corpus."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ from stamm.runs.executors import Execution, LocalWork
 from stamm.runs.job import Step
 from stamm.runs.run import Run
 
-_PROOFS = {"corpus": "summary.json", "tokens": "index-00000.parquet", "pack": "manifest.json"}
+_OUTPUTS = {"corpus": "summary.json", "tokens": "index-00000.parquet", "pack": "manifest.json"}
 
 
 @dataclass(frozen=True, kw_only=True)
 class ReplayRecipe:
-    """What has to go from a corpus, and the corpus without it.
+    """The documents to remove from a corpus, and the corpus without them.
 
-    run        the run folder of the finished corpus; it is read, never changed
-    pack       the order of what is left; None: the rule by which the corpus was packed. A mixture
-               may need another, where a source has become too small for its weight
-    evidence   what only the provider knows, as for the corpus itself
-    execution  where its shards are done; may change when a run is continued
+    run        the run folder of the finished corpus; read only
+    pack       order of the remaining documents; None: as the corpus was packed. A mixture may need
+               new weights when a source has become too small
+    evidence   facts about the provider, as for the corpus
+    execution  executor of the shards; may change when a run is resumed
     """
 
     run: str = ""
@@ -41,32 +41,34 @@ class ReplayRecipe:
     execution: Execution = field(default_factory=LocalWork)
 
     def steps(self, root: Path) -> tuple[Step, ...]:
-        """Everything to be done in the run folder `root`, in order.
+        """All steps in the run folder `root`, in order.
 
-        Raises   ConfigError when `run` holds no finished corpus, or nobody's word is named.
+        Raises   ConfigError when `run` holds no finished corpus, or there is no opt-out to apply.
         """
         finished = self._finished()
         if not (self.replay.robots or self.replay.domains or self.replay.deletions):
             raise ConfigError(
-                "nobody's newer word is named",
+                "there is no opt-out to apply",
                 fix="Set replay.robots=FILE, replay.domains=FILE or replay.deletions=FILE",
             )
-        words = (("robots", self.replay.robots), ("domains", self.replay.domains))
+        lists = (("robots", self.replay.robots), ("domains", self.replay.domains))
         external = {
             name: path
-            for role, names in (*words, ("deletions", self.replay.deletions))
+            for role, names in (*lists, ("deletions", self.replay.deletions))
             for name, path in expand(names, f"replay.{role}").items()
         }
-        for name, proof in _PROOFS.items():
-            external[f"{self.run}/{name}"] = finished / name / proof
-        there = {name: os.path.relpath(finished / name, root) for name in (*_PROOFS, "tokenizer")}
+        for name, file in _OUTPUTS.items():
+            external[f"{self.run}/{name}"] = finished / name / file
+        finished_inputs = {
+            name: os.path.relpath(finished / name, root) for name in (*_OUTPUTS, "tokenizer")
+        }
         steps = [
             Step(
                 name="replay",
                 job="replay",
                 config=self.replay,
                 folder="corpus",
-                inputs={"corpus": there["corpus"], "pack": there["pack"]},
+                inputs={"corpus": finished_inputs["corpus"], "pack": finished_inputs["pack"]},
                 external=external,
                 outputs=(".",),
                 sharded=True,
@@ -76,7 +78,7 @@ class ReplayRecipe:
                 job="take_tokenizer",
                 config=TokenizeConfig(),
                 folder="tokenizer",
-                inputs={"tokenizer": there["tokenizer"]},
+                inputs={"tokenizer": finished_inputs["tokenizer"]},
                 after=("replay",),
                 outputs=("tokenizer.json",),
             ),
@@ -85,7 +87,7 @@ class ReplayRecipe:
                 job="retake",
                 config=TokenizeConfig(),
                 folder="tokens",
-                inputs={"corpus": "corpus", "tokens": there["tokens"]},
+                inputs={"corpus": "corpus", "tokens": finished_inputs["tokens"]},
                 after=("replay",),
                 outputs=(".",),
                 sharded=True,
@@ -107,12 +109,12 @@ class ReplayRecipe:
     def _finished(self) -> Path:
         if not self.run:
             raise ConfigError(
-                "no corpus is named whose documents are asked about again",
+                "run is empty: there is no corpus to apply opt-outs to",
                 fix="Set run=FOLDER, such as run=runs/corpus.demo",
             )
         folder = Path(self.run)
         missing = (
-            f"{n}/{p} is missing" for n, p in _PROOFS.items() if not (folder / n / p).is_file()
+            f"{n}/{p} is missing" for n, p in _OUTPUTS.items() if not (folder / n / p).is_file()
         )
         why = Run(folder, "", (), None).unfinished() or next(missing, "")
         if why:
@@ -123,18 +125,18 @@ class ReplayRecipe:
         return folder
 
     def _pack(self, finished: Path) -> PackConfig:
-        """How the corpus was packed: what is left is packed by the same rule, unless told otherwise."""
+        """`pack` if given, else the packing configuration of the finished corpus."""
         if self.pack is not None:
             return self.pack
-        path = finished / "pack" / _PROOFS["pack"]
+        path = finished / "pack" / _OUTPUTS["pack"]
         try:
             return from_plain(PackConfig, read_json(path)["config"], str(path))
         except (KeyError, TypeError):
             raise DataError(
-                f"{path} does not say how the corpus was packed", fix="Pack the corpus again"
+                f"{path} has no packing configuration", fix="Pack the corpus again"
             ) from None
 
 
 def replay() -> ReplayRecipe:
-    """A finished corpus under newer robots.txt, domain lists or requests for deletion; set run=FOLDER."""
+    """Apply newer robots.txt, domain lists or deletion requests to a finished corpus; set run=FOLDER."""
     return ReplayRecipe()

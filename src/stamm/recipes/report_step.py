@@ -1,4 +1,4 @@
-"""The step that ends every run: its report."""
+"""The last step of every run: its report."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What websites say about the use of their pages, asked politely and frozen."""
+"""Consent snapshot recipe: fetch robots.txt, tdmrep.json and ai.txt of many domains."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from stamm.runs.job import Step
 class RobotsRecipe:
     """A snapshot of robots.txt, tdmrep.json and ai.txt of many domains.
 
-    domains, agent, contact   whom to ask, and who asks: all three must be said (FetchConfig)
+    domains, agent, contact   file of hosts, user agent and contact; all required (FetchConfig)
     """
 
     domains: str = ""
@@ -26,14 +26,14 @@ class RobotsRecipe:
     retries: int = 2
 
     def steps(self) -> tuple[Step, ...]:
-        """Everything to be done, in order.
+        """All steps, in order.
 
-        Raises   ConfigError when it is not said whom to ask, or who asks.
+        Raises   ConfigError when one of the three is missing.
         """
         missing = [name for name in ("domains", "agent", "contact") if not getattr(self, name)]
         if missing:
             raise ConfigError(
-                f"{' and '.join(missing)} must be said before anybody is asked",
+                f"{' and '.join(missing)} must be set before any host is contacted",
                 fix="Set domains=FILE agent=NAME/VERSION contact=https://…, one host a line",
             )
         own = {f.name: getattr(self, f.name) for f in fields(self)}
@@ -51,5 +51,5 @@ class RobotsRecipe:
 
 
 def robots() -> RobotsRecipe:
-    """The robots.txt, tdmrep.json and ai.txt of a list of domains, fetched politely and frozen."""
+    """The robots.txt, tdmrep.json and ai.txt of a list of domains, fetched and stored."""
     return RobotsRecipe()

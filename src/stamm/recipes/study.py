@@ -1,4 +1,4 @@
-"""A study: one corpus, several arms that differ in their feed-forward block alone, one report."""
+"""Study recipe: one corpus, several arms that differ only in their feed-forward block, one report."""
 
 from __future__ import annotations
 
@@ -45,13 +45,13 @@ class Arm:
 class Study:
     """From raw pages to trained, audited and exported models.
 
-    pretrain   shared by the arms; each puts its own feed-forward block into pretrain.model
+    pretrain   shared by the arms, which differ in the feed-forward block of pretrain.model
     evaluate   None: the models are not evaluated; likewise audit and export
     exported   names of the arms that are exported, unless export is None
     tolerance  largest difference in parameters between arms, as a share of the largest
-    execution  where the shards of the corpus are done; may change when a run is continued
+    execution  executor of the corpus shards; may change when a run is resumed
 
-    Raises     ConfigError for what would stop the study later, when hours of training are done.
+    Raises     ConfigError for problems that would otherwise stop it after hours of training.
     """
 
     corpus: CorpusConfig
@@ -75,8 +75,8 @@ class Study:
         vocabulary = self.pretrain.model.vocab_size
         if self.pretrain.foreign is not None:
             raise ConfigError(
-                "pretrain.foreign is set, and a study packs a corpus of its own",
-                fix="Train on files of others with a recipe that is a PretrainConfig",
+                "pretrain.foreign is set, but a study packs its own corpus",
+                fix="Train on Megatron files with a PretrainConfig recipe",
             )
         if vocabulary != self.tokenizer.vocab_size:
             raise ConfigError(
@@ -119,7 +119,7 @@ class Study:
         return replace(self.pretrain, model=self.model_of(arm))
 
     def steps(self) -> tuple[Step, ...]:
-        """Everything to be done, in order."""
+        """All steps, in order."""
         steps = [
             *corpus_steps(self.corpus),
             *token_steps(self.tokenizer, self.pack),
@@ -138,10 +138,10 @@ class Study:
 def single_steps(
     config: PretrainConfig, root: Path, inputs: Mapping[str, Path], external: Sequence[Path]
 ) -> tuple[Step, ...]:
-    """The steps of one pretraining run in `root` on tokens that are there: train, then report.
+    """Steps of one pretraining run in `root` on existing tokens: train, then report.
 
-    inputs     what it reads, by the names its job knows
-    external   the files whose content says that this has changed
+    inputs     input paths by the names of the pretraining job
+    external   files whose hash identifies the inputs
     """
     step = _pretrain_step(config.model.ffn.activation, config)
     train = replace(

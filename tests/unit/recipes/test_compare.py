@@ -102,7 +102,7 @@ def test_no_width_that_fits_is_told() -> None:
     with pytest.raises(ConfigError, match=r"no width gives .* Raise matched.tolerance"):
         equal_widths(model, (base, Arm(name="xielu", ffn=PlainFFN(width=7))), base, 1e-5)
     low = Arm(name="low", ffn=PlainFFN(width=64, linear=LowRank(rank=4)))
-    with pytest.raises(ConfigError, match=r"no width is solved for where ffn.linear is LowRank"):
+    with pytest.raises(ConfigError, match=r"the width cannot be matched with ffn.linear = LowRank"):
         equal_widths(replace(model, num_layers=2), (base, low), base, 0.001)
 
 
@@ -133,9 +133,9 @@ def test_the_command_line_changes_how_arms_are_matched() -> None:
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        ("seeds=1", "one says nothing about chance"),
+        ("seeds=1", "one has no variance"),
         ("seeds=1,1", "has one twice"),
-        ("seeds=0,1", "runs that were tuned by may not count"),
+        ("seeds=0,1", "seeds used for tuning must not be compared"),
         ("baseline=gelu", "names no arm; there are swiglu, relu2, xielu"),
         ("tuning.rates=1e-3", "must be at least two"),
         ("tuning.rates=1e-3,1e-3", "must rise"),
@@ -144,7 +144,7 @@ def test_the_command_line_changes_how_arms_are_matched() -> None:
         ("tokenizer.vocab_size=600", "has not the vocabulary of tokenizer.vocab_size = 600"),
         ("corpus.held_out=0", "leaves no text to evaluate"),
         ("confidence=1", "must lie in"),
-        ("pretrain.engine.bad_losses=RollBack", "arms would be trained on other text"),
+        ("pretrain.engine.bad_losses=RollBack", "would train arms on different text"),
     ],
 )
 def test_what_would_stop_it_later_is_refused_now(change: str, said: str) -> None:

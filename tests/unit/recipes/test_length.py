@@ -29,7 +29,7 @@ def _packed(run: Path, study: Study, tokens: int) -> None:
 def test_the_guess_for_the_demo_is_within_a_tenth_and_says_what_it_assumes() -> None:
     length = estimated_length(demo())
     assert abs(length.tokens - DEMO_TOKENS) < 0.1 * DEMO_TOKENS
-    for word in ("about 1.2", "guessed from the sizes of 6 inputs", "2.7 bytes a token"):
+    for word in ("about 1.2", "estimated from the sizes of 6 inputs", "2.7 bytes per token"):
         assert word in length.source
 
 
@@ -83,12 +83,12 @@ def test_a_file_that_is_not_there_or_not_known_is_named(tmp_path: Path) -> None:
         estimated_length(absent)
     (tmp_path / "page.pdf").write_bytes(gzip.compress(b""))
     page = str(tmp_path / "page.pdf")
-    with pytest.raises(DataError, match="is no kind of file that can be read"):
+    with pytest.raises(DataError, match="has an unknown file format"):
         estimated_length(replace(demo(), corpus=replace(demo().corpus, inputs=(page,))))
 
 
 @pytest.mark.parametrize("text", ["{}", "[]", '{"splits": {"train": {"tokens": "many"}}}'])
 def test_a_manifest_that_says_nothing_is_refused(tmp_path: Path, text: str) -> None:
     (tmp_path / "manifest.json").write_text(text)
-    with pytest.raises(DataError, match="does not say how many tokens"):
+    with pytest.raises(DataError, match="has no number of tokens"):
         packed_length(tmp_path)
