@@ -199,7 +199,12 @@ def test_plan_lays_out_the_full_size_recipes(stamm: Stamm) -> None:
 def test_plan_of_the_demo_guesses_the_length_and_says_so(stamm: Stamm) -> None:
     done = stamm("plan", "demo")
     assert done.returncode == 0, done.stderr
-    for word in ("arm swiglu", "arm xielu", "estimated from the sizes of 6 inputs", "learning rate"):
+    for word in (
+        "arm swiglu",
+        "arm xielu",
+        "estimated from the sizes of 6 inputs",
+        "learning rate",
+    ):
         assert word in done.stdout
 
 
