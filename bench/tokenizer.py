@@ -27,8 +27,8 @@ from stamm.corpus.records import Record
 from stamm.corpus.special_tokens import RESERVED_TOKENS
 from stamm.corpus.tokenizer import Tokenizer, train_tokenizer_on
 from stamm.corpus.tokenizer.fairness import compare
-from stamm.corpus.tokenizer.parallel_corpus import rights
-from stamm.corpus.tokenizer.tekken import tekken
+from stamm.corpus.tokenizer.parallel_corpus import load_declaration
+from stamm.corpus.tokenizer.tekken import tekken_description
 
 RUNS = {"a": "a", "A": "A", "blank": " ", "line feed": "\n", "-": "-", "aB": "aB", "漢": "漢"}
 _COMMON = (*RESERVED_TOKENS, " ", "  ", "\n", "\r\n", "\t", "\xa0", "\u2028", "'", "’", "...", "é")
@@ -111,7 +111,7 @@ def measure(name: str, tokenizer: Tokenizer, texts: list[str], strings: int) -> 
 
 def table(tokenizers: dict[str, Tokenizer]) -> None:
     """Print what the parallel text costs each language."""
-    told = compare(tokenizers, rights())
+    told = compare(tokenizers, load_declaration())
     print("\n| | " + " | ".join(told) + " |\n|---|" + "---|" * len(told))
     for row in ("gini", "bytes_per_token", "vocabulary_used"):
         print(f"| {row} | " + " | ".join(f"{each[row]:.3f}" for each in told.values()) + " |")
@@ -133,7 +133,7 @@ def main() -> None:
     texts = shipped()
     found = {"own": Tokenizer(train_tokenizer_on(TokenizerConfig(), texts))}
     if importlib.util.find_spec("mistral_common") is not None:
-        found["tekken"] = Tokenizer(tekken(TekkenConfig()))
+        found["tekken"] = Tokenizer(tekken_description(TekkenConfig()))
     for given in arguments.file:
         name, _, path = given.partition("=")
         found[name] = Tokenizer.load(Path(path))

@@ -16,7 +16,7 @@ from stamm.corpus.extract import CostlyPageError, Page, extract
 from stamm.corpus.language.declared import UNDETERMINED, declared_language
 from stamm.corpus.language.identify import LanguageIdentifier
 from stamm.corpus.ledger import KEPT, PII_KINDS, LedgerRow
-from stamm.corpus.licences.expression import verdict
+from stamm.corpus.licences.expression import licence_verdict
 from stamm.corpus.licences.names import spdx_expression
 from stamm.corpus.licences.page import page_licence
 from stamm.corpus.pii.replace import replace_pii
@@ -159,7 +159,7 @@ class Screen:
             found = page_licence(page.marks, page.metas, record.signals.values("link"))
             expression = row.licence = found.expression
             row.licence_basis = found.evidence[0].signal if found.evidence else ""
-        said = verdict(expression, config)
+        said = licence_verdict(expression, config)
         if said == "denied" or (said == "unknown" and config.unknown == "drop"):
             row.reason = f"licence_{said}"
             return False

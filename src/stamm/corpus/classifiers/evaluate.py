@@ -143,7 +143,7 @@ def clean_table(scored: ScoredTexts, cuts: Mapping[str, float]) -> list[dict[str
     return rows
 
 
-def clean_cuts(clean: ScoredTexts, fewest: int) -> dict[str, float]:
+def clean_thresholds(clean: ScoredTexts, fewest: int) -> dict[str, float]:
     """The score that CLEAN_SHARE of clean documents exceed, for each language with enough of them.
 
     "" is the cut over all languages together, for the others; empty without clean documents.

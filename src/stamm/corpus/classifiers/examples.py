@@ -87,7 +87,7 @@ def skeleton(text: str) -> str:
     return hashlib.sha256(letters.encode("utf-8", "surrogatepass")).hexdigest()
 
 
-def balance(examples: Sequence[LabelledText], heaviest: float) -> list[float]:
+def balanced_weights(examples: Sequence[LabelledText], heaviest: float) -> list[float]:
     """A weight for each example: in a language, label 1, label 0 and clean documents weigh equally.
 
     heaviest   upper bound, so that a few rare texts cannot dominate; 1 is the average

@@ -22,15 +22,15 @@ from stamm.corpus.classifiers.config import ClassifierConfig, FeatureConfig
 from stamm.corpus.classifiers.evaluate import (
     CLEAN_SHARE,
     ScoredTexts,
-    clean_cuts,
     clean_table,
+    clean_thresholds,
     functionality_table,
     language_table,
 )
 from stamm.corpus.classifiers.examples import (
     LabelledText,
     SplitName,
-    balance,
+    balanced_weights,
     read_examples,
     split_of,
 )
@@ -105,10 +105,10 @@ def _fit(
         for example in examples
         for window in _training_windows(example.text, config)
     ]
-    rows = matrix([window for _, window in seen], config.features)
+    rows = feature_rows([window for _, window in seen], config.features)
     owners = [example for example, _ in seen]
     signs = np.array([1 if owner.label else -1 for owner in owners], dtype=np.int8)
-    costs = config.strength * np.array(balance(owners, config.heaviest), dtype=np.float64)
+    costs = config.strength * np.array(balanced_weights(owners, config.heaviest), dtype=np.float64)
     progress.begin("classifier", 1, "fits")
     fit = fit_logistic(
         rows,
@@ -131,7 +131,7 @@ def _training_windows(text: str, config: ClassifierConfig) -> list[str]:
     return [every[place * len(every) // taken] for place in range(taken)]
 
 
-def matrix(spelt: Sequence[str], features: FeatureConfig) -> SparseRows:
+def feature_rows(spelt: Sequence[str], features: FeatureConfig) -> SparseRows:
     """The feature rows of windows: bucket counts over the root of the number of n-grams."""
     starts, columns, values = [0], [], []
     for window in spelt:
@@ -196,7 +196,7 @@ def _tables(
     progress.end(f"{done} texts scored")
     test, unseen = scored["test"], scored["unseen_labelled"]
     clean = test.only(example.clean for example in test.examples)
-    cuts = clean_cuts(clean, config.fewest)
+    cuts = clean_thresholds(clean, config.fewest)
     return {
         "clean_share": CLEAN_SHARE,
         "languages": language_table(test, cuts),

@@ -79,7 +79,7 @@ class FetchError(Exception):
         super().__init__(state)
 
 
-def site_name(text: str) -> str:
+def normalize_site(text: str) -> str:
     """A normalized host, with its port unless that is 80 or 443 ("example.org:8080").
 
     Edge     other ports below 1024 belong to other services than the web.
@@ -417,7 +417,7 @@ def _redirect_target(url: str, location: str) -> str:
         parts = urlsplit(urljoin(url, location.strip()[: LONGEST_URL + 1]))
         usual = _PORTS[parts.scheme]
         port = parts.port or usual
-        host = site_name(f"{parts.hostname}:{port}").partition(":")[0]
+        host = normalize_site(f"{parts.hostname}:{port}").partition(":")[0]
     except (ValueError, KeyError):
         raise FetchError("redirects") from None
     place = host if port == usual else f"{host}:{port}"

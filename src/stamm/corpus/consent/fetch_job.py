@@ -26,7 +26,7 @@ from stamm.base.errors import DataError
 from stamm.base.files import atomic, write_json
 from stamm.corpus.config import ReadLimits
 from stamm.corpus.consent.decision import ABSOLUTE_URL_RULES
-from stamm.corpus.consent.fetch import Fetcher, site_name
+from stamm.corpus.consent.fetch import Fetcher, normalize_site
 from stamm.corpus.consent.fetch_config import FetchConfig, Kind
 from stamm.corpus.consent.hosts import normalize_host
 from stamm.corpus.consent.robots import RobotsFile
@@ -201,7 +201,7 @@ def _sites(path: Path) -> tuple[list[str], int]:
                 if not text or text.startswith("#"):
                     continue
                 try:
-                    sites.add(site_name(text))
+                    sites.add(normalize_site(text))
                 except ValueError:
                     refused += 1
         except StreamError as error:

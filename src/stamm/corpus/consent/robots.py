@@ -25,7 +25,7 @@ from stamm.corpus.consent.robots_parser import (
     read_lines,
     whole_lines,
 )
-from stamm.corpus.consent.rules import Rules
+from stamm.corpus.consent.rules import GroupRules
 
 _WRITTEN = {"disallow": "Disallow", "usage": "Content-Usage"}
 _REASON = {"disallow": "robots_disallow", "usage": "robots_content_usage"}
@@ -87,7 +87,7 @@ class RobotsFile:
         kept = whole_lines(octets)
         self._lines = read_lines(kept)
         self._groups = read_groups(self._lines)
-        self._rules: dict[tuple[Block, ...], Rules] = {}
+        self._rules: dict[tuple[Block, ...], GroupRules] = {}
         self._agent_rules: _AgentRules | None = None
         self.unparsable = "" if self._groups else _not_text(kept)
 
@@ -110,7 +110,7 @@ class RobotsFile:
         Equals the decision of Google's parser. `refusal` compares normalized paths and patterns.
         """
         (name,) = self._followed((agent,))
-        return Rules(self._lines, self._groups.get(name, ()), escaped).disallow(path) is None
+        return GroupRules(self._lines, self._groups.get(name, ()), escaped).disallow(path) is None
 
     def absolute_rules(self, host: str, agents: tuple[str, ...] | None = None) -> list[Rule]:
         """Allow and Disallow written as absolute URLs of `host` or its "www." variant, in order.
@@ -129,11 +129,11 @@ class RobotsFile:
         groups = self._groups
         return tuple([token if token in groups else "*" for token in _tokens(agents)])
 
-    def _rules_of(self, name: str) -> Rules:
+    def _rules_of(self, name: str) -> GroupRules:
         """The rules of a group; the same ones for names that share its lines."""
         blocks = self._groups.get(name, ())
         if blocks not in self._rules:
-            self._rules[blocks] = Rules(self._lines, blocks)
+            self._rules[blocks] = GroupRules(self._lines, blocks)
         return self._rules[blocks]
 
 
@@ -145,7 +145,7 @@ class _AgentRules:
     """
 
     def __init__(
-        self, agents: tuple[str, ...], names: tuple[str, ...], rules: dict[str, Rules]
+        self, agents: tuple[str, ...], names: tuple[str, ...], rules: dict[str, GroupRules]
     ) -> None:
         self.agents = agents
         self._names = names

@@ -93,7 +93,7 @@ def path_of(url: str) -> str:
     return path if path.startswith("/") else f"/{path}"
 
 
-class Candidate(NamedTuple):
+class RankedRule(NamedTuple):
     """A rule with its precedence: of those that match the smallest decides."""
 
     negative_length: int
@@ -127,7 +127,7 @@ class _Starred(NamedTuple):
         return self.end is None or (at + len(self.end) <= len(path) and path.endswith(self.end))
 
 
-def longest_match(patterns: Iterable[tuple[bytes, Candidate]], path: bytes) -> Candidate | None:
+def longest_match(patterns: Iterable[tuple[bytes, RankedRule]], path: bytes) -> RankedRule | None:
     """The rule that decides a path, as by `LongestMatch`: for a single path."""
     best = None
     for pattern, candidate in patterns:
@@ -143,9 +143,9 @@ class LongestMatch:
     it to ever shorter ones. Each stores the best rule of the rest of its chain.
     """
 
-    def __init__(self, patterns: Iterable[tuple[bytes, Candidate]]) -> None:
-        exact: dict[bytes, Candidate] = {}
-        plain: dict[bytes, Candidate] = {}
+    def __init__(self, patterns: Iterable[tuple[bytes, RankedRule]]) -> None:
+        exact: dict[bytes, RankedRule] = {}
+        plain: dict[bytes, RankedRule] = {}
         starred = []
         for pattern, candidate in patterns:
             body = pattern.removesuffix(b"$")
@@ -164,7 +164,7 @@ class LongestMatch:
         self._prefixes = sorted(plain)
         self._shorter, self._best = _chains(self._prefixes, plain)
 
-    def find(self, path: bytes) -> Candidate | None:
+    def find(self, path: bytes) -> RankedRule | None:
         """The rule that decides a path, None when none matches."""
         best = self._exact.get(path)
         at = bisect_right(self._prefixes, path) - 1
@@ -213,12 +213,12 @@ def _matches(pattern: bytes, path: bytes) -> bool:
 
 
 def _chains(
-    prefixes: list[bytes], plain: dict[bytes, Candidate]
-) -> tuple[list[int], list[Candidate]]:
+    prefixes: list[bytes], plain: dict[bytes, RankedRule]
+) -> tuple[list[int], list[RankedRule]]:
     """For each prefix the index of its longest other prefix (-1 when there is none), and the best
     rule among itself and all its prefixes."""
     shorter: list[int] = []
-    best: list[Candidate] = []
+    best: list[RankedRule] = []
     for at, prefix in enumerate(prefixes):
         above = at - 1
         while above >= 0 and not prefix.startswith(prefixes[above]):

@@ -10,8 +10,8 @@ from itertools import chain
 from stamm.corpus.consent.content_usage import USAGE_LABELS, refused_use
 from stamm.corpus.consent.robots_matcher import (
     PLAIN,
-    Candidate,
     LongestMatch,
+    RankedRule,
     escaped,
     longest_match,
     normalize_pattern,
@@ -27,7 +27,7 @@ _ONE_BY_ONE = 3
 _NOTHING = LongestMatch(())
 
 
-class Rules:
+class GroupRules:
     """The rules of one group; patterns are normalized by `spell`.
 
     Most files decide about few paths, and most rules begin otherwise than the path. So the first
@@ -129,7 +129,7 @@ def _may_match(rule: Rule, path: bytes) -> bool:
 
 def _access_patterns(
     rules: Iterable[Rule], spell: Callable[[bytes], bytes]
-) -> Iterator[tuple[bytes, Candidate]]:
+) -> Iterator[tuple[bytes, RankedRule]]:
     """Of equally long rules Allow wins."""
     for rule in rules:
         # An empty pattern matches with no weight: it decides nothing.
@@ -137,22 +137,22 @@ def _access_patterns(
         if key == "usage" or not value:
             continue
         pattern, allows = escaped(value), key == "allow"
-        yield spell(pattern), Candidate(-len(pattern), not allows, rule)
+        yield spell(pattern), RankedRule(-len(pattern), not allows, rule)
         if allows and _INDEX_PAGE in pattern:
             # As Google's parser: an Allow for /a/index.html also allows /a/.
             folder, slash, page = pattern.rpartition(b"/")
             if (slash + page).startswith(_INDEX_PAGE):
                 shorter = folder + b"/$"
-                yield spell(shorter), Candidate(-len(shorter), False, rule)
+                yield spell(shorter), RankedRule(-len(shorter), False, rule)
 
 
 def _usage_patterns(
     rules: Iterable[Rule], spell: Callable[[bytes], bytes]
-) -> Iterator[tuple[bytes, Candidate]]:
+) -> Iterator[tuple[bytes, RankedRule]]:
     """Of equally long lines the one that reserves wins; one without a path applies to "/"."""
     for rule in rules:
         path, preference = b"/", rule[2]
         if preference.startswith(b"/"):
             path, preference = (*preference.split(None, 1), b"")[:2]
         reserves = reserves_training(preference.decode("utf-8", "replace"))
-        yield spell(path), Candidate(-len(escaped(path)), not reserves, rule)
+        yield spell(path), RankedRule(-len(escaped(path)), not reserves, rule)

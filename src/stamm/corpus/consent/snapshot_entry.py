@@ -116,7 +116,7 @@ class SiteFiles(Generic[F]):
 def read_snapshot(path: Path, limits: ReadLimits) -> list[SnapshotEntry]:
     """Read all answers of a small snapshot file, in order.
 
-    Raises   DataError as `frozen_rows` does.
+    Raises   DataError as `snapshot_entries` does.
     """
     return list(snapshot_entries(path, limits))
 

@@ -31,7 +31,7 @@ _CLD2 = {"zh-Hant": "cmn", "sr-ME": "srp"}
 _SAME = {"nep": "npi", "fry": "fri", "ekk": "est", "lvs": "lav"}
 
 
-def three_letters(code: str) -> str:
+def to_iso639_3(code: str) -> str:
     """The ISO 639-3 code for a code of two or three lower-case letters; "" when unknown."""
     if len(code) == 2:
         return _THREE_LETTERS.get(code, "")
@@ -43,4 +43,4 @@ def cld2_code(code: str) -> str:
     if code in _CLD2:
         return _CLD2[code]
     joke = code.startswith("zz") or code in ("xxx", "tlh")
-    return "" if joke else three_letters(code)
+    return "" if joke else to_iso639_3(code)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 
-from stamm.corpus.language.codes import UNDETERMINED, three_letters
+from stamm.corpus.language.codes import UNDETERMINED, to_iso639_3
 from stamm.corpus.language.scripts import text_script
 
 __all__ = ["UNDETERMINED", "declared_language"]
@@ -24,6 +24,6 @@ def declared_language(lang: str, text: str) -> str:
     match = _TAG.match(lang.strip())
     if match is None:
         return UNDETERMINED
-    three = three_letters(match[1].lower())
+    three = to_iso639_3(match[1].lower())
     script, _ = text_script(text[:_SAMPLE_LETTERS])
     return f"{three}_{script}" if three and script else UNDETERMINED

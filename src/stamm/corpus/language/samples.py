@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from stamm.corpus.config import ReadLimits
 from stamm.corpus.inputs import locate
 from stamm.corpus.language.cld2 import KNOWN, cld2_guess
-from stamm.corpus.language.codes import three_letters
+from stamm.corpus.language.codes import to_iso639_3
 from stamm.corpus.language.config import LanguageTrainConfig
 from stamm.corpus.language.scripts import text_script
 from stamm.corpus.language.text_sample import plain_letters
@@ -34,7 +34,7 @@ class LanguageTexts:
     held_out: list[str] = field(default_factory=list)
 
 
-def gather(config: LanguageTrainConfig) -> dict[str, LanguageTexts]:
+def collect_texts(config: LanguageTrainConfig) -> dict[str, LanguageTexts]:
     """The lines of every language of the inputs, by tag, in an order given by hashes.
 
     With 20 documents or more of a language whole documents are held out, else lines, so that every
@@ -49,7 +49,7 @@ def gather(config: LanguageTrainConfig) -> dict[str, LanguageTexts]:
         for record in read_input(name, path, ReadLimits()):
             if isinstance(record, Unread):
                 continue
-            code = three_letters(record.language[:3])
+            code = to_iso639_3(record.language[:3])
             if not code or code in _NO_LANGUAGE:
                 continue
             lines = map(plain_letters, record.content.decode().splitlines())
@@ -62,7 +62,7 @@ def gather(config: LanguageTrainConfig) -> dict[str, LanguageTexts]:
     return {tag: _split(found[tag], config) for tag in sorted(found)}
 
 
-def cut(lines: Sequence[str], lengths: Sequence[int], repeat_to: int) -> Iterator[str]:
+def cut_samples(lines: Sequence[str], lengths: Sequence[int], repeat_to: int) -> Iterator[str]:
     """Yield samples of the joined lines, cut at blanks into the given lengths in turn.
 
     A text is cut again, starting with another length, until there are about `repeat_to` letters.

@@ -12,7 +12,7 @@ from stamm.base.files import sha256_file, write_json
 from stamm.corpus.inputs import locate
 from stamm.corpus.language.config import LanguageTrainConfig
 from stamm.corpus.language.ngrams import LABEL, NgramModel, train_ngrams
-from stamm.corpus.language.samples import LanguageTexts, cut, gather
+from stamm.corpus.language.samples import LanguageTexts, collect_texts, cut_samples
 from stamm.runs.job import Workspace
 
 MODEL = "languages.ftz"
@@ -34,7 +34,7 @@ def train(config: LanguageTrainConfig, workspace: Workspace) -> None:
     progress.begin("languages", config.epochs, "epochs")
     texts = {
         tag: each
-        for tag, each in gather(config).items()
+        for tag, each in collect_texts(config).items()
         if sum(map(len, each.train)) >= config.fewest_letters
     }
     if len(texts) < 2:
@@ -56,7 +56,10 @@ def _write_samples(
 ) -> None:
     """Write the samples interleaved by language: in blocks, the last language would dominate."""
     runs = [
-        [f"{LABEL}{tag} {sample}\n" for sample in cut(each.train, config.lengths, config.repeat_to)]
+        [
+            f"{LABEL}{tag} {sample}\n"
+            for sample in cut_samples(each.train, config.lengths, config.repeat_to)
+        ]
         for tag, each in texts.items()
     ]
     with path.open("w", encoding="utf-8") as file:
@@ -80,7 +83,7 @@ def _card(
     model = NgramModel(folder / MODEL)
     languages, right, total = {}, 0, 0
     for tag, each in texts.items():
-        held_out = list(itertools.islice(cut(each.held_out, (_TEST_LETTERS,), 0), 200))
+        held_out = list(itertools.islice(cut_samples(each.held_out, (_TEST_LETTERS,), 0), 200))
         hits = sum(model.predict(sample)[0] == tag for sample in held_out)
         right, total = right + hits, total + len(held_out)
         languages[tag] = {

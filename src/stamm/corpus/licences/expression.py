@@ -84,7 +84,7 @@ def write(expression: Expression) -> str:
     return f" {expression.operator} ".join(sorted(set(parts)))
 
 
-def join(operator: str, expressions: list[str]) -> str:
+def join_expressions(operator: str, expressions: list[str]) -> str:
     """Join expressions, given as text, into one; "" for none."""
     parts = tuple(parse(e) for e in sorted(set(expressions)) if e)
     flat = [
@@ -105,16 +105,16 @@ def join(operator: str, expressions: list[str]) -> str:
     )
 
 
-def licences(expression: Expression) -> Iterator[str]:
+def licence_ids(expression: Expression) -> Iterator[str]:
     """The identifiers of the licences in an expression, from left to right."""
     if isinstance(expression, LicenceTerm):
         yield expression.licence
     else:
         for part in expression.parts:
-            yield from licences(part)
+            yield from licence_ids(part)
 
 
-def verdict(expression: str, config: LicenceConfig) -> LicenceVerdict:
+def licence_verdict(expression: str, config: LicenceConfig) -> LicenceVerdict:
     """Decide whether a corpus may contain a text under `expression`.
 
     OR: one allowed part is enough. AND: one denied part denies. An exception after WITH only adds
@@ -129,7 +129,7 @@ def verdict(expression: str, config: LicenceConfig) -> LicenceVerdict:
         return "unknown"
 
 
-def identifier(written: str) -> str:
+def spdx_identifier(written: str) -> str:
     """The SPDX spelling of a licence identifier in any case, "" when it is not on the list."""
     if written[:11].lower() == "licenseref-" and len(written) <= 64:
         return f"LicenseRef-{written[11:]}"
@@ -217,7 +217,7 @@ def _term(tokens: list[str], at: int, depth: int) -> tuple[Expression, int]:
         if at == len(tokens) or tokens[at] != ")":
             raise ExpressionError("a bracket is not closed")
         return inner, at + 1
-    licence = identifier(tokens[at])
+    licence = spdx_identifier(tokens[at])
     if not licence:
         raise ExpressionError(f"{tokens[at]!r} is not an SPDX identifier")
     at += 1

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from stamm.corpus.licences.repository import head_licence, repository_licence, terms_of
+from stamm.corpus.licences.repository import licence_terms, repository_licence, spdx_line_licence
 
 _MOST_TERMS = 8_000_000  # characters of terms that are read: 10 to 16 s of work
 _NOT_READ = "not read"  # matches no licence, so it gives unknown terms
@@ -26,17 +26,17 @@ class FolderLicences:
         left = _MOST_TERMS
         for path, text in files:
             folder, name = _placed(path)
-            found_terms = terms_of(name, text)
+            found_terms = licence_terms(name, text)
             if found_terms:
                 left -= len(found_terms)
                 terms.setdefault(folder, {})[name] = found_terms if left >= 0 else _NOT_READ
         found = {folder: repository_licence(named.items()) for folder, named in terms.items()}
         self._folders = {folder: each for folder, each in found.items() if each.expression}
 
-    def of(self, path: str, text: str) -> tuple[str, str]:
+    def licence_of(self, path: str, text: str) -> tuple[str, str]:
         """The SPDX expression of a file, and its evidence: "spdx" (its own SPDX line), "file" (a
         licence file) or "manifest"; twice "" without any."""
-        own = head_licence(text)
+        own = spdx_line_licence(text)
         if own:
             return own, "spdx"
         folder = path

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from stamm.corpus.licences.expression import join, licences, parse
+from stamm.corpus.licences.expression import join_expressions, licence_ids, parse
 from stamm.corpus.licences.families import rank
 
 MOST_EVIDENCE = 8
@@ -41,10 +41,10 @@ class Licence:
 
 def strictness(expression: str) -> int:
     """The rank of the most restrictive licence in an expression; -1 when no family is known."""
-    return max((rank(name) for name in licences(parse(expression))), default=-1)
+    return max((rank(name) for name in licence_ids(parse(expression))), default=-1)
 
 
-def most_restrictive(evidence: list[LicenceEvidence]) -> Licence:
+def strictest_licence(evidence: list[LicenceEvidence]) -> Licence:
     """The strictest licence of the signals, with all of them as evidence.
 
     Signals about a part, and those without a known licence, do not decide. Two licences of equal
@@ -57,5 +57,6 @@ def most_restrictive(evidence: list[LicenceEvidence]) -> Licence:
     rest = [e for e in seen if e not in decisive]
     expressions = list(dict.fromkeys(e.expression for e in decisive))[:MOST_EVIDENCE]
     return Licence(
-        expression=join("AND", expressions), evidence=tuple([*decisive, *rest][:MOST_EVIDENCE])
+        expression=join_expressions("AND", expressions),
+        evidence=tuple([*decisive, *rest][:MOST_EVIDENCE]),
     )

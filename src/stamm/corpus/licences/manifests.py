@@ -6,7 +6,7 @@ import json
 import tomllib
 from typing import Any
 
-from stamm.corpus.licences.expression import join
+from stamm.corpus.licences.expression import join_expressions
 from stamm.corpus.licences.families import ALL_RIGHTS_RESERVED, UNKNOWN_TERMS
 from stamm.corpus.licences.names import spdx_expression
 
@@ -40,7 +40,7 @@ def manifest_licence(name: str, text: str) -> str:
         return ""
     value = data.get("license") or data.get("licenses") or []
     listed = value if isinstance(value, list) else [value]
-    return join("OR", [e for one in listed[:_MOST] if (e := _expression(one))])
+    return join_expressions("OR", [e for one in listed[:_MOST] if (e := _expression(one))])
 
 
 def _expression(value: Any) -> str:

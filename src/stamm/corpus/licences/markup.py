@@ -14,7 +14,7 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from stamm.corpus.licences.names import denies
+from stamm.corpus.licences.names import denies_licence
 
 if TYPE_CHECKING:
     from resiliparse.parse.html import HTMLTree
@@ -133,7 +133,7 @@ def _of_a_part(element: Any, many_articles: bool) -> bool:
     if element.parent is not None and element.tag == "a":
         sentence = element.parent.text
         short = len(sentence) <= _LONGEST_SENTENCE
-        if short and (_OTHER_SUBJECT.search(sentence.lower()) or denies(sentence)):
+        if short and (_OTHER_SUBJECT.search(sentence.lower()) or denies_licence(sentence)):
             return True
         if "ugc" in (element.get_attribute("rel") or "").lower().split():
             return True

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from stamm.corpus.licences.expression import ExpressionError, identifier, parse, write
+from stamm.corpus.licences.expression import ExpressionError, parse, spdx_identifier, write
 from stamm.corpus.licences.families import ALL_RIGHTS_RESERVED
 
 _LONGEST = 500
@@ -88,7 +88,7 @@ def spdx_expression(value: str) -> str:
         return ""
     if "//" in lowered:
         return _commons_deed(lowered) or _address(lowered)
-    if len(value) >= _LONGEST or denies(written):
+    if len(value) >= _LONGEST or denies_licence(written):
         return ""
     try:
         return write(parse(written))
@@ -97,7 +97,7 @@ def spdx_expression(value: str) -> str:
     return _NAMES.get(lowered.strip(" .")) or _reserved(lowered) or _commons_name(lowered)
 
 
-def denies(sentence: str) -> bool:
+def denies_licence(sentence: str) -> bool:
     """Whether a sentence denies a licence."""
     return _DENIED.search(" ".join(sentence.lower().split())) is not None
 
@@ -118,11 +118,11 @@ def _commons(terms: list[str], version: str | None, port: str | None) -> str:
         return ""
     kind = "-".join(term for term in ("by", "nc", "nd", "sa") if term in terms).upper()
     if "BY" not in kind:
-        return identifier(f"CC-{kind}-{version}") or f"LicenseRef-CC-BY-{kind}"
+        return spdx_identifier(f"CC-{kind}-{version}") or f"LicenseRef-CC-BY-{kind}"
     if not version:
         return f"LicenseRef-CC-{kind}"
-    ported = identifier(f"CC-{kind}-{version}-{port}") if port in _PORTS else ""
-    return ported or identifier(f"CC-{kind}-{version}") or f"LicenseRef-CC-{kind}"
+    ported = spdx_identifier(f"CC-{kind}-{version}-{port}") if port in _PORTS else ""
+    return ported or spdx_identifier(f"CC-{kind}-{version}") or f"LicenseRef-CC-{kind}"
 
 
 def _commons_name(lowered: str) -> str:
@@ -148,11 +148,11 @@ def _address(lowered: str) -> str:
         rest = place[match.end() :]
         if expression == "gnu":
             gnu = _GNU.match(rest)
-            return identifier(f"{gnu[1].replace('fdl', 'gfdl')}-{gnu[2]}") if gnu else ""
+            return spdx_identifier(f"{gnu[1].replace('fdl', 'gfdl')}-{gnu[2]}") if gnu else ""
         if expression:
             return expression.format(*match.groups())
         name = re.sub(r"\.(?:html|json|txt|php)$", "", re.split(r"[/?#]", rest)[0])
-        return identifier(name)
+        return spdx_identifier(name)
     return ""
 
 

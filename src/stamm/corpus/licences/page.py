@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from stamm.corpus.licences.licence import LONGEST_VALUE, Licence, LicenceEvidence, most_restrictive
+from stamm.corpus.licences.licence import LONGEST_VALUE, Licence, LicenceEvidence, strictest_licence
 from stamm.corpus.licences.markup import LONGEST_DATA, LicenceMark
 from stamm.corpus.licences.names import spdx_expression
 
@@ -57,7 +57,7 @@ def page_licence(
         if name in _METAS:
             evidence = _evidence("meta", content, True)
             found += [evidence] if evidence.expression else []
-    return most_restrictive(found)
+    return strictest_licence(found)
 
 
 def _evidence(signal: str, value: str, whole: bool) -> LicenceEvidence:

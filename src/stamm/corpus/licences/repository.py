@@ -7,17 +7,17 @@ from collections.abc import Iterable
 
 from stamm.corpus.licences.expression import (
     ExpressionError,
-    identifier,
-    join,
-    licences,
+    join_expressions,
+    licence_ids,
     parse,
+    spdx_identifier,
     write,
 )
 from stamm.corpus.licences.families import UNKNOWN_TERMS
 from stamm.corpus.licences.licence import LONGEST_VALUE, MOST_EVIDENCE, Licence, LicenceEvidence
 from stamm.corpus.licences.manifests import LONGEST_MANIFEST, MANIFESTS, manifest_licence
 from stamm.corpus.licences.names import spdx_expression
-from stamm.corpus.licences.texts import LONGEST_TEXT, identify
+from stamm.corpus.licences.texts import LONGEST_TEXT, identify_licences
 
 _LICENCE_FILE = re.compile(
     r"(?:licen[cs]es?|copying|unlicen[cs]e|copyright)(?:[-_.][\w.+-]{1,60})?", re.IGNORECASE
@@ -85,7 +85,7 @@ def repository_licence(files: Iterable[tuple[str, str]]) -> Licence:
     return Licence(expression=together, evidence=tuple(evidence[:MOST_EVIDENCE]))
 
 
-def terms_of(name: str, text: str) -> str:
+def licence_terms(name: str, text: str) -> str:
     """The part of a file that `repository_licence` reads, "" of any other file.
 
     name   path from the root: LICENSE, LICENSES/MIT.txt, package.json, README
@@ -98,7 +98,7 @@ def terms_of(name: str, text: str) -> str:
     return choice[0] if choice else ""
 
 
-def head_licence(text: str) -> str:
+def spdx_line_licence(text: str) -> str:
     """The SPDX expression at the head of a source file, "" without any."""
     return next(iter(_spdx_lines(text[:_HEAD])), "")
 
@@ -108,16 +108,16 @@ def _is_licence(name: str) -> bool:
 
 
 def _whole(files: list[str], headers: list[str], either: bool) -> str:
-    single = sorted({name for e in (*files, *headers) for name in licences(parse(e))})
+    single = sorted({name for e in (*files, *headers) for name in licence_ids(parse(e))})
     if len(single) > _MOST_LICENCES:
         return UNKNOWN_TERMS
-    chosen = join("OR" if either and UNKNOWN_TERMS not in single else "AND", files)
+    chosen = join_expressions("OR" if either and UNKNOWN_TERMS not in single else "AND", files)
     # Sources and manifests may state the choice between the licences whose texts are beside them.
-    texts = {name for e in files for name in licences(parse(e))}
+    texts = {name for e in files for name in licence_ids(parse(e))}
     for header in headers:
-        if " OR " in header and texts and texts <= set(licences(parse(header))):
+        if " OR " in header and texts and texts <= set(licence_ids(parse(header))):
             chosen = ""
-    return join("AND", [e for e in (chosen, *headers) if e])
+    return join_expressions("AND", [e for e in (chosen, *headers) if e])
 
 
 def _spdx_lines(head: str) -> list[str]:
@@ -132,11 +132,11 @@ def _spdx_lines(head: str) -> list[str]:
 
 def _of_file(name: str, text: str) -> str:
     """The expression of a licence file: by its text, else by an address or a name in it."""
-    found = identify(text)
+    found = identify_licences(text)
     names = list(found.licences)
     if names:
         either = len(names) > 1 and _EITHER.search(text[:_READ]) is not None
-        return join(
+        return join_expressions(
             "AND" if found.has_more or not either else "OR",
             names + ([UNKNOWN_TERMS] if found.has_more else []),
         )
@@ -144,8 +144,8 @@ def _of_file(name: str, text: str) -> str:
         names = [e for e in map(spdx_expression, _ADDRESS.findall(text)[:10]) if e]
         names = names or _spdx_lines(text) or [e for e in [spdx_expression(text.strip())] if e]
     reuse = _REUSE_FILE.fullmatch(name)
-    if not names and reuse and identifier(reuse[1]):
-        names = [identifier(reuse[1])]
+    if not names and reuse and spdx_identifier(reuse[1]):
+        names = [spdx_identifier(reuse[1])]
     # A file COPYRIGHT may only list people; LICENSE and COPYING state terms.
     states_terms = bool(text.strip()) and not name.lower().startswith("copyright")
-    return join("AND", names or [UNKNOWN_TERMS] * states_terms)
+    return join_expressions("AND", names or [UNKNOWN_TERMS] * states_terms)

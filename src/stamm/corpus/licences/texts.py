@@ -44,7 +44,7 @@ class IdentifiedTexts:
         return self.unmatched_words >= _FEWEST_UNMATCHED
 
 
-def identify(text: str) -> IdentifiedTexts:
+def identify_licences(text: str) -> IdentifiedTexts:
     """Identify the licences in a text, ignoring layout, case and copyright lines.
 
     Words are compared as 4-grams. The licence most similar to the text (Dice's coefficient), if
@@ -56,7 +56,7 @@ def identify(text: str) -> IdentifiedTexts:
     """
     if len(text) > LONGEST_TEXT:
         return IdentifiedTexts(licences=(), unmatched_words=len(text) // 6)
-    left = grams(text)
+    left = word_grams(text)
     found: list[str] = []
     for _ in range(_MOST_FOUND):
         best, name = 0.0, ""
@@ -77,7 +77,7 @@ def identify(text: str) -> IdentifiedTexts:
     return IdentifiedTexts(licences=tuple(sorted(set(found))), unmatched_words=left.total())
 
 
-def grams(text: str) -> Grams:
+def word_grams(text: str) -> Grams:
     """Counts of the word 4-grams of a text without copyright lines."""
     plain = _COPYRIGHT.sub(" ", text.translate(_SAME)).lower().replace("licence", "license")
     words = _WORD.findall(_HOLDER.sub("holder", plain))
@@ -89,4 +89,4 @@ def _known() -> dict[str, Grams]:
     packed = resources.files("stamm.corpus.licences") / "texts.jsonl.zst"
     with zstandard.open(io.BytesIO(packed.read_bytes()), "rt", encoding="utf-8") as lines:
         rows = [json.loads(line) for line in lines]
-    return {row["id"]: grams(row["text"]) for row in rows}
+    return {row["id"]: word_grams(row["text"]) for row in rows}

@@ -15,7 +15,7 @@ from stamm.corpus.pii.email import email_spans
 from stamm.corpus.pii.iban import iban_spans
 from stamm.corpus.pii.payment_card import card_spans
 from stamm.corpus.pii.phone import phone_spans
-from stamm.corpus.pii.word_boundaries import plain_signs
+from stamm.corpus.pii.word_boundaries import to_ascii_signs
 from stamm.corpus.special_tokens import PII_MARKERS
 
 
@@ -49,7 +49,7 @@ def find_pii(text: str, config: PiiConfig, language: str = "") -> list[PiiMatch]
              jane＠example．com). Of two that overlap the first is kept, of two with one start the one
              with check digits, extended to the end of both, so that no part remains.
     """
-    text = plain_signs(text)
+    text = to_ascii_signs(text)
     kinds: list[tuple[str, bool, Iterator[tuple[int, int]]]] = [
         ("iban", config.iban, iban_spans(text)),
         ("card", config.card, card_spans(text)),

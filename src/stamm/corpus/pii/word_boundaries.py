@@ -30,7 +30,7 @@ _USUAL: Final = "！（），：；？"
 _OTHER: Final = re.compile(f"[{''.join(chr(c) for c in _PLAIN if chr(c) not in _USUAL)}]")
 
 
-def plain_signs(text: str) -> str:
+def to_ascii_signs(text: str) -> str:
     """`text` with digits of other scripts as ASCII, and wide or narrow characters as usual ones.
 
     Edge   the result has the length of `text`, so positions are equal in both.

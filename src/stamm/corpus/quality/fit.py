@@ -65,7 +65,7 @@ def fit(config: QualityFitConfig, workspace: Workspace) -> None:
     Raises   DataError when no language has a sample.
     Checked  tests/unit/corpus/quality/test_fit.py
     """
-    references = list(gather(config))
+    references = list(collect_references(config))
     if not any(reference.samples for reference in references):
         raise DataError("no document to fit bounds on", where="inputs", fix="Name other inputs")
     workspace.progress.begin("quality bounds", len(references), "languages")
@@ -73,7 +73,7 @@ def fit(config: QualityFitConfig, workspace: Workspace) -> None:
     pools: dict[str, list[NDArray[np.float64]]] = {ANY: []}
     for number, reference in enumerate(references, start=1):
         own = len(reference.samples) >= config.fewest_samples
-        use = learn_use(reference.whole, reference.language[4:], config) if own else WordUse()
+        use = learn_word_use(reference.whole, reference.language[4:], config) if own else WordUse()
         table = _table(reference.samples, use)
         if own:
             entries[reference.language] = _entry(table, use, reference, config)
@@ -95,7 +95,7 @@ def fit(config: QualityFitConfig, workspace: Workspace) -> None:
     workspace.progress.end(f"{len(entries)} sets of bounds")
 
 
-def gather(config: QualityFitConfig) -> Iterator[ReferenceText]:
+def collect_references(config: QualityFitConfig) -> Iterator[ReferenceText]:
     """Yield the reference samples of each language of the inputs, by tag."""
     found: dict[str, dict[str, str]] = {}
     for name in config.inputs:
@@ -115,7 +115,7 @@ def gather(config: QualityFitConfig) -> Iterator[ReferenceText]:
         )
 
 
-def learn_use(texts: Iterable[str], script: str, config: QualityFitConfig) -> WordUse:
+def learn_word_use(texts: Iterable[str], script: str, config: QualityFitConfig) -> WordUse:
     """The most frequent words of texts, and the pairs of them with one usual order.
 
     Edge   a word counts at most 20 times a document, so that no document dominates, and only if it

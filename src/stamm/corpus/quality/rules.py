@@ -59,9 +59,9 @@ class QualityFilter:
                  without words has too few of them.
         Checked  tests/unit/corpus/quality/test_rules.py
         """
-        own = self.thresholds.own(language)
+        own = self.thresholds.for_language(language)
         measures = measure(text, own.use if own else WordUse())
-        return self.verdict(measures, own or self.thresholds.of_script(measures.script))
+        return self.verdict(measures, own or self.thresholds.for_script(measures.script))
 
     def verdict(self, measures: QualityMeasures, bounds: QualityBounds) -> QualityVerdict:
         """The first rule that `measures` break, in the order of `bounds.RULES`."""

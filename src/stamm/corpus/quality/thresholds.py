@@ -52,11 +52,11 @@ class QualityThresholds:
             ) from None
         self.sha256 = sha256_file(path)
 
-    def own(self, language: str) -> QualityBounds | None:
+    def for_language(self, language: str) -> QualityBounds | None:
         """The bounds of a language, or None."""
         return self._bounds.get(language)
 
-    def of_script(self, script: str) -> QualityBounds:
+    def for_script(self, script: str) -> QualityBounds:
         """The bounds of a script; those of all texts when it has none."""
         return self._bounds.get(script, self._bounds[ANY])
 

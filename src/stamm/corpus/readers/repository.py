@@ -87,7 +87,7 @@ def _document(place: Place, member: Member, terms: FolderLicences, url: str) -> 
     elif text is None:
         reason, detail = "invalid_utf8", "no UTF-8 text"
     else:
-        expression, basis = terms.of(member.path, text)
+        expression, basis = terms.licence_of(member.path, text)
         return Record(
             place=place,
             content_id=content_id(address, text.encode()),

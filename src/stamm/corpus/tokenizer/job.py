@@ -10,9 +10,9 @@ from stamm.corpus.config import TekkenConfig, TokenizerConfig
 from stamm.corpus.held_out import HELD_OUT, TRAIN
 from stamm.corpus.special_tokens import RESERVED_TOKENS
 from stamm.corpus.tokenizer.fairness import count_tokens, fairness, merge_counts
-from stamm.corpus.tokenizer.parallel_corpus import TITLE, rights
-from stamm.corpus.tokenizer.sample import RULE, TokenizerSample, opened_corpus
-from stamm.corpus.tokenizer.tekken import tekken
+from stamm.corpus.tokenizer.parallel_corpus import TITLE, load_declaration
+from stamm.corpus.tokenizer.sample import RULE, TokenizerSample, open_corpus_documents
+from stamm.corpus.tokenizer.tekken import tekken_description
 from stamm.corpus.tokenizer.tokenizer import FILE, Tokenizer
 from stamm.corpus.tokenizer.training import train_tokenizer_on
 from stamm.runs.job import Workspace
@@ -31,13 +31,13 @@ def train_tokenizer(config: TokenizerConfig | TekkenConfig, workspace: Workspace
     for name in (FILE, SUMMARY):
         (workspace.folder / name).unlink(missing_ok=True)
     workspace.progress.begin("tokenizer", config.vocab_size, "tokens")
-    with opened_corpus(workspace.inputs["corpus"], workspace.folder) as query:
+    with open_corpus_documents(workspace.inputs["corpus"], workspace.folder) as query:
         samples = {
             split: TokenizerSample(query, config.sample_bytes, config.temperature, split)
             for split in (TRAIN, HELD_OUT)
         }
         if isinstance(config, TekkenConfig):
-            description = tekken(config)
+            description = tekken_description(config)
         else:
             texts = (document.text for document in samples[TRAIN].documents())
             description = train_tokenizer_on(config, texts)
@@ -70,7 +70,7 @@ def _summary(
             "temperature": config.temperature,
         },
         **{split: _costs(tokenizer, sample) for split, sample in samples.items()},
-        "parallel": {"text": TITLE, **fairness(tokenizer, rights())},
+        "parallel": {"text": TITLE, **fairness(tokenizer, load_declaration())},
     }
 
 

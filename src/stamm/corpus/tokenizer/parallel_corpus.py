@@ -29,7 +29,7 @@ _PARAGRAPHS = {
 }
 
 
-def rights() -> dict[str, tuple[str, ...]]:
+def load_declaration() -> dict[str, tuple[str, ...]]:
     """The articles of the Universal Declaration in each language shipped with stamm, by language.
 
     Raises   DataError when the shipped file is damaged.

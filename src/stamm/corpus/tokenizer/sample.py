@@ -79,7 +79,7 @@ class TokenizerSample:
 
 
 @contextlib.contextmanager
-def opened_corpus(corpus: Path, folder: Path) -> Iterator[Query]:
+def open_corpus_documents(corpus: Path, folder: Path) -> Iterator[Query]:
     """Open a query with the view documents of a corpus; sorting spills into `folder`."""
     with opened(folder, _MEMORY_GIB, 1) as query:
         query.view("documents", parts(corpus, "documents"))

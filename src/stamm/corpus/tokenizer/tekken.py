@@ -26,8 +26,8 @@ from stamm.base.files import sha256_bytes
 from stamm.corpus.config import TekkenConfig
 from stamm.corpus.special_tokens import RESERVED_TOKENS
 from stamm.corpus.tokenizer.fast import bytes_word
-from stamm.corpus.tokenizer.tokenizer import LATEX_TOKENS, finished
-from stamm.corpus.tokenizer.training import cutting_words
+from stamm.corpus.tokenizer.tokenizer import LATEX_TOKENS, finalize_description
+from stamm.corpus.tokenizer.training import set_pre_tokenizer
 
 RESERVED = 1000
 _FILE = Path("data") / "tekken_240718.json"
@@ -35,15 +35,15 @@ _SHA256 = "eccd1665d2e477697c33cb7f0daa6f6dfefc57a0a6bceb66d4be52952f827516"
 _INSTALL = "pip install --no-deps mistral-common==1.13.1 (only its data are read)"
 
 
-def tekken(config: TekkenConfig) -> str:
+def tekken_description(config: TekkenConfig) -> str:
     """The tokenizer.json of tekken, from the file in mistral-common.
 
     Raises   DataError when the package is not installed, or its file has another hash.
     """
-    return tekken_of(config, _words())
+    return build_description(config, _words())
 
 
-def tekken_of(config: TekkenConfig, words: Sequence[bytes]) -> str:
+def build_description(config: TekkenConfig, words: Sequence[bytes]) -> str:
     """The tokenizer.json of tekken's words in the order of their ranks.
 
     A rank is also the priority of the merge that makes the word, so the first n words are a complete
@@ -67,13 +67,13 @@ def tekken_of(config: TekkenConfig, words: Sequence[bytes]) -> str:
             reserved[position] = name
     vocabulary = {name: i for i, name in enumerate(reserved)}
     vocabulary |= {bytes_word(word): RESERVED + i for i, word in enumerate(words[:wanted])}
-    merges = [(bytes_word(a), bytes_word(b)) for a, b in merges_of(words[:wanted])]
-    tokenizer = cutting_words(tokenizers.Tokenizer(models.BPE(vocab=vocabulary, merges=merges)))
+    merges = [(bytes_word(a), bytes_word(b)) for a, b in derive_merges(words[:wanted])]
+    tokenizer = set_pre_tokenizer(tokenizers.Tokenizer(models.BPE(vocab=vocabulary, merges=merges)))
     tokenizer.add_tokens([AddedToken(name, normalized=False) for name in reserved])
-    return finished(json.loads(tokenizer.to_str()))
+    return finalize_description(json.loads(tokenizer.to_str()))
 
 
-def merges_of(words: Sequence[bytes]) -> list[tuple[bytes, bytes]]:
+def derive_merges(words: Sequence[bytes]) -> list[tuple[bytes, bytes]]:
     """The merge that makes each word except single bytes, from words of lower rank.
 
     Raises   DataError for a word that is not made of two words before it.

@@ -170,7 +170,7 @@ class Tokenizer:
         return [piece.id for piece in self._tokenizer.model.tokenize(word)]
 
 
-def finished(plain: Mapping[str, Any]) -> str:
+def finalize_description(plain: Mapping[str, Any]) -> str:
     """The final tokenizer.json: markers and LaTeX commands are not special, and <s> can be prepended.
 
     plain   the description as the tokenizers library writes it

@@ -10,7 +10,7 @@ from tokenizers import AddedToken, Regex, decoders, models, pre_tokenizers, trai
 
 from stamm.corpus.config import TokenizerConfig
 from stamm.corpus.special_tokens import RESERVED_TOKENS
-from stamm.corpus.tokenizer.tokenizer import SPLIT_PATTERN, finished
+from stamm.corpus.tokenizer.tokenizer import SPLIT_PATTERN, finalize_description
 
 # The trainer's time is quadratic in the length of a word, so longer words are split for training:
 # with a million letters in one word it did not end within two minutes.
@@ -22,7 +22,7 @@ def train_tokenizer_on(config: TokenizerConfig, texts: Iterable[str]) -> str:
 
     Depends on the texts alone: neither their order nor threads nor hash seeds change it.
     """
-    tokenizer = cutting_words(tokenizers.Tokenizer(models.BPE(byte_fallback=False)))
+    tokenizer = set_pre_tokenizer(tokenizers.Tokenizer(models.BPE(byte_fallback=False)))
     cut = tokenizer.pre_tokenizer
     pieces = pre_tokenizers.Split(Regex(rf"[\s\S]{{1,{_LONGEST_WORD}}}"), behavior="isolated")
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence([cut[0], pieces, cut[1]])
@@ -37,10 +37,10 @@ def train_tokenizer_on(config: TokenizerConfig, texts: Iterable[str]) -> str:
     )
     tokenizer.train_from_iterator(texts, trainer)
     tokenizer.pre_tokenizer = cut
-    return finished(json.loads(tokenizer.to_str()))
+    return finalize_description(json.loads(tokenizer.to_str()))
 
 
-def cutting_words(tokenizer: tokenizers.Tokenizer) -> tokenizers.Tokenizer:
+def set_pre_tokenizer(tokenizer: tokenizers.Tokenizer) -> tokenizers.Tokenizer:
     """Set SPLIT_PATTERN and the byte-level alphabet as pre-tokenizer; return the tokenizer."""
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
         [

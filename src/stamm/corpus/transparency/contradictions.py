@@ -30,12 +30,12 @@ def check_contradictions(config: EvidenceConfig, facts: LedgerFacts) -> None:
         )
 
 
-def opted_out(facts: LedgerFacts) -> int:
+def count_opt_outs(facts: LedgerFacts) -> int:
     """Number of documents dropped because of an opt-out."""
     return sum(facts.reasons[name]["documents"] for name in OPT_OUTS if name in facts.reasons)
 
 
-def known(facts: LedgerFacts, kind: Kind) -> bool | None:
+def used_by_ledger(facts: LedgerFacts, kind: Kind) -> bool | None:
     """Whether data of a kind was used according to the ledger; None when unknown.
 
     True where a source is assigned to the kind, False where every source is assigned to other
@@ -46,20 +46,20 @@ def known(facts: LedgerFacts, kind: Kind) -> bool | None:
     return None if facts.unassigned else False
 
 
-def used(config: EvidenceConfig, facts: LedgerFacts, kind: Kind) -> bool | None:
+def is_used(config: EvidenceConfig, facts: LedgerFacts, kind: Kind) -> bool | None:
     """Whether data of a kind was used, according to the ledger or else to the claim."""
-    answer = known(facts, kind)
+    answer = used_by_ledger(facts, kind)
     claimed: bool | None = getattr(config, kind)
     return claimed if answer is None else answer
 
 
 def _contradictions(config: EvidenceConfig, facts: LedgerFacts) -> Iterator[str]:
     for kind in KINDS:
-        if getattr(config, kind) not in (None, used(config, facts, kind)):
+        if getattr(config, kind) not in (None, is_used(config, facts, kind)):
             yield f"evidence.{kind} = {getattr(config, kind)}, but {_reason(facts, kind)}"
     if config.crawled is False and config.crawlers:
         yield f"evidence.crawled = False, but {len(config.crawlers)} crawlers are named"
-    removed = opted_out(facts)
+    removed = count_opt_outs(facts)
     if config.opt_outs_removed is False and removed:
         yield f"evidence.opt_outs_removed = False, but {removed} documents were left out by one"
     asked = removed or any(one.state == _ASKED or one.first_read for one in facts.consents)

@@ -10,7 +10,7 @@ from pathlib import Path
 from stamm.base.markdown import escape_markdown
 from stamm.base.units import bytes_text
 from stamm.corpus.transparency.config import EvidenceConfig
-from stamm.corpus.transparency.contradictions import opted_out
+from stamm.corpus.transparency.contradictions import count_opt_outs
 from stamm.corpus.transparency.domains import DomainCounts
 from stamm.corpus.transparency.facts import LedgerFacts
 from stamm.corpus.transparency.markdown import LONGEST_TEXT, MarkdownTable, counted, table
@@ -107,7 +107,7 @@ def _sections(
     yield (
         "What was left out",
         [
-            f"{counted(summary['n_dropped'], 'document')}, {opted_out(facts):,} of them because of a "
+            f"{counted(summary['n_dropped'], 'document')}, {count_opt_outs(facts):,} of them because of a "
             "reservation of rights.",
             table(reasons_table(facts)),
         ],

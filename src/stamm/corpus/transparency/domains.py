@@ -13,7 +13,7 @@ from pathlib import Path
 from stamm.base.files import atomic, canonical_json
 from stamm.corpus.query import Query
 from stamm.corpus.transparency.config import EvidenceConfig
-from stamm.corpus.transparency.facts import STAYED, kind_of
+from stamm.corpus.transparency.facts import KEPT_OWN, kind_expression
 
 # Second-level names under which registries of countries register names.
 _REGISTRIES = (
@@ -55,8 +55,8 @@ def write_domains(query: Query, config: EvidenceConfig, path: Path) -> DomainCou
     Checked  tests/unit/corpus/transparency/test_evidence_domains.py
     """
     crawled = any(one.kind == "crawled" for one in config.sources)
-    kind, values = kind_of(config) if crawled else ("''", {})
-    where = f"{STAYED} and {kind} = 'crawled'" if crawled else STAYED
+    kind, values = kind_expression(config) if crawled else ("''", {})
+    where = f"{KEPT_OWN} and {kind} = 'crawled'" if crawled else KEPT_OWN
     query.run(
         "create or replace temp table hosts as select host, count(*) as documents, "
         f"sum(bytes_out)::bigint as bytes from ledger where {where} group by host",
@@ -71,7 +71,7 @@ def write_domains(query: Query, config: EvidenceConfig, path: Path) -> DomainCou
     ((without,),) = query.rows(
         "select coalesce(sum(documents), 0)::bigint from hosts where host = ''"
     )
-    wanted = number_wanted(count, config.sme)
+    wanted = required_domains(count, config.sme)
     listed = listed_bytes = 0
     with atomic(path) as temporary, temporary.open("wb") as file:
         for domain, documents, part in query.stream(
@@ -96,7 +96,7 @@ def write_domains(query: Query, config: EvidenceConfig, path: Path) -> DomainCou
     )
 
 
-def number_wanted(count: int, sme: bool) -> int:
+def required_domains(count: int, sme: bool) -> int:
     """The number of `count` domains that must be listed, rounded up."""
     return min(-(-count // 20), _MOST_OF_SMALL) if sme else -(-count // 10)
 

@@ -17,7 +17,7 @@ from stamm.corpus.transparency.config import EvidenceConfig
 from stamm.runs.sharded_job import read_manifests
 
 OWN = "consent <> 'planted'"
-STAYED = f"{OWN} and decision = '{KEPT}'"
+KEPT_OWN = f"{OWN} and decision = '{KEPT}'"
 _MOST_SOURCES = 1000
 _MOST_AGENTS = 100
 _MOST_LICENCES = 1000
@@ -119,7 +119,7 @@ def read_facts(
         "select count(*), count(*) filter (not dated), coalesce(max(day) filter (dated), '') from (select left(date, 10) as day, "
         "try_cast(left(date, 10) as date) is not null and "
         "regexp_full_match(left(date, 10), '[0-9]{4}-[0-9]{2}-[0-9]{2}') as dated from ledger "
-        f"where {STAYED})"
+        f"where {KEPT_OWN})"
     )
     if kept != summary["n_kept"]:
         raise DataError(
@@ -128,10 +128,10 @@ def read_facts(
         )
     if not kept:
         raise DataError(f"{corpus} has no kept document", fix="Build a corpus that keeps documents")
-    kind, values = kind_of(config)
+    kind, values = kind_expression(config)
     grouped = (
         f"select source, licence, {kind} as kind, count(*) as n, sum(bytes_out)::bigint as size "
-        f"from ledger where {STAYED} group by source, licence"
+        f"from ledger where {KEPT_OWN} group by source, licence"
     )
     query.run(f"create or replace temp table sources as {grouped}", values)
     ((num_sources,),) = query.rows("select count(*) from sources")
@@ -172,7 +172,7 @@ def read_facts(
     )
 
 
-def kind_of(config: EvidenceConfig) -> tuple[str, dict[str, str]]:
+def kind_expression(config: EvidenceConfig) -> tuple[str, dict[str, str]]:
     """An SQL expression for the kind of a ledger row, and its parameters."""
     whens = [f"when source glob $kind{i} then '{one.kind}'" for i, one in enumerate(config.sources)]
     values = {f"kind{i}": one.source for i, one in enumerate(config.sources)}

@@ -16,7 +16,12 @@ from pathlib import Path
 
 from stamm.base.units import bytes_text
 from stamm.corpus.transparency.config import EvidenceConfig, Kind
-from stamm.corpus.transparency.contradictions import OPT_OUTS, known, opted_out, used
+from stamm.corpus.transparency.contradictions import (
+    OPT_OUTS,
+    count_opt_outs,
+    is_used,
+    used_by_ledger,
+)
 from stamm.corpus.transparency.domains import DomainCounts
 from stamm.corpus.transparency.facts import LedgerFacts
 from stamm.corpus.transparency.markdown import MarkdownTable, counted
@@ -188,8 +193,8 @@ def _unassigned(facts: LedgerFacts) -> Iterator[Question]:
 
 def _used(config: EvidenceConfig, facts: LedgerFacts, kind: Kind, asks: str) -> Question:
     """The question whether data of a kind was used, answered by the ledger where possible."""
-    origin = PROVIDER if known(facts, kind) is None else LEDGER
-    return yes_or_no(asks, used(config, facts, kind), kind, origin)
+    origin = PROVIDER if used_by_ledger(facts, kind) is None else LEDGER
+    return yes_or_no(asks, is_used(config, facts, kind), kind, origin)
 
 
 def _sources(facts: LedgerFacts, kind: Kind) -> Question:
@@ -203,7 +208,7 @@ def _sources(facts: LedgerFacts, kind: Kind) -> Question:
 
 def _public(config: EvidenceConfig, facts: LedgerFacts) -> Section:
     fields = [_used(config, facts, "public", "Were publicly available datasets used?")]
-    if used(config, facts, "public"):
+    if is_used(config, facts, "public"):
         links = tuple((one.source, one.link) for one in config.sources if one.kind == "public")
         fields += [
             from_ledger("Modality", "Text."),
@@ -235,7 +240,7 @@ _PRIVATE: dict[str, tuple[Kind, str, str]] = {
 def _of_kind(config: EvidenceConfig, facts: LedgerFacts, number: str) -> Section:
     kind, title, asks = _PRIVATE[number]
     fields = [_used(config, facts, kind, asks)]
-    if used(config, facts, kind):
+    if is_used(config, facts, kind):
         fields += [from_ledger("Modality", "Text."), _sources(facts, kind)]
     return Section(number=number, title=title, fields=tuple(fields))
 
@@ -243,7 +248,7 @@ def _of_kind(config: EvidenceConfig, facts: LedgerFacts, number: str) -> Section
 def _crawled(
     config: EvidenceConfig, facts: LedgerFacts, domains: DomainCounts, listed: Path
 ) -> Section:
-    answer = used(config, facts, "crawled")
+    answer = is_used(config, facts, "crawled")
     fields = [
         _used(config, facts, "crawled", "Were crawlers used by the provider or on its behalf?")
     ]
@@ -293,7 +298,7 @@ def _user(config: EvidenceConfig, facts: LedgerFacts) -> Section:
         ),
     ]
     fields += [_sources(facts, kind) for kind in kinds if facts.kinds.get(kind)]
-    if any(used(config, facts, kind) for kind in kinds):
+    if any(is_used(config, facts, kind) for kind in kinds):
         fields += [
             from_provider("Services and products that it is from", config.services, "services"),
             from_ledger("Modality", "Text."),
@@ -310,7 +315,7 @@ def _synthetic(config: EvidenceConfig, facts: LedgerFacts) -> Section:
             "Was synthetic data made by AI, by the provider or on its behalf, used?",
         )
     ]
-    if used(config, facts, "synthetic"):
+    if is_used(config, facts, "synthetic"):
         fields += [
             from_ledger("Modality", "Text."),
             from_provider("Models that made the synthetic data", config.generators, "generators"),
@@ -349,7 +354,7 @@ def _reservations(config: EvidenceConfig, facts: LedgerFacts) -> Section:
             ),
             from_ledger(
                 "Measures to respect reservations of rights",
-                f"Left out because of a reservation: {counted(opted_out(facts), 'document')}. Kept "
+                f"Left out because of a reservation: {counted(count_opt_outs(facts), 'document')}. Kept "
                 f"without a robots.txt that allows it: {counted(silent, 'document')}.",
                 reasons_table(facts, OPT_OUTS),
                 consents_table(facts),

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from stamm.base.errors import DataError
-from stamm.corpus.classifiers.examples import balance, read_examples, skeleton, split_of
+from stamm.corpus.classifiers.examples import balanced_weights, read_examples, skeleton, split_of
 
 GOOD = {"text": "a text", "label": 1, "language": "deu_Latn"}
 
@@ -91,10 +91,10 @@ def test_labels_weigh_the_same_in_each_language(tmp_path: Path) -> None:
     rows += [{**GOOD, "text": f"zero {n}", "label": 0} for n in range(3)]
     rows += [{**GOOD, "text": "alone", "language": "fra_Latn"}]
     examples = read_examples([write(tmp_path / "a.jsonl", rows)], labelled=True)
-    weights = balance(examples, 10)
+    weights = balanced_weights(examples, 10)
     of = {
         key: sum(w for e, w in zip(examples, weights, strict=True) if (e.language, e.label) == key)
         for key in (("deu_Latn", 1), ("deu_Latn", 0), ("fra_Latn", 1))
     }
     assert of == pytest.approx({("deu_Latn", 1): 6, ("deu_Latn", 0): 6, ("fra_Latn", 1): 1})
-    assert max(balance(examples, 1.5)) == 1.5
+    assert max(balanced_weights(examples, 1.5)) == 1.5

@@ -9,7 +9,13 @@ import pytest
 from site_server import NOW, Reply, Sites, configured
 
 from stamm.base.errors import ConfigError
-from stamm.corpus.consent.fetch import Fetcher, FetchError, is_public, public_addresses, site_name
+from stamm.corpus.consent.fetch import (
+    Fetcher,
+    FetchError,
+    is_public,
+    normalize_site,
+    public_addresses,
+)
 from stamm.corpus.consent.snapshot_entry import SnapshotEntry
 
 
@@ -114,7 +120,7 @@ def test_a_redirect_into_a_private_net_is_refused(sites: Sites) -> None:
     ],
 )
 def test_site_names(text: str, name: str) -> None:
-    assert site_name(text) == name
+    assert normalize_site(text) == name
 
 
 @pytest.mark.parametrize(
@@ -140,7 +146,7 @@ def test_site_names(text: str, name: str) -> None:
 )
 def test_what_names_no_site(text: str) -> None:
     with pytest.raises(ValueError):
-        site_name(text)
+        normalize_site(text)
 
 
 @pytest.mark.parametrize(

@@ -11,8 +11,8 @@ from stamm.corpus.consent import rules as rules_module
 from stamm.corpus.consent.agents import APERTUS_AGENTS
 from stamm.corpus.consent.robots import RobotsFile, is_robots_path
 from stamm.corpus.consent.robots_matcher import (
-    Candidate,
     LongestMatch,
+    RankedRule,
     longest_match,
     normalize_path,
     path_of,
@@ -259,7 +259,7 @@ def test_the_longest_of_many_patterns_decides() -> None:
             for _ in range(rng.randrange(12))
         ]
         candidates = [
-            Candidate(-len(pattern), rng.random() < 0.5, (line, "", pattern))
+            RankedRule(-len(pattern), rng.random() < 0.5, (line, "", pattern))
             for line, pattern in enumerate(patterns)
         ]
         matcher = LongestMatch(zip(patterns, candidates, strict=True))
@@ -285,7 +285,7 @@ class CountingPath(bytes):
 
 def test_a_pattern_of_stars_is_searched_once_a_piece() -> None:
     pattern = b"/" + b"*a" * 5000 + b"*b"
-    matcher = LongestMatch([(pattern, Candidate(-len(pattern), True, (1, "disallow", b"")))])
+    matcher = LongestMatch([(pattern, RankedRule(-len(pattern), True, (1, "disallow", b"")))])
     path = CountingPath(b"/" + b"a" * 4000)
     assert matcher.find(path) is None
     assert path.searched == 4001
@@ -305,7 +305,7 @@ def test_single_questions_build_no_search_structure(monkeypatch: pytest.MonkeyPa
     built = []
 
     class Counting(LongestMatch):
-        def __init__(self, patterns: Iterable[tuple[bytes, Candidate]]) -> None:
+        def __init__(self, patterns: Iterable[tuple[bytes, RankedRule]]) -> None:
             listed = list(patterns)
             built.append(len(listed))
             super().__init__(listed)

@@ -11,7 +11,7 @@ import pytest
 from stamm.base.errors import ConfigError, DataError
 from stamm.base.files import sha256_file
 from stamm.corpus.language.cld2 import KNOWN, cld2_guess
-from stamm.corpus.language.codes import cld2_code, three_letters
+from stamm.corpus.language.codes import cld2_code, to_iso639_3
 from stamm.corpus.language.config import LanguageConfig
 from stamm.corpus.language.identify import LanguageGuess, LanguageIdentifier
 
@@ -120,7 +120,7 @@ def test_codes() -> None:
     assert cld2_code("iw") == "heb"
     assert cld2_code("zh-Hant") == "cmn"
     assert cld2_code("zzp") == cld2_code("tlh") == cld2_code("xx-Latn") == ""
-    assert three_letters("nep") == three_letters("ne") == "npi"
+    assert to_iso639_3("nep") == to_iso639_3("ne") == "npi"
     assert all(len(code) == 3 for code in KNOWN)
     assert len(KNOWN) > 150
 

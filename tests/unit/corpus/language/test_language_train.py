@@ -15,7 +15,7 @@ from stamm.base.files import sha256_file
 from stamm.corpus.language import ngrams
 from stamm.corpus.language.config import LanguageConfig, LanguageTrainConfig
 from stamm.corpus.language.identify import LanguageIdentifier
-from stamm.corpus.language.samples import cut, gather
+from stamm.corpus.language.samples import collect_texts, cut_samples
 from stamm.corpus.language.train import train
 from stamm.runs.job import Workspace
 
@@ -73,7 +73,7 @@ def test_train_twice_gives_the_same_bytes_and_a_model_that_works(
 
 
 def test_nothing_is_learned_and_measured_at_once(inputs: str) -> None:
-    texts = gather(_config(inputs))
+    texts = collect_texts(_config(inputs))
     assert sorted(texts) == ["aaa_Latn", "bbb_Latn", "ccc_Latn"]
     for each in texts.values():
         assert not set(each.train) & set(each.held_out)
@@ -117,9 +117,9 @@ def test_one_language_is_refused(tmp_path: Path) -> None:
 
 def test_cut_keeps_every_word_once_a_pass() -> None:
     lines = [f"word{number} andmore{number}" for number in range(200)]
-    once = list(cut(lines, (30, 60), 0))
+    once = list(cut_samples(lines, (30, 60), 0))
     assert " ".join(once).split() == " ".join(lines).split()
-    twice = list(cut(lines, (30, 60), 10**6))
+    twice = list(cut_samples(lines, (30, 60), 10**6))
     assert len(" ".join(twice).split()) == 2 * len(" ".join(lines).split())
 
 
@@ -129,7 +129,7 @@ def test_untranslated_english_is_left_out(tmp_path: Path) -> None:
     path = tmp_path / "mixed.jsonl"
     row = {"text": f"{german}\n{english}", "language": "deu_Latn"}
     path.write_text(json.dumps(row) + "\n")
-    (texts,) = gather(_config(str(path))).values()
+    (texts,) = collect_texts(_config(str(path))).values()
     kept = " ".join(texts.train + texts.held_out)
     assert "katze" in kept
     assert "translated" not in kept

@@ -10,10 +10,10 @@ from stamm.base.errors import ConfigError
 from stamm.corpus.licences.config import LicenceConfig
 from stamm.corpus.licences.expression import (
     ExpressionError,
-    identifier,
-    join,
+    join_expressions,
+    licence_verdict,
     parse,
-    verdict,
+    spdx_identifier,
     write,
 )
 from stamm.corpus.licences.families import _MEMBERS, FAMILIES, rank
@@ -49,7 +49,7 @@ def test_one_form(written: str, plain: str) -> None:
 def test_what_is_no_expression(written: str) -> None:
     with pytest.raises(ExpressionError):
         parse(written)
-    assert verdict(written, DEFAULT) == "unknown"
+    assert licence_verdict(written, DEFAULT) == "unknown"
 
 
 @pytest.mark.parametrize(
@@ -77,19 +77,19 @@ def test_what_is_no_expression(written: str) -> None:
     ],
 )
 def test_verdicts(expression: str, expected: str) -> None:
-    assert verdict(expression, DEFAULT) == expected
+    assert licence_verdict(expression, DEFAULT) == expected
 
 
 def test_options() -> None:
-    assert verdict("CC-BY-SA-4.0", LicenceConfig(share_alike=False)) == "denied"
-    assert verdict("CC-BY-NC-4.0", LicenceConfig(noncommercial=True)) == "allowed"
+    assert licence_verdict("CC-BY-SA-4.0", LicenceConfig(share_alike=False)) == "denied"
+    assert licence_verdict("CC-BY-NC-4.0", LicenceConfig(noncommercial=True)) == "allowed"
     # Two restrictions need two permissions.
-    assert verdict("CC-BY-NC-ND-4.0", LicenceConfig(noncommercial=True)) == "denied"
+    assert licence_verdict("CC-BY-NC-ND-4.0", LicenceConfig(noncommercial=True)) == "denied"
     both = LicenceConfig(noncommercial=True, no_derivatives=True)
-    assert verdict("CC-BY-NC-ND-4.0", both) == "allowed"
-    assert verdict("GPL-3.0-only", LicenceConfig(copyleft=True)) == "allowed"
-    assert verdict("MIT", LicenceConfig(deny=("mit",))) == "denied"
-    assert verdict("LicenseRef-Own", LicenceConfig(allow=("LicenseRef-own",))) == "allowed"
+    assert licence_verdict("CC-BY-NC-ND-4.0", both) == "allowed"
+    assert licence_verdict("GPL-3.0-only", LicenceConfig(copyleft=True)) == "allowed"
+    assert licence_verdict("MIT", LicenceConfig(deny=("mit",))) == "denied"
+    assert licence_verdict("LicenseRef-Own", LicenceConfig(allow=("LicenseRef-own",))) == "allowed"
     with pytest.raises(ConfigError, match="a licence that is also in deny"):
         LicenceConfig(allow=("MIT",), deny=("mit",))
     with pytest.raises(ConfigError, match="must name SPDX identifiers"):
@@ -98,7 +98,7 @@ def test_options() -> None:
 
 def test_every_name_of_the_table_is_on_the_spdx_list() -> None:
     for name in " ".join(_MEMBERS.values()).split():
-        assert identifier(name).removesuffix("-only") == name
+        assert spdx_identifier(name).removesuffix("-only") == name
         assert rank(name) >= 0
     assert tuple(_MEMBERS) == FAMILIES
 
@@ -120,17 +120,17 @@ def worth(tree: object) -> int:
     """The verdict as a number: AND is the least, OR the greatest."""
     if isinstance(tree, tuple):
         return (min if tree[1] == "AND" else max)(worth(tree[0]), worth(tree[2]))
-    return WORTH[verdict(str(tree), DEFAULT)]
+    return WORTH[licence_verdict(str(tree), DEFAULT)]
 
 
 @given(TREES)
 def test_verdict_is_least_and_greatest(tree: object) -> None:
     text = as_text(tree)
-    assert WORTH[verdict(text, DEFAULT)] == worth(tree)
-    assert WORTH[verdict(write(parse(text)), DEFAULT)] == worth(tree)
+    assert WORTH[licence_verdict(text, DEFAULT)] == worth(tree)
+    assert WORTH[licence_verdict(write(parse(text)), DEFAULT)] == worth(tree)
 
 
 def test_join() -> None:
-    assert join("AND", []) == ""
-    assert join("AND", ["MIT", "MIT"]) == "MIT"
-    assert join("AND", ["MIT OR ISC", "Zlib"]) == "(ISC OR MIT) AND Zlib"
+    assert join_expressions("AND", []) == ""
+    assert join_expressions("AND", ["MIT", "MIT"]) == "MIT"
+    assert join_expressions("AND", ["MIT OR ISC", "Zlib"]) == "(ISC OR MIT) AND Zlib"

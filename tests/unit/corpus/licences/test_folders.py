@@ -33,26 +33,26 @@ def test_the_nearest_folder_with_terms_speaks() -> None:
             "secret/LICENSE": "You may look at this, and nothing else. " * 30,
         }.items()
     )
-    assert terms.of("a/b/c.py", "") == ("MIT", "file")
-    assert terms.of("a/b/c.py", "# SPDX-License-Identifier: ISC") == ("ISC", "spdx")
-    assert terms.of("third/own/c.py", "") == ("Apache-2.0", "file")
-    assert terms.of("thirdparty/c.py", "") == ("MIT", "file")
-    assert terms.of("crate/src/lib.rs", "") == ("Apache-2.0 OR MIT", "manifest")
-    assert terms.of("reuse/a.py", "") == ("CC0-1.0", "file")
-    assert terms.of("secret/a.py", "") == (UNKNOWN_TERMS, "file")
+    assert terms.licence_of("a/b/c.py", "") == ("MIT", "file")
+    assert terms.licence_of("a/b/c.py", "# SPDX-License-Identifier: ISC") == ("ISC", "spdx")
+    assert terms.licence_of("third/own/c.py", "") == ("Apache-2.0", "file")
+    assert terms.licence_of("thirdparty/c.py", "") == ("MIT", "file")
+    assert terms.licence_of("crate/src/lib.rs", "") == ("Apache-2.0 OR MIT", "manifest")
+    assert terms.licence_of("reuse/a.py", "") == ("CC0-1.0", "file")
+    assert terms.licence_of("secret/a.py", "") == (UNKNOWN_TERMS, "file")
 
 
 def test_without_terms_nothing_is_named() -> None:
     terms = FolderLicences({"a/LICENSE": MIT, "b.c": "SPDX-License-Identifier: MIT"}.items())
-    assert terms.of("c.py", "") == ("", "")
-    assert terms.of("", "") == ("", "")
+    assert terms.licence_of("c.py", "") == ("", "")
+    assert terms.licence_of("", "") == ("", "")
 
 
 def test_beyond_the_bound_terms_are_not_known(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(folders, "_MOST_TERMS", len(MIT))
     terms = FolderLicences({"a/LICENSE": MIT, "b/LICENSE": MIT}.items())
-    assert terms.of("a/x", "") == ("MIT", "file")
-    assert terms.of("b/x", "") == (UNKNOWN_TERMS, "file")
+    assert terms.licence_of("a/x", "") == ("MIT", "file")
+    assert terms.licence_of("b/x", "") == (UNKNOWN_TERMS, "file")
 
 
 @pytest.mark.parametrize(

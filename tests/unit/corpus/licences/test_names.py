@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from stamm.corpus.licences.config import LicenceConfig
-from stamm.corpus.licences.expression import verdict
+from stamm.corpus.licences.expression import licence_verdict
 from stamm.corpus.licences.names import spdx_expression
 
 DEED = "https://creativecommons.org/licenses"
@@ -88,4 +88,4 @@ def test_sentences_that_deny_narrow_or_hide(value: str, expression: str) -> None
 
 @pytest.mark.parametrize("name", ["GPL-2.0-with-classpath-exception", "eCos-2.0", "wxWindows"])
 def test_deprecated_names_of_copyleft_are_copyleft(name: str) -> None:
-    assert verdict(name, LicenceConfig(unknown="allow")) == "denied"
+    assert licence_verdict(name, LicenceConfig(unknown="allow")) == "denied"

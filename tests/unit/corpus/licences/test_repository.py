@@ -10,10 +10,10 @@ from importlib import resources
 import pytest
 import zstandard
 
-from stamm.corpus.licences.expression import identifier
+from stamm.corpus.licences.expression import spdx_identifier
 from stamm.corpus.licences.families import UNKNOWN_TERMS, rank
 from stamm.corpus.licences.repository import repository_licence
-from stamm.corpus.licences.texts import identify
+from stamm.corpus.licences.texts import identify_licences
 
 PACKED = (resources.files("stamm.corpus.licences") / "texts.jsonl.zst").read_bytes()
 ROWS = zstandard.open(io.BytesIO(PACKED), "rt", encoding="utf-8").read().splitlines()
@@ -28,7 +28,7 @@ def of(**files: str) -> str:
 def test_every_text_shipped_is_a_licence_of_the_table() -> None:
     assert len(TEXTS) >= 60
     for name in TEXTS:
-        assert identifier(name) == name
+        assert spdx_identifier(name) == name
         assert rank(name) >= 0
 
 
@@ -37,7 +37,7 @@ def test_each_text_is_identified_in_another_layout(name: str) -> None:
     words = TEXTS[name].split()
     lines = [" ".join(words[i : i + 9]) for i in range(0, len(words), 9)]
     noisy = "Copyright (c) 2019-2024 Somebody and Others\n\n" + "\n  * ".join(lines).upper()
-    found = identify(noisy)
+    found = identify_licences(noisy)
     assert found.licences == (name,)
     assert not found.has_more
 

@@ -9,7 +9,7 @@ import pytest
 from stamm.corpus.pii.config import PiiConfig
 from stamm.corpus.pii.iban import valid_iban
 from stamm.corpus.pii.replace import replace_pii
-from stamm.corpus.pii.word_boundaries import plain_signs
+from stamm.corpus.pii.word_boundaries import to_ascii_signs
 
 ALL = PiiConfig()
 
@@ -258,10 +258,10 @@ def test_signs_and_letters_of_other_scripts_hide_nothing(text: str, after: str) 
 
 def test_plain_signs_move_nothing() -> None:
     every = "".join(map(chr, [*range(0xD800), *range(0xE000, 0x1F000)]))
-    plain = plain_signs(every)
+    plain = to_ascii_signs(every)
     assert len(plain) == len(every)
     for a, b in zip(every, plain, strict=True):
         if a != b and b not in ("-", "\u00a0"):
             value = unicodedata.digit(a, None)
             assert b in (str(value), unicodedata.normalize("NFKC", a))
-    assert plain_signs("٠۹०๙０９－＠．\u2011\u202f") == "090909-@.-\u00a0"
+    assert to_ascii_signs("٠۹०๙０９－＠．\u2011\u202f") == "090909-@.-\u00a0"

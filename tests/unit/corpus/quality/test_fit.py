@@ -11,7 +11,7 @@ import pytest
 
 from stamm.base.errors import DataError
 from stamm.corpus.quality.config import QualityConfig, QualityFitConfig
-from stamm.corpus.quality.fit import _quantile, fit, learn_use
+from stamm.corpus.quality.fit import _quantile, fit, learn_word_use
 from stamm.corpus.quality.rules import QualityFilter
 from stamm.runs.job import Workspace
 
@@ -61,7 +61,7 @@ def test_fit_twice_gives_the_same_bytes_and_bounds_that_keep_the_reference(
 
 def test_words_and_their_order() -> None:
     config = QualityFitConfig(inputs=("-",), stop_words=6)
-    use = learn_use([_text(number) for number in range(40)], "Latn", config)
+    use = learn_word_use([_text(number) for number in range(40)], "Latn", config)
     assert {"of", "the", "and"} <= set(use.stop_words)
     pairs = {(use.stop_words[a], use.stop_words[b]) for a, b in use.orders}
     assert ("of", "the") in pairs
@@ -70,7 +70,7 @@ def test_words_and_their_order() -> None:
 
 def test_words_of_another_script_are_no_stop_words() -> None:
     config = QualityFitConfig(inputs=("-",), stop_words=3)
-    use = learn_use(["helm install и не в на helm install и не в"] * 9, "Cyrl", config)
+    use = learn_word_use(["helm install и не в на helm install и не в"] * 9, "Cyrl", config)
     assert sorted(use.stop_words) == ["в", "и", "не"]
 
 

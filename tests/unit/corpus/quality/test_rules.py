@@ -70,7 +70,7 @@ def test_planted_rubbish_goes(
 def test_a_verdict_says_rule_value_bound_and_basis(quality: QualityFilter) -> None:
     line = "The same line stands here again and again."
     verdict = quality.judge("\n".join([line] * 30), "eng_Latn")
-    bounds = quality.thresholds.own("eng_Latn")
+    bounds = quality.thresholds.for_language("eng_Latn")
     assert bounds is not None
     assert verdict.basis == "eng_Latn"
     assert verdict.bound == bounds.bounds[verdict.rule]

@@ -28,12 +28,12 @@ def test_fall_back_by_script_then_any(tmp_path: Path) -> None:
     names = ("deu_Latn", "Latn", "any")
     path = _write(tmp_path / "q.json", {"schema": 1, "bounds": dict.fromkeys(names, ENTRY)})
     thresholds = QualityThresholds(path)
-    own = thresholds.own("deu_Latn")
+    own = thresholds.for_language("deu_Latn")
     assert own is not None and own.basis == "deu_Latn"
     assert own.use.orders == ((1, 0),)
-    assert thresholds.own("fra_Latn") is None
-    assert thresholds.of_script("Latn").basis == "Latn"
-    assert thresholds.of_script("Cyrl").basis == thresholds.of_script("").basis == "any"
+    assert thresholds.for_language("fra_Latn") is None
+    assert thresholds.for_script("Latn").basis == "Latn"
+    assert thresholds.for_script("Cyrl").basis == thresholds.for_script("").basis == "any"
 
 
 @pytest.mark.parametrize(

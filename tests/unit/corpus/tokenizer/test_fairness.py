@@ -17,7 +17,7 @@ from stamm.corpus.tokenizer.fairness import (
     gini,
     merge_counts,
 )
-from stamm.corpus.tokenizer.parallel_corpus import articles, rights
+from stamm.corpus.tokenizer.parallel_corpus import articles, load_declaration
 
 
 class Letters:
@@ -97,7 +97,7 @@ def test_gini_at_its_ends() -> None:
 
 
 def test_the_shipped_declaration_is_parallel() -> None:
-    found = rights()
+    found = load_declaration()
     assert len(found) == 39
     assert {len(lines) for lines in found.values()} == {30}
     assert found["deu_Latn"][3].startswith("Niemand darf in Sklaverei")

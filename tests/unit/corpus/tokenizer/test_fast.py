@@ -18,9 +18,9 @@ from stamm.corpus.config import TokenizerConfig
 from stamm.corpus.special_tokens import PII_MARKERS, RESERVED_TOKENS
 from stamm.corpus.tokenizer import Tokenizer, train_tokenizer_on
 from stamm.corpus.tokenizer.fast import BYTE_LETTERS, bytes_word, fast_encoder, word_bytes
-from stamm.corpus.tokenizer.parallel_corpus import rights
+from stamm.corpus.tokenizer.parallel_corpus import load_declaration
 
-TEXTS = [article for articles in rights().values() for article in articles[:6]]
+TEXTS = [article for articles in load_declaration().values() for article in articles[:6]]
 TEXTS += [
     "aaaa aaa aaaaaaa bbbb abab ababab",
     "    deep\n\n\n\t\tcode = {}  # --------",
@@ -66,7 +66,7 @@ def test_the_same_ids_on_any_text(text: str) -> None:
 
 
 def test_the_same_ids_on_every_article_in_every_language() -> None:
-    assert all(same(article) for articles in rights().values() for article in articles)
+    assert all(same(article) for articles in load_declaration().values() for article in articles)
 
 
 def test_the_same_ids_on_every_character() -> None:

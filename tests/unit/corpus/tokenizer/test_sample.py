@@ -17,7 +17,7 @@ from stamm.corpus.config import TekkenConfig, TokenizerConfig
 from stamm.corpus.ledger import DOCUMENTS_SCHEMA
 from stamm.corpus.tables import write_rows
 from stamm.corpus.tokenizer import Tokenizer, train_tokenizer
-from stamm.corpus.tokenizer.sample import TokenizerSample, opened_corpus, shares
+from stamm.corpus.tokenizer.sample import TokenizerSample, open_corpus_documents, shares
 from stamm.runs.job import Workspace
 
 WORDS = {
@@ -86,7 +86,7 @@ def test_shards_and_their_order_change_no_byte(tmp_path: Path, sample_bytes: int
 
 def test_documents_of_a_sample_by_hand(tmp_path: Path) -> None:
     rows = documents()
-    with opened_corpus(write(tmp_path / "c", rows, 2), tmp_path) as query:
+    with open_corpus_documents(write(tmp_path / "c", rows, 2), tmp_path) as query:
         found = list(TokenizerSample(query, 4000, 0.5, "train").documents())
         whole = TokenizerSample(query, 10**8, 0.5, "train")
         assert whole.whole and len(list(whole.documents())) == len(

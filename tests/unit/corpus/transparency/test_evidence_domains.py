@@ -14,7 +14,7 @@ from ledgers import dropped, kept, planted, write_corpus
 from stamm.corpus.query import opened
 from stamm.corpus.tables import parts
 from stamm.corpus.transparency.config import EvidenceConfig, SourceKind
-from stamm.corpus.transparency.domains import DomainCounts, number_wanted, write_domains
+from stamm.corpus.transparency.domains import DomainCounts, required_domains, write_domains
 
 
 def domains(
@@ -90,8 +90,8 @@ def test_the_largest_tenth_by_bytes(tmp_path: Path) -> None:
     ],
 )
 def test_how_many_have_to_be_named(count: int, all_providers: int, sme: int) -> None:
-    assert number_wanted(count, sme=False) == all_providers
-    assert number_wanted(count, sme=True) == sme
+    assert required_domains(count, sme=False) == all_providers
+    assert required_domains(count, sme=True) == sme
 
 
 def test_only_crawled_sources_count_where_some_are_assigned(tmp_path: Path) -> None:
