@@ -180,10 +180,10 @@ def trained(data: Data, folder: Path, name: str) -> Row:
             features=prose,
             pooling="first",
             calibrate=0.2,
-            fewest=10,
+            min_texts=10,
         ),
         "answers": lambda: ClassifierConfig(
-            labelled=(data.answers(),), features=prose, pooling="first", fewest=50
+            labelled=(data.answers(),), features=prose, pooling="first", min_texts=50
         ),
     }[name]()
     return fitted(config, folder / name)

@@ -115,7 +115,7 @@ def _cut(
     )
     thresholds: dict[str, Any] = {}
     for language, count in counts:
-        if count < config.fewest:
+        if count < config.min_documents:
             thresholds[language] = None
             continue
         place = int(Fraction(repr(float(config.share))) * count)

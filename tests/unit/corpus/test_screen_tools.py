@@ -142,7 +142,7 @@ def test_items_that_cannot_be_found_are_told(
 
 def head(folder: Path, letter: str) -> Path:
     """A head whose score grows with the share of one letter in a text."""
-    features = FeatureConfig(bucket_bits=10, shortest=1, longest=1)
+    features = FeatureConfig(bucket_bits=10, min_ngram=1, max_ngram=1)
     weights = np.zeros(2**10)
     for buckets in hash_ngrams(padded(letter * 8), features):
         weights[np.bincount(buckets).argmax()] = 1.0
@@ -171,7 +171,7 @@ def test_scores_cut_their_share_of_each_language(
         inputs=(name,),
         dedup=None,
         toxicity_classifier=str(head(tmp_path / "head", "x")),
-        toxicity_cut=ThresholdConfig(share=0.1, fewest=10),
+        toxicity_cut=ThresholdConfig(share=0.1, min_documents=10),
     )
     _, ledger, _ = build(config)
     gone = [row for row in ledger if row["reason"] == "toxic"]
@@ -184,7 +184,7 @@ def test_scores_cut_their_share_of_each_language(
         config,
         toxicity_classifier="",
         quality_classifier=config.toxicity_classifier,
-        quality_cut=ThresholdConfig(share=0.25, fewest=10),
+        quality_cut=ThresholdConfig(share=0.25, min_documents=10),
     )
     _, ledger, _ = build(kept)
     stays = [r for r in ledger if r["language"] == "eng_Latn" and r["decision"] == "kept"]

@@ -131,7 +131,9 @@ class TextClassifier:
         starts = np.array(list(window_starts(len(spelt), self.features.window_characters)))
         stops = np.minimum(starts + self.features.window_characters, len(spelt))
         totals, counts = np.zeros_like(starts), np.zeros_like(starts)
-        for length, buckets in enumerate(hash_ngrams(spelt, self.features), self.features.shortest):
+        for length, buckets in enumerate(
+            hash_ngrams(spelt, self.features), self.features.min_ngram
+        ):
             sums = np.concatenate(([0], np.cumsum(self.weights[buckets], dtype=np.int64)))
             ends = np.maximum(stops - length + 1, starts)
             totals += sums[ends] - sums[np.minimum(starts, ends)]

@@ -18,25 +18,29 @@ LARGEST_SEED = 2**63 - 1
 
 @dataclass(frozen=True, kw_only=True)
 class FeatureConfig:
-    """Features: hashed character n-grams of `shortest` to `longest` characters.
+    """Features: hashed character n-grams of `min_ngram` to `max_ngram` characters.
 
-    bucket_bits         2^bucket_bits buckets; a classifier has twice as many bytes
-    window_characters   length of the windows of a longer text, which overlap by half.
-                        Short windows find a sentence in a page (docs/log/2026-11-22-heads.md)
+    bucket_bits        2^bucket_bits buckets; a classifier has twice as many bytes
+    window_characters  length of the windows of a longer text, which overlap by half. Short windows
+                       find a sentence in a page (docs/log/2026-11-22-heads.md)
     """
 
     bucket_bits: int = 20
-    shortest: int = 2
-    longest: int = 5
+    min_ngram: int = 2
+    max_ngram: int = 5
     window_characters: int = 60
 
     def __post_init__(self) -> None:
         validate(
             self,
             ("bucket_bits", 8 <= self.bucket_bits <= 28, "must lie in 8 to 28"),
-            ("shortest", self.shortest >= 1, "must be at least 1 character"),
-            ("longest", self.longest >= self.shortest, f"is below shortest = {self.shortest}"),
-            ("longest", self.longest <= 16, "must be at most 16 characters"),
+            ("min_ngram", self.min_ngram >= 1, "must be at least 1 character"),
+            (
+                "max_ngram",
+                self.max_ngram >= self.min_ngram,
+                f"is below min_ngram = {self.min_ngram}",
+            ),
+            ("max_ngram", self.max_ngram <= 16, "must be at most 16 characters"),
             ("window_characters", 20 <= self.window_characters <= 8192, "must lie in 20 to 8,192"),
         )
 
@@ -51,13 +55,14 @@ class ClassifierConfig:
                      classifier trained on posts calls most books toxic
     unseen_labelled  for evaluation only, as `labelled`
     unseen_clean     for evaluation only: sources without any training text
-    pooling          a document's score from its windows: maximum (toxicity), first or mean (quality)
+    pooling          a document's score from its windows: maximum (toxicity), first or mean
+                     (quality)
     windows_per_text training windows of a longer text, evenly spaced
-    strength         cost of an error relative to the L2 penalty of the weights
-    heaviest         in each language label 1, label 0 and clean documents have equal weight; a
+    inverse_regularization  cost of an error relative to the L2 penalty of the weights
+    max_weight       in each language label 1, label 0 and clean documents have equal weight; a
                      window weighs at most this many times the average
     test, calibrate  shares of the groups, held out by hash
-    fewest           texts of each label that a language needs for its own calibration, and clean
+    min_texts        texts of each label that a language needs for its own calibration, and clean
                      documents for its own row; below, those of all languages are used
     tolerance        training ends when the duality gap is below this share of the objective
     """
@@ -69,13 +74,13 @@ class ClassifierConfig:
     features: FeatureConfig = field(default_factory=FeatureConfig)
     pooling: Pooling = "maximum"
     windows_per_text: int = 16
-    strength: float = 1.0
-    heaviest: float = 10.0
+    inverse_regularization: float = 1.0
+    max_weight: float = 10.0
     test: float = 0.2
     calibrate: float = 0.1
-    fewest: int = 100
+    min_texts: int = 100
     tolerance: float = 0.01
-    most_passes: int = 100
+    max_passes: int = 100
     seed: int = 28
 
     def __post_init__(self) -> None:
@@ -85,14 +90,18 @@ class ClassifierConfig:
             ("labelled", len(self.labelled) > 0, "is empty: name at least one file"),
             ("labelled", len(set(files)) == len(files), "and the other lists name a file twice"),
             ("windows_per_text", self.windows_per_text >= 1, "must be at least 1"),
-            ("strength", 0.0 < self.strength <= 1e6, "must lie in (0, 1e6]"),
-            ("heaviest", 1.0 <= self.heaviest <= 1e6, "must lie in 1 to 1e6"),
+            (
+                "inverse_regularization",
+                0.0 < self.inverse_regularization <= 1e6,
+                "must lie in (0, 1e6]",
+            ),
+            ("max_weight", 1.0 <= self.max_weight <= 1e6, "must lie in 1 to 1e6"),
             ("test", 0.0 < self.test < 1.0, "must lie in (0, 1)"),
             ("calibrate", 0.0 < self.calibrate < 1.0, "must lie in (0, 1)"),
             ("calibrate", self.test + self.calibrate < 1.0, "and test leave nothing to train on"),
-            ("fewest", self.fewest >= 10, "must be at least 10"),
+            ("min_texts", self.min_texts >= 10, "must be at least 10"),
             ("tolerance", 1e-6 <= self.tolerance < 1.0, "must lie in [1e-6, 1)"),
-            ("most_passes", self.most_passes >= 1, "must be at least 1"),
+            ("max_passes", self.max_passes >= 1, "must be at least 1"),
             ("seed", 0 <= self.seed <= LARGEST_SEED, "must lie in [0, 2^63)"),
         )
 
@@ -101,17 +110,18 @@ class ClassifierConfig:
 class ThresholdConfig:
     """Share of the highest scores of a language that is selected.
 
-    share    Apertus removed the most toxic 0.05, and kept the best 0.33 or 0.10 by quality
-    fewest   documents that a language needs for a threshold; with fewer nothing of it is selected.
-             Thresholds of other languages are not used: scores are not comparable between them
+    share          Apertus removed the most toxic 0.05, and kept the best 0.33 or 0.10 by quality
+    min_documents  documents that a language needs for a threshold; with fewer nothing of it is
+                   selected. Thresholds of other languages are not used: scores are not comparable
+                   between them
     """
 
     share: float = 0.05
-    fewest: int = 1000
+    min_documents: int = 1000
 
     def __post_init__(self) -> None:
         validate(
             self,
             ("share", 0.0 <= self.share <= 1.0, "must lie in [0, 1]"),
-            ("fewest", self.fewest >= 1, "must be at least 1"),
+            ("min_documents", self.min_documents >= 1, "must be at least 1"),
         )

@@ -143,7 +143,7 @@ def clean_table(scored: ScoredTexts, cuts: Mapping[str, float]) -> list[dict[str
     return rows
 
 
-def clean_thresholds(clean: ScoredTexts, fewest: int) -> dict[str, float]:
+def clean_thresholds(clean: ScoredTexts, min_documents: int) -> dict[str, float]:
     """The score that CLEAN_SHARE of clean documents exceed, for each language with enough of them.
 
     "" is the cut over all languages together, for the others; empty without clean documents.
@@ -153,7 +153,7 @@ def clean_thresholds(clean: ScoredTexts, fewest: int) -> dict[str, float]:
     cuts = {"": quantile_threshold(clean.scores, CLEAN_SHARE)}
     for language in _names(clean, "language"):
         scores = clean.only(e.language == language for e in clean.examples).scores
-        if scores.size >= fewest:
+        if scores.size >= min_documents:
             cuts[language] = quantile_threshold(scores, CLEAN_SHARE)
     return cuts
 

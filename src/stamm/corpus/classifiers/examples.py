@@ -87,16 +87,16 @@ def skeleton(text: str) -> str:
     return hashlib.sha256(letters.encode("utf-8", "surrogatepass")).hexdigest()
 
 
-def balanced_weights(examples: Sequence[LabelledText], heaviest: float) -> list[float]:
+def balanced_weights(examples: Sequence[LabelledText], max_weight: float) -> list[float]:
     """A weight for each example: in a language, label 1, label 0 and clean documents weigh equally.
 
-    heaviest   upper bound, so that a few rare texts cannot dominate; 1 is the average
+    max_weight   upper bound, so that a few rare texts cannot dominate; 1 is the average
     """
     kinds = [(e.language, e.label, e.clean) for e in examples]
     counts = Counter(kinds)
     totals = Counter(e.language for e in examples)
     parts = Counter(language for language, _, _ in counts)
-    return [min(heaviest, totals[kind[0]] / (parts[kind[0]] * counts[kind])) for kind in kinds]
+    return [min(max_weight, totals[kind[0]] / (parts[kind[0]] * counts[kind])) for kind in kinds]
 
 
 def _example(data: bytes, where: str, labelled: bool) -> LabelledText:

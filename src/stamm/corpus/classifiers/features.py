@@ -99,7 +99,7 @@ def hash_ngrams(spelt: str, config: FeatureConfig) -> list[Buckets]:
     hash     n + sum_k code[k] M^(n-1-k) mod 2^64
     bucket   the highest bits of hash * GOLDEN mod 2^64
 
-    Shapes   [len(spelt) - n + 1] for n = shortest to longest; [0] where that is not positive.
+    Shapes   [len(spelt) - n + 1] for n = min_ngram to max_ngram; [0] where that is not positive.
     Checked  tests/unit/corpus/classifiers/test_classifier_features.py::test_buckets_agree_with_whole_number_arithmetic
     """
     # Lone surrogates, which JSON can contain, are hashed as code points.
@@ -107,10 +107,10 @@ def hash_ngrams(spelt: str, config: FeatureConfig) -> list[Buckets]:
     codes = np.frombuffer(raw, dtype="<u4").astype(np.uint64)
     shift = np.uint64(64 - config.bucket_bits)
     found, rolling = [], codes
-    for length in range(1, config.longest + 1):
+    for length in range(1, config.max_ngram + 1):
         if length > 1:
             rolling = rolling[:-1] * _MULTIPLIER + codes[length - 1 :]
-        if length >= config.shortest:
+        if length >= config.min_ngram:
             mixed = (rolling + np.uint64(length)) * GOLDEN
             found.append((mixed >> shift).astype(np.int64))
     return found

@@ -66,7 +66,7 @@ def train(config: ClassifierConfig, workspace: Workspace) -> None:
         bias=fit.bias,
         curves={ANY: CalibrationCurve(slope=1.0, offset=0.0)},
     )
-    classifier = bare.calibrated(_curves(bare, parts["calibrate"], config.fewest))
+    classifier = bare.calibrated(_curves(bare, parts["calibrate"], config.min_texts))
     measured = {
         "test": parts["test"],
         "unseen_labelled": _read(config.unseen_labelled, labelled=True),
@@ -108,14 +108,16 @@ def _fit(
     rows = feature_rows([window for _, window in seen], config.features)
     owners = [example for example, _ in seen]
     signs = np.array([1 if owner.label else -1 for owner in owners], dtype=np.int8)
-    costs = config.strength * np.array(balanced_weights(owners, config.heaviest), dtype=np.float64)
+    costs = config.inverse_regularization * np.array(
+        balanced_weights(owners, config.max_weight), dtype=np.float64
+    )
     progress.begin("classifier", 1, "fits")
     fit = fit_logistic(
         rows,
         signs,
         costs,
         tolerance=config.tolerance,
-        most_passes=config.most_passes,
+        max_passes=config.max_passes,
         seed=config.seed,
     )
     progress.end(f"{rows.rows} windows, {fit.passes} passes, duality gap {fit.gap:.4f}")
@@ -149,7 +151,7 @@ def feature_rows(spelt: Sequence[str], features: FeatureConfig) -> SparseRows:
 
 
 def _curves(
-    bare: TextClassifier, examples: Sequence[LabelledText], fewest: int
+    bare: TextClassifier, examples: Sequence[LabelledText], min_texts: int
 ) -> dict[str, CalibrationCurve]:
     """A calibration for all languages together, and one for each with enough texts of both labels."""
     margins = np.array([bare.margin(example.text) for example in examples])
@@ -165,7 +167,7 @@ def _curves(
     for language in sorted(set(languages.tolist())):
         here = languages == language
         counts = [int((labels[here] == label).sum()) for label in (0, 1)]
-        curve = fit_calibration(margins[here], labels[here]) if min(counts) >= fewest else None
+        curve = fit_calibration(margins[here], labels[here]) if min(counts) >= min_texts else None
         if curve is not None:
             curves[language] = curve
     return curves
@@ -196,7 +198,7 @@ def _tables(
     progress.end(f"{done} texts scored")
     test, unseen = scored["test"], scored["unseen_labelled"]
     clean = test.only(example.clean for example in test.examples)
-    cuts = clean_thresholds(clean, config.fewest)
+    cuts = clean_thresholds(clean, config.min_texts)
     return {
         "clean_share": CLEAN_SHARE,
         "languages": language_table(test, cuts),

@@ -55,13 +55,13 @@ def fit_logistic(
     costs: Vector,
     *,
     tolerance: float,
-    most_passes: int,
+    max_passes: int,
     seed: int,
 ) -> LogisticFit:
     """Minimize  |w|^2 / 2 + sum_i costs[i] log(1 + exp(-signs[i] (w . x_i + bias))).
 
     The bias counts as one more weight. Stops when the duality gap is below `tolerance` of the
-    objective, or after `most_passes`.
+    objective, or after `max_passes`.
 
     Shapes   signs [rows], +1 or -1; costs [rows], positive.
     Source   Yu, Huang and Lin 2011, "Dual coordinate descent methods for logistic regression and
@@ -82,7 +82,7 @@ def fit_logistic(
         weights[columns] += step * values
         weights[-1] += step
     gap, passes = math.inf, 0
-    while passes < most_passes and gap > tolerance:
+    while passes < max_passes and gap > tolerance:
         for i in permutation(rows.rows, seed + passes):
             columns, values = _row(rows, int(i))
             sign = int(signs[i])

@@ -63,7 +63,7 @@ def language_thresholds(
     for language in sorted(scores):
         values = np.asarray(scores[language], dtype=np.float64).ravel()
         value, above = None, 0
-        if values.size >= config.fewest:
+        if values.size >= config.min_documents:
             value = quantile_threshold(values, config.share)
             above = int((values > value).sum())
         found[language] = ScoreThreshold(value=value, documents=int(values.size), above=above)

@@ -201,16 +201,16 @@ class Fetcher:
     async def _with_retries(self, kind: Kind, domain: str, url: str) -> tuple[SnapshotEntry, bool]:
         """The answer at an address, retried while that may help.
 
-        Also returns whether the site demanded a longer pause than `longest_wait_s`; its last answer
+        Also returns whether the site demanded a longer pause than `max_wait_s`; its last answer
         is then kept.
         """
         attempt = 0
         while True:
             file, pause = await self._once(kind, domain, url)
-            wants_long_pause = pause is not None and pause > self._config.longest_wait_s
+            wants_long_pause = pause is not None and pause > self._config.max_wait_s
             if pause is None or wants_long_pause or attempt == self._config.retries:
                 return file, wants_long_pause
-            own = min(self._config.backoff_s * 2**attempt, self._config.longest_wait_s)
+            own = min(self._config.backoff_s * 2**attempt, self._config.max_wait_s)
             await self._sleep(max(pause, own))
             attempt += 1
 

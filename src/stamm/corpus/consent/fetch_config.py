@@ -28,7 +28,7 @@ class FetchConfig:
     answer_s      timeout of a whole answer, from connecting to its last byte, in seconds
     retries       retries after 5xx, 429, timeouts and broken answers
     backoff_s     seconds before the first retry, doubled before each next one
-    longest_wait_s  longest pause before a retry; a site that demands more is not retried
+    max_wait_s    longest pause before a retry; a site that demands more is not retried
     sync_every    answers between two fsyncs: what a crash of the machine can lose
     """
 
@@ -41,7 +41,7 @@ class FetchConfig:
     answer_s: float = 30.0
     retries: int = 2
     backoff_s: float = 2.0
-    longest_wait_s: float = 60.0
+    max_wait_s: float = 60.0
     sync_every: int = 256
 
     def __post_init__(self) -> None:
@@ -62,10 +62,10 @@ class FetchConfig:
             ("retries", 0 <= self.retries <= 10, "must lie in [0, 10]"),
             (
                 "backoff_s",
-                0 < self.backoff_s <= self.longest_wait_s,
-                "must lie in (0, longest_wait_s]",
+                0 < self.backoff_s <= self.max_wait_s,
+                "must lie in (0, max_wait_s]",
             ),
-            ("longest_wait_s", self.longest_wait_s <= 3600, "must be at most an hour"),
+            ("max_wait_s", self.max_wait_s <= 3600, "must be at most an hour"),
             ("sync_every", self.sync_every >= 1, "must be at least 1"),
         )
 

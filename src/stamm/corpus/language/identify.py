@@ -56,22 +56,22 @@ class LanguageIdentifier:
             self._scripts.setdefault(code, set()).add(script)
 
     def identify(self, text: str) -> LanguageGuess:
-        """The language of a text, from at most `most_read` of its characters.
+        """The language of a text, from at most `max_characters` of its characters.
 
         The rule, in this order:
-        1. the own model's answer, if its score is `surest` or more and CLD2 lacks the language:
+        1. the own model's answer, if its score is `override_score` or more and CLD2 lacks the language:
            CLD2 would answer a similar one. Also among the Quechuan languages, which are one
            language in CLD2;
         2. CLD2's answer, if CLD2 flags it as reliable;
-        3. the own model's answer, if its score is `least` or more; else "und".
+        3. the own model's answer, if its score is `min_score` or more; else "und".
         An answer in another script than the text's is ignored.
 
-        Edge     "und" for fewer than `fewest_letters` letters (a third of it in Han and kana,
+        Edge     "und" for fewer than `min_letters` letters (a third of it in Han and kana,
                  where a letter carries more), and for a text with less than 60 % of its letters in
                  one script; the raw answers are kept.
         Checked  tests/unit/corpus/language/test_identify.py
         """
-        letters = plain_letters(evenly_spaced_sample(text, self._config.most_read))
+        letters = plain_letters(evenly_spaced_sample(text, self._config.max_characters))
         script, share = text_script(letters)
         if not script:
             return LanguageGuess(
@@ -79,8 +79,8 @@ class LanguageIdentifier:
             )
         other = cld2_guess(letters)
         own, score = self._model.predict(letters)
-        fewest = self._config.fewest_letters / (3 if script in ("Hani", "Jpan") else 1)
-        readable = len(letters.replace(" ", "")) >= fewest and share >= _MIXED
+        min_letters = self._config.min_letters / (3 if script in ("Hani", "Jpan") else 1)
+        readable = len(letters.replace(" ", "")) >= min_letters and share >= _MIXED
         return LanguageGuess(
             language=self._decide(script, own, score, other) if readable else UNDETERMINED,
             script=script,
@@ -92,8 +92,8 @@ class LanguageIdentifier:
 
     def _decide(self, script: str, own: str, score: float, other: Cld2Guess) -> str:
         own_code, _, own_script = own.partition("_")
-        own_fits = own_script == script and score >= self._config.least
-        if own_fits and own_code not in KNOWN and score >= self._config.surest:
+        own_fits = own_script == script and score >= self._config.min_score
+        if own_fits and own_code not in KNOWN and score >= self._config.override_score:
             return own
         if other.code == CLD2_QUECHUA and own_code.startswith(QUECHUAN):
             return own

@@ -106,9 +106,9 @@ def _is_untranslated(line: str, code: str) -> bool:
 
 def _split(documents: dict[str, list[str]], config: LanguageTrainConfig) -> LanguageTexts:
     texts, letters = LanguageTexts(), 0
-    share = max(_LETTERS_OF_A_PAGE, 2 * config.most_letters // len(documents))
+    share = max(_LETTERS_OF_A_PAGE, 2 * config.max_letters // len(documents))
     for identity in sorted(documents):
-        if letters >= config.most_letters:
+        if letters >= config.max_letters:
             break
         of_document = 0
         whole_out = _one_in(config.held_out, identity)

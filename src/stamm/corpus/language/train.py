@@ -35,13 +35,13 @@ def train(config: LanguageTrainConfig, workspace: Workspace) -> None:
     texts = {
         tag: each
         for tag, each in collect_texts(config).items()
-        if sum(map(len, each.train)) >= config.fewest_letters
+        if sum(map(len, each.train)) >= config.min_letters
     }
     if len(texts) < 2:
         raise DataError(
-            f"{len(texts)} languages have {config.fewest_letters} letters or more",
+            f"{len(texts)} languages have {config.min_letters} letters or more",
             where="inputs",
-            fix="Name documents in at least two languages, or lower fewest_letters",
+            fix="Name documents in at least two languages, or lower min_letters",
         )
     samples = workspace.folder / "samples.txt"
     _write_samples(samples, texts, config)

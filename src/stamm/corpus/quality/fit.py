@@ -72,7 +72,7 @@ def fit(config: QualityFitConfig, workspace: Workspace) -> None:
     entries: dict[str, Any] = {}
     pools: dict[str, list[NDArray[np.float64]]] = {ANY: []}
     for number, reference in enumerate(references, start=1):
-        own = len(reference.samples) >= config.fewest_samples
+        own = len(reference.samples) >= config.min_samples
         use = learn_word_use(reference.whole, reference.language[4:], config) if own else WordUse()
         table = _table(reference.samples, use)
         if own:
@@ -81,7 +81,7 @@ def fit(config: QualityFitConfig, workspace: Workspace) -> None:
             pools.setdefault(pool, []).append(table)
         workspace.progress.advance(number, reference.language)
     for pool, tables in pools.items():
-        if pool == ANY or sum(map(len, tables)) >= config.fewest_samples:
+        if pool == ANY or sum(map(len, tables)) >= config.min_samples:
             entries[pool] = _pooled(tables, config)
     write_json(
         workspace.folder / FILE,
@@ -105,12 +105,12 @@ def collect_references(config: QualityFitConfig) -> Iterator[ReferenceText]:
             found.setdefault(record.language, {})[record.content_id] = record.content.decode()
     for language in sorted(found):
         documents = found[language]
-        chosen = [documents[identity] for identity in sorted(documents)][: config.samples_of_one]
+        chosen = [documents[identity] for identity in sorted(documents)][: config.max_samples]
         pieces = [_piece(text, config.piece) for text in chosen if len(text) > 2 * config.piece]
         yield ReferenceText(
             language=language,
             documents=len(documents),
-            samples=tuple([*chosen, *pieces][: config.samples_of_one]),
+            samples=tuple([*chosen, *pieces][: config.max_samples]),
             whole=tuple(chosen),
         )
 

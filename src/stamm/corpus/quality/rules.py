@@ -65,14 +65,14 @@ class QualityFilter:
 
     def verdict(self, measures: QualityMeasures, bounds: QualityBounds) -> QualityVerdict:
         """The first rule that `measures` break, in the order of `bounds.RULES`."""
-        fewest = self._config.fewest_words
+        min_words = self._config.min_words
         if measures.script in WITHOUT_BLANKS:
-            fewest *= _LETTERS_OF_A_WORD
-        if measures.words < fewest:
+            min_words *= _LETTERS_OF_A_WORD
+        if measures.words < min_words:
             return QualityVerdict(
                 rule=TOO_SHORT,
                 value=float(measures.words),
-                bound=float(fewest),
+                bound=float(min_words),
                 basis=bounds.basis,
                 measures=measures,
             )

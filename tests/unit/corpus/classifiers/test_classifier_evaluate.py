@@ -67,10 +67,10 @@ def test_tables() -> None:
     scores = np.array([i / 200 for i in range(100)] + [0.9, 0.1, 0.2, 0.8])
     scored = ScoredTexts(examples=examples, scores=scores)
     clean = scored.only(e.clean for e in examples)
-    cuts = clean_thresholds(clean, fewest=100)
+    cuts = clean_thresholds(clean, min_documents=100)
     # One of a hundred may lie above: the highest does.
     assert cuts == {"": 98 / 200, "deu_Latn": 98 / 200}
-    assert clean_thresholds(clean, fewest=101) == {"": 98 / 200}
+    assert clean_thresholds(clean, min_documents=101) == {"": 98 / 200}
     german, french = language_table(scored, cuts)
     assert (german["label_1"], german["label_0"], german["clean"]) == (2, 0, 100)
     assert (german["auc"], german["recall_at_clean"], german["cut_of"]) == (None, 0.5, "deu_Latn")

@@ -35,7 +35,7 @@ def plain_buckets(spelt: str, length: int, bits: int) -> list[int]:
 
 @given(TEXT)
 def test_buckets_agree_with_whole_number_arithmetic(text: str) -> None:
-    config = FeatureConfig(bucket_bits=20, shortest=2, longest=5)
+    config = FeatureConfig(bucket_bits=20, min_ngram=2, max_ngram=5)
     found = hash_ngrams(text, config)
     assert [buckets.tolist() for buckets in found] == [
         plain_buckets(text, length, 20) for length in (2, 3, 4, 5)

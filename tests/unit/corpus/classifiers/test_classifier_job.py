@@ -61,7 +61,7 @@ def config(folder: Path, *names: str, **changes: Any) -> ClassifierConfig:
         "labelled": tuple(str(folder / name) for name in names),
         "clean": (str(folder / "clean.jsonl"),),
         "features": FeatureConfig(bucket_bits=14),
-        "fewest": 10,
+        "min_texts": 10,
     }
     return ClassifierConfig(**{**settings, **changes})
 
@@ -135,7 +135,7 @@ def test_a_missing_label_is_told(folder: Path, tmp_path: Path) -> None:
         {"labelled": ("a", "a")},
         {"labelled": ("a",), "clean": ("a",)},
         {"labelled": ("a",), "test": 0.6, "calibrate": 0.5},
-        {"labelled": ("a",), "strength": 0.0},
+        {"labelled": ("a",), "inverse_regularization": 0.0},
         {"labelled": ("a",), "tolerance": 0.0},
     ],
 )
@@ -144,7 +144,7 @@ def test_what_cannot_be_is_refused_at_once(changes: dict[str, Any]) -> None:
         ClassifierConfig(**changes)
 
 
-@pytest.mark.parametrize("changes", [{"bucket_bits": 40}, {"shortest": 6}, {"longest": 17}])
+@pytest.mark.parametrize("changes", [{"bucket_bits": 40}, {"min_ngram": 6}, {"max_ngram": 17}])
 def test_features_that_cannot_be_are_refused_at_once(changes: dict[str, int]) -> None:
     with pytest.raises(ConfigError):
         FeatureConfig(**changes)

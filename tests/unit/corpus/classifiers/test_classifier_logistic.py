@@ -54,7 +54,7 @@ def objective(problem: tuple[Dense, Dense, Dense], weights: Dense) -> float:
 def test_the_optimum_is_that_of_a_dense_solver(problem: tuple[Dense, Dense, Dense]) -> None:
     dense, signs, costs = problem
     fit = fit_logistic(
-        sparse(dense), signs.astype(np.int8), costs, tolerance=1e-8, most_passes=500, seed=1
+        sparse(dense), signs.astype(np.int8), costs, tolerance=1e-8, max_passes=500, seed=1
     )
     truth = newton(dense, signs, costs)
     assert fit.gap <= 1e-8
@@ -70,7 +70,7 @@ def test_the_gap_bounds_the_distance_to_the_optimum(problem: tuple[Dense, Dense,
     lowest = objective(problem, newton(dense, signs, costs))
     for passes in (1, 2, 5):
         fit = fit_logistic(
-            sparse(dense), signs.astype(np.int8), costs, tolerance=0, most_passes=passes, seed=1
+            sparse(dense), signs.astype(np.int8), costs, tolerance=0, max_passes=passes, seed=1
         )
         reached = objective(problem, np.append(fit.weights, fit.bias))
         assert 0 <= reached - lowest <= fit.gap * reached + 1e-9
@@ -83,7 +83,7 @@ def test_a_row_without_features_moves_the_bias_only() -> None:
         np.ones(5, dtype=np.int8),
         np.ones(5),
         tolerance=1e-9,
-        most_passes=500,
+        max_passes=500,
         seed=1,
     )
     assert not fit.weights.any()
@@ -95,6 +95,6 @@ def test_extreme_costs_give_finite_weights() -> None:
     dense = np.array([[1.0, 0.0], [1.0, 0.0]])
     signs = np.array([1, -1], dtype=np.int8)
     costs = np.array([1e6, 1e-3])
-    fit = fit_logistic(sparse(dense), signs, costs, tolerance=1e-6, most_passes=100, seed=1)
+    fit = fit_logistic(sparse(dense), signs, costs, tolerance=1e-6, max_passes=100, seed=1)
     assert np.isfinite(fit.weights).all()
     assert fit.weights[0] > 0

@@ -50,7 +50,7 @@ def test_a_share_is_a_share(share: float) -> None:
 def test_a_language_with_few_documents_has_no_threshold() -> None:
     found = language_thresholds(
         {"pol_Latn": [0.9] * 9, "deu_Latn": [i / 20 for i in range(20)]},
-        ThresholdConfig(share=0.05, fewest=10),
+        ThresholdConfig(share=0.05, min_documents=10),
     )
     assert list(found) == ["deu_Latn", "pol_Latn"]
     assert found["pol_Latn"].value is None

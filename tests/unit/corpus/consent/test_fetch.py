@@ -150,7 +150,7 @@ def test_5xx_is_asked_again_with_growing_pauses(
     assert robots("a.example").state == "found"
     assert naps == [2.0, 4.0]
     sites.reply("b.example", "/robots.txt", Reply(status=502))
-    file = robots("b.example", retries=3, backoff_s=3.0, longest_wait_s=5.0)
+    file = robots("b.example", retries=3, backoff_s=3.0, max_wait_s=5.0)
     assert (file.status, file.state) == (502, "server_error")
     assert naps[2:] == [3.0, 5.0, 5.0]
 

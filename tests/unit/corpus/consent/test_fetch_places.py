@@ -160,7 +160,7 @@ def test_what_names_no_site(text: str) -> None:
         ("kinds", ()),
         ("connect_s", 6.0),
         ("hosts_at_once", 0),
-        ("longest_wait_s", 0.1),
+        ("max_wait_s", 0.1),
     ],
 )
 def test_configurations_that_are_refused(option: str, value: object) -> None:

@@ -131,5 +131,5 @@ def test_cld2_hears_nothing_but_letters() -> None:
 
 
 def test_thresholds_are_checked() -> None:
-    with pytest.raises(ConfigError, match="least"):
-        LanguageConfig(surest=0.3, least=0.4)
+    with pytest.raises(ConfigError, match="min_score"):
+        LanguageConfig(override_score=0.3, min_score=0.4)

@@ -45,10 +45,10 @@ def inputs(tmp_path: Path) -> str:
 def _config(inputs: str) -> LanguageTrainConfig:
     return LanguageTrainConfig(
         inputs=(inputs,),
-        fewest_letters=500,
+        min_letters=500,
         buckets=2000,
         dimensions=2,
-        rarest_word=2,
+        min_word_count=2,
         epochs=3,
         learning_rate=0.5,
     )
