@@ -57,8 +57,8 @@ def test_branches_are_planned_before_they_run(smoke_run: Path, tmp_path: Path) -
         "xielu-512": (4 * 1024, 4),
     }
     for words, said in (
-        (("plan", "pretrain.cooldown", "--sequences", "9"), "stands in its tokens"),
-        (("plan", "compare.activations"), "has no plan. `stamm compare` it with --dry-run"),
+        (("plan", "pretrain.cooldown", "--sequences", "9"), "is set by its tokens"),
+        (("plan", "compare.activations"), "has no plan. Use `stamm compare` with --dry-run"),
     ):
         refused = _stamm(tmp_path, *words)
         assert refused.returncode == 2 and said in refused.stderr

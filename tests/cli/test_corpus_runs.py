@@ -130,7 +130,7 @@ def test_a_replay_takes_out_what_a_newer_word_refuses(
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (("corpus.replay",), "no corpus is named"),
+        (("corpus.replay",), "run is empty"),
         (("corpus.replay", "run=/nowhere"), "holds no finished corpus"),
         (("corpus.robots",), "must be set before any host is contacted"),
         (("corpus.robots", "domains=x", "agent=a b", "contact=me"), "must read as name/version"),
