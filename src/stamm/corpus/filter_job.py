@@ -31,7 +31,7 @@ from stamm.corpus.contamination.items import read_sets
 from stamm.corpus.dedup.cluster import keys_row, keys_schema
 from stamm.corpus.dedup.config import DedupConfig
 from stamm.corpus.dedup.exact import text_key
-from stamm.corpus.dedup.minhash import NOTHING, minhash
+from stamm.corpus.dedup.minhash import EMPTY_VALUE, minhash
 from stamm.corpus.dedup.shingles import hash_words
 from stamm.corpus.document_filter import Screen, Tools
 from stamm.corpus.inputs import expand
@@ -183,7 +183,7 @@ def _candidate(place: dict[str, int], row: LedgerRow) -> dict[str, Any]:
 def _keys(config: ScreenConfig, place: dict[str, int], row: LedgerRow, text: str) -> dict[str, Any]:
     """What duplicates are told by. Without near ones a text counts as one without words."""
     if config.dedup is None:
-        hashes = np.full(DedupConfig().hashes, NOTHING, np.uint32)
+        hashes = np.full(DedupConfig().hashes, EMPTY_VALUE, np.uint32)
     else:
         hashes = minhash(hash_words(text), config.dedup)
     return keys_row(

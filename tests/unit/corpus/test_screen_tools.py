@@ -18,7 +18,7 @@ from stamm.corpus.canaries.config import CanariesConfig
 from stamm.corpus.classifiers.calibration import CalibrationCurve
 from stamm.corpus.classifiers.classifier import ANY, TextClassifier, quantize
 from stamm.corpus.classifiers.config import FeatureConfig, ThresholdConfig
-from stamm.corpus.classifiers.features import hash_ngrams, padded
+from stamm.corpus.classifiers.features import hash_ngrams, padded_block
 from stamm.corpus.config import CorpusConfig, ProbesConfig
 from stamm.corpus.consent.config import ConsentConfig
 from stamm.corpus.contamination.config import ContaminationConfig, EvaluationSet
@@ -144,7 +144,7 @@ def head(folder: Path, letter: str) -> Path:
     """A head whose score grows with the share of one letter in a text."""
     features = FeatureConfig(bucket_bits=10, min_ngram=1, max_ngram=1)
     weights = np.zeros(2**10)
-    for buckets in hash_ngrams(padded(letter * 8), features):
+    for buckets in hash_ngrams(padded_block(letter * 8), features):
         weights[np.bincount(buckets).argmax()] = 1.0
     whole, scale = quantize(weights)
     folder.mkdir()

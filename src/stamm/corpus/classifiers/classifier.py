@@ -20,7 +20,7 @@ from stamm.base.errors import ConfigError, DataError
 from stamm.base.files import read_json, sha256_bytes, sha256_value, write_bytes, write_json
 from stamm.corpus.classifiers.calibration import CalibrationCurve
 from stamm.corpus.classifiers.config import FeatureConfig, Pooling
-from stamm.corpus.classifiers.features import blocks, hash_ngrams, padded, window_starts
+from stamm.corpus.classifiers.features import blocks, hash_ngrams, padded_block, window_starts
 
 SCHEMA = 1
 KIND = "hashed n-grams, linear"
@@ -127,12 +127,12 @@ class TextClassifier:
         Shapes   [windows], at least one.
         Edge     without n-grams the margin is the bias.
         """
-        spelt = padded(block)
-        starts = np.array(list(window_starts(len(spelt), self.features.window_characters)))
-        stops = np.minimum(starts + self.features.window_characters, len(spelt))
+        normalized = padded_block(block)
+        starts = np.array(list(window_starts(len(normalized), self.features.window_characters)))
+        stops = np.minimum(starts + self.features.window_characters, len(normalized))
         totals, counts = np.zeros_like(starts), np.zeros_like(starts)
         for length, buckets in enumerate(
-            hash_ngrams(spelt, self.features), self.features.min_ngram
+            hash_ngrams(normalized, self.features), self.features.min_ngram
         ):
             sums = np.concatenate(([0], np.cumsum(self.weights[buckets], dtype=np.int64)))
             ends = np.maximum(stops - length + 1, starts)

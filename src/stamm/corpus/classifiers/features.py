@@ -68,9 +68,9 @@ def window_starts(length: int, window: int) -> Iterator[int]:
 def windows(text: str, config: FeatureConfig) -> Iterator[str]:
     """The windows of the normalized text, in order; windows do not cross blocks."""
     for block in blocks(text):
-        spelt = padded(block)
-        for start in window_starts(len(spelt), config.window_characters):
-            yield spelt[start : start + config.window_characters]
+        normalized = padded_block(block)
+        for start in window_starts(len(normalized), config.window_characters):
+            yield normalized[start : start + config.window_characters]
 
 
 def normalize_spelling(text: str) -> str:
@@ -87,23 +87,23 @@ def normalize_spelling(text: str) -> str:
     return " ".join(_DIGIT.sub("0", plain).split())
 
 
-def padded(block: str) -> str:
+def padded_block(block: str) -> str:
     """The normalized block with a blank on either side; empty when it has no visible characters."""
-    spelt = normalize_spelling(block)
-    return f" {spelt} " if spelt else ""
+    normalized = normalize_spelling(block)
+    return f" {normalized} " if normalized else ""
 
 
-def hash_ngrams(spelt: str, config: FeatureConfig) -> list[Buckets]:
+def hash_ngrams(normalized: str, config: FeatureConfig) -> list[Buckets]:
     """The bucket of every n-gram of a normalized text, an array for each length, in order.
 
     hash     n + sum_k code[k] M^(n-1-k) mod 2^64
     bucket   the highest bits of hash * GOLDEN mod 2^64
 
-    Shapes   [len(spelt) - n + 1] for n = min_ngram to max_ngram; [0] where that is not positive.
+    Shapes   [len(normalized) - n + 1] for n = min_ngram to max_ngram; [0] where that is not positive.
     Checked  tests/unit/corpus/classifiers/test_classifier_features.py::test_buckets_agree_with_whole_number_arithmetic
     """
     # Lone surrogates, which JSON can contain, are hashed as code points.
-    raw = spelt.encode("utf-32-le", "surrogatepass")
+    raw = normalized.encode("utf-32-le", "surrogatepass")
     codes = np.frombuffer(raw, dtype="<u4").astype(np.uint64)
     shift = np.uint64(64 - config.bucket_bits)
     found, rolling = [], codes

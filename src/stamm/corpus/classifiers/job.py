@@ -133,10 +133,10 @@ def _training_windows(text: str, config: ClassifierConfig) -> list[str]:
     return [every[place * len(every) // taken] for place in range(taken)]
 
 
-def feature_rows(spelt: Sequence[str], features: FeatureConfig) -> SparseRows:
+def feature_rows(normalized: Sequence[str], features: FeatureConfig) -> SparseRows:
     """The feature rows of windows: bucket counts over the root of the number of n-grams."""
     starts, columns, values = [0], [], []
-    for window in spelt:
+    for window in normalized:
         found = np.concatenate(hash_ngrams(window, features))
         buckets, counts = np.unique(found, return_counts=True)
         columns.append(buckets.astype(np.int32))

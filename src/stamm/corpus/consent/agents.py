@@ -40,20 +40,20 @@ def load_agents(name: str, path: Path | None = None) -> tuple[str, ...]:
     return lists[name]
 
 
-def resolve_agents(asked: tuple[str, ...], source: str = "") -> tuple[tuple[str, ...], str]:
+def resolve_agents(given: tuple[str, ...], source: str = "") -> tuple[tuple[str, ...], str]:
     """Replace lists by their names, each once. Returns the names and their provenance.
 
-    asked    agents, or lists: "package:training", "mine.json:training"
+    given    agents, or lists: "package:training", "mine.json:training"
     source   provenance recorded before for the same names: a worker gets names, not files
     Edge     names equal to those of a shipped list get its provenance, other names "".
              With an invalid agent among them all are returned unchanged, for `validate` to report.
     Raises   ConfigError or DataError for a list that is missing or invalid.
     """
-    if not all(":" in one or is_agent(one) for one in asked):
-        return asked, ""
+    if not all(":" in one or is_agent(one) for one in given):
+        return given, ""
     names: dict[str, None] = {}
     provenance = []
-    for one in asked:
+    for one in given:
         place, colon, name = one.rpartition(":")
         if colon:
             file = _SHIPPED if place == _PACKAGE else Path(place)
@@ -63,11 +63,11 @@ def resolve_agents(asked: tuple[str, ...], source: str = "") -> tuple[tuple[str,
             names[one] = None
     if provenance:
         return tuple(names), f"{'; '.join(provenance)}; names {agents_sha256(tuple(names))}"
-    if source.endswith(f"names {agents_sha256(asked)}"):
-        return asked, source
+    if source.endswith(f"names {agents_sha256(given)}"):
+        return given, source
     lists, _ = _read(_SHIPPED)
-    shipped = next((f"{_PACKAGE}:{name}" for name in lists if lists[name] == asked), "")
-    return resolve_agents((shipped,)) if shipped else (asked, "")
+    shipped = next((f"{_PACKAGE}:{name}" for name in lists if lists[name] == given), "")
+    return resolve_agents((shipped,)) if shipped else (given, "")
 
 
 def fill_agents(config: Any) -> None:
@@ -90,9 +90,9 @@ def is_agent(name: str) -> bool:
     return agent_token(name) != ""
 
 
-def _provenance(asked: str, file: Path) -> str:
+def _provenance(given: str, file: Path) -> str:
     _, date = _read(file)
-    return f"{asked} of {date}, sha256 {sha256_bytes(file.read_bytes())}"
+    return f"{given} of {date}, sha256 {sha256_bytes(file.read_bytes())}"
 
 
 def _read(file: Path) -> tuple[dict[str, tuple[str, ...]], str]:

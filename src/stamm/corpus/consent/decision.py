@@ -112,8 +112,8 @@ class RobotsSource:
         answer = self._find(host)
         if answer is None:
             return None, 0
-        heard = _ParsedAnswer(answer)
-        return heard, heard.size
+        parsed = _ParsedAnswer(answer)
+        return parsed, parsed.size
 
 
 class _ParsedAnswer:

@@ -5,7 +5,7 @@ Source   RFC 9309, 2.2.2 and 2.2.3; the TDM Reservation Protocol and ai.txt reus
 
 from __future__ import annotations
 
-from stamm.corpus.consent.robots_matcher import normalize_path, path_of, spelled
+from stamm.corpus.consent.robots_matcher import normalize_path, path_of, percent_encode
 
 
 def url_path(url: str) -> str:
@@ -16,7 +16,7 @@ def url_path(url: str) -> str:
 def path_pattern(text: str) -> str:
     """A pattern, normalized as in `url_path`; only a final `$` means the end."""
     end = "$" if text.endswith("$") else ""
-    return _spelled(text.removesuffix("$")).replace("$", "%24") + end
+    return _encode(text.removesuffix("$")).replace("$", "%24") + end
 
 
 def matches(pattern: str, path: str) -> bool:
@@ -41,5 +41,5 @@ def matches(pattern: str, path: str) -> bool:
     return len(path) - len(last) >= at and path.endswith(last)
 
 
-def _spelled(text: str) -> str:
-    return spelled(text.encode("utf-8", "surrogatepass")).decode("ascii")
+def _encode(text: str) -> str:
+    return percent_encode(text.encode("utf-8", "surrogatepass")).decode("ascii")

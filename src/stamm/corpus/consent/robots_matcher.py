@@ -45,7 +45,7 @@ def decoded(path: bytes) -> bytes:
     return _UNRESERVED.sub(lambda found: bytes([int(found[1], 16)]), path)
 
 
-def spelled(octets: bytes) -> bytes:
+def percent_encode(octets: bytes) -> bytes:
     """`octets` percent-encoded as in an address, in the normal form.
 
     Source   RFC 3986, 2 and 6.2.2.
@@ -60,7 +60,7 @@ def normalize_path(path: bytes) -> bytes:
     """
     if not path.translate(None, PLAIN) and b"/." not in path:
         return path
-    return _without_dots(spelled(path)).replace(b"*", b"%2A").replace(b"$", b"%24")
+    return _without_dots(percent_encode(path)).replace(b"*", b"%2A").replace(b"$", b"%24")
 
 
 def normalize_pattern(pattern: bytes) -> bytes:
@@ -68,7 +68,7 @@ def normalize_pattern(pattern: bytes) -> bytes:
     body = pattern.removesuffix(b"$")
     if not body.translate(None, PLAIN + b"*"):
         return pattern
-    return spelled(body).replace(b"$", b"%24") + pattern[len(body) :]
+    return percent_encode(body).replace(b"$", b"%24") + pattern[len(body) :]
 
 
 def path_of(url: str) -> str:

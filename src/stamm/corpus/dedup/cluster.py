@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from stamm.base.errors import DataError
 from stamm.base.files import atomic
 from stamm.corpus.dedup.config import DedupConfig
-from stamm.corpus.dedup.minhash import NOTHING, Signature
+from stamm.corpus.dedup.minhash import EMPTY_VALUE, Signature
 from stamm.corpus.query import Query, opened
 from stamm.corpus.tables import TableWriter, require_columns
 
@@ -171,7 +171,7 @@ def _read_shards(query: Query, config: DedupConfig, shards: Sequence[Path]) -> N
     query.run(
         "CREATE TABLE signatures AS SELECT rank, signature FROM documents"
         " SEMI JOIN keys ON rank = first WHERE signature <> $nothing",
-        {"nothing": np.full(config.hashes, NOTHING, "<u4").tobytes()},
+        {"nothing": np.full(config.hashes, EMPTY_VALUE, "<u4").tobytes()},
     )
 
 
@@ -206,8 +206,8 @@ def _compare(query: Query, config: DedupConfig) -> int:
     ):
         compared += len(batch)
         one, other = (_values(batch.column(name), config.hashes) for name in ("one", "other"))
-        alike = np.mean(one == other, axis=1) >= config.threshold
-        query.insert("edges", pa.table(batch.select(["low", "high"]).filter(pa.array(alike))))
+        similar = np.mean(one == other, axis=1) >= config.threshold
+        query.insert("edges", pa.table(batch.select(["low", "high"]).filter(pa.array(similar))))
     query.run("DROP TABLE pairs")
     return compared
 

@@ -18,7 +18,7 @@ from stamm.corpus.dedup.shingles import WordHashes, hash_shingles
 Signature = NDArray[np.uint32]
 
 # Value of the signature of a text without words; a minimum over a text does not reach it.
-NOTHING = np.uint32(0xFFFFFFFF)
+EMPTY_VALUE = np.uint32(0xFFFFFFFF)
 _BLOCK = 512  # shingles hashed at once; an array of 512 by 112 values fits the L2 cache
 
 
@@ -27,8 +27,8 @@ def minhash(words: WordHashes, config: DedupConfig) -> Signature:
 
     hash_j(shingle) = the upper 32 bits of a_j * shingle + b_j modulo 2^64, a_j odd
 
-    Edge     with fewer words than a shingle has, the text is one shingle. Without words every value
-             is NOTHING.
+    Edge     with fewer words than a shingle has, the text is one shingle. Without words every value is
+             EMPTY_VALUE.
     Source   Broder 1997 (min-wise hashing); Dietzfelbinger 1996 (multiply, add and shift)
     Checked  tests/unit/corpus/dedup/test_minhash.py
     """

@@ -11,7 +11,7 @@ import pytest
 
 from stamm.base.errors import ConfigError
 from stamm.corpus.dedup.config import DedupConfig
-from stamm.corpus.dedup.minhash import NOTHING, Signature, minhash, similarity
+from stamm.corpus.dedup.minhash import EMPTY_VALUE, Signature, minhash, similarity
 from stamm.corpus.dedup.shingles import hash_words
 
 CONFIG = DedupConfig()
@@ -71,7 +71,7 @@ def test_the_estimate_is_unbiased() -> None:
 
 
 def test_no_words_no_likeness_to_anything() -> None:
-    assert set(sign("!!! ...").tolist()) == {int(NOTHING)}
+    assert set(sign("!!! ...").tolist()) == {int(EMPTY_VALUE)}
     assert similarity(sign(""), sign("one two")) == 0.0
 
 

@@ -1,17 +1,17 @@
-"""What heads on hashed n-grams are worth, for toxicity and for quality, and how fast they score.
+"""Quality and speed of text classifiers on hashed n-grams, for toxicity and for quality.
 
-posts            labelled posts in 5 languages and clean documents; HateCheck is measured only
+posts            labelled posts in 5 languages and clean documents; HateCheck for evaluation only
 cases            the same and HateCheck's cases, split by template
-without clean    posts and cases only: the trap that clean documents close
+without clean    posts and cases only: what clean documents improve
 fastText         the same posts and split, for its AUC
-planted          one toxic post put into a clean page of a source never trained on: is it found?
-prose            quality, from sources: guides against novels, PEPs, command pages; measured on others
+planted          one toxic post put into a clean page of a source without training texts
+prose            quality, from sources: guides against novels, PEPs, command pages; evaluated on other sources
 answers          quality, from people: the chosen against the rejected answer of HH-RLHF
 
-The data is a folder of the sets named below, each a .jsonl.zst; docs/log/2026-11-22-heads.md says
-where they come from and under which licence. Texts are neither printed nor stored.
+The data is a folder of the sets named below, each a .jsonl.zst; docs/log/2026-11-22-heads.md lists
+their sources and licences. Texts are neither printed nor stored.
 
-Run      python bench/heads.py DATA [--out FILE.jsonl] [--only cases,planted]
+Run      python bench/classifiers.py DATA [--out FILE.jsonl] [--only cases,planted]
 Prints   one JSON line per part; with --out appends it, with the machine and the commit
 """
 

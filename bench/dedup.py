@@ -1,12 +1,12 @@
-"""Near duplicates: recall and precision against every pair, rates, and memory at two sizes.
+"""Deduplication of near-duplicates: recall and precision on all pairs, rates, and memory.
 
 recall   clusters of stamm against exact Jaccard similarity on all pairs of a sample of JSONL
          texts; and beside rensa's in-memory LSH, which removes what shares one band with a text
          before it (pip install rensa==0.5.0)
 memory   peak of the global step on synthetic signatures, at --documents and ten times as many
 
-Run      python bench/duplicates.py recall FILE.jsonl.zst ... [--sample 3000]
-         python bench/duplicates.py memory [--documents 200000] [--memory-mib 300]
+Run      python bench/dedup.py recall FILE.jsonl.zst ... [--sample 3000]
+         python bench/dedup.py memory [--documents 200000] [--memory-mib 300]
 Prints   one JSON line a measurement. Rates are of processor time, one thread
 """
 
