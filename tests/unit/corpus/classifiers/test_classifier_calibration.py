@@ -1,4 +1,4 @@
-"""The logistic curve: against a search on a grid, and where it must refuse."""
+"""Platt calibration against a grid search, and where no curve is fitted."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The measures, against counting by hand."""
+"""Evaluation measures of classifiers, against counts by hand."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def test_tables() -> None:
     assert books == {"source": "books", "documents": 100, "above_half": 0.0, "above_cut": 0.01}
 
 
-def test_nothing_to_measure_is_said_to_be_nothing() -> None:
+def test_without_data_measures_are_none() -> None:
     none = ScoredTexts(examples=[], scores=np.array([]))
     assert clean_thresholds(none, 10) == {}
     assert (

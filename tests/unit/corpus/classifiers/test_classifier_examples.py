@@ -1,4 +1,4 @@
-"""Reading labelled texts, their order, their split."""
+"""Reading labelled texts, their order and their split."""
 
 from __future__ import annotations
 

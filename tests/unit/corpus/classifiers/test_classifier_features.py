@@ -1,4 +1,4 @@
-"""Blocks, windows, spelling and buckets: held against plain Python."""
+"""Blocks, windows, normalization and buckets, against plain Python."""
 
 from __future__ import annotations
 

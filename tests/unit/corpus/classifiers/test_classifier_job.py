@@ -1,4 +1,4 @@
-"""The whole job on constructed labels: words of two made-up lists, in neutral sentences."""
+"""Classifier training on constructed labels: words of two made-up lists in neutral sentences."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def hashes(folder: Path) -> list[str]:
     return [hashlib.sha256((folder / name).read_bytes()).hexdigest() for name in OUTPUTS]
 
 
-def test_it_learns_and_says_so(folder: Path, tmp_path: Path) -> None:
+def test_it_learns_and_reports(folder: Path, tmp_path: Path) -> None:
     train(config(folder, "a.jsonl"), Workspace(folder=tmp_path))
     report = json.loads((tmp_path / "report.json").read_text())
     (row,) = report["languages"]
@@ -120,7 +120,7 @@ def test_labels_without_meaning_are_not_learned(folder: Path, tmp_path: Path) ->
         assert row["recall_at_clean"] is None
 
 
-def test_a_missing_label_is_told(folder: Path, tmp_path: Path) -> None:
+def test_a_missing_label_is_reported(folder: Path, tmp_path: Path) -> None:
     path = tmp_path / "ones.jsonl"
     path.write_text("".join(json.dumps(r) + "\n" for r in sentences() if r["label"]))
     with pytest.raises(DataError, match="no text of label 0"):

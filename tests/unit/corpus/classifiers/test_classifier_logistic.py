@@ -1,4 +1,4 @@
-"""The dual solver against Newton's method on a dense matrix, written here on its own."""
+"""The dual solver against Newton's method on a dense matrix."""
 
 from __future__ import annotations
 

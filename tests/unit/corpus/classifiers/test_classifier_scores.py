@@ -1,4 +1,4 @@
-"""A head's scores: window by window as plain Python has them, stored, damaged, hostile."""
+"""Classifier scores: windows against plain Python, stored, damaged and hostile input."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def test_hostile_text_has_a_score(text: str) -> None:
     assert 0.0 <= make().score(text, "und") <= 1.0
 
 
-def test_a_word_is_found_wherever_it_stands() -> None:
+def test_a_word_is_found_at_any_position() -> None:
     features = FeatureConfig(bucket_bits=16, window_characters=30)
     weights = np.zeros(2**16, dtype=np.int16)
     for buckets in hash_ngrams(" kumquat ", features):

@@ -1,4 +1,4 @@
-"""The cut: never more than the share above, ties together, order of no consequence."""
+"""Score thresholds: never more than the share above, ties together, whatever the order."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A web server on 127.0.0.1 that plays many sites, some of them badly, and notes what it is asked."""
+"""A local web server with many sites, some of them misbehaving, that records its requests."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""ai.txt of Spawning's kind: which texts it refuses, and that its namesakes are silent."""
+"""ai.txt in Spawning's format: which texts are refused, and that files of other formats are ignored."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def test_groups_of_one_name_are_merged() -> None:
         "\x00\x01\x02" * 1000,
     ],
 )
-def test_namesakes_are_silent(text: str) -> None:
+def test_files_of_other_formats_are_ignored(text: str) -> None:
     assert AiTxtFile(text).answer(f"{SITE}/a", ALL).state == "silent"
 
 

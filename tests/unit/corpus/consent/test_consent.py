@@ -1,4 +1,4 @@
-"""Hosts, statuses and policies: what is known of a host's word, and what follows."""
+"""Consent decisions by host, HTTP status and policy."""
 
 from __future__ import annotations
 
@@ -185,7 +185,7 @@ def test_address_that_cannot_be_parsed_is_refused() -> None:
         assert consent(unknown_host="allow").decide(url).consent == "bad_url"
 
 
-def test_twin_with_www_stands_in_but_does_not_overrule() -> None:
+def test_the_www_variant_is_used_only_without_an_own_answer() -> None:
     twin = answer("https://www.example.org/robots.txt", NO)
     own = answer("https://example.org/robots.txt", "User-agent: *\nAllow: /")
     assert not consent(twin).decide("https://example.org/a").allowed
@@ -336,7 +336,7 @@ def test_a_configuration_names_the_agents_of_a_list_and_where_they_came_from(
         ConsentConfig(agents=("package:traning",))
 
 
-def test_a_shipped_list_is_told_with_its_date() -> None:
+def test_a_shipped_list_is_reported_with_its_date() -> None:
     assert ConsentConfig().agents_source.startswith("package:apertus of 2026-08-22, sha256 ")
     training = ConsentConfig(agents=("package:training",))
     assert training.agents == load_agents("training")
@@ -384,7 +384,7 @@ def test_listed_domains_and_all_below_them_are_refused(tmp_path: Path) -> None:
         assert asked.decide(url).consent == "unknown_host"
 
 
-def test_a_listed_domain_is_refused_whatever_its_robots_file_says(tmp_path: Path) -> None:
+def test_a_listed_domain_is_refused_whatever_its_robots_file(tmp_path: Path) -> None:
     listed = domain_list(tmp_path / "refused.txt", "example.org")
     book = robots_source([answer("https://example.org/robots.txt", "User-agent: *\nAllow: /")])
     orders: list[list[ConsentSource]] = [[listed, book], [book, listed]]
@@ -401,6 +401,6 @@ def test_a_listed_domain_is_refused_whatever_its_robots_file_says(tmp_path: Path
         "http://[x", "exa\x00mple.org", "-.", "2001:db8::1",
     ],
 )  # fmt: skip
-def test_a_line_that_names_no_domain_is_told(tmp_path: Path, line: str) -> None:
+def test_a_line_that_names_no_domain_is_reported(tmp_path: Path, line: str) -> None:
     with pytest.raises(DataError, match=r"refused.txt is not a list of domains: .*line 2"):
         domain_list(tmp_path / "refused.txt", f"a.org\n{line}\nb.org\n")

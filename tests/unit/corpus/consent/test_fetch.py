@@ -1,4 +1,4 @@
-"""The client that freezes robots.txt and its kin, against a server that behaves in every bad way."""
+"""The fetcher of robots.txt, tdmrep.json and ai.txt, against a server with every kind of failure."""
 
 from __future__ import annotations
 
@@ -100,7 +100,9 @@ def test_a_certificate_of_another_name_is_not_believed(
     )
 
 
-def test_only_tls_is_told_as_such(sites: Sites, robots: Callable[..., SnapshotEntry]) -> None:
+def test_only_tls_errors_are_reported_as_tls(
+    sites: Sites, robots: Callable[..., SnapshotEntry]
+) -> None:
     sites.reply(
         "a.example",
         "/robots.txt",
@@ -215,7 +217,7 @@ def redirect(target: str, status: int = 301) -> Reply:
     return Reply(status=status, headers=(("Location", target),), body=b"moved")
 
 
-def test_a_redirect_to_another_host_is_followed_and_told(
+def test_a_redirect_to_another_host_is_followed_and_recorded(
     sites: Sites, robots: Callable[..., SnapshotEntry]
 ) -> None:
     sites.reply("a.example", "/robots.txt", redirect("http://www.b.example/r?x=1#there"))

@@ -1,4 +1,4 @@
-"""The fetching job: politeness over many sites, and a snapshot that survives being killed."""
+"""The fetch job: politeness over many sites, and a snapshot that survives kills."""
 
 from __future__ import annotations
 
@@ -169,7 +169,7 @@ def test_one_request_at_a_time_per_host(sites: Sites, run: Callable[..., Path]) 
     assert 1 < sites.busiest_of_all <= 4
 
 
-def test_a_killed_fetch_goes_on(sites: Sites, run: Callable[..., Path], tmp_path: Path) -> None:
+def test_a_killed_fetch_resumes(sites: Sites, run: Callable[..., Path], tmp_path: Path) -> None:
     names = [f"s{number}.example" for number in range(20)]
     for name in names:
         sites.reply(name, "/robots.txt", ROBOTS)
@@ -234,7 +234,7 @@ def test_a_row_that_was_begun_is_asked_again(
 @pytest.mark.parametrize(
     "line", ["", "{}", "[]", '"x"', "null", "nonsense", '{"kind": "other"}', "[" * 100_000]
 )
-def test_damaged_answers_are_told(line: str, run: Callable[..., Path], tmp_path: Path) -> None:
+def test_damaged_answers_are_reported(line: str, run: Callable[..., Path], tmp_path: Path) -> None:
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / ANSWERS).write_text(f"{json.dumps(answer('a.example'))}\n{line}\n")
     with pytest.raises(DataError, match=r"answers\.jsonl is damaged.*line 2"):
@@ -265,7 +265,7 @@ def test_a_snapshot_with_other_rows_is_refused(change: dict[str, Any], tmp_path:
         read_snapshot(path, ReadLimits())
 
 
-def test_every_error_has_its_words() -> None:
+def test_every_error_is_documented() -> None:
     source = Path(sys.modules["stamm.corpus.consent.fetch"].__file__ or "").read_text()
     for state, words in ERRORS.items():
         assert f'"{state}"' in source, state

@@ -1,4 +1,4 @@
-"""Where the client goes and where it does not: names, addresses and redirects of hostile lists."""
+"""Addresses that the fetcher connects to and refuses: names, IP addresses and redirects of hostile lists."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def test_names_of_private_addresses_are_refused(host: str) -> None:
         asyncio.run(public_addresses(host, 80))
 
 
-def test_the_client_refuses_private_addresses_unless_told_otherwise(sites: Sites) -> None:
+def test_the_client_refuses_private_addresses_by_default(sites: Sites) -> None:
     async def collect() -> list[SnapshotEntry]:
         async with Fetcher(configured(), lambda: NOW) as opened:
             site = f"127.0.0.1:{sites.plain_port}"

@@ -1,4 +1,4 @@
-"""The rules of one robots.txt file, against RFC 9309 and what sites write."""
+"""The rules of one robots.txt file, against RFC 9309 and the usage of sites."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Opt-outs on the page itself: headers and their meta twins."""
+"""Opt-outs of a page in HTTP headers and meta elements."""
 
 from __future__ import annotations
 

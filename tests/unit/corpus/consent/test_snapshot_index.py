@@ -1,4 +1,4 @@
-"""Snapshots read by host from disk: the same answers, made once, never half, never of old content."""
+"""Index of snapshots by host: equal answers, built once, never partial, never out of date."""
 
 from __future__ import annotations
 
@@ -152,7 +152,7 @@ def test_a_broken_snapshot_leaves_no_index(tmp_path: Path) -> None:
     assert [each.name for each in tmp_path.iterdir()] == ["a.jsonl"]
 
 
-def test_a_damaged_page_is_told(tmp_path: Path) -> None:
+def test_a_damaged_page_is_reported(tmp_path: Path) -> None:
     path = snapshot(tmp_path / "a.jsonl", *(row(f"h{n}.org", NO * 20) for n in range(500)))
     open_snapshot(path, LIMITS)
     index = tmp_path / ("a.jsonl" + INDEX)
@@ -177,7 +177,7 @@ def test_a_folder_that_cannot_be_written_is_read_all_the_same(
     assert [each.name for each in tmp_path.iterdir()] == ["a.jsonl"]
 
 
-def test_a_full_disk_is_told_and_nothing_stays(
+def test_a_full_disk_is_reported_and_leaves_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fill(*_: object) -> None:

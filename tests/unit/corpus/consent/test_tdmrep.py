@@ -1,4 +1,4 @@
-"""tdmrep.json: what it reserves, and what happens to files that are none."""
+"""tdmrep.json: reservations, and invalid files."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ def test_a_policy_counts_only_with_a_reservation_and_is_bounded() -> None:
 
 
 @pytest.mark.parametrize("text", ["", " \n", "<!doctype html><p>404", "\ufeff<html>", "[]"])
-def test_what_is_no_attempt_is_silent(text: str) -> None:
+def test_other_files_are_silent(text: str) -> None:
     assert TdmrepFile(text).answer(SITE).state == "silent"
 
 
@@ -138,7 +138,7 @@ def test_a_byte_order_mark_is_no_part_of_the_file() -> None:
         json.dumps([{"location": "/", "tdm-reservation": 1, "note": "x" * 600_000}]),
     ],
 )
-def test_what_cannot_be_read_says_so(text: str) -> None:
+def test_an_invalid_file_is_unparsable(text: str) -> None:
     answer = TdmrepFile(text).answer(SITE)
     assert answer.state == "unparsable"
     assert 0 < len(answer.rule) <= 200

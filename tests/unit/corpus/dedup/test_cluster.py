@@ -1,4 +1,4 @@
-"""Clusters over shards: the right ones, whatever the shards, the order, the threads and the memory."""
+"""Deduplication clusters over shards, whatever the shards, the order, the threads and the memory."""
 
 from __future__ import annotations
 
@@ -155,7 +155,7 @@ def test_the_oldest_is_kept_then_the_smallest_identifier(tmp_path: Path) -> None
     assert kept(rows) == dict.fromkeys("abcd", "c")
 
 
-def test_twins_of_one_identifier_are_told_apart_by_what_they_say(tmp_path: Path) -> None:
+def test_duplicates_of_one_identifier_are_ordered_by_their_fields(tmp_path: Path) -> None:
     twins = [
         Document("same", "one text", source="web"),
         Document("same", "one text", source="books", licence="CC0-1.0", language="eng_Latn"),
@@ -179,7 +179,7 @@ def test_twins_of_one_identifier_are_told_apart_by_what_they_say(tmp_path: Path)
             assert stay == [best_first[left]]
 
 
-def test_an_identifier_of_two_texts_stands_for_one_of_them(tmp_path: Path) -> None:
+def test_an_identifier_of_two_texts_has_the_first_one(tmp_path: Path) -> None:
     # One page whose bytes were read in two ways; its second reading is another page's only text.
     one, other = (
         Document("page", "K\u00e4se und Brot"),
@@ -275,7 +275,7 @@ def test_shards_that_are_no_tables_of_keys_are_refused(tmp_path: Path) -> None:
     assert not (tmp_path / "clusters.parquet").exists()
 
 
-def test_too_little_memory_is_told(tmp_path: Path) -> None:
+def test_too_little_memory_is_reported(tmp_path: Path) -> None:
     shard = write_shard(tmp_path, 0, corpus() * 20)
     with pytest.raises(RunError, match=r"ran out of memory.*memory_gib"):
         clusters(tmp_path, [shard], memory_mib=1)

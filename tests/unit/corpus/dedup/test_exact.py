@@ -1,4 +1,4 @@
-"""Exact duplicates: the same text in another dress has the same key, any other text has not."""
+"""Exact deduplication: equal keys up to normalization, different keys otherwise."""
 
 from __future__ import annotations
 

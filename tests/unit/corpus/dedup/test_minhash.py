@@ -1,4 +1,4 @@
-"""Signatures: an unbiased estimate of Jaccard similarity, the same everywhere and for ever."""
+"""MinHash signatures: an unbiased estimate of Jaccard similarity, stable over time and machines."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def test_the_estimate_is_unbiased() -> None:
         assert np.std(errors) < 1.5 * one_error
 
 
-def test_no_words_no_likeness_to_anything() -> None:
+def test_texts_without_words_are_similar_to_nothing() -> None:
     assert set(sign("!!! ...").tolist()) == {int(EMPTY_VALUE)}
     assert similarity(sign(""), sign("one two")) == 0.0
 
@@ -86,6 +86,6 @@ def test_another_process_gives_the_same_bytes() -> None:
     assert told.stdout.strip() == sign("Grüezi mitenand, 你好世界").tobytes().hex()
 
 
-def test_refused_settings_are_told_together() -> None:
+def test_refused_settings_are_reported_together() -> None:
     with pytest.raises(ConfigError, match=r"bands = 0 .*threshold = 1\.5"):
         DedupConfig(bands=0, threshold=1.5)

@@ -1,4 +1,4 @@
-"""Words of a text: what counts as equal, in every script, and where phrases stand by themselves."""
+"""Word hashes: what counts as equal, in every script, and edges of phrases."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which language a text is in: the shipped model, CLD2, and the rule that settles between them."""
+"""Language identification: the shipped model, CLD2, and the rule that decides between them."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def test_hostile_text_gets_an_answer(identifier: LanguageIdentifier, text: str) 
     assert isinstance(identifier.identify(text), LanguageGuess)
 
 
-def test_a_file_that_is_no_model_is_told(tmp_path: Path) -> None:
+def test_a_file_that_is_no_model_is_reported(tmp_path: Path) -> None:
     broken = tmp_path / "broken.ftz"
     broken.write_bytes(b"not a model")
     for path in (broken, tmp_path / "missing.ftz"):

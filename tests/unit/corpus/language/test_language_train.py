@@ -1,4 +1,4 @@
-"""Training a model of languages: the same bytes twice, and a card that can be checked."""
+"""Training of the language model: the same bytes twice, and a verifiable card."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""SPDX expressions: read, written once, judged; and a table in which every name is real."""
+"""SPDX expressions: parsing, normal form, decisions; every identifier of the table is on the SPDX list."""
 
 from __future__ import annotations
 

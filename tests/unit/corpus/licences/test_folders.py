@@ -1,4 +1,4 @@
-"""Terms by folder: the nearest folder speaks, never the head of another file."""
+"""Licences by folder: the nearest folder counts, never the SPDX line of another file."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ TEXTS: dict[str, str] = {row["id"]: row["text"] for row in map(json.loads, ROWS)
 MIT, APACHE = TEXTS["MIT"], TEXTS["Apache-2.0"]
 
 
-def test_the_nearest_folder_with_terms_speaks() -> None:
+def test_the_nearest_folder_with_terms_counts() -> None:
     terms = FolderLicences(
         {
             "LICENSE": MIT,

@@ -1,4 +1,4 @@
-"""The licence of a page: every kind of markup, and nothing from a part of it."""
+"""Licence detection for a page: every kind of markup, and nothing from a part of it."""
 
 from __future__ import annotations
 

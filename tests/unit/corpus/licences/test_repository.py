@@ -1,4 +1,4 @@
-"""Repositories: licence texts by their words, choices, parts and SPDX lines."""
+"""Licence detection for repositories: licence texts, choices, parts and SPDX lines."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Payment cards: whose number, how long, right to the last digit, and printed as on a card."""
+"""PII detection of payment cards: issuer, length, check digit and grouping."""
 
 from __future__ import annotations
 

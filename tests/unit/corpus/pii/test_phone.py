@@ -1,4 +1,4 @@
-"""Phone numbers: at home by language, abroad in any, and what only looks like one."""
+"""PII detection of phone numbers: national by language, international in any, and look-alikes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Personal data: what must go, what must stay, and that only counts remain."""
+"""PII replacement: what is replaced, what is kept, and that only counts remain."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ def test_public_addresses_go(text: str, after: str) -> None:
         "2001::4860::1",
     ],
 )
-def test_what_names_nobody_stays(text: str) -> None:
+def test_impersonal_values_are_kept(text: str) -> None:
     assert replace_pii(text, ALL).text == text
 
 

@@ -1,4 +1,4 @@
-"""Fitting bounds: what is learned, from whom, and that it is the same twice."""
+"""Fitting of quality bounds: learned words and bounds, and the same result twice."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def test_weighted_quantile() -> None:
     assert _quantile(values, np.array([6.0, 1, 1, 1, 1]), 0.5) == 5
 
 
-def test_nothing_to_fit_on_is_told(tmp_path: Path) -> None:
+def test_nothing_to_fit_on_is_reported(tmp_path: Path) -> None:
     path = tmp_path / "none.jsonl"
     path.write_text('{"text": "words", "language": "und"}\n')
     with pytest.raises(DataError, match="no document to fit"):

@@ -1,4 +1,4 @@
-"""Verdicts with the shipped bounds: clean text stays, planted rubbish goes, and says why."""
+"""The quality filter with the shipped bounds: clean text passes, planted garbage is dropped with its rule."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def test_planted_rubbish_goes(
     assert not kept
 
 
-def test_a_verdict_says_rule_value_bound_and_basis(quality: QualityFilter) -> None:
+def test_a_verdict_has_rule_value_bound_and_basis(quality: QualityFilter) -> None:
     line = "The same line stands here again and again."
     verdict = quality.judge("\n".join([line] * 30), "eng_Latn")
     bounds = quality.thresholds.for_language("eng_Latn")

@@ -1,4 +1,4 @@
-"""Reading bounds, falling back, and refusing files that hold none."""
+"""Reading quality bounds, the fallback by script, and invalid files."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_fall_back_by_script_then_any(tmp_path: Path) -> None:
         "bounds",
     ],
 )
-def test_what_is_no_file_of_bounds_is_told(tmp_path: Path, plain: Any) -> None:
+def test_an_invalid_file_of_bounds_is_refused(tmp_path: Path, plain: Any) -> None:
     with pytest.raises(DataError, match="not a file of quality bounds"):
         QualityThresholds(_write(tmp_path / "q.json", plain))
 

@@ -1,4 +1,4 @@
-"""What a vocabulary costs each language: against counts by hand."""
+"""Fertility and fairness of tokenizers, against counts by hand."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def test_side_by_side() -> None:
     assert table["bytes"] == fairness(Bytes(), LINES)
 
 
-def test_words_are_counted_where_blanks_part_them() -> None:
+def test_words_are_counted_where_blanks_separate_them() -> None:
     found = count_tokens(
         Letters(), [("cmn_Hans", "ab cd"), ("eng_Latn", "ab cd"), ("eng_Latn", "")]
     )
@@ -110,7 +110,7 @@ def test_the_shipped_declaration_is_parallel() -> None:
         assert sizes[-1] < 4 * sizes[0]
 
 
-def test_a_text_that_is_no_declaration_is_told() -> None:
+def test_a_text_that_is_not_the_declaration_is_refused() -> None:
     with pytest.raises(DataError, match="no declaration of 30 articles in 2 blocks"):
         articles("Article 1\n\nAll human beings are born free.")
     with pytest.raises(DataError, match="no declaration"):

@@ -1,4 +1,4 @@
-"""The quick encoder: the same ids on every text, proven where it is used, bounded on long runs."""
+"""The fast encoder: the same ids on every text, proven where it is used, bounded on long runs."""
 
 from __future__ import annotations
 

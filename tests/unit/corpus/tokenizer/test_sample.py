@@ -1,4 +1,4 @@
-"""The sample a vocabulary is trained on: the same whatever the shards, balanced, bounded."""
+"""The sample that a tokenizer is trained on: the same whatever the shards, balanced, bounded."""
 
 from __future__ import annotations
 
@@ -158,7 +158,7 @@ def test_probes_are_trained_on_once_and_not_measured(tmp_path: Path) -> None:
     assert 0 < summary["parallel"]["gini"] < 0.5
 
 
-def test_a_poor_corpus_is_told(tmp_path: Path) -> None:
+def test_a_poor_corpus_is_reported(tmp_path: Path) -> None:
     corpus = write(tmp_path / "c", [row("a", "aa", "eng_Latn", "train")], 1)
     with pytest.raises(DataError, match=r"gives \d+ tokens, fewer than 6144"):
         train(TokenizerConfig(), corpus, tmp_path / "t")

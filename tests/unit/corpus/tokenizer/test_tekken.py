@@ -1,4 +1,4 @@
-"""Tekken: ranks to merges, Apertus' reserved tokens at their ids, and what is told without it."""
+"""Tekken: ranks to merges, Apertus' reserved tokens at their ids, and errors without it."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def test_each_word_is_made_of_two_before_it() -> None:
         derive_merges([*BYTES, b"th", b" t", b"he", b" the"])
 
 
-def test_a_word_that_skips_a_step_is_told() -> None:
+def test_a_word_that_skips_a_step_is_reported() -> None:
     with pytest.raises(DataError, match="is not made of two words before it"):
         derive_merges(WORDS)
 
@@ -75,7 +75,7 @@ def test_reserved_tokens_are_no_text_and_markers_are() -> None:
     assert tokenizer.encode_document("in") == [BEGIN_ID, 1259, 2]
 
 
-def test_too_few_words_are_told() -> None:
+def test_too_few_words_are_reported() -> None:
     with pytest.raises(DataError, match="tekken has 262 words, fewer than 300"):
         build_description(TekkenConfig(vocab_size=1300), GOOD)
     with pytest.raises(ConfigError, match=r"vocab_size = 1256 must lie in 1257 \.\. 151000"):

@@ -1,4 +1,4 @@
-"""The evidence job: filled from the ledger alone, open where it knows nothing, never contradicted."""
+"""Data card and public summary: filled from the ledger alone, with open questions, never contradicted."""
 
 from __future__ import annotations
 
@@ -124,7 +124,7 @@ def test_sources_answer_by_their_kinds(tmp_path: Path) -> None:
     assert not [key for key in found if key.startswith("2/")]
 
 
-def test_sources_that_nobody_assigned_are_asked_about(tmp_path: Path) -> None:
+def test_unassigned_sources_are_open_questions(tmp_path: Path) -> None:
     config = EvidenceConfig(sources=kinds(crawl="crawled"), user=False)
     found = answers(told(tmp_path, config))
     assert "They hold 6 of 36 documents" in found["2/0"]["asks"]
@@ -178,13 +178,13 @@ def test_a_claim_that_the_ledger_contradicts_is_refused(
     assert not (tmp_path / "evidence" / "datacard.md").exists()
 
 
-def test_opt_outs_are_not_claimed_where_nobody_was_asked(tmp_path: Path) -> None:
+def test_opt_outs_are_not_claimed_without_any_robots_txt(tmp_path: Path) -> None:
     rows = [kept(consent="unknown_host", robots_read="")]
     with pytest.raises(ConfigError, match=r"opt_outs_removed = True, but .* no website's answer"):
         told(tmp_path, EvidenceConfig(opt_outs_removed=True), rows=rows)
 
 
-def test_all_contradictions_are_told_at_once(tmp_path: Path) -> None:
+def test_all_contradictions_are_reported_at_once(tmp_path: Path) -> None:
     config = EvidenceConfig(opt_outs_removed=False, languages=9)
     with pytest.raises(ConfigError, match=r"opt_outs_removed.*; evidence\.languages = 9"):
         told(tmp_path, config)
@@ -353,6 +353,6 @@ def test_the_configuration_goes_to_plain_and_back() -> None:
     assert from_plain(EvidenceConfig, json.loads(json.dumps(to_plain(config)))) == config
 
 
-def test_opt_outs_and_kinds_are_words_that_exist() -> None:
+def test_opt_outs_and_kinds_exist() -> None:
     assert set(OPT_OUTS) <= set(REASONS)
     assert all(hasattr(EvidenceConfig(), kind) for kind in KINDS)

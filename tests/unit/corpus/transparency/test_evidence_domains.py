@@ -1,4 +1,4 @@
-"""The list of domains against one counted by hand, in pure Python."""
+"""The list of domains against a count in pure Python."""
 
 from __future__ import annotations
 

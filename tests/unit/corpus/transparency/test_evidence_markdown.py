@@ -1,4 +1,4 @@
-"""Markdown made of hostile text: read by a parser, nothing but text comes out."""
+"""Markdown of untrusted text: a parser finds text only."""
 
 from __future__ import annotations
 
