@@ -5,7 +5,8 @@ cases            the same and HateCheck's cases, split by template
 without clean    posts and cases only: what clean documents improve
 fastText         the same posts and split, for its AUC
 planted          one toxic post put into a clean page of a source without training texts
-prose            quality, from sources: guides against novels, PEPs, command pages; evaluated on other sources
+prose            quality, from sources: guides against novels, PEPs, command pages; evaluated on
+                 other sources
 answers          quality, from people: the chosen against the rejected answer of HH-RLHF
 
 The data is a folder of the sets named below, each a .jsonl.zst; docs/log/2026-11-22-heads.md lists

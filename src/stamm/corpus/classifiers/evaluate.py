@@ -56,7 +56,8 @@ def auc(labels: Labels, scores: Scores) -> float | None:
 def calibration_error(labels: Labels, scores: Scores) -> float | None:
     """Mean distance between score and share of label 1 in ten equal bins, at even odds.
 
-    Both labels weigh the same, as in the calibration, so the share of label 1 in a set does not count as an error.
+    Both labels have equal weight, as in the calibration, so the share of label 1 in a set does not
+    count as an error.
     Edge   None when a label is missing.
     """
     ones, zeros = int((labels == 1).sum()), int((labels == 0).sum())

@@ -1,6 +1,6 @@
 """Decisions of a robots.txt file: may an agent fetch an address, and which line refuses it.
 
-Decisions are those of Google's parser (robots_parser.py lists where it goes beyond RFC 9309), except
+Decisions are those of Google's parser (robots_parser.py lists where it goes beyond RFC 9309), except that
   /robots.txt    is always allowed (RFC 9309, 2.2.2)
   %7Ejoe, ~joe   are equal, as are %2A and a star in an address (RFC 9309, 2.2.2 and 2.2.3);
                  Google's parser compares them as written, and expects its caller to encode addresses

@@ -1,4 +1,4 @@
-"""Tokenizers: training of BPE tokenizers, tekken, encoding by two libraries, and fertility by language."""
+"""BPE tokenizers: training, tekken, encoding by two libraries, and fertility by language."""
 
 from stamm.corpus.tokenizer.job import SUMMARY as SUMMARY
 from stamm.corpus.tokenizer.job import train_tokenizer as train_tokenizer
