@@ -397,7 +397,7 @@ def test_the_advice_for_a_damaged_manifest_works(
         (["show", "nosuch"], "`stamm ls` lists them"),
         (["show", "xeilu"], "Did you mean 'xielu'? `stamm ls`"),
         (["run", "demoo"], "Did you mean 'demo'?"),
-        (["run", "nowhere"], "Known: activations"),
+        (["run", "nowhere"], "`stamm ls recipes` lists them"),
         (["plan", "apertus_8"], "Did you mean 'apertus_8b'?"),
     ],
 )
@@ -408,3 +408,12 @@ def test_only_a_close_name_is_suggested_for_an_unknown_one(
     assert done.returncode == 2
     assert hint in done.stderr
     assert ("Did you mean" in done.stderr) is ("Did you mean" in hint)
+
+
+@pytest.mark.parametrize(("verb", "missing"), [("run", "recipe"), ("bench", "thing")])
+def test_a_missing_argument_is_named_without_the_optional_ones(
+    verb: str, missing: str, stamm: Stamm
+) -> None:
+    done = stamm(verb)
+    assert done.returncode == 2
+    assert done.stderr.endswith(f"the following arguments are required: {missing}\n")

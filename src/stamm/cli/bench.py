@@ -14,6 +14,7 @@ def arguments(parser: argparse.ArgumentParser, verb: str) -> None:
         "names",
         type=text,
         nargs="*",
+        default=[],
         metavar="NAME",
         help="activations, your own as file.py:SPEC or a folder with spec.json"
         " (default: a dozen of the catalogue)",

@@ -45,7 +45,12 @@ def arguments(parser: argparse.ArgumentParser, verb: str) -> None:
             help="an activation (or a file with a Spec), a recipe or a run folder",
         )
         parser.add_argument(
-            "changes", type=text, nargs="*", metavar="key=value", help="changes to a recipe"
+            "changes",
+            type=text,
+            nargs="*",
+            default=[],
+            metavar="key=value",
+            help="changes to a recipe",
         )
         activation_show.arguments(parser)
     else:

@@ -27,6 +27,7 @@ def arguments(parser: argparse.ArgumentParser, verb: str) -> None:
         "rest",
         type=text,
         nargs="*",
+        default=[],
         metavar="PACK_OR_RUN",
         help="for goldfish: a packed corpus or a run, then k=, h=, hash=, salt=, context= (the length"
         " of a sequence, for hash=apertus), split=, zero_share= (allowed share of windows with key 0);"

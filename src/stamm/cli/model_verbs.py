@@ -38,7 +38,12 @@ def arguments(parser: argparse.ArgumentParser, verb: str) -> None:
     """Add the arguments of the four verbs."""
     parser.add_argument("run", type=text, metavar="RUN", help="a run folder, or one arm of it")
     parser.add_argument(
-        "changes", type=text, nargs="*", metavar="key=value", help="changes to the settings"
+        "changes",
+        type=text,
+        nargs="*",
+        default=[],
+        metavar="key=value",
+        help="changes to the settings",
     )
     parser.add_argument(
         "--dry-run", action="store_true", help="print what would be written, run nothing"

@@ -31,7 +31,12 @@ def arguments(parser: argparse.ArgumentParser, verb: str) -> None:
     """Add the arguments of `plan`."""
     parser.add_argument("recipe", type=text, help="a recipe's name, or a Python file with one")
     parser.add_argument(
-        "changes", type=text, nargs="*", metavar="key=value", help="changes to the recipe"
+        "changes",
+        type=text,
+        nargs="*",
+        default=[],
+        metavar="key=value",
+        help="changes to the recipe",
     )
     parser.add_argument("--gpus", metavar="NxNAME", help="target devices, such as 8xH200")
     parser.add_argument(

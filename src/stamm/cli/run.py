@@ -18,7 +18,12 @@ def arguments(parser: argparse.ArgumentParser, verb: str) -> None:
     """Add the arguments of `run`."""
     parser.add_argument("recipe", type=text, help="a recipe's name, or a Python file with one")
     parser.add_argument(
-        "changes", type=text, nargs="*", metavar="key=value", help="changes to the recipe"
+        "changes",
+        type=text,
+        nargs="*",
+        default=[],
+        metavar="key=value",
+        help="changes to the recipe",
     )
     parser.add_argument(
         "--out", type=text, metavar="FOLDER", help="the run folder (default: runs/RECIPE)"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from stamm.base.config import nearest
+from stamm.base.config import closest
 from stamm.base.errors import ConfigError
 from stamm.pretrain.config import PretrainConfig
 from stamm.recipes import (
@@ -86,4 +86,6 @@ def get(name: str) -> Recipe:
         if name in (recipe.name, recipe.name.rpartition(".")[2]):
             return recipe
     known = [recipe.name for recipe in RECIPES] + [r.name.rpartition(".")[2] for r in RECIPES]
-    raise ConfigError(f"unknown recipe {name!r}", fix=nearest(name, set(known)))
+    match = closest(name, known)
+    hint = f"Did you mean {match!r}? " if match else ""
+    raise ConfigError(f"unknown recipe {name!r}", fix=f"{hint}`stamm ls recipes` lists them")
