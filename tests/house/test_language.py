@@ -7,7 +7,10 @@
 
 from __future__ import annotations
 
-from tools.language import allowed, found, grown
+import re
+from pathlib import Path
+
+from tools.language import ROOT, SOURCE, allowed, found, grown
 
 COMMAND = "python -m tools.language"
 
@@ -23,3 +26,30 @@ def test_no_banned_phrase_or_name_is_added_and_no_term_lost() -> None:
 def test_the_allowance_shrinks_with_what_was_rewritten() -> None:
     lines = grown(allowed(), found())
     assert not lines, f"{len(lines)} were rewritten: run `{COMMAND}`\n" + "\n".join(lines[:20])
+
+
+def _documents() -> list[Path]:
+    pages = [p for p in sorted((ROOT / "docs").rglob("*.md")) if "log" not in p.parts]
+    return [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *pages]
+
+
+def test_links_of_documents_lead_to_files() -> None:
+    missing = []
+    for page in _documents():
+        links = re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", page.read_text())
+        missing += [
+            f"{page.relative_to(ROOT)}: {p}" for p in links if not (page.parent / p).exists()
+        ]
+    assert not missing, missing
+
+
+def test_files_that_documents_name_exist() -> None:
+    """Paths in backticks that end in .py, or name a test or a folder of the package."""
+    missing = []
+    for page in _documents():
+        for path in re.findall(r"`((?:[\w.]+/)+(?:[\w.]+\.py)?)(?:[:: ][^`]*)?`", page.read_text()):
+            top = path.split("/")[0]
+            known = (SOURCE / top).is_dir() or top in ("tests", "bench", "tools", "src")
+            if known and not any((base / path).exists() for base in (ROOT, SOURCE)):
+                missing.append(f"{page.relative_to(ROOT)}: {path}")
+    assert not missing, missing

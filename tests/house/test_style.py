@@ -1,4 +1,4 @@
-"""What every file must be like: short, typed, documented, quiet about the machine it ran on."""
+"""Rules for every file: length, types, docstrings, environment variables, no machine names."""
 
 from __future__ import annotations
 
@@ -77,8 +77,8 @@ def test_environment_variables_are_few_and_change_no_number() -> None:
         for node in ast.walk(ast.parse(file.read_text())):
             if isinstance(node, ast.Attribute) and node.attr in ("environ", "getenv", "putenv"):
                 touched.add(str(file.relative_to(SOURCE)))
-    # tokenizers is told not to warn about forks, and a worker that it has one core; torchrun says
-    # which process this is; XDG_CACHE_HOME says where caches are; OpenMP how long to spin. Nothing else looks.
+    # Set: TOKENIZERS_PARALLELISM, thread counts of workers, GOMP_SPINCOUNT. Read: torchrun's ranks,
+    # XDG_CACHE_HOME. No other file may use the environment.
     known = {
         "base/cache_folder.py",
         "cli/main.py",

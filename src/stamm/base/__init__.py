@@ -1,1 +1,1 @@
-"""The ground: errors, configuration, files, units and the console. No torch."""
+"""Errors, configuration, atomic files, units and the console. No torch."""

@@ -1,1 +1,1 @@
-"""The command line: verb, thing, changes."""
+"""The command line: `stamm VERB THING key=value`."""
