@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from stamm.activations.conformance.callable import Bound, Own
+from stamm.activations.conformance.implementations import Bound, Own
 from stamm.activations.fused.operation import SMALLEST
 from stamm.activations.module import build_activation
 from stamm.activations.spec import Gated, Spec

@@ -110,7 +110,7 @@ def facts_of(spec: Spec) -> dict[str, Any]:
 
     from stamm.activations.codegen.kernel import kernel_source
     from stamm.activations.codegen.write import texts
-    from stamm.activations.conformance.tabulated import table_sentences
+    from stamm.activations.conformance.judge import table_sentences
     from stamm.activations.derivation.derive import derive
 
     derived = derive(spec)

@@ -15,7 +15,12 @@ from torch import Tensor, nn
 
 from stamm.activations import catalog
 from stamm.activations.benchmark.measure import Arm
-from stamm.activations.conformance.callable import OfFunction, OfModule, implementation, resolve
+from stamm.activations.conformance.implementations import (
+    OfFunction,
+    OfModule,
+    implementation,
+    resolve,
+)
 from stamm.activations.module import build_activation
 from stamm.activations.spec import Gated, Plain, Spec
 from stamm.base.errors import StammError

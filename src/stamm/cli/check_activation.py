@@ -9,10 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from stamm.activations import catalog
-from stamm.activations.conformance.callable import Implementation, Own, implementation, resolve
 from stamm.activations.conformance.certified import certificate_findings
 from stamm.activations.conformance.exact import CONDITION_TEXT, FUNCTION, SLOPE
-from stamm.activations.conformance.findings import Finding
 from stamm.activations.conformance.golden import (
     golden_files,
     judge_golden,
@@ -20,13 +18,18 @@ from stamm.activations.conformance.golden import (
     value_sets,
     write_golden,
 )
+from stamm.activations.conformance.implementations import (
+    Implementation,
+    Own,
+    implementation,
+    resolve,
+)
 from stamm.activations.conformance.inputs import FULL, SAMPLED
 from stamm.activations.conformance.judge import judge
 from stamm.activations.conformance.probes import probe
 from stamm.activations.conformance.proofs import prove
-from stamm.activations.conformance.table import Table, summary, tables
-from stamm.activations.conformance.truth_check import POINTS, truth_finding
-from stamm.activations.conformance.verdict import Verdict
+from stamm.activations.conformance.reference import POINTS, truth_finding
+from stamm.activations.conformance.verdict import Finding, Table, Verdict, summary, tables
 from stamm.activations.spec import Spec
 from stamm.activations.spec_files import load_spec
 from stamm.base.config import to_plain

@@ -165,7 +165,7 @@ def _derive(spec: Spec, known: str | None, folder: Path, command: str) -> dict[s
     from stamm.activations.codegen.write import texts
     from stamm.activations.conformance.acceptance import accepted, refuse_wrong_formulas
     from stamm.activations.conformance.golden import write_golden
-    from stamm.activations.conformance.tabulated import table_sentences
+    from stamm.activations.conformance.judge import table_sentences
     from stamm.activations.derivation.derive import derive, exact_formulas
     from stamm.activations.equivalence.detect import rediscover
     from stamm.reports.activation_page import activation_page

@@ -8,11 +8,10 @@ import torch
 
 from stamm.activations.conformance import judge as judging
 from stamm.activations.conformance.acceptance import accepted, refuse_wrong_formulas
-from stamm.activations.conformance.callable import Own
+from stamm.activations.conformance.implementations import Own
 from stamm.activations.conformance.inputs import exponents
 from stamm.activations.conformance.judge import judge
-from stamm.activations.conformance.reference import settled
-from stamm.activations.conformance.truth_check import truth_errors
+from stamm.activations.conformance.reference import settled, truth_errors
 from stamm.activations.derivation.derive import exact_formulas
 from stamm.activations.kernel_lookup import kernel_of
 from stamm.activations.parameters import Identity, Parameter, Softplus

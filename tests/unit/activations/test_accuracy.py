@@ -12,7 +12,8 @@ import torch
 from torch import Tensor
 
 from stamm.activations.catalog import ENTRIES, family, get
-from stamm.activations.conformance.reference import evaluate, ulps
+from stamm.activations.conformance.reference import evaluate
+from stamm.activations.conformance.ulp import ulps
 from stamm.activations.derivation.derive import Branches, derive
 from stamm.activations.derivation.stable_forms import Branch, bounds, lost_bits
 from stamm.activations.kernel_lookup import kernel_of

@@ -14,10 +14,9 @@ from sympy import Expr
 from stamm.activations.catalog import get
 from stamm.activations.codegen.anchored import anchored_source
 from stamm.activations.codegen.kernel import kernel_source
-from stamm.activations.conformance.callable import Own
+from stamm.activations.conformance.implementations import Own
 from stamm.activations.conformance.judge import judge
-from stamm.activations.conformance.reference import evaluate
-from stamm.activations.conformance.truth_check import truth_finding
+from stamm.activations.conformance.reference import evaluate, truth_finding
 from stamm.activations.derivation.anchored import Anchored, anchored_branches, anchored_in
 from stamm.activations.derivation.derive import Branches, derive
 from stamm.activations.derivation.primitives import X, gompertz, logistic

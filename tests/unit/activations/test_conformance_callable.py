@@ -9,14 +9,14 @@ import torch
 from torch import Tensor, nn
 
 from stamm.activations import catalog
-from stamm.activations.conformance.callable import (
+from stamm.activations.conformance.implementations import (
     OfFunction,
     OfModule,
     called,
     implementation,
+    observe,
     resolve,
 )
-from stamm.activations.conformance.run_implementation import observe
 from stamm.base.errors import ConfigError, DataError
 
 VALUES = {"alpha_p": 166.0, "alpha_n": 41.25, "beta": 0.5}

@@ -16,7 +16,6 @@ import torch.nn.functional as F
 from safetensors.torch import save_file
 
 from stamm.activations import catalog
-from stamm.activations.conformance.callable import OfFunction, Own
 from stamm.activations.conformance.golden import (
     golden_files,
     judge_golden,
@@ -24,6 +23,7 @@ from stamm.activations.conformance.golden import (
     value_sets,
     write_golden,
 )
+from stamm.activations.conformance.implementations import OfFunction, Own
 from stamm.activations.conformance.reference import parameter_truth, truth
 from stamm.activations.conformance.ulp import neighbours
 from stamm.activations.derivation.derive import derive
@@ -166,7 +166,7 @@ def test_judging_needs_no_derivation(xielu_folder: Path) -> None:
     script = (
         "import sys\n"
         "from pathlib import Path\n"
-        "from stamm.activations.conformance.callable import Own\n"
+        "from stamm.activations.conformance.implementations import Own\n"
         "from stamm.activations.conformance.vectors import judge_golden\n"
         f"assert judge_golden(Path({str(path)!r}), Own()).passed\n"
         "assert 'stamm.activations.derivation.derive' not in sys.modules\n"

@@ -12,14 +12,11 @@ from torch import Tensor
 
 from stamm.activations import catalog
 from stamm.activations.conformance.budgets import budget, parameter_budget
-from stamm.activations.conformance.callable import OfFunction, Own, implementation
-from stamm.activations.conformance.exact import ILL_CONDITIONED, exact_quantities
+from stamm.activations.conformance.exact import ILL_CONDITIONED, exact_quantities, raw_slopes
+from stamm.activations.conformance.implementations import OfFunction, Own, implementation
 from stamm.activations.conformance.inputs import SAMPLED
-from stamm.activations.conformance.intervals import ILL, KNOTS, errors_of
 from stamm.activations.conformance.judge import judge
-from stamm.activations.conformance.stored import raw_slopes
-from stamm.activations.conformance.table import summary, tables
-from stamm.activations.conformance.verdict import Verdict
+from stamm.activations.conformance.verdict import ILL, KNOTS, Verdict, errors_of, summary, tables
 from stamm.activations.parameters import Absolute, Between, Exp, Parameter, Softplus
 from stamm.activations.spec import Piece, Spec
 from stamm.base.config import to_plain

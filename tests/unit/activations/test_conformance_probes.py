@@ -14,10 +14,10 @@ from stamm.activations import catalog
 from stamm.activations.certificates.certificate import certify
 from stamm.activations.conformance import certified, probes, proofs
 from stamm.activations.conformance.certified import certificate_findings
-from stamm.activations.conformance.findings import Finding, finding
 from stamm.activations.conformance.probes import probe
 from stamm.activations.conformance.proofs import prove
-from stamm.activations.conformance.truth_check import ALLOWED_ULP, truth_errors, truth_finding
+from stamm.activations.conformance.reference import ALLOWED_ULP, truth_errors, truth_finding
+from stamm.activations.conformance.verdict import Finding, finding
 from stamm.activations.derivation.derive import Derived, derive
 from stamm.activations.derivation.stable_forms import Branch
 from stamm.activations.module import Activation, build_activation
@@ -106,7 +106,7 @@ def test_probes_fail_where_they_should(monkeypatch: pytest.MonkeyPatch) -> None:
         return module
 
     monkeypatch.setattr(probes, "build_activation", broken)
-    monkeypatch.setattr("stamm.activations.conformance.callable.build_activation", broken)
+    monkeypatch.setattr("stamm.activations.conformance.implementations.build_activation", broken)
     failed = {line.split(":")[0].removeprefix("FAILED ") for line in _failed(probe(catalog.XIELU))}
     assert {
         "NaN in, NaN out",

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from stamm.activations.catalog import ENTRIES
-from stamm.activations.conformance.callable import Own
+from stamm.activations.conformance.implementations import Own
 from stamm.activations.conformance.judge import judge
 from stamm.activations.spec import Spec
 

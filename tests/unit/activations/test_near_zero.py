@@ -11,7 +11,7 @@ import torch
 from sympy import Symbol
 
 from stamm.activations.codegen.kernel import kernel_source
-from stamm.activations.conformance.truth_check import truth_errors
+from stamm.activations.conformance.reference import truth_errors
 from stamm.activations.derivation.derive import derive
 from stamm.activations.derivation.near_zero import branches_near_zero, input_scale
 from stamm.activations.derivation.primitives import X, logistic, softplus

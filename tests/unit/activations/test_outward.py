@@ -8,7 +8,7 @@ import sympy
 import torch
 from sympy import Symbol
 
-from stamm.activations.conformance.callable import Own
+from stamm.activations.conformance.implementations import Own
 from stamm.activations.conformance.judge import judge
 from stamm.activations.conformance.reference import parameter_truth, truth
 from stamm.activations.derivation.derive import derive

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from stamm.activations.catalog import get
-from stamm.activations.conformance.callable import Own
 from stamm.activations.conformance.golden import golden_files, judge_golden
+from stamm.activations.conformance.implementations import Own
 from stamm.base.files import read_json, sha256_file
 
 FOLDER = Path(__file__).parents[3] / "golden" / "xielu"

@@ -9,11 +9,10 @@ import pytest
 from stamm.activations import cache, catalog, kernel_lookup
 from stamm.activations.codegen.kernel import kernel_source
 from stamm.activations.conformance.acceptance import refuse_wrong_formulas
-from stamm.activations.conformance.callable import Own
 from stamm.activations.conformance.exact import CONDITION_TEXT
-from stamm.activations.conformance.judge import judge
-from stamm.activations.conformance.tabulated import table_sentences, tabulated
-from stamm.activations.conformance.truth_check import truth_errors, truth_finding
+from stamm.activations.conformance.implementations import Own
+from stamm.activations.conformance.judge import judge, table_sentences, tabulated
+from stamm.activations.conformance.reference import truth_errors, truth_finding
 from stamm.activations.derivation.derive import derive
 from stamm.activations.parameters import Parameter, Softplus
 from stamm.activations.spec import Piece, Spec

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from stamm.activations.catalog import ENTRIES, get
 from stamm.activations.conformance import judge as judging
-from stamm.activations.conformance.callable import Bound
+from stamm.activations.conformance.implementations import Bound
 from stamm.activations.conformance.inputs import inputs, knots
 from stamm.activations.conformance.ulp import dtype_name, neighbours
 from stamm.activations.fused import gpu

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from stamm.activations.conformance.callable import Own
 from stamm.activations.conformance.golden import value_sets
+from stamm.activations.conformance.implementations import Own
 from stamm.activations.conformance.inputs import SAMPLED
 from stamm.activations.conformance.judge import judge
-from stamm.activations.conformance.truth_check import truth_errors
+from stamm.activations.conformance.reference import truth_errors
 from stamm.activations.conformance.verdict import Verdict
 from stamm.activations.parameters import Identity
 from stamm.activations.spec import Spec

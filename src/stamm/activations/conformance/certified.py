@@ -12,8 +12,8 @@ from torch import Tensor
 
 from stamm.activations.certificates.certificate import certify
 from stamm.activations.conformance.exact import FUNCTION, SLOPE, exact_quantities
-from stamm.activations.conformance.findings import Finding, finding
 from stamm.activations.conformance.inputs import spread
+from stamm.activations.conformance.verdict import Finding, finding
 from stamm.activations.derivation.derive import derive
 from stamm.activations.spec import Spec
 from stamm.base.files import canonical_json, read_json

@@ -5,13 +5,22 @@ It is itself checked against 120 digits by `truth_check`.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
+from stamm.activations.expressions import logistic
 from stamm.activations.kernel_lookup import Kernel, kernel_of
+from stamm.activations.parameters import (
+    Absolute,
+    Between,
+    Exp,
+    Parameter,
+    Softplus,
+)
 from stamm.activations.primitives import Parameters
 from stamm.activations.spec import Spec
 
@@ -118,3 +127,36 @@ def _difference(kernel: Kernel, parameters: Parameters, x: Tensor) -> Tensor:
     above, below = x * (1 + _STEP), x * (1 - _STEP)
     rise = kernel.value(above, parameters) - kernel.value(below, parameters)
     return torch.where(x == 0, 0.0, rise / (above - below))
+
+
+def raw_slopes(spec: Spec, raw: Mapping[str, float]) -> dict[str, dict[str, float]]:
+    """For each stored number, the slope in it of every effective value that depends on it.
+
+    raw      the stored number of each trainable parameter
+    Edge     a bound that is itself trained passes its own slope on to what it bounds.
+    """
+    trainable = {p.name: p for p in spec.trainable}
+    effective = spec.effective_values(raw)
+    table: dict[str, dict[str, float]] = {}
+    for name, parameter in trainable.items():
+        table.setdefault(name, {})[name] = _own(parameter, raw[name])
+        bound = trainable.get(parameter.above_name or "")
+        if bound is not None:
+            passed = _own(bound, raw[bound.name])
+            if isinstance(parameter.bijection, Absolute):
+                passed = math.copysign(passed, passed * effective[bound.name])
+            table.setdefault(bound.name, {})[name] = passed
+    return table
+
+
+def _own(parameter: Parameter, raw: float) -> float:
+    match parameter.bijection:
+        case Softplus():
+            return logistic(raw)
+        case Exp():
+            return math.exp(raw)
+        case Absolute():
+            return math.copysign(1.0, raw)
+        case Between(low=low, high=high):
+            return (high - low) * logistic(raw) * logistic(-raw)
+    return 1.0

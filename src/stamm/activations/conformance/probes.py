@@ -8,11 +8,11 @@ import torch
 from torch import Tensor, nn
 
 from stamm.activations.conformance.budgets import budget
-from stamm.activations.conformance.callable import Bound, Own
 from stamm.activations.conformance.exact import SLOPE, exact_quantities
-from stamm.activations.conformance.findings import Finding, finding
+from stamm.activations.conformance.implementations import Bound, Own
 from stamm.activations.conformance.inputs import knots, mixed_ups
 from stamm.activations.conformance.ulp import dtype_name, neighbours
+from stamm.activations.conformance.verdict import Finding, finding
 from stamm.activations.module import build_activation
 from stamm.activations.spec import Gated, Spec
 

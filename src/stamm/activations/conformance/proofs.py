@@ -10,8 +10,8 @@ from typing import Any
 import mpmath
 from sympy import Symbol
 
-from stamm.activations.conformance.findings import Finding, finding
 from stamm.activations.conformance.reference import evaluate
+from stamm.activations.conformance.verdict import Finding, finding
 from stamm.activations.derivation.derive import Branches, Derived, derive
 from stamm.activations.derivation.primitives import X
 from stamm.activations.derivation.stable_forms import bounds

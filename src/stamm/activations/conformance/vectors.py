@@ -16,7 +16,6 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from stamm.activations.conformance.budgets import budget, parameter_budget
-from stamm.activations.conformance.callable import Bound, Implementation
 from stamm.activations.conformance.exact import (
     CONDITION_TEXT,
     FUNCTION,
@@ -24,11 +23,10 @@ from stamm.activations.conformance.exact import (
     UP_SLOPE,
     Exact,
     parameter_slope,
+    raw_slopes,
 )
-from stamm.activations.conformance.intervals import gather
-from stamm.activations.conformance.run_implementation import observe
-from stamm.activations.conformance.stored import raw_slopes
-from stamm.activations.conformance.verdict import Measured, OfDtype, Verdict, problems_of
+from stamm.activations.conformance.implementations import Bound, Implementation, observe
+from stamm.activations.conformance.verdict import Measured, OfDtype, Verdict, gather, problems_of
 from stamm.activations.spec import Spec
 from stamm.base.config import from_plain
 from stamm.base.errors import ConfigError, DataError
