@@ -248,7 +248,7 @@ def _check_complete(kind: type, given: Iterable[str], path: str, where: str) -> 
 
 @dataclasses.dataclass
 class _Draft:
-    """A configuration under change: its class and the values given so far. Nothing is checked."""
+    """A configuration being overridden: its class and unchecked values."""
 
     kind: type
     values: dict[str, Any]
@@ -256,7 +256,7 @@ class _Draft:
 
 @dataclasses.dataclass
 class _Items:
-    """A tuple under change, and the type of its elements."""
+    """A tuple being overridden, and the type of its elements."""
 
     element: Any
     items: list[Any]
@@ -305,7 +305,7 @@ def _opened(node: Any, annotation: Any) -> Any:
 
 
 def _held(draft: _Draft, name: str) -> Any:
-    """The value of a field in a draft: the one given, the default, or None where there is neither."""
+    """Value of a field in a draft: given, default, or None."""
     if name in draft.values:
         return draft.values[name]
     declared = next(f for f in dataclasses.fields(draft.kind) if f.name == name)

@@ -52,7 +52,7 @@ def arms_of(
     missing: dict[str, str] = {}
     yardstick = _arm(YARDSTICK, F.silu, gated)
     arms = [*_own(spec, dtype, device), replace(yardstick, same=False)]
-    for name, curve in _rivals(spec, dtype, device, missing):
+    for name, curve in _other_implementations(spec, dtype, device, missing):
         arm = _arm(name, curve, gated)
         if arm.name != yardstick.name:
             arms.append(arm)
@@ -70,7 +70,7 @@ def arms_of(
 
 def _own(spec: Spec, dtype: torch.dtype, device: torch.device) -> list[Arm]:
     arms = []
-    # Only of float32 inputs is there a faster form: elsewhere the two are the same.
+    # precision="fast" differs for float32 inputs only.
     for precision in ("exact", "fast") if dtype == torch.float32 else ("exact",):
         module = build_activation(spec, dtype=dtype, precision=precision).to(device)
         name = "stamm" if precision == "exact" else "stamm, fast"
@@ -78,10 +78,10 @@ def _own(spec: Spec, dtype: torch.dtype, device: torch.device) -> list[Arm]:
     return arms
 
 
-def _rivals(
+def _other_implementations(
     spec: Spec, dtype: torch.dtype, device: torch.device, missing: dict[str, str]
 ) -> list[tuple[str, Callable[..., Tensor]]]:
-    """Those who compute the curve, called as their users call them."""
+    """Other implementations of the function, called as by their users; reasons go to `missing`."""
     curve = _curve(spec)
     if curve is None:
         return []
@@ -100,7 +100,7 @@ def _rivals(
 
 
 def _curve(spec: Spec) -> Spec | None:
-    """The plain entry that a gate is made of, or the spec itself; None where there is none."""
+    """The spec itself, or the plain entry with the same gate; None when there is none."""
     if isinstance(spec.arity, Plain):
         return spec
     if spec.arity.up is not None:
@@ -119,7 +119,7 @@ def _curve(spec: Spec) -> Spec | None:
 
 
 def _made(word: str, spec: Spec, dtype: torch.dtype, device: torch.device) -> Callable[..., Tensor]:
-    """The module, cast as its users cast it; or the function, with our numbers where it takes them."""
+    """A module cast to `dtype`, or a function with the spec's parameters that it accepts."""
     hub = word.startswith("transformers.")
     found = implementation(hub_activation(word), word) if hub else resolve(word)
     if isinstance(found, OfModule):
@@ -139,8 +139,8 @@ def _keywords(function: Callable[..., Any]) -> set[str]:
 
 def _arm(name: str, curve: Callable[..., Tensor], gated: bool) -> Arm:
     parameters = tuple(curve.parameters()) if isinstance(curve, nn.Module) else ()
-    told, call = (f"{name} * up", _times_up(curve)) if gated else (name, curve)
-    return Arm(name=told, call=call, parameters=parameters)
+    label, call = (f"{name} * up", _times_up(curve)) if gated else (name, curve)
+    return Arm(name=label, call=call, parameters=parameters)
 
 
 def _times_up(curve: Callable[..., Tensor]) -> Callable[..., Tensor]:
@@ -151,7 +151,7 @@ def _times_up(curve: Callable[..., Tensor]) -> Callable[..., Tensor]:
 
 
 def _liger(word: str, device: torch.device) -> Arm:
-    """Raises ValueError, ImportError or AttributeError, saying why it is not measured."""
+    """Liger-Kernel's function; raises ValueError, ImportError or AttributeError if unavailable."""
     if device.type != "cuda":
         raise ValueError("needs a GPU")
     place, _, name = word.partition(":")

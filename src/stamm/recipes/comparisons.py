@@ -1,7 +1,7 @@
-"""Comparisons of activations: seconds for a test, an hour of a laptop, a night of a GPU.
+"""Comparison recipes: a minute for tests, an hour on a laptop, a night on a GPU.
 
 Eight candidates. SwiGLU is what most models use, ReLU² and xIELU are what it was compared with when
-xIELU was published (arXiv 2411.13010). Of the rest of the catalogue, five that others found best:
+xIELU was published (arXiv 2411.13010). Five more that published comparisons found best:
 
 geglu      the other gated block in wide use (arXiv 2002.05202)
 xatglu     the best first-order gated block of the expanded gating ranges (arXiv 2405.20768)
@@ -111,7 +111,7 @@ def activations_gpu() -> Comparison:
 def _arms(width: int) -> tuple[Arm, ...]:
     gated = [Arm(name=name, ffn=GatedFFN(width=width, activation=name)) for name in _GATED]
     plain = [Arm(name=name, ffn=PlainFFN(width=3 * width // 2, activation=name)) for name in _PLAIN]
-    # What was compared first comes first, beside the baseline.
+    # The published comparison first.
     ordered = {arm.name: arm for arm in (*gated, *plain)}
     first = [ordered.pop(name) for name in ("swiglu", "relu2", "xielu")]
     return (*first, *ordered.values())

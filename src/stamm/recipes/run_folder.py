@@ -20,7 +20,7 @@ _PAGES = ("comparison.html", "report.html")
 
 @dataclass(frozen=True)
 class RunFolder:
-    """A run folder on disk. Files are read when they are asked for; nothing is written.
+    """A run folder on disk. Files are read on access; nothing is written.
 
     root   the folder
     """
@@ -108,7 +108,7 @@ def run_of_arm(arm: Path) -> Path:
     """The run folder that an arm belongs to: the arm itself for a run of one model."""
     if arm.parent.name == "arms":
         return arm.parent.parent
-    # "." inside an arm and its bare name beside its rivals are arms too.
+    # "." inside an arm and its bare name next to other arms are arms too.
     resolved = arm.resolve()
     return resolved.parent.parent if resolved.parent.name == "arms" else arm
 
