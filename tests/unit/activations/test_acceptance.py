@@ -43,6 +43,7 @@ def _free() -> Spec:
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("bijection", [Softplus(), Identity()])
 def test_a_slope_in_a_rate_keeps_its_digits_at_every_exponent(
     bijection: Softplus | Identity,
@@ -120,6 +121,7 @@ def test_a_settled_value_has_its_digits_however_much_cancels() -> None:
             assert abs(found - true) <= mpmath.mpf(10) ** -18 * abs(true)
 
 
+@pytest.mark.slow
 def test_squares_that_overflow_float32_are_told_not_hidden() -> None:
     spec = Spec(
         name="rooted",

@@ -161,6 +161,7 @@ def test_changed_bytes_and_foreign_files_are_refused(tmp_path: Path) -> None:
         golden_files(tmp_path)
 
 
+@pytest.mark.slow
 def test_judging_needs_no_derivation(xielu_folder: Path) -> None:
     path = golden_files(xielu_folder)[4]
     script = (

@@ -38,7 +38,10 @@ def test_xielu_meets_its_budgets_at_every_short_input(values: dict[str, float] |
     assert [of.inputs for of in verdict.dtypes][:2] == [65_280, 63_488]
 
 
-@pytest.mark.parametrize("name", ["relu", "gelu", "xatlu", "xsilu_glu"])
+@pytest.mark.parametrize(
+    "name",
+    ["relu", *(pytest.param(n, marks=pytest.mark.slow) for n in ("gelu", "xatlu", "xsilu_glu"))],
+)
 def test_entries_meet_the_general_budgets(name: str) -> None:
     spec = catalog.get(name)
     verdict = judge(spec, Own(), spec.sample_values()[-1], count=4000)

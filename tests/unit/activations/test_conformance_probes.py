@@ -46,13 +46,17 @@ def _failed(findings: list[Finding]) -> list[str]:
     return [found.line() for found in findings if not found.passed]
 
 
-@pytest.mark.parametrize("name", ["xielu", "relu", "gelu", "xatlu_glu"])
+@pytest.mark.parametrize(
+    "name",
+    ["relu", *(pytest.param(n, marks=pytest.mark.slow) for n in ("xielu", "gelu", "xatlu_glu"))],
+)
 def test_entries_are_proved_and_probed(name: str) -> None:
     spec = catalog.get(name)
     assert not _failed(prove(spec, points=20))
     assert not _failed(probe(spec))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("spec", [JUMPING, SURROGATE], ids=lambda spec: spec.name)
 def test_jumps_and_surrogates_are_understood(spec: Spec) -> None:
     findings = [*prove(spec, points=20), *probe(spec)]

@@ -9,11 +9,12 @@ from stamm.activations.catalog import ENTRIES
 from stamm.activations.conformance.implementations import Own
 from stamm.activations.conformance.judge import judge
 from stamm.activations.spec import Spec
+from tests.unit.activations.witnesses import swept
 
 COUNT = 4_000  # float32 inputs; `stamm check NAME` takes 400,000
 
 
-@pytest.mark.parametrize("spec", ENTRIES, ids=lambda s: s.name)
+@pytest.mark.parametrize("spec", swept(ENTRIES))
 def test_an_entry_is_within_its_budget(spec: Spec) -> None:
     verdict = judge(spec, Own(), count=COUNT)
     assert {found.dtype for found in verdict.dtypes} == {"bfloat16", "float16", "float32"}

@@ -55,6 +55,7 @@ def _bytes(x: Tensor) -> bytes:
     return x.contiguous().view(torch.uint8).numpy().tobytes()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("stored", STORED, ids=str)
 @pytest.mark.parametrize("step", [0, 1], ids=["forward", "backward"])
 @pytest.mark.parametrize("entry", ["xielu", "gelu", "snake", "swiglu"])

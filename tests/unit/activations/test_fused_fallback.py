@@ -94,6 +94,7 @@ def test_how_a_compiler_ended_is_told(script: str, told: str, tmp_path: Path) ->
     assert sorted(path.name for path in tmp_path.iterdir()) == ["c++"]
 
 
+@pytest.mark.slow
 def test_processes_that_start_together_compile_once(tmp_path: Path) -> None:
     compiler, log = tmp_path / "c++", tmp_path / "log"
     compiler.write_text(

@@ -12,6 +12,7 @@ from stamm.activations.fused.passes import GATED, PLAIN, graph_of
 from stamm.activations.fused.subexpressions import eliminate_common_calls
 from stamm.activations.kernel_lookup import kernel_of
 from stamm.activations.spec import Gated, Spec
+from tests.unit.activations.witnesses import swept
 
 _SPELLED = {"neg": torch.neg, "minimum": torch.minimum, "maximum": torch.maximum}
 
@@ -42,7 +43,7 @@ def _calls(graph: Graph, name: str) -> int:
     return sum(graph.nodes[place].name == name for place in graph.needed())
 
 
-@pytest.mark.parametrize("spec", catalog.ENTRIES, ids=lambda spec: spec.name)
+@pytest.mark.parametrize("spec", swept(catalog.ENTRIES))
 def test_results_are_those_of_the_formula(spec: Spec) -> None:
     fixed = tuple(None if p.trainable else p.initial for p in spec.parameters)
     line = torch.linspace(-30, 30, 601, dtype=torch.float64)

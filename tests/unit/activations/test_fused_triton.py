@@ -32,6 +32,7 @@ needs_triton = pytest.mark.skipif(
 )
 
 
+@pytest.mark.slow
 @needs_triton
 @pytest.mark.parametrize("part", ["bfloat16", "float16 and not bfloat16", "float32", "layout"])
 def test_kernels_in_a_process_of_their_own(part: str) -> None:
@@ -43,6 +44,7 @@ def fixed_of(spec: Spec) -> tuple[float | None, ...]:
     return tuple(None if p.trainable else p.initial for p in spec.parameters)
 
 
+@pytest.mark.slow
 @needs_triton
 @pytest.mark.parametrize(
     ("entry", "name", "inputs", "columns", "programs", "length"),
@@ -94,6 +96,7 @@ def test_kernels_compile_for_a_gpu_without_spilling(
     assert not any(each.count(atomic) for each in found for atomic in ("RED", "ATOM", "ATOMG"))
 
 
+@pytest.mark.slow
 @needs_triton
 def test_float32_is_computed_in_float64_and_compiles(monkeypatch: pytest.MonkeyPatch) -> None:
     found: list[OnNvidia] = []
@@ -125,6 +128,7 @@ def covering(dtype: torch.dtype) -> list[Spec]:
     return found
 
 
+@pytest.mark.slow
 @needs_triton
 @pytest.mark.parametrize("architecture", gpu._ARCHITECTURES)
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
@@ -196,7 +200,7 @@ def test_only_source_for_the_interpreter_knows_its_functions() -> None:
 
 
 def test_a_changed_file_is_written_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Path, "home", lambda: tmp_path)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     text = "answer = 1\n"
     path = Path(gpu.imported(text).__file__ or "")
     assert path.is_relative_to(tmp_path)

@@ -16,26 +16,23 @@ def run(code: str) -> str:
 def test_the_mathematics_needs_no_torch_and_data_needs_no_sympy() -> None:
     code = (
         "import sys\n"
-        "from stamm.activations import catalog, describe, operators, spec\n"
+        "from stamm.activations import catalog, describe, spec, transforms\n"
         "print([m for m in ('sympy', 'mpmath', 'numpy', 'torch') if m in sys.modules])\n"
-        "from stamm.activations.derivation import derive, stabilise; from stamm.activations.codegen import kernel, write\n"
+        "from stamm.activations.derivation import derive, stable_forms; from stamm.activations.codegen import kernel, write\n"
         "print('torch' in sys.modules)"
     )
     assert run(code).splitlines() == ["[]", "False"]
 
 
-def test_a_model_needs_no_sympy_and_loads_quickly() -> None:
+def test_a_model_needs_no_sympy() -> None:
     code = (
-        "import sys, time, torch\n"
+        "import sys, torch\n"
         "had = 'sympy' in sys.modules\n"
-        "start = time.process_time()\n"
         "from stamm.activations import xielu, build_activation\n"
         "xielu()(torch.zeros(3)); build_activation('swiglu')\n"
-        "print(had, 'sympy' in sys.modules, time.process_time() - start)"
+        "print(had, 'sympy' in sys.modules)"
     )
-    had, has, seconds = run(code).split()
-    assert (had, has) == ("False", "False")
-    assert float(seconds) < 0.25  # 0.05 measured; room for a busy machine
+    assert run(code) == "False False"
 
 
 def test_public_names_resolve_whatever_was_imported_before() -> None:

@@ -161,6 +161,7 @@ show({{"failed": failed, "four": list(four), "allocated": six[0], "moved": six[2
     assert (refused > 0) == (every == 7) == (in_holes > 0)
 
 
+@pytest.mark.slow
 def test_at_the_kernels_limit_of_mappings_tensors_stay_intact() -> None:
     """mremap, mmap and munmap fail, as they do beside a library with tens of thousands of mappings."""
     found = shown("""

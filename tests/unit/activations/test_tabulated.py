@@ -31,6 +31,7 @@ SENTENCE = (
 )
 
 
+@pytest.mark.slow
 def test_the_verdict_tells_of_the_table() -> None:
     verdict = judge(TABLED, Own(), count=2000)
     assert verdict.passed
@@ -44,12 +45,14 @@ def test_a_verdict_without_a_table_tells_of_none() -> None:
     assert "table" not in str(_accuracy(verdict))
 
 
+@pytest.mark.slow
 def test_a_table_is_held_to_the_integral_like_any_formula() -> None:
     for error in truth_errors(TABLED, {}, points=12):
         assert error.ulp < 20, error
     assert truth_finding(TABLED, {}, points=12).passed
 
 
+@pytest.mark.slow
 def test_a_table_that_is_wrong_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     # The judge reads the same table; the integral does not.
     spec = replace(TABLED, name="wrong", anchor=("0", "0"), title="wrong")
@@ -70,6 +73,7 @@ def test_a_table_that_is_wrong_is_found(monkeypatch: pytest.MonkeyPatch) -> None
         kernel_lookup.kernel_of.cache_clear()
 
 
+@pytest.mark.slow
 def test_a_factor_before_a_table_is_trained() -> None:
     piece = Piece(where="all x", formula="3*a*x*gompertz(x)")
     a = Parameter(name="a", initial=2.0, bijection=Softplus())
