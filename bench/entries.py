@@ -21,14 +21,14 @@ from torch import Tensor
 
 from bench.capability import processor_facts
 from stamm.activations import catalog
-from stamm.activations.benchmark.measure import STEPS, Arm, measure
+from stamm.activations.benchmark.measure import STEPS, BenchmarkArm, measure
 from stamm.activations.fused.operation import use_eager
 from stamm.activations.module import GatedActivation, build_activation
 
 KERNEL, COMPILED = "kernel", "compiled"
 
 
-def arms(name: str) -> tuple[list[Arm], int]:
+def arms(name: str) -> tuple[list[BenchmarkArm], int]:
     """The kernel and the compiled formula of an entry, and its number of inputs."""
     module = build_activation(name, precision="fast")
     plain = build_activation(name, precision="fast")
@@ -44,8 +44,10 @@ def arms(name: str) -> tuple[list[Arm], int]:
 
     count = 2 if isinstance(module, GatedActivation) else 1
     return [
-        Arm(name=KERNEL, call=module, parameters=tuple(module.parameters())),
-        Arm(name=COMPILED, call=eager, parameters=tuple(plain.parameters()), compiled=True),
+        BenchmarkArm(name=KERNEL, call=module, parameters=tuple(module.parameters())),
+        BenchmarkArm(
+            name=COMPILED, call=eager, parameters=tuple(plain.parameters()), compiled=True
+        ),
     ], count
 
 

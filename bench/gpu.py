@@ -90,13 +90,13 @@ def _options(words: Sequence[str] | None) -> argparse.Namespace:
 
 def _why_not(device: torch.device) -> str | None:
     if device.type == "cpu":
-        return build.unavailable()
+        return build.unavailable_reason()
     if torch.version.cuda is None and torch.version.hip is None:
         return (
             f"torch {torch.__version__} in {sys.executable} is built without CUDA or ROCm. Name a"
             " Python whose torch has one: make gpu GPU_PYTHON=python3"
         )
-    return gpu.unavailable()
+    return gpu.unavailable_reason()
 
 
 def _facts(device: torch.device, commit: str | None) -> dict[str, Any]:

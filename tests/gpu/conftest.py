@@ -26,7 +26,9 @@ def why_not(config: pytest.Config) -> str | None:
     on = config.getoption("--on", default=None)
     if on == "cpu":
         return None
-    return gpu.unavailable() or (None if on else "they take minutes: use make gpu, or --on cuda")
+    return gpu.unavailable_reason() or (
+        None if on else "they take minutes: use make gpu, or --on cuda"
+    )
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:

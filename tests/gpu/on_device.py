@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from stamm.activations.conformance.implementations import Bound, Own
+from stamm.activations.conformance.implementations import Bound, StammImplementation
 from stamm.activations.fused.operation import SMALLEST
 from stamm.activations.module import build_activation
 from stamm.activations.spec import Gated, Spec
@@ -33,7 +33,7 @@ class OnDevice:
 
     def bind(self, spec: Spec, values: Mapping[str, float], dtype: torch.dtype) -> Bound:
         """With the values, and the rounding of stored numbers, of the module on a CPU."""
-        own = Own().bind(spec, values, dtype)
+        own = StammImplementation().bind(spec, values, dtype)
         function = _function(self, spec)
 
         def call(given: Mapping[str, Tensor], *tensors: Tensor) -> Tensor:

@@ -17,7 +17,7 @@ import torch
 
 from stamm.activations import catalog
 from stamm.activations.benchmark.machine import kernels_text, memory_bytes
-from stamm.activations.benchmark.measure import STEPS, Measured, Step, measure, tensors_moved
+from stamm.activations.benchmark.measure import STEPS, ArmTimings, Step, measure, tensors_moved
 from stamm.activations.spec import Gated, Spec
 from stamm.activations.spec_files import load_spec
 from stamm.base.config import closest, nearest
@@ -218,7 +218,7 @@ def _line(case: _Case, compiled: bool, facts: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _shares(found: Measured, step: Step, moved: int) -> dict[str, dict[str, float]]:
+def _shares(found: ArmTimings, step: Step, moved: int) -> dict[str, dict[str, float]]:
     """Bandwidth of each arm relative to each copy, from medians."""
     speeds = {name: 2 * found.tensor_bytes / q.p50 for name, q in found.copies.items()}
     return {

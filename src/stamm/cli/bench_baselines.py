@@ -14,10 +14,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from stamm.activations import catalog
-from stamm.activations.benchmark.measure import Arm
+from stamm.activations.benchmark.measure import BenchmarkArm
 from stamm.activations.conformance.implementations import (
-    OfFunction,
-    OfModule,
+    FunctionImplementation,
+    ModuleImplementation,
     implementation,
     resolve,
 )
@@ -41,7 +41,7 @@ _LIGER = {
 
 def arms_of(
     spec: Spec, dtype: torch.dtype, device: torch.device, *, compiled: bool
-) -> tuple[list[Arm], dict[str, str]]:
+) -> tuple[list[BenchmarkArm], dict[str, str]]:
     """Implementations to time (stamm first, then the yardstick), and those unavailable, with the reason.
 
     compiled   include torch.compile of the others
@@ -68,13 +68,13 @@ def arms_of(
     return arms, missing
 
 
-def _own(spec: Spec, dtype: torch.dtype, device: torch.device) -> list[Arm]:
+def _own(spec: Spec, dtype: torch.dtype, device: torch.device) -> list[BenchmarkArm]:
     arms = []
     # precision="fast" differs for float32 inputs only.
     for precision in ("exact", "fast") if dtype == torch.float32 else ("exact",):
         module = build_activation(spec, dtype=dtype, precision=precision).to(device)
         name = "stamm" if precision == "exact" else "stamm, fast"
-        arms.append(Arm(name=name, call=module, parameters=tuple(module.parameters())))
+        arms.append(BenchmarkArm(name=name, call=module, parameters=tuple(module.parameters())))
     return arms
 
 
@@ -122,9 +122,9 @@ def _made(word: str, spec: Spec, dtype: torch.dtype, device: torch.device) -> Ca
     """A module cast to `dtype`, or a function with the spec's parameters that it accepts."""
     hub = word.startswith("transformers.")
     found = implementation(hub_activation(word), word) if hub else resolve(word)
-    if isinstance(found, OfModule):
+    if isinstance(found, ModuleImplementation):
         return found.make().to(device, dtype)
-    assert isinstance(found, OfFunction)
+    assert isinstance(found, FunctionImplementation)
     taken = _keywords(found.function)
     numbers = {p.name: p.initial for p in spec.parameters if p.name in taken}
     return functools.partial(found.function, **numbers) if numbers else found.function
@@ -137,10 +137,10 @@ def _keywords(function: Callable[..., Any]) -> set[str]:
         return set()
 
 
-def _arm(name: str, curve: Callable[..., Tensor], gated: bool) -> Arm:
+def _arm(name: str, curve: Callable[..., Tensor], gated: bool) -> BenchmarkArm:
     parameters = tuple(curve.parameters()) if isinstance(curve, nn.Module) else ()
     label, call = (f"{name} * up", _times_up(curve)) if gated else (name, curve)
-    return Arm(name=label, call=call, parameters=parameters)
+    return BenchmarkArm(name=label, call=call, parameters=parameters)
 
 
 def _times_up(curve: Callable[..., Tensor]) -> Callable[..., Tensor]:
@@ -150,10 +150,10 @@ def _times_up(curve: Callable[..., Tensor]) -> Callable[..., Tensor]:
     return times_up
 
 
-def _liger(word: str, device: torch.device) -> Arm:
+def _liger(word: str, device: torch.device) -> BenchmarkArm:
     """Liger-Kernel's function; raises ValueError, ImportError or AttributeError if unavailable."""
     if device.type != "cuda":
         raise ValueError("needs a GPU")
     place, _, name = word.partition(":")
     function = getattr(importlib.import_module(place), name)
-    return Arm(name=f"Liger-Kernel {name}", call=function.apply, overwrites=True)
+    return BenchmarkArm(name=f"Liger-Kernel {name}", call=function.apply, overwrites=True)

@@ -20,7 +20,7 @@ from stamm.activations.conformance.golden import (
 )
 from stamm.activations.conformance.implementations import (
     Implementation,
-    Own,
+    StammImplementation,
     implementation,
     resolve,
 )
@@ -29,7 +29,13 @@ from stamm.activations.conformance.judge import judge
 from stamm.activations.conformance.probes import probe
 from stamm.activations.conformance.proofs import prove
 from stamm.activations.conformance.reference import POINTS, truth_finding
-from stamm.activations.conformance.verdict import Finding, Table, Verdict, summary, tables
+from stamm.activations.conformance.verdict import (
+    CheckResult,
+    ConformanceVerdict,
+    VerdictTable,
+    summary,
+    tables,
+)
 from stamm.activations.spec import Spec
 from stamm.activations.spec_files import load_spec
 from stamm.base.config import to_plain
@@ -114,7 +120,7 @@ class _Check:
         self.vectors = vectors
         self.quick = options.quick or options.all
         self.count = SAMPLED if self.quick else FULL
-        self.verdicts: dict[str, list[Verdict]] = {}
+        self.verdicts: dict[str, list[ConformanceVerdict]] = {}
         self.notes: list[str] = []
         self._began = time.perf_counter()
 
@@ -123,7 +129,7 @@ class _Check:
         """Seconds since the check began."""
         return time.perf_counter() - self._began
 
-    def findings(self) -> Iterator[Finding]:
+    def findings(self) -> Iterator[CheckResult]:
         """Proofs, then probes, then conformance."""
         spec = self.spec
         yield from prove(spec, points=_QUICK_POINTS) if self.quick else prove(spec)
@@ -135,14 +141,16 @@ class _Check:
             yield from self._conformance(name, values)
         yield from self._golden()
 
-    def _conformance(self, name: str, values: dict[str, float]) -> Iterator[Finding]:
+    def _conformance(self, name: str, values: dict[str, float]) -> Iterator[CheckResult]:
         found = self.verdicts.setdefault(name, [])
-        for judged in (Own(), *self.rivals):
+        for judged in (StammImplementation(), *self.rivals):
             verdict, numbers = self._verdict(judged, values)
             if verdict is not None:
                 found.append(verdict)
             passed = verdict is not None and verdict.passed
-            yield Finding(name=f"{judged.name} at {name} values", passed=passed, numbers=numbers)
+            yield CheckResult(
+                name=f"{judged.name} at {name} values", passed=passed, numbers=numbers
+            )
         for word in self.spec.peers:
             if word in [rival.name for rival in self.rivals]:
                 continue
@@ -153,22 +161,24 @@ class _Check:
 
     def _verdict(
         self, judged: Implementation, values: dict[str, float]
-    ) -> tuple[Verdict | None, str]:
+    ) -> tuple[ConformanceVerdict | None, str]:
         try:
             verdict = judge(self.spec, judged, values, count=self.count)
         except DataError as error:
             return None, error.line()
         return verdict, _verdict_text(verdict)
 
-    def _golden(self) -> Iterator[Finding]:
+    def _golden(self) -> Iterator[CheckResult]:
         for path in self.vectors:
-            for judged in (Own(), *self.rivals):
+            for judged in (StammImplementation(), *self.rivals):
                 try:
                     verdict = judge_golden(path, judged)
                     passed, numbers = verdict.passed, _verdict_text(verdict)
                 except DataError as error:
                     passed, numbers = False, error.line()
-                yield Finding(name=f"{judged.name}, {path.name}", passed=passed, numbers=numbers)
+                yield CheckResult(
+                    name=f"{judged.name}, {path.name}", passed=passed, numbers=numbers
+                )
 
     def print_tables(self) -> None:
         """Print errors of f and f' by input at the first values, and the largest at all values."""
@@ -185,12 +195,14 @@ class _Check:
                     _print(table)
             table = summary(verdicts)
             _print(
-                Table(title=f"{name} values, {table.title}", header=table.header, rows=table.rows)
+                VerdictTable(
+                    title=f"{name} values, {table.title}", header=table.header, rows=table.rows
+                )
             )
         for note in self.notes:
             print(f"\n{visible(note, 600)}")
 
-    def plain(self, findings: Sequence[Finding]) -> dict[str, Any]:
+    def plain(self, findings: Sequence[CheckResult]) -> dict[str, Any]:
         """Everything as JSON values."""
         return {
             "spec": self.spec.name,
@@ -233,7 +245,7 @@ def _implementation(word: str) -> Implementation:
     return resolve(word)
 
 
-def _verdict_text(verdict: Verdict) -> str:
+def _verdict_text(verdict: ConformanceVerdict) -> str:
     """The largest error in each dtype, or the first problems."""
     if verdict.problems:
         more = len(verdict.problems) - _MOST_PROBLEMS
@@ -253,7 +265,7 @@ def _verdict_text(verdict: Verdict) -> str:
     return ", ".join(parts) + (f", {facts} exact values" if facts else "")
 
 
-def _print(table: Table) -> None:
+def _print(table: VerdictTable) -> None:
     print(f"\n{table.title}")
     print_table(table.header, table.rows)
 

@@ -29,7 +29,7 @@ from stamm.cli.arg_types import text
 from stamm.cli.output import print_json, print_pairs
 
 if TYPE_CHECKING:
-    from stamm.activations.conformance.verdict import Verdict
+    from stamm.activations.conformance.verdict import ConformanceVerdict
 
 _STATED = ("parameter", "anchor", "continuity", "gated")
 
@@ -163,7 +163,7 @@ def _derive(spec: Spec, known: str | None, folder: Path, command: str) -> dict[s
     from stamm.activations.certificates.certificate import certify
     from stamm.activations.codegen.kernel import kernel_source
     from stamm.activations.codegen.write import texts
-    from stamm.activations.conformance.acceptance import accepted, refuse_wrong_formulas
+    from stamm.activations.conformance.acceptance import accepted, check_formulas
     from stamm.activations.conformance.golden import write_golden
     from stamm.activations.conformance.judge import table_sentences
     from stamm.activations.derivation.derive import derive, exact_formulas
@@ -177,7 +177,7 @@ def _derive(spec: Spec, known: str | None, folder: Path, command: str) -> dict[s
     kernel = kernel_source(derived, "stamm derive")
     register_kernel_source(spec.content_hash, kernel)
     stages.next("compare with the integral at every exponent of float32")
-    refuse_wrong_formulas(spec)
+    check_formulas(spec)
     stages.next("measure the accuracy in bfloat16, float16 and float32")
     verdict = accepted(spec)
     store_kernel_source(spec.content_hash, kernel)
@@ -222,7 +222,7 @@ def _derive(spec: Spec, known: str | None, folder: Path, command: str) -> dict[s
     return receipt
 
 
-def _accuracy(verdict: Verdict) -> dict[str, str]:
+def _accuracy(verdict: ConformanceVerdict) -> dict[str, str]:
     """The largest error of each dtype, and which inputs are excluded."""
     texts = {}
     for of in verdict.dtypes:

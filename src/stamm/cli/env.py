@@ -77,8 +77,8 @@ def _kernels() -> dict[str, str]:
         return {f"{name} kernels": "torch is not installed" for name in ("cpu", "gpu")}
     from stamm.activations.fused import build, gpu  # load torch
 
-    found = {"cpu kernels": build.unavailable(), "gpu kernels": gpu.unavailable()}
+    found = {"cpu kernels": build.unavailable_reason(), "gpu kernels": gpu.unavailable_reason()}
     states = {name: why or "ready" for name, why in found.items()}
-    if gpu.unavailable() is None and gpu.caveat() is not None:
+    if gpu.unavailable_reason() is None and gpu.caveat() is not None:
         states["gpu kernels"] = f"ready {gpu.caveat()}"
     return states

@@ -258,7 +258,7 @@ def _has_tangent(x: Tensor) -> bool:
 
 @lru_cache(maxsize=1)
 def _unavailable() -> str | None:
-    why = build.unavailable()
+    why = build.unavailable_reason()
     if why is not None:
         return why
     try:

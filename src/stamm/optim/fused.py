@@ -148,7 +148,7 @@ def _on(numbers: Numbers, device: torch.device) -> Tensor:
 def _unavailable(kind: str) -> str | None:
     if kind not in ("cpu", "cuda"):
         return f"no kernel is written for {kind}"
-    why = build.unavailable() if kind == "cpu" else gpu.unavailable()
+    why = build.unavailable_reason() if kind == "cpu" else gpu.unavailable_reason()
     if why is not None:
         return why
     try:

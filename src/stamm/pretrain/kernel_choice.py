@@ -62,7 +62,7 @@ def choose_kernels(config: PretrainConfig, num_sequences: int) -> Choices:
     elements = num_sequences * config.context * model.num_layers
     for key, ffn in blocks.items():
         worth = elements * ffn.width >= WORTH_MEASURING and config.context * ffn.width >= SMALLEST
-        if worth and build.unavailable() is None:
+        if worth and build.unavailable_reason() is None:
             compiled = engine.compile == "layers" and not missing_to_compile()
             short = engine.precision != "float32"
             dtype = torch.bfloat16 if short else torch.float32

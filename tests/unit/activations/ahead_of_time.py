@@ -25,7 +25,7 @@ BITS = {
 
 def ran_in_a_process_of_its_own(cases: Path, part: str) -> None:
     """The tests of a file pass: on a GPU where there is one, else in the interpreter."""
-    interpret = "0" if gpu.unavailable() is None else "1"
+    interpret = "0" if gpu.unavailable_reason() is None else "1"
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(cases)]
     done = subprocess.run(
         [*command, "-k", part],

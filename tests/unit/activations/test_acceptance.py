@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from stamm.activations.conformance import judge as judging
-from stamm.activations.conformance.acceptance import accepted, refuse_wrong_formulas
-from stamm.activations.conformance.implementations import Own
+from stamm.activations.conformance.acceptance import accepted, check_formulas
+from stamm.activations.conformance.implementations import StammImplementation
 from stamm.activations.conformance.inputs import exponents
 from stamm.activations.conformance.judge import judge
 from stamm.activations.conformance.reference import settled, truth_errors
@@ -50,7 +50,7 @@ def test_a_slope_in_a_rate_keeps_its_digits_at_every_exponent(
 ) -> None:
     # phi2(a x) (x/a - 1/a**2) + x**2 was -16,496 at x = -1e6 in bfloat16, and NaN at -1e30.
     spec = _jump(bijection)
-    refuse_wrong_formulas(spec)
+    check_formulas(spec)
     assert accepted(spec, count=4000).passed
     sizes = exponents(torch.float32)
     x = sizes[sizes < 0]
@@ -93,7 +93,7 @@ def test_the_judge_takes_every_exponent(monkeypatch: pytest.MonkeyPatch) -> None
         return real(name, bound, x, *rest)  # type: ignore[arg-type]
 
     monkeypatch.setattr(judging, "observe", observed)
-    judge(_jump(Softplus()), Own(), count=100, dtypes=(torch.float32,))
+    judge(_jump(Softplus()), StammImplementation(), count=100, dtypes=(torch.float32,))
     assert bool(torch.isin(exponents(torch.float32), seen[0]).all())
 
 
@@ -102,7 +102,7 @@ def test_a_formula_that_is_wrong_far_out_is_refused_in_one_line() -> None:
     slope = next(e for e in truth_errors(spec, {"a": 0.7}, points=8) if e.quantity == "slope_in_a")
     assert not slope.good and abs(slope.at) > 1e10
     with pytest.raises(DataError) as caught:
-        refuse_wrong_formulas(spec)
+        check_formulas(spec)
     line = caught.value.line()
     assert caught.value.exit_code == 1 and "\n" not in line
     assert "slope_in_a is" in line and "nothing is written" in line and "a = 0.7" in line

@@ -14,7 +14,7 @@ from sympy import Expr
 from stamm.activations.catalog import get
 from stamm.activations.codegen.anchored import anchored_source
 from stamm.activations.codegen.kernel import kernel_source
-from stamm.activations.conformance.implementations import Own
+from stamm.activations.conformance.implementations import StammImplementation
 from stamm.activations.conformance.judge import judge
 from stamm.activations.conformance.reference import evaluate, truth_finding
 from stamm.activations.derivation.anchored import Anchored, anchored_branches, anchored_in
@@ -65,7 +65,7 @@ WINDOWLESS = {"tanh"}
 
 @pytest.mark.parametrize("name", SPECS)
 def test_the_judge_finds_nothing(name: str) -> None:
-    assert judge(SPECS[name], Own(), count=20_000).problems == ()
+    assert judge(SPECS[name], StammImplementation(), count=20_000).problems == ()
     assert truth_finding(SPECS[name], SPECS[name].initial_values(), points=40).passed
     windows = anchored_in(derive(SPECS[name]).stable.function)
     assert bool(windows) == (name not in WINDOWLESS)

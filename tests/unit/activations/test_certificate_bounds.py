@@ -16,7 +16,7 @@ from stamm.activations.catalog.core import (
 )
 from stamm.activations.catalog.xielu import XIELU, XIPRELU
 from stamm.activations.certificates.bounds import bounds_of, growth, lipschitz
-from stamm.activations.certificates.curve import Curve
+from stamm.activations.certificates.curve import CertifiedCurve
 from stamm.activations.certificates.numerics import overflow_of
 from stamm.activations.certificates.signs import sign_map
 from stamm.activations.derivation.derive import Derived, Formulas, derive
@@ -27,8 +27,8 @@ from stamm.activations.spec import Piece, Spec
 WIDER = {"alpha": 0.2}
 
 
-def _curve(spec: Spec, **values: float) -> Curve:
-    return Curve(derive(spec), {**spec.initial_values(), **values})
+def _curve(spec: Spec, **values: float) -> CertifiedCurve:
+    return CertifiedCurve(derive(spec), {**spec.initial_values(), **values})
 
 
 def _spec(formula: str, integral: str = "") -> Spec:
@@ -36,7 +36,7 @@ def _spec(formula: str, integral: str = "") -> Spec:
     return Spec(name="tried", title="Tried", pieces=(piece,), source="a test")
 
 
-def golu() -> Curve:
+def golu() -> CertifiedCurve:
     """x exp(-exp(-x)), its three formulas given: what is under test is not the derivation."""
 
     def everywhere(formula: sympy.Expr) -> tuple[Branch, ...]:
@@ -53,7 +53,7 @@ def golu() -> Curve:
         parameter_curvatures=(),
     )
     spec = _spec("x*gompertz_pdf(x) + gompertz(x)", "x*gompertz(x)")
-    return Curve(Derived(spec=spec, exact=formulas, stable=formulas), {})
+    return CertifiedCurve(Derived(spec=spec, exact=formulas, stable=formulas), {})
 
 
 @pytest.mark.parametrize(
@@ -69,7 +69,9 @@ def golu() -> Curve:
     ],
     ids=["silu", "gelu", "golu", "xsilu", "xgelu", "atlu", "relu"],
 )
-def test_the_gradient_is_bounded_on_the_whole_line(curve: Curve, low: float, high: float) -> None:
+def test_the_gradient_is_bounded_on_the_whole_line(
+    curve: CertifiedCurve, low: float, high: float
+) -> None:
     found = bounds_of(curve, 1)
     assert found["status"] == "proved"
     assert found["low"] == pytest.approx(low, abs=1e-5)

@@ -18,7 +18,7 @@ from stamm.activations.catalog.core import (
     XSILU,
 )
 from stamm.activations.catalog.xielu import XIELU, XIPRELU
-from stamm.activations.certificates.curve import Curve
+from stamm.activations.certificates.curve import CertifiedCurve
 from stamm.activations.certificates.gaussian import (
     edge_of_chaos,
     harmonics,
@@ -68,8 +68,8 @@ XIEP = Spec(
 )
 
 
-def _curve(spec: Spec, **values: float) -> Curve:
-    return Curve(derive(spec), {**spec.initial_values(), **values})
+def _curve(spec: Spec, **values: float) -> CertifiedCurve:
+    return CertifiedCurve(derive(spec), {**spec.initial_values(), **values})
 
 
 def _sampler(spec: Spec, **values: float) -> Sampler:
@@ -115,7 +115,7 @@ def _spec(formula: str, integral: str = "") -> Spec:
         "xiep",
     ],
 )
-def test_the_published_table(curve: Curve, row: tuple[float, ...]) -> None:
+def test_the_published_table(curve: CertifiedCurve, row: tuple[float, ...]) -> None:
     found = propagation(moments(Sampler(curve, graded=False)))
     assert found["status"] == "measured"
     for name, printed in zip(NAMES, row, strict=True):
@@ -135,7 +135,7 @@ def test_the_published_table(curve: Curve, row: tuple[float, ...]) -> None:
         (_curve(RELU2), 0.49),
     ],
 )
-def test_nonlinearity_index(curve: Curve, index: float) -> None:
+def test_nonlinearity_index(curve: CertifiedCurve, index: float) -> None:
     found = propagation(moments(Sampler(curve, graded=False)))
     assert round(found["nonlinearity_index"], 2) == index
 

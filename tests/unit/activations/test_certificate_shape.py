@@ -18,7 +18,7 @@ from stamm.activations.catalog.core import (
 )
 from stamm.activations.catalog.xielu import XIELU, XIPRELU
 from stamm.activations.certificates.asymptotes import asymptote
-from stamm.activations.certificates.curve import Curve
+from stamm.activations.certificates.curve import CertifiedCurve
 from stamm.activations.certificates.everywhere import everywhere
 from stamm.activations.certificates.shape import (
     bends_of,
@@ -62,8 +62,8 @@ HARD = Spec(
 )
 
 
-def _curve(spec: Spec, **values: float) -> Curve:
-    return Curve(derive(spec), {**spec.initial_values(), **values})
+def _curve(spec: Spec, **values: float) -> CertifiedCurve:
+    return CertifiedCurve(derive(spec), {**spec.initial_values(), **values})
 
 
 def _spec(formula: str, integral: str = "") -> Spec:
@@ -86,7 +86,9 @@ def _spec(formula: str, integral: str = "") -> Spec:
     ],
     ids=["xielu", "xiprelu", "silu", "gelu", "atlu", "xsilu", "xgelu", "golu", "cubic"],
 )
-def test_every_zero_is_bracketed(curve: Curve, zeros: list[float], turns: list[float]) -> None:
+def test_every_zero_is_bracketed(
+    curve: CertifiedCurve, zeros: list[float], turns: list[float]
+) -> None:
     for order, expected, name in ((0, zeros, "f"), (1, turns, "f'")):
         found = zeros_of(sign_map(curve, order, strict=True), name)
         assert found["status"] == "proved", found
@@ -162,7 +164,7 @@ def test_conditioning() -> None:
         (bounded.golu(), -1, (0.0, 0.0), "doubly exponential"),
     ],
 )
-def test_asymptotes(curve: Curve, side: int, line: tuple[float, float], kind: str) -> None:
+def test_asymptotes(curve: CertifiedCurve, side: int, line: tuple[float, float], kind: str) -> None:
     found = asymptote(curve, side)
     assert found["status"] == "proved"
     assert (found["slope"], found["intercept"]) == pytest.approx(line, abs=1e-11)

@@ -10,8 +10,8 @@ from torch import Tensor, nn
 
 from stamm.activations import catalog
 from stamm.activations.conformance.implementations import (
-    OfFunction,
-    OfModule,
+    FunctionImplementation,
+    ModuleImplementation,
     called,
     implementation,
     observe,
@@ -24,8 +24,8 @@ X = torch.tensor([-1.0, 2.0])
 
 
 def test_a_function_and_a_class_are_found_by_their_path() -> None:
-    assert isinstance(resolve("torch.nn.functional:gelu"), OfFunction)
-    assert isinstance(resolve("torch.nn:GELU"), OfModule)
+    assert isinstance(resolve("torch.nn.functional:gelu"), FunctionImplementation)
+    assert isinstance(resolve("torch.nn:GELU"), ModuleImplementation)
     bound = resolve("torch.nn:GELU").bind(catalog.GELU, {}, torch.float32)
     assert torch.equal(bound(X), torch.nn.functional.gelu(X))
 
@@ -87,7 +87,7 @@ def test_a_function_gets_effective_values_under_our_names() -> None:
     def theirs(x: Tensor, alpha_p: Tensor, beta: float) -> Tensor:
         return alpha_p * x + beta
 
-    bound = OfFunction("theirs", theirs).bind(catalog.XIELU, VALUES, torch.float32)
+    bound = FunctionImplementation("theirs", theirs).bind(catalog.XIELU, VALUES, torch.float32)
     assert bound.holds == "effective"
     assert bound(X).tolist() == [-165.5, 332.5]
     seen = observe("theirs", bound, X, None, ["slope_in_alpha_p"])
@@ -100,13 +100,13 @@ def test_a_function_that_wants_numbers_gets_numbers() -> None:
             raise TypeError("a number, please")
         return alpha_p * x
 
-    bound = OfFunction("theirs", theirs).bind(catalog.XIELU, VALUES, torch.float32)
+    bound = FunctionImplementation("theirs", theirs).bind(catalog.XIELU, VALUES, torch.float32)
     assert not bound.leaves
     assert bound(X).tolist() == [-166.0, 332.0]
 
 
 def test_what_takes_no_parameters_is_judged_at_the_initial_values_only() -> None:
-    theirs = OfFunction("theirs", lambda x: x)
+    theirs = FunctionImplementation("theirs", lambda x: x)
     theirs.bind(catalog.XIELU, catalog.XIELU.initial_values(), torch.float32)
     with pytest.raises(DataError, match="takes none of the parameters alpha_p, alpha_n"):
         theirs.bind(catalog.XIELU, VALUES, torch.float32)
@@ -121,7 +121,7 @@ def test_what_takes_no_parameters_is_judged_at_the_initial_values_only() -> None
     ],
 )
 def test_another_shape_or_dtype_is_told(function: object, said: str) -> None:
-    bound = OfFunction("theirs", function).bind(catalog.RELU, {}, torch.float32)  # type: ignore[arg-type]
+    bound = FunctionImplementation("theirs", function).bind(catalog.RELU, {}, torch.float32)  # type: ignore[arg-type]
     with pytest.raises(DataError) as caught:
         called("theirs", bound, torch.arange(4.0))
     assert said in caught.value.line()
@@ -133,10 +133,10 @@ def test_the_input_that_makes_it_raise_is_named() -> None:
             raise ValueError("not 37")
         return x
 
-    bound = OfFunction("theirs", theirs).bind(catalog.RELU, {}, torch.float32)
+    bound = FunctionImplementation("theirs", theirs).bind(catalog.RELU, {}, torch.float32)
     with pytest.raises(DataError, match=r"raises ValueError: not 37 \(.*at x = 37\)"):
         called("theirs", bound, torch.arange(100.0))
-    crowded = OfFunction("crowded", _alone).bind(catalog.RELU, {}, torch.float32)
+    crowded = FunctionImplementation("crowded", _alone).bind(catalog.RELU, {}, torch.float32)
     with pytest.raises(DataError, match=r"on 100 inputs at once, from x = 0"):
         called("crowded", crowded, torch.arange(100.0))
 
@@ -151,7 +151,7 @@ def test_parameter_slopes_do_not_need_a_function_that_can_be_vectorised() -> Non
     def theirs(x: Tensor, alpha_p: Tensor) -> Tensor:
         return alpha_p * x * x if x.sum().item() > -1e9 else x
 
-    bound = OfFunction("theirs", theirs).bind(catalog.XIELU, VALUES, torch.float32)
+    bound = FunctionImplementation("theirs", theirs).bind(catalog.XIELU, VALUES, torch.float32)
     seen = observe("theirs", bound, X, None, ["slope_in_alpha_p"])
     assert seen.quantities["slope_in_alpha_p"].tolist() == [1.0, 4.0]
 
@@ -170,7 +170,7 @@ def test_what_cannot_be_differentiated_twice_is_judged_without_parameter_slopes(
     def theirs(x: Tensor, alpha_p: Tensor) -> Tensor:
         return Once.apply(x, alpha_p)  # type: ignore[no-any-return]
 
-    bound = OfFunction("theirs", theirs).bind(catalog.XIELU, VALUES, torch.float32)
+    bound = FunctionImplementation("theirs", theirs).bind(catalog.XIELU, VALUES, torch.float32)
     seen = observe("theirs", bound, X, None, ["function", "slope", "slope_in_alpha_p"])
     assert list(seen.quantities) == ["function", "slope"]
 
@@ -179,7 +179,7 @@ def test_a_parameter_that_is_not_used_has_slope_zero() -> None:
     def theirs(x: Tensor, alpha_p: Tensor, alpha_n: Tensor) -> Tensor:
         return alpha_p * x if x.max().item() > -1e9 else x
 
-    bound = OfFunction("theirs", theirs).bind(catalog.XIELU, VALUES, torch.float32)
+    bound = FunctionImplementation("theirs", theirs).bind(catalog.XIELU, VALUES, torch.float32)
     seen = observe("theirs", bound, X, None, ["slope_in_alpha_p", "slope_in_alpha_n"])
     assert seen.quantities["slope_in_alpha_p"].tolist() == [-1.0, 2.0]
     assert seen.quantities["slope_in_alpha_n"].tolist() == [0.0, 0.0]

@@ -23,7 +23,10 @@ from stamm.activations.conformance.golden import (
     value_sets,
     write_golden,
 )
-from stamm.activations.conformance.implementations import OfFunction, Own
+from stamm.activations.conformance.implementations import (
+    FunctionImplementation,
+    StammImplementation,
+)
 from stamm.activations.conformance.reference import parameter_truth, truth
 from stamm.activations.conformance.ulp import neighbours
 from stamm.activations.derivation.derive import derive
@@ -109,15 +112,15 @@ def test_outputs_are_correctly_rounded(xielu_folder: Path, position: int) -> Non
 
 def test_our_own_module_agrees(xielu_folder: Path) -> None:
     for path in golden_files(xielu_folder)[3:]:
-        verdict = judge_golden(path, Own())
+        verdict = judge_golden(path, StammImplementation())
         assert verdict.passed, verdict.problems
 
 
 def test_a_wrong_implementation_is_found(tmp_path: Path) -> None:
     for path in write_golden(catalog.SILU, tmp_path, dtypes=(torch.bfloat16, torch.float16)):
-        right = judge_golden(path, OfFunction("torch", F.silu)).problems
+        right = judge_golden(path, FunctionImplementation("torch", F.silu)).problems
         assert not any("function is" in problem for problem in right)
-        wrong = judge_golden(path, OfFunction("quick", _quick)).problems
+        wrong = judge_golden(path, FunctionImplementation("quick", _quick)).problems
         assert any("function is" in problem for problem in wrong)
 
 
@@ -130,8 +133,8 @@ def test_gated_files_hold_the_second_input(tmp_path: Path) -> None:
     golden = read_golden(path)
     assert golden.up is not None
     assert list(golden.quantities) == ["function", "slope", "up_slope"]
-    assert judge_golden(path, Own()).passed
-    swapped = OfFunction("swapped", lambda gate, up: F.silu(up) * gate)
+    assert judge_golden(path, StammImplementation()).passed
+    swapped = FunctionImplementation("swapped", lambda gate, up: F.silu(up) * gate)
     assert not judge_golden(path, swapped).passed
 
 
@@ -167,9 +170,9 @@ def test_judging_needs_no_derivation(xielu_folder: Path) -> None:
     script = (
         "import sys\n"
         "from pathlib import Path\n"
-        "from stamm.activations.conformance.implementations import Own\n"
+        "from stamm.activations.conformance.implementations import StammImplementation\n"
         "from stamm.activations.conformance.vectors import judge_golden\n"
-        f"assert judge_golden(Path({str(path)!r}), Own()).passed\n"
+        f"assert judge_golden(Path({str(path)!r}), StammImplementation()).passed\n"
         "assert 'stamm.activations.derivation.derive' not in sys.modules\n"
     )
     subprocess.run([sys.executable, "-c", script], check=True)

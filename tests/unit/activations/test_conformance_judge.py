@@ -13,10 +13,21 @@ from torch import Tensor
 from stamm.activations import catalog
 from stamm.activations.conformance.budgets import budget, parameter_budget
 from stamm.activations.conformance.exact import ILL_CONDITIONED, exact_quantities, raw_slopes
-from stamm.activations.conformance.implementations import OfFunction, Own, implementation
+from stamm.activations.conformance.implementations import (
+    FunctionImplementation,
+    StammImplementation,
+    implementation,
+)
 from stamm.activations.conformance.inputs import SAMPLED
 from stamm.activations.conformance.judge import judge
-from stamm.activations.conformance.verdict import ILL, KNOTS, Verdict, errors_of, summary, tables
+from stamm.activations.conformance.verdict import (
+    ILL,
+    KNOTS,
+    ConformanceVerdict,
+    errors_of,
+    summary,
+    tables,
+)
 from stamm.activations.parameters import Absolute, Between, Exp, Parameter, Softplus
 from stamm.activations.spec import Piece, Spec
 from stamm.base.config import to_plain
@@ -25,14 +36,16 @@ APERTUS = {"alpha_p": 166.0, "alpha_n": 41.25}
 SHORT = (torch.bfloat16, torch.float16)
 
 
-def _judged(function: Callable[..., Tensor], name: str = "relu", **settings: object) -> Verdict:
+def _judged(
+    function: Callable[..., Tensor], name: str = "relu", **settings: object
+) -> ConformanceVerdict:
     spec = catalog.get(name)
-    return judge(spec, OfFunction("theirs", function), count=2000, **settings)  # type: ignore[arg-type]
+    return judge(spec, FunctionImplementation("theirs", function), count=2000, **settings)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("values", [None, APERTUS])
 def test_xielu_meets_its_budgets_at_every_short_input(values: dict[str, float] | None) -> None:
-    verdict = judge(catalog.XIELU, Own(), values, count=SAMPLED)
+    verdict = judge(catalog.XIELU, StammImplementation(), values, count=SAMPLED)
     assert verdict.passed, verdict.problems
     assert [of.budget_ulp for of in verdict.dtypes] == [0.51, 0.70, 1.0]
     assert [of.inputs for of in verdict.dtypes][:2] == [65_280, 63_488]
@@ -44,7 +57,7 @@ def test_xielu_meets_its_budgets_at_every_short_input(values: dict[str, float] |
 )
 def test_entries_meet_the_general_budgets(name: str) -> None:
     spec = catalog.get(name)
-    verdict = judge(spec, Own(), spec.sample_values()[-1], count=4000)
+    verdict = judge(spec, StammImplementation(), spec.sample_values()[-1], count=4000)
     assert verdict.passed, verdict.problems
     names = {measured.quantity for measured in verdict.dtypes[0].quantities}
     assert {"function", "slope"} <= names
@@ -60,7 +73,12 @@ def test_a_right_function_has_no_error_at_all() -> None:
 
 
 def test_the_eps_window_of_other_libraries_is_found() -> None:
-    verdict = judge(catalog.XIELU, Own(name="eps", compat="eps"), APERTUS, dtypes=(torch.float32,))
+    verdict = judge(
+        catalog.XIELU,
+        StammImplementation(name="eps", compat="eps"),
+        APERTUS,
+        dtypes=(torch.float32,),
+    )
     problems = "\n".join(verdict.problems)
     assert "f(0) = 0, but -4.1" in problems
     assert "f'(0) = 0.5, by the piece that owns it, but -40.75" in problems
@@ -103,14 +121,16 @@ def test_what_has_no_gradient_is_judged_by_its_values_alone() -> None:
 
 
 def test_the_exact_values_belong_to_the_numbers_that_are_stored() -> None:
-    verdict = judge(catalog.XIELU, Own(), dtypes=(torch.float16,))
+    verdict = judge(catalog.XIELU, StammImplementation(), dtypes=(torch.float16,))
     held = dict(verdict.dtypes[0].values)
     assert held["alpha_p"] != 0.8
     assert held["alpha_p"] == pytest.approx(0.8, rel=1e-6)
 
 
 def test_quantities_can_be_chosen() -> None:
-    verdict = judge(catalog.XIELU, Own(), dtypes=SHORT, quantities=["slope", "slope_in_alpha_n"])
+    verdict = judge(
+        catalog.XIELU, StammImplementation(), dtypes=SHORT, quantities=["slope", "slope_in_alpha_n"]
+    )
     assert [m.quantity for m in verdict.dtypes[0].quantities] == ["slope", "slope_in_alpha_n"]
 
 
@@ -123,7 +143,7 @@ def test_ill_conditioned_inputs_are_told_apart() -> None:
     zero = torch.zeros(1, dtype=torch.float64)
     at_zero = exact_quantities(catalog.XIELU, catalog.XIELU.initial_values(), zero)
     assert at_zero["function"].condition.tolist() == [0.0]
-    verdict = judge(catalog.XIELU, Own(), APERTUS, count=2000)
+    verdict = judge(catalog.XIELU, StammImplementation(), APERTUS, count=2000)
     rows = verdict.dtypes[2].quantities[0].rows
     assert [row.judged for row in rows if row.place == ILL] == [False]
     assert [row.judged for row in rows if row.place == KNOTS] == [True]
@@ -216,6 +236,6 @@ def test_rounding_of_a_knot_may_choose_either_side_of_a_jump() -> None:
         return torch.where(above, 2 * x.double() - 1 / 3, x.double()).to(x.dtype)
 
     for function, right in ((one_side, True), (late, False)):
-        verdict = judge(spec, OfFunction("theirs", function), count=2000)
+        verdict = judge(spec, FunctionImplementation("theirs", function), count=2000)
         slopes = [told for told in verdict.problems if "slope" in told]
         assert (not slopes) == right, verdict.problems

@@ -17,7 +17,7 @@ from stamm.activations.conformance.certified import certificate_findings
 from stamm.activations.conformance.probes import probe
 from stamm.activations.conformance.proofs import prove
 from stamm.activations.conformance.reference import ALLOWED_ULP, truth_errors, truth_finding
-from stamm.activations.conformance.verdict import Finding, finding
+from stamm.activations.conformance.verdict import CheckResult, finding
 from stamm.activations.derivation.derive import Derived, derive
 from stamm.activations.derivation.stable_forms import Branch
 from stamm.activations.module import Activation, build_activation
@@ -42,7 +42,7 @@ SURROGATE = Spec(
 )
 
 
-def _failed(findings: list[Finding]) -> list[str]:
+def _failed(findings: list[CheckResult]) -> list[str]:
     return [found.line() for found in findings if not found.passed]
 
 
@@ -159,4 +159,4 @@ def test_an_error_of_ours_is_a_failed_finding() -> None:
         raise DataError("it is not there", fix="Look again")
 
     assert finding("search", work).line() == "FAILED search: it is not there. Look again."
-    assert Finding(name="a", passed=True, numbers="1").line() == "ok     a: 1"
+    assert CheckResult(name="a", passed=True, numbers="1").line() == "ok     a: 1"

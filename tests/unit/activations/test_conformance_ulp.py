@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from stamm.activations import catalog
-from stamm.activations.conformance.inputs import inputs, knots, mixed_ups, spread, zeros
+from stamm.activations.conformance.inputs import inputs, knots, log_uniform_inputs, mixed_ups, zeros
 from stamm.activations.conformance.ulp import neighbours, rounded, ulps, unit
 from stamm.activations.spec import Piece, Spec
 
@@ -53,7 +53,7 @@ def test_ties_go_to_even_and_overflow_to_infinity() -> None:
 
 
 def test_float32_rounding_is_that_of_numpy() -> None:
-    values = spread(4000).double() * (1 + 2.0**-30 * math.pi)
+    values = log_uniform_inputs(4000).double() * (1 + 2.0**-30 * math.pi)
     assert np.array_equal(rounded(values, torch.float32).numpy(), values.numpy().astype("float32"))
 
 
@@ -104,7 +104,7 @@ def test_float32_inputs_hold_what_they_promise() -> None:
 
 def test_spread_follows_its_rule_and_covers_all_magnitudes() -> None:
     low, high = (int(np.float32(bound).view(np.uint32)) for bound in (1e-38, 1e38))
-    found = spread(2000)
+    found = log_uniform_inputs(2000)
     for i in (0, 1, 2, 777, 1999):
         turn = (i * 0x9E3779B97F4A7C15 % 2**64) >> 32
         bits = low + (turn * (high - low) >> 32)

@@ -18,7 +18,7 @@ from stamm.activations.ops import _computing, _operations
 from stamm.base.errors import ConfigError
 
 pytestmark = pytest.mark.skipif(
-    build.unavailable() is not None, reason=f"no CPU kernels: {build.unavailable()}"
+    build.unavailable_reason() is not None, reason=f"no CPU kernels: {build.unavailable_reason()}"
 )
 XIELU = catalog.get("xielu")
 KERNEL = kernel_of(XIELU)

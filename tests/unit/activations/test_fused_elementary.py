@@ -47,7 +47,7 @@ extern "C" void negative_zero(float* y) {
     )
 )
 needs_compiler = pytest.mark.skipif(
-    build.unavailable() is not None, reason=f"no CPU kernels: {build.unavailable()}"
+    build.unavailable_reason() is not None, reason=f"no CPU kernels: {build.unavailable_reason()}"
 )
 
 

@@ -15,7 +15,7 @@ from stamm.activations.module import build_activation
 from stamm.base.errors import ConfigError, RunError
 
 pytestmark = pytest.mark.skipif(
-    build.unavailable() is not None, reason=f"no CPU kernels: {build.unavailable()}"
+    build.unavailable_reason() is not None, reason=f"no CPU kernels: {build.unavailable_reason()}"
 )
 
 
@@ -27,7 +27,7 @@ def test_a_damaged_object_is_compiled_again(
         "from stamm.activations import xielu\n"
         "from stamm.activations.fused import build\n"
         "y = xielu()(torch.linspace(-3, 3, 40000).to(torch.bfloat16))\n"
-        "print(build.unavailable(), y.double().sum().item())"
+        "print(build.unavailable_reason(), y.double().sum().item())"
     )
     run = [sys.executable, "-c", code]
     environment = {
@@ -62,7 +62,7 @@ def test_a_compiler_that_does_not_work_is_told_and_done_without(
         "from stamm.activations.fused import build\n"
         "build._ASKED = 1\n"
         "y = xielu()(torch.linspace(-3, 3, 40000))\n"
-        "print(build.unavailable(), y.isfinite().all().item())"
+        "print(build.unavailable_reason(), y.isfinite().all().item())"
     )
     environment = {
         **os.environ,
@@ -178,7 +178,7 @@ def test_a_folder_that_cannot_be_written_is_told_once(
         "    x = torch.linspace(-3, 3, 40000).requires_grad_()\n"
         "    act(x).sum().backward()\n"
         "    assert x.grad.isfinite().all()\n"
-        "print(build.unavailable())"
+        "print(build.unavailable_reason())"
     )
     environment = {**os.environ, "HOME": home, "XDG_CACHE_HOME": "", "OMP_NUM_THREADS": "1"}
     done = subprocess.run(

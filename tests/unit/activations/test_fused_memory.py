@@ -15,7 +15,9 @@ from stamm.base.errors import RunError
 from stamm.engine.cpu_allocator import caching_allocator
 from tests.unit.allocator_process import shown
 
-pytestmark = pytest.mark.skipif(bool(build.unavailable()), reason=str(build.unavailable()))
+pytestmark = pytest.mark.skipif(
+    bool(build.unavailable_reason()), reason=str(build.unavailable_reason())
+)
 
 MIB = 2**20
 SHAPE = (1024, 4096)  # 8 MiB of bfloat16

@@ -179,7 +179,7 @@ def test_amds_gpus_are_served_where_kernels_were_compiled(
     )
     assert gpu.caveat() is None
     monkeypatch.setattr(torch.version, "hip", "6.4")
-    assert gpu._unavailable.__wrapped__() == told
+    assert gpu._unavailable_reason.__wrapped__() == told
     assert "never run" in (gpu.caveat() or "")
     assert gpu._digits(torch.float32) == {}  # an option that AMD's compiler refuses
 
@@ -214,9 +214,9 @@ def test_nothing_is_loaded_and_nothing_served_without_a_gpu() -> None:
         "import sys, torch\n"
         "import stamm.activations\n"
         "from stamm.activations.fused import gpu\n"
-        "print(gpu.serves(torch.zeros(3)), gpu.unavailable() is None, 'triton' in sys.modules)"
+        "print(gpu.is_supported(torch.zeros(3)), gpu.unavailable_reason() is None, 'triton' in sys.modules)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     serves, available, loaded = done.stdout.split()
     assert (serves, loaded) == ("False", "False")
-    assert (available == "True") == (gpu.unavailable() is None)
+    assert (available == "True") == (gpu.unavailable_reason() is None)

@@ -14,7 +14,7 @@ from stamm.activations.ops import _computing, _operations
 from stamm.activations.spec import Gated, Spec
 
 pytestmark = pytest.mark.skipif(
-    build.unavailable() is not None, reason=f"no CPU kernels: {build.unavailable()}"
+    build.unavailable_reason() is not None, reason=f"no CPU kernels: {build.unavailable_reason()}"
 )
 
 

@@ -8,7 +8,9 @@ import pytest
 from stamm.activations.fused import build
 from tests.unit.allocator_process import shown
 
-pytestmark = pytest.mark.skipif(bool(build.unavailable()), reason=str(build.unavailable()))
+pytestmark = pytest.mark.skipif(
+    bool(build.unavailable_reason()), reason=str(build.unavailable_reason())
+)
 
 
 @pytest.mark.parametrize("max_pieces", [0, 30, 2**14])

@@ -8,7 +8,7 @@ import sympy
 import torch
 from sympy import Symbol
 
-from stamm.activations.conformance.implementations import Own
+from stamm.activations.conformance.implementations import StammImplementation
 from stamm.activations.conformance.judge import judge
 from stamm.activations.conformance.reference import parameter_truth, truth
 from stamm.activations.derivation.derive import derive
@@ -46,7 +46,7 @@ GRADIENTS = [
 def test_a_trained_scale_is_within_the_budgets_on_every_finite_input(
     gradient: str, a: float
 ) -> None:
-    assert [p for of in judge(scaled(gradient), Own(), {"a": a}, count=20000).dtypes
+    assert [p for of in judge(scaled(gradient), StammImplementation(), {"a": a}, count=20000).dtypes
             for p in of.problems] == []  # fmt: skip
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from stamm.activations.catalog import get
 from stamm.activations.conformance.golden import golden_files, judge_golden
-from stamm.activations.conformance.implementations import Own
+from stamm.activations.conformance.implementations import StammImplementation
 from stamm.base.files import read_json, sha256_file
 
 FOLDER = Path(__file__).parents[3] / "golden" / "xielu"
@@ -26,6 +26,6 @@ def test_the_manifest_holds() -> None:
 
 @pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem[17:])
 def test_ours_meets_them(file: Path) -> None:
-    verdict = judge_golden(file, Own())
+    verdict = judge_golden(file, StammImplementation())
     assert verdict.passed
     assert sum(found.inputs for found in verdict.dtypes) > 20_000

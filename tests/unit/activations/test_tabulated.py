@@ -8,9 +8,9 @@ import pytest
 
 from stamm.activations import cache, catalog, kernel_lookup
 from stamm.activations.codegen.kernel import kernel_source
-from stamm.activations.conformance.acceptance import refuse_wrong_formulas
+from stamm.activations.conformance.acceptance import check_formulas
 from stamm.activations.conformance.exact import CONDITION_TEXT
-from stamm.activations.conformance.implementations import Own
+from stamm.activations.conformance.implementations import StammImplementation
 from stamm.activations.conformance.judge import judge, table_sentences, tabulated
 from stamm.activations.conformance.reference import truth_errors, truth_finding
 from stamm.activations.derivation.derive import derive
@@ -33,14 +33,14 @@ SENTENCE = (
 
 @pytest.mark.slow
 def test_the_verdict_tells_of_the_table() -> None:
-    verdict = judge(TABLED, Own(), count=2000)
+    verdict = judge(TABLED, StammImplementation(), count=2000)
     assert verdict.passed
     assert verdict.tables == (SENTENCE,) == table_sentences(derive(TABLED)) == tabulated(TABLED)
     assert verdict.judged_where == CONDITION_TEXT
 
 
 def test_a_verdict_without_a_table_tells_of_none() -> None:
-    verdict = judge(catalog.SILU, Own(), count=2000)
+    verdict = judge(catalog.SILU, StammImplementation(), count=2000)
     assert verdict.tables == () and verdict.judged_where == CONDITION_TEXT
     assert "table" not in str(_accuracy(verdict))
 
@@ -64,11 +64,11 @@ def test_a_table_that_is_wrong_is_found(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setattr(cache, "known_kernel_source", lambda content_hash: None)
     kernel_lookup.kernel_of.cache_clear()
     try:
-        assert judge(spec, Own(), count=2000).passed
+        assert judge(spec, StammImplementation(), count=2000).passed
         (function, *_) = truth_errors(spec, {}, points=12)
         assert not function.good and function.ulp > 1e4 and abs(function.at) < 1
         with pytest.raises(DataError, match=r"function is .* float64 ulp off"):
-            refuse_wrong_formulas(spec)
+            check_formulas(spec)
     finally:
         kernel_lookup.kernel_of.cache_clear()
 

@@ -17,7 +17,7 @@ from stamm.activations.benchmark import machine
 from stamm.activations.benchmark import measure as measuring
 from stamm.activations.benchmark.clock import Timed
 from stamm.activations.benchmark.machine import Load, kernels_text
-from stamm.activations.benchmark.measure import Arm, Measured, measure, tensors_moved
+from stamm.activations.benchmark.measure import ArmTimings, BenchmarkArm, measure, tensors_moved
 from stamm.activations.fused import build, gpu
 from stamm.activations.fused.operation import SMALLEST
 from stamm.activations.fused.passes import GATED, PLAIN, graph_of
@@ -179,11 +179,11 @@ def test_default_entries_exist_and_have_rivals_to_compile() -> None:
     assert not any(a.startswith("compiled") for a in [b.name for b in _arms("xielu")])
 
 
-def _arms(name: str, *, compiled: bool = False) -> list[Arm]:
+def _arms(name: str, *, compiled: bool = False) -> list[BenchmarkArm]:
     return arms_of(catalog.get(name), torch.bfloat16, CPU, compiled=compiled)[0]
 
 
-def _measure(*arms: Arm, rounds: int = 3, inputs: int = 1) -> Measured:
+def _measure(*arms: BenchmarkArm, rounds: int = 3, inputs: int = 1) -> ArmTimings:
     shape = (5, 7)
     return measure(arms, inputs=inputs, shape=shape, dtype=torch.float32, device=CPU, rounds=rounds)
 
@@ -202,7 +202,7 @@ class _Slots:
 def test_the_order_rotates_from_round_to_round(monkeypatch: pytest.MonkeyPatch) -> None:
     slots = _Slots()
     monkeypatch.setattr(measuring, "clock_of", lambda device: slots)
-    found = _measure(Arm(name="relu", call=torch.relu), rounds=4)
+    found = _measure(BenchmarkArm(name="relu", call=torch.relu), rounds=4)
     first, *others = [calls for calls in slots.rounds if len(calls) == 4]
     for turn, calls in enumerate(others, start=1):
         assert calls == first[turn:] + first[:turn]
@@ -238,8 +238,8 @@ def test_who_destroys_its_inputs_gets_new_ones() -> None:
         seen.append(bool(x.isfinite().all()))
         return x.clone()
 
-    own = Arm(name="own", call=watching)
-    _measure(own, Arm(name="destroying", call=destroying, overwrites=True))
+    own = BenchmarkArm(name="own", call=watching)
+    _measure(own, BenchmarkArm(name="destroying", call=destroying, overwrites=True))
     assert len(seen) > 20
     assert all(seen)
 
@@ -248,17 +248,22 @@ def test_a_compiler_that_fails_is_told_and_our_own_failure_is_not_hidden() -> No
     def failing(x: Tensor) -> Tensor:
         raise RuntimeError("no compiler\nat all")
 
-    own = Arm(name="own", call=torch.relu)
-    found = _measure(own, Arm(name="compiled", call=failing, compiled=True))
+    own = BenchmarkArm(name="own", call=torch.relu)
+    found = _measure(own, BenchmarkArm(name="compiled", call=failing, compiled=True))
     assert found.refused == {"compiled": "RuntimeError: no compiler"}
     assert set(found.steps["forward"]) == {"own"}
     with pytest.raises(RuntimeError, match="no compiler"):
-        _measure(own, Arm(name="eager", call=failing))
+        _measure(own, BenchmarkArm(name="eager", call=failing))
 
 
 def test_the_yardstick_need_not_compute_the_same() -> None:
-    own, other = Arm(name="own", call=torch.relu), Arm(name="tanh", call=torch.tanh)
-    found = _measure(own, other, Arm(name="silu", call=torch.nn.functional.silu, same=False))
+    own, other = (
+        BenchmarkArm(name="own", call=torch.relu),
+        BenchmarkArm(name="tanh", call=torch.tanh),
+    )
+    found = _measure(
+        own, other, BenchmarkArm(name="silu", call=torch.nn.functional.silu, same=False)
+    )
     assert set(found.steps["forward"]) == {"own", "silu"}
     assert found.refused["tanh"].startswith("it computes another function")
 
@@ -280,18 +285,18 @@ def test_time_of_other_processes_is_told_apart(
 
 
 def test_the_kernels_that_serve_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(build, "unavailable", lambda: None)
+    monkeypatch.setattr(build, "unavailable_reason", lambda: None)
     assert kernels_text(SMALLEST, torch.bfloat16, CPU) == "fused"
     assert kernels_text(SMALLEST, torch.float64, CPU) == "eager: no fused kernels for float64"
-    monkeypatch.setattr(build, "unavailable", lambda: "no compiler")
+    monkeypatch.setattr(build, "unavailable_reason", lambda: "no compiler")
     assert kernels_text(SMALLEST, torch.bfloat16, CPU) == "eager: no compiler"
 
 
 def test_env_says_of_each_backend_whether_it_is_ready(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(build, "unavailable", lambda: None)
-    monkeypatch.setattr(gpu, "unavailable", lambda: "torch finds no GPU")
+    monkeypatch.setattr(build, "unavailable_reason", lambda: None)
+    monkeypatch.setattr(gpu, "unavailable_reason", lambda: "torch finds no GPU")
     assert main(["env", "--json"]) == 0
     facts = json.loads(capsys.readouterr().out)
     assert (facts["cpu kernels"], facts["gpu kernels"]) == ("ready", "torch finds no GPU")

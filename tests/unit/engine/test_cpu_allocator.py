@@ -20,7 +20,9 @@ from stamm.engine.cpu_allocator import caching_allocator
 from tests.unit.allocator_process import shown
 
 MIB = 2**20
-needs_compiler = pytest.mark.skipif(bool(build.unavailable()), reason=str(build.unavailable()))
+needs_compiler = pytest.mark.skipif(
+    bool(build.unavailable_reason()), reason=str(build.unavailable_reason())
+)
 
 
 def torch_allocator() -> int:

@@ -52,7 +52,7 @@ def same(expected: Sequence[np.ndarray], found: Sequence[Tensor]) -> bool:
 @pytest.mark.parametrize("count", [1, 1000, 2048, 20_011])
 @pytest.mark.parametrize("kind", ["plain", "tiny", "huge", "mixed", "special"])
 def test_triton_gives_the_bits_of_lists(count: int, kind: str) -> None:
-    device = "cuda" if gpu.unavailable() is None else "cpu"
+    device = "cuda" if gpu.unavailable_reason() is None else "cpu"
     given = arrays(count, kind)
     listed = [torch.from_numpy(a.copy()) for a in given]
     tensors = [torch.from_numpy(a.copy()).to(device) for a in given]

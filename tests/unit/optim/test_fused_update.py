@@ -25,7 +25,7 @@ CPU = torch.device("cpu")
 CASES = Path(__file__).with_name("ademamix_cases.py")
 NUMBERS = numbers_at(AdEMAMix(), 5, 20, 1e-3, 0.1)
 needs_kernels = pytest.mark.skipif(
-    build.unavailable() is not None, reason=f"no CPU kernels: {build.unavailable()}"
+    build.unavailable_reason() is not None, reason=f"no CPU kernels: {build.unavailable_reason()}"
 )
 needs_triton = pytest.mark.skipif(
     importlib.util.find_spec("triton") is None, reason="Triton is not installed"

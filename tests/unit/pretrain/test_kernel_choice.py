@@ -27,7 +27,7 @@ from stamm.pretrain.kernel_choice import choose_kernels, chosen_kernels
 from stamm.recipes.demo import smoke
 
 needs_compiler = pytest.mark.skipif(
-    build.unavailable() is not None, reason=f"no CPU kernels: {build.unavailable()}"
+    build.unavailable_reason() is not None, reason=f"no CPU kernels: {build.unavailable_reason()}"
 )
 MANY = 2**40  # sequences: more than enough to be worth a measurement
 

@@ -50,7 +50,7 @@ def test_a_case_is_trained_and_told_by(tmp_path: Path, monkeypatch: pytest.Monke
     assert pace is not None and pace.flops_per_s > 0
 
 
-@pytest.mark.skipif(bool(build.unavailable()), reason=str(build.unavailable()))
+@pytest.mark.skipif(bool(build.unavailable_reason()), reason=str(build.unavailable_reason()))
 @pytest.mark.parametrize("case", ["recompute", "micro-batches", "two threads"])
 def test_the_plans_memory_is_within_5_percent_of_a_runs_peak(tmp_path: Path, case: str) -> None:
     """As the system counts it; in two of these cases the C library would leave holes of a quarter and more."""

@@ -62,7 +62,7 @@ def train(folder: Path, watch: Watch, monkeypatch: pytest.MonkeyPatch) -> None:
     job.run(config, Workspace(folder=folder, progress=watch))
 
 
-@pytest.mark.skipif(bool(build.unavailable()), reason=str(build.unavailable()))
+@pytest.mark.skipif(bool(build.unavailable_reason()), reason=str(build.unavailable_reason()))
 @pytest.mark.parametrize("fails", [False, True])
 def test_the_allocator_is_the_jobs_and_released(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fails: bool

@@ -1,1 +1,1 @@
-"""What activations cost on this machine, beside other implementations of the same function."""
+"""Cost of activations on this machine, beside other implementations of the same function."""

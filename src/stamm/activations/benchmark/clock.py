@@ -19,14 +19,14 @@ class Clock(Protocol):
     """Times calls that are made one after the other."""
 
     def seconds(self, calls: Sequence[Timed]) -> list[float]:
-        """How long each call took; the first function of a pair is run before it, untimed."""
+        """Seconds of each call; the first function of a pair is run before it, untimed."""
 
 
 class CpuClock:
     """Wall time. Caches are as the call before left them; results are freed outside the time."""
 
     def seconds(self, calls: Sequence[Timed]) -> list[float]:
-        """How long each call took."""
+        """Seconds of each call."""
         taken = []
         for prepare, call in calls:
             prepare()
@@ -45,7 +45,7 @@ class GpuClock:
         self._flushed = torch.empty(_FLUSH, dtype=torch.uint8, device=device)
 
     def seconds(self, calls: Sequence[Timed]) -> list[float]:
-        """How long each call took on the device."""
+        """Seconds of each call on the device."""
         events = []
         for prepare, call in calls:
             prepare()

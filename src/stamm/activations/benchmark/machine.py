@@ -28,21 +28,21 @@ def kernels_text(elements: int, dtype: torch.dtype, device: torch.device) -> str
     if elements < SMALLEST:
         return f"eager: below {SMALLEST:,} elements"
     probe = torch.empty(1, dtype=dtype, device=device)
-    if gpu.serves(probe) if probe.is_cuda else cpu.serves(probe):
+    if gpu.is_supported(probe) if probe.is_cuda else cpu.is_supported(probe):
         told = gpu.caveat() if probe.is_cuda else None
         return f"fused ({told})" if told else "fused"
-    why = gpu.unavailable() if probe.is_cuda else build.unavailable()
+    why = gpu.unavailable_reason() if probe.is_cuda else build.unavailable_reason()
     return f"eager: {why or f'no fused kernels for {dtype}'.replace('torch.', '')}"
 
 
 class Load:
-    """How many cores others keep busy from when this is made, where Linux tells it."""
+    """Number of cores that other processes keep busy since it was created (Linux only)."""
 
     def __init__(self) -> None:
         self._began = self._now()
 
     def others(self) -> float | None:
-        """Cores busy with other processes since then, on average; None where nobody tells."""
+        """Cores busy with other processes since then, on average; None where it is unknown."""
         now = self._now()
         if self._began is None or now is None:
             return None

@@ -27,7 +27,7 @@ _CLOSE = 0.05  # of the norm of what is expected: 16 bits cost less, another fun
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Arm:
+class BenchmarkArm:
     """One implementation.
 
     call         (x) -> y, or (gate, up) -> y
@@ -46,14 +46,14 @@ class Arm:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Measured:
-    """What was measured of one function, by the name of the arm.
+class ArmTimings:
+    """Timings of one function, by the name of the arm.
 
     steps         seconds of each step
     copies        seconds of a copy of one input, into warm memory and into fresh memory
     tensor_bytes  size of one input
     saved_bytes   what is kept for the backward pass, inputs included
-    others_busy   cores that other processes kept busy meanwhile; None where nobody tells
+    others_busy   cores that other processes kept busy meanwhile; None where it is unknown
     refused       arms that were not measured, and why
     """
 
@@ -66,7 +66,7 @@ class Measured:
 
 
 def tensors_moved(inputs: int) -> dict[Step, int]:
-    """How many tensors of the input's size each step must read or write, at the least.
+    """Number of tensors of the input's size each step must read or write, at the least.
 
     Forward reads the inputs and writes y; backward reads y's gradient and the inputs, and writes a
     gradient for each.
@@ -77,15 +77,15 @@ def tensors_moved(inputs: int) -> dict[Step, int]:
 
 
 def measure(
-    arms: Sequence[Arm],
+    arms: Sequence[BenchmarkArm],
     *,
     inputs: int,
     shape: tuple[int, int],
     dtype: torch.dtype,
     device: torch.device,
     rounds: int,
-) -> Measured:
-    """Time every arm. The first one says what those that claim the `same` must compute.
+) -> ArmTimings:
+    """Time every arm. The first one defines what those that claim the `same` must compute.
 
     inputs   1, or 2 for gate and up
     rounds   at least 2
@@ -121,7 +121,7 @@ def measure(
     works |= {("copy", name): work for name, work in _copies(given[0]).items()}
     load = Load()
     found = {name: quantiles(times) for name, times in in_turns(clock, works, rounds).items()}
-    return Measured(
+    return ArmTimings(
         steps={step: {a: q for (s, a), q in found.items() if s == step} for step in STEPS},
         copies={name: found["copy", name] for name in COPIES},
         tensor_bytes=weight.numel() * weight.element_size(),
@@ -135,7 +135,7 @@ def _normal(shape: tuple[int, int], generator: torch.Generator) -> Tensor:
     return _SPREAD * torch.randn(shape, generator=generator)
 
 
-def _steps(arm: Arm, given: Sequence[Tensor], weight: Tensor) -> dict[Step, Timed]:
+def _steps(arm: BenchmarkArm, given: Sequence[Tensor], weight: Tensor) -> dict[Step, Timed]:
     leaves = [(t.clone() if arm.overwrites else t.detach()).requires_grad_() for t in given]
 
     def renew() -> None:
@@ -164,7 +164,7 @@ def _nothing() -> None:
     pass
 
 
-def _agrees(arm: Arm, given: Sequence[Tensor], expected: Tensor) -> None:
+def _agrees(arm: BenchmarkArm, given: Sequence[Tensor], expected: Tensor) -> None:
     """Raises DataError when the arm computes another function."""
     with torch.no_grad():
         found = arm.call(*given)
@@ -177,7 +177,7 @@ def _agrees(arm: Arm, given: Sequence[Tensor], expected: Tensor) -> None:
         raise DataError(f"it computes another function, {100 * error:.0f} % off")
 
 
-def _saved(arm: Arm, given: Sequence[Tensor]) -> int:
+def _saved(arm: BenchmarkArm, given: Sequence[Tensor]) -> int:
     """Bytes of the distinct memory that autograd keeps."""
     kept: dict[int, int] = {}
 

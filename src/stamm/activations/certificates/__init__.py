@@ -1,1 +1,1 @@
-"""What can be proved, or else measured, of an activation before any training."""
+"""Claims proved, or else measured, of an activation before any training."""

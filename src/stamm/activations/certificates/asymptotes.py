@@ -7,7 +7,7 @@ from typing import Any
 import mpmath
 from sympy import Expr, Integer
 
-from stamm.activations.certificates.curve import Curve
+from stamm.activations.certificates.curve import CertifiedCurve
 from stamm.activations.certificates.rounding import nearest, power, shown, times
 from stamm.activations.certificates.tails import CONSTANT, Coefficient, Monomial, Tail
 from stamm.activations.derivation.primitives import X
@@ -18,7 +18,7 @@ _FAR = 2.0**20  # where a limit is measured that could not be proved
 _SIDES = {-1: "left", 1: "right"}
 
 
-def asymptote(curve: Curve, side: int) -> dict[str, Any]:
+def asymptote(curve: CertifiedCurve, side: int) -> dict[str, Any]:
     """The line slope x + intercept that f approaches on one side, if there is one.
 
     slope, intercept   numbers, with the exact expression beside them
@@ -87,7 +87,7 @@ def _rate(tail: Tail) -> dict[str, Any]:
     return {"kind": "power", "claim": f"like {power('|x|', degree)}{logs}", "power": degree}
 
 
-def _measured(curve: Curve, side: int) -> dict[str, Any]:
+def _measured(curve: CertifiedCurve, side: int) -> dict[str, Any]:
     """Slope and intercept from two far points, where no expansion is known."""
     formula = curve.cells[-1 if side > 0 else 0].formulas[0]
     with mpmath.workdps(60):

@@ -11,7 +11,7 @@ from typing import Any
 import sympy
 from sympy import Expr
 
-from stamm.activations.certificates.curve import Cell, Curve
+from stamm.activations.certificates.curve import Cell, CertifiedCurve
 from stamm.activations.certificates.intervals import (
     Box,
     NotEnclosed,
@@ -75,12 +75,12 @@ class _Search:
         return low, high
 
     def slack(self) -> float:
-        """What a range may exceed the values met by."""
+        """The amount by which a range may exceed the values found."""
         sizes = [abs(end) for end in self.attained if math.isfinite(end)]
         return TOLERANCE * max([*sizes, 1e-9])
 
 
-def bounds_of(curve: Curve, order: int) -> dict[str, Any]:
+def bounds_of(curve: CertifiedCurve, order: int) -> dict[str, Any]:
     """The infimum and supremum of f (order 0) or f' (order 1) on the whole line.
 
     low, high        proved bounds, rounded outward; None: not bounded on that side
@@ -129,7 +129,7 @@ def _not_proved(name: str, reason: str) -> dict[str, Any]:
     return {"claim": f"bounds of {name}", "status": "not proved", "reason": reason}
 
 
-def _explore(curve: Curve, order: int, search: _Search) -> None:
+def _explore(curve: CertifiedCurve, order: int, search: _Search) -> None:
     queue: list[tuple[float, int, float, float, Cell, Box]] = []
     for cell in curve.cells:
         low, high = max(cell.low, -curve.reach), min(cell.high, curve.reach)
@@ -199,8 +199,8 @@ def lipschitz(slope: dict[str, Any], jumps: bool) -> dict[str, Any]:
     }
 
 
-def growth(curve: Curve, side: int) -> dict[str, Any]:
-    """How f grows on one side: f ~ coefficient |x|**degree, or faster than every power."""
+def growth(curve: CertifiedCurve, side: int) -> dict[str, Any]:
+    """Growth of f on one side: f ~ coefficient |x|**degree, or faster than every power."""
     tail = curve.tail(0, side)
     where = "left" if side < 0 else "right"
     if tail is None:

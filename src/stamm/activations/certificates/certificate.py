@@ -7,7 +7,7 @@ from typing import Any
 
 from stamm.activations.certificates.asymptotes import asymptote
 from stamm.activations.certificates.bounds import bounds_of, growth, lipschitz
-from stamm.activations.certificates.curve import Curve
+from stamm.activations.certificates.curve import CertifiedCurve
 from stamm.activations.certificates.everywhere import everywhere
 from stamm.activations.certificates.gaussian import (
     edge_of_chaos,
@@ -42,7 +42,7 @@ SCHEMA = 1
 
 
 def certify(derived: Derived, values: Mapping[str, float] | None = None) -> dict[str, Any]:
-    """What can be proved, or else measured, of f at the given parameter values.
+    """Return the claims proved, or else measured, of f at the given parameter values.
 
     Every section is {claim, status, evidence}; status is "proved", "measured", "not proved" or
     "not applicable". A bound of None means that there is none on that side.
@@ -56,7 +56,7 @@ def certify(derived: Derived, values: Mapping[str, float] | None = None) -> dict
     """
     spec = derived.spec
     chosen = _checked(derived, values or {})
-    curve = Curve(derived, chosen)
+    curve = CertifiedCurve(derived, chosen)
     jumps, by_order = jumps_of(curve)
     slope_bounds = _attempt("bounds of f'", lambda: bounds_of(curve, 1))
     made: dict[str, Any] = {
@@ -130,7 +130,7 @@ def _arity(spec: Spec) -> dict[str, Any]:
 
 
 def _shape(
-    curve: Curve, jumps: dict[str, Any], by_order: Mapping[int, Mapping[float, float]]
+    curve: CertifiedCurve, jumps: dict[str, Any], by_order: Mapping[int, Mapping[float, float]]
 ) -> dict[str, Any]:
     function, slope, curvature = (sign_map(curve, k, strict=k < 2) for k in (0, 1, 2))
     return {
@@ -145,7 +145,7 @@ def _shape(
     }
 
 
-def _gaussian(curve: Curve) -> dict[str, Any]:
+def _gaussian(curve: CertifiedCurve) -> dict[str, Any]:
     smooth = all(is_analytic(piece.formula) for piece in curve.pieces[0])
     try:
         sampler = Sampler(curve, graded=not smooth)

@@ -38,7 +38,7 @@ _STARTS = (4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0, 512.0, 1024.0)
 class Cell:
     """low < x < high, where f, f', f'' and f''' are one formula each.
 
-    low, high           doubles, infinite at the ends of the line; a knot that is no double is
+    low, high           doubles, infinite at the ends of the line; a knot that no double equals is
                         replaced by the next double outside, so that cells cover the line
     exact_low, exact_high   the same ends as exact numbers
     formulas            f, f', f'', f''' in x alone
@@ -63,7 +63,7 @@ class Cell:
             if value.is_finite and value.is_real:
                 return constant(value)
         if order and self.formulas[order - 1].has(*_JUMPING):
-            raise NotEnclosed("the derivative of a sign is no function")
+            raise NotEnclosed("the derivative of a sign is not a function")
         if order not in self._enclosures:
             self._enclosures[order] = Enclosure(self.formulas[order])
         return self._enclosures[order](low, high)
@@ -100,7 +100,7 @@ class Cell:
     def open_sign(self, order: int, low: float, high: float) -> int | None:
         """The sign of a derivative on a box without its end 0, factor by factor.
 
-        None when a factor other than a power of x has no sign, or 0 is no end of the box.
+        None when a factor other than a power of x has no sign, or 0 is not an end of the box.
         """
         if low != 0.0 and high != 0.0:
             return None
@@ -119,7 +119,7 @@ class Cell:
         return sign
 
 
-class Curve:
+class CertifiedCurve:
     """f and its derivatives at given parameter values.
 
     values   effective value of every parameter

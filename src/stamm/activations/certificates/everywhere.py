@@ -1,4 +1,4 @@
-"""What holds for every parameter value its constraint allows, not for the given ones alone."""
+"""Claims that hold for every parameter value its constraint allows, not for the given ones alone."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _NAMES = ("f", "f'", "f''")
 def everywhere(derived: Derived) -> list[dict[str, Any]]:
     """Facts proved symbolically, parameters left as symbols; no fact is listed without a proof.
 
-    Edge     empty for a spec without parameters, whose whole certificate holds as it stands.
+    Edge     empty for a spec without parameters, whose whole certificate holds unchanged.
     Checked  tests/unit/activations/test_certificate_shape.py
     """
     if not derived.spec.trainable:

@@ -1,4 +1,4 @@
-"""What f does to a standard normal input: moments, signal propagation, Hermite spectrum."""
+"""Statistics of f at a standard normal input: moments, signal propagation, Hermite spectrum."""
 
 from __future__ import annotations
 

@@ -35,7 +35,7 @@ class NotEnclosed(Exception):  # noqa: N818  # the outcome of a proof attempt, n
 
 @dataclass(frozen=True)
 class _Shape:
-    """How a function runs: its direction left and right of `turn`, its limits, its domain."""
+    """Monotonicity of a function: its direction left and right of `turn`, its limits, its domain."""
 
     left: int
     right: int

@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from stamm.activations.certificates.curve import Curve
+from stamm.activations.certificates.curve import CertifiedCurve
 from stamm.activations.certificates.intervals import LINE, NotEnclosed, hull
 from stamm.activations.certificates.rounding import below, shown
 
@@ -22,12 +22,12 @@ _NAMES = ("f", "f'")
 _STEPS = 200
 
 
-def overflow_of(curve: Curve, order: int) -> dict[str, Any]:
+def overflow_of(curve: CertifiedCurve, order: int) -> dict[str, Any]:
     """For each format, the largest |x| on each side up to which f or f' stays finite in it.
 
     left, right   None when no input of the format overflows
     status        "proved" where the value is monotone from there on and smaller before;
-                  "measured" where only the bisection says so
+                  "measured" where only the bisection shows it
     """
     rows: dict[str, dict[str, float | None]] = {}
     proved = True
@@ -50,7 +50,7 @@ def overflow_of(curve: Curve, order: int) -> dict[str, Any]:
 
 
 def _reach(
-    curve: Curve, order: int, side: int, largest: float, limit: float
+    curve: CertifiedCurve, order: int, side: int, largest: float, limit: float
 ) -> tuple[float | None, bool]:
     """(the largest |x| with a finite value, whether that is proved); None when all are finite."""
     sure = curve.tail_sign(order + 1, side) is not None and _core(curve, order) < limit
@@ -74,7 +74,7 @@ def _reach(
     return low, sure and low >= curve.reach
 
 
-def _finite(curve: Curve, order: int, x: float, limit: float) -> bool:
+def _finite(curve: CertifiedCurve, order: int, x: float, limit: float) -> bool:
     try:
         box = curve.at(order, x)
     except NotEnclosed:
@@ -82,7 +82,7 @@ def _finite(curve: Curve, order: int, x: float, limit: float) -> bool:
     return max(abs(box[0]), abs(box[1])) < limit
 
 
-def _core(curve: Curve, order: int) -> float:
+def _core(curve: CertifiedCurve, order: int) -> float:
     """A bound on the absolute value within `reach` of 0."""
     try:
         boxes = [

@@ -11,7 +11,7 @@ from typing import Any
 import mpmath
 import sympy
 
-from stamm.activations.certificates.curve import Curve
+from stamm.activations.certificates.curve import CertifiedCurve
 from stamm.activations.derivation.primitives import Primitive, X
 from stamm.activations.derivation.tables import Table
 from stamm.activations.expressions import FUNCTIONS
@@ -87,7 +87,7 @@ class Sampler:
     graded   whether panels shall close in on knots, where a formula need not be smooth
     """
 
-    def __init__(self, curve: Curve, *, graded: bool) -> None:
+    def __init__(self, curve: CertifiedCurve, *, graded: bool) -> None:
         self._ends = [cell.high for cell in curve.cells[:-1]]
         self._functions = [
             tuple(_compiled(cell.formulas[order]) for order in (0, 1)) for cell in curve.cells

@@ -1,4 +1,4 @@
-"""What the graph does: zeros, monotone and convex parts, jumps, smoothness, invertibility."""
+"""Shape of the graph: zeros, monotone and convex parts, jumps, smoothness, invertibility."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from typing import Any
 import sympy
 from sympy import Expr
 
-from stamm.activations.certificates.curve import Curve, value_at, vanishes
+from stamm.activations.certificates.curve import CertifiedCurve, value_at, vanishes
 from stamm.activations.certificates.rounding import bracket, nearest, shown
-from stamm.activations.certificates.signs import SignMap, Stretch, Zero
+from stamm.activations.certificates.signs import SignInterval, SignMap, Zero
 from stamm.activations.certificates.symmetry import is_analytic
 from stamm.activations.derivation.primitives import X
 
@@ -72,10 +72,10 @@ def bends_of(
 
 
 def _bends(
-    stretches: Sequence[Stretch], jumps: Mapping[float, float], broken: Sequence[float]
-) -> Iterator[Stretch]:
+    stretches: Sequence[SignInterval], jumps: Mapping[float, float], broken: Sequence[float]
+) -> Iterator[SignInterval]:
     """Stretches cut at jumps that bend the other way, joined at jumps that bend the same way."""
-    pending: Stretch | None = None
+    pending: SignInterval | None = None
     for whole in stretches:
         for part in _cut(whole, [*jumps, *broken]):
             if pending is None:
@@ -88,17 +88,17 @@ def _bends(
                 yield pending
                 pending = part
             else:
-                pending = Stretch(pending.low, part.high, joined)
+                pending = SignInterval(pending.low, part.high, joined)
     if pending is not None:
         yield pending
 
 
-def _cut(stretch: Stretch, points: Sequence[float]) -> Iterator[Stretch]:
+def _cut(stretch: SignInterval, points: Sequence[float]) -> Iterator[SignInterval]:
     low = stretch.low
     for point in sorted({p for p in points if stretch.low < p < stretch.high}):
-        yield Stretch(low, point, stretch.sign)
+        yield SignInterval(low, point, stretch.sign)
         low = point
-    yield Stretch(low, stretch.high, stretch.sign)
+    yield SignInterval(low, stretch.high, stretch.sign)
 
 
 def _joined_sign(left: int | None, right: int | None, jump: float) -> int | None:
@@ -111,7 +111,7 @@ def _joined_sign(left: int | None, right: int | None, jump: float) -> int | None
     return bend if left in (0, bend) and right in (0, bend) else None
 
 
-def jumps_of(curve: Curve) -> tuple[dict[str, Any], dict[int, dict[float, float]]]:
+def jumps_of(curve: CertifiedCurve) -> tuple[dict[str, Any], dict[int, dict[float, float]]]:
     """Jumps of f, f' and f'' at the knots, and by order and knot as numbers.
 
     Values are right limit minus left limit, exact expressions beside their numbers.
@@ -145,7 +145,7 @@ def _size(by: float | None) -> str:
     return "less than any double" if by == 0.0 else shown(by)
 
 
-def jump_at(curve: Curve, position: int, order: int) -> Expr:
+def jump_at(curve: CertifiedCurve, position: int, order: int) -> Expr:
     """The right limit minus the left limit of a derivative of any order at a knot."""
     knot = curve.knots[position]
     pieces = curve.pieces[0][position : position + 2]
@@ -156,7 +156,7 @@ def jump_at(curve: Curve, position: int, order: int) -> Expr:
     return right - left
 
 
-def smoothness_of(curve: Curve) -> dict[str, Any]:
+def smoothness_of(curve: CertifiedCurve) -> dict[str, Any]:
     """The order of the last derivative that is continuous everywhere; -1 when f jumps."""
     formulas = [piece.formula for piece in curve.pieces[0]]
     if curve.folded or not all(is_analytic(formula) for formula in formulas):
@@ -175,7 +175,7 @@ def smoothness_of(curve: Curve) -> dict[str, Any]:
 
 
 def inverse_of(slope: SignMap, jumps: bool) -> dict[str, Any]:
-    """Whether x can be told from f(x): always, with one more bit, or not.
+    """Whether x can be recovered from f(x): always, with one more bit, or not.
 
     kind    "monotone", "one bit" (split: a bracket of the turning point) or "none"
     """
@@ -220,11 +220,11 @@ def hot_spots(function: SignMap, slope: SignMap) -> dict[str, Any]:
     return {"claim": claim, "status": "proved" if proved else "not proved", "at": spots}
 
 
-def _ends(stretch: Stretch | Zero) -> dict[str, float | None]:
+def _ends(stretch: SignInterval | Zero) -> dict[str, float | None]:
     return {"low": nearest(stretch.low), "high": nearest(stretch.high)}
 
 
-def _interval(stretch: Stretch) -> str:
+def _interval(stretch: SignInterval) -> str:
     low = shown(nearest(stretch.low), otherwise="-infinity")
     high = shown(nearest(stretch.high))
     if math.isinf(stretch.low) and math.isinf(stretch.high):

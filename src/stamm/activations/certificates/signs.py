@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from stamm.activations.certificates.curve import Cell, Curve
+from stamm.activations.certificates.curve import Cell, CertifiedCurve
 from stamm.activations.certificates.intervals import LINE, Box, NotEnclosed
 
 BRACKET = 1e-12  # width of a bracket, relative to the zero where that is beyond 1
@@ -17,7 +17,7 @@ _SHORT = 1e-6  # a box this short is given up when rounding hides the sign at it
 
 
 @dataclass(frozen=True)
-class Stretch:
+class SignInterval:
     """A part of the line on which a derivative keeps one sign.
 
     low, high   its ends, infinite at the ends of the line
@@ -48,7 +48,7 @@ class Zero:
 class SignMap:
     """Stretches from left to right, the zeros between or inside them, and the work done."""
 
-    stretches: tuple[Stretch, ...]
+    stretches: tuple[SignInterval, ...]
     zeros: tuple[Zero, ...]
     boxes: int
 
@@ -69,7 +69,7 @@ class _Counter:
         self.boxes = 0
 
 
-def sign_map(curve: Curve, order: int, *, strict: bool) -> SignMap:
+def sign_map(curve: CertifiedCurve, order: int, *, strict: bool) -> SignMap:
     """The signs of f, f' or f'' (order 0, 1, 2) on the whole line.
 
     strict   whether zeros inside a stretch of one sign are looked for as well
@@ -78,7 +78,7 @@ def sign_map(curve: Curve, order: int, *, strict: bool) -> SignMap:
     Checked  tests/unit/activations/test_certificate_shape.py
     """
     counter = _Counter()
-    stretches: list[Stretch] = []
+    stretches: list[SignInterval] = []
     zeros: list[Zero] = []
     _add_far(curve, order, -1, stretches)
     for cell in curve.cells:
@@ -97,32 +97,32 @@ def sign_map(curve: Curve, order: int, *, strict: bool) -> SignMap:
     return SignMap(tuple(merged), tuple(_cleaned(zeros, merged)), counter.boxes)
 
 
-def _add_far(curve: Curve, order: int, side: int, stretches: list[Stretch]) -> None:
+def _add_far(curve: CertifiedCurve, order: int, side: int, stretches: list[SignInterval]) -> None:
     sign = curve.tail_sign(order, side)
     ends = (-math.inf, -curve.reach) if side < 0 else (curve.reach, math.inf)
     tail = curve.tail(order, side)
     if sign is None and tail is not None:
         low, high = tail.range()
         weak = 1 if low >= 0.0 else -1 if high <= 0.0 else None
-        stretches.append(Stretch(*ends, weak, strict=False))
+        stretches.append(SignInterval(*ends, weak, strict=False))
         return
-    stretches.append(Stretch(*ends, sign))
+    stretches.append(SignInterval(*ends, sign))
 
 
 def _parts(
     cell: Cell, order: int, low: float, high: float, strict: bool, counter: _Counter
-) -> Iterator[Stretch | Zero]:
+) -> Iterator[SignInterval | Zero]:
     """Stretches and zeros of one cell, from left to right."""
-    last: Stretch | None = None
+    last: SignInterval | None = None
     for side in (-1, 1):
         far = cell.far_sign(order, side)
         if far is None:
             continue
         if side < 0 and low < -far[0] < high:
-            yield Stretch(low, -far[0], far[1])
+            yield SignInterval(low, -far[0], far[1])
             low = -far[0]
         elif side > 0 and low < far[0] < high:
-            last = Stretch(far[0], high, far[1])
+            last = SignInterval(far[0], high, far[1])
             high = far[0]
     yield from _divided(cell, order, low, high, strict, counter)
     if last is not None:
@@ -131,7 +131,7 @@ def _parts(
 
 def _divided(
     cell: Cell, order: int, low: float, high: float, strict: bool, counter: _Counter
-) -> Iterator[Stretch | Zero]:
+) -> Iterator[SignInterval | Zero]:
     """The same by dividing boxes until each has a sign or one zero."""
     stack = [(low, high)]
     while stack:
@@ -140,18 +140,18 @@ def _divided(
         box = _box(cell, order, a, b)
         sign = _sign(box)
         if sign is not None:
-            yield Stretch(a, b, sign)
+            yield SignInterval(a, b, sign)
             continue
         weak = 1 if box[0] >= 0.0 else -1 if box[1] <= 0.0 else None
         if weak is not None and not strict:
-            yield Stretch(a, b, weak, strict=False)
+            yield SignInterval(a, b, weak, strict=False)
             continue
         found = _monotone(cell, order, a, b)
         blurred = b - a < _SHORT and _sign(_box(cell, order, *[0.5 * (a + b)] * 2)) is None
         if found is not None:
             yield from found
         elif blurred or counter.boxes > _BUDGET or b - a < _NARROW * max(1.0, abs(a)):
-            yield Stretch(a, b, weak, strict=False)
+            yield SignInterval(a, b, weak, strict=False)
             vanished = max(abs(box[0]), abs(box[1])) < _VANISHED
             if not vanished and not _touches_known_zero(cell, order, a, b):
                 yield Zero(a, b, unique=False)
@@ -181,8 +181,8 @@ def _sign(box: Box) -> int | None:
     return 0 if box[0] == box[1] == 0.0 else None
 
 
-def _monotone(cell: Cell, order: int, a: float, b: float) -> list[Stretch | Zero] | None:
-    """What is on a box where the next derivative keeps its sign; None where it does not."""
+def _monotone(cell: Cell, order: int, a: float, b: float) -> list[SignInterval | Zero] | None:
+    """The sign intervals of a box where the next derivative keeps its sign; None where it does not."""
     direction = _sign(_box(cell, order + 1, a, b))
     if direction in (None, 0):
         return _double_zero(cell, order, a, b)
@@ -190,14 +190,14 @@ def _monotone(cell: Cell, order: int, a: float, b: float) -> list[Stretch | Zero
     if first is None or last is None:
         return None
     if first == last:
-        return [Stretch(a, b, first)] if first != 0 else None
+        return [SignInterval(a, b, first)] if first != 0 else None
     if first == 0 or last == 0:
-        return [Stretch(a, b, last or first)]
+        return [SignInterval(a, b, last or first)]
     low, high = _bisected(cell, order, a, b, last)
-    return [Stretch(a, low, first), Zero(low, high, unique=True), Stretch(high, b, last)]
+    return [SignInterval(a, low, first), Zero(low, high, unique=True), SignInterval(high, b, last)]
 
 
-def _double_zero(cell: Cell, order: int, a: float, b: float) -> list[Stretch | Zero] | None:
+def _double_zero(cell: Cell, order: int, a: float, b: float) -> list[SignInterval | Zero] | None:
     """A box at a cell's end where g vanishes more than once, and is known to do so only there.
 
     Either its factors other than x keep their signs, or all derivatives below one that keeps its
@@ -208,7 +208,7 @@ def _double_zero(cell: Cell, order: int, a: float, b: float) -> list[Stretch | Z
     except NotEnclosed:
         sign = None
     if sign is not None:
-        return [Stretch(a, b, sign)]
+        return [SignInterval(a, b, sign)]
     for end, touches in ((-1, a == cell.low), (1, b == cell.high)):
         depth = order
         while touches and depth < 3 and cell.is_zero_at(depth, end):
@@ -216,7 +216,7 @@ def _double_zero(cell: Cell, order: int, a: float, b: float) -> list[Stretch | Z
             sign = _sign(_box(cell, depth, a, b))
             if sign not in (None, 0):
                 turned = end > 0 and (depth - order) % 2 == 1
-                return [Stretch(a, b, -sign if turned else sign)]
+                return [SignInterval(a, b, -sign if turned else sign)]
     return None
 
 
@@ -241,9 +241,9 @@ def _bisected(cell: Cell, order: int, a: float, b: float, last: int) -> tuple[fl
     return a, b
 
 
-def _merged(stretches: list[Stretch], zeros: list[Zero]) -> list[Stretch]:
+def _merged(stretches: list[SignInterval], zeros: list[Zero]) -> list[SignInterval]:
     """Neighbours of one sign joined, and narrow unknown parts inside a zero's bracket dropped."""
-    result: list[Stretch] = []
+    result: list[SignInterval] = []
     for item in stretches:
         if item.low >= item.high:
             continue
@@ -259,7 +259,7 @@ def _merged(stretches: list[Stretch], zeros: list[Zero]) -> list[Stretch]:
     return result
 
 
-def _cleaned(zeros: list[Zero], stretches: list[Stretch]) -> Iterator[Zero]:
+def _cleaned(zeros: list[Zero], stretches: list[SignInterval]) -> Iterator[Zero]:
     """Zeros once each, without those at the rim of a stretch that is zero throughout."""
     flat = [s for s in stretches if s.sign == 0]
     last: Zero | None = None

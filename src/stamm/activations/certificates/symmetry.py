@@ -11,7 +11,7 @@ import mpmath
 import sympy
 from sympy import Expr
 
-from stamm.activations.certificates.curve import Curve, vanishes
+from stamm.activations.certificates.curve import CertifiedCurve, vanishes
 from stamm.activations.certificates.intervals import Enclosure, NotEnclosed
 from stamm.activations.certificates.rounding import nearest, power, shown, times
 from stamm.activations.derivation.primitives import X
@@ -21,7 +21,7 @@ from stamm.activations.derivation.symbolic import elementary, number
 _POINTS = ("0.137", "0.731", "1.9", "3.3", "7.7")
 
 
-def homogeneity(curve: Curve) -> dict[str, Any]:
+def homogeneity(curve: CertifiedCurve) -> dict[str, Any]:
     """Whether f(c x) = c**d f(x) for all c > 0, by Euler's identity x f' = d f on each piece."""
     degrees: set[Any] = set()
     for piece in curve.pieces[0]:
@@ -55,7 +55,7 @@ def _degree(piece: Branch) -> Expr | None:
     return sympy.nan if degree.free_symbols else degree
 
 
-def parity(curve: Curve) -> dict[str, dict[str, Any]]:
+def parity(curve: CertifiedCurve) -> dict[str, dict[str, Any]]:
     """odd, even, and the linear odd part f(x) - f(-x) = 2 c x, each with its proof or refutation.
 
     A gate with G(x) + G(-x) = 1 makes f = x G(x) a line plus an even function: c = 1/2.
@@ -67,7 +67,7 @@ def parity(curve: Curve) -> dict[str, dict[str, Any]]:
     }
 
 
-def _linear_odd_part(curve: Curve) -> dict[str, Any]:
+def _linear_odd_part(curve: CertifiedCurve) -> dict[str, Any]:
     right, left = _sides(curve, sympy.Integer(1))
     half = elementary((right - left.subs(X, -X)) / 2)
     with mpmath.workdps(40):
@@ -86,7 +86,9 @@ def _linear_odd_part(curve: Curve) -> dict[str, Any]:
     return found
 
 
-def _identity(curve: Curve, claim: str, zero: Callable[[Expr, Expr], Expr]) -> dict[str, Any]:
+def _identity(
+    curve: CertifiedCurve, claim: str, zero: Callable[[Expr, Expr], Expr]
+) -> dict[str, Any]:
     """Whether an expression in f(x) and f(-x) is 0 for all x > 0.
 
     Refuted by one point at which 40 digits differ; proved by simplification.
@@ -114,7 +116,7 @@ def _at_least(knot: Expr, point: str) -> Expr:
     return knot + sympy.Rational(point)
 
 
-def _sides(curve: Curve, place: Expr) -> tuple[Expr, Expr]:
+def _sides(curve: CertifiedCurve, place: Expr) -> tuple[Expr, Expr]:
     """The formulas of f around x = place and x = -place."""
     found = []
     for x in (place, -place):
@@ -123,8 +125,8 @@ def _sides(curve: Curve, place: Expr) -> tuple[Expr, Expr]:
     return found[0], found[1]
 
 
-def kind_of(curve: Curve) -> dict[str, Any]:
-    """What f is made of: "linear", "polynomial", "analytic", or piecewise one of these."""
+def kind_of(curve: CertifiedCurve) -> dict[str, Any]:
+    """The kind of formula f is: "linear", "polynomial", "analytic", or piecewise one of these."""
     formulas = [piece.formula for piece in curve.pieces[0]]
     if curve.folded:
         kind = "not classified: a formula holds |x| or sign(x)"

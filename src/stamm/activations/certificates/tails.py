@@ -160,7 +160,7 @@ class Coefficient:
 def exactly(value: Expr) -> Coefficient:
     """An exact coefficient; a sum that cancels is found to be 0.
 
-    Raises   NotEnclosed for a tiny irrational number that cannot be told from 0.
+    Raises   NotEnclosed for a tiny irrational number that cannot be distinguished from 0.
     """
     value = sympy.expand(value)
     box = constant(value)

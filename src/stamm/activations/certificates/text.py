@@ -26,7 +26,7 @@ _LINES = (
 
 
 def certificate_text(certificate: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """(label, claim) pairs, one line each; a claim that is not proved says so in brackets.
+    """(label, claim) pairs, one line each; brackets mark a claim that is not proved.
 
     Checked  tests/unit/activations/test_certificate.py
     """
@@ -53,7 +53,7 @@ def _sides(certificate: Mapping[str, Any]) -> list[tuple[str, str]]:
 
 
 def _symmetries(certificate: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """The identities that hold; those that do not are not told."""
+    """The identities that hold; those that do not are left out."""
     found = certificate["symmetry"]
     lines = [("symmetry", _told(part)) for part in found.values() if part.get("holds")]
     if found["homogeneous"]["degree"] is not None:

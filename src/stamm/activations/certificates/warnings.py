@@ -1,4 +1,4 @@
-"""What a reader should act on, in sentences, from the numbers of a certificate."""
+"""Warnings for the reader of a certificate, as sentences, from the numbers of a certificate."""
 
 from __future__ import annotations
 

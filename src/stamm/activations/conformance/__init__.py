@@ -1,1 +1,1 @@
-"""Whether an implementation computes what its spec says: the truth, golden vectors, a judge."""
+"""Whether an implementation computes what its spec defines: reference values, golden vectors, a judge."""

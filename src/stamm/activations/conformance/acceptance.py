@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from stamm.activations.conformance.golden import value_sets
-from stamm.activations.conformance.implementations import Own
+from stamm.activations.conformance.implementations import StammImplementation
 from stamm.activations.conformance.inputs import SAMPLED
 from stamm.activations.conformance.judge import judge
 from stamm.activations.conformance.reference import truth_errors
-from stamm.activations.conformance.verdict import Verdict
+from stamm.activations.conformance.verdict import ConformanceVerdict
 from stamm.activations.parameters import Identity
 from stamm.activations.spec import Spec
 from stamm.base.errors import DataError
@@ -18,7 +18,7 @@ _POINTS = 200
 _SHOWN = 240  # characters of a problem
 
 
-def refuse_wrong_formulas(spec: Spec) -> None:
+def check_formulas(spec: Spec) -> None:
     """Hold the float64 kernel against the integral at many digits, at every exponent of float32.
 
     f, f' and every slope in a parameter are compared, at the initial values of the parameters and
@@ -34,20 +34,22 @@ def refuse_wrong_formulas(spec: Spec) -> None:
             raise _refusal(spec, problems, full)
 
 
-def accepted(spec: Spec, *, count: int = SAMPLED) -> Verdict:
+def accepted(spec: Spec, *, count: int = SAMPLED) -> ConformanceVerdict:
     """The verdict over stamm's own module at the initial values.
 
     Where squares overflow the float32 in which bfloat16 is computed, and nothing else is wrong,
-    inputs beyond 2**62 are left out of that dtype, and the verdict's budget says so.
+    inputs beyond 2**62 are left out of that dtype, and the verdict's budget reports it.
 
     count    inputs of float32
     Raises   DataError when a budget does not hold, at the initial values or at moved ones.
     Checked  tests/unit/activations/test_acceptance.py
     """
     sets = [{**spec.initial_values(), **values} for values in value_sets(spec).values()]
-    verdicts = [judge(spec, Own(), full, count=count) for full in sets]
+    verdicts = [judge(spec, StammImplementation(), full, count=count) for full in sets]
     if not all(verdict.passed for verdict in verdicts):
-        verdicts = [judge(spec, Own(), full, count=count, squares=True) for full in sets]
+        verdicts = [
+            judge(spec, StammImplementation(), full, count=count, squares=True) for full in sets
+        ]
     for verdict, full in zip(verdicts, sets, strict=True):
         if not verdict.passed:
             raise _refusal(spec, verdict.problems, full)

@@ -1,4 +1,4 @@
-"""How far from the exact value a result may be, in units of the last place of its dtype.
+"""Error budgets: the largest distance from the exact value, in units of the last place of its dtype.
 
 0.5 is what rounding the exact value once costs: nothing can be nearer.
 """
@@ -51,7 +51,7 @@ _PRODUCTS = Budget(
     room=8.0,
     reach=2.0**120,
 )
-# By the name of the entry, then by dtype. An entry stands here with a tighter budget, or with a
+# By the name of the entry, then by dtype. An entry is listed with a tighter budget, or with a
 # larger one and its reason, which is printed with every verdict.
 _ENTRIES: dict[str, dict[str, Budget]] = {
     "xielu": {

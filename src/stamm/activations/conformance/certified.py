@@ -12,8 +12,8 @@ from torch import Tensor
 
 from stamm.activations.certificates.certificate import certify
 from stamm.activations.conformance.exact import FUNCTION, SLOPE, exact_quantities
-from stamm.activations.conformance.inputs import spread
-from stamm.activations.conformance.verdict import Finding, finding
+from stamm.activations.conformance.inputs import log_uniform_inputs
+from stamm.activations.conformance.verdict import CheckResult, finding
 from stamm.activations.derivation.derive import derive
 from stamm.activations.spec import Spec
 from stamm.base.files import canonical_json, read_json
@@ -24,7 +24,7 @@ _LARGEST = 1e6
 _SLACK = 1e-12
 
 
-def certificate_findings(spec: Spec, shipped: Path | None = None) -> list[Finding]:
+def certificate_findings(spec: Spec, shipped: Path | None = None) -> list[CheckResult]:
     """The certificate at the initial values against the shipped one, and against float64 values.
 
     shipped   the stored certificate; of a catalogue entry the one that ships, where there is one
@@ -51,7 +51,7 @@ def _reproduced(spec: Spec, path: Path) -> tuple[bool, str]:
 def _bounds(spec: Spec) -> tuple[bool, str]:
     """No float64 value of f or of its gradient lies outside the bounds that are claimed."""
     bounds = certify(derive(spec))["bounds"]
-    x = spread(_COUNT).double()
+    x = log_uniform_inputs(_COUNT).double()
     x = x[x.abs() < _LARGEST]
     exact = exact_quantities(spec, spec.initial_values(), x)
     told = []

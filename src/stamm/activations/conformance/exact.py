@@ -34,7 +34,7 @@ _STEP = 2.0**-24
 
 
 @dataclass(frozen=True, eq=False)
-class Exact:
+class ExactValues:
     """One quantity at every input.
 
     values      float64
@@ -59,13 +59,13 @@ class Exact:
 
 
 def parameter_slope(name: str) -> str:
-    """What the slope in the parameter `name` is called among quantities."""
+    """Name of the slope in the parameter `name` among quantities."""
     return f"slope_in_{name}"
 
 
 def exact_quantities(
     spec: Spec, values: Mapping[str, float], x: Tensor, up: Tensor | None = None
-) -> dict[str, Exact]:
+) -> dict[str, ExactValues]:
     """f, f' (or the declared surrogate), df/dp for each trainable p; with `up`, of f(x) h(up).
 
     x, up   float64, shape (N,)
@@ -79,11 +79,11 @@ def exact_quantities(
     mixed = rest[: len(by_parameter)]
     growth = _difference(kernel, parameters, x) if spec.surrogate else slope
     found = {
-        FUNCTION: Exact(value, condition(x, value, growth)),
-        SLOPE: Exact(slope, condition(x, slope, curvature)),
+        FUNCTION: ExactValues(value, condition(x, value, growth)),
+        SLOPE: ExactValues(slope, condition(x, slope, curvature)),
     }
     for parameter, of, change in zip(spec.trainable, by_parameter, mixed, strict=True):
-        found[parameter_slope(parameter.name)] = Exact(of, condition(x, of, change))
+        found[parameter_slope(parameter.name)] = ExactValues(of, condition(x, of, change))
     return found if up is None else _times_up(kernel, parameters, found, up)
 
 
@@ -105,8 +105,8 @@ def condition(x: Tensor, value: Tensor, slope: Tensor) -> Tensor:
 
 
 def _times_up(
-    kernel: Kernel, parameters: Parameters, gate: dict[str, Exact], up: Tensor
-) -> dict[str, Exact]:
+    kernel: Kernel, parameters: Parameters, gate: dict[str, ExactValues], up: Tensor
+) -> dict[str, ExactValues]:
     flat = torch.ones_like(up), torch.zeros_like(up)
     height, slope, curvature = up, *flat
     if kernel.up is not None:
@@ -114,9 +114,11 @@ def _times_up(
         slope = kernel.up.slopes(up, parameters)[0]
         curvature = kernel.up.curvatures(up, parameters)[0]
     along = condition(up, height, slope)
-    found = {name: Exact(of.values * height, of.condition + along) for name, of in gate.items()}
+    found = {
+        name: ExactValues(of.values * height, of.condition + along) for name, of in gate.items()
+    }
     function = gate[FUNCTION]
-    found[UP_SLOPE] = Exact(
+    found[UP_SLOPE] = ExactValues(
         function.values * slope, function.condition + condition(up, slope, curvature)
     )
     return found

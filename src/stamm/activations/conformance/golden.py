@@ -17,7 +17,7 @@ from stamm.activations.conformance.exact import (
     FUNCTION,
     SLOPE,
     UP_SLOPE,
-    Exact,
+    ExactValues,
     exact_quantities,
     parameter_slope,
 )
@@ -88,7 +88,7 @@ def write_golden(
     Raises   ConfigError for values that the spec refuses.
     Checked  tests/unit/activations/test_conformance_golden.py
     """
-    _refuse_others(folder, spec)
+    _check_same_spec(folder, spec)
     derived = derive(spec)
     written: dict[str, dict[str, Any]] = {}
     for name, chosen in (sets or value_sets(spec)).items():
@@ -104,7 +104,7 @@ def write_golden(
     return [folder / file for file in written]
 
 
-def _refuse_others(folder: Path, spec: Spec) -> None:
+def _check_same_spec(folder: Path, spec: Spec) -> None:
     """One folder, one spec: a second manifest would leave the first one's files without hashes."""
     path = folder / MANIFEST
     found = read_json(path).get("content_hash") if path.is_file() else spec.content_hash
@@ -148,7 +148,7 @@ def _file(derived: Derived, facts: Mapping[str, Any], dtype: torch.dtype, count:
 
 
 def _correctly_rounded(
-    derived: Derived, name: str, of: Exact, x: Tensor, up: Tensor | None, values: Values
+    derived: Derived, name: str, of: ExactValues, x: Tensor, up: Tensor | None, values: Values
 ) -> Tensor:
     """The nearest value of the dtype of x; where float64 cannot tell, 120 digits decide."""
     result = rounded(of.values, x.dtype)

@@ -46,7 +46,7 @@ class Implementation(Protocol):
 
     @property
     def name(self) -> str:
-        """How tables call it."""
+        """Name in tables."""
 
     def bind(self, spec: Spec, values: Mapping[str, float], dtype: torch.dtype) -> Bound:
         """Itself with these effective values, for inputs of this dtype.
@@ -56,7 +56,7 @@ class Implementation(Protocol):
 
 
 @dataclass(frozen=True, eq=False)
-class Own:
+class StammImplementation:
     """stamm's own module, in the given order of evaluation."""
 
     name: str = "stamm"
@@ -69,7 +69,7 @@ class Own:
 
 
 @dataclass(frozen=True, eq=False)
-class OfModule:
+class ModuleImplementation:
     """A module of anyone's. `make` gives a new one each time."""
 
     name: str
@@ -86,7 +86,7 @@ class OfModule:
 
 
 @dataclass(frozen=True, eq=False)
-class OfFunction:
+class FunctionImplementation:
     """A function of x, or of x and our effective values under our names."""
 
     name: str
@@ -150,10 +150,10 @@ def resolve(text: str) -> Implementation:
 def implementation(thing: Any, name: str) -> Implementation:
     """The implementation that an object is: a module, a module's class, or a function.
 
-    Raises   ConfigError for a class that is no module, or cannot be built without arguments.
+    Raises   ConfigError for a class that is not a module, or cannot be built without arguments.
     """
     if isinstance(thing, nn.Module):
-        return OfModule(name, functools.partial(copy.deepcopy, thing))
+        return ModuleImplementation(name, functools.partial(copy.deepcopy, thing))
     if isinstance(thing, type) and issubclass(thing, nn.Module):
         try:
             thing()
@@ -162,16 +162,16 @@ def implementation(thing: Any, name: str) -> Implementation:
                 f"{name} cannot be built without arguments: {type(error).__name__}: {error}",
                 fix="Name a function, or a class whose arguments all have defaults",
             ) from error
-        return OfModule(name, thing)
+        return ModuleImplementation(name, thing)
     if isinstance(thing, type) or not callable(thing):
         raise ConfigError(f"{name} is {type(thing).__name__}, neither a function nor a module")
-    return OfFunction(name, thing)
+    return FunctionImplementation(name, thing)
 
 
 def called(name: str, bound: Bound, *inputs: Tensor) -> Tensor:
     """bound(*inputs), checked for shape and dtype.
 
-    Raises   DataError that says what came back instead, or at which input it raised.
+    Raises   DataError that names what came back instead, or at which input it raised.
     """
     try:
         result = bound(*inputs)

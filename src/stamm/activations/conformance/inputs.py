@@ -41,12 +41,12 @@ def inputs(
     edges = torch.tensor([0.0, *_EDGES])
     special = torch.tensor([*knots(spec, values), *zeros(spec, values)], dtype=torch.float64)
     near = neighbours(special.float())
-    chosen = torch.cat([spread(count), edges, -edges, near[torch.isfinite(near)]])
+    chosen = torch.cat([log_uniform_inputs(count), edges, -edges, near[torch.isfinite(near)]])
     ordered = torch.unique(chosen)  # sorted; it holds one of the two zeros
     return torch.sort(torch.cat([torch.tensor([-0.0]), ordered]), stable=True)[0].to(dtype)
 
 
-def spread(count: int) -> Tensor:
+def log_uniform_inputs(count: int) -> Tensor:
     """`count` float32 numbers, alternately positive and negative, of every magnitude.
 
     The magnitude of number i has the bit pattern low + floor((high - low) t) where t is
@@ -79,7 +79,7 @@ def exponents(dtype: torch.dtype) -> Tensor:
 
 
 def mixed_ups(count: int, dtype: torch.dtype) -> Tensor:
-    """`count` factors of both signs with magnitudes in [1, 2), by the sequence of `spread`.
+    """`count` factors of both signs with magnitudes in [1, 2), by the sequence of `log_uniform_inputs`.
 
     None is below 1: a product then overflows no later than its first factor.
     """

@@ -16,7 +16,7 @@ from stamm.activations.conformance.exact import (
     FUNCTION,
     SLOPE,
     UP_SLOPE,
-    Exact,
+    ExactValues,
     exact_quantities,
     parameter_slope,
     raw_slopes,
@@ -26,11 +26,11 @@ from stamm.activations.conformance.inputs import FULL, exponents, inputs, knots,
 from stamm.activations.conformance.ulp import dtype_name, neighbours
 from stamm.activations.conformance.verdict import (
     MIXED,
+    ConformanceVerdict,
+    DtypeVerdict,
     Fact,
-    Measured,
-    OfDtype,
+    QuantityErrors,
     Row,
-    Verdict,
     errors_of,
     gather,
     problems_of,
@@ -54,7 +54,7 @@ def judge(
     quantities: Sequence[str] | None = None,
     count: int = FULL,
     squares: bool = False,
-) -> Verdict:
+) -> ConformanceVerdict:
     """Compare an implementation with the exact values, at every 16-bit input and `count` float32.
 
     Besides those `count`, float32 is judged at one input of every exponent, of both signs, from the
@@ -64,7 +64,7 @@ def judge(
     quantities   "function", "slope", "up_slope" (gated), "slope_in_NAME"; all by default
     squares      leave out of bfloat16 the inputs whose squares overflow float32
     Edge         the exact values belong to the parameters as the implementation stores them, so a
-                 stored number that was rounded is no error of the function. Slopes in parameters
+                 stored number that was rounded is not an error of the function. Slopes in parameters
                  that are stored raw are slopes in the stored numbers. The exact values are those
                  of the float64 kernel, which `truth_check` holds against the integral.
     Raises       DataError when the implementation raises, or returns another shape or dtype;
@@ -75,7 +75,7 @@ def judge(
     found = [
         _of_dtype(spec, implementation, full, dtype, quantities, count, squares) for dtype in dtypes
     ]
-    return Verdict(
+    return ConformanceVerdict(
         spec=spec.name,
         content_hash=spec.content_hash,
         implementation=implementation.name,
@@ -85,7 +85,7 @@ def judge(
     )
 
 
-def _exact_stored(spec: Spec, bound: Bound, x: Tensor, up: Tensor | None) -> dict[str, Exact]:
+def _exact_stored(spec: Spec, bound: Bound, x: Tensor, up: Tensor | None) -> dict[str, ExactValues]:
     """The exact quantities at the bound's values; slopes in its stored numbers where it has these."""
     exact = exact_quantities(spec, bound.values, x, up)
     if bound.holds == "raw" and bound.leaves:
@@ -98,16 +98,16 @@ def _exact_stored(spec: Spec, bound: Bound, x: Tensor, up: Tensor | None) -> dic
     return exact
 
 
-def _mixture(exact: Mapping[str, Exact], weights: Mapping[str, float]) -> Exact:
+def _mixture(exact: Mapping[str, ExactValues], weights: Mapping[str, float]) -> ExactValues:
     parts = [(exact[parameter_slope(name)], weight) for name, weight in weights.items()]
     values = torch.stack([part.values * weight for part, weight in parts]).sum(0)
     size = torch.stack([part.values.abs() * max(1.0, abs(w)) for part, w in parts]).amax(0)
     if len(parts) == 1:
-        return Exact(values, parts[0][0].condition, size)
+        return ExactValues(values, parts[0][0].condition, size)
     # Terms that cancel are as sensitive as their magnitudes over what is left of them.
     sensitive = torch.stack([(p.values * w).abs() * (p.condition + 1) for p, w in parts]).sum(0)
     ratio = sensitive / values.abs()
-    return Exact(values, torch.where(torch.isnan(ratio), 0.0, ratio).to(values.dtype), size)
+    return ExactValues(values, torch.where(torch.isnan(ratio), 0.0, ratio).to(values.dtype), size)
 
 
 def _of_dtype(
@@ -118,7 +118,7 @@ def _of_dtype(
     quantities: Sequence[str] | None,
     count: int,
     squares: bool,
-) -> OfDtype:
+) -> DtypeVerdict:
     bound = implementation.bind(spec, values, dtype)
     limit, wider = (of(spec.name, dtype_name(dtype)) for of in (budget, parameter_budget))
     if squares and dtype == torch.bfloat16:
@@ -138,9 +138,9 @@ def _of_dtype(
             if name not in seen.quantities:
                 continue
             rows = _rows(name, x, seen, exact[name], at_knots, ambiguous, limit.room)
-            measured.append(Measured(quantity=name + suffix, rows=rows))
+            measured.append(QuantityErrors(quantity=name + suffix, rows=rows))
     facts = _facts(spec, implementation.name, bound, dtype, limit.ulp)
-    return OfDtype(
+    return DtypeVerdict(
         dtype=dtype_name(dtype),
         budget_ulp=limit.ulp,
         budget_reason=limit.reason,
@@ -162,17 +162,17 @@ def _rows(
     name: str,
     x: Tensor,
     seen: Observed,
-    exact: Exact,
+    exact: ExactValues,
     at_knots: Tensor,
     ambiguous: Tensor,
     room: float,
 ) -> tuple[Row, ...]:
     kept = ~ambiguous
     if name not in (FUNCTION, SLOPE, UP_SLOPE):
-        # A parameter's gradient is a sum: a single term that overflows says nothing about it.
+        # A parameter's gradient is a sum: a single term that overflows is no evidence about it.
         # Its slope in the stored number may overflow on the way, by the factor of the constraint.
         kept = kept & (exact.size * _ROOM < torch.finfo(seen.quantities[name].dtype).max)
-    chosen = Exact(exact.values[kept], exact.condition[kept])
+    chosen = ExactValues(exact.values[kept], exact.condition[kept])
     result = seen.quantities[name][kept]
     return gather(x[kept], result, chosen, at_knots=at_knots[kept], room=room)
 
@@ -180,7 +180,7 @@ def _rows(
 def _near_knots(spec: Spec, bound: Bound, x: Tensor) -> tuple[Tensor, Tensor]:
     """Which inputs lie on or beside a knot, and for which of them the piece is a matter of rounding.
 
-    A knot that float32 cannot hold is rounded by whoever computes in float32: within that
+    A knot that float32 cannot hold is rounded when computing in float32: within that
     rounding either piece may be taken, which shows where f or its gradient jumps.
     """
     points = torch.tensor(knots(spec, bound.values), dtype=torch.float64)
@@ -226,7 +226,7 @@ def _facts(
 
 
 def table_sentences(derived: Derived) -> tuple[str, ...]:
-    """What to say of every table that the function rests on; nothing where there is none.
+    """One sentence for every table that the function is read from; nothing where there is none.
 
     Checked  tests/unit/activations/test_tabulated.py
     """
@@ -238,7 +238,7 @@ def table_sentences(derived: Derived) -> tuple[str, ...]:
     places = ["f" for b in outer for _ in b.formula.atoms(Table)]
     places += ["h(up)" for b in inner for _ in b.formula.atoms(Table)]
     return tuple(
-        f"{name} rests on {_told(use)}; {slopes}"
+        f"{name} rests on {_table_text(use)}; {slopes}"
         for name, use in zip(places, tables_of(derived), strict=True)
     )
 
@@ -249,7 +249,7 @@ def tabulated(spec: Spec) -> tuple[str, ...]:
     return () if source is not None and _CALL not in source else table_sentences(derive(spec))
 
 
-def _told(use: TableUse) -> str:
+def _table_text(use: TableUse) -> str:
     place = "" if use.where == "all x" else f" for {use.where}"
     nodes = f"a table of {use.cells} cells on [{use.low:g}, {use.high:g}]"
     return f"{nodes}{place}, within {_rounded_up(use.bound)} of |f| + |x f'|, or 1e-18, before rounding"

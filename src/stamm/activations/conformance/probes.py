@@ -9,10 +9,10 @@ from torch import Tensor, nn
 
 from stamm.activations.conformance.budgets import budget
 from stamm.activations.conformance.exact import SLOPE, exact_quantities
-from stamm.activations.conformance.implementations import Bound, Own
+from stamm.activations.conformance.implementations import Bound, StammImplementation
 from stamm.activations.conformance.inputs import knots, mixed_ups
 from stamm.activations.conformance.ulp import dtype_name, neighbours
-from stamm.activations.conformance.verdict import Finding, finding
+from stamm.activations.conformance.verdict import CheckResult, finding
 from stamm.activations.module import build_activation
 from stamm.activations.spec import Gated, Spec
 
@@ -24,7 +24,7 @@ _ROWS, _WIDTH = 96, 1024
 _EXTREMES = (0.0, 1e-45, 1e-38, 1e-8, 1.0, 20.0, 89.0, 745.0, 65504.0, 1e19, 3e38)
 
 
-def probe(spec: Spec) -> list[Finding]:
+def probe(spec: Spec) -> list[CheckResult]:
     """Every probe of a new module for the spec, at its initial values.
 
     Checked  tests/unit/activations/test_conformance_probes.py
@@ -71,12 +71,12 @@ def _extremes(spec: Spec) -> tuple[bool, str]:
     bad = []
     count = 0
     for dtype in _DTYPES:
-        bound = Own().bind(spec, spec.initial_values(), dtype)
+        bound = StammImplementation().bind(spec, spec.initial_values(), dtype)
         top = torch.finfo(dtype)
         half = torch.tensor([*_EXTREMES, top.max, top.tiny], dtype=torch.float64).to(dtype)
         reach = budget(
             spec.name, dtype_name(dtype)
-        ).reach  # told with the verdict where it is finite
+        ).reach  # the verdict reports it where it is finite
         half = half[torch.isfinite(half) & (half <= reach)]
         x = torch.cat([half, -half]).requires_grad_()
         ups = [torch.ones_like(x)] if isinstance(spec.arity, Gated) else []
@@ -91,7 +91,7 @@ def _extremes(spec: Spec) -> tuple[bool, str]:
 def _nan(spec: Spec) -> tuple[bool, str]:
     kept = []
     for dtype in _DTYPES:
-        bound = Own().bind(spec, spec.initial_values(), dtype)
+        bound = StammImplementation().bind(spec, spec.initial_values(), dtype)
         x = torch.full((2,), torch.nan, dtype=dtype)
         y = bound(x, *([torch.ones_like(x)] if isinstance(spec.arity, Gated) else []))
         if not torch.isnan(y).all():
@@ -103,7 +103,7 @@ def _at_knots(spec: Spec) -> tuple[bool, str]:
     """The slope that comes back lies between the gradients on both sides of the knot."""
     checked, wrong, infinite = 0, [], 0
     for dtype in _DTYPES:
-        bound = Own().bind(spec, spec.initial_values(), dtype)
+        bound = StammImplementation().bind(spec, spec.initial_values(), dtype)
         points = torch.tensor(knots(spec, bound.values), dtype=torch.float64)
         x = points.to(dtype).requires_grad_()
         if not len(x):
@@ -173,7 +173,7 @@ def _width(spec: Spec) -> tuple[bool, str]:
 
 def _case(spec: Spec) -> tuple[Bound, dict[str, Tensor], tuple[Tensor, ...]]:
     """A float64 module and inputs between the knots."""
-    bound = Own().bind(spec, spec.initial_values(), torch.float64)
+    bound = StammImplementation().bind(spec, spec.initial_values(), torch.float64)
     leaves = {n: leaf.clone().requires_grad_() for n, leaf in bound.leaves.items()}
     x = torch.linspace(-_REACH, _REACH, 25, dtype=torch.float64) + 0.0137
     points = torch.tensor(knots(spec, bound.values), dtype=torch.float64)

@@ -11,7 +11,7 @@ import mpmath
 from sympy import Symbol
 
 from stamm.activations.conformance.reference import evaluate
-from stamm.activations.conformance.verdict import Finding, finding
+from stamm.activations.conformance.verdict import CheckResult, finding
 from stamm.activations.derivation.derive import Branches, Derived, derive
 from stamm.activations.derivation.primitives import X
 from stamm.activations.derivation.stable_forms import bounds
@@ -27,7 +27,7 @@ _MAGNITUDES = (1e-6, 30.0)
 _AT_KNOT = 60
 
 
-def prove(spec: Spec, *, points: int = _POINTS) -> list[Finding]:
+def prove(spec: Spec, *, points: int = _POINTS) -> list[CheckResult]:
     """Derive the spec and check the result at 30 digits, at the initial and at moved values.
 
     The slope of f is the stated gradient; f is continuous where no jump is declared and jumps by
@@ -67,7 +67,7 @@ def _slopes(
             for a, b, h, g in zip(ahead, behind, steps, stated, strict=True):
                 worst = max(worst, _relative((a - b) / (2 * h), g))
             total += len(xs)
-        return _told(worst, f"{total} points, {len(samples)} sets of values")
+        return _difference_text(worst, f"{total} points, {len(samples)} sets of values")
 
 
 def _in_parameter(
@@ -86,7 +86,7 @@ def _in_parameter(
             for a, b, g in zip(ahead, behind, stated, strict=True):
                 worst = max(worst, _relative((a - b) / (2 * step), g))
             total += len(xs)
-        return _told(worst, f"{total} points, {len(samples)} sets of values")
+        return _difference_text(worst, f"{total} points, {len(samples)} sets of values")
 
 
 def _forms(
@@ -105,7 +105,7 @@ def _forms(
             for exact, stable in pairs:
                 both = zip(evaluate(exact, xs, values), evaluate(stable, xs, values), strict=True)
                 worst = max([worst, *(_relative(found, true) for true, found in both)])
-        return _told(worst, f"f, f' and {len(pairs) - 2} parameter slopes")
+        return _difference_text(worst, f"f, f' and {len(pairs) - 2} parameter slopes")
 
 
 def _knots(derived: Derived, samples: Sequence[Mapping[str, float]]) -> tuple[bool, str]:
@@ -191,6 +191,6 @@ def _relative(found: Any, true: Any) -> Any:
     return abs(found - true) / max(abs(true), mpmath.mpf(10) ** -DIGITS)
 
 
-def _told(worst: Any, over: str) -> tuple[bool, str]:
+def _difference_text(worst: Any, over: str) -> tuple[bool, str]:
     passed = worst < mpmath.mpf(10) ** -DIGITS
     return bool(passed), f"largest relative difference {mpmath.nstr(worst, 3)} over {over}"

@@ -17,9 +17,9 @@ from stamm.activations.conformance.exact import (
     exact_quantities,
     parameter_slope,
 )
-from stamm.activations.conformance.inputs import exponents, knots, spread, zeros
+from stamm.activations.conformance.inputs import exponents, knots, log_uniform_inputs, zeros
 from stamm.activations.conformance.ulp import neighbours, unit
-from stamm.activations.conformance.verdict import Finding, finding
+from stamm.activations.conformance.verdict import CheckResult, finding
 from stamm.activations.derivation.derive import Branches, Derived, Formulas, derive
 from stamm.activations.derivation.primitives import X
 from stamm.activations.derivation.stable_forms import Branch, bounds
@@ -123,7 +123,7 @@ ALLOWED_ULP = 1024.0  # of float64: one millionth of an ulp of float32
 
 @dataclass(frozen=True, kw_only=True)
 class TruthError:
-    """How far the float64 truth of one quantity is from the integral at many digits.
+    """Distance of the float64 values of one quantity from the integral at many digits.
 
     ulp           largest error where the value is well conditioned, in float64 ulp; infinite where
                   a NaN or an infinity comes back for a value that float64 holds
@@ -145,7 +145,7 @@ class TruthError:
         return self.ulp <= ALLOWED_ULP
 
     def line(self) -> str:
-        """What is wrong, in words."""
+        """The error as one line of text."""
         told = f"{self.ulp:.3g} float64 ulp off" if math.isfinite(self.ulp) else "NaN or infinite"
         return f"{self.quantity} is {told} at x = {self.at:.9g}, allowed {ALLOWED_ULP:g} ulp"
 
@@ -187,7 +187,7 @@ def truth_errors(
     return tuple(found)
 
 
-def truth_finding(spec: Spec, values: Mapping[str, float], *, points: int = POINTS) -> Finding:
+def truth_finding(spec: Spec, values: Mapping[str, float], *, points: int = POINTS) -> CheckResult:
     """Whether the float64 truth is good enough to judge float32 with."""
 
     def work() -> tuple[bool, str]:
@@ -221,10 +221,10 @@ def _condition(branches: Branches, change: Branches, x: float, values: Mapping[s
 
 
 def _points(spec: Spec, values: Mapping[str, float], count: int) -> torch.Tensor:
-    wide = spread(24 * count).double()
+    wide = log_uniform_inputs(24 * count).double()
     # The middle magnitudes, where formulas bend, get half of the points.
     bending = wide[(wide.abs() > 1e-3) & (wide.abs() < 30)]
-    # A knot that is no short number is rounded in float64: beside it either piece may be taken.
+    # A knot that float32 does not hold is rounded in float64: beside it either piece may be taken.
     ends = [knot for knot in knots(spec, values) if knot == torch.tensor(knot).item()]
     near = torch.tensor([*ends, *zeros(spec, values)], dtype=torch.float64)
     every = exponents(torch.float32).double()

@@ -21,12 +21,18 @@ from stamm.activations.conformance.exact import (
     FUNCTION,
     SLOPE,
     UP_SLOPE,
-    Exact,
+    ExactValues,
     parameter_slope,
     raw_slopes,
 )
 from stamm.activations.conformance.implementations import Bound, Implementation, observe
-from stamm.activations.conformance.verdict import Measured, OfDtype, Verdict, gather, problems_of
+from stamm.activations.conformance.verdict import (
+    ConformanceVerdict,
+    DtypeVerdict,
+    QuantityErrors,
+    gather,
+    problems_of,
+)
 from stamm.activations.spec import Spec
 from stamm.base.config import from_plain
 from stamm.base.errors import ConfigError, DataError
@@ -54,7 +60,7 @@ class GoldenQuantity:
 
 @dataclass(frozen=True, eq=False)
 class Golden:
-    """What one file holds.
+    """The content of one file.
 
     value_set    what the parameter values are called
     raw          the stored number of each trainable parameter, exact in float32
@@ -78,7 +84,7 @@ def read_golden(path: Path) -> Golden:
     """The content of one file, checked against the manifest beside it where there is one.
 
     Raises   DataError when it cannot be read, has no golden metadata, or has other bytes than its
-             manifest says.
+             manifest records.
     Checked  tests/unit/activations/test_conformance_golden.py
     """
     _check_bytes(path)
@@ -135,7 +141,7 @@ def golden_files(folder: Path) -> list[Path]:
     return paths
 
 
-def judge_golden(path: Path, implementation: Implementation) -> Verdict:
+def judge_golden(path: Path, implementation: Implementation) -> ConformanceVerdict:
     """An implementation against one file.
 
     Edge     where the file holds rounded values only, half a unit is added to the budget: so far
@@ -159,21 +165,21 @@ def judge_golden(path: Path, implementation: Implementation) -> Verdict:
             kept = torch.ones_like(nowhere)
             if quantity not in (FUNCTION, SLOPE, UP_SLOPE):
                 kept = of.size < torch.finfo(dtype).max / 2**8
-            chosen = Exact(of.values[kept], of.condition[kept])
+            chosen = ExactValues(of.values[kept], of.condition[kept])
             rows = gather(
                 golden.x[kept], result[kept], chosen, at_knots=nowhere[kept], room=limit.room
             )
-            measured.append(Measured(quantity=quantity, rows=rows))
+            measured.append(QuantityErrors(quantity=quantity, rows=rows))
     short = golden.quantities[FUNCTION].exact is None
     own = limit.ulp + 0.5 * short
     wider = parameter_budget(golden.spec.name, name).ulp + (1.0 if short else 0.0)
-    return Verdict(
+    return ConformanceVerdict(
         spec=golden.spec.name,
         content_hash=golden.spec.content_hash,
         implementation=implementation.name,
         judged_where=CONDITION_TEXT,
         dtypes=(
-            OfDtype(
+            DtypeVerdict(
                 dtype=name,
                 budget_ulp=own,
                 budget_reason=limit.reason,
@@ -188,8 +194,8 @@ def judge_golden(path: Path, implementation: Implementation) -> Verdict:
     )
 
 
-def _stored(golden: Golden, bound: Bound) -> dict[str, Exact]:
-    """What to compare with, slopes turned into slopes in stored numbers where those are held."""
+def _stored(golden: Golden, bound: Bound) -> dict[str, ExactValues]:
+    """The values to compare with, slopes turned into slopes in stored numbers where those are held."""
     exact = {name: _exact(of) for name, of in golden.quantities.items()}
     if bound.holds == "raw" and bound.leaves:
         for name, weights in raw_slopes(golden.spec, golden.raw).items():
@@ -197,13 +203,13 @@ def _stored(golden: Golden, bound: Bound) -> dict[str, Exact]:
             values = torch.stack([part.values * weight for part, weight in parts]).sum(0)
             size = torch.stack([part.values.abs() for part, _ in parts]).amax(0)
             condition = torch.stack([part.condition for part, _ in parts]).amax(0)
-            exact[parameter_slope(name)] = Exact(values, condition, size)
+            exact[parameter_slope(name)] = ExactValues(values, condition, size)
     return exact
 
 
-def _exact(of: GoldenQuantity) -> Exact:
+def _exact(of: GoldenQuantity) -> ExactValues:
     values = of.rounded.double() if of.exact is None else of.exact
-    return Exact(values, torch.where(of.well_conditioned, 0.0, torch.inf).double())
+    return ExactValues(values, torch.where(of.well_conditioned, 0.0, torch.inf).double())
 
 
 def _check_bytes(path: Path) -> None:

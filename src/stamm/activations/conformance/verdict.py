@@ -10,7 +10,13 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from stamm.activations.conformance.exact import FUNCTION, ILL_CONDITIONED, SLOPE, UP_SLOPE, Exact
+from stamm.activations.conformance.exact import (
+    FUNCTION,
+    ILL_CONDITIONED,
+    SLOPE,
+    UP_SLOPE,
+    ExactValues,
+)
 from stamm.activations.conformance.ulp import overflows, ulps
 from stamm.base.errors import StammError
 
@@ -21,8 +27,8 @@ MIXED = " (mixed up)"  # suffix of quantities at up inputs of both signs
 
 
 @dataclass(frozen=True, kw_only=True)
-class Finding:
-    """What was checked, whether it holds, and the numbers that say so."""
+class CheckResult:
+    """Result of one check: its name, whether it holds, and the numbers measured."""
 
     name: str
     passed: bool
@@ -33,13 +39,13 @@ class Finding:
         return f"{'ok' if self.passed else 'FAILED':<6} {self.name}: {self.numbers}"
 
 
-def finding(name: str, work: Callable[[], tuple[bool, str]]) -> Finding:
+def finding(name: str, work: Callable[[], tuple[bool, str]]) -> CheckResult:
     """The finding of `work`; an error of stamm's own that it raises is a failure with its words."""
     try:
         passed, numbers = work()
     except StammError as error:
         passed, numbers = False, error.line()
-    return Finding(name=name, passed=passed, numbers=numbers)
+    return CheckResult(name=name, passed=passed, numbers=numbers)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,7 +74,7 @@ class Row:
 
 
 def gather(
-    x: Tensor, result: Tensor, exact: Exact, *, at_knots: Tensor, room: float = 1.0
+    x: Tensor, result: Tensor, exact: ExactValues, *, at_knots: Tensor, room: float = 1.0
 ) -> tuple[Row, ...]:
     """One row for each place that holds inputs, from left to right, then KNOTS and ILL.
 
@@ -161,7 +167,7 @@ class Fact:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Measured:
+class QuantityErrors:
     """The rows of one quantity."""
 
     quantity: str
@@ -179,8 +185,8 @@ class Measured:
 
 
 @dataclass(frozen=True, kw_only=True)
-class OfDtype:
-    """What was found in one dtype: `problems` says, in words, what broke the budget."""
+class DtypeVerdict:
+    """Results in one dtype; `problems` lists what broke the budget."""
 
     dtype: str
     budget_ulp: float
@@ -188,17 +194,17 @@ class OfDtype:
     parameter_budget_ulp: float
     inputs: int
     values: tuple[tuple[str, float], ...]
-    quantities: tuple[Measured, ...]
+    quantities: tuple[QuantityErrors, ...]
     facts: tuple[Fact, ...]
     problems: tuple[str, ...]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Verdict:
-    """What the judge found; plain data, for `base.config.to_plain`.
+class ConformanceVerdict:
+    """Verdict of the judge; plain data, for `base.config.to_plain`.
 
     implementation   as it was named
-    judged_where     which inputs are held to the budget, in words
+    judged_where     which inputs are held to the budget, as text
     tables           what f is read from, a sentence for each table
     dtypes           one entry a dtype
     """
@@ -207,7 +213,7 @@ class Verdict:
     content_hash: str
     implementation: str
     judged_where: str
-    dtypes: tuple[OfDtype, ...]
+    dtypes: tuple[DtypeVerdict, ...]
     tables: tuple[str, ...] = ()
 
     @property
@@ -217,14 +223,14 @@ class Verdict:
 
     @property
     def problems(self) -> tuple[str, ...]:
-        """What did not hold, with the dtype in front."""
+        """The budgets and facts that did not hold, with the dtype in front."""
         return tuple(f"{of.dtype}: {text}" for of in self.dtypes for text in of.problems)
 
 
 def problems_of(
-    measured: Sequence[Measured], facts: Sequence[Fact], budget_ulp: float, wider_ulp: float
+    measured: Sequence[QuantityErrors], facts: Sequence[Fact], budget_ulp: float, wider_ulp: float
 ) -> list[str]:
-    """What broke a budget or a fact, in words.
+    """Describe what broke a budget or a fact.
 
     wider_ulp   the budget of slopes in parameters
     """
@@ -254,7 +260,7 @@ def problems_of(
 
 
 @dataclass(frozen=True, kw_only=True)
-class Table:
+class VerdictTable:
     """A title, a header and rows of text."""
 
     title: str
@@ -262,7 +268,7 @@ class Table:
     rows: tuple[tuple[str, ...], ...]
 
 
-def tables(verdicts: Sequence[Verdict], quantities: Sequence[str]) -> list[Table]:
+def tables(verdicts: Sequence[ConformanceVerdict], quantities: Sequence[str]) -> list[VerdictTable]:
     """One table for each dtype and quantity: a row a place, a column an implementation.
 
     Cells hold median/p99/max in ulp, then the share of wrong signs and the count of results that
@@ -279,7 +285,7 @@ def tables(verdicts: Sequence[Verdict], quantities: Sequence[str]) -> list[Table
             by_place = [_rows(column, quantity) for column in columns]
             if by_place[0]:
                 found.append(
-                    Table(
+                    VerdictTable(
                         title=_title(of, quantity),
                         header=("x", "inputs", *(v.implementation for v in verdicts)),
                         rows=tuple(
@@ -295,7 +301,7 @@ def tables(verdicts: Sequence[Verdict], quantities: Sequence[str]) -> list[Table
     return found
 
 
-def summary(verdicts: Sequence[Verdict]) -> Table:
+def summary(verdicts: Sequence[ConformanceVerdict]) -> VerdictTable:
     """One row for each dtype and quantity: the worst judged error of every implementation."""
     rows = []
     for of in verdicts[0].dtypes:
@@ -305,10 +311,12 @@ def summary(verdicts: Sequence[Verdict]) -> Table:
             for m in of.quantities
         ]
     names = [verdict.implementation for verdict in verdicts]
-    return Table(title="largest judged error, ulp", header=("dtype", "", *names), rows=tuple(rows))
+    return VerdictTable(
+        title="largest judged error, ulp", header=("dtype", "", *names), rows=tuple(rows)
+    )
 
 
-def _title(of: OfDtype, quantity: str) -> str:
+def _title(of: DtypeVerdict, quantity: str) -> str:
     values = ", ".join(f"{name} = {value:.6g}" for name, value in of.values)
     limit = of.parameter_budget_ulp if quantity.startswith("slope_in_") else of.budget_ulp
     reason = f" ({of.budget_reason})" if of.budget_reason else ""
@@ -316,11 +324,11 @@ def _title(of: OfDtype, quantity: str) -> str:
     return f"{of.dtype}, {quantity}{told}: median/p99/max in ulp, budget {limit:g}{reason}"
 
 
-def _of(verdict: Verdict, dtype: str) -> OfDtype | None:
+def _of(verdict: ConformanceVerdict, dtype: str) -> DtypeVerdict | None:
     return next((of for of in verdict.dtypes if of.dtype == dtype), None)
 
 
-def _rows(of: OfDtype | None, quantity: str) -> dict[str, Row]:
+def _rows(of: DtypeVerdict | None, quantity: str) -> dict[str, Row]:
     if of is None:
         return {}
     rows = next((m.rows for m in of.quantities if m.quantity == quantity), ())
@@ -338,7 +346,7 @@ def _cell(row: Row | None) -> str:
     return text
 
 
-def _worst(of: OfDtype | None, quantity: str) -> str:
+def _worst(of: DtypeVerdict | None, quantity: str) -> str:
     measured = (
         None if of is None else next((m for m in of.quantities if m.quantity == quantity), None)
     )

@@ -1,6 +1,6 @@
 """Shared objects from C++ source: compiled once for a machine, kept by hash, loaded when needed.
 
-A compiler is not a dependency: where there is none, `unavailable` says why, and activations are
+A compiler is not a dependency: where there is none, `unavailable_reason` says why, and activations are
 computed by torch's own functions instead.
 """
 
@@ -46,16 +46,16 @@ extern "C" float probe(float x) { return exp(log1p(full<Vector<float>>(x)))[omp_
 """
 
 
-def unavailable() -> str | None:
+def unavailable_reason() -> str | None:
     """Why CPU kernels cannot be built here, or None where they can.
 
     Built once to see: a compiler, OpenMP, and a home folder that can be written.
     """
-    return _unavailable()
+    return _unavailable_reason()
 
 
 @lru_cache(maxsize=1)
-def _unavailable() -> str | None:
+def _unavailable_reason() -> str | None:
     if os.name != "posix" or platform.system() != "Linux":
         return f"CPU kernels are built on Linux only; this is {platform.system()}"
     if _compiler() is None:
@@ -85,7 +85,7 @@ def function(source: str, name: str, *, torch_headers: bool = False) -> Callable
 def _loaded(source: str, torch_headers: bool = False) -> ctypes.CDLL:
     place, compiler = folder(), _compiler()
     if place is None or compiler is None:
-        raise RunError(f"CPU kernels cannot be built: {unavailable()}")
+        raise RunError(f"CPU kernels cannot be built: {unavailable_reason()}")
     command = _command(compiler, torch_headers)
     headers = [sha256_file(header) for header in _HEADERS]
     key = sha256_value([source, headers, command, _version(compiler), torch.__version__])
@@ -172,7 +172,7 @@ def _version(compiler: str) -> str:
 
 
 def content(sources: Sequence[str]) -> list[str]:
-    """What the speed of kernels made of these sources depends on, for `base.autotune`."""
+    """Key of what the speed of kernels of these sources depends on, for `base.autotune`."""
     compiler = _compiler()
     headers = [sha256_file(header) for header in _HEADERS]
     version = "" if compiler is None else _version(compiler)

@@ -25,9 +25,9 @@ class _Strided(ctypes.Structure):
     )
 
 
-def serves(x: Tensor) -> bool:
+def is_supported(x: Tensor) -> bool:
     """Whether a pass over tensors like this one can run here."""
-    return x.device.type == "cpu" and x.dtype in STORED and build.unavailable() is None
+    return x.device.type == "cpu" and x.dtype in STORED and build.unavailable_reason() is None
 
 
 def run(

@@ -37,13 +37,13 @@ _ARCHITECTURES = ("gfx90a", "gfx942")
 _CAPABILITY = (8, 0)  # the first with bfloat16 and with a minimum that lets NaN through
 
 
-def unavailable() -> str | None:
+def unavailable_reason() -> str | None:
     """Why GPU kernels cannot run here, or None where they can. Triton itself is not loaded."""
-    return _unavailable()
+    return _unavailable_reason()
 
 
 @lru_cache(maxsize=1)
-def _unavailable() -> str | None:
+def _unavailable_reason() -> str | None:
     if importlib.util.find_spec("triton") is None:
         return "Triton is not installed"
     if not torch.cuda.is_available():
@@ -66,15 +66,15 @@ def _unavailable() -> str | None:
 
 
 def caveat() -> str | None:
-    """What is not known of kernels that can run here, or None."""
+    """Caveat about kernels that can run here, or None."""
     if torch.version.hip is None:
         return None
     return "on AMD's GPUs: compiled, never run by those who wrote them"
 
 
-def serves(x: Tensor) -> bool:
+def is_supported(x: Tensor) -> bool:
     """Whether a pass over tensors like this one can run here."""
-    return x.is_cuda and x.dtype in STORED and unavailable() is None
+    return x.is_cuda and x.dtype in STORED and unavailable_reason() is None
 
 
 def run(
@@ -90,7 +90,7 @@ def run(
 
     Shapes   inputs and outputs (..., C) alike, with any strides; a parameter holds one number or C
     Dtypes   inputs and outputs bfloat16, float16 or float32; computing float32 or float64
-    Raises   ConfigError for an output that is no matrix of rows and columns: it cannot be written
+    Raises   ConfigError for an output that is not a matrix of rows and columns: it cannot be written
     Edge     a program sums in the computing dtype, programs are added in float64, in an order that
              only the shape decides.
     """
@@ -196,12 +196,12 @@ def looked_up(table: tuple[float, ...], dtype: torch.dtype, device: torch.device
 def imported(text: str) -> ModuleType:
     """The module that `text` is. Triton reads the text of its kernels from a file, so there is one.
 
-    The file is named by the hash of what it holds, and is written anew where it holds anything else.
+    The file is named by the hash of what it holds, and is rewritten where it holds anything else.
     Raises   RunError when it cannot be written.
     """
     folder, key = build.folder(), sha256_bytes(text.encode())
     if folder is None:
-        raise RunError(f"GPU kernels cannot be written: {unavailable()}")
+        raise RunError(f"GPU kernels cannot be written: {unavailable_reason()}")
     path = folder / f"{key}.py"
     try:
         if not (path.is_file() and path.read_bytes() == text.encode()):

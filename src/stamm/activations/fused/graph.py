@@ -1,4 +1,4 @@
-"""What a kernel's torch functions compute, written down as a list of scalar operations.
+"""Graph of what a kernel's torch functions compute, recorded as a list of scalar operations.
 
 The functions are called once with stand-ins for tensors. Each torch function that a stand-in meets
 is written down instead of computed, so every backend translates the very formulas that eager code

@@ -1,4 +1,4 @@
-"""How the tensors of a pass lie in memory, as rows and columns, and how its sums are handed back."""
+"""Memory layout of the tensors of a pass, as rows and columns, and how its sums are handed back."""
 
 from __future__ import annotations
 

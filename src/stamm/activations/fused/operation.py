@@ -1,6 +1,6 @@
 """Fused passes as operations of torch: with gradients, with fake kernels, traced by compilers.
 
-Small tensors, and whatever no backend serves, are computed by the eager form: same formulas, same
+Small tensors, and inputs that no backend supports, are computed by the eager form: same formulas, same
 error budget. Which of the two it is depends on device, dtype and number of elements only.
 """
 
@@ -50,24 +50,24 @@ class Form:
 
     @property
     def name(self) -> str:
-        """What a compiled graph calls it: equal for equal forms, in every process."""
+        """Name in compiled graphs: equal for equal forms, in every process."""
         return sha256_value([self.kernel.content_hash, self.fixed, self.exact, self.layout])[:24]
 
     @property
     def inputs(self) -> int:
-        """How many tensors come before the parameters."""
+        """Number of tensors before the parameters."""
         return 2 if self.layout == "apart" else 1
 
 
 _FORMS: dict[str, Form] = {}
-_UNBUILT: set[str] = set()  # forms whose kernel did not compile, which was said once
-_EAGER: set[str] = set()  # forms that torch computes: the eager form, compiled by whoever compiles
+_UNBUILT: set[str] = set()  # forms whose kernel did not compile; reported once
+_EAGER: set[str] = set()  # forms that torch computes: the eager form, also in compiled code
 
 
 def fused(form: Form) -> Operation:
     """The operation (*inputs, *trainable) -> f, fused where that can be done.
 
-    Shapes   as `Form.layout` says; the result (..., C) is contiguous
+    Shapes   as in `Form.layout`; the result (..., C) is contiguous
     Checked  tests/unit/activations/test_fused.py
     """
     name, count, eager, gradients = form.name, form.inputs, form.eager, form.gradients
@@ -97,7 +97,7 @@ def fused(form: Form) -> Operation:
     def operation(*tensors: Tensor) -> Tensor:
         if traced_inside_a_transform():
             return _forward(tensors[:count], tensors[count:], name)
-        if name in _EAGER or not serves(tensors):
+        if name in _EAGER or not is_supported(tensors):
             return eager(*tensors)
         if not torch.is_grad_enabled() or not any(t.requires_grad for t in tensors):
             return _forward(tensors[:count], tensors[count:], name)
@@ -211,7 +211,7 @@ torch.library.impl(_GRADIENTS, "FuncTorchDynamicLayerFrontMode")(_gradients_eage
 
 @torch.library.impl(_ACTIVATION, "Autograd")
 def _(inputs: Sequence[Tensor], parameters: Sequence[Tensor], form: str) -> Tensor:
-    """Whoever calls the operation itself has a derivative, too."""
+    """Derivative for direct calls of the operation."""
     if _followed(*inputs, *parameters):
         return _activation_eagerly(inputs, parameters, form)
     return _forward(inputs, parameters, form)
@@ -305,7 +305,7 @@ def differentiable(
     eager: Operation, weight: Tensor, tensors: Sequence[Tensor]
 ) -> tuple[Tensor | None, ...]:
     """The gradients by the eager form, as a graph that can be differentiated once more."""
-    # Aliases, because the tensors' own history and hooks belong to whoever called.
+    # Aliases, because the tensors' own history and hooks belong to the caller.
     aliases = [t.view_as(t) for t in tensors]
     wanted = [t for t in aliases if t.requires_grad]
     found = iter(torch.autograd.grad(eager(*aliases), wanted, weight, create_graph=True))
@@ -313,20 +313,20 @@ def differentiable(
 
 
 def _worth_a_pass(x: Tensor) -> bool:
-    """Whether x is large enough, and a backend serves tensors like it. Why none does is said once."""
+    """Whether x is large enough, and a backend supports tensors like it. Why none does is reported once."""
     if x.numel() < SMALLEST:
         return False
-    if cpu.serves(x) or gpu.serves(x):
+    if cpu.is_supported(x) or gpu.is_supported(x):
         return True
     backend = {"cpu": build, "cuda": gpu}.get(x.device.type)
     if backend is not None and x.dtype in STORED:
-        _say(f"activations are computed without fused kernels: {backend.unavailable()}")
+        _say(f"activations are computed without fused kernels: {backend.unavailable_reason()}")
     return False
 
 
 @lru_cache(maxsize=256)
 def _say(text: str) -> None:
-    """Told once in a process."""
+    """Print a line once in a process."""
     Console().log(text)
 
 
@@ -336,7 +336,7 @@ def _fresh(like: Tensor) -> Tensor:
     return torch.empty(like.shape, dtype=like.dtype, device=like.device)
 
 
-def serves(tensors: Sequence[Tensor]) -> bool:
+def is_supported(tensors: Sequence[Tensor]) -> bool:
     """Whether fused passes take these inputs and parameters, as they are and where this is called."""
     first = tensors[0]
     if any(t.device != first.device for t in tensors):
@@ -357,7 +357,7 @@ def serves(tensors: Sequence[Tensor]) -> bool:
 def traced_inside_a_transform() -> bool:
     """Whether a compiler traces this call inside vmap, grad or jvp of torch.func.
 
-    It shows no tensor's derivative there, so that `requires_grad` says nothing.
+    It shows no tensor's derivative there, so that `requires_grad` is no evidence.
     """
     inside = torch._C._functorch
     return torch.compiler.is_dynamo_compiling() and inside.get_dynamic_layer_stack_depth() > 0

@@ -1,6 +1,6 @@
 """The passes over memory that an activation needs, as graphs: forward and backward, plain and gated.
 
-A gated pass multiplies by h(up) where the spec says so. Backward passes give the gradient of every
+A gated pass multiplies by h(up) where the spec has such a factor. Backward passes give the gradient of every
 input and, in the same pass, what each element adds to the gradient of every trainable parameter.
 """
 

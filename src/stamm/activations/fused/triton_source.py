@@ -226,7 +226,7 @@ class Writer:
         return f"{letter}{int(node.number)}" if letter else f"v{place}"
 
     def _block(self, place: int, dtype: torch.dtype) -> str:
-        """The operand as a value of `dtype`, whatever it stands beside."""
+        """The operand as a value of `dtype`, whatever the other operands are."""
         node = self.graph.nodes[place]
         if node.name != "constant":
             return self._name(place)
