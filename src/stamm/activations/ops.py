@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from stamm.activations.fused.layouts import check_neurons, told
+from stamm.activations.fused.layouts import check_neurons, size_text
 from stamm.activations.fused.operation import Form, Layout, Operation, apart, fused, joined
 from stamm.activations.fused.passes import Fixed
 from stamm.activations.kernel_lookup import Kernel
@@ -93,7 +93,7 @@ def _of_two(operation: Operation) -> Operation:
     def gated(gate: Tensor, up: Tensor, *trainable: Tensor) -> Tensor:
         if gate.shape != up.shape or gate.dtype != up.dtype:
             raise ConfigError(
-                f"gate is {told(gate)} and up is {told(up)}",
+                f"gate is {size_text(gate)} and up is {size_text(up)}",
                 fix="Give both the same shape and dtype",
             )
         return operation(gate, up, *trainable)
@@ -420,7 +420,7 @@ def _computing(x: Tensor, exact: bool) -> torch.dtype:
         return torch.float64
     if not x.dtype.is_floating_point:
         raise ConfigError(
-            f"the input is {told(x)}, and activations are of real numbers",
+            f"the input is {size_text(x)}, and activations are of real numbers",
             fix="Convert it: x.to(torch.float32)",
         )
     wide = exact and x.dtype == torch.float32 and x.device.type != "mps"

@@ -51,11 +51,11 @@ class _Search:
     exact: tuple[Expr | None, Expr | None] = (None, None)
     boxes: int = 0
 
-    def meet(self, box: Box) -> None:
+    def include(self, box: Box) -> None:
         """Take in the range of the value at one point."""
         self.attained = min(self.attained[0], box[1]), max(self.attained[1], box[0])
 
-    def settle(self, part: Box | Expr) -> None:
+    def require(self, part: Box | Expr) -> None:
         """Take in the final range of a part, or one exact value."""
         number = None if isinstance(part, tuple) else part
         low, high = part if isinstance(part, tuple) else constant(part)
@@ -92,10 +92,10 @@ def bounds_of(curve: CertifiedCurve, order: int) -> dict[str, Any]:
     search = _Search()
     try:
         for side in (-1, 1):
-            search.meet(curve.at(order, side * curve.reach))
+            search.include(curve.at(order, side * curve.reach))
             for part in curve.far_parts(order, side):
-                search.settle(part)
-            search.meet(curve.limit(order, side))
+                search.require(part)
+            search.include(curve.limit(order, side))
         _explore(curve, order, search)
     except NotEnclosed as reason:
         return _not_proved(name, str(reason))
@@ -134,17 +134,17 @@ def _explore(curve: CertifiedCurve, order: int, search: _Search) -> None:
     for cell in curve.cells:
         low, high = max(cell.low, -curve.reach), min(cell.high, curve.reach)
         for x in (low, high):
-            search.meet(cell.box(order, x, x))
+            search.include(cell.box(order, x, x))
         _enqueue(queue, search, order, cell, low, high)
     while queue:
         _, _, low, high, cell, box = heapq.heappop(queue)
         slack = search.slack()
         inside = box[0] >= search.attained[0] - slack and box[1] <= search.attained[1] + slack
         if inside or search.boxes > BUDGET or high - low < 1e-13 * max(1.0, abs(low)):
-            search.settle(box)
+            search.require(box)
             continue
         middle = low + 0.4871 * (high - low)
-        search.meet(cell.box(order, middle, middle))
+        search.include(cell.box(order, middle, middle))
         _enqueue(queue, search, order, cell, low, middle)
         _enqueue(queue, search, order, cell, middle, high)
 
@@ -155,7 +155,7 @@ def _enqueue(queue: Any, search: _Search, order: int, cell: Cell, low: float, hi
     slope = cell.box(order + 1, low, high)
     if slope[0] >= 0.0 or slope[1] <= 0.0:
         for end, x in ((-1, low), (1, high)):
-            search.settle(_end(cell, order, end, x))
+            search.require(_end(cell, order, end, x))
         return
     box = cell.box(order, low, high)
     middle = low + (high - low) / 2

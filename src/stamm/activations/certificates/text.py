@@ -30,7 +30,7 @@ def certificate_text(certificate: Mapping[str, Any]) -> list[tuple[str, str]]:
 
     Checked  tests/unit/activations/test_certificate.py
     """
-    lines = [(label, _told(_found(certificate, path))) for label, path in _LINES]
+    lines = [(label, _claim_text(_found(certificate, path))) for label, path in _LINES]
     lines += _sides(certificate) + _symmetries(certificate)
     if "order" in certificate["arity"]:
         lines.insert(0, ("inputs", certificate["arity"]["claim"]))
@@ -48,16 +48,16 @@ def _sides(certificate: Mapping[str, Any]) -> list[tuple[str, str]]:
         line = certificate["asymptotes"][side]
         growth = certificate["bounds"][f"growth_{side}"]
         curved = line["status"] == "proved" and line["slope"] is None
-        lines.append((side, _told(growth if curved else line)))
+        lines.append((side, _claim_text(growth if curved else line)))
     return lines
 
 
 def _symmetries(certificate: Mapping[str, Any]) -> list[tuple[str, str]]:
     """The identities that hold; those that do not are left out."""
     found = certificate["symmetry"]
-    lines = [("symmetry", _told(part)) for part in found.values() if part.get("holds")]
+    lines = [("symmetry", _claim_text(part)) for part in found.values() if part.get("holds")]
     if found["homogeneous"]["degree"] is not None:
-        lines.append(("scaling", _told(found["homogeneous"])))
+        lines.append(("scaling", _claim_text(found["homogeneous"])))
     return lines
 
 
@@ -69,7 +69,7 @@ def _found(certificate: Mapping[str, Any], path: tuple[str, ...]) -> Mapping[str
     return found
 
 
-def _told(section: Mapping[str, Any]) -> str:
+def _claim_text(section: Mapping[str, Any]) -> str:
     status = section["status"]
     reason = f": {section['reason']}" if "reason" in section else ""
     return str(section["claim"]) if status == "proved" else f"{section['claim']} [{status}{reason}]"

@@ -169,7 +169,7 @@ def _rows(
 ) -> tuple[Row, ...]:
     kept = ~ambiguous
     if name not in (FUNCTION, SLOPE, UP_SLOPE):
-        # A parameter's gradient is a sum: a single term that overflows is no evidence about it.
+        # A parameter's gradient is a sum: a single term that overflows does not count.
         # Its slope in the stored number may overflow on the way, by the factor of the constraint.
         kept = kept & (exact.size * _ROOM < torch.finfo(seen.quantities[name].dtype).max)
     chosen = ExactValues(exact.values[kept], exact.condition[kept])

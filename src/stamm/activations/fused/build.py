@@ -1,6 +1,6 @@
 """Shared objects from C++ source: compiled once for a machine, kept by hash, loaded when needed.
 
-A compiler is not a dependency: where there is none, `unavailable_reason` says why, and activations are
+A compiler is not a dependency: where there is none, `unavailable_reason` gives the reason, and activations are
 computed by torch's own functions instead.
 """
 
@@ -38,7 +38,7 @@ _MACHINES = {
     "AVX2": "-mavx2 -mfma -mf16c",
 }
 _SECONDS = 300  # for a kernel; xielu takes 1
-_ABANDONED = 12 * _SECONDS  # the age from which a folder to compile in belongs to nobody
+_ABANDONED = 12 * _SECONDS  # the age from which a compile folder is abandoned
 _ASKED = 20  # for an answer
 _PROBE = """#include "pointwise.h"
 using namespace stamm;

@@ -1,8 +1,8 @@
 """Graph of what a kernel's torch functions compute, recorded as a list of scalar operations.
 
-The functions are called once with stand-ins for tensors. Each torch function that a stand-in meets
-is written down instead of computed, so every backend translates the very formulas that eager code
-runs: there is no second place where a formula stands.
+The functions are called once with tracers for tensors. Each torch function that a tracer receives
+is recorded instead of computed, so every backend translates the very formulas that eager code
+runs: there is no second place for a formula.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class Graph:
     _known: dict[tuple[Any, ...], int] = field(default_factory=dict, repr=False)
 
     def add(self, node: Node) -> Traced:
-        """The stand-in for this operation, written down once however often it is met."""
+        """The tracer of this operation, recorded once however often it is met."""
         # -0.0 == 0.0, yet x * -0.0 is not x * 0.0.
         key = (node.name, node.takes, node.number, math.copysign(1.0, node.number), node.row)
         if key not in self._known:
@@ -76,7 +76,7 @@ class Graph:
         return self.add(Node("constant", number=float(number)))
 
     def taken(self, value: Traced | float) -> Traced:
-        """The stand-in for an operand."""
+        """The tracer of an operand."""
         return value if isinstance(value, Traced) else self.constant(value)
 
     def uniform(self) -> set[int]:
@@ -90,7 +90,7 @@ class Graph:
         return found
 
     def carried(self) -> list[int]:
-        """What is computed once, and used for each element or written: constants stay in place."""
+        """Places of the values computed once, and used for each element or written: constants stay in place."""
         uniform = self.uniform()
         used = {*self.outputs, *self.sums}
         used.update(t for p in self.needed() if p not in uniform for t in self.nodes[p].takes)
@@ -106,7 +106,7 @@ class Graph:
 
 
 class Traced:
-    """What stands in for a tensor while its functions are written down."""
+    """Tracer that replaces a tensor while its functions are written down."""
 
     __slots__ = ("graph", "place")
 

@@ -57,12 +57,12 @@ def check_neurons(parameter: Tensor, x: Tensor) -> None:
     """Refuse a parameter of other than one value, or one for each of the C neurons of x (..., C)."""
     if parameter.numel() != 1 and (x.dim() == 0 or parameter.shape != x.shape[-1:]):
         raise ConfigError(
-            f"the parameter has {parameter.numel()} values and the input {told(x)}",
+            f"the parameter has {parameter.numel()} values and the input {size_text(x)}",
             fix="Build the activation for as many neurons as its input has in the last axis",
         )
 
 
-def told(tensor: Tensor) -> str:
+def size_text(tensor: Tensor) -> str:
     """Its shape and dtype, for a message."""
     return f"{tuple(tensor.shape)} {str(tensor.dtype).removeprefix('torch.')}"
 

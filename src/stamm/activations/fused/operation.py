@@ -357,7 +357,7 @@ def is_supported(tensors: Sequence[Tensor]) -> bool:
 def traced_inside_a_transform() -> bool:
     """Whether a compiler traces this call inside vmap, grad or jvp of torch.func.
 
-    It shows no tensor's derivative there, so that `requires_grad` is no evidence.
+    It shows no tensor's derivative there, so that `requires_grad` is unknown.
     """
     inside = torch._C._functorch
     return torch.compiler.is_dynamo_compiling() and inside.get_dynamic_layer_stack_depth() > 0

@@ -100,7 +100,7 @@ def _slopes(
 
 
 def _called(function: Callable[..., Any], x: Traced, parameters: Numbers) -> Any:
-    # The functions are typed for tensors; a stand-in answers to the same operations.
+    # The functions are typed for tensors; a tracer has the same operations.
     return function(x, tuple(parameters))
 
 

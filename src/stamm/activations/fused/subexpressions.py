@@ -38,7 +38,7 @@ def _merged(graph: Graph) -> Graph | None:
         )
         for one, other in product(first, second):
             alike = _alike(graph.nodes[one], graph.nodes[other])
-            # Once joined, calls stand in both branches: later ones may depend on each other there.
+            # Once joined, calls occur in both branches: later ones may depend on each other there.
             if alike and one not in _taken(graph, other) and other not in _taken(graph, one):
                 return _joined(graph, condition, one, other)
     return None
@@ -50,7 +50,7 @@ def _branches(graph: Graph) -> Iterator[tuple[int, tuple[set[int], set[int]]]]:
     conditions = dict.fromkeys(node.takes[0] for node in selections)
     for condition in conditions:
         without = [_reached(graph, condition, without=operand) for operand in (1, 2)]
-        # What is in neither stands inside nested selections by one condition, and never counts.
+        # What is in neither occurs inside nested selections by one condition, and never counts.
         yield condition, (without[1] - without[0], without[0] - without[1])
 
 
