@@ -31,7 +31,7 @@ from stamm.corpus.shuffle import Proof
 from stamm.engine.checkpoint import Checkpoints
 from stamm.engine.config import EngineConfig
 from stamm.engine.cpu_allocator import caching_allocator
-from stamm.engine.distributed import join
+from stamm.engine.distributed import init_distributed
 from stamm.models.config import (
     DecoderConfig,
     Dense,
@@ -48,7 +48,7 @@ from stamm.optim.schedules import BatchStage
 from stamm.pretrain.config import PretrainConfig
 from stamm.pretrain.dataset import Windows
 from stamm.pretrain.plan import plan
-from stamm.pretrain.trainer_setup import fit
+from stamm.pretrain.train import train_decoder
 from stamm.runs.job import Workspace
 from stamm.runs.manifest import environment
 
@@ -116,7 +116,7 @@ def cases() -> dict[str, PretrainConfig]:
         "wide compiled": replace(half, model=wide, engine=compiled),
         "bfloat16": replace(base, engine=short),
         "bfloat16 compiled": replace(base, engine=replace(short, compile="layers")),
-        "recompute": replace(base, engine=replace(base.engine, recompute="layers")),
+        "recompute": replace(base, engine=replace(base.engine, activation_checkpointing="layers")),
         "context 1024": replace(half, context=1024),
         "micro-batches": replace(base, micro_batch=2),
         "SavePre": replace(base, model=replace(model, ffn=replace(model.ffn, memory=SavePre()))),
@@ -131,7 +131,7 @@ def cases() -> dict[str, PretrainConfig]:
         "two threads swiglu": replace(base, model=gated, engine=replace(compiled, threads=2)),
         "two threads two pieces": replace(base, engine=replace(base.engine, threads=2, pieces=2)),
         "background": replace(
-            base, engine=replace(base.engine, background_saves=True, checkpoint_every=1)
+            base, engine=replace(base.engine, async_checkpointing=True, checkpoint_every=1)
         ),
     }
 
@@ -143,9 +143,9 @@ def train(config: PretrainConfig) -> None:
     settle(config.engine.threads)
     short = config.engine.precision != "float32"
     with tempfile.TemporaryDirectory() as folder:
-        world = join(config.engine.parallel, torch.device("cpu"), collectives=short)
+        world = init_distributed(config.engine.parallel, torch.device("cpu"), collectives=short)
         windows = Windows(stream, config.context, config.seed, config.goldfish)
-        fit(config, Workspace(folder=Path(folder)), world, windows)
+        train_decoder(config, Workspace(folder=Path(folder)), world, windows)
 
 
 def resident(key: str) -> int:

@@ -4,7 +4,7 @@ Same sizes of model, same number of tokens a step, float32, on a CPU. Each arm t
 of its own; the arms take turns, round by round, so that what else the machine does hits all of
 them. Ratios are of neighbours in a round. The first steps (compilation, warm caches) do not count.
 
-  stamm               `pretrain.fit`: AdamW, documents that do not see each other, layers compiled
+  stamm               `pretrain.train`: AdamW, documents that do not see each other, layers compiled
   stamm-eager         the same, not compiled
   stamm-apertus       as `stamm`, with AdEMAMix and a Goldfish mask: what a recipe does
   trainer             Trainer with its defaults, on transformers' class of the same model
@@ -145,10 +145,10 @@ def stamm(options: argparse.Namespace, folder: Path) -> Clock:
 
     from stamm.base.console import NoProgress
     from stamm.engine.cpu_allocator import caching_allocator
-    from stamm.engine.distributed import World
+    from stamm.engine.distributed import DistributedContext
     from stamm.models.determinism import settle
     from stamm.pretrain.dataset import Windows
-    from stamm.pretrain.trainer_setup import fit
+    from stamm.pretrain.train import train_decoder
     from stamm.runs.job import Workspace
 
     clock, size = Clock(options.began), SIZES[options.size]
@@ -194,7 +194,7 @@ def stamm(options: argparse.Namespace, folder: Path) -> Clock:
     windows = Windows(Stream(), CONTEXT, config.seed, config.goldfish)
     with caching_allocator():  # as a run does
         workspace = Workspace(folder=folder, progress=Ticks())
-        fit(config, workspace, World(torch.device("cpu")), windows)
+        train_decoder(config, workspace, DistributedContext(torch.device("cpu")), windows)
     return clock
 
 

@@ -32,7 +32,7 @@ from transformers import (
 )
 
 from stamm.base.console import NoProgress
-from stamm.engine.trainer import compile_layers
+from stamm.engine.compile import compile_layers
 from stamm.losses.config import Goldfish
 from stamm.losses.goldfish import keep_mask
 from stamm.losses.language_model import nll_per_kept_token

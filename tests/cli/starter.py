@@ -67,9 +67,11 @@ def _poisoned(self, step):
     found = _micro_batches(self, step)
 
     def times(batch):
-        return type(losses := batch.losses())(*(part * {poison}.get(step, 1.0) for part in losses))
+        factor, one = {poison}.get(step, 1.0), batch.compute()
+        metrics = {name: value * factor for name, value in one.metrics.items()}
+        return replace(one, loss=one.loss * factor, metrics=metrics)
 
-    each = [replace(batch, losses=partial(times, batch)) for batch in found.each]
+    each = [replace(batch, compute=partial(times, batch)) for batch in found.each]
     return replace(found, each=each)
 
 

@@ -65,7 +65,7 @@ def test_compiled_is_eager(starter: Starter) -> None:
     _close(starter.whole("sequences=24", "engine.compile=layers", out="compiled"), expected, 1e-4)
 
 
-@pytest.mark.parametrize("change", ["background_saves=True", "recompute=layers"])
+@pytest.mark.parametrize("change", ["async_checkpointing=True", "activation_checkpointing=layers"])
 def test_what_only_costs_time_or_memory_changes_no_bit(starter: Starter, change: str) -> None:
     expected = _learned(starter.whole())
     assert _learned(starter.whole(f"engine.{change}", out="other")) == expected

@@ -54,7 +54,7 @@ def test_killed_at_ten_random_moments_it_ends_with_the_same_bits(
     starter: Starter, background: str
 ) -> None:
     """Moments between steps, in steps, in checkpoints and while one is being written beside them."""
-    changes = ("engine.checkpoint_every=2", f"engine.background_saves={background}")
+    changes = ("engine.checkpoint_every=2", f"engine.async_checkpointing={background}")
     expected = starter.whole(*changes)
     draw = random.Random(28)
     for _ in range(10):
@@ -76,7 +76,7 @@ def test_killed_at_ten_random_moments_it_ends_with_the_same_bits(
 @pytest.mark.parametrize("background", ["False", "True"])
 def test_asked_to_end_it_saves_and_goes_on(starter: Starter, background: str) -> None:
     """With a checkpoint being written beside every step, where `background`."""
-    changes = ("engine.checkpoint_every=1", f"engine.background_saves={background}")
+    changes = ("engine.checkpoint_every=1", f"engine.async_checkpointing={background}")
     expected = starter.whole(*changes)
     for number in (signal.SIGTERM, signal.SIGUSR2):
         there = lines_of(starter.place / "run")
@@ -87,7 +87,7 @@ def test_asked_to_end_it_saves_and_goes_on(starter: Starter, background: str) ->
         newest = max((starter.place / "run" / ARM / "checkpoints").glob("step-*"))
         assert int(newest.name[-8:]) == lines_of(starter.place / "run")
     last = starter.run("run", *changes)
-    assert last.code == 0 and "Going on from step" in last.said
+    assert last.code == 0 and "Resuming after step" in last.said
     same(starter.place / "run", expected)
 
 
@@ -119,7 +119,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 def test_a_disk_that_fills_up_is_told_and_the_run_goes_on_when_there_is_room(
     starter: Starter, small_disk: Path, background: str
 ) -> None:
-    changes = ("engine.checkpoint_every=3", f"engine.background_saves={background}")
+    changes = ("engine.checkpoint_every=3", f"engine.async_checkpointing={background}")
     expected = starter.whole(*changes)
     ballast = small_disk / "ballast"
 
@@ -200,7 +200,7 @@ def test_a_damaged_checkpoint_is_named_and_the_one_before_it_leads_to_the_same_b
     done = starter.run("run")
     assert done.code == 0, done.said
     assert "Checkpoint step-00000010 is damaged" in done.said
-    assert "Going on from step 5 of 30" in done.said
+    assert "Resuming after step 5 of 30" in done.said
     assert "step-00000010 is damaged" in (starter.place / "run/log/run.log").read_text()
     same(starter.place / "run", killed[1])
 
@@ -227,7 +227,7 @@ def test_metrics_damaged_in_the_middle_lead_back_to_before_the_damage(
     metrics.write_bytes(b"".join(lines))
     done = starter.run("run")
     assert done.code == 0, done.said
-    assert "metrics.jsonl has changed" in done.said and "Going on from step 5" in done.said
+    assert "metrics.jsonl has changed" in done.said and "Resuming after step 5" in done.said
     same(starter.place / "run", killed[1])
 
 
@@ -251,9 +251,9 @@ def test_damaged_events_and_a_folder_that_cannot_be_written_are_named(
 
 
 POLICIES: dict[str, tuple[dict[int, float | str], list[str]]] = {
-    "Stop": ({24: 50.0}, ["spike"]),
-    "RollBack": ({17: "float('nan')", 24: 50.0}, ["passed over", "passed over"]),
-    "GoOn": ({17: "float('inf')", 24: 50.0}, ["no number", "spike"]),
+    "StopOnNonfinite": ({24: 50.0}, ["spike"]),
+    "RollBackAndSkip": ({17: "float('nan')", 24: 50.0}, ["skipped steps", "skipped steps"]),
+    "SkipUpdate": ({17: "float('inf')", 24: 50.0}, ["non-finite loss", "spike"]),
 }
 
 
@@ -262,7 +262,7 @@ def test_bad_losses_under_each_policy_with_kills_between(starter: Starter, polic
     poison, told = POLICIES[policy]
     table = "{" + ", ".join(f"{step}: {value}" for step, value in poison.items()) + "}"
     starter.recipe(poisoned(table))
-    change = f"engine.bad_losses={policy}"
+    change = f"engine.on_nonfinite={policy}"
     expected = starter.whole(change)
     events = json.loads(expected[f"{ARM}/events.json"])["events"]
     assert [event["event"] for event in events] == told
@@ -272,9 +272,9 @@ def test_bad_losses_under_each_policy_with_kills_between(starter: Starter, polic
     done = starter.run("run", change)
     assert done.code == 0
     assert {
-        "Stop": "loss ",
-        "RollBack": "steps passed over: ",
-        "GoOn": "updates left out: 1",
+        "StopOnNonfinite": "loss ",
+        "RollBackAndSkip": "skipped steps: ",
+        "SkipUpdate": "skipped updates: 1",
     }[policy] in done.said
     same(starter.place / "run", expected)
     assert _in_manifest(starter.place / "run") == events
@@ -289,7 +289,7 @@ def _in_manifest(run: Path) -> list[dict[str, Any]]:
 def test_an_absurd_learning_rate_ends_the_run_under_every_policy(
     starter: Starter, policy: str
 ) -> None:
-    changes = ("schedule.peak=1e30", f"engine.bad_losses={policy}")
+    changes = ("schedule.peak=1e30", f"engine.on_nonfinite={policy}")
     left = []
     for _ in range(2):  # begun again, it ends again, with the same words and files
         done = starter.run("run", *changes)
@@ -306,7 +306,7 @@ def test_an_absurd_learning_rate_ends_the_run_under_every_policy(
 def test_where_no_loss_is_a_number_and_it_is_to_go_on_the_end_says_so(starter: Starter) -> None:
     table = "{step: float('nan') for step in range(1, 31)}"
     starter.recipe(poisoned(table))
-    done = starter.run("run", "engine.bad_losses=GoOn", "engine.bad_losses.at_most=100")
+    done = starter.run("run", "engine.on_nonfinite=SkipUpdate", "engine.on_nonfinite.at_most=100")
     assert done.code == 0, done.said
     assert "nothing was learned" in done.said
     summary = json.loads((starter.place / "run" / ARM / "summary.json").read_text())

@@ -21,9 +21,9 @@ def test_one_of_two_is_killed(place: Place) -> None:
         os.kill(place.of_rank(1), signal.SIGKILL)
         assert started.wait(timeout=GRACE_S) != 0
     told = place.said()
-    assert "stamm: another process that trains with this one is gone." in told, told
+    assert "stamm: a peer process of this training run was lost." in told, told
     last = place.run(1, "run")
-    assert last.returncode == 0 and "Going on from step" in last.stderr, last.stderr
+    assert last.returncode == 0 and "Resuming after step" in last.stderr, last.stderr
     alone = place.run(1, "alone")
     assert alone.returncode == 0
     assert place.losses("run") == pytest.approx(place.losses("alone"), rel=1e-4)
@@ -33,7 +33,7 @@ def test_bad_losses_are_answered_by_all(place: Place) -> None:
     """Two processes roll back together; one process goes on, and passes over the same steps."""
     table = "{8: float('nan'), 18: float('nan')}"
     place.recipe(poisoned(table))
-    change = "engine.bad_losses=RollBack"
+    change = "engine.on_nonfinite=RollBackAndSkip"
     for count, out in ((1, "alone"), (2, "together")):
         done = place.run(count, out, change)
         assert done.returncode == 0, done.stderr[-3000:]
@@ -46,14 +46,14 @@ def test_bad_losses_are_answered_by_all(place: Place) -> None:
         ]
         for out in ("alone", "together")
     ]
-    assert events == [[("passed over", 8, 8), ("passed over", 18, 18)]] * 2
+    assert events == [[("skipped steps", 8, 8), ("skipped steps", 18, 18)]] * 2
     assert len(place.losses("together")) == 28
     assert place.losses("together") == pytest.approx(place.losses("alone"), rel=1e-4)
 
 
 def test_processes_with_other_code_do_not_train_together(place: Place) -> None:
-    more = "import os as _os\n\nimport stamm.engine.coordinator as _crew\n\n"
-    more += '_crew.code_hash = lambda rooms: _os.environ["RANK"]\n'
+    more = "import os as _os\n\nimport stamm.engine.coordinator as _coordinator\n\n"
+    more += '_coordinator.code_hash = lambda packages: _os.environ["RANK"]\n'
     place.recipe(more)
     done = place.run(2, "run")
     assert done.returncode != 0

@@ -162,7 +162,7 @@ def test_killed_it_goes_on_to_the_same_bits_but_not_with_other_tokens(
     data.write_bytes(whole)
     done = stamm(*words)
     assert done.returncode == 0, done.stderr
-    assert "Going on from step" in done.stderr
+    assert "Resuming after step" in done.stderr
     assert contents(here / "killed") == contents(finished)
     assert "is complete: nothing to do" in stamm(*words).stdout
 

@@ -68,7 +68,7 @@ def test_training_killed_between_checkpoints_ends_with_the_same_bits(
     last = _start(tmp_path)
     _, errors = last.communicate(timeout=240)
     assert last.returncode == 0, errors.decode()
-    assert b"Going on from step" in errors
+    assert b"Resuming after step" in errors
     assert contents(smoke_run) == contents(tmp_path / "runs" / "smoke")
 
 

@@ -70,5 +70,5 @@ def test_killed_and_asked_to_end_it_goes_on(place: Place) -> None:
             _send(place, started.pid, number)
         assert started.returncode != 0
     last = place.run(1, "run")
-    assert last.returncode == 0 and "Going on from step" in last.stderr, last.stderr
+    assert last.returncode == 0 and "Resuming after step" in last.stderr, last.stderr
     assert place.losses("run") == pytest.approx(place.losses("whole"), rel=1e-4)

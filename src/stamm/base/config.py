@@ -2,7 +2,8 @@
 
 A configuration class is `@dataclass(frozen=True, kw_only=True)`; its fields are int, float, str,
 bool, None, Literal, tuples of these, other configuration classes, or unions of them. In plain
-form a member of a union of classes carries its class name under "kind".
+form a member of a union of classes carries its class name under "kind". `FORMER_KEYS` of a class maps
+the keys of an earlier version to today's and `FORMER_NAME` is its earlier name: both are still read.
 
 Field names and types are the schema: an unknown key, a wrong type or a missing value is a
 ConfigError that names the path and, for a misspelt name, the nearest one that exists.
@@ -146,7 +147,8 @@ def differences(left: Any, right: Any) -> list[tuple[str, Any, Any]]:
 
 
 def _hints(kind: type) -> dict[str, Any]:
-    return typing.get_type_hints(kind)
+    hints = typing.get_type_hints(kind)
+    return {name: hint for name, hint in hints.items() if hint is not typing.ClassVar}
 
 
 def _members(annotation: Any) -> tuple[Any, ...]:
@@ -194,6 +196,8 @@ def _build_class(classes: list[type], plain: Mapping[str, Any], path: str, where
     kind = classes[0]
     if len(classes) > 1:
         kind = _choose(classes, str(body.pop(KIND, "")), path, where)
+    former: Mapping[str, str] = getattr(kind, "FORMER_KEYS", {})
+    body = {former.get(key, key): value for key, value in body.items()}
     hints = _hints(kind)
     known = {f.name: f for f in dataclasses.fields(kind)}
     for key in body:
@@ -217,7 +221,7 @@ def _construct(kind: type, values: dict[str, Any], where: str) -> Any:
 
 def _choose(classes: list[type], name: str, path: str, where: str) -> type:
     for kind in classes:
-        if kind.__name__.lower() == name.lower():
+        if name.lower() in (kind.__name__.lower(), getattr(kind, "FORMER_NAME", "").lower()):
             return kind
     raise ConfigError(
         f"{path} = {name!r} is not a known class",
@@ -288,6 +292,7 @@ def _put(node: Any, annotation: Any, keys: list[str], text: str, path: str, wher
     if not isinstance(node, _Draft):
         raise _below_a_value(node, annotation, keys, path, where)
     hints = _hints(node.kind)
+    key = getattr(node.kind, "FORMER_KEYS", {}).get(key, key)
     if key not in hints:
         raise ConfigError(f"unknown key {path!r}", where=where, fix=nearest(key, hints))
     node.values[key] = _put(_held(node, key), hints[key], rest, text, path, where)

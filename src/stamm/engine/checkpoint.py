@@ -40,8 +40,8 @@ from stamm.base.files import (
     sha256_value,
     write_json,
 )
-from stamm.engine.distributed import World
-from stamm.engine.sharded_optimizer import Updater
+from stamm.engine.distributed import DistributedContext
+from stamm.engine.sharded_optimizer import ShardedOptimizer
 
 SCHEMA = 3
 STATE = "state.json"
@@ -78,7 +78,7 @@ class Checkpoints:
         self,
         folder: Path,
         keep: int,
-        world: World,
+        world: DistributedContext,
         *,
         background: bool = False,
         stays: Callable[[int], bool] = lambda step: False,
@@ -95,7 +95,7 @@ class Checkpoints:
         if background:  # its thread outlives `_quiet`
             warnings.filterwarnings("ignore", message=_ALONE)
 
-    def save(self, step: int, model: nn.Module, updater: Updater, metrics: str) -> None:
+    def save(self, step: int, model: nn.Module, updater: ShardedOptimizer, metrics: str) -> None:
         """Write the state after `step` steps, or begin to; older ones beyond `keep` go afterwards.
 
         metrics  hash of the metrics up to this step, which a resumed run must find unchanged
@@ -133,7 +133,7 @@ class Checkpoints:
         if self._pending is None:
             return
         waiting = torch.tensor(0.0 if self._pending.written.done() else 1.0)
-        if not self._world.sum_(waiting.to(self._world.device)):
+        if not self._world.all_reduce_sum(waiting.to(self._world.device)):
             self.finish()
 
     def finish(self) -> None:
@@ -150,7 +150,7 @@ class Checkpoints:
     def restore(
         self,
         model: nn.Module,
-        updater: Updater,
+        updater: ShardedOptimizer,
         metrics: Callable[[int], str],
         progress: Progress,
         at_most: int | None = None,
@@ -162,12 +162,12 @@ class Checkpoints:
         at_most  the newest step that will do; later checkpoints go
         Raises   RunError when none can be used; with `at_most`, when there is none, too
         """
-        if self._world.leads:
+        if self._world.is_main_process:
             for ending in (_PART, _GONE):
                 for leftover in self.folder.glob(f".step-*{ending}"):
                     shutil.rmtree(leftover)
         found = [s for s in checkpoint_steps(self.folder) if at_most is None or s <= at_most]
-        steps: list[int] = self._world.of_leader(sorted(found, reverse=True))
+        steps: list[int] = self._world.broadcast_object(sorted(found, reverse=True))
         for step in steps:
             damage = self._damage(self._path(step), lambda: metrics(step))  # noqa: B023
             if not damage:
@@ -184,7 +184,9 @@ class Checkpoints:
             )
         return 0
 
-    def load(self, path: Path, model: nn.Module, updater: Updater, *, moments: bool) -> None:
+    def load(
+        self, path: Path, model: nn.Module, updater: ShardedOptimizer, *, moments: bool
+    ) -> None:
         """Load another run's checkpoint.
 
         path      its folder
@@ -197,10 +199,10 @@ class Checkpoints:
 
     def _refuse(self, step: int, failure: _Failure | None) -> None:
         """Give up the checkpoint of `step`, in all processes, when one of them has failed."""
-        failures = [f for f in self._world.of_all(failure) if f]
+        failures = [f for f in self._world.all_gather_object(failure) if f]
         if not failures:
             return
-        if self._world.leads:
+        if self._world.is_main_process:
             shutil.rmtree(self._part(step), ignore_errors=True)
         full, told = failures[0]
         final = self._path(step)
@@ -213,7 +215,7 @@ class Checkpoints:
 
     def _prepare(self, part: Path) -> _Failure | None:
         """Make an empty folder for the pieces, on the leader; what went wrong."""
-        if self._world.leads:
+        if self._world.is_main_process:
             try:
                 shutil.rmtree(part, ignore_errors=True)
                 part.mkdir(parents=True)
@@ -225,7 +227,7 @@ class Checkpoints:
         """Hash and rename, on the leader; what went wrong."""
         try:
             hashes = self._hashes(part, written=True)
-            if not self._world.leads:
+            if not self._world.is_main_process:
                 return None
             state = {"schema": SCHEMA, "step": pending.step, "counts": pending.counts}
             state |= {"sha256": hashes, "metrics_sha256": pending.metrics}
@@ -257,7 +259,7 @@ class Checkpoints:
         """
         # A process sees what it wrote itself; of others' files it may not know yet, or never when
         # their folder is not the same one.
-        seen = self._world.of_all([path.name for path in folder.glob("*.safetensors")])
+        seen = self._world.all_gather_object([path.name for path in folder.glob("*.safetensors")])
         names = sorted({name for each in seen for name in each})
         mine: dict[str, str] = {}
         failure: OSError | None = None
@@ -270,7 +272,7 @@ class Checkpoints:
         except OSError as error:
             failure = error
         merged: dict[str, str] = {}
-        for part, failed in self._world.of_all((mine, failure)):
+        for part, failed in self._world.all_gather_object((mine, failure)):
             if failed is not None:
                 raise failed
             merged |= part
@@ -279,7 +281,7 @@ class Checkpoints:
     def _damage(self, path: Path, metrics: Callable[[], str] | None) -> str:
         """Why the checkpoint at `path` cannot be used; "" when it can. The same on all processes."""
         state, told = None, ""
-        if self._world.leads:
+        if self._world.is_main_process:
             try:
                 state = _read_state(path)
                 if metrics is not None and self._path(state["step"]) != path:
@@ -290,7 +292,7 @@ class Checkpoints:
                 told = error.what
             except OSError as error:
                 told = str(error)
-        told, recorded = self._world.of_leader((told, state["sha256"] if state else {}))
+        told, recorded = self._world.broadcast_object((told, state["sha256"] if state else {}))
         if told:
             return str(told)
         try:
@@ -304,8 +306,12 @@ class Checkpoints:
                 return f"{name} has changed since it was written"
         return ""
 
-    def _load(self, path: Path, model: nn.Module, updater: Updater, *, moments: bool) -> str:
-        counts = self._world.of_leader(_read_state(path)["counts"] if self._world.leads else None)
+    def _load(
+        self, path: Path, model: nn.Module, updater: ShardedOptimizer, *, moments: bool
+    ) -> str:
+        counts = self._world.broadcast_object(
+            _read_state(path)["counts"] if self._world.is_main_process else None
+        )
         if moments and len(counts) != len(updater.counts):
             return (
                 f"it does not fit the optimizer: {len(counts)} groups of parameters there, "
@@ -323,7 +329,7 @@ class Checkpoints:
         return ""
 
     def _drop_after(self, step: int) -> None:
-        if self._world.leads:
+        if self._world.is_main_process:
             for later in checkpoint_steps(self.folder):
                 if later > step:
                     self._drop(later)
@@ -350,7 +356,7 @@ def checkpoint_steps(folder: Path) -> list[int]:
     return sorted(int(match.group(1)) for match in found if match)
 
 
-def _tensors(model: nn.Module, updater: Updater) -> dict[str, Tensor]:
+def _tensors(model: nn.Module, updater: ShardedOptimizer) -> dict[str, Tensor]:
     """All that a checkpoint holds, by name; loading writes into the same memory."""
     return _weights(model) | {f"optimizer/{name}": t for name, t in updater.tensors().items()}
 

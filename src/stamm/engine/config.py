@@ -1,10 +1,10 @@
-"""How a model is trained on this machine. No torch here."""
+"""Configuration of the training engine: devices, parallelism, precision, checkpoints. No torch here."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import ClassVar, Literal
 
 from stamm.base.config import validate
 
@@ -15,12 +15,12 @@ EIGHT_BITS = ("float8", "float8_rows")
 
 @dataclass(frozen=True, kw_only=True)
 class Parallel:
-    """How the processes that torchrun starts divide the work.
+    """Parallelism over the processes that torchrun starts.
 
-    data      processes that take other sequences; None: as many as are left
-    context   processes that take other stretches of the same sequences
-    tensor    processes that take other neurons and heads of every layer
-    Edge      whatever the division, weights, gradients and moments lie in pieces over all of them
+    data      data parallel: processes that take other sequences; None: as many as remain
+    context   context parallel: processes that take other parts of the same sequences
+    tensor    tensor parallel: processes that take other neurons and heads of every layer
+    Edge      in any case weights, gradients and optimizer state are sharded over all of them (FSDP2)
     """
 
     data: int | None = None
@@ -37,63 +37,70 @@ class Parallel:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Stop:
-    """End the run at a loss that is no number; the checkpoints before it are kept.
+class StopOnNonfinite:
+    """End the run at a non-finite loss (NaN, infinity); the checkpoints before it are kept.
 
-    A spike is noted and trained on. The same run, begun again, ends there again: change what is
-    wrong, or choose RollBack.
+    A loss spike is recorded and trained on. Resumed unchanged, the run ends at the same step again:
+    correct the cause, or choose RollBackAndSkip.
 
-    window, deviations   what a spike is: see `engine.guard`
+    window, deviations   definition of a loss spike: see `engine.spike_detection`
     """
+
+    FORMER_NAME: ClassVar = "Stop"
 
     window: int = 128
     deviations: float = 8.0
 
     def __post_init__(self) -> None:
-        _check_guard(self)
+        _check_spike_settings(self)
 
 
 @dataclass(frozen=True, kw_only=True)
-class RollBack:
-    """Go back to a checkpoint from before a spike or a loss that is no number, and train on other
-    sequences: those of the `passed_over` steps that led there are left out, for good.
+class RollBackAndSkip:
+    """Roll back to a checkpoint before a loss spike or a non-finite loss, and skip the sequences of the
+    `skipped_steps` steps up to it for good.
 
-    at_most   times in a run; then it ends
+    at_most   rollbacks in a run; then it ends
     Source    Chowdhery et al. 2022 (arXiv 2204.02311, section 5.1): spikes did not come back when
               the batches around them were left out
     """
 
+    FORMER_NAME: ClassVar = "RollBack"
+    FORMER_KEYS: ClassVar = {"passed_over": "skipped_steps"}
+
     window: int = 128
     deviations: float = 8.0
-    passed_over: int = 1
+    skipped_steps: int = 1
     at_most: int = 10
 
     def __post_init__(self) -> None:
-        _check_guard(self)
+        _check_spike_settings(self)
         validate(
             self,
-            ("passed_over", self.passed_over >= 1, "must be at least 1"),
+            ("skipped_steps", self.skipped_steps >= 1, "must be at least 1"),
             ("at_most", self.at_most >= 1, "must be at least 1"),
         )
 
 
 @dataclass(frozen=True, kw_only=True)
-class GoOn:
-    """Leave out the update of a step whose loss is no number, note spikes, and train on.
+class SkipUpdate:
+    """Skip the update of a step with a non-finite loss, record loss spikes, and train on.
 
-    at_most   steps in a row without a number; then the run ends
+    at_most   such steps in a row; then the run ends
     """
+
+    FORMER_NAME: ClassVar = "GoOn"
 
     window: int = 128
     deviations: float = 8.0
     at_most: int = 10
 
     def __post_init__(self) -> None:
-        _check_guard(self)
+        _check_spike_settings(self)
         validate(self, ("at_most", self.at_most >= 1, "must be at least 1"))
 
 
-def _check_guard(policy: Stop | RollBack | GoOn) -> None:
+def _check_spike_settings(policy: StopOnNonfinite | RollBackAndSkip | SkipUpdate) -> None:
     validate(
         policy,
         ("window", policy.window >= 2, "must be at least 2"),
@@ -103,36 +110,43 @@ def _check_guard(policy: Stop | RollBack | GoOn) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class EngineConfig:
-    """The machine side of training.
+    """Training engine: threads, devices, precision, parallelism, checkpoints.
 
     threads            CPU threads; part of the configuration because sums depend on it, unless
                        `pieces` is given and as large
-    pieces             on a CPU, in one float32 process: into how many pieces a micro-batch is cut, of
+    pieces             on a CPU, in one float32 process: into how many pieces a micro-batch is split, of
                        which each thread computes one at a time (`engine.micro_batches`). Sums
-                       depend on it. None: as `engine.pieces.pieces_of` says
-    compile            "layers" compiles one layer and shares it; "off" runs eagerly. Where no C++
-                       compiler is found, "layers" runs eagerly and says so
-    device             "auto" takes a GPU where there is one
-    precision          "bfloat16": matrices are cast for products, sums and gradients between
-                       processes stay float32, and so does what the optimizer changes.
-                       "float8", "float8_rows": besides, the layers' matrices multiply in 8 bits, with
-                       one scale a tensor or one a row; for GPUs, through torchao
-    attention          what attends: "dense" masks for any device; "flex" for GPUs and "fused" for
-                       float32 on CPUs, which need no T x T numbers and pass over what documents
-                       hide; "auto" is flex or fused where that can be
-    kernels            what computes activations and attention on CPUs: "stamm", the generated
-                       kernels; "torch", torch's own functions; "auto", the faster of both as
-                       measured on this machine at the start of a run. The choice is kept in the
-                       manifest, and with it a run resumes
-    recompute          "layers" keeps each layer's input alone and computes the rest once more
-    parallel           how processes divide the work, under torchrun
+                       depend on it. None: chosen by `engine.pieces.pieces_of`
+    compile            "layers" compiles one layer and shares it; "off" runs eagerly. Without a C++
+                       compiler, "layers" runs eagerly, with a message
+    device             "auto" uses a GPU where there is one
+    precision          "bfloat16": matrices are cast for products; gradients between processes and
+                       optimizer state stay float32.
+                       "float8", "float8_rows": in addition the layers' matrices multiply in 8 bits, with
+                       one scale per tensor or per row; on GPUs, through torchao
+    attention          attention backend: "dense" masks for any device; "flex" for GPUs and "fused" for
+                       float32 on CPUs, which need no T x T mask and skip blocks of other documents;
+                       "auto" is flex or fused where it is available
+    kernels            activations and attention on CPUs: "stamm", the generated kernels; "torch",
+                       torch's own functions; "auto", the faster of both as measured on this machine
+                       at the start of a run. The choice is recorded in the manifest and used again
+                       when the run resumes
+    activation_checkpointing   "layers": keep only each layer's input for the backward pass, recompute
+                       the rest
+    parallel           parallelism over processes, under torchrun
     checkpoint_every   steps between checkpoints
-    keep_checkpoints   how many of the newest are kept; under RollBack also those that it may need
-    keep_every         further checkpoints that stay: those of every so many steps; None: none but
-                       the one before the learning rate falls
-    background_saves   write checkpoints while training goes on; takes their size in memory more
-    bad_losses         what to do about a loss that is no number, or a spike
+    keep_checkpoints   how many of the newest are kept; under RollBackAndSkip also those that it may need
+    keep_every         also keep the checkpoints of every so many steps; None: only the one before the
+                       learning rate decays
+    async_checkpointing   write checkpoints in the background; needs their size in memory
+    on_nonfinite       what to do about a non-finite loss or a loss spike
     """
+
+    FORMER_KEYS: ClassVar = {  # of version 0.1
+        "recompute": "activation_checkpointing",
+        "background_saves": "async_checkpointing",
+        "bad_losses": "on_nonfinite",
+    }
 
     threads: int = 2
     pieces: int | None = None
@@ -141,13 +155,15 @@ class EngineConfig:
     precision: Precision = "float32"
     attention: Literal["auto", "dense", "flex", "fused"] = "auto"
     kernels: Literal["auto", "stamm", "torch"] = "auto"
-    recompute: Literal["none", "layers"] = "none"
+    activation_checkpointing: Literal["none", "layers"] = "none"
     parallel: Parallel = field(default_factory=Parallel)
     checkpoint_every: int = 50
     keep_checkpoints: int = 2
     keep_every: int | None = None
-    background_saves: bool = False
-    bad_losses: Stop | RollBack | GoOn = field(default_factory=Stop)
+    async_checkpointing: bool = False
+    on_nonfinite: StopOnNonfinite | RollBackAndSkip | SkipUpdate = field(
+        default_factory=StopOnNonfinite
+    )
 
     def __post_init__(self) -> None:
         validate(

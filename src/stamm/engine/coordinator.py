@@ -1,7 +1,8 @@
-"""Several processes that do one recipe: the leader does every step, the others join it in training.
+"""Several processes that run one recipe under torchrun: the main process runs all steps, the others
+join the training steps.
 
-`torchrun --nproc-per-node 8 -m stamm run ...` starts them. The leader names each step that is done
-together before it begins it; the others wait for the name, however long a corpus takes.
+`torchrun --nproc-per-node 8 -m stamm run ...` starts them. The main process broadcasts the name of each
+training step before it begins it; the others wait for the name, however long a corpus takes.
 """
 
 from __future__ import annotations
@@ -15,13 +16,13 @@ import torch
 import torch.distributed as dist
 
 from stamm.base.errors import RunError
-from stamm.engine.distributed import leave, meet, together
+from stamm.engine.distributed import destroy_process_group, init_process_group, report_lost_peers
 from stamm.runs.sharded_job import code_hash
 from stamm.runs.torchrun_env import has_torchrun
 
-_FOR_EVER = timedelta(days=60)
+_NO_TIMEOUT = timedelta(days=60)
 _PR_SET_PDEATHSIG = 1  # linux/prctl.h
-_ROOMS = (
+_CODE_PACKAGES = (
     "activations",
     "base",
     "corpus",
@@ -34,18 +35,19 @@ _ROOMS = (
 )
 
 
-class Crew:
-    """This process's part in it. Made in every process, before anything else is done.
+class StepBroadcaster:
+    """Broadcasts from the main process which training step all processes begin. Create it in every
+    process, before anything else.
 
     Raises   RunError, in every process, when they do not run the same code
     """
 
     def __init__(self) -> None:
         _end_with_torchrun()
-        meet(torch.cuda.is_available())
-        self._group = dist.new_group(backend="gloo", timeout=_FOR_EVER)
+        init_process_group(torch.cuda.is_available())
+        self._group = dist.new_group(backend="gloo", timeout=_NO_TIMEOUT)
         code: list[str] = [""] * dist.get_world_size()
-        dist.all_gather_object(code, code_hash(_ROOMS), group=self._group)
+        dist.all_gather_object(code, code_hash(_CODE_PACKAGES), group=self._group)
         others = [str(rank) for rank, other in enumerate(code) if other != code[0]]
         if others:
             raise RunError(
@@ -53,29 +55,29 @@ class Crew:
                 fix="Install the same stamm on every machine",
             )
 
-    def call(self, step: str) -> None:
-        """The leader: name the step that all begin now; "" when there is no other."""
-        with together():
+    def broadcast(self, step: str) -> None:
+        """On the main process: name the step that all processes begin now; "": there is no other."""
+        with report_lost_peers():
             dist.broadcast_object_list([step], src=0, group=self._group)
 
-    def part(self) -> None:
-        """The end of what is done together: the leader says so, and all leave."""
+    def shutdown(self) -> None:
+        """End the common work: the main process broadcasts the end, and all leave the process group."""
         if dist.get_rank() == 0:
-            self.call("")
-        leave()
+            self.broadcast("")
+        destroy_process_group()
 
-    def hear(self) -> str:
-        """The others: wait for the next step's name."""
-        said: list[str] = [""]
-        with together():
-            dist.broadcast_object_list(said, src=0, group=self._group)
-        return said[0]
+    def receive(self) -> str:
+        """On the other processes: wait for the next step's name."""
+        received: list[str] = [""]
+        with report_lost_peers():
+            dist.broadcast_object_list(received, src=0, group=self._group)
+        return received[0]
 
 
 def _end_with_torchrun() -> None:
-    """Be asked to end when torchrun is gone: killed, or by a signal that it does not hand on.
+    """Receive SIGTERM when torchrun ends: killed, or by a signal that it does not forward.
 
-    Else its processes would train on, with nobody to end them. Linux alone can say so.
+    Otherwise its processes would continue to train. Only on Linux.
     """
     if sys.platform == "linux" and has_torchrun():
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)

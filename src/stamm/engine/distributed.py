@@ -1,8 +1,7 @@
-"""The processes that train together, and how they divide a step.
+"""Distributed training: process groups, the device mesh, and the collectives that the engine uses.
 
-One process is the plain case. Under `torchrun` the processes stand in a grid of three directions:
-`data` takes other sequences, `context` other stretches of the same sequences, `tensor` other
-neurons and heads. Every process knows its place; nothing here depends on what is trained.
+One process is the plain case. Under `torchrun` the processes form a mesh with three dimensions: `data`
+takes other sequences, `context` other parts of the same sequences, `tensor` other neurons and heads.
 """
 
 from __future__ import annotations
@@ -23,20 +22,21 @@ from stamm.base.errors import ConfigError, RunError
 from stamm.engine.config import Parallel
 from stamm.runs.torchrun_env import local_rank, rank_and_size
 
-# A collective that takes longer has lost a process. A save of many gigabytes is not one.
-PATIENCE = timedelta(minutes=20)
-DIRECTIONS = ("data", "context", "tensor")
+# A collective that takes longer has lost a process. Saving many gigabytes takes less.
+COLLECTIVE_TIMEOUT = timedelta(minutes=20)
+MESH_DIMS = ("data", "context", "tensor")
 
 
 @dataclass(frozen=True)
-class World:
+class DistributedContext:
     """This process among those that train together.
 
-    device      where it computes
-    size, rank  how many there are, and which one this is; rank 0 leads: it alone writes and talks
-    data, context, tensor   how many there are in each direction
-    place       this process's number in each direction
-    mesh        the grid; None in one process without collectives
+    device      device on which it computes
+    rank, size  its rank and the number of processes; rank 0 is the main process, which alone writes
+                files and reports progress
+    data, context, tensor   number of processes in each dimension of the mesh
+    mesh_coordinates        this process's index in each dimension
+    mesh        None in one process without collectives
     """
 
     device: torch.device
@@ -45,42 +45,29 @@ class World:
     data: int = 1
     context: int = 1
     tensor: int = 1
-    place: tuple[int, int, int] = (0, 0, 0)
+    mesh_coordinates: tuple[int, int, int] = (0, 0, 0)
     mesh: DeviceMesh | None = None
 
     @property
-    def leads(self) -> bool:
-        """Whether this is the process that writes and talks."""
+    def is_main_process(self) -> bool:
+        """Whether this is the process that writes files and reports progress."""
         return self.rank == 0
 
-    def sum_(self, tensor: Tensor) -> Tensor:
-        """`tensor`, in place, summed over all processes."""
+    def all_reduce_sum(self, tensor: Tensor) -> Tensor:
+        """All-reduce: `tensor`, in place, summed over all processes."""
         if self.size > 1:
             dist.all_reduce(tensor)
         return tensor
 
-    def of_leader(self, value: Any) -> Any:
-        """The leader's `value`: small and made of plain Python objects."""
+    def broadcast_object(self, value: Any) -> Any:
+        """The main process's `value`, in every process; a small plain Python object."""
         if self.size == 1:
             return value
         held = [value]
         dist.broadcast_object_list(held, src=0)
         return held[0]
 
-    def agree(self, what: str, value: str) -> None:
-        """See that `value` is the same in all processes.
-
-        Raises   RunError, in each of them, when it is not
-        """
-        held = self.of_all(value)
-        others = [str(rank) for rank, other in enumerate(held) if other != held[0]]
-        if others:
-            raise RunError(
-                f"{what} of process {', '.join(others)} of {self.size} is not that of process 0",
-                fix="Start the same command with the same files on every machine",
-            )
-
-    def of_all(self, value: Any) -> list[Any]:
+    def all_gather_object(self, value: Any) -> list[Any]:
         """Every process's `value`, by rank."""
         if self.size == 1:
             return [value]
@@ -88,13 +75,28 @@ class World:
         dist.all_gather_object(held, value)
         return held
 
+    def assert_same_on_all_ranks(self, what: str, value: str) -> None:
+        """Check that `value` is the same in all processes.
 
-def place_of(rank: int, parallel: Parallel, size: int) -> tuple[tuple[int, int, int], int]:
-    """The place of `rank` in the grid, and the grid's size in the direction of data.
+        Raises   RunError, in every process, when it is not
+        """
+        held = self.all_gather_object(value)
+        others = [str(rank) for rank, other in enumerate(held) if other != held[0]]
+        if others:
+            raise RunError(
+                f"{what} of process {', '.join(others)} of {self.size} is not that of process 0",
+                fix="Start the same command with the same files on every machine",
+            )
 
-    Processes that share neurons are neighbours: theirs is the traffic of every layer.
 
-    Raises   ConfigError when `size` processes do not fill the grid.
+def mesh_coordinates_of(
+    rank: int, parallel: Parallel, size: int
+) -> tuple[tuple[int, int, int], int]:
+    """The coordinates of `rank` in the mesh, and the size of its data dimension.
+
+    Processes of one tensor-parallel group have neighbouring ranks: they communicate in every layer.
+
+    Raises   ConfigError when `size` processes do not fill the mesh.
     """
     block = parallel.context * parallel.tensor
     data = size // block if parallel.data is None else parallel.data
@@ -108,10 +110,10 @@ def place_of(rank: int, parallel: Parallel, size: int) -> tuple[tuple[int, int, 
     return (rank // block, rank // parallel.tensor % parallel.context, rank % parallel.tensor), data
 
 
-def device_of(name: str) -> torch.device:
-    """The device called "auto", "cpu" or "cuda".
+def select_device(name: str) -> torch.device:
+    """The device for engine.device = "auto", "cpu" or "cuda".
 
-    Raises   ConfigError for a GPU that is not there
+    Raises   ConfigError when there is no GPU, or none for this process
     """
     if name == "cpu" or (name == "auto" and not torch.cuda.is_available()):
         return torch.device("cpu")
@@ -119,78 +121,82 @@ def device_of(name: str) -> torch.device:
         raise ConfigError(
             "engine.device = 'cuda', and torch sees no GPU", fix="Set engine.device=cpu"
         )
-    number, there = local_rank(), torch.cuda.device_count()
-    if number >= there:
+    number, count = local_rank(), torch.cuda.device_count()
+    if number >= count:
         raise ConfigError(
-            f"process {number} of this machine has no GPU of its own: torch sees {there}",
-            fix=f"Start {there} processes on it (torchrun --nproc-per-node={there}), or set "
+            f"process {number} of this machine has no GPU of its own: torch sees {count}",
+            fix=f"Start {count} processes on it (torchrun --nproc-per-node={count}), or set "
             "engine.device=cpu",
         )
     return torch.device("cuda", number)
 
 
-def join(parallel: Parallel, device: torch.device, *, collectives: bool) -> World:
-    """Meet the other processes that torchrun started, or stay alone.
+def init_distributed(
+    parallel: Parallel, device: torch.device, *, collectives: bool
+) -> DistributedContext:
+    """Join the process group that torchrun started and build the mesh; one process needs neither.
 
-    collectives   make the grid even in one process (sharding needs it to cast weights)
-    Raises        ConfigError when the processes do not fill the grid; RunError when they do not meet
+    collectives   build the mesh even in one process (FSDP needs it to cast weights)
+    Raises        ConfigError when the processes do not fill the mesh; RunError when they cannot connect
     """
     rank, size = rank_and_size()
-    place, data = place_of(rank, parallel, size)
+    coordinates, data = mesh_coordinates_of(rank, parallel, size)
     if device.type == "cuda":
         torch.cuda.set_device(device)
     if size == 1 and not collectives:
-        return World(device)
-    meet(device.type == "cuda")
+        return DistributedContext(device)
+    init_process_group(device.type == "cuda")
     shape = (data, parallel.context, parallel.tensor)
-    mesh = init_device_mesh(device.type, shape, mesh_dim_names=DIRECTIONS)
-    return World(device, rank, size, *shape, place, mesh)
+    mesh = init_device_mesh(device.type, shape, mesh_dim_names=MESH_DIMS)
+    return DistributedContext(device, rank, size, *shape, coordinates, mesh)
 
 
-def is_loss_of_process(error: RuntimeError) -> bool:
-    """Whether `error` says that another process did not answer."""
-    # gloo's errors have no class of their own, and name the file that they come from.
+def is_lost_peer_error(error: RuntimeError) -> bool:
+    """Whether `error` means that another process did not answer."""
+    # gloo has no exception class of its own; its messages contain its source file.
     return isinstance(error, dist.DistError) or "gloo/transport" in str(error)
 
 
 @contextlib.contextmanager
-def together() -> Iterator[None]:
-    """What several processes do with one another, for a block or a function.
+def report_lost_peers() -> Iterator[None]:
+    """Report a collective that failed because another process ended, for a block or a function.
 
-    Raises   RunError when another of them is gone
+    Raises   RunError when a peer process is lost
     """
     try:
         yield
     except RuntimeError as error:
-        if not is_loss_of_process(error):
+        if not is_lost_peer_error(error):
             raise
         raise RunError(
-            "another process that trains with this one is gone",
-            fix="Its own last lines say why. The same command goes on",
+            "a peer process of this training run was lost",
+            fix="See the end of its log. Run the same command again to resume",
         ) from error
 
 
-def leave() -> None:
-    """Part from the other processes, at the end of what was done together."""
+def destroy_process_group() -> None:
+    """Leave the process group, if there is one."""
     if dist.is_initialized():
         dist.destroy_process_group()
 
 
-def meet(gpus: bool) -> None:
-    """Meet all processes that torchrun started; nothing happens when they have met.
+def init_process_group(gpus: bool) -> None:
+    """Connect all processes that torchrun started; does nothing when they are connected.
 
-    Raises   RunError when they do not meet
+    Raises   RunError when they cannot connect
     """
     if dist.is_initialized():
         return
     rank, size = rank_and_size()
-    # Objects and files go over gloo, whatever the numbers go over.
+    # Python objects use gloo on any device.
     backend = "cpu:gloo,cuda:nccl" if gpus else "gloo"
     store = HashStore() if size == 1 else None
     try:
-        dist.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=PATIENCE)
+        dist.init_process_group(
+            backend, store=store, rank=rank, world_size=size, timeout=COLLECTIVE_TIMEOUT
+        )
     except (dist.DistError, ValueError) as error:
         raise RunError(
-            f"{size} processes did not meet: {str(error).splitlines()[0]}",
+            f"{size} processes could not connect: {str(error).splitlines()[0]}",
             fix="Start all of them with one torchrun command",
         ) from error

@@ -143,7 +143,7 @@ class Setting:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Moment:
+class Phase:
     """What is there at one moment of a step, in bytes.
 
     gathered     weights in one piece, in the precision of products; 0 in one float32 process
@@ -187,10 +187,10 @@ class Memory:
     activations: int
     gathered: int
     host: int
-    timeline: tuple[Moment, ...]
+    timeline: tuple[Phase, ...]
 
     @property
-    def fullest(self) -> Moment:
+    def fullest(self) -> Phase:
         """The moment with the most."""
         return max(self.timeline, key=lambda moment: moment.total)
 
@@ -337,8 +337,8 @@ class _Base:
     weights: int
     moments: int
 
-    def at(self, name: str, **parts: int) -> Moment:
-        return Moment(name=name, weights=self.weights, moments=self.moments, **parts)
+    def at(self, name: str, **parts: int) -> Phase:
+        return Phase(name=name, weights=self.weights, moments=self.moments, **parts)
 
 
 def _piece(name: str, shape: tuple[int, ...], how: Setting) -> int:

@@ -1,7 +1,7 @@
-"""What happened in a run beside its plan: spikes, losses that are no numbers, steps passed over.
+"""Training events: loss spikes, non-finite losses, skipped steps.
 
-events.json lists them in order. A run that goes on reads it, so that what was passed over once is
-passed over again, and ends with the same bits.
+events.json lists them in order. A resumed run reads it, so that steps that were skipped once are skipped
+again, and the run ends with the same bits.
 """
 
 from __future__ import annotations
@@ -13,15 +13,16 @@ from stamm.base.errors import DataError
 from stamm.base.files import read_json, write_json
 
 SCHEMA = 1
-PASSED_OVER = "passed over"
+SPIKE, NONFINITE, SKIPPED = "spike", "non-finite loss", "skipped steps"
+_FORMER_NAMES = {"no number": NONFINITE, "passed over": SKIPPED}  # in runs of version 0.1
 
 
 class Events:
     """The events of one run.
 
     path    events.json
-    writes  whether this process keeps the file; the others follow what the leader tells them
-    known   what the file says; None: it is read here
+    writes  whether this process writes the file; the others keep the same list in memory
+    known   content of the file; None: it is read here
     """
 
     def __init__(
@@ -32,23 +33,23 @@ class Events:
         self.all: list[dict[str, Any]] = read_events(path) if known is None else known
 
     def add(self, kind: str, step: int, **facts: Any) -> None:
-        """Note an event that became known after `step` steps, on the disk before anything follows."""
+        """Record an event found after `step` steps; it is on the disk before anything follows."""
         self.all.append({"event": kind, "step": step, **facts})
         self._write()
 
     def forget_after(self, step: int) -> None:
-        """Drop what was noted of later steps, which are done again; steps passed over stay so."""
-        kept = [e for e in self.all if e["step"] <= step or e["event"] == PASSED_OVER]
+        """Drop the events of later steps, which are trained again; skipped steps stay skipped."""
+        kept = [e for e in self.all if e["step"] <= step or e["event"] == SKIPPED]
         if len(kept) < len(self.all):
             self.all = kept
             self._write()
 
-    def passed_over(self) -> set[int]:
+    def skipped_steps(self) -> set[int]:
         """The steps (from 1) whose sequences are not trained on."""
         return {
             step
             for event in self.all
-            if event["event"] == PASSED_OVER
+            if event["event"] == SKIPPED
             for step in range(event["first"], event["last"] + 1)
         }
 
@@ -58,7 +59,7 @@ class Events:
 
 
 def read_events(path: Path) -> list[dict[str, Any]]:
-    """The events in a file; none when it is not there.
+    """The events in a file; none when it does not exist. Names of version 0.1 become today's.
 
     Raises   DataError when it is something else, or damaged.
     """
@@ -66,6 +67,8 @@ def read_events(path: Path) -> list[dict[str, Any]]:
         return []
     stored = read_json(path)
     events = stored.get("events") if isinstance(stored, dict) else None
+    if isinstance(events, list):
+        events = [_renamed(event) for event in events]
     if (
         not isinstance(events, list)
         or stored.get("schema") != SCHEMA
@@ -73,15 +76,26 @@ def read_events(path: Path) -> list[dict[str, Any]]:
     ):
         raise DataError(
             f"{path} is not a list of events of schema {SCHEMA}",
-            fix="Put it back, or delete it: what is bad is found again where it is trained on again",
+            fix="Restore it, or delete it: non-finite losses and spikes are detected again",
         )
     return events
+
+
+def _renamed(event: Any) -> Any:
+    if not isinstance(event, dict):
+        return event
+    names = {
+        key: _FORMER_NAMES[value]
+        for key, value in event.items()
+        if key in ("event", "why") and isinstance(value, str) and value in _FORMER_NAMES
+    }
+    return {**event, **names}
 
 
 def _is_event(event: Any) -> bool:
     if not isinstance(event, dict) or not isinstance(event.get("step"), int):
         return False
-    if event.get("event") != PASSED_OVER:
+    if event.get("event") != SKIPPED:
         return isinstance(event.get("event"), str)
     first, last = event.get("first"), event.get("last")
     return isinstance(first, int) and last == event["step"] and 1 <= first <= last

@@ -13,44 +13,19 @@ Checked   tests/unit/engine/test_micro_batches.py
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Hashable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 
+from stamm.engine.objective import MicroBatch, MicroBatches, StepLoss
 from stamm.engine.pieces import threads_of_operations
-from stamm.losses.language_model import KeptLosses
 from stamm.models.determinism import operation_threads
 
 
-@dataclass(frozen=True)
-class MicroBatch:
-    """Some sequences of a step, whose losses are computed when they are asked for.
-
-    losses   over all micro-batches of a step they sum to the step's; may be called on any thread
-    kind     equal where the compiler makes the same code: the first of a kind is computed alone
-    """
-
-    losses: Callable[[], KeptLosses]
-    kind: Hashable = None
-
-
-@dataclass(frozen=True)
-class MicroBatches:
-    """Those of one step, in the order in which their gradients are added.
-
-    at_once   how many may be in flight; 1 on a GPU, and where processes share the gradients while
-              they are computed
-    """
-
-    each: Sequence[MicroBatch]
-    at_once: int = 1
-
-
-class Gradients:
-    """Computes the gradients of a model.
+class GradientAccumulator:
+    """Computes a model's gradients over the micro-batches of a step.
 
     model     its parameters get the sums, as `grad`
     threads   all there are: where several micro-batches are in flight, each has its share of them
@@ -61,7 +36,7 @@ class Gradients:
         self._threads = threads
         self._compiled: set[Hashable] = set()
 
-    def compute(self, batches: MicroBatches) -> list[KeptLosses]:
+    def compute(self, batches: MicroBatches) -> list[StepLoss]:
         """Set every parameter's gradient; the losses by micro-batch, without what led to them.
 
         Raises   what a micro-batch raises, once none is computed any more
@@ -95,7 +70,7 @@ class _Step:
         self, batches: Sequence[MicroBatch], parameters: Sequence[nn.Parameter], ahead: int
     ) -> None:
         self._batches, self._parameters, self._ahead = batches, parameters, ahead
-        self._losses: dict[int, KeptLosses] = {}
+        self._losses: dict[int, StepLoss] = {}
         self._left = list(range(len(batches)))
         self._changed = threading.Condition()
         self._waiting: dict[int, Sequence[Tensor | None]] = {}
@@ -113,7 +88,7 @@ class _Step:
         while (index := self._next()) is not None:
             self._compute(index)
 
-    def finish(self) -> list[KeptLosses]:
+    def finish(self) -> list[StepLoss]:
         """The losses in order, once all is computed."""
         if self._error is not None:
             raise self._error
@@ -135,10 +110,10 @@ class _Step:
         try:
             if self._error is not None:
                 return
-            found = self._batches[index].losses()
+            found = self._batches[index].compute()
             gradients = torch.autograd.grad(found.loss, self._parameters, allow_unused=True)
             with self._changed, torch.no_grad():
-                self._losses[index] = KeptLosses(*(part.detach() for part in found))
+                self._losses[index] = found.detach()
                 self._waiting[index] = gradients
                 del gradients
                 while self._added in self._waiting:
@@ -165,10 +140,10 @@ class _Step:
                 self._summed.add(parameter)
 
 
-def _backward(batch: MicroBatch) -> KeptLosses:
-    found = batch.losses()
+def _backward(batch: MicroBatch) -> StepLoss:
+    found = batch.compute()
     found.loss.backward()  # type: ignore[no-untyped-call]
-    return KeptLosses(*(part.detach() for part in found))
+    return found.detach()
 
 
 def _set_operation_threads(threads: int) -> None:

@@ -22,6 +22,6 @@ def out_of_memory_explained() -> Iterator[None]:
         reason = (str(error).splitlines() or ["no memory"])[0]
         raise RunError(
             f"there is too little memory to train: {reason}",
-            fix="Use a smaller micro_batch, engine.recompute=layers, or more devices;"
+            fix="Use a smaller micro_batch, engine.activation_checkpointing=layers, or more devices;"
             " `stamm plan` says what is needed",
         ) from error

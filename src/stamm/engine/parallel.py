@@ -1,10 +1,9 @@
-"""A decoder laid over the processes of a world.
+"""Tensor parallelism, FSDP and gradient clipping of a decoder.
 
-Matrices lie in pieces over all processes (FSDP2), those of the layers first cut by neurons and
-heads in the direction of `tensor`. Vectors (norms and the shapes of activations) are few: each
-process holds all of them, in float32, and as each sees only its own tokens, heads and neurons, a
-vector's gradient is one sum over all processes. So no scalar of an activation is left with the
-gradient of a part of its neurons.
+Matrices are sharded over all processes (FSDP2), those of the layers first split by neurons and heads over
+the `tensor` dimension. Vectors (norms and activation parameters) are small: each process holds all of
+them, in float32. As each process sees only its own tokens, heads and neurons, a vector's gradient is
+all-reduced over all processes, so no activation parameter keeps the gradient of a part of its neurons.
 
 Source   Zhao et al. 2023 (arXiv 2304.11277) for sharding; Korthikanti et al. 2022 (arXiv
          2205.05198) for tokens divided between the layers' products; Grattafiori et al. 2024
@@ -37,34 +36,39 @@ from torch.distributed.tensor.parallel import (
 
 from stamm.base.errors import ConfigError
 from stamm.engine.config import EngineConfig
-from stamm.engine.distributed import World
+from stamm.engine.distributed import DistributedContext
 from stamm.models.config import Dense
 from stamm.models.decoder import Decoder, Layer
 from stamm.models.rope import inverse_frequencies
 
 
-def spread(decoder: Decoder, world: World, config: EngineConfig) -> None:
-    """Lay `decoder` over the processes of `world`, in place; nothing happens in a lone one.
+def apply_tensor_parallel(
+    decoder: Decoder, world: DistributedContext, config: EngineConfig
+) -> None:
+    """Split the layers over the tensor dimension and set activation checkpointing, in place.
 
-    Raises   ConfigError when heads or neurons do not divide
+    In one process only activation checkpointing is set. Under context parallelism attention gathers keys
+    and values.
+
+    Raises   ConfigError when heads or neurons cannot be divided evenly
     """
     layers = [layer for layer in decoder.model.layers if isinstance(layer, Layer)]
     for layer in layers:
-        layer.recompute = config.recompute == "layers"
+        layer.recompute = config.activation_checkpointing == "layers"
     if world.mesh is None:
         return
     if world.tensor > 1:
         _check_divides(decoder, world.tensor)
         for layer in layers:
-            parallelize_module(layer, world.mesh["tensor"], _cut(layer))
+            parallelize_module(layer, world.mesh["tensor"], _tensor_parallel_plan(layer))
     if world.context > 1:
         group = world.mesh.get_group("context")
         for layer in layers:
             layer.self_attn.gather = _gather(group)
 
 
-def shard(decoder: Decoder, world: World, config: EngineConfig) -> None:
-    """Lay weights, gradients and moments in pieces over the processes; after compilation."""
+def apply_fsdp(decoder: Decoder, world: DistributedContext, config: EngineConfig) -> None:
+    """Shard weights, gradients and optimizer state over the processes (FSDP2); after compilation."""
     if world.mesh is None:
         return
     short = None if config.precision == "float32" else torch.bfloat16
@@ -84,86 +88,93 @@ def shard(decoder: Decoder, world: World, config: EngineConfig) -> None:
 
 
 @torch.no_grad()
-def fill(decoder: Decoder, seed: int, device: torch.device) -> None:
-    """Give a blank decoder, divided by `shard`, the numbers that `build_decoder` draws.
+def init_sharded_weights(decoder: Decoder, seed: int, device: torch.device) -> None:
+    """Initialise a decoder on the meta device, sharded by `apply_fsdp`, to the weights of `build_decoder`.
 
-    Memory   of one matrix in one piece beside what lies here
+    Memory   one whole matrix beside the local shards
     """
     decoder.to_empty(device=device)
     config = decoder.config
     decoder.model.frequencies.copy_(inverse_frequencies(config.rope, config.head_width))
-    decoder.initialise(seed, put)
+    decoder.initialise(seed, copy_shard)
 
 
-def put(parameter: Tensor, whole: Tensor) -> None:
-    """Fill `parameter` with `whole`, of the same shape: with the piece of it that lies here."""
+def copy_shard(parameter: Tensor, whole: Tensor) -> None:
+    """Copy this process's shard of `whole`, of the same shape, into `parameter`."""
     if not isinstance(parameter, DTensor):
         parameter.copy_(whole)
         return
     shape, begin = compute_local_shape_and_global_offset(
         parameter.shape, parameter.device_mesh, parameter.placements
     )
-    piece = tuple(slice(b, b + n) for b, n in zip(begin, shape, strict=True))
-    parameter.to_local().copy_(whole[piece])
+    region = tuple(slice(b, b + n) for b, n in zip(begin, shape, strict=True))
+    parameter.to_local().copy_(whole[region])
 
 
-def whole_weights(decoder: nn.Module, world: World) -> dict[str, Tensor]:
-    """Every parameter in one piece, on the CPU of the leader; the others get none."""
+def full_state_dict(model: nn.Module, world: DistributedContext) -> dict[str, Tensor]:
+    """Every parameter unsharded, on the CPU of the main process; the others get an empty dict."""
     found: dict[str, Tensor] = {}
-    for name, parameter in decoder.named_parameters():
+    for name, parameter in model.named_parameters():
         whole = parameter.detach()
         whole = whole.full_tensor() if isinstance(whole, DTensor) else whole
-        if world.leads:
+        if world.is_main_process:
             found[name] = whole.cpu()
     return found
 
 
-def small_parameters(decoder: nn.Module) -> list[nn.Parameter]:
-    """Vectors: norms and shapes of activations. Every process holds all of each."""
-    return [p for p in decoder.parameters() if p.dim() < 2]
+def small_parameters(model: nn.Module) -> list[nn.Parameter]:
+    """Norms and activation parameters: vectors and scalars, whole in every process."""
+    return [p for p in model.parameters() if p.dim() < 2]
 
 
-def local(tensor: Tensor) -> Tensor:
-    """The piece of `tensor` that lies on this process, sharing its memory."""
+def local_shard(tensor: Tensor) -> Tensor:
+    """This process's shard of `tensor`, sharing its memory."""
     return tensor.to_local() if isinstance(tensor, DTensor) else tensor
 
 
-# On a CPU torch adds a tensor's squares up in float32, one after the other: of 5 million numbers the
-# norm is wrong by 1.3e-4 of itself; of pieces like these it is right to 3e-7.
-_PIECE = 2**14
+# On a CPU torch sums a tensor's squares in float32, sequentially: the norm of 5 million numbers has a
+# relative error of 1.3e-4; in chunks of this size it is 3e-7.
+_CHUNK = 2**14
 
 
 @torch.no_grad()
-def finish_gradients(decoder: nn.Module, world: World, clip_norm: float) -> Tensor:
-    """Sum the vectors' gradients over the processes, then shorten all to `clip_norm`. The norm before.
+def clip_grad_norm(model: nn.Module, world: DistributedContext, clip_norm: float) -> Tensor:
+    """Gradient clipping: scale all gradients so that their norm is at most `clip_norm`.
 
-    Order   fixed: by parameter, then over the processes
+    All-reduces the vectors' gradients over the processes first.
+
+    Returns  the norm before clipping, float32
+    Order    fixed: by parameter, then over the processes
     """
-    small = [p.grad for p in small_parameters(decoder) if p.grad is not None]
+    small = [p.grad for p in small_parameters(model) if p.grad is not None]
     if world.size > 1 and small:
-        flat = world.sum_(torch.cat([g.flatten() for g in small]))
-        pieces = torch.split(flat, [g.numel() for g in small])
-        for gradient, summed in zip(small, pieces, strict=True):
+        flat = world.all_reduce_sum(torch.cat([g.flatten() for g in small]))
+        parts = torch.split(flat, [g.numel() for g in small])
+        for gradient, summed in zip(small, parts, strict=True):
             gradient.copy_(summed.view_as(gradient))
-    cut = [local(p.grad) for p in decoder.parameters() if p.grad is not None and p.dim() >= 2]
-    squares = world.sum_(_square_sum(cut, world.device)) + _square_sum(small, world.device)
+    sharded = [
+        local_shard(p.grad) for p in model.parameters() if p.grad is not None and p.dim() >= 2
+    ]
+    squares = world.all_reduce_sum(_square_sum(sharded, world.device)) + _square_sum(
+        small, world.device
+    )
     norm = squares.sqrt().to(torch.float32)
-    torch._foreach_mul_([*cut, *small], (clip_norm / (norm + 1e-6)).clamp(max=1.0))
+    torch._foreach_mul_([*sharded, *small], (clip_norm / (norm + 1e-6)).clamp(max=1.0))
     return norm
 
 
 def _square_sum(tensors: Iterable[Tensor], device: torch.device) -> Tensor:
-    """Float64, so that it does not depend on how matrices are cut."""
+    """Sum of squares in float64, so that it does not depend on how matrices are sharded."""
     held = [t.flatten() for t in tensors if t.numel()]
     if not held:
         return torch.zeros((), dtype=torch.float64, device=device)
     if device.type == "cpu":
-        held = [piece for t in held for piece in torch.split(t, _PIECE)]
+        held = [chunk for t in held for chunk in torch.split(t, _CHUNK)]
     return torch.stack(torch._foreach_norm(held)).double().square().sum()
 
 
-def _cut(layer: Layer) -> dict[str, ParallelStyle]:
-    """Which matrices are cut by rows or columns; between the blocks tokens are divided instead."""
+def _tensor_parallel_plan(layer: Layer) -> dict[str, ParallelStyle]:
+    """Which matrices are split by rows or columns; between the blocks tokens are (sequence parallelism)."""
     tokens = Shard(1)
     plan: dict[str, ParallelStyle] = {
         "self_attn": PrepareModuleInput(
@@ -183,7 +194,7 @@ def _cut(layer: Layer) -> dict[str, ParallelStyle]:
 
 
 def _gather(group: dist.ProcessGroup) -> Callable[[Tensor], Tensor]:
-    # torch 2.13 has both names and warns of the second, the older one.
+    # torch 2.13 has both names and deprecates the second.
     renamed = hasattr(collectives, "all_gather_single_autograd")
     name = "all_gather_single_autograd" if renamed else "all_gather_tensor_autograd"
     differentiable = getattr(collectives, name)
@@ -199,7 +210,7 @@ def _check_divides(decoder: Decoder, ways: int) -> None:
     model = decoder.config
     if not isinstance(model.ffn.linear, Dense):
         raise ConfigError(
-            f"engine.parallel.tensor = {ways} cannot cut {type(model.ffn.linear).__name__} matrices",
+            f"engine.parallel.tensor = {ways} cannot split {type(model.ffn.linear).__name__} matrices",
             fix="Divide the work over engine.parallel.data or context",
         )
     for name, count in (
@@ -210,5 +221,5 @@ def _check_divides(decoder: Decoder, ways: int) -> None:
         if count % ways:
             raise ConfigError(
                 f"engine.parallel.tensor = {ways} does not divide model.{name} = {count}",
-                fix="Use fewer processes in that direction",
+                fix="Use a smaller engine.parallel.tensor",
             )

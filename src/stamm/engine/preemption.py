@@ -1,4 +1,4 @@
-"""Being asked to end: SIGTERM, and SIGUSR2, which clusters send some minutes before the time is up.
+"""Preemption: SIGTERM, and SIGUSR2, which clusters send some minutes before the time limit.
 
 Source   the Apertus runs asked Slurm for SIGUSR2 600 s before the end (their scripts)
 """
@@ -12,16 +12,16 @@ from typing import Any
 
 from stamm.base.errors import StoppedError
 
-_ASKING = (signal.SIGTERM, signal.SIGUSR2)
+_SIGNALS = (signal.SIGTERM, signal.SIGUSR2)
 
 
-class Requests:
-    """Notes the signals that ask this process to end, while it is entered.
+class PreemptionHandler:
+    """Records the signals that ask this process to end, while the context is entered.
 
-    pending   the signal that came, or None
-    heard     whether all processes know that one of them was asked
-    Edge      outside the main thread signals are left alone. A signal that nobody heard, as it came
-              after the last step, is sent again when this is left: it then does what it always did
+    pending   the signal received, or None
+    heard     whether all processes know that one of them received a signal
+    Edge      outside the main thread signal handlers are not changed. A signal received after the
+              last step is raised again on exit, for the handler that was set before
     """
 
     def __init__(self) -> None:
@@ -29,9 +29,9 @@ class Requests:
         self.heard = False
         self._before: dict[signal.Signals, Any] = {}
 
-    def __enter__(self) -> Requests:
+    def __enter__(self) -> PreemptionHandler:
         if threading.current_thread() is threading.main_thread():
-            self._before = {number: signal.signal(number, self._note) for number in _ASKING}
+            self._before = {number: signal.signal(number, self._note) for number in _SIGNALS}
         return self
 
     def __exit__(
@@ -46,11 +46,11 @@ class Requests:
             signal.raise_signal(self.pending)
 
     def stopped(self, step: int, last: int) -> StoppedError:
-        """What to say when the run ends for it after `step`."""
+        """The error that ends the run after `step`."""
         asked = self.pending.name if self.pending else "a signal to another process"
         return StoppedError(
             f"training was asked to end ({asked}): the state after step {step} of {last} is saved",
-            fix="The same command goes on from there",
+            fix="Run the same command again to resume",
         )
 
     def _note(self, number: int, frame: FrameType | None) -> None:

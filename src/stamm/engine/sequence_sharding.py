@@ -1,11 +1,11 @@
-"""Which part of a micro-batch each process takes, and what its tokens may look at.
+"""Context and data parallelism: which part of a micro-batch each process takes, and its attention mask.
 
-Sequences are divided over `data`. A sequence is divided over `context` in twice as many stretches
-as there are processes, of which each takes one from the front and one from the back, so that all
-look at equally many tokens; of its stretches, each process in the direction of `tensor` keeps one
-part, which the layers bring together where all tokens meet the same neurons.
+Sequences are divided over `data`. A sequence is divided over `context` into twice as many chunks as there
+are processes; each process takes one from the front and one from the back, so that all have equally many
+query-key pairs. Of these tokens each process of the `tensor` dimension keeps one part, which the layers
+gather where all tokens meet the same neurons.
 
-Letters: B sequences, T tokens, L tokens that look, E head width.
+Letters: B sequences, T tokens, L query tokens of this process, E head dimension.
 """
 
 from __future__ import annotations
@@ -14,34 +14,34 @@ import torch
 from torch import Tensor
 
 from stamm.base.errors import ConfigError
-from stamm.engine.distributed import World
+from stamm.engine.distributed import DistributedContext
 from stamm.models.attention_mask import Kernel, Sight, part_sight, sight
 
 
-class Share:
+class SequenceShard:
     """This process's part of sequences of `length` tokens.
 
-    Raises   ConfigError when `length` does not divide
+    Raises   ConfigError when `length` cannot be divided evenly
     """
 
-    def __init__(self, world: World, length: int) -> None:
-        pieces = (2 * world.context if world.context > 1 else 1) * world.tensor
-        if length % pieces:
+    def __init__(self, world: DistributedContext, length: int) -> None:
+        parts = (2 * world.context if world.context > 1 else 1) * world.tensor
+        if length % parts:
             raise ConfigError(
-                f"context = {length} tokens do not divide into {pieces} equal parts for "
+                f"context = {length} tokens cannot be divided into {parts} equal parts for "
                 f"engine.parallel.context = {world.context} and tensor = {world.tensor}",
-                fix=f"Use a multiple of {pieces}",
+                fix=f"Use a multiple of {parts}",
             )
         self._world = world
-        stretches = [_stretches(length, world.context, c) for c in range(world.context)]
-        self._looking = stretches[world.place[1]]
-        self._seen = torch.cat(stretches)  # in the order in which gathered keys stand
-        self._own = self._looking.chunk(world.tensor)[world.place[2]]
+        positions = [_positions(length, world.context, c) for c in range(world.context)]
+        self._queries = positions[world.mesh_coordinates[1]]
+        self._keys = torch.cat(positions)  # in the order of gathered keys
+        self._own = self._queries.chunk(world.tensor)[world.mesh_coordinates[2]]
 
     def rows(self, first: int, count: int) -> range:
         """This process's sequences of the `count` of a step, from `first` on.
 
-        Raises   ConfigError when they do not divide
+        Raises   ConfigError when they cannot be divided evenly
         """
         ways = self._world.data
         if count % ways:
@@ -51,34 +51,34 @@ class Share:
                 "more of them in engine.parallel.context or tensor",
             )
         each = count // ways
-        begin = first + self._world.place[0] * each
+        begin = first + self._world.mesh_coordinates[0] * each
         return range(begin, begin + each)
 
     def tokens(self, x_BT: Tensor) -> Tensor:
         """This process's tokens of whole sequences."""
-        return x_BT if self.whole else x_BT[:, self._own]
+        return x_BT if self.is_whole else x_BT[:, self._own]
 
-    def sight(
+    def attention_inputs(
         self, frequencies: Tensor, document_BT: Tensor, dtype: torch.dtype, kernel: Kernel = "auto"
     ) -> Sight:
-        """What attention is told about the tokens that look here.
+        """Rotary angles and attention mask of this process's query tokens.
 
-        document_BT   of the whole sequences, a number per token
-        kernel        what attends: see `models.sight`
+        document_BT   document number of each token of the whole sequences
+        kernel        attention backend, as in `models.attention_mask`
         """
         if self._world.context == 1:
             return sight(frequencies, document_BT.shape[1], document_BT, dtype, kernel=kernel)
-        looking, seen = (p.to(frequencies.device) for p in (self._looking, self._seen))
-        documents = document_BT[:, looking], document_BT[:, seen]
-        return part_sight(frequencies, *documents, looking, seen, dtype, kernel)
+        queries, keys = (p.to(frequencies.device) for p in (self._queries, self._keys))
+        documents = document_BT[:, queries], document_BT[:, keys]
+        return part_sight(frequencies, *documents, queries, keys, dtype, kernel)
 
     @property
-    def whole(self) -> bool:
+    def is_whole(self) -> bool:
         """Whether sequences are not divided."""
         return self._world.context * self._world.tensor == 1
 
 
-def _stretches(length: int, ways: int, index: int) -> Tensor:
-    """Positions of the tokens that process `index` of `ways` takes."""
+def _positions(length: int, ways: int, index: int) -> Tensor:
+    """Positions of the tokens of process `index` of `ways`."""
     pieces = torch.arange(length).chunk(2 * ways if ways > 1 else 1)
     return pieces[0] if ways == 1 else torch.cat((pieces[index], pieces[-1 - index]))

@@ -1,8 +1,7 @@
-"""An optimizer over the pieces of a model that lie on this process.
+"""An optimizer over the local shards of a model's parameters, with state that any number of processes can load.
 
-AdamW and AdEMAMix change each number by itself and need only the numbers that are here; Muon, which
-changes a matrix as a whole, gathers those that are divided. A model in one piece is the plain case. Its state has the names of the parameters, whatever the
-division, so that a checkpoint written by some processes is read by others.
+AdamW and AdEMAMix are elementwise and need only the local shard; Muon, which needs whole matrices, gathers
+them. The state has the names of the parameters, however they are sharded.
 """
 
 from __future__ import annotations
@@ -13,15 +12,15 @@ import torch
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
-from stamm.engine.parallel import local
+from stamm.engine.parallel import local_shard
 from stamm.optim.groups import set_learning_rate
 
 
-class Updater:
-    """Steps, and state by name.
+class ShardedOptimizer:
+    """Optimizer steps, and optimizer state by parameter name.
 
-    model   laid over the processes already
-    build   from a map of parameters to what is changed in their place to an optimizer over these
+    model   already sharded over the processes
+    build   makes the optimizer, given a function from each parameter to its local shard
     """
 
     def __init__(
@@ -30,31 +29,31 @@ class Updater:
         build: Callable[[Callable[[nn.Parameter], nn.Parameter]], torch.optim.Optimizer],
     ) -> None:
         self._whole = dict(model.named_parameters())
-        self._pieces = {name: _piece(p) for name, p in self._whole.items()}
-        by_parameter = {p: self._pieces[name] for name, p in self._whole.items()}
+        self._shards = {name: _shard(p) for name, p in self._whole.items()}
+        by_parameter = {p: self._shards[name] for name, p in self._whole.items()}
         self.optimizer = build(lambda p: by_parameter[p])
 
     def step(self, rate: float) -> None:
-        """One update with learning rate `rate`; gradients are dropped afterwards."""
+        """One update with learning rate `rate`; gradients are set to None afterwards."""
         set_learning_rate(self.optimizer, rate)
         for name, parameter in self._whole.items():
-            piece = self._pieces[name]
-            if piece is not parameter:
-                piece.grad = None if parameter.grad is None else local(parameter.grad)
+            shard = self._shards[name]
+            if shard is not parameter:
+                shard.grad = None if parameter.grad is None else local_shard(parameter.grad)
         self.optimizer.step()
-        self.drop_gradients()
+        self.zero_grad()
 
-    def drop_gradients(self) -> None:
-        """Forget every gradient."""
+    def zero_grad(self) -> None:
+        """Set every gradient to None."""
         for name, parameter in self._whole.items():
-            parameter.grad = self._pieces[name].grad = None
+            parameter.grad = self._shards[name].grad = None
 
     def tensors(self) -> dict[str, Tensor]:
-        """Every tensor of the state as "parameter name/state name", divided as its parameter is."""
+        """Every state tensor as "parameter name/state name", sharded as its parameter is."""
         self._make_state()
         found: dict[str, Tensor] = {}
-        for name, piece in self._pieces.items():
-            for key, value in self.optimizer.state[piece].items():
+        for name, shard in self._shards.items():
+            for key, value in self.optimizer.state[shard].items():
                 if isinstance(value, Tensor):
                     found[f"{name}/{key}"] = _as(self._whole[name], value)
         return found
@@ -66,36 +65,36 @@ class Updater:
 
     @counts.setter
     def counts(self, counts: list[int]) -> None:
-        """Go on counting from these."""
+        """Continue counting from these."""
         counted = [group for group in self.optimizer.param_groups if "step" in group]
         for group, count in zip(counted, counts, strict=True):
             group["step"] = count
 
     def _make_state(self) -> None:
-        """State is made by the first update; one with no gradient and no rate changes nothing."""
+        """Create the state by a first update, with zero gradients and learning rate 0: nothing changes."""
         if self.optimizer.state:
             return
         counts = self.counts
-        for piece in self._pieces.values():
-            piece.grad = torch.zeros_like(piece)
+        for shard in self._shards.values():
+            shard.grad = torch.zeros_like(shard)
         set_learning_rate(self.optimizer, 0.0)
         self.optimizer.step()
-        for piece in self._pieces.values():
-            piece.grad = None
-            for value in self.optimizer.state[piece].values():
+        for shard in self._shards.values():
+            shard.grad = None
+            for value in self.optimizer.state[shard].values():
                 if isinstance(value, Tensor):
                     value.zero_()
         self.counts = counts
 
 
-def _piece(parameter: nn.Parameter) -> nn.Parameter:
+def _shard(parameter: nn.Parameter) -> nn.Parameter:
     if isinstance(parameter, DTensor):
         return nn.Parameter(parameter.to_local().detach())
     return parameter
 
 
 def _as(parameter: Tensor, value: Tensor) -> Tensor:
-    """`value`, which belongs to the piece of `parameter` here, as a piece of the whole."""
+    """`value`, state of the local shard of `parameter`, as a DTensor like the parameter."""
     if not isinstance(parameter, DTensor) or value.shape != parameter.to_local().shape:
         return value
     return DTensor.from_local(

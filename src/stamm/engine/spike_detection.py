@@ -1,8 +1,8 @@
-"""Whether a step's loss is one to learn from, judged by the losses before it.
+"""Non-finite loss and loss spike detection, from the running median of the losses before.
 
-A spike is a loss above the median of the last `window` by more than `deviations` times their spread
-(1.4826 times the median distance from that median, which is a standard deviation where losses are
-normal). The losses are read from metrics.jsonl, so a run that goes on judges as it would have.
+A loss spike is a loss above the median of the last `window` by more than `deviations` times their spread
+(1.4826 times the median absolute deviation, which is the standard deviation of a normal distribution).
+The losses are read from metrics.jsonl, so a resumed run classifies as the uninterrupted run would.
 """
 
 from __future__ import annotations
@@ -13,36 +13,37 @@ from collections import deque
 from collections.abc import Iterable
 from typing import Literal
 
-from stamm.engine.config import GoOn, RollBack, Stop
+from stamm.engine.config import RollBackAndSkip, SkipUpdate, StopOnNonfinite
 
-Verdict = Literal["good", "spike", "no number"]
-_NORMAL = 1.4826  # of a normal distribution: standard deviation over median distance
+LossStatus = Literal["ok", "spike", "nonfinite"]
+_NORMAL = 1.4826  # of a normal distribution: standard deviation / median absolute deviation
 _FEWEST = 16  # losses, before anything is called a spike
 
 
-class Guard:
-    """Judges one loss after another.
+class SpikeDetector:
+    """Classifies one loss after another.
 
-    before   the losses of the steps that were done already
+    before   the losses of the steps that were already done
     """
 
-    def __init__(self, policy: Stop | RollBack | GoOn, before: Iterable[float]) -> None:
+    def __init__(
+        self, policy: StopOnNonfinite | RollBackAndSkip | SkipUpdate, before: Iterable[float]
+    ) -> None:
         self._policy = policy
         self._last: deque[float] = deque(before, maxlen=policy.window)
 
-    def judge(self, loss: float, norm: float) -> Verdict:
-        """What to think of a step with this loss and this gradient norm."""
+    def classify(self, loss: float, norm: float) -> LossStatus:
+        """The status of a step with this loss and this gradient norm."""
         if not (math.isfinite(loss) and math.isfinite(norm)):
-            return "no number"
-        limit = self.limit()
-        return "spike" if loss > limit else "good"
+            return "nonfinite"
+        return "spike" if loss > self.limit() else "ok"
 
-    def take(self, loss: float) -> None:
-        """Count a loss among those that later ones are judged by."""
+    def update(self, loss: float) -> None:
+        """Add a loss to the window."""
         self._last.append(loss)
 
     def limit(self) -> float:
-        """The largest loss that is no spike; infinite while there are too few to tell."""
+        """The largest loss that is not a spike; infinite while the window holds too few losses."""
         if len(self._last) < min(_FEWEST, self._policy.window):
             return math.inf
         middle = statistics.median(self._last)

@@ -10,7 +10,7 @@ from torch import Tensor
 from stamm.losses.linear_cross_entropy import linear_cross_entropy
 
 
-class KeptLosses(NamedTuple):
+class LossOutput(NamedTuple):
     """What a step differentiates, and the two things it is the sum of, each shape ().
 
     loss         nll + z, with its gradient
@@ -24,14 +24,14 @@ class KeptLosses(NamedTuple):
     z: Tensor
 
 
-def kept_losses(
+def masked_cross_entropy(
     hidden_ND: Tensor,
     weight_VD: Tensor,
     target_N: Tensor,
     keep_N: Tensor,
     kept: float | None = None,
     z_loss: float = 0.0,
-) -> KeptLosses:
+) -> LossOutput:
     """Mean loss of the kept tokens, and its parts.
 
     nll  = -sum_n keep[n] log softmax(weight @ hidden[n])[target[n]] / kept
@@ -55,9 +55,9 @@ def kept_losses(
         hidden_ND, weight_VD, target_N, scale_N, ignore_index=None, z_loss=z_loss
     )
     if z_loss == 0.0:
-        return KeptLosses(loss, loss.detach(), loss.new_zeros(()))
+        return LossOutput(loss, loss.detach(), loss.new_zeros(()))
     scale_N = scale_N.to(nats_N.dtype)
-    return KeptLosses(loss, (scale_N * nats_N).sum(), z_loss * (scale_N * log_z_N**2).sum())
+    return LossOutput(loss, (scale_N * nats_N).sum(), z_loss * (scale_N * log_z_N**2).sum())
 
 
 def nll_per_kept_token(
@@ -67,9 +67,9 @@ def nll_per_kept_token(
     keep_N: Tensor,
     kept: float | None = None,
 ) -> Tensor:
-    """Mean negative log-likelihood of the kept tokens, in nats per token, shape (): `kept_losses`
+    """Mean negative log-likelihood of the kept tokens, in nats per token, shape (): `masked_cross_entropy`
     without z-loss."""
-    return kept_losses(hidden_ND, weight_VD, target_N, keep_N, kept).loss
+    return masked_cross_entropy(hidden_ND, weight_VD, target_N, keep_N, kept).loss
 
 
 @torch.no_grad()

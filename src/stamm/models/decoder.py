@@ -16,7 +16,7 @@ from torch.utils.checkpoint import checkpoint
 from stamm.activations.module import Activation, GatedActivation
 from stamm.base.errors import ConfigError
 from stamm.base.files import sha256_bytes
-from stamm.losses.language_model import KeptLosses, kept_losses
+from stamm.losses.language_model import LossOutput, masked_cross_entropy
 from stamm.models.attention import Attention, KeyValues
 from stamm.models.attention_mask import Mask, Sight, sight
 from stamm.models.config import DecoderConfig, GatedFFN, PlainFFN
@@ -144,13 +144,13 @@ class Decoder(nn.Module):
         document_BT: Tensor | None = None,
         seen: Sight | None = None,
         z_loss: float = 0.0,
-    ) -> KeptLosses:
+    ) -> LossOutput:
         """The losses of the kept targets, divided by `kept`; the logits are never whole.
 
         document_BT, seen   as in `Trunk.forward`
         """
         hidden_BTD = self.model(tokens_BT, document_BT, seen=seen)
-        return kept_losses(
+        return masked_cross_entropy(
             hidden_BTD.flatten(0, 1),
             self.lm_head.weight,
             target_BT.flatten(),

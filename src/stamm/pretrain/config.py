@@ -9,12 +9,15 @@ from typing import Literal
 
 from stamm.base.config import validate
 from stamm.base.errors import ConfigError
+from stamm.base.user_code import is_reference
 from stamm.engine.config import EngineConfig
 from stamm.losses.config import Goldfish, Rule
 from stamm.models.config import DecoderConfig
 from stamm.optim.config import AdEMAMix, OptimizerConfig
 from stamm.optim.schedules import BatchPlan, BatchStage, Schedule, WarmupStableDecay
 from stamm.runs.tracker_config import TensorBoard, Trackio, WandB
+
+NEXT_TOKEN = "next-token"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,7 +84,9 @@ class PretrainConfig:
                    token, as its report says
     z_loss         weight of the mean of log(Z)^2, which keeps logits from drifting; told apart from
                    the loss in the metrics
-    clip_norm      largest gradient norm
+    objective      "next-token", or the reader's own subclass of it, "mine.py:MyObjective"
+                   (docs/extending/objective.md)
+    clip_norm      gradient clipping: largest gradient norm
     record_shapes_every   steps between records of the learned activation parameters
     pack           folder of the packed corpus; empty where a recipe packs one itself
     mirrors        trackers that get a copy of the metrics; free to change when a run goes on
@@ -101,6 +106,7 @@ class PretrainConfig:
     goldfish: Goldfish | None = field(default_factory=Goldfish)
     masks: Rule = "stamm"
     z_loss: float = 0.0
+    objective: str = NEXT_TOKEN
     optimizer: OptimizerConfig = field(default_factory=AdEMAMix)
     schedule: Schedule = field(default_factory=WarmupStableDecay)
     clip_norm: float = 1.0
@@ -143,6 +149,11 @@ class PretrainConfig:
             ("clip_norm", self.clip_norm > 0, "must be positive"),
             ("z_loss", 0 <= self.z_loss < math.inf, "must be finite and not negative"),
             ("first_sequence", self.first_sequence >= 0, "must not be negative"),
+            (
+                "objective",
+                self.objective == NEXT_TOKEN or is_reference(self.objective),
+                f"is neither {NEXT_TOKEN!r} nor of the form mine.py:MyObjective",
+            ),
             ("pack", not (self.pack and self.foreign), "is given, and foreign too"),
             ("record_shapes_every", self.record_shapes_every >= 1, "must be at least 1"),
         )

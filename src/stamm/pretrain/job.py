@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import inspect
 import os
 import resource
 import statistics
@@ -29,12 +30,19 @@ from stamm.corpus.megatron_dataset import ForeignTokens, tokenizer_file
 from stamm.corpus.packed_dataset import PackedSplit
 from stamm.corpus.shuffle import Proof, StoredTokens, TokenStream
 from stamm.engine.cpu_allocator import caching_allocator
-from stamm.engine.distributed import World, device_of, join, leave, together
-from stamm.engine.events import Events, read_events
+from stamm.engine.distributed import (
+    DistributedContext,
+    destroy_process_group,
+    init_distributed,
+    report_lost_peers,
+    select_device,
+)
+from stamm.engine.events import NONFINITE, Events, read_events
 from stamm.engine.out_of_memory import out_of_memory_explained
-from stamm.engine.parallel import whole_weights
+from stamm.engine.parallel import full_state_dict
 from stamm.engine.peak_flops import device_name
 from stamm.engine.pieces import pieces_of, threads_of_operations
+from stamm.engine.trainer_setup import TrainedModel
 from stamm.losses.config import Goldfish
 from stamm.losses.goldfish import coverage
 from stamm.models.config import DecoderConfig
@@ -42,12 +50,12 @@ from stamm.models.decoder import Decoder
 from stamm.models.determinism import operation_threads, settle
 from stamm.models.flops import count_parameters, training_flops
 from stamm.models.serialization import describe_decoder, save_decoder
-from stamm.pretrain.config import PretrainConfig
+from stamm.pretrain.config import NEXT_TOKEN, PretrainConfig
 from stamm.pretrain.dataset import Windows
 from stamm.pretrain.kernel_choice import Choices, choose_kernels, chosen_kernels, prepare_kernels
 from stamm.pretrain.lr_finder import told
-from stamm.pretrain.next_token import NextToken, steps_before
-from stamm.pretrain.trainer_setup import Trained, fit
+from stamm.pretrain.next_token import LOSS, steps_before
+from stamm.pretrain.train import load_objective, train_decoder
 from stamm.runs.job import Workspace
 from stamm.runs.manifest import new_manifest
 from stamm.runs.metrics import read_metrics
@@ -57,14 +65,14 @@ SCHEMA = 1
 COVERAGE_TOKENS = 20_000_000  # a sample of this many tokens tells the rate to 4 digits
 
 
-@together()
+@report_lost_peers()
 def run(config: PretrainConfig, workspace: Workspace) -> None:
     """Train `config.model` on its tokens, from the newest checkpoint when there is one."""
     config = told(config, workspace.inputs)
     stream = open_stream(config, workspace.inputs)
     _check_vocabulary(config, stream)
     settle(config.engine.threads)
-    device = device_of(config.engine.device)
+    device = select_device(config.engine.device)
     with caching_allocator() if device.type == "cpu" else contextlib.nullcontext("") as missing:
         if missing:
             workspace.progress.log(f"Memory may exceed the plan's by two thirds: {missing}.")
@@ -76,17 +84,19 @@ def _train(
 ) -> None:
     folder, progress = workspace.folder, workspace.progress
     short = config.engine.precision != "float32"
-    world = join(config.engine.parallel, device, collectives=short)
+    world = init_distributed(config.engine.parallel, device, collectives=short)
     plain = to_plain(dataclasses.replace(config, mirrors=()))
-    world.agree("the configuration", sha256_value(plain))
+    world.assert_same_on_all_ranks("the configuration", sha256_value(plain))
     proof = _verified(stream, world)
     if proof.remark:
         progress.log(f"{proof.remark}.")
-    world.agree("the data", proof.sha256)
+    world.assert_same_on_all_ranks("the data", proof.sha256)
     windows = Windows(stream, config.context, config.seed, config.goldfish, config.masks)
     choices: Choices = {}
     if device.type == "cpu":
-        choices = world.of_leader(_choices(config, windows, world, folder) if world.leads else None)
+        choices = world.broadcast_object(
+            _choices(config, windows, world, folder) if world.is_main_process else None
+        )
         slower = [name for name, chosen in choices.items() if chosen == "torch"]
         if slower and config.engine.kernels == "auto":
             progress.log(f"Computed by torch, measured to be faster here: {', '.join(slower)}.")
@@ -94,11 +104,11 @@ def _train(
             progress.log(
                 f"Attention is computed by torch, with other bits and more memory: {missing}."
             )
-    if world.leads:
+    if world.is_main_process:
         described = {"schema": SCHEMA, "kind": "pretrain", "config": plain}
         write_json(folder / "config.json", described)
         _note_manifest(config, workspace, proof, choices)
-    mirrors = config.mirrors if world.leads else ()
+    mirrors = config.mirrors if world.is_main_process else ()
     name = f"{folder.parents[1].name}/{folder.name}"
     with (
         _events_noted(folder, world),
@@ -106,23 +116,25 @@ def _train(
         out_of_memory_explained(),
         chosen_kernels(config, choices) as chosen,
     ):
-        trained = fit(chosen, workspace, world, windows)
-    weights = whole_weights(trained.decoder, world)
-    devices = Counter(world.of_all(device_name(world.device)))
-    if world.leads:
+        trained = train_decoder(chosen, workspace, world, windows)
+    weights = full_state_dict(trained.decoder, world)
+    devices = Counter(world.all_gather_object(device_name(world.device)))
+    if world.is_main_process:
         progress.end(_outcome(folder))
         save_decoder(_assembled(config.model, weights), folder / "model")
-        write_json(folder / "summary.json", _summary(config, trained.task, windows, folder))
+        write_json(folder / "summary.json", _summary(config, windows, folder))
         write_json(folder / "log" / "timing.json", _timing(config, folder, trained, world, devices))
-    world.of_leader(None)  # the others stay until all is written
+    world.broadcast_object(None)  # the others stay until all is written
     if world.size == 1:
-        leave()
+        destroy_process_group()
 
 
-def _verified(stream: StoredTokens, world: World) -> Proof:
+def _verified(stream: StoredTokens, world: DistributedContext) -> Proof:
     """What reading every byte shows: each process reads its share of the files, for all of them."""
     mine = stream.examine(range(world.rank, stream.num_files, world.size))
-    return stream.proof({n: seen for part in world.of_all(mine) for n, seen in part.items()})
+    return stream.proof(
+        {n: seen for part in world.all_gather_object(mine) for n, seen in part.items()}
+    )
 
 
 def _assembled(config: DecoderConfig, weights: dict[str, Tensor]) -> Decoder:
@@ -149,7 +161,9 @@ def _check_vocabulary(config: PretrainConfig, stream: TokenStream) -> None:
         )
 
 
-def _choices(config: PretrainConfig, windows: Windows, world: World, folder: Path) -> Choices:
+def _choices(
+    config: PretrainConfig, windows: Windows, world: DistributedContext, folder: Path
+) -> Choices:
     """The kernels that the run was begun with, or those that it begins with."""
     path = folder / "manifest.json"
     if not path.exists():
@@ -174,20 +188,26 @@ def _note_manifest(
     """
     path = workspace.folder / "manifest.json"
     kind = "pack" if config.foreign is None else "foreign"
+    objective = _objective_source(config)
     if path.exists():
-        begun = _recorded_tokens(path, kind)
-        if begun != proof.sha256:
-            raise DataError(
-                f"the tokens are not those that {workspace.folder} was begun with: sha256 "
-                f"{proof.sha256}, not {begun}",
-                fix="Put them back, or train in another folder with --out",
-            )
+        expected = {kind: proof.sha256, "objective": objective.get("sha256", "")}
+        for name, found in expected.items():
+            begun = _recorded_hash(path, name)
+            if begun != found:
+                what = "the code of the objective is" if name == "objective" else "the tokens are"
+                raise DataError(
+                    f"{what} not the same as when {workspace.folder} was started: sha256 {found}, "
+                    f"not {begun}",
+                    fix="Restore it, or train in another folder with --out",
+                )
         return
     inputs: dict[str, dict[str, Any]] = {
         name: {"path": os.path.relpath(place, workspace.folder)}
         for name, place in sorted(workspace.inputs.items())
     }
     inputs[kind] = {**inputs.get(kind, {}), "sha256": proof.sha256, **proof.facts}
+    if objective:
+        inputs["objective"] = objective
     if "tokenizer" in inputs:
         file = tokenizer_file(workspace.inputs["tokenizer"])
         inputs["tokenizer"]["sha256"] = sha256_file(file)
@@ -203,7 +223,7 @@ def _note_manifest(
 
 
 @contextlib.contextmanager
-def _events_noted(folder: Path, world: World) -> Iterator[None]:
+def _events_noted(folder: Path, world: DistributedContext) -> Iterator[None]:
     """However training ends, the manifest lists its events; killed, the run that goes on sees to it."""
     try:
         yield
@@ -214,46 +234,49 @@ def _events_noted(folder: Path, world: World) -> Iterator[None]:
     _note_events(folder, world)
 
 
-def _note_events(folder: Path, world: World) -> None:
-    if not world.leads:
+def _note_events(folder: Path, world: DistributedContext) -> None:
+    if not world.is_main_process:
         return
     events, manifest = read_events(folder / "events.json"), read_json(folder / "manifest.json")
     if manifest.get("events", []) != events:
         write_json(folder / "manifest.json", {**manifest, "events": events})
 
 
-def _recorded_tokens(manifest: Path, kind: str) -> str:
+def _recorded_hash(manifest: Path, name: str) -> str:
     try:
-        return str(read_json(manifest)["inputs"][kind]["sha256"])
+        return str(read_json(manifest)["inputs"][name]["sha256"])
     except (KeyError, TypeError):
-        return "told"
+        return "" if name == "objective" else "unknown"
 
 
-def _summary(
-    config: PretrainConfig, task: NextToken, windows: Windows, folder: Path
-) -> dict[str, Any]:
+def _objective_source(config: PretrainConfig) -> dict[str, str]:
+    """The user's objective and the hash of its source file; {} for the built-in one."""
+    if config.objective == NEXT_TOKEN:
+        return {}
+    file = Path(inspect.getfile(load_objective(config.objective)))
+    return {"path": config.objective, "sha256": sha256_file(file)}
+
+
+def _summary(config: PretrainConfig, windows: Windows, folder: Path) -> dict[str, Any]:
     steps = read_metrics(folder / "metrics.jsonl")
-    sequences = sum(int(line["train/tokens"]) for line in steps) // config.context
-    tail = [line["train/loss_nats"] for line in steps[-max(len(steps) // 20, 1) :]]
+    total = config.total_sequences(windows.per_epoch)
+    plan = config.batches(total)
+    sequences = sum(plan.step(line["step"] - 1).size for line in steps)
+    tail = [line[LOSS] for line in steps[-max(len(steps) // 20, 1) :] if LOSS in line]
     return {
         "schema": SCHEMA,
         "parameters": count_parameters(config.model).total,
-        "steps": task.num_steps,
+        "steps": plan.num_steps,
         "trained_sequences": sequences,
         "trained_tokens": sequences * config.context,
-        "learned_tokens": int(sum(line["train/kept_tokens"] for line in steps)),
+        "learned_tokens": int(sum(line.get("train/kept_tokens", 0) for line in steps)),
         "epochs": sequences / windows.per_epoch,
         "final_loss_nats": statistics.fmean(tail) if tail else None,
         "flops": sequences * training_flops(config.model, config.context),
-        "decay_start_step": _decay_start_step(config, task),
+        "decay_start_step": steps_before(plan, config.schedule.decay_start(total)),
         "events": read_events(folder / "events.json"),
         "goldfish": windows_coverage(config.goldfish, windows),
     }
-
-
-def _decay_start_step(config: PretrainConfig, task: NextToken) -> int:
-    start = config.schedule.decay_start(task.total_sequences)
-    return steps_before(config.batches(task.total_sequences), start)
 
 
 def windows_coverage(goldfish: Goldfish | None, windows: Windows) -> dict[str, Any] | None:
@@ -265,7 +288,11 @@ def windows_coverage(goldfish: Goldfish | None, windows: Windows) -> dict[str, A
 
 
 def _timing(
-    config: PretrainConfig, folder: Path, trained: Trained, world: World, devices: Mapping[str, int]
+    config: PretrainConfig,
+    folder: Path,
+    trained: TrainedModel,
+    world: DistributedContext,
+    devices: Mapping[str, int],
 ) -> dict[str, Any]:
     """How fast it was, and on what.
 
@@ -283,7 +310,7 @@ def _timing(
         "precision": config.engine.precision,
         "processes": {"data": world.data, "context": world.context, "tensor": world.tensor},
         "tokens_per_s_median": _median(lines, "speed/tokens_per_s"),
-        "utilisation_median": _median(lines, "speed/utilisation"),
+        "mfu_median": _median(lines, "speed/mfu"),
         "seconds": round(sum(line["speed/seconds"] for line in lines), 2),
         "peak_gib": round(peak / 2**30, 3),
     }
@@ -300,9 +327,9 @@ def _outcome(folder: Path) -> str:
     if not lines:
         return "nothing was learned: no step was trained on whose loss is a number"
     events = Events(folder / "events.json", writes=False)
-    left_out = sum(event["event"] == "no number" for event in events.all)
-    passed = len(events.passed_over())
-    said = [f"loss {lines[-1]['train/loss_nats']:.3f}"]
-    said += [f"updates left out: {left_out:,}"] if left_out else []
-    said += [f"steps passed over: {passed:,}"] if passed else []
+    left_out = sum(event["event"] == NONFINITE for event in events.all)
+    passed = len(events.skipped_steps())
+    said = [f"loss {lines[-1][LOSS]:.3f}"]
+    said += [f"skipped updates: {left_out:,}"] if left_out else []
+    said += [f"skipped steps: {passed:,}"] if passed else []
     return ", ".join(said)

@@ -21,7 +21,7 @@ from stamm.activations.fused.operation import SMALLEST, cpu_sources, use_eager
 from stamm.activations.module import Activation, GatedActivation, build_activation
 from stamm.base.autotune import Measurement, measured
 from stamm.engine.attention_support import may_fuse
-from stamm.engine.trainer import missing_to_compile, separate_inductor_cache
+from stamm.engine.compile import missing_to_compile, separate_inductor_cache
 from stamm.models import fused_attention
 from stamm.models.attention_mask import document_mask
 from stamm.models.config import GatedFFN, PlainFFN

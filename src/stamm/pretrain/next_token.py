@@ -1,4 +1,4 @@
-"""The task of predicting the next token under a Goldfish mask, on this process's part of each step."""
+"""Next-token prediction under a loss mask: the objective of pretraining, on this process's part of each step."""
 
 from __future__ import annotations
 
@@ -14,11 +14,10 @@ import torch
 from stamm.activations.module import Activation, GatedActivation
 from stamm.base.errors import ConfigError, RunError
 from stamm.engine.attention_support import refusals
-from stamm.engine.distributed import World
-from stamm.engine.micro_batches import MicroBatch, MicroBatches
+from stamm.engine.distributed import DistributedContext
+from stamm.engine.objective import MicroBatch, MicroBatches, Objective, StepLoss
 from stamm.engine.pieces import pieces_of
-from stamm.engine.sequence_sharding import Share
-from stamm.losses.language_model import KeptLosses
+from stamm.engine.sequence_sharding import SequenceShard
 from stamm.models.decoder import Decoder
 from stamm.models.flops import guide_flops, training_flops
 from stamm.models.guide_draws import guide_uses
@@ -27,26 +26,33 @@ from stamm.optim.schedules import BatchPlan
 from stamm.pretrain.config import PretrainConfig
 from stamm.pretrain.dataset import Batch, Windows
 
+LOSS, Z_LOSS = "train/loss_nats", "train/z_loss_nats"
 
-class NextToken:
-    """An `engine.loop.Task`. While a step is trained on, the sequences of the next are read.
 
-    Raises   ConfigError when steps or sequences do not divide over the processes, and for an
-             engine.attention that cannot train the model here
+class NextToken(Objective):
+    """Cross-entropy of the next token. While a step is computed, the sequences of the next are read.
+
+    A subclass that changes the loss overrides `step_loss` (docs/extending/objective.md).
+
+    Raises   ConfigError when steps or sequences cannot be divided evenly over the processes, and for
+             an engine.attention that cannot train the model here
     """
 
+    primary_metric = LOSS
+    unit = "tokens"
+
     def __init__(
-        self, config: PretrainConfig, decoder: Decoder, windows: Windows, world: World
+        self, config: PretrainConfig, decoder: Decoder, windows: Windows, world: DistributedContext
     ) -> None:
-        self._config, self._decoder, self._windows, self._world = config, decoder, windows, world
+        self._config, self.decoder, self._windows, self._world = config, decoder, windows, world
         self.total_sequences = config.total_sequences(windows.per_epoch)
         self._plan = config.batches(self.total_sequences)
         self.num_steps = self._plan.num_steps
         for what, fix in refusals(config.engine, config.model, gpu=world.device.type == "cuda"):
             raise ConfigError(what, fix=fix)
-        self._share = Share(world, config.context)
+        self._shard = SequenceShard(world, config.context)
         for stage in config.batch:
-            self._share.rows(0, stage.size)
+            self._shard.rows(0, stage.size)
         long = config.engine.precision == "float32"
         self._dtype = torch.float32 if long else torch.bfloat16
         self._reader = ThreadPoolExecutor(1, thread_name_prefix="sequences")
@@ -55,70 +61,87 @@ class NextToken:
 
     @property
     def milestones(self) -> frozenset[int]:
-        """The last step before the learning rate falls: cooldowns of other lengths begin there."""
+        """The last step before the learning rate decays: cooldowns of other lengths start there."""
         start = self._config.schedule.decay_start(self.total_sequences)
         before = steps_before(self._plan, start)
         return frozenset({before} if 0 < before < self.num_steps else ())
 
     def micro_batches(self, step: int) -> MicroBatches:
-        """This process's part of the step; on a CPU in pieces that its threads compute side by side."""
-        self._decoder.begin_step(step, self.num_steps, self._config.seed)
+        """This process's part of the step; on a CPU split further, for its threads."""
+        self.decoder.begin_step(step, self.num_steps, self._config.seed)
         batches = self._read(step)
         mine = self._plan.step(step - 1).size // self._world.data
         largest = self._config.largest_micro_batch(mine)
         self._kept = self._kept_in(batches)
-        guides = tuple(one.guided for _, one in structured_linears(self._decoder))
+        guides = tuple(one.guided for _, one in structured_linears(self.decoder))
         pieces = [
             MicroBatch(
-                partial(self._losses, piece, self._kept), kind=(len(piece.tokens_BT), guides)
+                partial(self._compute, piece, self._kept), kind=(len(piece.tokens_BT), guides)
             )
             for piece in batches
         ]
         return MicroBatches(pieces, at_once=self._pieces(largest))
 
-    def _losses(self, batch: Batch, kept: int) -> KeptLosses:
-        on = _moved(batch, self._world.device)
-        frequencies = self._decoder.model.frequencies
-        return self._decoder.losses(
-            self._share.tokens(on.tokens_BT),
-            self._share.tokens(on.target_BT),
-            self._share.tokens(on.keep_BT),
-            float(kept),
-            seen=self._share.sight(
-                frequencies, on.document_BT, self._dtype, self._config.engine.attention
+    def step_loss(self, batch: Batch, num_loss_tokens: float) -> StepLoss:
+        """Loss and metrics of one micro-batch.
+
+        batch             this process's sequences, whole, on its device
+        num_loss_tokens   tokens of the whole step that have a loss: divide sums by it
+        """
+        found = self.decoder.losses(
+            self._shard.tokens(batch.tokens_BT),
+            self._shard.tokens(batch.target_BT),
+            self._shard.tokens(batch.keep_BT),
+            num_loss_tokens,
+            seen=self._shard.attention_inputs(
+                self.decoder.model.frequencies,
+                batch.document_BT,
+                self._dtype,
+                self._config.engine.attention,
             ),
             z_loss=self._config.z_loss,
         )
+        metrics = {LOSS: found.nll}
+        if self._config.z_loss:
+            metrics[Z_LOSS] = found.z
+        return StepLoss(found.loss, metrics)
+
+    def _compute(self, batch: Batch, num_loss_tokens: int) -> StepLoss:
+        return self.step_loss(_moved(batch, self._world.device), float(num_loss_tokens))
 
     def learning_rate(self, step: int) -> float:
         """Learning rate of the step, by the sequences trained on when it ends."""
         span = self._plan.step(step - 1)
         return self._config.schedule.rate(span.first + span.size, self.total_sequences)
 
-    def work(self, step: int) -> int:
-        """Useful floating-point operations of the step."""
+    def num_items(self, step: int) -> float:
+        """Tokens of the step."""
+        return self._plan.step(step - 1).size * self._config.context
+
+    def flops(self, step: int) -> int:
+        """Model FLOPs of the step."""
         model, context = self._config.model, self._config.context
         guided = guide_uses(model, step, self.num_steps, self._config.seed)
         flops = training_flops(model, context) + guided * guide_flops(model, context)
         return self._plan.step(step - 1).size * flops
 
-    def done(self, step: int) -> float:
-        """Share of the run's sequences that are trained on when the step ends."""
+    def fraction_done(self, step: int) -> float:
+        """Fraction of the run's sequences that are trained on after the step."""
         span = self._plan.step(step - 1)
         return (span.first + span.size) / self.total_sequences
 
-    def facts(self, step: int) -> dict[str, float]:
-        """Tokens so far, tokens of this step, how many were learned, and the shapes now and then."""
+    def metrics(self, step: int) -> dict[str, float]:
+        """Tokens so far, tokens and loss tokens of the step; on some steps activation parameters."""
         span = self._plan.step(step - 1)
         context = self._config.context
-        facts: dict[str, float] = {
+        values: dict[str, float] = {
             "tokens": (span.first + span.size) * context,
             "train/tokens": span.size * context,
             "train/kept_tokens": self._kept,
         }
         if step % self._config.record_shapes_every == 0 or step == self.num_steps:
-            facts.update(shapes(self._decoder))
-        return facts
+            values.update(shapes(self.decoder))
+        return values
 
     def _read(self, step: int) -> list[Batch]:
         """What `step` computes, in pieces; those of the step after it are begun."""
@@ -138,7 +161,7 @@ class NextToken:
 
     def _rows(self, step: int) -> list[Batch]:
         span = self._plan.step(step - 1)
-        mine = self._share.rows(self._config.first_sequence + span.first, span.size)
+        mine = self._shard.rows(self._config.first_sequence + span.first, span.size)
         pieces = [
             piece
             for micro in _cut(mine, self._config.parts(len(mine)))
@@ -158,7 +181,7 @@ class NextToken:
         world = self._world
         if world.size == 1:
             return kept
-        summed = world.sum_(torch.tensor(kept, dtype=torch.int64, device=world.device))
+        summed = world.all_reduce_sum(torch.tensor(kept, dtype=torch.int64, device=world.device))
         # Processes that divide sequences have read the same ones.
         return int(summed) // (world.context * world.tensor)
 

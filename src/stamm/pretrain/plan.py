@@ -164,9 +164,9 @@ def setting_of(config: PretrainConfig, devices: Devices | None) -> tuple[Setting
         micro_batches=parts * pieces,
         at_once=min(pieces, engine.threads),
         compiled=engine.compile == "layers",
-        recompute=engine.recompute == "layers",
+        recompute=engine.activation_checkpointing == "layers",
         dense=kernel_of(engine, config.model, gpu=gpu) == "dense",
-        background=engine.background_saves,
+        background=engine.async_checkpointing,
         guided=guided_steps(config.model.structured.guide, max(steps, 1)) > 0,
     )
     return setting, -(-micro // pieces)
@@ -306,7 +306,7 @@ def _checkpoints(
     waits_seconds   for one: training waits for it; 0 where it is written in the background
     """
     every = config.engine.checkpoint_every
-    waits = 0.0 if config.engine.background_saves else size / ASSUMED_SAVE_BYTES_PER_S
+    waits = 0.0 if config.engine.async_checkpointing else size / ASSUMED_SAVE_BYTES_PER_S
     between = time["seconds"] / max(steps, 1) * min(every, steps) if time else None
     return {
         "every_steps": every,

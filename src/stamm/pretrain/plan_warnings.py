@@ -99,7 +99,7 @@ def _division(told: Told) -> Iterator[tuple[str, str]]:
         return
     if not isinstance(model.ffn.linear, Dense):
         yield (
-            f"engine.parallel.tensor = {how.tensor} cannot cut {type(model.ffn.linear).__name__} matrices",
+            f"engine.parallel.tensor = {how.tensor} cannot split {type(model.ffn.linear).__name__} matrices",
             "Divide the work over engine.parallel.data or context",
         )
     for name, count in (
@@ -129,8 +129,8 @@ def _memory(told: Told) -> Iterator[tuple[str, str]]:
     fixes = []
     if memory["sequences_in_flight_per_device"] > 1:
         fixes.append("a smaller micro_batch")
-    if config.engine.recompute == "none":
-        fixes.append("engine.recompute=layers")
+    if config.engine.activation_checkpointing == "none":
+        fixes.append("engine.activation_checkpointing=layers")
     if config.engine.precision == "float32":
         fixes.append("engine.precision=bfloat16")
     fixes.append("more devices")
@@ -201,7 +201,7 @@ def _saves(told: Told) -> Iterator[tuple[str, str]]:
         yield (
             f"writing checkpoints takes {saves['share']:.0%} of the time, {seconds_text(saves['waits_seconds'])}"
             f" every {seconds_text(between)}",
-            f"Set engine.checkpoint_every={fitting} or more, or engine.background_saves=true",
+            f"Set engine.checkpoint_every={fitting} or more, or engine.async_checkpointing=true",
         )
 
 

@@ -21,14 +21,20 @@ from stamm.base.console import NoProgress
 from stamm.base.errors import RunError
 from stamm.base.files import write_json
 from stamm.engine.cpu_allocator import caching_allocator
-from stamm.engine.distributed import World, device_of, join, leave, together
+from stamm.engine.distributed import (
+    DistributedContext,
+    destroy_process_group,
+    init_distributed,
+    report_lost_peers,
+    select_device,
+)
 from stamm.models.determinism import settle
 from stamm.pretrain.config import PretrainConfig
 from stamm.pretrain.dataset import Windows
 from stamm.pretrain.job import open_stream
 from stamm.pretrain.lr_finder import FINAL, SHORT
 from stamm.pretrain.step_timing_config import PaceConfig
-from stamm.pretrain.trainer_setup import fit
+from stamm.pretrain.train import train_decoder
 from stamm.runs.job import Workspace
 from stamm.runs.metrics import read_metrics
 
@@ -36,13 +42,13 @@ SCHEMA = 1
 PACE = "pace.json"
 
 
-@together()
+@report_lost_peers()
 def run(config: PaceConfig, workspace: Workspace) -> None:
     """Measure every arm in turns and write down how long each run is to be."""
     engine = config.arms[0].pretrain.engine
     settle(engine.threads)
-    device = device_of(engine.device)
-    world = join(engine.parallel, device, collectives=engine.precision != "float32")
+    device = select_device(engine.device)
+    world = init_distributed(engine.parallel, device, collectives=engine.precision != "float32")
     workspace.progress.begin("measure steps", config.rounds * len(config.arms), "runs")
     seconds: dict[str, list[float]] = {arm.name: [] for arm in config.arms}
     for turn in range(config.rounds):
@@ -50,7 +56,7 @@ def run(config: PaceConfig, workspace: Workspace) -> None:
             with caching_allocator() if device.type == "cpu" else contextlib.nullcontext():
                 seconds[arm.name] += _timed(config, arm.pretrain, workspace, world)
             workspace.progress.advance(turn * len(config.arms) + number + 1, arm.name)
-    if world.leads:
+    if world.is_main_process:
         medians = {name: statistics.median(values) for name, values in seconds.items()}
         plain = {
             "schema": SCHEMA,
@@ -63,9 +69,9 @@ def run(config: PaceConfig, workspace: Workspace) -> None:
         }
         write_json(workspace.folder / PACE, plain)
         workspace.progress.end()
-    world.of_leader(None)
+    world.broadcast_object(None)
     if world.size == 1:
-        leave()
+        destroy_process_group()
 
 
 def lengths(config: PaceConfig, seconds: Mapping[str, float]) -> dict[str, Any]:
@@ -89,13 +95,13 @@ def lengths(config: PaceConfig, seconds: Mapping[str, float]) -> dict[str, Any]:
 
 
 def _timed(
-    config: PaceConfig, pretrain: PretrainConfig, workspace: Workspace, world: World
+    config: PaceConfig, pretrain: PretrainConfig, workspace: Workspace, world: DistributedContext
 ) -> list[float]:
     """Seconds of each counted step of one short run; empty on all processes but the first."""
     folder = workspace.folder / "rounds"
-    if world.leads:
+    if world.is_main_process:
         shutil.rmtree(folder, ignore_errors=True)
-    world.of_leader(None)
+    world.broadcast_object(None)
     steps = config.warmup_steps + config.steps
     short = replace(
         pretrain,
@@ -105,8 +111,8 @@ def _timed(
     windows = Windows(
         open_stream(short, workspace.inputs), short.context, short.seed, short.goldfish
     )
-    fit(short, replace(workspace, folder=folder, progress=NoProgress()), world, windows)
-    if not world.leads:
+    train_decoder(short, replace(workspace, folder=folder, progress=NoProgress()), world, windows)
+    if not world.is_main_process:
         return []
     lines = read_metrics(folder / "log" / "speed.jsonl")[config.warmup_steps :]
     if not lines:

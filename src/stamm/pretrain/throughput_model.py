@@ -140,7 +140,7 @@ def _check_alike(
             if devices
             else "Add --gpus, such as 8xH200",
         )
-    keys = ("precision", "compile", "recompute", *(() if devices else ("threads",)))
+    keys = ("precision", "compile", "activation_checkpointing", *(() if devices else ("threads",)))
     for key in keys:
         was, planned_for = getattr(config.engine, key), getattr(planned.engine, key)
         if was != planned_for:

@@ -49,9 +49,9 @@ def apertus_8b() -> PretrainConfig:
         seed=28,
         engine=EngineConfig(
             precision="bfloat16",
-            recompute="layers",
+            activation_checkpointing="layers",
             checkpoint_every=2000,
-            background_saves=True,
+            async_checkpointing=True,
             parallel=Parallel(tensor=2),
         ),
     )

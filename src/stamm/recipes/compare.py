@@ -9,7 +9,7 @@ from typing import Any
 from stamm.base.config import validate
 from stamm.base.user_code import reference_files
 from stamm.corpus.config import CorpusConfig, PackConfig, TekkenConfig, TokenizerConfig
-from stamm.engine.config import GoOn, RollBack
+from stamm.engine.config import RollBackAndSkip, SkipUpdate
 from stamm.evaluate.config import EvaluateConfig
 from stamm.optim.schedules import WarmupStableDecay
 from stamm.pretrain.config import PretrainConfig
@@ -120,10 +120,10 @@ class Comparison:
                 f"has not the vocabulary of tokenizer.vocab_size = {self.tokenizer.vocab_size}",
             ),
         )
-        rolls = isinstance(pretrain.engine.bad_losses, RollBack)
+        rolls = isinstance(pretrain.engine.on_nonfinite, RollBackAndSkip)
         validate(
             pretrain.engine,
-            ("bad_losses", not rolls, "would train arms on different text"),
+            ("on_nonfinite", not rolls, "would train arms on different text"),
         )
         check_evaluation(self.evaluate, self.corpus, pretrain.model)
         self.matched_arms()
@@ -254,9 +254,9 @@ class Comparison:
 
 def _to_its_end(run: PretrainConfig) -> PretrainConfig:
     """`run`, not stopped by a non-finite loss: a diverged arm is a result of the comparison."""
-    policy = run.engine.bad_losses
-    skipping = GoOn(window=policy.window, deviations=policy.deviations, at_most=_ALL_STEPS)
-    return replace(run, engine=replace(run.engine, bad_losses=skipping))
+    policy = run.engine.on_nonfinite
+    skipping = SkipUpdate(window=policy.window, deviations=policy.deviations, at_most=_ALL_STEPS)
+    return replace(run, engine=replace(run.engine, on_nonfinite=skipping))
 
 
 def _train(name: str, folder: str, config: PretrainConfig, chosen: tuple[str, str] | None) -> Step:

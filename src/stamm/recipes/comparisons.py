@@ -17,7 +17,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from stamm.corpus.config import CorpusConfig
-from stamm.engine.config import EngineConfig, GoOn
+from stamm.engine.config import EngineConfig, SkipUpdate
 from stamm.evaluate.config import EvaluateConfig
 from stamm.models.config import DecoderConfig, GatedFFN, PlainFFN
 from stamm.optim.config import AdEMAMix
@@ -60,7 +60,7 @@ def activations() -> Comparison:
             base.pretrain,
             model=model,
             sequences=270 * batch,
-            engine=replace(base.pretrain.engine, checkpoint_every=70, bad_losses=GoOn()),
+            engine=replace(base.pretrain.engine, checkpoint_every=70, on_nonfinite=SkipUpdate()),
         ),
         arms=_arms(width=256),
         # For SwiGLU 4e-3 is the best in short runs; in whole ones 8e-3 is .19 nats worse.
@@ -98,7 +98,7 @@ def activations_gpu() -> Comparison:
                 precision="bfloat16",
                 checkpoint_every=400,
                 keep_checkpoints=1,
-                bad_losses=GoOn(),
+                on_nonfinite=SkipUpdate(),
             ),
         ),
         arms=_arms(width=1536),

@@ -80,7 +80,7 @@ class RecipeRun:
             self.folder.open()
             if self.folder.state() == "complete" and not self.folder.pending(self.steps):
                 if self.size > 1:
-                    coordinator().part()  # the other ranks wait for the first step
+                    coordinator().shutdown()  # the other ranks wait for the first step
                 return False
             (self.root / "log").mkdir(exist_ok=True)
             with contextlib.ExitStack() as files:
@@ -96,13 +96,13 @@ class RecipeRun:
         def announce(number: int, count: int, step: Step) -> None:
             console.prefix = f"[{number}/{count}] "
             if others is not None and step.job in ALL_RANKS:
-                others.call(step.name)
+                others.broadcast(step.name)
 
         try:
             placed = getattr(self._recipe.config, "execution", None)
             self.folder.execute(self.steps, job, console, announce, placed)
             if others is not None:
-                others.part()
+                others.shutdown()
         except StammError as error:
             console.prefix = ""
             console.note(error.line())
@@ -113,11 +113,11 @@ class RecipeRun:
     def follow(self, progress: Progress | None = None) -> None:
         """Join rank 0 in the steps that all ranks execute; returns when the run ends."""
         others, named = coordinator(), {step.name: step for step in self.steps}
-        while name := others.hear():
+        while name := others.receive():
             step = named[name]
             place = workspace(self.root, step, progress or NoProgress())
             job(step.job)(step.config, place)
-        others.part()
+        others.shutdown()
 
 
 def _resolved(recipe: str | Config | Callable[[], Config], overrides: Sequence[str]) -> Resolved:

@@ -16,7 +16,7 @@ from stamm.base.shutdown import interrupt_held
 from stamm.runs.run import Job
 
 if TYPE_CHECKING:
-    from stamm.engine.coordinator import Crew
+    from stamm.engine.coordinator import StepBroadcaster
 
 JOBS: Mapping[str, tuple[str, str]] = MappingProxyType(
     {
@@ -69,9 +69,9 @@ def job(kind: str) -> Job:
     return found
 
 
-def coordinator() -> Crew:
+def coordinator() -> StepBroadcaster:
     """The connection between the processes of torchrun, opened in this process."""
-    found: Crew = _loaded("stamm.engine.coordinator").Crew()
+    found: StepBroadcaster = _loaded("stamm.engine.coordinator").StepBroadcaster()
     return found
 
 

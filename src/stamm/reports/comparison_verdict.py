@@ -297,7 +297,8 @@ def _left_out(compared: Compared) -> list[str]:
     for arm in compared.arms:
         summaries = [run.training.summary for run in arm.runs]
         events = [e.kind for one in summaries if one is not None for e in one.events or ()]
-        if count := events.count("no number"):
+        # the second is the name in runs of version 0.1
+        if count := events.count("non-finite loss") + events.count("no number"):
             found.append(f"{one_line(arm.name, 40)} {count:,}")
     return found
 

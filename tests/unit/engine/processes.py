@@ -16,15 +16,15 @@ import torch
 
 from stamm.base.console import NoProgress
 from stamm.base.shutdown import end_at_once
+from stamm.engine.compile import compile_layers
 from stamm.engine.config import EIGHT_BITS, EngineConfig, Parallel
-from stamm.engine.distributed import World, join, leave
+from stamm.engine.distributed import DistributedContext, destroy_process_group, init_distributed
 from stamm.engine.float8 import convert
-from stamm.engine.micro_batches import MicroBatch, MicroBatches
-from stamm.engine.parallel import shard, spread
-from stamm.engine.sequence_sharding import Share
-from stamm.engine.sharded_optimizer import Updater
-from stamm.engine.trainer import Training, compile_layers
-from stamm.losses.language_model import KeptLosses
+from stamm.engine.objective import MicroBatch, MicroBatches, Objective, StepLoss
+from stamm.engine.parallel import apply_fsdp, apply_tensor_parallel
+from stamm.engine.sequence_sharding import SequenceShard
+from stamm.engine.sharded_optimizer import ShardedOptimizer
+from stamm.engine.trainer import Trainer
 from stamm.models.config import DecoderConfig, GatedFFN, PlainFFN
 from stamm.models.decoder import Decoder, build_decoder
 from stamm.optim.build import build_optimizer
@@ -34,51 +34,49 @@ from stamm.runs.metrics import read_metrics
 CONTEXT, SEQUENCES, VOCABULARY = 32, 8, 64
 
 
-class Packed:
+class Packed(Objective):
     """Eight packed sequences of several documents, over and over."""
 
-    def __init__(self, decoder: Decoder, world: World, steps: int, short: bool) -> None:
+    primary_metric = "train/loss_nats"
+    unit = "tokens"
+
+    def __init__(
+        self, decoder: Decoder, world: DistributedContext, steps: int, short: bool
+    ) -> None:
         draw = torch.Generator().manual_seed(3)
         shape = (SEQUENCES, CONTEXT + 1)
         self._tokens = torch.randint(0, VOCABULARY, shape, generator=draw)
         self._document = (torch.rand(shape, generator=draw) < 0.1).cumsum(1)
         self._keep = torch.rand(SEQUENCES, CONTEXT, generator=draw) > 0.1
-        self._decoder, self._share = decoder, Share(world, CONTEXT)
+        self._decoder, self._share = decoder, SequenceShard(world, CONTEXT)
         self._dtype = torch.bfloat16 if short else torch.float32
-        self.num_steps, self.milestones = steps, frozenset[int]()
+        self.num_steps = steps
 
     def micro_batches(self, step: int) -> MicroBatches:
         """Two."""
-        return MicroBatches([MicroBatch(partial(self._losses, n)) for n in (0, SEQUENCES // 2)])
+        return MicroBatches([MicroBatch(partial(self._compute, n)) for n in (0, SEQUENCES // 2)])
 
-    def _losses(self, first: int) -> KeptLosses:
+    def _compute(self, first: int) -> StepLoss:
         rows = self._share.rows(first, SEQUENCES // 2)
         part = slice(rows.start, rows.stop)
         tokens, document = self._tokens[part], self._document[part]
         frequencies = self._decoder.model.frequencies
-        return self._decoder.losses(
+        found = self._decoder.losses(
             self._share.tokens(tokens[:, :-1]),
             self._share.tokens(tokens[:, 1:]),
             self._share.tokens(self._keep[part]),
             float(self._keep.sum()),
-            seen=self._share.sight(frequencies, document[:, :-1], self._dtype),
+            seen=self._share.attention_inputs(frequencies, document[:, :-1], self._dtype),
         )
+        return StepLoss(found.loss, {"train/loss_nats": found.nll})
 
     def learning_rate(self, step: int) -> float:
         """Constant."""
         return 1e-2
 
-    def work(self, step: int) -> int:
-        """Some."""
-        return 1
-
-    def done(self, step: int) -> float:
-        """By steps."""
-        return step / self.num_steps
-
-    def facts(self, step: int) -> dict[str, float]:
+    def num_items(self, step: int) -> float:
         """Tokens of the step."""
-        return {"train/tokens": SEQUENCES * CONTEXT}
+        return SEQUENCES * CONTEXT
 
 
 def train(asked: dict[str, Any]) -> list[dict[str, Any]]:
@@ -97,25 +95,25 @@ def train(asked: dict[str, Any]) -> list[dict[str, Any]]:
         threads=1,
         compile=asked.get("compile", "off"),
         precision=asked.get("precision", "float32"),
-        recompute=asked.get("recompute", "none"),
+        activation_checkpointing=asked.get("recompute", "none"),
         checkpoint_every=3,
-        background_saves=asked.get("background", False),
+        async_checkpointing=asked.get("background", False),
         parallel=Parallel(context=asked.get("context", 1), tensor=asked.get("tensor", 1)),
     )
     short = config.precision != "float32"
-    world = join(config.parallel, torch.device("cpu"), collectives=short)
+    world = init_distributed(config.parallel, torch.device("cpu"), collectives=short)
     decoder = build_decoder(model, seed=7)
     if config.precision in EIGHT_BITS:
         convert(decoder.model.layers, config.precision, emulated=True)
-    spread(decoder, world, config)
+    apply_tensor_parallel(decoder, world, config)
     compile_layers(decoder.model.layers, config, NoProgress())
-    shard(decoder, world, config)
+    apply_fsdp(decoder, world, config)
     chosen = AdamW() if asked.get("optimizer") == "AdamW" else AdEMAMix()
     task = Packed(decoder, world, asked.get("steps", 6), short)
-    updater = Updater(decoder, lambda piece: build_optimizer(chosen, decoder, 6, piece))
+    updater = ShardedOptimizer(decoder, lambda piece: build_optimizer(chosen, decoder, 6, piece))
     folder = Path(asked["folder"])
-    Training(task, decoder, updater, 1.0, config, world, folder, NoProgress()).run()
-    return read_metrics(folder / "metrics.jsonl") if world.leads else []
+    Trainer(task, decoder, updater, 1.0, config, world, folder, NoProgress()).run()
+    return read_metrics(folder / "metrics.jsonl") if world.is_main_process else []
 
 
 def main() -> None:
@@ -124,7 +122,7 @@ def main() -> None:
     results = [train(json.loads(text)) for text in sys.argv[2:]]
     if any(results):
         Path(sys.argv[1]).write_text(json.dumps(results))
-    leave()
+    destroy_process_group()
     end_at_once(0)
 
 

@@ -17,12 +17,12 @@ from torch import nn
 from stamm.base.errors import DataError, RunError
 from stamm.base.files import atomic
 from stamm.engine.checkpoint import Checkpoints
-from stamm.engine.distributed import World
-from stamm.engine.sharded_optimizer import Updater
+from stamm.engine.distributed import DistributedContext
+from stamm.engine.sharded_optimizer import ShardedOptimizer
 from stamm.optim.ademamix import AdEMAMixOptimizer
 from stamm.optim.config import AdEMAMix
 
-ALONE = World(torch.device("cpu"))
+ALONE = DistributedContext(torch.device("cpu"))
 
 
 class Talk:
@@ -41,20 +41,20 @@ class Talk:
         self.said.append(text)
 
 
-def _updater(model: nn.Module) -> Updater:
+def _updater(model: nn.Module) -> ShardedOptimizer:
     def build(piece: Callable[[nn.Parameter], nn.Parameter]) -> torch.optim.Optimizer:
         return AdEMAMixOptimizer(map(piece, model.parameters()), AdEMAMix(), total_steps=20)
 
-    return Updater(model, build)
+    return ShardedOptimizer(model, build)
 
 
-def _pair(seed: int) -> tuple[nn.Module, Updater]:
+def _pair(seed: int) -> tuple[nn.Module, ShardedOptimizer]:
     torch.manual_seed(seed)
     model = nn.Linear(4, 4)
     return model, _updater(model)
 
 
-def _train(model: nn.Module, updater: Updater, steps: int) -> None:
+def _train(model: nn.Module, updater: ShardedOptimizer, steps: int) -> None:
     for _ in range(steps):
         model(torch.ones(2, 4)).square().sum().backward()
         updater.step(0.1)
@@ -308,11 +308,11 @@ def test_a_piece_that_only_its_writer_sees_is_missed(
 ) -> None:
     """As on two machines whose run folder is not the same one: the other's piece is not here."""
 
-    def of_all(self: World, value: object) -> list[object]:
+    def all_gather_object(self: DistributedContext, value: object) -> list[object]:
         elsewhere = ["shard-00002-model-00001-of-00001.safetensors"]
         return [value, elsewhere] if isinstance(value, list) else [value]
 
-    monkeypatch.setattr(World, "of_all", of_all)
+    monkeypatch.setattr(DistributedContext, "all_gather_object", all_gather_object)
     model, updater = _pair(0)
     store = Checkpoints(tmp_path, keep=1, world=ALONE)
     with pytest.raises(RunError, match=r"step-00000001 was not written: .*shard-00002"):
@@ -332,7 +332,9 @@ def test_moments_of_other_groups_of_parameters_are_refused(tmp_path: Path) -> No
 
     with pytest.raises(DataError, match="1 groups of parameters there, 2 here"):
         store = Checkpoints(tmp_path / "b", keep=1, world=ALONE)
-        store.load(tmp_path / "a" / "step-00000001", other, Updater(other, build), moments=True)
+        store.load(
+            tmp_path / "a" / "step-00000001", other, ShardedOptimizer(other, build), moments=True
+        )
 
 
 def test_what_cannot_begin_to_be_written_is_told_before_others_wait_for_it(

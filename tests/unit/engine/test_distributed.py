@@ -12,32 +12,39 @@ from stamm.activations.module import build_activation
 from stamm.base.errors import ConfigError, RunError
 from stamm.engine import parallel
 from stamm.engine.config import Parallel
-from stamm.engine.coordinator import Crew
-from stamm.engine.distributed import World, device_of, is_loss_of_process, join, leave, together
+from stamm.engine.coordinator import StepBroadcaster
+from stamm.engine.distributed import (
+    DistributedContext,
+    destroy_process_group,
+    init_distributed,
+    is_lost_peer_error,
+    report_lost_peers,
+    select_device,
+)
 
 
 def test_processes_that_differ_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    world = World(torch.device("cpu"), rank=1, size=3)
+    world = DistributedContext(torch.device("cpu"), rank=1, size=3)
     told = ["a", "a", "a"]
-    monkeypatch.setattr(World, "of_all", lambda self, value: told)
-    world.agree("the configuration", "a")
+    monkeypatch.setattr(DistributedContext, "all_gather_object", lambda self, value: told)
+    world.assert_same_on_all_ranks("the configuration", "a")
     told[1:] = ["b", "c"]
     with pytest.raises(RunError, match="the configuration of process 1, 2 of 3 is not that of"):
-        world.agree("the configuration", "b")
+        world.assert_same_on_all_ranks("the configuration", "b")
 
 
 def test_one_process_agrees_with_itself() -> None:
-    World(torch.device("cpu")).agree("the configuration", "a")
+    DistributedContext(torch.device("cpu")).assert_same_on_all_ranks("the configuration", "a")
 
 
 def test_what_gloo_says_of_a_lost_process_is_told_from_other_errors() -> None:
     said = "[../third_party/gloo/gloo/transport/tcp/pair.cc:547] Connection closed by peer"
-    assert is_loss_of_process(RuntimeError(said))
-    assert is_loss_of_process(torch.distributed.DistNetworkError("timed out"))
-    assert not is_loss_of_process(RuntimeError("mat1 and mat2 shapes cannot be multiplied"))
-    with pytest.raises(RunError, match=r"another process .* is gone"), together():
+    assert is_lost_peer_error(RuntimeError(said))
+    assert is_lost_peer_error(torch.distributed.DistNetworkError("timed out"))
+    assert not is_lost_peer_error(RuntimeError("mat1 and mat2 shapes cannot be multiplied"))
+    with pytest.raises(RunError, match=r"a peer process .* was lost"), report_lost_peers():
         raise RuntimeError(said)
-    with pytest.raises(RuntimeError, match="mat1"), together():
+    with pytest.raises(RuntimeError, match="mat1"), report_lost_peers():
         raise RuntimeError("mat1 and mat2 shapes cannot be multiplied")
 
 
@@ -48,10 +55,10 @@ def test_a_leader_that_is_gone_is_told_where_its_next_word_is_waited_for(
         raise RuntimeError("[gloo/transport/tcp/pair.cc:547] Connection closed by peer")
 
     monkeypatch.setattr(torch.distributed, "broadcast_object_list", lost)
-    crew = object.__new__(Crew)
-    crew._group = None
-    for word in (crew.hear, lambda: crew.call("pretrain")):
-        with pytest.raises(RunError, match=r"another process .* is gone"):
+    broadcaster = object.__new__(StepBroadcaster)
+    broadcaster._group = None
+    for word in (broadcaster.receive, lambda: broadcaster.broadcast("pretrain")):
+        with pytest.raises(RunError, match=r"a peer process .* was lost"):
             word()
 
 
@@ -59,11 +66,11 @@ def test_more_processes_than_gpus_are_refused(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     monkeypatch.setenv("LOCAL_RANK", "1")
-    assert device_of("auto") == torch.device("cuda", 1)
+    assert select_device("auto") == torch.device("cuda", 1)
     monkeypatch.setenv("LOCAL_RANK", "2")
     with pytest.raises(ConfigError, match=r"process 2 of this machine has no GPU .* torch sees 2"):
-        device_of("auto")
-    assert device_of("cpu") == torch.device("cpu")
+        select_device("auto")
+    assert select_device("cpu") == torch.device("cpu")
 
 
 @pytest.mark.parametrize("name", ["all_gather_single_autograd", "all_gather_tensor_autograd"])
@@ -81,7 +88,7 @@ def test_keys_are_gathered_by_the_name_that_torch_has(
 
 
 def test_effective_values_of_parameters_that_fsdp_divides() -> None:
-    world = join(Parallel(), torch.device("cpu"), collectives=True)
+    world = init_distributed(Parallel(), torch.device("cpu"), collectives=True)
     try:
         assert world.mesh is not None
         whole, divided = build_activation("xielu"), build_activation("xielu")
@@ -89,4 +96,4 @@ def test_effective_values_of_parameters_that_fsdp_divides() -> None:
         assert isinstance(divided.alpha_p, DTensor)
         assert divided.effective() == whole.effective() and divided.raw() == whole.raw()
     finally:
-        leave()
+        destroy_process_group()

@@ -17,8 +17,9 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 from stamm.base.console import NoProgress
 from stamm.base.errors import ConfigError
 from stamm.engine.checkpoint import Checkpoints
+from stamm.engine.compile import compile_layers
 from stamm.engine.config import EngineConfig
-from stamm.engine.distributed import DIRECTIONS, World
+from stamm.engine.distributed import MESH_DIMS, DistributedContext
 from stamm.engine.estimate import (
     ASSUMED_UTILISATION,
     DEVICES,
@@ -29,9 +30,8 @@ from stamm.engine.estimate import (
     estimate_memory,
     parse_devices,
 )
-from stamm.engine.parallel import local, shard, spread
-from stamm.engine.sharded_optimizer import Updater
-from stamm.engine.trainer import compile_layers
+from stamm.engine.parallel import apply_fsdp, apply_tensor_parallel, local_shard
+from stamm.engine.sharded_optimizer import ShardedOptimizer
 from stamm.losses.language_model import nll_per_kept_token
 from stamm.losses.linear_cross_entropy import chunk_tokens
 from stamm.models.attention_mask import Kernel, sight
@@ -131,12 +131,12 @@ def test_the_first_process_holds_what_the_engine_leaves_it(
     size = math.prod(grid)
     dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=size)
     try:
-        mesh = init_device_mesh("cpu", grid, mesh_dim_names=DIRECTIONS)
-        world = World(torch.device("cpu"), 0, size, *grid, (0, 0, 0), mesh)
+        mesh = init_device_mesh("cpu", grid, mesh_dim_names=MESH_DIMS)
+        world = DistributedContext(torch.device("cpu"), 0, size, *grid, (0, 0, 0), mesh)
         decoder, engine = build_blank(model), EngineConfig(precision="bfloat16")
-        spread(decoder, world, engine)
-        shard(decoder, world, engine)
-        held = 4 * sum(local(parameter).numel() for parameter in decoder.parameters())
+        apply_tensor_parallel(decoder, world, engine)
+        apply_fsdp(decoder, world, engine)
+        held = 4 * sum(local_shard(parameter).numel() for parameter in decoder.parameters())
     finally:
         dist.destroy_process_group()
     how = Setting(data=grid[0], context=grid[1], tensor=grid[2])
@@ -270,8 +270,8 @@ def test_a_checkpoint_has_the_size_that_was_announced(
 ) -> None:
     config = replace(MODEL, num_layers=1, tied_embeddings=tied)
     model = build_decoder(config, seed=0)
-    updater = Updater(model, lambda piece: build_optimizer(optimizer, model, 1, piece))
-    Checkpoints(tmp_path, 1, World(torch.device("cpu"))).save(1, model, updater, "")
+    updater = ShardedOptimizer(model, lambda piece: build_optimizer(optimizer, model, 1, piece))
+    Checkpoints(tmp_path, 1, DistributedContext(torch.device("cpu"))).save(1, model, updater, "")
     written = sum(path.stat().st_size for path in tmp_path.glob("step-00000001/*"))
     announced = checkpoint_bytes(config, optimizer)
     assert announced == count_parameters(config).total * 4 * (1 + optimizer.moments)

@@ -17,12 +17,12 @@ from torch.distributed.tensor import DTensor
 
 from stamm.base.errors import ConfigError, RunError
 from stamm.engine.config import EngineConfig, Parallel
-from stamm.engine.distributed import World, join, leave
+from stamm.engine.distributed import DistributedContext, destroy_process_group, init_distributed
 from stamm.engine.estimate import Setting, estimate_memory
 from stamm.engine.float8 import convert, use_float8
 from stamm.engine.float8_support import refusals
-from stamm.engine.micro_batches import Gradients
-from stamm.engine.parallel import shard
+from stamm.engine.micro_batches import GradientAccumulator
+from stamm.engine.parallel import apply_fsdp
 from stamm.models.config import DecoderConfig, GatedFFN, LowRank, PlainFFN
 from stamm.models.decoder import build_blank, build_decoder
 from stamm.optim.config import AdEMAMix
@@ -111,22 +111,22 @@ def test_the_matrices_of_layers_are_exchanged_and_nothing_else(
 
 
 @pytest.fixture
-def world() -> Iterator[World]:
+def world() -> Iterator[DistributedContext]:
     """One process with the grid that casts of weights need."""
-    yield join(Parallel(), torch.device("cpu"), collectives=True)
-    leave()
+    yield init_distributed(Parallel(), torch.device("cpu"), collectives=True)
+    destroy_process_group()
 
 
 @pytest.mark.parametrize("precision", EIGHT)
-def test_shapes_of_activations_learn_in_float32(precision: Any, world: World) -> None:
+def test_shapes_of_activations_learn_in_float32(precision: Any, world: DistributedContext) -> None:
     """Their gradients are those of bfloat16 products, up to what 8 bits round; and all is float32."""
 
     def gradients(kind: Any) -> dict[str, torch.Tensor]:
         decoder = build_decoder(MODEL, seed=7)
         if kind in EIGHT:
             convert(decoder.model.layers, kind, emulated=True)
-        shard(decoder, world, EngineConfig(precision=kind))
-        Gradients(decoder).compute(Packed(decoder, world, 1, short=True).micro_batches(1))
+        apply_fsdp(decoder, world, EngineConfig(precision=kind))
+        GradientAccumulator(decoder).compute(Packed(decoder, world, 1, short=True).micro_batches(1))
         found = {}
         for name, parameter in decoder.named_parameters():
             assert parameter.grad is not None, name

@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 import torch
 
-from stamm.engine.trainer import missing_to_compile
+from stamm.engine.compile import missing_to_compile
 
 CODE = """
 import torch
-from stamm.engine.trainer import separate_inductor_cache
+from stamm.engine.compile import separate_inductor_cache
 
 separate_inductor_cache()
 x = torch.linspace(-4, 4, 65536).to(torch.bfloat16).reshape(64, 1024)

@@ -16,9 +16,9 @@ from torch import Tensor, nn
 
 from stamm.base.console import NoProgress
 from stamm.engine.config import EngineConfig
-from stamm.engine.micro_batches import Gradients, MicroBatch, MicroBatches
+from stamm.engine.micro_batches import GradientAccumulator
+from stamm.engine.objective import MicroBatch, MicroBatches, StepLoss
 from stamm.engine.pieces import FEWEST_TOKENS, pieces_of
-from stamm.losses.language_model import KeptLosses
 from stamm.models.config import DecoderConfig, LowRank, PlainFFN, SelfGuide, Structured
 from stamm.optim.config import AdamW, AdEMAMix, OptimizerConfig
 from stamm.optim.schedules import BatchStage
@@ -39,17 +39,17 @@ class Sums(nn.Module):
         self.unused = nn.Parameter(torch.zeros(2))
         self.once = nn.Parameter(torch.ones(4))
 
-    def forward(self, index: int) -> KeptLosses:
+    def forward(self, index: int) -> StepLoss:
         """`a` and `b` get one tensor from autograd, `turned` a transposed one, `once` one view."""
         draw = torch.Generator().manual_seed(index)
         x = torch.randn(3, 5, generator=draw) * 10.0**index
         loss = ((self.a + self.b) * x).sum() + (self.turned.t() * x * x).sum()
         if index == 2:
             loss = loss + self.once.sum()
-        return KeptLosses(loss, loss.detach(), loss.new_zeros(()))
+        return StepLoss(loss, {"loss": loss.detach()})
 
 
-def batches(losses: Callable[[int], KeptLosses], count: int = 6, at_once: int = 6) -> MicroBatches:
+def batches(losses: Callable[[int], StepLoss], count: int = 6, at_once: int = 6) -> MicroBatches:
     """`count` of them, all of one kind."""
     return MicroBatches([MicroBatch(partial(losses, n)) for n in range(count)], at_once)
 
@@ -67,16 +67,16 @@ def _one_thread() -> None:
 @pytest.mark.parametrize("threads", [2, 3, 4, 7])
 @pytest.mark.parametrize("slow", [None, 0, 1, 4])
 def test_the_bits_are_those_of_one_after_the_other(threads: int, slow: int | None) -> None:
-    def losses(model: Sums, index: int) -> KeptLosses:
+    def losses(model: Sums, index: int) -> StepLoss:
         if index == slow:
             time.sleep(0.05)
-        found: KeptLosses = model(index)
+        found: StepLoss = model(index)
         return found
 
     alone, together = Sums(), Sums()
-    one = Gradients(alone).compute(batches(alone))
-    many = Gradients(together, threads).compute(batches(partial(losses, together)))
-    assert [float(x.nll) for x in many] == [float(x.nll) for x in one]
+    one = GradientAccumulator(alone).compute(batches(alone))
+    many = GradientAccumulator(together, threads).compute(batches(partial(losses, together)))
+    assert [float(x.metrics["loss"]) for x in many] == [float(x.metrics["loss"]) for x in one]
     want, got = gradients(alone), gradients(together)
     assert got.keys() == want.keys() == {"a", "b", "turned", "once"}
     for name, gradient in want.items():
@@ -92,19 +92,19 @@ def test_no_more_are_in_flight_than_may_be_nor_far_ahead_of_the_sum() -> None:
     inside: set[int] = set()
     most, ahead, done = 0, 0, threading.Event()
 
-    def losses(index: int) -> KeptLosses:
+    def losses(index: int) -> StepLoss:
         nonlocal most, ahead
         with lock:
             inside.add(index)
             most, ahead = max(most, len(inside)), max(ahead, index if 1 in inside else 0)
         if index == 1:  # the second is slow: it holds up the sum
             done.wait(0.3)
-        found: KeptLosses = model(index % 3)
+        found: StepLoss = model(index % 3)
         with lock:
             inside.discard(index)
         return found
 
-    Gradients(model, threads=8).compute(batches(losses, count=12, at_once=2))
+    GradientAccumulator(model, threads=8).compute(batches(losses, count=12, at_once=2))
     assert most == 2
     assert ahead == 4  # 1 is next in the sum: 2 to 4 may be begun before it is done, 5 not
 
@@ -112,17 +112,17 @@ def test_no_more_are_in_flight_than_may_be_nor_far_ahead_of_the_sum() -> None:
 def test_each_operation_has_its_share_of_the_threads() -> None:
     model, seen = Sums(), set()
 
-    def losses(index: int) -> KeptLosses:
+    def losses(index: int) -> StepLoss:
         seen.add((threading.current_thread().name.startswith("micro"), torch.get_num_threads()))
         time.sleep(0.02)
-        found: KeptLosses = model(index % 3)
+        found: StepLoss = model(index % 3)
         return found
 
     torch.set_num_threads(4)
-    Gradients(model, threads=4).compute(batches(losses, count=8, at_once=2))
+    GradientAccumulator(model, threads=4).compute(batches(losses, count=8, at_once=2))
     assert seen == {(True, 2), (False, 2)}
     assert torch.get_num_threads() == 4
-    Gradients(model, threads=4).compute(batches(losses, count=2, at_once=1))
+    GradientAccumulator(model, threads=4).compute(batches(losses, count=2, at_once=1))
     assert seen == {(True, 2), (False, 2), (False, 4)}
 
 
@@ -130,7 +130,7 @@ def test_the_first_of_a_kind_is_computed_alone() -> None:
     model, lock, pair = Sums(), threading.Lock(), threading.Barrier(2, timeout=20)
     inside, company = 0, dict[str, int]()
 
-    def losses(kind: str) -> KeptLosses:
+    def losses(kind: str) -> StepLoss:
         nonlocal inside
         with lock:
             inside += 1
@@ -140,12 +140,12 @@ def test_the_first_of_a_kind_is_computed_alone() -> None:
         with lock:
             company.setdefault(kind, inside)
             inside -= 1
-        found: KeptLosses = model(0)
+        found: StepLoss = model(0)
         return found
 
     kinds = ["a", "a", "b", "a", "b", "a"]
     step = MicroBatches([MicroBatch(partial(losses, k), kind=k) for k in kinds], at_once=2)
-    sums = Gradients(model, threads=2)
+    sums = GradientAccumulator(model, threads=2)
     sums.compute(step)
     assert company == {"a": 1, "b": 1}
     sums.compute(step)
@@ -155,17 +155,17 @@ def test_the_first_of_a_kind_is_computed_alone() -> None:
 def test_what_one_raises_is_raised_when_none_is_computed_any_more(failing: int) -> None:
     model, finished = Sums(), []
 
-    def losses(index: int) -> KeptLosses:
+    def losses(index: int) -> StepLoss:
         if index == failing:
             raise MemoryError("no room")
         time.sleep(0.05)
-        found: KeptLosses = model(index)
+        found: StepLoss = model(index)
         finished.append(index)
         return found
 
     before = threading.active_count()
     with pytest.raises(MemoryError, match="no room"):
-        Gradients(model, threads=3).compute(batches(losses))
+        GradientAccumulator(model, threads=3).compute(batches(losses))
     assert threading.active_count() == before
     count = len(finished)
     time.sleep(0.1)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import json
 import os
 import random
 import signal
@@ -15,16 +16,19 @@ import torch
 import torch.nn.functional as F
 from torch._dynamo.exc import TorchDynamoException
 
+from stamm.base.config import from_plain
 from stamm.base.console import NoProgress
 from stamm.base.errors import DataError, RunError, StoppedError
 from stamm.base.files import read_json
-from stamm.engine.config import EngineConfig, GoOn, RollBack, Stop
-from stamm.engine.distributed import World
-from stamm.engine.micro_batches import Gradients, MicroBatch, MicroBatches
-from stamm.engine.preemption import Requests
-from stamm.engine.sharded_optimizer import Updater
-from stamm.engine.trainer import LOSS, Training, compile_layers
-from stamm.losses.language_model import KeptLosses
+from stamm.engine.compile import compile_layers
+from stamm.engine.config import EngineConfig, RollBackAndSkip, SkipUpdate, StopOnNonfinite
+from stamm.engine.distributed import DistributedContext
+from stamm.engine.events import Events
+from stamm.engine.micro_batches import GradientAccumulator
+from stamm.engine.objective import MicroBatch, MicroBatches, Objective, StepLoss
+from stamm.engine.preemption import PreemptionHandler
+from stamm.engine.sharded_optimizer import ShardedOptimizer
+from stamm.engine.trainer import Trainer
 from stamm.models.config import DecoderConfig, PlainFFN
 from stamm.models.decoder import Decoder, build_decoder
 from stamm.optim.build import build_optimizer
@@ -34,15 +38,19 @@ from stamm.runs.metrics import MetricsFile, read_metrics
 MODEL = DecoderConfig(
     vocab_size=61, d_model=32, num_layers=2, ffn=PlainFFN(width=48), max_context=32
 )
-CPU = World(torch.device("cpu"))
+LOSS = "train/loss_nats"
+CPU = DistributedContext(torch.device("cpu"))
 
 
-class Fixed:
+class Fixed(Objective):
     """Eight sequences, over and over, in micro-batches of a given size.
 
     poison   steps whose loss is multiplied by a number: nan, or a large one for a spike
     asked    a step in which the process is asked to end
     """
+
+    primary_metric = LOSS
+    unit = "tokens"
 
     def __init__(
         self,
@@ -57,38 +65,31 @@ class Fixed:
         self.keep = torch.rand(8, 32, generator=generator) > 0.1
         self._decoder, self._micro, self._poison = decoder, micro, poison or {}
         self._asked = asked
-        self.num_steps, self.milestones = steps, frozenset[int]()
+        self.num_steps = steps
 
     def micro_batches(self, step: int) -> MicroBatches:
         """The step's, all at once where there are threads for it."""
         if step == self._asked:
             os.kill(os.getpid(), signal.SIGTERM)
         starts = range(0, 8, self._micro)
-        each = [MicroBatch(partial(self._losses, step, start)) for start in starts]
+        each = [MicroBatch(partial(self._compute, step, start)) for start in starts]
         return MicroBatches(each, at_once=len(each))
 
-    def _losses(self, step: int, start: int) -> KeptLosses:
+    def _compute(self, step: int, start: int) -> StepLoss:
         part = slice(start, start + self._micro)
         tokens, keep = self.tokens[part], self.keep[part]
         kept = float(self.keep.sum())
         found = self._decoder.losses(tokens[:, :-1], tokens[:, 1:], keep, kept)
-        return KeptLosses(*(part * self._poison.get(step, 1.0) for part in found))
+        factor = self._poison.get(step, 1.0)
+        return StepLoss(found.loss * factor, {LOSS: found.nll * factor})
 
     def learning_rate(self, step: int) -> float:
         """Constant."""
         return 1e-2
 
-    def work(self, step: int) -> int:
-        """Some."""
-        return 1000
-
-    def done(self, step: int) -> float:
-        """By steps."""
-        return step / self.num_steps
-
-    def facts(self, step: int) -> dict[str, float]:
+    def num_items(self, step: int) -> float:
         """Tokens of the step."""
-        return {"train/tokens": 256}
+        return 256
 
 
 def _run(folder: Path, **asked: Any) -> Decoder:
@@ -103,25 +104,25 @@ def _training(
     compiled: bool = False,
     poison: dict[int, float] | None = None,
     steps: int = 6,
-    policy: Stop | RollBack | GoOn | None = None,
+    policy: StopOnNonfinite | RollBackAndSkip | SkipUpdate | None = None,
     asked: int = 0,
     background: bool = False,
-) -> tuple[Training, Decoder]:
+) -> tuple[Trainer, Decoder]:
     torch.set_num_threads(1)
     decoder = build_decoder(MODEL, seed=7)
     task = Fixed(decoder, micro, steps, poison, asked)
-    updater = Updater(
+    updater = ShardedOptimizer(
         decoder, lambda piece: build_optimizer(AdEMAMix(), decoder, task.num_steps, piece)
     )
     config = EngineConfig(
         threads=1,
         compile="layers" if compiled else "off",
         checkpoint_every=2,
-        background_saves=background,
-        bad_losses=policy or Stop(),
+        async_checkpointing=background,
+        on_nonfinite=policy or StopOnNonfinite(),
     )
     assert compile_layers(decoder.model.layers, config, NoProgress()) == compiled
-    return Training(task, decoder, updater, 1.0, config, CPU, folder, NoProgress()), decoder
+    return Trainer(task, decoder, updater, 1.0, config, CPU, folder, NoProgress()), decoder
 
 
 def _equal(a: Decoder, b: Decoder) -> bool:
@@ -150,7 +151,7 @@ def test_compiled_layers_follow_eager_ones(tmp_path: Path) -> None:
 def test_a_step_has_the_gradients_of_plain_autograd() -> None:
     decoder = build_decoder(MODEL, seed=7)
     task = Fixed(decoder)
-    Gradients(decoder).compute(task.micro_batches(1))
+    GradientAccumulator(decoder).compute(task.micro_batches(1))
     ours = {name: p.grad.clone() for name, p in decoder.named_parameters() if p.grad is not None}
     decoder.zero_grad()
     logits = decoder(task.tokens[:, :-1])
@@ -172,11 +173,11 @@ def test_a_loss_that_is_no_number_stops_the_run_and_keeps_the_checkpoint(
         _run(tmp_path, poison={3: NAN}, background=background)
     assert [p.name for p in (tmp_path / "checkpoints").iterdir()] == ["step-00000002"]
     assert len(_losses(tmp_path)) == 2
-    assert read_json(tmp_path / "events.json")["events"][0]["event"] == "no number"
+    assert read_json(tmp_path / "events.json")["events"][0]["event"] == "non-finite loss"
 
 
 def test_going_on_leaves_out_one_update(tmp_path: Path) -> None:
-    left_out = _run(tmp_path / "on", poison={4: NAN}, policy=GoOn())
+    left_out = _run(tmp_path / "on", poison={4: NAN}, policy=SkipUpdate())
     assert [line["step"] for line in read_metrics(tmp_path / "on" / "metrics.jsonl")] == [
         1,
         2,
@@ -186,21 +187,24 @@ def test_going_on_leaves_out_one_update(tmp_path: Path) -> None:
     ]
     assert all(torch.isfinite(p).all() for p in left_out.parameters())
     with pytest.raises(RunError, match="step 4 has loss nan"):
-        _run(tmp_path / "row", poison={2: NAN, 3: NAN, 4: NAN}, policy=GoOn(at_most=2))
+        _run(tmp_path / "row", poison={2: NAN, 3: NAN, 4: NAN}, policy=SkipUpdate(at_most=2))
 
 
-@pytest.mark.parametrize("passed_over", [1, 3])
-def test_rolling_back_equals_a_run_without_those_steps(tmp_path: Path, passed_over: int) -> None:
+@pytest.mark.parametrize("skipped_steps", [1, 3])
+def test_rolling_back_equals_a_run_without_those_steps(tmp_path: Path, skipped_steps: int) -> None:
     """Steps left out by the policy, and the same steps left out because the file says so."""
     rolled = _run(
-        tmp_path / "a", poison={5: NAN}, steps=8, policy=RollBack(passed_over=passed_over)
+        tmp_path / "a",
+        poison={5: NAN},
+        steps=8,
+        policy=RollBackAndSkip(skipped_steps=skipped_steps),
     )
     events = read_json(tmp_path / "a" / "events.json")
     told = [(e["event"], e["first"], e["last"]) for e in events["events"]]
-    assert told == [("passed over", 6 - passed_over, 5)]
+    assert told == [("skipped steps", 6 - skipped_steps, 5)]
     (tmp_path / "b").mkdir()
     (tmp_path / "b" / "events.json").write_text((tmp_path / "a" / "events.json").read_text())
-    without = _run(tmp_path / "b", steps=8, policy=RollBack(passed_over=passed_over))
+    without = _run(tmp_path / "b", steps=8, policy=RollBackAndSkip(skipped_steps=skipped_steps))
     assert _equal(rolled, without)
     assert (tmp_path / "a/metrics.jsonl").read_bytes() == (
         tmp_path / "b/metrics.jsonl"
@@ -209,13 +213,13 @@ def test_rolling_back_equals_a_run_without_those_steps(tmp_path: Path, passed_ov
 
 def test_rolling_back_ends_after_some_times(tmp_path: Path) -> None:
     poison = dict.fromkeys((2, 3, 4), NAN)
-    with pytest.raises(RunError, match=r"passed over 2 times"):
-        _run(tmp_path, poison=poison, policy=RollBack(at_most=2))
+    with pytest.raises(RunError, match=r"after 2 rollbacks"):
+        _run(tmp_path, poison=poison, policy=RollBackAndSkip(at_most=2))
 
 
 def test_rolling_back_further_than_checkpoints_are_kept_for_themselves(tmp_path: Path) -> None:
     """Six steps back, where the two newest checkpoints are of the last four."""
-    policy = RollBack(passed_over=6)
+    policy = RollBackAndSkip(skipped_steps=6)
     rolled = _run(tmp_path / "a", poison={11: NAN}, steps=13, policy=policy)
     (tmp_path / "b").mkdir()
     (tmp_path / "b" / "events.json").write_text((tmp_path / "a" / "events.json").read_text())
@@ -226,8 +230,8 @@ def test_rolling_back_further_than_checkpoints_are_kept_for_themselves(tmp_path:
 
 def test_going_back_leads_out_of_a_part_that_began_later(tmp_path: Path) -> None:
     """As where guides were left behind at step 4: the part before has to be built again."""
-    _run(tmp_path, steps=4, policy=RollBack(passed_over=3))
-    training, _ = _training(tmp_path, poison={6: NAN}, policy=RollBack(passed_over=3))
+    _run(tmp_path, steps=4, policy=RollBackAndSkip(skipped_steps=3))
+    training, _ = _training(tmp_path, poison={6: NAN}, policy=RollBackAndSkip(skipped_steps=3))
     assert training.run(first=4) == 2
 
 
@@ -240,12 +244,12 @@ def test_going_back_leads_out_of_a_part_that_began_later(tmp_path: Path) -> None
         '{"schema": 2, "events": []}',
         '{"schema": 1}',
         '{"schema": 1, "events": [{"event": "spike"}]}',
-        '{"schema": 1, "events": [{"event": "passed over", "step": 9, "first": 1, "last": 99}]}',
+        '{"schema": 1, "events": [{"event": "skipped steps", "step": 9, "first": 1, "last": 99}]}',
     ],
 )
 def test_damaged_events_are_named(tmp_path: Path, damage: str) -> None:
     (tmp_path / "events.json").write_text(damage)
-    with pytest.raises(DataError, match=r"events\.json is not .*[Dd]elete"):
+    with pytest.raises(DataError, match=r"events\.json is not .*(delete|restore)"):
         _run(tmp_path)
 
 
@@ -303,7 +307,7 @@ def test_a_spike_is_seen_noted_and_rolled_back(tmp_path: Path) -> None:
     noted = _run(tmp_path / "stop", poison={20: 50.0}, steps=22)
     events = read_json(tmp_path / "stop" / "events.json")["events"]
     assert [(e["event"], e["step"]) for e in events] == [("spike", 20)]
-    rolled = _run(tmp_path / "back", poison={20: 50.0}, steps=22, policy=RollBack())
+    rolled = _run(tmp_path / "back", poison={20: 50.0}, steps=22, policy=RollBackAndSkip())
     assert len(_losses(tmp_path / "stop")) == 22 and len(_losses(tmp_path / "back")) == 21
     assert not _equal(noted, rolled)
 
@@ -334,9 +338,9 @@ def test_asked_in_the_last_step_it_ends_all_the_same(tmp_path: Path) -> None:
 
 def test_asked_in_a_step_that_is_rolled_back_it_ends_with_the_next(tmp_path: Path) -> None:
     with pytest.raises(StoppedError, match=r"SIGTERM.*after step \d of 6 is saved"):
-        _run(tmp_path / "b", asked=4, poison={4: NAN}, policy=RollBack())
-    whole = _run(tmp_path / "a", poison={4: NAN}, policy=RollBack())
-    assert _equal(whole, _run(tmp_path / "b", poison={4: NAN}, policy=RollBack()))
+        _run(tmp_path / "b", asked=4, poison={4: NAN}, policy=RollBackAndSkip())
+    whole = _run(tmp_path / "a", poison={4: NAN}, policy=RollBackAndSkip())
+    assert _equal(whole, _run(tmp_path / "b", poison={4: NAN}, policy=RollBackAndSkip()))
     for name in ("metrics.jsonl", "events.json"):
         assert (tmp_path / "a" / name).read_bytes() == (tmp_path / "b" / name).read_bytes()
 
@@ -345,7 +349,7 @@ def test_a_request_that_nobody_heard_is_sent_again() -> None:
     came: list[int] = []
     before = signal.signal(signal.SIGTERM, lambda number, frame: came.append(number))
     try:
-        with Requests():
+        with PreemptionHandler():
             signal.raise_signal(signal.SIGTERM)
             assert came == []
         assert came == [signal.SIGTERM]
@@ -364,10 +368,10 @@ def test_without_what_compiling_takes_it_runs_eagerly_and_says_so(
             said.append(text)
 
     if missing == "compiler":
-        monkeypatch.setattr("stamm.engine.trainer.shutil.which", lambda name: None)
+        monkeypatch.setattr("stamm.engine.compile.shutil.which", lambda name: None)
     else:
         places = {"include": str(tmp_path)}
-        monkeypatch.setattr("stamm.engine.trainer.sysconfig.get_paths", lambda: places)
+        monkeypatch.setattr("stamm.engine.compile.sysconfig.get_paths", lambda: places)
     decoder = build_decoder(MODEL, seed=7)
     assert not compile_layers(decoder.model.layers, EngineConfig(), Talk())
     assert "not found: training runs uncompiled" in said[0]
@@ -379,6 +383,22 @@ def test_a_failed_compilation_is_one_clear_error(
     def broken(*_: object) -> None:
         raise TorchDynamoException("CppCompileError: no such header\nand much more")
 
-    monkeypatch.setattr(Training, "_gradients", broken)
+    monkeypatch.setattr(Trainer, "_gradients", broken)
     with pytest.raises(RunError, match=r"could not be compiled: CppCompileError: no such header"):
         _run(tmp_path)
+
+
+def test_names_of_version_0_1_are_still_read(tmp_path: Path) -> None:
+    """Configuration keys, policies and events of a run made before they were renamed."""
+    policy = {"kind": "RollBack", "window": 64, "deviations": 8.0, "passed_over": 3, "at_most": 10}
+    plain = {"bad_losses": policy, "recompute": "layers", "background_saves": True}
+    assert from_plain(EngineConfig, plain) == EngineConfig(
+        on_nonfinite=RollBackAndSkip(window=64, skipped_steps=3),
+        activation_checkpointing="layers",
+        async_checkpointing=True,
+    )
+    stored = {"event": "passed over", "step": 9, "why": "no number", "first": 8, "last": 9}
+    path = tmp_path / "events.json"
+    path.write_text(json.dumps({"schema": 1, "events": [stored]}))
+    events = Events(path)
+    assert events.skipped_steps() == {8, 9} and events.all[0]["why"] == "non-finite loss"

@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 
 from stamm.losses import linear_cross_entropy
-from stamm.losses.language_model import kept_losses, nll_of_tokens, nll_per_kept_token
+from stamm.losses.language_model import masked_cross_entropy, nll_of_tokens, nll_per_kept_token
 
 
 def _case(n: int = 37, d: int = 12, v: int = 29) -> tuple[torch.Tensor, ...]:
@@ -112,7 +112,7 @@ def test_z_loss_equals_autograd_of_its_formula(
     target[~keep] = -100
     with torch.no_grad():
         hidden[~keep] *= 1e30
-    found = kept_losses(hidden, weight, target, keep, z_loss=Z)
+    found = masked_cross_entropy(hidden, weight, target, keep, z_loss=Z)
     found.loss.backward()
     assert found.nll.item() == pytest.approx(nll.item(), rel=1e-6)
     assert found.z.item() == pytest.approx(z.item(), rel=1e-6)
@@ -124,8 +124,8 @@ def test_z_loss_equals_autograd_of_its_formula(
 
 def test_the_metric_of_two_arms_is_one_quantity_with_and_without_z_loss() -> None:
     hidden, weight, target, keep = _case()
-    without = kept_losses(hidden, weight, target, keep)
-    with_z = kept_losses(hidden, weight, target, keep, z_loss=Z)
+    without = masked_cross_entropy(hidden, weight, target, keep)
+    with_z = masked_cross_entropy(hidden, weight, target, keep, z_loss=Z)
     assert with_z.nll.item() == pytest.approx(without.nll.item(), rel=1e-6)
     assert with_z.loss.item() > without.loss.item() + 0.01
     # Without it, the bits of the loss that was differentiated, and of the function without parts.
@@ -135,10 +135,10 @@ def test_the_metric_of_two_arms_is_one_quantity_with_and_without_z_loss() -> Non
 
 def test_both_parts_of_micro_batches_add_up_to_the_step() -> None:
     hidden, weight, target, keep = _case()
-    whole = kept_losses(hidden, weight, target, keep, z_loss=Z)
+    whole = masked_cross_entropy(hidden, weight, target, keep, z_loss=Z)
     kept = float(keep.sum())
     parts = [
-        kept_losses(hidden[s], weight, target[s], keep[s], kept, Z)
+        masked_cross_entropy(hidden[s], weight, target[s], keep[s], kept, Z)
         for s in (slice(0, 10), slice(10, 11), slice(11, 37))
     ]
     for name in ("loss", "nll", "z"):
@@ -148,7 +148,7 @@ def test_both_parts_of_micro_batches_add_up_to_the_step() -> None:
 
 def test_z_loss_of_nothing_is_nothing() -> None:
     hidden, weight, target, keep = _case()
-    found = kept_losses(hidden, weight, target, torch.zeros_like(keep), z_loss=Z)
+    found = masked_cross_entropy(hidden, weight, target, torch.zeros_like(keep), z_loss=Z)
     found.loss.backward()
     assert [part.item() for part in found] == [0.0, 0.0, 0.0]
     assert hidden.grad is not None and not hidden.grad.any()
@@ -156,8 +156,8 @@ def test_z_loss_of_nothing_is_nothing() -> None:
 
 def test_z_loss_of_bfloat16_is_taken_of_float32_sums() -> None:
     hidden, weight, target, keep = _case(n=64, d=32, v=101)
-    low = kept_losses(hidden.bfloat16(), weight.bfloat16(), target, keep, z_loss=Z)
-    exact = kept_losses(
+    low = masked_cross_entropy(hidden.bfloat16(), weight.bfloat16(), target, keep, z_loss=Z)
+    exact = masked_cross_entropy(
         hidden.bfloat16().double(), weight.bfloat16().double(), target, keep, z_loss=Z
     )
     assert low.z.dtype == torch.float32 and exact.z.dtype == torch.float64

@@ -15,9 +15,9 @@ from torch.utils.flop_counter import FlopCounterMode
 from stamm.base.config import from_plain, override, to_plain
 from stamm.base.errors import ConfigError, ExportError
 from stamm.engine.config import EngineConfig, Parallel
-from stamm.engine.distributed import World
+from stamm.engine.distributed import DistributedContext
 from stamm.engine.estimate import parse_devices
-from stamm.engine.parallel import spread
+from stamm.engine.parallel import apply_tensor_parallel
 from stamm.models.config import (
     BlockDense,
     BlockShuffle,
@@ -423,12 +423,12 @@ def test_rows_of_neurons_are_not_cut_from_them_and_a_plan_says_so_in_the_words_o
 ) -> None:
     config = _config(form)
     # It is refused before the grid is looked at: any object stands for one.
-    world = World(torch.device("cpu"), size=2, tensor=2, mesh=object())  # type: ignore[arg-type]
+    world = DistributedContext(torch.device("cpu"), size=2, tensor=2, mesh=object())  # type: ignore[arg-type]
     engine = EngineConfig(parallel=Parallel(tensor=2))
     with pytest.raises(ConfigError) as caught:
-        spread(Decoder(config), world, engine)
+        apply_tensor_parallel(Decoder(config), world, engine)
     assert caught.value.line() == (
-        f"engine.parallel.tensor = 2 cannot cut {type(form).__name__} matrices."
+        f"engine.parallel.tensor = 2 cannot split {type(form).__name__} matrices."
         " Divide the work over engine.parallel.data or context."
     )
     run = PretrainConfig(model=config, context=64, sequences=64, engine=engine)

@@ -10,9 +10,9 @@ import torch
 from stamm.activations import catalog
 from stamm.activations.spec import Gated
 from stamm.engine.config import EngineConfig, Parallel
-from stamm.engine.distributed import World, join, leave
-from stamm.engine.parallel import shard
-from stamm.engine.sharded_optimizer import Updater
+from stamm.engine.distributed import DistributedContext, destroy_process_group, init_distributed
+from stamm.engine.parallel import apply_fsdp
+from stamm.engine.sharded_optimizer import ShardedOptimizer
 from stamm.models.config import DecoderConfig, GatedFFN, PlainFFN
 from stamm.models.decoder import Decoder, build_decoder
 from stamm.optim.build import build_optimizer
@@ -56,21 +56,23 @@ def test_no_shape_of_the_catalogue_decays(activation: str) -> None:
 
 
 @pytest.fixture
-def world() -> Iterator[World]:
+def world() -> Iterator[DistributedContext]:
     """One process, with the grid that casts of weights need."""
-    yield join(Parallel(), torch.device("cpu"), collectives=True)
-    leave()
+    yield init_distributed(Parallel(), torch.device("cpu"), collectives=True)
+    destroy_process_group()
 
 
 @pytest.mark.parametrize("optimizer", OPTIMIZERS, ids=lambda config: type(config).__name__)
 @pytest.mark.parametrize("activation", ["xielu", "swish_beta"])
 def test_in_bfloat16_they_learn_in_float32(
-    activation: str, optimizer: OptimizerConfig, world: World
+    activation: str, optimizer: OptimizerConfig, world: DistributedContext
 ) -> None:
     """A step too small for bfloat16 moves them; nothing of theirs is ever stored in 16 bits."""
     decoder = _decoder(activation)
-    shard(decoder, world, EngineConfig(precision="bfloat16"))
-    updater = Updater(decoder, lambda piece: build_optimizer(optimizer, decoder, 10, piece))
+    apply_fsdp(decoder, world, EngineConfig(precision="bfloat16"))
+    updater = ShardedOptimizer(
+        decoder, lambda piece: build_optimizer(optimizer, decoder, 10, piece)
+    )
     own = {n: p for n, p in decoder.named_parameters() if ".act_fn." in n}
     before = {name: p.detach().clone() for name, p in own.items()}
     tokens = torch.arange(40).view(2, 20) % 32

@@ -14,12 +14,12 @@ from numpy.typing import NDArray
 from stamm.base.errors import ConfigError
 from stamm.engine import float8
 from stamm.engine.config import EngineConfig, Parallel
-from stamm.engine.distributed import World, join, leave
+from stamm.engine.distributed import DistributedContext, destroy_process_group, init_distributed
 from stamm.models.config import DecoderConfig, PlainFFN
 from stamm.optim.schedules import BatchStage
 from stamm.pretrain.config import PretrainConfig
 from stamm.pretrain.dataset import Windows
-from stamm.pretrain.trainer_setup import fit
+from stamm.pretrain.train import train_decoder
 from stamm.runs.job import Workspace
 from stamm.runs.metrics import read_metrics
 
@@ -50,25 +50,27 @@ class Counting:
 
 
 @pytest.fixture
-def world() -> Iterator[World]:
+def world() -> Iterator[DistributedContext]:
     """One process with the grid that casts of weights need."""
-    yield join(Parallel(), torch.device("cpu"), collectives=True)
-    leave()
+    yield init_distributed(Parallel(), torch.device("cpu"), collectives=True)
+    destroy_process_group()
 
 
-def _fit(folder: Path, world: World) -> list[float]:
-    fit(CONFIG, Workspace(folder=folder), world, Windows(Counting(), 32, CONFIG.seed, None))
+def _fit(folder: Path, world: DistributedContext) -> list[float]:
+    train_decoder(
+        CONFIG, Workspace(folder=folder), world, Windows(Counting(), 32, CONFIG.seed, None)
+    )
     return [line["train/loss_nats"] for line in read_metrics(folder / "metrics.jsonl")]
 
 
-def test_a_cpu_is_refused_before_a_step(tmp_path: Path, world: World) -> None:
+def test_a_cpu_is_refused_before_a_step(tmp_path: Path, world: DistributedContext) -> None:
     with pytest.raises(ConfigError, match=r"'float8' needs a GPU .* this is a CPU"):
         _fit(tmp_path, world)
     assert not (tmp_path / "checkpoints").exists()
 
 
 def test_a_run_multiplies_in_8_bits_and_learns(
-    tmp_path: Path, world: World, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, world: DistributedContext, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(float8, "refusals", lambda *_: ())
     monkeypatch.setattr(float8, "convert", partial(float8.convert, emulated=True))

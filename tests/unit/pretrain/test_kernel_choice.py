@@ -15,7 +15,7 @@ from stamm.activations.module import build_activation
 from stamm.base.autotune import Measurement
 from stamm.engine.attention_support import kernel_of
 from stamm.engine.config import EngineConfig
-from stamm.engine.distributed import World
+from stamm.engine.distributed import DistributedContext
 from stamm.models import fused_attention
 from stamm.models.config import GatedFFN, PlainFFN
 from stamm.models.determinism import operation_threads
@@ -32,7 +32,7 @@ needs_compiler = pytest.mark.skipif(
 MANY = 2**40  # sequences: more than enough to be worth a measurement
 
 
-ALONE = World(torch.device("cpu"))
+ALONE = DistributedContext(torch.device("cpu"))
 
 
 def config(**changes: Any) -> PretrainConfig:

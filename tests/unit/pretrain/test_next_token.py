@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from stamm.base.errors import ConfigError
-from stamm.engine.distributed import World
+from stamm.engine.distributed import DistributedContext
 from stamm.models.config import DecoderConfig
 from stamm.models.decoder import Decoder, build_decoder
 from stamm.optim.schedules import BatchStage
@@ -52,9 +52,9 @@ def _parts(decoder: Decoder, ways: int, micro: int | None, size: int = 24) -> li
     )
     found = []
     for place in range(ways):
-        alone: dict[str, Any] = {"size": 1, "data": ways, "place": (place, 0, 0)}
+        alone: dict[str, Any] = {"size": 1, "data": ways, "mesh_coordinates": (place, 0, 0)}
         noting = Noting()
-        world = World(torch.device("cpu"), **alone)
+        world = DistributedContext(torch.device("cpu"), **alone)
         NextToken(config, decoder, cast(Windows, noting), world).micro_batches(1)
         found.append(noting.read)
     return found

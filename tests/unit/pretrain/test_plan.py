@@ -139,7 +139,10 @@ def test_too_little_memory_is_warned_of_with_what_would_help() -> None:
     config = replace(apertus_8b(), engine=EngineConfig(precision="bfloat16"))
     (line,) = [line for line in _said(config, "1xA100") if line.startswith("a device needs")]
     assert "and has 74.5 GiB" in line
-    assert "Use a smaller micro_batch, or engine.recompute=layers, or more devices" in line
+    assert (
+        "Use a smaller micro_batch, or engine.activation_checkpointing=layers, or more devices"
+        in line
+    )
     assert not [
         line for line in _said(replace(config, micro_batch=1), "64xGH200") if "needs" in line
     ]
@@ -174,7 +177,7 @@ def test_checkpoints_are_neither_too_rare_nor_too_dear() -> None:
     assert 0.04 < plan(rare, None, pace=fast)["checkpoints"]["share"] <= 0.05
     assert _said(rare, pace=fast) == []
     assert _said(replace(often, sequences=16_000), pace=fast) == []  # seconds in all
-    hidden = _engine(checkpoint_every=1, background_saves=True)
+    hidden = _engine(checkpoint_every=1, async_checkpointing=True)
     assert _said(replace(often, engine=hidden), pace=fast) == []
 
 

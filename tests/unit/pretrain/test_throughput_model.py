@@ -112,7 +112,12 @@ def test_runs_that_say_nothing_apart_are_read_as_one(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("key", "value"),
-    [("threads", 1), ("compile", "off"), ("precision", "bfloat16"), ("recompute", "layers")],
+    [
+        ("threads", 1),
+        ("compile", "off"),
+        ("precision", "bfloat16"),
+        ("activation_checkpointing", "layers"),
+    ],
 )
 def test_a_speed_is_that_of_the_same_settings(key: str, value: Any, tmp_path: Path) -> None:
     config = _config(128, 4)

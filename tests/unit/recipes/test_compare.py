@@ -10,7 +10,7 @@ import pytest
 
 from stamm.base.config import from_plain, override, to_plain
 from stamm.base.errors import ConfigError
-from stamm.engine.config import GoOn
+from stamm.engine.config import SkipUpdate
 from stamm.models.config import DecoderConfig, GatedFFN, LowRank, PlainFFN
 from stamm.models.flops import count_parameters, training_flops
 from stamm.pretrain.config import PretrainConfig
@@ -144,7 +144,7 @@ def test_the_command_line_changes_how_arms_are_matched() -> None:
         ("tokenizer.vocab_size=600", "has not the vocabulary of tokenizer.vocab_size = 600"),
         ("corpus.held_out=0", "leaves no text to evaluate"),
         ("confidence=1", "must lie in"),
-        ("pretrain.engine.bad_losses=RollBack", "would train arms on different text"),
+        ("pretrain.engine.on_nonfinite=RollBackAndSkip", "would train arms on different text"),
     ],
 )
 def test_what_would_stop_it_later_is_refused_now(change: str, said: str) -> None:
@@ -153,10 +153,10 @@ def test_what_would_stop_it_later_is_refused_now(change: str, said: str) -> None
 
 
 def test_no_run_is_stopped_by_its_losses_and_spikes_are_judged_as_asked() -> None:
-    config = override(smoke(), ["pretrain.engine.bad_losses.window=64"])
+    config = override(smoke(), ["pretrain.engine.on_nonfinite.window=64"])
     runs = [step.config for step in config.steps() if step.job == "pretrain"]
     assert len(runs) == 21
     for run in runs:
-        policy = run.engine.bad_losses
-        assert isinstance(policy, GoOn) and policy.window == 64
+        policy = run.engine.on_nonfinite
+        assert isinstance(policy, SkipUpdate) and policy.window == 64
         assert policy.at_most >= run.batches(run.total_sequences()).num_steps

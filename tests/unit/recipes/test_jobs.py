@@ -18,7 +18,7 @@ def test_the_lazily_loaded_modules_have_what_is_asked_of_them() -> None:
     reader = jobs.megatron_reader()
     assert callable(reader.ForeignTokens.open)
     assert callable(reader.tokenizer_file)
-    from stamm.engine.coordinator import Crew
+    from stamm.engine.coordinator import StepBroadcaster
 
-    assert callable(Crew)
+    assert callable(StepBroadcaster)
     assert set(jobs.JOBS) >= jobs.ALL_RANKS

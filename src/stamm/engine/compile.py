@@ -1,0 +1,54 @@
+"""torch.compile of a model's layers, and what it needs on this machine."""
+
+from __future__ import annotations
+
+import shutil
+import sysconfig
+from pathlib import Path
+
+import torch
+from torch import nn
+from torch._inductor import config as inductor
+
+from stamm.base.console import Progress
+from stamm.engine.config import EngineConfig
+
+
+def missing_to_compile() -> str:
+    """The missing requirement of torch.compile on this machine's CPU; "" when nothing is missing."""
+    if not any(shutil.which(name) for name in ("g++", "clang++", "c++")):
+        return "A C++ compiler (g++, clang++) was"
+    if not (Path(sysconfig.get_paths()["include"]) / "Python.h").is_file():
+        return "Python.h (Debian: python3-dev) was"
+    return ""
+
+
+def separate_inductor_cache() -> None:
+    """Keep code that inductor compiled for one vector length apart from that for another.
+
+    The key of its cache lacks ATEN_CPU_CAPABILITY: after a process with AVX-512, a process limited to
+    AVX2 loaded the same code and computed wrong numbers or was aborted (torch 2.13). The length of
+    the vectors, in bits, is part of the key.
+
+    Checked  tests/unit/engine/test_inductor_cache.py
+    """
+    if torch.backends.cpu.get_cpu_capability() == "AVX2":
+        inductor.cpp.simdlen = 256
+
+
+def compile_layers(layers: nn.ModuleList, config: EngineConfig, progress: Progress) -> bool:
+    """Compile each layer in place; equal layers share one compilation. True when they were compiled.
+
+    Without a compiler the layers run eagerly, slower; this is reported.
+    """
+    if config.compile == "off":
+        return False
+    missing = missing_to_compile()
+    if missing:
+        progress.log(f"{missing} not found: training runs uncompiled, slower.")
+        return False
+    separate_inductor_cache()
+    torch._dynamo.reset()  # compilations of an earlier model count towards a limit per function
+    for layer in layers:
+        layer.compile(fullgraph=True)
+    return True

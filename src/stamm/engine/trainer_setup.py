@@ -1,0 +1,146 @@
+"""From a configuration to a trained decoder: build, shard and compile it, then train it on an objective.
+
+A decoder with self-guided training (`SelfGuide`) is trained in two parts: when the weight of the dense
+guides has reached 0, a checkpoint is written without them and their optimizer state.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+from stamm.engine.checkpoint import checkpoint_steps
+from stamm.engine.compile import compile_layers
+from stamm.engine.config import EngineConfig
+from stamm.engine.distributed import DistributedContext
+from stamm.engine.float8 import use_float8
+from stamm.engine.objective import Objective
+from stamm.engine.parallel import apply_fsdp, apply_tensor_parallel, init_sharded_weights
+from stamm.engine.peak_flops import peak_flops
+from stamm.engine.sharded_optimizer import ShardedOptimizer
+from stamm.engine.trainer import InitialCheckpoint, Trainer
+from stamm.models.config import DecoderConfig, Dense
+from stamm.models.decoder import Decoder, build_blank, build_decoder
+from stamm.models.self_guide import guided_steps
+from stamm.optim.build import build_optimizer, implementation_of
+from stamm.optim.config import OptimizerConfig
+from stamm.runs.job import Workspace
+
+
+class TrainConfig(Protocol):
+    """The fields of a job's configuration that `fit` reads."""
+
+    @property
+    def model(self) -> DecoderConfig:
+        """The decoder to build."""
+
+    @property
+    def context(self) -> int:
+        """Length of the sequences that the model sees."""
+
+    @property
+    def optimizer(self) -> OptimizerConfig:
+        """The optimizer, without its learning rate, which the objective sets."""
+
+    @property
+    def clip_norm(self) -> float:
+        """Gradient clipping: largest gradient norm."""
+
+    @property
+    def seed(self) -> int:
+        """Seed of the initial weights."""
+
+    @property
+    def engine(self) -> EngineConfig:
+        """Devices, parallelism, precision, checkpoints."""
+
+
+@dataclass(frozen=True)
+class TrainedModel:
+    """A decoder at the end of its run, still sharded over the processes.
+
+    compiled    whether its layers were compiled
+    optimizer   implementation of the optimizer
+    """
+
+    decoder: Decoder
+    objective: Objective
+    compiled: bool
+    optimizer: str
+
+
+def fit(
+    config: TrainConfig,
+    make_objective: Callable[[Decoder], Objective],
+    num_steps: int,
+    workspace: Workspace,
+    world: DistributedContext,
+    start: InitialCheckpoint | None = None,
+) -> TrainedModel:
+    """Train from the newest checkpoint, or from the beginning, to the end.
+
+    make_objective   makes the objective for the decoder that was built, already split over the
+                     processes; it has `num_steps` steps
+    start            checkpoint of another run to start from; None: random weights
+    Raises           what `Trainer.run` raises, and ConfigError for parallelism that does not fit
+    """
+    guided = guided_steps(config.model.structured.guide, num_steps)
+    peak = peak_flops(config.engine, world.device)
+    saved = checkpoint_steps(workspace.folder / "checkpoints")
+    reached: int = world.broadcast_object(max(saved, default=0))
+    workspace.progress.begin(f"train {config.model.ffn.activation}", num_steps, "steps")
+    while True:
+        first, last = (0, guided) if reached < guided else (guided, num_steps)
+        trained, trainer = _build(
+            config, make_objective, workspace, world, peak, start, guides=first < guided
+        )
+        # A checkpoint that turns out to be damaged may lead back into the first part.
+        reached = trainer.run(first=first, until=last)
+        if reached == num_steps:
+            return trained
+
+
+def _build(
+    config: TrainConfig,
+    make_objective: Callable[[Decoder], Objective],
+    workspace: Workspace,
+    world: DistributedContext,
+    peak: float,
+    start: InitialCheckpoint | None,
+    *,
+    guides: bool,
+) -> tuple[TrainedModel, Trainer]:
+    engine = config.engine
+    # Sharded weights are drawn one matrix at a time; guides are made from whole matrices.
+    blank = world.mesh is not None and isinstance(config.model.ffn.linear, Dense)
+    decoder = build_blank(config.model) if blank else build_decoder(config.model, config.seed)
+    if guides:
+        decoder.add_guides()
+    if not blank:
+        decoder.to(world.device)
+    use_float8(decoder, engine, config.context, world.device)
+    apply_tensor_parallel(decoder, world, engine)
+    objective = make_objective(decoder)
+    compiled = compile_layers(decoder.model.layers, engine, workspace.progress)
+    apply_fsdp(decoder, world, engine)
+    if blank:
+        init_sharded_weights(decoder, config.seed, world.device)
+    optimizer = ShardedOptimizer(
+        decoder,
+        lambda shard: build_optimizer(config.optimizer, decoder, objective.num_steps, shard),
+    )
+    trainer = Trainer(
+        objective,
+        decoder,
+        optimizer,
+        config.clip_norm,
+        engine,
+        world,
+        workspace.folder,
+        workspace.progress,
+        peak=peak,
+        start=start,
+    )
+    implementation = implementation_of(optimizer.optimizer)
+    return TrainedModel(decoder, objective, compiled, implementation), trainer

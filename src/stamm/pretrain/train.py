@@ -1,0 +1,64 @@
+"""Train a decoder on the objective that a configuration names."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from stamm.base.errors import ConfigError
+from stamm.base.user_code import load_reference
+from stamm.engine.distributed import DistributedContext
+from stamm.engine.objective import Objective
+from stamm.engine.trainer import InitialCheckpoint
+from stamm.engine.trainer_setup import TrainedModel, fit
+from stamm.models.decoder import Decoder
+from stamm.pretrain.config import NEXT_TOKEN, PretrainConfig
+from stamm.pretrain.dataset import Windows
+from stamm.pretrain.next_token import NextToken
+from stamm.runs.job import Workspace
+
+MakeObjective = Callable[[PretrainConfig, Decoder, Windows, DistributedContext], Objective]
+
+
+def train_decoder(
+    config: PretrainConfig, workspace: Workspace, world: DistributedContext, windows: Windows
+) -> TrainedModel:
+    """Train `config.model` on `windows`, from the newest checkpoint or the beginning, to the end.
+
+    Raises   what `engine.trainer_setup.fit` raises, and ConfigError for an objective that cannot be
+             loaded or is not one
+    """
+    make = load_objective(config.objective)
+
+    def objective(decoder: Decoder) -> Objective:
+        made = make(config, decoder, windows, world)
+        if not isinstance(made, Objective):
+            raise ConfigError(
+                f"{config.objective} makes {type(made).__name__}, which is not an objective",
+                fix="Subclass stamm.pretrain.next_token.NextToken",
+            )
+        return made
+
+    num_steps = config.batches(config.total_sequences(windows.per_epoch)).num_steps
+    start = None
+    if config.begin is not None:
+        keep = config.begin.moments == "keep"
+        start = InitialCheckpoint(workspace.inputs["begin"], optimizer_state=keep)
+    return fit(config, objective, num_steps, workspace, world, start)
+
+
+def load_objective(name: str) -> MakeObjective:
+    """The class of the objective "next-token", or of a user's, "mine.py:MyObjective".
+
+    Raises   ConfigError when it cannot be loaded or is not a class
+    """
+    if name == NEXT_TOKEN:
+        return NextToken
+    found: Any = load_reference(name, None, "an objective")
+    if not isinstance(found, type):
+        raise ConfigError(
+            f"objective = {name!r} is not a class",
+            fix="Name a subclass of stamm.pretrain.next_token.NextToken",
+        )
+    make: MakeObjective = found
+    return make
