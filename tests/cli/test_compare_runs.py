@@ -63,9 +63,9 @@ def test_a_plan_lists_runs_and_cost_and_leaves_nothing(stamm: Stamm, tmp_path: P
 
 def test_it_ends_with_a_verdict_and_a_page(done: Path) -> None:
     said = (done.parent / "said").read_text()
-    assert "xielu against swiglu: no difference shown" in said or "xielu has 0." in said
+    assert "No arm is shown to differ from swiglu." in said or "Shown to have" in said
     assert "Report: run/comparison.html" in said
-    assert said.count("xielu against swiglu") + said.count("xielu has 0.") == 1
+    assert "vs swiglu" in said
     assert (done / "comparison.html").read_text().startswith("<!DOCTYPE html>")
 
 
@@ -162,7 +162,7 @@ def test_arms_that_diverge_are_an_answer(tmp_path: Path) -> None:
     assert finished.returncode == 0, finished.stderr
     assert "xielu diverged with seeds 1, 2 of 2, and so did swiglu" in finished.stdout
     page = (tmp_path / "run" / "comparison.html").read_text()
-    assert "What happened beside the plan" in page
+    assert "Events during training" in page
 
 
 def test_equal_time_measures_first_and_follows_the_record(tmp_path: Path) -> None:

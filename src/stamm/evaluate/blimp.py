@@ -109,12 +109,16 @@ def summarize(given: Sequence[PairScore]) -> dict[str, Any]:
 
     Edge     chance is 0.5 exactly: a tie counts one half.
     """
+    fields = {answer.pair.paradigm: answer.pair.field for answer in given}
     return {
         **_accuracy(given),
         "chance": CHANCE,
         "fields": _grouped(given, lambda pair: pair.field),
         "phenomena": _grouped(given, lambda pair: pair.phenomenon),
-        "paradigms": _grouped(given, lambda pair: pair.paradigm),
+        "paradigms": {
+            name: {"field": fields[name], **accuracy}
+            for name, accuracy in _grouped(given, lambda pair: pair.paradigm).items()
+        },
     }
 
 

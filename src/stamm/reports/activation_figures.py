@@ -12,7 +12,7 @@ from stamm.reports import theme
 from stamm.reports.activation_curves import Curves, sampled
 from stamm.reports.figure import Figure, Table, thinned
 from stamm.reports.formatting import fixed
-from stamm.reports.svg_figure import Axes, draw, legend, picture
+from stamm.reports.svg_figure import Axes, draw, draw_panels, legend, picture
 from stamm.reports.theme import drawn, series
 
 PRIME, DOUBLE_PRIME = "\u2032", "\u2033"
@@ -170,7 +170,7 @@ def _figure(
         title=title,
         caption=caption,
         alt=f"{spec.name}: {', '.join(panel.title for panel in panels)}.",
-        svg=draw(key, 3.1, lambda axes: _paint(axes, panels, curves), panels=len(panels)),
+        svg=draw_panels(key, 3.1, lambda axes: _paint(axes, panels, curves), len(panels)),
         data=thinned(("x", *(name for name, _ in named)), rows, _ROWS, "the kernel", words=0),
         source="the spec",
         command=command,

@@ -14,6 +14,7 @@ from stamm.activations.cost import operations_text
 from stamm.activations.spec import Spec
 from stamm.reports import mathml
 from stamm.reports.activation_figures import figures_of_activation, spectrum_figure
+from stamm.reports.activation_use import when_to_use
 from stamm.reports.figure import Figure, Table
 from stamm.reports.formatting import MINUS, percent
 from stamm.reports.html import fill
@@ -85,6 +86,7 @@ def activation_page(
     warnings = certificate.get("warnings", []) if certificate else []
     accuracy = tuple(_accuracy(verdict)) if verdict else ()
     sections = [
+        ("use", "When to use it", True),
         ("formulas", "Formulas", True),
         ("curves", "Curves", True),
         ("parameters", "Parameters", bool(told["parameters"])),
@@ -98,6 +100,7 @@ def activation_page(
         "told": told,
         "facts": _facts(told),
         "contents": [(key, title) for key, title, shown in sections if shown],
+        "advice": when_to_use(told, certificate),
         "equations": _equations(told),
         "curvature": Equation(
             key="curvature",

@@ -10,7 +10,7 @@ from stamm.reports.formatting import fixed
 from stamm.reports.measure_figures import MARKS, interval_text
 from stamm.reports.results import Bucket, CanaryKind, Estimate, Memorization
 from stamm.reports.run_data import Arm, Study
-from stamm.reports.svg_figure import Axes, draw, legend, legend_name
+from stamm.reports.svg_figure import Axes, draw_panels, legend, legend_name
 from stamm.reports.text import one_line
 from stamm.reports.theme import drawn, series
 
@@ -58,7 +58,7 @@ def _figure(study: Study, arm: Arm, audit: Memorization) -> Figure:
             f"{_skipped(audit)}"
         ).rstrip(),
         alt="; ".join(_told(kind) for kind in audit.canaries if kind.buckets),
-        svg=draw(key, 3.2, paint, panels=len(panels)),
+        svg=draw_panels(key, 3.2, paint, len(panels)),
         data=_table(audit),
         source=study.files([arm], "audit/memorization.json"),
         command=f"stamm audit {study.folder_of(arm)}",

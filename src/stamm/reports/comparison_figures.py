@@ -11,7 +11,7 @@ from stamm.reports.comparison_verdict import Judgement, span
 from stamm.reports.config import ReportConfig
 from stamm.reports.figure import Figure, Table, thinned
 from stamm.reports.formatting import fixed, percent, signed, smoothed
-from stamm.reports.svg_figure import Axes, draw, legend, legend_name, note, whole_steps
+from stamm.reports.svg_figure import Axes, draw, draw_panels, legend, legend_name, note, whole_steps
 from stamm.reports.theme import drawn, series
 
 _MOST_POINTS = 600
@@ -251,7 +251,7 @@ def loss_band_figure(compared: Compared, config: ReportConfig) -> Figure | None:
             f"{name} ends at {fixed(band.mean[-1], 3)} nats per kept token"
             for name, band in bands.items()
         ),
-        svg=draw("bands", 3.5, paint, panels=2),
+        svg=draw_panels("bands", 3.5, paint, 2),
         data=_band_table(bands, config.rows),
         source="final/*/*/metrics.jsonl",
         command=compared.study.made_by(),

@@ -1,4 +1,4 @@
-"""What a comparison may claim: a table, and a sentence for every arm against the baseline."""
+"""The verdict of a comparison: a table with a line for each arm, and what the table cannot hold."""
 
 from __future__ import annotations
 
@@ -172,12 +172,7 @@ def _sentences(compared: Compared, lines: Sequence[ArmLine]) -> list[str]:
     base = next(line for line in lines if line.name == compared.baseline)
     others = len(lines) - 1
     said = [_lead(judged, base)]
-    said += [
-        _divergence(line, base, compared)
-        if line.diverged or base.diverged
-        else _verdict(line, compared.baseline, others)
-        for line in judged
-    ]
+    said += [_divergence(line, base, compared) for line in judged if line.diverged or base.diverged]
     said += _shortfalls(compared, lines)
     said += [_fairness(compared, lines), _certainty(compared, others)]
     return said
@@ -235,26 +230,6 @@ def _certainty(compared: Compared, others: int) -> str:
         f"{fixed(widest(others, seeds, confidence), 1)} times its standard deviation over seeds. "
         "All of it is about other seeds of this corpus, size and length, not about other texts, "
         "sizes or lengths."
-    )
-
-
-def _verdict(line: ArmLine, baseline: str, others: int) -> str:
-    name, base = one_line(line.name, 40), one_line(baseline, 40)
-    difference = line.difference
-    assert difference is not None  # its caller has looked
-    found = difference.interval
-    if difference.adjusted is None:
-        return f"{name} against {base}: no difference shown, for one seed in common is too few."
-    reach = f"interval {span(found, signs=True)}"
-    if not difference.shown:
-        return (
-            f"{name} against {base}: no difference shown ({signed(found.mean, _DIGITS)} bits per "
-            f"byte, {reach})."
-        )
-    lower = "lower" if found.mean < 0 else "higher"
-    return (
-        f"{name} has {fixed(abs(found.mean), _DIGITS)} bits per byte {lower} held-out loss than "
-        f"{base} ({reach}; p = {difference.adjusted:.2g}, corrected for {others} comparisons)."
     )
 
 

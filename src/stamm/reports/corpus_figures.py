@@ -8,7 +8,7 @@ from stamm.reports.corpus_record import Corpus
 from stamm.reports.figure import Figure, Table
 from stamm.reports.formatting import fixed, percent
 from stamm.reports.run_data import Study
-from stamm.reports.svg_figure import Axes, draw
+from stamm.reports.svg_figure import Axes, draw, draw_panels
 from stamm.reports.text import one_line
 from stamm.reports.theme import drawn, series
 
@@ -37,9 +37,9 @@ def dropped_figure(study: Study) -> Figure | None:
                     text, (value, at), xytext=(4, 0), textcoords="offset points", va="center",
                     color=drawn("muted"), fontsize=8,
                 )  # fmt: skip
-        by_count.set_yticks(places, [words(reason.name) for reason in shown])
-        by_count.set_ylim(len(shown) - 0.4, -0.6)
         for axes, title in ((by_count, "Documents"), (by_size, "Text, KiB")):
+            axes.set_yticks(places, [words(reason.name) for reason in shown])
+            axes.set_ylim(len(shown) - 0.4, -0.6)
             axes.set_title(title)
             axes.margins(x=0.2)
             axes.grid(visible=False, axis="y")
@@ -53,7 +53,7 @@ def dropped_figure(study: Study) -> Figure | None:
             "one reason, a row in the ledger and, where a website refused, the line that said so."
         ),
         alt="; ".join(f"{words(r.name)}: {r.documents:,} documents" for r in shown),
-        svg=draw("dropped", 0.9 + 0.3 * len(shown), paint, panels=2, share_y=True),
+        svg=draw_panels("dropped", 0.9 + 0.3 * len(shown), paint, 2),
         data=_reasons(corpus),
         source="corpus/ledger*.parquet",
         command=study.made_by(),

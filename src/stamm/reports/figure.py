@@ -32,7 +32,7 @@ class Figure:
     title     what it shows
     caption   what to look for, in plain sentences
     alt       the same for a reader who cannot see the drawing
-    svg       the drawing; trusted, for it was drawn here
+    svg       the drawing or drawings as markup; trusted, for it was drawn here
     data      the numbers drawn
     source    the files they come from, relative to the run folder
     command   what makes those files
@@ -46,6 +46,11 @@ class Figure:
     data: Table
     source: str
     command: str
+
+    @property
+    def is_stacked(self) -> bool:
+        """Whether its panels are drawings of their own, put below each other on a narrow screen."""
+        return not self.svg.startswith("<svg")
 
 
 def thinned(

@@ -7,10 +7,11 @@ from collections.abc import Callable
 from stamm.reports.comparability import unequal_audit, unequal_evaluation, unequal_pairs
 from stamm.reports.config import ReportConfig
 from stamm.reports.figure import Figure, Table
-from stamm.reports.formatting import fixed, percent
-from stamm.reports.results import Bucket, Estimate, HeldOut, Memorization, TextLoss
+from stamm.reports.formatting import fixed, percent, signed
+from stamm.reports.paired import REFERENCE, PairedDifference, paired_difference
+from stamm.reports.results import Blimp, Bucket, Estimate, HeldOut, Memorization, TextLoss
 from stamm.reports.run_data import Arm, Study
-from stamm.reports.svg_figure import Axes, draw, legend, legend_name
+from stamm.reports.svg_figure import Axes, draw, draw_panels, legend, legend_name
 from stamm.reports.text import one_line
 from stamm.reports.theme import drawn, series
 
@@ -85,52 +86,77 @@ def language_figure(study: Study, config: ReportConfig) -> Figure | None:
 
 
 def grammar_figure(study: Study) -> Figure | None:
-    """BLiMP accuracy by field of grammar with standard errors, or None when it was not run."""
+    """BLiMP accuracy by field of grammar, and paired differences; None when it was not run."""
     asked = [(arm, arm.measured.blimp) for arm in study.arms if arm.measured.blimp]
     if not asked:
         return None
     chance = asked[0][1].chance
     fields = ["overall", *sorted({name for _, one in asked for name, _ in one.fields})]
+    base, differences = _grammar_differences(study, asked, fields)
 
     def paint(panels: list[Axes]) -> None:
-        axes = panels[0]
-        axes.axvline(100 * chance, color=drawn("muted"), lw=1, ls=(0, (2, 2)))
+        panels[0].axvline(100 * chance, color=drawn("muted"), lw=1, ls=(0, (2, 2)))
+        panels[0].set_xlabel("% right, ± one standard error; dotted: guessing")
+        if len(panels) > 1:
+            panels[1].axvline(0.0, color=drawn("muted"), lw=1)
+            panels[1].set_xlabel(f"points against {legend_name(base)}, 95 % interval")
         for place, (arm, one) in enumerate(asked):
             scores = {"overall": one.overall, **dict(one.fields)}
+            found = [
+                [(scores[name].accuracy, scores[name].standard_error) if name in scores else None
+                 for name in fields],
+                [(d.mean, d.half_width) if (d := differences.get((arm.name, name))) else None
+                 for name in fields],
+            ]  # fmt: skip
             offset = 0.5 * (place - (len(asked) - 1) / 2) / max(len(asked), 2)
-            there = [(at, scores[name]) for at, name in enumerate(fields) if name in scores]
-            axes.errorbar(
-                [100 * score.accuracy for _, score in there],
-                [at + offset for at, _ in there],
-                xerr=[100 * score.standard_error for _, score in there],
-                fmt=MARKS[arm.number % len(MARKS)], ms=5, lw=1.1, color=series(arm.number),
-                label=legend_name(arm.name),
-            )  # fmt: skip
-        axes.set_yticks(range(len(fields)), [one_line(f, _LABEL).replace("_", " ") for f in fields])
-        axes.set_ylim(len(fields) - 0.4, -0.6)
-        axes.set_xlabel("% of pairs right ± one standard error; the dotted line is guessing")
-        legend(axes)
+            for axes, values in zip(panels, found, strict=False):
+                there = [(at + offset, *value) for at, value in enumerate(values) if value]
+                axes.errorbar(
+                    [100 * mean for _, mean, _ in there], [at for at, _, _ in there],
+                    xerr=[100 * half for _, _, half in there],
+                    fmt=MARKS[arm.number % len(MARKS)], ms=5, lw=1.1, color=series(arm.number),
+                    label=legend_name(arm.name),
+                )  # fmt: skip
+        for axes in panels:
+            axes.set_yticks(
+                range(len(fields)), [one_line(f, _LABEL).replace("_", " ") for f in fields]
+            )
+            axes.set_ylim(len(fields) - 0.4, -0.6)
+        legend(panels[0], columns=4)
 
+    drawn_differences = (
+        f" Right: each arm minus {legend_name(base)}. All arms answered the same pairs, so the "
+        "difference is taken paradigm by paradigm, and an interval that leaves out 0 shows a "
+        "difference between these trained models, even where the bars on the left overlap. "
+        "Another seed of training may give another difference."
+        if differences
+        else " Overlapping bars do not show that two arms are equal."
+    )
     return Figure(
         key="grammar",
         title="Grammar: BLiMP minimal pairs",
         caption=(
             "English sentence pairs that differ in one point of grammar: how often the right one "
-            f"is more probable. Guessing gives {percent(chance, 0)}. Bars that overlap show no "
-            "difference between arms. "
+            f"is more probable. Guessing gives {percent(chance, 0)}.{drawn_differences} "
             f"{unequal_pairs(study.arms)}"
         ).rstrip(),
         alt="; ".join(
             f"{arm.name}: {percent(one.accuracy)} ± {percent(one.standard_error)}"
             for arm, one in asked
         ),
-        svg=draw("grammar", 1.1 + 0.36 * len(fields), paint),
+        svg=draw_panels(
+            "grammar", 1.1 + 0.36 * len(fields), paint, panels=2 if differences else 1
+        ),
         data=Table(
-            columns=("arm", "field", "pairs", "accuracy", "standard error"),
+            columns=(
+                "arm", "field", "pairs", "accuracy", "standard error",
+                *((f"against {one_line(base, _LABEL)}, points, ± 95 %",) if differences else ()),
+            ),
             rows=tuple(
                 (
                     one_line(arm.name, 60), one_line(name, 60), f"{score.pairs:,}",
                     percent(score.accuracy), percent(score.standard_error),
+                    *((_points(differences.get((arm.name, name))),) if differences else ()),
                 )
                 for arm, one in asked
                 for name, score in (("overall", one.overall), *one.fields)
@@ -140,6 +166,29 @@ def grammar_figure(study: Study) -> Figure | None:
         source=study.files([arm for arm, _ in asked], "evaluate/blimp.json"),
         command=_command(study, "evaluate", [arm for arm, _ in asked]),
     )  # fmt: skip
+
+
+def _grammar_differences(
+    study: Study, asked: list[tuple[Arm, Blimp]], fields: list[str]
+) -> tuple[str, dict[tuple[str, str], PairedDifference]]:
+    """The reference arm, and differences to it by arm and field; empty where none can be taken."""
+    by_name = {arm.name: one for arm, one in asked}
+    base = REFERENCE if REFERENCE in by_name else asked[0][0].name
+    if unequal_pairs(study.arms):
+        return base, {}
+    found = {
+        (name, field): paired_difference(by_name[base].of_field(field), one.of_field(field))
+        for name, one in by_name.items()
+        for field in fields
+        if name != base
+    }
+    return base, {key: value for key, value in found.items() if value is not None}
+
+
+def _points(difference: PairedDifference | None) -> str:
+    if difference is None:
+        return ""
+    return f"{signed(100 * difference.mean, 1)} ± {fixed(100 * difference.half_width, 1)}"
 
 
 def memorization_figure(study: Study) -> Figure | None:
@@ -182,7 +231,7 @@ def memorization_figure(study: Study) -> Figure | None:
             f"{_left_out(audited)}{unequal_audit(study.arms)}"
         ).rstrip(),
         alt="; ".join(_fall(arm, audit) for arm, audit in audited),
-        svg=draw("memory", 3.0, paint, panels=2),
+        svg=draw_panels("memory", 3.0, paint, 2),
         data=_memory_table(audited),
         source=study.files([arm for arm, _ in audited], "audit/memorization.json"),
         command=_command(study, "audit", [arm for arm, _ in audited]),

@@ -35,7 +35,7 @@ class Page:
     """The words and tables of a page.
 
     is_corpus   nothing was trained: the page is about the corpus alone
-    events      what happened beside the plan; None where it was not recorded
+    events      loss spikes, non-finite losses, skipped steps; None where they were not recorded
     tasks       results of a user's evaluation tasks; None without any
     """
 

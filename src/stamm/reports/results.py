@@ -70,6 +70,8 @@ class Blimp:
 
     chance              the accuracy of guessing
     pairs_per_paradigm  sentence pairs asked of each paradigm
+    paradigms           pairs and correct answers of each paradigm, by field and paradigm; empty
+                        where not recorded
     """
 
     pairs_per_paradigm: int
@@ -77,6 +79,15 @@ class Blimp:
     overall: Score
     chance: float
     fields: tuple[tuple[str, Score], ...]
+    paradigms: Mapping[tuple[str, str], tuple[int, float]]
+
+    def of_field(self, field: str) -> dict[str, tuple[int, float]]:
+        """Pairs and correct answers by paradigm, of one field or of all ("overall")."""
+        return {
+            paradigm: counts
+            for (of, paradigm), counts in self.paradigms.items()
+            if field in ("overall", of)
+        }
 
     @property
     def accuracy(self) -> float:
@@ -275,7 +286,18 @@ def _blimp(record: Record) -> Blimp:
         chance=record.number("chance"),
         fields=tuple((name, _score(one)) for name, one in record.items("fields")),
         pairs_per_paradigm=record.whole("pairs_per_paradigm"),
+        paradigms={
+            (_text(one, "field"), name): (
+                one.whole("pairs"),
+                one.whole("pairs") * one.number("accuracy"),
+            )
+            for name, one in (record.items("paradigms") if record.has("paradigms") else ())
+        },
     )
+
+
+def _text(record: Record, key: str) -> str:
+    return record.text(key) if record.has(key) else ""
 
 
 def _score(record: Record) -> Score:

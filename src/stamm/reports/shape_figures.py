@@ -9,7 +9,7 @@ from stamm.reports.figure import Figure, Table, thinned
 from stamm.reports.formatting import fixed, spaced
 from stamm.reports.learned_curve import Curve, known_spec, learned_curve
 from stamm.reports.run_data import Arm, Study
-from stamm.reports.svg_figure import Axes, draw, legend, whole_steps
+from stamm.reports.svg_figure import Axes, draw_panels, legend, whole_steps
 from stamm.reports.theme import depth, drawn
 from stamm.reports.training import Metrics
 
@@ -62,9 +62,10 @@ def _depth_figure(study: Study, arm: Arm, metrics: Metrics, names: tuple[str, ..
             layers = metrics.layers(name)
             if name in starts:
                 axes.axhline(starts[name], color=drawn("muted"), lw=1, ls=(0, (2, 2)))
+                # Outside of the axes, where no dot, line or tick label can be.
                 axes.annotate(
-                    "start", (1, starts[name]), xycoords=("axes fraction", "data"), ha="right",
-                    xytext=(0, 3), textcoords="offset points", color=drawn("muted"), fontsize=8,
+                    "start", (1, starts[name]), xycoords=("axes fraction", "data"), va="center",
+                    xytext=(3, 0), textcoords="offset points", color=drawn("muted"), fontsize=8,
                 )  # fmt: skip
             axes.vlines(
                 layers, [starts.get(name, ends[name][0])] * len(layers), ends[name],
@@ -97,7 +98,7 @@ def _depth_figure(study: Study, arm: Arm, metrics: Metrics, names: tuple[str, ..
             "more nonlinear near its input."
         ),
         alt=f"Values after training: {said}.",
-        svg=draw(f"depth-{arm.number}", 2.6, paint, panels=len(names)),
+        svg=draw_panels(f"depth-{arm.number}", 2.6, paint, len(names)),
         data=Table(columns=("layer", *names), rows=tuple(tuple(row) for row in rows), words=0),
         source=f"{study.inside(arm)}metrics.jsonl",
         command=study.made_by(),
@@ -149,7 +150,7 @@ def _training_figure(
             "moving at the end say that the run was too short for the shapes to settle."
         ),
         alt=f"{' and '.join(names)} of {len(layers)} layers over {recorded[-1]} steps.",
-        svg=draw(f"shape-{arm.number}", 2.8, paint, panels=len(names)),
+        svg=draw_panels(f"shape-{arm.number}", 2.8, paint, len(names)),
         data=thinned(columns, rows, config.rows, "metrics.jsonl", words=0),
         source=f"{study.inside(arm)}metrics.jsonl",
         command=study.made_by(),
@@ -216,7 +217,7 @@ def _curve_figure(
             "catalogue's stated gradient with each layer's learned values."
         ),
         alt=f"Curves of {spec.name} and of its gradient for layers {', '.join(map(str, shown))}.",
-        svg=draw(f"curve-{arm.number}", 3.1, paint, panels=2),
+        svg=draw_panels(f"curve-{arm.number}", 3.1, paint, 2),
         data=thinned(columns, rows, 60, "this table", words=0),
         source=f"{study.inside(arm)}metrics.jsonl; stamm show {spec.name}",
         command=study.made_by(),

@@ -7,7 +7,9 @@ the page's variables, names are unique to the figure, and nothing depends on the
 from __future__ import annotations
 
 import contextlib
+import copy
 import io
+import itertools
 import re
 import warnings
 import xml.etree.ElementTree as ElementTree
@@ -30,15 +32,11 @@ _NUMBER = re.compile(r"-?[0-9]+\.[0-9]{3,}")
 _REFERENCE = re.compile(r"url\(#([^)]+)\)")
 _NAMESPACE = re.compile(r"\{[^}]*\}")
 _MEANT_FOR_FILES = {"metadata", "style"}
+_AXES = "axes_"
 
 
 def draw(
-    key: str,
-    height_inches: float,
-    paint: Callable[[list[Axes]], None],
-    *,
-    panels: int = 1,
-    share_y: bool = False,
+    key: str, height_inches: float, paint: Callable[[list[Axes]], None], *, panels: int = 1
 ) -> str:
     """The SVG text of a figure.
 
@@ -47,10 +45,53 @@ def draw(
     Edge     the same `paint` gives the same bytes: matplotlib's names are salted with `key`, and
              no date is written.
     """
+    return _serialise(_clean(_svg(key, height_inches, paint, panels)[0], key))
+
+
+def draw_panels(
+    key: str, height_inches: float, paint: Callable[[list[Axes]], None], panels: int
+) -> str:
+    """The panels of a figure as one SVG each, in an HTML element that stacks them where it is narrow.
+
+    Takes the arguments of `draw`. The panels are laid out and drawn together, then cut apart
+    between their bounding boxes, so side by side they look as `draw` draws them.
+    """
+    if panels == 1:
+        return draw(key, height_inches, paint)
+    svg, edges = _svg(key, height_inches, paint, panels)
+    drawn_together = _clean(svg, key)
+    cut = []
+    for panel, (left, right) in enumerate(itertools.pairwise(edges)):
+        root = copy.deepcopy(drawn_together)
+        if panel:
+            # Clip paths and markers are found by name anywhere on the page: they stay in the first.
+            for child in [child for child in root if child.tag == "defs"]:
+                root.remove(child)
+        (figure,) = (child for child in root if child.tag == "g")
+        for number, group in enumerate(_axes_of(figure)):
+            if number != panel:
+                figure.remove(group)
+        width, height = right - left, root.get("viewBox", "").split()[3]
+        root.set("viewBox", f"{left:.1f} 0 {width:.1f} {height}")
+        root.set("style", f"flex-grow: {width:.0f}")
+        cut.append(_serialise(root))
+    return f'<div class="panels">{"".join(cut)}</div>'
+
+
+def _svg(
+    key: str, height_inches: float, paint: Callable[[list[Axes]], None], panels: int
+) -> tuple[str, list[float]]:
+    """matplotlib's SVG, and the x positions, in points, between which each panel is drawn."""
     stream = io.StringIO()
-    with _painted(key, height_inches, paint, panels, share_y) as drawing:
+    with _painted(key, height_inches, paint, panels) as drawing:
         drawing.savefig(stream, format="svg", metadata={"Date": None})
-    return _clean(stream.getvalue(), key)
+        boxes = [axes.get_tightbbox() for axes in drawing.axes]
+    scale = 72 / drawing.dpi
+    inner = [
+        scale * (before.x1 + after.x0) / 2
+        for before, after in itertools.pairwise(box for box in boxes if box is not None)
+    ]
+    return stream.getvalue(), [0.0, *inner, 72 * WIDTH_INCHES]
 
 
 def picture(
@@ -62,7 +103,7 @@ def picture(
 ) -> bytes:
     """The same figure as a PNG in the colours of one theme, 1720 pixels wide."""
     stream = io.BytesIO()
-    with painted_in(colours), _painted("picture", height_inches, paint, panels, False) as drawing:
+    with painted_in(colours), _painted("picture", height_inches, paint, panels) as drawing:
         drawing.savefig(stream, format="png", dpi=200, facecolor=colours["paper"], metadata={})
     return stream.getvalue()
 
@@ -73,14 +114,13 @@ def _painted(
     height_inches: float,
     paint: Callable[[list[Axes]], None],
     panels: int,
-    share_y: bool,
 ) -> Iterator[Drawing]:
     with matplotlib.rc_context({**_settings(), "svg.hashsalt": key}), warnings.catch_warnings():
         # the measuring font lacks some scripts; the reader's browser has its own fonts for them
         warnings.filterwarnings("ignore", message="Glyph .* missing from")
         drawing = Drawing(figsize=(WIDTH_INCHES, height_inches), layout="constrained")
         FigureCanvasSVG(drawing)
-        axes = drawing.subplots(1, panels, sharey=share_y, squeeze=False)[0]
+        axes = drawing.subplots(1, panels, squeeze=False)[0]
         paint(list(axes))
         yield drawing
 
@@ -174,7 +214,8 @@ def _settings() -> dict[str, Any]:
     }
 
 
-def _clean(svg: str, key: str) -> str:
+def _clean(svg: str, key: str) -> ElementTree.Element:
+    """matplotlib's SVG without what is meant for files, with names that are unique to `key`."""
     root = ElementTree.fromstring(svg)  # made by matplotlib a moment ago, not from a file
     for parent in list(root.iter()):
         for child in list(parent):
@@ -184,15 +225,26 @@ def _clean(svg: str, key: str) -> str:
     for element in root.iter():
         element.tag = _NAMESPACE.sub("", element.tag)
         attributes = {_NAMESPACE.sub("", name): value for name, value in element.attrib.items()}
+        axes = attributes.get("id", "").startswith(_AXES)
         element.attrib.clear()
         element.attrib.update(
             (name, new)
             for name, value in attributes.items()
             if (new := _attribute(name, value, key, referred)) is not None
         )
+        if axes:
+            element.set("class", "axes")
     box = root.get("viewBox", "")
     root.attrib.clear()
     root.attrib.update({"class": "plot", "viewBox": box, "aria-hidden": "true"})
+    return root
+
+
+def _axes_of(figure: ElementTree.Element) -> list[ElementTree.Element]:
+    return [group for group in figure if group.get("class") == "axes"]
+
+
+def _serialise(root: ElementTree.Element) -> str:
     return ElementTree.tostring(root, encoding="unicode", short_empty_elements=True)
 
 

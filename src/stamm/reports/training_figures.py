@@ -9,7 +9,15 @@ from stamm.reports.config import ReportConfig
 from stamm.reports.figure import Figure, Table, thinned
 from stamm.reports.formatting import fixed, percent, smoothed
 from stamm.reports.run_data import Arm, Study
-from stamm.reports.svg_figure import Axes, draw, legend, legend_name, log_scale, note, whole_steps
+from stamm.reports.svg_figure import (
+    Axes,
+    draw_panels,
+    legend,
+    legend_name,
+    log_scale,
+    note,
+    whole_steps,
+)
 from stamm.reports.theme import drawn, series
 from stamm.reports.training import GoldfishCoverage, Series
 
@@ -63,7 +71,7 @@ def loss_figure(study: Study, config: ReportConfig) -> Figure | None:
             f"{same}"
         ),
         alt=f"Loss falls with the steps. Moving averages: {'; '.join(ends)} nats per kept token.",
-        svg=draw("loss", 3.3, paint, panels=2),
+        svg=draw_panels("loss", 3.3, paint, 2),
         data=_series_table(curves, smooth, config.rows),
         source=study.files(_with_metrics(study), "metrics.jsonl"),
         command=study.made_by(),
@@ -112,7 +120,7 @@ def optimisation_figure(study: Study, config: ReportConfig) -> Figure | None:
             "spikes that grow towards the end would be a warning."
         ),
         alt=f"Learning rates of the arms {same}; gradient norms are listed in the table below.",
-        svg=draw("optimisation", 2.8, paint, panels=2),
+        svg=draw_panels("optimisation", 2.8, paint, 2),
         data=_optimisation_table(rates, norms, config.rows),
         source=study.files(arms, "metrics.jsonl"),
         command=study.made_by(),
@@ -183,7 +191,7 @@ def goldfish_figure(study: Study) -> Figure | None:
             f"{fixed(c.gap_quantiles[-1], 0)} tokens"
             for label, (_, c) in zip(labels, groups, strict=True)
         ),
-        svg=draw("goldfish", 1.9 + 0.3 * len(groups), paint, panels=2),
+        svg=draw_panels("goldfish", 1.9 + 0.3 * len(groups), paint, 2),
         data=_goldfish_table(labels, [coverage for _, coverage in groups]),
         source=study.files([arm for arm, _ in covered], "summary.json"),
         command=study.made_by(),

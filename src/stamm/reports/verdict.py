@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from dataclasses import dataclass
 from pathlib import Path
 
 from stamm.reports.comparability import unequal_audit, unequal_evaluation, unequal_pairs
 from stamm.reports.formatting import ABSENT, fixed, percent, signed
+from stamm.reports.paired import REFERENCE, paired_difference
 from stamm.reports.results import HeldOut
 from stamm.reports.run_data import Arm, Study, collect
 from stamm.reports.text import one_line
-
-REFERENCE = "swiglu"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -20,6 +20,7 @@ class ArmResult:
     """One arm's line. None where a step was not run.
 
     difference   held-out loss minus that of the reference arm, in nats per token
+    half_width   of its 95 % interval over held-out documents, taken in pairs
     blimp_error  standard error of the accuracy over pairs
     """
 
@@ -32,6 +33,7 @@ class ArmResult:
     loss_nats: float | None
     bits_per_byte: float | None
     difference: float | None
+    half_width: float | None
     blimp: float | None
     blimp_error: float | None
     tokens_per_s: float | None
@@ -58,7 +60,7 @@ class Verdict:
 
     def columns(self) -> tuple[str, ...]:
         """Headings of the table, in the order of `cells`."""
-        against = (f"against {self.reference}, nats/token",) if self.reference else ()
+        against = (f"against {self.reference}, nats/token, ± 95 %",) if self.reference else ()
         blimp = "BLiMP" if self.chance is None else f"BLiMP, chance {percent(self.chance, 0)}"
         return (
             "arm", "feed-forward, and its width", "parameters", "held-out loss, nats/token",
@@ -67,7 +69,7 @@ class Verdict:
 
     def cells(self, row: ArmResult) -> tuple[str, ...]:
         """The texts of one line."""
-        against = (signed(row.difference, 4),) if self.reference else ()
+        against = (_difference(row),) if self.reference else ()
         blimp = percent(row.blimp)
         if row.blimp is not None and row.blimp_error is not None:
             blimp = f"{fixed(100 * row.blimp, 1)} ± {percent(row.blimp_error)}"
@@ -91,7 +93,8 @@ class Verdict:
         )  # fmt: skip
         rows = [short]
         for row in self.rows:
-            cells = self.cells(row)
+            # The half widths stay on the page: a terminal has no room for them.
+            cells = self.cells(dataclasses.replace(row, half_width=None))
             rows.append(cells[:-1])
         widths = [max(len(row[i]) for row in rows) for i in range(len(short))]
         lines = [
@@ -114,12 +117,11 @@ def verdict(run_folder: Path) -> Verdict:
 
 def judge(study: Study) -> Verdict:
     """What a collected run found."""
-    losses = {arm.name: _loss(arm) for arm in study.arms}
-    base = losses.get(REFERENCE)
+    held = {arm.name: arm.measured.held_out for arm in study.arms}
     unequal = unequal_evaluation(study.arms)
-    compared = base is not None and len(study.arms) > 1 and not unequal
+    compared = held.get(REFERENCE) is not None and len(study.arms) > 1 and not unequal
     reference = REFERENCE if compared else ""
-    rows = tuple(_row(arm, base if reference else None) for arm in study.arms)
+    rows = tuple(_row(arm, held.get(reference)) for arm in study.arms)
     measured = {row.name: row for row in rows if row.loss_nats is not None}
     lowest = "" if unequal else min(measured, key=lambda name: _of(measured[name]), default="")
     chances = [arm.measured.blimp.chance for arm in study.arms if arm.measured.blimp]
@@ -182,42 +184,19 @@ def _margin(measured: dict[str, ArmResult], lowest: str) -> str:
     )
 
 
-def paired_error(first: HeldOut, second: HeldOut) -> float | None:
-    """Standard error of the difference in loss between two arms, over documents, nats per token.
-
-    With d the difference in nats and t the tokens of a document, and D = sum(d) / sum(t):
-    sqrt(n / (n - 1) * sum_i (d_i - D t_i)^2) / sum(t)
-
-    Edge     None without records of the same documents, cut into the same tokens, at least two.
-    Source   Cochran 1977, Sampling Techniques, section 6.4 (ratio estimate)
-    """
-    names = sorted(first.documents)
-    if len(names) < 2 or names != sorted(second.documents):
-        return None
-    pairs = [(first.documents[name], second.documents[name]) for name in names]
-    if any(one[0] != other[0] for one, other in pairs):
-        return None
-    total = sum(one[0] for one, _ in pairs)
-    apart = [other[1] - one[1] for one, other in pairs]
-    mean = math.fsum(apart) / total
-    squares = math.fsum(
-        (nats - mean * one[0]) ** 2 for nats, (one, _) in zip(apart, pairs, strict=True)
-    )
-    return math.sqrt(len(names) / (len(names) - 1) * squares) / total
-
-
 def _over_documents(study: Study, measured: dict[str, ArmResult]) -> list[str]:
     ordered = sorted(measured, key=lambda name: _of(measured[name]))[:2]
     first, second = (
         arm.measured.held_out for name in ordered for arm in study.arms if arm.name == name
     )
-    error = paired_error(first, second) if first and second else None
-    if error is None or not math.isfinite(error):
+    found = paired_difference(first.documents, second.documents) if first and second else None
+    if found is None:
         return []
+    low, high = found.mean - found.half_width, found.mean + found.half_width
     return [
-        f"The choice of held-out documents alone leaves a standard error of {fixed(error, 4)} nats "
-        "per token on that margin (documents taken in pairs); what another seed would give is not "
-        "known."
+        f"Over held-out documents, taken in pairs, the 95 % interval of that margin is "
+        f"{signed(low, 4)} to {signed(high, 4)} nats per token; what another seed would give is "
+        "not known."
     ]
 
 
@@ -237,9 +216,14 @@ def _fairness(study: Study) -> str:
     return f"Parameters {sized}, {seen}."
 
 
-def _row(arm: Arm, base: float | None) -> ArmResult:
+def _row(arm: Arm, base: HeldOut | None) -> ArmResult:
     training, measured = arm.training, arm.measured
-    loss = _loss(arm)
+    loss = measured.held_out.loss_nats if measured.held_out else None
+    paired = (
+        paired_difference(base.documents, measured.held_out.documents)
+        if base and measured.held_out and base is not measured.held_out
+        else None
+    )
     return ArmResult(
         name=arm.name,
         number=arm.number,
@@ -249,7 +233,8 @@ def _row(arm: Arm, base: float | None) -> ArmResult:
         parameters=training.summary.parameters if training.summary else None,
         loss_nats=loss,
         bits_per_byte=measured.held_out.bits_per_byte if measured.held_out else None,
-        difference=loss - base if loss is not None and base is not None else None,
+        difference=loss - base.loss_nats if loss is not None and base is not None else None,
+        half_width=paired.half_width if paired else None,
         blimp=measured.blimp.accuracy if measured.blimp else None,
         blimp_error=measured.blimp.standard_error if measured.blimp else None,
         tokens_per_s=training.timing.tokens_per_s_median if training.timing else None,
@@ -257,13 +242,15 @@ def _row(arm: Arm, base: float | None) -> ArmResult:
     )
 
 
-def _loss(arm: Arm) -> float | None:
-    return arm.measured.held_out.loss_nats if arm.measured.held_out else None
-
-
 def _of(row: ArmResult) -> float:
     loss = row.loss_nats
     return math.inf if loss is None or math.isnan(loss) else loss
+
+
+def _difference(row: ArmResult) -> str:
+    if row.half_width is None:
+        return signed(row.difference, 4)
+    return f"{signed(row.difference, 4)} ± {fixed(row.half_width, 4)}"
 
 
 def _feed_forward(row: ArmResult) -> str:

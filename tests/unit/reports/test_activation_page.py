@@ -20,6 +20,7 @@ from stamm.reports import mathml, theme
 from stamm.reports.activation_curves import sampled
 from stamm.reports.activation_figures import plot
 from stamm.reports.activation_page import activation_page, claims_of
+from stamm.reports.activation_use import when_to_use
 
 CERTIFICATE: dict[str, Any] = {
     "arity": {"claim": "y = f(x)", "status": "not applicable"},
@@ -158,7 +159,9 @@ def test_words_of_a_stranger_are_escaped_and_made_visible() -> None:
 @pytest.mark.parametrize("name", ["xielu", "relu2", "xsilu_glu", "atlu"])
 def test_plain_and_gated_entries_have_a_page(name: str) -> None:
     page = activation_page(catalog.get(name), describe(name))
-    assert page.count("<svg") == 2
+    assert page.count('role="img"') == 2
+    assert "When to use it" in page and ("two thirds as wide" in page) == (name == "xsilu_glu")
+    assert ("hidden values are sparse" in page) == (name == "relu2")
     assert ("of the gate" in page) == (name == "xsilu_glu")
 
 
@@ -321,3 +324,11 @@ def test_cost_is_counted_in_the_kernel() -> None:
     assert source is not None
     assert cost(gated, source)["saved_inputs"] == 2
     assert cost(gated, source)["forward"]["calls"] == {"logistic": 1}
+
+
+def test_advice_follows_from_the_certificate() -> None:
+    facts = describe("xielu")
+    growth = dict(when_to_use(facts, facts["certificate"]))["Growth"]
+    assert growth.startswith("It grows like |x|^2") and "overflows for x > 285.9" in growth
+    silu = describe("silu")
+    assert "Growth" not in dict(when_to_use(silu, silu["certificate"]))

@@ -11,9 +11,8 @@ from run_folder import cost, write, write_study
 
 from stamm.reports.config import ReportConfig
 from stamm.reports.measure_figures import grammar_figure, language_figure, memorization_figure
-from stamm.reports.results import HeldOut, TextLoss
 from stamm.reports.run_data import collect
-from stamm.reports.verdict import paired_error, verdict
+from stamm.reports.verdict import verdict
 
 
 @pytest.fixture
@@ -117,29 +116,16 @@ def test_the_same_order_is_claimed_only_when_recorded(root: Path) -> None:
     assert "in the same order" not in " ".join(verdict(root).sentences)
 
 
-def held_out(*costs: tuple[int, float]) -> HeldOut:
-    whole = TextLoss(documents=2, tokens=2, bytes=2, loss_nats=1.0, bits_per_byte=1.0)
-    documents = {f"d{i}": cost for i, cost in enumerate(costs)}
-    return HeldOut(context=2, overlap=1, overall=whole, languages=(), documents=documents)
-
-
-def test_the_error_of_a_margin_by_hand() -> None:
-    # differences 1 and 2 nats on 10 tokens each: D = 0.15, residuals -0.5 and 0.5
-    error = paired_error(held_out((10, 30.0), (10, 40.0)), held_out((10, 31.0), (10, 42.0)))
-    assert error == pytest.approx((2 / 1 * 0.5) ** 0.5 / 20)
-
-
-def test_other_documents_or_other_tokens_give_no_error() -> None:
-    one = held_out((10, 30.0), (10, 40.0))
-    assert paired_error(one, held_out((10, 30.0))) is None
-    assert paired_error(one, held_out((10, 30.0), (11, 40.0))) is None
-    assert paired_error(held_out((10, 1.0)), held_out((10, 2.0))) is None
-
-
-def test_the_error_over_documents_is_told_with_its_limit(study: Path) -> None:
-    said = " ".join(verdict(study).sentences)
-    assert "held-out documents alone leaves a standard error of 0.00" in said
+def test_the_interval_over_documents_is_given_with_its_limit(study: Path) -> None:
+    found = verdict(study)
+    said = " ".join(found.sentences)
+    assert "taken in pairs, the 95 % interval of that margin is +0.0" in said
     assert "what another seed would give is not known" in said
+    row = next(row for row in found.rows if row.name == "xielu")
+    assert row.half_width is not None and row.half_width > 0
+    assert found.cells(row)[5].startswith("−") and " ± 0.0" in found.cells(row)[5]
+    base = next(row for row in found.rows if row.name == "swiglu")
+    assert found.cells(base)[5] == "0.0000"
 
 
 def test_unfinished_training_is_told(root: Path) -> None:

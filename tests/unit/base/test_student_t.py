@@ -1,0 +1,50 @@
+"""Student's t distribution against mpmath and printed tables."""
+
+from __future__ import annotations
+
+import mpmath
+import pytest
+
+from stamm.base.student_t import t_probability, t_quantile
+
+# Two-sided 95 % points of Student's t, from the tables every textbook prints.
+TABLE = {
+    1: 12.706,
+    2: 4.303,
+    3: 3.182,
+    4: 2.776,
+    5: 2.571,
+    6: 2.447,
+    7: 2.365,
+    10: 2.228,
+    29: 2.045,
+    30: 2.042,
+    120: 1.980,
+}
+
+
+@pytest.mark.parametrize("freedom", [1, 2, 3, 4, 9, 30, 200])
+@pytest.mark.parametrize("t", [1e-9, 0.1, 0.7, 1.0, 2.5, 12.0, 400.0])
+def test_students_t_against_mpmath(freedom: int, t: float) -> None:
+    with mpmath.workdps(40):
+        x = mpmath.mpf(freedom) / (freedom + mpmath.mpf(t) ** 2)
+        exact = mpmath.betainc(mpmath.mpf(freedom) / 2, mpmath.mpf("0.5"), 0, x, regularized=True)
+    assert t_probability(t, freedom) == pytest.approx(float(exact), rel=1e-10)
+    assert t_probability(-t, freedom) == t_probability(t, freedom)
+
+
+@pytest.mark.parametrize(
+    ("confidence", "freedom", "table"),
+    [(0.95, 1, 12.706), (0.95, 2, 4.303), (0.99, 2, 9.925), (0.95, 4, 2.776), (0.95, 120, 1.980)],
+)
+def test_quantiles_of_the_printed_tables(confidence: float, freedom: int, table: float) -> None:
+    assert t_quantile(confidence, freedom) == pytest.approx(table, abs=5e-4)
+
+
+@pytest.mark.parametrize("freedom", TABLE)
+def test_quantiles_are_those_of_the_tables(freedom: int) -> None:
+    assert t_quantile(0.95, freedom) == pytest.approx(TABLE[freedom], abs=5.1e-4)
+
+
+def test_the_quantile_tends_to_the_normal_one() -> None:
+    assert 1.959964 < t_quantile(0.95, 5000) < 1.961
