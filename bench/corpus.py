@@ -35,7 +35,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from stamm.corpus.readers.formats import is_archive
+from stamm.corpus.formats import is_archive
 from stamm.runs.manifest import environment
 
 HERE = Path(__file__).parent

@@ -30,8 +30,8 @@ import threading
 import time
 from pathlib import Path
 
-from stamm.corpus.config import ReadLimits
 from stamm.corpus.extract import extract
+from stamm.corpus.limits import ReadLimits
 from stamm.corpus.readers.warc import read_archive
 from stamm.corpus.records import Record
 from stamm.runs.manifest import environment

@@ -21,19 +21,22 @@ from typing import Any
 
 from stamm.base.console import NoProgress
 from stamm.corpus import filter_job
-from stamm.corpus.config import CorpusConfig, PackConfig, ReadLimits, TokenizerConfig
+from stamm.corpus.config import CorpusConfig
 from stamm.corpus.consent.config import ConsentConfig
 from stamm.corpus.consent.policies import ConsentPolicies, load_policies
 from stamm.corpus.contamination.config import ContaminationConfig, EvaluationSet
 from stamm.corpus.document_filter import Screen
 from stamm.corpus.extract import Page
+from stamm.corpus.formats import is_archive
 from stamm.corpus.inputs import expand
 from stamm.corpus.ledger import LedgerRow
 from stamm.corpus.licences.config import LicenceConfig
+from stamm.corpus.limits import ReadLimits
+from stamm.corpus.pack_config import PackConfig
 from stamm.corpus.quality.config import QualityConfig
-from stamm.corpus.readers.formats import is_archive
 from stamm.corpus.readers.warc import archived_robots
 from stamm.corpus.records import Record
+from stamm.corpus.tokenizer.config import TokenizerConfig
 from stamm.recipes.corpus_steps import corpus_steps, token_steps
 from stamm.recipes.jobs import job
 from stamm.runs.executors import LocalWork

@@ -30,12 +30,12 @@ from typing import Any
 
 import numpy as np
 
-from stamm.corpus.config import ReadLimits
 from stamm.corpus.dedup.cluster import find_clusters, keys_row, keys_schema
 from stamm.corpus.dedup.config import DedupConfig
 from stamm.corpus.dedup.exact import text_key
 from stamm.corpus.dedup.minhash import minhash
 from stamm.corpus.dedup.shingles import hash_shingles, hash_words
+from stamm.corpus.limits import ReadLimits
 from stamm.corpus.readers.open import read_input
 from stamm.corpus.records import Record
 from stamm.corpus.tables import TableWriter, read_rows, write_rows

@@ -18,9 +18,9 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from stamm.corpus.config import ReadLimits
 from stamm.corpus.language.config import LanguageConfig
 from stamm.corpus.language.identify import LanguageIdentifier
+from stamm.corpus.limits import ReadLimits
 from stamm.corpus.quality.config import QualityConfig
 from stamm.corpus.quality.rules import QualityFilter
 from stamm.corpus.quality.word_split import count_characters, split_words

@@ -29,7 +29,6 @@ import time
 from collections.abc import Iterable
 from pathlib import Path
 
-from stamm.corpus.config import ReadLimits
 from stamm.corpus.consent.config import ConsentConfig
 from stamm.corpus.consent.decision import ConsentResolver, RobotsSource
 from stamm.corpus.consent.policies import robots_source
@@ -38,6 +37,7 @@ from stamm.corpus.consent.robots_parser import PARSED_BYTES
 from stamm.corpus.consent.snapshot_entry import SnapshotEntry, parse_entry
 from stamm.corpus.consent.snapshot_index import index_in_memory, latest_entry, open_snapshot
 from stamm.corpus.inputs import locate
+from stamm.corpus.limits import ReadLimits
 from stamm.corpus.streams import BoundedStream, bounded_lines
 from stamm.runs.manifest import environment
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from stamm.activations.module import build_activation as activation
     from stamm.activations.spec import Spec
     from stamm.base.errors import ConfigError, DataError, RunError, StammError
-    from stamm.corpus.tokenizer import Tokenizer
+    from stamm.corpus.tokenizer.tokenizer import Tokenizer
     from stamm.losses.config import Goldfish
     from stamm.losses.goldfish import keep_mask as goldfish_mask
     from stamm.losses.linear_cross_entropy import linear_cross_entropy
@@ -73,7 +73,7 @@ _MODULE_OF = {
     "RunFolder": "recipes.run_folder",
     "Spec": "activations.spec",
     "StammError": "base.errors",
-    "Tokenizer": "corpus.tokenizer",
+    "Tokenizer": "corpus.tokenizer.tokenizer",
     "activation": "activations.module:build_activation",
     "derive": "activations.derivation.derive",
     "generate": "models.generate:greedy",

@@ -14,9 +14,11 @@ from pathlib import Path
 
 import pytest
 
-from stamm.corpus.config import CorpusConfig, PackConfig, TokenizerConfig
+from stamm.corpus.config import CorpusConfig
+from stamm.corpus.pack_config import PackConfig
 from stamm.corpus.packed_dataset import PackedSplit
-from stamm.corpus.tokenizer import train_tokenizer
+from stamm.corpus.tokenizer.config import TokenizerConfig
+from stamm.corpus.tokenizer.job import train_tokenizer
 from stamm.runs.job import Workspace
 from tests.conftest import Stamm, command, contents, environment
 from tests.unit.foreign_files import write_foreign

@@ -8,9 +8,11 @@ from pathlib import Path
 import pytest
 
 from stamm.cli.main import main
-from stamm.corpus.config import CorpusConfig, PackConfig, TokenizerConfig
+from stamm.corpus.config import CorpusConfig
 from stamm.corpus.consent.config import ConsentConfig
-from stamm.corpus.tokenizer import train_tokenizer_on
+from stamm.corpus.pack_config import PackConfig
+from stamm.corpus.tokenizer.config import TokenizerConfig
+from stamm.corpus.tokenizer.training import train_tokenizer_on
 from tests.unit.small_corpus import build_corpus, pack_corpus
 
 ROWS = [

@@ -290,7 +290,9 @@ def test_values_that_must_agree_are_set_together(stamm: Stamm) -> None:
 def test_a_mistake_in_a_file_of_ones_own_is_told_with_its_line(
     stamm: Stamm, tmp_path: Path, body: str, said: str
 ) -> None:
-    text = f"from stamm.corpus.config import ProbesConfig\n\ndef mine():\n    return {body}\n"
+    text = (
+        f"from stamm.corpus.canaries.config import ProbesConfig\n\ndef mine():\n    return {body}\n"
+    )
     (tmp_path / "mine.py").write_text(text)
     done = stamm("run", "mine.py")
     assert done.returncode == 2

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from stamm.corpus.config import CorpusConfig, PackConfig, TokenizeConfig
+from stamm.corpus.config import CorpusConfig
 from stamm.corpus.filter_job import screen_inputs
 from stamm.corpus.finalize_job import settle
 from stamm.corpus.global_filter_job import decide
 from stamm.corpus.inject_canaries import plant
+from stamm.corpus.pack_config import PackConfig
 from stamm.corpus.pack_job import pack
 from stamm.corpus.tokenize_job import tokenize
+from stamm.corpus.tokenizer.config import TokenizeConfig
 from stamm.runs.executors import Execution, LocalWork
 from stamm.runs.job import Workspace
 
@@ -26,14 +28,14 @@ def build_corpus(config: CorpusConfig, root: Path, execution: Execution | None =
             folder=folders[name], inputs=dict(inputs), execution=execution or LocalWork(workers=1)
         )
 
-    if config.planting is not None:
-        plant(config.planting, place("planted"))
+    if config.injection_config is not None:
+        plant(config.injection_config, place("planted"))
         inputs["planted"] = folders["planted"]
-    screen_inputs(config.screening, place("screened"))
+    screen_inputs(config.filter_config, place("screened"))
     inputs["screened"] = folders["screened"]
-    decide(config.deciding, place("decided"))
+    decide(config.global_filter_config, place("decided"))
     inputs["decided"] = folders["decided"]
-    settle(config.deciding, place("corpus"))
+    settle(config.global_filter_config, place("corpus"))
     return folders["corpus"]
 
 

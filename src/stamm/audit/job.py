@@ -36,7 +36,7 @@ from stamm.base.files import read_json, write_json, write_text
 from stamm.corpus.canaries.config import Kind
 from stamm.corpus.canaries.random_text import MADE_UP
 from stamm.corpus.special_tokens import BEGIN_ID
-from stamm.corpus.tokenizer import Tokenizer
+from stamm.corpus.tokenizer.tokenizer import Tokenizer
 from stamm.models.determinism import settle
 from stamm.models.serialization import load_decoder
 from stamm.runs.job import Workspace

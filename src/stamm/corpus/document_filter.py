@@ -7,7 +7,7 @@ from pathlib import Path
 
 from stamm.base.stopwatch import Stopwatch
 from stamm.corpus.classifiers.classifier import TextClassifier
-from stamm.corpus.config import ScreenConfig
+from stamm.corpus.config import FilterConfig
 from stamm.corpus.consent.policies import ConsentPolicies
 from stamm.corpus.consent.signals import PageRefusal
 from stamm.corpus.contamination.index import Hit, Index
@@ -38,7 +38,7 @@ class Tools:
 
     @classmethod
     def of(
-        cls, config: ScreenConfig, index: Index | None, toxicity: Path | None, quality: Path | None
+        cls, config: FilterConfig, index: Index | None, toxicity: Path | None, quality: Path | None
     ) -> Tools:
         """What a configuration asks for. Models are loaded here, once in a process.
 
@@ -57,7 +57,7 @@ class Tools:
 class Screen:
     """Screens one document after another; each by itself, whatever came before it."""
 
-    def __init__(self, config: ScreenConfig, tools: Tools) -> None:
+    def __init__(self, config: FilterConfig, tools: Tools) -> None:
         self._config = config
         self._tools = tools
 

@@ -15,8 +15,8 @@ from resiliparse.parse.encoding import bytes_to_str, detect_encoding, map_encodi
 from resiliparse.parse.html import HTMLTree
 
 from stamm.base.units import bytes_text
-from stamm.corpus.config import ReadLimits
 from stamm.corpus.licences.markup import LicenceMark, licence_marks
+from stamm.corpus.limits import ReadLimits
 from stamm.corpus.sandbox import apart
 
 _META_TAGS = 100

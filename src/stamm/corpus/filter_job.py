@@ -23,7 +23,7 @@ from stamm.base.config import from_plain, to_plain
 from stamm.base.files import atomic, canonical_json
 from stamm.base.stopwatch import Stopwatch
 from stamm.corpus.classifiers.config import CLASSIFIER_FILES
-from stamm.corpus.config import ScreenConfig
+from stamm.corpus.config import FilterConfig
 from stamm.corpus.consent.policies import ConsentPolicies, load_policies
 from stamm.corpus.consent.snapshot_index import index_snapshots
 from stamm.corpus.contamination.index import build_index, load_index
@@ -34,9 +34,9 @@ from stamm.corpus.dedup.exact import text_key
 from stamm.corpus.dedup.minhash import EMPTY_VALUE, minhash
 from stamm.corpus.dedup.shingles import hash_words
 from stamm.corpus.document_filter import Screen, Tools
+from stamm.corpus.formats import check_kind, is_archive
 from stamm.corpus.inputs import expand
 from stamm.corpus.ledger import KEPT, LEDGER_SCHEMA, LedgerRow
-from stamm.corpus.readers.formats import check_kind, is_archive
 from stamm.corpus.readers.open import read_input
 from stamm.corpus.readers.warc import archived_robots
 from stamm.corpus.tables import TableWriter, part
@@ -73,7 +73,7 @@ CANDIDATES_SCHEMA = pa.schema(
 _INDEX = "contamination"
 
 
-def screen_inputs(config: ScreenConfig, workspace: Workspace) -> None:
+def screen_inputs(config: FilterConfig, workspace: Workspace) -> None:
     """Screen every input, each as a shard.
 
     Raises   DataError when an input is named that cannot be read; RunError naming the shards that
@@ -82,7 +82,7 @@ def screen_inputs(config: ScreenConfig, workspace: Workspace) -> None:
     do_batch(screen_batch(config, workspace), workspace, "screen")
 
 
-def screen_batch(config: ScreenConfig, workspace: Workspace) -> Batch:
+def screen_batch(config: FilterConfig, workspace: Workspace) -> Batch:
     """The shards of a screen, for whoever does them.
 
     Raises   DataError when an input is named that cannot be read.
@@ -180,7 +180,7 @@ def _candidate(place: dict[str, int], row: LedgerRow) -> dict[str, Any]:
     }
 
 
-def _keys(config: ScreenConfig, place: dict[str, int], row: LedgerRow, text: str) -> dict[str, Any]:
+def _keys(config: FilterConfig, place: dict[str, int], row: LedgerRow, text: str) -> dict[str, Any]:
     """What duplicates are told by. Without near ones a text counts as one without words."""
     if config.dedup is None:
         hashes = np.full(DedupConfig().hashes, EMPTY_VALUE, np.uint32)
@@ -200,7 +200,7 @@ def _keys(config: ScreenConfig, place: dict[str, int], row: LedgerRow, text: str
     )
 
 
-def _common(config: ScreenConfig, workspace: Workspace) -> dict[str, str]:
+def _common(config: FilterConfig, workspace: Workspace) -> dict[str, str]:
     """The files that every shard is held against, by role."""
     common: dict[str, Path] = {}
     said = {
@@ -229,9 +229,9 @@ def _common(config: ScreenConfig, workspace: Workspace) -> dict[str, str]:
 @functools.lru_cache(maxsize=1)
 def _tools(
     settings: bytes, common: tuple[tuple[str, str, str], ...]
-) -> tuple[ScreenConfig, Screen, ConsentPolicies]:
+) -> tuple[FilterConfig, Screen, ConsentPolicies]:
     """What is built once in a process and used for every shard."""
-    config = from_plain(ScreenConfig, json.loads(settings))
+    config = from_plain(FilterConfig, json.loads(settings))
     files: dict[str, dict[str, Path]] = {}
     for role, path, _ in common:
         kind, _, name = role.partition(".")

@@ -11,21 +11,20 @@ from typing import Any
 
 from stamm.base.errors import DataError
 from stamm.base.files import atomic, remove_leftovers, write_json
-from stamm.corpus.config import DecideConfig
-from stamm.corpus.inject_canaries import PROBES, SCHEMA, SHARD
+from stamm.corpus.canaries.config import PROBES, PROBES_SCHEMA, PROBES_SHARD
+from stamm.corpus.config import GlobalFilterConfig
 from stamm.corpus.ledger import DOCUMENTS_SCHEMA, DROPPED, KEPT, LEDGER_SCHEMA
 from stamm.corpus.query import opened
-from stamm.corpus.summary import require_kept, summarise
+from stamm.corpus.summary import SUMMARY, require_kept, summarise
 from stamm.corpus.tables import Row, TableWriter, part, parts, read_rows
 from stamm.runs.job import Workspace
 from stamm.runs.run_sharded import cores, do_batch
 from stamm.runs.sharded_job import Batch, Outcome, Task, read_manifests
 
-SUMMARY = "summary.json"
 _KINDS = ("documents", "ledger")
 
 
-def settle(config: DecideConfig, workspace: Workspace) -> None:
+def settle(config: GlobalFilterConfig, workspace: Workspace) -> None:
     """Write documents and ledger of every shard, then probes.json and summary.json.
 
     Reads    inputs["screened"], inputs["decided"] and, where something is planted,
@@ -53,7 +52,9 @@ def settle(config: DecideConfig, workspace: Workspace) -> None:
         tasks.append(
             Task(
                 name=f"{len(names):05d}",
-                inputs={k: str((inputs["planted"] / part(k, SHARD)).resolve()) for k in _KINDS},
+                inputs={
+                    k: str((inputs["planted"] / part(k, PROBES_SHARD)).resolve()) for k in _KINDS
+                },
             )
         )
     batch = Batch(
@@ -74,7 +75,7 @@ def settle(config: DecideConfig, workspace: Workspace) -> None:
             shutil.copyfile(inputs["planted"] / PROBES, path)
         else:
             path.write_text(
-                f'{{"schema": {SCHEMA}, "repeats": [], "probes": [], "canaries": []}}\n'
+                f'{{"schema": {PROBES_SCHEMA}, "repeats": [], "probes": [], "canaries": []}}\n'
             )
 
 

@@ -19,7 +19,7 @@ import pyarrow as pa
 
 from stamm.base.files import atomic, remove_leftovers, write_json
 from stamm.corpus.classifiers.config import ThresholdConfig
-from stamm.corpus.config import DecideConfig
+from stamm.corpus.config import GlobalFilterConfig
 from stamm.corpus.dedup.cluster import find_clusters
 from stamm.corpus.dedup.config import DedupConfig
 from stamm.corpus.held_out import count_held_out
@@ -41,7 +41,7 @@ DECISIONS_SCHEMA = pa.schema(
 _BELOW_ALL = -1.0  # scores lie in [0, 1]
 
 
-def decide(config: DecideConfig, workspace: Workspace) -> None:
+def decide(config: GlobalFilterConfig, workspace: Workspace) -> None:
     """Decide about the candidates in inputs["screened"]; write decisions and summary.json."""
     folder, screened = workspace.folder, workspace.inputs["screened"]
     remove_leftovers(folder)
@@ -139,7 +139,7 @@ def _cut(
 
 
 def _find_twins(
-    query: Query, config: DecideConfig, folder: Path, screened: Path, names: list[str]
+    query: Query, config: GlobalFilterConfig, folder: Path, screened: Path, names: list[str]
 ) -> dict[str, int]:
     """Make the table `twins`: every candidate that goes because the same text stays elsewhere."""
     shards = [screened / part("keys", name) for name in names]
@@ -180,7 +180,7 @@ def _survivors(query: Query, shard: Path, scratch: Path) -> Path:
     return path
 
 
-def _hold_out(query: Query, config: DecideConfig) -> dict[str, int]:
+def _hold_out(query: Query, config: GlobalFilterConfig) -> dict[str, int]:
     """Make the table `decided`; how many documents of each language are held out.
 
     The documents of a language are sorted by SHA-256 of "held out {seed} {document_id}", and the

@@ -5,22 +5,17 @@ from __future__ import annotations
 from typing import Any
 
 from stamm.base.files import remove_leftovers, write_json
+from stamm.corpus.canaries.config import PROBES, PROBES_SCHEMA, PROBES_SHARD, InjectionConfig
 from stamm.corpus.canaries.plan import Canary, Copy, canary_row, plan_canaries, vocabulary
-from stamm.corpus.config import PlantConfig
+from stamm.corpus.canaries.probes import Probe, draw_passages, plan_probes
 from stamm.corpus.held_out import CONTROL, TRAIN
 from stamm.corpus.inputs import locate
-from stamm.corpus.ledger import DOCUMENTS_SCHEMA, KEPT, LEDGER_SCHEMA, PII_KINDS, LedgerRow
-from stamm.corpus.probes import Probe, draw_passages, plan_probes
+from stamm.corpus.ledger import DOCUMENTS_SCHEMA, KEPT, LEDGER_SCHEMA, PII_KINDS, PLANTED, LedgerRow
 from stamm.corpus.tables import part, write_whole
 from stamm.runs.job import Workspace
 
-SCHEMA = 1
-PROBES = "probes.json"
-SHARD = "00000"
-PLANTED = "planted"
 
-
-def plant(config: PlantConfig, workspace: Workspace) -> None:
+def plant(config: InjectionConfig, workspace: Workspace) -> None:
     """Write documents, ledger and probes.json of what is planted.
 
     Raises   DataError when the books do not give enough passages.
@@ -37,14 +32,14 @@ def plant(config: PlantConfig, workspace: Workspace) -> None:
         made_up = {"words": config.canaries.words, "vocabulary": words}
     documents = [_document(probe) for probe in probes]
     documents += [_copy(canary, copy) for canary in canaries for copy in canary.copies]
-    write_whole(folder / part("documents", SHARD), DOCUMENTS_SCHEMA, documents)
+    write_whole(folder / part("documents", PROBES_SHARD), DOCUMENTS_SCHEMA, documents)
     ledger = [_ledger_row(probe).plain() for probe in probes]
     ledger += [_copy_row(one, copy).plain() for one in canaries for copy in one.copies]
-    write_whole(folder / part("ledger", SHARD), LEDGER_SCHEMA, ledger)
+    write_whole(folder / part("ledger", PROBES_SHARD), LEDGER_SCHEMA, ledger)
     write_json(
         folder / PROBES,
         {
-            "schema": SCHEMA,
+            "schema": PROBES_SCHEMA,
             "seed": config.seed,
             "repeats": list(config.probes.repeats),
             "probes": [_told(probe) for probe in probes],

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from stamm.base.config import nearest
 from stamm.base.errors import DataError
-from stamm.corpus.readers.formats import READABLE
+from stamm.corpus.formats import READABLE
 
 _PREFIX = "package:"
 _SUFFIXES = (".zst", ".gz")

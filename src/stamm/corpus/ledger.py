@@ -8,6 +8,7 @@ from typing import Any
 import pyarrow as pa
 
 KEPT, DROPPED = "kept", "dropped"
+PLANTED = "planted"
 UNSCORED = -1.0
 PII_KINDS = ("email", "ip", "iban", "card", "phone")
 """What is replaced in texts; a column pii_… of the ledger counts each."""

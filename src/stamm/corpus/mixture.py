@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from stamm.base.errors import DataError
-from stamm.corpus.config import PackConfig, SourceShare, Stage
 from stamm.corpus.held_out import HELD_OUT, TRAIN
+from stamm.corpus.pack_config import PackConfig, SourceShare, Stage
 from stamm.corpus.query import Query, pattern
 
 Where = tuple[str, dict[str, str]]

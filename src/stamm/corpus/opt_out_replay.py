@@ -24,7 +24,7 @@ import pyarrow as pa
 from stamm.base.config import from_plain, to_plain
 from stamm.base.errors import DataError
 from stamm.base.files import atomic, canonical_json, read_json, remove_leftovers, write_json
-from stamm.corpus.config import ReplayConfig
+from stamm.corpus.canaries.config import PROBES
 from stamm.corpus.consent.policies import ConsentPolicies, load_policies
 from stamm.corpus.consent.snapshot_index import index_snapshots
 from stamm.corpus.deletions import (
@@ -35,18 +35,17 @@ from stamm.corpus.deletions import (
     read_deletions,
     unmatched_words,
 )
-from stamm.corpus.inject_canaries import PLANTED, PROBES
 from stamm.corpus.inputs import expand
-from stamm.corpus.ledger import DOCUMENTS_SCHEMA, DROPPED, KEPT, LEDGER_SCHEMA
+from stamm.corpus.ledger import DOCUMENTS_SCHEMA, DROPPED, KEPT, LEDGER_SCHEMA, PLANTED
+from stamm.corpus.opt_out_config import ReplayConfig
 from stamm.corpus.query import Query, opened
 from stamm.corpus.records import Signals
-from stamm.corpus.summary import summarise
+from stamm.corpus.summary import SUMMARY, summarise
 from stamm.corpus.tables import TableWriter, part, parts, read_rows, require_columns, write_whole
 from stamm.runs.job import Workspace
 from stamm.runs.run_sharded import cores, do_batch
 from stamm.runs.sharded_job import Batch, Outcome, Task, common_files
 
-SUMMARY = "summary.json"
 WITHDRAWN = "withdrawn.parquet"
 RANGES = "token_ranges.parquet"
 REQUESTS = "requests.parquet"

@@ -16,9 +16,9 @@ from numpy.typing import NDArray
 from stamm.base.config import to_plain
 from stamm.base.errors import DataError
 from stamm.base.files import atomic, remove_leftovers, write_json
-from stamm.corpus.config import PackConfig
 from stamm.corpus.held_out import HELD_OUT, TRAIN
 from stamm.corpus.mixture import order_documents, write_order
+from stamm.corpus.pack_config import PackConfig
 from stamm.corpus.packed_dataset import MANIFEST, SCHEMA, SIDECAR_SCHEMA
 from stamm.corpus.query import Query, opened
 from stamm.corpus.shards import Shard, open_shard, write_shard

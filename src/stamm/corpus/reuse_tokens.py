@@ -11,11 +11,11 @@ from numpy.typing import NDArray
 
 from stamm.base.errors import DataError
 from stamm.base.files import atomic, remove_leftovers
-from stamm.corpus.config import TokenizeConfig
 from stamm.corpus.shards import open_shard, write_shard
 from stamm.corpus.tables import TableWriter, part, parts, read_rows
 from stamm.corpus.tokenize_job import INDEX_SCHEMA
-from stamm.corpus.tokenizer import FILE
+from stamm.corpus.tokenizer.config import TokenizeConfig
+from stamm.corpus.tokenizer.tokenizer import FILE
 from stamm.runs.job import Workspace
 from stamm.runs.run_sharded import do_batch
 from stamm.runs.sharded_job import Batch, Outcome, Task, read_manifests

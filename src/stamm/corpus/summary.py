@@ -6,12 +6,13 @@ from typing import Any
 
 from stamm.base.errors import DataError
 from stamm.corpus.consent.decision import ABSOLUTE_URL_RULES
-from stamm.corpus.ledger import KEPT, PII_KINDS, REASONS
+from stamm.corpus.ledger import KEPT, PII_KINDS, PLANTED, REASONS
 from stamm.corpus.query import Query
 
 SCHEMA = 1
+SUMMARY = "summary.json"
 _HOSTS_SHOWN = 100
-_OWN = "consent <> 'planted'"
+_OWN = f"consent <> '{PLANTED}'"
 _KEPT = f"decision = '{KEPT}'"
 
 

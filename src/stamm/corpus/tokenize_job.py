@@ -16,10 +16,10 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from stamm.base.files import atomic, remove_leftovers
-from stamm.corpus.config import TokenizeConfig
 from stamm.corpus.shards import token_type, type_code, write_shard
 from stamm.corpus.tables import TableWriter, part, parts, read_rows
-from stamm.corpus.tokenizer import FILE, Tokenizer
+from stamm.corpus.tokenizer.config import TokenizeConfig
+from stamm.corpus.tokenizer.tokenizer import FILE, Tokenizer
 from stamm.runs.job import Workspace
 from stamm.runs.run_sharded import do_batch
 from stamm.runs.sharded_job import Batch, Outcome, Task, common_files

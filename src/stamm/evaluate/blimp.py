@@ -18,7 +18,7 @@ import zstandard
 from stamm.base.console import Progress
 from stamm.base.errors import ConfigError
 from stamm.corpus.special_tokens import BEGIN_ID
-from stamm.corpus.tokenizer import Tokenizer
+from stamm.corpus.tokenizer.tokenizer import Tokenizer
 from stamm.evaluate.task import TaskContext, TaskMetric, TaskResult
 from stamm.models.decoder import Decoder
 from stamm.models.generate import nats_of_sequences

@@ -10,7 +10,7 @@ from typing import Any
 from stamm.base.console import Progress
 from stamm.base.errors import ConfigError, DataError
 from stamm.corpus.packed_dataset import PackedSplit
-from stamm.corpus.tokenizer import Tokenizer
+from stamm.corpus.tokenizer.tokenizer import Tokenizer
 from stamm.evaluate.config import EvaluateConfig
 from stamm.evaluate.task import TaskContext, TaskMetric, TaskResult
 from stamm.models.decoder import Decoder

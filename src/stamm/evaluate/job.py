@@ -15,7 +15,7 @@ from typing import Any
 from stamm.base.errors import ConfigError
 from stamm.base.files import write_json, write_text
 from stamm.base.user_code import guarded
-from stamm.corpus.tokenizer import Tokenizer
+from stamm.corpus.tokenizer.tokenizer import Tokenizer
 from stamm.evaluate.config import BUILT_IN_TASKS, EvaluateConfig
 from stamm.evaluate.registry import load_tasks
 from stamm.evaluate.task import EvaluationTask, TaskContext, TaskResult

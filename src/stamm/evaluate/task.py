@@ -19,7 +19,7 @@ from stamm.base.user_code import is_reference, load_reference
 from stamm.evaluate.config import BUILT_IN_TASKS, EvaluateConfig
 
 if TYPE_CHECKING:  # a recipe checks the names of tasks without loading torch
-    from stamm.corpus.tokenizer import Tokenizer
+    from stamm.corpus.tokenizer.tokenizer import Tokenizer
     from stamm.models.decoder import Decoder
 
 NORMAL_95 = 1.96

@@ -22,7 +22,7 @@ from stamm.base.errors import ExportError, RunError
 from stamm.base.files import write_json, write_text
 from stamm.corpus.packed_dataset import PackedSplit
 from stamm.corpus.special_tokens import BEGIN_ID, END_ID
-from stamm.corpus.tokenizer import Tokenizer
+from stamm.corpus.tokenizer.tokenizer import Tokenizer
 from stamm.export import parity
 from stamm.export.config import ExportConfig
 from stamm.export.folder import TOKENIZER, write_folder

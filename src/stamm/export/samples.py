@@ -6,7 +6,7 @@ from typing import Any
 
 from stamm.base.errors import ConfigError
 from stamm.corpus.packed_dataset import PackedSplit
-from stamm.corpus.tokenizer import Tokenizer
+from stamm.corpus.tokenizer.tokenizer import Tokenizer
 from stamm.export.config import ExportConfig
 from stamm.models.hub import HubModel
 

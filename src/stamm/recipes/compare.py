@@ -8,7 +8,9 @@ from typing import Any
 
 from stamm.base.config import validate
 from stamm.base.user_code import reference_files
-from stamm.corpus.config import CorpusConfig, PackConfig, TekkenConfig, TokenizerConfig
+from stamm.corpus.config import CorpusConfig
+from stamm.corpus.pack_config import PackConfig
+from stamm.corpus.tokenizer.config import TekkenConfig, TokenizerConfig
 from stamm.engine.config import RollBackAndSkip, SkipUpdate
 from stamm.evaluate.config import EvaluateConfig
 from stamm.optim.schedules import WarmupStableDecay

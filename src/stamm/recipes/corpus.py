@@ -4,18 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from stamm.corpus.canaries.config import CanariesConfig
-from stamm.corpus.config import (
-    CorpusConfig,
-    PackConfig,
-    ProbesConfig,
-    TekkenConfig,
-    TokenizerConfig,
-)
+from stamm.corpus.canaries.config import CanariesConfig, ProbesConfig
+from stamm.corpus.config import CorpusConfig
 from stamm.corpus.consent.config import ConsentConfig
 from stamm.corpus.demo import DEMO_INPUTS, DEMO_PROBE_BOOKS, DEMO_ROBOTS
 from stamm.corpus.licences.config import LicenceConfig
+from stamm.corpus.pack_config import PackConfig
 from stamm.corpus.quality.config import QualityConfig
+from stamm.corpus.tokenizer.config import TekkenConfig, TokenizerConfig
 from stamm.corpus.transparency.config import EvidenceConfig
 from stamm.recipes.corpus_steps import corpus_steps, evidence_step, token_steps
 from stamm.recipes.report_step import report_step

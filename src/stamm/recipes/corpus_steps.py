@@ -3,14 +3,10 @@
 from __future__ import annotations
 
 from stamm.corpus.classifiers.config import CLASSIFIER_FILES
-from stamm.corpus.config import (
-    CorpusConfig,
-    PackConfig,
-    TekkenConfig,
-    TokenizeConfig,
-    TokenizerConfig,
-)
+from stamm.corpus.config import CorpusConfig
 from stamm.corpus.inputs import expand, locate
+from stamm.corpus.pack_config import PackConfig
+from stamm.corpus.tokenizer.config import TekkenConfig, TokenizeConfig, TokenizerConfig
 from stamm.corpus.transparency.config import EvidenceConfig
 from stamm.runs.job import Step
 
@@ -20,7 +16,7 @@ def corpus_steps(config: CorpusConfig) -> tuple[Step, ...]:
 
     Raises   DataError when an input does not exist.
     """
-    planting = config.planting
+    planting = config.injection_config
     steps = []
     if planting is not None:
         books = planting.probes.books
@@ -46,7 +42,7 @@ def corpus_steps(config: CorpusConfig) -> tuple[Step, ...]:
     screen = Step(
         name="screen",
         job="screen",
-        config=config.screening,
+        config=config.filter_config,
         folder="screened",
         external=expand(config.inputs, "corpus.inputs") | read,
         outputs=(".",),
@@ -55,7 +51,7 @@ def corpus_steps(config: CorpusConfig) -> tuple[Step, ...]:
     decide = Step(
         name="decide",
         job="decide",
-        config=config.deciding,
+        config=config.global_filter_config,
         folder="decided",
         inputs={"screened": screen.folder},
         after=("screen",),
@@ -65,7 +61,7 @@ def corpus_steps(config: CorpusConfig) -> tuple[Step, ...]:
     settle = Step(
         name="corpus",
         job="settle",
-        config=config.deciding,
+        config=config.global_filter_config,
         folder="corpus",
         inputs={step.folder: step.folder for step in before},
         after=tuple(step.name for step in before),

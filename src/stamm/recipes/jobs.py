@@ -31,7 +31,7 @@ JOBS: Mapping[str, tuple[str, str]] = MappingProxyType(
         "replay": ("stamm.corpus.opt_out_replay", "replay"),
         "take_tokenizer": ("stamm.corpus.reuse_tokens", "take_tokenizer"),
         "retake": ("stamm.corpus.reuse_tokens", "retake"),
-        "tokenizer": ("stamm.corpus.tokenizer", "train_tokenizer"),
+        "tokenizer": ("stamm.corpus.tokenizer.job", "train_tokenizer"),
         "tokenize": ("stamm.corpus.tokenize_job", "tokenize"),
         "pack": ("stamm.corpus.pack_job", "pack"),
         "pretrain": ("stamm.pretrain.job", "run"),

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from stamm.base.errors import DataError
-from stamm.corpus.tokenizer import Tokenizer
+from stamm.corpus.tokenizer.tokenizer import Tokenizer
 from stamm.models.decoder import Decoder
 from stamm.models.hub import load_hub
 from stamm.models.serialization import load_decoder

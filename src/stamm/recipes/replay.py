@@ -9,8 +9,10 @@ from pathlib import Path
 from stamm.base.config import from_plain
 from stamm.base.errors import ConfigError, DataError
 from stamm.base.files import read_json
-from stamm.corpus.config import PackConfig, ReplayConfig, TokenizeConfig
 from stamm.corpus.inputs import expand
+from stamm.corpus.opt_out_config import ReplayConfig
+from stamm.corpus.pack_config import PackConfig
+from stamm.corpus.tokenizer.config import TokenizeConfig
 from stamm.corpus.transparency.config import EvidenceConfig
 from stamm.recipes.corpus_steps import evidence_step
 from stamm.recipes.report_step import report_step

@@ -11,7 +11,9 @@ from stamm.audit.config import AuditConfig
 from stamm.base.config import validate
 from stamm.base.errors import ConfigError
 from stamm.base.user_code import reference_files
-from stamm.corpus.config import CorpusConfig, PackConfig, TekkenConfig, TokenizerConfig
+from stamm.corpus.config import CorpusConfig
+from stamm.corpus.pack_config import PackConfig
+from stamm.corpus.tokenizer.config import TekkenConfig, TokenizerConfig
 from stamm.evaluate.config import EvaluateConfig
 from stamm.export.config import ExportConfig
 from stamm.models.config import DecoderConfig, GatedFFN, PlainFFN

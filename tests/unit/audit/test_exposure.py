@@ -14,9 +14,8 @@ from stamm.audit.canaries import Exposure, exposure
 from stamm.audit.config import AuditConfig
 from stamm.base.errors import ConfigError, DataError
 from stamm.base.files import read_json, write_json
-from stamm.corpus.canaries.config import KINDS, CanariesConfig, Kind
+from stamm.corpus.canaries.config import KINDS, CanariesConfig, InjectionConfig, Kind, ProbesConfig
 from stamm.corpus.canaries.random_text import MADE_UP, Draws, made_up, rivals
-from stamm.corpus.config import PlantConfig, ProbesConfig
 from stamm.corpus.inject_canaries import plant
 from stamm.runs.job import Workspace
 from tests.unit.taught_decoder import audited_folders
@@ -223,7 +222,7 @@ def test_a_corpus_of_before_canaries_were_told_is_audited(
 
 
 def test_what_is_planted_can_be_audited(knows: dict[str, Path], tmp_path: Path) -> None:
-    config = PlantConfig(
+    config = InjectionConfig(
         probes=ProbesConfig(
             books="package:probe_books.jsonl.zst", passages_per_bucket=1, repeats=(0, 2)
         ),

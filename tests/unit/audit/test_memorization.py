@@ -22,7 +22,7 @@ from stamm.base.config import from_plain, to_plain
 from stamm.base.errors import ConfigError, DataError
 from stamm.base.files import read_json, write_json
 from stamm.corpus.special_tokens import BEGIN_ID
-from stamm.corpus.tokenizer import Tokenizer
+from stamm.corpus.tokenizer.tokenizer import Tokenizer
 from stamm.models.serialization import load_decoder
 from stamm.runs.job import Workspace
 from tests.unit.taught_decoder import audited_folders

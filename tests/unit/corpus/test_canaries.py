@@ -14,11 +14,11 @@ import numpy as np
 import pytest
 
 from stamm.base.errors import ConfigError, DataError
-from stamm.corpus.canaries.config import KINDS, CanariesConfig
+from stamm.corpus.canaries.config import KINDS, CanariesConfig, ProbesConfig
 from stamm.corpus.canaries.plan import Canary, canary_row, plan_canaries
-from stamm.corpus.config import ProbesConfig, ReadLimits
+from stamm.corpus.canaries.probes import plan_probes
+from stamm.corpus.limits import ReadLimits
 from stamm.corpus.pii.config import PiiConfig
-from stamm.corpus.probes import plan_probes
 from stamm.losses.config import Goldfish
 from stamm.losses.goldfish import keep_mask
 

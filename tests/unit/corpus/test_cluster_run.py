@@ -13,10 +13,11 @@ from pathlib import Path
 
 import pytest
 
-from stamm.corpus.config import CorpusConfig, ReadLimits
+from stamm.corpus.config import CorpusConfig
 from stamm.corpus.consent.config import ConsentConfig
 from stamm.corpus.filter_job import screen_batch, screen_inputs
 from stamm.corpus.inputs import locate
+from stamm.corpus.limits import ReadLimits
 from stamm.corpus.readers.open import read_input
 from stamm.corpus.records import Record
 from stamm.runs.executors import LocalWork
@@ -62,9 +63,9 @@ def test_ranks_that_die_leave_what_undisturbed_ones_leave(
     calm, storm = tmp_path / "calm", tmp_path / "storm"
     for folder in (calm, storm):
         folder.mkdir()
-    screen_inputs(config.screening, Workspace(folder=calm, execution=LocalWork(workers=1)))
+    screen_inputs(config.filter_config, Workspace(folder=calm, execution=LocalWork(workers=1)))
     place = Workspace(folder=storm, execution=LocalWork(workers=2))
-    batch = screen_batch(config.screening, place)
+    batch = screen_batch(config.filter_config, place)
     plan = str(save_plan(batch))
     killed = 0
     for world in (6, 5, 7):
@@ -91,5 +92,5 @@ def test_ranks_that_die_leave_what_undisturbed_ones_leave(
     data[len(data) // 2] ^= 0xFF
     victim.write_bytes(data)
     done[-1].write_text(done[-1].read_text()[:-30])
-    screen_inputs(config.screening, place)
+    screen_inputs(config.filter_config, place)
     assert files(storm) == files(calm)

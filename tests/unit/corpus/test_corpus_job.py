@@ -14,19 +14,17 @@ from corpus_inputs import page, warc_response
 from stamm.base.config import from_plain, override, to_plain
 from stamm.base.errors import DataError
 from stamm.base.files import sha256_file
-from stamm.corpus.config import (
-    CorpusConfig,
-    PackConfig,
-    ProbesConfig,
-    TokenizerConfig,
-)
+from stamm.corpus.canaries.config import ProbesConfig
+from stamm.corpus.config import CorpusConfig
 from stamm.corpus.consent.config import ConsentConfig
 from stamm.corpus.demo import DEMO_INPUTS, DEMO_PROBE_BOOKS, DEMO_ROBOTS
 from stamm.corpus.inputs import shipped_files
 from stamm.corpus.ledger import REASONS
+from stamm.corpus.pack_config import PackConfig
 from stamm.corpus.packed_dataset import PackedSplit
 from stamm.corpus.tables import read_parts
-from stamm.corpus.tokenizer import train_tokenizer
+from stamm.corpus.tokenizer.config import TokenizerConfig
+from stamm.corpus.tokenizer.job import train_tokenizer
 from stamm.runs.executors import LocalWork
 from stamm.runs.job import Workspace
 from tests.unit.small_corpus import build_corpus, pack_corpus

@@ -13,8 +13,8 @@ from corpus_inputs import page
 from resiliparse.parse.html import DOMNode, HTMLTree, NodeType
 
 from stamm.corpus import extract as extraction
-from stamm.corpus.config import ReadLimits
 from stamm.corpus.extract import CostlyPageError, Page, extract
+from stamm.corpus.limits import ReadLimits
 from stamm.corpus.sandbox import apart
 
 LIMITS = ReadLimits()

@@ -7,9 +7,9 @@ import time
 import pytest
 from corpus_inputs import page
 
-from stamm.corpus.config import ReadLimits
 from stamm.corpus.extract import CostlyPageError, decode, extract
 from stamm.corpus.language.declared import declared_language
+from stamm.corpus.limits import ReadLimits
 
 LIMITS = ReadLimits()
 

@@ -14,13 +14,15 @@ import pytest
 
 from stamm.base.errors import RunError
 from stamm.base.files import atomic
-from stamm.corpus.config import PackConfig, TokenizeConfig, TokenizerConfig
 from stamm.corpus.ledger import DOCUMENTS_SCHEMA
+from stamm.corpus.pack_config import PackConfig
 from stamm.corpus.pack_job import pack
 from stamm.corpus.query import opened
 from stamm.corpus.tables import part, write_rows
 from stamm.corpus.tokenize_job import tokenize
-from stamm.corpus.tokenizer import FILE, train_tokenizer_on
+from stamm.corpus.tokenizer.config import TokenizeConfig, TokenizerConfig
+from stamm.corpus.tokenizer.tokenizer import FILE
+from stamm.corpus.tokenizer.training import train_tokenizer_on
 from stamm.runs.executors import LocalWork
 from stamm.runs.job import Workspace
 

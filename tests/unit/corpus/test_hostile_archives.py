@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 from corpus_inputs import page, warc_response
 
-from stamm.corpus.config import ReadLimits
 from stamm.corpus.consent.robots_parser import PARSED_BYTES
+from stamm.corpus.limits import ReadLimits
 from stamm.corpus.readers.warc import archived_robots, read_archive
 from stamm.corpus.records import Record, Unread
 

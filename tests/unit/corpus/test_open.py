@@ -13,8 +13,8 @@ import zstandard
 from corpus_inputs import page, warc_response
 
 from stamm.base.errors import DataError
-from stamm.corpus.config import ReadLimits
 from stamm.corpus.inputs import locate, shipped_files
+from stamm.corpus.limits import ReadLimits
 from stamm.corpus.readers.open import read_input
 from stamm.corpus.readers.warc import archived_robots
 from stamm.corpus.records import Record, Unread, clean_field, content_id, whole_text

@@ -13,9 +13,10 @@ from finished_corpus import Finished, left, rows, snapshot, withdrawn
 from stamm.base.console import NoProgress
 from stamm.base.errors import ConfigError, DataError, RunError
 from stamm.base.files import read_json, write_json
-from stamm.corpus.canaries.config import CanariesConfig
-from stamm.corpus.config import PackConfig, ProbesConfig, ReplayConfig, SourceShare, Stage
+from stamm.corpus.canaries.config import CanariesConfig, ProbesConfig
 from stamm.corpus.ledger import DOCUMENTS_SCHEMA
+from stamm.corpus.opt_out_config import ReplayConfig
+from stamm.corpus.pack_config import PackConfig, SourceShare, Stage
 from stamm.corpus.packed_dataset import PackedSplit
 from stamm.corpus.tables import read_parts, read_rows, write_rows
 from stamm.recipes.replay import ReplayRecipe

@@ -15,10 +15,11 @@ import pytest
 import zstandard
 
 from stamm.base.errors import ConfigError, DataError
-from stamm.corpus.config import ReadLimits, ScreenConfig
+from stamm.corpus.config import FilterConfig
 from stamm.corpus.consent.config import ConsentConfig
 from stamm.corpus.filter_job import screen_inputs
 from stamm.corpus.licences.config import LicenceConfig
+from stamm.corpus.limits import ReadLimits
 from stamm.corpus.readers.open import read_input
 from stamm.corpus.records import Record, Unread
 from stamm.corpus.tables import parts, read_rows
@@ -195,7 +196,7 @@ def test_no_archive_at_all_is_refused(tmp_path: Path) -> None:
 def test_a_screen_takes_repositories_by_their_licences(tmp_path: Path) -> None:
     path = tmp_path / "stamm.tar.gz"
     path.write_bytes(packed(".tar.gz", FILES))
-    config = ScreenConfig(
+    config = FilterConfig(
         inputs=(str(path),),
         repositories=("*/other.zip=https://example.com/o", "*stamm*=https://example.org/stamm"),
         licences=LicenceConfig(),
@@ -222,4 +223,4 @@ def test_a_screen_takes_repositories_by_their_licences(tmp_path: Path) -> None:
 @pytest.mark.parametrize("said", ["https://example.org/x", "a=example.org", "a=https://x.org/#b"])
 def test_an_address_must_be_one(said: str) -> None:
     with pytest.raises(ConfigError, match="must be PATTERN=URL"):
-        ScreenConfig(inputs=("a.zip",), repositories=(said,))
+        FilterConfig(inputs=("a.zip",), repositories=(said,))

@@ -14,12 +14,12 @@ from corpus_inputs import page, warc_response
 
 from stamm.base.console import NoProgress
 from stamm.base.errors import ConfigError
-from stamm.corpus.canaries.config import CanariesConfig
+from stamm.corpus.canaries.config import CanariesConfig, ProbesConfig
 from stamm.corpus.classifiers.calibration import CalibrationCurve
 from stamm.corpus.classifiers.classifier import ANY, TextClassifier, quantize
 from stamm.corpus.classifiers.config import FeatureConfig, ThresholdConfig
 from stamm.corpus.classifiers.features import hash_ngrams, padded_block
-from stamm.corpus.config import CorpusConfig, ProbesConfig
+from stamm.corpus.config import CorpusConfig
 from stamm.corpus.consent.config import ConsentConfig
 from stamm.corpus.contamination.config import ContaminationConfig, EvaluationSet
 from stamm.corpus.filter_job import screen_inputs
@@ -132,7 +132,7 @@ def test_items_that_cannot_be_found_are_told(
     name = write_jsonl(*rows(GERMAN))
     config = replace(PLAIN, inputs=(name,), contamination=ContaminationConfig(sets=sets))
     (tmp_path / "screened").mkdir()
-    screen_inputs(config.screening, Workspace(folder=tmp_path / "screened", progress=Ears()))
+    screen_inputs(config.filter_config, Workspace(folder=tmp_path / "screened", progress=Ears()))
     assert told == [
         "evaluation set 'birds': 2 of 2 items cannot be found, for all their texts are too short "
         "to tell from chance"

@@ -10,10 +10,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stamm.base.errors import ConfigError, DataError
-from stamm.corpus.config import CorpusConfig, ProbesConfig, ReadLimits
+from stamm.corpus.canaries.config import ProbesConfig
+from stamm.corpus.canaries.probes import passages, plan_probes
+from stamm.corpus.config import CorpusConfig
 from stamm.corpus.held_out import count_held_out
+from stamm.corpus.limits import ReadLimits
 from stamm.corpus.pii.config import PiiConfig
-from stamm.corpus.probes import passages, plan_probes
 
 
 @given(st.integers(2, 10**9), st.floats(0.001, 0.999))

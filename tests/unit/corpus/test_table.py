@@ -9,7 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from stamm.base.errors import DataError
-from stamm.corpus.config import FieldNames, ReadLimits
+from stamm.corpus.limits import FieldNames, ReadLimits
 from stamm.corpus.readers.open import read_input
 from stamm.corpus.records import Record, Unread
 

@@ -9,7 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from stamm.corpus import tables
-from stamm.corpus.config import FieldNames, ReadLimits
+from stamm.corpus.limits import FieldNames, ReadLimits
 from stamm.corpus.readers.open import read_input
 from stamm.corpus.records import Record
 from stamm.corpus.tables import read_rows, write_rows

@@ -17,7 +17,6 @@ from hypothesis import strategies as st
 from transformers import PreTrainedTokenizerFast
 
 from stamm.base.errors import ConfigError, DataError
-from stamm.corpus.config import TokenizerConfig
 from stamm.corpus.special_tokens import (
     BEGIN_ID,
     CARD_ID,
@@ -29,7 +28,9 @@ from stamm.corpus.special_tokens import (
     PII_MARKERS,
     RESERVED_TOKENS,
 )
-from stamm.corpus.tokenizer import Tokenizer, train_tokenizer_on
+from stamm.corpus.tokenizer.config import TokenizerConfig
+from stamm.corpus.tokenizer.tokenizer import Tokenizer
+from stamm.corpus.tokenizer.training import train_tokenizer_on
 
 TEXTS = [
     "The quick brown fox jumps over the lazy dog, said getHTTPResponse in 2024.",
@@ -147,8 +148,8 @@ def test_a_word_of_a_million_letters_is_learned_from_in_pieces() -> None:
 def test_training_does_not_depend_on_threads_or_hash_seeds(threads: str) -> None:
     code = (
         "import hashlib, json, sys\n"
-        "from stamm.corpus.config import TokenizerConfig\n"
-        "from stamm.corpus.tokenizer import train_tokenizer_on\n"
+        "from stamm.corpus.tokenizer.config import TokenizerConfig\n"
+        "from stamm.corpus.tokenizer.training import train_tokenizer_on\n"
         "texts = json.load(sys.stdin)\n"
         "made = train_tokenizer_on(TokenizerConfig(vocab_size=520), texts)\n"
         "print(hashlib.sha256(made.encode()).hexdigest())\n"

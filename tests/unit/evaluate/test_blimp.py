@@ -13,7 +13,7 @@ import torch
 from stamm.base.console import NoProgress
 from stamm.base.errors import ConfigError
 from stamm.corpus.special_tokens import BEGIN_ID
-from stamm.corpus.tokenizer import Tokenizer
+from stamm.corpus.tokenizer.tokenizer import Tokenizer
 from stamm.evaluate import blimp
 from stamm.evaluate.blimp import MinimalPair, PairScore, score_pairs, shipped_pairs, summarize
 from stamm.models.serialization import load_decoder

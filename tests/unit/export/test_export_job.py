@@ -16,7 +16,7 @@ from stamm.base.config import from_plain, to_plain
 from stamm.base.errors import ConfigError, ExportError, RunError
 from stamm.base.files import read_json
 from stamm.corpus.special_tokens import BEGIN_ID, PII_MARKERS
-from stamm.corpus.tokenizer import Tokenizer
+from stamm.corpus.tokenizer.tokenizer import Tokenizer
 from stamm.export import folder as written
 from stamm.export import job
 from stamm.export.config import ExportConfig

@@ -9,9 +9,11 @@ import pytest
 from numpy.typing import NDArray
 
 from stamm.base.errors import ConfigError
-from stamm.corpus.config import CorpusConfig, PackConfig, TokenizerConfig
+from stamm.corpus.config import CorpusConfig
+from stamm.corpus.pack_config import PackConfig
 from stamm.corpus.packed_dataset import PackedSplit
-from stamm.corpus.tokenizer import train_tokenizer
+from stamm.corpus.tokenizer.config import TokenizerConfig
+from stamm.corpus.tokenizer.job import train_tokenizer
 from stamm.losses.config import Goldfish
 from stamm.losses.goldfish import keep_mask
 from stamm.models.config import DecoderConfig

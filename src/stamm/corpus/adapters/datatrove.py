@@ -2,7 +2,7 @@
 
 pipeline = [
     JsonlReader("raw/"),
-    ScreenFilter(ScreenConfig(inputs=("datatrove",), consent=..., quality=QualityConfig())),
+    ScreenFilter(FilterConfig(inputs=("datatrove",), consent=..., quality=QualityConfig())),
     JsonlWriter("clean/"),
 ]
 """
@@ -14,7 +14,8 @@ from typing import Any
 
 from stamm.base.errors import ConfigError
 from stamm.corpus.adapters.document import Document, check_files, judge, replace_personal_data
-from stamm.corpus.config import FieldNames, ScreenConfig
+from stamm.corpus.config import FilterConfig
+from stamm.corpus.limits import FieldNames
 from stamm.corpus.pii.config import PiiConfig
 
 try:
@@ -44,7 +45,7 @@ class ScreenFilter(BaseFilter):  # type: ignore[misc]
 
     name = "stamm screen"
 
-    def __init__(self, config: ScreenConfig, exclusion_writer: Any = None) -> None:
+    def __init__(self, config: FilterConfig, exclusion_writer: Any = None) -> None:
         check_files(config)
         super().__init__(exclusion_writer)
         self.config = config

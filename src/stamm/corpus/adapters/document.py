@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
-from stamm.corpus.config import FieldNames, ReadLimits, ScreenConfig
+from stamm.corpus.config import FilterConfig
 from stamm.corpus.consent.policies import ConsentPolicies, load_policies
 from stamm.corpus.contamination.index import build_index
 from stamm.corpus.contamination.items import read_sets
@@ -19,6 +19,7 @@ from stamm.corpus.document_filter import Screen, Tools
 from stamm.corpus.inputs import expand, locate
 from stamm.corpus.language.declared import UNDETERMINED, declared_language
 from stamm.corpus.ledger import KEPT, PII_KINDS, LedgerRow
+from stamm.corpus.limits import FieldNames, ReadLimits
 from stamm.corpus.pii.config import PiiConfig
 from stamm.corpus.pii.replace import replace_pii
 from stamm.corpus.readers.jsonl import record_of
@@ -43,7 +44,7 @@ class Document(Protocol):
     metadata: Any
 
 
-def judge(document: Document, config: ScreenConfig) -> str:
+def judge(document: Document, config: FilterConfig) -> str:
     """The ledger's reason for dropping a document, "" when it is kept.
 
     Its metadata gets the ledger's columns, each name after "stamm_"; the text of a document that
@@ -81,7 +82,7 @@ def replace_personal_data(
     return counts
 
 
-def check_files(config: ScreenConfig) -> None:
+def check_files(config: FilterConfig) -> None:
     """Raise DataError when a file that the configuration names is missing."""
     expand(config.consent.robots, "consent.robots")
     expand(config.consent.domains, "consent.domains")
@@ -130,7 +131,7 @@ def _told(row: LedgerRow) -> dict[str, Any]:
 
 
 @functools.lru_cache(maxsize=8)  # a pipeline may hold several screens, and asks them in turns
-def _screen(config: ScreenConfig) -> tuple[Screen, ConsentPolicies]:
+def _screen(config: FilterConfig) -> tuple[Screen, ConsentPolicies]:
     """What is built once in a process, when its first document comes, and never sent to another."""
     sets = config.contamination
     index = build_index(sets, read_sets(sets, config.limits)) if sets else None

@@ -17,12 +17,12 @@ from pathlib import Path
 from typing import Any
 
 from stamm.base.errors import DataError
-from stamm.corpus.canaries.config import CanariesConfig, Kind
+from stamm.corpus.canaries.config import CanariesConfig, Kind, ProbesConfig
+from stamm.corpus.canaries.probes import draw_passages, wanted_passages
 from stamm.corpus.canaries.random_text import Draws, made_up, random_words
-from stamm.corpus.config import ProbesConfig, ReadLimits
+from stamm.corpus.limits import ReadLimits
 from stamm.corpus.pii.config import PiiConfig
 from stamm.corpus.pii.replace import Cleaned
-from stamm.corpus.probes import draw_passages, wanted_passages
 from stamm.corpus.records import Record, content_id
 
 _FROM_BOOKS: tuple[Kind, ...] = ("rewrapped", "indented", "prefixed")

@@ -9,11 +9,11 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from stamm.base.config import validate
+from stamm.corpus.limits import LARGEST_SEED
 
 CLASSIFIER_FILES = ("classifier.json", "weights.safetensors")
 """The files of a classifier, in its folder."""
 Pooling = Literal["maximum", "first", "mean"]
-LARGEST_SEED = 2**63 - 1
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -8,10 +8,10 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from stamm.base.errors import DataError
-from stamm.corpus.config import ReadLimits
 from stamm.corpus.consent.config import ConsentConfig
 from stamm.corpus.consent.decision import Decision
 from stamm.corpus.consent.hosts import normalize_host
+from stamm.corpus.limits import ReadLimits
 from stamm.corpus.records import clean_field
 from stamm.corpus.streams import BoundedStream, StreamError, bounded_lines
 

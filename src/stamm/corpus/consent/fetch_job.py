@@ -24,13 +24,13 @@ import zstandard
 
 from stamm.base.errors import DataError
 from stamm.base.files import atomic, write_json
-from stamm.corpus.config import ReadLimits
 from stamm.corpus.consent.decision import ABSOLUTE_URL_RULES
 from stamm.corpus.consent.fetch import Fetcher, normalize_site
 from stamm.corpus.consent.fetch_config import FetchConfig, Kind
 from stamm.corpus.consent.hosts import normalize_host
 from stamm.corpus.consent.robots import RobotsFile
 from stamm.corpus.consent.snapshot_entry import SnapshotEntry, parse_entry
+from stamm.corpus.limits import ReadLimits
 from stamm.corpus.streams import BoundedStream, StreamError, bounded_lines
 from stamm.runs.job import Workspace
 

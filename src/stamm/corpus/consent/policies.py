@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
-from stamm.corpus.config import ReadLimits
 from stamm.corpus.consent.ai_txt import AiTxtFile
 from stamm.corpus.consent.config import ConsentConfig
 from stamm.corpus.consent.decision import ConsentResolver, ConsentSource, Decision, RobotsSource
@@ -20,6 +19,7 @@ from stamm.corpus.consent.signals import (
 from stamm.corpus.consent.snapshot_entry import SiteFiles, SnapshotEntry
 from stamm.corpus.consent.snapshot_index import index_in_memory, latest_entry, open_snapshot
 from stamm.corpus.consent.tdmrep import TdmrepFile, TdmReservation
+from stamm.corpus.limits import ReadLimits
 from stamm.corpus.records import Signals
 
 _SILENT = TdmReservation()

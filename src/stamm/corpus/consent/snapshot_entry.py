@@ -25,10 +25,10 @@ from pathlib import Path
 from typing import Any, Generic, TypeVar, cast
 
 from stamm.base.errors import DataError
-from stamm.corpus.config import ReadLimits
 from stamm.corpus.consent.cache import cache_by_host
 from stamm.corpus.consent.fetch_config import KINDS, Kind
 from stamm.corpus.consent.hosts import normalize_host, www_variant
+from stamm.corpus.limits import ReadLimits
 from stamm.corpus.records import clean_field
 from stamm.corpus.streams import BoundedStream, StreamError, bounded_lines
 

@@ -16,10 +16,10 @@ from urllib.parse import quote
 
 from stamm.base.errors import DataError
 from stamm.base.files import atomic, no_room, sha256_file, sha256_value
-from stamm.corpus.config import ReadLimits
 from stamm.corpus.consent.fetch_config import Kind
 from stamm.corpus.consent.hosts import normalize_host
 from stamm.corpus.consent.snapshot_entry import SnapshotEntry, snapshot_entries
+from stamm.corpus.limits import ReadLimits
 from stamm.runs.sharded_job import code_hash
 
 INDEX = ".index"

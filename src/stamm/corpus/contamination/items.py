@@ -10,9 +10,9 @@ from typing import Any
 
 from stamm.base.config import nearest
 from stamm.base.errors import DataError
-from stamm.corpus.config import ReadLimits
 from stamm.corpus.contamination.config import ContaminationConfig, EvaluationSet
 from stamm.corpus.inputs import locate
+from stamm.corpus.limits import ReadLimits
 from stamm.corpus.records import clean_field, whole_text
 from stamm.corpus.streams import BoundedStream, Line, StreamError, bounded_lines
 

@@ -6,13 +6,13 @@ import hashlib
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
-from stamm.corpus.config import ReadLimits
 from stamm.corpus.inputs import locate
 from stamm.corpus.language.cld2 import KNOWN, cld2_guess
 from stamm.corpus.language.codes import to_iso639_3
 from stamm.corpus.language.config import LanguageTrainConfig
 from stamm.corpus.language.scripts import text_script
 from stamm.corpus.language.text_sample import plain_letters
+from stamm.corpus.limits import ReadLimits
 from stamm.corpus.readers.open import read_input
 from stamm.corpus.records import Unread
 

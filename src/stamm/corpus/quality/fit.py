@@ -16,10 +16,10 @@ from numpy.typing import NDArray
 from stamm.base.config import to_plain
 from stamm.base.errors import DataError
 from stamm.base.files import sha256_file, write_json
-from stamm.corpus.config import ReadLimits
 from stamm.corpus.inputs import locate
 from stamm.corpus.language.codes import UNDETERMINED
 from stamm.corpus.language.scripts import script_of
+from stamm.corpus.limits import ReadLimits
 from stamm.corpus.quality.bounds import RULES, QualityRule
 from stamm.corpus.quality.config import QualityFitConfig
 from stamm.corpus.quality.measures import MEASURES, WordUse, measure

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Literal
 
 from stamm.base.units import bytes_text
-from stamm.corpus.config import ReadLimits
+from stamm.corpus.limits import ReadLimits
 from stamm.corpus.streams import FREE_BYTES, PIECE_BYTES, BoundedStream, StreamError
 
 _BLOCK = 512

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from stamm.corpus.config import FieldNames, ReadLimits
+from stamm.corpus.limits import FieldNames, ReadLimits
 from stamm.corpus.records import (
     LONGEST_FIELD,
     Place,

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from stamm.base.errors import DataError
-from stamm.corpus.config import FieldNames, ReadLimits
-from stamm.corpus.readers.formats import check_kind, is_archive, is_repository, is_table
+from stamm.corpus.formats import check_kind, is_archive, is_repository, is_table
+from stamm.corpus.limits import FieldNames, ReadLimits
 from stamm.corpus.readers.jsonl import read_jsonl
 from stamm.corpus.readers.repository import read_repository
 from stamm.corpus.readers.table import read_table_rows

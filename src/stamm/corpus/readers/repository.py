@@ -10,8 +10,8 @@ from dataclasses import replace
 from pathlib import Path
 from urllib.parse import quote
 
-from stamm.corpus.config import ReadLimits
 from stamm.corpus.licences.folders import FolderLicences
+from stamm.corpus.limits import ReadLimits
 from stamm.corpus.readers.archive import Member, members
 from stamm.corpus.records import LONGEST_FIELD, Place, Record, Unread, clean_field, content_id
 from stamm.corpus.streams import StreamError

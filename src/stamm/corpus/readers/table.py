@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from stamm.corpus.config import FieldNames, ReadLimits
+from stamm.corpus.limits import FieldNames, ReadLimits
 from stamm.corpus.readers.jsonl import record_of
 from stamm.corpus.records import Place, Record, Unread, content_id
 

@@ -13,11 +13,11 @@ from pathlib import Path
 
 from fastwarc.warc import ArchiveIterator, WarcRecord, WarcRecordType
 
-from stamm.corpus.config import ReadLimits
 from stamm.corpus.consent.robots import RobotsAnswer, is_robots_path
 from stamm.corpus.consent.robots_parser import PARSED_BYTES
 from stamm.corpus.consent.snapshot_entry import decode_body
 from stamm.corpus.extract import decode
+from stamm.corpus.limits import ReadLimits
 from stamm.corpus.records import (
     LONGEST_FIELD,
     Place,

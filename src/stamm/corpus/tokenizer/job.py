@@ -6,9 +6,9 @@ from typing import Any
 
 from stamm.base.errors import DataError
 from stamm.base.files import remove_leftovers, write_json, write_text
-from stamm.corpus.config import TekkenConfig, TokenizerConfig
 from stamm.corpus.held_out import HELD_OUT, TRAIN
 from stamm.corpus.special_tokens import RESERVED_TOKENS
+from stamm.corpus.tokenizer.config import TekkenConfig, TokenizerConfig
 from stamm.corpus.tokenizer.fairness import count_tokens, fairness, merge_counts
 from stamm.corpus.tokenizer.parallel_corpus import TITLE, load_declaration
 from stamm.corpus.tokenizer.sample import RULE, TokenizerSample, open_corpus_documents

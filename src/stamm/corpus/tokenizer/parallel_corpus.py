@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from stamm.base.errors import DataError
-from stamm.corpus.config import ReadLimits
 from stamm.corpus.inputs import locate
+from stamm.corpus.limits import ReadLimits
 from stamm.corpus.readers.open import read_input
 from stamm.corpus.records import Unread
 

@@ -23,8 +23,8 @@ from tokenizers import AddedToken, models
 
 from stamm.base.errors import DataError
 from stamm.base.files import sha256_bytes
-from stamm.corpus.config import TekkenConfig
 from stamm.corpus.special_tokens import RESERVED_TOKENS
+from stamm.corpus.tokenizer.config import TekkenConfig
 from stamm.corpus.tokenizer.fast import bytes_word
 from stamm.corpus.tokenizer.tokenizer import LATEX_TOKENS, finalize_description
 from stamm.corpus.tokenizer.training import set_pre_tokenizer

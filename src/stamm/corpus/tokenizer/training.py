@@ -8,8 +8,8 @@ from collections.abc import Iterable
 import tokenizers
 from tokenizers import AddedToken, Regex, decoders, models, pre_tokenizers, trainers
 
-from stamm.corpus.config import TokenizerConfig
 from stamm.corpus.special_tokens import RESERVED_TOKENS
+from stamm.corpus.tokenizer.config import TokenizerConfig
 from stamm.corpus.tokenizer.tokenizer import SPLIT_PATTERN, finalize_description
 
 # The trainer's time is quadratic in the length of a word, so longer words are split for training:

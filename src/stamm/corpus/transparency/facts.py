@@ -9,10 +9,10 @@ from typing import Any
 
 from stamm.base.errors import DataError
 from stamm.base.files import read_json
-from stamm.corpus.finalize_job import SUMMARY
 from stamm.corpus.ledger import KEPT
 from stamm.corpus.packed_dataset import MANIFEST
 from stamm.corpus.query import Query
+from stamm.corpus.summary import SUMMARY
 from stamm.corpus.transparency.config import EvidenceConfig
 from stamm.runs.sharded_job import read_manifests
 

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from stamm.base.files import remove_leftovers, sha256_file, write_json, write_text
 from stamm.base.markdown import escape_markdown
-from stamm.corpus.finalize_job import SUMMARY
 from stamm.corpus.packed_dataset import MANIFEST
 from stamm.corpus.query import opened
+from stamm.corpus.summary import SUMMARY
 from stamm.corpus.tables import parts
 from stamm.corpus.transparency.config import EvidenceConfig
 from stamm.corpus.transparency.contradictions import check_contradictions

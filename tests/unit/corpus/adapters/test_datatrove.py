@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from stamm.base.errors import DataError
-from stamm.corpus.config import ScreenConfig
+from stamm.corpus.config import FilterConfig
 from stamm.corpus.consent.config import ConsentConfig
 
 pytest.importorskip("datatrove", reason='needs pip install "datatrove[io,processing]"')
@@ -39,11 +39,11 @@ def raw(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def config(tmp_path: Path) -> ScreenConfig:
+def config(tmp_path: Path) -> FilterConfig:
     refusing = tmp_path / "refusing.txt"
     refusing.write_text("closed.example\n")
     consent = ConsentConfig(unknown_host="allow", domains=(str(refusing),))
-    return ScreenConfig(inputs=("datatrove",), consent=consent)
+    return FilterConfig(inputs=("datatrove",), consent=consent)
 
 
 def rows_of(folder: Path) -> list[dict[str, Any]]:
@@ -58,7 +58,7 @@ def run(tmp_path: Path, *steps: Any) -> dict[str, Any]:
 
 
 def test_the_filter_keeps_drops_with_reason_and_tells(
-    tmp_path: Path, raw: Path, config: ScreenConfig
+    tmp_path: Path, raw: Path, config: FilterConfig
 ) -> None:
     kept, excluded = tmp_path / "kept", tmp_path / "excluded"
     stats = run(
@@ -95,7 +95,7 @@ def test_personal_data_alone(tmp_path: Path, raw: Path) -> None:
     assert "phone" not in counts
 
 
-def test_the_steps_travel_to_workers(config: ScreenConfig) -> None:
+def test_the_steps_travel_to_workers(config: FilterConfig) -> None:
     for step in (ScreenFilter(config), PersonalData()):
         for other in (copy.deepcopy(step), pickle.loads(pickle.dumps(step))):
             assert other.config == step.config
@@ -104,4 +104,4 @@ def test_the_steps_travel_to_workers(config: ScreenConfig) -> None:
 def test_a_missing_file_is_told_where_the_pipeline_is_written() -> None:
     consent = ConsentConfig(robots=("gone.jsonl",))
     with pytest.raises(DataError, match=r"gone\.jsonl"):
-        ScreenFilter(ScreenConfig(inputs=("datatrove",), consent=consent))
+        ScreenFilter(FilterConfig(inputs=("datatrove",), consent=consent))

@@ -15,11 +15,12 @@ import pytest
 import stamm.corpus.adapters.document as adapter
 from stamm.base.errors import ConfigError, DataError
 from stamm.corpus.adapters.document import check_files, judge, replace_personal_data
-from stamm.corpus.config import CorpusConfig, FieldNames, ReadLimits, ScreenConfig
+from stamm.corpus.config import CorpusConfig, FilterConfig
 from stamm.corpus.consent.config import ConsentConfig
 from stamm.corpus.contamination.config import ContaminationConfig, EvaluationSet
 from stamm.corpus.ledger import REASONS
 from stamm.corpus.licences.config import LicenceConfig
+from stamm.corpus.limits import FieldNames, ReadLimits
 from stamm.corpus.pii.config import PiiConfig
 from stamm.corpus.quality.config import QualityConfig
 
@@ -43,7 +44,7 @@ class Given:
 
 
 @pytest.fixture
-def config(write_jsonl: Callable[..., str]) -> ScreenConfig:
+def config(write_jsonl: Callable[..., str]) -> FilterConfig:
     snapshot = write_jsonl(
         {
             "url": "https://closed.example/robots.txt",
@@ -60,7 +61,7 @@ def config(write_jsonl: Callable[..., str]) -> ScreenConfig:
         name="robots.jsonl",
     )
     questions = write_jsonl({"id": "q1", "text": PROSE.partition(".")[0]}, name="questions.jsonl")
-    return ScreenConfig(
+    return FilterConfig(
         inputs=("datatrove",),
         consent=ConsentConfig(robots=(snapshot,)),
         licences=LicenceConfig(),
@@ -73,7 +74,7 @@ def open_page(text: str, **more: Any) -> Given:
     return Given(text, metadata={"url": "https://open.example/a", "licence": "CC0-1.0", **more})
 
 
-def test_each_drop_has_a_reason_of_the_ledger(config: ScreenConfig) -> None:
+def test_each_drop_has_a_reason_of_the_ledger(config: FilterConfig) -> None:
     clean = replace(config, contamination=None)
     given = {
         "": (clean, open_page(PROSE)),
@@ -100,7 +101,7 @@ def test_each_drop_has_a_reason_of_the_ledger(config: ScreenConfig) -> None:
 
 
 def test_the_same_verdict_and_columns_as_from_a_file(
-    config: ScreenConfig, write_jsonl: Callable[..., str], build: Any
+    config: FilterConfig, write_jsonl: Callable[..., str], build: Any
 ) -> None:
     rows: list[Row] = [
         {
@@ -134,7 +135,7 @@ def test_the_same_verdict_and_columns_as_from_a_file(
     assert not {"stamm_split", "stamm_input_file", "stamm_probe_id"} & given[0].metadata.keys()
 
 
-def test_a_kept_text_has_its_markers_and_a_dropped_one_is_left(config: ScreenConfig) -> None:
+def test_a_kept_text_has_its_markers_and_a_dropped_one_is_left(config: FilterConfig) -> None:
     config = replace(config, contamination=None)
     kept, dropped = open_page(f"{PROSE} {MAIL}"), open_page(f"{PROSE} {MAIL}", licence="")
     assert (judge(kept, config), judge(dropped, config)) == ("", "licence_unknown")
@@ -143,7 +144,7 @@ def test_a_kept_text_has_its_markers_and_a_dropped_one_is_left(config: ScreenCon
     assert dropped.text == f"{PROSE} {MAIL}"
 
 
-def test_columns_can_stand_in_a_table_whatever_was_decided(config: ScreenConfig) -> None:
+def test_columns_can_stand_in_a_table_whatever_was_decided(config: FilterConfig) -> None:
     kept, dropped = open_page(PROSE), open_page("")
     judge(kept, replace(config, contamination=None))
     judge(dropped, config)
@@ -165,14 +166,14 @@ def test_columns_can_stand_in_a_table_whatever_was_decided(config: ScreenConfig)
         (None, "eng_Latn"),
     ],
 )
-def test_a_language_is_known_by_its_tag(config: ScreenConfig, said: object, known: str) -> None:
+def test_a_language_is_known_by_its_tag(config: FilterConfig, said: object, known: str) -> None:
     document = open_page(PROSE, language=said)
     judge(document, replace(config, contamination=None, quality=None))
     assert document.metadata["stamm_language"] == known
     assert document.metadata["language"] == said
 
 
-def test_a_document_cannot_speak_for_the_ledger(config: ScreenConfig) -> None:
+def test_a_document_cannot_speak_for_the_ledger(config: FilterConfig) -> None:
     said = {
         f"stamm_{name}": "forged" for name in ("reason", "decision", "consent", "rule", "agent")
     }
@@ -185,7 +186,7 @@ def test_a_document_cannot_speak_for_the_ledger(config: ScreenConfig) -> None:
 
 
 @pytest.mark.parametrize("text", ["\ud800 half of a pair " + MAIL, "\0" * 500 + MAIL, "‮" + MAIL])
-def test_hostile_texts_lose_their_personal_data(config: ScreenConfig, text: str) -> None:
+def test_hostile_texts_lose_their_personal_data(config: FilterConfig, text: str) -> None:
     plain = replace(config, quality=None, contamination=None)
     one, other = open_page(text), open_page(text)
     assert judge(one, plain) == ""
@@ -197,7 +198,7 @@ def test_hostile_texts_lose_their_personal_data(config: ScreenConfig, text: str)
     assert json.dumps(other.metadata).count("stamm_pii_") == 5
 
 
-def test_what_is_not_asked_for_may_be_anything(config: ScreenConfig) -> None:
+def test_what_is_not_asked_for_may_be_anything(config: FilterConfig) -> None:
     strange: Any = {"url": ["no", "address"], 7: object(), None: {"a", "b"}, "x": float("nan")}
     document = Given(PROSE, metadata=dict(strange))
     assert judge(document, config) == "bad_url"
@@ -205,7 +206,7 @@ def test_what_is_not_asked_for_may_be_anything(config: ScreenConfig) -> None:
 
 
 def test_two_screens_in_turns_build_their_tools_once(
-    config: ScreenConfig, monkeypatch: pytest.MonkeyPatch
+    config: FilterConfig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     built = []
     own = adapter.load_policies
@@ -217,7 +218,7 @@ def test_two_screens_in_turns_build_their_tools_once(
     assert len(built) == 2
 
 
-def test_files_are_missed_before_a_worker_starts(config: ScreenConfig, tmp_path: Path) -> None:
+def test_files_are_missed_before_a_worker_starts(config: FilterConfig, tmp_path: Path) -> None:
     check_files(config)
     gone = str(tmp_path / "gone.jsonl")
     for wrong in (
@@ -244,7 +245,7 @@ def test_without_datatrove_the_door_says_what_to_install(monkeypatch: pytest.Mon
 
 @pytest.mark.parametrize("text", [None, 7, b"bytes", ["a"]])
 def test_a_document_without_a_text_is_dropped_and_stops_nothing(
-    config: ScreenConfig, text: Any
+    config: FilterConfig, text: Any
 ) -> None:
     document = Given(text)
     assert judge(document, config) == "no_text"
@@ -253,7 +254,7 @@ def test_a_document_without_a_text_is_dropped_and_stops_nothing(
     assert document.text == text
 
 
-def test_a_document_without_metadata_gets_some(config: ScreenConfig) -> None:
+def test_a_document_without_metadata_gets_some(config: FilterConfig) -> None:
     judged, replaced = (Given(f"{PROSE} {MAIL}", metadata=cast("Row", None)) for _ in range(2))
     assert judge(judged, replace(config, licences=None, contamination=None)) == ""
     assert judged.metadata["stamm_decision"] == "kept"

@@ -11,7 +11,6 @@ import pytest
 
 from stamm.base.config import from_plain, to_plain
 from stamm.base.errors import ConfigError, DataError
-from stamm.corpus.config import ReadLimits, ReplayConfig
 from stamm.corpus.consent import decision
 from stamm.corpus.consent.agents import APERTUS_AGENTS, agents_sha256, load_agents
 from stamm.corpus.consent.config import ConsentConfig
@@ -21,6 +20,8 @@ from stamm.corpus.consent.hosts import normalize_host
 from stamm.corpus.consent.policies import robots_source
 from stamm.corpus.consent.robots import RobotsAnswer
 from stamm.corpus.consent.snapshot_entry import read_snapshot
+from stamm.corpus.limits import ReadLimits
+from stamm.corpus.opt_out_config import ReplayConfig
 
 
 def answer(url: str, text: str = "", status: int = 200, read: str = "2019-07") -> RobotsAnswer:

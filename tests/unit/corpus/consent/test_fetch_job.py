@@ -18,12 +18,12 @@ from site_server import Reply, Sites, client, configured
 
 from stamm.base.console import NoProgress
 from stamm.base.errors import DataError
-from stamm.corpus.config import ReadLimits
 from stamm.corpus.consent.fetch_config import KINDS
 from stamm.corpus.consent.fetch_job import ANSWERS, SNAPSHOT, SUMMARY, fetch
 from stamm.corpus.consent.snapshot_entry import ERRORS, SiteFiles, SnapshotEntry, read_snapshot
 from stamm.corpus.consent.snapshot_index import index_in_memory, latest_entry
 from stamm.corpus.consent.tdmrep import TdmrepFile
+from stamm.corpus.limits import ReadLimits
 from stamm.runs.job import Workspace
 
 ROBOTS = Reply(body=b"User-agent: *\nDisallow: /private/\n")

@@ -10,13 +10,13 @@ from pathlib import Path
 import pytest
 
 from stamm.base.errors import DataError, RunError
-from stamm.corpus.config import ReadLimits
 from stamm.corpus.consent import snapshot_index
 from stamm.corpus.consent.cache import cache_by_host
 from stamm.corpus.consent.config import ConsentConfig
 from stamm.corpus.consent.hosts import www_variant
 from stamm.corpus.consent.policies import load_policies
 from stamm.corpus.consent.snapshot_index import INDEX, index_snapshots, latest_entry, open_snapshot
+from stamm.corpus.limits import ReadLimits
 
 LIMITS = ReadLimits()
 NO = "User-agent: *\nDisallow: /"

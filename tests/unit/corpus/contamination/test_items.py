@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from stamm.base.errors import DataError
-from stamm.corpus.config import ReadLimits
 from stamm.corpus.contamination.config import EvaluationSet
 from stamm.corpus.contamination.items import LONGEST_ID, Item, read_items
+from stamm.corpus.limits import ReadLimits
 
 
 def read(folder: Path, *lines: Any, **settings: Any) -> list[Item]:

@@ -7,10 +7,10 @@ import json
 import pytest
 from corpus_inputs import page
 
-from stamm.corpus.config import ReadLimits
 from stamm.corpus.extract import extract
 from stamm.corpus.licences.licence import Licence
 from stamm.corpus.licences.page import page_licence
+from stamm.corpus.limits import ReadLimits
 
 BY = "https://creativecommons.org/licenses/by/4.0/"
 SA = "https://creativecommons.org/licenses/by-sa/4.0/"

@@ -14,11 +14,12 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from tokenizers import Regex, pre_tokenizers
 
-from stamm.corpus.config import TokenizerConfig
 from stamm.corpus.special_tokens import PII_MARKERS, RESERVED_TOKENS
-from stamm.corpus.tokenizer import Tokenizer, train_tokenizer_on
+from stamm.corpus.tokenizer.config import TokenizerConfig
 from stamm.corpus.tokenizer.fast import BYTE_LETTERS, bytes_word, fast_encoder, word_bytes
 from stamm.corpus.tokenizer.parallel_corpus import load_declaration
+from stamm.corpus.tokenizer.tokenizer import Tokenizer
+from stamm.corpus.tokenizer.training import train_tokenizer_on
 
 TEXTS = [article for articles in load_declaration().values() for article in articles[:6]]
 TEXTS += [

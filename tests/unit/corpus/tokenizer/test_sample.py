@@ -13,11 +13,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stamm.base.errors import DataError
-from stamm.corpus.config import TekkenConfig, TokenizerConfig
 from stamm.corpus.ledger import DOCUMENTS_SCHEMA
 from stamm.corpus.tables import write_rows
-from stamm.corpus.tokenizer import Tokenizer, train_tokenizer
+from stamm.corpus.tokenizer.config import TekkenConfig, TokenizerConfig
+from stamm.corpus.tokenizer.job import train_tokenizer
 from stamm.corpus.tokenizer.sample import TokenizerSample, open_corpus_documents, shares
+from stamm.corpus.tokenizer.tokenizer import Tokenizer
 from stamm.runs.job import Workspace
 
 WORDS = {

@@ -13,11 +13,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from stamm.base.errors import DataError
-from stamm.corpus.config import ProbesConfig, ReadLimits
+from stamm.corpus.canaries.config import ProbesConfig
 from stamm.corpus.dedup.exact import text_key
+from stamm.corpus.formats import is_archive
+from stamm.corpus.limits import ReadLimits
 from stamm.corpus.pii.config import PiiConfig
 from stamm.corpus.pii.replace import Cleaned, replace_pii
-from stamm.corpus.readers.formats import is_archive
 from stamm.corpus.readers.open import read_input
 from stamm.corpus.records import Record, content_id
 

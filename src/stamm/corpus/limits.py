@@ -1,0 +1,58 @@
+"""Limits on what one input may cost, and the names of the fields of a document."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from stamm.base.config import validate
+
+LARGEST_SEED = 2**63 - 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReadLimits:
+    """Bounds on what one input may cost. Beyond them a record is dropped and the ledger says so.
+
+    line_bytes       longest line of a JSONL file
+    record_bytes     longest body of a WARC record, before and after its content encoding
+    expansion        decompressed bytes per compressed byte; the first 64 MiB are free
+    html_tags        most tags of a page; extraction takes some 10 microseconds for each
+    html_depth       deepest nesting of elements; less in a page of over 20,000 tags, for extraction
+                     time grows with the product
+    """
+
+    line_bytes: int = 8 * 2**20
+    record_bytes: int = 16 * 2**20
+    expansion: int = 200
+    html_tags: int = 200_000
+    html_depth: int = 1000
+
+    def __post_init__(self) -> None:
+        validate(
+            self,
+            ("line_bytes", self.line_bytes >= 1, "must be at least 1"),
+            ("record_bytes", self.record_bytes >= 1, "must be at least 1"),
+            ("expansion", self.expansion >= 1, "must be at least 1"),
+            ("html_tags", self.html_tags >= 1, "must be at least 1"),
+            ("html_depth", self.html_depth >= 1, "must be at least 1"),
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class FieldNames:
+    """What the fields of a document are called in JSONL and tables.
+
+    licence   "license" is looked for as well
+    """
+
+    text: str = "text"
+    url: str = "url"
+    source: str = "source"
+    licence: str = "licence"
+    language: str = "language"
+    date: str = "date"
+
+    def all(self) -> tuple[str, ...]:
+        """Every name that is looked for."""
+        own = (self.text, self.url, self.source, self.licence, self.language, self.date)
+        return tuple(dict.fromkeys((*own, "license")))
