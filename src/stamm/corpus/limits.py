@@ -11,7 +11,7 @@ LARGEST_SEED = 2**63 - 1
 
 @dataclass(frozen=True, kw_only=True)
 class ReadLimits:
-    """Bounds on what one input may cost. Beyond them a record is dropped and the ledger says so.
+    """Bounds on what one input may cost. A record beyond them is dropped and counted in the ledger.
 
     line_bytes       longest line of a JSONL file
     record_bytes     longest body of a WARC record, before and after its content encoding
@@ -40,7 +40,7 @@ class ReadLimits:
 
 @dataclass(frozen=True, kw_only=True)
 class FieldNames:
-    """What the fields of a document are called in JSONL and tables.
+    """Names of a document's fields in JSONL and tables.
 
     licence   "license" is looked for as well
     """

@@ -12,7 +12,7 @@ from stamm.corpus.limits import ReadLimits
 
 @dataclass(frozen=True, kw_only=True)
 class ReplayConfig:
-    """Whose newer word a finished corpus is held against.
+    """Opt-out signals, newer than the corpus, that are applied to a finished corpus.
 
     robots        snapshots of robots.txt, newer than those of the corpus
     domains       lists of domains whose owners refused

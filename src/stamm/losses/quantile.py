@@ -52,13 +52,13 @@ def quantile_rewards(
     reward_B1, reference_BN = reward_B.double()[:, None], reference_BN.double()
     known_BN = ~reference_BN.isnan()
     number_B = known_BN.sum(dim=1) - int(leave_one_out)
-    _refuse_rows(~reward_B.isfinite(), "a reward that is NaN or infinite", "Score it again")
-    _refuse_rows(
+    _check_rows(~reward_B.isfinite(), "a reward that is NaN or infinite", "Score it again")
+    _check_rows(
         (reference_BN.isinf() & known_BN).any(dim=1),
         "an infinite reference reward",
         "Score it again",
     )
-    _refuse_rows(
+    _check_rows(
         number_B < 1,
         "too few reference rewards to compare with",
         "Give each prompt at least one (two with leave_one_out)",
@@ -66,7 +66,7 @@ def quantile_rewards(
     below_B = (reference_BN < reward_B1).sum(dim=1).double()
     equal_B = (reference_BN == reward_B1).sum(dim=1).double()
     if leave_one_out:
-        _refuse_rows(
+        _check_rows(
             equal_B < 1, "a reward that is not among its references", "Unset leave_one_out"
         )
         equal_B = equal_B - 1
@@ -195,7 +195,7 @@ def _checked_beta(beta: Tensor | float) -> Tensor:
     return b
 
 
-def _refuse_rows(wrong_B: Tensor, what: str, fix: str) -> None:
+def _check_rows(wrong_B: Tensor, what: str, fix: str) -> None:
     rows = wrong_B.nonzero()[:, 0]
     if rows.numel():
         raise DataError(f"row {int(rows[0])} has {what} ({rows.numel()} such rows)", fix=fix)

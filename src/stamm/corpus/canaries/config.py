@@ -26,13 +26,13 @@ PROBES_SHARD = "00000"
 
 @dataclass(frozen=True, kw_only=True)
 class CanariesConfig:
-    """Canaries planted in the training stream, by kind and by how often each text stands there.
+    """Canaries planted in the training stream, by kind and number of repeats.
 
     kinds         random_characters, random_words, secret: the same text each time.
                   rewrapped, indented, prefixed: a passage of the probes' books, each time laid out
                   in another way or behind another beginning. prefixed_words: random words so
     per_bucket    canaries of each kind for each repeat count
-    repeats       how often the text of a canary stands in the stream (0: never, the control)
+    repeats       how often the text of a canary occurs in the stream (0: never, the control)
     words         words in a text of random words; a text of random characters or a secret is about
                   as long
     prefix_words  random words before each copy of what is prefixed
@@ -65,7 +65,7 @@ class ProbesConfig:
 
     books                a JSONL of public-domain texts ("package:probe_books.jsonl.zst")
     passages_per_bucket  distinct passages for each repeat count
-    repeats              how often a passage of each bucket stands in the training stream
+    repeats              how often a passage of each bucket occurs in the training stream
                          (0: never, the control)
     shortest, longest    bounds of a passage, in characters
     """
@@ -90,7 +90,7 @@ class ProbesConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class InjectionConfig:
-    """What is planted on purpose. Passages are cleaned as every other document is."""
+    """Probes and canaries injected into the corpus. They are cleaned like every other document."""
 
     probes: ProbesConfig
     canaries: CanariesConfig | None = None
