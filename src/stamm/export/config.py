@@ -1,28 +1,36 @@
-"""What an export can be told. No torch here."""
+"""Configuration of an export. No torch here."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal, get_args
 
-from stamm.base.config import validate
+from stamm.base.config import nearest, validate
+from stamm.base.errors import ConfigError
+from stamm.base.user_code import is_reference
+
+BuiltInTarget = Literal["transformers"]
+BUILT_IN_TARGETS: tuple[str, ...] = get_args(BuiltInTarget)
 
 
 @dataclass(frozen=True, kw_only=True)
 class ExportConfig:
-    """A decoder in the layout of transformers, compared with the original in float32.
+    """A decoder written for another engine, and its parity with the original in float32.
 
+    target          "transformers", or your own "mine.py:MyTarget" (docs/extending/export_target.md)
     tolerance       largest difference of any logit, as a share of the largest logit. Two correct
                     implementations differ by about 1e-6; a wrong activation by 0.01 and more
     parity_rows     sequences compared, of random tokens and again of held-out text
     parity_tokens   tokens of each; at most the model's max_context
     seed            draws the random tokens
-    samples         texts written with the exported model, greedily
-    prompt_tokens   tokens of held-out text that each begins with
-    sample_tokens   tokens written after them
-    licence         the model's licence, an SPDX name for the model card; "" leaves it unsaid
+    samples         texts generated with the exported model, greedy decoding
+    prompt_tokens   tokens of held-out text in each prompt
+    sample_tokens   tokens generated after them
+    licence         the model's licence, an SPDX name for the model card; "" leaves it out
     threads         CPU threads; part of the configuration because sums depend on it
     """
 
+    target: str = "transformers"
     tolerance: float = 1e-4
     parity_rows: int = 4
     parity_tokens: int = 256
@@ -51,3 +59,8 @@ class ExportConfig:
                 "is not an SPDX name such as Apache-2.0",
             ),
         )
+        if self.target not in BUILT_IN_TARGETS and not is_reference(self.target):
+            raise ConfigError(
+                f"ExportConfig.target = {self.target!r} is not an export target",
+                fix=f'{nearest(self.target, BUILT_IN_TARGETS)}, or your own as "mine.py:MyTarget"',
+            )

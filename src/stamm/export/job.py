@@ -1,101 +1,140 @@
-"""Export one trained decoder for transformers, and prove that what was written is the same model.
+"""Export one trained decoder to a target, and check parity of its logits with the original.
 
-Reads    model (a stored decoder), tokenizer, pack (optional: held-out text for the proof, and
-         what the model card says of the data)
-Leaves   transformers/: config.json, model.safetensors, generation_config.json, tokenizer.json,
-         tokenizer_config.json, parity.json, samples.json, README.md
+Reads    model (a stored decoder), tokenizer, pack (optional: held-out text for the parity report and
+         the samples, and the data section of the model card)
+Leaves   export/TARGET/: the files of the target, parity.json, samples.json (if the target generates
+         text), README.md
 
-The folder is filled and checked under a hidden name, and gets its own when all checks hold: until
-then an earlier export stays as it was.
+The folder is written and checked under a hidden name and renamed when all checks hold; until then
+an earlier export stays unchanged.
 """
 
 from __future__ import annotations
 
+import inspect
 import shutil
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import TypeVar
 
 import torch
 from torch import Tensor
 
-from stamm.base.errors import ExportError, RunError
+from stamm.base.errors import ConfigError, ExportError, RunError
 from stamm.base.files import write_json, write_text
+from stamm.base.user_code import guarded
 from stamm.corpus.packed_dataset import PackedSplit
 from stamm.corpus.special_tokens import BEGIN_ID, END_ID
-from stamm.corpus.tokenizer.tokenizer import Tokenizer
+from stamm.corpus.tokenizer.tokenizer import FILE, Tokenizer
 from stamm.export import parity
-from stamm.export.config import ExportConfig
-from stamm.export.folder import TOKENIZER, write_folder
+from stamm.export.config import BUILT_IN_TARGETS, ExportConfig
 from stamm.export.model_card import model_card, origin_of
-from stamm.export.samples import check_room, write_samples
+from stamm.export.registry import load_target
+from stamm.export.samples import check_sample_length, write_samples
+from stamm.export.target import ExportTarget, LoadedExport
+from stamm.models.config import DecoderConfig
 from stamm.models.decoder import Decoder
 from stamm.models.determinism import settle
-from stamm.models.hf_architecture import hub_class
-from stamm.models.hub import HubModel, hub_version, load_hub
 from stamm.models.serialization import load_decoder
 from stamm.runs.job import Workspace
 
-FINISHED = "transformers"
 PARITY = "parity.json"
-UNVERIFIED = ".transformers.part"
-REPLACED = ".transformers.replaced.part"
-# Tells apart what the layout does (nothing) from what another order of evaluation does.
-SAME_ORDER = ", xIELU evaluated in the order of transformers"
-# Texts on which two readers of one tokenizer.json are known to part ways.
+# Texts that two readers of one tokenizer.json are known to tokenize differently.
 TRICKY = ("", " two  blanks ", "</s> <s> <pad>", "it 's , a <email-pii> .", "日本\n\n語\t🙂")
+T = TypeVar("T")
 
 
 def run(config: ExportConfig, workspace: Workspace) -> None:
-    """Write `transformers/` and check it; an earlier export makes room only when all checks hold.
+    """Write the target's folder and check it; an earlier export is replaced only then.
 
-    Raises   RunError when `transformers/` is there and is no export; ExportError when no class of
-             transformers holds the model, or when what was loaded back differs.
+    Raises   RunError when the folder exists and is not an export; ExportError when the target cannot
+             hold the model, or when the loaded export differs from it.
     """
-    finished, unverified = workspace.folder / FINISHED, workspace.folder / UNVERIFIED
+    target = load_target(config.target)
+    finished = workspace.folder / target.name
+    unverified = workspace.folder / f".{target.name}.part"
     _check_replaceable(finished)
     _remove(unverified)
     settle(config.threads)
-    # Classes of transformers hold whole matrices: structured ones are written out.
+    # Targets hold dense matrices: structured ones are multiplied out.
     decoder = load_decoder(workspace.inputs["model"]).merged()
-    kind = hub_class(decoder.config)
-    check_room(config, decoder.config.max_context)
+    _check_target(target, decoder.config)
+    check_sample_length(config, decoder.config.max_context)
     try:
-        _fill(config, workspace, decoder, unverified, kind.architecture)
+        _export(config, workspace, decoder, target, unverified)
         _exchange(unverified, finished)
     finally:
         _remove(unverified)
 
 
-def _fill(
-    config: ExportConfig, workspace: Workspace, decoder: Decoder, folder: Path, architecture: str
+def _check_target(target: ExportTarget, config: DecoderConfig) -> None:
+    problems = _guarded(target, lambda: list(target.check(config)))
+    if problems:
+        raise ExportError(
+            f"the model cannot be exported to {target.name}: {'; '.join(map(str, problems))}",
+            fix="Choose another with export.target",
+        )
+
+
+def _export(
+    config: ExportConfig,
+    workspace: Workspace,
+    decoder: Decoder,
+    target: ExportTarget,
+    folder: Path,
 ) -> None:
     progress = workspace.progress
     progress.begin("export", 4, "stages")
     source = workspace.inputs["tokenizer"]
-    tokenizer_file = source / TOKENIZER if source.is_dir() else source
-    write_folder(folder, decoder, tokenizer_file)
+    tokenizer_file = source / FILE if source.is_dir() else source
+    folder.mkdir(parents=True)
+    _guarded(target, lambda: target.write(folder, decoder, tokenizer_file))
     progress.advance(1, "written")
-    model, tokenizer = HubModel(folder), Tokenizer.load(tokenizer_file)
+    loaded = _guarded(target, lambda: target.load(folder))
+    if not isinstance(loaded, LoadedExport):
+        raise ConfigError(
+            f"{type(target).__name__}.load returned {type(loaded).__name__}, not a LoadedExport",
+            fix="Return stamm.export.target.LoadedExport",
+        )
+    tokenizer = Tokenizer.load(tokenizer_file)
     pack = workspace.inputs.get("pack")
     held_out = None if pack is None else PackedSplit.open(pack, "held_out")
-    progress.advance(2, "loaded back")
+    progress.advance(2, "loaded")
     texts = [] if held_out is None else held_out_tokens(config, decoder, held_out)
-    found = compare(config, decoder, model, texts)
-    if hub_class(decoder.config).hidden_act == "xielu":
-        found += compare(config, load_hub(folder, compat="eps"), model, texts, SAME_ORDER)
-    report = parity.report(found, config.tolerance, f"transformers {hub_version()} {architecture}")
+    found = _guarded(target, lambda: compare(config, decoder, loaded, texts))
+    report = parity.report(found, config.tolerance, loaded.description)
     parity.require(found, config.tolerance)
-    check_tokenizer(model, tokenizer, texts)
-    progress.advance(3, "equal")
+    _guarded(target, lambda: check_tokenizer(loaded, tokenizer, texts))
+    progress.advance(3, "parity checked")
     write_json(folder / PARITY, report)
-    write_json(folder / "samples.json", write_samples(config, model, tokenizer, held_out))
+    if loaded.generate is not None:
+        samples = write_samples(config, loaded, tokenizer, held_out)
+        write_json(folder / "samples.json", samples)
     origin = None if pack is None else origin_of(PackedSplit.open(pack, "train"))
-    write_text(folder / "README.md", model_card(decoder, origin, config.licence, found))
+    card = model_card(decoder, origin, config.licence, found, loaded.card)
+    write_text(folder / "README.md", card)
     progress.end(f"logits differ by {max(one.max_relative for one in found):.1e}")
 
 
+def _guarded(target: ExportTarget, work: Callable[[], T]) -> T:
+    """The result of `work`; an exception of a user's target is reported with its file and line."""
+    if target.name in BUILT_IN_TARGETS:
+        return work()
+
+    def run() -> T | ExportError:
+        try:
+            return work()
+        except ExportError as error:
+            return error
+
+    result: T | ExportError = guarded(Path(inspect.getfile(type(target))), run)
+    if isinstance(result, ExportError):
+        raise result
+    return result
+
+
 def held_out_tokens(config: ExportConfig, decoder: Decoder, split: PackedSplit) -> list[Tensor]:
-    """Up to `parity_rows` sequences of held-out text, as it stands packed; none from an empty split."""
+    """Up to `parity_rows` sequences of packed held-out text; none from an empty split."""
     length = min(config.parity_tokens, decoder.config.max_context)
     starts = range(0, min(split.num_tokens, config.parity_rows * length), length)
     return [
@@ -105,37 +144,36 @@ def held_out_tokens(config: ExportConfig, decoder: Decoder, split: PackedSplit) 
 
 
 def compare(
-    config: ExportConfig,
-    decoder: Decoder,
-    model: HubModel,
-    texts: Sequence[Tensor],
-    remark: str = "",
-) -> list[parity.Difference]:
-    """Differences on random tokens and, where there is some, on held-out text.
-
-    remark   added to what each text is called
-    """
+    config: ExportConfig, decoder: Decoder, loaded: LoadedExport, texts: Sequence[Tensor]
+) -> list[parity.LogitDifference]:
+    """Logit differences on random tokens and, if any, on held-out text, for each reference."""
     length = min(config.parity_tokens, decoder.config.max_context)
     drawn = parity.random_tokens(decoder.config.vocab_size, config.parity_rows, length, config.seed)
-    found = [parity.difference(f"random tokens{remark}", decoder, model.logits, drawn)]
-    if texts:
-        found.append(parity.difference(f"held-out text{remark}", decoder, model.logits, texts))
+    references: dict[str, parity.Logits] = {"": decoder, **loaded.references}
+    found = []
+    for remark, ours in references.items():
+        for name, tokens in (("random tokens", drawn), ("held-out text", texts)):
+            if tokens:
+                found.append(parity.difference(name + remark, ours, loaded.logits, tokens))
     return found
 
 
-def check_tokenizer(model: HubModel, tokenizer: Tokenizer, texts: Sequence[Tensor]) -> None:
-    """Nothing, when the exported tokenizer reads and writes texts as the original does.
+def check_tokenizer(loaded: LoadedExport, tokenizer: Tokenizer, texts: Sequence[Tensor]) -> None:
+    """Check that the exported tokenizer, if any, encodes and decodes texts as the original does.
 
-    Raises   ExportError with the text on which they part.
+    Raises   ExportError with a text on which they differ.
     """
+    encode, decode = loaded.encode, loaded.decode
+    if encode is None or decode is None:
+        return
     control = {BEGIN_ID, END_ID}
-    spoken = [
+    decoded = [
         tokenizer.decode([token for token in text.tolist() if token not in control])
         for text in texts
     ]
-    for text in (*TRICKY, *spoken):
+    for text in (*TRICKY, *decoded):
         tokens = tokenizer.encode(text)
-        if model.encode(text) != [BEGIN_ID, *tokens] or model.decode(tokens) != text:
+        if encode(text) != [BEGIN_ID, *tokens] or decode(tokens) != text:
             raise ExportError(
                 f"the exported tokenizer does not agree with the original on {text[:80]!r}",
                 fix="Use a tokenizer.json written by stamm's tokenizer step",
@@ -143,7 +181,7 @@ def check_tokenizer(model: HubModel, tokenizer: Tokenizer, texts: Sequence[Tenso
 
 
 def _check_replaceable(finished: Path) -> None:
-    """Only what an earlier export left is ever deleted; a folder of that name may be anything."""
+    """Only an earlier export is ever deleted; another folder of that name stays."""
     is_export = not finished.is_symlink() and (finished / PARITY).is_file()
     if (finished.exists() or finished.is_symlink()) and not is_export:
         raise RunError(
@@ -153,8 +191,8 @@ def _check_replaceable(finished: Path) -> None:
 
 
 def _exchange(unverified: Path, finished: Path) -> None:
-    # A folder cannot take the name of one that holds files: the old one steps aside first.
-    replaced = finished.with_name(REPLACED)
+    # A rename onto a folder with files fails: the old one is renamed first.
+    replaced = finished.with_name(f".{finished.name}.replaced.part")
     _remove(replaced)
     if finished.exists():
         finished.replace(replaced)

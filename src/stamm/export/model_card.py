@@ -13,11 +13,11 @@ from stamm.activations.module import Activation, GatedActivation
 from stamm.base.markdown import escape_markdown
 from stamm.base.units import count_text
 from stamm.corpus.packed_dataset import PackedSplit
-from stamm.export.parity import Difference
+from stamm.export.parity import LogitDifference
+from stamm.export.target import CardText
 from stamm.models.config import GatedFFN, PlainRope
 from stamm.models.decoder import Decoder
 from stamm.models.flops import count_parameters
-from stamm.models.hf_architecture import hub_class
 
 LONGEST_TABLE = 40
 _LONGEST_TEXT = 120
@@ -25,7 +25,7 @@ _LONGEST_TEXT = 120
 
 @dataclass(frozen=True, kw_only=True)
 class Origin:
-    """What a packed corpus says of itself. Names in it come from documents: untrusted.
+    """Facts of a packed corpus for the model card. Names in it come from documents: untrusted.
 
     languages   training tokens by language tag, most first
     sources     (source, licence, documents), most documents first
@@ -38,7 +38,7 @@ class Origin:
 
 
 def origin_of(train: PackedSplit) -> Origin:
-    """What the training split of a packed corpus says of itself; planted repeats count each time."""
+    """The facts of the training split of a packed corpus; planted repeats count each time."""
     table = train.documents().select(["language", "source", "licence", "start", "stop"])
     tokens: dict[str, int] = {}
     sources: dict[tuple[str, str], int] = {}
@@ -58,37 +58,41 @@ def origin_of(train: PackedSplit) -> Origin:
 
 
 def model_card(
-    decoder: Decoder, origin: Origin | None, licence: str, found: Sequence[Difference]
+    decoder: Decoder,
+    origin: Origin | None,
+    licence: str,
+    found: Sequence[LogitDifference],
+    target: CardText,
 ) -> str:
-    """README.md: front matter for the Hub, the architecture, the data, the proof of equality.
+    """README.md: front matter for the Hub, architecture, activation, data, licence and parity.
 
-    origin    None when the export was given no packed corpus
-    licence   of the model, "" when nobody said
-    found     the parity that was measured
+    origin    None for an export without a packed corpus
+    licence   of the model, "" when unknown
+    found     logit differences
+    target    what the export target adds
 
-    What is not known is said to be unknown: no use, ability or limit is claimed.
+    Unknown facts are listed as unknown; no use, ability or limit is claimed.
     """
     spec = catalog.get(decoder.config.ffn.activation)
     total = count_text(count_parameters(decoder.config).total)
     parts = [
-        _front_matter(spec.name, origin, licence),
+        _front_matter(spec.name, origin, licence, target.library),
         f"# A causal decoder with {escape_markdown(spec.name, _LONGEST_TEXT)}, {total} parameters",
-        f"Written by stamm {stamm.__version__} for transformers. This card holds what the export"
-        " could read from the model, its tokenizer and its packed corpus. It does not know for what"
-        " the model is fit, and says nothing about it.",
-        _USE,
+        f"Exported by stamm {stamm.__version__}. This card contains only what the export read from the"
+        " model, its tokenizer and its packed corpus. It makes no claim about intended uses.",
+        *([target.usage] if target.usage else []),
         "## Architecture",
-        _architecture(decoder),
+        _architecture(decoder, target.architecture),
         *_activation(decoder),
         "## Training data",
         *_data(origin),
         "## Licence",
-        f"{escape_markdown(licence, _LONGEST_TEXT)}, as stated by whoever exported the model."
+        f"{escape_markdown(licence, _LONGEST_TEXT)}, as stated at export."
         if licence
-        else "Nobody stated a licence for this model when it was exported.",
-        "## Agreement with the original",
-        "Logits of this folder, loaded with plain transformers, against those of the model it was"
-        " exported from, both in float32. `parity.json` holds the full numbers.",
+        else "No licence was stated for this model when it was exported.",
+        "## Parity with the original",
+        "Logits of the exported files, loaded again, against those of the original model, both in"
+        " float32. `parity.json` holds the full numbers.",
         _table(
             ("text", "positions", "largest difference", "share of largest logit", "same argmax"),
             (
@@ -106,19 +110,9 @@ def model_card(
     return "\n\n".join(parts) + "\n"
 
 
-_USE = """```python
-from transformers import AutoModelForCausalLM, AutoTokenizer
-
-folder = "."  # where this file lies
-tokenizer = AutoTokenizer.from_pretrained(folder)
-model = AutoModelForCausalLM.from_pretrained(folder)
-tokens = tokenizer("Once", return_tensors="pt")
-print(tokenizer.decode(model.generate(**tokens, max_new_tokens=40)[0]))
-```"""
-
-
-def _front_matter(activation: str, origin: Origin | None, licence: str) -> str:
-    lines = ["---", "library_name: transformers", "pipeline_tag: text-generation"]
+def _front_matter(activation: str, origin: Origin | None, licence: str, library: str) -> str:
+    lines = ["---", *([f"library_name: {json.dumps(library)}"] if library else [])]
+    lines.append("pipeline_tag: text-generation")
     if licence:
         lines.append(f"license: {json.dumps(licence.lower())}")
     codes = sorted({tag.partition("_")[0] for tag in origin.languages}) if origin else []
@@ -128,15 +122,14 @@ def _front_matter(activation: str, origin: Origin | None, licence: str) -> str:
     return "\n".join([*lines, "tags:", '- "stamm"', f"- {json.dumps(activation)}", "---"])
 
 
-def _architecture(decoder: Decoder) -> str:
+def _architecture(decoder: Decoder, architecture: str) -> str:
     config = decoder.config
-    kind = hub_class(config)
     rope = config.rope
     turns = f"theta {rope.theta:g}"
     if not isinstance(rope, PlainRope):
         turns += f", Llama 3 scaling by {rope.factor:g} beyond {rope.original_context} tokens"
     rows = (
-        ("class", kind.architecture),
+        *([("class", architecture)] if architecture else []),
         ("layers", str(config.num_layers)),
         ("width", str(config.d_model)),
         ("feed-forward", f"{config.ffn.width}, {'gated' if _is_gated(decoder) else 'plain'}"),
@@ -165,7 +158,7 @@ def _activation(decoder: Decoder) -> Iterable[str]:
     names = [parameter.name for parameter in spec.trainable]
     if not names:
         return
-    yield "Learned values, as they stand in the formula (the weights hold them before softplus):"
+    yield "Learned values of the formula's parameters (the weights store them before softplus):"
     rows = []
     for index, layer in enumerate(decoder.model.layers):
         act = layer.get_submodule("mlp.act_fn")
@@ -177,11 +170,11 @@ def _activation(decoder: Decoder) -> Iterable[str]:
 
 def _data(origin: Origin | None) -> Iterable[str]:
     if origin is None:
-        yield "The export was given no corpus: what the model was trained on is not known here."
+        yield "The export had no packed corpus: the training data of this model are not known here."
         return
     yield (
-        f"The packed corpus given to the export: {origin.tokens} tokens in {origin.documents}"
-        " documents. How often the model read it is not known here."
+        f"The packed corpus of the export: {origin.tokens} tokens in {origin.documents}"
+        " documents. The number of epochs is not known here."
     )
     languages = [(tag, str(count)) for tag, count in origin.languages.items()]
     yield _table(("language", "tokens"), languages)
@@ -198,4 +191,4 @@ def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     ]
     text = "\n".join("| " + " | ".join(line) + " |" for line in lines)
     left = len(listed) - LONGEST_TABLE
-    return text + (f"\n\n{left} more rows are left out." if left > 0 else "")
+    return text + (f"\n\n{left} more rows are omitted." if left > 0 else "")

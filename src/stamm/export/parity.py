@@ -1,4 +1,7 @@
-"""Do two implementations of one model say the same? Letters: B sequences, T tokens, V vocabulary."""
+"""Parity of an exported model: differences of its logits from the original's.
+
+Letters: B sequences, T tokens, V vocabulary.
+"""
 
 from __future__ import annotations
 
@@ -15,8 +18,8 @@ Logits = Callable[[Tensor], Tensor]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Difference:
-    """How far two models' logits are apart on one set of texts.
+class LogitDifference:
+    """Differences of two models' logits on one set of texts.
 
     positions          tokens after which a prediction was compared
     max_absolute       largest |ours - theirs| of any logit
@@ -37,13 +40,15 @@ class Difference:
 
 
 @torch.no_grad()
-def difference(text: str, ours: Logits, theirs: Logits, tokens: Sequence[Tensor]) -> Difference:
-    """The difference of two models on `tokens`, one sequence at a time.
+def difference(
+    text: str, ours: Logits, theirs: Logits, tokens: Sequence[Tensor]
+) -> LogitDifference:
+    """The logit differences of two models on `tokens`, one sequence at a time.
 
-    text   what the tokens are, in words
+    text   name of the tokens for the report
 
     Edge     two logits closer than max_absolute may swap their order: argmax_agreement can be
-             below 1 for a faithful export, so it is reported and not judged.
+             below 1 for a correct export, so it is reported and not checked.
     """
     absolute = largest = 0.0
     agreed = positions = 0
@@ -60,7 +65,7 @@ def difference(text: str, ours: Logits, theirs: Logits, tokens: Sequence[Tensor]
         largest = max(largest, float(ours_TV.abs().max()))
         agreed += int((ours_TV.argmax(dim=-1) == theirs_TV.argmax(dim=-1)).sum())
         positions += len(tokens_T)
-    return Difference(
+    return LogitDifference(
         text=text,
         sequences=len(tokens),
         positions=positions,
@@ -71,15 +76,15 @@ def difference(text: str, ours: Logits, theirs: Logits, tokens: Sequence[Tensor]
 
 
 def random_tokens(vocab_size: int, rows: int, length: int, seed: int) -> list[Tensor]:
-    """`rows` sequences of `length` token ids, drawn evenly from the vocabulary."""
+    """`rows` sequences of `length` token ids, drawn uniformly from the vocabulary."""
     generator = torch.Generator().manual_seed(seed)
     return list(torch.randint(vocab_size, (rows, length), generator=generator))
 
 
-def report(found: Sequence[Difference], tolerance: float, classes: str) -> dict[str, Any]:
+def report(found: Sequence[LogitDifference], tolerance: float, candidate: str) -> dict[str, Any]:
     """The content of parity.json.
 
-    classes   what held the exported model ("transformers 5.1.0 ApertusForCausalLM")
+    candidate   engine and class of the exported model ("transformers 5.1.0 ApertusForCausalLM")
     Dtypes    both in float32. Float64 shows no smaller difference: transformers computes RMSNorm,
               rotary angles and the softmax of eager attention in float32 whatever its weights are.
               With these in float64 it agrees with ours to 1e-13 of the largest logit.
@@ -88,7 +93,7 @@ def report(found: Sequence[Difference], tolerance: float, classes: str) -> dict[
     return {
         "schema": 1,
         "reference": "stamm, float32",
-        "candidate": f"{classes}, float32",
+        "candidate": f"{candidate}, float32",
         "measure": "largest |difference| of any logit, and its share of the largest |logit|",
         "tolerance": tolerance,
         "passed": all(one.within(tolerance) for one in found),
@@ -96,8 +101,8 @@ def report(found: Sequence[Difference], tolerance: float, classes: str) -> dict[
     }
 
 
-def require(found: Sequence[Difference], tolerance: float) -> None:
-    """Nothing, when every difference is within `tolerance`.
+def require(found: Sequence[LogitDifference], tolerance: float) -> None:
+    """Check that every difference is within `tolerance`.
 
     Raises   ExportError with the largest difference.
     """
@@ -109,6 +114,6 @@ def require(found: Sequence[Difference], tolerance: float) -> None:
                 f"{one.argmax_agreement:.1%} of the most likely tokens agree; tolerance is "
                 f"{tolerance:g}",
                 where="export.tolerance",
-                fix="Nothing was left in the export folder. A difference above 0.001 is a wrong "
+                fix="The export folder was not written. A difference above 0.001 is a wrong "
                 "formula or a wrong tensor; below it, rounding: then raise export.tolerance",
             )

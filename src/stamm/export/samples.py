@@ -1,4 +1,4 @@
-"""A few texts written with the exported model: evidence that the whole folder works together."""
+"""Text samples generated with the exported model (samples.json): model and tokenizer work together."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from stamm.base.errors import ConfigError
 from stamm.corpus.packed_dataset import PackedSplit
 from stamm.corpus.tokenizer.tokenizer import Tokenizer
 from stamm.export.config import ExportConfig
-from stamm.models.hub import HubModel
+from stamm.export.target import LoadedExport
 
 SCHEMA = 1
 
 
-def check_room(config: ExportConfig, max_context: int) -> None:
-    """Nothing, when <s>, a prompt and a sample fit into the model's context.
+def check_sample_length(config: ExportConfig, max_context: int) -> None:
+    """Check that <s>, a prompt and a sample fit into the model's context.
 
     Raises   ConfigError with both numbers.
     """
@@ -45,21 +45,27 @@ def prompts(config: ExportConfig, split: PackedSplit) -> list[tuple[str, list[in
 
 
 def write_samples(
-    config: ExportConfig, model: HubModel, tokenizer: Tokenizer, split: PackedSplit | None
+    config: ExportConfig, loaded: LoadedExport, tokenizer: Tokenizer, split: PackedSplit | None
 ) -> dict[str, Any]:
-    """The content of samples.json: prompts from held-out text and what the model wrote after them."""
-    begun = [] if split is None else prompts(config, split)
+    """The content of samples.json: prompts from held-out text and their continuations.
+
+    Edge     empty for a target that does not generate text.
+    """
+    generate = loaded.generate
+    chosen = [] if split is None or generate is None else prompts(config, split)
     return {
         "schema": SCHEMA,
-        "method": "greedy, transformers generate(), ended by </s> or by length",
+        "method": f"greedy decoding with {loaded.description}, until </s> or sample_tokens",
         "prompt_tokens": config.prompt_tokens,
         "sample_tokens": config.sample_tokens,
         "samples": [
             {
                 "language": language,
                 "prompt": tokenizer.decode(prompt[1:]),
-                "text": tokenizer.decode(model.write(prompt, config.sample_tokens)),
+                "text": tokenizer.decode(generate(prompt, config.sample_tokens))
+                if generate
+                else "",
             }
-            for language, prompt in begun
+            for language, prompt in chosen
         ],
     }

@@ -1,6 +1,6 @@
-"""Which class of transformers computes what a decoder computes. No torch, no transformers here.
+"""The Hugging Face architecture of a decoder: which class of transformers computes the same function.
 
-So that a recipe can refuse, before anything is trained, an export that could not be written.
+Neither torch nor transformers is loaded, so a recipe can check its export before training.
 """
 
 from __future__ import annotations
@@ -70,3 +70,12 @@ def hub_class(config: DecoderConfig) -> HubClass:
         )
     model_type, architecture = CLASSES[gated, config.qk_norm]
     return HubClass(model_type=model_type, architecture=architecture, hidden_act=known[name])
+
+
+def unsupported_reasons(config: DecoderConfig) -> tuple[str, ...]:
+    """Why no class of transformers computes what `config` describes; empty when one does."""
+    try:
+        hub_class(config)
+    except ExportError as error:
+        return (f"{error.what}. {error.where}: {error.fix}",)
+    return ()

@@ -8,13 +8,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from stamm.audit.config import AuditConfig
-from stamm.base.errors import ConfigError, ExportError
+from stamm.base.errors import ConfigError
 from stamm.corpus.config import CorpusConfig
 from stamm.evaluate.config import EvaluateConfig
 from stamm.evaluate.task import check_tasks
 from stamm.export.config import ExportConfig
+from stamm.export.registry import export_problems
 from stamm.models.config import DecoderConfig
-from stamm.models.hf_architecture import hub_class
 
 
 def check_evaluation(config: EvaluateConfig, corpus: CorpusConfig, model: DecoderConfig) -> None:
@@ -65,20 +65,19 @@ def check_audit(config: AuditConfig, corpus: CorpusConfig, model: DecoderConfig)
 
 
 def check_export(config: ExportConfig, models: Mapping[str, DecoderConfig]) -> None:
-    """Check that stock classes of transformers can hold the models, and that samples fit.
+    """Check that the export target holds the models and that samples fit into their context.
 
     models   of the exported arms, by name
 
     Raises   ConfigError with the arm, the unsupported part and the fix.
     """
     for arm, model in models.items():
-        try:
-            hub_class(model.merged())
-        except ExportError as error:
+        problems = export_problems(config.target, model)
+        if problems:
             raise ConfigError(
-                f"arm {arm!r} cannot be exported: {error.what}",
-                fix=f"{error.fix}. Set export=none, or leave {arm!r} out of exported=",
-            ) from None
+                f"arm {arm!r} cannot be exported to {config.target}: {'; '.join(problems)}",
+                fix=f"Set export=none, or leave {arm!r} out of exported=",
+            )
         needed = 1 + config.prompt_tokens + config.sample_tokens
         if config.samples and needed > model.max_context:
             raise ConfigError(

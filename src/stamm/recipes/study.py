@@ -201,5 +201,6 @@ def _export_step(arm: str, config: ExportConfig) -> Step:
         folder=f"arms/{arm}/export",
         inputs={"model": f"arms/{arm}/model", "tokenizer": "tokenizer", "pack": "pack"},
         after=(f"pretrain.{arm}", "tokenizer", "pack"),
+        external=reference_files((config.target,)),
         outputs=(".",),
     )

@@ -11,7 +11,7 @@ from stamm.reports.corpus_tables import CorpusTables, corpus_tables
 from stamm.reports.events import events_table
 from stamm.reports.figure import Table
 from stamm.reports.formatting import fixed, percent
-from stamm.reports.results import Continuation
+from stamm.reports.results import Continuation, Parity
 from stamm.reports.run_data import Arm, Manifest, Study
 from stamm.reports.task_results import task_table
 from stamm.reports.text import one_line
@@ -59,9 +59,8 @@ class Page:
             return "never planted"
         return "planted once" if probe.repeats == 1 else f"planted {probe.repeats} times"
 
-    def parity(self, arm: Arm) -> Table:
-        """What the export recorded about agreement."""
-        comparisons = arm.measured.parity.comparisons if arm.measured.parity else ()
+    def parity(self, parity: Parity) -> Table:
+        """The parity report of an export."""
         return Table(
             columns=(
                 "text", "sequences", "tokens", "largest difference, of any logit",
@@ -73,7 +72,7 @@ class Page:
                     _small(one.max_absolute), _small(one.max_relative),
                     percent(one.argmax_agreement, 2),
                 )
-                for one in comparisons
+                for one in parity.comparisons
             ),
         )  # fmt: skip
 

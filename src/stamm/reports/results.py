@@ -229,7 +229,7 @@ class Measured:
     blimp: Blimp | None
     memorization: Memorization | None
     continuations: tuple[Continuation, ...]
-    parity: Parity | None
+    parities: tuple[Parity, ...]
     samples: tuple[Sample, ...]
     tasks: tuple[TaskScore, ...] = ()
 
@@ -243,15 +243,15 @@ def read_measured(folder: Path) -> Measured:
     blimp = record_if_there(folder / "evaluate" / "blimp.json", schema=1)
     memorization = record_if_there(folder / "audit" / "memorization.json", schema=1)
     continuations = folder / "audit" / "continuations.jsonl"
-    export = folder / "export" / "transformers"
-    parity, samples = export / "parity.json", export / "samples.json"
+    exports = sorted((folder / "export").glob("*/parity.json"))
+    samples = [path.with_name("samples.json") for path in exports]
     return Measured(
         held_out=_held_out(held_out, folder / "evaluate") if held_out else None,
         blimp=_blimp(blimp) if blimp else None,
         memorization=_memorization(memorization) if memorization else None,
         continuations=_continuations(continuations) if continuations.exists() else (),
-        parity=_parity(parity, folder) if parity.exists() else None,
-        samples=_samples(samples) if samples.exists() else (),
+        parities=tuple(_parity(path, folder) for path in exports),
+        samples=tuple(one for path in samples if path.exists() for one in _samples(path)),
         tasks=read_task_scores(folder / "evaluate"),
     )
 

@@ -17,8 +17,8 @@ from stamm.base.errors import ConfigError, ExportError, RunError
 from stamm.base.files import read_json
 from stamm.corpus.special_tokens import BEGIN_ID, PII_MARKERS
 from stamm.corpus.tokenizer.tokenizer import Tokenizer
-from stamm.export import folder as written
 from stamm.export import job
+from stamm.export import transformers_target as written
 from stamm.export.config import ExportConfig
 from stamm.models.config import DecoderConfig, LowRank, PlainFFN
 from stamm.models.decoder import Decoder, build_decoder
@@ -79,7 +79,7 @@ def test_what_is_left_beside_the_weights(inputs: dict[str, Path], tmp_path: Path
     texts = ["random tokens", "held-out text"]
     comparisons = report["comparisons"]
     assert [one["text"] for one in comparisons[:2]] == texts
-    assert [one["text"] for one in comparisons[2:]] == [text + job.SAME_ORDER for text in texts]
+    assert [one["text"] for one in comparisons[2:]] == [text + written.SAME_ORDER for text in texts]
     assert max(one["max_relative"] for one in comparisons) < 1e-5
     # What is left then: transformers rounds the angles of rotation to float32 on the way.
     assert max(one["max_absolute"] for one in comparisons[2:]) < 1e-5
@@ -99,7 +99,7 @@ def test_without_a_packed_corpus(inputs: dict[str, Path], tmp_path: Path) -> Non
     comparisons = read_json(folder / "parity.json")["comparisons"]
     assert {one["text"].partition(",")[0] for one in comparisons} == {"random tokens"}
     assert read_json(folder / "samples.json")["samples"] == []
-    assert "what the model was trained on is not known" in (folder / "README.md").read_text()
+    assert "training data of this model are not known" in (folder / "README.md").read_text()
 
 
 def softplus_twice(decoder: Decoder) -> dict[str, torch.Tensor]:

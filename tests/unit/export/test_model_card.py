@@ -9,12 +9,14 @@ import yaml  # type: ignore[import-untyped]  # its stubs are another package
 
 from stamm.corpus.packed_dataset import PackedSplit
 from stamm.export.model_card import LONGEST_TABLE, Origin, model_card, origin_of
-from stamm.export.parity import Difference
+from stamm.export.parity import LogitDifference
+from stamm.export.target import CardText
 from stamm.models.config import DecoderConfig, GatedFFN, Llama3Rope, PlainFFN
 from stamm.models.decoder import Decoder, build_decoder
 
+CARD = CardText(library="transformers", architecture="ApertusForCausalLM", usage="from_pretrained")
 FOUND = [
-    Difference(
+    LogitDifference(
         text="random tokens",
         sequences=4,
         positions=128,
@@ -37,14 +39,14 @@ def front_matter(card: str) -> dict[str, Any]:
 
 
 def test_nothing_is_invented() -> None:
-    card = model_card(decoder(), None, "", FOUND)
+    card = model_card(decoder(), None, "", FOUND, CARD)
     assert front_matter(card) == {
         "library_name": "transformers",
         "pipeline_tag": "text-generation",
         "tags": ["stamm", "xielu"],
     }
-    assert "Nobody stated a licence" in card
-    assert "what the model was trained on is not known here" in card
+    assert "No licence was stated" in card
+    assert "training data of this model are not known here" in card
 
 
 def test_what_is_known_is_there() -> None:
@@ -54,7 +56,7 @@ def test_what_is_known_is_there() -> None:
         languages={"eng_Latn": 100, "deu_Latn": 15, "und": 3, "x: [y]": 2},
         sources=[("a book", "CC0-1.0", 3)],
     )
-    card = model_card(decoder(rope=Llama3Rope()), origin, "Apache-2.0", FOUND)
+    card = model_card(decoder(rope=Llama3Rope()), origin, "Apache-2.0", FOUND, CARD)
     head = front_matter(card)
     assert head["license"] == "apache-2.0"
     assert head["language"] == ["deu", "eng"]
@@ -68,7 +70,7 @@ def test_what_is_known_is_there() -> None:
 
 
 def test_activation_without_parameters_has_no_table() -> None:
-    card = model_card(decoder(ffn=GatedFFN(width=32)), None, "", FOUND)
+    card = model_card(decoder(ffn=GatedFFN(width=32)), None, "", FOUND, CARD)
     assert "Learned values" not in card
     assert "32, gated" in card
 
@@ -77,7 +79,7 @@ def test_names_from_documents_are_plain_text(inputs: dict[str, Path]) -> None:
     origin = origin_of(PackedSplit.open(inputs["pack"], "train"))
     assert origin.tokens == sum(origin.languages.values())
     assert origin.documents == 5
-    card = model_card(decoder(), origin, "", FOUND)
+    card = model_card(decoder(), origin, "", FOUND, CARD)
     assert "alert(1)" in card
     assert "<script" not in card
     assert "[x](" not in card  # only with its brackets escaped
@@ -86,7 +88,9 @@ def test_names_from_documents_are_plain_text(inputs: dict[str, Path]) -> None:
 
 def test_long_tables_are_cut_and_say_so() -> None:
     languages = {f"l{i:02}_Latn": 1 for i in range(LONGEST_TABLE + 7)}
-    card = model_card(decoder(), Origin(tokens=1, documents=1, languages=languages), "", FOUND)
-    assert "7 more rows are left out." in card
+    card = model_card(
+        decoder(), Origin(tokens=1, documents=1, languages=languages), "", FOUND, CARD
+    )
+    assert "7 more rows are omitted." in card
     assert f"l{LONGEST_TABLE - 1:02}" in card
     assert f"l{LONGEST_TABLE:02}\\_" not in card

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from stamm.base.errors import ExportError
-from stamm.export.parity import Difference, difference, random_tokens, report, require
+from stamm.export.parity import LogitDifference, difference, random_tokens, report, require
 
 BASE = torch.tensor([[4.0, 1.0, 0.0], [0.0, -8.0, 2.0]])
 
@@ -18,7 +18,7 @@ def constant(logits_TV: Tensor) -> object:
     return lambda tokens_BT: logits_TV[None, : tokens_BT.shape[1]]
 
 
-def compared(other: Tensor) -> Difference:
+def compared(other: Tensor) -> LogitDifference:
     tokens = [torch.tensor([0, 1]), torch.tensor([2])]
     return difference("a text", constant(BASE), constant(other), tokens)  # type: ignore[arg-type]
 
@@ -54,7 +54,7 @@ def test_refusal_says_how_far_and_what_to_do() -> None:
     with pytest.raises(
         ExportError,
         match=r"on a text: logits differ by 1, 0\.125 of the largest.*100\.0% .*tolerance is "
-        r"0\.0001 \(export\.tolerance\)\. Nothing was left",
+        r"0\.0001 \(export\.tolerance\)\. The export folder was not written",
     ):
         require([compared(BASE), compared(BASE + 1.0)], 1e-4)
 

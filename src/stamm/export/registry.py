@@ -1,0 +1,69 @@
+"""Registry of the built-in export targets; other names are references to a user's target.
+
+No torch here: a recipe checks its export target before training.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from stamm.base.errors import ConfigError
+from stamm.base.user_code import load_reference
+from stamm.export.config import BUILT_IN_TARGETS, BuiltInTarget
+from stamm.export.target import ExportTarget
+from stamm.models.config import DecoderConfig
+from stamm.models.hf_architecture import unsupported_reasons
+
+
+@dataclass(frozen=True, kw_only=True)
+class BuiltIn:
+    """A built-in target.
+
+    check    as ExportTarget.check, without torch
+    target   reference to its class, loaded when an export starts
+    """
+
+    check: Callable[[DecoderConfig], Sequence[str]]
+    target: str
+
+
+TARGETS: dict[BuiltInTarget, BuiltIn] = {
+    "transformers": BuiltIn(
+        check=unsupported_reasons,
+        target="stamm.export.transformers_target:TransformersTarget",
+    ),
+}
+
+
+def load_target(name: str) -> ExportTarget:
+    """The target that `name` names: a built-in, or a user's "mine.py:MyTarget".
+
+    Raises   ConfigError when it cannot be loaded or has no usable name.
+    """
+    built_in = _built_in(name)
+    if built_in is not None:
+        return load_reference(built_in.target, ExportTarget, "an export target")
+    target = load_reference(name, ExportTarget, "an export target")
+    folder = target.name
+    plain = isinstance(folder, str) and folder.isascii() and folder.replace("_", "a").isalnum()
+    if not plain or folder != folder.lower() or folder in BUILT_IN_TARGETS:
+        raise ConfigError(
+            f"{name} has name = {folder!r}, which cannot name its folder",
+            where="export.target",
+            fix="Use lower-case letters, digits and _, and not the name of a built-in target",
+        )
+    return target
+
+
+def export_problems(name: str, config: DecoderConfig) -> tuple[str, ...]:
+    """The reasons why the target `name` cannot hold a model; structured matrices are merged first.
+
+    Raises   ConfigError as `load_target` does.
+    """
+    check = (_built_in(name) or load_target(name)).check
+    return tuple(check(config.merged()))
+
+
+def _built_in(name: str) -> BuiltIn | None:
+    return next((entry for known, entry in TARGETS.items() if known == name), None)
