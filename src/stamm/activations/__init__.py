@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from stamm.activations.catalog import get, names
-    from stamm.activations.derivation.derive import Derived, derive
+    from stamm.activations.derivation.derive import derive
+    from stamm.activations.derivation.formulas import Derived
     from stamm.activations.equivalence.detect import rediscover
     from stamm.activations.equivalence.finding import Finding
     from stamm.activations.module import Activation, GatedActivation, build_activation, xielu
@@ -21,15 +22,6 @@ if TYPE_CHECKING:
         sharding_exceptions,
     )
     from stamm.activations.parallel_style import ShapedActivationParallel
-    from stamm.activations.parameters import (
-        Absolute,
-        Between,
-        Exp,
-        Fixed,
-        Identity,
-        Parameter,
-        Softplus,
-    )
     from stamm.activations.shape_parameters import (
         export_values,
         import_values,
@@ -45,6 +37,15 @@ if TYPE_CHECKING:
         Piece,
         Plain,
         Spec,
+    )
+    from stamm.activations.spec.parameters import (
+        Absolute,
+        Between,
+        Exp,
+        Fixed,
+        Identity,
+        Parameter,
+        Softplus,
     )
     from stamm.activations.transforms import (
         Gate,
@@ -71,7 +72,8 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "catalog": ("get", "names"),
-    "derivation.derive": ("Derived", "derive"),
+    "derivation.derive": ("derive",),
+    "derivation.formulas": ("Derived",),
     "module": ("Activation", "GatedActivation", "build_activation", "xielu"),
     "transforms": (
         "Gate",
@@ -97,7 +99,7 @@ _HOMES = {
     ),
     "equivalence.detect": ("rediscover",),
     "equivalence.finding": ("Finding",),
-    "parameters": ("Absolute", "Between", "Exp", "Fixed", "Identity", "Parameter", "Softplus"),
+    "spec.parameters": ("Absolute", "Between", "Exp", "Fixed", "Identity", "Parameter", "Softplus"),
     "parallel": ("clip_gradient_norm", "reduce_shape_gradients", "sharding_exceptions"),
     "parallel_style": ("ShapedActivationParallel",),
     "shape_parameters": ("export_values", "import_values", "refuse_shared", "shape_parameters"),

@@ -21,7 +21,7 @@ from stamm.base.errors import ConfigError, RunError
 from stamm.base.files import sha256_bytes, sha256_value, write_text
 
 _HERE = Path(__file__).parent
-_PRIMITIVES = (*(_HERE / "primitives").glob("*.py"), _HERE / "generated" / "coefficients.py")
+_PRIMITIVES = tuple((_HERE / "primitives").glob("*.py"))
 _HASH = re.compile(r"[0-9a-f]{64}")
 _HEADER = re.compile(r"# stamm kernel: sha256 ([0-9a-f]{64}), derived by ([0-9a-f]{64})")
 _REGISTERED: dict[str, str] = {}

@@ -8,8 +8,8 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from stamm.activations.generated.index import NAMES
 from stamm.activations.spec import Gated, Spec
+from stamm.activations.spec.shipped import NAMES
 
 _KERNELS = Path(__file__).parent / "generated" / "kernels"
 _ARITHMETIC = (ast.Add, ast.Sub, ast.Mult, ast.Div, ast.Pow)

@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from stamm.activations.parameters import Absolute, Between, Exp, Identity, Parameter, Softplus
+from stamm.activations.spec.parameters import Absolute, Between, Exp, Identity, Parameter, Softplus
 
 _TORCH_LINEAR, _LINEAR = 20.0, 40.0  # log(1 + exp(40)) is 40 in float64; at 20 it is 2e-9 more
 

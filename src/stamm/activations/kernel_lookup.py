@@ -10,9 +10,9 @@ from types import ModuleType
 
 from torch import Tensor
 
-from stamm.activations.generated.index import NAMES
 from stamm.activations.primitives import Parameters
 from stamm.activations.spec import Spec
+from stamm.activations.spec.shipped import NAMES
 from stamm.base.errors import ConfigError
 
 _KERNELS = "stamm.activations.generated.kernels"

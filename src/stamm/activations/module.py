@@ -12,8 +12,8 @@ from stamm.activations import catalog
 from stamm.activations.effective import effective_tensor
 from stamm.activations.kernel_lookup import kernel_of
 from stamm.activations.ops import gated_operation, plain_operation
-from stamm.activations.parameters import Parameter
 from stamm.activations.spec import Gated, Spec
+from stamm.activations.spec.parameters import Parameter
 from stamm.base.errors import ConfigError
 
 _SHORT = (torch.float16, torch.bfloat16)

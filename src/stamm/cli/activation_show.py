@@ -12,11 +12,11 @@ from types import ModuleType
 from typing import Any
 
 from stamm.activations import catalog
+from stamm.activations.catalog.load import STORED, load_spec
 from stamm.activations.cost import cost, operations_text, shipped_source
 from stamm.activations.describe import describe, told
-from stamm.activations.generated.index import NAMES
 from stamm.activations.spec import Spec
-from stamm.activations.spec_files import STORED, load_spec
+from stamm.activations.spec.shipped import NAMES
 from stamm.base.errors import ConfigError
 from stamm.base.files import write_bytes, write_text
 from stamm.base.user_code import load_python

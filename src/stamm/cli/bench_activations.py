@@ -18,8 +18,8 @@ import torch
 from stamm.activations import catalog
 from stamm.activations.benchmark.machine import kernels_text, memory_bytes
 from stamm.activations.benchmark.measure import STEPS, ArmTimings, Step, measure, tensors_moved
+from stamm.activations.catalog.load import load_spec
 from stamm.activations.spec import Gated, Spec
-from stamm.activations.spec_files import load_spec
 from stamm.base.config import closest, nearest
 from stamm.base.console import Console
 from stamm.base.errors import ConfigError, visible

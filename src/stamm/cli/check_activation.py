@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from stamm.activations import catalog
+from stamm.activations.catalog.load import load_spec
 from stamm.activations.conformance.certified import certificate_findings
 from stamm.activations.conformance.exact import CONDITION_TEXT, FUNCTION, SLOPE
 from stamm.activations.conformance.golden import (
@@ -37,7 +38,6 @@ from stamm.activations.conformance.verdict import (
     tables,
 )
 from stamm.activations.spec import Spec
-from stamm.activations.spec_files import load_spec
 from stamm.base.config import to_plain
 from stamm.base.errors import ConfigError, DataError, StammError, visible
 from stamm.cli.output import print_json, print_table

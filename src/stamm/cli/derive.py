@@ -12,13 +12,12 @@ from typing import TYPE_CHECKING, Any
 
 from stamm.activations import catalog
 from stamm.activations.cache import register_kernel_source, store_kernel_source
+from stamm.activations.catalog.load import STORED, load_spec, refuse_taken
 from stamm.activations.conformance.budgets import budget
 from stamm.activations.cost import cost
 from stamm.activations.describe import told
 from stamm.activations.spec import Spec
-from stamm.activations.spec_checks import refuse_taken
-from stamm.activations.spec_files import STORED, load_spec
-from stamm.activations.user_spec import CONTINUITIES, known_entry, spec_from_words
+from stamm.activations.spec.command_line import CONTINUITIES, known_entry, spec_from_words
 from stamm.base.config import to_plain
 from stamm.base.console import Console
 from stamm.base.errors import ConfigError

@@ -18,8 +18,8 @@ from typing import Any
 
 import stamm
 from stamm.activations.cache import primitives_hash
+from stamm.activations.catalog.load import STORED
 from stamm.activations.spec import Gated, Spec
-from stamm.activations.spec_files import STORED
 from stamm.base.config import to_plain
 from stamm.base.errors import ConfigError, DataError, visible
 from stamm.base.files import read_json, sha256_file, sha256_value, write_json

@@ -15,12 +15,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from stamm.activations.checks import value_of
-from stamm.activations.expressions import Interval
 from stamm.activations.fused.operation import traced_inside_a_transform
 from stamm.activations.kernel_lookup import kernel_of
 from stamm.activations.module import Activation, GatedActivation
 from stamm.activations.spec import Spec
+from stamm.activations.spec.expressions import Interval
+from stamm.activations.spec.gradient_checks import value_of
 from stamm.base.errors import ConfigError
 
 _CELLS = 512  # places where a knot may stand; with twice as many no error to 4 bits is 1 % less

@@ -10,10 +10,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from stamm.activations.checks import value_of
-from stamm.activations.expressions import VARIABLE, evaluate
 from stamm.activations.kernel_lookup import kernel_of
 from stamm.activations.spec import Spec
+from stamm.activations.spec.expressions import VARIABLE, evaluate
+from stamm.activations.spec.gradient_checks import value_of
 
 _REACH = 4.0  # a figure goes this far on each side, further where there are knots
 _FARTHEST = 12.0

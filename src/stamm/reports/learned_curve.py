@@ -12,8 +12,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from stamm.activations import catalog
-from stamm.activations.expressions import VARIABLE, evaluate, parse
 from stamm.activations.spec import Spec
+from stamm.activations.spec.expressions import VARIABLE, evaluate, parse
 from stamm.base.errors import ConfigError
 
 # Gauss-Legendre nodes and weights on [-1, 1], three points: exact for polynomials of degree five

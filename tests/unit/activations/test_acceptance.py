@@ -14,8 +14,8 @@ from stamm.activations.conformance.judge import judge
 from stamm.activations.conformance.reference import settled, truth_errors
 from stamm.activations.derivation.derive import exact_formulas
 from stamm.activations.kernel_lookup import kernel_of
-from stamm.activations.parameters import Identity, Parameter, Softplus
 from stamm.activations.spec import Piece, Spec
+from stamm.activations.spec.parameters import Identity, Parameter, Softplus
 from stamm.base.errors import DataError
 
 

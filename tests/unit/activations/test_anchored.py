@@ -18,20 +18,20 @@ from stamm.activations.conformance.implementations import StammImplementation
 from stamm.activations.conformance.judge import judge
 from stamm.activations.conformance.reference import evaluate, truth_finding
 from stamm.activations.derivation.anchored import Anchored, anchored_branches, anchored_in
-from stamm.activations.derivation.derive import Branches, derive
+from stamm.activations.derivation.derive import derive
+from stamm.activations.derivation.formulas import Branch, Branches
 from stamm.activations.derivation.primitives import X, gompertz, logistic
 from stamm.activations.derivation.special import (
     gompertz_integral,
     mish_gate_integral,
     softplus_integral,
 )
-from stamm.activations.derivation.stable_forms import Branch
 from stamm.activations.derivation.symbolic import number
 from stamm.activations.derivation.tables import table_of
 from stamm.activations.kernel_lookup import kernel_of
 from stamm.activations.module import build_activation
-from stamm.activations.parameters import Fixed, Identity, Parameter, Softplus
 from stamm.activations.spec import Factor, Gated, Piece, Spec
+from stamm.activations.spec.parameters import Fixed, Identity, Parameter, Softplus
 
 A, B = sympy.Symbol("a", positive=True), sympy.Symbol("b", real=True)
 _A = Parameter(name="a", initial=0.8, bijection=Softplus())

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from stamm.activations import cache
-from stamm.activations.user_spec import spec_from_words
+from stamm.activations.spec.command_line import spec_from_words
 from stamm.base.errors import ConfigError
 
 HASH = spec_from_words(["all x: 3*x"]).content_hash

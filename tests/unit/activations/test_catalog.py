@@ -7,8 +7,8 @@ import pytest
 from stamm.activations import catalog
 from stamm.activations.conformance.reference import truth
 from stamm.activations.derivation.derive import derive
-from stamm.activations.expressions import FUNCTIONS, evaluate, parse
 from stamm.activations.spec import Gated
+from stamm.activations.spec.expressions import FUNCTIONS, evaluate, parse
 from stamm.activations.transforms import Gate, expand, gate_spec, gated, self_gated
 from stamm.base.errors import ConfigError
 

@@ -17,7 +17,8 @@ import torch
 
 from stamm.activations.catalog import gated_units, integrated, rational, self_gated
 from stamm.activations.conformance.reference import parameter_truth, truth
-from stamm.activations.derivation.derive import Derived, derive
+from stamm.activations.derivation.derive import derive
+from stamm.activations.derivation.formulas import Derived
 from stamm.activations.kernel_lookup import kernel_of
 from stamm.activations.spec import Gated, Spec
 

@@ -23,8 +23,8 @@ from stamm.activations.catalog.xielu import XIELU
 from stamm.activations.certificates.certificate import certify
 from stamm.activations.certificates.text import certificate_text
 from stamm.activations.derivation.derive import derive
-from stamm.activations.parameters import Identity, Parameter
 from stamm.activations.spec import Jump, Piece, Spec
+from stamm.activations.spec.parameters import Identity, Parameter
 from stamm.base.errors import ConfigError
 from tests.unit.activations.witnesses import swept
 

@@ -19,9 +19,9 @@ from stamm.activations.certificates.bounds import bounds_of, growth, lipschitz
 from stamm.activations.certificates.curve import CertifiedCurve
 from stamm.activations.certificates.numerics import overflow_of
 from stamm.activations.certificates.signs import sign_map
-from stamm.activations.derivation.derive import Derived, Formulas, derive
+from stamm.activations.derivation.derive import derive
+from stamm.activations.derivation.formulas import Branch, Derived, Formulas
 from stamm.activations.derivation.primitives import X, gompertz, gompertz_pdf
-from stamm.activations.derivation.stable_forms import Branch
 from stamm.activations.spec import Piece, Spec
 
 WIDER = {"alpha": 0.2}

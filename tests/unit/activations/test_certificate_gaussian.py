@@ -29,8 +29,8 @@ from stamm.activations.certificates.gaussian import (
 )
 from stamm.activations.certificates.quadrature import Sampler, legendre
 from stamm.activations.derivation.derive import derive
-from stamm.activations.parameters import Parameter, Softplus
 from stamm.activations.spec import Piece, Spec
+from stamm.activations.spec.parameters import Parameter, Softplus
 
 NAMES = (
     "mean",

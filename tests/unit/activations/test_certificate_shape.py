@@ -32,8 +32,8 @@ from stamm.activations.certificates.shape import (
 from stamm.activations.certificates.signs import sign_map
 from stamm.activations.certificates.symmetry import homogeneity, kind_of, parity
 from stamm.activations.derivation.derive import derive
-from stamm.activations.parameters import Parameter, Softplus
 from stamm.activations.spec import Jump, Piece, Spec
+from stamm.activations.spec.parameters import Parameter, Softplus
 
 THRESHOLD = Parameter(name="t", initial=0.5, bijection=Softplus())
 SHRINK = Spec(

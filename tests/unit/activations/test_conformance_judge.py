@@ -28,8 +28,8 @@ from stamm.activations.conformance.verdict import (
     summary,
     tables,
 )
-from stamm.activations.parameters import Absolute, Between, Exp, Parameter, Softplus
 from stamm.activations.spec import Piece, Spec
+from stamm.activations.spec.parameters import Absolute, Between, Exp, Parameter, Softplus
 from stamm.base.config import to_plain
 
 APERTUS = {"alpha_p": 166.0, "alpha_n": 41.25}

@@ -18,8 +18,8 @@ from stamm.activations.conformance.probes import probe
 from stamm.activations.conformance.proofs import prove
 from stamm.activations.conformance.reference import ALLOWED_ULP, truth_errors, truth_finding
 from stamm.activations.conformance.verdict import CheckResult, finding
-from stamm.activations.derivation.derive import Derived, derive
-from stamm.activations.derivation.stable_forms import Branch
+from stamm.activations.derivation.derive import derive
+from stamm.activations.derivation.formulas import Branch, Derived
 from stamm.activations.module import Activation, build_activation
 from stamm.activations.spec import Jump, Piece, Spec
 from stamm.base.errors import DataError

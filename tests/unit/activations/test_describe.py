@@ -8,7 +8,7 @@ import pytest
 
 from stamm.activations.catalog import XIELU, names
 from stamm.activations.describe import describe, summaries
-from stamm.activations.expressions import evaluate, parse
+from stamm.activations.spec.expressions import evaluate, parse
 from stamm.base.errors import ConfigError
 
 

@@ -15,7 +15,7 @@ from stamm.activations.conformance.ulp import unit
 from stamm.activations.effective import effective_tensor
 from stamm.activations.fused.operation import SMALLEST
 from stamm.activations.module import Activation, build_activation
-from stamm.activations.parameters import Between, Bijection, Exp, Parameter, Softplus
+from stamm.activations.spec.parameters import Between, Bijection, Exp, Parameter, Softplus
 
 RAW = (-700.0, -40.75, -1.0502256, -1e-9, 0.0, 0.2033823, 3.0, 19.5, 20.5, 33.0, 41.0, 166.0)
 FAR = 3000.0  # where alpha_n = .501 leaves (beta - alpha_n) x - alpha_n, whose root is at -501

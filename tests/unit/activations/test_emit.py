@@ -12,10 +12,10 @@ import pytest
 from stamm.activations import kernel_lookup
 from stamm.activations.catalog import ENTRIES, GELU, RELU, XIELU, get
 from stamm.activations.codegen.kernel import kernel_source
-from stamm.activations.codegen.write import GENERATED, generate, generate_shared
+from stamm.activations.codegen.write import GENERATED, ROOT, generate, generate_shared
 from stamm.activations.derivation.derive import derive
 from stamm.activations.describe import certificate, shipped
-from stamm.activations.generated.index import NAMES
+from stamm.activations.spec.shipped import NAMES
 from stamm.base.errors import ConfigError
 
 SOME = tuple(
@@ -24,10 +24,10 @@ SOME = tuple(
 
 
 def test_shipped_files_are_what_the_specs_give(tmp_path: Path) -> None:
-    made = [path for spec in SOME for path in generate(spec, tmp_path)]
+    made = [path for spec in SOME for path in generate(spec, tmp_path / GENERATED.name)]
     for path in [*generate_shared(ENTRIES, tmp_path), *made]:
-        shipped = GENERATED / path.relative_to(tmp_path)
-        assert path.read_bytes() == shipped.read_bytes(), path.name
+        stored = ROOT / path.relative_to(tmp_path)
+        assert path.read_bytes() == stored.read_bytes(), path.name
 
 
 def test_every_entry_ships_and_nothing_else_does() -> None:

@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from stamm.activations.expressions import (
+from stamm.activations.spec.expressions import (
     cauchy_cdf,
     evaluate,
     logistic,

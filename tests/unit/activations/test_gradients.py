@@ -8,8 +8,8 @@ from torch import Tensor
 
 from stamm.activations.catalog import ENTRIES
 from stamm.activations.module import build_activation, xielu
-from stamm.activations.parameters import Identity, Parameter, Softplus
 from stamm.activations.spec import Gated, Piece, Spec
+from stamm.activations.spec.parameters import Identity, Parameter, Softplus
 from stamm.base.errors import ConfigError
 
 

@@ -23,7 +23,7 @@ from stamm.activations.derivation.special import (
 )
 from stamm.activations.derivation.symbolic import number, to_sympy
 from stamm.activations.derivation.tables import Table
-from stamm.activations.expressions import parse
+from stamm.activations.spec.expressions import parse
 from stamm.base.errors import ConfigError
 
 VALUES = {"a": 0.7, "b": 0.3, "c": 1.3, "p": 1.5, "alpha": 0.8}

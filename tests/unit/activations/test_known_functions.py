@@ -9,9 +9,9 @@ from stamm.activations import catalog
 from stamm.activations.equivalence import Affine, Finding, rediscover
 from stamm.activations.equivalence.curves import curve, evaluate_array
 from stamm.activations.equivalence.finding import readable
-from stamm.activations.expressions import FUNCTIONS, evaluate, parse
-from stamm.activations.parameters import Fixed, Identity, Parameter, Softplus
 from stamm.activations.spec import Piece, Spec
+from stamm.activations.spec.expressions import FUNCTIONS, evaluate, parse
+from stamm.activations.spec.parameters import Fixed, Identity, Parameter, Softplus
 from stamm.activations.transforms import clip_to_zero, expand, gated, mix, reflect, scale
 from stamm.base.errors import ConfigError
 

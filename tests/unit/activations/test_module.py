@@ -13,8 +13,8 @@ from transformers.activations import XIELUActivation
 
 from stamm.activations.catalog import ENTRIES, XIELU
 from stamm.activations.module import Activation, GatedActivation, build_activation, xielu
-from stamm.activations.parameters import Identity, Parameter
 from stamm.activations.spec import Gated, Piece, Spec
+from stamm.activations.spec.parameters import Identity, Parameter
 from stamm.base.errors import ConfigError
 
 

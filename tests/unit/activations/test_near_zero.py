@@ -13,11 +13,11 @@ from sympy import Symbol
 from stamm.activations.codegen.kernel import kernel_source
 from stamm.activations.conformance.reference import truth_errors
 from stamm.activations.derivation.derive import derive
+from stamm.activations.derivation.formulas import Branch
 from stamm.activations.derivation.near_zero import branches_near_zero, input_scale
 from stamm.activations.derivation.primitives import X, logistic, softplus
-from stamm.activations.derivation.stable_forms import Branch
-from stamm.activations.parameters import Identity, Parameter, Softplus
 from stamm.activations.spec import Piece, Spec
+from stamm.activations.spec.parameters import Identity, Parameter, Softplus
 
 A, B = Symbol("a", positive=True), Symbol("b", real=True)
 _A = Parameter(name="a", initial=1.0, bijection=Softplus())

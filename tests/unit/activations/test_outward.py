@@ -24,8 +24,8 @@ from stamm.activations.derivation.primitives import (
 )
 from stamm.activations.derivation.symbolic import number
 from stamm.activations.kernel_lookup import kernel_of
-from stamm.activations.parameters import Parameter, Softplus
 from stamm.activations.spec import Piece, Spec
+from stamm.activations.spec.parameters import Parameter, Softplus
 
 A = Symbol("a", positive=True)
 GRADIENTS = [

@@ -9,7 +9,9 @@ from typing import Any
 import pytest
 
 from stamm.activations.catalog import ENTRIES, XIELU
-from stamm.activations.parameters import (
+from stamm.activations.catalog.load import refuse_taken
+from stamm.activations.spec import Compat, Constant, Factor, Gated, Jump, Piece, Spec
+from stamm.activations.spec.parameters import (
     Absolute,
     Between,
     Exp,
@@ -20,8 +22,6 @@ from stamm.activations.parameters import (
     inverse_softplus,
     softplus,
 )
-from stamm.activations.spec import Compat, Constant, Factor, Gated, Jump, Piece, Spec
-from stamm.activations.spec_checks import refuse_taken
 from stamm.base.config import from_plain, to_plain
 from stamm.base.errors import ConfigError
 

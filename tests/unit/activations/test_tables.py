@@ -18,7 +18,8 @@ from torch import Tensor
 from stamm.activations import primitives
 from stamm.activations.codegen.kernel import kernel_source
 from stamm.activations.derivation import integrate
-from stamm.activations.derivation.derive import Derived, derive
+from stamm.activations.derivation.derive import derive
+from stamm.activations.derivation.formulas import Derived
 from stamm.activations.derivation.primitives import X, gompertz, logistic, softplus
 from stamm.activations.derivation.special import apa_integral, softplus_integral
 from stamm.activations.derivation.symbolic import number

@@ -14,8 +14,8 @@ from stamm.activations.conformance.implementations import StammImplementation
 from stamm.activations.conformance.judge import judge, table_sentences, tabulated
 from stamm.activations.conformance.reference import truth_errors, truth_finding
 from stamm.activations.derivation.derive import derive
-from stamm.activations.parameters import Parameter, Softplus
 from stamm.activations.spec import Piece, Spec
+from stamm.activations.spec.parameters import Parameter, Softplus
 from stamm.base.errors import DataError
 from stamm.cli.derive import _accuracy
 

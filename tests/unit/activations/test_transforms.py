@@ -12,14 +12,14 @@ import pytest
 import sympy
 
 from stamm.activations import catalog
-from stamm.activations.derivation.derive import Branches, Formulas, exact_formulas
+from stamm.activations.derivation.derive import exact_formulas
+from stamm.activations.derivation.formulas import Branches, Formulas, bounds
 from stamm.activations.derivation.primitives import PRIMITIVES, X
-from stamm.activations.derivation.stable_forms import bounds
 from stamm.activations.derivation.symbolic import number, to_sympy
 from stamm.activations.derivation.to_text import to_text
-from stamm.activations.expressions import parse
-from stamm.activations.parameters import Between, Fixed, Identity, Parameter, Softplus
 from stamm.activations.spec import Factor, Gated, Jump, Piece, Spec
+from stamm.activations.spec.expressions import parse
+from stamm.activations.spec.parameters import Between, Fixed, Identity, Parameter, Softplus
 from stamm.activations.transforms import (
     affine,
     clip,

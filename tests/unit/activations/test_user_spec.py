@@ -12,7 +12,15 @@ import pytest
 
 from stamm.activations import catalog
 from stamm.activations.describe import describe, shipped, told
-from stamm.activations.parameters import (
+from stamm.activations.spec import Compat, Constant, Gated, Piece
+from stamm.activations.spec.command_line import (
+    known_entry,
+    parameter_from_word,
+    piece_from_word,
+    same_statement,
+    spec_from_words,
+)
+from stamm.activations.spec.parameters import (
     Absolute,
     Between,
     Bijection,
@@ -21,14 +29,6 @@ from stamm.activations.parameters import (
     Identity,
     Parameter,
     Softplus,
-)
-from stamm.activations.spec import Compat, Constant, Gated, Piece
-from stamm.activations.user_spec import (
-    known_entry,
-    parameter_from_word,
-    piece_from_word,
-    same_statement,
-    spec_from_words,
 )
 from stamm.base.errors import ConfigError
 
@@ -221,7 +221,7 @@ def test_what_ships_is_no_way_around_it() -> None:
 
 def test_reading_words_needs_neither_torch_nor_sympy() -> None:
     code = (
-        "import sys; from stamm.activations.user_spec import spec_from_words;"
+        "import sys; from stamm.activations.spec.command_line import spec_from_words;"
         "spec_from_words(['all x: tanh(x)']); import stamm.activations.cache;"
         "print([m for m in ('torch', 'sympy', 'numpy') if m in sys.modules])"
     )

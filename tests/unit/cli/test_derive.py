@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
+from stamm.activations.catalog.load import load_spec
 from stamm.activations.spec import Piece, Spec
-from stamm.activations.spec_files import load_spec
 from stamm.base.config import to_plain
 from stamm.base.files import sha256_file
 from stamm.cli import derived_folder

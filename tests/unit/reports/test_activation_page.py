@@ -14,8 +14,8 @@ import pytest
 from stamm.activations import catalog
 from stamm.activations.cost import cost, operations_text, shipped_source
 from stamm.activations.describe import describe, shipped, told
-from stamm.activations.parameters import Fixed, Parameter
 from stamm.activations.spec import Factor, Gated, Piece, Spec
+from stamm.activations.spec.parameters import Fixed, Parameter
 from stamm.reports import mathml, theme
 from stamm.reports.activation_curves import sampled
 from stamm.reports.activation_figures import plot

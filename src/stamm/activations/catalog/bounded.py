@@ -6,8 +6,8 @@ hyperbolic functions, and by 1/x where x**2 would overflow first.
 
 from __future__ import annotations
 
-from stamm.activations.parameters import Fixed, Parameter
 from stamm.activations.spec import Piece, Spec
+from stamm.activations.spec.parameters import Fixed, Parameter
 
 _SECH2 = "logistic(2*x)*logistic(-2*x)"
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from stamm.activations.parameters import Fixed, Identity, Parameter, Softplus
 from stamm.activations.spec import Piece, Spec
+from stamm.activations.spec.parameters import Fixed, Identity, Parameter, Softplus
 
 _GOLDEN = "Basirat and Roth 2018, The Quest for the Golden Activation Function (1808.00783)"
 _ALPHA = Parameter(name="alpha", initial=1.0, bijection=Fixed())

@@ -11,8 +11,8 @@ from dataclasses import replace
 from stamm.activations.catalog.core import LOGISTIC, RELU2
 from stamm.activations.catalog.self_gated import GELU_TANH, QUICK_GELU
 from stamm.activations.catalog.xielu import XIELU
-from stamm.activations.parameters import Fixed, Parameter
 from stamm.activations.spec import Factor, Gated, Jump, Piece, Spec
+from stamm.activations.spec.parameters import Fixed, Parameter
 from stamm.activations.transforms import gate_spec, gated
 
 _GLU_PAPER = "Shazeer 2020, GLU Variants Improve Transformer (2002.05202)"

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from stamm.activations.parameters import Absolute, Fixed, Identity, Parameter, Softplus
 from stamm.activations.spec import Gated, Piece, Spec
+from stamm.activations.spec.parameters import Absolute, Fixed, Identity, Parameter, Softplus
 
 _XIELU_PAPER = "Huang and Schlag 2024, Deriving Activation Functions Using Integration (2411.13010)"
 _MEGATRON = "AllenHaoHuang/Megatron-LM, megatron/core/activations.py"

@@ -8,8 +8,8 @@ Closed-form Mittag-Leffler members are entries under other names (ELU, the logis
 
 from __future__ import annotations
 
-from stamm.activations.parameters import Fixed, Identity, Parameter, Softplus
 from stamm.activations.spec import Jump, Piece, Spec
+from stamm.activations.spec.parameters import Fixed, Identity, Parameter, Softplus
 
 _MONOTONIC = "Runje and Shankaranarayana 2022, Constrained Monotonic Neural Networks (2205.11775)"
 

@@ -6,8 +6,8 @@ elsewhere one of the two sides was chosen, which the notes tell where it could m
 
 from __future__ import annotations
 
-from stamm.activations.parameters import Fixed, Identity, Parameter, Softplus
 from stamm.activations.spec import Jump, Piece, Spec
+from stamm.activations.spec.parameters import Fixed, Identity, Parameter, Softplus
 
 _MOBILENET = "Howard et al. 2019, Searching for MobileNetV3 (1905.02244)"
 _SHRINKAGE = "Donoho and Johnstone 1994, Ideal Spatial Adaptation by Wavelet Shrinkage (Biometrika)"

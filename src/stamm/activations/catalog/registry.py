@@ -9,7 +9,7 @@ from functools import cache
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from stamm.activations.generated.index import HOMES
+from stamm.activations.spec.shipped import HOMES
 from stamm.base.config import nearest
 from stamm.base.errors import ConfigError
 

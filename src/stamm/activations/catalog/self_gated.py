@@ -7,8 +7,8 @@ Dice and VeLU, which are frozen here as fixed parameters.
 
 from __future__ import annotations
 
-from stamm.activations.parameters import Fixed, Identity, Parameter, Softplus
 from stamm.activations.spec import Piece, Spec
+from stamm.activations.spec.parameters import Fixed, Identity, Parameter, Softplus
 
 _SWISH = "Ramachandran, Zoph and Le 2017, Searching for Activation Functions (1710.05941)"
 _GELU = "Hendrycks and Gimpel 2016, Gaussian Error Linear Units (1606.08415)"

@@ -5,8 +5,8 @@ Where a form would overflow or cancel on one side, the gradient is stated on two
 
 from __future__ import annotations
 
-from stamm.activations.parameters import Exp, Fixed, Identity, Parameter, Softplus
 from stamm.activations.spec import Piece, Spec
+from stamm.activations.spec.parameters import Exp, Fixed, Identity, Parameter, Softplus
 
 _BIGVGAN = (
     "Lee et al. 2022, BigVGAN: A Universal Neural Vocoder with Large-Scale Training (2206.04658)"

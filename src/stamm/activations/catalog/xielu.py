@@ -5,8 +5,8 @@ In a file of its own, because it is what most models load, and it needs no opera
 
 from __future__ import annotations
 
-from stamm.activations.parameters import Fixed, Parameter, Softplus
 from stamm.activations.spec import Compat, Constant, Piece, Spec
+from stamm.activations.spec.parameters import Fixed, Parameter, Softplus
 
 _XIELU_PAPER = "Huang and Schlag 2024, Deriving Activation Functions Using Integration (2411.13010)"
 _BETA = Parameter(name="beta", initial=0.5, bijection=Fixed())

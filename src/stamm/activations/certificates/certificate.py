@@ -32,8 +32,7 @@ from stamm.activations.certificates.shape import (
 from stamm.activations.certificates.signs import sign_map
 from stamm.activations.certificates.symmetry import homogeneity, is_analytic, kind_of, parity
 from stamm.activations.certificates.warnings import warnings_of
-from stamm.activations.derivation.derive import Derived
-from stamm.activations.derivation.stable_forms import bounds
+from stamm.activations.derivation.formulas import Derived, bounds
 from stamm.activations.spec import Gated, Spec
 from stamm.base.config import nearest
 from stamm.base.errors import ConfigError

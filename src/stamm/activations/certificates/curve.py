@@ -23,9 +23,9 @@ from stamm.activations.certificates.intervals import (
 )
 from stamm.activations.certificates.tail_functions import expansion
 from stamm.activations.certificates.tails import Tail
-from stamm.activations.derivation.derive import Derived
+from stamm.activations.derivation.formulas import Branch, Derived
 from stamm.activations.derivation.primitives import X, absolute, signum
-from stamm.activations.derivation.stable_forms import Branch, sample_points
+from stamm.activations.derivation.stable_forms import sample_points
 from stamm.activations.derivation.symbolic import elementary, number
 
 KINKED = (sympy.Abs, sympy.sign, absolute, signum)

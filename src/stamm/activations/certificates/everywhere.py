@@ -10,9 +10,8 @@ import sympy
 from sympy import Expr
 
 from stamm.activations.certificates.curve import LONGEST, value_at, vanishes
-from stamm.activations.derivation.derive import Branches, Derived
+from stamm.activations.derivation.formulas import Branch, Branches, Derived
 from stamm.activations.derivation.primitives import X
-from stamm.activations.derivation.stable_forms import Branch
 from stamm.activations.derivation.symbolic import elementary, number
 
 _NAMES = ("f", "f'", "f''")

@@ -14,7 +14,7 @@ import sympy
 from stamm.activations.certificates.curve import CertifiedCurve
 from stamm.activations.derivation.primitives import Primitive, X
 from stamm.activations.derivation.tables import Table
-from stamm.activations.expressions import FUNCTIONS
+from stamm.activations.spec.expressions import FUNCTIONS
 
 NODES = 20
 _GRADED = 24  # panels that halve toward a knot where a formula need not be smooth

@@ -14,8 +14,9 @@ from sympy import Expr
 from stamm.activations.certificates.curve import CertifiedCurve, vanishes
 from stamm.activations.certificates.intervals import Enclosure, NotEnclosed
 from stamm.activations.certificates.rounding import nearest, power, shown, times
+from stamm.activations.derivation.formulas import Branch, bounds
 from stamm.activations.derivation.primitives import X
-from stamm.activations.derivation.stable_forms import Branch, bounds, sample_points
+from stamm.activations.derivation.stable_forms import sample_points
 from stamm.activations.derivation.symbolic import elementary, number
 
 _POINTS = ("0.137", "0.731", "1.9", "3.3", "7.7")

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 
 import sympy
 
-from stamm.activations.derivation.stable_forms import Branch
-from stamm.activations.expressions import CONSTANTS, VARIABLE, parse, parse_interval
+from stamm.activations.derivation.formulas import Branch
 from stamm.activations.spec import Compat
+from stamm.activations.spec.expressions import CONSTANTS, VARIABLE, parse, parse_interval
 
 _TORCH = {name: f"torch.{name}" for name in ("exp", "expm1", "log", "sqrt", "tanh", "atan", "erf")}
 _TORCH |= {"min": "torch.min", "max": "torch.max", "logistic": "torch.sigmoid"}

@@ -12,8 +12,9 @@ from stamm.activations.codegen.anchored import anchored_constant
 from stamm.activations.codegen.signed_zero import factor_out_x, owns_zero, phi2_over
 from stamm.activations.codegen.tables import table_constant
 from stamm.activations.derivation.anchored import Anchored
+from stamm.activations.derivation.formulas import Branch
 from stamm.activations.derivation.primitives import Primitive, X, expm1, logistic, phi2
-from stamm.activations.derivation.stable_forms import Branch, ordered_factors, ordered_terms
+from stamm.activations.derivation.stable_forms import ordered_factors, ordered_terms
 from stamm.activations.derivation.tables import Table
 from stamm.base.errors import ConfigError
 

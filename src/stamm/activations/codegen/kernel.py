@@ -17,7 +17,7 @@ from stamm.activations.codegen.compat import compat_function
 from stamm.activations.codegen.formula import Body
 from stamm.activations.codegen.tables import tables_source
 from stamm.activations.derivation.anchored import anchored_in
-from stamm.activations.derivation.derive import Branches, Derived
+from stamm.activations.derivation.formulas import Branches, Derived
 from stamm.activations.derivation.primitives import X
 
 COMMAND = "python -m stamm.activations.codegen"

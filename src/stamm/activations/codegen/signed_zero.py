@@ -9,8 +9,8 @@ from __future__ import annotations
 import sympy
 from sympy import Expr, Function
 
+from stamm.activations.derivation.formulas import Branch
 from stamm.activations.derivation.primitives import X, phi2
-from stamm.activations.derivation.stable_forms import Branch
 
 phi2_over = Function("phi2_over")  # phi2(u)/u, without the division
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import textwrap
 
-from stamm.activations.derivation.derive import Derived
+from stamm.activations.derivation.formulas import Derived
 from stamm.activations.derivation.tables import Table, tables_in
 
 _WIDTH = 96

@@ -12,11 +12,13 @@ from stamm.activations.certificates.certificate import certify
 from stamm.activations.codegen.coefficients import coefficients_source
 from stamm.activations.codegen.compat import condition_text
 from stamm.activations.codegen.kernel import COMMAND, kernel_source
-from stamm.activations.derivation.derive import Branches, Derived, derive
+from stamm.activations.derivation.derive import derive
+from stamm.activations.derivation.formulas import Branches, Derived
 from stamm.activations.spec import Spec
 from stamm.base.files import write_text
 
-GENERATED = Path(__file__).parents[1] / "generated"
+ROOT = Path(__file__).parents[1]
+GENERATED = ROOT / "generated"
 
 
 def generate(spec: Spec, folder: Path = GENERATED) -> list[Path]:
@@ -35,9 +37,12 @@ def generate(spec: Spec, folder: Path = GENERATED) -> list[Path]:
     return [folder / name for name in files]
 
 
-def generate_shared(specs: Sequence[Spec], folder: Path = GENERATED) -> list[Path]:
+def generate_shared(specs: Sequence[Spec], folder: Path = ROOT) -> list[Path]:
     """Write what all kernels share: polynomials, and the index from content hash to name."""
-    written = {"coefficients.py": coefficients_source(COMMAND), "index.py": index_source(specs)}
+    written = {
+        "primitives/coefficients.py": coefficients_source(COMMAND),
+        "spec/shipped.py": index_source(specs),
+    }
     for name, text in written.items():
         write_text(folder / name, text)
     return [folder / name for name in written]

@@ -10,8 +10,8 @@ from stamm.activations.conformance.inputs import SAMPLED
 from stamm.activations.conformance.judge import judge
 from stamm.activations.conformance.reference import truth_errors
 from stamm.activations.conformance.verdict import ConformanceVerdict
-from stamm.activations.parameters import Identity
 from stamm.activations.spec import Spec
+from stamm.activations.spec.parameters import Identity
 from stamm.base.errors import DataError
 
 _POINTS = 200

@@ -12,17 +12,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from stamm.activations.expressions import logistic
 from stamm.activations.kernel_lookup import Kernel, kernel_of
-from stamm.activations.parameters import (
-    Absolute,
-    Between,
-    Exp,
-    Parameter,
-    Softplus,
-)
 from stamm.activations.primitives import Parameters
 from stamm.activations.spec import Spec
+from stamm.activations.spec.expressions import logistic
+from stamm.activations.spec.parameters import Absolute, Between, Exp, Parameter, Softplus
 
 ILL_CONDITIONED = 32.0
 CONDITION_TEXT = (

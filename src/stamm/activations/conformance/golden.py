@@ -38,7 +38,8 @@ from stamm.activations.conformance.vectors import (
     judge_golden,
     read_golden,
 )
-from stamm.activations.derivation.derive import Branches, Derived, derive
+from stamm.activations.derivation.derive import derive
+from stamm.activations.derivation.formulas import Branches, Derived
 from stamm.activations.spec import Gated, Spec
 from stamm.base.config import to_plain
 from stamm.base.errors import ConfigError

@@ -9,11 +9,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from stamm.activations.checks import value_of
 from stamm.activations.conformance.exact import kernel_parameters
 from stamm.activations.conformance.ulp import neighbours
 from stamm.activations.kernel_lookup import kernel_of
 from stamm.activations.spec import Spec
+from stamm.activations.spec.gradient_checks import value_of
 from stamm.base.hashing import GOLDEN
 
 FULL = 400_000

@@ -9,7 +9,6 @@ import torch
 from torch import Tensor
 
 from stamm.activations.cache import known_kernel_source
-from stamm.activations.checks import value_of
 from stamm.activations.conformance.budgets import budget, parameter_budget, without_squares
 from stamm.activations.conformance.exact import (
     CONDITION_TEXT,
@@ -36,9 +35,11 @@ from stamm.activations.conformance.verdict import (
     problems_of,
 )
 from stamm.activations.cost import shipped_source
-from stamm.activations.derivation.derive import Derived, derive
+from stamm.activations.derivation.derive import derive
+from stamm.activations.derivation.formulas import Derived
 from stamm.activations.derivation.tables import Table, TableUse, tables_of
 from stamm.activations.spec import Gated, Spec
+from stamm.activations.spec.gradient_checks import value_of
 
 DTYPES = (torch.bfloat16, torch.float16, torch.float32)
 _ROOM = 2.0**8

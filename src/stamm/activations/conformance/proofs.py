@@ -12,12 +12,12 @@ from sympy import Symbol
 
 from stamm.activations.conformance.reference import evaluate
 from stamm.activations.conformance.verdict import CheckResult, finding
-from stamm.activations.derivation.derive import Branches, Derived, derive
+from stamm.activations.derivation.derive import derive
+from stamm.activations.derivation.formulas import Branches, Derived, bounds
 from stamm.activations.derivation.primitives import X
-from stamm.activations.derivation.stable_forms import bounds
 from stamm.activations.derivation.symbolic import number, to_sympy
-from stamm.activations.expressions import parse
 from stamm.activations.spec import Spec
+from stamm.activations.spec.expressions import parse
 
 DIGITS = 30
 _POINTS = 60

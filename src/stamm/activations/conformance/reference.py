@@ -20,9 +20,9 @@ from stamm.activations.conformance.exact import (
 from stamm.activations.conformance.inputs import exponents, knots, log_uniform_inputs, zeros
 from stamm.activations.conformance.ulp import neighbours, unit
 from stamm.activations.conformance.verdict import CheckResult, finding
-from stamm.activations.derivation.derive import Branches, Derived, Formulas, derive
+from stamm.activations.derivation.derive import derive
+from stamm.activations.derivation.formulas import Branch, Branches, Derived, Formulas, bounds
 from stamm.activations.derivation.primitives import X
-from stamm.activations.derivation.stable_forms import Branch, bounds
 from stamm.activations.derivation.symbolic import number
 from stamm.activations.derivation.tables import Table
 from stamm.activations.spec import Spec

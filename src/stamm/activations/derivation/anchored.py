@@ -17,8 +17,9 @@ import sympy
 from sympy import Expr
 
 from stamm.activations.derivation.approximate import DOUBLE, SINGLE
+from stamm.activations.derivation.formulas import Branch, bounds
 from stamm.activations.derivation.primitives import Primitive, X, with_digits
-from stamm.activations.derivation.stable_forms import Branch, bounds, lost_bits
+from stamm.activations.derivation.stable_forms import lost_bits
 from stamm.activations.derivation.symbolic import number
 from stamm.activations.derivation.tables import Table
 from stamm.base.files import sha256_value

@@ -8,7 +8,6 @@ parameters, differentiating a piece gives Leibniz' rule with moving knots by its
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 
 import mpmath
@@ -17,6 +16,7 @@ from sympy import Expr, Symbol
 from sympy.core.cache import clear_cache
 
 from stamm.activations.derivation.anchored import anchored_branches
+from stamm.activations.derivation.formulas import Branch, Branches, Derived, Formulas, OfOne, bounds
 from stamm.activations.derivation.integral_table import respelled
 from stamm.activations.derivation.integrate import antiderivative
 from stamm.activations.derivation.large_argument_forms import outward_branches
@@ -24,73 +24,23 @@ from stamm.activations.derivation.near_zero import branches_near_zero
 from stamm.activations.derivation.primitives import X
 from stamm.activations.derivation.stable_forms import (
     FARTHEST,
-    Branch,
-    bounds,
     by_logistics,
     cancels_far_out,
     sample_points,
     stable_branches,
 )
 from stamm.activations.derivation.symbolic import number, to_sympy
-from stamm.activations.expressions import Interval, parse, parse_interval
-from stamm.activations.parameters import Between, Exp, Fixed, Softplus
 from stamm.activations.spec import Gated, Piece, Spec
+from stamm.activations.spec.expressions import Interval, parse, parse_interval
+from stamm.activations.spec.parameters import Between, Exp, Fixed, Softplus
 from stamm.base.errors import ConfigError
 
-Branches = tuple[Branch, ...]
 _WORKING_DIGITS = 40
 # Each derivative in a scale of x brings a power of x, and in d2f/dp dq such powers cancel or divide
 # each other, as in x**2/(1 + x**2): no rule finds a form of each that survives their overflow. They
 # are tried where cubes are still finite, far beyond what is trained on; farther out they may be NaN.
 _REACH_IN_PAIRS = 1e100
 _MOST_POLISHED = 4  # with more parameters, second derivatives in pairs of them stay as derived
-
-
-@dataclass(frozen=True, kw_only=True)
-class Formulas:
-    """Piecewise formulas in x and the effective parameters, branches from left to right.
-
-    function               f(x)
-    slope                  f'(x), the stated gradient
-    curvature              f''(x), away from the knots
-    parameter_slopes       df/dp for each trainable parameter p, in order
-    mixed                  d2f/dx dp for each trainable parameter
-    parameter_curvatures   d2f/dp dq, row by row
-    """
-
-    function: Branches
-    slope: Branches
-    curvature: Branches
-    parameter_slopes: tuple[Branches, ...]
-    mixed: tuple[Branches, ...]
-    parameter_curvatures: tuple[tuple[Branches, ...], ...]
-
-
-@dataclass(frozen=True, kw_only=True)
-class OfOne:
-    """A function of one variable without trainable parameters, and two derivatives."""
-
-    function: Branches
-    slope: Branches
-    curvature: Branches
-
-
-@dataclass(frozen=True, kw_only=True)
-class Derived:
-    """What follows from a Spec.
-
-    exact       formulas as integrated: right to any precision, but they may cancel
-    stable      the same functions in forms that keep their digits in floating point
-    surrogate   s that the backward pass uses instead of f', where the spec declares one: s, ds/dx,
-                then ds/dp for each trainable parameter
-    up          h(up) of a gated spec, where it is not the input itself; stable forms
-    """
-
-    spec: Spec
-    exact: Formulas
-    stable: Formulas
-    surrogate: tuple[Branches, ...] | None = None
-    up: OfOne | None = None
 
 
 @lru_cache(maxsize=64)

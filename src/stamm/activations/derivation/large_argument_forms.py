@@ -18,6 +18,7 @@ import mpmath
 import sympy
 from sympy import Expr, Integer, Symbol
 
+from stamm.activations.derivation.formulas import Branch, bounds
 from stamm.activations.derivation.primitives import (
     X,
     absolute,
@@ -36,9 +37,7 @@ from stamm.activations.derivation.special import log_cosh, logistic_moment, soft
 from stamm.activations.derivation.stable_forms import (
     FARTHEST,
     LAST,
-    Branch,
     best_form,
-    bounds,
     breaks_at,
     lost_bits,
     machine_value,

@@ -21,9 +21,10 @@ from sympy import Expr, Rational
 
 from stamm.activations.derivation.anchored import cut_window
 from stamm.activations.derivation.approximate import DOUBLE
+from stamm.activations.derivation.formulas import Branch, bounds
 from stamm.activations.derivation.primitives import X
 from stamm.activations.derivation.quadrature import legendre
-from stamm.activations.derivation.stable_forms import Branch, bounds, lost_bits, stable_branches
+from stamm.activations.derivation.stable_forms import lost_bits, stable_branches
 from stamm.activations.derivation.symbolic import number
 from stamm.activations.derivation.tables import Table
 

@@ -13,7 +13,7 @@ import mpmath
 import sympy
 from sympy import Expr, Function, Rational, Symbol
 
-from stamm.activations.expressions import VARIABLE
+from stamm.activations.spec.expressions import VARIABLE
 
 X = Symbol(VARIABLE, real=True)
 GOMPERTZ_VANISHED = -1e3  # the exponent of exp(-exp(1000)) alone has 434 digits

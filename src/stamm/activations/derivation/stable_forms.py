@@ -11,7 +11,6 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
@@ -19,6 +18,7 @@ import mpmath
 import sympy
 from sympy import Expr, Rational, Symbol
 
+from stamm.activations.derivation.formulas import Branch, bounds
 from stamm.activations.derivation.integrate import complement_free, reduce_density
 from stamm.activations.derivation.primitives import (
     X,
@@ -49,20 +49,6 @@ _BITS_PER_OPERATION = 0.04
 _HALF = Rational(1, 2)
 _Known = dict[Expr, tuple[Any, Any]]
 _MAGNITUDES = [mpmath.mpf(10) ** (k // 2) * mpmath.mpf("1.137") for k in range(-14, 9, 2)]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Branch:
-    """A formula for low < x <= high; `low_closed` and `high_closed` say whom the ends belong to.
-
-    low and high are SymPy expressions in the parameters, or minus and plus infinity.
-    """
-
-    low: Expr
-    low_closed: bool
-    high: Expr
-    high_closed: bool
-    formula: Expr
 
 
 def stable_branches(
@@ -193,17 +179,6 @@ def sample_points(low: Any, high: Any) -> list[Any]:
     if len(inside) < 6 and mpmath.isfinite(low) and mpmath.isfinite(high):
         inside += [low + (high - low) * i / 11 for i in range(1, 11)]
     return inside
-
-
-def bounds(branch: Branch, values: Mapping[str, float]) -> tuple[Any, Any]:
-    """The ends of a branch as numbers, at the given parameter values."""
-    return _number(branch.low, values), _number(branch.high, values)
-
-
-def _number(end: Expr, values: Mapping[str, float]) -> Any:
-    if end in (sympy.oo, -sympy.oo):
-        return mpmath.inf if end > 0 else -mpmath.inf
-    return number(end, values)
 
 
 def best_form(

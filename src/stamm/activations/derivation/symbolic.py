@@ -11,7 +11,7 @@ import sympy
 from sympy import Expr, Rational, Symbol
 
 from stamm.activations.derivation.primitives import PRIMITIVES, Primitive, X, bounded_exp
-from stamm.activations.expressions import VARIABLE
+from stamm.activations.spec.expressions import VARIABLE
 
 _SPELLED = {"absolute": "abs", "signum": "sign"}  # what the language calls them
 _NAMED: Mapping[str, Any] = {

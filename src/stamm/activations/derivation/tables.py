@@ -14,7 +14,7 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import mpmath
 import sympy
@@ -29,15 +29,12 @@ from stamm.activations.derivation.chebyshev import (
     interpolant,
     order_at_zero,
 )
+from stamm.activations.derivation.formulas import Branch, Derived
 from stamm.activations.derivation.primitives import Primitive, X
 from stamm.activations.derivation.quadrature import Integral
 from stamm.activations.derivation.symbolic import number
 from stamm.base.errors import ConfigError
 from stamm.base.files import sha256_value
-
-if TYPE_CHECKING:
-    from stamm.activations.derivation.derive import Derived
-    from stamm.activations.derivation.stable_forms import Branch
 
 _FEWEST_CELLS, _MOST_CELLS = 32, 4096
 _SHORT = 15  # powers; a table with more of them is cut finer while it has few cells

@@ -20,7 +20,7 @@ from stamm.activations.derivation.primitives import (
     normal_odd,
     phi2,
 )
-from stamm.activations.expressions import CONSTANTS, FUNCTIONS, parse
+from stamm.activations.spec.expressions import CONSTANTS, FUNCTIONS, parse
 from stamm.base.errors import ConfigError
 
 # Functions that formulas are derived in but not stated in, by functions of the language.

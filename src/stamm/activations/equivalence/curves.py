@@ -17,9 +17,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from stamm.activations.checks import value_of
-from stamm.activations.expressions import CONSTANTS, FUNCTIONS, VARIABLE
 from stamm.activations.spec import Spec
+from stamm.activations.spec.expressions import CONSTANTS, FUNCTIONS, VARIABLE
+from stamm.activations.spec.gradient_checks import value_of
 
 Array = NDArray[np.float64]
 Values = Mapping[str, float]

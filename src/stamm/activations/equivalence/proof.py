@@ -19,8 +19,8 @@ from sympy import Expr, Symbol
 
 from stamm.activations.derivation.primitives import X
 from stamm.activations.derivation.symbolic import number, to_sympy
-from stamm.activations.expressions import parse
 from stamm.activations.spec import Spec
+from stamm.activations.spec.expressions import parse
 
 DIGITS = 30
 _WORKING = 50

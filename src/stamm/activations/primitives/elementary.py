@@ -9,7 +9,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from stamm.activations.generated import coefficients
+from stamm.activations.primitives import coefficients
 from stamm.activations.primitives.polynomials import polynomial
 
 Number = Tensor | float

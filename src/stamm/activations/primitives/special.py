@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from stamm.activations.generated import coefficients
+from stamm.activations.primitives import coefficients
 from stamm.activations.primitives.elementary import softplus
 from stamm.activations.primitives.polynomials import polynomial
 

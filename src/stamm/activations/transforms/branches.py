@@ -10,13 +10,13 @@ import mpmath
 import sympy
 from sympy import Expr, Symbol
 
-from stamm.activations.derivation.derive import Branches
+from stamm.activations.derivation.formulas import Branch, Branches, bounds
 from stamm.activations.derivation.primitives import X
-from stamm.activations.derivation.stable_forms import Branch, bounds, sample_points
+from stamm.activations.derivation.stable_forms import sample_points
 from stamm.activations.derivation.symbolic import number, to_sympy
 from stamm.activations.derivation.to_text import to_text
-from stamm.activations.expressions import parse
 from stamm.activations.spec import Piece, Spec
+from stamm.activations.spec.expressions import parse
 from stamm.activations.transforms.parts import Part, pieces_of
 from stamm.base.errors import ConfigError
 

@@ -8,7 +8,7 @@ import mpmath
 import sympy
 
 from stamm.activations.derivation.derive import exact_formulas
-from stamm.activations.derivation.stable_forms import bounds
+from stamm.activations.derivation.formulas import bounds
 from stamm.activations.derivation.symbolic import number
 from stamm.activations.derivation.to_text import to_text
 from stamm.activations.spec import Jump, Piece, Spec

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from stamm.activations.expressions import VARIABLE
-from stamm.activations.parameters import Parameter
 from stamm.activations.spec import Jump, Piece, Spec
+from stamm.activations.spec.expressions import VARIABLE
+from stamm.activations.spec.parameters import Parameter
 from stamm.activations.transforms.gates import refuse_two_inputs
 from stamm.activations.transforms.numbers import (
     Number,

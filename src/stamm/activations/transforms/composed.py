@@ -16,12 +16,12 @@ import sympy
 from sympy import Expr
 
 from stamm.activations.derivation.derive import exact_formulas
+from stamm.activations.derivation.formulas import Branch, bounds
 from stamm.activations.derivation.primitives import X, logistic
-from stamm.activations.derivation.stable_forms import Branch, bounds
 from stamm.activations.derivation.symbolic import number
 from stamm.activations.derivation.to_text import to_text
-from stamm.activations.parameters import Fixed, Parameter
 from stamm.activations.spec import Jump, Piece, Spec
+from stamm.activations.spec.parameters import Fixed, Parameter
 from stamm.activations.transforms.branches import (
     DIGITS,
     between,

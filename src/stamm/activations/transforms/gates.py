@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from stamm.activations.parameters import Identity, Parameter
 from stamm.activations.spec import Factor, Gated, Jump, Piece, Spec
+from stamm.activations.spec.parameters import Identity, Parameter
 from stamm.activations.transforms.rewriting import minus, times
 from stamm.base.errors import ConfigError
 

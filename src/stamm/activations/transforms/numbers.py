@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Literal
 
-from stamm.activations.expressions import VARIABLE, parse, symbols
-from stamm.activations.parameters import Parameter
 from stamm.activations.spec import Piece, Spec
+from stamm.activations.spec.expressions import VARIABLE, parse, symbols
+from stamm.activations.spec.parameters import Parameter
 from stamm.activations.transforms.parts import Samples
 from stamm.base.errors import ConfigError
 

@@ -12,9 +12,9 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from stamm.activations.checks import value_of
-from stamm.activations.expressions import VARIABLE, evaluate, parse, parse_interval
 from stamm.activations.spec import Piece
+from stamm.activations.spec.expressions import VARIABLE, evaluate, parse, parse_interval
+from stamm.activations.spec.gradient_checks import value_of
 from stamm.activations.transforms.rewriting import minus, over, plus, substituted, times
 from stamm.base.errors import ConfigError
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from stamm.activations.expressions import parse, parse_interval, symbols
-from stamm.activations.parameters import Absolute, Exp, Parameter, Softplus
 from stamm.activations.spec import Jump, Piece, Spec
+from stamm.activations.spec.expressions import parse, parse_interval, symbols
+from stamm.activations.spec.parameters import Absolute, Exp, Parameter, Softplus
 from stamm.activations.transforms.parts import Part, pieces_of
 from stamm.activations.transforms.rewriting import substituted
 

@@ -10,7 +10,7 @@ import ast
 from collections.abc import Mapping
 from fractions import Fraction
 
-from stamm.activations.expressions import parse
+from stamm.activations.spec.expressions import parse
 
 
 def substituted(text: str, replacements: Mapping[str, str]) -> str:

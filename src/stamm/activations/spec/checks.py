@@ -7,10 +7,8 @@ import keyword
 import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING
 
-from stamm.activations.checks import gradient_problems, value_of
-from stamm.activations.expressions import (
+from stamm.activations.spec.expressions import (
     CONSTANTS,
     FUNCTIONS,
     VARIABLE,
@@ -19,21 +17,22 @@ from stamm.activations.expressions import (
     parse_interval,
     symbols,
 )
-from stamm.activations.parameters import Absolute, Between, Exp, Fixed, as_number
+from stamm.activations.spec.gradient_checks import gradient_problems, value_of
+from stamm.activations.spec.parameters import Absolute, Between, Exp, Fixed, as_number
+from stamm.activations.spec.pieces import Gated, Piece
+from stamm.activations.spec.unchecked import UncheckedSpec
 from stamm.base.config import nearest
-from stamm.base.errors import ConfigError
-
-if TYPE_CHECKING:
-    from stamm.activations.spec import Factor, Piece, Spec
 
 _NAME = re.compile(r"[a-z][a-z0-9_]{0,63}")
+MAX_CHARACTERS = 4000
+_IDENTIFIER = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,63}")
 _COMPAT_FUNCTIONS = ("min", "max")
-# What another library's order of evaluation may call; `emission.compat` spells each with torch.
+# What another library's order of evaluation may call; `codegen.compat` spells each with torch.
 COMPAT_KNOWN = ("exp", "expm1", "log", "sqrt", "tanh", "atan", "erf", "logistic", "min", "max")
 _TAKEN = ("torch", "primitives", "parameters")  # by the source of every kernel
 
 
-def problems_of(spec: Spec) -> list[str]:
+def problems_of(spec: UncheckedSpec) -> list[str]:
     """Every problem of a spec, in words, in the order in which it is best mended.
 
     Later checks rely on what earlier ones found in order, so the first group with a finding ends
@@ -46,7 +45,36 @@ def problems_of(spec: Spec) -> list[str]:
     return []
 
 
-def _names(spec: Spec) -> Iterator[str]:
+def text_problems(spec: UncheckedSpec) -> Iterator[str]:
+    """Every text that is not one plain line, and every name of a compat order that is not a name.
+
+    Titles, sources and names of another library's constants are written as they are into a
+    docstring, a comment and a signature of the kernel's source, so none may leave its place there.
+
+    Checked  tests/unit/activations/test_user_spec.py
+    """
+    texts = [("title", spec.title), ("source", spec.source), ("notes", spec.notes)]
+    texts += [("peer", peer) for peer in spec.peers]
+    names = []
+    if spec.compat is not None:
+        names = [spec.compat.name, *(constant.name for constant in spec.compat.constants)]
+        texts.append(("compat source", spec.compat.source))
+        texts += [("compat condition", piece.where) for piece in spec.compat.pieces]
+    for what, text in texts:
+        if len(text) > MAX_CHARACTERS:
+            yield f"the {what} has {len(text)} characters, more than {MAX_CHARACTERS}"
+        elif not text.isprintable():
+            yield f"the {what} {text[:60]!r} is not one line of printable text"
+        elif '"""' in text or "\\" in text:
+            yield f"the {what} {text[:60]!r} holds a backslash or three quotation marks"
+        elif what == "compat condition" and "#" in text:
+            yield f"the {what} {text[:60]!r} holds a comment"
+    for name in names:
+        if not _IDENTIFIER.fullmatch(name) or keyword.iskeyword(name):
+            yield f"{name[:60]!r} is no name for a compat order or its constant"
+
+
+def _names(spec: UncheckedSpec) -> Iterator[str]:
     parameters = [p.name for p in spec.parameters]
     for name in (spec.name, *spec.aliases, *parameters):
         if not _NAME.fullmatch(name) or keyword.iskeyword(name):
@@ -85,7 +113,7 @@ def _unknown_names(
                 yield f"the knot {bound!r} of piece {piece.where!r} names no parameter"
 
 
-def _parameters(spec: Spec) -> Iterator[str]:
+def _parameters(spec: UncheckedSpec) -> Iterator[str]:
     by_name = {p.name: p for p in spec.parameters}
     values = spec.initial_values()
     for parameter in spec.parameters:
@@ -120,7 +148,7 @@ def _parameters(spec: Spec) -> Iterator[str]:
             yield f"the bound of {parameter.name} is not finite"
 
 
-def _gradient(spec: Spec) -> list[str]:
+def _gradient(spec: UncheckedSpec) -> list[str]:
     problems = _gradient_at(spec, spec.sample_values())
     if problems:
         return problems
@@ -131,7 +159,7 @@ def _gradient(spec: Spec) -> list[str]:
     ]
 
 
-def _gradient_at(spec: Spec, samples: Sequence[Mapping[str, float]]) -> list[str]:
+def _gradient_at(spec: UncheckedSpec, samples: Sequence[Mapping[str, float]]) -> list[str]:
     return gradient_problems(
         [(piece.where, tree) for piece, tree in zip(spec.pieces, spec.trees, strict=True)],
         spec.intervals,
@@ -141,7 +169,7 @@ def _gradient_at(spec: Spec, samples: Sequence[Mapping[str, float]]) -> list[str
     )
 
 
-def _jumps(spec: Spec) -> Iterator[str]:
+def _jumps(spec: UncheckedSpec) -> Iterator[str]:
     parameters = {p.name for p in spec.parameters}
     for jump in spec.jumps:
         for text in (jump.at, jump.by):
@@ -160,7 +188,7 @@ def _jumps(spec: Spec) -> Iterator[str]:
                 return
 
 
-def _surrogate(spec: Spec) -> Iterator[str]:
+def _surrogate(spec: UncheckedSpec) -> Iterator[str]:
     if not spec.surrogate:
         return
     trainable = {p.name for p in spec.trainable}
@@ -174,14 +202,14 @@ def _surrogate(spec: Spec) -> Iterator[str]:
     yield from _second_gradient(spec, "the surrogate", spec.surrogate, ("0", "0"), fixed=False)
 
 
-def _up(spec: Spec) -> Iterator[str]:
-    factor: Factor | None = getattr(spec.arity, "up", None)
+def _up(spec: UncheckedSpec) -> Iterator[str]:
+    factor = spec.arity.up if isinstance(spec.arity, Gated) else None
     if factor is not None:
         yield from _second_gradient(spec, "the up factor", factor.pieces, factor.anchor, fixed=True)
 
 
 def _second_gradient(
-    spec: Spec, what: str, pieces: Sequence[Piece], anchor: tuple[str, str], *, fixed: bool
+    spec: UncheckedSpec, what: str, pieces: Sequence[Piece], anchor: tuple[str, str], *, fixed: bool
 ) -> Iterator[str]:
     allowed = [p.name for p in spec.parameters if not (fixed and p.trainable)]
     where = f"{spec.where}, {what}"
@@ -195,7 +223,7 @@ def _second_gradient(
         yield f"{what}: {problem}"
 
 
-def _integrals(spec: Spec) -> Iterator[str]:
+def _integrals(spec: UncheckedSpec) -> Iterator[str]:
     known = {VARIABLE, *(p.name for p in spec.parameters)}
     for piece in spec.pieces:
         if not piece.integral:
@@ -205,11 +233,11 @@ def _integrals(spec: Spec) -> Iterator[str]:
             yield f"the integral of piece {piece.where!r} uses the unknown name {unknown[0]!r}"
 
 
-def _compat(spec: Spec) -> Iterator[str]:
+def _compat(spec: UncheckedSpec) -> Iterator[str]:
     if spec.compat is None:
         return
     what = f"compat {spec.compat.name!r}"
-    if getattr(spec.arity, "order", None) is not None:
+    if isinstance(spec.arity, Gated):
         yield f"{what} has no meaning for an activation of two inputs"
         return
     constants = [constant.name for constant in spec.compat.constants]
@@ -230,18 +258,3 @@ def _compat(spec: Spec) -> Iterator[str]:
             for call in ast.walk(tree):
                 if isinstance(call, ast.Call) and ast.unparse(call.func) not in COMPAT_KNOWN:
                     yield f"{what} calls {ast.unparse(call.func)!r}, which no order knows"
-
-
-def refuse_taken(spec: Spec, taken: Sequence[Spec]) -> None:
-    """Raise when another activation that computes something else has the spec's name.
-
-    Raises   ConfigError that names the one that has it.
-    """
-    for other in taken:
-        if spec.name in (other.name, *other.aliases) and other.content_hash != spec.content_hash:
-            raise ConfigError(
-                f"the name {spec.name!r} is taken by {other.title!r}, which computes something"
-                f" else ({other.content_hash[:12]}, not {spec.content_hash[:12]})",
-                where=spec.where,
-                fix="Choose another name",
-            )

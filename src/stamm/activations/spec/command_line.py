@@ -13,8 +13,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Literal
 
-from stamm.activations.expressions import VARIABLE, parse, parse_interval, symbols
-from stamm.activations.parameters import (
+from stamm.activations.spec import Gated, Piece, Plain, Spec
+from stamm.activations.spec.expressions import VARIABLE, parse, parse_interval, symbols
+from stamm.activations.spec.parameters import (
     Absolute,
     Between,
     Bijection,
@@ -24,7 +25,6 @@ from stamm.activations.parameters import (
     Parameter,
     Softplus,
 )
-from stamm.activations.spec import Gated, Piece, Plain, Spec
 from stamm.base.errors import ConfigError, visible
 
 Continuity = Literal["continuous", "jump", "singular"]

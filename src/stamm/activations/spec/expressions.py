@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 
-from stamm.activations.parameters import softplus
+from stamm.activations.spec.parameters import softplus
 from stamm.base.config import nearest
 from stamm.base.errors import ConfigError
 

@@ -7,7 +7,7 @@ import itertools
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
-from stamm.activations.expressions import VARIABLE, Interval, divisors, evaluate, parse
+from stamm.activations.spec.expressions import VARIABLE, Interval, divisors, evaluate, parse
 
 Values = Mapping[str, float]
 _REACH = 1e3  # samples go this far from the knots

@@ -5,6 +5,7 @@ A Python file is the user's own and is executed; a JSON file is only read.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 from stamm.activations import catalog
@@ -78,3 +79,18 @@ def _from_json(file: Path) -> Spec:
     if not isinstance(plain, dict):
         raise DataError(f"{file} holds no spec", fix="Write it with base.config.to_plain")
     return from_plain(Spec, plain, str(file))
+
+
+def refuse_taken(spec: Spec, taken: Sequence[Spec]) -> None:
+    """Raise when another activation that computes something else has the spec's name.
+
+    Raises   ConfigError that names the one that has it.
+    """
+    for other in taken:
+        if spec.name in (other.name, *other.aliases) and other.content_hash != spec.content_hash:
+            raise ConfigError(
+                f"the name {spec.name!r} is taken by {other.title!r}, which computes something"
+                f" else ({other.content_hash[:12]}, not {spec.content_hash[:12]})",
+                where=spec.where,
+                fix="Choose another name",
+            )

@@ -1,0 +1,89 @@
+"""The data of a derivation: branches of a piecewise function, and what follows from a Spec."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import mpmath
+import sympy
+from sympy import Expr
+
+from stamm.activations.derivation.symbolic import number
+from stamm.activations.spec import Spec
+
+
+@dataclass(frozen=True, kw_only=True)
+class Branch:
+    """A formula for low < x <= high; `low_closed` and `high_closed` say whom the ends belong to.
+
+    low and high are SymPy expressions in the parameters, or minus and plus infinity.
+    """
+
+    low: Expr
+    low_closed: bool
+    high: Expr
+    high_closed: bool
+    formula: Expr
+
+
+Branches = tuple[Branch, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Formulas:
+    """Piecewise formulas in x and the effective parameters, branches from left to right.
+
+    function               f(x)
+    slope                  f'(x), the stated gradient
+    curvature              f''(x), away from the knots
+    parameter_slopes       df/dp for each trainable parameter p, in order
+    mixed                  d2f/dx dp for each trainable parameter
+    parameter_curvatures   d2f/dp dq, row by row
+    """
+
+    function: Branches
+    slope: Branches
+    curvature: Branches
+    parameter_slopes: tuple[Branches, ...]
+    mixed: tuple[Branches, ...]
+    parameter_curvatures: tuple[tuple[Branches, ...], ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class OfOne:
+    """A function of one variable without trainable parameters, and two derivatives."""
+
+    function: Branches
+    slope: Branches
+    curvature: Branches
+
+
+@dataclass(frozen=True, kw_only=True)
+class Derived:
+    """What follows from a Spec.
+
+    exact       formulas as integrated: right to any precision, but they may cancel
+    stable      the same functions in forms that keep their digits in floating point
+    surrogate   s that the backward pass uses instead of f', where the spec declares one: s, ds/dx,
+                then ds/dp for each trainable parameter
+    up          h(up) of a gated spec, where it is not the input itself; stable forms
+    """
+
+    spec: Spec
+    exact: Formulas
+    stable: Formulas
+    surrogate: tuple[Branches, ...] | None = None
+    up: OfOne | None = None
+
+
+def bounds(branch: Branch, values: Mapping[str, float]) -> tuple[Any, Any]:
+    """The ends of a branch as numbers, at the given parameter values."""
+    return _number(branch.low, values), _number(branch.high, values)
+
+
+def _number(end: Expr, values: Mapping[str, float]) -> Any:
+    if end in (sympy.oo, -sympy.oo):
+        return mpmath.inf if end > 0 else -mpmath.inf
+    return number(end, values)

@@ -1,0 +1,79 @@
+"""A Spec: the one place where an activation function is stated, as the gradient it shall have.
+
+A Spec is plain data (frozen, torch-free, SymPy-free) and is checked when it is made: pieces that
+leave a gap or overlap, a pole, an unknown name, an initial value outside its constraint, and a
+gradient that jumps although it was declared continuous are all refused with the place and value.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from functools import cached_property
+from typing import Any
+
+from stamm.activations.spec.checks import problems_of, text_problems
+from stamm.activations.spec.pieces import Piece
+from stamm.activations.spec.shipped import NAMES, PARTS
+from stamm.activations.spec.unchecked import UncheckedSpec
+from stamm.base.config import to_plain
+from stamm.base.errors import ConfigError
+from stamm.base.files import sha256_value
+
+# Not part of what a Spec computes, hence not part of its identity.
+_DESCRIPTIVE = ("name", "title", "source", "aliases", "notes", "peers")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Spec(UncheckedSpec):
+    """An activation function, stated as its gradient.
+
+    f'(x) = the formula of the piece that holds x;  f(anchor[0]) = anchor[1];  f is continuous
+    except where `jumps` says otherwise.
+
+    name         the paper's spelling, lower case
+    pieces       the gradient, piece by piece, covering every real x exactly once
+    parameters   the shape parameters, in the order kernels take them
+    anchor       (x0, f(x0)), both formulas in the parameters
+    continuity   "continuous": the gradient has no jump; "jump": it may jump at a knot;
+                 "singular": it may be infinite at a knot, where its integral is still finite
+    jumps        where the function itself jumps
+    surrogate    what the backward pass uses instead of the gradient, declared as no gradient
+    arity        Plain, or Gated (y = f(gate) * up)
+    compat       another library's order of evaluation, where bit equality with it matters
+    peers        other implementations to compare with, as "module:function"
+    Raises       ConfigError with every problem found, each with the piece and a value.
+    Checked      tests/unit/activations/test_spec.py
+    """
+
+    def __post_init__(self) -> None:
+        problems = list(text_problems(self))
+        # What ships was checked when its kernel was generated, and is known by its hash.
+        known = (NAMES.get(self.content_hash), PARTS.get(self.content_hash))
+        if not problems and self.name not in known:
+            problems = problems_of(self)
+        if problems:
+            raise ConfigError("; ".join(problems), where=self.where)
+
+    @cached_property
+    def content_hash(self) -> str:
+        """SHA-256 of what the spec computes, hexadecimal: its identity. Names are not in it.
+
+        Fields that are left at their defaults are not hashed: a field that is added to the
+        language later changes no identity.
+        """
+        return sha256_value(_identity(self, skip=_DESCRIPTIVE))
+
+
+def _identity(value: Any, skip: tuple[str, ...] = ()) -> Any:
+    """The plain form of a dataclass without what is default, descriptive or only a hint."""
+    if isinstance(value, tuple):
+        return [_identity(item) for item in value]
+    if not hasattr(value, "__dataclass_fields__"):
+        return to_plain(value)
+    hints = ("integral",) if isinstance(value, Piece) else ()
+    kept: dict[str, Any] = {"kind": type(value).__name__}
+    for item in fields(value):
+        inner = getattr(value, item.name)
+        if item.name not in (*skip, *hints) and inner != item.default:
+            kept[item.name] = _identity(inner)
+    return kept

@@ -1,0 +1,133 @@
+"""The fields of a Spec and the values of its parameters, before anything is checked."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, Literal
+
+from stamm.activations.spec.expressions import Interval, parse, parse_interval
+from stamm.activations.spec.parameters import Identity, Parameter
+from stamm.activations.spec.pieces import Compat, Gated, Jump, Piece, Plain
+from stamm.base.config import nearest
+from stamm.base.errors import ConfigError
+
+_MOVED = 0.37  # how far the second set of sample values is moved, in raw units
+_FAR = 4.0  # and how far each parameter alone is moved to see what training may reach
+
+
+@dataclass(frozen=True, kw_only=True)
+class UncheckedSpec:
+    """What `Spec` documents, without its checks and its identity."""
+
+    name: str
+    title: str
+    pieces: tuple[Piece, ...]
+    parameters: tuple[Parameter, ...] = ()
+    anchor: tuple[str, str] = ("0", "0")
+    continuity: Literal["continuous", "jump", "singular"] = "continuous"
+    jumps: tuple[Jump, ...] = ()
+    surrogate: tuple[Piece, ...] = ()
+    arity: Plain | Gated = field(default_factory=Plain)
+    compat: Compat | None = None
+    source: str
+    aliases: tuple[str, ...] = ()
+    notes: str = ""
+    peers: tuple[str, ...] = ()
+
+    @property
+    def where(self) -> str:
+        """How errors point at this spec."""
+        return f"spec {self.name!r}"
+
+    @cached_property
+    def intervals(self) -> tuple[Interval, ...]:
+        """Where each piece holds, in the order of `pieces`."""
+        return tuple(parse_interval(piece.where, where=self.where) for piece in self.pieces)
+
+    @cached_property
+    def trees(self) -> tuple[Any, ...]:
+        """The parsed formula of each piece, in the order of `pieces`."""
+        return tuple(parse(p.formula, where=f"{self.where}, {p.where}") for p in self.pieces)
+
+    @property
+    def trainable(self) -> tuple[Parameter, ...]:
+        """The parameters that are stored and learned, in order."""
+        return tuple(p for p in self.parameters if p.trainable)
+
+    def initial_values(self) -> dict[str, float]:
+        """Effective initial value of every parameter, fixed ones included."""
+        return {p.name: p.initial for p in self.parameters}
+
+    def sample_values(self) -> list[dict[str, float]]:
+        """Parameter values to try things with: the initial ones and one generic set.
+
+        A property such as continuity must hold for all values, not for the initial ones alone.
+        """
+        start = self.initial_values()
+        raw = self.raw_values({p.name: p.initial for p in self.trainable})
+        moved = self.effective_values(
+            {name: value + _MOVED * (i + 1) for i, (name, value) in enumerate(raw.items())}
+        )
+        return [start] if moved == start else [start, moved]
+
+    def stress_values(self) -> list[dict[str, float]]:
+        """Parameter values that training may reach: each raw value moved far to either side.
+
+        What an optimizer may do must not open a gap, a pole or a jump.
+        """
+        raw = self.raw_values({p.name: p.initial for p in self.trainable})
+        moves = [(name, value + by) for name, value in raw.items() for by in (-_FAR, _FAR)]
+        moves += [(p.name, 0.0) for p in self.trainable if isinstance(p.bijection, Identity)]
+        return [self.effective_values({**raw, name: value}) for name, value in moves]
+
+    def effective_values(self, raw: Mapping[str, float]) -> dict[str, float]:
+        """Effective value of every parameter from the raw (stored) values of the trainable ones.
+
+        Raises   ConfigError when a trainable parameter is missing or an unknown one is given.
+        """
+        self._check_names(raw)
+        values: dict[str, float] = {}
+        for parameter in self._bounds_first():
+            bound = self._bound(parameter, values)
+            stored = raw[parameter.name] if parameter.trainable else parameter.initial
+            values[parameter.name] = parameter.effective(stored, bound)
+        return {p.name: values[p.name] for p in self.parameters}
+
+    def raw_values(self, effective: Mapping[str, float]) -> dict[str, float]:
+        """Raw (stored) value of every trainable parameter. Inverse of `effective_values`.
+
+        Raises   ConfigError when a value breaks its constraint, or is not finite.
+        """
+        self._check_names(effective)
+        values = {**self.initial_values(), **effective}
+        raw = {}
+        for parameter in self.trainable:
+            try:
+                bound = self._bound(parameter, values)
+                raw[parameter.name] = parameter.raw(values[parameter.name], bound)
+            except ConfigError as error:
+                raise ConfigError(error.what, where=self.where, fix=error.fix) from None
+        return raw
+
+    def _check_names(self, values: Mapping[str, float]) -> None:
+        names = [p.name for p in self.trainable]
+        for name in values:
+            if name not in names:
+                raise ConfigError(
+                    f"{name!r} is not a trainable parameter of {self.name}",
+                    fix=nearest(name, names) if names else "It has none",
+                )
+        for name in names:
+            if name not in values:
+                raise ConfigError(f"{self.name} needs a value for {name!r}", where=self.where)
+
+    def _bounds_first(self) -> list[Parameter]:
+        return sorted(self.parameters, key=lambda p: p.above_name is not None)
+
+    def _bound(self, parameter: Parameter, values: Mapping[str, float]) -> float:
+        if parameter.above is None:
+            return 0.0
+        name = parameter.above_name
+        return float(parameter.above) if name is None else values[name]
