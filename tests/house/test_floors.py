@@ -81,7 +81,7 @@ def _walk(nodes: list[ast.stmt], file: Path, hidden: bool) -> Iterator[Import]:
             for alias in node.names:
                 yield Import(file, alias.name, node.lineno, hidden)
         elif isinstance(node, ast.ImportFrom) and node.module:
-            # `from stamm.recipes import apertus` imports a module, and no name of its package.
+            # `from stamm.recipes import apertus` imports a module, not a name of its package.
             whole = [f"{node.module}.{alias.name}" for alias in node.names]
             modules = {name if _is_module(name) else node.module for name in whole}
             for name in sorted(modules):
