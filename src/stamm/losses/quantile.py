@@ -66,9 +66,7 @@ def quantile_rewards(
     below_B = (reference_BN < reward_B1).sum(dim=1).double()
     equal_B = (reference_BN == reward_B1).sum(dim=1).double()
     if leave_one_out:
-        _check_rows(
-            equal_B < 1, "a reward that is not among its references", "Unset leave_one_out"
-        )
+        _check_rows(equal_B < 1, "a reward that is not among its references", "Unset leave_one_out")
         equal_B = equal_B - 1
     return (below_B + equal_B * (1.0 if ties == "le" else 0.5)) / number_B
 
