@@ -96,6 +96,7 @@ def test_a_user_without_a_home_is_no_error(monkeypatch: pytest.MonkeyPatch) -> N
     def no_home() -> Path:
         raise RuntimeError("no home")
 
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
     monkeypatch.setattr(Path, "home", no_home)
     assert cache.store_kernel_source(HASH, SOURCE) is None
     assert cache.cached_kernel_source(HASH) is None
