@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -98,7 +99,8 @@ def test_diff_says_that_a_run_is_not_there(stamm: Stamm, tmp_path: Path) -> None
     ):
         done = stamm("diff", word, "demo")
         assert done.returncode != 0 and f"stamm: {word} {why}" in done.stderr
-    assert "unknown recipe" in stamm("diff", "gone", "demo").stderr
+    gone = stamm("diff", "gone", "demo").stderr
+    assert "'gone' is neither a run folder nor a recipe" in gone and "`stamm ls runs`" in gone
 
 
 def test_a_copied_recipe_is_the_recipe(stamm: Stamm, tmp_path: Path) -> None:
@@ -391,6 +393,79 @@ def test_the_advice_for_a_damaged_manifest_works(
     assert "is complete: 18 steps" in again.stdout
     assert (run / "report.html").read_bytes() == before
     assert "complete" in stamm("show", "runs/smoke").stdout
+
+
+def test_the_advice_for_a_damaged_manifest_of_an_arm_works(
+    smoke_run: Path, stamm: Stamm, tmp_path: Path
+) -> None:
+    run = shutil.copytree(smoke_run, tmp_path / "runs" / "smoke")
+    manifest = run / "arms" / "xielu" / "manifest.json"
+    manifest.write_text("[]")
+    refused = stamm("report", "runs/smoke")
+    assert refused.returncode == 1
+    assert "xielu/manifest.json" in refused.stderr
+    assert "Delete it and repeat the same `stamm run`: finished steps are kept" in refused.stderr
+    manifest.unlink()
+    assert stamm("run", "smoke").returncode == 0
+    assert stamm("report", "runs/smoke").returncode == 0
+
+
+@pytest.mark.slow
+def test_a_resumed_training_with_a_damaged_manifest_tells_what_to_do(
+    smoke_run: Path, stamm: Stamm, tmp_path: Path
+) -> None:
+    run = shutil.copytree(smoke_run, tmp_path / "runs" / "smoke")
+    arm = run / "arms" / "xielu"
+    shutil.rmtree(arm / "model")
+    (arm / "manifest.json").write_text("{")
+    refused = stamm("run", "smoke")
+    assert refused.returncode == 1
+    assert "Delete it and repeat the same `stamm run`: finished steps are kept" in refused.stderr
+    (arm / "manifest.json").unlink()
+    again = stamm("run", "smoke")
+    assert again.returncode == 0, again.stderr
+    assert (arm / "model").is_dir()
+
+
+def test_files_of_a_run_have_the_mode_of_the_umask(smoke_run: Path) -> None:
+    umask = os.umask(0)
+    os.umask(umask)
+    files = [path for path in smoke_run.rglob("*") if path.is_file()]
+    assert any(path.suffix == ".safetensors" for path in files)
+    assert {path.stat().st_mode & 0o777 for path in files} == {0o666 & ~umask}
+
+
+def test_an_export_prints_its_progress_and_no_warnings(
+    smoke_run: Path, stamm: Stamm, tmp_path: Path
+) -> None:
+    shutil.copytree(smoke_run, tmp_path / "run")
+    done = stamm("export", "run/arms/xielu")
+    assert done.returncode == 0
+    assert [line.partition(":")[0] for line in done.stderr.splitlines() if line] == [
+        "export",
+        "export",
+    ]
+
+
+@pytest.mark.parametrize(
+    "variables",
+    [{"PYTHONIOENCODING": "ascii"}, {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}],
+)
+def test_a_finished_run_prints_its_result_on_a_terminal_without_unicode(
+    variables: dict[str, str], smoke_run: Path, tmp_path: Path
+) -> None:
+    """The minus signs and ± of the table become escapes; the run is complete, and so is the exit code."""
+    shutil.copytree(smoke_run, tmp_path / "runs" / "smoke")
+    done = subprocess.run(
+        command("run", "smoke"),
+        capture_output=True,
+        cwd=tmp_path,
+        env={**environment(), **variables},
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 0 and done.stderr == b""
+    assert "\\xb1" in done.stdout.decode("ascii")
 
 
 @pytest.mark.parametrize(

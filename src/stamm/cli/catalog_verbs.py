@@ -22,7 +22,8 @@ from stamm.pretrain.config import PretrainConfig
 from stamm.recipes import catalog as recipes
 from stamm.recipes.resolve import resolve, source_file
 from stamm.recipes.study import Study
-from stamm.runs.run import MANIFEST_FIX, shown_state
+from stamm.runs.manifest import MANIFEST_FIX
+from stamm.runs.run import shown_state
 
 _KINDS = ("activations", "recipes", "runs")
 

@@ -46,7 +46,14 @@ def _plain(word: str) -> Any:
     )
     if os.sep in word and not word.partition(":")[0].endswith(".py"):
         raise missing
+    if Path(word).is_dir():
+        raise missing
     try:
         return to_plain(resolve(word, ()).config)
     except ConfigError as error:
-        raise (missing if Path(word).is_dir() else error) from None
+        if not error.what.startswith("unknown recipe"):
+            raise
+        raise ConfigError(
+            f"{word!r} is neither a run folder nor a recipe",
+            fix=f"`stamm ls runs` lists runs. {error.fix}",
+        ) from None

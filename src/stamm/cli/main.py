@@ -188,9 +188,12 @@ def entry() -> NoReturn:
 
 
 def escape_what_cannot_be_encoded() -> None:
-    """Print characters that the terminal's encoding lacks as escapes (\\xb2), not as an error."""
+    """Print characters that the terminal's encoding lacks as escapes (\\xb2), not as an error.
+
+    Edge     in the C locale without UTF-8 mode the error handler of stdout is "surrogateescape"
+    """
     for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper) and stream.errors == "strict":
+        if isinstance(stream, io.TextIOWrapper) and stream.errors in ("strict", "surrogateescape"):
             stream.reconfigure(errors="backslashreplace")
 
 

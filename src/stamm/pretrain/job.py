@@ -57,7 +57,7 @@ from stamm.pretrain.lr_finder import told
 from stamm.pretrain.next_token import LOSS, steps_before
 from stamm.pretrain.train import load_objective, train_decoder
 from stamm.runs.job import Workspace
-from stamm.runs.manifest import new_manifest
+from stamm.runs.manifest import MANIFEST_FIX, new_manifest
 from stamm.runs.metrics import read_metrics
 from stamm.runs.tracker_config import mirrored
 
@@ -174,7 +174,7 @@ def _choices(
             threads = threads_of_operations(config.engine.threads, pieces)
         with operation_threads(threads):
             return choose_kernels(config, config.total_sequences(windows.per_epoch))
-    found = read_json(path)
+    found = read_json(path, MANIFEST_FIX)
     held = found.get("kernels", {}) if isinstance(found, dict) else {}
     return dict(held) if isinstance(held, dict) else {}
 
@@ -237,14 +237,15 @@ def _events_noted(folder: Path, world: DistributedContext) -> Iterator[None]:
 def _note_events(folder: Path, world: DistributedContext) -> None:
     if not world.is_main_process:
         return
-    events, manifest = read_events(folder / "events.json"), read_json(folder / "manifest.json")
+    events = read_events(folder / "events.json")
+    manifest = read_json(folder / "manifest.json", MANIFEST_FIX)
     if manifest.get("events", []) != events:
         write_json(folder / "manifest.json", {**manifest, "events": events})
 
 
 def _recorded_hash(manifest: Path, name: str) -> str:
     try:
-        return str(read_json(manifest)["inputs"][name]["sha256"])
+        return str(read_json(manifest, MANIFEST_FIX)["inputs"][name]["sha256"])
     except (KeyError, TypeError):
         return "" if name == "objective" else "unknown"
 

@@ -11,6 +11,7 @@ from typing import Any
 from stamm.base.config import nearest
 from stamm.base.errors import DataError, RunError
 from stamm.base.files import read_json
+from stamm.runs.manifest import MANIFEST_FIX
 from stamm.runs.metrics import read_metrics
 from stamm.runs.run import shown_state
 
@@ -124,7 +125,7 @@ def input_of_arm(arm: Path, name: str) -> Path:
     if beside.is_dir():
         return beside
     manifest = arm / "manifest.json"
-    inputs = read_json(manifest).get("inputs", {}) if manifest.is_file() else {}
+    inputs = read_json(manifest, MANIFEST_FIX).get("inputs", {}) if manifest.is_file() else {}
     for recorded in ([inputs[name]] if name in inputs else []) + list(inputs.values()):
         path = Path(arm / str(recorded["path"])).resolve()
         if path.name == name and path.is_dir():

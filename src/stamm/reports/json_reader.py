@@ -28,11 +28,12 @@ class Record:
     where   the file, and the path inside it, for messages
     """
 
-    def __init__(self, plain: object, where: str) -> None:
+    def __init__(self, plain: object, where: str, fix: str = _FIX) -> None:
         if not isinstance(plain, Mapping):
-            raise DataError(f"{where} holds {_name(plain)}, not an object", fix=_FIX)
+            raise DataError(f"{where} holds {_name(plain)}, not an object", fix=fix)
         self.plain: Mapping[str, Any] = plain
         self.where = where
+        self._fix = fix
 
     def has(self, key: str) -> bool:
         """Whether the key is there with a value that is not null."""
@@ -102,7 +103,7 @@ class Record:
 
     def _get(self, key: str) -> Any:
         if key not in self.plain:
-            raise DataError(f"{self.where} has no {key!r}", fix=_FIX)
+            raise DataError(f"{self.where} has no {key!r}", fix=self._fix)
         return self.plain[key]
 
     def _float(self, key: str, value: float) -> float:
@@ -118,20 +119,21 @@ class Record:
     def _wrong(self, key: str, value: object, wanted: str) -> DataError:
         shown = _shown(value)
         cut = shown if len(shown) <= 80 else shown[:79] + "…"
-        return DataError(f"{self.where}: {key} = {cut} is not {wanted}", fix=_FIX)
+        return DataError(f"{self.where}: {key} = {cut} is not {wanted}", fix=self._fix)
 
 
-def record_in(path: Path, schema: int | None = None) -> Record:
+def record_in(path: Path, schema: int | None = None, fix: str = _FIX) -> Record:
     """The JSON object in `path`.
 
     schema   the version it must state under "schema"; None when it states none
+    fix      advice of the error for a file that is not a JSON object
 
     Raises   DataError when the file is missing, over 64 MiB, not JSON, not an object, or of
              another schema.
     """
     if path.is_file() and path.stat().st_size > LARGEST_JSON:
         raise DataError(f"{path} has {bytes_text(path.stat().st_size)}: too large for a summary")
-    record = Record(read_json(path), str(path))
+    record = Record(read_json(path, fix), str(path), fix)
     if schema is not None and record.whole("schema") != schema:
         raise DataError(
             f"{path} has schema {record.whole('schema')}; this report reads {schema}",
@@ -140,9 +142,9 @@ def record_in(path: Path, schema: int | None = None) -> Record:
     return record
 
 
-def record_if_there(path: Path, schema: int | None = None) -> Record | None:
+def record_if_there(path: Path, schema: int | None = None, fix: str = _FIX) -> Record | None:
     """The JSON object in `path`, or None when there is no such file: the part was not run."""
-    return record_in(path, schema) if path.exists() else None
+    return record_in(path, schema, fix) if path.exists() else None
 
 
 def lines_of(path: Path) -> Iterator[Record]:

@@ -27,6 +27,7 @@ from stamm.reports.json_reader import Record, record_if_there, record_in
 from stamm.reports.results import Measured, read_measured
 from stamm.reports.text import one_line
 from stamm.reports.training import Training, read_training
+from stamm.runs.manifest import MANIFEST_FIX
 
 _REPORT = "report"
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,100}")
@@ -245,7 +246,7 @@ def _configured(config: Record | None) -> Sequence[str]:
 
 
 def _manifest(folder: Path) -> Manifest | None:
-    record = record_if_there(folder / "manifest.json", schema=1)
+    record = record_if_there(folder / "manifest.json", 1, MANIFEST_FIX)
     if record is None:
         return None
     libraries = record.record("libraries") if record.has("libraries") else None

@@ -16,6 +16,7 @@ from stamm.base.files import sha256_bytes, sha256_file, sha256_value
 from stamm.base.processor import cpu_capability, cpu_name
 
 SCHEMA = 1
+MANIFEST_FIX = "Delete it and repeat the same `stamm run`: finished steps are kept"
 _LIBRARIES = (
     "torch", "numpy", "transformers", "safetensors", "tokenizers", "fastwarc", "resiliparse",
     "duckdb", "fasttext-numpy2-wheel", "pycld2", "phonenumbers", "cachetools", "tiktoken", "pyarrow", "zstandard", "sympy", "mpmath", "jinja2", "matplotlib",

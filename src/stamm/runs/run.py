@@ -30,11 +30,10 @@ from stamm.base.files import (
 )
 from stamm.runs.executors import Execution, LocalWork
 from stamm.runs.job import Step, Workspace
-from stamm.runs.manifest import new_manifest
+from stamm.runs.manifest import MANIFEST_FIX, new_manifest
 
 SCHEMA = 1
 LOCK = ".lock"
-MANIFEST_FIX = "Delete it and repeat the same `stamm run`: finished steps are kept"
 _CONFIG_FIX = "Restore it from a copy, or choose another folder with --out"
 _SESSION = ("command", "started", "version", "commit", "dirty", "python", "lock_hash")
 _MANIFEST = {"state", "sessions", "libraries"}
