@@ -55,7 +55,7 @@ def test_a_refused_page_names_rule_agent_and_date(
 ) -> None:
     said = ask(capsys, str(run), "url=https://a.example/1")
     for part in (
-        "dropped: robots_disallow (robots.txt refuses at least one agent)",
+        "dropped: robots_disallow (robots.txt disallows at least one agent)",
         "Disallow: /1 (group ccbot) at https://a.example/robots.txt",
         "CCBot",
         "2026-10-10",

@@ -70,16 +70,12 @@ def load_reference(reference: str, kind: type[T] | None, what: str) -> T:
             fix=nearest(name, own) if own else f"Define {what} called {name} in it",
         )
     if kind is not None and name not in own:
-        raise ConfigError(
-            f"{path}:{name} is not {what}", fix=f"It must provide what {kind.__name__} declares"
-        )
+        raise _unfit(f"{path}:{name}", kind, what)
     found = vars(module)[name]
     if isinstance(found, type) and kind is not None:
         found = guarded(source, found)
         if not isinstance(found, kind):
-            raise ConfigError(
-                f"{path}:{name} is not {what}", fix=f"It must provide what {kind.__name__} declares"
-            )
+            raise _unfit(f"{path}:{name}", kind, what)
     return found  # type: ignore[no-any-return]
 
 
@@ -144,7 +140,22 @@ def _provides(cls: type, kind: type) -> bool:
     """Whether instances of `cls` can be of `kind`; the methods of a protocol are looked up by name."""
     if not getattr(kind, "_is_protocol", False):
         return issubclass(cls, kind)
-    members = getattr(kind, "__protocol_attrs__", None) or {
-        key for key in vars(kind) if not key.startswith("_")
+    # Not hasattr: every class has a __call__, that of its metaclass.
+    provided = {
+        key for base in cls.__mro__ for key in (*vars(base), *vars(base).get("__annotations__", {}))
     }
-    return all(hasattr(cls, key) or key in getattr(cls, "__annotations__", {}) for key in members)
+    return provided >= _members(kind)
+
+
+def _members(protocol: type) -> set[str]:
+    """The attributes and methods that a protocol declares."""
+    names = {*vars(protocol).get("__annotations__", {}), *vars(protocol)}
+    return {key for key in names if not key.startswith("_") or key == "__call__"}
+
+
+def _unfit(name: str, kind: type, what: str) -> ConfigError:
+    members = ", ".join(sorted(_members(kind))) if getattr(kind, "_is_protocol", False) else ""
+    needs = f": {members}" if members else ""
+    return ConfigError(
+        f"{name} is not {what}", fix=f"It must provide what {kind.__name__} declares{needs}"
+    )

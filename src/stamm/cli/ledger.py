@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +16,8 @@ _MOST_RANGES = 8
 
 def show_ledger(words: Sequence[str], as_json: bool) -> int:
     """Print matching rows of a run's ledger; returns 1 when there are none."""
-    from stamm.corpus.ledger import REASONS
     from stamm.corpus.lookup import COLUMNS, look_up
+    from stamm.corpus.reasons import reason_text
 
     if not words or "=" in words[0]:
         raise ConfigError(
@@ -42,7 +42,7 @@ def show_ledger(words: Sequence[str], as_json: bool) -> int:
         print_json({"count": found.count, "rows": found.rows})
     else:
         for row in found.rows:
-            print_pairs(_pairs(row, REASONS))
+            print_pairs(_pairs(row, reason_text))
             print()
         more = found.count - len(found.rows)
         print(f"{found.count} documents" + (f", {more} more: limit={found.count}" if more else ""))
@@ -55,10 +55,10 @@ def _limit(value: str) -> int:
     return int(value)
 
 
-def _pairs(row: dict[str, Any], reasons: dict[str, str]) -> list[tuple[str, str]]:
+def _pairs(row: dict[str, Any], meaning: Callable[[str], str]) -> list[tuple[str, str]]:
     decision = row["decision"]
     if row["reason"]:
-        decision += f": {row['reason']} ({reasons.get(row['reason'], 'an older reason')})"
+        decision += f": {row['reason']} ({meaning(row['reason'])})"
     replaced = [
         f"{row[name]} {name.removeprefix('pii_')}"
         for name in row

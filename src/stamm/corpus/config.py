@@ -11,6 +11,7 @@ from fnmatch import fnmatchcase
 from typing import TypeVar
 
 from stamm.base.config import validate
+from stamm.base.user_code import is_reference
 from stamm.corpus.canaries.config import CanariesConfig, InjectionConfig, ProbesConfig
 from stamm.corpus.classifiers.config import ThresholdConfig
 from stamm.corpus.consent.config import ConsentConfig
@@ -44,6 +45,7 @@ class FilterConfig:
     toxicity_classifier   folder of a head (`stamm run corpus.classifier`); "": nothing is scored. What the score
     quality_classifier    leads to is decided over all documents (toxicity_cut, quality_cut)
     dedup           when texts are nearly the same; None: only equal texts are duplicates
+    filters         corpus filters of the user's own, "mine.py:MyFilter", applied in this order
     """
 
     inputs: tuple[str, ...]
@@ -60,6 +62,7 @@ class FilterConfig:
     toxicity_classifier: str = ""
     quality_classifier: str = ""
     dedup: DedupConfig | None = field(default_factory=DedupConfig)
+    filters: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         validate(
@@ -72,6 +75,12 @@ class FilterConfig:
                 "must be PATTERN=URL, each URL with its scheme and without a fragment",
             ),
             ("shortest", self.shortest >= 1, "must be at least 1 character"),
+            (
+                "filters",
+                all(map(is_reference, self.filters)),
+                "must name Python classes: mine.py:MyFilter or package.module:MyFilter",
+            ),
+            ("filters", len(set(self.filters)) == len(self.filters), "names a filter twice"),
         )
 
     def repository_url(self, name: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -11,6 +12,7 @@ from stamm.corpus.config import FilterConfig
 from stamm.corpus.consent.policies import ConsentPolicies
 from stamm.corpus.consent.signals import PageRefusal
 from stamm.corpus.contamination.index import Hit, Index
+from stamm.corpus.corpus_filter import FILTER_COLUMNS, FilterDocument, LoadedFilter, load_filters
 from stamm.corpus.dedup.shingles import hash_words
 from stamm.corpus.extract import CostlyPageError, Page, extract
 from stamm.corpus.language.declared import UNDETERMINED, declared_language
@@ -35,15 +37,22 @@ class Tools:
     contamination: Index | None = None
     toxicity_classifier: TextClassifier | None = None
     quality_classifier: TextClassifier | None = None
+    filters: tuple[LoadedFilter, ...] = ()
 
     @classmethod
     def of(
-        cls, config: FilterConfig, index: Index | None, toxicity: Path | None, quality: Path | None
+        cls,
+        config: FilterConfig,
+        index: Index | None,
+        toxicity: Path | None,
+        quality: Path | None,
+        filters: Sequence[str],
     ) -> Tools:
         """What a configuration asks for. Models are loaded here, once in a process.
 
         index               of the evaluation texts, where there are any
-        toxicity, quality   folders of the heads
+        toxicity, quality   folders of the classifiers
+        filters             references of corpus filters
         """
         return cls(
             language=LanguageIdentifier(config.language) if config.language else None,
@@ -51,6 +60,7 @@ class Tools:
             contamination=index,
             toxicity_classifier=TextClassifier.load(toxicity) if toxicity else None,
             quality_classifier=TextClassifier.load(quality) if quality else None,
+            filters=load_filters(filters),
         )
 
 
@@ -148,7 +158,10 @@ class Screen:
         stopwatch.add("heads")
         text = self._without_personal_data(page.text, row)
         stopwatch.add("pii")
-        return text
+        kept = self._passes_filters(text, row)
+        if self._tools.filters:
+            stopwatch.add("filters")
+        return text if kept else ""
 
     def _licensed(self, record: Record, row: LedgerRow, page: Page) -> bool:
         config = self._config.licences
@@ -205,6 +218,20 @@ class Screen:
         for kind in PII_KINDS:
             setattr(row, f"pii_{kind}", getattr(cleaned, kind))
         return cleaned.text
+
+    def _passes_filters(self, text: str, row: LedgerRow) -> bool:
+        """Whether every corpus filter keeps the document; the first that does not is its reason."""
+        if not self._tools.filters:
+            return True
+        document = FilterDocument(
+            text=text, **{name: getattr(row, name) for name in FILTER_COLUMNS}
+        )
+        for each in self._tools.filters:
+            detail = each.apply(document)
+            if detail is not None:
+                row.reason, row.detail = each.name, detail
+                return False
+        return True
 
 
 def _refused(row: LedgerRow, refusal: PageRefusal | None) -> bool:

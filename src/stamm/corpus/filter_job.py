@@ -28,6 +28,7 @@ from stamm.corpus.consent.policies import ConsentPolicies, load_policies
 from stamm.corpus.consent.snapshot_index import index_snapshots
 from stamm.corpus.contamination.index import build_index, load_index
 from stamm.corpus.contamination.items import read_sets
+from stamm.corpus.corpus_filter import at_absolute_path, filter_files
 from stamm.corpus.dedup.cluster import keys_row, keys_schema
 from stamm.corpus.dedup.config import DedupConfig
 from stamm.corpus.dedup.exact import text_key
@@ -219,6 +220,7 @@ def _common(config: FilterConfig, workspace: Workspace) -> dict[str, str]:
         for gap in index.gaps():
             workspace.progress.log(gap)
         common |= {f"{_INDEX}.{file.name}": file for file in sorted(folder.iterdir())}
+    common |= {f"filters.{name}": path for name, path in filter_files(config.filters).items()}
     for role in ("toxicity_classifier", "quality_classifier"):
         folder = Path(getattr(config, role))
         if getattr(config, role):
@@ -241,7 +243,10 @@ def _tools(
         return next(iter(files[kind].values())).parent if kind in files else None
 
     index, toxicity, quality = map(folder, (_INDEX, "toxicity_classifier", "quality_classifier"))
-    tools = Tools.of(config, load_index(index) if index else None, toxicity, quality)
+    # The file as the first process found it: a worker may have another working directory.
+    sources = files.get("filters", {})
+    filters = [at_absolute_path(reference, sources) for reference in config.filters]
+    tools = Tools.of(config, load_index(index) if index else None, toxicity, quality, filters)
     robots = tuple(files.get("robots", {}).values())
     words = load_policies(config.consent, robots, files.get("domains", {}), config.limits)
     return config, Screen(config, tools), words

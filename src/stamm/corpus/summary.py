@@ -6,8 +6,9 @@ from typing import Any
 
 from stamm.base.errors import DataError
 from stamm.corpus.consent.decision import ABSOLUTE_URL_RULES
-from stamm.corpus.ledger import KEPT, PII_KINDS, PLANTED, REASONS
+from stamm.corpus.ledger import KEPT, PII_KINDS, PLANTED
 from stamm.corpus.query import Query
+from stamm.corpus.reasons import reason_text
 
 SCHEMA = 1
 SUMMARY = "summary.json"
@@ -68,7 +69,7 @@ def require_kept(summary: dict[str, Any]) -> None:
         raise DataError("the inputs hold no documents", where="corpus.inputs")
     reasons = [(name, told["documents"]) for name, told in summary["dropped_by_reason"].items()]
     reasons.sort(key=lambda item: (-item[1], item[0]))
-    biggest = ", ".join(f"{name} {number} ({REASONS[name]})" for name, number in reasons[:3])
+    biggest = ", ".join(f"{name} {number} ({reason_text(name)})" for name, number in reasons[:3])
     fix = "Look into the ledger"
     if reasons[0][0] == "unknown_host":
         fix = (

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from stamm.corpus.classifiers.config import CLASSIFIER_FILES
 from stamm.corpus.config import CorpusConfig
+from stamm.corpus.corpus_filter import filter_files, load_filters
 from stamm.corpus.inputs import expand, locate
 from stamm.corpus.pack_config import PackConfig
 from stamm.corpus.tokenizer.config import TekkenConfig, TokenizeConfig, TokenizerConfig
@@ -14,7 +15,8 @@ from stamm.runs.job import Step
 def corpus_steps(config: CorpusConfig) -> tuple[Step, ...]:
     """Steps that plant passages (if configured), filter documents and write the corpus.
 
-    Raises   DataError when an input does not exist.
+    Raises   DataError when an input does not exist; ConfigError for a corpus filter that cannot be
+             loaded.
     """
     planting = config.injection_config
     steps = []
@@ -39,6 +41,8 @@ def corpus_steps(config: CorpusConfig) -> tuple[Step, ...]:
         folder = getattr(config, role)
         if folder:
             read |= expand([f"{folder}/{file}" for file in CLASSIFIER_FILES], f"corpus.{role}")
+    load_filters(config.filters)  # an error in one shows before the run starts
+    read |= filter_files(config.filters)
     screen = Step(
         name="screen",
         job="screen",

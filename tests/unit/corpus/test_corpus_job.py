@@ -19,9 +19,9 @@ from stamm.corpus.config import CorpusConfig
 from stamm.corpus.consent.config import ConsentConfig
 from stamm.corpus.demo import DEMO_INPUTS, DEMO_PROBE_BOOKS, DEMO_ROBOTS
 from stamm.corpus.inputs import shipped_files
-from stamm.corpus.ledger import REASONS
 from stamm.corpus.pack_config import PackConfig
 from stamm.corpus.packed_dataset import PackedSplit
+from stamm.corpus.reasons import REASONS
 from stamm.corpus.tables import read_parts
 from stamm.corpus.tokenizer.config import TokenizerConfig
 from stamm.corpus.tokenizer.job import train_tokenizer

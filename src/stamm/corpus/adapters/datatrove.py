@@ -33,10 +33,11 @@ except ImportError as error:
 
 
 class ScreenFilter(BaseFilter):  # type: ignore[misc]
-    """Keeps what stamm's screen keeps: consent, licence, language, quality, evaluation texts, PII.
+    """Applies stamm's document filters: consent, licence, language, quality, contamination, PII.
 
-    The reason of a drop is the ledger's (stamm.corpus.ledger.REASONS), which datatrove counts and
-    hands to its exclusion writer. What is written into documents: stamm.corpus.adapters.document.
+    The reason of a drop is the ledger's (stamm.corpus.reasons.REASONS, or the name of a corpus
+    filter); datatrove counts it and passes it to its exclusion writer. Metadata written into
+    documents: stamm.corpus.adapters.document.
 
     config             config.inputs is not read
     exclusion_writer   datatrove's writer for what is dropped

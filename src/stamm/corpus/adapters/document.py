@@ -15,6 +15,7 @@ from stamm.corpus.config import FilterConfig
 from stamm.corpus.consent.policies import ConsentPolicies, load_policies
 from stamm.corpus.contamination.index import build_index
 from stamm.corpus.contamination.items import read_sets
+from stamm.corpus.corpus_filter import load_filters
 from stamm.corpus.document_filter import Screen, Tools
 from stamm.corpus.inputs import expand, locate
 from stamm.corpus.language.declared import UNDETERMINED, declared_language
@@ -83,7 +84,11 @@ def replace_personal_data(
 
 
 def check_files(config: FilterConfig) -> None:
-    """Raise DataError when a file that the configuration names is missing."""
+    """Check the files that the configuration names.
+
+    Raises   DataError when one is missing; ConfigError for a corpus filter that cannot be loaded.
+    """
+    load_filters(config.filters)
     expand(config.consent.robots, "consent.robots")
     expand(config.consent.domains, "consent.domains")
     for one in config.contamination.sets if config.contamination else ():
@@ -135,11 +140,11 @@ def _screen(config: FilterConfig) -> tuple[Screen, ConsentPolicies]:
     """What is built once in a process, when its first document comes, and never sent to another."""
     sets = config.contamination
     index = build_index(sets, read_sets(sets, config.limits)) if sets else None
-    heads = [
+    toxicity, quality = (
         Path(folder) if folder else None
         for folder in (config.toxicity_classifier, config.quality_classifier)
-    ]
-    tools = Tools.of(config, index, *heads)
+    )
+    tools = Tools.of(config, index, toxicity, quality, config.filters)
     robots = tuple(expand(config.consent.robots, "consent.robots").values())
     domains = expand(config.consent.domains, "consent.domains")
     return Screen(config, tools), load_policies(config.consent, robots, domains, config.limits)

@@ -7,7 +7,7 @@ from itertools import islice
 from pathlib import Path
 
 from stamm.corpus.language.declared import UNDETERMINED
-from stamm.corpus.ledger import REASONS
+from stamm.corpus.reasons import reason_text
 from stamm.corpus.transparency.domains import DomainCounts
 from stamm.corpus.transparency.facts import LedgerFacts
 from stamm.corpus.transparency.markdown import MarkdownTable
@@ -29,7 +29,7 @@ def reasons_table(facts: LedgerFacts, only: tuple[str, ...] | None = None) -> Ma
     return MarkdownTable(
         columns=("reason", "what it means", "documents", "bytes"),
         rows=tuple(
-            (name, REASONS.get(name, ""), counts["documents"], counts["bytes"])
+            (name, reason_text(name), counts["documents"], counts["bytes"])
             for name, counts in facts.reasons.items()
             if only is None or name in only
         ),

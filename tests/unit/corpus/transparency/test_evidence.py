@@ -13,7 +13,7 @@ from ledgers import dropped, kept, planted, write_corpus, write_pack
 
 from stamm.base.config import from_plain, to_plain
 from stamm.base.errors import ConfigError, DataError
-from stamm.corpus.ledger import REASONS
+from stamm.corpus.reasons import REASONS
 from stamm.corpus.transparency.config import EvidenceConfig, Kind, SourceKind
 from stamm.corpus.transparency.contradictions import KINDS, OPT_OUTS
 from stamm.corpus.transparency.job import evidence
