@@ -5,12 +5,15 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import signal
+import subprocess
 from pathlib import Path
 
 import pytest
 
 from tests.cli.torchrun_runs import Place
+from tests.conftest import ROOT, command, environment
 
 
 def test_two_processes_train_what_one_trains(place: Place) -> None:
@@ -44,6 +47,28 @@ def test_a_division_that_does_not_fit_is_told_in_one_line(place: Place) -> None:
         done = place.run(2, changes[0].replace("=", "-"), *changes)
         assert done.returncode != 0
         assert f"stamm: {said}" in done.stderr or said in done.stderr, done.stderr[-3000:]
+
+
+def test_a_users_optimizer_is_planned_and_trained(place: Place) -> None:
+    """docs/extending/optimizer.md: in one process and two; refused where it is not elementwise."""
+    page = (ROOT / "docs" / "extending" / "optimizer.md").read_text()
+    code = re.findall(r"```python\n(.*?)```", page, re.S)[0]
+    (place.folder / "lion.py").write_text(code)
+    changes = ("optimizer=lion.py:Lion", "schedule.peak=1e-4")
+    planned = subprocess.run(
+        [*command(), "plan", "mine.py", f"pack={place.pack}", *changes],
+        cwd=place.folder, env=environment(), capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert planned.returncode == 0, planned.stderr
+    assert "estimated from 1 numbers of 32 bits per parameter" in planned.stdout
+    for count in (1, 2):
+        done = place.run(count, str(count), *changes)
+        assert done.returncode == 0, done.stderr[-3000:]
+    assert place.losses("2") == pytest.approx(place.losses("1"), rel=1e-3)
+    (place.folder / "lion.py").write_text(code.replace("elementwise = True", ""))
+    done = place.run(2, "whole", *changes)
+    assert done.returncode != 0
+    assert "optimizer lion.py:Lion does not declare elementwise = True" in done.stderr
 
 
 def _send(place: Place, starter: int, number: signal.Signals) -> None:

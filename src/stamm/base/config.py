@@ -4,6 +4,8 @@ A configuration class is `@dataclass(frozen=True, kw_only=True)`; its fields are
 bool, None, Literal, tuples of these, other configuration classes, or unions of them. In plain
 form a member of a union of classes carries its class name under "kind". `FORMER_KEYS` of a class maps
 the keys of an earlier version to today's and `FORMER_NAME` is its earlier name: both are still read.
+A class with `REFERENCE_KEY` can be chosen by a reference to user code, "mine.py:Name", which becomes
+the value of that field.
 
 Field names and types are the schema: an unknown key, a wrong type or a missing value is a
 ConfigError that names the path and, for a misspelt name, the nearest one that exists.
@@ -378,6 +380,10 @@ def _parse(annotation: Any, text: str, path: str, where: str) -> Any:
         return None
     classes = _classes(annotation)
     if classes:
+        if ":" in text or text.endswith(".py"):
+            for kind in classes:
+                if key := getattr(kind, "REFERENCE_KEY", ""):
+                    return _Draft(kind, {key: text})
         return _Draft(_choose(classes, text, path, where), {})
     wrong = ConfigError(f"{path} = {text!r} is not {_name(annotation)}", where=where)
     for member in members:

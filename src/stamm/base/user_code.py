@@ -11,6 +11,7 @@ import functools
 import hashlib
 import importlib
 import importlib.util
+import inspect
 import sys
 import traceback
 from collections.abc import Callable, Iterable
@@ -79,6 +80,17 @@ def load_reference(reference: str, kind: type[T] | None, what: str) -> T:
     return found  # type: ignore[no-any-return]
 
 
+def source_file(reference: str, found: object) -> Path:
+    """The Python file that defines `found`, the object that `reference` names."""
+    path = reference.rpartition(":")[0] or reference
+    if path.endswith(".py"):
+        return Path(path)
+    try:
+        return Path(inspect.getfile(found))  # type: ignore[arg-type]
+    except TypeError:  # neither a class nor a function
+        return Path(_imported(path).__file__ or path)
+
+
 def load_python(file: Path) -> ModuleType:
     """The user's Python file, executed once per content.
 
@@ -130,7 +142,8 @@ def _imported(module: str) -> ModuleType:
 
 def _fits(value: Any, kind: type | None, module: ModuleType) -> bool:
     if kind is None:
-        return getattr(value, "__module__", module.__name__) == module.__name__
+        own = getattr(value, "__module__", module.__name__) == module.__name__
+        return own and not isinstance(value, ModuleType)
     if isinstance(value, type):
         return value.__module__ == module.__name__ and _provides(value, kind)
     return isinstance(value, kind)

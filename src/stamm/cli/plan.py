@@ -14,6 +14,7 @@ from stamm.cli.arg_types import text
 from stamm.cli.corpus_plan import show_corpus_plan
 from stamm.cli.output import print_json, print_pairs
 from stamm.engine.estimate import Devices, parse_devices
+from stamm.optim.config import CustomOptimizer
 from stamm.pretrain.config import PretrainConfig
 from stamm.pretrain.plan import Pace, plan
 from stamm.pretrain.throughput_model import pace_of
@@ -120,6 +121,12 @@ def _plan(
     pace: Pace | None,
 ) -> dict[str, Any]:
     known = None if corpus is None else corpus.sequences(config.context)
+    optimizer = config.optimizer
+    if isinstance(optimizer, CustomOptimizer) and optimizer.state_per_parameter is None:
+        from stamm.optim.custom import measured_state
+
+        measured = replace(optimizer, state_per_parameter=measured_state(optimizer))
+        config = replace(config, optimizer=measured)
     return {
         **plan(config, devices, known, pace),
         "length": "as given" if corpus is None or config.sequences is not None else corpus.source,

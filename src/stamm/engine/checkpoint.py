@@ -46,6 +46,7 @@ from stamm.engine.sharded_optimizer import ShardedOptimizer
 SCHEMA = 3
 STATE = "state.json"
 _SEAL = "state_sha256"
+_VALUES = "optimizer"  # state of a user's optimizer that is not a tensor
 _PART, _GONE = ".part", ".gone"  # what is being written, and what is being deleted
 _STATE_KEYS = {"schema", "step", "counts", "sha256", "metrics_sha256", _SEAL}
 _NAME = re.compile(r"step-(\d{8})")
@@ -59,6 +60,7 @@ class _Pending:
 
     step: int
     counts: list[int]
+    values: dict[str, Any] | None
     metrics: str
     written: Future[Any]
 
@@ -124,7 +126,7 @@ class Checkpoints:
             failure = _told(error)
         # In the background the others would wait for the pieces of one that could not begin.
         self._refuse(step, failure)
-        self._pending = _Pending(step, updater.counts, metrics, written)
+        self._pending = _Pending(step, updater.counts, updater.values(), metrics, written)
         if not self._background:
             self.finish()
 
@@ -231,6 +233,8 @@ class Checkpoints:
                 return None
             state = {"schema": SCHEMA, "step": pending.step, "counts": pending.counts}
             state |= {"sha256": hashes, "metrics_sha256": pending.metrics}
+            if pending.values is not None:
+                state[_VALUES] = pending.values
             write_json(part / STATE, state | {_SEAL: sha256_value(state)})
             final = self._path(pending.step)
             self._drop(pending.step)
@@ -309,22 +313,27 @@ class Checkpoints:
     def _load(
         self, path: Path, model: nn.Module, updater: ShardedOptimizer, *, moments: bool
     ) -> str:
-        counts = self._world.broadcast_object(
-            _read_state(path)["counts"] if self._world.is_main_process else None
+        state = self._world.broadcast_object(
+            _read_state(path) if self._world.is_main_process else None
         )
+        counts, values = state["counts"], state.get(_VALUES)
+        if moments and (misfit := updater.misfit(values)):
+            return misfit
         if moments and len(counts) != len(updater.counts):
             return (
                 f"it does not fit the optimizer: {len(counts)} groups of parameters there, "
                 f"{len(updater.counts)} here"
             )
-        pieces = _tensors(model, updater) if moments else _weights(model)
         reader = HuggingFaceStorageReader(str(path))
         try:
             with _quiet():
+                targets = updater.load_targets(reader.read_metadata()) if moments else {}
+                pieces = _weights(model) | _optimizer(targets)
                 load(pieces, storage_reader=reader, no_dist=self._world.size == 1)
         except (CheckpointException, RuntimeError, ValueError, KeyError) as error:
             return f"it does not fit the model: {_first_line(error)}"
         if moments:
+            updater.replace(targets, values or {})
             updater.counts = counts
         return ""
 
@@ -357,8 +366,12 @@ def checkpoint_steps(folder: Path) -> list[int]:
 
 
 def _tensors(model: nn.Module, updater: ShardedOptimizer) -> dict[str, Tensor]:
-    """All that a checkpoint holds, by name; loading writes into the same memory."""
-    return _weights(model) | {f"optimizer/{name}": t for name, t in updater.tensors().items()}
+    """All tensors of a checkpoint, by name."""
+    return _weights(model) | _optimizer(updater.tensors())
+
+
+def _optimizer(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    return {f"optimizer/{name}": t for name, t in tensors.items()}
 
 
 def _weights(model: nn.Module) -> dict[str, Tensor]:

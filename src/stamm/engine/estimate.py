@@ -358,8 +358,8 @@ def _piece(name: str, shape: tuple[int, ...], how: Setting) -> int:
 
 def _moments(groups: Iterable[Group], sizes: Mapping[str, int]) -> int:
     """Numbers that the optimizer keeps for pieces of these sizes."""
-    return sum(
-        group.moments // group.numbers * sizes[name] for group in groups for name in group.sizes
+    return round(
+        sum(group.state_per_parameter * sizes[name] for group in groups for name in group.sizes)
     )
 
 
@@ -460,9 +460,10 @@ def _update(
     if isinstance(optimizer, AdEMAMix):
         lists = optimizer.implementation == "foreach"
         return 2 * 4 * max(largest, min(_AT_ONCE, sum(pieces.values()))) if lists else 0
-    # AdamW's root of the mean square over a group; Muon's copies of a whole matrix.
+    # AdamW's root of the mean square over a group; Muon's copies of a whole matrix. A user's
+    # optimizer is counted as AdamW.
     root = max(
-        (sum(pieces[n] for n in group.sizes) for group in groups if group.method == "adamw"),
+        (sum(pieces[n] for n in group.sizes) for group in groups if group.method != "muon"),
         default=0,
     )
     whole = max(

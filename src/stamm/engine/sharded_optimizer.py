@@ -6,10 +6,12 @@ them. The state has the names of the parameters, however they are sharded.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.distributed.checkpoint.metadata import Metadata
 from torch.distributed.tensor import DTensor
 
 from stamm.engine.parallel import local_shard
@@ -40,8 +42,11 @@ class ShardedOptimizer:
             shard = self._shards[name]
             if shard is not parameter:
                 shard.grad = None if parameter.grad is None else local_shard(parameter.grad)
-        self.optimizer.step()
+        self._update()
         self.zero_grad()
+
+    def _update(self) -> None:
+        self.optimizer.step()
 
     def zero_grad(self) -> None:
         """Set every gradient to None."""
@@ -55,8 +60,23 @@ class ShardedOptimizer:
         for name, shard in self._shards.items():
             for key, value in self.optimizer.state[shard].items():
                 if isinstance(value, Tensor):
-                    found[f"{name}/{key}"] = _as(self._whole[name], value)
+                    found[f"{name}/{key}"] = as_parameter(self._whole[name], value)
         return found
+
+    def values(self) -> dict[str, Any] | None:
+        """State that is not a tensor, as JSON values; None: the `counts` are all."""
+        return None
+
+    def misfit(self, values: Mapping[str, Any] | None) -> str:
+        """Why the `values` of a checkpoint are not those of this optimizer; "" when they fit."""
+        return "" if values is None else f"it was written by {values['class']}"
+
+    def load_targets(self, metadata: Metadata) -> dict[str, Tensor]:
+        """The state tensors to read a checkpoint with this metadata into; then call `replace`."""
+        return self.tensors()
+
+    def replace(self, targets: Mapping[str, Tensor], values: Mapping[str, Any]) -> None:
+        """Complete loading with the tensors that were read and the `values` of the checkpoint."""
 
     @property
     def counts(self) -> list[int]:
@@ -93,8 +113,8 @@ def _shard(parameter: nn.Parameter) -> nn.Parameter:
     return parameter
 
 
-def _as(parameter: Tensor, value: Tensor) -> Tensor:
-    """`value`, state of the local shard of `parameter`, as a DTensor like the parameter."""
+def as_parameter(parameter: Tensor, value: Tensor) -> Tensor:
+    """State `value` of the local shard of `parameter`, as a DTensor like the parameter."""
     if not isinstance(parameter, DTensor) or value.shape != parameter.to_local().shape:
         return value
     return DTensor.from_local(

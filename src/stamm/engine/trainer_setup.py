@@ -10,9 +10,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
+import torch
+from torch import nn
+
 from stamm.engine.checkpoint import checkpoint_steps
 from stamm.engine.compile import compile_layers
 from stamm.engine.config import EngineConfig
+from stamm.engine.custom_optimizer_state import CustomShardedOptimizer
 from stamm.engine.distributed import DistributedContext
 from stamm.engine.float8 import use_float8
 from stamm.engine.objective import Objective
@@ -24,7 +28,8 @@ from stamm.models.config import DecoderConfig, Dense
 from stamm.models.decoder import Decoder, build_blank, build_decoder
 from stamm.models.self_guide import guided_steps
 from stamm.optim.build import build_optimizer, implementation_of
-from stamm.optim.config import OptimizerConfig
+from stamm.optim.config import CustomOptimizer, OptimizerConfig
+from stamm.optim.custom import optimizer_file
 from stamm.runs.job import Workspace
 
 
@@ -126,9 +131,14 @@ def _build(
     apply_fsdp(decoder, world, engine)
     if blank:
         init_sharded_weights(decoder, config.seed, world.device)
-    optimizer = ShardedOptimizer(
-        decoder,
-        lambda shard: build_optimizer(config.optimizer, decoder, objective.num_steps, shard),
+
+    def build(shard: Callable[[nn.Parameter], nn.Parameter]) -> torch.optim.Optimizer:
+        return build_optimizer(config.optimizer, decoder, objective.num_steps, shard)
+
+    optimizer = (
+        CustomShardedOptimizer(decoder, build, optimizer_file(config.optimizer))
+        if isinstance(config.optimizer, CustomOptimizer)
+        else ShardedOptimizer(decoder, build)
     )
     trainer = Trainer(
         objective,

@@ -2,15 +2,40 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import nn
+from torch.distributed.tensor import DTensor
 
 from stamm.optim.ademamix import AdEMAMixOptimizer
-from stamm.optim.config import AdEMAMix, Muon, OptimizerConfig
+from stamm.optim.config import AdamW, AdEMAMix, CustomOptimizer, Muon, OptimizerConfig
+from stamm.optim.custom import build_custom
 from stamm.optim.groups import parameter_groups, refuse_narrow
 from stamm.optim.muon import MuonWithAdamW
+
+
+@dataclass(frozen=True)
+class OptimizerInputs:
+    """What an optimizer is built from, beside its configuration.
+
+    groups        parameter groups (`parameter_groups`), of what is updated on this process
+    total_steps   length of the run, for warm-ups that last as long as it does
+    layouts       by each updated tensor, the model's parameter whose shard it is
+    """
+
+    groups: list[dict[str, Any]]
+    total_steps: int
+    layouts: Mapping[nn.Parameter, nn.Parameter]
+
+    @property
+    def sharded(self) -> bool:
+        """Whether parameters are divided over several processes."""
+        return any(
+            isinstance(p, DTensor) and p.device_mesh.size() > 1 for p in self.layouts.values()
+        )
 
 
 def build_optimizer(
@@ -19,12 +44,13 @@ def build_optimizer(
     total_steps: int,
     piece: Callable[[nn.Parameter], nn.Parameter] = lambda parameter: parameter,
 ) -> torch.optim.Optimizer:
-    """The optimizer `config` describes, with norms and activation shapes free of weight decay.
+    """The optimizer that `config` describes; norms and activation shapes have no weight decay.
 
     total_steps   length of the run, for warm-ups that last as long as it does
-    piece         what is changed in the place of each of the model's parameters
+    piece         the local shard of each of the model's parameters, which is updated
     Raises        ConfigError when layers share a trainable shape, when a parameter is stored in
-                  16 bits, or when a rule of `config.groups` decides about no parameter
+                  16 bits, when a rule of `config.groups` matches no parameter, or for a user's
+                  optimizer that cannot be built
     """
     groups = parameter_groups(model, config)
     refuse_narrow(model.named_parameters())
@@ -33,23 +59,46 @@ def build_optimizer(
         pieces = [piece(parameter) for parameter in group["params"]]
         layouts.update(zip(pieces, group["params"], strict=True))
         group["params"] = pieces
-    if isinstance(config, AdEMAMix):
-        return AdEMAMixOptimizer(groups, config, total_steps)
-    if isinstance(config, Muon):
-        return MuonWithAdamW(groups, config, layouts)
+    return BUILDERS[type(config)](config, OptimizerInputs(groups, total_steps, layouts))
+
+
+def _adamw(config: AdamW, given: OptimizerInputs) -> torch.optim.Optimizer:
     return torch.optim.AdamW(
-        groups, betas=(config.beta1, config.beta2), eps=config.eps, foreach=True
+        given.groups, betas=(config.beta1, config.beta2), eps=config.eps, foreach=True
     )
 
 
-def implementation_of(optimizer: torch.optim.Optimizer) -> str:
-    """How the updates are computed here, for a run's manifest: "AdEMAMix: fused".
+def _ademamix(config: AdEMAMix, given: OptimizerInputs) -> torch.optim.Optimizer:
+    return AdEMAMixOptimizer(given.groups, config, given.total_steps)
 
-    Where `implementation="auto"` came to foreach, the reason follows in brackets.
+
+def _muon(config: Muon, given: OptimizerInputs) -> torch.optim.Optimizer:
+    return MuonWithAdamW(given.groups, config, given.layouts)
+
+
+def _custom(config: CustomOptimizer, given: OptimizerInputs) -> torch.optim.Optimizer:
+    return build_custom(config, given.groups, sharded=given.sharded)
+
+
+# The registry of optimizers: class of the configuration -> what builds it.
+BUILDERS: dict[type[OptimizerConfig], Callable[[Any, OptimizerInputs], torch.optim.Optimizer]] = {
+    AdamW: _adamw,
+    AdEMAMix: _ademamix,
+    Muon: _muon,
+    CustomOptimizer: _custom,
+}
+
+
+def implementation_of(optimizer: torch.optim.Optimizer) -> str:
+    """Implementation of the update, recorded in a run's timing: "AdEMAMix: fused".
+
+    Where `implementation="auto"` chose foreach, the reason follows in brackets.
     """
     if isinstance(optimizer, AdEMAMixOptimizer):
         because = f" ({optimizer.why})" if optimizer.why else ""
         return f"AdEMAMix: {optimizer.form}{because}"
     if isinstance(optimizer, MuonWithAdamW):
         return "Muon: torch.optim.Muon, AdamW: foreach"
-    return f"{type(optimizer).__name__}: foreach"
+    if type(optimizer) is torch.optim.AdamW:
+        return "AdamW: foreach"
+    return type(optimizer).__qualname__

@@ -1,13 +1,15 @@
-"""Which optimizer, with which numbers. No torch here."""
+"""Configuration of optimizers: AdamW, AdEMAMix, Muon, and a user's own. No torch here."""
 
 from __future__ import annotations
 
+import ast
 import math
 import re
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, ClassVar, Literal
 
 from stamm.base.config import validate
+from stamm.base.user_code import is_reference
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -181,7 +183,50 @@ class Muon:
         return 2
 
 
-OptimizerConfig = AdamW | AdEMAMix | Muon
+@dataclass(frozen=True, kw_only=True)
+class CustomOptimizer:
+    """A user's optimizer: a subclass of torch.optim.Optimizer, or a function that returns one.
+
+    reference   "mine.py:MyOptimizer" or "package.module:Name" (docs/extending/optimizer.md)
+    options     keyword arguments of the class, each "name=value" with a Python literal or a string
+    weight_decay   of matrices; norms, biases and activation shapes have 0
+    shape_lr_factor   as in `AdamW`
+    groups      as in `AdamW`
+    state_per_parameter   numbers of 32 bits that it keeps per parameter, for `stamm plan`; None:
+                measured on a small matrix
+    """
+
+    REFERENCE_KEY: ClassVar = "reference"
+
+    reference: str
+    options: tuple[str, ...] = ()
+    weight_decay: float = 0.1
+    shape_lr_factor: float = 1.0
+    groups: tuple[GroupRule, ...] = ()
+    state_per_parameter: float | None = None
+
+    def __post_init__(self) -> None:
+        kept = self.state_per_parameter
+        named = [option.partition("=") for option in self.options]
+        plain = all(name.isidentifier() and equals for name, equals, _ in named)
+        validate(
+            self,
+            ("reference", is_reference(self.reference), "is not of the form mine.py:MyOptimizer"),
+            ("options", plain, 'must be of the form "name=value"'),
+            ("options", len({name for name, *_ in named}) == len(named), "has a name twice"),
+            ("weight_decay", 0 <= self.weight_decay < math.inf, _NOT_NEGATIVE),
+            ("shape_lr_factor", 0 <= self.shape_lr_factor < math.inf, _NOT_NEGATIVE),
+            ("state_per_parameter", kept is None or 0 <= kept < math.inf, _NOT_NEGATIVE),
+        )
+
+    def keywords(self) -> dict[str, Any]:
+        """The options as keyword arguments."""
+        return {
+            name: _literal(value) for name, _, value in (o.partition("=") for o in self.options)
+        }
+
+
+OptimizerConfig = AdamW | AdEMAMix | Muon | CustomOptimizer
 
 _LARGEST_BETA3 = 1 - 1e-7  # beyond it the guard in _half_life makes half-lives infinite
 _NOT_NEGATIVE = "must be finite and not negative"
@@ -198,6 +243,13 @@ def _shared_checks(config: AdamW | AdEMAMix | Muon) -> list[tuple[str, bool, str
         ("weight_decay", 0 <= config.weight_decay < math.inf, _NOT_NEGATIVE),
         ("shape_lr_factor", 0 <= config.shape_lr_factor < math.inf, _NOT_NEGATIVE),
     ]
+
+
+def _literal(text: str) -> Any:
+    try:
+        return ast.literal_eval(text)
+    except (ValueError, SyntaxError):
+        return text
 
 
 def _compiles(pattern: str) -> bool:

@@ -21,7 +21,7 @@ def parameter_groups(
 ) -> list[dict[str, Any]]:
     """Optimizer groups, as `rules.grouped` makes them, with the model's parameters in them.
 
-    Each carries "lr_factor", which `set_learning_rate` uses, "label" and "method".
+    Each has "lr_factor", which `set_learning_rate` uses, "label", "method", and "names" of the parameters.
 
     allow_shared      activation modules that are meant to share their shape (`refuse_shared`)
     Raises            ConfigError for a rule that decides about no parameter, for a shape that two
@@ -46,6 +46,7 @@ def parameter_groups(
     return [
         {
             "params": [named[name] for name in group.sizes],
+            "names": list(group.sizes),
             "weight_decay": group.weight_decay,
             "lr_factor": group.lr_factor,
             "label": group.label,

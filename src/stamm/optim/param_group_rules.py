@@ -9,11 +9,11 @@ from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
 from stamm.base.errors import ConfigError
-from stamm.optim.config import AdEMAMix, GroupRule, Muon, OptimizerConfig
+from stamm.optim.config import AdEMAMix, CustomOptimizer, GroupRule, Muon, OptimizerConfig
 
-Method = Literal["adamw", "ademamix", "muon"]
+Method = Literal["adamw", "ademamix", "muon", "custom"]
 NO_DECAY = (r"norm\.weight$", r"layernorm\.weight$", r"\.act_fn\.")
-_MOMENTS = {"adamw": 2, "ademamix": 3, "muon": 1}
+_STATE_PER_PARAMETER = {"adamw": 2.0, "ademamix": 3.0, "muon": 1.0, "custom": 2.0}
 _OF_LAYERS = re.compile(r"(^|\.)layers\.")
 
 
@@ -23,6 +23,7 @@ class Group:
 
     label   "matrices", "vectors", "shapes", or the pattern of the rule that decided
     sizes   how many numbers each parameter has, by name, in the model's order
+    state_per_parameter   numbers of 32 bits that the optimizer keeps for each
     """
 
     label: str
@@ -30,6 +31,7 @@ class Group:
     lr_factor: float
     weight_decay: float
     sizes: Mapping[str, int]
+    state_per_parameter: float
 
     @property
     def numbers(self) -> int:
@@ -39,7 +41,7 @@ class Group:
     @property
     def moments(self) -> int:
         """Numbers that the optimizer keeps for them."""
-        return self.numbers * _MOMENTS[self.method]
+        return round(self.numbers * self.state_per_parameter)
 
 
 def grouped(
@@ -87,6 +89,7 @@ def grouped(
             lr_factor=key.lr_factor,
             weight_decay=key.weight_decay,
             sizes=found[key],
+            state_per_parameter=_state(config, key.method),
         )
         for key in sorted(found, key=lambda key: (key.place, key.method, -key.weight_decay))
     ]
@@ -117,7 +120,14 @@ def _kind(name: str, shape: tuple[int, ...], learned: bool) -> str:
     return "vectors" if free else "matrices"
 
 
+def _state(config: OptimizerConfig, method: Method) -> float:
+    measured = config.state_per_parameter if isinstance(config, CustomOptimizer) else None
+    return _STATE_PER_PARAMETER[method] if measured is None else measured
+
+
 def _method(config: OptimizerConfig, name: str, shape: tuple[int, ...], kind: str) -> Method:
+    if isinstance(config, CustomOptimizer):
+        return "custom"
     if isinstance(config, AdEMAMix):
         return "ademamix"
     if not isinstance(config, Muon):

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import inspect
 import os
 import resource
 import statistics
@@ -26,6 +25,7 @@ from torch import Tensor
 from stamm.base.config import to_plain
 from stamm.base.errors import ConfigError, DataError
 from stamm.base.files import read_json, sha256_file, sha256_value, write_json
+from stamm.base.user_code import source_file
 from stamm.corpus.megatron_dataset import ForeignTokens, tokenizer_file
 from stamm.corpus.packed_dataset import PackedSplit
 from stamm.corpus.shuffle import Proof, StoredTokens, TokenStream
@@ -50,6 +50,8 @@ from stamm.models.decoder import Decoder
 from stamm.models.determinism import operation_threads, settle
 from stamm.models.flops import count_parameters, training_flops
 from stamm.models.serialization import describe_decoder, save_decoder
+from stamm.optim.config import CustomOptimizer
+from stamm.optim.custom import optimizer_file
 from stamm.pretrain.config import NEXT_TOKEN, PretrainConfig
 from stamm.pretrain.dataset import Windows
 from stamm.pretrain.kernel_choice import Choices, choose_kernels, chosen_kernels, prepare_kernels
@@ -62,6 +64,7 @@ from stamm.runs.metrics import read_metrics
 from stamm.runs.tracker_config import mirrored
 
 SCHEMA = 1
+_USER_CODE = ("objective", "optimizer")
 COVERAGE_TOKENS = 20_000_000  # a sample of this many tokens tells the rate to 4 digits
 
 
@@ -188,13 +191,14 @@ def _note_manifest(
     """
     path = workspace.folder / "manifest.json"
     kind = "pack" if config.foreign is None else "foreign"
-    objective = _objective_source(config)
+    code = _user_code(config)
     if path.exists():
-        expected = {kind: proof.sha256, "objective": objective.get("sha256", "")}
+        expected = {kind: proof.sha256}
+        expected |= {name: code.get(name, {}).get("sha256", "") for name in _USER_CODE}
         for name, found in expected.items():
             begun = _recorded_hash(path, name)
             if begun != found:
-                what = "the code of the objective is" if name == "objective" else "the tokens are"
+                what = f"the code of the {name} is" if name in _USER_CODE else "the tokens are"
                 raise DataError(
                     f"{what} not the same as when {workspace.folder} was started: sha256 {found}, "
                     f"not {begun}",
@@ -206,8 +210,7 @@ def _note_manifest(
         for name, place in sorted(workspace.inputs.items())
     }
     inputs[kind] = {**inputs.get(kind, {}), "sha256": proof.sha256, **proof.facts}
-    if objective:
-        inputs["objective"] = objective
+    inputs |= code
     if "tokenizer" in inputs:
         file = tokenizer_file(workspace.inputs["tokenizer"])
         inputs["tokenizer"]["sha256"] = sha256_file(file)
@@ -247,15 +250,21 @@ def _recorded_hash(manifest: Path, name: str) -> str:
     try:
         return str(read_json(manifest, MANIFEST_FIX)["inputs"][name]["sha256"])
     except (KeyError, TypeError):
-        return "" if name == "objective" else "unknown"
+        return "" if name in _USER_CODE else "unknown"
 
 
-def _objective_source(config: PretrainConfig) -> dict[str, str]:
-    """The user's objective and the hash of its source file; {} for the built-in one."""
-    if config.objective == NEXT_TOKEN:
-        return {}
-    file = Path(inspect.getfile(load_objective(config.objective)))
-    return {"path": config.objective, "sha256": sha256_file(file)}
+def _user_code(config: PretrainConfig) -> dict[str, dict[str, str]]:
+    """The user's objective and optimizer, each with the hash of its source file; {} for built-in ones."""
+    files: dict[str, tuple[str, Path]] = {}
+    if config.objective != NEXT_TOKEN:
+        objective = load_objective(config.objective)
+        files["objective"] = (config.objective, source_file(config.objective, objective))
+    if isinstance(config.optimizer, CustomOptimizer):
+        files["optimizer"] = (config.optimizer.reference, optimizer_file(config.optimizer))
+    return {
+        name: {"path": reference, "sha256": sha256_file(file)}
+        for name, (reference, file) in files.items()
+    }
 
 
 def _summary(config: PretrainConfig, windows: Windows, folder: Path) -> dict[str, Any]:

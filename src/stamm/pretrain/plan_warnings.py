@@ -15,7 +15,7 @@ from stamm.engine import attention_support, float8_support
 from stamm.engine.estimate import DEVICES, Devices, Setting
 from stamm.losses.config import Goldfish
 from stamm.models.config import Dense
-from stamm.optim.config import AdEMAMix
+from stamm.optim.config import AdEMAMix, CustomOptimizer
 from stamm.optim.schedules import WarmupStableDecay
 from stamm.pretrain.config import PretrainConfig
 
@@ -53,12 +53,23 @@ def warnings(told: Told) -> list[dict[str, str]]:
 
 def notes(told: Told) -> list[str]:
     """What is unusual, and may be meant."""
-    ratio = told.facts["tokens_per_parameter"]
+    ratio, optimizer = told.facts["tokens_per_parameter"], told.config.optimizer
     few = "below 1: most parameters see less than one token"
     many = "above 2000: a larger model may be the better use of the work"
-    if 1 <= ratio <= 2000:
-        return []
-    return [f"{count_text(ratio)} tokens a parameter, {few if ratio < 1 else many}"]
+    found = []
+    if not 1 <= ratio <= 2000:
+        found.append(f"{count_text(ratio)} tokens a parameter, {few if ratio < 1 else many}")
+    if isinstance(optimizer, CustomOptimizer):
+        kept = optimizer.state_per_parameter
+        found.append(
+            f"the memory of optimizer {optimizer.reference} is "
+            + (
+                "unknown: counted as 2 numbers per parameter; set optimizer.state_per_parameter"
+                if kept is None
+                else f"estimated from {kept:g} numbers of 32 bits per parameter"
+            )
+        )
+    return found
 
 
 def collapse(goldfish: Goldfish) -> float:

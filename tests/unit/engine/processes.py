@@ -8,16 +8,19 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch import nn
 
 from stamm.base.console import NoProgress
 from stamm.base.shutdown import end_at_once
 from stamm.engine.compile import compile_layers
 from stamm.engine.config import EIGHT_BITS, EngineConfig, Parallel
+from stamm.engine.custom_optimizer_state import CustomShardedOptimizer
 from stamm.engine.distributed import DistributedContext, destroy_process_group, init_distributed
 from stamm.engine.float8 import convert
 from stamm.engine.objective import MicroBatch, MicroBatches, Objective, StepLoss
@@ -28,7 +31,8 @@ from stamm.engine.trainer import Trainer
 from stamm.models.config import DecoderConfig, GatedFFN, PlainFFN
 from stamm.models.decoder import Decoder, build_decoder
 from stamm.optim.build import build_optimizer
-from stamm.optim.config import AdamW, AdEMAMix
+from stamm.optim.config import AdamW, AdEMAMix, CustomOptimizer, OptimizerConfig
+from stamm.optim.custom import optimizer_file
 from stamm.runs.metrics import read_metrics
 
 CONTEXT, SEQUENCES, VOCABULARY = 32, 8, 64
@@ -108,12 +112,25 @@ def train(asked: dict[str, Any]) -> list[dict[str, Any]]:
     apply_tensor_parallel(decoder, world, config)
     compile_layers(decoder.model.layers, config, NoProgress())
     apply_fsdp(decoder, world, config)
-    chosen = AdamW() if asked.get("optimizer") == "AdamW" else AdEMAMix()
     task = Packed(decoder, world, asked.get("steps", 6), short)
-    updater = ShardedOptimizer(decoder, lambda piece: build_optimizer(chosen, decoder, 6, piece))
+    updater = _updater(asked.get("optimizer", "AdEMAMix"), decoder)
     folder = Path(asked["folder"])
     Trainer(task, decoder, updater, 1.0, config, world, folder, NoProgress()).run()
     return read_metrics(folder / "metrics.jsonl") if world.is_main_process else []
+
+
+def _updater(name: str, decoder: Decoder) -> ShardedOptimizer:
+    """AdamW, AdEMAMix or a user's optimizer, "mine.py:Name"."""
+    chosen: OptimizerConfig = AdamW() if name == "AdamW" else AdEMAMix()
+    if ":" in name:
+        chosen = CustomOptimizer(reference=name)
+
+    def build(piece: Callable[[nn.Parameter], nn.Parameter]) -> torch.optim.Optimizer:
+        return build_optimizer(chosen, decoder, 6, piece)
+
+    if isinstance(chosen, CustomOptimizer):
+        return CustomShardedOptimizer(decoder, build, optimizer_file(chosen))
+    return ShardedOptimizer(decoder, build)
 
 
 def main() -> None:

@@ -18,6 +18,7 @@ Trained = list[dict[str, Any]]
 
 def _train(folder: Path, count: int, *asked: dict[str, Any]) -> list[Trained]:
     """What `asked` gives in `count` processes."""
+    folder.mkdir(exist_ok=True)
     out = folder / f"results-{count}.json"
     words = [
         json.dumps({"folder": str(folder / str(count) / str(i)), **a}) for i, a in enumerate(asked)
@@ -96,6 +97,43 @@ def test_a_run_goes_on_in_another_number_of_processes(alone: list[Trained], tmp_
     _train(tmp_path, 2, {**first, "tensor": 2})
     _close(_train(tmp_path, 1, {**first, "steps": 4})[0], alone[0][:4], 2e-5)
     _close(_train(tmp_path, 2, {**first, "steps": 6, "context": 2})[0], alone[0], 2e-5)
+
+
+# State as tensors, as a number of a parameter and as a number of a group.
+CENTERED = """
+import torch
+
+class Centered(torch.optim.Optimizer):
+    elementwise = True
+
+    def __init__(self, params):
+        super().__init__(params, {"lr": 0.0, "total": 0.0})
+
+    @torch.no_grad()
+    def step(self):
+        for group in self.param_groups:
+            group["total"] += group["lr"]
+            for p in group["params"]:
+                state = self.state[p]
+                if not state:
+                    state["start"], state["mean"] = p.clone(), torch.zeros_like(p)
+                    state["step"], state["updates"] = torch.zeros(()), 0
+                state["updates"] += 1
+                state["step"] += 1
+                state["mean"].lerp_(p.grad, 1 / state["updates"])
+                p.copy_(state["start"] - 10 * group["total"] * state["mean"])
+"""
+
+
+def test_a_users_optimizer_resumes_in_another_number_of_processes(tmp_path: Path) -> None:
+    (tmp_path / "centered.py").write_text(CENTERED)
+    asked = {"optimizer": f"{tmp_path}/centered.py:Centered"}
+    reference = _train(tmp_path / "one", 1, asked)[0]
+    assert reference[-1]["train/loss_nats"] < reference[0]["train/loss_nats"]
+    run = {**asked, "folder": str(tmp_path / "run")}
+    _train(tmp_path, 2, {**run, "steps": 3, "tensor": 2})
+    _close(_train(tmp_path, 1, {**run, "steps": 4})[0], reference[:4], 2e-5)
+    _close(_train(tmp_path, 2, run)[0], reference, 2e-5)
 
 
 def test_compiled_layers_are_divided_too(alone: list[Trained], tmp_path: Path) -> None:
