@@ -110,6 +110,21 @@ def test_no_pickle_is_loaded() -> None:
     assert not wrong
 
 
+def test_results_of_submitit_jobs_are_not_unpickled() -> None:
+    """`job.result()` and its kin load a pickle from the run folder; ranks leave JSON instead."""
+    unpickle = {"result", "results", "exception", "submission", "result_pickle"}
+    wrong = [
+        f"{file.relative_to(ROOT)}:{node.lineno}: {ast.unparse(node)}"
+        for file in _python("src")
+        if "submitit" in (text := file.read_text())
+        for node in ast.walk(ast.parse(text))
+        if isinstance(node, ast.Attribute)
+        and node.attr in unpickle
+        and ast.unparse(node.value).endswith("job")
+    ]
+    assert not wrong
+
+
 def test_nothing_names_a_machine_or_leaves_work_behind() -> None:
     # The patterns are spelled in two halves so that this file does not match itself.
     patterns = [

@@ -9,22 +9,34 @@ import contextlib
 import importlib
 import io
 import math
+import secrets
 import subprocess
 import time
 from collections.abc import Callable, Generator, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from stamm.base.errors import RunError, visible
+from stamm.base.errors import DataError, RunError, visible
+from stamm.base.files import read_json, write_json
 from stamm.runs.executors import RayWork, SlurmWork
 from stamm.runs.local_pool import Result, do_rank
 from stamm.runs.sharded_job import Batch, Task, code_hash
 from stamm.runs.worker import attempt
 
 RANKS = ".slurm"
-Rank = tuple[Any, Sequence[Task]]  # a job of submitit, and the shards dealt to it
+
+
+@dataclass(frozen=True)
+class SubmittedRank:
+    """A submitit job, the shards dealt to it, and the JSON file in which it leaves its results."""
+
+    job: Any
+    tasks: Sequence[Task]
+    results: Path
+
+
 _LOOK_EVERY_S = 1.0
 _LATE_S = 15.0  # a network file system may show a rank's answer so long after its end
 _AT_ONCE = 4000  # shards that Ray is told of; it looks at all of them each time one ends
@@ -196,38 +208,47 @@ def _submitted(
     tasks: Sequence[Task],
     execution: SlurmWork,
     say: Callable[[str], None],
-) -> Iterator[list[Rank]]:
+) -> Iterator[list[SubmittedRank]]:
     """The ranks that do `tasks`, in arrays that the cluster takes. None outlives the block."""
     world = min(execution.tasks, len(tasks))
     dealt = [tasks[rank::world] for rank in range(world)]
-    ranks: list[Rank] = []
+    ranks: list[SubmittedRank] = []
     try:
         for first in range(0, world, execution.max_array_size):
             part = dealt[first : first + execution.max_array_size]
-            ranks += zip(_submit(executor, plan, part, execution), part, strict=True)
-        jobs = ", ".join(dict.fromkeys(job.job_id.partition("_")[0] for job, _ in ranks))
+            ranks += _submit(executor, plan, part, execution)
+        jobs = ", ".join(dict.fromkeys(rank.job.job_id.partition("_")[0] for rank in ranks))
         say(f"{len(ranks)} ranks are submitted (job {jobs}), their logs: {executor.folder}")
         yield ranks
     except BaseException:
         if ranks:
-            _cancel([job for job, _ in ranks])
-            for job, _ in ranks if execution.simulated else ():
-                job.wait()  # these end at once; Slurm takes its time, and they stop by themselves
+            _cancel([rank.job for rank in ranks])
+            for rank in ranks if execution.simulated else ():
+                rank.job.wait()  # these end at once; Slurm takes its time, and they stop by themselves
             say(f"{len(ranks)} ranks were cancelled; the shards that are done stay done.")
         raise
-    for job, _ in ranks:
-        job.paths.submission_file.unlink(missing_ok=True)
+    for rank in ranks:
+        rank.job.paths.submission_file.unlink(missing_ok=True)
 
 
 def _submit(
     executor: Any, plan: Path, dealt: Sequence[Sequence[Task]], execution: SlurmWork
-) -> list[Any]:
+) -> list[SubmittedRank]:
+    files = [Path(executor.folder) / f"results-{secrets.token_hex(8)}.json" for _ in dealt]
     # submitit prints what sbatch said before it raises it.
     try:
         with contextlib.redirect_stderr(io.StringIO()), executor.batch():
-            return [
-                executor.submit(do_rank, str(plan), part, execution.cpus, execution.attempts)
-                for part in dealt
+            jobs = [
+                executor.submit(
+                    _leave_results,
+                    str(file),
+                    do_rank,
+                    str(plan),
+                    part,
+                    execution.cpus,
+                    execution.attempts,
+                )
+                for file, part in zip(files, dealt, strict=True)
             ]
     except (RuntimeError, FileNotFoundError) as error:
         said = " ".join(str(error).split())
@@ -241,36 +262,54 @@ def _submit(
             where=", ".join(blamed),
             fix="Change what it names (execution.*) and run the same command",
         ) from None
+    return [SubmittedRank(*one) for one in zip(jobs, dealt, files, strict=True)]
 
 
-def _answers(ranks: Sequence[Rank]) -> Iterator[tuple[Sequence[Task], list[Result] | str]]:
+def _leave_results(file: str, work: Callable[..., list[Result]], *arguments: Any) -> None:
+    """Run `work` in a rank and write its results, or the error that it raised, to `file` as JSON.
+
+    submitit pickles what a rank returns; that file is never read.
+    """
+    try:
+        answer: dict[str, Any] = {"results": work(*arguments)}
+    except BaseException as error:
+        answer = {"error": f"{type(error).__name__}: {error}"}
+        raise
+    finally:
+        write_json(Path(file), answer)
+
+
+def _answers(
+    ranks: Sequence[SubmittedRank],
+) -> Iterator[tuple[Sequence[Task], list[Result] | str]]:
     """Each rank's shards and its results, or why it was lost, in the order in which ranks end."""
     waiting = dict(enumerate(ranks))
     ended: dict[int, float] = {}
     while waiting:
-        for number, (job, tasks) in list(waiting.items()):
-            if not job.done():
+        for number, rank in list(waiting.items()):
+            if not rank.job.done():
                 ended.pop(number, None)  # Slurm may queue a rank again
                 continue
             now = time.monotonic()
-            if job.paths.result_pickle.exists() or now - ended.setdefault(number, now) >= _LATE_S:
+            if rank.results.exists() or now - ended.setdefault(number, now) >= _LATE_S:
                 del waiting[number]
-                yield tasks, _answer(job)
+                yield rank.tasks, _answer(rank)
         if waiting:
             time.sleep(_LOOK_EVERY_S)
 
 
-def _answer(job: Any) -> list[Result] | str:
-    if not job.paths.result_pickle.exists():
-        return f"without an answer (state {visible(job.state, 50)}); its log: {job.paths.stderr}"
+def _answer(rank: SubmittedRank) -> list[Result] | str:
+    """The results of a rank that ended, or why it was lost."""
+    log = f"its log: {rank.job.paths.stderr}"
     try:
-        results: list[Result] = job.result()
-    except Exception as error:  # submitit raises the trace of what the rank raised, between dashes
-        told = [line for line in str(error).splitlines() if line.strip()]
-        ends = [place for place, line in enumerate(told) if not line.strip("-")]
-        said = told[ends[-1] - 1] if ends else type(error).__name__
-        return f"with {visible(said, 300)}; its log: {job.paths.stderr}"
-    return results
+        answer = read_json(rank.results)
+        if "error" in answer:
+            return f"with {visible(str(answer['error']), 300)}; {log}"
+        return [(str(name), dict(result)) for name, result in answer["results"]]
+    except DataError:
+        return f"without an answer (state {visible(rank.job.state, 50)}); {log}"
+    except (KeyError, TypeError, ValueError):
+        return f"with results that are not those of shards; {log}"
 
 
 def _cancel(jobs: Sequence[Any]) -> None:

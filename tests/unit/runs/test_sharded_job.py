@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+import stamm
 from stamm.base.errors import DataError, RunError
 from stamm.base.files import atomic
 from stamm.runs.executors import Execution, LocalWork, SlurmWork
@@ -29,7 +30,8 @@ TWO = LocalWork(workers=2)
 
 @pytest.fixture(autouse=True)
 def importable(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent))
+    packages = [str(Path(__file__).parent), str(Path(stamm.__file__).parents[1])]
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(packages))
 
 
 def batch(root: Path, *texts: str, **settings: Any) -> Batch:

@@ -18,6 +18,7 @@ from typing import Any
 import pytest
 from fake_slurm import install
 
+import stamm
 from stamm.base.console import NoProgress
 from stamm.base.errors import RunError
 from stamm.base.files import write_json
@@ -28,6 +29,7 @@ from stamm.runs.run_sharded import do_batch
 from stamm.runs.sharded_job import Batch, Task, manifest_path, read_manifests, save_plan, unseen
 
 HERE = Path(__file__).parent
+PACKAGES = os.pathsep.join([str(HERE), str(Path(stamm.__file__).parents[1])])  # for workers
 TEXTS = tuple(f"line {n}\n# comment\n" * (n + 1) for n in range(7))
 
 
@@ -46,7 +48,7 @@ def slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     state = tmp_path / "slurm"
     monkeypatch.setenv("PATH", f"{install(state)}{os.pathsep}{os.environ['PATH']}")
     monkeypatch.setenv("FAKE_SLURM", str(state))
-    monkeypatch.setenv("PYTHONPATH", str(HERE))
+    monkeypatch.setenv("PYTHONPATH", PACKAGES)
     monkeypatch.setattr(cluster_executors, "_LATE_S", 0.5)
     monkeypatch.setattr(cluster_executors, "_LOOK_EVERY_S", 0.1)
     return state
@@ -115,6 +117,31 @@ def test_arrays_are_no_longer_than_the_cluster_takes(slurm: Path, tmp_path: Path
     assert {name for name, _ in begun(tmp_path)} == {task.name for task in job.tasks}
     assert str(os.getpid()) not in {process for _, process in begun(tmp_path)}
     assert not (job.folder / ".slurm").exists()
+
+
+def test_results_of_ranks_are_read_from_json_and_nothing_is_unpickled(
+    slurm: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> None:
+        raise AssertionError("a pickle was loaded")
+
+    monkeypatch.setattr("submitit.core.utils.pickle_load", refuse)
+    assert [m["in"] for m in do(batch(tmp_path, *TEXTS))] == [2 * n + 2 for n in range(7)]
+
+
+@pytest.mark.parametrize("damage", ["[]", '{"results": 1}', '{"results": [["00000", 1]]}'])
+def test_damaged_results_of_a_rank_are_a_lost_rank(
+    slurm: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, damage: str
+) -> None:
+    read = cluster_executors.read_json
+    monkeypatch.setattr(cluster_executors, "read_json", lambda path: read(_written(path, damage)))
+    with pytest.raises(RunError, match="lost once, last with results that are not those of shards"):
+        do(batch(tmp_path, "a\n"), attempts=1)
+
+
+def _written(path: Path, text: str) -> Path:
+    path.write_text(text)
+    return path
 
 
 def test_a_rank_does_as_many_shards_at_once_as_it_has_cores(slurm: Path, tmp_path: Path) -> None:
@@ -349,7 +376,7 @@ def test_a_worker_whose_parent_died_before_it_began_does_nothing(tmp_path: Path)
 def test_a_worker_stops_when_another_run_takes_the_folder_over(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("PYTHONPATH", str(HERE))
+    monkeypatch.setenv("PYTHONPATH", PACKAGES)
     job = batch(tmp_path, "a\n", "b\n")
     with subprocess.Popen(
         [sys.executable, "-m", "stamm.runs.worker", str(save_plan(job)), str(os.getpid())],
