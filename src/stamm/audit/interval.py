@@ -5,23 +5,14 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from stamm.base.student_t import t_quantile
+from stamm.runs.schemas.evaluation import MeanInterval
 
 LEVEL = 0.95
 
 
-@dataclass(frozen=True, kw_only=True)
-class Estimate:
-    """A mean, and where the true one lies with 95 % confidence; None where nothing can be said."""
-
-    mean: float
-    low: float | None
-    high: float | None
-
-
-def mean_estimate(values: Sequence[float]) -> Estimate:
+def mean_estimate(values: Sequence[float]) -> MeanInterval:
     """The mean of independent values: mean +- t(0.95, n - 1) s / sqrt(n).
 
     Edge     a single value has no interval; equal values have one of no width; the interval may
@@ -29,12 +20,12 @@ def mean_estimate(values: Sequence[float]) -> Estimate:
     """
     mean = statistics.fmean(values)
     if len(values) < 2:
-        return Estimate(mean=mean, low=None, high=None)
+        return MeanInterval(mean=mean, low=None, high=None)
     half = t_quantile(LEVEL, len(values) - 1) * math.sqrt(statistics.variance(values) / len(values))
-    return Estimate(mean=mean, low=mean - half, high=mean + half)
+    return MeanInterval(mean=mean, low=mean - half, high=mean + half)
 
 
-def difference_estimate(values: Sequence[float], control: Sequence[float]) -> Estimate:
+def difference_estimate(values: Sequence[float], control: Sequence[float]) -> MeanInterval:
     """Mean of `values` minus mean of `control`, two independent groups of unequal variance.
 
     Welch's interval; its degrees of freedom are rounded down, which widens it.
@@ -44,12 +35,12 @@ def difference_estimate(values: Sequence[float], control: Sequence[float]) -> Es
     """
     mean = statistics.fmean(values) - statistics.fmean(control)
     if len(values) < 2 or len(control) < 2:
-        return Estimate(mean=mean, low=None, high=None)
+        return MeanInterval(mean=mean, low=None, high=None)
     a = statistics.variance(values) / len(values)
     b = statistics.variance(control) / len(control)
     if a + b == 0:
-        return Estimate(mean=mean, low=mean, high=mean)
+        return MeanInterval(mean=mean, low=mean, high=mean)
     freedom = (a + b) ** 2 / (a**2 / (len(values) - 1) + b**2 / (len(control) - 1))
     # the rounded quotient can fall just below the whole number that it stands for
     half = t_quantile(LEVEL, max(math.floor(freedom * (1 + 1e-12)), 1)) * math.sqrt(a + b)
-    return Estimate(mean=mean, low=mean - half, high=mean + half)
+    return MeanInterval(mean=mean, low=mean - half, high=mean + half)

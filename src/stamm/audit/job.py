@@ -32,7 +32,8 @@ from stamm.audit.memorization import (
 )
 from stamm.base.config import to_plain
 from stamm.base.errors import DataError
-from stamm.base.files import read_json, write_json, write_text
+from stamm.base.files import read_json, write_text
+from stamm.base.schema import write_record
 from stamm.corpus.canaries.config import Kind
 from stamm.corpus.canaries.random_text import MADE_UP
 from stamm.corpus.special_tokens import BEGIN_ID
@@ -40,8 +41,8 @@ from stamm.corpus.tokenizer.tokenizer import Tokenizer
 from stamm.models.determinism import settle
 from stamm.models.serialization import load_decoder
 from stamm.runs.job import Workspace
+from stamm.runs.schemas.evaluation import MemorizationFile
 
-SCHEMA = 1
 CORPUS_SCHEMA = 1
 OUTPUTS = ("memorization.json", "continuations.jsonl", "canaries.jsonl")
 PROBES = "probes.json"
@@ -94,7 +95,6 @@ def run(config: AuditConfig, workspace: Workspace) -> None:
     skipped = {kind: len(texts) - len(given[kind]) for kind, texts in planted.canaries.items()}
     left_out = len(planted.passages) - len(passages)
     report: dict[str, Any] = {
-        "schema": SCHEMA,
         **to_plain(config),
         "interval": f"Student's t over passages, {LEVEL:.0%}; differences by Welch",
         "passages": len(passages),
@@ -111,7 +111,7 @@ def run(config: AuditConfig, workspace: Workspace) -> None:
         for one in group
     )
     write_text(workspace.folder / "canaries.jsonl", text)
-    write_json(workspace.folder / "memorization.json", report)
+    write_record(workspace.folder / "memorization.json", MemorizationFile, report)
     notes = [
         f"{len(passages) + sum(map(len, given.values()))} continued",
         *([f"{n} too short" for n in [left_out + sum(skipped.values())] if n]),

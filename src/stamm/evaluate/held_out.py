@@ -15,6 +15,7 @@ from stamm.evaluate.config import EvaluateConfig
 from stamm.evaluate.task import TaskContext, TaskMetric, TaskResult
 from stamm.models.decoder import Decoder
 from stamm.models.generate import nats_of_sequences
+from stamm.runs.schemas.evaluation import DocumentLoss
 
 RULE = (
     "Every token of a document after its <s>, the closing </s> included, given all before it. A"
@@ -34,21 +35,6 @@ class Window:
     start: int
     scored: int
     stop: int
-
-
-@dataclass(frozen=True, kw_only=True)
-class DocumentLoss:
-    """Negative log-likelihood of one document.
-
-    tokens   scored tokens: all but the <s>
-    bytes    of its text, in UTF-8
-    """
-
-    document_id: str
-    language: str
-    tokens: int
-    bytes: int
-    nats: float
 
 
 def windows(length: int, context: int, overlap: int) -> list[Window]:

@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from stamm.base.errors import ConfigError
-from stamm.base.files import write_json, write_text
+from stamm.base.files import write_text
+from stamm.base.schema import record, write_record
 from stamm.base.user_code import guarded
 from stamm.corpus.tokenizer.tokenizer import Tokenizer
 from stamm.evaluate.config import BUILT_IN_TASKS, EvaluateConfig
@@ -23,8 +24,9 @@ from stamm.models.decoder import Decoder
 from stamm.models.determinism import settle
 from stamm.models.serialization import load_decoder
 from stamm.runs.job import Workspace
+from stamm.runs.schemas.evaluation import BlimpFile, HeldOutFile, TaskFile
 
-SCHEMA = 1
+_FILES = {"held_out": HeldOutFile, "blimp": BlimpFile}
 OUTPUTS = ("held_out.json", "held_out_documents.jsonl", "blimp.json", "blimp_pairs.jsonl")
 _OWN_KEYS = ("schema", "task", "num_items", "metrics")
 
@@ -44,12 +46,12 @@ def run(config: EvaluateConfig, workspace: Workspace) -> None:
         if result.items:
             lines = [json.dumps(dict(item), ensure_ascii=False) + "\n" for item in result.items]
             write_text(workspace.folder / f"{name}_{result.item_label}.jsonl", "".join(lines))
-        write_json(workspace.folder / f"{name}.json", _content(name, result))
+        kind = _FILES.get(name, TaskFile)
+        write_record(workspace.folder / f"{name}.json", kind, _content(name, result))
 
 
 def _content(name: str, result: TaskResult) -> dict[str, Any]:
     return {
-        "schema": SCHEMA,
         "task": name,
         "num_items": result.num_items,
         "metrics": {name: metric.plain() for name, metric in result.metrics.items()},
@@ -82,7 +84,7 @@ def _check_result(result: TaskResult) -> None:
     taken = sorted(set(_OWN_KEYS) & set(result.details))
     if taken:
         raise ValueError(f"TaskResult.details uses the reserved key {taken[0]!r}")
-    for metric in result.metrics.values():
-        json.dumps(metric.plain())
+    record(TaskFile, _content("", result))
+    json.dumps([metric.plain() for metric in result.metrics.values()])
     json.dumps([dict(item) for item in result.items])
     json.dumps(dict(result.details))

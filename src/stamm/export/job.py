@@ -21,7 +21,8 @@ import torch
 from torch import Tensor
 
 from stamm.base.errors import ConfigError, ExportError, RunError
-from stamm.base.files import write_json, write_text
+from stamm.base.files import write_text
+from stamm.base.schema import write_record
 from stamm.base.user_code import guarded
 from stamm.corpus.packed_dataset import PackedSplit
 from stamm.corpus.special_tokens import BEGIN_ID, END_ID
@@ -37,6 +38,7 @@ from stamm.models.decoder import Decoder
 from stamm.models.determinism import settle
 from stamm.models.serialization import load_decoder
 from stamm.runs.job import Workspace
+from stamm.runs.schemas.export import LogitDifference, ParityFile, SamplesFile
 
 PARITY = "parity.json"
 # Texts that two readers of one tokenizer.json are known to tokenize differently.
@@ -106,10 +108,10 @@ def _export(
     parity.require(found, config.tolerance)
     _guarded(target, lambda: check_tokenizer(loaded, tokenizer, texts))
     progress.advance(3, "parity checked")
-    write_json(folder / PARITY, report)
+    write_record(folder / PARITY, ParityFile, report)
     if loaded.generate is not None:
         samples = write_samples(config, loaded, tokenizer, held_out)
-        write_json(folder / "samples.json", samples)
+        write_record(folder / "samples.json", SamplesFile, samples)
     origin = None if pack is None else origin_of(PackedSplit.open(pack, "train"))
     card = model_card(decoder, origin, config.licence, found, loaded.card)
     write_text(folder / "README.md", card)
@@ -145,7 +147,7 @@ def held_out_tokens(config: ExportConfig, decoder: Decoder, split: PackedSplit) 
 
 def compare(
     config: ExportConfig, decoder: Decoder, loaded: LoadedExport, texts: Sequence[Tensor]
-) -> list[parity.LogitDifference]:
+) -> list[LogitDifference]:
     """Logit differences on random tokens and, if any, on held-out text, for each reference."""
     length = min(config.parity_tokens, decoder.config.max_context)
     drawn = parity.random_tokens(decoder.config.vocab_size, config.parity_rows, length, config.seed)

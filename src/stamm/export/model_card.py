@@ -13,11 +13,11 @@ from stamm.activations.module import Activation, GatedActivation
 from stamm.base.markdown import escape_markdown
 from stamm.base.units import count_text
 from stamm.corpus.packed_dataset import PackedSplit
-from stamm.export.parity import LogitDifference
 from stamm.export.target import CardText
 from stamm.models.config import GatedFFN, PlainRope
 from stamm.models.decoder import Decoder
 from stamm.models.flops import count_parameters
+from stamm.runs.schemas.export import LogitDifference
 
 LONGEST_TABLE = 40
 _LONGEST_TEXT = 120

@@ -6,37 +6,16 @@ Letters: B sequences, T tokens, V vocabulary.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from stamm.base.errors import ExportError
+from stamm.runs.schemas.export import LogitDifference
 
 Logits = Callable[[Tensor], Tensor]
-
-
-@dataclass(frozen=True, kw_only=True)
-class LogitDifference:
-    """Differences of two models' logits on one set of texts.
-
-    positions          tokens after which a prediction was compared
-    max_absolute       largest |ours - theirs| of any logit
-    max_relative       max_absolute / largest |ours|
-    argmax_agreement   share of positions with the same most likely token
-    """
-
-    text: str
-    sequences: int
-    positions: int
-    max_absolute: float
-    max_relative: float
-    argmax_agreement: float
-
-    def within(self, tolerance: float) -> bool:
-        """Whether max_relative is at most `tolerance`; a NaN never is."""
-        return self.max_relative <= tolerance
 
 
 @torch.no_grad()
@@ -91,7 +70,6 @@ def report(found: Sequence[LogitDifference], tolerance: float, candidate: str) -
     Checked   tests/unit/models/test_golden_logits.py::test_in_float64_only_what_theirs_keeps_in_float32_differs
     """
     return {
-        "schema": 1,
         "reference": "stamm, float32",
         "candidate": f"{candidate}, float32",
         "measure": "largest |difference| of any logit, and its share of the largest |logit|",

@@ -10,8 +10,6 @@ from stamm.corpus.tokenizer.tokenizer import Tokenizer
 from stamm.export.config import ExportConfig
 from stamm.export.target import LoadedExport
 
-SCHEMA = 1
-
 
 def check_sample_length(config: ExportConfig, max_context: int) -> None:
     """Check that <s>, a prompt and a sample fit into the model's context.
@@ -54,7 +52,6 @@ def write_samples(
     generate = loaded.generate
     chosen = [] if split is None or generate is None else prompts(config, split)
     return {
-        "schema": SCHEMA,
         "method": f"greedy decoding with {loaded.description}, until </s> or sample_tokens",
         "prompt_tokens": config.prompt_tokens,
         "sample_tokens": config.sample_tokens,

@@ -8,11 +8,11 @@ from collections.abc import Callable, Sequence
 from stamm.reports.figure import Figure, Table
 from stamm.reports.formatting import fixed
 from stamm.reports.measure_figures import MARKS, interval_text
-from stamm.reports.results import Bucket, CanaryKind, Estimate, Memorization
 from stamm.reports.run_data import Arm, Study
 from stamm.reports.svg_figure import Axes, draw_panels, legend, legend_name
 from stamm.reports.text import one_line
 from stamm.reports.theme import drawn, series
+from stamm.runs.schemas.evaluation import CanaryResult, MeanInterval, MemorizationFile, RepeatBucket
 
 _UNSEEN_BITS = 1 / math.log(2)
 _PASSAGES = "passages"
@@ -21,8 +21,8 @@ _ORDER = (
     "random_characters", "secret",
 )  # fmt: skip
 _LONGEST_NAME = 40
-Line = tuple[str, tuple[Bucket, ...]]
-Panel = tuple[str, list[Line], Callable[[Bucket], Estimate | None], tuple[float, ...]]
+Line = tuple[str, tuple[RepeatBucket, ...]]
+Panel = tuple[str, list[Line], Callable[[RepeatBucket], MeanInterval | None], tuple[float, ...]]
 
 
 def canary_figures(study: Study) -> tuple[Figure, ...]:
@@ -34,7 +34,7 @@ def canary_figures(study: Study) -> tuple[Figure, ...]:
     )
 
 
-def _figure(study: Study, arm: Arm, audit: Memorization) -> Figure:
+def _figure(study: Study, arm: Arm, audit: MemorizationFile) -> Figure:
     panels = [panel for panel in (_exposure(audit), _copies(audit)) if panel[1]]
     counts = sorted({b.repeats for _, lines, _, _ in panels for _, line in lines for b in line})
 
@@ -65,7 +65,7 @@ def _figure(study: Study, arm: Arm, audit: Memorization) -> Figure:
     )
 
 
-def _exposure(audit: Memorization) -> Panel:
+def _exposure(audit: MemorizationFile) -> Panel:
     lines = [(one.kind, tuple(b for b in one.buckets if b.exposure_bits)) for one in audit.canaries]
     most = max((one.candidates for one in audit.canaries), default=0)
     return (
@@ -76,7 +76,7 @@ def _exposure(audit: Memorization) -> Panel:
     )
 
 
-def _copies(audit: Memorization) -> Panel:
+def _copies(audit: MemorizationFile) -> Panel:
     """Kinds with varied copies and those they are held against, against what was never seen."""
     beside = {one.beside for one in audit.canaries if one.beside}
     shown = [one for one in audit.canaries if one.beside or one.kind in beside]
@@ -115,7 +115,7 @@ def _panel(axes: Axes, panel: Panel, counts: Sequence[int]) -> None:
     legend(axes, columns=3)
 
 
-def _table(audit: Memorization) -> Table:
+def _table(audit: MemorizationFile) -> Table:
     kinds = ((_PASSAGES, audit.buckets), *((one.kind, one.buckets) for one in audit.canaries))
     return Table(
         columns=(
@@ -128,7 +128,7 @@ def _table(audit: Memorization) -> Table:
     )  # fmt: skip
 
 
-def _row(name: str, bucket: Bucket) -> tuple[str, ...]:
+def _row(name: str, bucket: RepeatBucket) -> tuple[str, ...]:
     return (
         _words(name),
         "control" if bucket.repeats == 0 else str(bucket.repeats),
@@ -142,7 +142,7 @@ def _row(name: str, bucket: Bucket) -> tuple[str, ...]:
     )
 
 
-def _told(kind: CanaryKind) -> str:
+def _told(kind: CanaryResult) -> str:
     last = kind.buckets[-1]
     said = f"{_words(kind.kind)} after {last.repeats} repeats: "
     if last.exposure_bits:
@@ -151,14 +151,14 @@ def _told(kind: CanaryKind) -> str:
     return f"{said}{written}{fixed(last.nll_nats.mean, 3)} nats per true token"
 
 
-def _skipped(audit: Memorization) -> str:
+def _skipped(audit: MemorizationFile) -> str:
     short = [(one.kind, one.skipped) for one in audit.canaries if one.skipped]
     if not short:
         return ""
     return f"Too short to be measured: {', '.join(f'{n:,} {_words(kind)}' for kind, n in short)}."
 
 
-def _cell(estimate: Estimate | None, digits: int) -> str:
+def _cell(estimate: MeanInterval | None, digits: int) -> str:
     return interval_text(estimate, digits) if estimate else ""
 
 

@@ -9,9 +9,10 @@ from pathlib import Path
 
 from stamm.base.errors import RunError
 from stamm.reports.json_reader import Record, record_if_there, record_in
-from stamm.reports.results import HeldOut, read_measured
+from stamm.reports.results import read_measured
 from stamm.reports.run_data import Study, collect
 from stamm.reports.training import Training, read_training
+from stamm.runs.schemas.evaluation import HeldOutFile
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,7 +29,7 @@ class SeedRun:
 
     seed: int
     training: Training
-    held_out: HeldOut | None
+    held_out: HeldOutFile | None
 
     @property
     def diverged(self) -> bool:

@@ -9,11 +9,18 @@ from stamm.reports.config import ReportConfig
 from stamm.reports.figure import Figure, Table
 from stamm.reports.formatting import fixed, percent, signed
 from stamm.reports.paired import REFERENCE, PairedDifference, paired_difference
-from stamm.reports.results import Blimp, Bucket, Estimate, HeldOut, Memorization, TextLoss
 from stamm.reports.run_data import Arm, Study
 from stamm.reports.svg_figure import Axes, draw, draw_panels, legend, legend_name
 from stamm.reports.text import one_line
 from stamm.reports.theme import drawn, series
+from stamm.runs.schemas.evaluation import (
+    BlimpFile,
+    HeldOutFile,
+    MeanInterval,
+    MemorizationFile,
+    RepeatBucket,
+    TextLoss,
+)
 
 MARKS = "osD^vP"
 _LABEL = 24
@@ -91,7 +98,7 @@ def grammar_figure(study: Study) -> Figure | None:
     if not asked:
         return None
     chance = asked[0][1].chance
-    fields = ["overall", *sorted({name for _, one in asked for name, _ in one.fields})]
+    fields = ["overall", *sorted({name for _, one in asked for name in one.fields})]
     base, differences = _grammar_differences(study, asked, fields)
 
     def paint(panels: list[Axes]) -> None:
@@ -159,7 +166,7 @@ def grammar_figure(study: Study) -> Figure | None:
                     *((_points(differences.get((arm.name, name))),) if differences else ()),
                 )
                 for arm, one in asked
-                for name, score in (("overall", one.overall), *one.fields)
+                for name, score in (("overall", one.overall), *one.fields.items())
             ),
             words=2,
         ),
@@ -169,7 +176,7 @@ def grammar_figure(study: Study) -> Figure | None:
 
 
 def _grammar_differences(
-    study: Study, asked: list[tuple[Arm, Blimp]], fields: list[str]
+    study: Study, asked: list[tuple[Arm, BlimpFile]], fields: list[str]
 ) -> tuple[str, dict[tuple[str, str], PairedDifference]]:
     """The reference arm, and differences to it by arm and field; empty where none can be taken."""
     by_name = {arm.name: one for arm, one in asked}
@@ -200,7 +207,7 @@ def memorization_figure(study: Study) -> Figure | None:
     repeats = sorted({b.repeats for _, audit in audited for b in audit.buckets if b.repeats})
 
     def paint(panels: list[Axes]) -> None:
-        parts: tuple[tuple[Axes, Callable[[Bucket], Estimate], str], ...] = (
+        parts: tuple[tuple[Axes, Callable[[RepeatBucket], MeanInterval], str], ...] = (
             (
                 panels[0],
                 lambda bucket: bucket.nll_nats,
@@ -240,8 +247,8 @@ def memorization_figure(study: Study) -> Figure | None:
 
 def _memory(
     axes: Axes,
-    audit: Memorization,
-    measure: Callable[[Bucket], Estimate],
+    audit: MemorizationFile,
+    measure: Callable[[RepeatBucket], MeanInterval],
     repeats: list[int],
     shift: float,
     arm: Arm,
@@ -269,7 +276,7 @@ def _memory(
     )  # fmt: skip
 
 
-def _memory_table(audited: list[tuple[Arm, Memorization]]) -> Table:
+def _memory_table(audited: list[tuple[Arm, MemorizationFile]]) -> Table:
     rows = []
     for arm, audit in audited:
         for bucket in audit.buckets:
@@ -283,7 +290,7 @@ def _memory_table(audited: list[tuple[Arm, Memorization]]) -> Table:
                     interval_text(against, 3) if against else "",
                     interval_text(bucket.rouge_l, 3),
                     interval_text(bucket.exact_prefix_tokens, 1),
-                    interval_text(bucket.longest_span_tokens, 1),
+                    interval_text(bucket.longest_common_span_tokens, 1),
                     "" if bucket.extracted is None else f"{bucket.extracted:,}",
                 )
             )
@@ -297,7 +304,7 @@ def _memory_table(audited: list[tuple[Arm, Memorization]]) -> Table:
     )  # fmt: skip
 
 
-def _left_out(audited: list[tuple[Arm, Memorization]]) -> str:
+def _left_out(audited: list[tuple[Arm, MemorizationFile]]) -> str:
     """Which planted texts no audit could measure, "" when all were."""
     said = ""
     for arm, audit in audited:
@@ -310,7 +317,7 @@ def _left_out(audited: list[tuple[Arm, Memorization]]) -> str:
     return said
 
 
-def interval_text(estimate: Estimate, digits: int) -> str:
+def interval_text(estimate: MeanInterval, digits: int) -> str:
     """A mean, with its interval where there is one: "1.50 [1.20, 1.80]"."""
     mean = fixed(estimate.mean, digits)
     if estimate.low is None or estimate.high is None:
@@ -318,7 +325,7 @@ def interval_text(estimate: Estimate, digits: int) -> str:
     return f"{mean} [{fixed(estimate.low, digits)}, {fixed(estimate.high, digits)}]"
 
 
-def _fall(arm: Arm, audit: Memorization) -> str:
+def _fall(arm: Arm, audit: MemorizationFile) -> str:
     last = audit.buckets[-1]
     said = f"{arm.name}: {fixed(last.nll_nats.mean, 3)} nats per true token"
     if last.repeats:
@@ -328,8 +335,10 @@ def _fall(arm: Arm, audit: Memorization) -> str:
     return said
 
 
-def _languages(held_out: HeldOut, limit: int) -> list[tuple[str, TextLoss]]:
-    known = sorted(held_out.languages, key=lambda item: (-item[1].documents, item[0]))[:limit]
+def _languages(held_out: HeldOutFile, limit: int) -> list[tuple[str, TextLoss]]:
+    known = sorted(held_out.languages.items(), key=lambda item: (-item[1].documents, item[0]))[
+        :limit
+    ]
     return sorted(known, key=lambda item: (item[1].bits_per_byte, item[0]))
 
 

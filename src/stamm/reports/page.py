@@ -11,10 +11,11 @@ from stamm.reports.corpus_tables import CorpusTables, corpus_tables
 from stamm.reports.events import events_table
 from stamm.reports.figure import Table
 from stamm.reports.formatting import fixed, percent
-from stamm.reports.results import Continuation, Parity
 from stamm.reports.run_data import Arm, Manifest, Study
 from stamm.reports.task_results import task_table
 from stamm.reports.text import one_line
+from stamm.runs.schemas.evaluation import ContinuationLine
+from stamm.runs.schemas.export import ParityFile
 
 CONTENTS = (
     ("verdict", "Verdict"),
@@ -48,18 +49,18 @@ class Page:
     events: Table | None
     tasks: Table | None
     corpus: CorpusTables | None
-    probes: tuple[tuple[Arm, tuple[Continuation, ...]], ...]
+    probes: tuple[tuple[Arm, tuple[ContinuationLine, ...]], ...]
     environment: Table
     steps: Table
     hashes: Table
 
-    def planted(self, probe: Continuation) -> str:
+    def planted(self, probe: ContinuationLine) -> str:
         """How often a passage stood in the training text, in words."""
         if probe.repeats == 0:
             return "never planted"
         return "planted once" if probe.repeats == 1 else f"planted {probe.repeats} times"
 
-    def parity(self, parity: Parity) -> Table:
+    def parity(self, parity: ParityFile) -> Table:
         """The parity report of an export."""
         return Table(
             columns=(
@@ -129,12 +130,12 @@ def _small(value: float) -> str:
     return "0" if value == 0 else f"{value:.2e}"
 
 
-def _probes(study: Study, limit: int) -> tuple[tuple[Arm, tuple[Continuation, ...]], ...]:
+def _probes(study: Study, limit: int) -> tuple[tuple[Arm, tuple[ContinuationLine, ...]], ...]:
     shown = []
     for arm in study.arms:
         seen = [probe for probe in arm.measured.continuations if probe.repeats]
         control = [probe for probe in arm.measured.continuations if not probe.repeats]
-        nearest = sorted(seen, key=lambda p: (-p.rouge_l, -p.repeats, p.probe))
+        nearest = sorted(seen, key=lambda p: (-p.rouge_l, -p.repeats, p.probe_id))
         chosen = nearest[: max(limit - 1, 0)] + control[:1]
         if limit and chosen:
             shown.append((arm, tuple(chosen[:limit])))

@@ -10,7 +10,7 @@ from pathlib import Path
 from stamm.reports.comparability import unequal_audit, unequal_evaluation, unequal_pairs
 from stamm.reports.formatting import ABSENT, fixed, percent, signed
 from stamm.reports.paired import REFERENCE, paired_difference
-from stamm.reports.results import HeldOut
+from stamm.reports.results import Measured
 from stamm.reports.run_data import Arm, Study, collect
 from stamm.reports.text import one_line
 
@@ -117,9 +117,9 @@ def verdict(run_folder: Path) -> Verdict:
 
 def judge(study: Study) -> Verdict:
     """What a collected run found."""
-    held = {arm.name: arm.measured.held_out for arm in study.arms}
+    held = {arm.name: arm.measured for arm in study.arms if arm.measured.held_out}
     unequal = unequal_evaluation(study.arms)
-    compared = held.get(REFERENCE) is not None and len(study.arms) > 1 and not unequal
+    compared = REFERENCE in held and len(study.arms) > 1 and not unequal
     reference = REFERENCE if compared else ""
     rows = tuple(_row(arm, held.get(reference)) for arm in study.arms)
     measured = {row.name: row for row in rows if row.loss_nats is not None}
@@ -187,9 +187,9 @@ def _margin(measured: dict[str, ArmResult], lowest: str) -> str:
 def _over_documents(study: Study, measured: dict[str, ArmResult]) -> list[str]:
     ordered = sorted(measured, key=lambda name: _of(measured[name]))[:2]
     first, second = (
-        arm.measured.held_out for name in ordered for arm in study.arms if arm.name == name
+        arm.measured.documents for name in ordered for arm in study.arms if arm.name == name
     )
-    found = paired_difference(first.documents, second.documents) if first and second else None
+    found = paired_difference(first, second)
     if found is None:
         return []
     low, high = found.mean - found.half_width, found.mean + found.half_width
@@ -216,12 +216,13 @@ def _fairness(study: Study) -> str:
     return f"Parameters {sized}, {seen}."
 
 
-def _row(arm: Arm, base: HeldOut | None) -> ArmResult:
+def _row(arm: Arm, base: Measured | None) -> ArmResult:
     training, measured = arm.training, arm.measured
     loss = measured.held_out.loss_nats if measured.held_out else None
+    base_loss = base.held_out.loss_nats if base and base.held_out else None
     paired = (
-        paired_difference(base.documents, measured.held_out.documents)
-        if base and measured.held_out and base is not measured.held_out
+        paired_difference(base.documents, measured.documents)
+        if base and measured.held_out and base is not measured
         else None
     )
     return ArmResult(
@@ -233,7 +234,7 @@ def _row(arm: Arm, base: HeldOut | None) -> ArmResult:
         parameters=training.summary.parameters if training.summary else None,
         loss_nats=loss,
         bits_per_byte=measured.held_out.bits_per_byte if measured.held_out else None,
-        difference=loss - base.loss_nats if loss is not None and base is not None else None,
+        difference=loss - base_loss if loss is not None and base_loss is not None else None,
         half_width=paired.half_width if paired else None,
         blimp=measured.blimp.accuracy if measured.blimp else None,
         blimp_error=measured.blimp.standard_error if measured.blimp else None,

@@ -19,7 +19,6 @@ from stamm.corpus.packed_dataset import PackedSplit
 from stamm.evaluate import blimp, job
 from stamm.evaluate.config import EvaluateConfig
 from stamm.evaluate.held_out import (
-    DocumentLoss,
     by_language,
     context_and_overlap,
     document_losses,
@@ -28,6 +27,7 @@ from stamm.evaluate.held_out import (
 )
 from stamm.models.serialization import load_decoder
 from stamm.runs.job import Workspace
+from stamm.runs.schemas.evaluation import DocumentLoss
 
 
 @given(st.integers(2, 300), st.integers(2, 60), st.data())

@@ -18,7 +18,8 @@ from stamm.evaluate.registry import TASKS, load_tasks
 from stamm.evaluate.task import EvaluationTask, TaskMetric, mean_metric
 from stamm.recipes.demo import demo
 from stamm.reports.figure import Table
-from stamm.reports.task_results import read_task_scores, task_table
+from stamm.reports.results import read_task_files
+from stamm.reports.task_results import task_table
 from stamm.runs.job import Workspace
 
 ROOT = Path(__file__).parents[3]
@@ -65,7 +66,7 @@ def test_the_tutorials_task_runs_from_the_command_line(
     assert metric["chance"] == 0.5
     assert metric["smallest_difference_from_chance"] == 1.96 * metric["standard_error"]
     assert len((folder / "addition_items.jsonl").read_text().splitlines()) == 25
-    table = task_table([("xielu", read_task_scores(folder))])
+    table = task_table([("xielu", read_task_files(folder))])
     assert isinstance(table, Table)
     assert table.rows[0][:3] == ("addition", "accuracy", "xielu")
 

@@ -9,10 +9,10 @@ import yaml  # type: ignore[import-untyped]  # its stubs are another package
 
 from stamm.corpus.packed_dataset import PackedSplit
 from stamm.export.model_card import LONGEST_TABLE, Origin, model_card, origin_of
-from stamm.export.parity import LogitDifference
 from stamm.export.target import CardText
 from stamm.models.config import DecoderConfig, GatedFFN, Llama3Rope, PlainFFN
 from stamm.models.decoder import Decoder, build_decoder
+from stamm.runs.schemas.export import LogitDifference
 
 CARD = CardText(library="transformers", architecture="ApertusForCausalLM", usage="from_pretrained")
 FOUND = [

@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 
 from stamm.base.errors import ExportError
-from stamm.export.parity import LogitDifference, difference, random_tokens, report, require
+from stamm.export.parity import difference, random_tokens, report, require
+from stamm.runs.schemas.export import LogitDifference
 
 BASE = torch.tensor([[4.0, 1.0, 0.0], [0.0, -8.0, 2.0]])
 

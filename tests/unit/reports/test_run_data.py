@@ -108,12 +108,20 @@ def test_shapes_are_read_by_layer(study: Path) -> None:
         ("metrics.jsonl", '{"step": 1}\n{"step": 1}\n', r"line 2: step 1 follows step 1"),
         ("metrics.jsonl", '{"step": 1, "train/loss_nats": true}\n', r"is not a number"),
         ("config.json", '{"schema": 1, "config": {}}', r"config.json, config has no 'model'"),
-        ("evaluate/held_out.json", '{"schema": 1, "overall": 3}', r"overall holds a plain value"),
-        ("evaluate/blimp.json", '{"schema": 1, "pairs": 1.5}', r"pairs = 1.5 is not a whole"),
+        (
+            "evaluate/held_out.json",
+            '{"schema": 1, "context": 4, "overlap": 0, "overall": 3}',
+            r"overall holds a plain value",
+        ),
+        (
+            "evaluate/blimp.json",
+            '{"schema": 1, "pairs_per_paradigm": 1.5}',
+            r"paradigm = 1.5 is not a whole",
+        ),
         (
             "audit/memorization.json",
             '{"schema": 1, "prefix_tokens": null}',
-            r"prefix_tokens = None",
+            r"prefix_tokens = None is not a whole",
         ),
         ("audit/continuations.jsonl", '{"probe_id": 3}\n', r"line 1: probe_id = 3 is not text"),
         (
@@ -121,7 +129,11 @@ def test_shapes_are_read_by_layer(study: Path) -> None:
             '{"schema": 1, "reference": []}',
             r"reference = \[\] is not text",
         ),
-        ("export/transformers/samples.json", '{"samples": {}}', r"samples = \{\} is not a list"),
+        (
+            "export/transformers/samples.json",
+            '{"schema": 1, "samples": {}}',
+            r"samples = \{\} is not a list",
+        ),
     ],
 )
 def test_a_malformed_file_is_named(root: Path, name: str, text: str, message: str) -> None:

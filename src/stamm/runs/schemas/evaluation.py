@@ -1,0 +1,276 @@
+"""evaluate/: results of evaluation tasks, and the memorization audit in audit/."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+from stamm.base.schema import FieldError
+
+
+@dataclass(frozen=True, kw_only=True)
+class MetricValue:
+    """One metric of an evaluation task.
+
+    smallest_difference_from_chance   1.96 standard errors
+    """
+
+    value: float
+    standard_error: float | None = None
+    interval_95: tuple[float, ...] | None = None
+    chance: float | None = None
+    smallest_difference_from_chance: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class TaskFile:
+    """evaluate/NAME.json of any task; a task adds keys of its own. Names are untrusted.
+
+    num_items   items that the metrics are computed from
+    """
+
+    SCHEMA: ClassVar[int] = 1
+    OPEN: ClassVar[bool] = True
+
+    task: str = ""
+    num_items: int = 0
+    metrics: Mapping[str, MetricValue] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TextLoss:
+    """Loss on a set of held-out documents.
+
+    nats            summed over tokens
+    loss_nats       nats / tokens
+    bits_per_byte   nats / (ln 2 * bytes): comparable across vocabularies
+    """
+
+    documents: int
+    tokens: int
+    bytes: int
+    loss_nats: float
+    bits_per_byte: float
+    nats: float | None = None
+    loss_nats_standard_error: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class HeldOutFile(TaskFile):
+    """evaluate/held_out.json: loss on the held-out split, over all and by language.
+
+    context   tokens that the model attends to at once
+    overlap   tokens of a window that were scored in the previous one
+    rule      which tokens are scored
+    """
+
+    OPEN: ClassVar[bool] = False
+
+    context: int
+    overlap: int
+    rule: str = ""
+    overall: TextLoss
+    languages: Mapping[str, TextLoss]
+
+    @property
+    def loss_nats(self) -> float:
+        """Nats per token over all held-out documents."""
+        return self.overall.loss_nats
+
+    @property
+    def bits_per_byte(self) -> float:
+        """Bits per byte of text over all held-out documents."""
+        return self.overall.bits_per_byte
+
+
+@dataclass(frozen=True, kw_only=True)
+class DocumentLoss:
+    """A line of evaluate/held_out_documents.jsonl: negative log-likelihood of one document.
+
+    tokens   scored tokens: all but the <s>
+    bytes    of its text, in UTF-8
+    """
+
+    document_id: str
+    language: str = ""
+    tokens: int
+    bytes: int = 0
+    nats: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Accuracy:
+    """An accuracy over pairs and its standard error, in [0, 1].
+
+    field   of grammar, of one paradigm; "" elsewhere
+    """
+
+    pairs: int
+    accuracy: float
+    standard_error: float
+    field: str = ""
+
+    def __post_init__(self) -> None:
+        if self.standard_error < 0:
+            raise FieldError("standard_error", "at least 0")
+
+
+@dataclass(frozen=True, kw_only=True)
+class BlimpFile(TaskFile):
+    """evaluate/blimp.json: accuracy on grammatical minimal pairs, over all and in groups.
+
+    chance      accuracy of guessing
+    paradigms   {} in files that did not record them
+    """
+
+    OPEN: ClassVar[bool] = False
+
+    source: str = ""
+    language: str = ""
+    pairs_per_paradigm: int
+    pairs: int
+    accuracy: float
+    standard_error: float
+    chance: float
+    fields: Mapping[str, Accuracy]
+    phenomena: Mapping[str, Accuracy] = field(default_factory=dict)
+    paradigms: Mapping[str, Accuracy] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if self.standard_error < 0:
+            raise FieldError("standard_error", "at least 0")
+
+    @property
+    def overall(self) -> Accuracy:
+        """The accuracy over all pairs."""
+        return Accuracy(
+            pairs=self.pairs, accuracy=self.accuracy, standard_error=self.standard_error
+        )
+
+    def of_field(self, field: str) -> dict[str, tuple[int, float]]:
+        """Pairs and correct answers by paradigm, of one field or of all ("overall")."""
+        return {
+            name: (one.pairs, one.pairs * one.accuracy)
+            for name, one in self.paradigms.items()
+            if field in ("overall", one.field)
+        }
+
+
+@dataclass(frozen=True, kw_only=True)
+class MeanInterval:
+    """A mean and its 95 % confidence interval; None where a single value gives no interval."""
+
+    mean: float
+    low: float | None = None
+    high: float | None = None
+
+    def __post_init__(self) -> None:
+        if self.low is not None and self.low > self.mean:
+            raise FieldError("low", f"at most the mean, {self.mean}")
+        if self.high is not None and self.high < self.mean:
+            raise FieldError("high", f"at least the mean, {self.mean}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class PassageDifferences:
+    """Every measure of planted passages minus that of other passages."""
+
+    rouge_l: MeanInterval | None = None
+    longest_common_span_tokens: MeanInterval | None = None
+    longest_common_span_share: MeanInterval | None = None
+    exact_prefix_tokens: MeanInterval | None = None
+    type_token_ratio: MeanInterval | None = None
+    true_type_token_ratio: MeanInterval | None = None
+    nll_nats: MeanInterval
+
+
+@dataclass(frozen=True, kw_only=True)
+class RepeatBucket:
+    """Planted passages that occur in the training stream `repeats` times (0: the control).
+
+    rouge_l          F1 of produced against true tokens
+    nll_nats         mean negative log-likelihood of a true token, given all before it
+    exact_prefix_tokens          tokens until the model first departs from the truth
+    longest_common_span_tokens   longest run of tokens that occurs in both
+    extracted        passages reproduced token by token; None in files that did not count them
+    exposure_bits    of made-up texts; None for others
+    minus_control    difference to passages never seen; None for the control itself
+    minus_exact      difference of varied copies to exact ones; None for others
+    """
+
+    repeats: int
+    passages: int
+    extracted: int | None = None
+    rouge_l: MeanInterval
+    longest_common_span_tokens: MeanInterval
+    longest_common_span_share: MeanInterval | None = None
+    exact_prefix_tokens: MeanInterval
+    type_token_ratio: MeanInterval | None = None
+    true_type_token_ratio: MeanInterval | None = None
+    nll_nats: MeanInterval
+    exposure_bits: MeanInterval | None = None
+    minus_control: PassageDifferences | None = None
+    minus_exact: PassageDifferences | None = None
+
+    @property
+    def nll_minus_control(self) -> MeanInterval | None:
+        """Nats per true token minus those of passages never seen."""
+        return self.minus_control.nll_nats if self.minus_control else None
+
+    @property
+    def nll_minus_exact(self) -> MeanInterval | None:
+        """Nats per true token of varied copies minus those of exact ones."""
+        return self.minus_exact.nll_nats if self.minus_exact else None
+
+
+@dataclass(frozen=True, kw_only=True)
+class CanaryResult:
+    """Canaries of one kind.
+
+    beside       the kind with exact copies that it is compared with; None without one
+    candidates   texts among which each canary is ranked; 0 without exposure
+    skipped      canaries too short to measure
+    """
+
+    kind: str
+    beside: str | None = None
+    candidates: int
+    skipped: int
+    buckets: tuple[RepeatBucket, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class MemorizationFile:
+    """audit/memorization.json: how much of planted passages is reproduced, fewest repeats first.
+
+    interval    how the confidence intervals are computed
+    skipped     passages too short to measure
+    withdrawn   probes and canaries that a replay removed from the corpus
+    """
+
+    SCHEMA: ClassVar[int] = 1
+
+    prefix_tokens: int
+    new_tokens: int
+    batch_tokens: int = 0
+    threads: int = 0
+    candidates: int = 0
+    interval: str
+    passages: int = 0
+    skipped: int = 0
+    withdrawn: int = 0
+    buckets: tuple[RepeatBucket, ...]
+    canaries: tuple[CanaryResult, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class ContinuationLine:
+    """A line of audit/continuations.jsonl: prompt, true and produced text. All untrusted."""
+
+    probe_id: str
+    repeats: int
+    prefix: str
+    truth: str
+    produced: str
+    rouge_l: float
