@@ -9,6 +9,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from stamm.base.autotune import measurements
+from stamm.base.torch_private import untested_torch
 from stamm.cli.output import print_json, print_pairs
 from stamm.runs.manifest import environment
 
@@ -32,6 +33,9 @@ def run(options: argparse.Namespace, verb: str) -> int:
     facts.update(kernels)
     facts["accelerator"] = _accelerator()
     facts["measured kernels"] = measured
+    version = facts["libraries"]["torch"]
+    if version != "missing" and (warning := untested_torch(version)):
+        facts["warning"] = warning
     if options.json:
         print_json(facts)
         return 0

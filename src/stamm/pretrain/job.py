@@ -25,6 +25,7 @@ from torch import Tensor
 from stamm.base.config import to_plain
 from stamm.base.errors import ConfigError, DataError
 from stamm.base.files import read_json, sha256_file, sha256_value, write_json
+from stamm.base.torch_private import untested_torch
 from stamm.base.user_code import source_file
 from stamm.corpus.megatron_dataset import ForeignTokens, tokenizer_file
 from stamm.corpus.packed_dataset import PackedSplit
@@ -91,6 +92,8 @@ def _train(
     plain = to_plain(dataclasses.replace(config, mirrors=()))
     world.assert_same_on_all_ranks("the configuration", sha256_value(plain))
     proof = _verified(stream, world)
+    if warning := untested_torch(torch.__version__):
+        progress.log(f"{warning}.")
     if proof.remark:
         progress.log(f"{proof.remark}.")
     world.assert_same_on_all_ranks("the data", proof.sha256)

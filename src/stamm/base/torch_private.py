@@ -1,0 +1,56 @@
+"""Private names of torch that the package uses, and the tested range of torch. No torch here.
+
+A private name may change in any release. tests/house/test_torch_private.py finds every use in the
+package, checks that it is listed here, and that it exists in the installed torch.
+"""
+
+from __future__ import annotations
+
+OLDEST, UNTESTED_FROM = "2.11", "2.14"  # as in pyproject.toml
+_NEWEST = "2.13"
+
+# Name -> purpose.
+PRIVATE_NAMES: dict[str, str] = {
+    "torch._C._AutoDispatchBelowAutograd": "call an operation's kernel below its own autograd function",
+    "torch._C._functorch": "whether torch.func transforms a tensor, where an operation has no rule for it",
+    "torch._C._functorch.get_dynamic_layer_stack_depth": "number of torch.func transforms in progress",
+    "torch._C._functorch.is_functorch_wrapped_tensor": "whether a tensor belongs to a torch.func transform",
+    "torch._C._functorch.is_legacy_batchedtensor": "the same for the batching of torch.autograd.grad(is_grads_batched=True)",
+    "torch._C._functorch.peek_interpreter_stack": "whether torch.func transforms a reduction of fixed order",
+    "torch._C._len_torch_dispatch_stack": "whether a dispatch mode, such as fake tensors, observes a reduction",
+    "torch._VF._unpack_dual": "tangent of a tensor in forward mode, without the checks of unpack_dual",
+    "torch._dynamo.exc.TorchDynamoException": "errors of compilation, reported in one line",
+    "torch._dynamo.reset": "forget compilations of an earlier model, which count towards a limit",
+    "torch._foreach_add_": "AdEMAMix over lists of tensors",
+    "torch._foreach_div_": "AdEMAMix over lists of tensors",
+    "torch._foreach_mul": "AdEMAMix over lists of tensors",
+    "torch._foreach_mul_": "AdEMAMix over lists of tensors; gradient clipping",
+    "torch._foreach_norm": "gradient norm",
+    "torch._foreach_sub": "AdEMAMix over lists of tensors",
+    "torch._foreach_sub_": "AdEMAMix over lists of tensors",
+    "torch._inductor.config": "settings of the compiler",
+    "torch._inductor.config.cpp.simdlen": "vector length as part of the key of the compiler's cache",
+    "torch.distributed._functional_collectives": "all-gather with a gradient, for context parallelism; its name differs by version",
+    "torch.distributed.device_mesh.DeviceMesh._flatten": "one mesh dimension out of several, for FSDP",
+    "torch.distributed.tensor._utils.compute_local_shape_and_global_offset": "rows and columns of a process's shard",
+    "torch.nn.Module._apply": "activation parameters stay in float32 when a model is cast",
+    "torch.nn.Module._load_from_state_dict": "activation parameters load from earlier names",
+    "torch.ops.aten._unsafe_view": "a view that is a new tensor for autograd, as torch's own products return it",
+    "torch.utils._pytree": "name of a logger that is silenced while torchao is imported",
+}
+
+
+def untested_torch(version: str) -> str:
+    """A warning when this version of torch is outside of the tested range; "" when it is inside."""
+    found = _numbers(version)
+    if found and _numbers(OLDEST) <= found < _numbers(UNTESTED_FROM):
+        return ""
+    return (
+        f"torch {version} is outside of the tested range, {OLDEST} to {_NEWEST}: "
+        "results may differ, private names may be missing"
+    )
+
+
+def _numbers(version: str) -> tuple[int, ...]:
+    parts = version.split(".")[:2]
+    return tuple(map(int, parts)) if len(parts) == 2 and all(p.isdigit() for p in parts) else ()
