@@ -16,7 +16,7 @@ setup: $(READY)
 
 # torch comes first: with it in place nothing else asks for another build of it.
 $(READY): requirements.lock pyproject.toml
-	@$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else "stamm needs Python 3.11 or newer; this is " + sys.version.split()[0] + ". Set PYTHON=python3.11")'
+	@$(PYTHON) -c 'import sys; sys.exit(0 if (3, 11) <= sys.version_info < (3, 14) else "stamm needs Python 3.11, 3.12 or 3.13; this is " + sys.version.split()[0] + ". Set PYTHON=python3.11")'
 	@echo "Setting up .venv (once; a few minutes, most of it torch)"
 	@$(PYTHON) -m venv .venv
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check $$(grep '^torch==' requirements.lock)
@@ -61,7 +61,7 @@ lock:
 	rm -rf build/lock && $(PYTHON) -m venv build/lock
 	build/lock/bin/pip install --quiet $$(grep '^torch==' requirements.in)
 	build/lock/bin/pip install --quiet -r requirements.in
-	build/lock/bin/pip freeze --all --exclude pip | sed 's/+cpu//; s/^triton==.*/& ; sys_platform == "linux"/' > requirements.lock
+	build/lock/bin/pip freeze --all --exclude pip | sed 's/+cpu//; s/^triton==.*/& ; sys_platform == "linux"/; s/^fasttext-numpy2-wheel==.*/& ; python_version < "3.13"\nfasttext-numpy2==0.10.4 ; python_version >= "3.13"/' > requirements.lock
 
 clean:
 	rm -rf .venv build

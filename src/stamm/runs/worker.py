@@ -46,7 +46,7 @@ def attempt(batch: Batch, task: Task) -> dict[str, Any]:
 def main(arguments: list[str]) -> int:
     """Serve one parent until its end of the pipe closes."""
     plan, parent = Path(arguments[0]), int(arguments[1])
-    _die_with(parent)
+    die_with(parent)
     # Whatever a library prints must not get between the answers.
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
@@ -68,7 +68,8 @@ def main(arguments: list[str]) -> int:
     return 0
 
 
-def _die_with(parent: int) -> None:
+def die_with(parent: int) -> None:
+    """End this process when `parent`, the process that started it, ends (Linux)."""
     if sys.platform == "linux":
         with contextlib.suppress(OSError, AttributeError):
             ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)

@@ -4,17 +4,24 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import json
+import os
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
 import fasttext
 
+from stamm.base.config import from_plain, to_plain
 from stamm.base.errors import DataError
 from stamm.corpus.language.config import LanguageTrainConfig
+from stamm.runs.worker import die_with
 
 LABEL: Final = "__label__"
 _PERTURB: Final = -6  # M_PERTURB of mallopt(3): fill new memory with the complement of a byte
+_FAILED: Final = 3
 _ALL_ONES: Final = 255
 _PROBE_BYTES: Final = 2**20
 
@@ -49,11 +56,45 @@ class NgramModel:
 def train_ngrams(samples: Path, config: LanguageTrainConfig, target: Path) -> None:
     """Train on lines "__label__TAG words" and write the quantized model to `target`.
 
-    One thread, one seed and zeroed memory: the same lines give the same bytes on one machine.
-    Another processor may round sums differently.
-    Raises   DataError when training diverges, or where memory cannot be zeroed.
+    Training runs in a process of its own, because it zeroes new memory process-wide. With one
+    thread and one seed the same lines give the same bytes on one machine; another processor may
+    round sums differently.
+    Raises   DataError when training diverges, where memory cannot be zeroed, or when the process
+             is killed.
     Source   Joulin et al. 2016, arXiv 1607.01759 (bags of n-grams) and 1612.03651 (quantized).
     """
+    settings = json.dumps(to_plain(config))
+    command = [
+        sys.executable,
+        "-m",
+        __name__,
+        str(os.getpid()),
+        str(samples),
+        str(target),
+        settings,
+    ]
+    done = subprocess.run(command, capture_output=True, encoding="utf-8", check=False)
+    if done.returncode == _FAILED:
+        raise DataError(**json.loads(done.stdout))
+    if done.returncode:
+        raise DataError(
+            f"the process that trains ended with status {done.returncode}: "
+            f"{done.stderr.strip()[-500:]}",
+            fix="If it was killed, free memory or lower buckets",
+        )
+
+
+def main(samples: Path, target: Path, config: LanguageTrainConfig) -> int:
+    """Train in this process; prints a DataError as JSON and returns 3."""
+    try:
+        _train(samples, config, target)
+    except DataError as error:
+        print(json.dumps({"what": error.what, "where": error.where, "fix": error.fix}))
+        return _FAILED
+    return 0
+
+
+def _train(samples: Path, config: LanguageTrainConfig, target: Path) -> None:
     try:
         with _cleared_memory():
             model = fasttext.train_supervised(
@@ -86,11 +127,11 @@ def train_ngrams(samples: Path, config: LanguageTrainConfig, target: Path) -> No
 
 @contextlib.contextmanager
 def _cleared_memory() -> Iterator[None]:
-    """Memory that is allocated inside holds zeros, in the whole process.
+    """Make malloc return zeroed memory, in the whole process.
 
-    fastText 0.9.2 with one thread sets the first tenth of its rows. The others are what memory
-    held: the rest of an earlier model, or NaN. With zeros there, training is a function of its
-    input.
+    fastText 0.9.2 and 0.10.4 with one thread initialize the first tenth of their rows only. The
+    others have the previous content of the memory: an earlier model, or NaN. With zeros there,
+    training is a function of its input.
     """
     allocator = ctypes.CDLL(None)
     if hasattr(allocator, "mallopt"):
@@ -98,8 +139,8 @@ def _cleared_memory() -> Iterator[None]:
     try:
         if not _is_clear(allocator):
             raise DataError(
-                "memory cannot be cleared here, and fastText reads memory that it never set",
-                fix="Train on Linux with the allocator of glibc; the model is of use anywhere",
+                "memory cannot be zeroed here, and fastText reads memory that it never initializes",
+                fix="Train on Linux with glibc's allocator; the model works everywhere",
             )
         yield
     finally:
@@ -108,7 +149,7 @@ def _cleared_memory() -> Iterator[None]:
 
 
 def _is_clear(allocator: ctypes.CDLL) -> bool:
-    """Whether memory that was used and given back comes again as zeros."""
+    """Whether memory that was used and freed is zero when it is allocated again."""
     allocator.malloc.restype = ctypes.c_void_p
     allocator.free.argtypes = (ctypes.c_void_p,)
     used = allocator.malloc(_PROBE_BYTES)
@@ -119,3 +160,15 @@ def _is_clear(allocator: ctypes.CDLL) -> bool:
         return not any(ctypes.string_at(again, _PROBE_BYTES))
     finally:
         allocator.free(again)
+
+
+if __name__ == "__main__":
+    parent, samples_file, target_file, settings_text = sys.argv[1:]
+    die_with(int(parent))
+    sys.exit(
+        main(
+            Path(samples_file),
+            Path(target_file),
+            from_plain(LanguageTrainConfig, json.loads(settings_text)),
+        )
+    )

@@ -2,24 +2,33 @@
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
 import json
-from collections.abc import Iterator
+import tomllib
+from importlib import metadata
 from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
+from packaging.specifiers import SpecifierSet
 
 from stamm.base.errors import DataError
 from stamm.base.files import sha256_file
 from stamm.corpus.language import ngrams
 from stamm.corpus.language.config import LanguageConfig, LanguageTrainConfig
 from stamm.corpus.language.identify import LanguageIdentifier
+from stamm.corpus.language.ngrams import train_ngrams
 from stamm.corpus.language.samples import collect_texts, cut_samples
 from stamm.corpus.language.train import train
 from stamm.runs.job import Workspace
 
+ROOT = Path(__file__).parents[4]
 SYLLABLES = {"aaa_Latn": ("ka", "lo", "mi", "tu"), "bbb_Latn": ("zer", "wyx", "qop", "hjk")}
+
+
+needs_mallopt = pytest.mark.skipif(
+    not hasattr(ctypes.CDLL(None), "mallopt"), reason="needs the allocator of glibc"
+)
 
 
 def _invented(tag: str, seed: int, words: int = 400) -> str:
@@ -79,33 +88,48 @@ def test_nothing_is_learned_and_measured_at_once(inputs: str) -> None:
         assert not set(each.train) & set(each.held_out)
 
 
-@contextlib.contextmanager
-def _memory_filled_with(byte: int) -> Iterator[None]:
-    """New memory of this process holds this byte: 0xFE makes numbers of -1.7e38 of it."""
-    ctypes.CDLL(None).mallopt(-6, 255 - byte)
-    try:
-        yield
-    finally:
-        ctypes.CDLL(None).mallopt(-6, 0)
-
-
-@pytest.mark.skipif(not hasattr(ctypes.CDLL(None), "mallopt"), reason="no allocator of glibc")
-def test_what_memory_held_before_changes_nothing(inputs: str, tmp_path: Path) -> None:
+@needs_mallopt
+def test_what_memory_held_before_changes_nothing(
+    inputs: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     models = []
-    for byte in (0, 0xFE, 0x55):
+    for byte in (0, 0xFE, 0x55):  # 0xFE makes float32 values of -1.7e38
         (tmp_path / str(byte)).mkdir()
-        with _memory_filled_with(byte):
-            train(_config(inputs), Workspace(folder=tmp_path / str(byte)))
+        monkeypatch.setenv("MALLOC_PERTURB_", str(255 - byte))  # of the process that trains
+        train(_config(inputs), Workspace(folder=tmp_path / str(byte)))
         models.append((tmp_path / str(byte) / "languages.ftz").read_bytes())
     assert models[1:] == models[:1] * 2
 
 
-def test_an_allocator_that_cannot_clear_is_refused(
-    inputs: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(ngrams, "_ALL_ONES", 1)  # fills with 0xFE, as a stranger might
-    with pytest.raises(DataError, match="memory cannot be cleared here"):
+@needs_mallopt
+def test_the_allocator_of_this_process_is_left_alone(inputs: str, tmp_path: Path) -> None:
+    libc = ctypes.CDLL(None)
+    libc.malloc.restype = ctypes.c_void_p
+    libc.free.argtypes = (ctypes.c_void_p,)
+    libc.mallopt(-6, 0xAA)
+    try:
         train(_config(inputs), Workspace(folder=tmp_path))
+        memory = libc.malloc(4096)
+        assert set(ctypes.string_at(memory, 4096)) == {0x55}
+        libc.free(memory)
+    finally:
+        libc.mallopt(-6, 0)
+
+
+def test_an_allocator_that_cannot_clear_is_refused(
+    inputs: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr(ngrams, "_ALL_ONES", 1)  # fills with 0xFE, as another allocator might
+    assert ngrams.main(tmp_path / "samples.txt", tmp_path / "out.ftz", _config(inputs)) == 3
+    assert json.loads(capsys.readouterr().out)["what"].startswith("memory cannot be zeroed here")
+
+
+def test_an_error_of_the_process_that_trains_is_reported(inputs: str, tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"ended with status 1: .*none\.txt cannot be opened"):
+        train_ngrams(tmp_path / "none.txt", _config(inputs), tmp_path / "out.ftz")
 
 
 def test_one_language_is_refused(tmp_path: Path) -> None:
@@ -133,3 +157,23 @@ def test_untranslated_english_is_left_out(tmp_path: Path) -> None:
     kept = " ".join(texts.train + texts.held_out)
     assert "katze" in kept
     assert "translated" not in kept
+
+
+def test_each_supported_python_has_one_packaging_of_fasttext() -> None:
+    """Python 3.13 has a wheel of fasttext-numpy2 only; both are the versions that `ngrams` names."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    found = [r for r in map(Requirement, project["dependencies"]) if r.name.startswith("fasttext")]
+    packaged = {
+        version: [
+            requirement.name
+            for requirement in found
+            if requirement.marker and requirement.marker.evaluate({"python_version": version})
+        ]
+        for version in ("3.11", "3.12", "3.13")
+    }
+    older, newer = "fasttext-numpy2-wheel", "fasttext-numpy2"
+    assert packaged == {"3.11": [older], "3.12": [older], "3.13": [newer]}
+    assert "3.13.9" in SpecifierSet(project["requires-python"])
+    assert "3.14.0" not in SpecifierSet(project["requires-python"])
+    (installed,) = (r for r in found if r.marker and r.marker.evaluate())
+    assert metadata.version(installed.name) in installed.specifier
