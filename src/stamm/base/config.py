@@ -2,7 +2,8 @@
 
 A configuration class is `@dataclass(frozen=True, kw_only=True)`; its fields are int, float, str,
 bool, None, Literal, tuples of these, other configuration classes, or unions of them. In plain
-form a member of a union of classes carries its class name under "kind". `FORMER_KEYS` of a class maps
+form a member of a union of classes carries its class name under "kind"; in a union of a class and
+str an override sets the text. `FORMER_KEYS` of a class maps
 the keys of an earlier version to today's and `FORMER_NAME` is its earlier name: both are still read.
 A class with `REFERENCE_KEY` can be chosen by a reference to user code, "mine.py:Name", which becomes
 the value of that field.
@@ -14,6 +15,7 @@ ConfigError that names the path and, for a misspelt name, the nearest one that e
 from __future__ import annotations
 
 import ast
+import contextvars
 import dataclasses
 import difflib
 import re
@@ -27,6 +29,7 @@ from stamm.base.units import parse_count
 
 C = TypeVar("C")
 KIND = "kind"
+_STORED: contextvars.ContextVar[bool] = contextvars.ContextVar("stored", default=False)
 _CLOSE = 0.65  # share of letters that a misspelt name has in common with the meant one
 _LISTED = 40  # names in one message
 
@@ -93,8 +96,17 @@ def from_plain(kind: type[C], plain: Any, where: str = "") -> C:
 
     where   named in errors ("config.json")
     """
-    value: C = _build(kind, plain, "", where)
+    token = _STORED.set(True)
+    try:
+        value: C = _build(kind, plain, "", where)
+    finally:
+        _STORED.reset(token)
     return value
+
+
+def is_reading_stored() -> bool:
+    """Whether `from_plain` is running: what is stored is data, and must not execute user code."""
+    return _STORED.get()
 
 
 def override(config: C, assignments: Sequence[str], where: str = "set on the command line") -> C:
@@ -379,7 +391,7 @@ def _parse(annotation: Any, text: str, path: str, where: str) -> Any:
     if type(None) in members and text.lower() in ("none", "null"):
         return None
     classes = _classes(annotation)
-    if classes:
+    if classes and str not in members:
         if ":" in text or text.endswith(".py"):
             for kind in classes:
                 if key := getattr(kind, "REFERENCE_KEY", ""):

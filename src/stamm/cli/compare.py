@@ -61,7 +61,7 @@ def _print_cost(config: Comparison) -> None:
         rows.append(
             [
                 name,
-                f"{run.model.ffn.activation} {run.model.ffn.width}",
+                f"{run.model.ffn.spec.name} {run.model.ffn.width}",
                 f"{count_parameters(run.model).total:,}",
                 f"{trials} of {_length(short)}",
                 f"{seeds} of {_length(run)}",

@@ -8,12 +8,11 @@ import os
 import shlex
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from stamm.activations import catalog
 from stamm.activations.cache import register_kernel_source, store_kernel_source
 from stamm.activations.catalog.load import STORED, load_spec, refuse_taken
-from stamm.activations.conformance.budgets import budget
 from stamm.activations.cost import cost
 from stamm.activations.describe import told
 from stamm.activations.spec import Spec
@@ -26,9 +25,6 @@ from stamm.cli import derived_folder
 from stamm.cli.activation_show import lines_of
 from stamm.cli.arg_types import text
 from stamm.cli.output import print_json, print_pairs
-
-if TYPE_CHECKING:
-    from stamm.activations.conformance.verdict import ConformanceVerdict
 
 _STATED = ("parameter", "anchor", "continuity", "gated")
 
@@ -162,7 +158,7 @@ def _derive(spec: Spec, known: str | None, folder: Path, command: str) -> dict[s
     from stamm.activations.certificates.certificate import certify
     from stamm.activations.codegen.kernel import kernel_source
     from stamm.activations.codegen.write import texts
-    from stamm.activations.conformance.acceptance import accepted, check_formulas
+    from stamm.activations.conformance.acceptance import accepted, accuracy_texts, check_formulas
     from stamm.activations.conformance.golden import write_golden
     from stamm.activations.conformance.judge import table_sentences
     from stamm.activations.derivation.derive import derive, exact_formulas
@@ -196,7 +192,7 @@ def _derive(spec: Spec, known: str | None, folder: Path, command: str) -> dict[s
         "command": command,
         "known": known,
         "facts": facts,
-        "accuracy": _accuracy(verdict),
+        "accuracy": accuracy_texts(verdict),
         "findings": [
             {**dataclasses.asdict(f), "sentence": f.sentence(spec.name)} for f in findings
         ],
@@ -219,20 +215,6 @@ def _derive(spec: Spec, known: str | None, folder: Path, command: str) -> dict[s
         write_text(place / derived_folder.README, derived_folder.readme_text(spec, command))
         write_golden(spec, place / derived_folder.GOLDEN)
     return receipt
-
-
-def _accuracy(verdict: ConformanceVerdict) -> dict[str, str]:
-    """The largest error of each dtype, and which inputs are excluded."""
-    texts = {}
-    for of in verdict.dtypes:
-        worst = [(m.quantity, m.worst.largest) for m in of.quantities if m.worst is not None]
-        errors = ", ".join(
-            f"{quantity.replace('slope_in_', 'slope in ')} {error:.3g} ulp"
-            for quantity, error in worst
-        )
-        reason = [of.budget_reason] if of.budget_reason != budget("", of.dtype).reason else []
-        texts[of.dtype] = "; ".join([f"at most {errors}", *reason])
-    return texts
 
 
 def _print_result(

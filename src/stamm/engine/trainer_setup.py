@@ -94,7 +94,7 @@ def fit(
     peak = peak_flops(config.engine, world.device)
     saved = checkpoint_steps(workspace.folder / "checkpoints")
     reached: int = world.broadcast_object(max(saved, default=0))
-    workspace.progress.begin(f"train {config.model.ffn.activation}", num_steps, "steps")
+    workspace.progress.begin(f"train {config.model.ffn.spec.name}", num_steps, "steps")
     while True:
         first, last = (0, guided) if reached < guided else (guided, num_steps)
         trained, trainer = _build(

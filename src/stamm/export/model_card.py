@@ -8,7 +8,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import stamm
-from stamm.activations import catalog
 from stamm.activations.module import Activation, GatedActivation
 from stamm.base.markdown import escape_markdown
 from stamm.base.units import count_text
@@ -73,7 +72,7 @@ def model_card(
 
     Unknown facts are listed as unknown; no use, ability or limit is claimed.
     """
-    spec = catalog.get(decoder.config.ffn.activation)
+    spec = decoder.config.ffn.spec
     total = count_text(count_parameters(decoder.config).total)
     parts = [
         _front_matter(spec.name, origin, licence, target.library),
@@ -152,7 +151,7 @@ def _is_gated(decoder: Decoder) -> bool:
 
 
 def _activation(decoder: Decoder) -> Iterable[str]:
-    spec = catalog.get(decoder.config.ffn.activation)
+    spec = decoder.config.ffn.spec
     yield f"## Activation: {escape_markdown(spec.title, _LONGEST_TEXT)}"
     yield f"Source: {escape_markdown(spec.source, 300)}. Content hash of its definition: {spec.content_hash}."
     names = [parameter.name for parameter in spec.trainable]

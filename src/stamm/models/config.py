@@ -6,10 +6,11 @@ import math
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
-from stamm.activations import catalog
+from stamm.activations.catalog.load import named_activation, spec_of
 from stamm.activations.describe import certificate
 from stamm.activations.spec import Gated, Spec
 from stamm.base.config import validate
+from stamm.base.errors import ConfigError
 
 # Heads that kernels of attention take: torch's flex_attention on a GPU, and our own on a CPU.
 SMALLEST_FLEX_HEAD = 16
@@ -281,6 +282,8 @@ class Structured:
 class PlainFFN:
     """down(f(up(x))): two matrices, one activation of one input.
 
+    activation  an entry of the catalogue, or your own: a Spec, "mine.py:NAME", or a folder that
+               `stamm derive` wrote. The configuration then holds the Spec itself
     memory     what is kept for the backward pass: SavePost, SavePre, Recompute or FewBit. A line
                `model.ffn.memory=FewBit model.ffn.memory.bits=3` sets it; `stamm plan` compares them
     compat     "eps" evaluates xIELU in transformers' order and with its clamp, bit for bit
@@ -291,49 +294,63 @@ class PlainFFN:
     """
 
     width: int = 384
-    activation: str = "xielu"
+    activation: str | Spec = "xielu"
     compat: Literal["exact", "eps"] = "exact"
     precision: Literal["fast", "exact"] = "fast"
     memory: MemoryPolicy = field(default_factory=SavePost)
     linear: Linear = field(default_factory=Dense)
 
     def __post_init__(self) -> None:
-        spec = catalog.get(self.activation)
+        object.__setattr__(self, "activation", named_activation(self.activation))
+        spec = self.spec
+        if isinstance(spec.arity, Gated):
+            raise ConfigError(f"PlainFFN.activation = {spec.name!r} needs a gate: use GatedFFN")
         validate(
             self,
             ("width", self.width > 0, "must be positive"),
-            ("activation", not isinstance(spec.arity, Gated), "needs a gate: use GatedFFN"),
             (
                 "compat",
                 self.compat == "exact"
                 or (spec.compat is not None and spec.compat.name == self.compat),
-                f"is not defined for {self.activation}",
+                f"is not defined for {spec.name}",
             ),
             _memory_check(self.memory, spec),
         )
+
+    @property
+    def spec(self) -> Spec:
+        """The Spec of the activation."""
+        return spec_of(self.activation)
 
 
 @dataclass(frozen=True, kw_only=True)
 class GatedFFN:
     """down(f(gate(x), up(x))): three matrices, an activation of two inputs.
 
-    precision, memory, linear   as in PlainFFN
+    activation, precision, memory, linear   as in PlainFFN
     """
 
     width: int = 256
-    activation: str = "swiglu"
+    activation: str | Spec = "swiglu"
     precision: Literal["fast", "exact"] = "fast"
     memory: MemoryPolicy = field(default_factory=SavePost)
     linear: Linear = field(default_factory=Dense)
 
     def __post_init__(self) -> None:
-        spec = catalog.get(self.activation)
+        object.__setattr__(self, "activation", named_activation(self.activation))
+        spec = self.spec
+        if not isinstance(spec.arity, Gated):
+            raise ConfigError(f"GatedFFN.activation = {spec.name!r} has no gate: use PlainFFN")
         validate(
             self,
             ("width", self.width > 0, "must be positive"),
-            ("activation", isinstance(spec.arity, Gated), "has no gate: use PlainFFN"),
             _memory_check(self.memory, spec),
         )
+
+    @property
+    def spec(self) -> Spec:
+        """The Spec of the activation."""
+        return spec_of(self.activation)
 
 
 @dataclass(frozen=True, kw_only=True)

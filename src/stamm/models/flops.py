@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from stamm.activations import catalog
 from stamm.models.config import (
     DecoderConfig,
     Dense,
@@ -68,7 +67,7 @@ class ForwardFlops:
 def count_parameters(config: DecoderConfig) -> ParameterCount:
     """How many numbers the decoder learns; those of its guides apart (`guide_parameters`)."""
     d, e = config.d_model, config.head_width
-    shapes = len(catalog.get(config.ffn.activation).trainable)
+    shapes = len(config.ffn.spec.trainable)
     qk_norm = 2 * e if config.qk_norm else 0
     return ParameterCount(
         embedding=config.vocab_size * d,

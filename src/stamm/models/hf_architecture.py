@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from stamm.activations import catalog
 from stamm.base.errors import ExportError
 from stamm.models.config import DecoderConfig, Dense, GatedFFN
 
@@ -38,7 +37,7 @@ def hub_class(config: DecoderConfig) -> HubClass:
     Raises   ExportError naming the part that none of its classes can hold.
     """
     gated = isinstance(config.ffn, GatedFFN)
-    name = catalog.get(config.ffn.activation).name
+    name = config.ffn.spec.name
     known = GATED_ACTS if gated else PLAIN_ACTS
     where = "model.ffn.activation"
     if name not in known:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from stamm.activations import catalog
 from stamm.models.config import BlockDense, BlockShuffle, DecoderConfig, Dense, GatedFFN, LowRank
 
 
@@ -14,7 +13,7 @@ def parameter_shapes(config: DecoderConfig, *, guides: bool = False) -> dict[str
     """
     d, e = config.d_model, config.head_width
     queries, keys = config.num_heads * e, config.num_kv_heads * e
-    trained = [p.name for p in catalog.get(config.ffn.activation).trainable]
+    trained = [p.name for p in config.ffn.spec.trainable]
     guided = guides and config.structured.guide is not None
     shapes: dict[str, tuple[int, ...]] = {"model.embed_tokens.weight": (config.vocab_size, d)}
     for layer in range(config.num_layers):

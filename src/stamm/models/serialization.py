@@ -8,7 +8,6 @@ from typing import Any
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
-from stamm.activations import catalog
 from stamm.base.config import from_plain, to_plain
 from stamm.base.errors import DataError
 from stamm.base.files import atomic, read_json, sha256_file, write_json
@@ -23,7 +22,7 @@ WEIGHTS = "model.safetensors"
 
 def describe_decoder(config: DecoderConfig) -> dict[str, Any]:
     """The plain description of a decoder; the activation carries the content hash of its spec."""
-    spec = catalog.get(config.ffn.activation)
+    spec = config.ffn.spec
     return {
         "schema": SCHEMA,
         "decoder": to_plain(config),
@@ -62,11 +61,11 @@ def load_decoder(folder: Path) -> Decoder:
     where = str(folder / DESCRIPTION)
     try:
         plain, activation = stored["decoder"], stored["activation"]
-        name, trained_with = str(activation["name"]), str(activation["content_hash"])
+        trained_with = str(activation["content_hash"])
     except (TypeError, KeyError) as error:
         raise DataError(f"{where} describes no decoder: {error} is missing") from None
     config = from_plain(DecoderConfig, plain, where)
-    spec = catalog.get(name)
+    spec = config.ffn.spec
     if spec.content_hash != trained_with:
         raise DataError(
             f"activation {spec.name!r} had content hash {trained_with[:12]}"

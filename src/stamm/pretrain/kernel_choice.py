@@ -40,7 +40,7 @@ Choices = dict[str, Implementation]
 
 def activation_key(ffn: PlainFFN | GatedFFN) -> str:
     """What a feed-forward block's activation is called among the choices."""
-    return f"activation {ffn.activation}, {ffn.precision}"
+    return f"activation {ffn.spec.name}, {ffn.precision}"
 
 
 def choose_kernels(config: PretrainConfig, num_sequences: int) -> Choices:

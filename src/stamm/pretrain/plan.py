@@ -7,7 +7,6 @@ import math
 from dataclasses import dataclass
 from typing import Any, get_args
 
-from stamm.activations import catalog
 from stamm.engine.attention_support import kernel_of
 from stamm.engine.config import EIGHT_BITS, Precision
 from stamm.engine.estimate import (
@@ -211,7 +210,7 @@ def _ffn_memory(model: DecoderConfig, number_bytes: int) -> list[dict[str, Any]]
 def _policy(model: DecoderConfig, policy: MemoryPolicy, number_bytes: int) -> dict[str, Any]:
     told = {"policy": type(policy).__name__, **dataclasses.asdict(policy)}
     if isinstance(policy, FewBit):
-        refused = few_bit_refusal(catalog.get(model.ffn.activation))
+        refused = few_bit_refusal(model.ffn.spec)
         if refused:
             return {**told, "saved_bytes": None, "products": None, "refused": refused}
     ffn = dataclasses.replace(model.ffn, memory=policy)

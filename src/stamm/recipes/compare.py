@@ -17,6 +17,7 @@ from stamm.optim.schedules import WarmupStableDecay
 from stamm.pretrain.config import PretrainConfig
 from stamm.pretrain.lr_finder import CHOSEN, FINAL, REFINED, SHORT, ChoiceConfig
 from stamm.pretrain.step_timing_config import PaceConfig, PacedArm
+from stamm.recipes.activation_steps import activation_steps
 from stamm.recipes.checks import check_evaluation
 from stamm.recipes.corpus_steps import corpus_steps, token_steps
 from stamm.recipes.matching import EqualFlops, EqualParameters, EqualTime, equal_widths, equal_work
@@ -168,7 +169,11 @@ class Comparison:
     def steps(self) -> tuple[Step, ...]:
         """Everything to be done, in order: corpus, tuning arm by arm, then all arms seed by seed."""
         runs = self.runs()
-        steps = [*corpus_steps(self.corpus), *token_steps(self.tokenizer, self.pack)]
+        steps = [
+            *activation_steps(arm.ffn for arm in self.arms),
+            *corpus_steps(self.corpus),
+            *token_steps(self.tokenizer, self.pack),
+        ]
         if isinstance(self.matched, EqualTime):
             steps.append(self._pace_step(runs, self.matched))
         for arm, run in runs.items():

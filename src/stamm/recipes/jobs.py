@@ -34,6 +34,7 @@ JOBS: Mapping[str, tuple[str, str]] = MappingProxyType(
         "tokenizer": ("stamm.corpus.tokenizer.job", "train_tokenizer"),
         "tokenize": ("stamm.corpus.tokenize_job", "tokenize"),
         "pack": ("stamm.corpus.pack_job", "pack"),
+        "activation": ("stamm.pretrain.activation_check", "run"),
         "pretrain": ("stamm.pretrain.job", "run"),
         "pace": ("stamm.pretrain.step_timing", "run"),
         "refine": ("stamm.pretrain.lr_finder", "refine"),

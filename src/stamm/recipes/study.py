@@ -19,6 +19,7 @@ from stamm.export.config import ExportConfig
 from stamm.models.config import DecoderConfig, GatedFFN, PlainFFN
 from stamm.models.flops import count_parameters
 from stamm.pretrain.config import PretrainConfig
+from stamm.recipes.activation_steps import activation_steps
 from stamm.recipes.checks import check_audit, check_evaluation, check_export
 from stamm.recipes.corpus_steps import corpus_steps, token_steps
 from stamm.recipes.report_step import report_step
@@ -123,6 +124,7 @@ class Study:
     def steps(self) -> tuple[Step, ...]:
         """All steps, in order."""
         steps = [
+            *activation_steps(arm.ffn for arm in self.arms),
             *corpus_steps(self.corpus),
             *token_steps(self.tokenizer, self.pack),
         ]
@@ -142,17 +144,20 @@ def single_steps(
 ) -> tuple[Step, ...]:
     """Steps of one pretraining run in `root` on existing tokens: train, then report.
 
+    An activation of the user's own is checked before.
+
     inputs     input paths by the names of the pretraining job
     external   files whose hash identifies the inputs
     """
-    step = _pretrain_step(config.model.ffn.activation, config)
+    step = _pretrain_step(config.model.ffn.spec.name, config)
     train = replace(
         step,
         inputs={name: os.path.relpath(path, root) for name, path in inputs.items()},
         after=(),
         external={str(path): path for path in external},
     )
-    return (train, report_step(ReportConfig(), [train]))
+    checks = activation_steps([config.model.ffn])
+    return (*checks, train, report_step(ReportConfig(), [*checks, train]))
 
 
 def _pretrain_step(arm: str, config: PretrainConfig) -> Step:

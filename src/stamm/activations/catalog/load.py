@@ -10,10 +10,11 @@ from pathlib import Path
 
 from stamm.activations import catalog
 from stamm.activations.spec import Spec
-from stamm.base.config import from_plain, nearest
+from stamm.activations.spec.shipped import HOMES
+from stamm.base.config import from_plain, is_reading_stored
 from stamm.base.errors import ConfigError, DataError
 from stamm.base.files import read_json
-from stamm.base.user_code import load_python
+from stamm.base.user_code import is_reference, load_reference
 
 STORED = "spec.json"
 
@@ -23,7 +24,7 @@ def load_spec(text: str) -> Spec:
 
     xielu             an entry of the catalogue, by name or alias
     file.py           the only Spec in the user's own file, which is executed
-    file.py:NAME      the Spec called NAME there
+    file.py:NAME      the Spec called NAME there; package.module:NAME likewise
     spec.json         what `base.config.to_plain` made of a Spec
     folder            a folder that holds spec.json
 
@@ -31,47 +32,64 @@ def load_spec(text: str) -> Spec:
              is not JSON.
     Checked  tests/unit/activations/test_spec_files.py
     """
-    path, _, name = text.partition(":")
-    if path.endswith(".py"):
-        return _from_python(Path(path), name)
+    if is_reference(text):
+        return load_reference(text, Spec, "a Spec of an activation")
     if text.endswith(".json"):
         return _from_json(Path(text))
     if (Path(text) / STORED).is_file():
         return _from_json(Path(text) / STORED)
-    known = {alias: entry for entry in catalog.names() for alias in _called(entry)}
-    if text in known:
-        return catalog.get(text)
     if Path(text).is_dir():
         raise ConfigError(f"{text} holds no {STORED}", fix="Name a folder that has one")
-    raise ConfigError(
-        f"{text!r} is no activation, no Python file and no stored spec", fix=nearest(text, known)
-    )
+    if "/" in text:
+        raise ConfigError(f"{text} does not exist", fix="`stamm derive` writes derived/NAME")
+    return catalog.get(text)
 
 
-def _called(name: str) -> tuple[str, ...]:
-    return (name, *catalog.get(name).aliases)
+def named_activation(value: str | Spec) -> str | Spec:
+    """What a configuration stores for an activation: the name of a catalogue entry, or a Spec.
 
-
-def _from_python(file: Path, name: str) -> Spec:
-    module = load_python(file)
-    own = {key: value for key, value in vars(module).items() if isinstance(value, Spec)}
-    if name:
-        if name not in own:
+    value    an entry's name or alias; a reference as `load_spec` takes it, which is replaced by the
+             Spec that it names, so that a stored configuration needs no other file; or a Spec
+    Raises   ConfigError when there is none, or when its name belongs to another activation.
+    Checked  tests/unit/activations/test_spec_files.py
+    """
+    if isinstance(value, str):
+        if value in HOMES:
+            return value
+        if not is_path(value) and not (Path(value) / STORED).is_file():
+            return _entry_name(value)
+        if is_reading_stored():
             raise ConfigError(
-                f"{file} has no Spec {name!r}",
-                fix=nearest(name, own) if own else f"Write {name} = Spec(...) in it",
+                f"activation = {value!r} refers to a file, which a stored configuration never does",
+                fix="A trained model holds the spec itself: restore the file",
             )
-        return own[name]
-    different = {id(value): value for value in own.values()}
-    if len(different) != 1:
-        found = f"{len(different)} Specs" if different else "no Spec"
+        value = load_spec(value)
+    if value.name in HOMES:
+        refuse_taken(value, [catalog.get(value.name)])
+        return value.name
+    return value
+
+
+def spec_of(activation: str | Spec) -> Spec:
+    """The Spec of what `named_activation` returned."""
+    return catalog.get(activation) if isinstance(activation, str) else activation
+
+
+def is_path(text: str) -> bool:
+    """Whether `text` names a file, a folder or an object in Python code, rather than an entry."""
+    return is_reference(text) or "/" in text or text.endswith(".json")
+
+
+def _entry_name(name: str) -> str:
+    try:
+        catalog.get(name)
+    except ConfigError as error:
+        derived = Path("derived") / name
+        own = f"; your own: {derived}" if (derived / STORED).is_file() else ""
         raise ConfigError(
-            f"{file} has {found}",
-            fix=f"Name one: {', '.join(f'{file}:{key}' for key in own)}"
-            if own
-            else "Write NAME = Spec(...) in it",
-        )
-    return next(iter(different.values()))
+            error.what, fix=f"{error.fix}{own or '; or your own: mine.py:NAME, derived/NAME'}"
+        ) from None
+    return name
 
 
 def _from_json(file: Path) -> Spec:

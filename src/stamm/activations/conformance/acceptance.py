@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from stamm.activations.conformance.budgets import budget
 from stamm.activations.conformance.golden import value_sets
 from stamm.activations.conformance.implementations import StammImplementation
 from stamm.activations.conformance.inputs import SAMPLED
@@ -54,6 +55,20 @@ def accepted(spec: Spec, *, count: int = SAMPLED) -> ConformanceVerdict:
         if not verdict.passed:
             raise _refusal(spec, verdict.problems, full)
     return verdicts[0]
+
+
+def accuracy_texts(verdict: ConformanceVerdict) -> dict[str, str]:
+    """The largest error of each dtype, and which inputs are excluded."""
+    texts = {}
+    for of in verdict.dtypes:
+        worst = [(m.quantity, m.worst.largest) for m in of.quantities if m.worst is not None]
+        errors = ", ".join(
+            f"{quantity.replace('slope_in_', 'slope in ')} {error:.3g} ulp"
+            for quantity, error in worst
+        )
+        reason = [of.budget_reason] if of.budget_reason != budget("", of.dtype).reason else []
+        texts[of.dtype] = "; ".join([f"at most {errors}", *reason])
+    return texts
 
 
 def _refusal(spec: Spec, problems: Sequence[str], values: Mapping[str, float]) -> DataError:
