@@ -55,7 +55,13 @@ from stamm.optim.config import CustomOptimizer
 from stamm.optim.custom import optimizer_file
 from stamm.pretrain.config import NEXT_TOKEN, PretrainConfig
 from stamm.pretrain.dataset import Windows
-from stamm.pretrain.kernel_choice import Choices, choose_kernels, chosen_kernels, prepare_kernels
+from stamm.pretrain.kernel_choice import (
+    Choices,
+    activation_backend,
+    choose_kernels,
+    chosen_kernels,
+    prepare_kernels,
+)
 from stamm.pretrain.lr_finder import told
 from stamm.pretrain.next_token import LOSS, steps_before
 from stamm.pretrain.train import load_objective, train_decoder
@@ -110,6 +116,8 @@ def _train(
             progress.log(
                 f"Attention is computed by torch, with other bits and more memory: {missing}."
             )
+    if not isinstance(config.model.ffn.activation, str):  # the user's own
+        progress.log(activation_backend(config, choices, device))
     if world.is_main_process:
         described = {"schema": SCHEMA, "kind": "pretrain", "config": plain}
         write_json(folder / "config.json", described)

@@ -16,7 +16,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from stamm.activations.fused import build
+from stamm.activations.fused import build, gpu
 from stamm.activations.fused.operation import SMALLEST, cpu_sources, use_eager
 from stamm.activations.module import Activation, GatedActivation, build_activation
 from stamm.base.autotune import Measurement, measured
@@ -77,6 +77,20 @@ def prepare_kernels(config: PretrainConfig, choices: Choices) -> str | None:
     """
     generated = may_fuse(config.engine, config.model) and choices.get(ATTENTION) != "torch"
     return fused_attention.unavailable() if generated else None
+
+
+def activation_backend(config: PretrainConfig, choices: Choices, device: torch.device) -> str:
+    """What computes the activation of `config.model` on `device`, for the log."""
+    ffn = config.model.ffn
+    why = "engine.kernels" if config.engine.kernels == "torch" else "measured to be faster"
+    if choices.get(activation_key(ffn)) != "torch":
+        why = (gpu if device.type == "cuda" else build).unavailable_reason() or ""
+    if why:
+        return f"Activation {ffn.spec.name}: torch functions ({why})."
+    return (
+        f"Activation {ffn.spec.name}: fused kernel, compiled at first use; torch functions for "
+        f"inputs of fewer than {SMALLEST:,} elements."
+    )
 
 
 @contextlib.contextmanager

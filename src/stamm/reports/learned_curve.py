@@ -1,6 +1,6 @@
-"""A learned activation as numbers, from the gradient the catalogue states for it.
+"""A learned activation as numbers, from the gradient that its spec states.
 
-The formula stands in the catalogue alone: here its gradient is evaluated, and the function is
+No formula is repeated here: the gradient is evaluated, and the function is
 its integral from the anchor, by quadrature.
 """
 
@@ -31,7 +31,7 @@ class Curve:
 
 
 def known_spec(activation: str | None) -> Spec | None:
-    """The catalogue's entry, or None for an activation of the user's own."""
+    """The catalogue's entry, or None for a name that it does not have."""
     try:
         return catalog.get(activation) if activation else None
     except ConfigError:

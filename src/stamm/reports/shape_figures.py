@@ -7,7 +7,7 @@ import math
 from stamm.reports.config import ReportConfig
 from stamm.reports.figure import Figure, Table, thinned
 from stamm.reports.formatting import fixed, spaced
-from stamm.reports.learned_curve import Curve, known_spec, learned_curve
+from stamm.reports.learned_curve import Curve, learned_curve
 from stamm.reports.run_data import Arm, Study
 from stamm.reports.svg_figure import Axes, draw_panels, legend, whole_steps
 from stamm.reports.theme import depth, drawn
@@ -42,7 +42,7 @@ def learned_names(arm: Arm) -> tuple[str, ...]:
     """
     if arm.training.metrics is None:
         return ()
-    spec = known_spec(arm.training.activation)
+    spec = arm.training.spec
     names = arm.training.metrics.shape_names()
     if spec is not None:
         trained = {parameter.name for parameter in spec.trainable}
@@ -160,7 +160,7 @@ def _training_figure(
 def _curve_figure(
     study: Study, arm: Arm, metrics: Metrics, names: tuple[str, ...]
 ) -> Figure | None:
-    spec = known_spec(arm.training.activation)
+    spec = arm.training.spec
     layers = metrics.layers(names[0])
     complete = all(metrics.layers(name) == layers for name in names)
     if spec is None or not complete or {p.name for p in spec.trainable} != set(names):
@@ -214,7 +214,7 @@ def _curve_figure(
         caption=(
             f"The activation {what}that each layer ended with, and the gradient it was designed "
             "by. The dotted curve is the common start. The curves are integrated from the "
-            "catalogue's stated gradient with each layer's learned values."
+            "gradient that its spec states with each layer's learned values."
         ),
         alt=f"Curves of {spec.name} and of its gradient for layers {', '.join(map(str, shown))}.",
         svg=draw_panels(f"curve-{arm.number}", 3.1, paint, 2),
@@ -225,7 +225,7 @@ def _curve_figure(
 
 
 def _starts(arm: Arm) -> dict[str, float]:
-    spec = known_spec(arm.training.activation)
+    spec = arm.training.spec
     return spec.initial_values() if spec else {}
 
 

@@ -7,8 +7,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from stamm.base.errors import DataError
+from stamm.activations.spec import Spec
+from stamm.base.config import from_plain
+from stamm.base.errors import ConfigError, DataError
 from stamm.reports.json_reader import Record, lines_of, record_if_there
+from stamm.reports.learned_curve import known_spec
 
 _SHAPE = re.compile(r"shape/layers\.([0-9]{1,4})\.([a-z][a-z0-9_]{0,63})")
 
@@ -111,9 +114,13 @@ class Timing:
 
 @dataclass(frozen=True, kw_only=True)
 class Training:
-    """The configuration of an arm and how it was trained; None where a file is missing."""
+    """The configuration of an arm and how it was trained; None where a file is missing.
+
+    spec   of the activation; None for a name that the catalogue does not have
+    """
 
     activation: str | None
+    spec: Spec | None
     ffn_kind: str | None
     ffn_width: int | None
     seed: int | None
@@ -136,8 +143,10 @@ def read_training(folder: Path) -> Training:
     summary = record_if_there(folder / "summary.json", schema=1)
     timing = record_if_there(folder / "log" / "timing.json", schema=1)
     metrics = folder / "metrics.jsonl"
+    activation, spec = _activation(ffn) if ffn else (None, None)
     return Training(
-        activation=ffn.text("activation") if ffn else None,
+        activation=activation,
+        spec=spec,
         ffn_kind=ffn.text("kind") if ffn else None,
         ffn_width=ffn.whole("width") if ffn else None,
         seed=seed,
@@ -145,6 +154,19 @@ def read_training(folder: Path) -> Training:
         summary=_summary(summary) if summary else None,
         timing=_timing(timing) if timing else None,
     )
+
+
+def _activation(ffn: Record) -> tuple[str, Spec | None]:
+    """Name and spec of an activation: a name of the catalogue, or the spec of a user's own."""
+    if isinstance(ffn.plain.get("activation"), str):
+        name = ffn.text("activation")
+        return name, known_spec(name)
+    own = ffn.record("activation")
+    try:
+        spec = from_plain(Spec, own.plain, own.where)
+    except ConfigError as error:
+        raise DataError(error.what, where=own.where, fix=error.fix) from None
+    return spec.name, spec
 
 
 def _read_metrics(path: Path) -> Metrics:
