@@ -39,7 +39,7 @@ Choices = dict[str, Implementation]
 
 
 def activation_key(ffn: PlainFFN | GatedFFN) -> str:
-    """What a feed-forward block's activation is called among the choices."""
+    """Key of a feed-forward block's activation in the choices."""
     return f"activation {ffn.spec.name}, {ffn.precision}"
 
 
@@ -80,7 +80,7 @@ def prepare_kernels(config: PretrainConfig, choices: Choices) -> str | None:
 
 
 def activation_backend(config: PretrainConfig, choices: Choices, device: torch.device) -> str:
-    """What computes the activation of `config.model` on `device`, for the log."""
+    """The implementation of the activation of `config.model` on `device`, as a line of the log."""
     ffn = config.model.ffn
     why = "engine.kernels" if config.engine.kernels == "torch" else "measured to be faster"
     if choices.get(activation_key(ffn)) != "torch":
