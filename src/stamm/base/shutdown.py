@@ -12,16 +12,22 @@ from collections.abc import Iterator
 from types import FrameType
 from typing import NoReturn
 
+EXIT_FUNCTIONS_S = 30.0
+
 
 def end_at_once(code: int) -> NoReturn:
     """Exit with `code` without Python's finalization; atexit functions run, threads are not joined.
+
+    Edge     an atexit function that hangs (a tracker without a network) is cut off after 30 seconds
 
     gloo's threads release the tensors of a message shortly after it has arrived, and need the
     interpreter for that. During finalization (before Python 3.14) this aborts the process with
     SIGABRT, in up to one of ten exits of two processes, and torchrun reports a failure. Also, after
     a Ctrl-C inside code run by a library, Python would exit by SIGINT whatever the code.
-
     """
+    watchdog = threading.Timer(EXIT_FUNCTIONS_S, os._exit, (code,))
+    watchdog.daemon = True
+    watchdog.start()
     atexit._run_exitfuncs()
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(OSError, ValueError):  # closed, or a broken pipe

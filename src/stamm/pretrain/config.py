@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
+from typing import ClassVar, Literal
 
 from stamm.base.config import validate
 from stamm.base.errors import ConfigError
@@ -89,7 +89,7 @@ class PretrainConfig:
     clip_norm      gradient clipping: largest gradient norm
     record_shapes_every   steps between records of the learned activation parameters
     pack           folder of the packed corpus; empty where a recipe packs one itself
-    mirrors        trackers that get a copy of the metrics; free to change when a run goes on
+    trackers       trackers that receive the metrics; may change when a run is resumed
     foreign        files of others, instead of a packed corpus
     tuned          "", or the entry of a file among the run's inputs that says its peak, its length
                    or both: what an earlier step found out (`pretrain.tuning.told`)
@@ -116,7 +116,8 @@ class PretrainConfig:
     pack: str = ""
     foreign: ForeignFiles | None = None
     tuned: str = ""
-    mirrors: tuple[TensorBoard | Trackio | WandB, ...] = ()
+    trackers: tuple[TensorBoard | Trackio | WandB, ...] = ()
+    FORMER_KEYS: ClassVar = {"mirrors": "trackers"}
 
     def __post_init__(self) -> None:
         starts = [stage.start for stage in self.batch]

@@ -68,7 +68,7 @@ from stamm.pretrain.train import load_objective, train_decoder
 from stamm.runs.job import Workspace
 from stamm.runs.manifest import MANIFEST_FIX, new_manifest
 from stamm.runs.metrics import read_metrics
-from stamm.runs.tracker_config import mirrored
+from stamm.runs.tracking import tracking
 
 SCHEMA = 1
 _USER_CODE = ("objective", "optimizer")
@@ -95,7 +95,7 @@ def _train(
     folder, progress = workspace.folder, workspace.progress
     short = config.engine.precision != "float32"
     world = init_distributed(config.engine.parallel, device, collectives=short)
-    plain = to_plain(dataclasses.replace(config, mirrors=()))
+    plain = to_plain(dataclasses.replace(config, trackers=()))
     world.assert_same_on_all_ranks("the configuration", sha256_value(plain))
     proof = _verified(stream, world)
     if warning := untested_torch(torch.__version__):
@@ -122,11 +122,11 @@ def _train(
         described = {"schema": SCHEMA, "kind": "pretrain", "config": plain}
         write_json(folder / "config.json", described)
         _note_manifest(config, workspace, proof, choices)
-    mirrors = config.mirrors if world.is_main_process else ()
+    trackers = config.trackers if world.is_main_process else ()
     name = f"{folder.parents[1].name}/{folder.name}"
     with (
         _events_noted(folder, world),
-        mirrored(mirrors, folder, name, progress, {"seed": config.seed}),
+        tracking(trackers, folder, name, progress, {"seed": config.seed}),
         out_of_memory_explained(),
         chosen_kernels(config, choices) as chosen,
     ):

@@ -39,7 +39,7 @@ _SESSION = ("command", "started", "version", "commit", "dirty", "python", "lock_
 _MANIFEST = {"state", "sessions", "libraries"}
 # Where shards are done changes nothing in what they leave, nor does who is told. How processes
 # divide a step changes what their number does, which is in no configuration: roundings.
-_FREE = ("execution", "mirrors", "parallel")
+_FREE = ("execution", "trackers", "mirrors", "parallel")  # mirrors: trackers of version 0.1
 _RECEIPT = {"step", "key", "digest", "seconds", "ended", "outputs"}
 Job = Callable[[Any, Workspace], None]
 

@@ -1,7 +1,7 @@
-"""Where the numbers of a run are shown: the doors to Trackio and wandb, and event files.
+"""Adapters of trackers: TensorBoard event files, Trackio and wandb.
 
-A tracker gets names, numbers and the facts it was given, and nothing else: not the code, the
-packages, the account, the name of the machine or what it is doing.
+A tracker receives metric names, numbers and the facts it is given; not the code, the packages, the
+account, the machine or its load.
 """
 
 from __future__ import annotations
@@ -14,109 +14,109 @@ from typing import Any, Protocol
 
 from stamm.base.errors import RunError
 from stamm.runs.event_file import EventFile
-from stamm.runs.tracker_config import Mirror, TensorBoard, Trackio, WandB
+from stamm.runs.tracker_config import TensorBoard, TrackerConfig, Trackio, WandB
 
 
 class Tracker(Protocol):
     """A run in a tracker."""
 
-    def tell(self, step: int, values: Mapping[str, float]) -> None:
-        """The numbers of a step; steps rise."""
+    def log(self, step: int, values: Mapping[str, float]) -> None:
+        """Add the metrics of a step; steps increase."""
 
     def flush(self) -> None:
-        """Let people see what was told."""
+        """Make the logged steps visible."""
 
-    def end(self) -> None:
-        """Send all that was told."""
+    def finish(self) -> None:
+        """Send everything that was logged."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Opening:
-    """What a tracker is told before the first number.
+class TrackerRun:
+    """What a tracker receives before the first step.
 
-    folder   what it keeps on this machine stands below it
-    name     for people
-    code     of its own for every run, kept when the run goes on
-    after    the step up to which it was told before; 0: nothing
+    folder   parent of the files that it keeps on this machine
+    name     display name
+    run_id   unique; the same when the run is resumed
+    after    last step that was logged before; 0: none
     """
 
     folder: Path
     name: str
-    code: str
+    run_id: str
     after: int
     facts: Mapping[str, Any]
 
 
-def open_tracker(mirror: Mirror, opening: Opening) -> Tracker:
-    """The run in its tracker, new or gone on with.
+def open_tracker(config: TrackerConfig, run: TrackerRun) -> Tracker:
+    """Start or resume the run in its tracker.
 
     Raises   RunError when the package is missing; whatever the package raises
     """
-    match mirror:
+    match config:
         case TensorBoard():
-            return _Events(opening)
+            return _TensorBoardRun(run)
         case Trackio():
-            return _Trackio(mirror, opening)
+            return _TrackioRun(config, run)
         case WandB():
-            return _WandB(mirror, opening)
+            return _WandBRun(config, run)
 
 
 def _missing(package: str) -> RunError:
     return RunError(f"{package} is not installed", fix=f"pip install 'stamm[{package}]'")
 
 
-class _Events:
-    def __init__(self, opening: Opening) -> None:
-        self._file = EventFile(opening.folder / "tensorboard", opening.after, time.time())
+class _TensorBoardRun:
+    def __init__(self, run: TrackerRun) -> None:
+        self._file = EventFile(run.folder / "tensorboard", run.after, time.time())
 
-    def tell(self, step: int, values: Mapping[str, float]) -> None:
+    def log(self, step: int, values: Mapping[str, float]) -> None:
         self._file.add(step, values, time.time())
 
     def flush(self) -> None:
         self._file.flush()
 
-    def end(self) -> None:
+    def finish(self) -> None:
         self._file.close()
 
 
-class _Trackio:
-    def __init__(self, mirror: Trackio, opening: Opening) -> None:
+class _TrackioRun:
+    def __init__(self, config: Trackio, run: TrackerRun) -> None:
         try:
             import trackio
         except ImportError:
             raise _missing("trackio") from None
-        # Trackio knows a run by its name: two run folders of one name must not become one run.
+        # Trackio identifies a run by its name: two run folders of one name must not become one run.
         self._run = trackio.init(
-            project=mirror.project,
-            name=f"{opening.name} {opening.code[:6]}",
-            space_id=mirror.space or None,
-            config=dict(opening.facts),
+            project=config.project,
+            name=f"{run.name} {run.run_id[:6]}",
+            space_id=config.space or None,
+            config=dict(run.facts),
             resume="allow",
             embed=False,
             auto_log_gpu=False,
             auto_log_cpu=False,
         )
 
-    def tell(self, step: int, values: Mapping[str, float]) -> None:
+    def log(self, step: int, values: Mapping[str, float]) -> None:
         self._run.log(dict(values), step=step)
 
     def flush(self) -> None:
-        """It sends every half second by itself."""
+        """Do nothing: Trackio sends every half second."""
 
-    def end(self) -> None:
+    def finish(self) -> None:
         self._run.finish()
 
 
-class _WandB:
-    def __init__(self, mirror: WandB, opening: Opening) -> None:
+class _WandBRun:
+    def __init__(self, config: WandB, run: TrackerRun) -> None:
         try:
             import wandb
         except ImportError:
             raise _missing("wandb") from None
-        opening.folder.mkdir(parents=True, exist_ok=True)
+        run.folder.mkdir(parents=True, exist_ok=True)
         settings = wandb.Settings(
-            mode=mirror.mode,
-            root_dir=str(opening.folder),
+            mode=config.mode,
+            root_dir=str(run.folder),
             host="stamm",
             console="off",
             silent=True,
@@ -129,22 +129,22 @@ class _WandB:
             x_disable_stats=True,
             x_save_requirements=False,
         )
-        # Online, a step that the server has is not taken a second time.
+        # Online, the server ignores a step that it has already.
         self._run = wandb.init(
-            project=mirror.project,
-            entity=mirror.entity or None,
-            name=opening.name,
-            id=opening.code,
+            project=config.project,
+            entity=config.entity or None,
+            name=run.name,
+            id=run.run_id,
             resume="allow",
-            config=dict(opening.facts),
+            config=dict(run.facts),
             settings=settings,
         )
 
-    def tell(self, step: int, values: Mapping[str, float]) -> None:
+    def log(self, step: int, values: Mapping[str, float]) -> None:
         self._run.log(dict(values), step=step)
 
     def flush(self) -> None:
-        """Its own process sends."""
+        """Do nothing: wandb's own process sends."""
 
-    def end(self) -> None:
+    def finish(self) -> None:
         self._run.finish()
