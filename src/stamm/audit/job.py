@@ -41,6 +41,7 @@ from stamm.corpus.tokenizer.tokenizer import Tokenizer
 from stamm.models.determinism import settle
 from stamm.models.serialization import load_decoder
 from stamm.runs.job import Workspace
+from stamm.runs.model_outputs import KEY, set_aside, weights_sha256
 from stamm.runs.schemas.evaluation import MemorizationFile
 
 CORPUS_SCHEMA = 1
@@ -94,7 +95,10 @@ def run(config: AuditConfig, workspace: Workspace) -> None:
     exposed = exposures(given, costs)
     skipped = {kind: len(texts) - len(given[kind]) for kind, texts in planted.canaries.items()}
     left_out = len(planted.passages) - len(passages)
+    sha256 = weights_sha256(workspace.inputs["model"])
+    set_aside(workspace.folder, sha256)
     report: dict[str, Any] = {
+        KEY: sha256,
         **to_plain(config),
         "interval": f"Student's t over passages, {LEVEL:.0%}; differences by Welch",
         "passages": len(passages),

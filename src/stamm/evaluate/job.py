@@ -24,17 +24,19 @@ from stamm.models.decoder import Decoder
 from stamm.models.determinism import settle
 from stamm.models.serialization import load_decoder
 from stamm.runs.job import Workspace
+from stamm.runs.model_outputs import KEY, set_aside, weights_sha256
 from stamm.runs.schemas.evaluation import BlimpFile, HeldOutFile, TaskFile
 
 _FILES = {"held_out": HeldOutFile, "blimp": BlimpFile}
 OUTPUTS = ("held_out.json", "held_out_documents.jsonl", "blimp.json", "blimp_pairs.jsonl")
-_OWN_KEYS = ("schema", "task", "num_items", "metrics")
+_OWN_KEYS = ("schema", "task", "num_items", "metrics", KEY)
 
 
 def run(config: EvaluateConfig, workspace: Workspace) -> None:
     """Run every task, then write all results.
 
-    Nothing is written before all tasks are done, so a failure keeps the earlier results.
+    Nothing is written before all tasks are done, so a failure keeps the earlier results; those of
+    other weights are moved to a folder beside.
     """
     tasks = load_tasks(config.tasks)
     settle(config.threads)
@@ -42,17 +44,20 @@ def run(config: EvaluateConfig, workspace: Workspace) -> None:
     tokenizer = Tokenizer.load(workspace.inputs["tokenizer"])
     context = TaskContext(config=config, pack=workspace.inputs["pack"], progress=workspace.progress)
     results = [(task.name, _run_task(task, decoder, tokenizer, context)) for task in tasks]
+    sha256 = weights_sha256(workspace.inputs["model"])
+    set_aside(workspace.folder, sha256)
     for name, result in results:
         if result.items:
             lines = [json.dumps(dict(item), ensure_ascii=False) + "\n" for item in result.items]
             write_text(workspace.folder / f"{name}_{result.item_label}.jsonl", "".join(lines))
         kind = _FILES.get(name, TaskFile)
-        write_record(workspace.folder / f"{name}.json", kind, _content(name, result))
+        write_record(workspace.folder / f"{name}.json", kind, _content(name, result, sha256))
 
 
-def _content(name: str, result: TaskResult) -> dict[str, Any]:
+def _content(name: str, result: TaskResult, sha256: str) -> dict[str, Any]:
     return {
         "task": name,
+        KEY: sha256,
         "num_items": result.num_items,
         "metrics": {name: metric.plain() for name, metric in result.metrics.items()},
         **result.details,
@@ -84,7 +89,7 @@ def _check_result(result: TaskResult) -> None:
     taken = sorted(set(_OWN_KEYS) & set(result.details))
     if taken:
         raise ValueError(f"TaskResult.details uses the reserved key {taken[0]!r}")
-    record(TaskFile, _content("", result))
+    record(TaskFile, _content("", result, ""))
     json.dumps([metric.plain() for metric in result.metrics.values()])
     json.dumps([dict(item) for item in result.items])
     json.dumps(dict(result.details))

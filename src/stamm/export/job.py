@@ -38,6 +38,7 @@ from stamm.models.decoder import Decoder
 from stamm.models.determinism import settle
 from stamm.models.serialization import load_decoder
 from stamm.runs.job import Workspace
+from stamm.runs.model_outputs import aside_folder, recorded_sha256, weights_sha256
 from stamm.runs.schemas.export import LogitDifference, ParityFile, SamplesFile
 
 PARITY = "parity.json"
@@ -88,6 +89,7 @@ def _export(
     progress = workspace.progress
     progress.begin("export", 4, "stages")
     source = workspace.inputs["tokenizer"]
+    sha256 = weights_sha256(workspace.inputs["model"])
     tokenizer_file = source / FILE if source.is_dir() else source
     folder.mkdir(parents=True)
     _guarded(target, lambda: target.write(folder, decoder, tokenizer_file))
@@ -104,7 +106,7 @@ def _export(
     progress.advance(2, "loaded")
     texts = [] if held_out is None else held_out_tokens(config, decoder, held_out)
     found = _guarded(target, lambda: compare(config, decoder, loaded, texts))
-    report = parity.report(found, config.tolerance, loaded.description)
+    report = parity.report(found, config.tolerance, loaded.description, sha256)
     parity.require(found, config.tolerance)
     _guarded(target, lambda: check_tokenizer(loaded, tokenizer, texts))
     progress.advance(3, "parity checked")
@@ -113,7 +115,7 @@ def _export(
         samples = write_samples(config, loaded, tokenizer, held_out)
         write_record(folder / "samples.json", SamplesFile, samples)
     origin = None if pack is None else origin_of(PackedSplit.open(pack, "train"))
-    card = model_card(decoder, origin, config.licence, found, loaded.card)
+    card = model_card(decoder, origin, config.licence, found, loaded.card, sha256)
     write_text(folder / "README.md", card)
     progress.end(f"logits differ by {max(one.max_relative for one in found):.1e}")
 
@@ -193,6 +195,7 @@ def _check_replaceable(finished: Path) -> None:
 
 
 def _exchange(unverified: Path, finished: Path) -> None:
+    """Rename `unverified`; an earlier export of other weights is moved beside, of the same removed."""
     # A rename onto a folder with files fails: the old one is renamed first.
     replaced = finished.with_name(f".{finished.name}.replaced.part")
     _remove(replaced)
@@ -204,6 +207,13 @@ def _exchange(unverified: Path, finished: Path) -> None:
         if replaced.exists():
             replaced.replace(finished)
         raise
+    if replaced.exists() and (made_from := recorded_sha256(replaced / PARITY)) != recorded_sha256(
+        finished / PARITY
+    ):
+        aside = aside_folder(finished.parent, made_from) / finished.name
+        aside.parent.mkdir(exist_ok=True)
+        _remove(aside)
+        replaced.replace(aside)
     _remove(replaced)
 
 

@@ -62,6 +62,7 @@ def model_card(
     licence: str,
     found: Sequence[LogitDifference],
     target: CardText,
+    sha256: str,
 ) -> str:
     """README.md: front matter for the Hub, architecture, activation, data, licence and parity.
 
@@ -69,6 +70,7 @@ def model_card(
     licence   of the model, "" when unknown
     found     logit differences
     target    what the export target adds
+    sha256    of the weights of the original model
 
     Unknown facts are listed as unknown; no use, ability or limit is claimed.
     """
@@ -77,7 +79,7 @@ def model_card(
     parts = [
         _front_matter(spec.name, origin, licence, target.library),
         f"# A causal decoder with {escape_markdown(spec.name, _LONGEST_TEXT)}, {total} parameters",
-        f"Exported by stamm {stamm.__version__}. This card contains only what the export read from the"
+        f"Exported by stamm {stamm.__version__} from weights with SHA-256 `{sha256}`. This card contains only what the export read from the"
         " model, its tokenizer and its packed corpus. It makes no claim about intended uses.",
         *([target.usage] if target.usage else []),
         "## Architecture",

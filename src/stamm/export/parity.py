@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from stamm.base.errors import ExportError
+from stamm.runs.model_outputs import KEY
 from stamm.runs.schemas.export import LogitDifference
 
 Logits = Callable[[Tensor], Tensor]
@@ -60,16 +61,21 @@ def random_tokens(vocab_size: int, rows: int, length: int, seed: int) -> list[Te
     return list(torch.randint(vocab_size, (rows, length), generator=generator))
 
 
-def report(found: Sequence[LogitDifference], tolerance: float, candidate: str) -> dict[str, Any]:
+def report(
+    found: Sequence[LogitDifference], tolerance: float, candidate: str, sha256: str
+) -> dict[str, Any]:
     """The content of parity.json.
 
     candidate   engine and class of the exported model ("transformers 5.1.0 ApertusForCausalLM")
+    sha256      of the weights of the original model
+
     Dtypes    both in float32. Float64 shows no smaller difference: transformers computes RMSNorm,
               rotary angles and the softmax of eager attention in float32 whatever its weights are.
               With these in float64 it agrees with ours to 1e-13 of the largest logit.
     Checked   tests/unit/models/test_golden_logits.py::test_in_float64_only_what_theirs_keeps_in_float32_differs
     """
     return {
+        KEY: sha256,
         "reference": "stamm, float32",
         "candidate": f"{candidate}, float32",
         "measure": "largest |difference| of any logit, and its share of the largest |logit|",

@@ -1,4 +1,4 @@
-"""A decoder on disk: `decoder.json` (what it is) and `model.safetensors` (its numbers). No pickle."""
+"""A stored decoder: `decoder.json` (configuration, activation, hash) and `model.safetensors`. No pickle."""
 
 from __future__ import annotations
 
@@ -14,14 +14,15 @@ from stamm.base.files import atomic, read_json, sha256_file, write_json
 from stamm.models.config import DecoderConfig
 from stamm.models.decoder import Decoder
 from stamm.models.linear import structured_linears
+from stamm.runs.model_outputs import DECODER, WEIGHTS, WEIGHTS_KEY
 
-SCHEMA = 1
-DESCRIPTION = "decoder.json"
-WEIGHTS = "model.safetensors"
+SCHEMA = 2
+WITHOUT_HASH = 1
+"""Schema of versions that did not always record the SHA-256 of the weights."""
 
 
 def describe_decoder(config: DecoderConfig) -> dict[str, Any]:
-    """The plain description of a decoder; the activation carries the content hash of its spec."""
+    """The content of decoder.json without the hash; the activation has its spec's content hash."""
     spec = config.ffn.spec
     return {
         "schema": SCHEMA,
@@ -33,7 +34,7 @@ def describe_decoder(config: DecoderConfig) -> dict[str, Any]:
 def save_decoder(decoder: Decoder, folder: Path) -> None:
     """Write `decoder` into `folder`; the description comes last, with the SHA-256 of the weights.
 
-    Guides of structured matrices are of training alone, and not stored.
+    Guides of structured matrices serve training only and are not stored.
     """
     guides = {f"{name}.guide" for name, _ in structured_linears(decoder)}
     state = {
@@ -46,24 +47,24 @@ def save_decoder(decoder: Decoder, folder: Path) -> None:
     with atomic(folder / WEIGHTS) as temporary:
         save_file(state, temporary)
     described = describe_decoder(decoder.config)
-    write_json(folder / DESCRIPTION, {**described, "weights_sha256": sha256_file(folder / WEIGHTS)})
+    write_json(folder / DECODER, {**described, WEIGHTS_KEY: sha256_file(folder / WEIGHTS)})
 
 
 def load_decoder(folder: Path) -> Decoder:
     """The decoder stored in `folder`.
 
-    Raises   DataError when the folder holds none, when its activation is not the one this version
-             of stamm derives under that name, when the weights are not those that were written, or
-             when tensors are missing, extra or misshapen.
-    Edge     weights written before their SHA-256 was kept are not checked
+    Raises   DataError when the folder has none, when this version of stamm derives another
+             activation under its name, when the weights do not have the recorded SHA-256, or when
+             tensors are missing, extra or of another shape.
+    Edge     weights of versions that did not record a SHA-256 are not checked
     """
-    stored = read_json(folder / DESCRIPTION)
-    where = str(folder / DESCRIPTION)
+    stored = read_json(folder / DECODER)
+    where = str(folder / DECODER)
     try:
         plain, activation = stored["decoder"], stored["activation"]
         trained_with = str(activation["content_hash"])
     except (TypeError, KeyError) as error:
-        raise DataError(f"{where} describes no decoder: {error} is missing") from None
+        raise DataError(f"{where} does not describe a decoder: {error} is missing") from None
     config = from_plain(DecoderConfig, plain, where)
     spec = config.ffn.spec
     if spec.content_hash != trained_with:
@@ -73,7 +74,7 @@ def load_decoder(folder: Path) -> Decoder:
             where=where,
             fix="Use the version of stamm that trained it",
         )
-    _check_weights(folder / WEIGHTS, stored.get("weights_sha256"))
+    _check_weights(folder / WEIGHTS, stored)
     decoder = Decoder(config)
     try:
         state = load_file(folder / WEIGHTS)
@@ -84,12 +85,13 @@ def load_decoder(folder: Path) -> Decoder:
     try:
         decoder.load_state_dict(state)
     except RuntimeError as error:
-        raise DataError(f"{folder / WEIGHTS} does not fit {DESCRIPTION}: {error}") from None
+        raise DataError(f"{folder / WEIGHTS} does not fit {DECODER}: {error}") from None
     return decoder.eval()
 
 
-def _check_weights(path: Path, recorded: object) -> None:
-    if recorded is None:
+def _check_weights(path: Path, stored: dict[str, Any]) -> None:
+    recorded = stored.get(WEIGHTS_KEY)
+    if recorded is None and stored.get("schema") == WITHOUT_HASH:
         return
     try:
         found = sha256_file(path)
@@ -97,6 +99,6 @@ def _check_weights(path: Path, recorded: object) -> None:
         raise DataError(f"{path} cannot be read: {error}") from None
     if found != recorded:
         raise DataError(
-            f"{path} has SHA-256 {found[:12]}, and {DESCRIPTION} records {str(recorded)[:12]}",
+            f"{path} has SHA-256 {found[:12]}, and {DECODER} records {str(recorded)[:12]}",
             fix="The weights were changed after they were written: restore both files",
         )

@@ -13,6 +13,7 @@ from stamm.base.errors import DataError, RunError
 from stamm.base.files import read_json
 from stamm.runs.manifest import MANIFEST_FIX
 from stamm.runs.metrics import read_metrics
+from stamm.runs.model_outputs import KEY, check_same_weights
 from stamm.runs.run import shown_state
 
 _MODEL = Path("model", "decoder.json")
@@ -85,9 +86,13 @@ class RunFolder:
     def result(self, file: str, arm: str = "") -> dict[str, Any]:
         """A JSON result of an arm: "summary.json", "evaluate/held_out.json", ...
 
-        Raises   DataError when the arm has no such file.
+        Raises   DataError when the arm has no such file, or it was made from other weights than the
+                 arm's model holds.
         """
-        return _object(self.arm(arm) / file)
+        path = self.arm(arm) / file
+        found = _object(path)
+        check_same_weights(found.get(KEY), str(path), self.arm(arm) / "model")
+        return found
 
 
 def open_run(folder: str | os.PathLike[str]) -> RunFolder:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from stamm.base.schema import read_lines, read_record, read_record_if_present
+from stamm.runs.model_outputs import check_same_weights
 from stamm.runs.schemas.evaluation import (
     BlimpFile,
     ContinuationLine,
@@ -46,13 +47,14 @@ class Measured:
 def read_measured(folder: Path) -> Measured:
     """The measurements in `folder`, an arm's.
 
-    Raises   DataError when a file does not follow its schema.
+    Raises   DataError when a file does not follow its schema, or was made from other weights than
+             the arm's model has.
     """
     evaluate, audit = folder / "evaluate", folder / "audit"
     documents = evaluate / "held_out_documents.jsonl"
     continuations = audit / "continuations.jsonl"
-    exports = sorted((folder / "export").glob("*/parity.json"))
-    return Measured(
+    exports = sorted((folder / "export").glob("[!.]*/parity.json"))
+    found = Measured(
         held_out=read_record_if_present(HeldOutFile, evaluate / "held_out.json"),
         documents={
             one.document_id: (one.tokens, one.nats)
@@ -74,6 +76,17 @@ def read_measured(folder: Path) -> Measured:
         ),
         tasks=read_task_files(evaluate),
     )
+    results: list[tuple[Path, TaskFile | MemorizationFile | ParityFile | None]] = [
+        (evaluate / "held_out.json", found.held_out),
+        (evaluate / "blimp.json", found.blimp),
+        (audit / "memorization.json", found.memorization),
+        *((evaluate / f"{one.task}.json", one) for one in found.tasks),
+        *((folder / "export" / name / "parity.json", one) for name, one in found.parities),
+    ]
+    for path, result in results:
+        if result is not None:
+            check_same_weights(result.model_sha256, str(path), folder / "model")
+    return found
 
 
 def read_task_files(folder: Path) -> tuple[TaskFile, ...]:

@@ -20,7 +20,7 @@ from stamm.audit.memorization import (
 )
 from stamm.base.config import from_plain, to_plain
 from stamm.base.errors import ConfigError, DataError
-from stamm.base.files import read_json, write_json
+from stamm.base.files import read_json, sha256_file, write_json
 from stamm.corpus.special_tokens import BEGIN_ID
 from stamm.corpus.tokenizer.tokenizer import Tokenizer
 from stamm.models.serialization import load_decoder
@@ -79,6 +79,8 @@ def test_job_writes_passages_in_order_and_the_same_bytes_again(
     job.run(CONFIG, workspace)
     first = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
     assert sorted(first) == sorted(job.OUTPUTS)
+    weights = sha256_file(inputs["model"] / "model.safetensors")
+    assert read_json(tmp_path / "memorization.json")["model_sha256"] == weights
     job.run(CONFIG, workspace)
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == first
     lines = [json.loads(line) for line in first["continuations.jsonl"].splitlines()]

@@ -14,7 +14,7 @@ from safetensors.torch import load_file
 
 from stamm.base.config import from_plain, to_plain
 from stamm.base.errors import ConfigError, ExportError, RunError
-from stamm.base.files import read_json
+from stamm.base.files import read_json, sha256_file
 from stamm.corpus.special_tokens import BEGIN_ID, PII_MARKERS
 from stamm.corpus.tokenizer.tokenizer import Tokenizer
 from stamm.export import job
@@ -92,6 +92,26 @@ def test_what_is_left_beside_the_weights(inputs: dict[str, Path], tmp_path: Path
     first = {path.name: path.read_bytes() for path in folder.iterdir()}
     again = run(inputs, tmp_path)
     assert {path.name: path.read_bytes() for path in again.iterdir()} == first
+
+
+def test_an_export_of_other_weights_is_kept_beside(inputs: dict[str, Path], tmp_path: Path) -> None:
+    out = tmp_path / "export"
+    before = contents(run(inputs, out))
+    sha256 = sha256_file(inputs["model"] / "model.safetensors")
+    assert read_json(out / "transformers" / "parity.json")["model_sha256"] == sha256
+    assert sha256 in (out / "transformers" / "README.md").read_text()
+    decoder = build_decoder(load_decoder(inputs["model"]).config, seed=9)
+    save_decoder(decoder, tmp_path / "other")
+    other = {**inputs, "model": tmp_path / "other"}
+    for _ in range(2):
+        run(other, out)
+        assert sorted(path.name for path in tmp_path.iterdir()) == [
+            "export",
+            f"export-{sha256[:8]}",
+            "other",
+        ]
+        assert [path.name for path in out.iterdir()] == ["transformers"]
+    assert contents(tmp_path / f"export-{sha256[:8]}" / "transformers") == before
 
 
 def test_without_a_packed_corpus(inputs: dict[str, Path], tmp_path: Path) -> None:

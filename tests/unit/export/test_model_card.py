@@ -39,7 +39,7 @@ def front_matter(card: str) -> dict[str, Any]:
 
 
 def test_nothing_is_invented() -> None:
-    card = model_card(decoder(), None, "", FOUND, CARD)
+    card = model_card(decoder(), None, "", FOUND, CARD, "ab12" * 16)
     assert front_matter(card) == {
         "library_name": "transformers",
         "pipeline_tag": "text-generation",
@@ -56,7 +56,7 @@ def test_what_is_known_is_there() -> None:
         languages={"eng_Latn": 100, "deu_Latn": 15, "und": 3, "x: [y]": 2},
         sources=[("a book", "CC0-1.0", 3)],
     )
-    card = model_card(decoder(rope=Llama3Rope()), origin, "Apache-2.0", FOUND, CARD)
+    card = model_card(decoder(rope=Llama3Rope()), origin, "Apache-2.0", FOUND, CARD, "ab12" * 16)
     head = front_matter(card)
     assert head["license"] == "apache-2.0"
     assert head["language"] == ["deu", "eng"]
@@ -70,7 +70,7 @@ def test_what_is_known_is_there() -> None:
 
 
 def test_activation_without_parameters_has_no_table() -> None:
-    card = model_card(decoder(ffn=GatedFFN(width=32)), None, "", FOUND, CARD)
+    card = model_card(decoder(ffn=GatedFFN(width=32)), None, "", FOUND, CARD, "ab12" * 16)
     assert "Learned values" not in card
     assert "32, gated" in card
 
@@ -79,7 +79,7 @@ def test_names_from_documents_are_plain_text(inputs: dict[str, Path]) -> None:
     origin = origin_of(PackedSplit.open(inputs["pack"], "train"))
     assert origin.tokens == sum(origin.languages.values())
     assert origin.documents == 5
-    card = model_card(decoder(), origin, "", FOUND, CARD)
+    card = model_card(decoder(), origin, "", FOUND, CARD, "ab12" * 16)
     assert "alert(1)" in card
     assert "<script" not in card
     assert "[x](" not in card  # only with its brackets escaped
@@ -89,7 +89,7 @@ def test_names_from_documents_are_plain_text(inputs: dict[str, Path]) -> None:
 def test_long_tables_are_cut_and_say_so() -> None:
     languages = {f"l{i:02}_Latn": 1 for i in range(LONGEST_TABLE + 7)}
     card = model_card(
-        decoder(), Origin(tokens=1, documents=1, languages=languages), "", FOUND, CARD
+        decoder(), Origin(tokens=1, documents=1, languages=languages), "", FOUND, CARD, "ab12" * 16
     )
     assert "7 more rows are omitted." in card
     assert f"l{LONGEST_TABLE - 1:02}" in card

@@ -75,8 +75,8 @@ def test_random_tokens_follow_the_seed() -> None:
 
 def test_report_says_whether_it_passed() -> None:
     good, bad = compared(BASE), compared(BASE + 1.0)
-    assert report([good], 1e-4, "transformers")["passed"] is True
-    found = report([good, bad], 1e-4, "transformers 5.0 X")
+    assert report([good], 1e-4, "transformers", "")["passed"] is True
+    found = report([good, bad], 1e-4, "transformers 5.0 X", "ab12")
     assert found["passed"] is False
     assert found["candidate"] == "transformers 5.0 X, float32"
     assert [one["max_absolute"] for one in found["comparisons"]] == [0.0, 1.0]

@@ -286,8 +286,11 @@ def test_weights_that_were_changed_are_refused(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"has SHA-256 \w+, and decoder\.json records \w+.*restore"):
         load_decoder(tmp_path)
     described = read_json(tmp_path / "decoder.json")
-    del described["weights_sha256"]  # as an older version wrote it
+    del described["weights_sha256"]
     write_json(tmp_path / "decoder.json", described)
+    with pytest.raises(DataError, match=r"decoder\.json records None"):
+        load_decoder(tmp_path)
+    write_json(tmp_path / "decoder.json", {**described, "schema": 1})  # of an older version
     load_decoder(tmp_path)
     weights.unlink()
     with pytest.raises(DataError, match="cannot be read"):

@@ -27,13 +27,15 @@ class MetricValue:
 class TaskFile:
     """evaluate/NAME.json of any task; a task adds keys of its own. Names are untrusted.
 
-    num_items   items that the metrics are computed from
+    model_sha256   of the model's weights; None in files that did not record it
+    num_items      items that the metrics are computed from
     """
 
     SCHEMA: ClassVar[int] = 1
     OPEN: ClassVar[bool] = True
 
     task: str = ""
+    model_sha256: str | None = None
     num_items: int = 0
     metrics: Mapping[str, MetricValue] = field(default_factory=dict)
 
@@ -244,13 +246,15 @@ class CanaryResult:
 class MemorizationFile:
     """audit/memorization.json: how much of planted passages is reproduced, fewest repeats first.
 
-    interval    how the confidence intervals are computed
-    skipped     passages too short to measure
-    withdrawn   probes and canaries that a replay removed from the corpus
+    model_sha256   of the model's weights; None in files that did not record it
+    interval       how the confidence intervals are computed
+    skipped        passages too short to measure
+    withdrawn      probes and canaries that a replay removed from the corpus
     """
 
     SCHEMA: ClassVar[int] = 1
 
+    model_sha256: str | None = None
     prefix_tokens: int
     new_tokens: int
     batch_tokens: int = 0

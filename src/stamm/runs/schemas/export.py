@@ -32,12 +32,14 @@ class LogitDifference:
 class ParityFile:
     """parity.json: agreement of the exported model with the trained one.
 
+    model_sha256           of the trained model's weights; None in files that did not record it
     reference, candidate   the two implementations and their dtype
     measure                what max_absolute and max_relative are
     """
 
     SCHEMA: ClassVar[int] = 1
 
+    model_sha256: str | None = None
     reference: str
     candidate: str
     measure: str = ""

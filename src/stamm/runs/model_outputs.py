@@ -1,0 +1,84 @@
+"""The SHA-256 of model weights, in what was measured or exported from them.
+
+Results of `evaluate`, `audit` and `export` hold it under `model_sha256`. They replace only results of
+the same weights; results of other weights are moved to a folder beside.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from stamm.base.errors import DataError
+from stamm.base.files import read_json, sha256_file
+
+DECODER = "decoder.json"
+WEIGHTS = "model.safetensors"
+WEIGHTS_KEY = "weights_sha256"
+KEY = "model_sha256"
+_DIGITS = 8
+
+
+def weights_sha256(model: Path) -> str:
+    """SHA-256 of the weights in the model folder `model`, as decoder.json records it.
+
+    Edge     computed for models of versions that did not record it.
+    """
+    stored = read_json(model / DECODER)
+    recorded = stored.get(WEIGHTS_KEY) if isinstance(stored, dict) else None
+    return str(recorded) if recorded else sha256_file(model / WEIGHTS)
+
+
+def set_aside(folder: Path, sha256: str) -> Path | None:
+    """Move the results in `folder` to FOLDER-<8 digits> if they were made from other weights.
+
+    sha256   of the weights that the new results are made from
+
+    Returns  the folder they were moved to, None when nothing was moved.
+    Edge     results that do not name their weights are moved to FOLDER-unknown.
+    """
+    found = {
+        sha for path in sorted(folder.glob("*.json")) if (sha := recorded_sha256(path)) != sha256
+    }
+    if not found:
+        return None
+    aside = aside_folder(folder, found.pop() if len(found) == 1 else None)
+    aside.mkdir(exist_ok=True)
+    for path in sorted(folder.iterdir()):
+        path.replace(aside / path.name)
+    return aside
+
+
+def aside_folder(folder: Path, sha256: str | None) -> Path:
+    """The folder beside `folder` for results of the weights `sha256`; None: unknown weights."""
+    return folder.with_name(f"{folder.name}-{sha256[:_DIGITS] if sha256 else 'unknown'}")
+
+
+def check_same_weights(made_from: str | None, where: str, model: Path) -> None:
+    """Check that a result was made from the weights that the model folder now has.
+
+    made_from   model_sha256 of the result
+    where       the result, for the message
+
+    Raises   DataError with both hashes when it was not.
+    Edge     nothing is checked where one of the two does not name its weights.
+    """
+    if made_from is None or not (model / DECODER).is_file():
+        return
+    stored = read_json(model / DECODER)
+    current = stored.get(WEIGHTS_KEY) if isinstance(stored, dict) else None
+    if current is not None and made_from != current:
+        raise DataError(
+            f"{where} was made from weights with SHA-256 {made_from[:12]}, and {model} has"
+            f" {str(current)[:12]}",
+            fix="Repeat it with `stamm evaluate`, `audit` or `export`: earlier results are kept beside",
+        )
+
+
+def recorded_sha256(path: Path) -> str | None:
+    """The `model_sha256` of a result; None when it is damaged or of an earlier version."""
+    try:
+        plain = read_json(path)
+    except DataError:
+        return None
+    sha256 = plain.get(KEY) if isinstance(plain, dict) else None
+    return sha256 if isinstance(sha256, str) else None
