@@ -61,7 +61,7 @@ lock:
 	rm -rf build/lock && $(PYTHON) -m venv build/lock
 	build/lock/bin/pip install --quiet $$(grep '^torch==' requirements.in)
 	build/lock/bin/pip install --quiet -r requirements.in
-	build/lock/bin/pip freeze --all --exclude pip | sed 's/+cpu//; s/^triton==.*/& ; sys_platform == "linux"/; s/^fasttext-numpy2-wheel==.*/& ; python_version < "3.13"\nfasttext-numpy2==0.10.4 ; python_version >= "3.13"/' > requirements.lock
+	build/lock/bin/pip freeze --all --exclude pip | sed 's/+cpu//; s/^triton==.*/& ; sys_platform == "linux"/; s/^jwm.robotstxt==.*/& ; python_version < "3.13"/; s/^fasttext-numpy2-wheel==.*/& ; python_version < "3.13"\nfasttext-numpy2==0.10.4 ; python_version >= "3.13"/' > requirements.lock
 
 clean:
 	rm -rf .venv build
