@@ -382,7 +382,7 @@ def write_notes(output: Path, counts: dict[str, int]) -> None:
         + MIT_NOTICE,
         encoding="utf-8",
     )
-    files = sorted(p for p in output.iterdir() if p.suffix in {".zst", ".gz"})
+    files = sorted(p for p in output.iterdir() if p.suffix in {".zst", ".gz", ".txt"})
     listing = {
         "files": [
             {
@@ -421,6 +421,7 @@ def main(folder: Path, output: Path) -> None:
     entries = robots(folder, everything)
     write_lines(output / "robots.jsonl.zst", (json.dumps(e, ensure_ascii=False) for e in entries))
     counts["robots.jsonl.zst"] = len(entries)
+    counts["deletions.txt"] = 3  # written by hand
     write_notes(output, counts)
     total: dict[str, int] = {}
     for document in everything:

@@ -1,4 +1,4 @@
-"""Where inputs are: files, folders and patterns of the user's, or "package:<file>" for shipped data."""
+"""Input files: the user's files, folders and patterns, or "package:<file>" for shipped data."""
 
 from __future__ import annotations
 
@@ -11,8 +11,16 @@ from stamm.base.errors import DataError
 from stamm.corpus.formats import READABLE
 
 _PREFIX = "package:"
-_SUFFIXES = (".zst", ".gz")
+_SUFFIXES = (".zst", ".gz", ".txt")
+# What a file holds, by the last part of the configuration key that names it.
+_CONTENTS = {
+    "inputs": f": {', '.join(READABLE)}",
+    "deletions": ": text with one URL, document_id or sha256:… per line, as package:deletions.txt",
+    "domains": ": text with one domain per line",
+}
 _PATTERN = "*?["
+_TEXT_LISTS = ("deletions",)
+"""Keys of which a folder is refused: its files have no ending to tell them by."""
 
 
 def shipped_files() -> tuple[str, ...]:
@@ -22,9 +30,9 @@ def shipped_files() -> tuple[str, ...]:
 
 
 def locate(name: str, where: str) -> Path:
-    """The file that `name` stands for.
+    """The file that `name` refers to.
 
-    where    the configuration key it was set in, for the error
+    where    the configuration key that names it, for the error
     Edge     a shipped name is looked up in the list of shipped files, so that no part of a path
              ("package:../secret") can lead out of that folder.
     Raises   DataError when there is no such file.
@@ -39,24 +47,23 @@ def locate(name: str, where: str) -> Path:
         return Path(str(resources.files("stamm.corpus") / "demo_data" / file))
     path = Path(name)
     if not path.is_file():
-        what, fix = "does not exist", "Name a file that is there"
+        what, fix = "does not exist", "Name an existing file"
         if path.is_dir():
             what, fix = "is a folder, not a file", "Name a file"
         elif path.exists():
-            what, fix = "is no regular file, and is read more than once", "Save it as a file"
-        if where.rpartition(".")[2] == "inputs":
-            fix += f": {', '.join(READABLE)}"
+            what, fix = "is not a regular file, and is read more than once", "Save it as a file"
+        fix += _CONTENTS.get(where.rpartition(".")[2], "")
         raise DataError(f"{name} {what}", where=where, fix=fix)
     return path
 
 
 def expand(names: Sequence[str], where: str) -> dict[str, Path]:
-    """The files that `names` stand for, by the name each gets in the ledger, in order.
+    """The files that `names` refer to, by their name in the ledger, in order.
 
-    A folder stands for every readable file below it and a pattern ("dumps/*/*.warc.gz") for every
-    file it matches, both sorted by name: a file system's own order is nowhere used.
+    A folder means every readable file below it and a pattern ("dumps/*/*.warc.gz") every file it
+    matches, both sorted by name, whatever the order in the file system.
 
-    Raises   DataError for a name that stands for nothing, or for a file named twice.
+    Raises   DataError for a name without any file, or a file named twice.
     """
     found: dict[str, Path] = {}
     for name in names:
@@ -71,15 +78,15 @@ def _below(name: str, where: str) -> list[str]:
     path = Path(name)
     if name.startswith(_PREFIX) or path.is_file():
         return [name]
-    if path.is_dir():
+    if path.is_dir() and where.rpartition(".")[2] not in _TEXT_LISTS:
         files = [str(p) for p in path.rglob("*") if p.name.endswith(READABLE) and p.is_file()]
-        what = f"the folder {name} holds no {', '.join(READABLE)}"
+        what = f"the folder {name} contains no {', '.join(READABLE)}"
     elif any(c in name for c in _PATTERN):
         matching = Path(path.anchor).glob(str(path.relative_to(path.anchor)))
         files = [str(p) for p in matching if p.is_file()]
         what = f"no file matches {name}"
     else:
-        return [name]  # locate says what is wrong with it
+        return [name]  # locate raises the error
     if not files:
         raise DataError(what, where=where, fix="Correct the name")
     return sorted(files)

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
 
 from stamm.base.errors import DataError
-from stamm.corpus.inputs import expand, shipped_files
+from stamm.corpus.deletions import Deletions, read_deletions
+from stamm.corpus.demo import DEMO_INPUTS
+from stamm.corpus.inputs import expand, locate, shipped_files
+from stamm.corpus.limits import FieldNames, ReadLimits
+from stamm.corpus.readers.open import read_input
 
 
 @pytest.fixture
@@ -64,5 +69,37 @@ def test_names_that_stand_for_nothing_are_told(
 
 def test_a_folder_with_nothing_to_read_is_told(tmp_path: Path) -> None:
     (tmp_path / "x.txt").touch()
-    with pytest.raises(DataError, match=r"the folder .* holds no \.jsonl"):
+    with pytest.raises(DataError, match=r"the folder .* contains no \.jsonl"):
         expand([str(tmp_path)], "corpus.inputs")
+
+
+def test_a_folder_of_requests_for_deletion_is_refused_without_archive_endings(
+    tmp_path: Path,
+) -> None:
+    with pytest.raises(DataError) as caught:
+        expand([str(tmp_path)], "replay.deletions")
+    assert "is a folder, not a file (replay.deletions). Name a file: text with" in str(caught.value)
+    assert ".warc" not in str(caught.value)
+
+
+@pytest.mark.parametrize("where", ["corpus.inputs", "replay.deletions"])
+def test_a_pipe_is_not_a_regular_file(tmp_path: Path, where: str) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    for name in (str(tmp_path / "pipe"), "/dev/zero"):
+        with pytest.raises(
+            DataError, match=rf"{name} is not a regular file, .*Save it as a file: "
+        ):
+            expand([name], where)
+
+
+def test_the_shipped_requests_for_deletion_name_shipped_documents() -> None:
+    requests = list(read_deletions([locate("package:deletions.txt", "replay.deletions")]))
+    assert [request.kind for request in requests] == ["address", "identifier", "sha256"]
+    deletions = Deletions(requests)
+    found = {
+        key
+        for name in DEMO_INPUTS[:2]
+        for record in read_input(name, locate(name, "x"), ReadLimits(), FieldNames(), "")
+        for key in deletions.keys(record.url, record.content_id)
+    }
+    assert found == {request.key for request in requests}

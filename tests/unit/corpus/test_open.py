@@ -385,8 +385,11 @@ def test_shipped_names_and_paths_are_found(tmp_path: Path) -> None:
         locate(str(tmp_path), "corpus.inputs")
     with pytest.raises(DataError) as caught:
         locate(str(tmp_path / "requests.txt"), "replay.deletions")
-    assert caught.value.line().endswith("(replay.deletions). Name a file that is there.")
-    with pytest.raises(DataError, match="is no regular file, and is read more than once"):
+    assert caught.value.line().endswith(
+        "(replay.deletions). Name an existing file: text with one URL, document_id or sha256:… per "
+        "line, as package:deletions.txt."
+    )
+    with pytest.raises(DataError, match="is not a regular file, and is read more than once"):
         locate("/dev/null", "corpus.inputs")
     with pytest.raises(DataError, match=r"no kind of file.*\.warc\.gz"):
         read(str(tmp_path / "in.csv"))
