@@ -79,7 +79,8 @@ def apply_fsdp(decoder: Decoder, world: DistributedContext, config: EngineConfig
         fully_shard(layer, mesh=across, mp_policy=policy, ignored_params=vectors)
     whole = world.mesh._flatten("all")
     fully_shard(decoder, mesh=whole, mp_policy=policy, ignored_params=vectors)
-    register_fsdp_forward_method(decoder, "losses")
+    for name in decoder.FORWARD_METHODS:
+        register_fsdp_forward_method(decoder, name)
     for module in decoder.modules():
         if isinstance(module, FSDPModule):
             # Losses are divided by the tokens of the whole step: gradients are sums, not means.

@@ -8,6 +8,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Sequence
 from functools import partial
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -17,6 +18,7 @@ from stamm.activations.module import Activation, GatedActivation
 from stamm.base.errors import ConfigError
 from stamm.base.files import sha256_bytes
 from stamm.losses.language_model import LossOutput, masked_cross_entropy
+from stamm.losses.sequence import sequence_log_probs
 from stamm.models.attention import Attention, KeyValues
 from stamm.models.attention_mask import Mask, Sight, sight
 from stamm.models.config import DecoderConfig, GatedFFN, PlainFFN
@@ -120,7 +122,14 @@ class Trunk(nn.Module):
 
 
 class Decoder(nn.Module):
-    """A causal language model: `model` (the trunk) and `lm_head`."""
+    """A causal language model: `model` (the trunk) and `lm_head`.
+
+    FORWARD_METHODS   methods other than `forward` that compute with the parameters of the model
+                      itself. FSDP gathers the shards before each of them
+                      (`engine.parallel.apply_fsdp`); a subclass adds its own
+    """
+
+    FORWARD_METHODS: ClassVar[tuple[str, ...]] = ("losses", "sequence_log_probs")
 
     def __init__(self, config: DecoderConfig) -> None:
         super().__init__()
@@ -157,6 +166,33 @@ class Decoder(nn.Module):
             keep_BT.flatten(),
             kept=kept,
             z_loss=z_loss,
+        )
+
+    def sequence_log_probs(
+        self,
+        tokens_BT: Tensor,
+        target_BT: Tensor,
+        completion_BT: Tensor,
+        completions: int,
+        document_BT: Tensor | None = None,
+        seen: Sight | None = None,
+    ) -> Tensor:
+        """Log-probability of each completion in nats, differentiable, float64, shape (completions,).
+
+        completion_BT        the completion that each target belongs to, -1 for none, as in
+                             `losses.sequence.sequence_log_probs`
+        document_BT, seen    as in `Trunk.forward`
+        Edge                 sums over the tokens of this process: where sequences are divided over
+                             processes (context or tensor parallel), add them up
+        Checked              tests/unit/engine/test_sequence_processes.py (FSDP2, two processes)
+        """
+        hidden_BTD = self.model(tokens_BT, document_BT, seen=seen)
+        return sequence_log_probs(
+            hidden_BTD.flatten(0, 1),
+            self.lm_head.weight,
+            target_BT.flatten(),
+            completion_BT.flatten(),
+            completions,
         )
 
     @torch.no_grad()

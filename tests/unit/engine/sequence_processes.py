@@ -1,0 +1,126 @@
+"""Started by torchrun: a preference loss on completions, on a divided decoder; compared with one that is whole.
+
+Argument   a JSON object with "context" and "tensor" ways. Exits with an error where values or
+           gradients differ.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor import DTensor
+
+from stamm.activations.module import build_activation
+from stamm.base.shutdown import end_at_once
+from stamm.engine.config import EngineConfig, Parallel
+from stamm.engine.distributed import DistributedContext, destroy_process_group, init_distributed
+from stamm.engine.parallel import apply_fsdp, apply_tensor_parallel, clip_grad_norm
+from stamm.engine.sequence_sharding import SequenceShard
+from stamm.models.config import DecoderConfig, PlainFFN
+from stamm.models.decoder import Decoder, build_decoder
+
+PAIRS, T, V = 4, 32, 64
+MODEL = DecoderConfig(
+    vocab_size=V, d_model=32, num_layers=2, num_kv_heads=2, ffn=PlainFFN(width=48), max_context=T
+)
+
+
+def drawn() -> tuple[Tensor, Tensor]:
+    """Tokens of PAIRS chosen, then PAIRS rejected completions; which targets count."""
+    draw = torch.Generator().manual_seed(3)
+    tokens = torch.randint(0, V, (2 * PAIRS, T + 1), generator=draw)
+    counted = torch.arange(T)[None] >= torch.randint(4, 20, (2 * PAIRS, 1), generator=draw)
+    return tokens, counted
+
+
+def log_probs(decoder: Decoder, share: SequenceShard, first: int, count: int) -> Tensor:
+    """Of this process's sequences among `count` from `first` on; over its own tokens."""
+    tokens, counted = drawn()
+    rows = share.rows(first, count)
+    part = slice(rows.start, rows.stop)
+    number = torch.arange(len(rows))[:, None].expand(-1, T)
+    completion = torch.where(counted[part], number, -1)
+    document = torch.zeros(len(rows), T, dtype=torch.int64)
+    return decoder.sequence_log_probs(
+        share.tokens(tokens[part, :-1]),
+        share.tokens(tokens[part, 1:]),
+        share.tokens(completion),
+        len(rows),
+        seen=share.attention_inputs(decoder.model.frequencies, document, torch.float32),
+    )
+
+
+def loss(decoder: Decoder, world: DistributedContext) -> tuple[Tensor, Tensor, Tensor]:
+    """Sum over this process's pairs of -log sigmoid(0.1 (chosen - rejected)), and both log-probabilities.
+
+    Two forward passes before one backward pass. Partial sums of one sequence are added up over
+    processes; each keeps the gradient of its own part.
+    """
+    share = SequenceShard(world, T)
+    both = [log_probs(decoder, share, first, PAIRS) for first in (0, PAIRS)]
+    if world.context * world.tensor > 1:
+        both = [x + (world.all_reduce_sum(x.detach().clone()) - x.detach()) for x in both]
+    chosen, rejected = both
+    return -F.logsigmoid(0.1 * (chosen - rejected)).sum(), chosen, rejected
+
+
+def check(context: int, tensor: int) -> None:
+    """Compare with the whole decoder in this process."""
+    config = EngineConfig(
+        threads=1, compile="off", parallel=Parallel(context=context, tensor=tensor)
+    )
+    world = init_distributed(config.parallel, torch.device("cpu"), collectives=True)
+    alone = DistributedContext(torch.device("cpu"))
+    whole, divided = build_decoder(MODEL, 7), build_decoder(MODEL, 7)
+    apply_tensor_parallel(divided, world, config)
+    apply_fsdp(divided, world, config)
+    expected, *logs = loss(whole, alone)
+    expected.backward()
+    found, *mine = loss(divided, world)
+    found.backward()
+    rows = SequenceShard(world, T).rows(0, PAIRS)
+    for one, all_of_them in zip(mine, logs, strict=True):
+        torch.testing.assert_close(one, all_of_them[rows.start : rows.stop], rtol=1e-5, atol=1e-5)
+    norms = clip_grad_norm(whole, alone, 1e9), clip_grad_norm(divided, world, 1e9)
+    torch.testing.assert_close(norms[1], norms[0], rtol=2e-5, atol=0.0)
+    sharded = dict(divided.named_parameters())
+    assert isinstance(sharded["lm_head.weight"], DTensor)
+    for name, parameter in whole.named_parameters():
+        gradient = sharded[name].grad
+        assert parameter.grad is not None and gradient is not None, name
+        gradient = gradient.full_tensor() if isinstance(gradient, DTensor) else gradient
+        scale = float(parameter.grad.abs().max())
+        torch.testing.assert_close(gradient, parameter.grad, rtol=1e-4, atol=1e-5 * scale)
+
+
+def check_effective() -> None:
+    """`effective()` and `raw()` of activation parameters that FSDP2 divides, evenly and not."""
+    world = init_distributed(Parallel(), torch.device("cpu"), collectives=True)
+    assert world.mesh is not None
+    for neurons in (None, 7, 8):
+        whole, divided = (build_activation("xielu", neurons=neurons) for _ in range(2))
+        fully_shard(divided, mesh=world.mesh["data"])
+        assert isinstance(divided.alpha_p, DTensor)
+        for raw in (True, False):
+            assert divided.values(raw=raw) == whole.values(raw=raw)
+        if neurons is None:
+            assert divided.effective() == whole.effective() and divided.raw() == whole.raw()
+
+
+def main() -> None:
+    """Every division that the command line asks for."""
+    torch.set_num_threads(1)
+    for text in sys.argv[1:]:
+        check(**json.loads(text))
+    check_effective()
+    destroy_process_group()
+    end_at_once(0)
+
+
+if __name__ == "__main__":
+    main()
