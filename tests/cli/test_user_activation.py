@@ -19,6 +19,7 @@ from stamm.pretrain.next_token import NextToken
 from stamm.recipes.activation_steps import activation_steps
 from stamm.recipes.comparisons import activations
 from stamm.recipes.demo import demo
+from stamm.recipes.load import load
 from tests.unit.untrained_run import untrained_run
 
 TUTORIAL = Path(__file__).parents[2] / "docs" / "extending" / "activation.md"
@@ -168,4 +169,9 @@ def test_it_trains_resumes_and_is_evaluated_without_its_file(
     decoder = load_decoder(Path("run", "arms", "mine", "model"))
     assert decoder.config.ffn.spec.content_hash == accuracy["content_hash"]
     assert main(["evaluate", "run/arms/mine", "tasks=held_out"]) == 0
+    assert main(["export", "run/arms/mine", "prompt_tokens=8", "sample_tokens=8"]) == 0
+    exported = Path("run", "arms", "mine", "export", "transformers")
+    assert read_json(exported / "parity.json")["passed"]
+    assert "import stamm" not in (exported / "modeling_stamm.py").read_text()
+    assert load(exported).model.config.ffn.spec.content_hash == accuracy["content_hash"]
     assert "mine" in Path("run", "report.html").read_text()

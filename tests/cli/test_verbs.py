@@ -259,7 +259,7 @@ def test_a_dry_run_refuses_what_the_run_would_refuse(
         (["corpus.inputs=a\udcff.jsonl"], "'corpus.inputs=a\\udcff.jsonl' is not valid UTF-8"),
         (["--out", "a\udcff"], "'a\\udcff' is not valid UTF-8"),
         (["arms.².ffn.width=3"], "'²' is not a position in a list of 3"),
-        (["arms.2.ffn.activation=xiprelu"], "arm 'xielu' cannot be exported"),
+        (["pretrain.model.qk_norm=false"], "arm 'xielu' cannot be exported"),
         (["pretrain.sequences=3"], "sequences = 3 is less than one step"),
         (["pretrain.epochs=inf"], "epochs = inf must be positive and finite"),
     ],

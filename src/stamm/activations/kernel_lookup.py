@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
@@ -58,10 +59,22 @@ def kernel_of(spec: Spec) -> Kernel:
     return _kernel(module)
 
 
-def _derived_module(spec: Spec) -> ModuleType:
+def kernel_text(spec: Spec) -> str:
+    """The source of the kernel of a spec."""
+    name = NAMES.get(spec.content_hash)
+    if name is None:
+        return _known_source(spec)
+    return inspect.getsource(import_module(f"{_KERNELS}.{name}"))
+
+
+def _known_source(spec: Spec) -> str:
     from stamm.activations.cache import known_kernel_source  # the catalogue needs none
 
-    source = known_kernel_source(spec.content_hash) or _derived_source(spec)
+    return known_kernel_source(spec.content_hash) or _derived_source(spec)
+
+
+def _derived_module(spec: Spec) -> ModuleType:
+    source = _known_source(spec)
     module = ModuleType(f"stamm.activations.generated.derived_{spec.content_hash[:16]}")
     # The text is our own: formulas reach it only through the parser in expressions.py.
     exec(compile(source, f"<derived from spec {spec.name}>", "exec"), module.__dict__)

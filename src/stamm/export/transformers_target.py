@@ -8,17 +8,19 @@ from typing import Any
 
 from safetensors.torch import save_file
 
-from stamm.base.files import atomic, write_bytes, write_json
+from stamm.base.files import atomic, write_bytes, write_json, write_text
 from stamm.corpus.special_tokens import BEGIN_ID, END_ID, PAD_ID, RESERVED_TOKENS, UNKNOWN_ID
 from stamm.export.target import CardText, LoadedExport
 from stamm.models.config import DecoderConfig
 from stamm.models.decoder import Decoder
 from stamm.models.hf_architecture import hub_class, unsupported_reasons
 from stamm.models.hub import (
+    CODE,
     CONFIG,
     WEIGHTS,
     HubModel,
     SpecialIds,
+    hub_code,
     hub_config,
     hub_state,
     hub_version,
@@ -38,6 +40,15 @@ model = AutoModelForCausalLM.from_pretrained(folder)
 tokens = tokenizer("Once", return_tensors="pt")
 print(tokenizer.decode(model.generate(**tokens, max_new_tokens=40)[0]))
 ```"""
+
+_OWN_CODE_USAGE = (
+    _USAGE.replace(
+        "CausalLM.from_pretrained(folder)",
+        "CausalLM.from_pretrained(folder, trust_remote_code=True)",
+    )
+    + f"\n\ntransformers does not have this activation: `{CODE}` computes it and is executed with"
+    " `trust_remote_code=True`."
+)
 
 
 class TransformersTarget:
@@ -60,20 +71,27 @@ class TransformersTarget:
         """
         model = HubModel(folder)
         kind = hub_class(load_hub(folder).config)
+        architecture = kind.own_code or kind.architecture
         same = {SAME_ORDER: load_hub(folder, compat="eps")} if kind.hidden_act == "xielu" else {}
         return LoadedExport(
-            description=f"transformers {hub_version()} {kind.architecture}",
+            description=f"transformers {hub_version()} {architecture}",
             logits=model.logits,
             encode=model.encode,
             decode=model.decode,
             generate=model.write,
             references=same,
-            card=CardText(library="transformers", architecture=kind.architecture, usage=_USAGE),
+            card=CardText(
+                library="transformers",
+                architecture=architecture,
+                usage=_OWN_CODE_USAGE if kind.own_code else _USAGE,
+            ),
         )
 
 
 def write_folder(folder: Path, decoder: Decoder, tokenizer: Path) -> None:
     """Write config.json, model.safetensors, generation_config.json and the tokenizer's two files.
+
+    An activation that transformers does not have comes as Python code, modeling_stamm.py.
 
     tokenizer   a tokenizer.json, copied byte for byte
 
@@ -83,6 +101,8 @@ def write_folder(folder: Path, decoder: Decoder, tokenizer: Path) -> None:
     with atomic(folder / WEIGHTS) as temporary:
         # transformers refuses weights that do not say which library's layout they have
         save_file(hub_state(decoder), temporary, metadata={"format": "pt"})
+    if code := hub_code(decoder.config):
+        write_text(folder / CODE, code)
     write_json(folder / "generation_config.json", generation_config())
     write_bytes(folder / TOKENIZER, tokenizer.read_bytes())
     limit = decoder.config.max_context

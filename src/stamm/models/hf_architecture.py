@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from stamm.activations.spec import Gated
+from stamm.activations.spec.shipped import NAMES
 from stamm.base.errors import ExportError
 from stamm.models.config import DecoderConfig, Dense, GatedFFN
 
@@ -24,11 +26,16 @@ CLASSES = {
 
 @dataclass(frozen=True, kw_only=True)
 class HubClass:
-    """A class of transformers, and the name under which it knows the activation."""
+    """A class of transformers, and the name under which it knows the activation.
+
+    own_code   the activation is not one of transformers: a class of this name, derived from
+               `architecture`, is written beside the weights and needs trust_remote_code
+    """
 
     model_type: str
     architecture: str
     hidden_act: str
+    own_code: str = ""
 
 
 def hub_class(config: DecoderConfig) -> HubClass:
@@ -37,15 +44,15 @@ def hub_class(config: DecoderConfig) -> HubClass:
     Raises   ExportError naming the part that none of its classes can hold.
     """
     gated = isinstance(config.ffn, GatedFFN)
-    name = config.ffn.spec.name
+    spec = config.ffn.spec
+    name = NAMES.get(spec.content_hash, spec.name)
     known = GATED_ACTS if gated else PLAIN_ACTS
-    where = "model.ffn.activation"
-    if name not in known:
+    if isinstance(spec.arity, Gated) and spec.arity.up is not None:
         raise ExportError(
-            f"no class of transformers computes the activation {name!r} in a "
-            f"{'gated' if gated else 'plain'} feed-forward block",
-            where=where,
-            fix=f"It computes {', '.join(sorted(known))}; other engines need code of their own",
+            f"no class of transformers computes the activation {spec.name!r}, whose second input"
+            " is not multiplied as it is",
+            where="model.ffn.activation",
+            fix=f"It computes f(gate) * up, as in {', '.join(sorted(known))}",
         )
     if not isinstance(config.ffn.linear, Dense):
         raise ExportError(
@@ -68,7 +75,13 @@ def hub_class(config: DecoderConfig) -> HubClass:
             fix="Train with model.qk_norm=true, or with heads that divide d_model",
         )
     model_type, architecture = CLASSES[gated, config.qk_norm]
-    return HubClass(model_type=model_type, architecture=architecture, hidden_act=known[name])
+    own = name not in known
+    return HubClass(
+        model_type=model_type,
+        architecture=architecture,
+        hidden_act=f"stamm_{spec.name}_{spec.content_hash[:8]}" if own else known[name],
+        own_code=f"Stamm{architecture}" if own else "",
+    )
 
 
 def unsupported_reasons(config: DecoderConfig) -> tuple[str, ...]:

@@ -19,22 +19,26 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from stamm.activations import catalog
-from stamm.base.config import from_plain, nearest
+from stamm.base.config import from_plain, nearest, to_plain
 from stamm.base.errors import ConfigError, DataError, ExportError
 from stamm.base.files import read_json
 from stamm.models.config import DecoderConfig, GatedFFN, Llama3Rope, PlainFFN, PlainRope
 from stamm.models.decoder import Decoder
 from stamm.models.hf_architecture import CLASSES, GATED_ACTS, PLAIN_ACTS, hub_class
+from stamm.models.remote_code import MODULE, remote_code
 
 CONFIG = "config.json"
 WEIGHTS = "model.safetensors"
 INDEX = "model.safetensors.index.json"
+CODE = f"{MODULE}.py"
+ACTIVATION_KEY = "stamm_activation"
 
 _LLAMA_NAMES = {
     ".attention_layernorm.": ".input_layernorm.",
     ".feedforward_layernorm.": ".post_attention_layernorm.",
 }
 _XIELU_BUFFERS = ("beta", "eps")
+_AUTO_CLASS = "AutoModelForCausalLM"
 _ACTIVATIONS = "transformers.activations"
 
 
@@ -53,8 +57,14 @@ def hub_config(config: DecoderConfig, special: SpecialIds) -> dict[str, Any]:
     Raises   ExportError as `hub_class` does.
     """
     kind = hub_class(config)
+    spec = config.ffn.spec
+    own = {
+        "auto_map": {_AUTO_CLASS: f"{MODULE}.{kind.own_code}"},
+        ACTIVATION_KEY: {"content_hash": spec.content_hash, "spec": to_plain(spec)},
+    }
     return {
-        "architectures": [kind.architecture],
+        **(own if kind.own_code else {}),
+        "architectures": [kind.own_code or kind.architecture],
         "model_type": kind.model_type,
         "dtype": "float32",
         "vocab_size": config.vocab_size,
@@ -77,6 +87,19 @@ def hub_config(config: DecoderConfig, special: SpecialIds) -> dict[str, Any]:
         "eos_token_id": special.end,
         "pad_token_id": special.pad,
     }
+
+
+def hub_code(config: DecoderConfig) -> str:
+    """Source of the module that `hub_config` names; "" when transformers has the activation."""
+    kind = hub_class(config)
+    if not kind.own_code:
+        return ""
+    return remote_code(
+        config.ffn.spec,
+        hidden_act=kind.hidden_act,
+        base=kind.architecture,
+        architecture=kind.own_code,
+    )
 
 
 def hub_state(decoder: Decoder) -> dict[str, Tensor]:
@@ -145,6 +168,7 @@ def load_hub(
 class HubModel:
     """What plain transformers makes of a folder: the model and the tokenizer, float32, on the CPU.
 
+    Edge     the folder's own code is executed only when it is what `hub_code` writes
     Raises   ExportError when transformers is missing, cannot load the folder, reports tensors
              that are missing or left over, or does not keep them in float32.
     """
@@ -153,7 +177,10 @@ class HubModel:
         with quiet_transformers() as transformers:
             try:
                 model, report = transformers.AutoModelForCausalLM.from_pretrained(
-                    folder, local_files_only=True, output_loading_info=True
+                    folder,
+                    local_files_only=True,
+                    output_loading_info=True,
+                    trust_remote_code=_is_our_code(folder),
                 )
                 tokenizer = transformers.AutoTokenizer.from_pretrained(
                     folder, local_files_only=True
@@ -234,6 +261,14 @@ def hub_activation(path: str) -> Any:
     return found
 
 
+def _is_our_code(folder: Path) -> bool:
+    """Whether the folder has code and it is the text that `hub_code` writes for its configuration."""
+    if not (folder / CODE).is_file():
+        return False
+    config = _decoder_config(read_json(folder / CONFIG), str(folder / CONFIG), "exact")
+    return (folder / CODE).read_text(encoding="utf-8") == hub_code(config)
+
+
 @contextlib.contextmanager
 def quiet_transformers() -> Iterator[Any]:
     """transformers, kept from the network and, with what it imports, from warnings."""
@@ -298,18 +333,19 @@ def _decoder_config(
     try:
         gated, qk_norm = _blocks(str(plain["model_type"]), where)
         acts = {theirs: ours for ours, theirs in (GATED_ACTS if gated else PLAIN_ACTS).items()}
-        if plain["hidden_act"] not in acts:
+        own = plain.get(ACTIVATION_KEY)
+        act = own["spec"] if isinstance(own, Mapping) else acts.get(plain["hidden_act"])
+        if act is None:
             raise _not_ours("hidden_act", plain["hidden_act"], where, nearest("", acts))
         for key, only in (("attention_bias", False), ("mlp_bias", False), ("sliding_window", None)):
             if plain.get(key, only) not in (only, False):
                 raise _not_ours(key, plain[key], where)
-        act = acts[plain["hidden_act"]]
         ffn = {"width": plain["intermediate_size"], "activation": act}
         if gated:
             ffn["kind"] = GatedFFN.__name__
         else:
             ffn.update(kind=PlainFFN.__name__, compat=compat if act == "xielu" else "exact")
-        return from_plain(
+        config = from_plain(
             DecoderConfig,
             {
                 "vocab_size": plain["vocab_size"],
@@ -328,6 +364,9 @@ def _decoder_config(
             },
             where,
         )
+        if isinstance(own, Mapping) and own["content_hash"] != config.ffn.spec.content_hash:
+            raise _not_ours("content_hash", own["content_hash"], where, "Export the model again")
+        return config
     except KeyError as error:
         raise DataError(f"{where} has no {error.args[0]!r}") from None
     except ConfigError as error:

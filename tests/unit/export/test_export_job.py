@@ -20,7 +20,7 @@ from stamm.corpus.tokenizer.tokenizer import Tokenizer
 from stamm.export import job
 from stamm.export import transformers_target as written
 from stamm.export.config import ExportConfig
-from stamm.models.config import DecoderConfig, LowRank, PlainFFN
+from stamm.models.config import DecoderConfig, GatedFFN, LowRank
 from stamm.models.decoder import Decoder, build_decoder
 from stamm.models.hub import hub_state
 from stamm.models.serialization import load_decoder, save_decoder
@@ -191,12 +191,12 @@ def test_a_wrong_tokenizer_fails_and_leaves_nothing_at_first(
 
 def test_a_model_no_class_holds_is_refused_first(inputs: dict[str, Path], tmp_path: Path) -> None:
     config = DecoderConfig(
-        vocab_size=352, d_model=32, num_layers=1, ffn=PlainFFN(width=16, activation="xiprelu")
+        vocab_size=352, d_model=32, num_layers=1, ffn=GatedFFN(width=16, activation="gtu")
     )
     save_decoder(build_decoder(config, seed=1), tmp_path / "model")
     out = tmp_path / "export"
     out.mkdir()
-    with pytest.raises(ExportError, match="activation 'xiprelu' in a plain"):
+    with pytest.raises(ExportError, match="computes the activation 'gtu'"):
         run({**inputs, "model": tmp_path / "model"}, out)
     assert list(out.iterdir()) == []
 

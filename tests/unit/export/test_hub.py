@@ -133,12 +133,8 @@ def test_llama_names_replace_ours() -> None:
     ("changes", "message"),
     [
         (
-            {"ffn": PlainFFN(width=48, activation="xatlu")},
-            r"no class of transformers computes the activation 'xatlu' in a plain.*gelu, relu",
-        ),
-        (
-            {"ffn": GatedFFN(width=48, activation="xswiglu")},
-            r"activation 'xswiglu' in a gated.*model\.ffn\.activation.*geglu, reglu, swiglu",
+            {"ffn": GatedFFN(width=48, activation="swiglu_oai")},
+            r"activation 'swiglu_oai'.*model\.ffn\.activation.*geglu, reglu, swiglu",
         ),
         ({"qk_norm": False}, r"'xielu' in float32 only inside Apertus.*model\.qk_norm=true"),
         (

@@ -16,7 +16,7 @@ from stamm.export import job
 from stamm.export.config import BUILT_IN_TARGETS, ExportConfig
 from stamm.export.registry import TARGETS, export_problems, load_target
 from stamm.export.target import ExportTarget
-from stamm.models.config import DecoderConfig, PlainFFN
+from stamm.models.config import DecoderConfig, GatedFFN
 from stamm.recipes.demo import demo
 from stamm.reports.results import read_measured
 from stamm.runs.job import Workspace
@@ -52,7 +52,7 @@ def tutorial_code() -> str:
 
 def test_the_registry_holds_every_built_in_target() -> None:
     assert tuple(TARGETS) == BUILT_IN_TARGETS
-    unsupported = DecoderConfig(vocab_size=64, ffn=PlainFFN(width=16, activation="xiprelu"))
+    unsupported = DecoderConfig(vocab_size=64, ffn=GatedFFN(width=16, activation="swiglu_oai"))
     for name, built_in in TARGETS.items():
         target = load_target(name)
         assert isinstance(target, ExportTarget)

@@ -76,8 +76,8 @@ def test_what_is_not_asked_for_has_no_steps(change: str, kind: str) -> None:
     ("changes", "words"),
     [
         (
-            ["arms.2.ffn.activation=xiprelu"],
-            ["arm 'xielu' cannot be exported", "computes the activation 'xiprelu'", "export=none"],
+            ["pretrain.model.qk_norm=false"],
+            ["arm 'xielu' cannot be exported", "computes 'xielu' in float32 only", "export=none"],
         ),
         (
             ["pretrain.model.qk_norm=false"],
@@ -116,13 +116,13 @@ def test_what_would_stop_a_study_late_is_refused_at_once(
 @pytest.mark.parametrize(
     "changes",
     [
-        ["arms.2.name=xiprelu", "arms.2.ffn.activation=xiprelu", "export=none"],
+        ["arms.2.name=xiprelu", "arms.2.ffn.activation=xiprelu", "exported=xiprelu"],
         ["corpus.probes=none", "audit=none"],
         ["corpus.held_out=0", "evaluate=none"],
         ["audit.new_tokens=205"],
         ["evaluate.overlap=255"],
         ["export.sample_tokens=240", "export.samples=0"],
-        ["exported=swiglu,relu2", "arms.2.ffn.activation=xiprelu"],
+        ["exported=swiglu,relu2", "pretrain.model.qk_norm=false"],
     ],
 )
 def test_the_fix_that_a_refusal_names_is_taken(changes: list[str]) -> None:
