@@ -159,7 +159,7 @@ def _activation(decoder: Decoder) -> Iterable[str]:
     names = [parameter.name for parameter in spec.trainable]
     if not names:
         return
-    yield "Learned values of the formula's parameters (the weights store them before softplus):"
+    yield "Learned values of the formula's parameters (the weights store them before their bijection):"
     rows = []
     for index, layer in enumerate(decoder.model.layers):
         act = layer.get_submodule("mlp.act_fn")
