@@ -7,6 +7,7 @@ key, or null, takes the field's default; unknown keys are ignored when reading.
     SCHEMA        version that the file states under "schema"; without it none is stated
     FORMER_KEYS   keys of earlier versions and today's
     OPEN          True where a writer may add keys that the schema does not list
+    REST          field, a mapping, that takes the keys that the schema does not list
 
 A field whose key is not a Python name has `metadata={"key": "in"}`. Checks of values go into
 `__post_init__` and raise `FieldError`. A file may come from anyone: a wrong type, a missing key and
@@ -48,8 +49,10 @@ class FieldError(ValueError):
         self.wanted = wanted
 
 
-def read_record(kind: type[S], path: Path) -> S:
+def read_record(kind: type[S], path: Path, fix: str = _FIX) -> S:
     """The content of the JSON file `path`.
+
+    fix   advice of the error for a damaged file
 
     Raises   DataError when the file is missing, over 64 MiB, not JSON, of another schema, or when
              a value is not of its field's type.
@@ -57,15 +60,18 @@ def read_record(kind: type[S], path: Path) -> S:
     if path.is_file() and path.stat().st_size > LARGEST_JSON:
         size = bytes_text(path.stat().st_size)
         raise DataError(f"{path} has {size}, more than {bytes_text(LARGEST_JSON)}", fix=_FIX)
-    plain = read_json(path)
-    check_version(kind, plain, path)
-    found: S = decode(kind, plain, str(path))
+    plain = read_json(path, fix)
+    try:
+        check_version(kind, plain, path)
+        found: S = decode(kind, plain, str(path))
+    except DataError as error:
+        raise DataError(error.what, fix=fix if error.fix == _FIX else error.fix) from None
     return found
 
 
-def read_record_if_present(kind: type[S], path: Path) -> S | None:
+def read_record_if_present(kind: type[S], path: Path, fix: str = _FIX) -> S | None:
     """As `read_record`; None when `path` does not exist."""
-    return read_record(kind, path) if path.exists() else None
+    return read_record(kind, path, fix) if path.exists() else None
 
 
 def read_lines(kind: type[S], path: Path) -> Iterator[S]:
@@ -119,7 +125,9 @@ def check_version(kind: type[Any], plain: object, path: Path) -> None:
     wanted = getattr(kind, "SCHEMA", None)
     if wanted is None or not isinstance(plain, Mapping):
         return
-    found = decode(int, plain.get("schema"), str(path), "schema")
+    if "schema" not in plain:
+        raise DataError(f"{path} has no 'schema'", fix=_FIX)
+    found = decode(int, plain["schema"], str(path), "schema")
     if found != wanted:
         raise DataError(
             f"{path} has schema {found}; stamm {stamm.__version__} reads {wanted}",
@@ -170,9 +178,11 @@ def _object_decoder(kind: Any) -> _Decoder:
         for field in dataclasses.fields(kind)
     ]
     keys = {name: key for name, key, _, _ in fields}
-    known = {*keys.values(), "schema"}
+    rest = getattr(kind, "REST", "")
+    fields = [field for field in fields if field[0] != rest]
+    known = {*(field[1] for field in fields), "schema"}
     former = getattr(kind, "FORMER_KEYS", {})
-    is_open = getattr(kind, "OPEN", False)
+    is_open = getattr(kind, "OPEN", False) or bool(rest)
 
     def read(value: Any, where: str, key: str, strict: bool) -> Any:
         place = _place(where, key)
@@ -189,6 +199,8 @@ def _object_decoder(kind: Any) -> _Decoder:
                 found[name] = decoder(one, place, inner, strict)
             elif required:
                 raise DataError(f"{place} has no {inner!r}", fix=_FIX)
+        if rest:
+            found[rest] = {name: one for name, one in value.items() if name not in known}
         try:
             return kind(**found)
         except FieldError as error:

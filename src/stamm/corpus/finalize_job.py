@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from stamm.base.errors import DataError
-from stamm.base.files import atomic, remove_leftovers, write_json
+from stamm.base.files import atomic, remove_leftovers
+from stamm.base.schema import write_record
 from stamm.corpus.canaries.config import PROBES, PROBES_SCHEMA, PROBES_SHARD
 from stamm.corpus.config import GlobalFilterConfig
 from stamm.corpus.ledger import DOCUMENTS_SCHEMA, DROPPED, KEPT, LEDGER_SCHEMA
@@ -19,6 +20,7 @@ from stamm.corpus.summary import SUMMARY, require_kept, summarise
 from stamm.corpus.tables import Row, TableWriter, part, parts, read_rows
 from stamm.runs.job import Workspace
 from stamm.runs.run_sharded import cores, do_batch
+from stamm.runs.schemas.corpus import CorpusSummary
 from stamm.runs.sharded_job import Batch, Outcome, Task, read_manifests
 
 _KINDS = ("documents", "ledger")
@@ -69,7 +71,7 @@ def settle(config: GlobalFilterConfig, workspace: Workspace) -> None:
         query.view("ledger", parts(folder, "ledger"))
         summary = summarise(query)
     require_kept(summary)
-    write_json(folder / SUMMARY, summary)
+    write_record(folder / SUMMARY, CorpusSummary, summary)
     with atomic(folder / PROBES) as path:
         if "planted" in inputs:
             shutil.copyfile(inputs["planted"] / PROBES, path)

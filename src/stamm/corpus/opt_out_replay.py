@@ -24,6 +24,7 @@ import pyarrow as pa
 from stamm.base.config import from_plain, to_plain
 from stamm.base.errors import DataError
 from stamm.base.files import atomic, canonical_json, read_json, remove_leftovers, write_json
+from stamm.base.schema import write_record
 from stamm.corpus.canaries.config import PROBES
 from stamm.corpus.consent.policies import ConsentPolicies, load_policies
 from stamm.corpus.consent.snapshot_index import index_snapshots
@@ -44,6 +45,7 @@ from stamm.corpus.summary import SUMMARY, summarise
 from stamm.corpus.tables import TableWriter, part, parts, read_rows, require_columns, write_whole
 from stamm.runs.job import Workspace
 from stamm.runs.run_sharded import cores, do_batch
+from stamm.runs.schemas.corpus import CorpusSummary
 from stamm.runs.sharded_job import Batch, Outcome, Task, common_files
 
 WITHDRAWN = "withdrawn.parquet"
@@ -276,7 +278,7 @@ def _conclude(config: ReplayConfig, workspace: Workspace, deletions: Iterable[Pa
             "deletion_requests": requests,
         }
         summary = summarise(query)
-    write_json(folder / SUMMARY, summary | told)
+    write_record(folder / SUMMARY, CorpusSummary, summary | told)
     if not summary["n_kept"]:
         raise DataError("every document was withdrawn", fix="Nothing is left to train on")
     if said := unmatched_words(requests):

@@ -15,16 +15,18 @@ from numpy.typing import NDArray
 
 from stamm.base.config import to_plain
 from stamm.base.errors import DataError
-from stamm.base.files import atomic, remove_leftovers, write_json
+from stamm.base.files import atomic, remove_leftovers
+from stamm.base.schema import write_record
 from stamm.corpus.held_out import HELD_OUT, TRAIN
 from stamm.corpus.mixture import order_documents, write_order
 from stamm.corpus.pack_config import PackConfig
-from stamm.corpus.packed_dataset import MANIFEST, SCHEMA, SIDECAR_SCHEMA
+from stamm.corpus.packed_dataset import MANIFEST, SIDECAR_SCHEMA
 from stamm.corpus.query import Query, opened
 from stamm.corpus.shards import Shard, open_shard, write_shard
 from stamm.corpus.tables import TableWriter, parts
 from stamm.runs.job import Workspace
 from stamm.runs.run_sharded import cores, do_batch
+from stamm.runs.schemas.corpus import PackManifest
 from stamm.runs.sharded_job import Batch, Outcome, Task, read_manifests
 
 ORDER_RULE = (
@@ -88,10 +90,10 @@ def pack(config: PackConfig, workspace: Workspace) -> None:
     if mixture:
         for stage, told in zip(splits[TRAIN]["stages"], mixture, strict=True):
             stage |= told
-    write_json(
+    write_record(
         folder / MANIFEST,
+        PackManifest,
         {
-            "schema": SCHEMA,
             "tokenizer_sha256": facts["tokenizer_sha256"],
             "vocabulary": facts["vocabulary"],
             "token_type": "uint16" if facts["type_code"] == 8 else "int32",

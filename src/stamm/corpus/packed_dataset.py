@@ -17,8 +17,9 @@ from stamm.corpus.shards import Shard, check_uncut, open_shard
 from stamm.corpus.shuffle import Proof
 from stamm.corpus.special_tokens import END_ID
 from stamm.corpus.tables import read_table
+from stamm.runs.schemas.corpus import PackManifest
 
-SCHEMA = 2
+SCHEMA = PackManifest.SCHEMA
 MANIFEST = "manifest.json"
 SIDECAR_SCHEMA = pa.schema(
     [

@@ -10,7 +10,6 @@ from stamm.corpus.ledger import KEPT, PII_KINDS, PLANTED
 from stamm.corpus.query import Query
 from stamm.corpus.reasons import reason_text
 
-SCHEMA = 1
 SUMMARY = "summary.json"
 _HOSTS_SHOWN = 100
 _OWN = f"consent <> '{PLANTED}'"
@@ -30,7 +29,6 @@ def summarise(query: Query) -> dict[str, Any]:
         f"coalesce(sum(bytes_out) filter ({_OWN} and {_KEPT}), 0)::bigint from ledger"
     )
     return {
-        "schema": SCHEMA,
         "n_in": n_in,
         "n_kept": n_kept,
         "n_dropped": n_in - n_kept,

@@ -24,7 +24,8 @@ from torch import Tensor
 
 from stamm.base.config import to_plain
 from stamm.base.errors import ConfigError, DataError
-from stamm.base.files import read_json, sha256_file, sha256_value, write_json
+from stamm.base.files import read_json, sha256_file, sha256_value
+from stamm.base.schema import write_record
 from stamm.base.torch_private import untested_torch
 from stamm.base.user_code import source_file
 from stamm.corpus.megatron_dataset import ForeignTokens, tokenizer_file
@@ -68,9 +69,10 @@ from stamm.pretrain.train import load_objective, train_decoder
 from stamm.runs.job import Workspace
 from stamm.runs.manifest import MANIFEST_FIX, new_manifest
 from stamm.runs.metrics import read_metrics
+from stamm.runs.schemas.run import ConfigFile, ManifestFile
+from stamm.runs.schemas.training import TimingFile, TrainingSummary
 from stamm.runs.tracking import tracking
 
-SCHEMA = 1
 _USER_CODE = ("objective", "optimizer")
 COVERAGE_TOKENS = 20_000_000  # a sample of this many tokens tells the rate to 4 digits
 
@@ -119,8 +121,8 @@ def _train(
     if not isinstance(config.model.ffn.activation, str):  # the user's own
         progress.log(activation_backend(config, choices, device))
     if world.is_main_process:
-        described = {"schema": SCHEMA, "kind": "pretrain", "config": plain}
-        write_json(folder / "config.json", described)
+        described = {"kind": "pretrain", "config": plain}
+        write_record(folder / "config.json", ConfigFile, described)
         _note_manifest(config, workspace, proof, choices)
     trackers = config.trackers if world.is_main_process else ()
     name = f"{folder.parents[1].name}/{folder.name}"
@@ -136,8 +138,9 @@ def _train(
     if world.is_main_process:
         progress.end(_outcome(folder))
         save_decoder(_assembled(config.model, weights), folder / "model")
-        write_json(folder / "summary.json", _summary(config, windows, folder))
-        write_json(folder / "log" / "timing.json", _timing(config, folder, trained, world, devices))
+        write_record(folder / "summary.json", TrainingSummary, _summary(config, windows, folder))
+        timing = _timing(config, folder, trained, world, devices)
+        write_record(folder / "log" / "timing.json", TimingFile, timing)
     world.broadcast_object(None)  # the others stay until all is written
     if world.size == 1:
         destroy_process_group()
@@ -233,7 +236,7 @@ def _note_manifest(
         kernels=choices,
         inputs=inputs,
     )
-    write_json(path, manifest)
+    write_record(path, ManifestFile, manifest)
 
 
 @contextlib.contextmanager
@@ -254,7 +257,7 @@ def _note_events(folder: Path, world: DistributedContext) -> None:
     events = read_events(folder / "events.json")
     manifest = read_json(folder / "manifest.json", MANIFEST_FIX)
     if manifest.get("events", []) != events:
-        write_json(folder / "manifest.json", {**manifest, "events": events})
+        write_record(folder / "manifest.json", ManifestFile, {**manifest, "events": events})
 
 
 def _recorded_hash(manifest: Path, name: str) -> str:
@@ -285,7 +288,6 @@ def _summary(config: PretrainConfig, windows: Windows, folder: Path) -> dict[str
     sequences = sum(plan.step(line["step"] - 1).size for line in steps)
     tail = [line[LOSS] for line in steps[-max(len(steps) // 20, 1) :] if LOSS in line]
     return {
-        "schema": SCHEMA,
         "parameters": count_parameters(config.model).total,
         "steps": plan.num_steps,
         "trained_sequences": sequences,
@@ -322,7 +324,6 @@ def _timing(
     lines = read_metrics(folder / "log" / "speed.jsonl")
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
     return {
-        "schema": SCHEMA,
         "compiled": trained.compiled,
         "optimizer": trained.optimizer,
         "threads": torch.get_num_threads(),

@@ -19,9 +19,11 @@ from typing import Any
 from stamm.base.config import validate
 from stamm.base.errors import ConfigError, DataError
 from stamm.base.files import read_json, write_json
+from stamm.base.schema import write_record
 from stamm.pretrain.config import PretrainConfig
 from stamm.runs.job import Workspace
 from stamm.runs.metrics import read_metrics
+from stamm.runs.schemas.training import ChosenRate
 
 SCHEMA = 1
 REFINED, CHOSEN = "refined.json", "chosen.json"
@@ -104,7 +106,6 @@ def choose(config: ChoiceConfig, workspace: Workspace) -> None:
     best = _best(trials)
     final = {"peak": trials[best].rate, **_lengths(config, workspace).get(FINAL, {})}
     plain = {
-        "schema": SCHEMA,
         "arm": config.arm,
         "rate": trials[best].rate,
         "at_edge": best in (0, len(trials) - 1),
@@ -113,7 +114,7 @@ def choose(config: ChoiceConfig, workspace: Workspace) -> None:
         ],
         "runs": {FINAL: final},
     }
-    write_json(workspace.folder / CHOSEN, plain)
+    write_record(workspace.folder / CHOSEN, ChosenRate, plain)
 
 
 def next_rates(trials: list[Trial]) -> tuple[float, float]:

@@ -4,23 +4,18 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from stamm.base.errors import RunError
-from stamm.reports.json_reader import Record, record_if_there, record_in
+from stamm.base.schema import FieldError, decode, read_record, read_record_if_present
 from stamm.reports.results import read_measured
 from stamm.reports.run_data import Study, collect
 from stamm.reports.training import Training, read_training
 from stamm.runs.schemas.evaluation import HeldOutFile
-
-
-@dataclass(frozen=True, kw_only=True)
-class Trial:
-    """A short run: its learning rate and its loss at the end, None where it was no number."""
-
-    rate: float
-    loss_nats: float | None
+from stamm.runs.schemas.run import ConfigFile
+from stamm.runs.schemas.training import ChosenRate, RateTrial
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,7 +55,7 @@ class ComparedArm:
 
     name: str
     number: int
-    trials: tuple[Trial, ...]
+    trials: tuple[RateTrial, ...]
     rate: float | None
     at_edge: bool
     runs: tuple[SeedRun, ...]
@@ -106,68 +101,87 @@ _NAME = re.compile(r"[A-Za-z0-9_-]{1,100}")
 _MATCHED = {"EqualParameters": "parameters", "EqualFlops": "FLOPs", "EqualTime": "time"}
 
 
+@dataclass(frozen=True, kw_only=True)
+class _Name:
+    name: str
+
+    def __post_init__(self) -> None:
+        if not _NAME.fullmatch(self.name):  # it becomes part of a path
+            raise FieldError("name", "a name of letters, digits, - and _")
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Matched:
+    kind: str
+
+    def __post_init__(self) -> None:
+        if self.kind not in _MATCHED:
+            raise FieldError("kind", f"one of {', '.join(_MATCHED)}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Tuning:
+    length: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class _ComparisonConfig:
+    arms: tuple[_Name, ...]
+    baseline: str
+    matched: _Matched
+    confidence: float
+    seeds: tuple[int, ...]
+    tuning: _Tuning
+
+
 def is_comparison(run_folder: Path) -> bool:
     """Whether the folder was made by a comparison."""
-    config = record_if_there(run_folder / "config.json", schema=1)
-    if config is None or not config.has("config"):
-        return False
-    return {"arms", "baseline", "seeds", "tuning"} <= config.record("config").plain.keys()
+    file = read_record_if_present(ConfigFile, run_folder / "config.json")
+    config = file.config if file else None
+    keys = config.keys() if isinstance(config, Mapping) else set()
+    return {"arms", "baseline", "seeds", "tuning"} <= keys
 
 
 def read_comparison(run_folder: Path) -> Compared:
     """The comparison in `run_folder`.
 
-    Raises   RunError when the folder holds none; DataError when a file in it is not what it
-             should be
+    Raises   RunError when the folder is not a comparison's; DataError when a file in it does not
+             follow its schema
     """
     if not is_comparison(run_folder):
         raise RunError(
             f"{run_folder} holds no comparison", fix="Name a folder that `stamm compare` wrote"
         )
-    config = record_in(run_folder / "config.json", schema=1).record("config")
+    path = run_folder / "config.json"
+    plain = read_record(ConfigFile, path).config
+    config: _ComparisonConfig = decode(_ComparisonConfig, plain, str(path), "config")
     study = collect(run_folder)
     # The page's own receipt comes after it: a page written again would differ by it.
     steps = tuple(step for step in study.steps if step[0] != "compare")
     study = replace(study, steps=steps)
-    seeds = tuple(int(seed) for seed in config.numbers("seeds"))
     return Compared(
         study=study,
         arms=tuple(
-            _arm(run_folder, _name(record), number, seeds, study)
-            for number, record in enumerate(config.records("arms"))
+            _arm(run_folder, arm.name, number, config.seeds, study)
+            for number, arm in enumerate(config.arms)
         ),
-        baseline=config.text("baseline"),
-        matched=_matched(config),
-        confidence=config.number("confidence"),
-        seeds=seeds,
-        short=config.record("tuning").number("length"),
+        baseline=config.baseline,
+        matched=_MATCHED[config.matched.kind],
+        confidence=config.confidence,
+        seeds=config.seeds,
+        short=config.tuning.length,
     )
 
 
-def _name(arm: Record) -> str:
-    # It becomes part of a path.
-    if not _NAME.fullmatch(arm.text("name")):
-        raise arm.wrong("name", "a name of letters, digits, - and _")
-    return arm.text("name")
-
-
-def _matched(config: Record) -> str:
-    matched = config.record("matched")
-    kind = matched.text("kind")
-    if kind not in _MATCHED:
-        raise matched.wrong("kind", f"one of {', '.join(_MATCHED)}")
-    return _MATCHED[kind]
-
-
 def _arm(root: Path, name: str, number: int, seeds: tuple[int, ...], study: Study) -> ComparedArm:
-    chosen = record_if_there(root / "tune" / name / "chosen" / "chosen.json", schema=1)
+    chosen = read_record_if_present(ChosenRate, root / "tune" / name / "chosen" / "chosen.json")
     folders = {seed: root / "final" / name / str(seed) for seed in seeds}
     return ComparedArm(
         name=name,
         number=number,
-        trials=_trials(chosen) if chosen else (),
-        rate=chosen.number("rate") if chosen else None,
-        at_edge=chosen.flag("at_edge") if chosen else False,
+        trials=chosen.trials if chosen else (),
+        rate=chosen.rate if chosen else None,
+        at_edge=chosen.at_edge if chosen else False,
         runs=tuple(
             SeedRun(
                 seed=seed,
@@ -178,14 +192,4 @@ def _arm(root: Path, name: str, number: int, seeds: tuple[int, ...], study: Stud
             if (folder / "summary.json").exists()
         ),
         tuning_seconds=math.fsum(s for step, s in study.steps if step.startswith(f"tune.{name}.")),
-    )
-
-
-def _trials(chosen: Record) -> tuple[Trial, ...]:
-    return tuple(
-        Trial(
-            rate=one.number("rate"),
-            loss_nats=one.number("loss_nats") if one.has("loss_nats") else None,
-        )
-        for one in chosen.records("trials")
     )

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from stamm.base.schema import read_record_if_present
 from stamm.reports.figure import Table
-from stamm.reports.json_reader import Record, record_if_there
 from stamm.reports.text import one_line
+from stamm.runs.schemas.corpus import CoverageFile, SetCoverage
 
 _LONGEST_NAME = 60
 _MOST_ROWS = 100
@@ -17,8 +18,8 @@ def evaluations_table(screened: Path) -> Table:
 
     screened   the folder that the screen step wrote
     """
-    coverage = record_if_there(screened / "contamination" / "coverage.json", schema=2)
-    sets = coverage.items("sets") if coverage else ()
+    coverage = read_record_if_present(CoverageFile, screened / "contamination" / "coverage.json")
+    sets = list(coverage.sets.items()) if coverage else []
     left = len(sets) - _MOST_ROWS
     return Table(
         columns=(
@@ -30,6 +31,6 @@ def evaluations_table(screened: Path) -> Table:
     )  # fmt: skip
 
 
-def _row(name: str, one: Record) -> tuple[str, ...]:
-    counts = ("items", "runs", "short", "unseen", "blind")
-    return (one_line(name, _LONGEST_NAME), *(f"{one.whole(key):,}" for key in counts))
+def _row(name: str, one: SetCoverage) -> tuple[str, ...]:
+    counts = (one.items, one.runs, one.short, one.unseen, one.blind)
+    return (one_line(name, _LONGEST_NAME), *(f"{count:,}" for count in counts))

@@ -48,8 +48,8 @@ def dropped_figure(study: Study) -> Figure | None:
         key="dropped",
         title="What was left out, and why",
         caption=(
-            f"{corpus.documents_dropped:,} of {corpus.documents_in:,} documents "
-            f"({percent(corpus.documents_dropped / corpus.documents_in)}) were left out. Each has "
+            f"{corpus.documents_dropped:,} of {corpus.summary.n_in:,} documents "
+            f"({percent(corpus.documents_dropped / corpus.summary.n_in)}) were left out. Each has "
             "one reason, a row in the ledger and, where a website refused, the line that said so."
         ),
         alt="; ".join(f"{words(r.name)}: {r.documents:,} documents" for r in shown),
@@ -63,40 +63,43 @@ def dropped_figure(study: Study) -> Figure | None:
 def stayed_figure(study: Study, config: ReportConfig) -> Figure | None:
     """Kept text by language, or None when there is no corpus."""
     corpus = study.corpus
-    if corpus is None or not corpus.languages:
+    if corpus is None or not corpus.summary.kept_by_language:
         return None
-    ordered = sorted(corpus.languages, key=lambda row: (-row[2], row[0]))
+    ordered = sorted(
+        corpus.summary.kept_by_language.items(), key=lambda row: (-row[1].bytes, row[0])
+    )
     shown = ordered[: config.languages]
 
     def paint(panels: list[Axes]) -> None:
         axes = panels[0]
-        axes.bar(range(len(shown)), [size / 1024 for _, _, size in shown], color=series(0))
+        axes.bar(range(len(shown)), [one.bytes / 1024 for _, one in shown], color=series(0))
         axes.set_xticks(
-            range(len(shown)), [one_line(name, 16) for name, _, _ in shown],
+            range(len(shown)), [one_line(name, 16) for name, _ in shown],
             rotation=90, fontsize=8,
         )  # fmt: skip
         axes.set_ylabel("KiB of text")
         axes.grid(visible=False, axis="x")
         axes.set_xlim(-0.6, max(len(shown), 12) - 0.4)
 
-    total = max(corpus.bytes_kept, 1)
+    total = max(corpus.summary.bytes_kept, 1)
     return Figure(
         key="stayed",
         title="What stayed, by language",
         caption=(
-            f"{bytes_text(corpus.bytes_kept)} of text in {len(ordered)} languages and scripts. "
-            f"The largest, {one_line(ordered[0][0], 40)}, has {percent(ordered[0][2] / total)}."
+            f"{bytes_text(corpus.summary.bytes_kept)} of text in {len(ordered)} languages and scripts. "
+            f"The largest, {one_line(ordered[0][0], 40)}, has {percent(ordered[0][1].bytes / total)}."
         ),
-        alt="; ".join(f"{name}: {bytes_text(size)}" for name, _, size in shown[:12]),
+        alt="; ".join(f"{name}: {bytes_text(one.bytes)}" for name, one in shown[:12]),
         svg=draw("stayed", 2.9, paint),
         data=Table(
             columns=("language", "documents", "bytes", "share", "bytes per token"),
             rows=tuple(
                 (
-                    one_line(name, 60), f"{documents:,}", f"{size:,}", percent(size / total),
+                    one_line(name, 60), f"{one.documents:,}", f"{one.bytes:,}",
+                    percent(one.bytes / total),
                     _bytes_per_token(study, name),
                 )
-                for name, documents, size in ordered
+                for name, one in ordered
             ),
         ),
         source="corpus/ledger*.parquet, tokenizer/summary.json",
@@ -115,7 +118,7 @@ def _reasons(corpus: Corpus) -> Table:
         rows=tuple(
             (
                 words(reason.name), f"{reason.documents:,}",
-                percent(reason.documents / corpus.documents_in), f"{reason.bytes:,}",
+                percent(reason.documents / corpus.summary.n_in), f"{reason.bytes:,}",
             )
             for reason in corpus.reasons
         ),
@@ -123,6 +126,6 @@ def _reasons(corpus: Corpus) -> Table:
 
 
 def _bytes_per_token(study: Study, language: str) -> str:
-    known = dict(study.vocabulary.languages) if study.vocabulary else {}
-    rate = known.get(language)
+    known = study.vocabulary.train.languages.get(language) if study.vocabulary else None
+    rate = known.bytes_per_token if known else None
     return "" if rate is None else fixed(rate, 2)

@@ -28,7 +28,7 @@ _WHOLES = ("input_position", "bytes_out")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Dropped:
+class DroppedDocument:
     """A document that was left out. Every text is untrusted."""
 
     url: str
@@ -38,7 +38,7 @@ class Dropped:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Consent:
+class ConsentDates:
     """Documents by what is known of their host's word.
 
     first_read, last_read   when the robots.txt that decided were read, "" when none was
@@ -78,13 +78,13 @@ class Source:
 
 
 @dataclass
-class Tally:
+class LedgerTally:
     """What was counted. Planted probes are no documents here."""
 
     documents: int = 0
     kept: int = 0
     unnamed_sources: int = 0
-    examples: dict[str, tuple[Dropped, ...]] = field(default_factory=dict)
+    examples: dict[str, tuple[DroppedDocument, ...]] = field(default_factory=dict)
     _dates: dict[str, tuple[str, str]] = field(default_factory=dict)
     _sources: dict[tuple[str, str], tuple[int, int]] = field(default_factory=dict)
     _words: dict[str, dict[str, dict[str, None]]] = field(default_factory=dict)
@@ -99,10 +99,10 @@ class Tally:
             for key, (n, size) in ordered
         )
 
-    def consent(self, state: str, documents: int) -> Consent:
+    def consent(self, state: str, documents: int) -> ConsentDates:
         """A state of knowledge with its dates."""
         first, last = self._dates.get(state, ("", ""))
-        return Consent(state=state, documents=documents, first_read=first, last_read=last)
+        return ConsentDates(state=state, documents=documents, first_read=first, last_read=last)
 
     def host(self, name: str, kept: int, dropped: int) -> Host:
         """What is known of a website that was asked about."""
@@ -170,13 +170,13 @@ class Tally:
                 self.examples[reason] = (*seen, *(_example(row) for row in found))
 
 
-def tally(ledgers: Sequence[Path], hosts: Sequence[str]) -> Tally:
+def tally(ledgers: Sequence[Path], hosts: Sequence[str]) -> LedgerTally:
     """What the ledgers say, with details of some hosts ("": documents without one).
 
     Raises   DataError when a ledger cannot be read or lacks a column.
     """
     wanted = pyarrow.array(hosts, pyarrow.string())
-    counted = Tally()
+    counted = LedgerTally()
     for path in ledgers:
         for batch in _batches(path):
             counted.add(batch, wanted)
@@ -209,8 +209,8 @@ def _plain(batch: pyarrow.RecordBatch) -> pyarrow.Table:
     return pyarrow.table(columns)
 
 
-def _example(row: dict[str, str]) -> Dropped:
-    return Dropped(
+def _example(row: dict[str, str]) -> DroppedDocument:
+    return DroppedDocument(
         url=row["url"],
         where=f"{row['input_file']}, record {row['input_position']}",
         rule=row["rule"] or row["detail"],

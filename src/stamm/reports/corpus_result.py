@@ -22,17 +22,17 @@ def corpus_result(run_folder: Path) -> str:
         return ""
     lines = [*_reasons(corpus), "", *corpus_sentences(corpus)]
     pack = read_pack(run_folder / "pack")
-    for name, documents, tokens in pack.splits if pack else ():
+    for name, split in pack.splits.items() if pack else ():
         lines.append(
-            f"{one_line(name, 40)}: {counted(tokens, 'token')} "
-            f"in {counted(documents, 'document')}, repeats counted."
+            f"{one_line(name, 40)}: {counted(split.tokens, 'token')} "
+            f"in {counted(split.documents, 'document')}, repeats counted."
         )
     return "\n".join(lines)
 
 
 def _reasons(corpus: Corpus) -> list[str]:
     """Documents by what became of them, one line each."""
-    rows = [("kept", corpus.documents_kept, corpus.bytes_kept)]
+    rows = [("kept", corpus.summary.n_kept, corpus.summary.bytes_kept)]
     rows += [(reason.name, reason.documents, reason.bytes) for reason in corpus.reasons]
     cells = [
         (one_line(name.replace("_", " "), 40), f"{documents:,}", bytes_text(size))

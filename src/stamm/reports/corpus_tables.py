@@ -7,12 +7,19 @@ from dataclasses import dataclass
 
 from stamm.base.units import bytes_text
 from stamm.reports.config import ReportConfig
-from stamm.reports.corpus_ledger import Dropped
-from stamm.reports.corpus_record import Corpus, Pack, Requests, Shard, Withdrawn
+from stamm.reports.corpus_ledger import DroppedDocument
+from stamm.reports.corpus_record import Corpus
 from stamm.reports.figure import Table
 from stamm.reports.formatting import fixed, percent
 from stamm.reports.run_data import Study
 from stamm.reports.text import one_line
+from stamm.runs.schemas.corpus import (
+    AbsoluteRules,
+    CorpusSummary,
+    DeletionRequests,
+    PackManifest,
+    ShardManifest,
+)
 
 _LONGEST_CELL = 120
 _LONGEST_NAME = 60
@@ -34,7 +41,7 @@ class Examples:
 
     reason: str
     documents: int
-    shown: tuple[Dropped, ...]
+    shown: tuple[DroppedDocument, ...]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,55 +83,57 @@ def corpus_tables(study: Study, config: ReportConfig) -> CorpusTables | None:
         tokens=_tokens(study.pack),
         stages=_stages(study.pack),
         shards=_shards(corpus.shards),
-        withdrawn=_withdrawn(corpus.withdrawn),
-        withdrawn_languages=_withdrawn_languages(corpus.withdrawn),
-        unmatched=_unmatched(corpus.withdrawn.requests if corpus.withdrawn else None),
+        withdrawn=_withdrawn(corpus.summary),
+        withdrawn_languages=_withdrawn_languages(corpus.summary),
+        unmatched=_unmatched(corpus.summary.deletion_requests),
     )
 
 
 def corpus_sentences(corpus: Corpus) -> tuple[str, ...]:
     """What became of the documents, in plain sentences, the most important first."""
     stayed = (
-        f"{corpus.documents_kept:,} of {counted(corpus.documents_in, 'document')} stayed "
-        f"({bytes_text(corpus.bytes_kept)} of text), {corpus.documents_dropped:,} were left out."
+        f"{corpus.summary.n_kept:,} of {counted(corpus.summary.n_in, 'document')} stayed "
+        f"({bytes_text(corpus.summary.bytes_kept)} of text), {corpus.documents_dropped:,} were left out."
     )
-    ignored = _ignored(*corpus.absolute_rules)
-    gone = corpus.withdrawn
-    if gone is None:
+    ignored = _ignored(corpus.summary.absolute_rules)
+    summary = corpus.summary
+    if summary.withdrawn_by_reason is None or corpus.withdrawn_ranges is None:
         return (stayed, *ignored)
-    before = sum(documents for _, documents, _, _, _ in gone.languages)
+    before = sum(one.documents for one in summary.withdrawn_by_language.values())
+    withdrawn = sum(summary.withdrawn_by_reason.values())
     said = [
-        f"A newer word withdrew {gone.documents:,} of the {counted(before, 'document')} of a "
-        f"finished corpus: {counted(gone.ranges, 'stretch', 'stretches')} of its token stream, "
-        f"{counted(sum(n for _, n in gone.tokens), 'token')} in all.",
+        f"A newer word withdrew {withdrawn:,} of the {counted(before, 'document')} of a "
+        f"finished corpus: {counted(corpus.withdrawn_ranges, 'stretch', 'stretches')} of its token stream, "
+        f"{counted(sum(summary.withdrawn_tokens.values()), 'token')} in all.",
         stayed,
     ]
-    if gone.probes:
+    if summary.withdrawn_probes:
         said.append(
-            f"{counted(gone.probes, 'planted passage')} went, too: no audit measures them any more."
+            f"{counted(summary.withdrawn_probes, 'planted passage')} went, too: no audit measures them any more."
         )
-    if gone.lost_twins:
+    lost = sum(summary.duplicates_not_brought_back.values())
+    if lost:
         said.append(
-            f"{counted(gone.lost_twins, 'document')}, left out before because a withdrawn one said "
+            f"{counted(lost, 'document')}, left out before because a withdrawn one said "
             "the same, stayed out: only a new build brings them back."
         )
-    if gone.requests:
-        said.append(_answer(gone.requests))
+    if summary.deletion_requests and summary.deletion_requests.asked:
+        said.append(_answer(summary.deletion_requests))
     return (*said, *ignored)
 
 
-def _ignored(documents: int, websites: int) -> tuple[str, ...]:
+def _ignored(rules: AbsoluteRules) -> tuple[str, ...]:
     """A sentence about rules that nobody can follow, where there are any."""
-    if not documents:
+    if not rules.documents:
         return ()
     return (
-        f"The robots.txt of {counted(websites, 'website')} ({counted(documents, 'document')}) has "
+        f"The robots.txt of {counted(rules.hosts, 'website')} ({counted(rules.documents, 'document')}) has "
         "rules written as absolute URLs of the same site. No parser follows them; the ledger names "
         "the first.",
     )
 
 
-def _answer(requests: Requests) -> str:
+def _answer(requests: DeletionRequests) -> str:
     """What became of the requests for deletion; which met nothing, by list and line."""
     said = (
         f"Of {counted(requests.asked, 'request')} for deletion {requests.withdrew:,} took something "
@@ -134,7 +143,7 @@ def _answer(requests: Requests) -> str:
     first = requests.first_unmatched[:_MOST_LINES]
     if not first:
         return f"{said}."
-    lines = ", ".join(f"{one_line(name, _LONGEST_NAME)} line {line}" for name, line, _ in first)
+    lines = ", ".join(f"{one_line(one.list, _LONGEST_NAME)} line {one.line}" for one in first)
     more = requests.unmatched - len(first)
     return f"{said}: {lines}" + (f", and {more:,} more." if more else ".")
 
@@ -146,17 +155,20 @@ def counted(number: int, one: str, more: str = "") -> str:
 
 def _tiles(study: Study, corpus: Corpus) -> tuple[tuple[str, str], ...]:
     tiles = [
-        (f"{corpus.documents_in:,}", "documents came in"),
-        (f"{corpus.documents_kept:,}", f"stayed, {bytes_text(corpus.bytes_kept)}"),
+        (f"{corpus.summary.n_in:,}", "documents came in"),
+        (f"{corpus.summary.n_kept:,}", f"stayed, {bytes_text(corpus.summary.bytes_kept)}"),
         (f"{corpus.documents_dropped:,}", "were left out, each with its reason"),
-        (f"{sum(n for _, n in corpus.pii):,}", "personal data replaced"),
-        (f"{corpus.planted:,}", "passages planted to test memory"),
+        (f"{sum(corpus.summary.pii_replaced.values()):,}", "personal data replaced"),
+        (f"{corpus.summary.n_probes:,}", "passages planted to test memory"),
     ]
     if study.vocabulary:
-        rate = fixed(study.vocabulary.bytes_per_token, 2)
-        tiles.append((f"{study.vocabulary.size:,}", f"tokens in the vocabulary, {rate} bytes each"))
-    for name, documents, tokens in study.pack.splits if study.pack else ():
-        tiles.append((f"{tokens:,}", f"tokens of {_cell(name)}, {counted(documents, 'document')}"))
+        rate = fixed(study.vocabulary.train.bytes_per_token, 2)
+        tiles.append(
+            (f"{study.vocabulary.vocabulary:,}", f"tokens in the vocabulary, {rate} bytes each")
+        )
+    for name, split in study.pack.splits.items() if study.pack else ():
+        documents = counted(split.documents, "document")
+        tiles.append((f"{split.tokens:,}", f"tokens of {_cell(name)}, {documents}"))
     return tuple(tiles)
 
 
@@ -168,7 +180,7 @@ def _examples(corpus: Corpus, limit: int) -> tuple[Examples, ...]:
             reason=_words(reason.name),
             documents=reason.documents,
             shown=tuple(
-                Dropped(
+                DroppedDocument(
                     url=_cell(one.url),
                     where=_cell(one.where),
                     rule=_cell(one.rule),
@@ -191,7 +203,7 @@ def _consents(corpus: Corpus) -> Table:
             (
                 _words(one.state), _cell(one.first_read) or "not read",
                 _cell(one.last_read) or "not read", f"{one.documents:,}",
-                _share(one.documents, corpus.documents_in),
+                _share(one.documents, corpus.summary.n_in),
             )
             for one in corpus.consents
         ),
@@ -211,9 +223,9 @@ def _hosts(corpus: Corpus, limit: int) -> Table:
         )
         for host in shown
     ]  # fmt: skip
-    left = corpus.num_hosts - len(largest)
+    left = corpus.summary.hosts - len(largest)
     if left > 0:
-        kept = corpus.documents_kept - sum(host.kept for host in largest)
+        kept = corpus.summary.n_kept - sum(host.kept for host in largest)
         dropped = corpus.documents_dropped - sum(host.dropped for host in largest)
         words = f"{counted(left, 'more website')}, together"
         rows.append((words, "", "", "", f"{kept:,}", f"{dropped:,}"))
@@ -249,7 +261,7 @@ def _duplicates(corpus: Corpus) -> Table:
         rows=tuple(
             (
                 _words(one.name), f"{one.documents:,}",
-                _share(one.documents, corpus.documents_in), bytes_text(one.bytes),
+                _share(one.documents, corpus.summary.n_in), bytes_text(one.bytes),
             )
             for one in corpus.reasons
             if "duplicate" in one.name
@@ -260,37 +272,41 @@ def _duplicates(corpus: Corpus) -> Table:
 def _pii(corpus: Corpus) -> Table:
     return Table(
         columns=("kind", "replaced"),
-        rows=tuple((_PII_NAMES.get(kind, _words(kind)), f"{n:,}") for kind, n in corpus.pii),
+        rows=tuple(
+            (_PII_NAMES.get(kind, _words(kind)), f"{n:,}")
+            for kind, n in corpus.summary.pii_replaced.items()
+        ),
     )
 
 
-def _splits(corpus: Corpus, pack: Pack | None) -> Table:
-    packed = {name: (documents, tokens) for name, documents, tokens in pack.splits} if pack else {}
+def _splits(corpus: Corpus, pack: PackManifest | None) -> Table:
     rows = []
-    for name, documents, size in corpus.splits:
-        occurrences, tokens = packed.get(name, (None, None))
+    for name, one in corpus.summary.by_split.items():
+        packed = pack.splits.get(name) if pack else None
         rows.append(
             (
-                _words(name), f"{documents:,}", bytes_text(size), _or_nothing(occurrences),
-                _or_nothing(tokens),
+                _words(name), f"{one.documents:,}", bytes_text(one.bytes),
+                _or_nothing(packed.documents if packed else None),
+                _or_nothing(packed.tokens if packed else None),
             )
         )  # fmt: skip
     return Table(
         columns=("split", "documents", "text", "documents packed, with repeats", "tokens"),
         rows=tuple(rows),
         note="Planted passages are counted here; a control passage is never trained on."
-        if corpus.planted
+        if corpus.summary.n_probes
         else "",
     )
 
 
-def _tokens(pack: Pack | None) -> Table:
+def _tokens(pack: PackManifest | None) -> Table:
     if pack is None:
         return Table(columns=("language",), rows=())
-    splits = [name for name, _, _ in pack.splits]
+    splits = list(pack.splits)
     sizes: dict[str, dict[str, int]] = {}
-    for split, language, tokens in pack.languages:
-        sizes.setdefault(language, {})[split] = tokens
+    for split, one in pack.splits.items():
+        for language, tokens in one.tokens_by_language.items():
+            sizes.setdefault(language, {})[split] = tokens
     ordered = sorted(sizes.items(), key=lambda item: (-sum(item[1].values()), item[0]))
     rows = [
         (_name(language), *(f"{told.get(split, 0):,}" for split in splits))
@@ -306,33 +322,39 @@ def _tokens(pack: Pack | None) -> Table:
     )
 
 
-def _stages(pack: Pack | None) -> Table:
+def _stages(pack: PackManifest | None) -> Table:
     # One stage is no mixture: it says what the split already says.
-    stages = pack.stages if pack and len(pack.stages) > 1 else ()
-    total = sum(tokens for _, _, tokens in stages)
+    train = pack.splits.get("train") if pack else None
+    stages = train.stages if train and len(train.stages) > 1 else ()
+    total = sum(one.tokens for one in stages)
     return Table(
         columns=("stage", "documents, with repeats", "tokens", "share"),
         rows=tuple(
-            (_name(name), f"{documents:,}", f"{tokens:,}", _share(tokens, total))
-            for name, documents, tokens in stages
+            (
+                _name(one.name or f"stage {number}"),
+                f"{one.documents:,}",
+                f"{one.tokens:,}",
+                _share(one.tokens, total),
+            )
+            for number, one in enumerate(stages, 1)
         ),
     )
 
 
-def _shards(shards: Sequence[Shard]) -> Table:
+def _shards(shards: Sequence[tuple[str, ShardManifest]]) -> Table:
     rows = [
         (
-            _name(one.name), f"{one.came_in:,}", f"{one.kept:,}",
-            f"{sum(n for _, n in one.dropped):,}", *_hashes(one),
+            _name(name), f"{one.came_in:,}", f"{one.kept:,}",
+            f"{sum(one.dropped.values()):,}", *_hashes(one),
         )
-        for one in shards[:_MOST_ROWS]
+        for name, one in shards[:_MOST_ROWS]
     ]  # fmt: skip
     if shards:
         rows.append(
             (
-                f"all {len(shards):,}", f"{sum(one.came_in for one in shards):,}",
-                f"{sum(one.kept for one in shards):,}",
-                f"{sum(n for one in shards for _, n in one.dropped):,}", "", "",
+                f"all {len(shards):,}", f"{sum(one.came_in for _, one in shards):,}",
+                f"{sum(one.kept for _, one in shards):,}",
+                f"{sum(n for _, one in shards for n in one.dropped.values()):,}", "", "",
             )
         )  # fmt: skip
     left = len(shards) - _MOST_ROWS
@@ -343,21 +365,27 @@ def _shards(shards: Sequence[Shard]) -> Table:
     )
 
 
-def _hashes(shard: Shard) -> tuple[str, str]:
-    known = {name.partition("-")[0]: value[:_HASH_DIGITS] for name, value in shard.hashes}
+def _hashes(shard: ShardManifest) -> tuple[str, str]:
+    known = {
+        name.partition("-")[0]: one.sha256[:_HASH_DIGITS] for name, one in shard.outputs.items()
+    }
     return _cell(known.get("documents", "")), _cell(known.get("ledger", ""))
 
 
-def _withdrawn(gone: Withdrawn | None) -> Table:
-    reasons = gone.reasons if gone else ()
+def _withdrawn(summary: CorpusSummary) -> Table:
+    reasons = summary.withdrawn_by_reason or {}
     return Table(
         columns=("reason", "documents withdrawn"),
-        rows=tuple((_words(name), f"{n:,}") for name, n in reasons),
+        rows=tuple((_words(name), f"{n:,}") for name, n in reasons.items()),
     )
 
 
-def _withdrawn_languages(gone: Withdrawn | None) -> Table:
-    touched = [row for row in gone.languages if row[2]] if gone else []
+def _withdrawn_languages(summary: CorpusSummary) -> Table:
+    touched = [
+        (name, one.documents, one.withdrawn, one.bytes, one.withdrawn_bytes)
+        for name, one in summary.withdrawn_by_language.items()
+        if one.withdrawn
+    ]
     shown, rest = touched[:_MOST_ROWS], touched[_MOST_ROWS:]
     rows = [_withdrawn_row(_name(name), *told) for name, *told in shown]
     if rest:
@@ -372,12 +400,12 @@ def _withdrawn_languages(gone: Withdrawn | None) -> Table:
     )  # fmt: skip
 
 
-def _unmatched(requests: Requests | None) -> Table:
+def _unmatched(requests: DeletionRequests | None) -> Table:
     first = requests.first_unmatched if requests else ()
     left = requests.unmatched - len(first) if requests else 0
     return Table(
         columns=("list", "line", "SHA-256 of the address, or identifier"),
-        rows=tuple((_name(name), f"{line:,}", _cell(key)) for name, line, key in first),
+        rows=tuple((_name(one.list), f"{one.line:,}", _cell(one.key)) for one in first),
         note=f"{left:,} more are in corpus/requests.parquet." if left else "",
     )
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
 from collections.abc import Sequence
 
 from stamm.reports.figure import Table, thinned
 from stamm.reports.text import one_line
-from stamm.reports.training import Event, Training
+from stamm.reports.training import Training
+from stamm.runs.schemas.training import TrainingEvent
 
 _LONGEST = 60
 _MOST_FACTS = 8
@@ -43,8 +45,10 @@ def _note(rows: Sequence[tuple[str, ...]], thinning: str) -> str:
     return f"{counted} {thinning}".strip() if rows else ""
 
 
-def _facts(event: Event) -> str:
-    shown = [_fact(name, value) for name, value in event.facts[:_MOST_FACTS]]
+def _facts(event: TrainingEvent) -> str:
+    shown = [
+        _fact(name, value) for name, value in itertools.islice(event.facts.items(), _MOST_FACTS)
+    ]
     left = len(event.facts) - len(shown)
     return ", ".join([*shown, *([f"and {left:,} more"] if left > 0 else [])])
 

@@ -11,11 +11,12 @@ from stamm.reports.corpus_tables import CorpusTables, corpus_tables
 from stamm.reports.events import events_table
 from stamm.reports.figure import Table
 from stamm.reports.formatting import fixed, percent
-from stamm.reports.run_data import Arm, Manifest, Study
+from stamm.reports.run_data import Arm, Study
 from stamm.reports.task_results import task_table
 from stamm.reports.text import one_line
 from stamm.runs.schemas.evaluation import ContinuationLine
 from stamm.runs.schemas.export import ParityFile
+from stamm.runs.schemas.run import ManifestFile
 
 CONTENTS = (
     ("verdict", "Verdict"),
@@ -117,8 +118,8 @@ def _facts(study: Study) -> tuple[str, ...]:
     if seeds:
         facts.append("seed " + ", ".join(map(str, seeds)))
     if study.corpus:
-        facts.append(f"{study.corpus.documents_kept:,} documents")
-        facts.append(f"{len(study.corpus.languages)} languages")
+        facts.append(f"{study.corpus.summary.n_kept:,} documents")
+        facts.append(f"{len(study.corpus.summary.kept_by_language)} languages")
     if study.manifest and study.manifest.cpu:
         facts.append(_cell(study.manifest.cpu))
     if study.manifest and study.manifest.started:
@@ -160,7 +161,10 @@ def _environment(study: Study) -> Table:
         ("compiled", _alike("yes" if one.compiled else "no" for one in timings)),
         ("peak memory", _alike(f"{fixed(one.peak_gib, 2)} GiB" for one in timings)),
         ("begun", manifest.started),
-        ("libraries", ", ".join(f"{name} {version}" for name, version in manifest.libraries)),
+        (
+            "libraries",
+            ", ".join(f"{name} {version}" for name, version in manifest.libraries.items()),
+        ),
     ]
     return Table(
         columns=("what", "value"),
@@ -174,7 +178,7 @@ def _alike(values: Iterable[str]) -> str:
     return ", ".join(sorted(set(values)))
 
 
-def _commit(manifest: Manifest) -> str:
+def _commit(manifest: ManifestFile) -> str:
     if manifest.commit is None:
         return "not recorded"
     changed = f", with uncommitted changes {manifest.dirty}" if manifest.dirty else ""

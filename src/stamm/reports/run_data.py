@@ -13,21 +13,16 @@ from pathlib import Path
 
 from stamm.base.errors import DataError, RunError
 from stamm.base.files import sha256_file
+from stamm.base.schema import decode, read_record, read_record_if_present
 from stamm.reports.corpus_evaluations import evaluations_table
-from stamm.reports.corpus_record import (
-    Corpus,
-    Pack,
-    Vocabulary,
-    read_corpus,
-    read_pack,
-    read_vocabulary,
-)
+from stamm.reports.corpus_record import Corpus, read_corpus, read_pack, read_vocabulary
 from stamm.reports.figure import Table
-from stamm.reports.json_reader import Record, record_if_there, record_in
 from stamm.reports.results import Measured, read_measured
 from stamm.reports.text import one_line
 from stamm.reports.training import Training, read_training
 from stamm.runs.manifest import MANIFEST_FIX
+from stamm.runs.schemas.corpus import PackManifest, TokenizerSummary
+from stamm.runs.schemas.run import ConfigFile, ManifestFile, ReceiptFile
 
 _REPORT = "report"
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,100}")
@@ -36,24 +31,13 @@ _LONGEST_PATH = 4096
 
 
 @dataclass(frozen=True, kw_only=True)
-class Manifest:
-    """What a run was made with, each as recorded; None where it was not.
+class _NamedArm:
+    name: str
 
-    command    as typed
-    dirty      hash of uncommitted changes in the code, None when there were none
-    libraries  versions by name
-    """
 
-    command: tuple[str, ...]
-    version: str | None
-    commit: str | None
-    dirty: str | None
-    python: str | None
-    platform: str | None
-    cpu: str | None
-    started: str | None
-    libraries: tuple[tuple[str, str], ...]
-    inputs: tuple[tuple[str, str], ...]
+@dataclass(frozen=True, kw_only=True)
+class _StudyConfig:
+    arms: tuple[_NamedArm, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,7 +51,7 @@ class Arm:
     name: str
     number: int
     place: str
-    manifest: Manifest | None
+    manifest: ManifestFile | None
     training: Training
     measured: Measured
 
@@ -87,10 +71,10 @@ class Study:
     name: str
     recipe: str
     overrides: tuple[str, ...]
-    manifest: Manifest | None
+    manifest: ManifestFile | None
     corpus: Corpus | None
-    vocabulary: Vocabulary | None
-    pack: Pack | None
+    vocabulary: TokenizerSummary | None
+    pack: PackManifest | None
     evaluations: Table
     arms: tuple[Arm, ...]
     steps: tuple[tuple[str, float], ...]
@@ -125,7 +109,7 @@ class Study:
             (
                 arm.training.seed,
                 arm.training.summary.trained_tokens,
-                dict(arm.manifest.inputs).get("pack"),
+                pack.sha256 if (pack := arm.manifest.inputs.get("pack")) else None,
             )
             for arm in self.arms
             if arm.training.summary and arm.manifest
@@ -142,9 +126,9 @@ def collect(run_folder: Path) -> Study:
     """
     if not run_folder.is_dir():
         raise RunError(f"{run_folder} is not a folder", fix="Name the folder of a run")
-    config = record_if_there(run_folder / "config.json", schema=1)
+    config = read_record_if_present(ConfigFile, run_folder / "config.json")
     single = (run_folder / "metrics.jsonl").exists() or (
-        config is not None and config.plain.get("kind") == "pretrain"
+        config is not None and config.kind == "pretrain"
     )
     if not single and config is None and not (run_folder / "arms").is_dir():
         raise RunError(
@@ -152,11 +136,10 @@ def collect(run_folder: Path) -> Study:
             fix="Name the folder that `stamm run` wrote",
         )
     manifest = _manifest(run_folder)
-    recipe = config.text("recipe") if config is not None and config.has("recipe") else ""
     return Study(
         name=one_line(shlex.quote(_path_in_commands(run_folder, manifest)), _LONGEST_PATH),
-        recipe=recipe or run_folder.resolve().name,
-        overrides=config.texts("overrides") if config and config.has("overrides") else (),
+        recipe=(config.recipe if config else "") or run_folder.resolve().name,
+        overrides=config.overrides if config else (),
         manifest=manifest,
         corpus=read_corpus(run_folder / "corpus"),
         vocabulary=read_vocabulary(run_folder / "tokenizer"),
@@ -169,7 +152,7 @@ def collect(run_folder: Path) -> Study:
     )
 
 
-def _path_in_commands(run_folder: Path, manifest: Manifest | None) -> str:
+def _path_in_commands(run_folder: Path, manifest: ManifestFile | None) -> str:
     """The run's path as the command that made it had it, or as given when it now lies elsewhere.
 
     The recorded one is preferred: the page is then the same from wherever it is written.
@@ -200,7 +183,7 @@ def _recorded_path(command: Sequence[str]) -> Path | None:
     return Path("runs") / recipe if recipe else None
 
 
-def _single(folder: Path, manifest: Manifest | None) -> tuple[Arm, ...]:
+def _single(folder: Path, manifest: ManifestFile | None) -> tuple[Arm, ...]:
     training = read_training(folder)
     return (
         Arm(
@@ -214,7 +197,7 @@ def _single(folder: Path, manifest: Manifest | None) -> tuple[Arm, ...]:
     )
 
 
-def _arms(run_folder: Path, config: Record | None) -> tuple[Arm, ...]:
+def _arms(run_folder: Path, config: ConfigFile | None) -> tuple[Arm, ...]:
     root = run_folder / "arms"
     present = {path.name for path in root.iterdir() if path.is_dir()} if root.is_dir() else set()
     for name in sorted(present):
@@ -223,7 +206,7 @@ def _arms(run_folder: Path, config: Record | None) -> tuple[Arm, ...]:
                 f"{root} holds a folder {name!r}, which is no name of an arm",
                 fix="Arms are named with letters, digits, - and _; move the folder away",
             )
-    ordered = [name for name in _configured(config) if name in present]
+    ordered = [name for name in _configured(run_folder, config) if name in present]
     ordered += sorted(present - set(ordered))
     return tuple(
         Arm(
@@ -238,42 +221,22 @@ def _arms(run_folder: Path, config: Record | None) -> tuple[Arm, ...]:
     )
 
 
-def _configured(config: Record | None) -> Sequence[str]:
-    tree = config.record("config") if config is not None and config.has("config") else None
-    if tree is None or not tree.has("arms"):
+def _configured(run_folder: Path, config: ConfigFile | None) -> Sequence[str]:
+    if config is None or config.config is None:
         return ()
-    return [arm.text("name") for arm in tree.records("arms")]
+    study = decode(_StudyConfig, config.config, str(run_folder / "config.json"), "config")
+    return [arm.name for arm in study.arms]
 
 
-def _manifest(folder: Path) -> Manifest | None:
-    record = record_if_there(folder / "manifest.json", 1, MANIFEST_FIX)
-    if record is None:
-        return None
-    libraries = record.record("libraries") if record.has("libraries") else None
-    inputs = record.items("inputs") if record.has("inputs") else ()
-    return Manifest(
-        command=record.texts("command") if record.has("command") else (),
-        version=_text(record, "version"),
-        commit=_text(record, "commit"),
-        dirty=_text(record, "dirty"),
-        python=_text(record, "python"),
-        platform=_text(record, "platform"),
-        cpu=_text(record, "cpu"),
-        started=_text(record, "started"),
-        libraries=tuple((n, libraries.text(n)) for n in libraries.plain) if libraries else (),
-        inputs=tuple((n, r.text("sha256")) for n, r in inputs if r.has("sha256")),
-    )
+def _manifest(folder: Path) -> ManifestFile | None:
+    return read_record_if_present(ManifestFile, folder / "manifest.json", MANIFEST_FIX)
 
 
 def _steps(folder: Path) -> tuple[tuple[str, float], ...]:
     # the report's own receipt comes after the page: a page written again would differ by it
-    receipts = [record_in(path, schema=1) for path in sorted(folder.glob("*.json"))]
-    ended = [(r.number("ended"), r.text("step"), r.number("seconds")) for r in receipts]
-    return tuple((name, seconds) for _, name, seconds in sorted(ended) if name != _REPORT)
-
-
-def _text(record: Record, key: str) -> str | None:
-    return record.text(key) if record.has(key) else None
+    receipts = [read_record(ReceiptFile, path) for path in sorted(folder.glob("*.json"))]
+    ended = sorted((one.ended, one.step, one.seconds) for one in receipts)
+    return tuple((name, seconds) for _, name, seconds in ended if name != _REPORT)
 
 
 def _hashes(run_folder: Path) -> tuple[tuple[str, str], ...]:

@@ -19,7 +19,8 @@ from stamm.reports.svg_figure import (
     whole_steps,
 )
 from stamm.reports.theme import drawn, series
-from stamm.reports.training import GoldfishCoverage, Series
+from stamm.reports.training import Series
+from stamm.runs.schemas.training import GoldfishCoverage
 
 # the eye cannot tell more points apart in a column of this width, and the page stays small
 MOST_POINTS = 600

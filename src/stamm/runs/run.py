@@ -28,9 +28,11 @@ from stamm.base.files import (
     write_json,
     write_text,
 )
+from stamm.base.schema import record, write_record
 from stamm.runs.executors import Execution, LocalWork
 from stamm.runs.job import Step, Workspace
 from stamm.runs.manifest import MANIFEST_FIX, new_manifest
+from stamm.runs.schemas.run import ConfigFile, ManifestFile, ReceiptFile
 
 SCHEMA = 1
 LOCK = ".lock"
@@ -84,7 +86,7 @@ class Run:
         for leftover in self.root.glob(".*.part"):
             leftover.unlink()
         if not (self.root / "config.json").exists():
-            write_json(self.root / "config.json", self.request)
+            write_json(self.root / "config.json", record(ConfigFile, self.request))
 
     def _check_same(self, stored: Any) -> None:
         if not isinstance(stored, dict) or not {"schema", "recipe", "config"} <= stored.keys():
@@ -212,7 +214,6 @@ class Run:
         job(step.config, place)
         outputs = self._outputs(step)
         receipt = {
-            "schema": SCHEMA,
             "step": step.name,
             "key": key,
             "digest": sha256_value(outputs),
@@ -220,7 +221,7 @@ class Run:
             "ended": time.time(),
             "outputs": outputs,
         }
-        write_json(self._receipt_path(step), receipt)
+        write_record(self._receipt_path(step), ReceiptFile, receipt)
         return receipt
 
     def _clear_other_attempt(self, step: Step, key: str, progress: Progress) -> None:
@@ -295,7 +296,7 @@ class Run:
         manifest = self._manifest() if begun else {**now, "sessions": []}
         manifest["state"] = "running"
         manifest["sessions"].append({key: now[key] for key in _SESSION})
-        write_json(self._manifest_path, manifest)
+        write_record(self._manifest_path, ManifestFile, manifest)
         changed = differences(manifest["libraries"], now["libraries"])
         if changed:
             said = ", ".join(f"{name} {old} -> {new}" for name, old, new in changed)
@@ -307,7 +308,7 @@ class Run:
         manifest["steps"] = [
             {"name": receipt["step"], "seconds": receipt["seconds"]} for receipt in self.receipts()
         ]
-        write_json(self._manifest_path, manifest)
+        write_record(self._manifest_path, ManifestFile, manifest)
 
 
 def workspace(

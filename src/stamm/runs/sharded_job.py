@@ -29,6 +29,8 @@ from stamm.base.files import (
     sha256_value,
     write_json,
 )
+from stamm.base.schema import record
+from stamm.runs.schemas.corpus import ShardManifest
 
 SCHEMA = 1
 MANIFESTS = "manifests"
@@ -185,15 +187,17 @@ def do_task(batch: Batch, task: Task) -> tuple[dict[str, Any], dict[str, float]]
             f"{outcome.kept} kept, {sum(outcome.dropped.values())} dropped, {lost} unaccounted for",
             fix="This is a defect of stamm; nothing of the shard was taken over",
         )
-    manifest = {
-        "schema": SCHEMA,
-        "key": key,
-        "in": outcome.came_in,
-        "kept": outcome.kept,
-        "dropped": dict(sorted(outcome.dropped.items())),
-        "outputs": {name: _facts(batch.folder / name) for name in sorted(outcome.outputs)},
-        "facts": dict(outcome.facts),
-    }
+    manifest = record(
+        ShardManifest,
+        {
+            "key": key,
+            "in": outcome.came_in,
+            "kept": outcome.kept,
+            "dropped": dict(sorted(outcome.dropped.items())),
+            "outputs": {name: _facts(batch.folder / name) for name in sorted(outcome.outputs)},
+            "facts": dict(outcome.facts),
+        },
+    )
     write_json(manifest_path(batch.folder, task.name), manifest)
     return manifest, {**outcome.seconds, "all": time.perf_counter() - began}
 

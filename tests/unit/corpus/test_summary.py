@@ -11,6 +11,7 @@ from stamm.corpus.consent.policies import robots_source
 from stamm.corpus.consent.robots import RobotsAnswer
 from stamm.reports.corpus_record import read_corpus
 from stamm.reports.corpus_tables import corpus_sentences
+from stamm.runs.schemas.corpus import AbsoluteRules
 from tests.unit.corpus.transparency.ledgers import dropped, kept, write_corpus
 
 
@@ -36,7 +37,9 @@ def test_documents_under_rules_written_as_absolute_urls_are_counted(tmp_path: Pa
     summary = json.loads((folder / "summary.json").read_text())
     assert summary["absolute_rules"] == {"documents": 3, "hosts": 2}
     corpus = read_corpus(folder)
-    assert corpus is not None and corpus.absolute_rules == (3, 2)
+    assert corpus is not None and corpus.summary.absolute_rules == AbsoluteRules(
+        documents=3, hosts=2
+    )
     assert (
         "The robots.txt of 2 websites (3 documents) has rules written as absolute URLs of the same "
         "site. No parser follows them; the ledger names the first."

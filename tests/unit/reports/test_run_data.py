@@ -30,9 +30,9 @@ def test_arms_stand_in_the_order_of_the_recipe(study: Path) -> None:
 def test_the_ledger_adds_up(study: Path) -> None:
     corpus = collect(study).corpus
     assert corpus is not None
-    assert corpus.documents_in == 107
-    assert corpus.documents_kept == 90
-    assert corpus.planted == 1
+    assert corpus.summary.n_in == 107
+    assert corpus.summary.n_kept == 90
+    assert corpus.summary.n_probes == 1
     assert sum(reason.documents for reason in corpus.reasons) == corpus.documents_dropped == 17
     assert corpus.reasons[0].name == "robots_disallow"
     assert corpus.reasons[0].examples[0].agent == "GPTBot, CCBot"
@@ -43,9 +43,9 @@ def test_the_ledger_adds_up(study: Path) -> None:
         "robots_disallow": ("2019-08-01", "2019-08-01"),
     }
     assert sum(one.documents for one in corpus.sources) == 90
-    assert [one.kept for one in corpus.shards] == [91]
+    assert [one.kept for _, one in corpus.shards] == [91]
     assert sum(host.kept + host.dropped for host in corpus.hosts) == 107
-    assert dict(corpus.pii) == {
+    assert corpus.summary.pii_replaced == {
         "email": sum(i % 4 for i in range(90)),
         "ip": sum(i % 10 // 9 for i in range(90)),
         "iban": 0,
@@ -55,7 +55,7 @@ def test_the_ledger_adds_up(study: Path) -> None:
 def test_a_ledger_that_contradicts_its_summary_is_refused(root: Path) -> None:
     path = root / "corpus" / "summary.json"
     write(path, {**json.loads(path.read_text()), "n_in": 1000})
-    with pytest.raises(DataError, match=r"tells of 1000 documents .* the ledger beside it of 107"):
+    with pytest.raises(DataError, match=r"counts 1000 documents .* its ledger 107"):
         collect(root)
 
 
@@ -83,7 +83,7 @@ def test_ledger_shards_are_read_together(root: Path) -> None:
     write_ledger(root / "corpus", rows[:40])
     corpus = collect(root).corpus
     assert corpus is not None
-    assert corpus.documents_in == 107
+    assert corpus.summary.n_in == 107
 
 
 def test_shapes_are_read_by_layer(study: Path) -> None:
@@ -101,7 +101,7 @@ def test_shapes_are_read_by_layer(study: Path) -> None:
     [
         ("summary.json", "{", r"summary.json is not JSON"),
         ("summary.json", "[]", r"summary.json holds a list, not an object"),
-        ("summary.json", '{"schema": 2}', r"has schema 2; this report reads 1"),
+        ("summary.json", '{"schema": 2}', r"has schema 2; stamm .* reads 1"),
         ("summary.json", '{"schema": 1}', r"summary.json has no 'parameters'"),
         ("summary.json", '{"schema": 1, "parameters": "x"}', r"parameters = 'x' is not a whole"),
         ("metrics.jsonl", "nonsense\n", r"line 1 of .*metrics.jsonl is not JSON"),

@@ -26,6 +26,7 @@ from numpy.typing import NDArray
 from stamm.base.errors import DataError
 from stamm.base.files import read_json, sha256_bytes, sha256_file, write_bytes, write_json
 from stamm.base.hashing import GOLDEN, mix64
+from stamm.base.schema import write_record
 from stamm.corpus.contamination.config import ContaminationConfig
 from stamm.corpus.contamination.items import Item
 from stamm.corpus.dedup.shingles import (
@@ -35,6 +36,7 @@ from stamm.corpus.dedup.shingles import (
     hash_words,
     normalize_text,
 )
+from stamm.runs.schemas.corpus import CoverageFile, SetCoverage
 
 SCHEMA = 2
 INDEX = "index.json"
@@ -71,20 +73,6 @@ class Hit:
     overlap: float
     words: int
     position: int
-
-
-@dataclass(frozen=True, kw_only=True)
-class SetCoverage:
-    """What is looked for of a set. Texts: in runs, whole (`short`), or not at all (`unseen`).
-
-    blind   items of which no text is looked for: a document that holds them is called clean
-    """
-
-    items: int = 0
-    blind: int = 0
-    runs: int = 0
-    short: int = 0
-    unseen: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -171,7 +159,7 @@ class Index:
             write_bytes(folder / f"{name}.npy", buffer.getvalue())
             files[f"{name}.npy"] = sha256_bytes(buffer.getvalue())
         coverage = {name: asdict(one) for name, one in self.coverage.items()}
-        write_json(folder / COVERAGE, {"schema": SCHEMA, **self._settings, "sets": coverage})
+        write_record(folder / COVERAGE, CoverageFile, {**self._settings, "sets": coverage})
         stored = {
             "schema": SCHEMA,
             **self._settings,
@@ -302,7 +290,8 @@ def build_index(config: ContaminationConfig, items: Iterable[Item]) -> Index:
              stands for the first 8.
     """
     names: list[tuple[str, str]] = []
-    counts: dict[str, dict[str, int]] = {one.name: asdict(SetCoverage()) for one in config.sets}
+    none = asdict(SetCoverage(items=0, blind=0, runs=0, short=0, unseen=0))
+    counts: dict[str, dict[str, int]] = {one.name: dict(none) for one in config.sets}
     passages: list[Hashes] = []
     letters: list[int] = []
     owners: list[int] = []

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from stamm.base.errors import DataError
-from stamm.base.files import remove_leftovers, write_json, write_text
+from stamm.base.files import remove_leftovers, write_text
+from stamm.base.schema import write_record
 from stamm.corpus.held_out import HELD_OUT, TRAIN
 from stamm.corpus.special_tokens import RESERVED_TOKENS
 from stamm.corpus.tokenizer.config import TekkenConfig, TokenizerConfig
@@ -16,9 +17,9 @@ from stamm.corpus.tokenizer.tekken import tekken_description
 from stamm.corpus.tokenizer.tokenizer import FILE, Tokenizer
 from stamm.corpus.tokenizer.training import train_tokenizer_on
 from stamm.runs.job import Workspace
+from stamm.runs.schemas.corpus import TokenizerSummary
 
 SUMMARY = "summary.json"
-SCHEMA = 1
 
 
 def train_tokenizer(config: TokenizerConfig | TekkenConfig, workspace: Workspace) -> None:
@@ -49,7 +50,8 @@ def train_tokenizer(config: TokenizerConfig | TekkenConfig, workspace: Workspace
                 fix=f"Set tokenizer.vocab_size={tokenizer.size} or less, or add text",
             )
         write_text(workspace.folder / FILE, description)
-        write_json(workspace.folder / SUMMARY, _summary(config, tokenizer, samples))
+        summary = _summary(config, tokenizer, samples)
+        write_record(workspace.folder / SUMMARY, TokenizerSummary, summary)
     workspace.progress.end(f"{tokenizer.size} tokens")
 
 
@@ -59,7 +61,6 @@ def _summary(
     samples: dict[str, TokenizerSample],
 ) -> dict[str, Any]:
     return {
-        "schema": SCHEMA,
         "vocabulary": tokenizer.size,
         "reserved": len(RESERVED_TOKENS),
         "sha256": tokenizer.sha256,

@@ -6,10 +6,12 @@ from pathlib import Path
 from typing import Any
 
 from stamm.base.files import write_json
+from stamm.base.schema import write_record
 from stamm.corpus.ledger import LEDGER_SCHEMA, LedgerRow
 from stamm.corpus.query import opened
 from stamm.corpus.summary import summarise
 from stamm.corpus.tables import part, parts, write_rows
+from stamm.runs.schemas.corpus import CorpusSummary
 
 KEPT: dict[str, Any] = {
     "decision": "kept", "split": "train", "language": "eng_Latn", "consent": "robots_allows",
@@ -46,7 +48,7 @@ def write_corpus(folder: Path, rows: list[dict[str, Any]]) -> Path:
         write_json(folder / "manifests" / f"{number:05d}.json", manifest)
     with opened(folder, 0.25, 1) as query:
         query.view("ledger", parts(folder, "ledger"))
-        write_json(folder / "summary.json", summarise(query))
+        write_record(folder / "summary.json", CorpusSummary, summarise(query))
     return folder
 
 

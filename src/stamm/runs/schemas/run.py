@@ -1,0 +1,86 @@
+"""Files of every run folder: config.json, manifest.json, steps/NAME.json."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+
+@dataclass(frozen=True, kw_only=True)
+class ConfigFile:
+    """config.json: the request of a run, or the configuration of one arm.
+
+    kind     "pretrain" for an arm; "" for a run
+    config   resolved, as `stamm.base.config.to_plain` writes it
+    """
+
+    SCHEMA: ClassVar[int] = 1
+
+    version: str = ""
+    recipe: str = ""
+    overrides: tuple[str, ...] = ()
+    kind: str = ""
+    config: object = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class InputFile:
+    """An input of a run: its path relative to the folder, and its hash where it was computed."""
+
+    OPEN: ClassVar[bool] = True
+
+    path: str = ""
+    sha256: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class ManifestFile:
+    """manifest.json: environment of a run; None where it was not recorded.
+
+    command    as typed
+    dirty      hash of uncommitted changes in the code; None without any
+    started    in UTC
+    libraries  versions by name
+    """
+
+    SCHEMA: ClassVar[int] = 1
+    OPEN: ClassVar[bool] = True
+
+    command: tuple[str, ...] = ()
+    version: str | None = None
+    commit: str | None = None
+    dirty: str | None = None
+    python: str | None = None
+    platform: str | None = None
+    cpu: str | None = None
+    started: str | None = None
+    libraries: Mapping[str, str] = field(default_factory=dict)
+    inputs: Mapping[str, InputFile] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class OutputFile:
+    """Size and SHA-256 of a file that a step or a shard wrote."""
+
+    bytes: int = 0
+    sha256: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReceiptFile:
+    """steps/NAME.json: a finished step.
+
+    key      identity of the job, its configuration and its inputs
+    digest   hash of `outputs`
+    ended    in seconds since 1970
+    """
+
+    SCHEMA: ClassVar[int] = 1
+
+    step: str
+    key: str = ""
+    digest: str = ""
+    seconds: float
+    ended: float
+    outputs: Mapping[str, OutputFile] = field(default_factory=dict)

@@ -1,0 +1,138 @@
+"""Files of a trained arm: summary.json, log/timing.json, and the learning-rate search."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+from stamm.base.schema import FieldError
+
+
+@dataclass(frozen=True, kw_only=True)
+class GoldfishCoverage:
+    """Statistics of the Goldfish loss mask over the tokens of a run.
+
+    k               one label in k should be masked
+    h               tokens in a hash window
+    gap_quantiles   lengths of runs of learned labels at 50, 90, 99 and 100 %
+    long_share      share of labels in learned runs of more than 100
+    windows         labels with a full hash window
+    zero_share      share of windows whose hash is zero
+    """
+
+    OPEN: ClassVar[bool] = True
+
+    hash: str
+    k: int
+    h: int
+    labels: int
+    masked: int
+    rate: float
+    gap_quantiles: tuple[float, ...]
+    long_share: float
+    windows: int = 0
+    zero_share: float
+
+    def __post_init__(self) -> None:
+        if self.k < 2:
+            raise FieldError("k", "at least 2: k = 1 would mask every label")
+        if len(self.gap_quantiles) != 4:
+            raise FieldError("gap_quantiles", "the four lengths at 50, 90, 99 and 100 %")
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainingEvent:
+    """A loss spike, a non-finite loss, or skipped steps. Facts are untrusted."""
+
+    REST: ClassVar[str] = "facts"
+
+    step: int
+    kind: str = field(metadata={"key": "event"})
+    facts: Mapping[str, object] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainingSummary:
+    """summary.json: the end of a training run.
+
+    trained_tokens     tokens of all steps, learned or not
+    learned_tokens     labels that the loss mask kept
+    final_loss_nats    mean over the last 5 % of the steps; None without any
+    decay_start_step   the step after which the learning rate falls
+    events             in order; None in files that did not record them
+    """
+
+    SCHEMA: ClassVar[int] = 1
+
+    parameters: int
+    steps: int
+    trained_sequences: int = 0
+    trained_tokens: int
+    learned_tokens: int = 0
+    epochs: float
+    final_loss_nats: float | None = None
+    flops: float
+    decay_start_step: int
+    events: tuple[TrainingEvent, ...] | None = None
+    goldfish: GoldfishCoverage | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class MetricsLine:
+    """A line of metrics.jsonl: the metrics of one step by name ("train/loss_nats")."""
+
+    REST: ClassVar[str] = "values"
+
+    step: int
+    values: Mapping[str, object] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TimingFile:
+    """log/timing.json: wall-clock measurements; not reproducible.
+
+    devices              processes by device name
+    tokens_per_s_median  over steps; None without a step
+    mfu_median           model FLOPs utilization (MFU)
+    seconds              of all steps
+    """
+
+    SCHEMA: ClassVar[int] = 1
+
+    compiled: bool
+    optimizer: str = ""
+    threads: int
+    device: str = ""
+    devices: Mapping[str, int] = field(default_factory=dict)
+    precision: str = ""
+    processes: Mapping[str, int] = field(default_factory=dict)
+    tokens_per_s_median: float | None = None
+    mfu_median: float | None = None
+    seconds: float
+    peak_gib: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class RateTrial:
+    """A short run of a learning-rate search; loss_nats is None for a non-finite loss."""
+
+    rate: float
+    loss_nats: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class ChosenRate:
+    """chosen.json: the result of a learning-rate search.
+
+    at_edge   whether `rate` is the lowest or the highest of the trials
+    runs      settings of the runs that use it, by name
+    """
+
+    SCHEMA: ClassVar[int] = 1
+
+    arm: str = ""
+    rate: float
+    at_edge: bool
+    trials: tuple[RateTrial, ...]
+    runs: Mapping[str, Any] = field(default_factory=dict)
