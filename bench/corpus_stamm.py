@@ -39,7 +39,7 @@ from stamm.corpus.records import Record
 from stamm.corpus.tokenizer.config import TokenizerConfig
 from stamm.recipes.corpus_steps import corpus_steps, token_steps
 from stamm.recipes.jobs import job
-from stamm.runs.executors import LocalWork
+from stamm.runs.executors import LocalExecutor
 from stamm.runs.job import Step
 from stamm.runs.run import Run
 from stamm.runs.run_sharded import RATES
@@ -114,7 +114,7 @@ def main() -> None:
         (root / "log").mkdir()
         if plan["tokenizer"]:
             (root / "tokenizer").symlink_to(plan["tokenizer"])
-        run.execute(steps, job, NoProgress(), announce, LocalWork(workers=1))
+        run.execute(steps, job, NoProgress(), announce, LocalExecutor(workers=1))
     ended, cpu_s = time.monotonic(), sum(os.times()[:4])
     seconds[running[-1][0]] = time.perf_counter() - running[-1][1]
     summary = json.loads((root / "corpus" / "summary.json").read_text())

@@ -13,7 +13,7 @@ from stamm.corpus.pack_config import PackConfig
 from stamm.corpus.pack_job import pack
 from stamm.corpus.tokenize_job import tokenize
 from stamm.corpus.tokenizer.config import TokenizeConfig
-from stamm.runs.executors import Execution, LocalWork
+from stamm.runs.executors import Execution, LocalExecutor
 from stamm.runs.job import Workspace
 
 
@@ -25,7 +25,9 @@ def build_corpus(config: CorpusConfig, root: Path, execution: Execution | None =
     def place(name: str) -> Workspace:
         folders[name].mkdir(exist_ok=True)
         return Workspace(
-            folder=folders[name], inputs=dict(inputs), execution=execution or LocalWork(workers=1)
+            folder=folders[name],
+            inputs=dict(inputs),
+            execution=execution or LocalExecutor(workers=1),
         )
 
     if config.injection_config is not None:
@@ -43,7 +45,7 @@ def pack_corpus(
     config: PackConfig, root: Path, execution: Execution | None = None, name: str = "pack"
 ) -> Path:
     """The packed corpus of root/corpus with root/tokenizer; its folder, root/`name`."""
-    execution = execution or LocalWork(workers=1)
+    execution = execution or LocalExecutor(workers=1)
     tokens, packed = root / "tokens", root / name
     for folder in (tokens, packed):
         folder.mkdir(exist_ok=True)

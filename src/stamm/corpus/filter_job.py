@@ -42,8 +42,8 @@ from stamm.corpus.readers.open import read_input
 from stamm.corpus.readers.warc import archived_robots
 from stamm.corpus.tables import TableWriter, part
 from stamm.runs.job import Workspace
-from stamm.runs.run_sharded import do_batch
-from stamm.runs.sharded_job import Batch, Outcome, Task, common_files
+from stamm.runs.run_sharded import run_shards
+from stamm.runs.sharded_job import ShardedJob, ShardResult, ShardTask, common_files
 
 SCREENED_SCHEMA = pa.schema(
     [
@@ -80,10 +80,10 @@ def screen_inputs(config: FilterConfig, workspace: Workspace) -> None:
     Raises   DataError when an input is named that cannot be read; RunError naming the shards that
              failed, when the others are done.
     """
-    do_batch(screen_batch(config, workspace), workspace, "screen")
+    run_shards(screen_batch(config, workspace), workspace, "screen")
 
 
-def screen_batch(config: FilterConfig, workspace: Workspace) -> Batch:
+def screen_batch(config: FilterConfig, workspace: Workspace) -> ShardedJob:
     """The shards of a screen, for whoever does them.
 
     Raises   DataError when an input is named that cannot be read.
@@ -91,25 +91,25 @@ def screen_batch(config: FilterConfig, workspace: Workspace) -> Batch:
     inputs = expand(config.inputs, "corpus.inputs")
     for name in inputs:
         check_kind(name)
-    return Batch(
+    return ShardedJob(
         folder=workspace.folder,
         work="stamm.corpus.filter_job:screen_shard",
         settings=to_plain(replace(config, inputs=("shards",))),  # each task has its own
-        rooms=("corpus",),
+        code_packages=("corpus",),
         common=_common(config, workspace),
-        tasks=tuple(
-            Task(name=f"{k:05d}", inputs={"input": str(path.absolute())}, extra={"name": name})
+        shards=tuple(
+            ShardTask(name=f"{k:05d}", inputs={"input": str(path.absolute())}, extra={"name": name})
             for k, (name, path) in enumerate(inputs.items())
         ),
     )
 
 
-def screen_shard(batch: Batch, task: Task) -> Outcome:
+def screen_shard(job: ShardedJob, task: ShardTask) -> ShardResult:
     """Screen one input: documents, candidates and ledger of its shard.
 
     Raises   DataError when nothing at all of the input can be read.
     """
-    config, screen, words = _tools(canonical_json(batch.settings), common_files(batch))
+    config, screen, words = _tools(canonical_json(job.settings), common_files(job))
     name, path = str(task.extra["name"]), Path(task.inputs["input"])
     if is_archive(name):
         words = words.with_archive(archived_robots(path, config.limits))
@@ -126,7 +126,7 @@ def screen_shard(batch: Batch, task: Task) -> Outcome:
     with ExitStack() as stack:
         tables = {
             kind: stack.enter_context(
-                TableWriter(stack.enter_context(atomic(batch.folder / file)), schemas[kind])
+                TableWriter(stack.enter_context(atomic(job.folder / file)), schemas[kind])
             )
             for kind, file in outputs.items()
         }
@@ -149,9 +149,9 @@ def screen_shard(batch: Batch, task: Task) -> Outcome:
             stopwatch.add("write")
             tables["keys"].add(_keys(config, place, row, text))
             stopwatch.add("dedup")
-    return Outcome(
+    return ShardResult(
         outputs=tuple(outputs.values()),
-        came_in=count,
+        num_read=count,
         kept=count - dropped.total(),
         dropped=dropped,
         facts={"input": name, "bytes": size},

@@ -19,9 +19,9 @@ from stamm.corpus.query import opened
 from stamm.corpus.summary import SUMMARY, require_kept, summarise
 from stamm.corpus.tables import Row, TableWriter, part, parts, read_rows
 from stamm.runs.job import Workspace
-from stamm.runs.run_sharded import cores, do_batch
+from stamm.runs.run_sharded import cores, run_shards
 from stamm.runs.schemas.corpus import CorpusSummary
-from stamm.runs.sharded_job import Batch, Outcome, Task, read_manifests
+from stamm.runs.sharded_job import ShardedJob, ShardResult, ShardTask, read_manifests
 
 _KINDS = ("documents", "ledger")
 
@@ -37,7 +37,7 @@ def settle(config: GlobalFilterConfig, workspace: Workspace) -> None:
     remove_leftovers(folder)
     names = list(read_manifests(inputs["screened"]))
     tasks = [
-        Task(
+        ShardTask(
             name=name,
             inputs={
                 kind: str((inputs[step] / part(kind, name)).resolve())
@@ -52,21 +52,21 @@ def settle(config: GlobalFilterConfig, workspace: Workspace) -> None:
     ]
     if "planted" in inputs:
         tasks.append(
-            Task(
+            ShardTask(
                 name=f"{len(names):05d}",
                 inputs={
                     k: str((inputs["planted"] / part(k, PROBES_SHARD)).resolve()) for k in _KINDS
                 },
             )
         )
-    batch = Batch(
+    job = ShardedJob(
         folder=folder,
         work="stamm.corpus.finalize_job:settle_shard",
         settings={},
-        rooms=("corpus",),
-        tasks=tuple(tasks),
+        code_packages=("corpus",),
+        shards=tuple(tasks),
     )
-    do_batch(batch, workspace, "settle")
+    run_shards(job, workspace, "settle")
     with opened(folder, config.memory_gib, cores()) as query:
         query.view("ledger", parts(folder, "ledger"))
         summary = summarise(query)
@@ -81,7 +81,7 @@ def settle(config: GlobalFilterConfig, workspace: Workspace) -> None:
             )
 
 
-def settle_shard(batch: Batch, task: Task) -> Outcome:
+def settle_shard(job: ShardedJob, task: ShardTask) -> ShardResult:
     """Join what was screened with what was decided; what is planted is taken over as it is.
 
     Raises   DataError when the two do not belong together.
@@ -89,16 +89,16 @@ def settle_shard(batch: Batch, task: Task) -> Outcome:
     outputs = {kind: part(kind, task.name) for kind in _KINDS}
     if "decisions" not in task.inputs:
         for kind, output in outputs.items():
-            with atomic(batch.folder / output) as path:
+            with atomic(job.folder / output) as path:
                 shutil.copyfile(task.inputs[kind], path)
         count = sum(1 for _ in read_rows(_path(task, "ledger"), ["document_id"]))
-        return Outcome(outputs=tuple(outputs.values()), came_in=count, kept=count)
+        return ShardResult(outputs=tuple(outputs.values()), num_read=count, kept=count)
     dropped: Counter[str] = Counter()
     count = 0
     with ExitStack() as stack:
         documents, ledger = (
             stack.enter_context(
-                TableWriter(stack.enter_context(atomic(batch.folder / outputs[kind])), schema)
+                TableWriter(stack.enter_context(atomic(job.folder / outputs[kind])), schema)
             )
             for kind, schema in zip(_KINDS, (DOCUMENTS_SCHEMA, LEDGER_SCHEMA), strict=True)
         )
@@ -113,15 +113,15 @@ def settle_shard(batch: Batch, task: Task) -> Outcome:
             ledger.add(row)
             if row["decision"] != KEPT:
                 dropped[row["reason"]] += 1
-    return Outcome(
+    return ShardResult(
         outputs=tuple(outputs.values()),
-        came_in=count,
+        num_read=count,
         kept=count - dropped.total(),
         dropped=dropped,
     )
 
 
-def _joined(task: Task) -> Iterator[tuple[dict[str, Any], Row | None, Row | None]]:
+def _joined(task: ShardTask) -> Iterator[tuple[dict[str, Any], Row | None, Row | None]]:
     """Each ledger row, with its document and its decision where it was still in."""
     documents = read_rows(_path(task, "documents"))
     decisions = read_rows(_path(task, "decisions"))
@@ -137,7 +137,7 @@ def _joined(task: Task) -> Iterator[tuple[dict[str, Any], Row | None, Row | None
 
 
 def _next_pair(
-    documents: Iterator[dict[str, Any]], decisions: Iterator[dict[str, Any]], task: Task
+    documents: Iterator[dict[str, Any]], decisions: Iterator[dict[str, Any]], task: ShardTask
 ) -> tuple[Row, Row] | None:
     document, decision = next(documents, None), next(decisions, None)
     if document is None and decision is None:
@@ -147,7 +147,7 @@ def _next_pair(
     return document, decision
 
 
-def _strangers(task: Task) -> DataError:
+def _strangers(task: ShardTask) -> DataError:
     return DataError(
         f"the documents, ledger and decisions of shard {task.name} do not belong together",
         fix="Delete the folders screened and decided of the run, and run again",
@@ -159,5 +159,5 @@ def _final(document: Row, decision: Row) -> dict[str, Any]:
     return plain | {"split": decision["split"], "probe_id": None, "repeat": 1}
 
 
-def _path(task: Task, kind: str) -> Path:
+def _path(task: ShardTask, kind: str) -> Path:
     return Path(task.inputs[kind])

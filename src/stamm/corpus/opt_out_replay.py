@@ -44,9 +44,9 @@ from stamm.corpus.records import Signals
 from stamm.corpus.summary import SUMMARY, summarise
 from stamm.corpus.tables import TableWriter, part, parts, read_rows, require_columns, write_whole
 from stamm.runs.job import Workspace
-from stamm.runs.run_sharded import cores, do_batch
+from stamm.runs.run_sharded import cores, run_shards
 from stamm.runs.schemas.corpus import CorpusSummary
-from stamm.runs.sharded_job import Batch, Outcome, Task, common_files
+from stamm.runs.sharded_job import ShardedJob, ShardResult, ShardTask, common_files
 
 WITHDRAWN = "withdrawn.parquet"
 RANGES = "token_ranges.parquet"
@@ -86,14 +86,14 @@ def replay(config: ReplayConfig, workspace: Workspace) -> None:
         write_json(twins, _twins(query, deletions))
     index_snapshots(words["robots"].values(), config.limits)
     common = {f"{role}.{name}": str(p) for role in words for name, p in words[role].items()}
-    batch = Batch(
+    job = ShardedJob(
         folder=folder,
         work="stamm.corpus.opt_out_replay:replay_shard",
         settings=to_plain(config),
-        rooms=("corpus",),
+        code_packages=("corpus",),
         common={**common, "twins": str(twins.resolve())},
-        tasks=tuple(
-            Task(
+        shards=tuple(
+            ShardTask(
                 name=path.stem.partition("-")[2],
                 inputs={
                     "ledger": str(path.resolve()),
@@ -103,16 +103,16 @@ def replay(config: ReplayConfig, workspace: Workspace) -> None:
             for path in parts(corpus, "ledger")
         ),
     )
-    do_batch(batch, workspace, "replay")
+    run_shards(job, workspace, "replay")
     _conclude(config, workspace, words["deletions"].values())
 
 
-def replay_shard(batch: Batch, task: Task) -> Outcome:
+def replay_shard(job: ShardedJob, task: ShardTask) -> ShardResult:
     """Ask again about every document of a shard that was kept.
 
     Raises   DataError when documents and ledger do not belong together.
     """
-    words, deletions, twins = _words(canonical_json(batch.settings), common_files(batch))
+    words, deletions, twins = _words(canonical_json(job.settings), common_files(job))
     outputs = {kind: part(kind, task.name) for kind in ("documents", "ledger", "withdrawn")}
     schemas = (DOCUMENTS_SCHEMA, LEDGER_SCHEMA, WITHDRAWN_SCHEMA)
     documents_in = read_rows(Path(task.inputs["documents"]))
@@ -122,9 +122,7 @@ def replay_shard(batch: Batch, task: Task) -> Outcome:
     count = 0
     with ExitStack() as stack:
         documents, ledger, withdrawn = (
-            stack.enter_context(
-                TableWriter(stack.enter_context(atomic(batch.folder / file)), schema)
-            )
+            stack.enter_context(TableWriter(stack.enter_context(atomic(job.folder / file)), schema))
             for file, schema in zip(outputs.values(), schemas, strict=True)
         )
         for row in read_rows(Path(task.inputs["ledger"])):
@@ -151,16 +149,16 @@ def replay_shard(batch: Batch, task: Task) -> Outcome:
             raise _strangers(task)
     asked = part("asked", task.name)
     write_whole(
-        batch.folder / asked,
+        job.folder / asked,
         _ASKED_SCHEMA,
         (
             {"key": key, "withdrawn": withdrew[key], "out_before": out_before[key]}
             for key in sorted(withdrew.keys() | out_before.keys())
         ),
     )
-    return Outcome(
+    return ShardResult(
         outputs=(*outputs.values(), asked),
-        came_in=count,
+        num_read=count,
         kept=count - dropped.total(),
         dropped=dropped,
     )
@@ -244,7 +242,7 @@ def _words(
     return words, deletions, read_json(files["twins"][""])
 
 
-def _strangers(task: Task) -> DataError:
+def _strangers(task: ShardTask) -> DataError:
     return DataError(
         f"documents and ledger of shard {task.name} do not belong together",
         fix="Build the corpus again",

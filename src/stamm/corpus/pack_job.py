@@ -25,9 +25,9 @@ from stamm.corpus.query import Query, opened
 from stamm.corpus.shards import Shard, open_shard, write_shard
 from stamm.corpus.tables import TableWriter, parts
 from stamm.runs.job import Workspace
-from stamm.runs.run_sharded import cores, do_batch
+from stamm.runs.run_sharded import cores, run_shards
 from stamm.runs.schemas.corpus import PackManifest
-from stamm.runs.sharded_job import Batch, Outcome, Task, read_manifests
+from stamm.runs.sharded_job import ShardedJob, ShardResult, ShardTask, read_manifests
 
 ORDER_RULE = (
     "Each document stands `repeat` times in its split, and every occurrence is a document of its "
@@ -68,24 +68,24 @@ def pack(config: PackConfig, workspace: Workspace) -> None:
             with atomic(path) as temporary:
                 write_order(query, split, temporary)
         splits = {split: _counts(query, split) for split in orders}
-    batch = Batch(
+    job = ShardedJob(
         folder=folder,
         work="stamm.corpus.pack_job:pack_shard",
         settings={
             "type_code": facts["type_code"],
             "tokens": {name: manifest["outputs"] for name, manifest in made.items()},
         },
-        rooms=("corpus",),
+        code_packages=("corpus",),
         common={split: str(path.resolve()) for split, path in orders.items()},
         places={"tokens": str(tokens.resolve())},
-        tasks=tuple(
-            Task(name=f"{split}-{number:05d}", inputs={}, extra={"split": split, **cut})
+        shards=tuple(
+            ShardTask(name=f"{split}-{number:05d}", inputs={}, extra={"split": split, **cut})
             for split in orders
             for number, cut in enumerate(cuts[split])
         ),
     )
-    shards = do_batch(batch, workspace, "pack")
-    for task, shard in zip(batch.tasks, shards, strict=True):
+    shards = run_shards(job, workspace, "pack")
+    for task, shard in zip(job.shards, shards, strict=True):
         splits[task.extra["split"]]["shards"].append(_entry(task, shard))
     if mixture:
         for stage, told in zip(splits[TRAIN]["stages"], mixture, strict=True):
@@ -104,10 +104,10 @@ def pack(config: PackConfig, workspace: Workspace) -> None:
     )
 
 
-def pack_shard(batch: Batch, task: Task) -> Outcome:
+def pack_shard(job: ShardedJob, task: ShardTask) -> ShardResult:
     """Copy the documents of one stretch of the order into a shard, and write its sidecar."""
     split, name = task.extra["split"], task.name
-    tokens, code = Path(batch.places["tokens"]), batch.settings["type_code"]
+    tokens, code = Path(job.places["tokens"]), job.settings["type_code"]
     sidecar = f"{name}.documents.parquet"
     opened_shards: dict[int, Shard] = {}
     begin = at = task.extra["start"]
@@ -126,15 +126,15 @@ def pack_shard(batch: Batch, task: Task) -> Outcome:
             yield opened_shards[shard].tokens[row["start"] : row["start"] + row["tokens"]]
 
     with (
-        atomic(batch.folder / sidecar) as path,
+        atomic(job.folder / sidecar) as path,
         TableWriter(path, SIDECAR_SCHEMA) as rows,
-        opened(batch.folder, _SHARD_MEMORY_GIB, 1, name) as query,
+        opened(job.folder, _SHARD_MEMORY_GIB, 1, name) as query,
     ):
-        query.view("placed", [Path(batch.common[split])])
-        write_shard(batch.folder / name, documents(query, rows), code)
-    return Outcome(
+        query.view("placed", [Path(job.common[split])])
+        write_shard(job.folder / name, documents(query, rows), code)
+    return ShardResult(
         outputs=(f"{name}.bin", f"{name}.idx", sidecar),
-        came_in=task.extra["documents"],
+        num_read=task.extra["documents"],
         kept=rows.count,
         facts={"tokens": at - begin},
     )
@@ -153,7 +153,7 @@ def _cuts(query: Query, split: str, limit: int) -> Iterator[dict[str, int]]:
         yield {"first": number, "documents": documents, "start": at}
 
 
-def _stretch(query: Query, task: Task) -> Iterator[dict[str, Any]]:
+def _stretch(query: Query, task: ShardTask) -> Iterator[dict[str, Any]]:
     """The rows of the order that a shard holds."""
     names = ("shard", "tokens", *_COPIED)
     first, count = task.extra["first"], task.extra["documents"]
@@ -191,7 +191,7 @@ def _counts(query: Query, split: str) -> dict[str, Any]:
     }
 
 
-def _entry(task: Task, shard: dict[str, Any]) -> dict[str, Any]:
+def _entry(task: ShardTask, shard: dict[str, Any]) -> dict[str, Any]:
     return {
         "name": task.name,
         "tokens": shard["facts"]["tokens"],

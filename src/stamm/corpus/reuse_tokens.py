@@ -17,8 +17,8 @@ from stamm.corpus.tokenize_job import INDEX_SCHEMA
 from stamm.corpus.tokenizer.config import TokenizeConfig
 from stamm.corpus.tokenizer.tokenizer import FILE
 from stamm.runs.job import Workspace
-from stamm.runs.run_sharded import do_batch
-from stamm.runs.sharded_job import Batch, Outcome, Task, read_manifests
+from stamm.runs.run_sharded import run_shards
+from stamm.runs.sharded_job import ShardedJob, ShardResult, ShardTask, read_manifests
 
 
 def take_tokenizer(config: TokenizeConfig, workspace: Workspace) -> None:
@@ -33,30 +33,30 @@ def retake(config: TokenizeConfig, workspace: Workspace) -> None:
     remove_leftovers(workspace.folder)
     corpus, tokens = workspace.inputs["corpus"], workspace.inputs["tokens"]
     made = read_manifests(tokens)
-    batch = Batch(
+    job = ShardedJob(
         folder=workspace.folder,
         work="stamm.corpus.reuse_tokens:retake_shard",
         settings={"facts": {name: manifest["facts"] for name, manifest in made.items()}},
-        rooms=("corpus",),
-        tasks=tuple(_task(path, tokens) for path in parts(corpus, "documents")),
+        code_packages=("corpus",),
+        shards=tuple(_task(path, tokens) for path in parts(corpus, "documents")),
     )
-    do_batch(batch, workspace, "retake")
+    run_shards(job, workspace, "retake")
 
 
-def retake_shard(batch: Batch, task: Task) -> Outcome:
+def retake_shard(job: ShardedJob, task: ShardTask) -> ShardResult:
     """Copy the tokens of the documents that are left, in the order in which they stood.
 
     Raises   DataError when a document is left of which there are no tokens.
     """
     name, index = f"tokens-{task.name}", part("index", task.name)
-    facts = batch.settings["facts"][task.name]
+    facts = job.settings["facts"][task.name]
     shard = open_shard(Path(task.inputs["bin"]).with_suffix(""))
     left = (
         row["document_id"] for row in read_rows(Path(task.inputs["documents"]), ["document_id"])
     )
     wanted = next(left, None)
     count = kept = start = 0
-    with atomic(batch.folder / index) as path, TableWriter(path, INDEX_SCHEMA) as rows:
+    with atomic(job.folder / index) as path, TableWriter(path, INDEX_SCHEMA) as rows:
 
         def documents() -> Iterator[NDArray[Any]]:
             nonlocal wanted, count, kept, start
@@ -69,22 +69,22 @@ def retake_shard(batch: Batch, task: Task) -> Outcome:
                 kept, start = kept + 1, start + row["tokens"]
                 yield shard.tokens[row["start"] : row["start"] + row["tokens"]]
 
-        write_shard(batch.folder / name, documents(), facts["type_code"])
+        write_shard(job.folder / name, documents(), facts["type_code"])
         if wanted is not None:
             raise DataError(
                 f"document {wanted} of shard {task.name} has no tokens",
                 fix="Run the tokenize step of the corpus again",
             )
-    return Outcome(
+    return ShardResult(
         outputs=(f"{name}.bin", f"{name}.idx", index),
-        came_in=count,
+        num_read=count,
         kept=kept,
         dropped={"withdrawn": count - kept} if count > kept else {},
         facts=dict(sorted((facts | {"tokens": start}).items())),
     )
 
 
-def _task(documents: Path, tokens: Path) -> Task:
+def _task(documents: Path, tokens: Path) -> ShardTask:
     name = documents.stem.partition("-")[2]
     inputs = {
         "documents": documents,
@@ -92,4 +92,4 @@ def _task(documents: Path, tokens: Path) -> Task:
         "bin": tokens / f"tokens-{name}.bin",
         "idx": tokens / f"tokens-{name}.idx",
     }
-    return Task(name=name, inputs={role: str(path.resolve()) for role, path in inputs.items()})
+    return ShardTask(name=name, inputs={role: str(path.resolve()) for role, path in inputs.items()})

@@ -21,8 +21,8 @@ from stamm.corpus.tables import TableWriter, part, parts, read_rows
 from stamm.corpus.tokenizer.config import TokenizeConfig
 from stamm.corpus.tokenizer.tokenizer import FILE, Tokenizer
 from stamm.runs.job import Workspace
-from stamm.runs.run_sharded import do_batch
-from stamm.runs.sharded_job import Batch, Outcome, Task, common_files
+from stamm.runs.run_sharded import run_shards
+from stamm.runs.sharded_job import ShardedJob, ShardResult, ShardTask, common_files
 
 INDEX_SCHEMA = pa.schema(
     [
@@ -47,28 +47,28 @@ _COPIED = tuple(INDEX_SCHEMA.names[:8])
 def tokenize(config: TokenizeConfig, workspace: Workspace) -> None:
     """Encode every shard of inputs["corpus"] with inputs["tokenizer"]."""
     remove_leftovers(workspace.folder)
-    batch = Batch(
+    job = ShardedJob(
         folder=workspace.folder,
         work="stamm.corpus.tokenize_job:tokenize_shard",
         settings={},
-        rooms=("corpus",),
+        code_packages=("corpus",),
         common={"tokenizer": str((workspace.inputs["tokenizer"] / FILE).resolve())},
-        tasks=tuple(
-            Task(name=path.stem.partition("-")[2], inputs={"documents": str(path.resolve())})
+        shards=tuple(
+            ShardTask(name=path.stem.partition("-")[2], inputs={"documents": str(path.resolve())})
             for path in parts(workspace.inputs["corpus"], "documents")
         ),
     )
-    do_batch(batch, workspace, "tokenize")
+    run_shards(job, workspace, "tokenize")
 
 
-def tokenize_shard(batch: Batch, task: Task) -> Outcome:
+def tokenize_shard(job: ShardedJob, task: ShardTask) -> ShardResult:
     """Encode the documents of one shard."""
-    tokenizer = _tokenizer(common_files(batch))
+    tokenizer = _tokenizer(common_files(job))
     code = type_code(tokenizer.size)
     name, index = f"tokens-{task.name}", part("index", task.name)
     count = start = 0
     with (
-        atomic(batch.folder / index) as path,
+        atomic(job.folder / index) as path,
         TableWriter(path, INDEX_SCHEMA) as rows,
     ):
 
@@ -81,10 +81,10 @@ def tokenize_shard(batch: Batch, task: Task) -> Outcome:
                 count, start = count + 1, start + len(ids)
                 yield np.array(ids, dtype=token_type(code))
 
-        write_shard(batch.folder / name, documents(), code)
-    return Outcome(
+        write_shard(job.folder / name, documents(), code)
+    return ShardResult(
         outputs=(f"{name}.bin", f"{name}.idx", index),
-        came_in=count,
+        num_read=count,
         kept=count,
         facts={
             "tokens": start,

@@ -23,7 +23,7 @@ from stamm.recipes.corpus_steps import corpus_steps, token_steps
 from stamm.recipes.matching import EqualFlops, EqualParameters, EqualTime, equal_widths, equal_work
 from stamm.recipes.study import Arm
 from stamm.reports.config import ReportConfig
-from stamm.runs.executors import Execution, LocalWork
+from stamm.runs.executors import Execution, LocalExecutor
 from stamm.runs.job import Step
 
 TRAINED = ("config.json", "model", "metrics.jsonl", "summary.json")
@@ -92,7 +92,7 @@ class Comparison:
     confidence: float = 0.95
     evaluate: EvaluateConfig = field(default_factory=EvaluateConfig)
     report: ReportConfig = field(default_factory=ReportConfig)
-    execution: Execution = field(default_factory=LocalWork)
+    execution: Execution = field(default_factory=LocalExecutor)
 
     def __post_init__(self) -> None:
         names = [arm.name for arm in self.arms]

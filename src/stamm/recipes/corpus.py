@@ -16,7 +16,7 @@ from stamm.corpus.transparency.config import EvidenceConfig
 from stamm.recipes.corpus_steps import corpus_steps, evidence_step, token_steps
 from stamm.recipes.report_step import report_step
 from stamm.reports.config import ReportConfig
-from stamm.runs.executors import Execution, LocalWork
+from stamm.runs.executors import Execution, LocalExecutor
 from stamm.runs.job import Step
 
 
@@ -33,7 +33,7 @@ class CorpusRecipe:
     pack: PackConfig = field(default_factory=PackConfig)
     evidence: EvidenceConfig = field(default_factory=EvidenceConfig)
     report: ReportConfig = field(default_factory=ReportConfig)
-    execution: Execution = field(default_factory=LocalWork)
+    execution: Execution = field(default_factory=LocalExecutor)
 
     def steps(self) -> tuple[Step, ...]:
         """Everything to be done, in order."""

@@ -17,7 +17,7 @@ from stamm.corpus.transparency.config import EvidenceConfig
 from stamm.recipes.corpus_steps import evidence_step
 from stamm.recipes.report_step import report_step
 from stamm.reports.config import ReportConfig
-from stamm.runs.executors import Execution, LocalWork
+from stamm.runs.executors import Execution, LocalExecutor
 from stamm.runs.job import Step
 from stamm.runs.run import Run
 
@@ -40,7 +40,7 @@ class ReplayRecipe:
     pack: PackConfig | None = None
     evidence: EvidenceConfig = field(default_factory=EvidenceConfig)
     report: ReportConfig = field(default_factory=ReportConfig)
-    execution: Execution = field(default_factory=LocalWork)
+    execution: Execution = field(default_factory=LocalExecutor)
 
     def steps(self, root: Path) -> tuple[Step, ...]:
         """All steps in the run folder `root`, in order.

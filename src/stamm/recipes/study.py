@@ -24,7 +24,7 @@ from stamm.recipes.checks import check_audit, check_evaluation, check_export
 from stamm.recipes.corpus_steps import corpus_steps, token_steps
 from stamm.recipes.report_step import report_step
 from stamm.reports.config import ReportConfig
-from stamm.runs.executors import Execution, LocalWork
+from stamm.runs.executors import Execution, LocalExecutor
 from stamm.runs.job import Step
 
 MANIFEST = "manifest.json"
@@ -68,7 +68,7 @@ class Study:
     exported: tuple[str, ...] = ("xielu",)
     report: ReportConfig = field(default_factory=ReportConfig)
     tolerance: float = 0.001
-    execution: Execution = field(default_factory=LocalWork)
+    execution: Execution = field(default_factory=LocalExecutor)
 
     def __post_init__(self) -> None:
         names = [arm.name for arm in self.arms]

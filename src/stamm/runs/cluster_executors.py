@@ -1,4 +1,4 @@
-"""Ranks on many machines, started by engines made for that: the doors to submitit and Ray.
+"""Executors on clusters: Slurm through submitit, and Ray.
 
 Every machine must see the run folder and the inputs under the same paths.
 """
@@ -20,36 +20,25 @@ from typing import Any
 
 from stamm.base.errors import DataError, RunError, visible
 from stamm.base.files import read_json, write_json
-from stamm.runs.executors import RayWork, SlurmWork
-from stamm.runs.local_pool import Result, do_rank
-from stamm.runs.sharded_job import Batch, Task, code_hash
-from stamm.runs.worker import attempt
+from stamm.runs.executors import RayExecutor, SlurmExecutor
+from stamm.runs.local_pool import Result, run_rank
+from stamm.runs.sharded_job import ShardedJob, ShardTask, code_hash
+from stamm.runs.worker import try_shard
 
 RANKS = ".slurm"
-
-
-@dataclass(frozen=True)
-class SubmittedRank:
-    """A submitit job, the shards dealt to it, and the JSON file in which it leaves its results."""
-
-    job: Any
-    tasks: Sequence[Task]
-    results: Path
-
-
 _LOOK_EVERY_S = 1.0
-_LATE_S = 15.0  # a network file system may show a rank's answer so long after its end
-_AT_ONCE = 4000  # shards that Ray is told of; it looks at all of them each time one ends
+_LATE_S = 15.0  # a network file system may show a rank's results this late
+_AT_ONCE = 4000  # Ray tasks in flight; ray.wait examines all of them each time one ends
 _FIX = (
-    "Read the logs; give the ranks more execution.hours or execution.memory_gib, and run the same "
-    "command: the other shards are done"
+    "Read the logs, increase execution.hours or execution.memory_gib, and run the same command: the "
+    "other shards are complete"
 )
 _FIX_RAY = (
-    "Raise execution.cpus, so that fewer shards share the memory of a machine, or remove these "
-    "inputs, and run the same command: the other shards are done"
+    "Increase execution.cpus, so that fewer shards share the memory of a machine, or remove these "
+    "inputs, and run the same command: the other shards are complete"
 )
-# Words in Slurm's refusals, and the settings that they are about.
-_BLAMED = {
+# Substrings of Slurm's error messages, and the settings that they refer to.
+_SETTING_OF = {
     "partition": "partition",
     "account ": "account",
     "qos": "qos",
@@ -61,63 +50,75 @@ _BLAMED = {
 }
 
 
-def on_slurm(
-    batch: Batch, plan: Path, execution: SlurmWork, say: Callable[[str], None]
+@dataclass(frozen=True)
+class SubmittedRank:
+    """A submitit job, its shards, and the JSON file of its results."""
+
+    job: Any
+    shards: Sequence[ShardTask]
+    results: Path
+
+
+def run_on_slurm(
+    job: ShardedJob, spec: Path, execution: SlurmExecutor, log: Callable[[str], None]
 ) -> Generator[Result]:
-    """What became of the shards, as ranks end. Those of lost ranks are submitted again.
+    """Results of the shards, as ranks end; the shards of lost ranks are submitted again.
 
-    When the caller stops early, however it does, the ranks are cancelled.
+    When the caller stops early, for any reason, the ranks are cancelled.
 
-    Edge     what a rank answers is taken over: nothing is done or hashed here.
+    Edge     the results of ranks are returned as they are: nothing is processed or hashed here
     Raises   RunError when submitit is not installed or Slurm refuses the ranks.
     """
-    executor = _executor(batch.folder / RANKS, execution)
-    _cancel_forgotten(executor, say)
+    executor = _executor(job.folder / RANKS, execution)
+    _cancel_left_over(executor, log)
     if not execution.simulated:
-        _see_accounts(say)
-    left: Sequence[Task] = batch.tasks
+        _check_accounting(log)
+    left: Sequence[ShardTask] = job.shards
     why: dict[str, str] = {}
     for number in range(1, execution.attempts + 1):
         if number > 1:
-            say(
-                f"{len(left)} shards are left of ranks that were lost, the last {why[left[-1].name]}"
+            log(
+                f"{len(left)} shards of lost ranks remain, the last {why[left[-1].name]}"
                 f". They are submitted again (attempt {number} of {execution.attempts})."
             )
         why = {}
-        with _submitted(executor, plan, left, execution, say) as ranks:
-            for tasks, answer in _answers(ranks):
+        with _submitted(executor, spec, left, execution, log) as ranks:
+            for shards, answer in _answers(ranks):
                 if isinstance(answer, str):
-                    why |= {task.name: answer for task in tasks}
+                    why |= {shard.name: answer for shard in shards}
                 else:
                     yield from answer
-        left = [task for task in left if task.name in why]
+        left = [shard for shard in left if shard.name in why]
         if not left:
             return
-    for task in left:
+    for shard in left:
         times = "once" if execution.attempts == 1 else f"{execution.attempts} times"
-        yield task.name, {"error": f"its rank was lost {times}, last {why[task.name]}", "fix": _FIX}
+        yield (
+            shard.name,
+            {"error": f"its rank was lost {times}, last {why[shard.name]}", "fix": _FIX},
+        )
 
 
-def on_ray(batch: Batch, execution: RayWork) -> Generator[Result]:
-    """Do every shard as a Ray task. A shard whose worker died is handed out again.
+def run_on_ray(job: ShardedJob, execution: RayExecutor) -> Generator[Result]:
+    """Process every shard as a Ray task; a shard whose worker died is retried.
 
     Raises   RunError when Ray is not installed or the cluster does not answer.
     """
-    ray = _engine("ray")
+    ray = _import("ray")
     try:
         ray.init(address=None if execution.address == "local" else execution.address)
     except ConnectionError as error:
         raise RunError(
             f"no Ray cluster answers at {execution.address}: {visible(str(error), 300)}",
-            fix="Start one (`ray start --head`), or use execution=LocalWork",
+            fix="Start one (`ray start --head`), or use execution=LocalExecutor",
         ) from None
     try:
-        # Ray's own retries are endless where memory runs out; ours are counted.
-        remote = ray.remote(num_cpus=execution.cpus, max_retries=0)(_attempt_there)
-        shared = ray.put((code_hash(batch.rooms), str(Path.cwd()), replace(batch, tasks=())))
-        waiting = iter([(task, 1) for task in batch.tasks])
-        running: dict[Any, tuple[Task, int]] = {}
-        again: list[tuple[Task, int]] = []
+        # Ray retries without limit when memory runs out; these retries are counted.
+        remote = ray.remote(num_cpus=execution.cpus, max_retries=0)(_try_on_ray)
+        shared = ray.put((code_hash(job.code_packages), str(Path.cwd()), replace(job, shards=())))
+        waiting = iter([(shard, 1) for shard in job.shards])
+        running: dict[Any, tuple[ShardTask, int]] = {}
+        again: list[tuple[ShardTask, int]] = []
         while True:
             while len(running) < _AT_ONCE:
                 given = next(waiting, None) or (again.pop() if again else None)
@@ -127,34 +128,34 @@ def on_ray(batch: Batch, execution: RayWork) -> Generator[Result]:
             if not running:
                 return
             (ready,), _ = ray.wait(list(running))
-            task, tried = running.pop(ready)
+            shard, tried = running.pop(ready)
             try:
-                yield task.name, ray.get(ready)
+                yield shard.name, ray.get(ready)
             except ray.exceptions.RayError as error:
                 if tried < execution.attempts:
-                    again.append((task, tried + 1))
+                    again.append((shard, tried + 1))
                 else:
                     said = f"tried {tried} times, last: {visible(str(error), 300)}"
-                    yield task.name, {"error": said, "fix": _FIX_RAY}
+                    yield shard.name, {"error": said, "fix": _FIX_RAY}
     finally:
         ray.shutdown()
 
 
-def _attempt_there(shared: tuple[str, str, Batch], task: Task) -> dict[str, Any]:
-    """`attempt` on another machine, which must have the same code; paths mean the same there."""
-    code, folder, batch = shared
-    if code != code_hash(batch.rooms):
-        return {"error": "this worker's code of stamm is another: install the same everywhere"}
+def _try_on_ray(shared: tuple[str, str, ShardedJob], shard: ShardTask) -> dict[str, Any]:
+    """`try_shard` on another machine, which must have the same code and see the same paths."""
+    code, folder, job = shared
+    if code != code_hash(job.code_packages):
+        return {
+            "error": "this worker has other code of stamm: install the same version on every machine"
+        }
     with contextlib.chdir(folder):
-        return attempt(batch, task)
+        return try_shard(job, shard)
 
 
-def _executor(folder: Path, execution: SlurmWork) -> Any:
-    submitit = _engine("submitit")
+def _executor(folder: Path, execution: SlurmExecutor) -> Any:
+    submitit = _import("submitit")
     if "%" in str(folder):
-        raise RunError(
-            f"Slurm would take the % in {folder} for a pattern", fix="Choose another run folder"
-        )
+        raise RunError(f"Slurm would expand the % in {folder}", fix="Choose another run folder")
     try:
         if execution.simulated:
             executor = submitit.LocalExecutor(folder=str(folder))
@@ -165,12 +166,12 @@ def _executor(folder: Path, execution: SlurmWork) -> Any:
     except (RuntimeError, NameError) as error:
         raise RunError(
             f"no job can be submitted: {visible(str(error), 300)}",
-            fix="Run where sbatch is, or use execution=LocalWork",
+            fix="Run on a host with sbatch, or use execution=LocalExecutor",
         ) from None
     return executor
 
 
-def _parameters(execution: SlurmWork) -> dict[str, Any]:
+def _parameters(execution: SlurmExecutor) -> dict[str, Any]:
     chosen = {
         "job_name": "stamm",
         "time": _minutes(execution),
@@ -182,87 +183,85 @@ def _parameters(execution: SlurmWork) -> dict[str, Any]:
     return chosen | {name: value for name, value in named.items() if value}
 
 
-def _minutes(execution: SlurmWork) -> int:
+def _minutes(execution: SlurmExecutor) -> int:
     return max(1, math.ceil(60 * execution.hours))
 
 
-def _see_accounts(say: Callable[[str], None]) -> None:
-    """Warn where Slurm does not tell what became of a job."""
+def _check_accounting(log: Callable[[str], None]) -> None:
+    """Warn when Slurm has no accounting of ended jobs."""
     try:
-        asked = subprocess.run(
+        done = subprocess.run(
             ["sacct", "--noheader", "-j", "1"], capture_output=True, text=True, check=False
         )
-        said = asked.stderr if asked.returncode else ""
+        said = done.stderr if done.returncode else ""
     except OSError as error:
         said = str(error)
     if said:
-        say(
-            f"Slurm tells nothing of ended jobs (sacct: {said.strip()}): a lost rank is waited for."
-        )
+        log(f"Slurm has no accounting (sacct: {said.strip()}): lost ranks are not detected.")
 
 
 @contextlib.contextmanager
 def _submitted(
     executor: Any,
-    plan: Path,
-    tasks: Sequence[Task],
-    execution: SlurmWork,
-    say: Callable[[str], None],
+    spec: Path,
+    shards: Sequence[ShardTask],
+    execution: SlurmExecutor,
+    log: Callable[[str], None],
 ) -> Iterator[list[SubmittedRank]]:
-    """The ranks that do `tasks`, in arrays that the cluster takes. None outlives the block."""
-    world = min(execution.tasks, len(tasks))
-    dealt = [tasks[rank::world] for rank in range(world)]
+    """Submit ranks for `shards`, in arrays that the cluster accepts; on an error all are cancelled."""
+    world = min(execution.tasks, len(shards))
+    groups = [shards[rank::world] for rank in range(world)]
     ranks: list[SubmittedRank] = []
     try:
         for first in range(0, world, execution.max_array_size):
-            part = dealt[first : first + execution.max_array_size]
-            ranks += _submit(executor, plan, part, execution)
+            part = groups[first : first + execution.max_array_size]
+            ranks += _submit(executor, spec, part, execution)
         jobs = ", ".join(dict.fromkeys(rank.job.job_id.partition("_")[0] for rank in ranks))
-        say(f"{len(ranks)} ranks are submitted (job {jobs}), their logs: {executor.folder}")
+        log(f"{len(ranks)} ranks submitted (job {jobs}); logs: {executor.folder}")
         yield ranks
     except BaseException:
         if ranks:
             _cancel([rank.job for rank in ranks])
             for rank in ranks if execution.simulated else ():
-                rank.job.wait()  # these end at once; Slurm takes its time, and they stop by themselves
-            say(f"{len(ranks)} ranks were cancelled; the shards that are done stay done.")
+                rank.job.wait()  # immediate; Slurm's ranks stop later by themselves
+            log(f"{len(ranks)} ranks were cancelled; complete shards are kept.")
         raise
     for rank in ranks:
         rank.job.paths.submission_file.unlink(missing_ok=True)
 
 
 def _submit(
-    executor: Any, plan: Path, dealt: Sequence[Sequence[Task]], execution: SlurmWork
+    executor: Any, spec: Path, groups: Sequence[Sequence[ShardTask]], execution: SlurmExecutor
 ) -> list[SubmittedRank]:
-    files = [Path(executor.folder) / f"results-{secrets.token_hex(8)}.json" for _ in dealt]
-    # submitit prints what sbatch said before it raises it.
+    files = [Path(executor.folder) / f"results-{secrets.token_hex(8)}.json" for _ in groups]
+    # submitit prints the message of sbatch before it raises it.
     try:
         with contextlib.redirect_stderr(io.StringIO()), executor.batch():
             jobs = [
                 executor.submit(
                     _leave_results,
                     str(file),
-                    do_rank,
-                    str(plan),
+                    run_rank,
+                    str(spec),
                     part,
                     execution.cpus,
                     execution.attempts,
                 )
-                for file, part in zip(files, dealt, strict=True)
+                for file, part in zip(files, groups, strict=True)
             ]
     except (RuntimeError, FileNotFoundError) as error:
         said = " ".join(str(error).split())
-        blamed = [
+        settings = [
             f"execution.{name} = {getattr(execution, name)!r}"
-            for word, name in _BLAMED.items()
+            for word, name in _SETTING_OF.items()
             if word in said.lower()
         ]
         raise RunError(
-            f"Slurm refuses {len(dealt)} ranks: {visible(said, 500)}",
-            where=", ".join(blamed),
-            fix="Change what it names (execution.*) and run the same command",
+            f"Slurm refuses {len(groups)} ranks: {visible(said, 500)}",
+            where=", ".join(settings),
+            fix="Change these settings (execution.*) and run the same command",
         ) from None
-    return [SubmittedRank(*one) for one in zip(jobs, dealt, files, strict=True)]
+    return [SubmittedRank(*one) for one in zip(jobs, groups, files, strict=True)]
 
 
 def _leave_results(file: str, work: Callable[..., list[Result]], *arguments: Any) -> None:
@@ -281,7 +280,7 @@ def _leave_results(file: str, work: Callable[..., list[Result]], *arguments: Any
 
 def _answers(
     ranks: Sequence[SubmittedRank],
-) -> Iterator[tuple[Sequence[Task], list[Result] | str]]:
+) -> Iterator[tuple[Sequence[ShardTask], list[Result] | str]]:
     """Each rank's shards and its results, or why it was lost, in the order in which ranks end."""
     waiting = dict(enumerate(ranks))
     ended: dict[int, float] = {}
@@ -293,7 +292,7 @@ def _answers(
             now = time.monotonic()
             if rank.results.exists() or now - ended.setdefault(number, now) >= _LATE_S:
                 del waiting[number]
-                yield rank.tasks, _answer(rank)
+                yield rank.shards, _answer(rank)
         if waiting:
             time.sleep(_LOOK_EVERY_S)
 
@@ -307,13 +306,13 @@ def _answer(rank: SubmittedRank) -> list[Result] | str:
             return f"with {visible(str(answer['error']), 300)}; {log}"
         return [(str(name), dict(result)) for name, result in answer["results"]]
     except DataError:
-        return f"without an answer (state {visible(rank.job.state, 50)}); {log}"
+        return f"without results (state {visible(rank.job.state, 50)}); {log}"
     except (KeyError, TypeError, ValueError):
         return f"with results that are not those of shards; {log}"
 
 
 def _cancel(jobs: Sequence[Any]) -> None:
-    """Cancel ranks: an array by one word, those of this machine one by one."""
+    """Cancel ranks: arrays with one command, ranks of this machine one by one."""
     arrays = {job.job_id.partition("_")[0]: job for job in jobs}
     for number, job in arrays.items():
         whole = job
@@ -323,20 +322,20 @@ def _cancel(jobs: Sequence[Any]) -> None:
         job.paths.submission_file.unlink(missing_ok=True)
 
 
-def _cancel_forgotten(executor: Any, say: Callable[[str], None]) -> None:
-    """Cancel the arrays of a run that was killed before it could do so itself."""
+def _cancel_left_over(executor: Any, log: Callable[[str], None]) -> None:
+    """Cancel the arrays of a run that was killed before it could cancel them."""
     for path in sorted(executor.folder.glob("*_submission.sh")):
         number = path.name.partition("_")[0]
-        say(f"Job {number} of a run that was killed is cancelled.")
+        log(f"Cancelling job {number} of a killed run.")
         executor.job_class(folder=executor.folder, job_id=number).cancel(check=False)
         path.unlink()
 
 
-def _engine(name: str) -> ModuleType:
+def _import(name: str) -> ModuleType:
     try:
         return importlib.import_module(name)
     except ModuleNotFoundError:
         raise RunError(
             f"this execution needs {name}, which is not installed",
-            fix=f"pip install {name}, or use execution=LocalWork",
+            fix=f"pip install {name}, or use execution=LocalExecutor",
         ) from None

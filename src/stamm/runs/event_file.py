@@ -1,7 +1,7 @@
-"""Event files as TensorBoard reads them, written without TensorBoard.
+"""Writer of TensorBoard event files, without TensorBoard.
 
-A file is a row of records: length, checksum of the length, an Event, checksum of the Event. An
-Event is a protocol buffer of four fields that matter here.
+A file is a sequence of records: length, checksum of the length, an Event, checksum of the Event. An
+Event is a protocol buffer; four of its fields are used here.
 
 Source   tensorflow/core/lib/io/record_writer.h (layout and masked CRC-32C), core/util/event.proto
          and core/framework/summary.proto (field numbers)
@@ -41,8 +41,8 @@ def _masked(data: bytes) -> bytes:
     return struct.pack("<I", (((crc >> 15) | (crc << 17)) + 0xA282EAD8) & 0xFFFFFFFF)
 
 
-def _whole(value: int) -> bytes:
-    """A non-negative whole number, seven bits a byte."""
+def _varint(value: int) -> bytes:
+    """A non-negative integer as a varint, seven bits per byte."""
     parts = bytearray()
     while value > 0x7F:
         parts.append(value & 0x7F | 0x80)
@@ -52,30 +52,30 @@ def _whole(value: int) -> bytes:
 
 
 def _field(number: int, body: bytes) -> bytes:
-    return _whole(number << 3 | 2) + _whole(len(body)) + body
+    return _varint(number << 3 | 2) + _varint(len(body)) + body
 
 
 def _event(step: int, seconds: float, body: bytes) -> bytes:
-    told = b"\x10" + _whole(step) if step else b""  # what is zero is not written
-    return b"\x09" + struct.pack("<d", seconds) + told + body
+    tag = b"\x10" + _varint(step) if step else b""  # zero is the default and is not written
+    return b"\x09" + struct.pack("<d", seconds) + tag + body
 
 
 class EventFile:
-    """One new event file in `folder`, behind those that are there.
+    """A new event file in `folder`, after the existing ones.
 
-    after   what earlier files say of later steps does not count
+    after   readers discard what earlier files contain for later steps
     """
 
     def __init__(self, folder: Path, after: int, seconds: float) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         number = len(list(folder.glob("events.out.tfevents.*"))) + 1
-        # Readers take files in the order of their names.
+        # Readers sort files by name.
         self._file = (folder / f"events.out.tfevents.{number:010d}.stamm").open("xb")
         self._write(_event(0, seconds, _field(3, b"brain.Event:2")))
         self._write(_event(after + 1, seconds, _field(7, b"\x08\x01")))  # SessionLog: START
 
     def add(self, step: int, values: Mapping[str, float], seconds: float) -> None:
-        """The numbers of a step, as float32; `seconds` since 1970 is when they became known."""
+        """Add the numbers of a step as float32; `seconds` is their Unix time."""
         tagged = (
             _field(1, _field(1, tag.encode()) + b"\x15" + _float32(value))
             for tag, value in values.items()
@@ -83,11 +83,11 @@ class EventFile:
         self._write(_event(step, seconds, _field(5, b"".join(tagged))))
 
     def flush(self) -> None:
-        """Let readers see what was added."""
+        """Flush, so that readers see what was added."""
         self._file.flush()
 
     def close(self) -> None:
-        """Let readers see all."""
+        """Close the file."""
         self._file.close()
 
     def _write(self, event: bytes) -> None:

@@ -1,22 +1,25 @@
-"""Where the shards of a job are done: on this machine, or on a cluster through an engine made for it.
+"""Executors of sharded jobs: local processes, Slurm job arrays through submitit, Ray tasks.
 
-What a shard leaves does not depend on this choice, so a run may be continued under another.
+The outputs of a shard do not depend on the executor, so a run may be resumed with another one.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from stamm.base.config import validate
 
 
 @dataclass(frozen=True, kw_only=True)
-class LocalWork:
-    """Processes of this machine.
+class LocalExecutor:
+    """Worker processes on this machine.
 
-    workers    0: one for each core this process may use
-    attempts   how often a shard whose worker died is tried, the later times alone
+    workers    number of processes; 0: one for each core this process may use
+    attempts   how often a shard is tried whose worker died; retries run one shard at a time
     """
+
+    FORMER_NAME: ClassVar = "LocalWork"
 
     workers: int = 0
     attempts: int = 3
@@ -30,18 +33,20 @@ class LocalWork:
 
 
 @dataclass(frozen=True, kw_only=True)
-class SlurmWork:
+class SlurmExecutor:
     """Slurm job arrays, submitted through submitit.
 
-    tasks           ranks: shards are dealt to them in turn
-    partition       "" leaves it to the cluster; account and qos likewise
+    tasks           number of ranks; shards are distributed round-robin
+    partition       "": the default of the cluster; account and qos likewise
     hours           time limit of a rank
-    cpus            per rank, which does as many shards at once; they share memory_gib
-    attempts        how often the shards of ranks that were lost (killed, out of time, a node gone)
-                    are submitted, and within a rank how often a shard whose process died is tried
-    max_array_size  the cluster's MaxArraySize (`scontrol show config`): no array gets longer
-    simulated       run the ranks as processes of this machine, through submitit all the same
+    cpus            cores of a rank, which processes as many shards in parallel; they share memory_gib
+    attempts        how often the shards of lost ranks (killed, out of time, node failure) are
+                    submitted, and within a rank how often a shard is tried whose process died
+    max_array_size  the cluster's MaxArraySize (`scontrol show config`), the largest array
+    simulated       run the ranks as processes of this machine, through submitit
     """
+
+    FORMER_NAME: ClassVar = "SlurmWork"
 
     tasks: int
     partition: str = ""
@@ -67,13 +72,15 @@ class SlurmWork:
 
 
 @dataclass(frozen=True, kw_only=True)
-class RayWork:
+class RayExecutor:
     """Tasks of a Ray cluster.
 
     address    "auto" for the cluster of this machine, or "ray://host:port"
-    cpus       per shard
-    attempts   how often a shard whose worker died is tried
+    cpus       cores of a shard
+    attempts   how often a shard is tried whose worker died
     """
+
+    FORMER_NAME: ClassVar = "RayWork"
 
     address: str = "auto"
     cpus: float = 1.0
@@ -88,4 +95,4 @@ class RayWork:
         )
 
 
-Execution = LocalWork | SlurmWork | RayWork
+Execution = LocalExecutor | SlurmExecutor | RayExecutor

@@ -1,6 +1,6 @@
-"""What a job is: something that reads files, writes files into its own folder, and can be redone.
+"""Jobs and steps: a job reads files, writes files to its own folder, and can be repeated.
 
-Jobs never import one another. They meet in the run folder, as files with a schema.
+No job imports another job. They share the run folder, whose files have schemas.
 """
 
 from __future__ import annotations
@@ -11,43 +11,43 @@ from pathlib import Path
 from typing import Any
 
 from stamm.base.console import NoProgress, Progress
-from stamm.runs.executors import Execution, LocalWork
+from stamm.runs.executors import Execution, LocalExecutor
 
 
 @dataclass(frozen=True, kw_only=True)
 class Workspace:
-    """The place one job works in.
+    """Folders, progress and executor of one job.
 
-    folder     where it writes; made before the job starts
-    inputs     the folders or files it reads, by the names that the job documents
-    progress   where it says how far it is
-    execution  where its shards are done, if it has any; never changes what it leaves
-    log        the run's folder for what depends on the clock; None: it is not kept
+    folder     output folder; exists before the job starts
+    inputs     input folders and files, by the names that the job documents
+    progress   receives progress and messages
+    execution  executor of its shards, if any; the outputs do not depend on it
+    log        the run's folder for timings; None: they are not stored
     """
 
     folder: Path
     inputs: Mapping[str, Path] = field(default_factory=dict)
     progress: Progress = field(default_factory=NoProgress)
-    execution: Execution = field(default_factory=LocalWork)
+    execution: Execution = field(default_factory=LocalExecutor)
     log: Path | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
 class Step:
-    """One job of a run: what it is called, what does it, what it reads and what it must leave.
+    """One job of a run: its name, kind, configuration, inputs and required outputs.
 
     name      unique in the run ("pretrain.xielu")
     job       the kind of job, which the command line maps to code ("pretrain")
     config    the job's frozen configuration
-    folder    where it writes, relative to the run folder
+    folder    output folder, relative to the run folder
     inputs    name -> path relative to the run folder; each is an earlier step's output
     after     names of the steps whose outputs it reads
-    external  files outside the run folder that it reads, by the names they are called by
-    outputs   files and folders that must be there afterwards, relative to `folder`
-    sharded   it is done shard by shard, and each shard proves itself: when something that the
-              step reads has changed, its folder is kept and only what changed is done again
-    costly    what it left took long to make: when something that it reads has changed, its folder
-              is moved into set-aside/, not removed
+    external  input files outside the run folder, by name
+    outputs   files and folders that must exist afterwards, relative to `folder`
+    sharded   the job has a manifest per shard: when an input of the step has changed, its folder
+              is kept and only the shards concerned are repeated
+    costly    the outputs are expensive: when an input has changed, the folder is moved to
+              set-aside/ instead of removed
     """
 
     name: str

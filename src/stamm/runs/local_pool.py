@@ -1,4 +1,4 @@
-"""Shards done by processes of one machine, which end with the batch that they work for."""
+"""Pool of worker processes on one machine, which exit with the job."""
 
 from __future__ import annotations
 
@@ -15,24 +15,23 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from stamm.runs.sharded_job import Task
+from stamm.runs.sharded_job import ShardTask
 
-_MORE_MEMORY = (
-    "Give such a shard more memory, cut its input into smaller files, or remove it, and run the "
-    "same command: the other shards are done"
+_FIX = (
+    "Provide more memory for such a shard, split its input into smaller files, or remove it, and run "
+    "the same command: the other shards are complete"
 )
 Result = tuple[str, dict[str, Any]]
 
 
-def do_rank(plan: str, tasks: Sequence[Task], workers: int, attempts: int) -> list[Result]:
-    """What became of the tasks that one machine of a cluster was given, done by its processes.
+def run_rank(spec: str, shards: Sequence[ShardTask], workers: int, attempts: int) -> list[Result]:
+    """Process the shards of one rank of a cluster with its worker processes; returns their results.
 
-    Any number of ranks may be started again, with tasks dealt in another way: what is done is not
-    done twice. A shard that kills its process takes nothing of the rank's others with it; a full
-    disk ends the rank.
+    A rank may be restarted, with shards distributed differently: complete shards are not repeated.
+    A shard that kills its process does not affect the others; a full disk ends the rank.
     """
     results = []
-    with contextlib.closing(pool(Path(plan), tasks, workers, attempts)) as found:
+    with contextlib.closing(run_on_workers(Path(spec), shards, workers, attempts)) as found:
         for name, result in found:
             results.append((name, result))
             if result.get("full"):
@@ -40,22 +39,24 @@ def do_rank(plan: str, tasks: Sequence[Task], workers: int, attempts: int) -> li
     return results
 
 
-def pool(plan: Path, tasks: Sequence[Task], count: int, attempts: int) -> Generator[Result]:
+def run_on_workers(
+    spec: Path, shards: Sequence[ShardTask], count: int, attempts: int
+) -> Generator[Result]:
     """Results in the order in which shards end.
 
-    A shard whose worker died is tried again when all others have ended, and then alone: memory
-    that did not do for many at once may do for one.
+    A shard whose worker died is retried after all others have ended, one at a time: it may have
+    run out of memory beside others.
 
-    plan       what all tasks share, from `save_plan`
-    count      how many processes
-    attempts   how often a shard whose worker died is tried
+    spec       what all shards share, from `write_job_spec`
+    count      number of processes
+    attempts   how often a shard is tried whose worker died
     """
-    left, tried = list(tasks), 0
+    left, tried = list(shards), 0
     while left:
         tried += 1
         died: dict[str, int] = {}
         at_once = min(count, len(left)) if tried == 1 else 1
-        with contextlib.closing(_round(plan, left, at_once)) as answers:
+        with contextlib.closing(_round(spec, left, at_once)) as answers:
             for name, answer in answers:
                 if isinstance(answer, dict):
                     yield name, answer
@@ -63,23 +64,23 @@ def pool(plan: Path, tasks: Sequence[Task], count: int, attempts: int) -> Genera
                     died[name] = answer
                 else:
                     times = "once" if attempts == 1 else f"{attempts} times"
-                    why = f"its worker died {times}, {_how(answer)}"
-                    yield name, {"error": why, "fix": _MORE_MEMORY}
-        left = [task for task in left if task.name in died]
+                    why = f"its worker died {times}, {_death(answer)}"
+                    yield name, {"error": why, "fix": _FIX}
+        left = [shard for shard in left if shard.name in died]
 
 
 def _round(
-    plan: Path, tasks: Sequence[Task], count: int
+    spec: Path, shards: Sequence[ShardTask], count: int
 ) -> Generator[tuple[str, dict[str, Any] | int]]:
-    """What became of each task, or the status with which its worker died."""
-    waiting: queue.SimpleQueue[Task] = queue.SimpleQueue()
+    """The result of each shard, or the exit status of its worker."""
+    waiting: queue.SimpleQueue[ShardTask] = queue.SimpleQueue()
     results: queue.SimpleQueue[tuple[str, dict[str, Any] | int] | None] = queue.SimpleQueue()
-    for task in tasks:
-        waiting.put(task)
-    with _Workers(str(plan)) as workers:
+    for shard in shards:
+        waiting.put(shard)
+    with _Workers(str(spec)) as workers:
         for _ in range(count):
             arguments = (workers.start, waiting, results)
-            threading.Thread(target=_serve, args=arguments, daemon=True).start()
+            threading.Thread(target=_feed, args=arguments, daemon=True).start()
         running = count
         while running:
             result = results.get()
@@ -89,58 +90,58 @@ def _round(
                 yield result
 
 
-def _serve(
+def _feed(
     start: Callable[[], subprocess.Popen[str]],
-    waiting: queue.SimpleQueue[Task],
+    waiting: queue.SimpleQueue[ShardTask],
     results: queue.SimpleQueue[tuple[str, dict[str, Any] | int] | None],
 ) -> None:
-    """Hand one shard after another to a worker, and a new worker to what is left when it dies.
+    """Send one shard after another to a worker; a worker that died is replaced.
 
-    Where the disk is full no worker of the round is given another shard.
+    On a full disk no worker of the round gets another shard.
     """
     worker: subprocess.Popen[str] | None = None
     try:
         while True:
             try:
-                task = waiting.get_nowait()
+                shard = waiting.get_nowait()
             except queue.Empty:
                 return
             if worker is None:
                 try:
                     worker = start()
                 except (OSError, RuntimeError) as error:
-                    results.put((task.name, {"error": f"no worker can be started: {error}"}))
+                    results.put((shard.name, {"error": f"no worker can be started: {error}"}))
                     continue
-            answer = _ask(worker, task)
+            answer = _send(worker, shard)
             if answer is None:
                 worker.kill()
-                results.put((task.name, worker.wait()))
+                results.put((shard.name, worker.wait()))
                 worker = None
             else:
                 if answer.get("full"):
-                    _empty(waiting)
-                results.put((task.name, answer))
+                    _drain(waiting)
+                results.put((shard.name, answer))
     finally:
         results.put(None)
 
 
-def _empty(waiting: queue.SimpleQueue[Task]) -> None:
+def _drain(waiting: queue.SimpleQueue[ShardTask]) -> None:
     with contextlib.suppress(queue.Empty):
         while True:
             waiting.get_nowait()
 
 
-def _how(status: int) -> str:
+def _death(status: int) -> str:
     if status != -signal.SIGKILL:
         return f"last with status {status}"
-    return "last killed from outside, as happens where memory runs out"
+    return "last killed by SIGKILL, as when memory runs out"
 
 
-def _ask(worker: subprocess.Popen[str], task: Task) -> dict[str, Any] | None:
+def _send(worker: subprocess.Popen[str], shard: ShardTask) -> dict[str, Any] | None:
     assert worker.stdin is not None
     assert worker.stdout is not None
     try:
-        worker.stdin.write(json.dumps(asdict(task)) + "\n")
+        worker.stdin.write(json.dumps(asdict(shard)) + "\n")
         worker.stdin.flush()
         answer = worker.stdout.readline()
         return json.loads(answer) if answer.endswith("\n") else None
@@ -149,10 +150,10 @@ def _ask(worker: subprocess.Popen[str], task: Task) -> dict[str, Any] | None:
 
 
 class _Workers:
-    """The worker processes of a batch; none is left behind."""
+    """Worker processes of a job; all are killed on exit."""
 
-    def __init__(self, plan: str) -> None:
-        self._plan = plan
+    def __init__(self, spec: str) -> None:
+        self._spec = spec
         self._started: list[subprocess.Popen[str]] = []
         self._lock = threading.Lock()
         self._closed = False
@@ -168,16 +169,16 @@ class _Workers:
                 worker.wait()
 
     def start(self) -> subprocess.Popen[str]:
-        """A new worker. Each computes with one thread: there is one for every core.
+        """Start a worker, which computes with one thread: there is one for each core.
 
-        Raises   RuntimeError when the batch has ended: nobody must write into its folder any more.
+        Raises   RuntimeError when the job has ended, since its folder may belong to another run.
         """
         environment = os.environ | {"OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
         with self._lock:
             if self._closed:
-                raise RuntimeError("the batch has ended")
+                raise RuntimeError("the job has ended")
             worker = subprocess.Popen(
-                [sys.executable, "-m", "stamm.runs.worker", self._plan, str(os.getpid())],
+                [sys.executable, "-m", "stamm.runs.worker", self._spec, str(os.getpid())],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 encoding="utf-8",

@@ -1,4 +1,4 @@
-"""What a run was made with: command, code, versions, hardware."""
+"""Manifest of a run: command, commit, library versions, hardware."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _LIBRARIES = (
 
 
 def environment() -> dict[str, Any]:
-    """Facts about this machine and this installation, without anything secret."""
+    """Versions, commit and hardware of this machine; nothing secret."""
     versions = library_versions()
     return {
         "version": stamm.__version__,
@@ -51,7 +51,7 @@ def library_versions() -> dict[str, str]:
 
 
 def source_state() -> dict[str, Any]:
-    """The commit of the checkout that runs, and a hash of its uncommitted changes and new files.
+    """The commit of the checkout, and a hash of its uncommitted changes and untracked files.
 
     Both are None for an installed package without a checkout, or without git.
     """
@@ -60,8 +60,8 @@ def source_state() -> dict[str, Any]:
         return {"commit": None, "dirty": None}
     commit = _git(root, "rev-parse", "HEAD")
     patch = _git(root, "diff", "HEAD") or b""
-    strangers = (_git(root, "ls-files", "--others", "--exclude-standard", "-z") or b"").split(b"\0")
-    for name in sorted(name for name in strangers if name):
+    untracked = (_git(root, "ls-files", "--others", "--exclude-standard", "-z") or b"").split(b"\0")
+    for name in sorted(name for name in untracked if name):
         path = root / os.fsdecode(name)
         patch += name + (sha256_file(path).encode() if path.is_file() else b"")
     return {
@@ -71,7 +71,7 @@ def source_state() -> dict[str, Any]:
 
 
 def new_manifest(**facts: Any) -> dict[str, Any]:
-    """A manifest: the given facts, the environment, and when it was begun (UTC)."""
+    """A manifest: the given facts, the environment, and the start time (UTC)."""
     started = datetime.now(UTC).isoformat(timespec="seconds")
     return {
         "schema": SCHEMA,
@@ -82,10 +82,10 @@ def new_manifest(**facts: Any) -> dict[str, Any]:
     }
 
 
-def _git(root: Path, *words: str) -> bytes | None:
+def _git(root: Path, *arguments: str) -> bytes | None:
     try:
         done = subprocess.run(
-            ["git", "-C", str(root), *words], capture_output=True, timeout=10, check=False
+            ["git", "-C", str(root), *arguments], capture_output=True, timeout=10, check=False
         )
     except (OSError, subprocess.TimeoutExpired):
         return None

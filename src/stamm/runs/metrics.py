@@ -1,4 +1,4 @@
-"""metrics.jsonl: one JSON object a line, in the order of the steps."""
+"""metrics.jsonl: one JSON object per line, in the order of the steps."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from stamm.base.files import write_bytes
 
 
 class MetricsFile:
-    """Appends lines; a resumed run first drops those of steps it will do again.
+    """Appends lines; a resumed run first drops the lines of steps that it repeats.
 
-    path         the file; made when it is missing
-    after_step   lines of later steps, and a last line cut short by a kill, are dropped
+    path         the file; created when it is missing
+    after_step   lines of later steps, and an incomplete last line, are dropped
     """
 
     def __init__(self, path: Path, after_step: int) -> None:
@@ -34,7 +34,7 @@ class MetricsFile:
         self._hash.update(line)
 
     def sync(self) -> str:
-        """Put every line on the disk, before a checkpoint that counts on them; the file's hash."""
+        """Flush every line to disk (fsync) before a checkpoint; returns the SHA-256 of the file."""
         os.fsync(self._file.fileno())
         return self._hash.hexdigest()
 
@@ -51,12 +51,12 @@ class MetricsFile:
 
 
 def read_metrics(path: Path) -> list[dict[str, Any]]:
-    """Every whole line of a metrics file."""
+    """Every complete line of a metrics file."""
     return [json.loads(line) for line in _whole_lines(path)]
 
 
 def metrics_hash(path: Path, after_step: int) -> str:
-    """SHA-256 of the lines up to a step, as `MetricsFile.sync` gave it when that step ended."""
+    """SHA-256 of the lines up to a step, as `MetricsFile.sync` returned it at that step."""
     return hashlib.sha256(_up_to(path, after_step)).hexdigest()
 
 
@@ -67,7 +67,7 @@ def _up_to(path: Path, step: int) -> bytes:
             if json.loads(line)["step"] > step:
                 break
         except (ValueError, TypeError, KeyError):
-            break  # from a damaged line on, nothing counts
+            break  # lines after a damaged one are not used
         kept.append(line)
     return b"".join(kept)
 

@@ -29,7 +29,7 @@ from stamm.base.files import (
     write_text,
 )
 from stamm.base.schema import record, write_record
-from stamm.runs.executors import Execution, LocalWork
+from stamm.runs.executors import Execution, LocalExecutor
 from stamm.runs.job import Step, Workspace
 from stamm.runs.manifest import MANIFEST_FIX, new_manifest
 from stamm.runs.schemas.run import ConfigFile, ManifestFile, ReceiptFile
@@ -319,7 +319,7 @@ def workspace(
         folder=root / step.folder,
         inputs={name: root / path for name, path in step.inputs.items()},
         progress=progress,
-        execution=execution or LocalWork(),
+        execution=execution or LocalExecutor(),
         log=root / "log",
     )
 

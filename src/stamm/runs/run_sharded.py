@@ -1,7 +1,7 @@
-"""Doing a batch: by one process, by many of this machine, or by the ranks of a cluster.
+"""Run a sharded job: in this process, by worker processes, or by the ranks of a cluster.
 
-A shard that fails does not stop the others. When all have been tried the batch ends with one error
-that names the failed ones; everything that was done stays done.
+A shard that fails does not stop the others. When all have been tried, the job ends with one error
+that names the failed shards; complete shards are kept.
 """
 
 from __future__ import annotations
@@ -16,49 +16,49 @@ from typing import Any
 
 from stamm.base.errors import RunError
 from stamm.base.files import read_json, remove_leftovers, write_json
-from stamm.runs.cluster_executors import RANKS, on_ray, on_slurm
-from stamm.runs.executors import LocalWork, RayWork
+from stamm.runs.cluster_executors import RANKS, run_on_ray, run_on_slurm
+from stamm.runs.executors import LocalExecutor, RayExecutor
 from stamm.runs.job import Workspace
-from stamm.runs.local_pool import Result, pool
+from stamm.runs.local_pool import Result, run_on_workers
 from stamm.runs.sharded_job import (
     MANIFESTS,
-    Batch,
-    Task,
-    forget_plans,
-    forget_strangers,
-    save_plan,
-    unseen,
+    ShardedJob,
+    ShardTask,
+    missing_shards,
+    remove_job_specs,
+    remove_stale_shards,
+    write_job_spec,
 )
-from stamm.runs.worker import attempt
+from stamm.runs.worker import try_shard
 
 _SHOWN, _NAMED = 3, 20
-_SEEN_WITHIN_S = 120.0  # network file systems keep what they know of a folder for a minute
-_MEND = "Mend or remove these inputs and run the same command: the other shards are done"
-_ROOM = "Free some room and run the same command: the shards that are done stay done"
+_SEEN_WITHIN_S = 120.0  # network file systems cache the listing of a folder for a minute
+_FIX = "Correct or remove these inputs and run the same command: the other shards are complete"
+_FREE_SPACE = "Free disk space and run the same command: complete shards are kept"
 RATES = "rates.json"
 
 
-def do_batch(batch: Batch, workspace: Workspace, title: str) -> list[dict[str, Any]]:
-    """The manifests of all tasks, in their order. What they took goes to the log of the run.
+def run_shards(job: ShardedJob, workspace: Workspace, title: str) -> list[dict[str, Any]]:
+    """Process all shards; returns their manifests in order. Timings go to the log of the run.
 
-    Raises   RunError naming the shards that failed, after all have been tried; at once where the
-             disk is full.
+    Raises   RunError that names the failed shards after all have been tried; on a full disk,
+             immediately.
     """
     progress = workspace.progress
-    (batch.folder / MANIFESTS).mkdir(parents=True, exist_ok=True)
-    forget_strangers(batch)
-    tasks = {task.name: task for task in batch.tasks}
+    (job.folder / MANIFESTS).mkdir(parents=True, exist_ok=True)
+    remove_stale_shards(job)
+    shards = {shard.name: shard for shard in job.shards}
     done: dict[str, dict[str, Any]] = {}
     failed: dict[str, dict[str, Any]] = {}
-    rates, began, came_in = _Rates(), time.perf_counter(), 0
-    progress.begin(title, len(tasks), "shards")
+    rates, began, num_read = _Rates(), time.perf_counter(), 0
+    progress.begin(title, len(shards), "shards")
     try:
-        with contextlib.closing(_results(batch, workspace)) as results:
+        with contextlib.closing(_results(job, workspace)) as results:
             for name, result in results:
                 if "manifest" in result:
                     done[name] = result["manifest"]
-                    came_in += result["manifest"]["in"]
-                    rates.add(tasks[name], result)
+                    num_read += result["manifest"]["in"]
+                    rates.add(shards[name], result)
                 else:
                     failed[name] = result
                     progress.log(f"Shard {name} failed: {result['error']}")
@@ -67,19 +67,19 @@ def do_batch(batch: Batch, workspace: Workspace, title: str) -> list[dict[str, A
                             progress.log(f"  {line}")
                     if result.get("full"):
                         break
-                progress.advance(len(done), f"{came_in} in")
-        if not isinstance(workspace.execution, LocalWork):
-            _wait_to_see(batch.folder, done)
+                progress.advance(len(done), f"{num_read} read")
+        if not isinstance(workspace.execution, LocalExecutor):
+            _wait_until_visible(job.folder, done)
     finally:
-        forget_plans(batch.folder)  # what only told workers where to look is no output
-        remove_leftovers(batch.folder)  # of workers that died
-    if workspace.log is not None and rates.shards:
-        rates.note(workspace.log / RATES, title, time.perf_counter() - began)
+        remove_job_specs(job.folder)  # not an output
+        remove_leftovers(job.folder)  # of workers that died
+    if workspace.log is not None and rates.num_shards:
+        rates.write(workspace.log / RATES, title, time.perf_counter() - began)
     if failed:
-        raise _failure(title, batch, done, failed)
-    shutil.rmtree(batch.folder / RANKS, ignore_errors=True)
-    progress.end(f"{sum(m['kept'] for m in done.values())} of {came_in} kept")
-    return [done[name] for name in tasks]
+        raise _failure(title, job, done, failed)
+    shutil.rmtree(job.folder / RANKS, ignore_errors=True)
+    progress.end(f"{sum(m['kept'] for m in done.values())} of {num_read} kept")
+    return [done[name] for name in shards]
 
 
 def cores() -> int:
@@ -87,57 +87,57 @@ def cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def _results(batch: Batch, workspace: Workspace) -> Generator[Result]:
+def _results(job: ShardedJob, workspace: Workspace) -> Generator[Result]:
     execution = workspace.execution
-    if isinstance(execution, LocalWork):
-        count = min(execution.workers or cores(), len(batch.tasks))
+    if isinstance(execution, LocalExecutor):
+        count = min(execution.workers or cores(), len(job.shards))
         if count <= 1:
-            return ((task.name, attempt(batch, task)) for task in batch.tasks)
-        return pool(save_plan(batch), batch.tasks, count, execution.attempts)
-    if isinstance(execution, RayWork):
-        return on_ray(batch, execution)
-    return on_slurm(batch, save_plan(batch), execution, workspace.progress.log)
+            return ((shard.name, try_shard(job, shard)) for shard in job.shards)
+        return run_on_workers(write_job_spec(job), job.shards, count, execution.attempts)
+    if isinstance(execution, RayExecutor):
+        return run_on_ray(job, execution)
+    return run_on_slurm(job, write_job_spec(job), execution, workspace.progress.log)
 
 
-def _wait_to_see(folder: Path, done: dict[str, dict[str, Any]]) -> None:
-    """Go on when this machine sees what other machines did.
+def _wait_until_visible(folder: Path, done: dict[str, dict[str, Any]]) -> None:
+    """Wait until this machine sees the files that other machines wrote.
 
-    Raises   RunError when it does not in time, or sees something else.
+    Raises   RunError when it does not within the time limit, or sees other files.
     """
     until = time.monotonic() + _SEEN_WITHIN_S
-    while (missing := unseen(folder, done)) and time.monotonic() < until:
+    while (missing := missing_shards(folder, done)) and time.monotonic() < until:
         time.sleep(1)
     if missing:
         raise RunError(
             f"{folder} does not hold what was reported for {len(missing)} of {len(done)} shards: "
             f"{_names(missing)}",
-            fix="See that no other run works there and that every machine sees the same folder, "
+            fix="Check that no other run uses the folder and that every machine sees the same one, "
             "and run the same command",
         )
 
 
 class _Rates:
-    """What the shards done now took; those done before say nothing about this machine."""
+    """Throughput of the shards processed by this start; those complete before are not counted."""
 
     def __init__(self) -> None:
-        self.shards = self._records = self._in = self._out = 0
+        self.num_shards = self._records = self._in = self._out = 0
         self._seconds: dict[str, float] = {}
 
-    def add(self, task: Task, result: dict[str, Any]) -> None:
+    def add(self, shard: ShardTask, result: dict[str, Any]) -> None:
         if not result["seconds"]:
             return
-        self.shards += 1
+        self.num_shards += 1
         self._records += result["manifest"]["in"]
-        self._in += sum(Path(path).stat().st_size for path in task.inputs.values())
+        self._in += sum(Path(path).stat().st_size for path in shard.inputs.values())
         self._out += sum(file["bytes"] for file in result["manifest"]["outputs"].values())
         for part, spent in result["seconds"].items():
             self._seconds[part] = self._seconds.get(part, 0.0) + spent
 
-    def note(self, path: Path, title: str, wall_seconds: float) -> None:
-        """Keep them for `stamm plan`."""
+    def write(self, path: Path, title: str, wall_seconds: float) -> None:
+        """Add them to `path`, for `stamm plan`."""
         known = read_json(path) if path.exists() else {}
         known[title] = {
-            "shards": self.shards,
+            "shards": self.num_shards,
             "records": self._records,
             "input_bytes": self._in,
             "output_bytes": self._out,
@@ -148,21 +148,21 @@ class _Rates:
 
 
 def _failure(
-    title: str, batch: Batch, done: Mapping[str, Any], failed: Mapping[str, Mapping[str, Any]]
+    title: str, job: ShardedJob, done: Mapping[str, Any], failed: Mapping[str, Mapping[str, Any]]
 ) -> RunError:
-    inputs = {task.name: ", ".join(task.inputs.values()) for task in batch.tasks}
+    inputs = {shard.name: ", ".join(shard.inputs.values()) for shard in job.shards}
     shown = "; ".join(
         f"{name} ({inputs[name]}): {result['error']}"
         for name, result in sorted(failed.items())[:_SHOWN]
     )
     more = f"; and {_names(sorted(failed)[_SHOWN:])}" if len(failed) > _SHOWN else ""
-    untried = len(batch.tasks) - len(done) - len(failed)
-    stopped = f", {untried} were not tried" if untried else ""
+    untried = len(job.shards) - len(done) - len(failed)
+    stopped = f", {untried} were not started" if untried else ""
     full = any(result.get("full") for result in failed.values())
-    fixes = dict.fromkeys(str(result.get("fix", _MEND)) for result in failed.values())
+    fixes = dict.fromkeys(str(result.get("fix", _FIX)) for result in failed.values())
     return RunError(
-        f"{title}: {len(failed)} of {len(batch.tasks)} shards failed{stopped}: {shown}{more}",
-        fix=_ROOM if full else ". ".join(fixes),
+        f"{title}: {len(failed)} of {len(job.shards)} shards failed{stopped}: {shown}{more}",
+        fix=_FREE_SPACE if full else ". ".join(fixes),
     )
 
 

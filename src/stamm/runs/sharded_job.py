@@ -1,9 +1,9 @@
-"""Shards of a job: each is done once, alone, and proves itself by a manifest.
+"""Sharded jobs: each shard is processed once, independently, and has a manifest with hashes.
 
-A task reads some inputs and writes some outputs into the folder of its batch, each under a hidden
-name first. Its manifest is written last. It holds the hashes of inputs and outputs, of the code
-and of the settings; so a task whose manifest holds is done, whoever did it and when, and any other
-is done again. What came in equals what was kept and what was dropped, by reason, or the task fails.
+A shard reads its inputs and writes its outputs to the folder of the job, atomically. Its manifest is
+written last and has the hashes of inputs, outputs, code and settings; a shard with a valid manifest
+is complete, whichever process made it, and any other is repeated. The number of documents read
+equals those kept plus those dropped, by reason, or the shard fails.
 """
 
 from __future__ import annotations
@@ -34,18 +34,18 @@ from stamm.runs.schemas.corpus import ShardManifest
 
 SCHEMA = 1
 MANIFESTS = "manifests"
-PLANS = ".batch-*.json"
+JOB_SPECS = ".job-*.json"
 _NUMBERED = re.compile(r"(.+?)-([0-9]{5,})\.")
 _MANIFEST = {"schema", "key", "in", "kept", "dropped", "outputs", "facts"}
 
 
 @dataclass(frozen=True, kw_only=True)
-class Task:
-    """One shard.
+class ShardTask:
+    """The inputs of one shard.
 
-    name     such as "00007"; outputs and manifest carry it
-    inputs   role -> path of each file it reads
-    extra    small values that belong to this shard alone; they enter its identity
+    name     such as "00007"; part of the names of outputs and manifest
+    inputs   role -> path of each input file
+    extra    small values of this shard alone; part of its key
     """
 
     name: str
@@ -54,214 +54,213 @@ class Task:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Batch:
-    """The tasks of one job.
+class ShardedJob:
+    """A job that is split into shards.
 
-    folder     where outputs and manifests go
-    work       what does a task, as "module:function"; called with the batch and the task
-    settings   JSON values, the same for every task; they enter the identity
-    rooms      folders of the package whose code decides the outputs ("corpus")
-    common     role -> path of files that every task reads
-    places     role -> folder that tasks look into; what they need of it must be told by settings
-    tasks      in the order in which they are handed out
+    folder     folder of outputs and manifests
+    work       "module:function" that processes a shard; called with the job and the shard
+    settings   JSON values, the same for every shard; part of its key
+    code_packages   folders of the package whose code determines the outputs ("corpus")
+    common     role -> path of files that every shard reads
+    places     role -> folder that shards read; settings must determine what they read there
+    shards     in the order in which they are distributed
     """
 
     folder: Path
     work: str
     settings: Any
-    rooms: tuple[str, ...]
-    tasks: tuple[Task, ...]
+    code_packages: tuple[str, ...]
+    shards: tuple[ShardTask, ...]
     common: Mapping[str, str] = field(default_factory=dict)
     places: Mapping[str, str] = field(default_factory=dict)
 
     @functools.cached_property
     def settings_hash(self) -> str:
-        """The hash of the settings, which may be long: they may name every shard of a step before."""
+        """Hash of the settings, computed once: they may name every shard of an earlier step."""
         return sha256_value(self.settings)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Outcome:
-    """What a task did.
+class ShardResult:
+    """Outputs and counts of a processed shard.
 
-    outputs   names of the files it left in the folder
-    came_in   documents (or what else is counted) that it read; kept + sum(dropped) must equal it
-    facts     small JSON values for whoever reads the manifest
-    seconds   what each part of the work took; it goes to the log, never into the manifest
+    outputs   names of the output files in the folder
+    num_read  documents (or other items) read; equals kept + sum(dropped)
+    facts     small JSON values for readers of the manifest
+    seconds   time of each part of the work, for the log; not part of the manifest
     """
 
     outputs: tuple[str, ...]
-    came_in: int
+    num_read: int
     kept: int
     dropped: Mapping[str, int] = field(default_factory=dict)
     facts: Mapping[str, Any] = field(default_factory=dict)
     seconds: Mapping[str, float] = field(default_factory=dict)
 
 
-Work = Callable[[Batch, Task], Outcome]
+Work = Callable[[ShardedJob, ShardTask], ShardResult]
 
 
-def save_plan(batch: Batch) -> Path:
-    """Write what all tasks share where workers on this or another machine can read it; the file.
+def write_job_spec(job: ShardedJob) -> Path:
+    """Write what all shards share for workers on this or another machine; returns the file.
 
-    Its name is a new one, so that no file system can take it for an older plan. While it stands
-    the batch goes on. A worker whose plan is gone begins no other shard: so whoever is left of a
-    run that was killed soon leaves the folder to the next.
+    The name is new, so that no file system returns an older content. The job is active while the
+    file exists: a worker starts no further shard without it, so that workers left behind by a
+    killed run soon stop writing to the folder.
     """
-    forget_plans(batch.folder)
-    path = batch.folder / PLANS.replace("*", secrets.token_hex(8))
+    remove_job_specs(job.folder)
+    path = job.folder / JOB_SPECS.replace("*", secrets.token_hex(8))
     write_json(
         path,
         {
             "schema": SCHEMA,
             "version": stamm.__version__,
-            "code": code_hash(batch.rooms),
-            "work": batch.work,
-            "settings": batch.settings,
-            "rooms": list(batch.rooms),
-            "common": dict(batch.common),
-            "places": dict(batch.places),
+            "code": code_hash(job.code_packages),
+            "work": job.work,
+            "settings": job.settings,
+            "code_packages": list(job.code_packages),
+            "common": dict(job.common),
+            "places": dict(job.places),
         },
     )
     return path
 
 
-def load_plan(path: Path) -> Batch:
-    """The batch that `save_plan` wrote, without its tasks.
+def load_job_spec(path: Path) -> ShardedJob:
+    """The job that `write_job_spec` wrote, without its shards.
 
-    Raises   RunError when the batch has ended, or was begun by another version of stamm or with
-             other code: this worker would not do the same.
+    Raises   RunError when the job has ended, or was started by another version of stamm or with
+             other code.
     """
     if not path.is_file():
         raise RunError(
-            f"{path} is gone: the batch has ended, or another run has taken its folder over",
+            f"{path} is gone: the job has ended, or another run has taken its folder over",
             fix="Run the same command again",
         )
-    plan = read_json(path)
-    if plan["version"] != stamm.__version__:
+    spec = read_json(path)
+    if spec["version"] != stamm.__version__:
         raise RunError(
-            f"{path} was written by stamm {plan['version']}, this worker is {stamm.__version__}",
+            f"{path} was written by stamm {spec['version']}, this worker is {stamm.__version__}",
             fix="Install the same version on every machine",
         )
-    rooms = tuple(plan["rooms"])
-    if plan["code"] != code_hash(rooms):
+    code_packages = tuple(spec["code_packages"])
+    if spec["code"] != code_hash(code_packages):
         raise RunError(
-            f"{path} was written by other code of stamm {plan['version']} than this worker's, "
+            f"{path} was written by other code of stamm {spec['version']} than this worker's, "
             f"which is in {Path(stamm.__file__).parent}",
             fix="Install the same code on every machine",
         )
-    return Batch(
+    return ShardedJob(
         folder=path.parent,
-        work=plan["work"],
-        settings=plan["settings"],
-        rooms=rooms,
-        common=plan["common"],
-        places=plan["places"],
-        tasks=(),
+        work=spec["work"],
+        settings=spec["settings"],
+        code_packages=code_packages,
+        common=spec["common"],
+        places=spec["places"],
+        shards=(),
     )
 
 
-def forget_plans(folder: Path) -> None:
-    """Delete the plans in a folder: workers that still follow one of them stop."""
-    for path in list(folder.glob(PLANS)):
+def remove_job_specs(folder: Path) -> None:
+    """Delete the job specs in a folder, which stops workers that use them."""
+    for path in list(folder.glob(JOB_SPECS)):
         path.unlink(missing_ok=True)
 
 
-def do_task(batch: Batch, task: Task) -> tuple[dict[str, Any], dict[str, float]]:
-    """The manifest of a task, which is done first unless it is done already; what that took.
+def run_shard(job: ShardedJob, shard: ShardTask) -> tuple[dict[str, Any], dict[str, float]]:
+    """Process a shard unless its manifest is valid; returns the manifest and the seconds by part.
 
-    Returns  no seconds for a task that was done already
+    Returns  {} seconds for a shard that was complete
     Raises   DataError when an input is missing; RunError when the counts do not add up.
     """
-    key = _key(batch, task)
-    known = _valid(batch.folder, task.name, key)
+    key = _key(job, shard)
+    known = _valid(job.folder, shard.name, key)
     if known is not None:
         return known, {}
     began = time.perf_counter()
-    manifest_path(batch.folder, task.name).unlink(missing_ok=True)
-    outcome = _function(batch.work)(batch, task)
-    lost = outcome.came_in - outcome.kept - sum(outcome.dropped.values())
+    manifest_path(job.folder, shard.name).unlink(missing_ok=True)
+    result = _function(job.work)(job, shard)
+    lost = result.num_read - result.kept - sum(result.dropped.values())
     if lost:
         raise RunError(
-            f"task {task.name} of {batch.work} does not add up: {outcome.came_in} came in, "
-            f"{outcome.kept} kept, {sum(outcome.dropped.values())} dropped, {lost} unaccounted for",
-            fix="This is a defect of stamm; nothing of the shard was taken over",
+            f"shard {shard.name} of {job.work} does not add up: {result.num_read} read, "
+            f"{result.kept} kept, {sum(result.dropped.values())} dropped, {lost} unaccounted for",
+            fix="This is a bug in stamm; the shard was discarded",
         )
     manifest = record(
         ShardManifest,
         {
             "key": key,
-            "in": outcome.came_in,
-            "kept": outcome.kept,
-            "dropped": dict(sorted(outcome.dropped.items())),
-            "outputs": {name: _facts(batch.folder / name) for name in sorted(outcome.outputs)},
-            "facts": dict(outcome.facts),
+            "in": result.num_read,
+            "kept": result.kept,
+            "dropped": dict(sorted(result.dropped.items())),
+            "outputs": {name: _facts(job.folder / name) for name in sorted(result.outputs)},
+            "facts": dict(result.facts),
         },
     )
-    write_json(manifest_path(batch.folder, task.name), manifest)
-    return manifest, {**outcome.seconds, "all": time.perf_counter() - began}
+    write_json(manifest_path(job.folder, shard.name), manifest)
+    return manifest, {**result.seconds, "all": time.perf_counter() - began}
 
 
 def manifest_path(folder: Path, name: str) -> Path:
-    """Where the manifest of the task called `name` stands."""
+    """Path of the manifest of the shard `name`."""
     return folder / MANIFESTS / f"{name}.json"
 
 
-def unseen(folder: Path, done: Mapping[str, Mapping[str, Any]]) -> list[str]:
-    """Of the manifests in `done`, by task name, those that the folder does not show from here.
+def missing_shards(folder: Path, done: Mapping[str, Mapping[str, Any]]) -> list[str]:
+    """Names of the shards in `done` whose manifest or outputs this machine does not see yet.
 
-    For what other machines did: a network file system may show their files late, and a file that
-    is not listed would be taken for one that is not there. Sizes are compared, not contents.
+    A network file system may show files of other machines late. Sizes are compared, not contents.
     """
-    proofs = {path.stem for path in (folder / MANIFESTS).glob("*.json")}
+    listed = {path.stem for path in (folder / MANIFESTS).glob("*.json")}
     sizes = {path.name: path.stat().st_size for path in folder.iterdir() if path.is_file()}
     return [
         name
         for name, manifest in done.items()
-        if name not in proofs
+        if name not in listed
         or any(sizes.get(file) != facts["bytes"] for file, facts in manifest["outputs"].items())
         or _read(manifest_path(folder, name)) != json.loads(canonical_json(manifest))
     ]
 
 
 def read_manifests(folder: Path) -> dict[str, dict[str, Any]]:
-    """The manifests of a finished batch by task name, in order.
+    """The manifests of a complete job by shard name, in order.
 
-    Raises   DataError for one that is none.
+    Raises   DataError for a file that is not a manifest.
     """
     found = {}
     for path in sorted((folder / MANIFESTS).glob("*.json"), key=lambda path: path.name):
         manifest = read_json(path)
         if not isinstance(manifest, dict) or not manifest.keys() >= _MANIFEST:
-            raise DataError(f"{path} is no manifest of a shard", fix="Delete it and run again")
+            raise DataError(f"{path} is not the manifest of a shard", fix="Delete it and run again")
         found[path.stem] = manifest
     return found
 
 
-def forget_strangers(batch: Batch) -> None:
-    """Delete what tasks left that do not belong to the batch, so that nobody reads it for a part.
+def remove_stale_shards(job: ShardedJob) -> None:
+    """Delete outputs and manifests of shards that are not part of the job.
 
-    Edge   a file counts as a task's when its name says "-00007."; so outputs without a manifest,
-           which a killed run may leave, are found, too.
+    Edge   a file belongs to a shard when its name contains "-00007."; outputs without a manifest, as
+           a killed run leaves them, are deleted, too.
     """
-    names = {task.name for task in batch.tasks}
-    for path in list((batch.folder / MANIFESTS).glob("*.json")):
+    names = {shard.name for shard in job.shards}
+    for path in list((job.folder / MANIFESTS).glob("*.json")):
         if path.stem not in names:
             path.unlink()
-    for path in list(batch.folder.iterdir()):
+    for path in list(job.folder.iterdir()):
         found = _NUMBERED.match(path.name)
         if found and path.is_file() and not {found[2], f"{found[1]}-{found[2]}"} & names:
             path.unlink()
 
 
 @functools.cache
-def code_hash(rooms: tuple[str, ...]) -> str:
-    """A hash over the Python files and data files of some rooms of the package."""
+def code_hash(code_packages: tuple[str, ...]) -> str:
+    """SHA-256 over the Python files and data files of some folders of the package."""
     root = Path(stamm.__file__).parent
     files = sorted(
         path
-        for room in rooms
-        for path in (root / room).rglob("*")
+        for folder in code_packages
+        for path in (root / folder).rglob("*")
         if path.is_file() and _is_code(path.relative_to(root))
     )
     return sha256_value(
@@ -270,26 +269,26 @@ def code_hash(rooms: tuple[str, ...]) -> str:
 
 
 def _is_code(path: Path) -> bool:
-    """Not what Python, an editor or a network file system leaves beside code."""
+    """False for caches and hidden files of Python, editors and network file systems."""
     return not any(part == "__pycache__" or part.startswith(".") for part in path.parts)
 
 
-def common_files(batch: Batch) -> tuple[tuple[str, str, str], ...]:
-    """Role, path and hash of the files that every task reads: a key for what is built from them."""
+def common_files(job: ShardedJob) -> tuple[tuple[str, str, str], ...]:
+    """Role, path and hash of the files that every shard reads, as a cache key."""
     return tuple(
-        (role, path, _common_hash(Path(path))) for role, path in sorted(batch.common.items())
+        (role, path, _common_hash(Path(path))) for role, path in sorted(job.common.items())
     )
 
 
-def _key(batch: Batch, task: Task) -> str:
+def _key(job: ShardedJob, shard: ShardTask) -> str:
     return sha256_value(
         {
-            "work": batch.work,
-            "code": code_hash(batch.rooms),
-            "settings": batch.settings_hash,
-            "extra": dict(task.extra),
-            "inputs": {role: _input_hash(Path(path)) for role, path in task.inputs.items()},
-            "common": {role: _common_hash(Path(path)) for role, path in batch.common.items()},
+            "work": job.work,
+            "code": code_hash(job.code_packages),
+            "settings": job.settings_hash,
+            "extra": dict(shard.extra),
+            "inputs": {role: _input_hash(Path(path)) for role, path in shard.inputs.items()},
+            "common": {role: _common_hash(Path(path)) for role, path in job.common.items()},
         }
     )
 
@@ -301,7 +300,7 @@ def _input_hash(path: Path) -> str:
 
 
 def _common_hash(path: Path) -> str:
-    """A file that every task reads is hashed once by each process, unless it changes meanwhile."""
+    """Hash of a file that every shard reads, computed once per process unless the file changes."""
     facts = path.stat() if path.is_file() else None
     return _hash_of(path, facts and (facts.st_size, facts.st_mtime_ns, facts.st_ctime_ns))
 
@@ -325,7 +324,7 @@ def _valid(folder: Path, name: str, key: str) -> dict[str, Any] | None:
 
 
 def _read(path: Path) -> Any:
-    """The JSON value in `path`, or None where there is none."""
+    """The JSON value in `path`, or None when it cannot be read."""
     try:
         return read_json(path)
     except DataError:

@@ -1,8 +1,7 @@
-"""A process that does shards: they come in on stdin, a line each, and answers go out on stdout.
+"""Worker process: reads one shard per line from stdin and writes one result per line to stdout.
 
-`python -m stamm.runs.worker PLAN PARENT`. The worker ends when its stdin ends, and on Linux at
-once when the process that started it dies: nobody must write into a folder that another run has
-taken over.
+`python -m stamm.runs.worker JOB_SPEC PARENT_PID`. The worker exits when its stdin ends, and on Linux
+immediately when its parent dies: it must not write to a folder that another run has taken over.
 """
 
 from __future__ import annotations
@@ -19,20 +18,20 @@ from typing import Any
 
 from stamm.base.errors import StammError, visible
 from stamm.base.files import is_full
-from stamm.runs.sharded_job import Batch, Task, do_task, load_plan
+from stamm.runs.sharded_job import ShardedJob, ShardTask, load_job_spec, run_shard
 
 _LONGEST_TRACE = 4000
 _PR_SET_PDEATHSIG = 1  # linux/prctl.h
 
 
-def attempt(batch: Batch, task: Task) -> dict[str, Any]:
-    """What became of a task: {"manifest": …, "seconds": …}, or {"error": one line, "trace": where}.
+def try_shard(job: ShardedJob, shard: ShardTask) -> dict[str, Any]:
+    """Run a shard: {"manifest": …, "seconds": …}, or {"error": one line, "trace": traceback}.
 
-    Edge   running out of memory is an error of the shard; interrupts pass through. Where the disk
-           is full the answer has "full": true, for no other shard could be written either.
+    Edge   MemoryError is an error of the shard; interrupts are raised. On a full disk the result
+           has "full": true, since no other shard could be written either.
     """
     try:
-        manifest, seconds = do_task(batch, task)
+        manifest, seconds = run_shard(job, shard)
     except StammError as error:
         if error.__cause__ is not None and is_full(error.__cause__):
             return {"error": visible(error.what), "trace": "", "full": True}
@@ -44,26 +43,26 @@ def attempt(batch: Batch, task: Task) -> dict[str, Any]:
 
 
 def main(arguments: list[str]) -> int:
-    """Serve one parent until its end of the pipe closes."""
-    plan, parent = Path(arguments[0]), int(arguments[1])
+    """Run shards until the parent closes the pipe."""
+    spec, parent = Path(arguments[0]), int(arguments[1])
     die_with(parent)
-    # Whatever a library prints must not get between the answers.
-    answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    # What libraries print must not mix with the results.
+    results = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
-    # An interrupt from the keyboard reaches the whole group; the parent decides what it means.
+    # Ctrl-C reaches the whole process group; the parent handles it.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    batch = None
+    job = None
     for line in sys.stdin:
         try:
-            batch = batch if batch is not None and plan.is_file() else load_plan(plan)
+            job = job if job is not None and spec.is_file() else load_job_spec(spec)
         except StammError as error:
-            answer: dict[str, Any] = {"error": visible(error.what), "fix": error.fix}
+            result: dict[str, Any] = {"error": visible(error.what), "fix": error.fix}
         else:
-            answer = attempt(batch, Task(**json.loads(line)))
+            result = try_shard(job, ShardTask(**json.loads(line)))
         try:
-            answers.write(json.dumps(answer) + "\n")
-            answers.flush()
-        except BrokenPipeError:  # nobody wants to know any more
+            results.write(json.dumps(result) + "\n")
+            results.flush()
+        except BrokenPipeError:  # the parent has closed the pipe
             os._exit(0)
     return 0
 

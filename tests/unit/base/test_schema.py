@@ -38,7 +38,7 @@ class Outer:
     FORMER_KEYS: ClassVar[Mapping[str, str]] = {"old_name": "name"}
 
     name: str
-    came_in: int = field(metadata={"key": "in"})
+    num_read: int = field(metadata={"key": "in"})
     ranges: tuple[Inner, ...] = ()
     by_language: Mapping[str, int] = field(default_factory=dict)
     rate: float | None = None
@@ -58,7 +58,7 @@ def test_what_is_written_is_read(tmp_path: Path) -> None:
     write_record(path, Outer, WHOLE)
     assert json.loads(path.read_text()) == {"schema": 3, **WHOLE}
     assert read_record(Outer, path) == Outer(
-        name="a", came_in=2, ranges=(Inner(low=0, high=1),), by_language={"de": 1}
+        name="a", num_read=2, ranges=(Inner(low=0, high=1),), by_language={"de": 1}
     )
 
 

@@ -19,7 +19,7 @@ from stamm.corpus.reuse_tokens import retake
 from stamm.corpus.tables import read_parts, read_rows
 from stamm.corpus.tokenizer.config import TokenizeConfig, TokenizerConfig
 from stamm.corpus.tokenizer.training import train_tokenizer_on
-from stamm.runs.executors import LocalWork
+from stamm.runs.executors import LocalExecutor
 from stamm.runs.job import Workspace
 from tests.unit.small_corpus import build_corpus, pack_corpus
 
@@ -93,7 +93,7 @@ class Finished:
         place = Workspace(
             folder=again / "corpus",
             inputs={name: there[name] for name in ("corpus", "pack")},
-            execution=LocalWork(workers=workers),
+            execution=LocalExecutor(workers=workers),
             progress=progress or NoProgress(),
         )
         replay(ReplayConfig(**files), place)  # type: ignore[arg-type]

@@ -20,19 +20,19 @@ from stamm.corpus.inputs import locate
 from stamm.corpus.limits import ReadLimits
 from stamm.corpus.readers.open import read_input
 from stamm.corpus.records import Record
-from stamm.runs.executors import LocalWork
+from stamm.runs.executors import LocalExecutor
 from stamm.runs.job import Workspace
-from stamm.runs.sharded_job import MANIFESTS, save_plan
+from stamm.runs.sharded_job import MANIFESTS, write_job_spec
 from tests.conftest import environment
 
 SHARDS = 24
 RANK = """
 import json, sys
-from stamm.runs.local_pool import do_rank
-from stamm.runs.sharded_job import Task
+from stamm.runs.local_pool import run_rank
+from stamm.runs.sharded_job import ShardTask
 
-tasks = [Task(**task) for task in json.loads(sys.argv[2])]
-do_rank(sys.argv[1], tasks, 1, 1)
+tasks = [ShardTask(**task) for task in json.loads(sys.argv[2])]
+run_rank(sys.argv[1], tasks, 1, 1)
 """
 
 
@@ -63,17 +63,17 @@ def test_ranks_that_die_leave_what_undisturbed_ones_leave(
     calm, storm = tmp_path / "calm", tmp_path / "storm"
     for folder in (calm, storm):
         folder.mkdir()
-    screen_inputs(config.filter_config, Workspace(folder=calm, execution=LocalWork(workers=1)))
-    place = Workspace(folder=storm, execution=LocalWork(workers=2))
-    batch = screen_batch(config.filter_config, place)
-    plan = str(save_plan(batch))
+    screen_inputs(config.filter_config, Workspace(folder=calm, execution=LocalExecutor(workers=1)))
+    place = Workspace(folder=storm, execution=LocalExecutor(workers=2))
+    job = screen_batch(config.filter_config, place)
+    plan = str(write_job_spec(job))
     killed = 0
     for world in (6, 5, 7):
         ranks = [
             subprocess.Popen(
                 [sys.executable, "-c", RANK, plan, json.dumps(dealt)], env=environment()
             )
-            for dealt in ([asdict(task) for task in batch.tasks[r::world]] for r in range(world))
+            for dealt in ([asdict(task) for task in job.shards[r::world]] for r in range(world))
         ]
         for rank in draw.sample(ranks, world - 2):
             time.sleep(draw.uniform(0.1, 0.9))

@@ -21,7 +21,7 @@ from stamm.corpus.filter_job import screen_inputs
 from stamm.corpus.reasons import REASONS
 from stamm.corpus.tables import read_parts
 from stamm.recipes.corpus_steps import corpus_steps
-from stamm.runs.executors import LocalWork
+from stamm.runs.executors import LocalExecutor
 from stamm.runs.job import Workspace
 
 TUTORIAL = Path(__file__).parents[3] / "docs" / "extending" / "corpus_filter.md"
@@ -129,7 +129,7 @@ def test_only_a_changed_filter_does_shards_again(
 
     def screen(body: str) -> tuple[list[str], list[int]]:
         config = replace(PLAIN, inputs=inputs, filters=(write_filter(tmp_path, body),))
-        place = Workspace(folder=folder, execution=LocalWork(workers=workers))
+        place = Workspace(folder=folder, execution=LocalExecutor(workers=workers))
         screen_inputs(config.filter_config, place)
         manifests = sorted((folder / "manifests").iterdir())
         return (
@@ -158,7 +158,7 @@ def test_an_exception_names_filter_document_and_line_and_loses_one_shard_only(
     config = replace(PLAIN, inputs=(bad, good), filters=(reference,))
     folder = tmp_path / "screened"
     folder.mkdir()
-    place = Workspace(folder=folder, execution=LocalWork(workers=workers))
+    place = Workspace(folder=folder, execution=LocalExecutor(workers=workers))
     with pytest.raises(RunError) as error:
         screen_inputs(config.filter_config, place)
     line = error.value.line()

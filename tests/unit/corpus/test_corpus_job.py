@@ -25,7 +25,7 @@ from stamm.corpus.reasons import REASONS
 from stamm.corpus.tables import read_parts
 from stamm.corpus.tokenizer.config import TokenizerConfig
 from stamm.corpus.tokenizer.job import train_tokenizer
-from stamm.runs.executors import LocalWork
+from stamm.runs.executors import LocalExecutor
 from stamm.runs.job import Workspace
 from tests.unit.small_corpus import build_corpus, pack_corpus
 
@@ -51,7 +51,7 @@ def demo(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root
 
 
-def run_demo(root: Path, execution: LocalWork | None = None) -> None:
+def run_demo(root: Path, execution: LocalExecutor | None = None) -> None:
     corpus = build_corpus(DEMO, root, execution)
     (root / "tokenizer").mkdir(exist_ok=True)
     train_tokenizer(
@@ -155,7 +155,7 @@ def test_demo_twice_gives_the_same_bytes(demo: Path, tmp_path: Path) -> None:
     (tmp_path / "corpus").mkdir()
     (tmp_path / "corpus" / ".ledger.part").write_bytes(b"half a ledger of a killed run")
     (tmp_path / "corpus" / ".ledger-00000.parquet.99.part").write_bytes(b"half")
-    run_demo(tmp_path, LocalWork(workers=2))
+    run_demo(tmp_path, LocalExecutor(workers=2))
     assert files(tmp_path) == first
 
 

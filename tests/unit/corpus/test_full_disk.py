@@ -23,7 +23,7 @@ from stamm.corpus.tokenize_job import tokenize
 from stamm.corpus.tokenizer.config import TokenizeConfig, TokenizerConfig
 from stamm.corpus.tokenizer.tokenizer import FILE
 from stamm.corpus.tokenizer.training import train_tokenizer_on
-from stamm.runs.executors import LocalWork
+from stamm.runs.executors import LocalExecutor
 from stamm.runs.job import Workspace
 
 TOLD = r"no room left to write .*: .* free there"
@@ -101,7 +101,7 @@ def test_tokens_that_do_not_fit(tmp_path: Path, step: str, size: int) -> None:
         place = Workspace(
             folder=folders["tokens" if name == "tokenize" else "pack"],
             inputs=folders,
-            execution=LocalWork(workers=1),
+            execution=LocalExecutor(workers=1),
         )
         if name == "tokenize":
             tokenize(TokenizeConfig(), place)

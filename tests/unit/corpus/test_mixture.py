@@ -20,7 +20,7 @@ from stamm.corpus.shuffle import verify
 from stamm.corpus.tables import write_rows
 from stamm.corpus.tokenizer.config import TokenizerConfig
 from stamm.corpus.tokenizer.training import train_tokenizer_on
-from stamm.runs.executors import LocalWork
+from stamm.runs.executors import LocalExecutor
 from tests.unit.small_corpus import pack_corpus
 
 WORDS = ["river", "stone", "light", "wander", "quiet", "lantern", "maple", "harbour", "signal"]
@@ -75,7 +75,7 @@ def packed(tmp_path: Path, description: str) -> Callable[..., Path]:
             path = root / "corpus" / f"documents-{cut:05d}.parquet"
             path.parent.mkdir(exist_ok=True)
             write_rows(path, DOCUMENTS_SCHEMA, everything[cut::cuts])
-        return pack_corpus(config, root, LocalWork(workers=workers))
+        return pack_corpus(config, root, LocalExecutor(workers=workers))
 
     return run
 

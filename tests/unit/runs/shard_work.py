@@ -11,10 +11,10 @@ from pathlib import Path
 
 from stamm.base.errors import DataError
 from stamm.base.files import atomic, write_text
-from stamm.runs.sharded_job import Batch, Outcome, Task
+from stamm.runs.sharded_job import ShardedJob, ShardResult, ShardTask
 
 
-def count_lines(batch: Batch, task: Task) -> Outcome:
+def count_lines(batch: ShardedJob, task: ShardTask) -> ShardResult:
     """Copy the lines that do not begin with '#', and say how often this shard was begun."""
     lines = Path(task.inputs["text"]).read_text().splitlines()
     kept = [line for line in lines if not line.startswith("#")]
@@ -26,15 +26,15 @@ def count_lines(batch: Batch, task: Task) -> Outcome:
     if "die before the proof" in lines and not (batch.folder / "died").exists():
         (batch.folder / "died").touch()
         os.kill(os.getpid(), signal.SIGKILL)
-    return Outcome(
+    return ShardResult(
         outputs=(f"out-{task.name}.txt",),
-        came_in=len(lines) + batch.settings.get("lost", 0),
+        num_read=len(lines) + batch.settings.get("lost", 0),
         kept=len(kept),
         dropped={"comment": len(lines) - len(kept)} if len(lines) > len(kept) else {},
     )
 
 
-def _faults(batch: Batch, task: Task, lines: list[str]) -> None:
+def _faults(batch: ShardedJob, task: ShardTask, lines: list[str]) -> None:
     if "die" in lines:
         os.kill(os.getpid(), signal.SIGKILL)
     if "die once" in lines:
@@ -61,7 +61,7 @@ def _faults(batch: Batch, task: Task, lines: list[str]) -> None:
     print("a library that talks on stdout")
 
 
-def _die_beside_others(busy: Path, task: Task) -> None:
+def _die_beside_others(busy: Path, task: ShardTask) -> None:
     """What the kernel does to shards for whose needs there is memory once, but not twice.
 
     Both have begun before the first is killed.

@@ -13,10 +13,10 @@ import pytest
 
 from stamm.base.errors import RunError
 from stamm.runs import cluster_executors
-from stamm.runs.executors import RayWork
+from stamm.runs.executors import RayExecutor
 from stamm.runs.job import Workspace
-from stamm.runs.run_sharded import do_batch
-from stamm.runs.sharded_job import Batch, Task, read_manifests
+from stamm.runs.run_sharded import run_shards
+from stamm.runs.sharded_job import ShardedJob, ShardTask, read_manifests
 
 
 class LostError(Exception):
@@ -48,7 +48,7 @@ class StandIn(ModuleType):
         self.options = options
 
         def decorate(function: Any) -> Any:
-            def call(shared: bytes, task: Task) -> tuple[Any, bytes, Task]:
+            def call(shared: bytes, task: ShardTask) -> tuple[Any, bytes, ShardTask]:
                 self.sent_bytes += len(pickle.dumps(task))
                 return function, shared, task
 
@@ -76,28 +76,28 @@ class _Reference:
 
 def _do(
     root: Path, monkeypatch: pytest.MonkeyPatch, count: int, **deaths: int
-) -> tuple[StandIn, Batch]:
+) -> tuple[StandIn, ShardedJob]:
     ray = StandIn({name.lstrip("s"): times for name, times in deaths.items()})
     monkeypatch.setitem(__import__("sys").modules, "ray", ray)
     monkeypatch.syspath_prepend(Path(__file__).parent)
     (root / "in").mkdir(exist_ok=True)
-    tasks = []
+    shards = []
     for number in range(count):
         path = root / "in" / f"{number}.txt"
         path.write_text(f"line {number}\n# comment\n")
-        tasks.append(Task(name=f"{number:05d}", inputs={"text": str(path)}))
-    job = Batch(
+        shards.append(ShardTask(name=f"{number:05d}", inputs={"text": str(path)}))
+    job = ShardedJob(
         folder=root / "out",
         work="shard_work:count_lines",
         settings={"log": str(root / "log"), "long": "x" * 10_000},
-        rooms=("base",),
-        tasks=tuple(tasks),
+        code_packages=("base",),
+        shards=tuple(shards),
     )
     return ray, job
 
 
-def _run(job: Batch, **settings: Any) -> list[dict[str, Any]]:
-    return do_batch(job, Workspace(folder=job.folder, execution=RayWork(**settings)), "count")
+def _run(job: ShardedJob, **settings: Any) -> list[dict[str, Any]]:
+    return run_shards(job, Workspace(folder=job.folder, execution=RayExecutor(**settings)), "count")
 
 
 def test_what_tasks_share_is_sent_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -138,8 +138,8 @@ def test_a_worker_with_other_code_does_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     _, job = _do(tmp_path, monkeypatch, 1)
-    answer = cluster_executors._attempt_there(("another hash", "/", job), job.tasks[0])
-    assert "code of stamm is another" in answer["error"]
+    answer = cluster_executors._try_on_ray(("another hash", "/", job), job.shards[0])
+    assert "other code of stamm" in answer["error"]
     assert not job.folder.exists()
 
 

@@ -18,14 +18,21 @@ import pytest
 import stamm
 from stamm.base.errors import DataError, RunError
 from stamm.base.files import atomic
-from stamm.runs.executors import Execution, LocalWork, SlurmWork
+from stamm.runs.executors import Execution, LocalExecutor, SlurmExecutor
 from stamm.runs.job import Workspace
-from stamm.runs.run_sharded import do_batch
-from stamm.runs.sharded_job import Batch, Task, code_hash, load_plan, read_manifests, save_plan
+from stamm.runs.run_sharded import run_shards
+from stamm.runs.sharded_job import (
+    ShardedJob,
+    ShardTask,
+    code_hash,
+    load_job_spec,
+    read_manifests,
+    write_job_spec,
+)
 
 ROOT = Path(__file__).parents[3]
 WORK = "shard_work:count_lines"
-TWO = LocalWork(workers=2)
+TWO = LocalExecutor(workers=2)
 
 
 @pytest.fixture(autouse=True)
@@ -34,28 +41,32 @@ def importable(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(packages))
 
 
-def batch(root: Path, *texts: str, **settings: Any) -> Batch:
+def batch(root: Path, *texts: str, **settings: Any) -> ShardedJob:
     (root / "in").mkdir(exist_ok=True)
-    tasks = []
+    shards = []
     for number, text in enumerate(texts):
         path = root / "in" / f"{number}.txt"
         path.write_text(text)
-        tasks.append(Task(name=f"{number:05d}", inputs={"text": str(path)}))
+        shards.append(ShardTask(name=f"{number:05d}", inputs={"text": str(path)}))
     settings.setdefault("log", str(root / "log"))
-    return Batch(
-        folder=root / "out", work=WORK, settings=settings, rooms=("base",), tasks=tuple(tasks)
+    return ShardedJob(
+        folder=root / "out",
+        work=WORK,
+        settings=settings,
+        code_packages=("base",),
+        shards=tuple(shards),
     )
 
 
-def do(job: Batch, execution: Execution = TWO) -> list[dict[str, Any]]:
-    return do_batch(job, Workspace(folder=job.folder, execution=execution), "count")
+def do(job: ShardedJob, execution: Execution = TWO) -> list[dict[str, Any]]:
+    return run_shards(job, Workspace(folder=job.folder, execution=execution), "count")
 
 
 def begun(root: Path) -> Counter[str]:
     return Counter(line.split()[0] for line in (root / "log").read_text().splitlines())
 
 
-def left(job: Batch) -> dict[str, bytes]:
+def left(job: ShardedJob) -> dict[str, bytes]:
     return {
         str(p.relative_to(job.folder)): p.read_bytes()
         for p in sorted(job.folder.rglob("*"))
@@ -69,10 +80,10 @@ TEXTS = tuple(f"line {n}\n# comment\n" * (n + 1) for n in range(7))
 def test_any_number_of_workers_leaves_the_same_bytes(tmp_path: Path) -> None:
     found = []
     for name, execution in (
-        ("alone", LocalWork(workers=1)),
+        ("alone", LocalExecutor(workers=1)),
         ("two", TWO),
-        ("five", LocalWork(workers=5)),
-        ("ranks", SlurmWork(tasks=3, simulated=True)),
+        ("five", LocalExecutor(workers=5)),
+        ("ranks", SlurmExecutor(tasks=3, simulated=True)),
     ):
         (tmp_path / name).mkdir()
         job = batch(tmp_path / name, *TEXTS, log="")
@@ -131,7 +142,7 @@ def test_common_files_are_part_of_the_identity(tmp_path: Path) -> None:
 def test_fewer_shards_leave_nothing_of_the_others(tmp_path: Path) -> None:
     job = batch(tmp_path, *TEXTS)
     do(job)
-    fewer = replace(job, tasks=job.tasks[:2])
+    fewer = replace(job, shards=job.shards[:2])
     (job.folder / "manifests" / "00006.json").unlink()
     (job.folder / "out-00099.txt").write_text("of a run that was killed before its manifest")
     (job.folder / "summary.json").write_text("no shard's")
@@ -141,8 +152,8 @@ def test_fewer_shards_leave_nothing_of_the_others(tmp_path: Path) -> None:
     assert list(read_manifests(job.folder)) == ["00000", "00001"]
 
 
-@pytest.mark.parametrize("execution", [LocalWork(workers=1), TWO])
-def test_a_bad_shard_does_not_stop_the_others(tmp_path: Path, execution: LocalWork) -> None:
+@pytest.mark.parametrize("execution", [LocalExecutor(workers=1), TWO])
+def test_a_bad_shard_does_not_stop_the_others(tmp_path: Path, execution: LocalExecutor) -> None:
     job = batch(tmp_path, "a\n", "bad\n", "b\n", "defect\n", "c\n")
     with pytest.raises(
         RunError,
@@ -173,12 +184,12 @@ def test_a_shard_that_needs_the_machine_for_itself_gets_it(tmp_path: Path) -> No
     assert begun(tmp_path) == Counter({"00000": 2, "00001": 2, "00002": 1})
 
 
-@pytest.mark.parametrize("execution", [LocalWork(workers=1), TWO])
-def test_a_full_disk_ends_the_batch_at_once(tmp_path: Path, execution: LocalWork) -> None:
+@pytest.mark.parametrize("execution", [LocalExecutor(workers=1), TWO])
+def test_a_full_disk_ends_the_batch_at_once(tmp_path: Path, execution: LocalExecutor) -> None:
     job = batch(tmp_path, "full\n", "wait\n", *TEXTS, *TEXTS)
     with pytest.raises(
         RunError,
-        match=r"1 of 16 shards failed, 15 were not tried: 00000 .*no room left .*Free some",
+        match=r"1 of 16 shards failed, 15 were not started: 00000 .*no room left .*Free disk",
     ):
         do(job, execution)
     assert "00000" in begun(tmp_path) and len(begun(tmp_path)) <= 2  # one for each process
@@ -206,7 +217,7 @@ def test_an_output_without_a_proof_is_made_again(tmp_path: Path) -> None:
     do(job)
     (tmp_path / "in" / "0.txt").write_text("die before the proof\nnew\n")
     with pytest.raises(RunError, match=r"00000 .*worker died once"):
-        do(job, LocalWork(workers=2, attempts=1))
+        do(job, LocalExecutor(workers=2, attempts=1))
     assert "new" in (job.folder / "out-00000.txt").read_text()
     assert list(read_manifests(job.folder)) == ["00001"]
     assert [m["in"] for m in do(job)] == [2, 1]
@@ -231,39 +242,39 @@ def test_what_is_left_beside_code_is_no_code(
 def test_ranks_that_die_are_submitted_again(tmp_path: Path) -> None:
     flag = str(tmp_path / "flag")
     job = batch(tmp_path, *TEXTS, "die once\n", *TEXTS, "die once\n", flag=flag)
-    assert len(do(job, SlurmWork(tasks=3, simulated=True))) == 16
+    assert len(do(job, SlurmExecutor(tasks=3, simulated=True))) == 16
     assert begun(tmp_path)["00007"] == begun(tmp_path)["00015"] == 2
     assert not (job.folder / ".slurm").exists()
 
 
 def test_documents_that_are_unaccounted_for_stop_the_shard(tmp_path: Path) -> None:
     job = batch(tmp_path, *TEXTS[:2], lost=1)
-    with pytest.raises(RunError, match="does not add up: 3 came in, 1 kept, 1 dropped, 1 unacc"):
+    with pytest.raises(RunError, match="does not add up: 3 read, 1 kept, 1 dropped, 1 unacc"):
         do(job)
     assert read_manifests(job.folder) == {}
 
 
 def test_a_plan_of_another_version_is_refused(tmp_path: Path) -> None:
     job = batch(tmp_path, "a\n")
-    path = save_plan(job)
-    assert load_plan(path) == replace(job, tasks=())
+    path = write_job_spec(job)
+    assert load_job_spec(path) == replace(job, shards=())
     plan = json.loads(path.read_text())
     path.write_text(json.dumps({**plan, "version": "0.0.1"}))
     with pytest.raises(RunError, match=r"was written by stamm 0\.0\.1"):
-        load_plan(path)
+        load_job_spec(path)
     path.write_text(json.dumps({**plan, "code": "0"}))
     with pytest.raises(RunError, match=r"was written by other code of stamm"):
-        load_plan(path)
-    save_plan(job)
-    with pytest.raises(RunError, match=r"is gone: the batch has ended, or another run has taken"):
-        load_plan(path)
+        load_job_spec(path)
+    write_job_spec(job)
+    with pytest.raises(RunError, match=r"is gone: the job has ended, or another run has taken"):
+        load_job_spec(path)
 
 
 def test_a_manifest_that_is_none_is_told(tmp_path: Path) -> None:
     job = batch(tmp_path, "a\n")
     do(job)
     (job.folder / "manifests" / "00000.json").write_text("{}")
-    with pytest.raises(DataError, match="is no manifest of a shard"):
+    with pytest.raises(DataError, match="is not the manifest of a shard"):
         read_manifests(job.folder)
 
 
@@ -308,10 +319,10 @@ def _wait_for_end(pid: int) -> None:
 def test_what_shards_took_goes_to_the_log_and_nowhere_else(tmp_path: Path) -> None:
     job = batch(tmp_path, *TEXTS)
     place = Workspace(folder=job.folder, execution=TWO, log=tmp_path / "clock")
-    do_batch(job, place, "count")
+    run_shards(job, place, "count")
     rates = json.loads((tmp_path / "clock" / "rates.json").read_text())["count"]
     assert rates["records"] == 56
     assert rates["worker_seconds"]["all"] > 0
     assert all(b"seconds" not in data for data in left(job).values())
-    do_batch(job, place, "count")  # nothing was done, so nothing is known that is newer
+    run_shards(job, place, "count")  # nothing was done, so nothing is known that is newer
     assert json.loads((tmp_path / "clock" / "rates.json").read_text())["count"] == rates

@@ -23,10 +23,17 @@ from stamm.base.console import NoProgress
 from stamm.base.errors import RunError
 from stamm.base.files import write_json
 from stamm.runs import cluster_executors, run_sharded
-from stamm.runs.executors import LocalWork, SlurmWork
+from stamm.runs.executors import LocalExecutor, SlurmExecutor
 from stamm.runs.job import Workspace
-from stamm.runs.run_sharded import do_batch
-from stamm.runs.sharded_job import Batch, Task, manifest_path, read_manifests, save_plan, unseen
+from stamm.runs.run_sharded import run_shards
+from stamm.runs.sharded_job import (
+    ShardedJob,
+    ShardTask,
+    manifest_path,
+    missing_shards,
+    read_manifests,
+    write_job_spec,
+)
 
 HERE = Path(__file__).parent
 PACKAGES = os.pathsep.join([str(HERE), str(Path(stamm.__file__).parents[1])])  # for workers
@@ -54,28 +61,28 @@ def slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return state
 
 
-def batch(root: Path, *texts: str, **settings: Any) -> Batch:
+def batch(root: Path, *texts: str, **settings: Any) -> ShardedJob:
     """A batch in a folder whose name has blanks and letters beyond ASCII."""
     inputs = root / "in"
     inputs.mkdir(exist_ok=True)
-    tasks = []
+    shards = []
     for number, text in enumerate(texts):
         path = inputs / f"{number}.txt"
         path.write_text(text)
-        tasks.append(Task(name=f"{number:05d}", inputs={"text": str(path)}))
-    return Batch(
+        shards.append(ShardTask(name=f"{number:05d}", inputs={"text": str(path)}))
+    return ShardedJob(
         folder=root / "läuft 'hier'",
         work="shard_work:count_lines",
         settings={"log": str(root / "log"), **settings},
-        rooms=("base",),
-        tasks=tuple(tasks),
+        code_packages=("base",),
+        shards=tuple(shards),
     )
 
 
-def do(job: Batch, talk: Talk | None = None, **settings: Any) -> list[dict[str, Any]]:
-    execution = SlurmWork(**{"tasks": 3, **settings})
+def do(job: ShardedJob, talk: Talk | None = None, **settings: Any) -> list[dict[str, Any]]:
+    execution = SlurmExecutor(**{"tasks": 3, **settings})
     place = Workspace(folder=job.folder, execution=execution, progress=talk or Talk())
-    return do_batch(job, place, "count")
+    return run_shards(job, place, "count")
 
 
 def begun(root: Path) -> list[list[str]]:
@@ -114,7 +121,7 @@ def test_arrays_are_no_longer_than_the_cluster_takes(slurm: Path, tmp_path: Path
     job = batch(tmp_path, *TEXTS)
     assert [m["in"] for m in do(job, tasks=5, max_array_size=2)] == [2 * n + 2 for n in range(7)]
     assert [line.split()[1] for line in lines(slurm / "submitted")] == ["2", "2", "1"]
-    assert {name for name, _ in begun(tmp_path)} == {task.name for task in job.tasks}
+    assert {name for name, _ in begun(tmp_path)} == {task.name for task in job.shards}
     assert str(os.getpid()) not in {process for _, process in begun(tmp_path)}
     assert not (job.folder / ".slurm").exists()
 
@@ -158,7 +165,7 @@ def test_a_refusal_says_what_slurm_said_and_which_setting_it_is_about(
     assert caught.value.line() == (
         "Slurm refuses 3 ranks: sbatch: error: invalid partition specified: nowhere "
         "(execution.partition = 'nowhere'). "
-        "Change what it names (execution.*) and run the same command."
+        "Change these settings (execution.*) and run the same command."
     )
     assert capfd.readouterr().err == ""
     (slurm / "refuse").unlink()
@@ -179,7 +186,7 @@ def test_when_a_later_array_is_refused_the_earlier_ones_are_cancelled(
         do(batch(tmp_path, *TEXTS, seconds=60), talk, tasks=4, max_array_size=2)
     assert lines(slurm / "cancelled") == [lines(slurm / "submitted")[0].split()[0]]
     assert running(slurm) == []
-    assert talk.said == ["2 ranks were cancelled; the shards that are done stay done."]
+    assert talk.said == ["2 ranks were cancelled; complete shards are kept."]
 
 
 def test_a_cluster_that_keeps_no_accounts_is_told(slurm: Path, tmp_path: Path) -> None:
@@ -241,7 +248,7 @@ def test_ranks_of_a_driver_that_was_killed_are_cancelled_by_the_next(
     talk = Talk()
     do(batch(tmp_path, "a", "b", "c", "wait"), talk)
     old = lines(slurm / "submitted")[0].split()[0]
-    assert talk.said[0] == f"Job {old} of a run that was killed is cancelled."
+    assert talk.said[0] == f"Cancelling job {old} of a killed run."
     assert lines(slurm / "cancelled") == [old]
     assert running(slurm) == []
 
@@ -258,9 +265,7 @@ def test_shards_of_lost_ranks_are_submitted_again_and_then_named(
     assert log.is_file()
     assert log.parent == job.folder / ".slurm"
     assert "1 of 7 shards failed: 00001 (" in str(caught.value)
-    assert "its rank was lost 2 times, last without an answer (state NODE_FAIL)" in str(
-        caught.value
-    )
+    assert "its rank was lost 2 times, last without results (state NODE_FAIL)" in str(caught.value)
     assert "execution.memory_gib" in str(caught.value)
     assert any("submitted again (attempt 2 of 2)" in line for line in talk.said)
     assert sorted(read_manifests(job.folder)) == [f"{n:05d}" for n in (0, 2, 3, 4, 5, 6)]
@@ -297,33 +302,33 @@ def test_a_rank_that_cannot_begin_says_why(slurm: Path, tmp_path: Path) -> None:
     with pytest.raises(RunError, match=r"lost once, last with .*cannot be dealt.*its log: "):
         cannot = lambda *_: (_ for _ in ()).throw(ValueError("it cannot be dealt"))  # noqa: E731
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(cluster_executors, "do_rank", cannot)
+            patch.setattr(cluster_executors, "run_rank", cannot)
             do(job, attempts=1)
 
 
 def test_what_ranks_took_is_known_to_the_plan(slurm: Path, tmp_path: Path) -> None:
     job = batch(tmp_path, *TEXTS)
-    place = Workspace(folder=job.folder, execution=SlurmWork(tasks=2), log=tmp_path / "clock")
-    do_batch(job, place, "count")
+    place = Workspace(folder=job.folder, execution=SlurmExecutor(tasks=2), log=tmp_path / "clock")
+    run_shards(job, place, "count")
     rates = json.loads((tmp_path / "clock" / "rates.json").read_text())["count"]
     assert (rates["shards"], rates["records"]) == (7, 56)
 
 
 def test_a_folder_that_slurm_would_misread_is_refused(slurm: Path, tmp_path: Path) -> None:
     (tmp_path / "100%a").mkdir()
-    with pytest.raises(RunError, match="Slurm would take the % in"):
+    with pytest.raises(RunError, match="Slurm would expand the % in"):
         do(batch(tmp_path / "100%a", "a\n"))
 
 
-def _seen_late(job: Batch, seconds: float) -> Any:
+def _seen_late(job: ShardedJob, seconds: float) -> Any:
     """A cluster that has done every shard; this machine sees the last manifest `seconds` later."""
 
     def ranks(*_: object) -> Generator[tuple[str, dict[str, Any]]]:
-        do_batch(job, Workspace(folder=job.folder, execution=LocalWork(workers=1)), "count")
+        run_shards(job, Workspace(folder=job.folder, execution=LocalExecutor(workers=1)), "count")
         done = read_manifests(job.folder)
-        late = manifest_path(job.folder, job.tasks[-1].name)
+        late = manifest_path(job.folder, job.shards[-1].name)
         late.unlink()
-        show = threading.Timer(seconds, write_json, (late, done[job.tasks[-1].name]))
+        show = threading.Timer(seconds, write_json, (late, done[job.shards[-1].name]))
         show.daemon = True
         show.start()
         yield from ((name, {"manifest": done[name], "seconds": {}}) for name in done)
@@ -336,10 +341,10 @@ def test_shards_that_a_file_system_shows_late_are_waited_for(
 ) -> None:
     monkeypatch.syspath_prepend(HERE)
     job = batch(tmp_path, *TEXTS)
-    monkeypatch.setattr(run_sharded, "on_slurm", _seen_late(job, 1.5))
+    monkeypatch.setattr(run_sharded, "run_on_slurm", _seen_late(job, 1.5))
     assert len(do(job)) == 7
     assert len(read_manifests(job.folder)) == 7
-    monkeypatch.setattr(run_sharded, "on_slurm", _seen_late(job, 60))
+    monkeypatch.setattr(run_sharded, "run_on_slurm", _seen_late(job, 60))
     monkeypatch.setattr(run_sharded, "_SEEN_WITHIN_S", 0.0)
     with pytest.raises(RunError, match="does not hold what was reported for 1 of 7 shards: 00006"):
         do(job)
@@ -350,15 +355,15 @@ def test_what_is_not_seen_as_it_was_reported_is_named(
 ) -> None:
     monkeypatch.syspath_prepend(HERE)
     job = batch(tmp_path, *TEXTS)
-    do_batch(job, Workspace(folder=job.folder, execution=LocalWork(workers=1)), "count")
+    run_shards(job, Workspace(folder=job.folder, execution=LocalExecutor(workers=1)), "count")
     done = read_manifests(job.folder)
-    assert unseen(job.folder, done) == []
+    assert missing_shards(job.folder, done) == []
     (job.folder / "out-00001.txt").unlink()
     (job.folder / "out-00002.txt").write_text("shorter")
     write_json(manifest_path(job.folder, "00003"), {**done["00003"], "key": "another run's"})
     manifest_path(job.folder, "00004").unlink()
     manifest_path(job.folder, "00005").write_text("{")
-    assert unseen(job.folder, done) == ["00001", "00002", "00003", "00004", "00005"]
+    assert missing_shards(job.folder, done) == ["00001", "00002", "00003", "00004", "00005"]
 
 
 def test_a_worker_whose_parent_died_before_it_began_does_nothing(tmp_path: Path) -> None:
@@ -379,19 +384,19 @@ def test_a_worker_stops_when_another_run_takes_the_folder_over(
     monkeypatch.setenv("PYTHONPATH", PACKAGES)
     job = batch(tmp_path, "a\n", "b\n")
     with subprocess.Popen(
-        [sys.executable, "-m", "stamm.runs.worker", str(save_plan(job)), str(os.getpid())],
+        [sys.executable, "-m", "stamm.runs.worker", str(write_job_spec(job)), str(os.getpid())],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
     ) as worker:
         assert worker.stdin is not None
         assert worker.stdout is not None
-        for task, expected in zip(job.tasks, ("manifest", "error"), strict=True):
+        for task, expected in zip(job.shards, ("manifest", "error"), strict=True):
             worker.stdin.write(json.dumps(asdict(task)) + "\n")
             worker.stdin.flush()
             answer = json.loads(worker.stdout.readline())
             assert expected in answer
-            save_plan(batch(tmp_path, "a\n", "b\n", other=1))
+            write_job_spec(batch(tmp_path, "a\n", "b\n", other=1))
         worker.stdin.close()
     assert "another run has taken its folder over" in answer["error"]
     assert [name for name, _ in begun(tmp_path)] == ["00000"]
