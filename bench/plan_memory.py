@@ -46,7 +46,7 @@ from stamm.models.determinism import settle
 from stamm.optim.config import AdamW, AdEMAMix, Muon
 from stamm.optim.schedules import BatchStage
 from stamm.pretrain.config import PretrainConfig
-from stamm.pretrain.dataset import Windows
+from stamm.pretrain.dataset import SequenceSampler
 from stamm.pretrain.plan import plan
 from stamm.pretrain.train import train_decoder
 from stamm.runs.job import Workspace
@@ -144,7 +144,7 @@ def train(config: PretrainConfig) -> None:
     short = config.engine.precision != "float32"
     with tempfile.TemporaryDirectory() as folder:
         world = init_distributed(config.engine.parallel, torch.device("cpu"), collectives=short)
-        windows = Windows(stream, config.context, config.seed, config.goldfish)
+        windows = SequenceSampler(stream, config.context, config.seed, config.goldfish)
         train_decoder(config, Workspace(folder=Path(folder)), world, windows)
 
 

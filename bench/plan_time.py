@@ -26,7 +26,7 @@ from stamm.optim.schedules import BatchStage
 from stamm.pretrain import job
 from stamm.pretrain.config import PretrainConfig
 from stamm.pretrain.plan import plan
-from stamm.pretrain.throughput_model import pace_of
+from stamm.pretrain.throughput_model import measured_throughput
 from stamm.runs.job import Workspace
 from stamm.runs.manifest import environment
 from stamm.runs.metrics import read_metrics
@@ -112,7 +112,7 @@ def _table(known: dict[str, PretrainConfig], folders: dict[str, Path], out: Path
             likes = (
                 [folders[head]] if head in folders else [f for n, f in folders.items() if n != name]
             )
-            pace = pace_of(likes, "", config, None)
+            pace = measured_throughput(likes, "", config, None)
             if pace is not None:
                 planned = plan(config, None, pace=pace)["time"]["seconds"]
                 steady = (planned - pace.begin_seconds) * (1 - 1 / len(seconds))
@@ -123,7 +123,7 @@ def _table(known: dict[str, PretrainConfig], folders: dict[str, Path], out: Path
             line = {"benchmark": "plan_time", "case": name, "seconds": seconds, "ratios": told}
             with out.open("a") as file:
                 file.write(json.dumps({**line, **environment()}) + "\n")
-    pace = pace_of(list(folders.values()), "", next(iter(known.values())), None)
+    pace = measured_throughput(list(folders.values()), "", next(iter(known.values())), None)
     assert pace is not None
     print(
         f"all together: products {pace.flops_per_s / 1e9:.1f} GFLOP/s, besides"

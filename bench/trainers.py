@@ -147,7 +147,7 @@ def stamm(options: argparse.Namespace, folder: Path) -> Clock:
     from stamm.engine.cpu_allocator import caching_allocator
     from stamm.engine.distributed import DistributedContext
     from stamm.models.determinism import settle
-    from stamm.pretrain.dataset import Windows
+    from stamm.pretrain.dataset import SequenceSampler
     from stamm.pretrain.train import train_decoder
     from stamm.runs.job import Workspace
 
@@ -191,7 +191,7 @@ def stamm(options: argparse.Namespace, folder: Path) -> Clock:
     if options.arm == "stamm-apertus":
         config = replace(config, optimizer=AdEMAMix(), goldfish=Goldfish())
     settle(options.threads)
-    windows = Windows(Stream(), CONTEXT, config.seed, config.goldfish)
+    windows = SequenceSampler(Stream(), CONTEXT, config.seed, config.goldfish)
     with caching_allocator():  # as a run does
         workspace = Workspace(folder=folder, progress=Ticks())
         train_decoder(config, workspace, DistributedContext(torch.device("cpu")), windows)

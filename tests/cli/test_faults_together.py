@@ -79,7 +79,7 @@ def test_what_all_have_met_one_tells(place: Place) -> None:
 
 
 def test_an_error_of_one_process_alone_is_told_by_it(place: Place) -> None:
-    more = "import os as _os\n\nfrom stamm.pretrain.dataset import Windows as _Windows\n\n"
+    more = "import os as _os\n\nfrom stamm.pretrain.dataset import SequenceSampler as _Windows\n\n"
     more += "_batch = _Windows.batch\n\n\ndef _broken(self, first, count):\n"
     more += '    if first >= 40 and _os.environ["RANK"] == "1":\n'
     more += "        raise OSError(5, 'Input/output error')\n"

@@ -77,7 +77,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 FOREIGN = (
-    "foreign=ForeignFiles",
+    "foreign=MegatronFiles",
     "foreign.prefixes=dump.0_text_document,dump.1_text_document",
     "foreign.tokenizer=tokenizer",
 )
@@ -220,8 +220,8 @@ def test_damage_is_one_clear_line(
         (["pack=pack"], "foreign too"),
         (["foreign.prefixes=dump.0_text_document.idx"], "must be without .bin and .idx"),
         (["foreign.prefixes=absent"], "absent.idx does not exist"),
-        (["foreign.prefixes=["], "names no file"),
-        (["foreign.prefixes=/"], "names no file"),
+        (["foreign.prefixes=["], "does not name a file"),
+        (["foreign.prefixes=/"], "does not name a file"),
         (["foreign.end_token=<|endoftext|>"], "has no token '<|endoftext|>'"),
     ],
 )

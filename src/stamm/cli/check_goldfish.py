@@ -23,7 +23,7 @@ from stamm.cli.output import print_json, print_table
 from stamm.corpus.packed_dataset import MANIFEST, PackedSplit
 from stamm.losses.config import Goldfish
 from stamm.losses.goldfish import measure, stated_rate
-from stamm.losses.mask_statistics import PIECE, Coverage, Piece, Tally
+from stamm.losses.mask_statistics import PIECE, Coverage, LabelRun, MaskCounts
 
 _SHOWN = 20  # languages in the table; JSON has all of them
 _HEADER = (
@@ -136,17 +136,17 @@ def _entry(path: Path, name: str) -> dict[str, Any] | None:
     return found if isinstance(found, dict) else None
 
 
-def counted(config: GoldfishCheck, split: PackedSplit) -> tuple[Tally, list[str]]:
+def counted(config: GoldfishCheck, split: PackedSplit) -> tuple[MaskCounts, list[str]]:
     """Counts by language index, and the languages.
 
     Checked  tests/unit/cli/test_goldfish_walk.py
     """
     documents = _Documents(split)
-    tally = Tally(stated_rate(config))
+    tally = MaskCounts(stated_rate(config))
     for before, start, stop in _spans(config, split):
         labels = split.read(before, stop)[1:]
         number, language = documents.of(before + 1, stop)
-        measure(config, Piece(labels, number, language, start - before - 1), tally)
+        measure(config, LabelRun(labels, number, language, start - before - 1), tally)
     return tally, documents.languages
 
 

@@ -16,8 +16,8 @@ from stamm.cli.output import print_json, print_pairs
 from stamm.engine.estimate import Devices, parse_devices
 from stamm.optim.config import CustomOptimizer
 from stamm.pretrain.config import PretrainConfig
-from stamm.pretrain.plan import Pace, plan
-from stamm.pretrain.throughput_model import pace_of
+from stamm.pretrain.plan import Throughput, plan
+from stamm.pretrain.throughput_model import measured_throughput
 from stamm.recipes.branches import CooldownRecipe, LongerRecipe
 from stamm.recipes.compare import Comparison
 from stamm.recipes.corpus import CorpusRecipe
@@ -86,7 +86,7 @@ def run(options: argparse.Namespace, verb: str) -> int:
         raise ConfigError(f"recipe {recipe.name} has no plan", fix=_instead(config))
     like = [Path(run) for run in options.like]
     plans = {
-        name: _plan(config, devices, corpus, pace_of(like, name, config, devices))
+        name: _plan(config, devices, corpus, measured_throughput(like, name, config, devices))
         for name, config in runs.items()
     }
     if options.json:
@@ -118,7 +118,7 @@ def _plan(
     config: PretrainConfig,
     devices: Devices | None,
     corpus: CorpusLength | None,
-    pace: Pace | None,
+    pace: Throughput | None,
 ) -> dict[str, Any]:
     known = None if corpus is None else corpus.sequences(config.context)
     optimizer = config.optimizer

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from stamm.base.hashing import GOLDEN, mix64
 from stamm.losses.config import Goldfish
-from stamm.losses.mask_statistics import Coverage, Piece, Tally, cut
+from stamm.losses.mask_statistics import Coverage, LabelRun, MaskCounts, cut
 
 TABLE_SIZE = 1_000_003
 TABLE_SEED = 2_971_215_073
@@ -61,14 +61,14 @@ def coverage(
 
     Memory   that of one run, and of the work on a piece of it
     """
-    tally = Tally(stated_rate(config))
+    tally = MaskCounts(stated_rate(config))
     for labels, document in runs:
         for piece in cut(labels, document, config.h - 1):
             measure(config, piece, tally)
     return tally.total()
 
 
-def measure(config: Goldfish, piece: Piece, tally: Tally) -> None:
+def measure(config: Goldfish, piece: LabelRun, tally: MaskCounts) -> None:
     """Count into `tally` what the mask of `config` does to a piece of text.
 
     piece    with h - 1 labels before the new ones, where its run has as many

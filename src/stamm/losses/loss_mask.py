@@ -24,7 +24,7 @@ from stamm.losses.goldfish import keep_mask
 
 
 @dataclass(frozen=True, kw_only=True)
-class SpecialIds:
+class MaskTokenIds:
     """Ids that a rule asks for.
 
     end   ends a document
@@ -35,11 +35,11 @@ class SpecialIds:
     pad: int | None = None
 
 
-def learned_targets(
+def loss_targets(
     rule: Rule,
     tokens: NDArray[np.int64],
     document: NDArray[np.int64],
-    special: SpecialIds,
+    special: MaskTokenIds,
     goldfish: Goldfish | None = None,
 ) -> NDArray[np.bool_]:
     """True where the target tokens[i + 1], predicted from tokens[i], is learned; shape (n - 1,).
@@ -70,7 +70,7 @@ def learned_targets(
     elif special.end is None:
         raise ConfigError(
             f"the rule {rule!r} masks at the end token, and none is known",
-            fix='Pass SpecialIds(end=...), or use the rule "stamm"',
+            fix='Pass MaskTokenIds(end=...), or use the rule "stamm"',
         )
     else:
         keep = (inputs if rule == "released" else labels) != special.end

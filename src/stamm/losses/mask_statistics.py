@@ -21,7 +21,7 @@ _QUANTILES = (0.5, 0.9, 0.99, 1.0)
 
 
 @dataclass(frozen=True)
-class Piece:
+class LabelRun:
     """Consecutive labels of a run.
 
     document   a number per label, equal within a document
@@ -38,13 +38,13 @@ class Piece:
 
 def cut(
     labels: NDArray[np.int64], document: NDArray[np.int64], reach: int, size: int = PIECE
-) -> Iterator[Piece]:
+) -> Iterator[LabelRun]:
     """One run in pieces of `size` labels, each with the `reach` labels before it."""
     group = np.zeros(len(labels), dtype=np.int64)
     for start in range(0, len(labels), size):
         first = max(start - max(reach, 1), 0)
         part = slice(first, start + size)
-        yield Piece(labels[part], document[part], group[part], start - first)
+        yield LabelRun(labels[part], document[part], group[part], start - first)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -150,7 +150,7 @@ class _Counts:
         )
 
 
-class Tally:
+class MaskCounts:
     """Counts by group, of text that comes piece by piece.
 
     Source   the sketch: Alon, Matias and Szegedy 1996; Charikar, Chen and Farach-Colton 2002
@@ -163,7 +163,7 @@ class Tally:
 
     def add(
         self,
-        piece: Piece,
+        piece: LabelRun,
         keep: NDArray[np.bool_],
         window: NDArray[np.bool_],
         zero: NDArray[np.bool_],

@@ -20,7 +20,7 @@ from stamm.base.errors import ConfigError
 from stamm.optim import fused
 from stamm.optim.ademamix_math import numbers_at, update_lists
 from stamm.optim.config import AdEMAMix
-from stamm.optim.groups import refuse_narrow
+from stamm.optim.groups import check_float32
 
 STATES = ("fast", "slow", "square")
 _AT_ONCE = 2**22  # numbers of a batch of lists; a larger parameter is one by itself
@@ -47,7 +47,7 @@ class AdEMAMixOptimizer(Optimizer):
         self.config = config
         self.total_steps = total_steps
         held = [p for group in self.param_groups for p in group["params"]]
-        refuse_narrow((f"number {k}", p) for k, p in enumerate(held))
+        check_float32((f"number {k}", p) for k, p in enumerate(held))
         self.form, self.why = _form(config, held[0].device)
 
     @torch.no_grad()
@@ -72,7 +72,7 @@ class AdEMAMixOptimizer(Optimizer):
         for p in parameters:
             assert p.grad is not None
             tensors = (p, p.grad, *self._moments(p))
-            if self.form == "fused" and fused.serves(*tensors):
+            if self.form == "fused" and fused.is_supported(*tensors):
                 fused.update_fused(tensors, numbers)
             else:
                 rest.append(tensors)  # what lies in memory otherwise; bits do not depend on it
@@ -104,7 +104,7 @@ def _batches(tensors: list[tuple[Tensor, ...]]) -> Iterator[list[tuple[Tensor, .
 def _form(config: AdEMAMix, device: torch.device) -> tuple[str, str]:
     if config.implementation == "foreach":
         return "foreach", ""
-    why = fused.unavailable(device)
+    why = fused.unavailable_reason(device)
     if why is None:
         return "fused", ""
     if config.implementation == "fused":

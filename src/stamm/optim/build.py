@@ -13,7 +13,7 @@ from torch.distributed.tensor import DTensor
 from stamm.optim.ademamix import AdEMAMixOptimizer
 from stamm.optim.config import AdamW, AdEMAMix, CustomOptimizer, Muon, OptimizerConfig
 from stamm.optim.custom import build_custom
-from stamm.optim.groups import parameter_groups, refuse_narrow
+from stamm.optim.groups import check_float32, parameter_groups
 from stamm.optim.muon import MuonWithAdamW
 
 
@@ -53,7 +53,7 @@ def build_optimizer(
                   optimizer that cannot be built
     """
     groups = parameter_groups(model, config)
-    refuse_narrow(model.named_parameters())
+    check_float32(model.named_parameters())
     layouts: dict[nn.Parameter, nn.Parameter] = {}
     for group in groups:
         pieces = [piece(parameter) for parameter in group["params"]]

@@ -40,7 +40,7 @@ class _Strided(ctypes.Structure):
     )
 
 
-def unavailable(device: torch.device) -> str | None:
+def unavailable_reason(device: torch.device) -> str | None:
     """Why the fused step cannot be used on `device`, or None where it can.
 
     Built once to see, and compared: its bits on numbers that differ where a rounding is left out.
@@ -48,7 +48,7 @@ def unavailable(device: torch.device) -> str | None:
     return _unavailable(device.type)
 
 
-def serves(*tensors: Tensor) -> bool:
+def is_supported(*tensors: Tensor) -> bool:
     """Whether one parameter, its gradient and its averages lie in memory as kernels read it."""
     return all(
         type(t) in (Tensor, torch.nn.Parameter)  # a DTensor has no memory of its own
@@ -62,7 +62,7 @@ def serves(*tensors: Tensor) -> bool:
 def update_fused(tensors: Sequence[Tensor], numbers: Numbers) -> None:
     """One step on (p, g, fast, slow, square), in place; all but g change.
 
-    Needs    `serves(*tensors)`, and `unavailable` of their device is None
+    Needs    `is_supported(*tensors)`, and `unavailable_reason` of their device is None
     Edge     the same bits as `update_lists`, with any number of threads
     Checked  tests/unit/optim/test_fused_update.py
     """

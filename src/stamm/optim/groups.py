@@ -56,7 +56,7 @@ def parameter_groups(
     ]
 
 
-def refuse_narrow(named: Iterable[tuple[str, Tensor]]) -> None:
+def check_float32(named: Iterable[tuple[str, Tensor]]) -> None:
     """Refuse weights of other than 32 bits: an optimizer here keeps no second, finer copy.
 
     Raises   ConfigError. A bfloat16 weight forgets every step below a 512th of itself, and a step

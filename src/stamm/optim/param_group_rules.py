@@ -77,7 +77,7 @@ def grouped(
         if place is not None:
             key = _ruled(key, config.groups[place])
         found.setdefault(key, {})[name] = math.prod(shape)
-    _refuse_idle(config.groups, {key.place - len(_KINDS) for key in found}, shapes)
+    _check_rules_match(config.groups, {key.place - len(_KINDS) for key in found}, shapes)
     if isinstance(config, Muon) and not any(key.method == "muon" for key in found):
         raise ConfigError(
             "optimizer=Muon finds no matrix in a layer", fix="Use AdamW: it is for everything else"
@@ -140,7 +140,7 @@ def _deciding(rules: tuple[GroupRule, ...], name: str) -> int | None:
     return next((k for k, rule in enumerate(rules) if re.search(rule.pattern, name)), None)
 
 
-def _refuse_idle(
+def _check_rules_match(
     rules: tuple[GroupRule, ...], used: Collection[int], shapes: Mapping[str, tuple[int, ...]]
 ) -> None:
     for place, rule in enumerate(rules):

@@ -1,18 +1,18 @@
-"""Learning rate and batch size as functions of the sequences trained on so far. No torch here."""
+"""Learning-rate schedules and batch-size stages, by the number of sequences trained on. No torch here."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
 from stamm.base.config import validate
 
 
 @dataclass(frozen=True, kw_only=True)
 class WarmupStableDecay:
-    """Linear warm-up, a flat stretch, then a cooldown lr = low + (peak - low) law(t), t from 0 to 1.
+    """Warmup-stable-decay (WSD): warm-up, constant, then a cooldown lr = low + (peak - low) law(t), t from 0 to 1.
 
     peak               highest learning rate
     final_share        learning rate at the end, low, as a share of the peak
@@ -20,8 +20,8 @@ class WarmupStableDecay:
     warmup_from        learning rate at its start, as a share of the peak
     decay_sequences    length of the cooldown, in sequences; None means decay_share of the run
     law                "1-sqrt" 1 - sqrt(t), "linear" 1 - t, "cosine" (1 + cos(pi t)) / 2
-    Edge               where the two overlap the warm-up stays whole and the cooldown, shortened,
-                       begins at its end: the rate reaches the peak in every run
+    Edge               where the two overlap, the cooldown is shortened and starts at the end of the
+                       warm-up: the rate reaches the peak in every run
     Source             Hägele et al. 2024 (arXiv 2405.18392). Apertus' report starts its warm-up at
                        0.1 of the peak (arXiv 2509.14233), the scripts it was trained with at 0
     Checked            tests/unit/optim/test_schedules.py
@@ -91,12 +91,14 @@ class Cosine:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Constant:
-    """Linear warm-up, then the peak to the end: what a cooldown can be branched off anywhere.
+class ConstantRate:
+    """Linear warm-up, then the peak to the end; a cooldown can be branched off any checkpoint.
 
     warmup_sequences   length of the warm-up, in sequences; a shorter run is all warm-up
     warmup_from        learning rate at its start, as a share of the peak
     """
+
+    FORMER_NAME: ClassVar = "Constant"
 
     peak: float = 1e-3
     warmup_sequences: int = 0
@@ -115,7 +117,7 @@ class Constant:
         return _warming(self, sequence, total) if warming else self.peak
 
 
-Schedule = WarmupStableDecay | Cosine | Constant
+Schedule = WarmupStableDecay | Cosine | ConstantRate
 
 _SHARE = "must lie in [0, 1]"
 _LAWS: dict[str, Callable[[float], float]] = {
@@ -167,7 +169,7 @@ class StepSpan:
 
 
 class BatchPlan:
-    """Which sequences each step trains on. Steps count from 0; an incomplete last one is left out."""
+    """Sequences of each step. Steps count from 0; an incomplete last step is left out."""
 
     def __init__(self, stages: tuple[BatchStage, ...], total_sequences: int) -> None:
         self._stages = sorted(stages, key=lambda stage: stage.start)

@@ -1,4 +1,4 @@
-"""What a pretraining run is. No torch here."""
+"""Configuration of a pretraining run. No torch here."""
 
 from __future__ import annotations
 
@@ -21,13 +21,15 @@ NEXT_TOKEN = "next-token"
 
 
 @dataclass(frozen=True, kw_only=True)
-class ForeignFiles:
-    """Token files of others, in the layout of Megatron, to train on instead of a packed corpus.
+class MegatronFiles:
+    """Token files in Megatron's format, to train on instead of a packed corpus.
 
-    prefixes    their paths without .bin and .idx; they are one stream, in this order
-    tokenizer   the tokenizer.json they were made with, or the folder that holds it
-    end_token   the token that ends each document; None: none does, or it is not known
+    prefixes    paths without .bin and .idx; the files are one stream, in this order
+    tokenizer   the tokenizer.json that the files were tokenized with, or its folder
+    end_token   the token that ends each document; None: none, or unknown
     """
+
+    FORMER_NAME: ClassVar = "ForeignFiles"
 
     prefixes: tuple[str, ...]
     tokenizer: str
@@ -38,27 +40,29 @@ class ForeignFiles:
         ended = any(prefix.endswith((".bin", ".idx")) for prefix in self.prefixes)
         validate(
             self,
-            ("prefixes", bool(names) and all(names), "names no file"),
+            ("prefixes", bool(names) and all(names), "does not name a file"),
             ("prefixes", not ended, "must be without .bin and .idx"),
             ("prefixes", len(set(self.prefixes)) == len(self.prefixes), "names a file twice"),
             ("tokenizer", bool(self.tokenizer), "is empty"),
         )
 
     def inputs(self) -> dict[str, Path]:
-        """What a run on them reads, by the names its job finds it under."""
+        """Input files of a run, by input name."""
         files = {f"foreign.{i}": Path(prefix) for i, prefix in enumerate(self.prefixes)}
         return {**files, "tokenizer": Path(self.tokenizer)}
 
 
 @dataclass(frozen=True, kw_only=True)
-class Begin:
-    """Where a run begins that goes on from another: with what that one had learned.
+class InitialWeights:
+    """Continued pretraining: start from the checkpoint of another run instead of random weights.
 
     checkpoint   its folder, such as runs/demo/arms/xielu/checkpoints/step-00000120
-    moments      "keep": the optimizer goes on, its averages and its count of updates with it.
-                 "restart": it begins anew, as at each longer context of the released Apertus runs
-                 (their report says that it was kept; arXiv 2509.14233, and its scripts)
+    moments      "keep": load the optimizer state and step count, too. "restart": start with a new
+                 optimizer state, as at each longer context of the released Apertus runs (by their
+                 scripts; their report states that it was kept, arXiv 2509.14233)
     """
+
+    FORMER_NAME: ClassVar = "Begin"
 
     checkpoint: str
     moments: Literal["keep", "restart"] = "keep"
@@ -69,35 +73,37 @@ class Begin:
 
 @dataclass(frozen=True, kw_only=True)
 class PretrainConfig:
-    """One model trained once.
+    """Pretraining of one model.
 
     context        tokens of a sequence
-    begin          the run from whose checkpoint this one goes on; None: from random weights
-    first_sequence   of the corpus' order, where this run begins to read
-    sequences      length of the run in sequences; None means `epochs` times the packed corpus
+    begin          checkpoint to start from; None: random weights
+    first_sequence   position in the corpus order at which this run starts to read
+    sequences      length of the run in sequences; None: `epochs` times the packed corpus
     batch          sequences per step, in stages
-    micro_batch    the most sequences that a process has in flight; of those of its step it makes as
-                   few parts as fit, alike but for one sequence. None: all at once
-    goldfish       None trains on every token
-    masks          what is masked between documents: "stamm" the first token of each; "released" what
-                   is predicted from an end token, as the code of Apertus does; "report" the end
-                   token, as its report says
-    z_loss         weight of the mean of log(Z)^2, which keeps logits from drifting; told apart from
-                   the loss in the metrics
-    objective      "next-token", or the reader's own subclass of it, "mine.py:MyObjective"
+    micro_batch    largest number of sequences of a process per forward pass; a step is divided into
+                   as few micro-batches as possible, of equal size up to one sequence. None: one
+    goldfish       Goldfish loss mask; None trains on every token
+    masks          loss mask between documents: "stamm" masks the first token of each; "released"
+                   what is predicted from an end token, as the code of Apertus does; "report" the
+                   end token, as in its report
+    z_loss         weight of the mean of log(Z)^2, which keeps logits from drifting; a separate
+                   metric beside the loss
+    objective      "next-token", or a subclass of it, "mine.py:MyObjective"
                    (docs/extending/objective.md)
+    optimizer      AdamW, AdEMAMix, Muon, or your own, "mine.py:MyOptimizer"
+                   (docs/extending/optimizer.md)
     clip_norm      gradient clipping: largest gradient norm
     record_shapes_every   steps between records of the learned activation parameters
     pack           folder of the packed corpus; empty where a recipe packs one itself
-    trackers       trackers that receive the metrics; may change when a run is resumed
-    foreign        files of others, instead of a packed corpus
-    tuned          "", or the entry of a file among the run's inputs that says its peak, its length
-                   or both: what an earlier step found out (`pretrain.tuning.told`)
+    trackers       trackers that receive the metrics; may change when a run resumes
+    foreign        token files in Megatron's format, instead of a packed corpus
+    tuned          "", or the entry of an input file with the peak learning rate, the length or both
+                   that an earlier step found (`pretrain.lr_finder.apply_tuning`)
     """
 
     model: DecoderConfig = field(default_factory=DecoderConfig)
     context: int = 256
-    begin: Begin | None = None
+    begin: InitialWeights | None = None
     first_sequence: int = 0
     sequences: int | None = None
     epochs: float = 1.0
@@ -114,7 +120,7 @@ class PretrainConfig:
     record_shapes_every: int = 10
     engine: EngineConfig = field(default_factory=EngineConfig)
     pack: str = ""
-    foreign: ForeignFiles | None = None
+    foreign: MegatronFiles | None = None
     tuned: str = ""
     trackers: tuple[TensorBoard | Trackio | WandB, ...] = ()
     FORMER_KEYS: ClassVar = {"mirrors": "trackers"}
@@ -162,13 +168,13 @@ class PretrainConfig:
     def total_sequences(self, corpus_sequences: int | None = None) -> int:
         """Length of the run in sequences, given how many the packed corpus holds.
 
-        Raises   ConfigError when the corpus decides the length and is not known, or is too small.
+        Raises   ConfigError when the length depends on the corpus and it is unknown or too small.
         """
         if self.sequences is not None:
             return self.sequences
         if corpus_sequences is None:
             raise ConfigError(
-                "the length of the run follows from the packed corpus, which is not there yet",
+                "the length of the run depends on the packed corpus, which does not exist yet",
                 fix="Set sequences=..., or run the corpus first",
             )
         total = int(corpus_sequences * self.epochs)
@@ -181,13 +187,13 @@ class PretrainConfig:
         return total
 
     def parts(self, sequences: int) -> int:
-        """In how many micro-batches a process trains on its `sequences` of a step."""
+        """Number of micro-batches of a process that has `sequences` of a step."""
         return 1 if self.micro_batch is None else -(-sequences // self.micro_batch)
 
     def largest_micro_batch(self, sequences: int) -> int:
-        """Sequences of the largest micro-batch that a process has in a step with `sequences` for it."""
+        """Sequences of the largest micro-batch of a process that has `sequences` of a step."""
         return -(-sequences // self.parts(sequences))
 
     def batches(self, total_sequences: int) -> BatchPlan:
-        """Which sequences each step trains on."""
+        """Sequences of each step."""
         return BatchPlan(self.batch, total_sequences)

@@ -1,4 +1,4 @@
-"""From a stream of tokens to the tensors of a step. Every token's place follows from the run."""
+"""Sampler of training sequences: from a token stream to the tensors of a step, with random access."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from torch import Tensor
 
 from stamm.corpus.shuffle import TokenStream, WindowOrder
 from stamm.losses.config import Goldfish, Rule
-from stamm.losses.loss_mask import SpecialIds, learned_targets
+from stamm.losses.loss_mask import MaskTokenIds, loss_targets
 
 
 @dataclass(frozen=True)
-class Batch:
-    """Sequences to train on. Letters: B sequences, T tokens.
+class TokenBatch:
+    """Sequences to train on, with their loss mask. Letters: B sequences, T tokens.
 
     tokens_BT     inputs
     target_BT     the token after each input
     document_BT   number of the document each input belongs to
-    keep_BT       True where the target is learned
+    keep_BT       loss mask: True where the target has a loss
     """
 
     tokens_BT: Tensor
@@ -31,12 +31,12 @@ class Batch:
     keep_BT: Tensor
 
 
-class Windows:
-    """Sequences of a stream by their place in the run; random access, no state.
+class SequenceSampler:
+    """Sampler of the sequences of a token stream, by their position in the run; stateless.
 
     context    tokens of a sequence
-    goldfish   which targets are not learned; None means none
-    masks      how what stands between documents is masked: see `losses.masks`
+    goldfish   Goldfish loss mask; None: none
+    masks      loss mask between documents: see `losses.loss_mask`
     """
 
     def __init__(
@@ -51,7 +51,7 @@ class Windows:
         self._context = context
         self._goldfish = goldfish
         self._masks: Rule = masks
-        self._special = SpecialIds(end=stream.end_id)
+        self._special = MaskTokenIds(end=stream.end_id)
         self._order = WindowOrder(stream.stages, context, seed)
         self._document_starts = stream.document_starts()
 
@@ -60,11 +60,11 @@ class Windows:
         """Sequences in one pass over the stream."""
         return self._order.count
 
-    def batch(self, first: int, count: int) -> Batch:
+    def batch(self, first: int, count: int) -> TokenBatch:
         """Sequences first .. first + count - 1 of the run."""
         rows = [self._row(start) for start in self._order.windows(first, count).tolist()]
         tokens, document, keep = (np.stack(part) for part in zip(*rows, strict=True))
-        return Batch(
+        return TokenBatch(
             tokens_BT=torch.from_numpy(tokens[:, :-1].copy()),
             target_BT=torch.from_numpy(tokens[:, 1:].copy()),
             document_BT=torch.from_numpy(document[:, :-1].copy()),
@@ -72,12 +72,12 @@ class Windows:
         )
 
     def stream(self, limit: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """The first `limit` tokens of the stream as they stand, and their documents' numbers."""
+        """The first `limit` tokens of the stream in corpus order, and their document numbers."""
         stop = min(self._stream.num_tokens, limit)
         return self._stream.read(0, stop), self._documents(0, stop)
 
     def label_runs(self, limit: int) -> Iterator[tuple[NDArray[np.int64], NDArray[np.int64]]]:
-        """About `limit` labels and their documents, cut as the Goldfish hash sees them."""
+        """About `limit` labels and their documents, divided as the Goldfish hash reads them."""
         if self._sees_context:
             tokens, document = self.stream(limit)
             yield tokens[1:], document[1:]
@@ -88,14 +88,14 @@ class Windows:
             yield self._stream.read(start, stop)[1:], self._documents(start, stop)[1:]
 
     def _row(self, start: int) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.bool_]]:
-        """T + 1 tokens from `start` on, their documents, and which of the T targets are learned."""
+        """T + 1 tokens from `start` on, their documents, and the loss mask of the T targets."""
         stop = start + self._context + 1
-        # The hash of a target reads the h - 1 tokens before it, which may stand before the window.
+        # The hash of a target reads the h - 1 tokens before it, which may precede the sequence.
         reach = 0 if self._goldfish is None else self._goldfish.h - 1
         before = min(reach, start) if self._sees_context else 0
         tokens = self._stream.read(start - before, stop)
         document = self._documents(start - before, stop)
-        keep = learned_targets(self._masks, tokens, document, self._special, self._goldfish)
+        keep = loss_targets(self._masks, tokens, document, self._special, self._goldfish)
         return tokens[before:], document[before:], keep[before:]
 
     def _documents(self, start: int, stop: int) -> NDArray[np.int64]:
@@ -107,5 +107,5 @@ class Windows:
 
     @property
     def _sees_context(self) -> bool:
-        # The published code hashes each window by itself; ours sees the text as it stands.
+        # The published code hashes each sequence alone; hash="stamm" reads across its border.
         return self._goldfish is not None and self._goldfish.hash != "apertus"

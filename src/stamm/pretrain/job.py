@@ -1,10 +1,10 @@
-"""Pretrain one decoder on a packed corpus, or on token files of others.
+"""Pretrain one decoder on a packed corpus, or on token files in Megatron's format; resume if interrupted.
 
-Reads    pack (a packed corpus) and tokenizer (only recorded); or foreign.0, foreign.1, .. (files of
-         others, without their endings) and tokenizer (the one they were made with); tuned, where
-         the configuration names an entry of it (what an earlier step found out)
-Leaves   config.json, manifest.json, metrics.jsonl, checkpoints/, model/ (the trained decoder),
-         summary.json (what was trained, all of it reproducible), log/ (speed and wall clock)
+Reads    pack (a packed corpus) and tokenizer (only recorded); or foreign.0, foreign.1, .. (token
+         files without .bin and .idx) and tokenizer (the one that they were tokenized with); tuned,
+         where the configuration names an entry of it (results of the learning-rate finder)
+Writes   config.json, manifest.json, metrics.jsonl, checkpoints/, model/ (the trained decoder),
+         summary.json (steps, tokens, loss; reproducible), log/ (throughput and wall clock)
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ from stamm.models.serialization import describe_decoder, save_decoder
 from stamm.optim.config import CustomOptimizer
 from stamm.optim.custom import optimizer_file
 from stamm.pretrain.config import NEXT_TOKEN, PretrainConfig
-from stamm.pretrain.dataset import Windows
+from stamm.pretrain.dataset import SequenceSampler
 from stamm.pretrain.kernel_choice import (
     Choices,
     activation_backend,
@@ -63,7 +63,7 @@ from stamm.pretrain.kernel_choice import (
     chosen_kernels,
     prepare_kernels,
 )
-from stamm.pretrain.lr_finder import told
+from stamm.pretrain.lr_finder import apply_tuning
 from stamm.pretrain.next_token import LOSS, steps_before
 from stamm.pretrain.train import load_objective, train_decoder
 from stamm.runs.job import Workspace
@@ -74,13 +74,13 @@ from stamm.runs.schemas.training import TimingFile, TrainingSummary
 from stamm.runs.tracking import tracking
 
 _USER_CODE = ("objective", "optimizer")
-COVERAGE_TOKENS = 20_000_000  # a sample of this many tokens tells the rate to 4 digits
+COVERAGE_TOKENS = 20_000_000  # a sample of this many tokens gives the rate to 4 digits
 
 
 @report_lost_peers()
 def run(config: PretrainConfig, workspace: Workspace) -> None:
     """Train `config.model` on its tokens, from the newest checkpoint when there is one."""
-    config = told(config, workspace.inputs)
+    config = apply_tuning(config, workspace.inputs)
     stream = open_stream(config, workspace.inputs)
     _check_vocabulary(config, stream)
     settle(config.engine.threads)
@@ -105,7 +105,7 @@ def _train(
     if proof.remark:
         progress.log(f"{proof.remark}.")
     world.assert_same_on_all_ranks("the data", proof.sha256)
-    windows = Windows(stream, config.context, config.seed, config.goldfish, config.masks)
+    windows = SequenceSampler(stream, config.context, config.seed, config.goldfish, config.masks)
     choices: Choices = {}
     if device.type == "cpu":
         choices = world.broadcast_object(
@@ -141,13 +141,13 @@ def _train(
         write_record(folder / "summary.json", TrainingSummary, _summary(config, windows, folder))
         timing = _timing(config, folder, trained, world, devices)
         write_record(folder / "log" / "timing.json", TimingFile, timing)
-    world.broadcast_object(None)  # the others stay until all is written
+    world.broadcast_object(None)  # the other processes wait until all is written
     if world.size == 1:
         destroy_process_group()
 
 
 def _verified(stream: StoredTokens, world: DistributedContext) -> Proof:
-    """What reading every byte shows: each process reads its share of the files, for all of them."""
+    """Checks of every byte of the tokens; each process reads its part of the files, for all processes."""
     mine = stream.examine(range(world.rank, stream.num_files, world.size))
     return stream.proof(
         {n: seen for part in world.all_gather_object(mine) for n, seen in part.items()}
@@ -156,12 +156,12 @@ def _verified(stream: StoredTokens, world: DistributedContext) -> Proof:
 
 def _assembled(config: DecoderConfig, weights: dict[str, Tensor]) -> Decoder:
     decoder = Decoder(config)
-    decoder.load_state_dict(weights, strict=False)  # what is tied comes once
+    decoder.load_state_dict(weights, strict=False)  # tied weights are stored once
     return decoder
 
 
 def open_stream(config: PretrainConfig, inputs: Mapping[str, Path]) -> StoredTokens:
-    """What a run reads: its packed corpus, or the files of others that it names."""
+    """The token stream of a run: its packed corpus, or the Megatron files of its configuration."""
     if config.foreign is None:
         return PackedSplit.open(inputs["pack"], "train")
     paths = [inputs[f"foreign.{i}"] for i in range(len(config.foreign.prefixes))]
@@ -179,9 +179,9 @@ def _check_vocabulary(config: PretrainConfig, stream: TokenStream) -> None:
 
 
 def _choices(
-    config: PretrainConfig, windows: Windows, world: DistributedContext, folder: Path
+    config: PretrainConfig, windows: SequenceSampler, world: DistributedContext, folder: Path
 ) -> Choices:
-    """The kernels that the run was begun with, or those that it begins with."""
+    """The kernels recorded when the run started, or new choices."""
     path = folder / "manifest.json"
     if not path.exists():
         threads = config.engine.threads
@@ -199,9 +199,9 @@ def _choices(
 def _note_manifest(
     config: PretrainConfig, workspace: Workspace, proof: Proof, choices: Choices
 ) -> None:
-    """Write the manifest, or see that a run that was begun goes on with the same tokens.
+    """Write the manifest, or check that a run resumes with the same tokens and user code.
 
-    Raises   DataError when they are others.
+    Raises   DataError when they differ
     """
     path = workspace.folder / "manifest.json"
     kind = "pack" if config.foreign is None else "foreign"
@@ -241,11 +241,11 @@ def _note_manifest(
 
 @contextlib.contextmanager
 def _events_noted(folder: Path, world: DistributedContext) -> Iterator[None]:
-    """However training ends, the manifest lists its events; killed, the run that goes on sees to it."""
+    """Record events in the manifest however training ends; after a kill, the resumed run records them."""
     try:
         yield
     except BaseException:
-        with contextlib.suppress(OSError, DataError):  # what ended it is told, not this
+        with contextlib.suppress(OSError, DataError):  # the first error is reported
             _note_events(folder, world)
         raise
     _note_events(folder, world)
@@ -281,7 +281,7 @@ def _user_code(config: PretrainConfig) -> dict[str, dict[str, str]]:
     }
 
 
-def _summary(config: PretrainConfig, windows: Windows, folder: Path) -> dict[str, Any]:
+def _summary(config: PretrainConfig, windows: SequenceSampler, folder: Path) -> dict[str, Any]:
     steps = read_metrics(folder / "metrics.jsonl")
     total = config.total_sequences(windows.per_epoch)
     plan = config.batches(total)
@@ -302,8 +302,8 @@ def _summary(config: PretrainConfig, windows: Windows, folder: Path) -> dict[str
     }
 
 
-def windows_coverage(goldfish: Goldfish | None, windows: Windows) -> dict[str, Any] | None:
-    """What the Goldfish mask does to the packed text, in the order in which it stands."""
+def windows_coverage(goldfish: Goldfish | None, windows: SequenceSampler) -> dict[str, Any] | None:
+    """Statistics of the Goldfish mask on the packed text, in corpus order; None without a mask."""
     if goldfish is None:
         return None
     measured = coverage(goldfish, windows.label_runs(COVERAGE_TOKENS))
@@ -317,9 +317,9 @@ def _timing(
     world: DistributedContext,
     devices: Mapping[str, int],
 ) -> dict[str, Any]:
-    """How fast it was, and on what.
+    """Throughput, and the devices that computed.
 
-    devices   how many processes computed on each kind of device, by its name
+    devices   number of processes on each kind of device, by its name
     """
     lines = read_metrics(folder / "log" / "speed.jsonl")
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
@@ -344,10 +344,10 @@ def _median(lines: list[dict[str, Any]], key: str) -> float | None:
 
 
 def _outcome(folder: Path) -> str:
-    """What to say of the run when it ends: its loss, and how much of the text taught it nothing."""
+    """Last line of the progress: the loss, skipped updates and skipped steps."""
     lines = read_metrics(folder / "metrics.jsonl")
     if not lines:
-        return "nothing was learned: no step was trained on whose loss is a number"
+        return "no update was made: every loss was non-finite"
     events = Events(folder / "events.json", writes=False)
     left_out = sum(event["event"] == NONFINITE for event in events.all)
     passed = len(events.skipped_steps())

@@ -1,7 +1,7 @@
-"""Which kernels a training run uses on a CPU: the generated ones, or torch's own, by measurement.
+"""Kernel choice of a training run on a CPU: generated kernels or torch's own, by measurement.
 
-Both keep to the same error budgets but differ in bits. So a run makes its choice once, before its
-first step, in one process for all; the manifest keeps it, and the run resumes with it.
+Both meet the same error bounds but differ in bits. A run chooses once, before its first step, on
+the main process for all; the manifest records the choice, and the run resumes with it.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ from stamm.pretrain.config import PretrainConfig
 
 Implementation = Literal["stamm", "torch"]
 ATTENTION = "attention"
-# Activations are compared with what torch.compile makes of them, which takes seconds to make: only
-# for runs in which they compute more elements than this (a minute and more), all layers together.
+# Activations are compared with torch.compile, which takes seconds to compile: only for runs in which
+# all layers together compute more elements than this (a minute and more).
 WORTH_MEASURING = 2**36
 _PROBED = 2**20  # elements of a probe of an activation
-_DOCUMENTS = 2  # in a row of a probe of attention: fewer and longer ones than in most corpora
+_DOCUMENTS = 2  # per row of a probe of attention: fewer and longer than in most corpora
 
 Choices = dict[str, Implementation]
 
@@ -44,11 +44,11 @@ def activation_key(ffn: PlainFFN | GatedFFN) -> str:
 
 
 def choose_kernels(config: PretrainConfig, num_sequences: int) -> Choices:
-    """For attention and each activation of `config.model`, what computes it on this CPU.
+    """The implementation of attention and of each activation of `config.model` on this CPU.
 
-    num_sequences   how many the run trains on
-    Edge     what is not measured, because a run is short or the kernel cannot be built, is "stamm":
-             where such a kernel cannot be used, torch's function is used instead, as ever
+    num_sequences   length of the run
+    Edge     "stamm" where nothing is measured, because the run is short or the kernel cannot be
+             built: where such a kernel is not supported, torch's function is used instead
     """
     engine, model = config.engine, config.model
     blocks = {activation_key(ffn): ffn for ffn in map(model.ffn_of, range(model.num_layers))}
@@ -71,7 +71,7 @@ def choose_kernels(config: PretrainConfig, num_sequences: int) -> Choices:
 
 
 def prepare_kernels(config: PretrainConfig, choices: Choices) -> str | None:
-    """Compile, or load, what `choices` need, so that no compiler starts in the middle of a step.
+    """Compile or load the kernels of `choices` before the first step.
 
     Returns  why the attention kernel of `choices` cannot be used in this process, else None
     """
@@ -95,9 +95,9 @@ def activation_backend(config: PretrainConfig, choices: Choices, device: torch.d
 
 @contextlib.contextmanager
 def chosen_kernels(config: PretrainConfig, choices: Choices) -> Iterator[PretrainConfig]:
-    """`config` with the attention of `choices`; in the block activations are computed as they say.
+    """A context in which activations use the kernels of `choices`; yields `config` with their attention.
 
-    Edge     of a choice that is missing, as in the manifest of an older run, "stamm" is meant
+    Edge     a missing choice, as in the manifest of an older run, is "stamm"
     """
     eager: list[str] = []
     for ffn in map(config.model.ffn_of, range(config.model.num_layers)):

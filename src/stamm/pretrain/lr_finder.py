@@ -1,11 +1,11 @@
-"""The learning rate of each arm of a comparison: which are tried, and which one is taken.
+"""Learning-rate finder: the peak learning rate of each arm of a comparison, from short runs.
 
-Short runs at the rates of a grid come first. Each refinement adds two: beyond the grid when the
-best lies at its edge, on both sides of the best when it lies inside. So every arm gets the same
-number of runs, wherever its best rate turns out to be. No torch here.
+Short runs use the rates of a grid. Each refinement adds two rates: beyond the grid when the best is
+at its edge, on both sides of the best when it is inside. Every arm gets the same number of runs,
+wherever its best rate is. No torch here.
 
-Reads    trial.0, trial.1, .. (folders of short runs); pace, where lengths were measured
-Leaves   refined.json (the rates of two more runs), or chosen.json (the rate of the runs that count)
+Reads    trial.0, trial.1, .. (folders of short runs); pace, where step times were measured
+Writes   refined.json (the rates of two more runs), or chosen.json (the rate of the final runs)
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ from stamm.runs.schemas.training import ChosenRate
 
 SCHEMA = 1
 REFINED, CHOSEN = "refined.json", "chosen.json"
-FINAL, SHORT = "final", "short"  # entries of the files that say how a run is to be
+FINAL, SHORT = "final", "short"  # entries of refined.json and chosen.json
 
 
 @dataclass(frozen=True, kw_only=True)
 class ChoiceConfig:
-    """What is made of an arm's short runs.
+    """Configuration of the learning-rate finder of one arm.
 
-    arm      its name; its lengths are found under it in pace, where that is read
-    trials   short runs that are there
-    tail     share of a short run, from its end, whose training loss is its score
+    arm      its name, and the key of its lengths in pace
+    trials   number of short runs
+    tail     last fraction of a short run whose mean training loss is its score
     """
 
     arm: str
@@ -52,25 +52,25 @@ class ChoiceConfig:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Trial:
-    """A short run. `loss` in nats per kept token at its end; infinite where it is no number."""
+class ShortRun:
+    """A short run: its peak learning rate, and its loss at the end in nats per kept token (inf: non-finite)."""
 
     rate: float
     loss: float
 
 
-def told(config: PretrainConfig, inputs: Mapping[str, Path]) -> PretrainConfig:
-    """The run that `config` is once an earlier step has said its peak, its length, or both.
+def apply_tuning(config: PretrainConfig, inputs: Mapping[str, Path]) -> PretrainConfig:
+    """`config` with the peak learning rate, the length or both that an earlier step found.
 
-    `config.tuned` names an entry of the JSON file inputs["tuned"]; "" leaves `config` as it is.
+    `config.tuned` names an entry of the JSON file inputs["tuned"]; "" leaves `config` unchanged.
 
-    Raises   ConfigError when there is no such file; DataError when it has no such entry
+    Raises   ConfigError when the file is missing; DataError when it has no such entry
     """
     if not config.tuned:
         return config
     if "tuned" not in inputs:
         raise ConfigError(
-            f"tuned = {config.tuned!r}, and no step before this run says how it is to be",
+            f"tuned = {config.tuned!r}, and no earlier step wrote the tuned values",
             fix="Leave tuned out; `stamm compare` sets it",
         )
     path = inputs["tuned"]
@@ -80,7 +80,7 @@ def told(config: PretrainConfig, inputs: Mapping[str, Path]) -> PretrainConfig:
         sequences = entry.get("sequences", config.sequences)
     except (KeyError, TypeError, ValueError, AttributeError):
         raise DataError(
-            f"{path} does not say how the run {config.tuned!r} is to be",
+            f"{path} has no valid entry for the run {config.tuned!r}",
             fix="Delete its folder and run the same command again",
         ) from None
     return replace(
@@ -89,7 +89,7 @@ def told(config: PretrainConfig, inputs: Mapping[str, Path]) -> PretrainConfig:
 
 
 def refine(config: ChoiceConfig, workspace: Workspace) -> None:
-    """Write the rates of two more short runs of the arm."""
+    """Write the rates of two more short runs of the arm to refined.json."""
     rates = next_rates(_trials(config, workspace))
     length = _lengths(config, workspace).get(SHORT, {})
     runs = {str(number): {"peak": rate, **length} for number, rate in enumerate(rates)}
@@ -97,10 +97,10 @@ def refine(config: ChoiceConfig, workspace: Workspace) -> None:
 
 
 def choose(config: ChoiceConfig, workspace: Workspace) -> None:
-    """Write the rate with the lowest score, and all that were tried.
+    """Write the rate with the lowest score, and all rates tried, to chosen.json.
 
-    Edge     where no short run ends in a number the lowest rate is taken: what comes of it is the
-             arm's result, and no reason to stop the others
+    Edge     where every short run ends with a non-finite loss, the lowest rate is chosen: what it
+             gives is the arm's result, and the other arms continue
     """
     trials = sorted(_trials(config, workspace), key=lambda trial: trial.rate)
     best = _best(trials)
@@ -117,14 +117,14 @@ def choose(config: ChoiceConfig, workspace: Workspace) -> None:
     write_record(workspace.folder / CHOSEN, ChosenRate, plain)
 
 
-def next_rates(trials: list[Trial]) -> tuple[float, float]:
-    """Two rates that say most about where the best one lies.
+def next_rates(trials: list[ShortRun]) -> tuple[float, float]:
+    """The two rates of the next short runs, around the best one so far.
 
     Beside the best of r_0 < .. < r_n, r_i: sqrt(r_(i-1) r_i) and sqrt(r_i r_(i+1)). At the lower
     edge r_0 / q and r_0 / q^2 with q = r_1 / r_0; at the upper edge likewise upwards.
 
-    Edge     of equal scores the lower rate counts as the best; where none is a number, the next
-             rates are lower
+    Edge     of equal scores the lower rate is the best; where all are non-finite, the next rates
+             are lower
     """
     ordered = sorted(trials, key=lambda trial: trial.rate)
     rates = [trial.rate for trial in ordered]
@@ -146,11 +146,11 @@ def next_rates(trials: list[Trial]) -> tuple[float, float]:
 def tail_loss(folder: Path, tail: float) -> float:
     """Mean training loss over the last `tail` of a run's steps, in nats per kept token.
 
-    Every short run of a comparison has seen the same text at these steps, and none of it is held
-    out: what the arms are judged by has no part in the choice.
+    Every short run of a comparison trains on the same text in these steps, and none of it is held
+    out: the held-out text that the arms are compared on has no influence on the choice.
 
-    Edge     infinite when one of them is no number. The update of such a step is left out and it
-             has no line: steps are counted by what the run was to do, not by its lines
+    Edge     infinite when one of them is non-finite. The update of such a step is skipped and it
+             has no line in metrics.jsonl: steps are counted by summary.json, not by lines
     """
     steps = int(read_json(folder / "summary.json")["steps"])
     first = steps - max(round(tail * steps), 1) + 1
@@ -161,13 +161,13 @@ def tail_loss(folder: Path, tail: float) -> float:
     return loss / tokens if whole and math.isfinite(loss) else math.inf
 
 
-def _best(trials: list[Trial]) -> int:
+def _best(trials: list[ShortRun]) -> int:
     return min(range(len(trials)), key=lambda i: trials[i].loss)
 
 
-def _trials(config: ChoiceConfig, workspace: Workspace) -> list[Trial]:
+def _trials(config: ChoiceConfig, workspace: Workspace) -> list[ShortRun]:
     folders = [workspace.inputs[f"trial.{number}"] for number in range(config.trials)]
-    return [Trial(rate=_rate(one), loss=tail_loss(one, config.tail)) for one in folders]
+    return [ShortRun(rate=_rate(one), loss=tail_loss(one, config.tail)) for one in folders]
 
 
 def _rate(folder: Path) -> float:

@@ -24,13 +24,13 @@ from stamm.models.guide_draws import guide_uses
 from stamm.models.linear import structured_linears
 from stamm.optim.schedules import BatchPlan
 from stamm.pretrain.config import PretrainConfig
-from stamm.pretrain.dataset import Batch, Windows
+from stamm.pretrain.dataset import SequenceSampler, TokenBatch
 
 LOSS, Z_LOSS = "train/loss_nats", "train/z_loss_nats"
 
 
 class NextToken(Objective):
-    """Cross-entropy of the next token. While a step is computed, the sequences of the next are read.
+    """Next-token cross-entropy. The sequences of the next step are prefetched during a step.
 
     A subclass that changes the loss overrides `step_loss` (docs/extending/objective.md).
 
@@ -42,7 +42,11 @@ class NextToken(Objective):
     unit = "tokens"
 
     def __init__(
-        self, config: PretrainConfig, decoder: Decoder, windows: Windows, world: DistributedContext
+        self,
+        config: PretrainConfig,
+        decoder: Decoder,
+        windows: SequenceSampler,
+        world: DistributedContext,
     ) -> None:
         self._config, self.decoder, self._windows, self._world = config, decoder, windows, world
         self.total_sequences = config.total_sequences(windows.per_epoch)
@@ -56,7 +60,7 @@ class NextToken(Objective):
         long = config.engine.precision == "float32"
         self._dtype = torch.float32 if long else torch.bfloat16
         self._reader = ThreadPoolExecutor(1, thread_name_prefix="sequences")
-        self._ahead: tuple[int, Future[list[Batch]]] | None = None
+        self._ahead: tuple[int, Future[list[TokenBatch]]] | None = None
         self._kept = 0
 
     @property
@@ -82,7 +86,7 @@ class NextToken(Objective):
         ]
         return MicroBatches(pieces, at_once=self._pieces(largest))
 
-    def step_loss(self, batch: Batch, num_loss_tokens: float) -> StepLoss:
+    def step_loss(self, batch: TokenBatch, num_loss_tokens: float) -> StepLoss:
         """Loss and metrics of one micro-batch.
 
         batch             this process's sequences, whole, on its device
@@ -106,7 +110,7 @@ class NextToken(Objective):
             metrics[Z_LOSS] = found.z
         return StepLoss(found.loss, metrics)
 
-    def _compute(self, batch: Batch, num_loss_tokens: int) -> StepLoss:
+    def _compute(self, batch: TokenBatch, num_loss_tokens: int) -> StepLoss:
         return self.step_loss(_moved(batch, self._world.device), float(num_loss_tokens))
 
     def learning_rate(self, step: int) -> float:
@@ -143,8 +147,8 @@ class NextToken(Objective):
             values.update(shapes(self.decoder))
         return values
 
-    def _read(self, step: int) -> list[Batch]:
-        """What `step` computes, in pieces; those of the step after it are begun."""
+    def _read(self, step: int) -> list[TokenBatch]:
+        """Sequences of `step`, in pieces; starts to read those of the next step."""
         ahead = self._ahead
         found = ahead[1] if ahead and ahead[0] == step else self._reader.submit(self._rows, step)
         try:
@@ -152,14 +156,14 @@ class NextToken(Objective):
         except Exception as error:
             raise RunError(
                 f"the sequences of step {step} could not be read: {error}",
-                fix="See that the packed corpus is there, and run the same command again",
+                fix="Check that the packed corpus exists, and run the same command again",
             ) from error
         self._ahead = None
         if step < self.num_steps:
             self._ahead = (step + 1, self._reader.submit(self._rows, step + 1))
         return batches
 
-    def _rows(self, step: int) -> list[Batch]:
+    def _rows(self, step: int) -> list[TokenBatch]:
         span = self._plan.step(step - 1)
         mine = self._shard.rows(self._config.first_sequence + span.first, span.size)
         pieces = [
@@ -170,41 +174,41 @@ class NextToken(Objective):
         return [self._windows.batch(piece.start, len(piece)) for piece in pieces]
 
     def _pieces(self, sequences: int) -> int:
-        """Into how many pieces a micro-batch of so many sequences is cut."""
+        """Number of pieces of a micro-batch of so many sequences."""
         if self._world.mesh is not None or self._world.device.type != "cpu":
             return 1
         return pieces_of(self._config.engine, sequences, self._config.context)
 
-    def _kept_in(self, batches: list[Batch]) -> int:
-        """How many targets of the whole step are learned."""
+    def _kept_in(self, batches: list[TokenBatch]) -> int:
+        """Number of targets of the whole step that have a loss."""
         kept = sum(int(batch.keep_BT.sum()) for batch in batches)
         world = self._world
         if world.size == 1:
             return kept
         summed = world.all_reduce_sum(torch.tensor(kept, dtype=torch.int64, device=world.device))
-        # Processes that divide sequences have read the same ones.
+        # Processes of context and tensor parallelism read the same sequences.
         return int(summed) // (world.context * world.tensor)
 
 
 def steps_before(plan: BatchPlan, sequence: int) -> int:
-    """How many steps end at `sequence` or before."""
+    """Number of steps that end at `sequence` or before."""
     return bisect_right(
         range(plan.num_steps), sequence, key=lambda i: plan.step(i).first + plan.step(i).size
     )
 
 
 def _cut(rows: range, ways: int) -> Iterator[range]:
-    """`rows` in so many ranges, alike but for one sequence."""
+    """`rows` in so many ranges of equal length, up to one sequence."""
     borders = [rows.start + len(rows) * i // ways for i in range(ways + 1)]
     return (range(a, b) for a, b in itertools.pairwise(borders))
 
 
-def _moved(batch: Batch, device: torch.device) -> Batch:
-    """`batch` where it is computed with; from pinned memory a GPU fetches it while it works."""
+def _moved(batch: TokenBatch, device: torch.device) -> TokenBatch:
+    """`batch` on the device; through pinned memory, so that a GPU copies while it computes."""
     if device.type == "cpu":
         return batch
     parts = (getattr(batch, field.name) for field in dataclasses.fields(batch))
-    return Batch(*(part.pin_memory().to(device, non_blocking=True) for part in parts))
+    return TokenBatch(*(part.pin_memory().to(device, non_blocking=True) for part in parts))
 
 
 def shapes(decoder: Decoder) -> dict[str, float]:

@@ -1,4 +1,4 @@
-"""A pretraining run laid out before it starts: sizes, work, time, learning rate, disk. No torch."""
+"""Plan of a pretraining run: sizes, FLOPs, memory, time, learning rate, disk. No torch here."""
 
 from __future__ import annotations
 
@@ -33,21 +33,20 @@ from stamm.models.flops import (
 )
 from stamm.models.self_guide import expected_guide_uses, guided_steps
 from stamm.pretrain.config import PretrainConfig
-from stamm.pretrain.plan_warnings import Told, notes, warnings
+from stamm.pretrain.plan_warnings import PlanContext, notes, warnings
 
 CURVE_POINTS = 60
 _SAMPLED = 2000
 
 
 @dataclass(frozen=True, kw_only=True)
-class Pace:
-    """What a finished run achieved, to plan another one by.
+class Throughput:
+    """Throughput of a finished run, to plan another one.
 
-    flops_per_s     useful work, of one of its processes
-    bytes_per_s     what passes through its memory besides (`engine.estimate.traffic`); infinite: as
-                    if nothing did
-    begin_seconds   what the first step takes besides
-    source          in words
+    flops_per_s     model FLOP/s of one process
+    bytes_per_s     memory traffic besides products (`engine.estimate.traffic`); infinite: ignored
+    begin_seconds   additional time of the first step
+    source          where it comes from, as text
     """
 
     flops_per_s: float
@@ -60,14 +59,14 @@ def plan(
     config: PretrainConfig,
     devices: Devices | None,
     corpus_sequences: int | None = None,
-    pace: Pace | None = None,
+    pace: Throughput | None = None,
 ) -> dict[str, Any]:
     """Everything `stamm plan` prints, as JSON values. Sizes in bytes, work in FLOP, time in seconds.
 
-    devices            where it is to run, one process on each; None means this machine's CPU
-    corpus_sequences   sequences of the packed corpus, where it is known already
-    pace               of a run on the same device; None: on a GPU an assumed share of its peak, on
-                       a CPU no time is given
+    devices            where it runs, one process on each; None: this machine's CPU
+    corpus_sequences   sequences of the packed corpus, where it is known
+    pace               throughput of a run on the same device; None: on a GPU an assumed model FLOPs
+                       utilisation (MFU), on a CPU no time is given
     """
     total = config.total_sequences(corpus_sequences)
     batches = config.batches(total)
@@ -132,15 +131,15 @@ def plan(
         "learning_rate": _rates(config, total),
         "batch_size": _sizes(config, total),
     }
-    told = Told(config=config, devices=devices, setting=setting, facts=facts)
-    return {**facts, "warnings": warnings(told), "notes": notes(told)}
+    planned = PlanContext(config=config, devices=devices, setting=setting, facts=facts)
+    return {**facts, "warnings": warnings(planned), "notes": notes(planned)}
 
 
 def setting_of(config: PretrainConfig, devices: Devices | None) -> tuple[Setting, int]:
-    """How a step is done, and how many sequences each process has in a micro-batch, or a piece of one.
+    """Division of a step over processes, and the sequences of a process in a micro-batch, or a piece of one.
 
     Edge   where processes do not fill the grid, or a step does not divide, the next larger number:
-           `warnings` says so
+           `warnings` reports it
     """
     engine, parallel = config.engine, config.engine.parallel
     block = parallel.context * parallel.tensor
@@ -183,7 +182,7 @@ def _memory(memory: Memory) -> dict[str, Any]:
 
 
 def _guides(config: PretrainConfig, total: int) -> int:
-    """Work of the dense guides over the run, in the mean over seeds."""
+    """FLOPs of the dense guides over the run, on average over seeds."""
     batches = config.batches(total)
     guided = guided_steps(config.model.structured.guide, batches.num_steps)
     if not guided:
@@ -198,9 +197,9 @@ def _guides(config: PretrainConfig, total: int) -> int:
 
 
 def _ffn_memory(model: DecoderConfig, number_bytes: int) -> list[dict[str, Any]]:
-    """What one feed-forward block keeps and multiplies a token, under each memory policy.
+    """Saved bytes and products per token of one feed-forward block, under each memory policy.
 
-    refused   why a policy cannot serve this activation; its numbers are None then
+    refused   why a policy does not support this activation; its numbers are None then
     """
     used = model.ffn.memory
     policies = [used if isinstance(used, kind) else kind() for kind in get_args(MemoryPolicy)]
@@ -208,19 +207,23 @@ def _ffn_memory(model: DecoderConfig, number_bytes: int) -> list[dict[str, Any]]
 
 
 def _policy(model: DecoderConfig, policy: MemoryPolicy, number_bytes: int) -> dict[str, Any]:
-    told = {"policy": type(policy).__name__, **dataclasses.asdict(policy)}
+    facts = {"policy": type(policy).__name__, **dataclasses.asdict(policy)}
     if isinstance(policy, FewBit):
         refused = few_bit_refusal(model.ffn.spec)
         if refused:
-            return {**told, "saved_bytes": None, "products": None, "refused": refused}
+            return {**facts, "saved_bytes": None, "products": None, "refused": refused}
     ffn = dataclasses.replace(model.ffn, memory=policy)
-    return {**told, **dataclasses.asdict(ffn_cost(model.d_model, ffn, number_bytes)), "refused": ""}
+    return {
+        **facts,
+        **dataclasses.asdict(ffn_cost(model.d_model, ffn, number_bytes)),
+        "refused": "",
+    }
 
 
 def _disk(config: PretrainConfig, steps: int, total: int, corpus_sequences: int) -> dict[str, int]:
-    """Sizes in bytes. A new checkpoint is whole before the oldest goes: one more than is kept.
+    """Sizes in bytes. A new checkpoint is complete before the oldest is deleted: one more than is kept.
 
-    corpus_sequences   of the packed corpus, which lies there once however often it is read
+    corpus_sequences   of the packed corpus, which is stored once for any number of epochs
     """
     checkpoint = checkpoint_bytes(config.model, config.optimizer)
     stay, others = _saved(config, steps, total)
@@ -235,7 +238,7 @@ def _disk(config: PretrainConfig, steps: int, total: int, corpus_sequences: int)
 
 
 def _saved(config: PretrainConfig, steps: int, total: int) -> tuple[int, int]:
-    """How many of the run's checkpoints stay, and how many others there ever are."""
+    """Number of the run's checkpoints that are kept for good, and of all others."""
     every, keep_every = config.engine.checkpoint_every, config.engine.keep_every
     before = _flat_steps(config, total, steps)
     stay = both = 0
@@ -249,7 +252,7 @@ def _saved(config: PretrainConfig, steps: int, total: int) -> tuple[int, int]:
 
 
 def _flat_steps(config: PretrainConfig, total: int, steps: int) -> int:
-    """How many steps end before the learning rate falls."""
+    """Number of steps that end before the learning rate decays."""
     plan, start = config.batches(total), config.schedule.decay_start(total)
     low, high = 0, steps  # not by bisect, which counts to 2^63
     while low < high:
@@ -263,7 +266,7 @@ def _flat_steps(config: PretrainConfig, total: int, steps: int) -> int:
 
 
 def _moved(config: PretrainConfig, total: int, steps: int, setting: Setting) -> int:
-    """Bytes that pass through the memory of all processes together, besides those of products."""
+    """Memory traffic of all processes in bytes, besides products."""
     per_token, per_update = traffic(
         config.model, config.optimizer, config.context, config.engine.precision, setting
     )
@@ -275,7 +278,7 @@ def _time(
     moved: int,
     devices: Devices | None,
     setting: Setting,
-    pace: Pace | None,
+    pace: Throughput | None,
     precision: Precision,
 ) -> dict[str, Any] | None:
     if pace is None and devices is None:
@@ -288,11 +291,11 @@ def _time(
         seconds = steady + pace.begin_seconds
         return {"seconds": seconds, "devices": where, "source": pace.source, "utilisation": used}
     assert devices is not None
-    eight = ", as in bfloat16: not known for 8 bits" if precision in EIGHT_BITS else ""
+    eight = ", as in bfloat16: unknown for 8 bits" if precision in EIGHT_BITS else ""
     return {
         "seconds": flops / (devices.peak_flops * ASSUMED_UTILISATION),
         "devices": where,
-        "source": f"assumed: Apertus 8B's share of the peak{eight}",
+        "source": f"assumed: MFU of Apertus 8B{eight}",
         "utilisation": ASSUMED_UTILISATION,
     }
 
@@ -300,9 +303,9 @@ def _time(
 def _checkpoints(
     config: PretrainConfig, steps: int, size: int, time: dict[str, Any] | None
 ) -> dict[str, Any]:
-    """How often the run saves, and what of its time that takes.
+    """Number of checkpoints, and the fraction of time that writing them takes.
 
-    waits_seconds   for one: training waits for it; 0 where it is written in the background
+    waits_seconds   per checkpoint, during which training waits; 0 where it is asynchronous
     """
     every = config.engine.checkpoint_every
     waits = 0.0 if config.engine.async_checkpointing else size / ASSUMED_SAVE_BYTES_PER_S

@@ -1,6 +1,6 @@
-"""What a plan warns of, before anything is wasted, and what it only says. No torch here.
+"""Warnings and notes of `stamm plan`. No torch here.
 
-Each warning is one line of what, and a fix.
+Each warning is one line with the cause, and a fix.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ _WORTHWHILE_PASSES = 4
 
 
 @dataclass(frozen=True, kw_only=True)
-class Told:
-    """What is known of a run when it is planned; `facts` as `plan.plan` makes them."""
+class PlanContext:
+    """A planned run: configuration, devices, and the `facts` that `plan.plan` computes."""
 
     config: PretrainConfig
     devices: Devices | None
@@ -38,22 +38,22 @@ class Told:
     facts: dict[str, Any]
 
 
-def warnings(told: Told) -> list[dict[str, str]]:
-    """What would waste a run's time, or end it, as {"what": .., "fix": ..}."""
+def warnings(planned: PlanContext) -> list[dict[str, str]]:
+    """Causes of wasted time or of a failing run, as {"what": .., "fix": ..}."""
     found = (
-        *_kernels(told),
-        *_division(told),
-        *_memory(told),
-        *_lengths(told),
-        *_saves(told),
-        *_numbers(told),
+        *_kernels(planned),
+        *_division(planned),
+        *_memory(planned),
+        *_lengths(planned),
+        *_saves(planned),
+        *_numbers(planned),
     )
     return [{"what": what, "fix": fix} for what, fix in found]
 
 
-def notes(told: Told) -> list[str]:
-    """What is unusual, and may be meant."""
-    ratio, optimizer = told.facts["tokens_per_parameter"], told.config.optimizer
+def notes(planned: PlanContext) -> list[str]:
+    """Unusual values that may be intended."""
+    ratio, optimizer = planned.facts["tokens_per_parameter"], planned.config.optimizer
     few = "below 1: most parameters see less than one token"
     many = "above 2000: a larger model may be the better use of the work"
     found = []
@@ -77,21 +77,21 @@ def collapse(goldfish: Goldfish) -> float:
 
     An id holds j factors of 2 with probability 2^-(j+1), so that h of them hold fewer than 64 with
     probability sum_j C(h - 1 + j, j) 2^-(h + j), j = 0 .. 63. Real ids are smaller and the least of them
-    are frequent: 19 to 34 % of real windows were 0 with h = 50, where this says 9 %.
+    are frequent: 19 to 34 % of real windows were 0 with h = 50, where this gives 9 %.
     """
     h = goldfish.h
     return 1.0 - sum(math.comb(h - 1 + j, j) * 2.0 ** -(h + j) for j in range(64))
 
 
-def _division(told: Told) -> Iterator[tuple[str, str]]:
-    config, how = told.config, told.setting
+def _division(planned: PlanContext) -> Iterator[tuple[str, str]]:
+    config, how = planned.config, planned.setting
     parallel, model = config.engine.parallel, config.model
     block, processes = how.context * how.tensor, how.data * how.context * how.tensor
-    if told.devices is not None and processes != told.devices.count:
+    if planned.devices is not None and processes != planned.devices.count:
         asked = "?" if parallel.data is None else parallel.data
         yield (
             f"engine.parallel asks for {asked} x {how.context} x {how.tensor} processes (data x context"
-            f" x tensor), and there are {told.devices.count} devices",
+            f" x tensor), and there are {planned.devices.count} devices",
             f"Take a multiple of {block} devices, or change engine.parallel",
         )
     for size in sorted({stage.size for stage in config.batch if stage.size % how.data}):
@@ -125,15 +125,15 @@ def _division(told: Told) -> Iterator[tuple[str, str]]:
             )
 
 
-def _kernels(told: Told) -> Iterator[tuple[str, str]]:
-    config, there = told.config, DEVICES[told.devices.name] if told.devices else None
-    capability = there.capability if there and told.setting.gpu else None
+def _kernels(planned: PlanContext) -> Iterator[tuple[str, str]]:
+    config, there = planned.config, DEVICES[planned.devices.name] if planned.devices else None
+    capability = there.capability if there and planned.setting.gpu else None
     yield from float8_support.refusals(config.engine, config.model, config.context, capability)
-    yield from attention_support.refusals(config.engine, config.model, gpu=told.setting.gpu)
+    yield from attention_support.refusals(config.engine, config.model, gpu=planned.setting.gpu)
 
 
-def _memory(told: Told) -> Iterator[tuple[str, str]]:
-    config, memory = told.config, told.facts["memory"]
+def _memory(planned: PlanContext) -> Iterator[tuple[str, str]]:
+    config, memory = planned.config, planned.facts["memory"]
     there = memory["device"]
     if there is None or memory["per_device"] <= there:
         return
@@ -152,9 +152,9 @@ def _memory(told: Told) -> Iterator[tuple[str, str]]:
     )
 
 
-def _lengths(told: Told) -> Iterator[tuple[str, str]]:
-    schedule, total = told.config.schedule, told.facts["sequences"]
-    passes = told.facts["passes"]
+def _lengths(planned: PlanContext) -> Iterator[tuple[str, str]]:
+    schedule, total = planned.config.schedule, planned.facts["sequences"]
+    passes = planned.facts["passes"]
     if passes is not None and passes > _WORTHWHILE_PASSES:
         yield (
             f"{total:,} sequences are {passes:,.1f} passes over the corpus; from about"
@@ -172,17 +172,17 @@ def _lengths(told: Told) -> Iterator[tuple[str, str]]:
         asked = schedule.decay_sequences
         decay = round(schedule.decay_share * total) if asked is None else asked
         name = "decay_share" if asked is None else "decay_sequences"
-        told_of = f"the cooldown of {decay:,} sequences (schedule.{name})"
+        cooldown = f"the cooldown of {decay:,} sequences (schedule.{name})"
         if decay > total:
-            yield (f"{told_of} is longer than the run of {total:,}", "Shorten it, or train longer")
+            yield (f"{cooldown} is longer than the run of {total:,}", "Shorten it, or train longer")
         elif warmup < total < warmup + decay:
             yield (
-                f"{told_of} and the warm-up of {warmup:,} overlap in a run of {total:,}: the cooldown is"
+                f"{cooldown} and the warm-up of {warmup:,} overlap in a run of {total:,}: the cooldown is"
                 f" cut to {total - warmup:,}",
                 "Shorten one, or train longer",
             )
-    optimizer, steps = told.config.optimizer, told.facts["steps"]
-    begin = told.config.begin
+    optimizer, steps = planned.config.optimizer, planned.facts["steps"]
+    begin = planned.config.begin
     counts_on = begin is not None and begin.moments == "keep"  # then they began in another run
     if isinstance(optimizer, AdEMAMix) and not counts_on:
         for name in ("alpha_warmup_steps", "beta3_warmup_steps"):
@@ -195,8 +195,8 @@ def _lengths(told: Told) -> Iterator[tuple[str, str]]:
                 )
 
 
-def _saves(told: Told) -> Iterator[tuple[str, str]]:
-    saves = told.facts["checkpoints"]
+def _saves(planned: PlanContext) -> Iterator[tuple[str, str]]:
+    saves = planned.facts["checkpoints"]
     between, every = saves["between_seconds"], saves["every_steps"]
     if between is None:
         return
@@ -216,24 +216,24 @@ def _saves(told: Told) -> Iterator[tuple[str, str]]:
         )
 
 
-def _numbers(told: Told) -> Iterator[tuple[str, str]]:
-    vocabulary, goldfish = told.config.model.vocab_size, told.config.goldfish
-    if told.setting.gpu and told.config.engine.precision == "float32":
+def _numbers(planned: PlanContext) -> Iterator[tuple[str, str]]:
+    vocabulary, goldfish = planned.config.model.vocab_size, planned.config.goldfish
+    if planned.setting.gpu and planned.config.engine.precision == "float32":
         yield (
-            'engine.precision = "float32": GPUs multiply many times faster in bfloat16, for which the'
-            " time here is told",
+            'engine.precision = "float32": GPUs multiply many times faster in bfloat16, which the'
+            " time given here assumes",
             "Set engine.precision=bfloat16",
         )
     if vocabulary % LANES:
         whole = -(-vocabulary // LANES) * LANES
         yield (
-            f"model.vocab_size = {vocabulary:,} is no multiple of {LANES}, which products on GPUs are"
-            " slower for",
+            f"model.vocab_size = {vocabulary:,} is not a multiple of {LANES}: products on GPUs are"
+            " slower",
             f"Use {whole:,}",
         )
     if goldfish is not None and goldfish.hash == "apertus" and collapse(goldfish) > COLLAPSED:
         yield (
             f'goldfish.hash = "apertus" with h = {goldfish.h} wraps to 0 for {collapse(goldfish):.0%} or'
             " more of all windows, which are then never masked",
-            "Use goldfish.hash=stamm, unless it is the released run that is repeated",
+            "Use goldfish.hash=stamm, unless you reproduce the released run",
         )

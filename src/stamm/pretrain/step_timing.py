@@ -1,11 +1,11 @@
-"""How long a step of each arm takes, here; and how many steps each has in the same time.
+"""Step timing: seconds per step of each arm on this machine, and the steps that each has in equal time.
 
-Each arm is trained for a few steps, in turns, by the code that will train it; the median of its
-later steps counts. What is measured depends on the machine and the hour: it is recorded once, and
-everything after it follows from the record.
+Each arm is trained for a few steps, in turns, by the code that trains it later; the median of its
+later steps counts. The measurement depends on the machine and its load: it is recorded once, and
+everything after it uses the record.
 
 Reads    pack and tokenizer, as a pretraining run does
-Leaves   pace.json (seconds per step and lengths of every arm); rounds/ (the short runs)
+Writes   pace.json (seconds per step and lengths of every arm); rounds/ (the short runs)
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from stamm.engine.distributed import (
 )
 from stamm.models.determinism import settle
 from stamm.pretrain.config import PretrainConfig
-from stamm.pretrain.dataset import Windows
+from stamm.pretrain.dataset import SequenceSampler
 from stamm.pretrain.job import open_stream
 from stamm.pretrain.lr_finder import FINAL, SHORT
 from stamm.pretrain.step_timing_config import PaceConfig
@@ -44,7 +44,7 @@ PACE = "pace.json"
 
 @report_lost_peers()
 def run(config: PaceConfig, workspace: Workspace) -> None:
-    """Measure every arm in turns and write down how long each run is to be."""
+    """Measure every arm in turns and write the length of each run to pace.json."""
     engine = config.arms[0].pretrain.engine
     settle(engine.threads)
     device = select_device(engine.device)
@@ -75,10 +75,10 @@ def run(config: PaceConfig, workspace: Workspace) -> None:
 
 
 def lengths(config: PaceConfig, seconds: Mapping[str, float]) -> dict[str, Any]:
-    """{"swiglu.final": {"sequences": ..}, "swiglu.short": .., ..}: what fits into the same time.
+    """Lengths that take the same time: {"swiglu.final": {"sequences": ..}, "swiglu.short": .., ..}.
 
-    The baseline trains as long as its configuration says; every other arm has as many whole steps
-    as end in that time. Short runs are `short` of it.
+    The baseline has the length of its configuration; every other arm has as many whole steps as end
+    in that time. Short runs are the fraction `short` of it.
     """
     base = next(arm.pretrain for arm in config.arms if arm.name == config.baseline)
     found: dict[str, Any] = {}
@@ -88,7 +88,7 @@ def lengths(config: PaceConfig, seconds: Mapping[str, float]) -> dict[str, Any]:
         if arm.name != config.baseline:
             steps *= seconds[config.baseline] / seconds[arm.name]
         for kind, share in ((FINAL, 1.0), (SHORT, config.short)):
-            # A hair above a whole step is that step: 3 * 0.1 / 0.1 is not below 3.
+            # 1e-9: 3 * 0.1 / 0.1 is not below 3.
             fitting = max(int(steps * share + 1e-9), 1)
             found[f"{arm.name}.{kind}"] = {"sequences": fitting * batch}
     return found
@@ -97,7 +97,7 @@ def lengths(config: PaceConfig, seconds: Mapping[str, float]) -> dict[str, Any]:
 def _timed(
     config: PaceConfig, pretrain: PretrainConfig, workspace: Workspace, world: DistributedContext
 ) -> list[float]:
-    """Seconds of each counted step of one short run; empty on all processes but the first."""
+    """Seconds of each counted step of one short run; empty except on the main process."""
     folder = workspace.folder / "rounds"
     if world.is_main_process:
         shutil.rmtree(folder, ignore_errors=True)
@@ -108,7 +108,7 @@ def _timed(
         sequences=steps * pretrain.batch[0].size,
         engine=replace(pretrain.engine, checkpoint_every=steps + 1),
     )
-    windows = Windows(
+    windows = SequenceSampler(
         open_stream(short, workspace.inputs), short.context, short.seed, short.goldfish
     )
     train_decoder(short, replace(workspace, folder=folder, progress=NoProgress()), world, windows)

@@ -1,4 +1,4 @@
-"""What the measurement of arms is told. No torch here."""
+"""Configuration of step timing: arms of a comparison that train for equal time. No torch here."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from stamm.pretrain.config import PretrainConfig
 
 
 @dataclass(frozen=True, kw_only=True)
-class PacedArm:
-    """An arm and the run that it would have, were it the baseline."""
+class TimedArm:
+    """An arm, and its training run with the length of the baseline."""
 
     name: str
     pretrain: PretrainConfig = field(default_factory=PretrainConfig)
@@ -18,16 +18,16 @@ class PacedArm:
 
 @dataclass(frozen=True, kw_only=True)
 class PaceConfig:
-    """Arms that are to train for the same time.
+    """Arms that train for the same time.
 
-    baseline       the arm whose length in steps is given; the others follow
-    short          length of a short run, as a share of the long one
+    baseline       the arm whose length in steps is given; the others are derived from it
+    short          length of a short run, as a fraction of the long one
     rounds         how often each arm is measured, in turns
-    warmup_steps   steps that are trained first and not counted: they compile and settle
+    warmup_steps   first steps, which are not counted: they compile
     steps          steps that are counted
     """
 
-    arms: tuple[PacedArm, ...]
+    arms: tuple[TimedArm, ...]
     baseline: str
     short: float
     rounds: int = 3
@@ -38,7 +38,7 @@ class PaceConfig:
         named = {arm.name for arm in self.arms}
         validate(
             self,
-            ("baseline", self.baseline in named, "is no arm"),
+            ("baseline", self.baseline in named, "is not an arm"),
             ("short", 0 < self.short <= 1, "must lie in (0, 1]"),
             ("rounds", self.rounds >= 1, "must be at least 1"),
             ("warmup_steps", self.warmup_steps >= 1, "must be at least 1"),

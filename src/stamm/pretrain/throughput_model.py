@@ -1,8 +1,9 @@
-"""How long a run takes, by the speed of finished ones on the same kind of device. No torch here.
+"""Throughput model: training time from finished runs on the same kind of device. No torch here.
 
-A step is products, and bytes that pass through memory besides them (`engine.estimate.traffic`). One
-finished run says how fast both together go, and the device how the two compare; several, of other
-sizes, say both. What a first step takes besides, most of it compilation, is counted once.
+The time of a step is that of matrix products plus that of memory traffic besides them
+(`engine.estimate.traffic`). One finished run gives the rate of both together, with the ratio of the
+two assumed for the device; several runs of different sizes give both. The additional time of a first
+step, most of it compilation, is counted once.
 """
 
 from __future__ import annotations
@@ -20,20 +21,21 @@ from stamm.base.units import flops_text
 from stamm.engine.estimate import DEVICES, Devices, traffic
 from stamm.models.flops import training_flops
 from stamm.pretrain.config import PretrainConfig
-from stamm.pretrain.plan import Pace, setting_of
+from stamm.pretrain.plan import Throughput, setting_of
 from stamm.runs.metrics import read_metrics
 
-# FLOP that products do in the time of a byte, where one run cannot say. CPU: seven runs of models of 2 to
-# 30 million parameters on two threads of a quiet Xeon (Emerald Rapids), each told by each other: all within
-# 11 %, half within 3.5 % (2026-11-22, bench/plan_time.py). An older, busy Xeon said 20, with which these would
-# be off by up to 33 %. GPU: a share of what the data sheet gives, of which products reach less than memory.
+# FLOP of products in the time of one byte of traffic, which one run cannot separate. CPU: seven runs of models
+# of 2 to 30 million parameters on two threads of an idle Xeon (Emerald Rapids), each predicted from each other:
+# all within 11 %, half within 3.5 % (2026-11-22, bench/plan_time.py). An older, busy Xeon gave 20, with which
+# these would be off by up to 33 %. GPU: a fraction of the data sheet's ratio, as products reach less of their
+# peak than memory does.
 CPU_BALANCE = 50.0
 GPU_BALANCE = 0.7
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Measured:
-    """A finished run: the work of one of its processes in a second, and what began it."""
+    """A finished run: work per second of one of its processes, and the additional time of its first step."""
 
     config: PretrainConfig
     flops_per_s: float
@@ -41,13 +43,14 @@ class _Measured:
     begin_seconds: float
 
 
-def pace_of(
+def measured_throughput(
     runs: Sequence[Path], name: str, config: PretrainConfig, devices: Devices | None
-) -> Pace | None:
-    """What finished runs achieved, to plan `config` by: None where there are none.
+) -> Throughput | None:
+    """Throughput of finished runs, to plan `config`; None where `runs` is empty.
 
-    name     of the planned arm: a run with arms is read at the arm of this name, or at a single one
-    Raises   DataError for what is no finished run; ConfigError for one that was trained otherwise
+    name     of the planned arm: of a run with arms, the arm of this name or the only one is read
+    Raises   DataError for a path that is not a finished run; ConfigError for a run with another
+             device, precision or compilation
     """
     if not runs:
         return None
@@ -56,7 +59,7 @@ def pace_of(
     flops, moved = _rates([(m.flops_per_s, m.bytes_per_s) for m in found], _balance(devices))
     achieved = statistics.fmean(m.flops_per_s for m in found)
     named = " and ".join(map(str, arms))
-    return Pace(
+    return Throughput(
         flops_per_s=flops,
         bytes_per_s=moved,
         begin_seconds=statistics.fmean(m.begin_seconds for m in found),
@@ -65,10 +68,10 @@ def pace_of(
 
 
 def _rates(measured: Sequence[tuple[float, float]], balance: float) -> tuple[float, float]:
-    """FLOP/s of products and bytes/s besides, such that each run's work of a second takes one.
+    """FLOP/s of products and bytes/s of traffic, such that each run's work of a second takes a second.
 
-    measured   FLOP and bytes of a second of each run
-    balance    FLOP in the time of a byte, where the runs do not tell the two apart
+    measured   FLOP and bytes per second of each run
+    balance    FLOP in the time of a byte, where the runs do not separate the two
     """
     ff = sum(f * f for f, _ in measured)
     fb = sum(f * b for f, b in measured)
@@ -106,7 +109,7 @@ def _measured(arm: Path, planned: PretrainConfig, devices: Devices | None) -> _M
         tokens_per_s, processes, tokens = math.nan, 1, math.nan
     if not 0 < tokens_per_s < math.inf or processes < 1 or not tokens > 0:
         raise DataError(
-            f"{arm} does not say how fast it was trained", fix="Name a finished run of this version"
+            f"{arm} has no recorded throughput", fix="Name a finished run of this version"
         )
     _check_alike(arm, device, names, config, planned, devices)
     per_token, per_update = traffic(
@@ -130,7 +133,7 @@ def _check_alike(
     planned: PretrainConfig,
     devices: Devices | None,
 ) -> None:
-    """See that `arm` was trained as `planned` will be: a speed is not carried to other machines."""
+    """Check that `arm` was trained with the device, precision and compilation of `planned`."""
     if device.startswith("cuda") != (devices is not None) or not _is_of(names, devices):
         there = f"{devices.count}x{devices.name}" if devices else "this machine's CPU"
         raise ConfigError(
@@ -153,7 +156,7 @@ def _check_alike(
 
 
 def _is_of(names: list[str], devices: Devices | None) -> bool:
-    """Whether GPUs of these makers' names are `devices`; those that no one knows may be."""
+    """Whether GPUs with these vendor names are `devices`; unknown names are accepted."""
     for name in names if devices else ():
         known = [key for key in DEVICES if key in name.replace(" ", "")]
         if known and devices and max(known, key=len) != devices.name:

@@ -13,15 +13,18 @@ from stamm.engine.trainer import InitialCheckpoint
 from stamm.engine.trainer_setup import TrainedModel, fit
 from stamm.models.decoder import Decoder
 from stamm.pretrain.config import NEXT_TOKEN, PretrainConfig
-from stamm.pretrain.dataset import Windows
+from stamm.pretrain.dataset import SequenceSampler
 from stamm.pretrain.next_token import NextToken
 from stamm.runs.job import Workspace
 
-MakeObjective = Callable[[PretrainConfig, Decoder, Windows, DistributedContext], Objective]
+MakeObjective = Callable[[PretrainConfig, Decoder, SequenceSampler, DistributedContext], Objective]
 
 
 def train_decoder(
-    config: PretrainConfig, workspace: Workspace, world: DistributedContext, windows: Windows
+    config: PretrainConfig,
+    workspace: Workspace,
+    world: DistributedContext,
+    windows: SequenceSampler,
 ) -> TrainedModel:
     """Train `config.model` on `windows`, from the newest checkpoint or the beginning, to the end.
 

@@ -17,7 +17,7 @@ from stamm.base.errors import ConfigError, DataError
 from stamm.base.files import read_json
 from stamm.optim.config import AdEMAMix, OptimizerConfig
 from stamm.optim.schedules import BatchStage, WarmupStableDecay
-from stamm.pretrain.config import Begin, PretrainConfig
+from stamm.pretrain.config import InitialWeights, PretrainConfig
 from stamm.recipes.length import packed_length
 from stamm.recipes.report_step import report_step
 from stamm.recipes.study import MANIFEST
@@ -88,7 +88,7 @@ class CooldownRecipe:
             )
         config = replace(
             source.config,
-            begin=Begin(checkpoint=str(source.checkpoint)),
+            begin=InitialWeights(checkpoint=str(source.checkpoint)),
             first_sequence=source.sequence,
             sequences=sequences,
             batch=(BatchStage(size=source.batch),),
@@ -200,7 +200,7 @@ class LongerRecipe:
             source.config,
             model=replace(model, rope=rope, max_context=stage.context),
             context=stage.context,
-            begin=Begin(checkpoint=str(checkpoint), moments=self.moments),
+            begin=InitialWeights(checkpoint=str(checkpoint), moments=self.moments),
             # The run's own corpus continues after what was read; another one starts at 0.
             first_sequence=-(-done // stage.context) if self.pack is None else 0,
             sequences=stage.tokens // stage.context,

@@ -16,7 +16,7 @@ from stamm.evaluate.config import EvaluateConfig
 from stamm.optim.schedules import WarmupStableDecay
 from stamm.pretrain.config import PretrainConfig
 from stamm.pretrain.lr_finder import CHOSEN, FINAL, REFINED, SHORT, ChoiceConfig
-from stamm.pretrain.step_timing_config import PaceConfig, PacedArm
+from stamm.pretrain.step_timing_config import PaceConfig, TimedArm
 from stamm.recipes.activation_steps import activation_steps
 from stamm.recipes.checks import check_evaluation
 from stamm.recipes.corpus_steps import corpus_steps, token_steps
@@ -195,7 +195,7 @@ class Comparison:
 
     def _pace_step(self, runs: Mapping[str, PretrainConfig], matched: EqualTime) -> Step:
         config = PaceConfig(
-            arms=tuple(PacedArm(name=name, pretrain=run) for name, run in runs.items()),
+            arms=tuple(TimedArm(name=name, pretrain=run) for name, run in runs.items()),
             baseline=self.baseline,
             short=self.tuning.length,
             rounds=matched.rounds,

@@ -14,7 +14,7 @@ from pathlib import Path
 from stamm.base.config import override, to_plain
 from stamm.base.console import Console, NoProgress, Progress
 from stamm.base.errors import ConfigError, StammError
-from stamm.pretrain.config import ForeignFiles, PretrainConfig
+from stamm.pretrain.config import MegatronFiles, PretrainConfig
 from stamm.recipes.catalog import Branching, Config
 from stamm.recipes.jobs import ALL_RANKS, coordinator, job, megatron_reader
 from stamm.recipes.resolve import Resolved, resolve
@@ -152,7 +152,7 @@ def _steps(recipe: Resolved, root: Path) -> tuple[Step, ...]:
     return single_steps(config, root, {"pack": pack}, [pack / MANIFEST])
 
 
-def _foreign_files(foreign: ForeignFiles) -> list[Path]:
+def _foreign_files(foreign: MegatronFiles) -> list[Path]:
     """Index and tokenizer files, whose content identifies the run's input; checked here.
 
     The token files are hashed when training starts or resumes, not to find the pending steps.

@@ -50,7 +50,7 @@ def test_a_plan_is_told_in_words(capsys: pytest.CaptureFixture[str]) -> None:
         "per device of 89.4 GiB (NVIDIA GH200 data sheet, with HBM3)",
         "512 x 1 x 2 processes (data x context x tensor), bfloat16",
         "matrices: 8.05B by ademamix, weight decay 0.1, learning rate x 1",
-        "24 d 8 h on 1024xGH200 at 34% of peak (assumed: Apertus 8B's share of the peak)",
+        "24 d 8 h on 1024xGH200 at 34% of peak (assumed: MFU of Apertus 8B)",
         'warning        goldfish.hash = "apertus" with h = 50 wraps to 0',
         "1.86k a parameter",
     ):
@@ -103,7 +103,7 @@ def test_a_run_that_does_not_say_how_fast_it_was_is_refused(
 ) -> None:
     run = _finished(tmp_path / "run", PretrainConfig(), **timing)
     assert main(["plan", "apertus_8b", "--gpus", "8xH100", "--like", str(run)]) == 1
-    assert "does not say how fast it was trained" in capsys.readouterr().err
+    assert "has no recorded throughput" in capsys.readouterr().err
 
 
 def test_a_speed_is_not_carried_from_one_kind_of_device_to_another(
@@ -163,7 +163,7 @@ def test_products_in_8_bits_are_planned_for_gpus_that_have_them(
     assert main(["plan", *eight, "--gpus", "8xH100"]) == 0
     said = capsys.readouterr().out
     assert "compute capability" not in said
-    assert "as in bfloat16: not known for 8 bits" in said
+    assert "as in bfloat16: unknown for 8 bits" in said
     assert "unsharded weights in use, bfloat16" in said
     for where in (["--gpus", "8xA100"], []):
         assert main(["plan", *eight, *where]) == 0

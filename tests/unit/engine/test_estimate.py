@@ -49,7 +49,7 @@ from stamm.models.fused_attention import unavailable
 from stamm.models.parameter_shapes import parameter_shapes
 from stamm.optim.build import build_optimizer
 from stamm.optim.config import AdamW, AdEMAMix
-from stamm.optim.schedules import BatchStage, Constant
+from stamm.optim.schedules import BatchStage, ConstantRate
 from stamm.pretrain.config import PretrainConfig
 from stamm.pretrain.plan import plan
 from stamm.recipes.apertus import apertus_8b
@@ -287,7 +287,7 @@ def _run(**settings: Any) -> PretrainConfig:
 
 
 def test_one_checkpoint_more_than_is_kept_needs_room_while_it_is_saved() -> None:
-    flat = Constant()
+    flat = ConstantRate()
     disk = plan(_run(sequences=400, schedule=flat), None)["disk"]
     assert disk["checkpoints_kept"] == 2 * disk["checkpoint"]
     assert disk["checkpoints_at_most"] == 3 * disk["checkpoint"]

@@ -13,10 +13,10 @@ from numpy.typing import NDArray
 from stamm.base.errors import ConfigError
 from stamm.losses.config import Goldfish, Rule
 from stamm.losses.goldfish import TABLE_SEED, TABLE_SIZE, keep_mask
-from stamm.losses.loss_mask import SpecialIds, learned_targets
+from stamm.losses.loss_mask import MaskTokenIds, loss_targets
 
 BEGIN, END, PAD = 1, 2, 3
-SPECIAL = SpecialIds(end=END, pad=PAD)
+SPECIAL = MaskTokenIds(end=END, pad=PAD)
 RULES: tuple[Rule, ...] = get_args(Rule)
 
 
@@ -53,7 +53,7 @@ def test_each_rule_on_one_short_text() -> None:
         "report": [1, 1, 0, 1, 1, 0, 0, 0],
     }
     for rule in RULES:
-        keep = learned_targets(rule, tokens, document, SPECIAL)
+        keep = loss_targets(rule, tokens, document, SPECIAL)
         assert keep.astype(int).tolist() == expected[rule], rule
         assert keep.dtype == np.bool_
 
@@ -67,7 +67,7 @@ def test_the_released_composition_is_reproduced_bit_for_bit(pad: int, k: int, h:
         tokens, document = _packed(700, 3, 0, 160, 30, pads=90, seed=seed)
         tokens[tokens == PAD] = pad
         tokens[200:900:7] = 500
-        keep = learned_targets("released", tokens, document, SpecialIds(end=END, pad=pad), goldfish)
+        keep = loss_targets("released", tokens, document, MaskTokenIds(end=END, pad=pad), goldfish)
         assert (keep == _released(tokens, pad, k, h)).all()
     assert not keep.all()
 
@@ -78,24 +78,24 @@ def test_padding_is_hashed_as_id_zero_only_where_the_released_code_is_followed()
     tokens[::10] = 500
     document = np.zeros_like(tokens)
     goldfish = Goldfish(k=5, h=13, hash="apertus")
-    special = SpecialIds(end=END, pad=500)
-    released = learned_targets("released", tokens, document, special, goldfish)
-    report = learned_targets("report", tokens, document, special, goldfish)
+    special = MaskTokenIds(end=END, pad=500)
+    released = loss_targets("released", tokens, document, special, goldfish)
+    report = loss_targets("report", tokens, document, special, goldfish)
     assert (released == (tokens[1:] != 500)).all()
     assert report.sum() < 0.85 * released.sum()
 
 
 def test_documents_of_one_rule_are_those_of_the_other_when_every_text_is_whole() -> None:
     tokens, document = _packed(20, 0, 5, 100, pads=7)
-    stamm, released, report = (learned_targets(rule, tokens, document, SPECIAL) for rule in RULES)
+    stamm, released, report = (loss_targets(rule, tokens, document, SPECIAL) for rule in RULES)
     assert (stamm == released).all()
     assert not report[tokens[1:] == END].any()
     assert report[(tokens[1:] == BEGIN) & (tokens[:-1] == END)].all()
     # A text cut off: only "stamm" knows that another begins.
     cut, border = np.delete(tokens, 21), np.delete(document, 21)
     assert tokens[21] == END and cut[21] == BEGIN
-    assert not learned_targets("stamm", cut, border, SPECIAL)[20]
-    assert learned_targets("released", cut, border, SPECIAL)[20]
+    assert not loss_targets("stamm", cut, border, SPECIAL)[20]
+    assert loss_targets("released", cut, border, SPECIAL)[20]
 
 
 @pytest.mark.parametrize("name", ["stamm", "apertus"])
@@ -103,8 +103,8 @@ def test_documents_of_one_rule_are_those_of_the_other_when_every_text_is_whole()
 def test_goldfish_only_takes_away(rule: Rule, name: str) -> None:
     tokens, document = _packed(3000, 60, 500)
     goldfish = Goldfish(k=5, h=12, hash=name)  # type: ignore[arg-type]
-    without = learned_targets(rule, tokens, document, SPECIAL)
-    both = learned_targets(rule, tokens, document, SPECIAL, goldfish)
+    without = loss_targets(rule, tokens, document, SPECIAL)
+    both = loss_targets(rule, tokens, document, SPECIAL, goldfish)
     assert (both == (without & keep_mask(goldfish, tokens[1:], document[1:]))).all()
     assert both.sum() < 0.9 * without.sum()
 
@@ -113,13 +113,13 @@ def test_goldfish_only_takes_away(rule: Rule, name: str) -> None:
 def test_nothing_and_one_token_have_no_targets(rule: Rule) -> None:
     for count in (0, 1):
         tokens = np.full(count, END, dtype=np.int64)
-        assert learned_targets(rule, tokens, tokens, SPECIAL, Goldfish()).shape == (0,)
+        assert loss_targets(rule, tokens, tokens, SPECIAL, Goldfish()).shape == (0,)
 
 
 def test_the_text_is_left_as_it_was() -> None:
     tokens, document = _packed(50, pads=5)
     before = tokens.copy()
-    learned_targets("released", tokens, document, SPECIAL, Goldfish(hash="apertus"))
+    loss_targets("released", tokens, document, SPECIAL, Goldfish(hash="apertus"))
     assert (tokens == before).all()
 
 
@@ -127,4 +127,4 @@ def test_the_text_is_left_as_it_was() -> None:
 def test_a_rule_that_needs_the_end_token_says_so(rule: Rule) -> None:
     tokens, document = _packed(5)
     with pytest.raises(ConfigError, match=f"rule '{rule}' masks at the end token"):
-        learned_targets(rule, tokens, document, SpecialIds(pad=PAD))
+        loss_targets(rule, tokens, document, MaskTokenIds(pad=PAD))

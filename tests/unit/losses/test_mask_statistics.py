@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from stamm.losses.config import Goldfish
 from stamm.losses.goldfish import coverage, keep_mask, measure, stated_rate
-from stamm.losses.mask_statistics import Tally, cut
+from stamm.losses.mask_statistics import MaskCounts, cut
 
 Run = tuple[NDArray[np.int64], NDArray[np.int64]]
 
@@ -36,7 +36,7 @@ def _plain_gaps(keep: NDArray[np.bool_], document: NDArray[np.int64]) -> list[in
 def test_pieces_add_up_to_the_whole(name: str, k: int, h: int, size: int) -> None:
     config = Goldfish(k=k, h=h, hash=name)  # type: ignore[arg-type]
     labels, document = _text(1500)
-    tally = Tally(stated_rate(config))
+    tally = MaskCounts(stated_rate(config))
     for piece in cut(labels, document, h - 1, size):
         measure(config, piece, tally)
     keep, gaps = keep_mask(config, labels, document), []
@@ -55,7 +55,7 @@ def test_groups_are_counted_apart_and_add_up() -> None:
     labels, document = _text(5000)
     group = document % 3
     config = Goldfish(k=4, h=6)
-    tally = Tally(stated_rate(config))
+    tally = MaskCounts(stated_rate(config))
     for piece in cut(labels, document, config.h - 1, 500):
         measure(config, replace(piece, group=piece.document % 3), tally)
     keep = keep_mask(config, labels, document)

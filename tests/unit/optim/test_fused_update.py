@@ -115,15 +115,15 @@ def test_neighbours_in_memory_are_left_alone() -> None:
 
 def test_what_kernels_cannot_read_is_told_from_what_they_can() -> None:
     plain = torch.zeros(4, 6)
-    assert fused.serves(plain, nn.Parameter(plain))
-    assert not fused.serves(plain, plain.T)
-    assert not fused.serves(plain, plain.double())
-    assert not fused.serves(torch._neg_view(plain))
+    assert fused.is_supported(plain, nn.Parameter(plain))
+    assert not fused.is_supported(plain, plain.T)
+    assert not fused.is_supported(plain, plain.double())
+    assert not fused.is_supported(torch._neg_view(plain))
 
 
 @needs_kernels
 def test_auto_is_fused_where_it_can_be_built() -> None:
-    assert fused.unavailable(CPU) is None
+    assert fused.unavailable_reason(CPU) is None
     optimizer = AdEMAMixOptimizer([nn.Parameter(torch.ones(2))], AdEMAMix(), 1)
     assert implementation_of(optimizer) == "AdEMAMix: fused"
 
@@ -131,7 +131,9 @@ def test_auto_is_fused_where_it_can_be_built() -> None:
 def test_where_it_cannot_be_built_auto_says_why_and_fused_is_an_error(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(ademamix.fused, "unavailable", lambda device: "no C++ compiler is here")
+    monkeypatch.setattr(
+        ademamix.fused, "unavailable_reason", lambda device: "no C++ compiler is here"
+    )
     parameter = nn.Parameter(torch.ones(2))
     optimizer = AdEMAMixOptimizer([parameter], AdEMAMix(), 1)
     assert implementation_of(optimizer) == "AdEMAMix: foreach (no C++ compiler is here)"
@@ -150,16 +152,16 @@ def test_a_compiler_that_rounds_otherwise_is_not_used(monkeypatch: pytest.Monkey
     fused._function.cache_clear()
     fused._unavailable.cache_clear()
     try:
-        assert fused.unavailable(CPU) == "it rounds otherwise than foreach here"
+        assert fused.unavailable_reason(CPU) == "it rounds otherwise than foreach here"
     finally:
         monkeypatch.undo()
         fused._function.cache_clear()
         fused._unavailable.cache_clear()
-    assert fused.unavailable(CPU) is None
+    assert fused.unavailable_reason(CPU) is None
 
 
 def test_there_are_no_kernels_for_other_devices() -> None:
-    assert fused.unavailable(torch.device("meta")) == "no kernel is written for meta"
+    assert fused.unavailable_reason(torch.device("meta")) == "no kernel is written for meta"
 
 
 @pytest.mark.parametrize(

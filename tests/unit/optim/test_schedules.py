@@ -12,7 +12,7 @@ from stamm.base.errors import ConfigError
 from stamm.optim.schedules import (
     BatchPlan,
     BatchStage,
-    Constant,
+    ConstantRate,
     Cosine,
     Schedule,
     WarmupStableDecay,
@@ -56,7 +56,7 @@ def test_every_law_falls_from_the_peak_to_the_final_share(law: str, half: float)
     assert config.rate(625, TOTAL) == pytest.approx(1.0 + 3.0 * quarter)
 
 
-@pytest.mark.parametrize("kind", [WarmupStableDecay, Cosine, Constant])
+@pytest.mark.parametrize("kind", [WarmupStableDecay, Cosine, ConstantRate])
 def test_a_warm_up_may_start_above_zero(kind: type[Schedule]) -> None:
     config = kind(peak=2.0, warmup_sequences=100, warmup_from=0.1)
     assert [config.rate(s, 1000) for s in (0, 50, 100)] == pytest.approx([0.2, 1.1, 2.0])
@@ -64,7 +64,7 @@ def test_a_warm_up_may_start_above_zero(kind: type[Schedule]) -> None:
 
 
 def test_a_constant_rate_stays_at_the_peak() -> None:
-    config = Constant(peak=3.0, warmup_sequences=10)
+    config = ConstantRate(peak=3.0, warmup_sequences=10)
     assert [config.rate(s, TOTAL) for s in (5, 10, 11, 1000)] == [1.5, 3.0, 3.0, 3.0]
     assert config.decay_start(TOTAL) == TOTAL
     assert config.rate(5, 5) == 3.0
@@ -76,7 +76,7 @@ def test_schedules_rise_then_fall_and_end_where_they_say(
 ) -> None:
     common = {"peak": 1.0, "warmup_sequences": warmup, "warmup_from": origin}
     schedules: list[Schedule] = [
-        Constant(**common),  # type: ignore[arg-type]  # whole numbers and shares
+        ConstantRate(**common),  # type: ignore[arg-type]  # whole numbers and shares
         Cosine(final_share=final, **common),  # type: ignore[arg-type]
         *(
             WarmupStableDecay(final_share=final, law=law, **common)  # type: ignore[arg-type]

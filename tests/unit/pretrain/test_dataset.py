@@ -19,7 +19,7 @@ from stamm.losses.goldfish import keep_mask
 from stamm.models.config import DecoderConfig
 from stamm.optim.schedules import BatchStage
 from stamm.pretrain.config import PretrainConfig
-from stamm.pretrain.dataset import Windows
+from stamm.pretrain.dataset import SequenceSampler
 from stamm.runs.job import Workspace
 from tests.unit.small_corpus import build_corpus, pack_corpus
 
@@ -47,7 +47,7 @@ def split(tmp_path_factory: pytest.TempPathFactory) -> PackedSplit:
 
 
 def test_targets_follow_inputs_and_every_token_is_read_once(split: PackedSplit) -> None:
-    windows = Windows(split, CONTEXT, seed=1, goldfish=None)
+    windows = SequenceSampler(split, CONTEXT, seed=1, goldfish=None)
     batch = windows.batch(0, windows.per_epoch)
     assert (batch.tokens_BT[:, 1:] == batch.target_BT[:, :-1]).all()
     inputs = np.sort(batch.tokens_BT.numpy().ravel())
@@ -55,9 +55,9 @@ def test_targets_follow_inputs_and_every_token_is_read_once(split: PackedSplit) 
 
 
 def test_a_batch_is_the_same_however_it_is_cut(split: PackedSplit) -> None:
-    windows = Windows(split, CONTEXT, seed=1, goldfish=Goldfish())
+    windows = SequenceSampler(split, CONTEXT, seed=1, goldfish=Goldfish())
     whole = windows.batch(2, 4)
-    again = Windows(split, CONTEXT, seed=1, goldfish=Goldfish())
+    again = SequenceSampler(split, CONTEXT, seed=1, goldfish=Goldfish())
     for offset in (3, 0, 2, 1):
         one = again.batch(2 + offset, 1)
         assert (one.tokens_BT[0] == whole.tokens_BT[offset]).all()
@@ -65,7 +65,7 @@ def test_a_batch_is_the_same_however_it_is_cut(split: PackedSplit) -> None:
 
 
 def test_the_first_token_of_a_document_is_never_learned(split: PackedSplit) -> None:
-    windows = Windows(split, CONTEXT, seed=1, goldfish=None)
+    windows = SequenceSampler(split, CONTEXT, seed=1, goldfish=None)
     batch = windows.batch(0, windows.per_epoch)
     begins = batch.target_BT == 1  # <s>
     assert begins.any()
@@ -73,7 +73,7 @@ def test_the_first_token_of_a_document_is_never_learned(split: PackedSplit) -> N
 
 
 def test_documents_are_told_apart_by_their_first_token(split: PackedSplit) -> None:
-    windows = Windows(split, CONTEXT, seed=1, goldfish=None)
+    windows = SequenceSampler(split, CONTEXT, seed=1, goldfish=None)
     batch = windows.batch(0, windows.per_epoch)
     new = batch.tokens_BT[:, 1:] == 1
     changed = batch.document_BT[:, 1:] != batch.document_BT[:, :-1]
@@ -104,7 +104,7 @@ class Numbered:
     "starts", [[0], [0, 1, 2, 3], [0, 8, 16, 24], [0, 7, 9, 9, 9, 30], [0, 0, 0, 5, 64], [0, 65]]
 )
 def test_a_token_belongs_to_the_last_document_that_began(starts: list[int]) -> None:
-    windows = Windows(Numbered(starts, 65), 8, seed=1, goldfish=None)
+    windows = SequenceSampler(Numbered(starts, 65), 8, seed=1, goldfish=None)
     batch = windows.batch(0, windows.per_epoch)
     places = batch.tokens_BT.numpy()
     assert sorted(places[:, 0].tolist()) == list(range(0, 64, 8))
@@ -120,9 +120,9 @@ def test_a_token_belongs_to_the_last_document_that_began(starts: list[int]) -> N
 
 def test_the_mask_of_a_token_does_not_depend_on_where_a_window_begins(split: PackedSplit) -> None:
     goldfish = Goldfish(k=5, h=12)
-    tokens, document = Windows(split, CONTEXT, 1, None).stream(split.num_tokens)
+    tokens, document = SequenceSampler(split, CONTEXT, 1, None).stream(split.num_tokens)
     expected = keep_mask(goldfish, tokens[1:], document[1:]) & (document[1:] == document[:-1])
-    windows = Windows(split, CONTEXT, seed=1, goldfish=goldfish)
+    windows = SequenceSampler(split, CONTEXT, seed=1, goldfish=goldfish)
     batch = windows.batch(0, windows.per_epoch)
     kept = int(batch.keep_BT.sum())
     assert kept == int(expected[: windows.per_epoch * CONTEXT].sum())
@@ -131,7 +131,7 @@ def test_the_mask_of_a_token_does_not_depend_on_where_a_window_begins(split: Pac
 
 def test_the_published_mask_sees_one_window_at_a_time(split: PackedSplit) -> None:
     goldfish = Goldfish(k=5, h=12, hash="apertus")
-    windows = Windows(split, CONTEXT, seed=1, goldfish=goldfish)
+    windows = SequenceSampler(split, CONTEXT, seed=1, goldfish=goldfish)
     batch = windows.batch(0, 3)
     for row in range(3):
         labels = batch.target_BT[row].numpy()
@@ -141,7 +141,7 @@ def test_the_published_mask_sees_one_window_at_a_time(split: PackedSplit) -> Non
 
 
 def test_epochs_have_an_order_of_their_own(split: PackedSplit) -> None:
-    windows = Windows(split, CONTEXT, seed=1, goldfish=None)
+    windows = SequenceSampler(split, CONTEXT, seed=1, goldfish=None)
     n = windows.per_epoch
     first, second = windows.batch(0, n).tokens_BT, windows.batch(n, n).tokens_BT
     assert (first != second).any()

@@ -18,7 +18,7 @@ from stamm.engine.distributed import DistributedContext, destroy_process_group, 
 from stamm.models.config import DecoderConfig, PlainFFN
 from stamm.optim.schedules import BatchStage
 from stamm.pretrain.config import PretrainConfig
-from stamm.pretrain.dataset import Windows
+from stamm.pretrain.dataset import SequenceSampler
 from stamm.pretrain.train import train_decoder
 from stamm.runs.job import Workspace
 from stamm.runs.metrics import read_metrics
@@ -58,7 +58,7 @@ def world() -> Iterator[DistributedContext]:
 
 def _fit(folder: Path, world: DistributedContext) -> list[float]:
     train_decoder(
-        CONFIG, Workspace(folder=folder), world, Windows(Counting(), 32, CONFIG.seed, None)
+        CONFIG, Workspace(folder=folder), world, SequenceSampler(Counting(), 32, CONFIG.seed, None)
     )
     return [line["train/loss_nats"] for line in read_metrics(folder / "metrics.jsonl")]
 

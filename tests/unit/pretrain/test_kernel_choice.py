@@ -22,7 +22,7 @@ from stamm.models.determinism import operation_threads
 from stamm.optim.schedules import BatchStage
 from stamm.pretrain import job, kernel_choice
 from stamm.pretrain.config import PretrainConfig
-from stamm.pretrain.dataset import Windows
+from stamm.pretrain.dataset import SequenceSampler
 from stamm.pretrain.kernel_choice import choose_kernels, chosen_kernels
 from stamm.recipes.demo import smoke
 
@@ -165,7 +165,7 @@ class Few:
 
 
 def test_a_run_resumes_with_the_kernels_of_its_manifest(tmp_path: Path) -> None:
-    windows = cast(Windows, Few())
+    windows = cast(SequenceSampler, Few())
     (tmp_path / "manifest.json").write_text('{"schema": 1}')
     assert job._choices(config(), windows, ALONE, tmp_path) == {}
     (tmp_path / "manifest.json").write_text('{"kernels": {"attention": "torch"}}')
@@ -182,7 +182,7 @@ def test_kernels_are_measured_with_the_threads_that_an_operation_has(
         engine = EngineConfig(threads=4, pieces=pieces)
         asked = replace(config(), context=256, batch=batch, engine=engine)
         with operation_threads(4):
-            job._choices(asked, cast(Windows, Few()), ALONE, tmp_path)
+            job._choices(asked, cast(SequenceSampler, Few()), ALONE, tmp_path)
     assert seen == [1, 4, 2, 1]
 
 

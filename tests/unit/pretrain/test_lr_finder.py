@@ -15,20 +15,20 @@ from stamm.optim.schedules import WarmupStableDecay
 from stamm.pretrain.config import PretrainConfig
 from stamm.pretrain.lr_finder import (
     ChoiceConfig,
-    Trial,
+    ShortRun,
+    apply_tuning,
     choose,
     next_rates,
     refine,
     tail_loss,
-    told,
 )
 from stamm.pretrain.step_timing import lengths
-from stamm.pretrain.step_timing_config import PaceConfig, PacedArm
+from stamm.pretrain.step_timing_config import PaceConfig, TimedArm
 from stamm.runs.job import Workspace
 
 
-def trials(**losses: float) -> list[Trial]:
-    return [Trial(rate=float(rate[1:]) / 1000, loss=loss) for rate, loss in losses.items()]
+def trials(**losses: float) -> list[ShortRun]:
+    return [ShortRun(rate=float(rate[1:]) / 1000, loss=loss) for rate, loss in losses.items()]
 
 
 def test_beside_the_best_inside_the_grid() -> None:
@@ -48,10 +48,10 @@ def test_rates_that_diverged_are_walls() -> None:
 @pytest.mark.parametrize("optimum", [2e-5, 1.1e-3, 3e-3, 0.7])
 def test_every_refinement_comes_nearer_to_the_optimum(optimum: float) -> None:
     """On a parabola in the logarithm of the rate, wherever its lowest point lies."""
-    found = [Trial(rate=r, loss=math.log(r / optimum) ** 2) for r in (1e-3, 2e-3, 4e-3)]
+    found = [ShortRun(rate=r, loss=math.log(r / optimum) ** 2) for r in (1e-3, 2e-3, 4e-3)]
     apart = [min(trial.loss for trial in found)]
     for _ in range(4):
-        found += [Trial(rate=r, loss=math.log(r / optimum) ** 2) for r in next_rates(found)]
+        found += [ShortRun(rate=r, loss=math.log(r / optimum) ** 2) for r in next_rates(found)]
         apart.append(min(trial.loss for trial in found))
     assert apart == sorted(apart, reverse=True)
     assert apart[-1] < 0.1 * apart[0] + 0.01
@@ -108,7 +108,7 @@ def test_the_lowest_is_chosen_and_all_are_recorded(tmp_path: Path) -> None:
     assert chosen["runs"] == {"final": {"peak": 2e-3}}
     assert [trial["rate"] for trial in chosen["trials"]] == [1e-3, 2e-3, 4e-3, 8e-3]
     assert chosen["trials"][-1]["loss_nats"] is None
-    assert told(PretrainConfig(tuned="final"), {"tuned": place.folder / "chosen.json"}) == (
+    assert apply_tuning(PretrainConfig(tuned="final"), {"tuned": place.folder / "chosen.json"}) == (
         PretrainConfig(schedule=WarmupStableDecay(peak=2e-3))
     )
 
@@ -141,27 +141,27 @@ def test_refined_runs_know_their_rate_and_their_measured_length(tmp_path: Path) 
     refine(ChoiceConfig(arm="xielu", trials=3), place)
     choose(ChoiceConfig(arm="xielu", trials=3), place)
     config = PretrainConfig(sequences=32, tuned="1")
-    short = told(config, {"tuned": place.folder / "refined.json"})
+    short = apply_tuning(config, {"tuned": place.folder / "refined.json"})
     assert (short.schedule.peak, short.sequences, short.tuned) == (0.008, 160, "")
-    final = told(PretrainConfig(tuned="final"), {"tuned": place.folder / "chosen.json"})
+    final = apply_tuning(PretrainConfig(tuned="final"), {"tuned": place.folder / "chosen.json"})
     assert (final.schedule.peak, final.sequences) == (4e-3, 640)
 
 
 def test_a_run_that_is_told_nothing_says_so(tmp_path: Path) -> None:
     config = PretrainConfig()
-    assert told(config, {}) is config
-    with pytest.raises(ConfigError, match="no step before this run says"):
-        told(PretrainConfig(tuned="final"), {})
+    assert apply_tuning(config, {}) is config
+    with pytest.raises(ConfigError, match="no earlier step wrote the tuned values"):
+        apply_tuning(PretrainConfig(tuned="final"), {})
     path = tmp_path / "chosen.json"
     for text in ("{}", "[]", '{"runs": {"final": 3}}', '{"runs": {"final": {"peak": "x"}}}'):
         path.write_text(text)
-        with pytest.raises(DataError, match="does not say how the run 'final' is to be"):
-            told(PretrainConfig(tuned="final"), {"tuned": path})
+        with pytest.raises(DataError, match="has no valid entry for the run 'final'"):
+            apply_tuning(PretrainConfig(tuned="final"), {"tuned": path})
 
 
 def paced(short: float = 0.25) -> PaceConfig:
     run = PretrainConfig(sequences=1600)
-    arms = tuple(PacedArm(name=name, pretrain=run) for name in ("base", "slow", "fast"))
+    arms = tuple(TimedArm(name=name, pretrain=run) for name in ("base", "slow", "fast"))
     return PaceConfig(arms=arms, baseline="base", short=short)
 
 

@@ -13,7 +13,7 @@ from stamm.models.config import DecoderConfig
 from stamm.models.decoder import Decoder, build_decoder
 from stamm.optim.schedules import BatchStage
 from stamm.pretrain.config import PretrainConfig
-from stamm.pretrain.dataset import Batch, Windows
+from stamm.pretrain.dataset import SequenceSampler, TokenBatch
 from stamm.pretrain.next_token import NextToken
 
 MODEL = DecoderConfig(vocab_size=64, d_model=32, num_layers=1, max_context=16)
@@ -27,11 +27,11 @@ class Noting:
     def __init__(self) -> None:
         self.read: list[range] = []
 
-    def batch(self, first: int, count: int) -> Batch:
+    def batch(self, first: int, count: int) -> TokenBatch:
         """Anything."""
         self.read.append(range(first, first + count))
         nothing = torch.zeros(count, 16, dtype=torch.int64)
-        return Batch(nothing, nothing, nothing, nothing > 0)
+        return TokenBatch(nothing, nothing, nothing, nothing > 0)
 
 
 @pytest.fixture(scope="module")
@@ -55,7 +55,7 @@ def _parts(decoder: Decoder, ways: int, micro: int | None, size: int = 24) -> li
         alone: dict[str, Any] = {"size": 1, "data": ways, "mesh_coordinates": (place, 0, 0)}
         noting = Noting()
         world = DistributedContext(torch.device("cpu"), **alone)
-        NextToken(config, decoder, cast(Windows, noting), world).micro_batches(1)
+        NextToken(config, decoder, cast(SequenceSampler, noting), world).micro_batches(1)
         found.append(noting.read)
     return found
 

@@ -17,8 +17,8 @@ from stamm.models.flops import guide_flops, training_flops
 from stamm.models.guide_draws import guide_uses
 from stamm.optim.config import AdamW, AdEMAMix, GroupRule, Muon
 from stamm.optim.schedules import BatchStage, WarmupStableDecay
-from stamm.pretrain.config import Begin, PretrainConfig
-from stamm.pretrain.plan import Pace, plan, setting_of
+from stamm.pretrain.config import InitialWeights, PretrainConfig
+from stamm.pretrain.plan import Throughput, plan, setting_of
 from stamm.pretrain.plan_warnings import collapse
 from stamm.recipes.apertus import apertus_8b
 
@@ -82,7 +82,7 @@ def test_nothing_is_said_of_a_run_with_nothing_to_say() -> None:
                 "model": replace(RUN.model, ffn=PlainFFN(linear=LowRank(rank=16))),
             },
             "2xH100",
-            "tensor = 2 cannot cut LowRank matrices",
+            "tensor = 2 cannot split LowRank matrices",
         ),
         ({"engine": EngineConfig(checkpoint_every=1000)}, "1xH100", 'engine.precision = "float32"'),
         (
@@ -108,7 +108,7 @@ def test_nothing_is_said_of_a_run_with_nothing_to_say() -> None:
         (
             {"model": replace(RUN.model, vocab_size=4100)},
             None,
-            "model.vocab_size = 4,100 is no multiple of 64, which products on GPUs are slower for. "
+            "model.vocab_size = 4,100 is not a multiple of 64: products on GPUs are slower. "
             "Use 4,160",
         ),
         ({"goldfish": Goldfish(hash="apertus")}, None, "h = 50 wraps to 0 for 9% or more"),
@@ -123,7 +123,9 @@ def test_what_is_warned_of(changes: dict[str, Any], devices: str | None, said: s
 def test_warm_ups_that_began_in_another_run_are_not_held_against_this_one() -> None:
     longer = replace(RUN, optimizer=AdEMAMix(alpha_warmup_steps=1001, beta3_warmup_steps=1001))
     for moments, count in (("keep", 0), ("restart", 2)):
-        begin = Begin(checkpoint="runs/a/arms/b/checkpoints/step-00000900", moments=moments)  # type: ignore[arg-type]
+        begin = InitialWeights(
+            checkpoint="runs/a/arms/b/checkpoints/step-00000900", moments=moments
+        )  # type: ignore[arg-type]
         found = [line for line in _said(replace(longer, begin=begin)) if "warmup_steps" in line]
         assert len(found) == count
 
@@ -162,13 +164,13 @@ def test_a_micro_batch_is_what_one_process_has_in_flight(
 
 
 def test_checkpoints_are_neither_too_rare_nor_too_dear() -> None:
-    slow = Pace(flops_per_s=training_flops(RUN.model, RUN.context) * 16 / 10, source="")
+    slow = Throughput(flops_per_s=training_flops(RUN.model, RUN.context) * 16 / 10, source="")
     facts = plan(RUN, None, pace=slow)
     assert facts["time"]["seconds"] == pytest.approx(1000 * 10)
     assert facts["checkpoints"]["between_seconds"] == pytest.approx(5000)
     (line,) = [li for li in _said(RUN, pace=slow) if "checkpoint is written every 1 h 23 min" in li]
     assert "engine.checkpoint_every=360 or less" in line
-    fast = Pace(flops_per_s=slow.flops_per_s * 1000, source="")
+    fast = Throughput(flops_per_s=slow.flops_per_s * 1000, source="")
     often = replace(RUN, sequences=160_000, engine=_engine(checkpoint_every=1))
     (line,) = _said(often, pace=fast)
     assert "writing checkpoints takes 5" in line
@@ -214,9 +216,9 @@ def test_work_counts_the_guides_that_will_be_used() -> None:
 
 
 def test_a_pace_is_that_of_one_process_and_divides_the_work() -> None:
-    one = plan(RUN, None, pace=Pace(flops_per_s=1e10, source="as it was"))["time"]
+    one = plan(RUN, None, pace=Throughput(flops_per_s=1e10, source="as it was"))["time"]
     two = replace(RUN, engine=_engine(parallel=Parallel(data=2)))
-    other = plan(two, None, pace=Pace(flops_per_s=1e10, source="as it was"))["time"]
+    other = plan(two, None, pace=Throughput(flops_per_s=1e10, source="as it was"))["time"]
     assert one["seconds"] == pytest.approx(2 * other["seconds"])
     assert one["source"] == "as it was"
     assert plan(RUN, None)["time"] is None

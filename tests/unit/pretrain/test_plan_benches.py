@@ -17,7 +17,7 @@ from stamm.models.config import DecoderConfig, PlainFFN
 from stamm.optim.schedules import BatchStage
 from stamm.pretrain import job
 from stamm.pretrain.config import PretrainConfig
-from stamm.pretrain.throughput_model import pace_of
+from stamm.pretrain.throughput_model import measured_throughput
 from stamm.runs.metrics import read_metrics
 
 PLAN_MEMORY = Path(__file__).parents[3] / "bench" / "plan_memory.py"
@@ -46,7 +46,7 @@ def test_a_case_is_trained_and_told_by(tmp_path: Path, monkeypatch: pytest.Monke
     )
     bench.train(config, tmp_path)
     assert len(read_metrics(tmp_path / "log" / "speed.jsonl")) == 3
-    pace = pace_of([tmp_path], "", replace(config, sequences=60), None)
+    pace = measured_throughput([tmp_path], "", replace(config, sequences=60), None)
     assert pace is not None and pace.flops_per_s > 0
 
 

@@ -18,7 +18,7 @@ from stamm.models.flops import training_flops
 from stamm.optim.schedules import BatchStage
 from stamm.pretrain.config import PretrainConfig
 from stamm.pretrain.plan import plan, setting_of
-from stamm.pretrain.throughput_model import CPU_BALANCE, pace_of
+from stamm.pretrain.throughput_model import CPU_BALANCE, measured_throughput
 
 BEGIN = 20.0
 
@@ -66,7 +66,7 @@ def _finished(folder: Path, config: PretrainConfig, step: float, **timing: Any) 
 
 def _planned(config: PretrainConfig, *runs: Path, devices: str | None = None) -> float:
     there = parse_devices(devices) if devices else None
-    time = plan(config, there, pace=pace_of(runs, "", config, there))["time"]
+    time = plan(config, there, pace=measured_throughput(runs, "", config, there))["time"]
     seconds: float = time["seconds"]
     return seconds
 
