@@ -149,9 +149,10 @@ def test_it_trains_resumes_and_is_evaluated_without_its_file(
         return step_loss(self, *arguments)
 
     monkeypatch.setattr(NextToken, "step_loss", interrupted)
+    assert main(["derive", "mine.py:MINE"]) == 0
     reference = "model.ffn.activation=mine.py:MINE"
     with pytest.raises(RuntimeError, match="killed"):
-        _run(pack, reference)
+        _run(pack, "model.ffn.activation=derived/mine")
     log = Path("run", "log", "run.log").read_text()
     assert "Activation mine: fused kernel" in log or "Activation mine: torch functions" in log
     source = (place / "mine.py").read_text()

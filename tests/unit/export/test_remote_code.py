@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -87,6 +89,25 @@ def test_transformers_loads_it_and_computes_the_same(exported: Path) -> None:
     assert "StammQwen3ForCausalLM" in loaded.description
     assert "trust_remote_code=True" in loaded.card.usage
     assert (loaded.logits(tokens) - ours(tokens)).abs().max() < 1e-5
+
+
+@pytest.mark.slow
+def test_transformers_needs_no_stamm(exported: Path) -> None:
+    script = (
+        "import sys; sys.modules['stamm'] = None; import torch, transformers;"
+        "model = transformers.AutoModelForCausalLM.from_pretrained("
+        "sys.argv[1], trust_remote_code=True);"
+        "print(model(torch.arange(24)[None]).logits.double().sum().item())"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script, str(exported)],
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=True,
+    )
+    ours = load_hub(exported)(torch.arange(24)[None]).double().sum().item()
+    assert float(done.stdout) == pytest.approx(ours, abs=1e-2)
 
 
 @pytest.mark.slow

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import json
 import shlex
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from run_folder import ledger_rows, write, write_ledger, write_study
+from run_folder import HOSTILE, ledger_rows, write, write_ledger, write_study
 
+from stamm.activations import get
+from stamm.base.config import to_plain
 from stamm.base.errors import DataError, RunError
 from stamm.reports.measure_figures import grammar_figure
 from stamm.reports.run_data import collect
+from stamm.reports.shape_figures import learned_names
 
 
 @pytest.fixture
@@ -193,6 +197,21 @@ def test_an_unknown_activation_is_shown_without_its_curve(root: Path) -> None:
     config["config"]["model"]["ffn"]["activation"] = "my_own"
     write(path, config)
     assert collect(root).arms[2].training.activation == "my_own"
+
+
+def test_an_activation_of_the_users_own_is_read_from_its_spec(root: Path) -> None:
+    path = root / "arms" / "xielu" / "config.json"
+    config = json.loads(path.read_text())
+    spec = replace(get("xielu"), name="my_own", title=HOSTILE)
+    config["config"]["model"]["ffn"]["activation"] = to_plain(spec)
+    write(path, config)
+    training = collect(root).arms[2].training
+    assert (training.activation, training.spec) == ("my_own", spec)
+    assert learned_names(collect(root).arms[2]) == ("alpha_p", "alpha_n")
+    config["config"]["model"]["ffn"]["activation"]["name"] = HOSTILE
+    write(path, config)
+    with pytest.raises(DataError, match=r"is not a name.*config\.json"):
+        collect(root)
 
 
 @pytest.mark.parametrize(
