@@ -11,10 +11,11 @@ from stamm.activations.conformance.acceptance import accepted, accuracy_texts, c
 from stamm.activations.kernel_lookup import kernel_of
 from stamm.base.config import to_plain
 from stamm.base.files import write_json
+from stamm.base.schema import write_record
 from stamm.pretrain.activation_check_config import ActivationCheckConfig
 from stamm.runs.job import Workspace
+from stamm.runs.schemas.training import AccuracyFile
 
-SCHEMA = 1
 ACCURACY = "accuracy.json"
 
 
@@ -33,10 +34,9 @@ def run(config: ActivationCheckConfig, workspace: Workspace) -> None:
     verdict = accepted(spec, count=config.inputs)
     write_json(workspace.folder / STORED, to_plain(spec))
     accuracy = {
-        "schema": SCHEMA,
         "name": spec.name,
         "content_hash": spec.content_hash,
         "accuracy": accuracy_texts(verdict),
     }
-    write_json(workspace.folder / ACCURACY, accuracy)
+    write_record(workspace.folder / ACCURACY, AccuracyFile, accuracy)
     progress.end(f"errors within budget, content hash {spec.content_hash[:12]}")

@@ -114,6 +114,20 @@ class TimingFile:
 
 
 @dataclass(frozen=True, kw_only=True)
+class AccuracyFile:
+    """activations/NAME/accuracy.json: errors of an activation that is the user's own.
+
+    accuracy   largest errors in units of the last place, as text by dtype
+    """
+
+    SCHEMA: ClassVar[int] = 1
+
+    name: str
+    content_hash: str
+    accuracy: Mapping[str, str]
+
+
+@dataclass(frozen=True, kw_only=True)
 class RateTrial:
     """A short run of a learning-rate search; loss_nats is None for a non-finite loss."""
 
