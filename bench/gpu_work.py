@@ -20,9 +20,9 @@ from bench.linear_cross_entropy import ARMS, DROPPED, Loss, step
 from stamm.activations.benchmark.clock import Timed, clock_of
 from stamm.activations.benchmark.interleave import Quantiles, in_turns, quantiles
 from stamm.activations.catalog import ENTRIES, get
-from stamm.activations.kernel_lookup import kernel_of
+from stamm.activations.codegen.kernel_lookup import kernel_of
 from stamm.activations.module import GatedActivation, build_activation
-from stamm.activations.ops import plain_operation
+from stamm.activations.module.ops import plain_operation
 from stamm.activations.spec import Gated
 from stamm.models.config import PlainFFN
 from stamm.models.ffn import build_ffn

@@ -265,7 +265,7 @@ TERMS: dict[str, tuple[str, ...]] = {
     "Slurm": ("runs/cluster_executors.py",),
     "SPDX": ("corpus/licences",),
     "structured": ("models/linear.py",),
-    "tensor parallel": ("engine/parallel.py", "activations/parallel.py"),
+    "tensor parallel": ("engine/parallel.py", "activations/module/parallel.py"),
     "throughput": ("pretrain/throughput_model.py",),
     "torchrun": ("runs/torchrun_env.py",),
     "toxicity": ("corpus/classifiers",),

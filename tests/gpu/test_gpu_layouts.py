@@ -8,8 +8,8 @@ import pytest
 import torch
 from torch import Tensor
 
+from stamm.activations.codegen.kernel_lookup import kernel_of
 from stamm.activations.fused.operation import SMALLEST
-from stamm.activations.kernel_lookup import kernel_of
 from stamm.activations.module import Activation, build_activation, xielu
 
 GIB = 2**30

@@ -6,10 +6,10 @@ import pytest
 import torch
 
 from stamm.activations.catalog import ENTRIES
+from stamm.activations.codegen.kernel_lookup import kernel_of
 from stamm.activations.conformance.judge import judge
 from stamm.activations.conformance.ulp import dtype_name
 from stamm.activations.fused.operation import SMALLEST
-from stamm.activations.kernel_lookup import kernel_of
 from stamm.activations.module import build_activation
 from stamm.activations.spec import Gated, Spec
 from tests.gpu.on_device import OnDevice, padded

@@ -21,7 +21,7 @@ from torch.distributed.tensor.parallel import (
 
 from stamm.activations.fused import operation
 from stamm.activations.module import build_activation, xielu
-from stamm.activations.parallel_style import ShapedActivationParallel
+from stamm.activations.module.parallel_style import ShapedActivationParallel
 from stamm.models.config import FewBit, MemoryPolicy, PlainFFN, Recompute, SavePost, SavePre
 from stamm.models.ffn import build_ffn
 

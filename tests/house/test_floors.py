@@ -53,7 +53,7 @@ DOORS = {
 }
 # Deriving a spec of the user's own needs sympy; a built-in one must never load it.
 SYMPY_DOOR = (
-    "activations/kernel_lookup.py",
+    "activations/codegen/kernel_lookup.py",
     (
         "stamm.activations.cache",
         "stamm.activations.derivation.derive",

@@ -16,16 +16,16 @@ if TYPE_CHECKING:
     from stamm.activations.equivalence.detect import rediscover
     from stamm.activations.equivalence.finding import Finding
     from stamm.activations.module import Activation, GatedActivation, build_activation, xielu
-    from stamm.activations.parallel import (
+    from stamm.activations.module.parallel import (
         clip_gradient_norm,
         reduce_shape_gradients,
         sharding_exceptions,
     )
-    from stamm.activations.parallel_style import ShapedActivationParallel
-    from stamm.activations.shape_parameters import (
+    from stamm.activations.module.parallel_style import ShapedActivationParallel
+    from stamm.activations.module.shape_parameters import (
+        check_not_shared,
         export_values,
         import_values,
-        refuse_shared,
         shape_parameters,
     )
     from stamm.activations.spec import (
@@ -100,9 +100,14 @@ _HOMES = {
     "equivalence.detect": ("rediscover",),
     "equivalence.finding": ("Finding",),
     "spec.parameters": ("Absolute", "Between", "Exp", "Fixed", "Identity", "Parameter", "Softplus"),
-    "parallel": ("clip_gradient_norm", "reduce_shape_gradients", "sharding_exceptions"),
-    "parallel_style": ("ShapedActivationParallel",),
-    "shape_parameters": ("export_values", "import_values", "refuse_shared", "shape_parameters"),
+    "module.parallel": ("clip_gradient_norm", "reduce_shape_gradients", "sharding_exceptions"),
+    "module.parallel_style": ("ShapedActivationParallel",),
+    "module.shape_parameters": (
+        "export_values",
+        "import_values",
+        "check_not_shared",
+        "shape_parameters",
+    ),
     "spec": ("Compat", "Constant", "Factor", "Gated", "Jump", "Piece", "Plain", "Spec"),
 }
 _HOME = {name: home for home, members in _HOMES.items() for name in members}
@@ -131,6 +136,7 @@ __all__ = [
     "Spec",
     "affine",
     "build_activation",
+    "check_not_shared",
     "clip",
     "clip_gradient_norm",
     "clip_output",
@@ -152,7 +158,6 @@ __all__ = [
     "rediscover",
     "reduce_shape_gradients",
     "reflect",
-    "refuse_shared",
     "saturate",
     "scale",
     "self_gated",

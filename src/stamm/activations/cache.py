@@ -1,9 +1,9 @@
-"""Kernels of specs that do not ship, kept by content hash: SymPy derives each of them once.
+"""Cache of kernels for specs that do not ship, by content hash: SymPy derives each of them once.
 
-A kernel that was derived is stored in the home folder, and a module that `stamm derive` wrote
-brings its own. The first line of a stored file holds the SHA-256 of the rest and of the code that
-derived it, so neither a damaged file nor one from an older stamm is ever run. It guards against
-damage, not against someone who may write into the home folder.
+A derived kernel is stored in the home folder; a module written by `stamm derive` contains its own.
+The first line of a stored file holds the SHA-256 of the rest and of the code that derived it, so
+a damaged file or one from an older stamm is never run. This protects against damage, not against
+someone who can write into the home folder.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _REGISTERED: dict[str, str] = {}
 
 
 def kernel_folder() -> Path | None:
-    """Where derived kernels are kept, or None for a user without a home."""
+    """The folder of derived kernels, or None for a user without a home folder."""
     return cache_folder("kernels")
 
 
@@ -38,11 +38,11 @@ def known_kernel_source(content_hash: str) -> str | None:
 
 
 def cached_kernel_source(content_hash: str) -> str | None:
-    """The stored kernel of the spec with this hash, or None when there is none to rely on.
+    """The stored kernel of the spec with this hash, or None when no valid one is stored.
 
-    Edge     a damaged or foreign file is not used, which is said aloud; one that an older deriver
-             wrote is not used either, and will be written over.
-    Raises   ConfigError when `content_hash` is no SHA-256.
+    Edge     a damaged file, or one that stamm did not write, is ignored with a warning; one from an
+             older version of the derivation code is ignored and will be overwritten.
+    Raises   ConfigError when `content_hash` is not a SHA-256.
     Checked  tests/unit/activations/test_cache.py
     """
     path = _path(content_hash)
@@ -59,7 +59,7 @@ def cached_kernel_source(content_hash: str) -> str | None:
     if header is None:
         _say_ignored(path, "it was not written by stamm")
     elif sha256_bytes(source.encode()) != header[1]:
-        _say_ignored(path, "its text does not have the hash that its first line says")
+        _say_ignored(path, "its text does not match the hash in its first line")
     elif not _belongs(source, content_hash):
         _say_ignored(path, "it holds the kernel of another spec")
     elif header[2] == deriver():
@@ -68,11 +68,11 @@ def cached_kernel_source(content_hash: str) -> str | None:
 
 
 def store_kernel_source(content_hash: str, source: str) -> Path | None:
-    """Keep a derived kernel, whole or not at all; None where the home folder cannot be written.
+    """Store a derived kernel atomically; None where the home folder cannot be written.
 
     Raises   ConfigError when `source` is not the kernel of the spec with this hash.
     """
-    _refuse_foreign(content_hash, source)
+    _check_belongs(content_hash, source)
     path = _path(content_hash)
     if path is None:
         return None
@@ -85,13 +85,13 @@ def store_kernel_source(content_hash: str, source: str) -> Path | None:
 
 
 def register_kernel_source(content_hash: str, source: str, *, primitives: str = "") -> bool:
-    """Give this process the kernel of a spec; returns whether it will be used.
+    """Register the kernel of a spec in this process; returns whether it will be used.
 
-    primitives   the `primitives_hash` that the kernel was derived for; where it is given and is
-                 not that of the stamm in use, the kernel is derived again instead, said aloud
+    primitives   the `primitives_hash` that the kernel was derived for; when it is given and differs
+                 from that of the installed stamm, the kernel is derived again, with a warning
     Raises       ConfigError when `source` is not the kernel of the spec with this hash.
     """
-    _refuse_foreign(content_hash, source)
+    _check_belongs(content_hash, source)
     if primitives and primitives != primitives_hash():
         Console().log(
             f"the kernel of {content_hash[:12]} was derived by another version of stamm and is"
@@ -110,7 +110,7 @@ def primitives_hash() -> str:
 
 @lru_cache(maxsize=1)
 def deriver() -> str:
-    """SHA-256 of the code that makes kernels: another deriver makes other text of the same spec."""
+    """SHA-256 of the derivation and code generation, which decide the text of a kernel."""
     makers = ((_HERE / folder).glob("*.py") for folder in ("derivation", "codegen"))
     return _hash([*itertools.chain(*makers), *_PRIMITIVES])
 
@@ -123,7 +123,7 @@ def _hash(files: Iterable[Path]) -> str:
 
 def _path(content_hash: str) -> Path | None:
     if not _HASH.fullmatch(content_hash):
-        raise ConfigError(f"{content_hash!r} is no SHA-256 in hexadecimal")
+        raise ConfigError(f"{content_hash!r} is not a SHA-256 in hexadecimal")
     folder = kernel_folder()
     return None if folder is None else folder / f"{stamm.__version__}-{content_hash}.py"
 
@@ -132,7 +132,7 @@ def _belongs(source: str, content_hash: str) -> bool:
     return f'\nCONTENT_HASH = "{content_hash}"\n' in source
 
 
-def _refuse_foreign(content_hash: str, source: str) -> None:
+def _check_belongs(content_hash: str, source: str) -> None:
     if not _HASH.fullmatch(content_hash) or not _belongs(source, content_hash):
         raise ConfigError(f"the text is not the kernel of the spec {content_hash[:12]!r}")
 

@@ -1,4 +1,4 @@
-"""What an activation costs to compute, counted in the text of its kernel: nothing is run."""
+"""Cost of an activation: operations counted in the source of its kernel, without running it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from stamm.activations.spec.shipped import NAMES
 
 _KERNELS = Path(__file__).parent / "generated" / "kernels"
 _ARITHMETIC = (ast.Add, ast.Sub, ast.Mult, ast.Div, ast.Pow)
-# Neither reads as mathematics: choosing between pieces, and keeping a piece inside its interval.
+# Not counted as arithmetic: selecting between pieces, and clamping a piece into its interval.
 _SELECTING = {"where", "clamp", "at_least", "at_most"}
 _FILLING = {"zeros_like", "full_like", "ones_like"}
 
@@ -26,13 +26,13 @@ def shipped_source(spec: Spec) -> str | None:
 
 
 def cost(spec: Spec, source: str) -> dict[str, Any]:
-    """What one element costs, as JSON values.
+    """The cost of one element, as JSON values.
 
-    parameters   how many numbers are trained
+    parameters   number of trainable parameters
     forward      operations of f(x); backward: those of f'(x) and the slope in each parameter.
                  Each is {calls: {name: count}, arithmetic: + - * / **, selections}
-    saved        what is kept for the backward pass, in words, and `saved_inputs`, how many
-                 elements that is for each output element
+    saved        the tensors saved for the backward pass, as text, and `saved_inputs`, the number
+                 of saved elements per output element
 
     Edge         the backward pass takes f and f' together and shares their calls; numbers are of
                  the formulas as written, before a compiler fuses them.
@@ -52,7 +52,7 @@ def cost(spec: Spec, source: str) -> dict[str, Any]:
 
 
 def operations_text(operations: dict[str, Any]) -> str:
-    """A count in words: "1 exp, 1 phi2, 12 arithmetic, 2 selections"."""
+    """A count as text: "1 exp, 1 phi2, 12 arithmetic, 2 selections"."""
     calls = [f"{count} {name}" for name, count in operations["calls"].items()]
     selections = operations["selections"]
     chosen = [f"{selections} selection{'' if selections == 1 else 's'}"] if selections else []

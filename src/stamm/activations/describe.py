@@ -1,4 +1,4 @@
-"""What there is to say about an activation, as plain data: no SymPy, no torch."""
+"""Descriptions of activations as plain data, without SymPy or torch."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ _GENERATED = Path(__file__).parent / "generated"
 def describe(name: str) -> dict[str, Any]:
     """Everything about a catalogue entry, as JSON values.
 
-    What `told` says, and `certificate`: what is proved and measured of it at the initial values.
+    The keys of `describe_spec`, and `certificate`: properties proved and measured at the initial
+    values.
 
     Raises   ConfigError for an unknown name, or when the generated texts belong to another spec.
     Checked  tests/unit/activations/test_describe.py
@@ -29,13 +30,13 @@ def describe(name: str) -> dict[str, Any]:
             f"the generated texts of {spec.name} do not belong to its spec",
             fix="Run python -m stamm.activations.codegen",
         )
-    return {**told(spec, texts), "certificate": certificate(spec)}
+    return {**describe_spec(spec, texts), "certificate": certificate(spec)}
 
 
-def told(spec: Spec, texts: Mapping[str, Any]) -> dict[str, Any]:
+def describe_spec(spec: Spec, texts: Mapping[str, Any]) -> dict[str, Any]:
     """Everything about a spec as JSON values, under the keys that `describe` has for the catalogue.
 
-    texts   what `emission.write.texts` says of it: function, curvature, parameter_slopes
+    texts   the result of `codegen.write.texts`: function, curvature, parameter_slopes
     """
     arity = spec.arity if isinstance(spec.arity, Gated) else None
     up = arity.up if arity is not None else None
@@ -67,7 +68,7 @@ def told(spec: Spec, texts: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def summaries() -> list[dict[str, Any]]:
-    """One line's worth of each entry, in catalogue order: name, title, arity, parameter names."""
+    """A short summary of each entry, in catalogue order: name, title, inputs, parameter names."""
     return [
         {
             "name": spec.name,

@@ -16,7 +16,7 @@ def effective_tensor(
 ) -> Tensor:
     """The effective values of a trainable parameter, differentiable, shaped and typed as `stored`.
 
-    bound   the effective value of what bounds the parameter from below; ignored where nothing does
+    bound   the effective value of the lower bound; ignored for a parameter without one
     exact   all digits that float64 has; otherwise softplus is the identity from 20 on, as in torch
     """
     match parameter.bijection:

@@ -73,9 +73,9 @@ def total(rows: Tensor, like: Tensor) -> Tensor:
 
 
 def out_of_range(sums: Sequence[Tensor], x: Tensor) -> bool:
-    """Whether a sum is not finite, which may be float32's doing, and can be seen here and now.
+    """Whether a sum is non-finite, perhaps by overflow of float32, where that can be read at once.
 
-    Edge     False on a GPU, where asking would wait for it, and inside transforms and traces
+    Edge     False on a GPU, where reading it would synchronise, and inside transforms and traces
     """
     if x.device.type != "cpu" or type(x) is not Tensor or torch.compiler.is_compiling():
         return False
@@ -87,7 +87,7 @@ def out_of_range(sums: Sequence[Tensor], x: Tensor) -> bool:
 def _sum(values: Tensor) -> Tensor:
     """The sum of everything in float64, as a tree of groups of _GROUP: one shape, one order.
 
-    torch cuts a long sum with a single result into one part a thread; a group is too short for it.
+    torch splits a long sum with a single result into one part per thread; a group is too short.
     """
     flat = values.reshape(-1).double()
     while flat.numel() > 1:

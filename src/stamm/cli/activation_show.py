@@ -14,7 +14,7 @@ from typing import Any
 from stamm.activations import catalog
 from stamm.activations.catalog.load import STORED, load_spec
 from stamm.activations.cost import cost, operations_text, shipped_source
-from stamm.activations.describe import describe, told
+from stamm.activations.describe import describe, describe_spec
 from stamm.activations.spec import Spec
 from stamm.activations.spec.shipped import NAMES
 from stamm.base.errors import ConfigError
@@ -116,7 +116,7 @@ def facts_of(spec: Spec) -> dict[str, Any]:
     derived = derive(spec)
     tables = list(table_sentences(derived))
     made = cost(spec, kernel_source(derived))
-    return {**told(spec, texts(derived)), "table": tables, "cost": made}
+    return {**describe_spec(spec, texts(derived)), "table": tables, "cost": made}
 
 
 def lines_of(facts: Mapping[str, Any]) -> list[tuple[str, str]]:

@@ -12,11 +12,11 @@ from typing import Any
 
 from stamm.activations import catalog
 from stamm.activations.cache import register_kernel_source, store_kernel_source
-from stamm.activations.catalog.load import STORED, load_spec, refuse_taken
+from stamm.activations.catalog.load import STORED, check_name_free, load_spec
 from stamm.activations.cost import cost
-from stamm.activations.describe import told
+from stamm.activations.describe import describe_spec
 from stamm.activations.spec import Spec
-from stamm.activations.spec.command_line import CONTINUITIES, known_entry, spec_from_words
+from stamm.activations.spec.command_line import CONTINUITIES, known_entry, spec_from_arguments
 from stamm.base.config import to_plain
 from stamm.base.console import Console
 from stamm.base.errors import ConfigError
@@ -114,7 +114,7 @@ def _stated(options: argparse.Namespace) -> tuple[Spec, str | None]:
         spec = load_spec(references[0])
         spec = replace(spec, name=options.name) if options.name else spec
     else:
-        spec = spec_from_words(
+        spec = spec_from_arguments(
             options.things,
             options.parameter or (),
             name=options.name or "",
@@ -125,7 +125,7 @@ def _stated(options: argparse.Namespace) -> tuple[Spec, str | None]:
     known = known_entry(spec, catalog.ENTRIES)
     if known is not None and spec.name in (known.name, *known.aliases):
         spec = known  # same definition and name: the entry itself
-    refuse_taken(spec, catalog.ENTRIES)
+    check_name_free(spec, catalog.ENTRIES)
     derived_folder.check_module_name(spec.name)
     return spec, known.name if known else None
 
@@ -182,7 +182,7 @@ def _derive(spec: Spec, known: str | None, folder: Path, command: str) -> dict[s
     findings = rediscover(spec)
     sentences = [finding.sentence(spec.name) for finding in findings]
     facts = {
-        **told(spec, texts(derived)),
+        **describe_spec(spec, texts(derived)),
         "table": list(table_sentences(derived)),
         "cost": cost(spec, kernel),
         "certificate": certificate,

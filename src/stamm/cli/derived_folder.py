@@ -227,8 +227,8 @@ def module_source(spec: Spec, kernel: str) -> str:
         '"""\n\n'
         "from __future__ import annotations\n\n"
         "from typing import Any\n\n"
+        f"from stamm.activations import {kind}, build_activation\n"
         "from stamm.activations.cache import register_kernel_source\n"
-        f"from stamm.activations.module import {kind}, build_activation\n"
         "from stamm.activations.spec import Spec\n"
         "from stamm.base.config import from_plain\n\n"
         f"SPEC = from_plain(\n    Spec,\n{_indented(stated)},\n)\n"

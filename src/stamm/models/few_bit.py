@@ -15,11 +15,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from stamm.activations.codegen.kernel_lookup import kernel_of
 from stamm.activations.fused.operation import traced_inside_a_transform
-from stamm.activations.kernel_lookup import kernel_of
 from stamm.activations.module import Activation, GatedActivation
 from stamm.activations.spec import Spec
-from stamm.activations.spec.expressions import Interval
+from stamm.activations.spec.expressions import PieceInterval
 from stamm.activations.spec.gradient_checks import value_of
 from stamm.base.errors import ConfigError
 
@@ -95,7 +95,7 @@ def slope_code(spec: Spec, bits: int) -> SlopeCode:
     )
 
 
-def _knot(interval: Interval, values: dict[str, float]) -> float:
+def _knot(interval: PieceInterval, values: dict[str, float]) -> float:
     """Where an interval begins: the last float32 number that is not in it."""
     start = torch.tensor(value_of(str(interval.low), values), dtype=torch.float32, device="cpu")
     if interval.low_closed:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import stamm
 from stamm.activations import primitives
-from stamm.activations.kernel_lookup import kernel_text
+from stamm.activations.codegen.kernel_lookup import kernel_text
 from stamm.activations.spec import Spec
 from stamm.activations.spec.parameters import Absolute, Between, Exp, Fixed, Parameter, Softplus
 

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from stamm.activations.shape_parameters import refuse_shared, shape_parameters
+from stamm.activations.module.shape_parameters import check_not_shared, shape_parameters
 from stamm.base.errors import ConfigError
 from stamm.optim.config import OptimizerConfig
 from stamm.optim.param_group_rules import grouped
@@ -23,12 +23,12 @@ def parameter_groups(
 
     Each has "lr_factor", which `set_learning_rate` uses, "label", "method", and "names" of the parameters.
 
-    allow_shared      activation modules that are meant to share their shape (`refuse_shared`)
+    allow_shared      activation modules that are meant to share their shape (`check_not_shared`)
     Raises            ConfigError for a rule that decides about no parameter, for a shape that two
                       layers share, and for a shape stored in 16 bits: the spacing of bfloat16
                       near 1 is larger than an optimizer's step, so it would not move
     """
-    refuse_shared(model, allow_shared)
+    check_not_shared(model, allow_shared)
     shapes = shape_parameters(model)
     for name, parameter in shapes.items():
         if parameter.dtype in _SHORT:

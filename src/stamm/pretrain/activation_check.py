@@ -7,8 +7,8 @@ Leaves   spec.json (for `stamm show`, `check` and `derive`), accuracy.json (larg
 from __future__ import annotations
 
 from stamm.activations.catalog.load import STORED
+from stamm.activations.codegen.kernel_lookup import kernel_of
 from stamm.activations.conformance.acceptance import accepted, accuracy_texts, check_formulas
-from stamm.activations.kernel_lookup import kernel_of
 from stamm.base.config import to_plain
 from stamm.base.files import write_json
 from stamm.base.schema import write_record

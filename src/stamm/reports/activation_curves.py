@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from stamm.activations.kernel_lookup import kernel_of
+from stamm.activations.codegen.kernel_lookup import kernel_of
 from stamm.activations.spec import Spec
 from stamm.activations.spec.expressions import VARIABLE, evaluate
 from stamm.activations.spec.gradient_checks import value_of

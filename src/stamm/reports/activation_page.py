@@ -26,7 +26,7 @@ _SECTIONS = {
     "arity": "Inputs",
     "bounds": "Range and growth",
     "shape": "Shape",
-    "asymptotes": "Far out",
+    "asymptotes": "Asymptotes",
     "symmetry": "Symmetry",
     "kind": "Kind",
     "gaussian": "Under a normal input",
@@ -72,7 +72,7 @@ def activation_page(
 ) -> str:
     """The page about an activation as HTML text.
 
-    told          what `describe` or `user_spec.told` says of it; `cost` beside it is shown
+    told          the result of `describe` or `describe_spec`; with `cost`, that is shown too
     certificate   what `certify` returned
     verdict       a conformance verdict in plain form
     findings      sentences that say which known activation this one is

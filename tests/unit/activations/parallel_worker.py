@@ -26,15 +26,15 @@ from torch.distributed.tensor.parallel import (
 
 from stamm.activations.fused import operation
 from stamm.activations.module import build_activation
-from stamm.activations.parallel import (
+from stamm.activations.module.parallel import (
     check_replicas,
     clip_gradient_norm,
     reduce_now,
     reduce_shape_gradients,
     sharding_exceptions,
 )
-from stamm.activations.parallel_style import ShapedActivationParallel
-from stamm.activations.shape_parameters import export_values, shape_parameters
+from stamm.activations.module.parallel_style import ShapedActivationParallel
+from stamm.activations.module.shape_parameters import export_values, shape_parameters
 from stamm.base.errors import StammError
 from stamm.base.shutdown import end_at_once
 

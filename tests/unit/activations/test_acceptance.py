@@ -6,6 +6,7 @@ import mpmath
 import pytest
 import torch
 
+from stamm.activations.codegen.kernel_lookup import kernel_of
 from stamm.activations.conformance import judge as judging
 from stamm.activations.conformance.acceptance import accepted, check_formulas
 from stamm.activations.conformance.implementations import StammImplementation
@@ -13,7 +14,6 @@ from stamm.activations.conformance.inputs import exponents
 from stamm.activations.conformance.judge import judge
 from stamm.activations.conformance.reference import settled, truth_errors
 from stamm.activations.derivation.derive import exact_formulas
-from stamm.activations.kernel_lookup import kernel_of
 from stamm.activations.spec import Piece, Spec
 from stamm.activations.spec.parameters import Identity, Parameter, Softplus
 from stamm.base.errors import DataError

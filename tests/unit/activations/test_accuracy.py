@@ -12,12 +12,12 @@ import torch
 from torch import Tensor
 
 from stamm.activations.catalog import ENTRIES, family, get
+from stamm.activations.codegen.kernel_lookup import kernel_of
 from stamm.activations.conformance.reference import evaluate
 from stamm.activations.conformance.ulp import ulps
 from stamm.activations.derivation.derive import derive
 from stamm.activations.derivation.formulas import Branch, Branches, bounds
 from stamm.activations.derivation.stable_forms import lost_bits
-from stamm.activations.kernel_lookup import kernel_of
 from stamm.activations.module import build_activation
 from stamm.activations.spec import Gated, Spec
 

@@ -14,6 +14,7 @@ from sympy import Expr
 from stamm.activations.catalog import get
 from stamm.activations.codegen.anchored import anchored_source
 from stamm.activations.codegen.kernel import kernel_source
+from stamm.activations.codegen.kernel_lookup import kernel_of
 from stamm.activations.conformance.implementations import StammImplementation
 from stamm.activations.conformance.judge import judge
 from stamm.activations.conformance.reference import evaluate, truth_finding
@@ -28,7 +29,6 @@ from stamm.activations.derivation.special import (
 )
 from stamm.activations.derivation.symbolic import number
 from stamm.activations.derivation.tables import table_of
-from stamm.activations.kernel_lookup import kernel_of
 from stamm.activations.module import build_activation
 from stamm.activations.spec import Factor, Gated, Piece, Spec
 from stamm.activations.spec.parameters import Fixed, Identity, Parameter, Softplus

@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from stamm.activations import cache
-from stamm.activations.spec.command_line import spec_from_words
+from stamm.activations.spec.command_line import spec_from_arguments
 from stamm.base.errors import ConfigError
 
-HASH = spec_from_words(["all x: 3*x"]).content_hash
+HASH = spec_from_arguments(["all x: 3*x"]).content_hash
 OTHER = "0" * 64
 SOURCE = f'"""A kernel."""\n\nCONTENT_HASH = "{HASH}"\n\n\ndef value(x):\n    return 1.5 * x * x\n'
 
@@ -36,8 +36,8 @@ def test_what_is_stored_is_found_again(home: Path) -> None:
 @pytest.mark.parametrize(
     ("damage", "said"),
     [
-        (lambda text: text[:-1], "does not have the hash"),
-        (lambda text: text.replace("1.5", "2.5"), "does not have the hash"),
+        (lambda text: text[:-1], "does not match the hash"),
+        (lambda text: text.replace("1.5", "2.5"), "does not match the hash"),
         (lambda text: text.partition("\n")[2], "was not written by stamm"),
         (lambda _: "", "was not written by stamm"),
     ],
@@ -103,7 +103,7 @@ def test_a_user_without_a_home_is_no_error(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_a_name_that_is_no_hash_reaches_no_file(home: Path) -> None:
-    with pytest.raises(ConfigError, match="no SHA-256"):
+    with pytest.raises(ConfigError, match="not a SHA-256"):
         cache.cached_kernel_source("../../secret")
 
 

@@ -1,4 +1,4 @@
-"""The catalogue and its operators."""
+"""The catalogue and the transforms of its specs."""
 
 from __future__ import annotations
 

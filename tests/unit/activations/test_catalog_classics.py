@@ -12,9 +12,9 @@ import torch
 from mpmath import mpf
 
 from stamm.activations.catalog import bounded, exponential, rectifiers, smooth
+from stamm.activations.codegen.kernel_lookup import kernel_of
 from stamm.activations.conformance.reference import truth
 from stamm.activations.derivation.derive import derive
-from stamm.activations.kernel_lookup import kernel_of
 from stamm.activations.spec import Spec
 
 ENTRIES = (*rectifiers.ENTRIES, *exponential.ENTRIES, *bounded.ENTRIES, *smooth.ENTRIES)

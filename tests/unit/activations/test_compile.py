@@ -7,7 +7,7 @@ import warnings
 import pytest
 import torch
 
-from stamm.activations.kernel_lookup import kernel_of
+from stamm.activations.codegen.kernel_lookup import kernel_of
 from stamm.activations.module import build_activation, xielu
 
 

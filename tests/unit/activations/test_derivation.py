@@ -8,13 +8,13 @@ import sympy
 import torch
 
 from stamm.activations.catalog import XIELU, family
+from stamm.activations.codegen.kernel_lookup import kernel_of
 from stamm.activations.conformance.reference import evaluate, parameter_truth, truth
 from stamm.activations.derivation.derive import derive
 from stamm.activations.derivation.formulas import Branches, Formulas, bounds
 from stamm.activations.derivation.primitives import PRIMITIVES, Primitive, X
 from stamm.activations.derivation.stable_forms import lost_bits, sample_points
 from stamm.activations.derivation.symbolic import elementary, number
-from stamm.activations.kernel_lookup import kernel_of
 from stamm.activations.spec import Piece, Spec
 from stamm.activations.spec.parameters import Parameter, Softplus
 from stamm.base.errors import ConfigError

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from stamm.activations import kernel_lookup
 from stamm.activations.catalog import ENTRIES, GELU, RELU, XIELU, get
+from stamm.activations.codegen import kernel_lookup
 from stamm.activations.codegen.kernel import kernel_source
 from stamm.activations.codegen.write import GENERATED, ROOT, generate, generate_shared
 from stamm.activations.derivation.derive import derive

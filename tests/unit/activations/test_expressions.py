@@ -69,7 +69,7 @@ def test_intervals(text: str, ends: tuple[object, ...]) -> None:
 
 @pytest.mark.parametrize("text", ["x", "x == 0", "0 < x > 1", "y > 0", "x < x", "x <", "0 < 1 < x"])
 def test_what_is_no_interval_is_refused(text: str) -> None:
-    with pytest.raises(ConfigError, match="does not say where the piece holds"):
+    with pytest.raises(ConfigError, match="does not state where the piece holds"):
         parse_interval(text)
 
 

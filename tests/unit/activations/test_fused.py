@@ -9,12 +9,12 @@ import torch
 from torch import Tensor
 
 from stamm.activations import catalog
+from stamm.activations.codegen.kernel_lookup import kernel_of
 from stamm.activations.fused import build, cpu, operation
 from stamm.activations.fused.graph import Graph, Node, Traced
 from stamm.activations.fused.passes import graph_of
-from stamm.activations.kernel_lookup import kernel_of
 from stamm.activations.module import Activation, GatedActivation, build_activation
-from stamm.activations.ops import _computing, _operations
+from stamm.activations.module.ops import _computing, _operations
 from stamm.base.errors import ConfigError
 
 pytestmark = pytest.mark.skipif(

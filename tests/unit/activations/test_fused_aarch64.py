@@ -11,10 +11,10 @@ import torch
 from torch import Tensor
 
 from stamm.activations import catalog
+from stamm.activations.codegen.kernel_lookup import kernel_of
 from stamm.activations.fused import build
 from stamm.activations.fused.cpp import source
 from stamm.activations.fused.passes import GATED, PLAIN, graph_of
-from stamm.activations.kernel_lookup import kernel_of
 from stamm.activations.spec import Gated
 
 COMPILER, EMULATOR = "aarch64-linux-gnu-g++", "qemu-aarch64"

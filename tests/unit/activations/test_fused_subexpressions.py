@@ -7,10 +7,10 @@ import torch
 from torch import Tensor
 
 from stamm.activations import catalog
+from stamm.activations.codegen.kernel_lookup import kernel_of
 from stamm.activations.fused.graph import BINARY, Graph, Node
 from stamm.activations.fused.passes import GATED, PLAIN, graph_of
 from stamm.activations.fused.subexpressions import eliminate_common_calls
-from stamm.activations.kernel_lookup import kernel_of
 from stamm.activations.spec import Gated, Spec
 from tests.unit.activations.witnesses import swept
 

@@ -13,8 +13,8 @@ from torch.distributed.tensor import DTensor, Shard, distribute_tensor, init_dev
 from torch.func import functional_call, grad, hessian, jacfwd, jacrev, jvp, vmap
 
 from stamm.activations import catalog
+from stamm.activations.codegen.kernel_lookup import kernel_of
 from stamm.activations.fused import cpu, gpu, operation
-from stamm.activations.kernel_lookup import kernel_of
 from stamm.activations.module import Activation, GatedActivation, build_activation
 from stamm.base.errors import ConfigError
 

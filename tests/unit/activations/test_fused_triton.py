@@ -14,10 +14,10 @@ import pytest
 import torch
 
 from stamm.activations.catalog import ENTRIES, get
+from stamm.activations.codegen.kernel_lookup import kernel_of
 from stamm.activations.fused import gpu
 from stamm.activations.fused.passes import PassName, graph_of
 from stamm.activations.fused.triton_source import source
-from stamm.activations.kernel_lookup import kernel_of
 from stamm.activations.spec import Gated, Spec
 from tests.unit.activations.ahead_of_time import (
     OnNvidia,

@@ -7,10 +7,10 @@ import torch
 from torch import Tensor
 
 from stamm.activations import catalog
+from stamm.activations.codegen.kernel_lookup import kernel_of
 from stamm.activations.fused import build, cpu
 from stamm.activations.fused.passes import PassName, graph_of
-from stamm.activations.kernel_lookup import kernel_of
-from stamm.activations.ops import _computing, _operations
+from stamm.activations.module.ops import _computing, _operations
 from stamm.activations.spec import Gated, Spec
 
 pytestmark = pytest.mark.skipif(

@@ -116,18 +116,18 @@ def test_values_in_and_out() -> None:
     assert module.values(raw=True) == before
     with pytest.raises(ConfigError, match="alpha_p is given 3 values and has 2"):
         module.load_values({"alpha_p": [1.0, 2.0, 3.0]}, raw=False)
-    with pytest.raises(ConfigError, match=r"has 2 values a parameter.*values\(raw="):
+    with pytest.raises(ConfigError, match=r"has 2 values per parameter.*values\(raw="):
         module.effective()
 
 
 def test_errors() -> None:
-    with pytest.raises(ConfigError, match="10 neurons do not fall into 3 equal groups"):
+    with pytest.raises(ConfigError, match="10 neurons cannot be split into 3 equal groups"):
         xielu(neurons=10, groups=3)
-    with pytest.raises(ConfigError, match="groups = 3 of how many neurons"):
+    with pytest.raises(ConfigError, match="groups = 3 without neurons"):
         xielu(groups=3)
     with pytest.raises(ConfigError, match="0 neurons"):
         xielu(neurons=0)
-    with pytest.raises(ConfigError, match="compat order 'eps' has one shape a layer"):
+    with pytest.raises(ConfigError, match="compat order 'eps' has one shape per layer"):
         xielu(neurons=4, compat="eps")
     with pytest.raises(ConfigError, match=r"has 4 values and the input \(2, 5\)"):
         xielu(neurons=4)(torch.zeros(2, 5))

@@ -22,7 +22,7 @@ from stamm.activations.derivation.special import (
     softplus_integral,
 )
 from stamm.activations.derivation.symbolic import number, to_sympy
-from stamm.activations.derivation.tables import Table
+from stamm.activations.derivation.tables import TabulatedIntegral
 from stamm.activations.spec.expressions import parse
 from stamm.base.errors import ConfigError
 
@@ -108,22 +108,22 @@ def test_what_sympy_cannot_is_recognised(gradient: str, expected: Expr) -> None:
 )
 def test_closed_forms_need_no_table(gradient: str) -> None:
     found = _found(gradient)  # its slope has been compared with the gradient to 30 digits
-    assert not found.has(Table)
+    assert not found.has(TabulatedIntegral)
 
 
 @pytest.mark.parametrize("gradient", ["log1p(x)", "x/(1 + x)", "x**p", "sqrt(x)", "1/(1 + x)"])
 def test_closed_forms_on_a_half_line(gradient: str) -> None:
-    assert not _found(gradient, half_line=True).has(Table)
+    assert not _found(gradient, half_line=True).has(TabulatedIntegral)
 
 
 def test_sympy_is_asked_before_a_table_is_made() -> None:
-    assert not _found("sin(x)**2 + 1/(1 + x + x**2)").has(Table)
+    assert not _found("sin(x)**2 + 1/(1 + x + x**2)").has(TabulatedIntegral)
 
 
 @pytest.mark.usefixtures("without_search")
 def test_parameters_enter_tables_as_factors_and_scales() -> None:
     found = _found("alpha*softplus(a*x)**2 + b*x*logistic(x)")
-    (table,) = (type(t) for t in found.atoms(Table))
+    (table,) = (type(t) for t in found.atoms(TabulatedIntegral))
     expected = SYMBOLS["alpha"] * table(A * X) / A + B * logistic_moment(X)
     assert sympy.expand(found - expected) == 0
     assert table.gradient == softplus(X) ** 2
@@ -133,7 +133,7 @@ def test_parameters_enter_tables_as_factors_and_scales() -> None:
 def test_a_shape_parameter_needs_to_be_fixed() -> None:
     with pytest.raises(ConfigError, match=r"piece 'all x'.*logistic\(x\)\*\*p depends on p"):
         _found("logistic(x)**p")
-    assert _found("logistic(x)**p", fixed={"p": 1.5}).has(Table)
+    assert _found("logistic(x)**p", fixed={"p": 1.5}).has(TabulatedIntegral)
 
 
 @pytest.mark.parametrize("gradient", ["sin(x)/(1 + x**2)", "1/(2 + cos(x))"])

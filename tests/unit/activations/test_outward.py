@@ -8,6 +8,7 @@ import sympy
 import torch
 from sympy import Symbol
 
+from stamm.activations.codegen.kernel_lookup import kernel_of
 from stamm.activations.conformance.implementations import StammImplementation
 from stamm.activations.conformance.judge import judge
 from stamm.activations.conformance.reference import parameter_truth, truth
@@ -23,7 +24,6 @@ from stamm.activations.derivation.primitives import (
     softplus,
 )
 from stamm.activations.derivation.symbolic import number
-from stamm.activations.kernel_lookup import kernel_of
 from stamm.activations.spec import Piece, Spec
 from stamm.activations.spec.parameters import Parameter, Softplus
 

@@ -145,11 +145,11 @@ def test_a_gradient_that_is_missing_on_one_process_counts_as_zero(ranks: tuple[R
 @pytest.mark.parametrize(
     ("request_", "told"),
     [
-        ("twice", "0.act_fn.alpha_p is already spread over the same processes"),
+        ("twice", "0.act_fn.alpha_p is already sharded over the same processes"),
         ("fsdp", "ignored_params=sharding_exceptions(model)"),
         ("meta", "0.act_fn.alpha_p is on the meta device"),
         ("unknown", "Did you mean '0.act_fn.alpha_p'?"),
-        ("linear", "Linear is no activation module"),
+        ("linear", "Linear is not an activation module"),
         ("odd", "alpha_p has 3 values, which 2 processes cannot split evenly"),
         ("load", "Load values before parallelize_module"),
         ("last", "dim = 2 is the hidden dimension of an input of shape (4, 6, 8)"),

@@ -11,10 +11,10 @@ import torch
 from torch import nn
 
 from stamm.activations.module import Activation, build_activation, xielu
-from stamm.activations.shape_parameters import (
+from stamm.activations.module.shape_parameters import (
+    check_not_shared,
     export_values,
     import_values,
-    refuse_shared,
     shape_modules,
     shape_parameters,
 )
@@ -50,7 +50,7 @@ def test_only_trainable_shapes_are_listed() -> None:
 
 
 def test_own_shapes_pass() -> None:
-    refuse_shared(_model(xielu(), xielu(), copy.deepcopy(xielu())))
+    check_not_shared(_model(xielu(), xielu(), copy.deepcopy(xielu())))
 
 
 def test_one_module_in_two_layers_is_refused() -> None:
@@ -61,8 +61,8 @@ def test_one_module_in_two_layers_is_refused() -> None:
         r"Build one activation for each layer"
     )
     with pytest.raises(ConfigError, match=message):
-        refuse_shared(model)
-    refuse_shared(model, allow=["layers.2.act_fn"])
+        check_not_shared(model)
+    check_not_shared(model, allow=["layers.2.act_fn"])
     assert list(shape_modules(model)) == ["layers.0.act_fn", "layers.1.act_fn"]
 
 
@@ -71,24 +71,24 @@ def test_one_parameter_in_two_modules_is_refused() -> None:
     second.alpha_n = first.alpha_n
     message = r"layers\.0\.act_fn and layers\.1\.act_fn share one shape parameter"
     with pytest.raises(ConfigError, match=message):
-        refuse_shared(_model(first, second))
+        check_not_shared(_model(first, second))
 
 
 def test_a_whole_layer_used_twice_is_refused() -> None:
     model = _model(xielu())
     model.layers.append(model.layers[0])
     with pytest.raises(ConfigError, match=r"layers\.0\.act_fn and layers\.1\.act_fn share"):
-        refuse_shared(model)
+        check_not_shared(model)
 
 
 def test_what_is_not_trained_may_be_shared() -> None:
     gelu = build_activation("gelu")
-    refuse_shared(_model(gelu, gelu))
+    check_not_shared(_model(gelu, gelu))
 
 
 def test_allowing_what_is_not_shared_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"'layers\.0\.act_fn' is named as shared, but"):
-        refuse_shared(_model(xielu()), allow=["layers.0.act_fn"])
+        check_not_shared(_model(xielu()), allow=["layers.0.act_fn"])
 
 
 def _mixed() -> nn.Module:

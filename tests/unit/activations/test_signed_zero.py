@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from stamm.activations.catalog import ENTRIES, get
-from stamm.activations.kernel_lookup import kernel_of
+from stamm.activations.codegen.kernel_lookup import kernel_of
 from stamm.activations.module import build_activation
 from stamm.activations.spec import Gated, Spec
 

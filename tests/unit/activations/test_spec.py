@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from stamm.activations.catalog import ENTRIES, XIELU
-from stamm.activations.catalog.load import refuse_taken
+from stamm.activations.catalog.load import check_name_free
 from stamm.activations.spec import Compat, Constant, Factor, Gated, Jump, Piece, Spec
 from stamm.activations.spec.parameters import (
     Absolute,
@@ -154,7 +154,10 @@ def test_a_declared_jump_is_allowed() -> None:
             Parameter(name="a", initial=0.0, bijection=Softplus()),
             "starts at 0.0, which is not above 0.0",
         ),
-        (Parameter(name="a", initial=1.0, bijection=Softplus(above="b")), "is no other parameter"),
+        (
+            Parameter(name="a", initial=1.0, bijection=Softplus(above="b")),
+            "is not another parameter",
+        ),
         (Parameter(name="a", initial=math.inf, bijection=Identity()), "not finite"),
         (Parameter(name="x", initial=1.0, bijection=Identity()), "formula language"),
         (Parameter(name="exp", initial=1.0, bijection=Identity()), "formula language"),
@@ -206,7 +209,7 @@ def test_ranges_are_kept() -> None:
     with pytest.raises(ConfigError, match=r"starts at 2.0, which is not between 0.0 and 1.0"):
         spec(("all x", "a"), parameters=(inside,))
     empty = Parameter(name="a", initial=2.0, bijection=Between(low=1.0, high=1.0))
-    with pytest.raises(ConfigError, match="no such range"):
+    with pytest.raises(ConfigError, match="an empty range"):
         spec(("all x", "a"), parameters=(empty,))
 
 
@@ -231,7 +234,7 @@ def test_jumps_stand_at_knots() -> None:
     pieces = (("x <= 1", "0"), ("x > 1", "1"))
     jump = Jump(at="1", by="3")
     assert spec(*pieces, continuity="jump", jumps=(jump,)).jumps == (jump,)
-    with pytest.raises(ConfigError, match="shall jump at 2, which is no knot"):
+    with pytest.raises(ConfigError, match="declared to jump at 2, which is not a knot"):
         spec(*pieces, continuity="jump", jumps=(Jump(at="2", by="3"),))
 
 
@@ -252,9 +255,9 @@ def test_a_singular_gradient_has_to_be_declared() -> None:
 
 
 def test_a_name_that_is_taken() -> None:
-    refuse_taken(replace(XIELU, notes="the same function"), ENTRIES)
+    check_name_free(replace(XIELU, notes="the same function"), ENTRIES)
     with pytest.raises(ConfigError, match="the name 'xielu' is taken by 'xIELU"):
-        refuse_taken(replace(spec(("all x", "2*x")), name="xielu"), ENTRIES)
+        check_name_free(replace(spec(("all x", "2*x")), name="xielu"), ENTRIES)
 
 
 @pytest.mark.parametrize(
@@ -295,7 +298,7 @@ def test_a_compat_order_is_formulas_and_nothing_else() -> None:
     with pytest.raises(ConfigError, match="has no meaning for an activation of two inputs"):
         compat = Compat(name="other", source="", pieces=plain)
         spec(("all x", "1"), compat=compat, arity=Gated(order=2))
-    with pytest.raises(ConfigError, match="a name that is taken"):
+    with pytest.raises(ConfigError, match="a name that is already used"):
         constants = (Constant(name="x", value=1.0),)
         spec(("all x", "1"), compat=Compat(name="o", source="", pieces=plain, constants=constants))
 

@@ -17,14 +17,14 @@ from torch import Tensor
 
 from stamm.activations import primitives
 from stamm.activations.codegen.kernel import kernel_source
+from stamm.activations.codegen.kernel_lookup import kernel_of
 from stamm.activations.derivation import integrate
 from stamm.activations.derivation.derive import derive
 from stamm.activations.derivation.formulas import Derived
 from stamm.activations.derivation.primitives import X, gompertz, logistic, softplus
 from stamm.activations.derivation.special import apa_integral, softplus_integral
 from stamm.activations.derivation.symbolic import number
-from stamm.activations.derivation.tables import Table, table_of, tables_of
-from stamm.activations.kernel_lookup import kernel_of
+from stamm.activations.derivation.tables import TabulatedIntegral, table_of, tables_of
 from stamm.activations.module import build_activation
 from stamm.activations.spec import Piece, Spec
 from stamm.base.errors import ConfigError
@@ -40,7 +40,7 @@ SIX: dict[str, Expr] = {
 }
 
 
-def _as_torch(table: type[Table]) -> primitives.Table:
+def _as_torch(table: type[TabulatedIntegral]) -> primitives.Table:
     return primitives.Table(
         low=table.low,
         high=table.high,

@@ -6,7 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from stamm.activations import cache, catalog, kernel_lookup
+from stamm.activations import cache, catalog
+from stamm.activations.codegen import kernel_lookup
 from stamm.activations.codegen.kernel import kernel_source
 from stamm.activations.conformance.acceptance import check_formulas
 from stamm.activations.conformance.exact import CONDITION_TEXT

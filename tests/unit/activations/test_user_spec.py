@@ -11,14 +11,14 @@ from typing import Any
 import pytest
 
 from stamm.activations import catalog
-from stamm.activations.describe import describe, shipped, told
+from stamm.activations.describe import describe, describe_spec, shipped
 from stamm.activations.spec import Compat, Constant, Gated, Piece
 from stamm.activations.spec.command_line import (
     known_entry,
-    parameter_from_word,
-    piece_from_word,
+    parse_parameter,
+    parse_piece,
     same_statement,
-    spec_from_words,
+    spec_from_arguments,
 )
 from stamm.activations.spec.parameters import (
     Absolute,
@@ -48,7 +48,7 @@ XIELU_PARAMETERS = ["alpha_p=0.8:softplus", "alpha_n=0.8:softplus>beta", "beta=0
     ],
 )
 def test_pieces(word: str, where: str, formula: str, integral: str) -> None:
-    assert piece_from_word(word) == Piece(where=where, formula=formula, integral=integral)
+    assert parse_piece(word) == Piece(where=where, formula=formula, integral=integral)
 
 
 @pytest.mark.parametrize(
@@ -67,7 +67,7 @@ def test_pieces(word: str, where: str, formula: str, integral: str) -> None:
 )
 def test_parameters(word: str, name: str, initial: float, bijection: Bijection) -> None:
     expected = Parameter(name=name, initial=initial, bijection=bijection)
-    assert parameter_from_word(word) == expected
+    assert parse_parameter(word) == expected
 
 
 @pytest.mark.parametrize(
@@ -80,7 +80,7 @@ def test_parameters(word: str, name: str, initial: float, bijection: Bijection) 
 )  # fmt: skip
 def test_a_word_that_declares_no_parameter_is_quoted(word: str) -> None:
     with pytest.raises(ConfigError) as told_:
-        parameter_from_word(word)
+        parse_parameter(word)
     assert "parameter" in told_.value.line()
     assert "\n" not in told_.value.line()
 
@@ -91,7 +91,7 @@ def test_a_word_that_declares_no_parameter_is_quoted(word: str) -> None:
         ([], "no piece"),
         (["x > 0:"], "lacks a formula"),
         (["x > 0: x |"], "lacks a formula"),
-        (["x > : x"], "does not say where"),
+        (["x > : x"], "does not state where"),
         (["tanh(x"], "is not a formula"),
         (["all x: x; import os"], "is not a formula"),
         (["__import__('os').system('true')"], "not part of a formula"),
@@ -106,26 +106,26 @@ def test_a_word_that_declares_no_parameter_is_quoted(word: str) -> None:
 )
 def test_a_gradient_that_cannot_be_is_refused_with_its_piece(words: list[str], says: str) -> None:
     with pytest.raises(ConfigError) as told_:
-        spec_from_words(words)
+        spec_from_arguments(words)
     assert says in told_.value.line()
 
 
 def test_an_undeclared_name_is_told_with_how_to_declare_it() -> None:
     with pytest.raises(ConfigError) as told_:
-        spec_from_words(["x > t: 2*a*x + b", "x <= t: b"], ["b=1:fixed"], anchor="0=c")
+        spec_from_arguments(["x > t: 2*a*x + b", "x <= t: b"], ["b=1:fixed"], anchor="0=c")
     line = told_.value.line()
-    assert "'a', 'c', 't' stand in the formulas" in line
+    assert "'a', 'c', 't' are used in the formulas" in line
     assert "--parameter a=1:identity --parameter c=1:identity" in line
 
 
 @pytest.mark.parametrize("anchor", ["0", "=1", "0=", "", "x=1", "0=1=2"])
 def test_an_anchor_that_is_none_is_refused(anchor: str) -> None:
     with pytest.raises(ConfigError):
-        spec_from_words(["all x: 1"], anchor=anchor)
+        spec_from_arguments(["all x: 1"], anchor=anchor)
 
 
 def test_flags_reach_the_spec() -> None:
-    spec = spec_from_words(
+    spec = spec_from_arguments(
         ["x > 0: 1", "x <= 0: 0"], name="mine", anchor="0=1/2", continuity="jump", gated=2
     )
     assert spec.anchor == ("0", "1/2")
@@ -135,18 +135,18 @@ def test_flags_reach_the_spec() -> None:
 
 
 def test_without_a_name_the_identity_names_it() -> None:
-    spec = spec_from_words(["all x: 3*x"])
+    spec = spec_from_arguments(["all x: 3*x"])
     assert spec.name == f"activation_{spec.content_hash[:8]}"
-    assert spec_from_words(["all x : 3*x"]) == spec
+    assert spec_from_arguments(["all x : 3*x"]) == spec
 
 
 def test_blanks_in_a_condition_are_no_part_of_the_identity() -> None:
-    one, other = (spec_from_words([f"{w} 1", "x<=0: 1"]) for w in ("x>0:", "x  >  0 :"))
+    one, other = (spec_from_arguments([f"{w} 1", "x<=0: 1"]) for w in ("x>0:", "x  >  0 :"))
     assert one.content_hash == other.content_hash
 
 
 def test_a_known_statement_is_recognised_however_it_is_spaced_and_ordered() -> None:
-    spec = spec_from_words(XIELU[::-1], XIELU_PARAMETERS[::-1])
+    spec = spec_from_arguments(XIELU[::-1], XIELU_PARAMETERS[::-1])
     assert spec.content_hash != catalog.XIELU.content_hash  # the other one has a compat order
     found = known_entry(spec, catalog.ENTRIES)
     assert found is not None
@@ -164,7 +164,7 @@ def test_a_known_statement_is_recognised_however_it_is_spaced_and_ordered() -> N
 )
 def test_another_statement_is_not_taken_for_a_known_one(change: dict[str, object]) -> None:
     arguments = {"pieces": XIELU, "parameters": XIELU_PARAMETERS, **change}
-    assert known_entry(spec_from_words(**arguments), catalog.ENTRIES) is None  # type: ignore[arg-type]
+    assert known_entry(spec_from_arguments(**arguments), catalog.ENTRIES) is None  # type: ignore[arg-type]
 
 
 def test_every_entry_is_known_as_itself() -> None:
@@ -176,7 +176,7 @@ def test_every_entry_is_known_as_itself() -> None:
 
 def test_a_spec_is_told_as_the_catalogue_tells_it() -> None:
     for name in ("xielu", "swiglu", "relu"):
-        ours = told(catalog.get(name), shipped(name))
+        ours = describe_spec(catalog.get(name), shipped(name))
         assert json.loads(json.dumps(ours)) == ours
         theirs = describe(name)
         assert {key: ours[key] for key in theirs if key in ours} == {
@@ -205,7 +205,7 @@ ESCAPES = [
 @pytest.mark.parametrize("change", ESCAPES)
 def test_a_word_that_could_leave_its_line_in_a_kernel_is_refused(change: dict[str, Any]) -> None:
     compat = Compat(name="c", pieces=(Piece(where="all x", formula="x"),), source="elsewhere")
-    spec = spec_from_words(["all x: 5*x"])
+    spec = spec_from_arguments(["all x: 5*x"])
     assert replace(spec, compat=compat).compat == compat
     with pytest.raises(ConfigError) as told_:
         if "compat" in change:
@@ -221,8 +221,8 @@ def test_what_ships_is_no_way_around_it() -> None:
 
 def test_reading_words_needs_neither_torch_nor_sympy() -> None:
     code = (
-        "import sys; from stamm.activations.spec.command_line import spec_from_words;"
-        "spec_from_words(['all x: tanh(x)']); import stamm.activations.cache;"
+        "import sys; from stamm.activations.spec.command_line import spec_from_arguments;"
+        "spec_from_arguments(['all x: tanh(x)']); import stamm.activations.cache;"
         "print([m for m in ('torch', 'sympy', 'numpy') if m in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

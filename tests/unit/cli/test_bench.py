@@ -18,10 +18,10 @@ from stamm.activations.benchmark import measure as measuring
 from stamm.activations.benchmark.clock import Timed
 from stamm.activations.benchmark.machine import Load, kernels_text
 from stamm.activations.benchmark.measure import ArmTimings, BenchmarkArm, measure, tensors_moved
+from stamm.activations.codegen.kernel_lookup import kernel_of
 from stamm.activations.fused import build, gpu
 from stamm.activations.fused.operation import SMALLEST
 from stamm.activations.fused.passes import GATED, PLAIN, graph_of
-from stamm.activations.kernel_lookup import kernel_of
 from stamm.cli.bench_activations import ENTRIES
 from stamm.cli.bench_baselines import arms_of
 from stamm.cli.main import main

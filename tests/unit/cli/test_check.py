@@ -142,7 +142,7 @@ def _lost(golden: Path) -> None:
         (_another, "golden holds no vectors of ramp"),
         (_stripped, "lists no files"),
         (_renamed, "holds another spec than its name"),
-        (_flipped, "has other bytes than manifest.json says"),
+        (_flipped, "is not the one in manifest.json"),
         (_headless, "cannot be read"),
         (_lost, "golden lacks "),
     ],

@@ -286,7 +286,7 @@ def test_a_failure_leaves_nothing_half_written(
         (["tanh(x)", "--out", "own.py"], "is not a folder"),
         (["tanh(x)", "--out", "."], "is the working directory"),
         (["x > 0: 1", "x <= 0: 0"], "jumps at x = 0"),
-        (["x > 0: b", "x <= 0: 0"], "'b' stands in the formulas"),
+        (["x > 0: b", "x <= 0: 0"], "'b' is used in the formulas"),
         (["__import__('os').system('true')"], "not part of a formula"),
         (["own.py"], "own.py:ONE, own.py:TWO"),
         (["own.py:ONE", "--gated", "1"], "--gated cannot be combined"),

@@ -13,8 +13,8 @@ from torch.utils.checkpoint import checkpoint
 from torch.utils.flop_counter import FlopCounterMode
 
 from stamm.activations import catalog
+from stamm.activations.codegen.kernel_lookup import kernel_of
 from stamm.activations.describe import certificate
-from stamm.activations.kernel_lookup import kernel_of
 from stamm.activations.module import build_activation
 from stamm.activations.spec import Spec
 from stamm.base.config import from_plain, override, to_plain

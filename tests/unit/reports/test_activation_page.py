@@ -13,7 +13,7 @@ import pytest
 
 from stamm.activations import catalog
 from stamm.activations.cost import cost, operations_text, shipped_source
-from stamm.activations.describe import describe, shipped, told
+from stamm.activations.describe import describe, describe_spec, shipped
 from stamm.activations.spec import Factor, Gated, Piece, Spec
 from stamm.activations.spec.parameters import Fixed, Parameter
 from stamm.reports import mathml, theme
@@ -147,7 +147,7 @@ def test_the_same_page_twice_has_the_same_bytes(full: str) -> None:
 def test_words_of_a_stranger_are_escaped_and_made_visible() -> None:
     evil = "<script>alert(1)</script>\u202e\x1b[0m&amp;"
     spec = catalog.SILU  # a Spec refuses such words; the page does not rely on it
-    facts = {**told(spec, shipped("silu")), "title": evil, "notes": evil, "source": evil}
+    facts = {**describe_spec(spec, shipped("silu")), "title": evil, "notes": evil, "source": evil}
     certificate = {"x": {"claim": evil, "status": evil, "reason": evil}, "warnings": [evil]}
     page = activation_page(spec, facts, certificate=certificate, findings=[evil], command=evil)
     assert "<script" not in page
@@ -229,7 +229,7 @@ def test_a_declared_backward_is_drawn_beside_the_gradient() -> None:
     assert curves.curvature is None
     assert set(curves.slope) >= {0.0, 1.0}
     assert 0.01 < min(v for v in curves.backward if v == v) < 0.02
-    facts = told(spec, shipped("relu"))
+    facts = describe_spec(spec, shipped("relu"))
     page = activation_page(spec, facts)
     assert "declared backward" in page
     assert "s(x) = logistic(x) for all x" in page
@@ -238,7 +238,7 @@ def test_a_declared_backward_is_drawn_beside_the_gradient() -> None:
 def test_what_up_is_sent_through_is_told() -> None:
     factor = Factor(pieces=(Piece(where="all x", formula="1"),), anchor=("0", "1"))
     spec = replace(catalog.get("swiglu"), name="shifted", arity=Gated(order=2, up=factor))
-    facts = told(spec, shipped("swiglu"))
+    facts = describe_spec(spec, shipped("swiglu"))
     assert facts["output"] == "f(gate) * h(up)"
     page = activation_page(spec, facts)
     assert "h&#39;(x) = 1 for all x" in page

@@ -29,8 +29,8 @@ def kernels_text(elements: int, dtype: torch.dtype, device: torch.device) -> str
         return f"eager: below {SMALLEST:,} elements"
     probe = torch.empty(1, dtype=dtype, device=device)
     if gpu.is_supported(probe) if probe.is_cuda else cpu.is_supported(probe):
-        told = gpu.caveat() if probe.is_cuda else None
-        return f"fused ({told})" if told else "fused"
+        caveat = gpu.caveat() if probe.is_cuda else None
+        return f"fused ({caveat})" if caveat else "fused"
     why = gpu.unavailable_reason() if probe.is_cuda else build.unavailable_reason()
     return f"eager: {why or f'no fused kernels for {dtype}'.replace('torch.', '')}"
 

@@ -113,8 +113,8 @@ def measure(
             # What a compiler raises is its own; our implementations must not raise at all.
             if not arm.compiled:
                 raise
-            told = (str(error).strip() or "no message").splitlines()[0]
-            refused[arm.name] = visible(f"{type(error).__name__}: {told}", 200)
+            message = (str(error).strip() or "no message").splitlines()[0]
+            refused[arm.name] = visible(f"{type(error).__name__}: {message}", 200)
             continue
         saved[arm.name] = _saved(arm, given)
         works |= {(step, arm.name): work for step, work in steps.items()}

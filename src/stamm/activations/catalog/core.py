@@ -1,4 +1,4 @@
-"""Rectifiers and gates: the rivals of xIELU, the expanded gates, and their forms with two inputs."""
+"""Rectifiers and gates: the alternatives to xIELU, expanded gates, and their gated forms."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ _GATES = tuple(gate_spec(gate) for gate in (LOGISTIC, NORMAL, CAUCHY))
 _XSIGMOID = expand(_GATES[0], of="gate", name="xsigmoid", title="Expanded logistic gate")
 _XNORMAL = expand(_GATES[1], of="gate", name="xnormal", title="Expanded normal gate")
 _XARCTAN = expand(_GATES[2], of="gate", name="xarctan", title="Expanded arctan gate")
-# What entries are made of without being one: checked when the index is written, as they are.
+# Parts of entries that are not entries themselves: checked when the index is written.
 PARTS: tuple[Spec, ...] = (*_GATES, _XSIGMOID, _XNORMAL, _XARCTAN)
 
 ENTRIES: tuple[Spec, ...] = (

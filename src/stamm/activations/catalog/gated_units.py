@@ -1,7 +1,7 @@
-"""Gated linear units as they are deployed: which gate, what happens to the up input, which layout.
+"""Gated linear units as deployed: the gate, the transform of the up input, and the layout.
 
-Names are no identities here: clamping before the gate, clamping after it and bounding both sides
-by tanh are three functions that serving stacks have taken for one another.
+Names do not identify them: clamping before the gate, clamping after it and bounding both sides by
+tanh are three functions that serving stacks have confused.
 """
 
 from __future__ import annotations

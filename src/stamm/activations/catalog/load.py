@@ -1,6 +1,6 @@
-"""From a word to a Spec: a name of the catalogue, a Python file, or a stored spec.
+"""Loads a Spec from a name of the catalogue, a Python file, or a stored spec.
 
-A Python file is the user's own and is executed; a JSON file is only read.
+A Python file is executed; a JSON file is only read.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ def load_spec(text: str) -> Spec:
     xielu             an entry of the catalogue, by name or alias
     file.py           the only Spec in the user's own file, which is executed
     file.py:NAME      the Spec called NAME there; package.module:NAME likewise
-    spec.json         what `base.config.to_plain` made of a Spec
+    spec.json         the output of `base.config.to_plain` for a Spec
     folder            a folder that holds spec.json
 
-    Raises   ConfigError when there is none, or when the spec is refused; DataError for a file that
+    Raises   ConfigError when there is none, or when the spec is invalid; DataError for a file that
              is not JSON.
     Checked  tests/unit/activations/test_spec_files.py
     """
@@ -46,7 +46,7 @@ def load_spec(text: str) -> Spec:
 
 
 def named_activation(value: str | Spec) -> str | Spec:
-    """What a configuration stores for an activation: the name of a catalogue entry, or a Spec.
+    """The value that a configuration stores for an activation: the name of an entry, or a Spec.
 
     value    an entry's name or alias; a reference as `load_spec` takes it, which is replaced by the
              Spec that it names, so that a stored configuration needs no other file; or a Spec
@@ -65,7 +65,7 @@ def named_activation(value: str | Spec) -> str | Spec:
             )
         value = load_spec(value)
     if value.name in HOMES:
-        refuse_taken(value, [catalog.get(value.name)])
+        check_name_free(value, [catalog.get(value.name)])
         return value.name
     return value
 
@@ -99,10 +99,10 @@ def _from_json(file: Path) -> Spec:
     return from_plain(Spec, plain, str(file))
 
 
-def refuse_taken(spec: Spec, taken: Sequence[Spec]) -> None:
-    """Raise when another activation that computes something else has the spec's name.
+def check_name_free(spec: Spec, taken: Sequence[Spec]) -> None:
+    """Check that no other activation with another function has the spec's name.
 
-    Raises   ConfigError that names the one that has it.
+    Raises   ConfigError that names the activation that has it.
     """
     for other in taken:
         if spec.name in (other.name, *other.aliases) and other.content_hash != spec.content_hash:

@@ -1,6 +1,6 @@
 """Rational, bounded, clipped and surrogate activations.
 
-Left out, because they are no function of one number: tri-diagonal TMAF (it mixes neighbouring
+Left out, because they are not functions of one number: tri-diagonal TMAF (it mixes neighbouring
 channels), the matrix-exponential layer, KAF's Fourier part and the grouped coefficients of NoRA.
 Rationals without a safe denominator (Boulle et al. 2020) reach a pole while they are trained.
 Closed-form Mittag-Leffler members are entries under other names (ELU, the logistic gate, tanh).
@@ -169,7 +169,7 @@ HELU = Spec(
     surrogate=(Piece(where="x > -0.05", formula="1"), Piece(where="x <= -0.05", formula="0")),
     source="Kimhi et al. 2024, Hysteresis Activation Function for Efficient Inference (2411.10573)",
     notes=(
-        "The backward pass is declared, and is no gradient of this function: on -0.05 < x <= 0 it"
+        "The backward pass is declared, and is not the gradient of this function: on -0.05 < x <= 0 it"
         " is 1 where the slope is 0, and there is no continuous function with value 0 left of 0,"
         " slope 1 between and value x right of 0."
     ),

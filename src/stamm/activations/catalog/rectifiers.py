@@ -1,7 +1,7 @@
 """Rectifiers and other functions whose pieces are lines, parabolas and powers.
 
 Where a gradient jumps, its value at the knot is the one torch takes, if torch has the function;
-elsewhere one of the two sides was chosen, which the notes tell where it could matter.
+elsewhere one of the two sides was chosen; the notes record it where it could matter.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Finding an entry by its name; families are loaded when they are first needed.
+"""Registry of the catalogue: finds an entry by name; families are loaded on first use.
 
 A model names one activation, so it loads one family; listing the catalogue loads them all.
 """
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     ENTRIES: tuple[Spec, ...]
 
-# Files beside this one, in the order in which the catalogue is told.
+# Files of this folder, in the order of the catalogue.
 FAMILIES = (
     "xielu",
     "core",
@@ -41,7 +41,7 @@ def names() -> tuple[str, ...]:
 def get(name: str) -> Spec:
     """The entry called `name`, or the one of which `name` is an alias.
 
-    Raises   ConfigError that offers the nearest name.
+    Raises   ConfigError that suggests the nearest name.
     """
     home = HOMES.get(name)
     found = _by_name(family(home)) if home in FAMILIES else {}
@@ -66,7 +66,7 @@ def family(name: str) -> tuple[Spec, ...]:
 
 
 def parts(name: str) -> tuple[Spec, ...]:
-    """What the entries of a family are made of without being entries themselves."""
+    """Specs from which the entries of a family are made, and which are not entries."""
     found: tuple[Spec, ...] = getattr(
         import_module(f"stamm.activations.catalog.{name}"), "PARTS", ()
     )

@@ -1,6 +1,6 @@
 """Activations of the form x times a gate G(x), beyond the core ones.
 
-Left out, because they are no function of one number: the Fourier part of the KAF activation (a
+Left out, because they are not functions of one number: the Fourier part of the KAF activation (a
 matrix of frequencies acts on the whole input; its pointwise part is `gelu`), and the statistics of
 Dice and VeLU, which are frozen here as fixed parameters.
 """

@@ -1,6 +1,6 @@
-"""Where the project began: the integrals of an affine exponential and of an affine rectifier.
+"""xIELU and relatives: the integrals of an affine exponential and of an affine rectifier.
 
-In a file of its own, because it is what most models load, and it needs no operator.
+In a file of its own, because most models load only this family, and it needs no transforms.
 """
 
 from __future__ import annotations

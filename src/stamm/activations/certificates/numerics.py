@@ -38,14 +38,18 @@ def overflow_of(curve: CertifiedCurve, order: int) -> dict[str, Any]:
             row[label] = None if reach is None else below(reach)
             proved = proved and sure
         rows[name] = row
-    told = [
+    described = [
         f"{name} for x {sign}{shown(reach, 5)}"
         for name, row in rows.items()
         for label, sign in (("left", "< -"), ("right", "> "))
         if (reach := row[label]) is not None
     ]
     what = _NAMES[order]
-    claim = f"{what} overflows {', '.join(told)}" if told else f"{what} overflows in no format"
+    claim = (
+        f"{what} overflows {', '.join(described)}"
+        if described
+        else f"{what} overflows in no format"
+    )
     return {"claim": claim, "status": "proved" if proved else "measured", "finite_up_to": rows}
 
 

@@ -13,7 +13,7 @@ import sympy
 
 from stamm.activations.certificates.curve import CertifiedCurve
 from stamm.activations.derivation.primitives import Primitive, X
-from stamm.activations.derivation.tables import Table
+from stamm.activations.derivation.tables import TabulatedIntegral
 from stamm.activations.spec.expressions import FUNCTIONS
 
 NODES = 20
@@ -84,7 +84,7 @@ def nodes(parts: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
 class Sampler:
     """f and f' as fast functions of a double, and where integrals of them must be divided.
 
-    graded   whether panels shall close in on knots, where a formula need not be smooth
+    graded   whether panels get smaller towards knots, where a formula need not be smooth
     """
 
     def __init__(self, curve: CertifiedCurve, *, graded: bool) -> None:
@@ -129,7 +129,7 @@ def _compiled(formula: Any) -> Callable[[float], float]:
 @lru_cache(maxsize=64)
 def _from_value(kind: Any) -> Callable[[float], float]:
     """A primitive as a function of a double: of a table, its polynomials; else by mpmath."""
-    if issubclass(kind, Table):
+    if issubclass(kind, TabulatedIntegral):
         return _from_table(kind)
 
     @lru_cache(maxsize=65536)
@@ -140,7 +140,7 @@ def _from_value(kind: Any) -> Callable[[float], float]:
     return valued
 
 
-def _from_table(table: type[Table]) -> Callable[[float], float]:
+def _from_table(table: type[TabulatedIntegral]) -> Callable[[float], float]:
     """The integral a table holds, in double precision."""
     first = math.floor(table.low / table.step)
 

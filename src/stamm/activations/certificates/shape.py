@@ -29,11 +29,11 @@ def zeros_of(signs: SignMap, name: str) -> dict[str, Any]:
     points = [{**bracket(z.low, z.high), "unique": z.unique, "exact": z.exact} for z in signs.zeros]
     flat = [_ends(s) for s in signs.stretches if s.sign == 0]
     proved = signs.complete
-    told = [f"at {shown((z.low + z.high) / 2 + 0.0)}" for z in signs.zeros]
-    told += [f"on {_interval(s)}" for s in signs.stretches if s.sign == 0]
+    described = [f"at {shown((z.low + z.high) / 2 + 0.0)}" for z in signs.zeros]
+    described += [f"on {_interval(s)}" for s in signs.stretches if s.sign == 0]
     claim = f"{name} has no zero" if proved else f"zeros of {name}"
-    if told:
-        claim = f"{name} is 0 {', '.join(told)}" + (" and nowhere else" if proved else "")
+    if described:
+        claim = f"{name} is 0 {', '.join(described)}" + (" and nowhere else" if proved else "")
     return {
         "claim": claim,
         "status": "proved" if proved else "not proved",
@@ -46,9 +46,9 @@ def zeros_of(signs: SignMap, name: str) -> dict[str, Any]:
 def runs_of(slope_signs: SignMap) -> dict[str, Any]:
     """Where f rises and falls, between jumps of f, from the signs of f'."""
     parts = [{**_ends(s), "runs": _DIRECTIONS[s.sign]} for s in slope_signs.stretches]
-    told = [f"{_DIRECTIONS[s.sign]} on {_interval(s)}" for s in slope_signs.stretches]
+    described = [f"{_DIRECTIONS[s.sign]} on {_interval(s)}" for s in slope_signs.stretches]
     return {
-        "claim": "f is " + ", ".join(told),
+        "claim": "f is " + ", ".join(described),
         "status": "proved" if slope_signs.settled else "not proved",
         "parts": parts,
     }
@@ -63,9 +63,9 @@ def bends_of(
     broken        knots where f itself jumps: nothing is convex across them
     """
     parts = list(_bends(curvature_signs.stretches, slope_jumps, broken))
-    told = [f"{_CURVATURES[s.sign]} on {_interval(s)}" for s in parts]
+    described = [f"{_CURVATURES[s.sign]} on {_interval(s)}" for s in parts]
     return {
-        "claim": "f is " + ", ".join(told),
+        "claim": "f is " + ", ".join(described),
         "status": "proved" if curvature_signs.settled else "not proved",
         "parts": [{**_ends(s), "bends": _CURVATURES[s.sign]} for s in parts],
     }
@@ -133,9 +133,9 @@ def jumps_of(curve: CertifiedCurve) -> tuple[dict[str, Any], dict[int, dict[floa
                     "exact": str(height),
                 }
             )
-    told = [f"{j['of']} jumps by {_size(j['by'])} at {shown(j['at'])}" for j in found]
+    described = [f"{j['of']} jumps by {_size(j['by'])} at {shown(j['at'])}" for j in found]
     return {
-        "claim": "; ".join(told) if told else "f, f' and f'' have no jump",
+        "claim": "; ".join(described) if described else "f, f' and f'' have no jump",
         "status": "not proved" if curve.folded else "proved",
         "at": found,
     }, by_order
@@ -212,10 +212,10 @@ def hot_spots(function: SignMap, slope: SignMap) -> dict[str, Any]:
         for zero in signs.zeros
         if not zero.low <= 0.0 <= zero.high
     ]
-    told = [f"{s['of']} near {shown(s['near'])}" for s in spots]
+    described = [f"{s['of']} near {shown(s['near'])}" for s in spots]
     claim = "no zero away from 0: relative accuracy is possible everywhere"
-    if told:
-        claim = "relative error is unbounded for " + ", ".join(told)
+    if described:
+        claim = "relative error is unbounded for " + ", ".join(described)
     proved = function.complete and slope.complete
     return {"claim": claim, "status": "proved" if proved else "not proved", "at": spots}
 

@@ -1,1 +1,1 @@
-"""From derived formulas to the source of torch functions, and to the texts that describe them."""
+"""Code generation: the source of torch functions from derived formulas, and their descriptions."""

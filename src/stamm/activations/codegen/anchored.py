@@ -10,7 +10,7 @@ _PER_LINE = 4
 
 
 def anchored_constant(kind: type[Anchored]) -> str:
-    """What the coefficients of such a function are called in the module of a kernel."""
+    """The name of the coefficients of such a function in the module of a kernel."""
     return kind.__name__.upper()
 
 

@@ -94,11 +94,11 @@ def coefficients_source(command: str) -> str:
 
 
 def _definition(
-    name: str, says: str, function: Callable[[Any], Any], low: float, high: float
+    name: str, definition: str, function: Callable[[Any], Any], low: float, high: float
 ) -> str:
     single, double = (fit(function, low, high, target) for target in (SINGLE, DOUBLE))
     lines = [
-        f"# {says}.",
+        f"# {definition}.",
         f"# Relative error {single.relative_error:.1e} in degree {len(single.coefficients) - 1},"
         f" {double.relative_error:.1e} in degree {len(double.coefficients) - 1}.",
         f"{name} = (",

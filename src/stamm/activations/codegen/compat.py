@@ -18,7 +18,7 @@ _SIGNS = {ast.Add: "+", ast.Sub: "-", ast.Mult: "*", ast.Div: "/", ast.Pow: "**"
 
 
 def condition_text(branch: Branch) -> str:
-    """Where a branch holds, as a Spec would say it: "x <= 0", "-1 < x <= 0", "all x"."""
+    """The interval of a branch, as a Spec spells it: "x <= 0", "-1 < x <= 0", "all x"."""
     low, high = branch.low, branch.high
     upper = f"{VARIABLE} {'<=' if branch.high_closed else '<'} {high}"
     if low == -sympy.oo:
@@ -31,7 +31,7 @@ def condition_text(branch: Branch) -> str:
 def compat_function(compat: Compat, names: Sequence[str]) -> str:
     """The torch function `compat_NAME(x, parameters..., constants...)`, all arguments tensors.
 
-    Operations stand in the order of the Compat entry and none is added, so the result equals the
+    Operations are in the order of the Compat entry and none is added, so the result equals the
     other library's to the last bit, in every dtype; gradients come from autograd.
     """
     arguments = [VARIABLE, *names, *(c.name for c in compat.constants)]
@@ -51,7 +51,7 @@ def compat_function(compat: Compat, names: Sequence[str]) -> str:
 
 
 def _condition(where: str) -> str:
-    """Where a piece holds, written again from what was parsed: never the text that was given."""
+    """The interval of a piece, printed from the parsed tree: never the text that was given."""
     interval = parse_interval(where)
     parts = []
     if interval.low is not None:
@@ -79,7 +79,7 @@ def _text(node: ast.expr) -> str:
             return f"-{_inner(operand)}"
         case ast.BinOp(left=left, op=operator, right=right):
             # Same precedence on the left needs no parentheses: Python evaluates left to right.
-            # A power binds to the right: what stands on its left needs them unless it is whole.
+            # A power binds to the right: the operand on its left needs them unless it is atomic.
             whole = _binds(left) >= (4 if isinstance(operator, ast.Pow) else _binds(node))
             first = _text(left) if whole else f"({_text(left)})"
             last = _text(right) if _binds(right) > _binds(node) else f"({_text(right)})"

@@ -15,10 +15,10 @@ from stamm.activations.derivation.anchored import Anchored
 from stamm.activations.derivation.formulas import Branch
 from stamm.activations.derivation.primitives import Primitive, X, expm1, logistic, phi2
 from stamm.activations.derivation.stable_forms import ordered_factors, ordered_terms
-from stamm.activations.derivation.tables import Table
+from stamm.activations.derivation.tables import TabulatedIntegral
 from stamm.base.errors import ConfigError
 
-_WIDTH = 36  # longer text is given a name of its own
+_WIDTH = 36  # longer text is assigned to a variable
 _TORCH = {
     sympy.exp: "torch.exp",
     sympy.log: "primitives.log",
@@ -100,7 +100,7 @@ class Body:
         return _Printer(self, "x", None).text(end)
 
     def name(self, kind: str, text: str) -> str:
-        """The variable that holds `text`, assigned on first use; `kind` is what it is called."""
+        """The variable that holds `text`, assigned on first use; `kind` is the prefix of its name."""
         if text.isidentifier():
             return text
         key = (kind, text)
@@ -210,7 +210,7 @@ class _Printer:
         kind, argument = type(formula), self._tensor(formula.args[0])
         if kind is logistic:
             return self._logistic(formula.args[0])
-        if issubclass(kind, Table):
+        if issubclass(kind, TabulatedIntegral):
             text = f"primitives.tabulated({argument}, {table_constant(kind)})"
             return self._body.name("table", text)
         if issubclass(kind, Anchored):
@@ -230,7 +230,7 @@ class _Printer:
         return self._body.name(kind.__name__.lower(), f"{name}({argument})")
 
     def _tensor(self, argument: Expr) -> str:
-        """The argument of a function: a fixed parameter is a plain number, which torch refuses."""
+        """The argument of a function as a tensor: torch rejects a plain number (a fixed parameter)."""
         text = self.text(argument)
         return text if argument.has(X) else f"primitives.lifted({text}, x)"
 
@@ -248,7 +248,7 @@ def _common_root(over: Sequence[Expr]) -> tuple[Expr, int] | None:
     if not whole or not 2 <= whole[0] <= 4:
         return None
     power = int(whole[0])
-    # A base under half of an odd exponent is positive as it stands; under half of an even one not.
+    # A base with half of an odd exponent is positive as it is; with half of an even one not.
     allowed = {power, sympy.Rational(power, 2)} if power % 2 else {power}
     if any(-factor.exp not in allowed for factor in over):
         return None

@@ -1,8 +1,8 @@
 """Source text from a Derived: the torch functions of one activation.
 
 Every branch of a piecewise formula is evaluated on an input clamped into its own interval, so
-that a branch that is not taken can neither overflow nor meet infinity times zero. Where a NaN
-comes in, every comparison is false: the last branch of the selection is one that depends on x.
+that a branch that is not selected can neither overflow nor give infinity times zero. For a NaN
+input every comparison is false: the last branch of the selection is one that depends on x.
 """
 
 from __future__ import annotations
@@ -90,7 +90,12 @@ def _slope_text(derived: Derived) -> str:
 
 
 def _function(
-    name: str, says: str, names: Sequence[str], outputs: Sequence[Branches], *, single: bool = False
+    name: str,
+    summary: str,
+    names: Sequence[str],
+    outputs: Sequence[Branches],
+    *,
+    single: bool = False,
 ) -> str:
     body = Body(taken=names)
     results = [body.piecewise(branches, signed=single) for branches in outputs]
@@ -104,7 +109,7 @@ def _function(
     kind = "Tensor" if single else "tuple[Tensor, ...]"
     return (
         f"def {name}(x: Tensor, parameters: Parameters) -> {kind}:\n"
-        f'    """{says}"""\n' + "\n".join(f"    {line}" for line in lines)
+        f'    """{summary}"""\n' + "\n".join(f"    {line}" for line in lines)
     )
 
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 import textwrap
 
 from stamm.activations.derivation.formulas import Derived
-from stamm.activations.derivation.tables import Table, tables_in
+from stamm.activations.derivation.tables import TabulatedIntegral, tables_in
 
 _WIDTH = 96
 
 
-def table_constant(table: type[Table]) -> str:
-    """What a table is called in the module of a kernel."""
+def table_constant(table: type[TabulatedIntegral]) -> str:
+    """The name of a table in the module of a kernel."""
     return table.__name__.upper()
 
 
@@ -23,7 +23,7 @@ def tables_source(derived: Derived) -> str:
     return "".join(f"{_definition(table)}\n" for table in tables_in(derived))
 
 
-def _definition(table: type[Table]) -> str:
+def _definition(table: type[TabulatedIntegral]) -> str:
     rows = [line for row in table.rows for line in _row(row)]
     lines = [
         f"# The integral of {table.gradient} from {table.origin:g}: a table of {len(table.rows)} cells,",

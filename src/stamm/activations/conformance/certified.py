@@ -39,13 +39,13 @@ def certificate_findings(spec: Spec, shipped: Path | None = None) -> list[CheckR
 def _reproduced(spec: Spec, path: Path) -> tuple[bool, str]:
     made = certify(derive(spec))
     counts = Counter(_statuses(made))
-    told = ", ".join(f"{count} {status}" for status, count in sorted(counts.items()))
+    described = ", ".join(f"{count} {status}" for status, count in sorted(counts.items()))
     stored = read_json(path) if path.is_file() else None
     if not isinstance(stored, dict) or stored.get("content_hash") != spec.content_hash:
         again = canonical_json(certify(derive(spec))) == canonical_json(made)
-        return again, f"{told}; made twice with the same bytes"
+        return again, f"{described}; made twice with the same bytes"
     same = canonical_json(stored) == canonical_json(made)
-    return same, f"{told}; {'equal to' if same else 'NOT equal to'} the shipped one"
+    return same, f"{described}; {'equal to' if same else 'NOT equal to'} the shipped one"
 
 
 def _bounds(spec: Spec) -> tuple[bool, str]:
@@ -54,7 +54,7 @@ def _bounds(spec: Spec) -> tuple[bool, str]:
     x = log_uniform_inputs(_COUNT).double()
     x = x[x.abs() < _LARGEST]
     exact = exact_quantities(spec, spec.initial_values(), x)
-    told = []
+    described = []
     passed = True
     for name, quantity in ((FUNCTION, "f"), (SLOPE, "f'")):
         if name == SLOPE and spec.surrogate:
@@ -62,10 +62,10 @@ def _bounds(spec: Spec) -> tuple[bool, str]:
         low, high = bounds[name].get("low"), bounds[name].get("high")
         outside = _outside(exact[name].values, low, high)
         passed &= outside == 0
-        told.append(f"{quantity} in [{_end(low)}, {_end(high)}]")
+        described.append(f"{quantity} in [{_end(low)}, {_end(high)}]")
         if outside:
-            told[-1] += f" but {outside} values are not"
-    return passed, f"{', '.join(told)} at {len(x):,} inputs"
+            described[-1] += f" but {outside} values are not"
+    return passed, f"{', '.join(described)} at {len(x):,} inputs"
 
 
 def _outside(values: Tensor, low: float | None, high: float | None) -> int:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from stamm.activations.kernel_lookup import Kernel, kernel_of
+from stamm.activations.codegen.kernel_lookup import Kernel, kernel_of
 from stamm.activations.primitives import Parameters
 from stamm.activations.spec import Spec
 from stamm.activations.spec.expressions import logistic

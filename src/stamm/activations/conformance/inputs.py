@@ -9,9 +9,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from stamm.activations.codegen.kernel_lookup import kernel_of
 from stamm.activations.conformance.exact import kernel_parameters
 from stamm.activations.conformance.ulp import neighbours
-from stamm.activations.kernel_lookup import kernel_of
 from stamm.activations.spec import Spec
 from stamm.activations.spec.gradient_checks import value_of
 from stamm.base.hashing import GOLDEN

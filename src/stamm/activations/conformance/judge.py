@@ -37,7 +37,7 @@ from stamm.activations.conformance.verdict import (
 from stamm.activations.cost import shipped_source
 from stamm.activations.derivation.derive import derive
 from stamm.activations.derivation.formulas import Derived
-from stamm.activations.derivation.tables import Table, TableUse, tables_of
+from stamm.activations.derivation.tables import TableUse, TabulatedIntegral, tables_of
 from stamm.activations.spec import Gated, Spec
 from stamm.activations.spec.gradient_checks import value_of
 
@@ -233,11 +233,13 @@ def table_sentences(derived: Derived) -> tuple[str, ...]:
     """
     outer = derived.stable.function
     inner = () if derived.up is None else derived.up.function
-    read = any(b.formula.has(Table) for of in derived.stable.parameter_slopes for b in of)
+    read = any(
+        b.formula.has(TabulatedIntegral) for of in derived.stable.parameter_slopes for b in of
+    )
     slopes = "its slope in x is exact" if read else "its slopes are exact"
     # `tables_of` goes through the same branches in the same order.
-    places = ["f" for b in outer for _ in b.formula.atoms(Table)]
-    places += ["h(up)" for b in inner for _ in b.formula.atoms(Table)]
+    places = ["f" for b in outer for _ in b.formula.atoms(TabulatedIntegral)]
+    places += ["h(up)" for b in inner for _ in b.formula.atoms(TabulatedIntegral)]
     return tuple(
         f"{name} rests on {_table_text(use)}; {slopes}"
         for name, use in zip(places, tables_of(derived), strict=True)

@@ -50,8 +50,8 @@ def _gradcheck(spec: Spec) -> tuple[bool, str]:
     for tensors, slopes in _quotients(bound, leaves, inputs):
         worst = max(worst, _gap(tensors, slopes))
     count = len(inputs[0])
-    told = f"{count} inputs, {len(leaves)} parameters, largest difference {worst:.2g}"
-    return worst < 1e-6, told + " from difference quotients"
+    described = f"{count} inputs, {len(leaves)} parameters, largest difference {worst:.2g}"
+    return worst < 1e-6, described + " from difference quotients"
 
 
 def _twice(spec: Spec) -> tuple[bool, str]:
@@ -122,9 +122,9 @@ def _at_knots(spec: Spec) -> tuple[bool, str]:
         infinite += int((~known).sum())
         checked += len(x)
         wrong += [f"{dtype_name(dtype)} at x = {k:g}" for k in at[known & ~inside].tolist()]
-    told = f"{checked} slopes lie between those on both sides"
-    told += f", {infinite} of them at an infinite gradient" if infinite else ""
-    return not wrong, f"outside: {', '.join(wrong[:3])}" if wrong else told
+    described = f"{checked} slopes lie between those on both sides"
+    described += f", {infinite} of them at an infinite gradient" if infinite else ""
+    return not wrong, f"outside: {', '.join(wrong[:3])}" if wrong else described
 
 
 def _threads(spec: Spec) -> tuple[bool, str]:
@@ -142,10 +142,10 @@ def _threads(spec: Spec) -> tuple[bool, str]:
     same = all(
         torch.equal(a, b) for other in found[1:] for a, b in zip(found[0], other, strict=True)
     )
-    told = (
+    described = (
         f"{len(found[0])} results of {_ROWS}x{_WIDTH} inputs, {', '.join(map(str, counts))} threads"
     )
-    return same, told
+    return same, described
 
 
 def _rows(spec: Spec) -> tuple[bool, str]:

@@ -128,8 +128,8 @@ def _knots(derived: Derived, samples: Sequence[Mapping[str, float]]) -> tuple[bo
         return True, "there are none"
     # Beside a knot with an infinite gradient f may still change by the square root of the step.
     passed = worst < mpmath.mpf(10) ** -(_AT_KNOT // 3)
-    told = f"{count} checked, largest gap {mpmath.nstr(worst, 3)}"
-    return bool(passed), told + (f", {jumps} jump as declared" if jumps else "")
+    described = f"{count} checked, largest gap {mpmath.nstr(worst, 3)}"
+    return bool(passed), described + (f", {jumps} jump as declared" if jumps else "")
 
 
 def _declared_jump(spec: Spec, knot: Any, values: Mapping[str, float]) -> Any:

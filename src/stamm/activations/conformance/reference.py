@@ -24,7 +24,7 @@ from stamm.activations.derivation.derive import derive
 from stamm.activations.derivation.formulas import Branch, Branches, Derived, Formulas, bounds
 from stamm.activations.derivation.primitives import X
 from stamm.activations.derivation.symbolic import number
-from stamm.activations.derivation.tables import Table
+from stamm.activations.derivation.tables import TabulatedIntegral
 from stamm.activations.spec import Spec
 
 Quantity = Literal["function", "slope", "curvature"]
@@ -80,7 +80,7 @@ def settled(branches: Branches, points: Iterable[float], values: Mapping[str, fl
 def _settled(branch: Branch, at: Mapping[str, Any]) -> Any:
     if branch.formula == 0:
         return mpmath.mpf(0)
-    tabled = branch.formula.has(Table)
+    tabled = branch.formula.has(TabulatedIntegral)
     digits, before = _first_digits(at[X.name], tabled), None
     while digits <= _LAST_DIGITS:
         with mpmath.workdps(digits):
@@ -146,8 +146,10 @@ class TruthError:
 
     def line(self) -> str:
         """The error as one line of text."""
-        told = f"{self.ulp:.3g} float64 ulp off" if math.isfinite(self.ulp) else "NaN or infinite"
-        return f"{self.quantity} is {told} at x = {self.at:.9g}, allowed {ALLOWED_ULP:g} ulp"
+        described = (
+            f"{self.ulp:.3g} float64 ulp off" if math.isfinite(self.ulp) else "NaN or infinite"
+        )
+        return f"{self.quantity} is {described} at x = {self.at:.9g}, allowed {ALLOWED_ULP:g} ulp"
 
 
 def truth_errors(
@@ -194,10 +196,10 @@ def truth_finding(spec: Spec, values: Mapping[str, float], *, points: int = POIN
         errors = truth_errors(spec, values, points=points)
         worst = max(errors, key=lambda error: error.ulp)
         ill = max(errors, key=lambda error: error.ill_ulp)
-        told = f"{worst.points} points, at most {worst.ulp:.3g} float64 ulp from the integral"
+        described = f"{worst.points} points, at most {worst.ulp:.3g} float64 ulp from the integral"
         if ill.ill_count:
-            told += f" ({ill.ill_ulp:.3g} where it is ill-conditioned, which no verdict uses)"
-        return all(error.good for error in errors), told
+            described += f" ({ill.ill_ulp:.3g} where it is ill-conditioned, which no verdict uses)"
+        return all(error.good for error in errors), described
 
     return finding("float64 truth", work)
 

@@ -90,7 +90,7 @@ def read_golden(path: Path) -> Golden:
     _check_bytes(path)
     try:
         with safe_open(path, framework="pt") as opened:
-            told = opened.metadata() or {}
+            metadata = opened.metadata() or {}
             tensors = {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118
     except (OSError, SafetensorError) as error:
         raise DataError(f"{path} cannot be read: {error}") from None
@@ -98,10 +98,10 @@ def read_golden(path: Path) -> Golden:
         f"{path} holds no golden vectors",
         fix="`stamm check NAME --write-golden FOLDER` writes them",
     )
-    if METADATA not in told or INPUT not in tensors:
+    if METADATA not in metadata or INPUT not in tensors:
         raise wrong
     try:
-        facts: dict[str, Any] = json.loads(told[METADATA])
+        facts: dict[str, Any] = json.loads(metadata[METADATA])
         spec = from_plain(Spec, facts["spec"], str(path))
         quantities = {
             name: GoldenQuantity(
@@ -221,5 +221,6 @@ def _check_bytes(path: Path) -> None:
     known = listed.get(path.name) if isinstance(listed, dict) else None
     if isinstance(known, dict) and known.get("sha256") != sha256_file(path):
         raise DataError(
-            f"{path} has other bytes than {MANIFEST} says", fix="Fetch or write the folder again"
+            f"the SHA-256 of {path} is not the one in {MANIFEST}",
+            fix="Fetch or write the folder again",
         )

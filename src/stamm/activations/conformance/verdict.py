@@ -320,8 +320,8 @@ def _title(of: DtypeVerdict, quantity: str) -> str:
     values = ", ".join(f"{name} = {value:.6g}" for name, value in of.values)
     limit = of.parameter_budget_ulp if quantity.startswith("slope_in_") else of.budget_ulp
     reason = f" ({of.budget_reason})" if of.budget_reason else ""
-    told = f" at {values}" if values else ""
-    return f"{of.dtype}, {quantity}{told}: median/p99/max in ulp, budget {limit:g}{reason}"
+    described = f" at {values}" if values else ""
+    return f"{of.dtype}, {quantity}{described}: median/p99/max in ulp, budget {limit:g}{reason}"
 
 
 def _of(verdict: ConformanceVerdict, dtype: str) -> DtypeVerdict | None:

@@ -1,1 +1,1 @@
-"""From a Spec to its function, derivatives and parameter gradients, in forms that keep digits."""
+"""Derivation: a Spec's function, derivatives and parameter gradients, in stable forms."""

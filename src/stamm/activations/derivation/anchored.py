@@ -1,7 +1,7 @@
 """Integrals that vanish at the anchor, as power series around it.
 
 softplus_integral(x) - pi**2/12 is 0 at 0, and near 0 the subtraction leaves no correct digit, in
-any form. There a branch gets a window in which each such difference is one function of its own:
+any form. There a branch is split off in a window in which each such difference is a function of its own:
 a polynomial with the factor x, from the Taylor coefficients of the gradient.
 """
 
@@ -21,13 +21,13 @@ from stamm.activations.derivation.formulas import Branch, bounds
 from stamm.activations.derivation.primitives import Primitive, X, with_digits
 from stamm.activations.derivation.stable_forms import lost_bits
 from stamm.activations.derivation.symbolic import number
-from stamm.activations.derivation.tables import Table
+from stamm.activations.derivation.tables import TabulatedIntegral
 from stamm.base.files import sha256_value
 
 _DIGITS = 60
 _DEGREE = 24
 _GUARD = 8  # powers beyond the degree that show whether the series converges
-_LOST = 6.0  # bits that a formula may lose near 0 and be left as it is
+_LOST = 6.0  # bits that a formula may lose near 0 without being changed
 _EDGE = 3.0  # bits that it may lose at the edge of the window
 _WIDEST, _NARROWEST = sympy.Integer(1024), sympy.Rational(1, 1024)
 _VANISHES = mpmath.mpf(10) ** -50
@@ -167,20 +167,20 @@ def _scaled(formula: Expr, sides: Sequence[int], fixed: Mapping[str, float]) -> 
 
 
 def _scale(argument: Expr) -> Expr:
-    """a for a*x, and the root of a for a multiple a of x**2; what holds x is no scale."""
+    """a for a*x, and the root of a for a multiple a of x**2; a factor that contains x is not a scale."""
     ratio = argument / X**2
     return argument / X if ratio.has(X) else sympy.sqrt(sympy.Abs(ratio))
 
 
 def _inside(formula: Expr) -> set[Expr]:
-    """The parameters that meet x inside a function."""
+    """The parameters that occur with x inside a function."""
     return {s for f in formula.atoms(sympy.Function) if f.has(X) for s in f.free_symbols - {X}}
 
 
 @lru_cache(maxsize=256)
 def _series(difference: Expr, *sides: int) -> tuple[Any, ...] | None:
     """Coefficients of x, x**2, ... of a function that vanishes at 0; None where it has none."""
-    if difference.has(Table) or not difference.has(sympy.Function):
+    if difference.has(TabulatedIntegral) or not difference.has(sympy.Function):
         return None
     gradient = sympy.diff(difference, X)
     with mpmath.workdps(_DIGITS):
@@ -203,9 +203,9 @@ def _series(difference: Expr, *sides: int) -> tuple[Any, ...] | None:
 
 
 def _terms(series: Sequence[Any], width: Expr, tolerance: float) -> int | None:
-    """How many coefficients are needed on |x| <= width; None where too many would be.
+    """Number of coefficients needed on |x| <= width; None where there would be too many.
 
-    tolerance   what may be cut off, relative to the lowest power
+    tolerance   the truncation error allowed, relative to the lowest power
     """
     sizes = [abs(c) * mpmath.mpf(float(width)) ** k for k, c in enumerate(series)]
     lead = next(size for size in sizes if size)
@@ -216,7 +216,7 @@ def _terms(series: Sequence[Any], width: Expr, tolerance: float) -> int | None:
 
 
 def _width(differences: Sequence[Expr], sides: Sequence[int]) -> Expr | None:
-    """The window: as wide as keeps the polynomials short, no wider than digits need it."""
+    """The window: wide enough for the digits, narrow enough for short polynomials."""
 
     def fits(width: Expr) -> bool:
         return all(_fits(difference, width, *sides) for difference in differences)
@@ -257,7 +257,7 @@ def _fits(difference: Expr, width: Expr, *sides: int) -> bool:
 
 @lru_cache(maxsize=256)
 def _anchored(difference: Expr, low: Expr, high: Expr) -> type[Anchored]:
-    """The function that stands for a difference on a window that `_width` has found."""
+    """The function that replaces a difference on a window found by `_width`."""
     sides = [side for side, end in ((-1, low), (1, high)) if end != 0]
     width = max(-low, high)
     series = _series(difference, *sides) or ()

@@ -40,7 +40,7 @@ _PARTNERS = {
     gompertz_pdf: gompertz,
     logistic: softplus,
 }
-# Tried when the partners alone do not suffice, each in turn: the shorter result is taken.
+# Tried in turn when the partners alone do not suffice: the shorter result is used.
 _HIGHER = {
     softplus: softplus_integral,
     gompertz: gompertz_integral,
@@ -57,7 +57,7 @@ _ENTIRE = (
     sympy.erf,
     sympy.erfc,
 )
-# Integrals of integrals: no product of theirs with a function has a derivative in the ansatz.
+# Integrals of integrals: none of their products with a function has a derivative in the ansatz.
 _ALONE = (softplus_integral, logistic_moment, gompertz_integral, mish_gate_integral, log_cosh)
 _MAX_ATOMS = 6
 _MAX_MONOMIALS = 400

@@ -1,7 +1,7 @@
-"""What a gradient approaches far out.
+"""Asymptotes: the polynomial that a gradient approaches for large |x|.
 
-A gate and its kin approach a polynomial so fast that the difference is soon below any precision:
-beyond that place the integral is a polynomial too.
+A gate and similar functions approach a polynomial so fast that the difference soon falls below any
+precision: beyond that point the integral is a polynomial too.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 import mpmath
 
 Gradient = Callable[[Any], Any]
-_NEAREST, _FARTHEST = 64, 16384  # where a polynomial is sought, in doublings
+_NEAREST, _FARTHEST = 64, 16384  # where a polynomial is searched for, in doublings
 _CHECKED = (1.25, 1.75, 3)
 _FAST = 100  # an algebraic approach never agrees to so many digits within _FARTHEST
 _MARCH = 256
@@ -77,7 +77,7 @@ def _fitted(gradient: Gradient, side: int, digits: int) -> tuple[tuple[Any, ...]
 
 
 def _through(gradient: Gradient, far: Any, digits: int) -> Asymptote | None:
-    """The parabola through the gradient at far, 3/2 far and 2 far, without specks of rounding."""
+    """The parabola through the gradient at far, 3/2 far and 2 far, without rounding noise."""
     points = [far, far * 3 / 2, far * 2]
     values = [_finite(gradient, point) for point in points]
     if None in values:
@@ -89,7 +89,7 @@ def _through(gradient: Gradient, far: Any, digits: int) -> Asymptote | None:
     c0 = values[0] - points[0] * (c1 + c2 * points[0])
     size = max(1, *map(abs, values)) * mpmath.mpf(10) ** -digits
     terms = [c if abs(c * far**k) > size else mpmath.mpf(0) for k, c in enumerate((c0, c1, c2))]
-    while terms and terms[-1] == 0:  # a leading zero times infinity would be no number
+    while terms and terms[-1] == 0:  # a leading zero times infinity would be NaN
         terms.pop()
     return Asymptote(tuple(terms), far)
 

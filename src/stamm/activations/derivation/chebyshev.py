@@ -16,7 +16,7 @@ _STEEPEST = 64
 
 
 class NotResolvedError(ArithmeticError):
-    """A function that is no polynomial of 28 points on an interval, to the precision asked for."""
+    """28 Chebyshev points do not resolve a function on an interval to the requested precision."""
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,7 @@ def interpolant(
 ) -> Interpolant:
     """The interpolant of a function at 28 Chebyshev points of an interval.
 
-    tolerance   what its last coefficients may be, relative to the largest
+    tolerance   of its last coefficients, relative to the largest
     Raises      NotResolvedError where they are larger, or a value is not finite.
     Checked     tests/unit/activations/test_chebyshev.py
     """

@@ -1,8 +1,8 @@
-"""From a Spec to everything that follows from it: function, derivatives, parameter gradients.
+"""Derives a Spec's function, derivatives and parameter gradients.
 
 Each piece of the gradient is integrated, the constants are fixed by the anchor and by continuity,
 and all derivatives are taken symbolically. Because the constants carry their dependence on the
-parameters, differentiating a piece gives Leibniz' rule with moving knots by itself.
+parameters, differentiating a piece gives Leibniz' rule with moving knots.
 """
 
 from __future__ import annotations
@@ -16,7 +16,14 @@ from sympy import Expr, Symbol
 from sympy.core.cache import clear_cache
 
 from stamm.activations.derivation.anchored import anchored_branches
-from stamm.activations.derivation.formulas import Branch, Branches, Derived, Formulas, OfOne, bounds
+from stamm.activations.derivation.formulas import (
+    Branch,
+    Branches,
+    Derived,
+    FactorFormulas,
+    Formulas,
+    bounds,
+)
 from stamm.activations.derivation.integral_table import respelled
 from stamm.activations.derivation.integrate import antiderivative
 from stamm.activations.derivation.large_argument_forms import outward_branches
@@ -31,14 +38,14 @@ from stamm.activations.derivation.stable_forms import (
 )
 from stamm.activations.derivation.symbolic import number, to_sympy
 from stamm.activations.spec import Gated, Piece, Spec
-from stamm.activations.spec.expressions import Interval, parse, parse_interval
+from stamm.activations.spec.expressions import PieceInterval, parse, parse_interval
 from stamm.activations.spec.parameters import Between, Exp, Fixed, Softplus
 from stamm.base.errors import ConfigError
 
 _WORKING_DIGITS = 40
 # Each derivative in a scale of x brings a power of x, and in d2f/dp dq such powers cancel or divide
-# each other, as in x**2/(1 + x**2): no rule finds a form of each that survives their overflow. They
-# are tried where cubes are still finite, far beyond what is trained on; farther out they may be NaN.
+# each other, as in x**2/(1 + x**2): no rule finds forms that survive their overflow. They are tested
+# where cubes are still finite, far beyond inputs in training; farther out they may be NaN.
 _REACH_IN_PAIRS = 1e100
 _MOST_POLISHED = 4  # with more parameters, second derivatives in pairs of them stay as derived
 
@@ -91,7 +98,7 @@ def exact_formulas(spec: Spec) -> Formulas:
 
 
 def _symbols(spec: Spec) -> dict[str, Symbol]:
-    """One symbol for each parameter, positive where its constraint says so: 0**p is 0 then."""
+    """One symbol for each parameter, positive where its constraint implies it: then 0**p is 0."""
     positive: dict[str, bool] = {}
     for parameter in sorted(spec.parameters, key=lambda p: p.above_name is not None):
         match parameter.bijection:
@@ -125,7 +132,9 @@ def _stable(
     def best(branches: Branches, reach: float = FARTHEST) -> Branches:
         return outward_branches(stable_branches(branches, samples, reach), samples, reach)
 
-    def first(branches: Branches) -> Branches:  # what training lives on keeps its digits everywhere
+    def first(
+        branches: Branches,
+    ) -> Branches:  # first derivatives, which training uses, keep their digits everywhere
         near = anchored_branches(stable_branches(branches, samples), samples, fixed)
         return branches_near_zero(outward_branches(near, samples, digits=True), samples)
 
@@ -151,7 +160,7 @@ def _stable(
 def _slope(
     stated: Branches, first: Callable[[Branches], Branches], samples: list[dict[str, float]]
 ) -> Branches:
-    """The gradient as stated; where 1 - tanh(u)**2 was spoiled by its expansion, by logistics."""
+    """The gradient as stated; in terms of the logistic where expanding 1 - tanh(u)**2 would cancel."""
     found = first(stated)
     again = tuple(Branch(**{**vars(b), "formula": by_logistics(b.formula)}) for b in stated)
     if again == stated:
@@ -171,7 +180,9 @@ def _surrogate(
     return tuple(outward_branches(stable_branches(row, samples), samples) for row in rows)
 
 
-def _up(spec: Spec, symbols: Mapping[str, Symbol], samples: list[dict[str, float]]) -> OfOne | None:
+def _up(
+    spec: Spec, symbols: Mapping[str, Symbol], samples: list[dict[str, float]]
+) -> FactorFormulas | None:
     if not isinstance(spec.arity, Gated) or spec.arity.up is None:
         return None
     factor = Spec(
@@ -184,13 +195,13 @@ def _up(spec: Spec, symbols: Mapping[str, Symbol], samples: list[dict[str, float
         source=spec.source,
     )
     stable = derive(factor).stable
-    return OfOne(function=stable.function, slope=stable.slope, curvature=stable.curvature)
+    return FactorFormulas(function=stable.function, slope=stable.slope, curvature=stable.curvature)
 
 
 def _stated(
     spec: Spec,
     pieces: Sequence[Piece],
-    intervals: Sequence[Interval],
+    intervals: Sequence[PieceInterval],
     symbols: Mapping[str, Symbol],
 ) -> tuple[list[Piece], Branches]:
     """The pieces from left to right, and as branches."""
@@ -221,7 +232,7 @@ def _hints(spec: Spec, symbols: Mapping[str, Symbol]) -> dict[str, Expr]:
 
 
 def _jump(spec: Spec, knot: Expr, symbols: Mapping[str, Symbol]) -> Expr:
-    """By how much f jumps at a knot."""
+    """The size of the jump of f at a knot."""
     values = spec.initial_values()
     return sum(
         (

@@ -1,4 +1,4 @@
-"""The data of a derivation: branches of a piecewise function, and what follows from a Spec."""
+"""Data of a derivation: branches of a piecewise function, and everything derived from a Spec."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from stamm.activations.spec import Spec
 
 @dataclass(frozen=True, kw_only=True)
 class Branch:
-    """A formula for low < x <= high; `low_closed` and `high_closed` say whom the ends belong to.
+    """A formula for low < x <= high; `low_closed` and `high_closed` mark the ends that it owns.
 
     low and high are SymPy expressions in the parameters, or minus and plus infinity.
     """
@@ -52,7 +52,7 @@ class Formulas:
 
 
 @dataclass(frozen=True, kw_only=True)
-class OfOne:
+class FactorFormulas:
     """A function of one variable without trainable parameters, and two derivatives."""
 
     function: Branches
@@ -62,7 +62,7 @@ class OfOne:
 
 @dataclass(frozen=True, kw_only=True)
 class Derived:
-    """What follows from a Spec.
+    """Everything derived from a Spec.
 
     exact       formulas as integrated: right to any precision, but they may cancel
     stable      the same functions in forms that keep their digits in floating point
@@ -75,7 +75,7 @@ class Derived:
     exact: Formulas
     stable: Formulas
     surrogate: tuple[Branches, ...] | None = None
-    up: OfOne | None = None
+    up: FactorFormulas | None = None
 
 
 def bounds(branch: Branch, values: Mapping[str, float]) -> tuple[Any, Any]:

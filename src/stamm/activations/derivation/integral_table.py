@@ -1,6 +1,6 @@
-"""A library of antiderivatives, and the spellings in which gradients are recognised.
+"""Table of known antiderivatives, and rewriting of gradients into the forms it lists.
 
-Each row says: the integral of the first formula in u is the second. A term of a gradient matches
+In each row the integral of the first formula in u is the second. A term of a gradient matches
 a row when it is a factor free of x times the first formula at u = a x + b; the integral is then
 the second formula at that u, times the factor, over a.
 """
@@ -127,7 +127,7 @@ def _is_affine(expression: Expr) -> bool:
 
 
 def _arguments(rest: Expr) -> Iterator[Expr]:
-    """What u may be: x, the affine arguments of functions, and the roots of squares."""
+    """Candidates for u: x, the affine arguments of functions, and the roots of squares."""
     yield X
     found = {part.args[0] for part in rest.atoms(sympy.Function)}
     found |= {part for inner in found for part in _affine_parts(inner)}

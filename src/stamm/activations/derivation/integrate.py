@@ -1,7 +1,7 @@
-"""Antiderivatives of gradient pieces: exactly, by a table, or an error that says what is in the way.
+"""Antiderivatives of gradient pieces: a closed form, a table, or an error that names the obstacle.
 
-In this order: the one that was given; undetermined coefficients; term by term, the library of
-known ones; SymPy's integrator, for a limited time; a table of what is left. Whatever is found is
+Methods, in order: the given antiderivative; undetermined coefficients; term by term, the table of
+known ones; SymPy's integrator, with a time limit; a numerical table of the rest. Every result is
 differentiated again and compared with the gradient to 30 digits.
 """
 
@@ -29,7 +29,7 @@ from stamm.activations.derivation.integral_table import (
 from stamm.activations.derivation.primitives import X
 from stamm.activations.derivation.search import searched
 from stamm.activations.derivation.symbolic import number
-from stamm.activations.derivation.tables import Table, table_of
+from stamm.activations.derivation.tables import TabulatedIntegral, table_of
 from stamm.base.errors import ConfigError
 
 __all__ = ["antiderivative", "complement_free", "reduce_density"]
@@ -54,7 +54,7 @@ def antiderivative(
     known    an antiderivative that was given; it is checked like a found one
     ends     of the piece: a table covers no more than lies between them
     fixed    values of the parameters that never change: a table may depend on them
-    Raises   ConfigError when no way leads to one, naming the piece.
+    Raises   ConfigError that names the piece, when no method finds one.
     Checked  tests/unit/activations/test_integrate.py
     """
     if known is not None:
@@ -74,8 +74,8 @@ def antiderivative(
         return done + _tabulated(rest, ends, fixed or {})
     except ConfigError as error:
         raise ConfigError(
-            f"no antiderivative of piece {piece!r} could be found: {gradient} has no closed form"
-            f" that is known, and no table serves: {error.what}",
+            f"no antiderivative of piece {piece!r} could be found: {gradient} has no known closed"
+            f" form, and no table can be used: {error.what}",
             where=where,
             fix=error.fix or "State a gradient whose integral is elementary",
         ) from None
@@ -158,8 +158,9 @@ def _free_of_parameters(core: Expr) -> list[tuple[Expr, Expr, Expr]]:
             return parts
     names = ", ".join(sorted(s.name for s in core.free_symbols - {X}))
     raise ConfigError(
-        f"{core} depends on {names} as no table can, whose numbers are computed once: a trainable"
-        " parameter may only be a factor of a term, or scale and shift the input of all its functions",
+        f"{core} depends on {names} in a way that no table can, since its numbers are computed once: a"
+        " trainable parameter may only be a factor of a term, or scale and shift the input of all its"
+        " functions",
         fix="Make the parameter Fixed, or state the integral with the piece",
     )
 
@@ -170,7 +171,7 @@ def _end(end: Expr) -> float | None:
 
 
 def _defect(function: Expr, gradient: Expr, points: Sequence[Mapping[str, float]]) -> str:
-    """What is wrong with an antiderivative, in words; "" when nothing is."""
+    """The defect of an antiderivative, as text; "" when it is right."""
     slope = sympy.diff(function, X)
     with mpmath.workdps(2 * _DIGITS):
         for values in points:
@@ -186,8 +187,10 @@ def _defect(function: Expr, gradient: Expr, points: Sequence[Mapping[str, float]
 
 
 def _leap(function: Expr, gradient: Expr, points: Sequence[Mapping[str, float]]) -> str:
-    """Where the function leaps between two points; a slope alone does not show it."""
-    if function.has(Table) or not function.has(sympy.atan, sympy.tan, sympy.log, sympy.Pow):
+    """A jump of the function between two points, as text, which its slope alone does not show."""
+    if function.has(TabulatedIntegral) or not function.has(
+        sympy.atan, sympy.tan, sympy.log, sympy.Pow
+    ):
         return ""
     with mpmath.workdps(15):
         for a, b in itertools.pairwise(points):

@@ -1,8 +1,8 @@
-"""Forms for large inputs, where a parameter scales the input inside a function.
+"""Stable forms for large inputs, where a parameter scales the input inside a function.
 
 log_cosh(a*x) - a*x*tanh(a*x) tends to -log(2), but far out it is the difference of two numbers that
 overflow; x**2/(1 + a*x**2) divides one infinity by another. Beyond |a*x| = 1 the same functions
-are written by what they tend to and by what is left, which vanishes: tanh(u) = 1 - 2 logistic(-2u).
+are written as their limit plus a remainder that vanishes: tanh(u) = 1 - 2 logistic(-2u).
 Beyond 1000 the exponentials have vanished in every format, and are left out.
 """
 
@@ -45,14 +45,14 @@ from stamm.activations.derivation.stable_forms import (
 from stamm.activations.derivation.symbolic import number
 from stamm.base.errors import ConfigError
 
-# Where to cut, in units of the scaled input; the first way that leaves no fault is taken.
+# Where to cut, in units of the scaled input; the first choice without a fault is used.
 _NEAR, _FAR = Integer(1), Integer(1000)
 _WAYS = ((_FAR,), (_NEAR,), (_NEAR, _FAR))
-_LOST = 6.0  # bits that a formula may lose and be left as it is
+_LOST = 6.0  # bits that a formula may lose without being changed
 _DIGITS = 700  # cubes of the farthest input may cancel down to 1
 _STEADY_DIGITS = 120
 _CONDITION = 8.0  # beyond, the rounding of a*x alone costs what may be lost
-# Where digits are counted, in units of the scaled input: short of 1, and from there on.
+# Where digits are counted, in units of the scaled input: below 1, and from 1 on.
 _SMALL = [sympy.Rational(1137, 1000) * Integer(10) ** k for k in range(-7, 0)]
 _SIZES = [sympy.Rational(1137, 1000) * Integer(10) ** k for k in range(31)]
 _FINITE_ONLY = (cauchy_slope, logistic_moment, phi2)  # their kernels give NaN for an infinity
@@ -74,14 +74,14 @@ _RIGHT: Mapping[Any, Callable[[Expr], Expr]] = {
     absolute: lambda u: u,
     signum: lambda u: sympy.S.One,
 }
-# Windowed differences, as what they are beyond the window |u| <= 1.
+# Windowed differences, written out for use beyond the window |u| <= 1.
 _APART: Mapping[Any, Callable[[Expr], Expr]] = {
     expm1: lambda u: sympy.exp(u) - 1,
     phi2: lambda u: sympy.exp(u) - 1 - u,
 }
 _ODD = (sympy.tanh, sympy.erf, sympy.atan, signum, logistic_odd, normal_odd)
 _EVEN = (log_cosh, absolute)
-# And what of them is gone on the left.
+# And the parts of them that vanish on the left.
 _VANISHED: Mapping[Any, Callable[[Expr], Expr]] = {
     **dict.fromkeys(
         (softplus, logistic, softplus_integral, logistic_moment, normal_cdf, sympy.exp),
@@ -97,12 +97,12 @@ def outward_branches(
     *,
     digits: bool = False,
 ) -> tuple[Branch, ...]:
-    """The branches, cut where one form serves neither near 0 nor far out.
+    """The branches, cut where no single form is accurate both near 0 and for large inputs.
 
     samples   parameter values at which forms are compared
-    reach     how far out a form has to give the value
-    digits    whether a form must keep its digits on the way there
-    Edge      cut are only branches in which one positive scale stands beside x, and whose ends are
+    reach     the largest input at which a form has to give the value
+    digits    whether a form must keep its digits up to there
+    Edge      only branches in which x has one positive scale are cut, and whose ends are
               0, infinite or multiples of its inverse: the order of such ends never changes.
     Raises    ConfigError when every form overflows where the function itself is finite.
     Checked   tests/unit/activations/test_outward.py
@@ -143,7 +143,7 @@ def outer_form(formula: Expr, side: int, *, vanished: bool) -> Expr:
 
 
 def scale_beside_x(formula: Expr) -> Expr | None:
-    """The one size by which x is scaled inside functions and roots; None where none is.
+    """The one magnitude by which x is scaled inside functions and roots; None where it is not one.
 
     It is a for tanh(a*x) and tanh(2*a*x), and the root of a for exp(-a*x**2) and 1/(1 + a*x**2);
     |b| for a scale b of either sign.
@@ -228,7 +228,7 @@ def _parts(
 
 
 class _Exact:
-    """A function to hold forms of it against."""
+    """The reference values that forms of a function are compared with."""
 
     def __init__(
         self, formula: Expr, samples: Sequence[Mapping[str, float]], places: Sequence[Expr]
@@ -254,7 +254,7 @@ class _Exact:
         for values, steady in zip(self._samples, self._steady, strict=True):
             low, high = bounds(branch, values)
             for x in (x for x in steady if low < x < high):
-                # What is exactly 0 has no digits to lose, though exp(-x**2) is ill-conditioned.
+                # An exact 0 has no digits to lose, though exp(-x**2) is ill-conditioned.
                 heard = branch.formula.replace(
                     lambda part, at={**values, X.name: x}: (
                         part.is_Function and number(part, at) == 0
@@ -276,7 +276,7 @@ class _Exact:
         return bool(abs(found - value) <= abs(value) / 1e3 + 1e-30)
 
     def _steady_points(self, values: Mapping[str, float], places: Sequence[Expr]) -> list[Any]:
-        """Where a relative change of x does not grow in the value: there digits can be kept."""
+        """Points where the function is well-conditioned, so that digits can be kept."""
         slope, points = sympy.diff(self._formula, X), []
         with mpmath.workdps(_STEADY_DIGITS):
             for x in (sign * number(place, values) for place in places for sign in (-1, 1)):
@@ -346,7 +346,7 @@ def _is_power_of_sum(part: Expr) -> bool:
 
 
 def _pulled_out(part: Expr) -> Expr:
-    """(1 + a*s**2)**p as s**(2*p) * (a + s**-2)**p: the powers of s meet those outside."""
+    """(1 + a*s**2)**p as s**(2*p) * (a + s**-2)**p: the powers of s combine with those outside."""
     degree = sympy.degree(part.base, _SIZE)
     rest = sympy.expand(part.base / _SIZE**degree)
     return _SIZE ** (degree * part.exp) * rest**part.exp

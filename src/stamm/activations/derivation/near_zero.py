@@ -26,10 +26,10 @@ from stamm.activations.derivation.primitives import X
 from stamm.activations.derivation.quadrature import legendre
 from stamm.activations.derivation.stable_forms import lost_bits, stable_branches
 from stamm.activations.derivation.symbolic import number
-from stamm.activations.derivation.tables import Table
+from stamm.activations.derivation.tables import TabulatedIntegral
 
 _DIGITS = 60
-_LOST = 6.0  # bits that a formula may lose near 0 and be left as it is
+_LOST = 6.0  # bits that a formula may lose near 0 without being changed
 _EDGE = 9.0  # and at the edge of the window: 15 of 24 bits are left, and half precision has 11
 _HIGHEST_ORDER = 4
 _ALLOWED = 8 * DOUBLE  # nodes and weights are rounded to doubles
@@ -57,9 +57,9 @@ def branches_near_zero(
 
 
 def input_scale(formula: Expr) -> Expr:
-    """How fast the arguments of functions and roots change with x: |a| + 1 for tanh(a*x) + exp(x).
+    """Rate at which the arguments of functions and roots change with x: |a| + 1 for tanh(a*x) + exp(x).
 
-    Where an argument is no polynomial of degree 2 it does not count.
+    Arguments that are not polynomials of degree 2 or less are ignored.
     """
     inner = [part.args[0] for part in formula.atoms(sympy.Function)]
     inner += [power.base for power in formula.atoms(sympy.Pow) if power.base.is_Add]
@@ -78,7 +78,7 @@ def _windowed(branch: Branch, samples: Sequence[Mapping[str, float]]) -> list[Br
         return None
     low, high = bounds(branch, samples[0])
     near = [x for m in _NEAR for x in (-m, m) if low < x < high]
-    if branch.formula.has(Table) or _worst(branch.formula, near, samples) <= _LOST:
+    if branch.formula.has(TabulatedIntegral) or _worst(branch.formula, near, samples) <= _LOST:
         return None
     found_derivative = _clean_derivative(branch, near, samples)
     if found_derivative is None:

@@ -1,7 +1,7 @@
-"""The named functions that derived formulas are made of, as SymPy functions.
+"""Primitives: the named functions in derived formulas, as SymPy functions.
 
-Each knows its definition by elementary functions, its derivative by other primitives, and its
-value to any precision without cancellation. `emission` knows how each is computed by a machine.
+Each has its definition by elementary functions, its derivative by other primitives, and its value
+to any precision without cancellation. `codegen` has the code that computes each of them.
 """
 
 from __future__ import annotations
@@ -50,15 +50,15 @@ PRIMITIVES: list[type[Primitive]] = []
 
 def primitive(
     name: str,
-    says: str,
+    formula: str,
     *,
     slope: Callable[[Expr], Expr],
     definition: Callable[[Expr], Expr],
     value: Callable[[Any], Any],
 ) -> type[Primitive]:
-    """Define a primitive, document it with the formula it `says`, and list it."""
+    """Define a primitive, document it with its `formula`, and list it."""
     members = {
-        "__doc__": says,
+        "__doc__": formula,
         "slope": staticmethod(slope),
         "definition": staticmethod(definition),
         "value": staticmethod(value),
@@ -69,7 +69,7 @@ def primitive(
 
 
 def bounded_exp(u: Any) -> Any:
-    """exp(u), 0 or infinity where |u| is beyond 1e9: no format holds it, and mpmath takes for ever."""
+    """exp(u), 0 or infinity where |u| is beyond 1e9: no format holds it, and mpmath never finishes."""
     if abs(u) > _FAR:
         return mpmath.mpf(0) if u < 0 else mpmath.inf
     return mpmath.exp(u)

@@ -1,4 +1,4 @@
-"""SymPy's integrator, in a process of its own that is ended when its time is up."""
+"""SymPy's integrator, in a subprocess with a time limit."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from sympy import Expr
 from stamm.activations.derivation.primitives import Primitive, X
 from stamm.activations.derivation.symbolic import elementary
 
-# What a formula may hold to be evaluated and emitted.
+# Functions that a formula may contain, to be evaluated and emitted.
 _UNDERSTOOD = (
     sympy.exp,
     sympy.log,
@@ -30,7 +30,7 @@ _UNDERSTOOD = (
     sympy.erfc,
     Primitive,
 )
-# Text goes in and comes out: it is what srepr makes of a parsed formula, and nothing else.
+# Input and output are text: the srepr of a parsed formula, and nothing else.
 _PROGRAM = """
 import sys
 import sympy

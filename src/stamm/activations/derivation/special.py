@@ -1,4 +1,4 @@
-"""Primitives that are integrals of other primitives: what softplus and its kin add up to.
+"""Primitives that are integrals of other primitives, such as that of softplus.
 
 Two of them have no elementary form (a dilogarithm and an exponential integral); those are their
 own definition. All of them are measured from a place where they vanish or nearly do, so that the

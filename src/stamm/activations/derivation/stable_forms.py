@@ -1,7 +1,7 @@
-"""Choosing the form of a formula that keeps its digits.
+"""Chooses the numerically stable form of a formula.
 
 One function has many forms: a_n*exp(x) + x*(b - a_n) - a_n loses every digit near 0, the equal
-a_n*phi2(x) + b*x loses none. Here candidate forms are made by rewriting rules and judged by a
+a_n*phi2(x) + b*x loses none. Candidate forms are made by rewriting rules and judged by a
 forward error analysis at sample points: the bound on the rounding error, in units of the last
 place, that evaluating the form step by step would give. The form with the fewest lost bits wins.
 """
@@ -43,8 +43,8 @@ _FAR = 1e3  # exponentials overflow a double here
 FARTHEST = 1.4e154  # and here squares do; mpmath can still evaluate erfc
 _LARGE, _CANCELLED = mpmath.mpf(10) ** 10, 16.0  # an input, and bits lost there
 LAST = 1.7e308  # and here a product with a parameter does
-_LAST_BITS = 2.0  # what a form is charged that gives a NaN there, where another may not
-_LOST = 60.0  # what a form is charged where it has no correct digit
+_LAST_BITS = 2.0  # penalty of a form that gives a NaN there, where another may not
+_LOST = 60.0  # penalty of a form without a correct digit
 _BITS_PER_OPERATION = 0.04
 _HALF = Rational(1, 2)
 _Known = dict[Expr, tuple[Any, Any]]
@@ -59,8 +59,8 @@ def stable_branches(
     """The branches with every formula in its most accurate form, split where forms change.
 
     samples   parameter values at which forms are compared
-    reach     how far out a form has to give a number; one that does so where squares overflow is
-              preferred in any case
+    reach     the largest input at which a form must not give a NaN; a form that also works where
+              squares overflow is preferred in any case
     Edge      an exponential is split at the end of the window |u| <= 1 in which exp(u) - 1 - u
               cancels; neighbours whose form is the same are joined again.
     Checked   tests/unit/activations/test_derivation.py::test_no_form_loses_digits
@@ -120,7 +120,7 @@ def breaks_at(
 
 
 def by_logistics(formula: Expr) -> Expr:
-    """tanh(u)**2 as 1 - 4 logistic(2 u) logistic(-2 u): what it is short of 1 keeps its digits."""
+    """tanh(u)**2 as 1 - 4 logistic(2 u) logistic(-2 u): the difference from 1 keeps its digits."""
     return formula.replace(
         lambda part: part.is_Pow and part.base.func is sympy.tanh and part.exp == 2,
         lambda square: (
@@ -162,8 +162,8 @@ def ordered_terms(formula: Expr) -> tuple[list[Expr], list[Expr]]:
 def ordered_factors(formula: Expr) -> list[Expr]:
     """The factors of a product in the order they are multiplied, small powers written out.
 
-    Functions come first: a density that has vanished silences the powers of x that follow, where
-    the powers alone would overflow first and leave infinity times zero.
+    Functions come first: a density that is 0 makes the product 0, where the powers of x alone
+    would overflow first and give infinity times zero.
     """
     factors: list[Expr] = []
     for factor in sorted(sympy.Mul.make_args(formula), key=_factor_order):
@@ -190,7 +190,7 @@ def best_form(
 ) -> Expr:
     """The form of the branch's formula that loses the fewest digits and operations.
 
-    windowed   whether exponentials may be written as exp(u) - 1 and exp(u) - 1 - u
+    windowed   whether exponentials may be written with exp(u) - 1 and exp(u) - 1 - u
     """
     points = sample_points(*bounds(branch, samples[0]))
     forms = list(_forms(branch.formula, windowed))

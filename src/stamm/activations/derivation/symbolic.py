@@ -1,4 +1,4 @@
-"""From the formula language to SymPy, and from SymPy to numbers of any precision."""
+"""Converts the formula language to SymPy, and SymPy expressions to numbers of any precision."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from sympy import Expr, Rational, Symbol
 from stamm.activations.derivation.primitives import PRIMITIVES, Primitive, X, bounded_exp
 from stamm.activations.spec.expressions import VARIABLE
 
-_SPELLED = {"absolute": "abs", "signum": "sign"}  # what the language calls them
+_SPELLED = {"absolute": "abs", "signum": "sign"}  # their names in the formula language
 _NAMED: Mapping[str, Any] = {
     **{_SPELLED.get(made.__name__, made.__name__): made for made in PRIMITIVES},
     "exp": sympy.exp,

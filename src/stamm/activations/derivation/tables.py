@@ -1,10 +1,10 @@
 """Integrals that have no closed form, as tables of polynomials, with polynomials beyond them.
 
 In every cell the gradient is interpolated at Chebyshev points with high precision, and the
-interpolant is integrated. The two cells that meet at 0 are expanded about 0, so that no digit is
+interpolant is integrated. The two cells next to 0 are expanded about 0, so that no digit is
 lost where the integral vanishes; the others are expanded about their middle. As many powers are
-kept as float64 needs. Only the function is read from the table: its slope, and all that follows
-from it, stays the stated gradient.
+kept as float64 needs. Only the function is read from the table: its slope, and everything derived
+from it, remains the stated gradient.
 """
 
 from __future__ import annotations
@@ -41,18 +41,18 @@ _SHORT = 15  # powers; a table with more of them is cut finer while it has few c
 _FEW_CELLS = 256
 _DIGITS = 40
 _CLOSE = 20  # digits to which a gradient is its asymptote beyond the table
-_LENGTH = 8.0  # of the interval of one quadrature where the truth is asked for, in cells
+_LENGTH = 8.0  # of the interval of one quadrature of the reference value, in cells
 
 
-class Table(Primitive):
-    """The integral of a gradient of one variable, read from a table by the machine.
+class TabulatedIntegral(Primitive):
+    """The integral of a gradient of one variable, which a kernel reads from a table.
 
     gradient      in x, free of parameters
     origin        where the integral is 0
     low, high     where the table begins and ends; inside, cells end at multiples of `step`
     rows          of each cell: the point c it is expanded about, and the coefficients of (u - c)**k
                   from k = 0 on
-    single        how many coefficients serve float32
+    single        number of coefficients that are enough for float32
     left, right   coefficients of the integral beyond the table, lowest power first, or ()
     bound         on the error in float64, relative to |F(u)| + |u F'(u)|, before rounding; where F
                   goes to 0 far out, absolute errors up to 1e-18 remain
@@ -72,12 +72,12 @@ class Table(Primitive):
 
 @dataclass(frozen=True, kw_only=True)
 class TableUse:
-    """A table that a derived function rests on.
+    """A table that a derived function uses.
 
     name       of the table, from a hash of its gradient
     where      the branch that reads it
     cells      how many polynomials it has
-    bound      on the relative error in float64 before rounding, as in `Table`
+    bound      on the relative error in float64 before rounding, as in `TabulatedIntegral`
     low, high  its ends. Beyond them the function is a polynomial
     """
 
@@ -90,14 +90,14 @@ class TableUse:
 
 
 def tables_of(derived: Derived) -> list[TableUse]:
-    """Which branches of the function rest on tables, from left to right.
+    """The tables that branches of the function use, from left to right.
 
     Checked  tests/unit/activations/test_tables.py
     """
     return [
         TableUse(
             name=table.__name__,
-            where=_told(branch),
+            where=_branch_text(branch),
             cells=len(table.rows),
             bound=table.bound,
             low=table.low,
@@ -108,7 +108,7 @@ def tables_of(derived: Derived) -> list[TableUse]:
     ]
 
 
-def tables_in(derived: Derived) -> list[type[Table]]:
+def tables_in(derived: Derived) -> list[type[TabulatedIntegral]]:
     """The tables that the kernel of a Derived needs, each once, by name."""
     found = {t.__name__: t for b in _branches(derived) for t in _tables(b.formula)}
     return [found[name] for name in sorted(found)]
@@ -120,22 +120,24 @@ def _branches(derived: Derived) -> Iterator[Branch]:
         yield from derived.up.function
 
 
-def _tables(formula: Expr) -> list[type[Table]]:
-    return sorted({type(t) for t in formula.atoms(Table)}, key=lambda t: t.__name__)
+def _tables(formula: Expr) -> list[type[TabulatedIntegral]]:
+    return sorted({type(t) for t in formula.atoms(TabulatedIntegral)}, key=lambda t: t.__name__)
 
 
-def _told(branch: Branch) -> str:
+def _branch_text(branch: Branch) -> str:
     low = "" if branch.low == -sympy.oo else f"{branch.low} <{'=' * branch.low_closed} "
     high = "" if branch.high == sympy.oo else f" <{'=' * branch.high_closed} {branch.high}"
     return f"{low}{X}{high}" if low or high else "all x"
 
 
 @lru_cache(maxsize=64)
-def table_of(gradient: Expr, low: float | None = None, high: float | None = None) -> type[Table]:
+def table_of(
+    gradient: Expr, low: float | None = None, high: float | None = None
+) -> type[TabulatedIntegral]:
     """The table of a gradient's integral, as a function that formulas can hold.
 
     gradient   in x, free of parameters
-    low, high  where the gradient ends, or None when it goes on without end
+    low, high  where the gradient ends, or None when it is unbounded on that side
     Edge       the integral is measured from 0; from the first end, where 0 lies outside.
     Raises     ConfigError when the gradient approaches no polynomial on a side without end, has
                no value somewhere, or bends too sharply for 4096 cells.
@@ -169,7 +171,7 @@ def table_of(gradient: Expr, low: float | None = None, high: float | None = None
             "right": _beyond(tails[1], mpmath.mpf(last), grid.heights[-1]),
             "bound": grid.bound,
         }
-        made: type[Table] = type(name, (Table,), members)
+        made: type[TabulatedIntegral] = type(name, (TabulatedIntegral,), members)
         return made
 
 
@@ -279,7 +281,7 @@ def _cell(gradient: Expr, low: Any, high: Any, step: float) -> _Cell:
 
 
 def _assembled(cells: Sequence[_Cell], step: float, first: float, last: float) -> _Grid:
-    """The polynomials of every cell, each with as many powers as the one that needs most."""
+    """The polynomials of every cell, all with the number of powers that the worst cell needs."""
     origin = 0.0 if first <= 0 <= last else first
     rises = [cell.rise(cell.low, cell.high) for cell in cells]
     start = next((i for i, cell in enumerate(cells) if cell.low >= origin), len(cells))
@@ -304,7 +306,7 @@ def _assembled(cells: Sequence[_Cell], step: float, first: float, last: float) -
 def _scale(cell: _Cell, height: Any) -> Any:
     """The least |F(u)| + |u F'(u)| at points of a cell: errors are relative to it.
 
-    At 0, where both vanish like the first power, it stands for the coefficient of that power.
+    At 0, where both vanish like the first power, it is the coefficient of that power.
     """
     if cell.about == 0:
         return abs(cell.whole[cell.order + 1])
@@ -317,7 +319,7 @@ def _scale(cell: _Cell, height: Any) -> Any:
 
 
 def _terms(cell: _Cell, scale: Any) -> tuple[int, Any]:
-    """How many terms of the interpolant serve float64, and the error that is left."""
+    """Number of terms of the interpolant that float64 needs, and the error that remains."""
     width = 1 if cell.about == 0 else cell.high - cell.low
     for count in range(1, NODES + 1):
         error = cell.gradient.tails[count] * width / scale
@@ -327,7 +329,7 @@ def _terms(cell: _Cell, scale: Any) -> tuple[int, Any]:
 
 
 def _single(cell: _Cell, row: Sequence[Any], scale: Any) -> int:
-    """How many coefficients of a row serve float32."""
+    """Number of coefficients of a row that float32 needs."""
     first = cell.order + 1 if cell.about == 0 else 0
     reach = max(abs(cell.low - cell.about), abs(cell.high - cell.about))
     sizes = [abs(c) * reach ** (k - first) for k, c in enumerate(row[1:])]

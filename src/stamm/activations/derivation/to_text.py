@@ -1,4 +1,4 @@
-"""From SymPy back to the formula language: what was derived, stated again as text."""
+"""Converts SymPy expressions back to the formula language."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from stamm.activations.derivation.primitives import (
 from stamm.activations.spec.expressions import CONSTANTS, FUNCTIONS, parse
 from stamm.base.errors import ConfigError
 
-# Functions that formulas are derived in but not stated in, by functions of the language.
+# Functions of derived formulas that the language lacks, written with functions that it has.
 _SPELLED: Mapping[Any, Callable[[Expr], Expr]] = {
     phi2: lambda u: expm1(u) - u,
     logistic_odd: lambda u: sympy.tanh(u / 2) / 2,
@@ -57,7 +57,7 @@ class _LanguagePrinter(StrPrinter):  # type: ignore[misc]  # SymPy carries no ty
 def to_text(expression: Expr, *, where: str = "") -> str:
     """The expression as a formula of the language; `to_sympy` reads it back as an equal one.
 
-    Raises   ConfigError that names what the language has no word for, such as an unsolved
+    Raises   ConfigError that names what the language cannot express, such as an unsolved
              integral, or when the formula is longer than the language allows.
     Checked  tests/unit/activations/test_transforms.py::test_formulas_survive_being_written
     """
@@ -70,12 +70,12 @@ def to_text(expression: Expr, *, where: str = "") -> str:
         name = type(part).__name__
         if _RENAMED.get(name, name) not in FUNCTIONS:
             raise ConfigError(
-                f"the formula language has no {name}, which stands in {expression}",
+                f"the formula language has no {name}, which occurs in {expression}",
                 where=where,
                 fix="State the gradient of the result by hand",
             )
     if expression.has(sympy.nan, sympy.oo, sympy.zoo, sympy.I):
-        raise ConfigError(f"{expression} is no real formula", where=where)
+        raise ConfigError(f"{expression} is not a real formula", where=where)
     for symbol in expression.free_symbols:
         if symbol.name in FUNCTIONS or symbol.name in CONSTANTS:
             raise ConfigError(f"{symbol.name!r} names a function, not a number", where=where)

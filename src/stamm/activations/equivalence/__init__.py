@@ -1,4 +1,4 @@
-"""Whether a new activation is a known one: the same function, an affine map of it, or near it."""
+"""Equivalence of a new activation with a known one: equal, an affine map of it, or near it."""
 
 from stamm.activations.equivalence.detect import rediscover
 from stamm.activations.equivalence.finding import Affine, Finding

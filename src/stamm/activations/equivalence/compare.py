@@ -1,4 +1,4 @@
-"""Comparing one spec with one known spec: fitted in double precision, then proved."""
+"""Comparison of one spec with one known spec: fitted in double precision, then proved."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import numpy as np
 from stamm.activations.equivalence.curves import Array, curve
 from stamm.activations.equivalence.finding import Affine, Finding, Kind
 from stamm.activations.equivalence.fit import project, search
-from stamm.activations.equivalence.proof import Claim, exactly, prove
+from stamm.activations.equivalence.proof import AffineClaim, exactly, prove
 from stamm.activations.equivalence.target import (
     LINE,
     POINTS,
@@ -25,7 +25,7 @@ from stamm.activations.equivalence.target import (
 )
 from stamm.activations.spec import Spec
 
-MOST_PARAMETERS = 4  # with more, almost any curve can be approximated and nothing is rediscovered
+MOST_PARAMETERS = 4  # with more, almost any curve can be approximated, which proves nothing
 SMALLEST, LARGEST = 0.1, 10.0  # of input scales: beyond, every bend looks like a square or a step
 _SCALES = (0.2, 0.4, 0.7, 1.0, 1.5, 2.3, 4.0, -0.3, -0.7, -1.5, -4.0)
 _SHIFTS = (0.0, -1.5, 1.5)
@@ -49,9 +49,9 @@ class Match:
     """A fit that was found.
 
     numbers    a, b and the known spec's parameters
-    searched   which of the numbers were moved to get there
+    searched   which of the numbers were fitted
     mapped     whether c, d and e were fitted too; otherwise they are 1, 0 and 0
-    distance   relative L2 distance of what was left
+    distance   relative L2 norm of the residual
     """
 
     numbers: tuple[float, ...]
@@ -60,7 +60,7 @@ class Match:
     distance: float = math.inf
 
 
-class Comparison:
+class SpecComparison:
     """One new spec at given parameter values against one known one."""
 
     def __init__(self, target: Target, known: Spec) -> None:
@@ -71,7 +71,7 @@ class Comparison:
         self.initial = tuple(known.initial_values().values())
 
     def finding(self, epsilon: float) -> Finding | None:
-        """The strongest thing that can be said, or None."""
+        """The strongest finding, or None."""
         best: Match | None = None
         for match in self._matches():
             if match.distance < _EXACT:
@@ -85,7 +85,7 @@ class Comparison:
         return self._near(best)
 
     def _matches(self) -> Iterator[Match]:
-        """Ever more general fits: as it is, with other parameters, by an affine map, by both."""
+        """Fits from special to general: as it is, other parameters, an affine map, both."""
         shaped = 0 < len(self.names) <= MOST_PARAMETERS
         still = tuple(False for _ in self.names)
         moving = tuple(shaped for _ in self.names)
@@ -116,11 +116,11 @@ class Comparison:
             done.append(match)
             if match.distance < _EXACT:
                 break
-        # Many functions are their own mirror images up to a line: the upright one is preferred.
+        # Many functions are their own mirror images up to a line: positive input scales are preferred.
         return sorted(done, key=lambda m: m.distance * (1.0 if m.numbers[0] > 0 else 1.01))
 
     def _starts(self, parameters: tuple[float, ...]) -> list[tuple[float, float]]:
-        """The best input scales and shifts of a coarse grid, two upright and one mirrored."""
+        """The best input scales and shifts of a coarse grid, two positive and one negative."""
         values = dict(zip(self.names, parameters, strict=True))
         starts = np.array([*_STARTS.tolist(), *self._aligned(values)])
         points = starts[:, :1] * POINTS[::_COARSE] + starts[:, 1:]
@@ -175,13 +175,13 @@ class Comparison:
         return found * ROOT_WEIGHTS
 
     def _difference(self, numbers: Numbers) -> Array:
-        """What is left when c, d and e stay at 1, 0 and 0."""
+        """The residual with c, d and e at 1, 0 and 0."""
         rest = (self.target.curve - self._model(numbers)) / self.target.size
         finite = np.isfinite(rest).all() and np.abs(rest).max() < 1e6
         return rest if finite else np.full_like(rest, 1e3)
 
     def _rest_of_map(self, numbers: Numbers) -> Array:
-        """What is left with the best c, d and e."""
+        """The residual with the best c, d and e."""
         return project(self._model(numbers), LINE, self.target.bend)[1] / self.target.size
 
     def _allowed(self, parameters: Numbers) -> bool:
@@ -237,7 +237,7 @@ class Comparison:
             c, d, _ = self._linear(tried)
             free = (*tried.searched[:2], tried.mapped, tried.mapped, *tried.searched[2:])
             numbers = [*tried.numbers[:2], c, d, *tried.numbers[2:]]
-            solution = prove(Claim(new, self.known, free), numbers)
+            solution = prove(AffineClaim(new, self.known, free), numbers)
             if solution is not None:
                 return self._equal(*solution)
         return None

@@ -105,7 +105,7 @@ def evaluate_array(tree: ast.expr, values: Mapping[str, Any]) -> Any:
 
 
 @dataclass(frozen=True)
-class Curve:
+class SpecCurve:
     """A spec as a curve: its f at given parameter values on many points."""
 
     spec: Spec
@@ -176,9 +176,9 @@ class Curve:
 
 
 @lru_cache(maxsize=512)
-def curve(spec: Spec) -> Curve:
+def curve(spec: Spec) -> SpecCurve:
     """The curve of a spec."""
-    return Curve(spec)
+    return SpecCurve(spec)
 
 
 def _edges(points: Array, start: float, knots: Sequence[float]) -> Array:

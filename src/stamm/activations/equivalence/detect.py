@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from stamm.activations import catalog
-from stamm.activations.equivalence.compare import Comparison
+from stamm.activations.equivalence.compare import SpecComparison
 from stamm.activations.equivalence.finding import KINDS, Affine, Finding, Kind
 from stamm.activations.equivalence.target import Target
 from stamm.activations.spec import Gated, Spec
@@ -20,10 +20,10 @@ def rediscover(
 ) -> list[Finding]:
     """The known activations that a spec equals, up to an affine map, or nearly equals.
 
-    f(x) = c*g(a x + b) + d x + e is sought for every known g, with any values of g's parameters;
-    equal is what agrees to 30 digits at some fifty points, near is what lies within epsilon after
-    the best such map, in relative L2 distance under N(0, 1). The distance leaves straight lines
-    aside: it is relative to what of f is none.
+    f(x) = c*g(a x + b) + d x + e is fitted for every known g, with any values of g's parameters.
+    Equal means agreement to 30 digits at about fifty points; near means within epsilon after the
+    best such map, in relative L2 distance under N(0, 1). The distance ignores straight lines: it is
+    relative to the part of f that is not a straight line.
 
     among    the known specs; those of the catalogue when None
     Edge     a spec with two inputs is compared with such specs only, by the function of its gate.
@@ -41,7 +41,7 @@ def rediscover(
         if other.content_hash == spec.content_hash:
             found.append(Finding(name=other.name, kind="same spec"))
             continue
-        finding = Comparison(targets[0], other).finding(epsilon)
+        finding = SpecComparison(targets[0], other).finding(epsilon)
         if finding is not None:
             found.append(_generalised(finding, targets[1:], other))
     return sorted(found, key=_rank)
@@ -60,7 +60,7 @@ def _generalised(finding: Finding, targets: Sequence[Target], known: Spec) -> Fi
         return replace(finding, always=not targets)
     kind: Kind = finding.kind
     for target in targets:
-        other = Comparison(target, known).finding(0.0)
+        other = SpecComparison(target, known).finding(0.0)
         if other is None:
             return replace(finding, always=False)
         kind = max(kind, other.kind, key=KINDS.index)

@@ -1,4 +1,4 @@
-"""What a comparison with a known activation found, and how it is said."""
+"""Findings of a comparison with a known activation, and their sentences."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Affine:
 
     @property
     def is_identity(self) -> bool:
-        """Whether nothing is changed."""
+        """Whether it is the identity map."""
         return self == Affine()
 
     def formula(self, name: str) -> str:
@@ -51,8 +51,8 @@ class Finding:
     kind         how strong the finding is; all but the last are proved to 30 digits
     map          the affine map from the known function to the new one
     parameters   the known entry's parameter values
-    distance     relative L2 distance under N(0, 1) of the parts that are no straight line; 0 when
-                 equal
+    distance     relative L2 distance under N(0, 1) of the parts that are not a straight line; 0
+                 when equal
     always       whether it was found at every set of parameter values tried, not at the initial
                  ones alone
     """
@@ -65,7 +65,7 @@ class Finding:
     always: bool = True
 
     def sentence(self, subject: str = "f") -> str:
-        """The finding in one sentence, with numbers that can be read."""
+        """The finding in one sentence, with readable numbers."""
         if self.kind == "same spec":
             return f"{subject} is the spec of {self.name}: the content hashes are equal."
         given = ", ".join(f"{name} = {readable(v)}" for name, v in self.parameters.items())

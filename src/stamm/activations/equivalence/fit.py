@@ -1,4 +1,4 @@
-"""Fitting one curve to another: the linear numbers by projection, the others by damped Gauss-Newton.
+"""Fits one curve to another: linear numbers by projection, the others by damped Gauss-Newton.
 
 The model is c*g(a x + b; parameters) + d x + e. For given a, b and parameters the rest is a linear
 least squares problem, which is solved in every step; only the others are searched.
@@ -18,7 +18,7 @@ _LARGEST = 1e9
 
 
 def project(model: Array, line: Array, target: Array) -> tuple[float, Array]:
-    """The c for which c*model plus a straight line is nearest to the target, and what is left.
+    """The c for which c*model plus a straight line is nearest to the target, and the residual.
 
     model    the model's curve, weighted, (N,)
     line     an orthonormal basis of the weighted straight lines, (N, 2)

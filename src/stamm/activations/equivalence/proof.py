@@ -1,8 +1,8 @@
-"""Proving with numbers that a spec is an affine map of another: gradients to 30 digits, one value.
+"""Numerical proof that a spec is an affine map of another: gradients to 30 digits, one value.
 
 Two functions whose gradients agree differ by a constant, and by constants between jumps; so the
 gradients are compared at many points, and the functions at one point between any two jumps. Both
-are taken from the specs as stated: nothing here trusts a derivation.
+are taken from the specs as stated, independently of the derivation.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ class Exact:
     values: Mapping[str, Any]
 
     def knots(self) -> list[Any]:
-        """Where one piece ends and the next begins."""
+        """The knots: where one piece ends and the next begins."""
         ends = [high for _, high, _ in symbolic(self.spec).pieces]
         return [number(end, self.values) for end in ends if end is not None]
 
@@ -113,10 +113,10 @@ def exactly(spec: Spec, values: Mapping[str, float]) -> Exact:
 
 
 @dataclass(frozen=True)
-class Claim:
+class AffineClaim:
     """new(x) = c*known(a x + b; parameters) + d x + e, to be proved; numbers are (a, b, c, d, *p).
 
-    free   which of the numbers were fitted; the others are exact as they stand
+    free   which of the numbers were fitted; the others are exact as given
     """
 
     new: Exact
@@ -129,12 +129,12 @@ class Claim:
         return Exact(self.known, dict(zip(names, numbers[4:], strict=True)))
 
     def gap(self, x: Any, numbers: Numbers) -> Any:
-        """By how much the gradients differ."""
+        """The difference of the gradients."""
         a, b, c, d = numbers[:4]
         return self.new.slope(x) - c * a * self.old(numbers).slope(a * x + b) - d
 
 
-def prove(claim: Claim, numbers: Sequence[float]) -> tuple[list[Any], Any] | None:
+def prove(claim: AffineClaim, numbers: Sequence[float]) -> tuple[list[Any], Any] | None:
     """The exact numbers (a, b, c, d, *p) and e of a claim that holds, or None.
 
     First the fitted numbers are read as short fractions; where that does not hold they are refined
@@ -168,7 +168,7 @@ def _read(numbers: Numbers, free: Sequence[bool], tolerance: float) -> list[Any]
     return done
 
 
-def _holds(claim: Claim, numbers: Numbers) -> Any:
+def _holds(claim: AffineClaim, numbers: Numbers) -> Any:
     """The constant e when the claim holds, else None."""
     limit = mpmath.mpf(10) ** -DIGITS
     try:
@@ -182,7 +182,7 @@ def _holds(claim: Claim, numbers: Numbers) -> Any:
         return None
 
 
-def _constant(claim: Claim, numbers: Numbers, knots: Sequence[Any]) -> Any:
+def _constant(claim: AffineClaim, numbers: Numbers, knots: Sequence[Any]) -> Any:
     a, b, c, d = numbers[:4]
     old = claim.old(numbers)
 
@@ -201,7 +201,7 @@ def _constant(claim: Claim, numbers: Numbers, knots: Sequence[Any]) -> Any:
     return constant
 
 
-def _knots(claim: Claim, numbers: Numbers) -> list[Any]:
+def _knots(claim: AffineClaim, numbers: Numbers) -> list[Any]:
     """The knots of both sides, from left to right, each once."""
     a, b = numbers[:2]
     found = claim.new.knots() + [(knot - b) / a for knot in claim.old(numbers).knots()]
@@ -222,18 +222,18 @@ def _points(knots: Sequence[Any]) -> list[Any]:
     return [x for x in (*_PLACES, *beside, *between) if x not in knots]
 
 
-def _misplaced(claim: Claim, numbers: Numbers) -> list[Any]:
-    """How far each knot of the new function is from the known one's that is meant."""
+def _misplaced(claim: AffineClaim, numbers: Numbers) -> list[Any]:
+    """Distance of each knot of the new function from the matching knot of the known one."""
     a, b = numbers[:2]
     mapped = [(knot - b) / a for knot in claim.old(numbers).knots()]
     gaps = [min((old - knot for old in mapped), key=abs) for knot in claim.new.knots() if mapped]
     return [gap for gap in gaps if abs(gap) < _MEANT]
 
 
-def _refined(claim: Claim, start: Numbers) -> list[Any]:
+def _refined(claim: AffineClaim, start: Numbers) -> list[Any]:
     """The free numbers by Newton's method on gradients and knots, with a trace of damping.
 
-    The damping lets numbers that can stand for one another stay where they are.
+    The damping keeps numbers that can replace one another where they are.
     """
     numbers = list(start)
     places = [i for i, fitted in enumerate(claim.free) if fitted]

@@ -1,4 +1,4 @@
-"""The new spec as something to fit to: its curve under the normal density, without straight lines."""
+"""The new spec as the target of a fit: its curve under the normal density, minus straight lines."""
 
 from __future__ import annotations
 

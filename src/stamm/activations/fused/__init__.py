@@ -1,1 +1,1 @@
-"""Fused kernels: what a spec's torch functions compute, as one pass over memory."""
+"""Fused kernels: the torch functions of a spec in one pass over memory."""

@@ -1,4 +1,4 @@
-"""Shared objects from C++ source: compiled once for a machine, kept by hash, loaded when needed.
+"""Builds shared objects from C++ source: compiled once per machine, cached by hash, loaded on use.
 
 A compiler is not a dependency: where there is none, `unavailable_reason` gives the reason, and activations are
 computed by torch's own functions instead.
@@ -25,7 +25,7 @@ from stamm.base.errors import RunError
 from stamm.base.files import sha256_bytes, sha256_file, sha256_value
 from stamm.base.processor import cpu_name
 
-CHUNK = 16 * 512  # elements that a thread takes at a time, and sums up
+CHUNK = 16 * 512  # elements per thread and step, with one partial sum
 ROWS = 64  # rows, likewise, where every column has its own parameters
 _HOME = Path(__file__).parent
 _HEADERS = tuple(
@@ -49,7 +49,7 @@ extern "C" float probe(float x) { return exp(log1p(full<Vector<float>>(x)))[omp_
 def unavailable_reason() -> str | None:
     """Why CPU kernels cannot be built here, or None where they can.
 
-    Built once to see: a compiler, OpenMP, and a home folder that can be written.
+    Tested by one build: needs a compiler, OpenMP, and a writable home folder.
     """
     return _unavailable_reason()
 
@@ -91,7 +91,7 @@ def _loaded(source: str, torch_headers: bool = False) -> ctypes.CDLL:
     key = sha256_value([source, headers, command, _version(compiler), torch.__version__])
     path, receipt = place / f"{key}.so", place / f"{key}.sha256"
     if not _intact(path, receipt):
-        with file_lock(path.with_suffix(".lock")):  # of many processes that start, one compiles
+        with file_lock(path.with_suffix(".lock")):  # only one of the processes compiles
             if not _intact(path, receipt):
                 _compile(source, command, path, receipt)
     try:
@@ -137,21 +137,21 @@ def _compile(source: str, command: list[str], path: Path, receipt: Path) -> None
     except OSError as error:
         raise RunError(
             f"a CPU kernel cannot be built in {path.parent}: {error.strerror or error}",
-            fix="Let that folder be written, and make room there",
+            fix="Make that folder writable, and free disk space there",
         ) from error
 
 
 def _clear(place: Path) -> None:
-    """Delete what processes left that were killed while they compiled."""
-    # By age, not by process: machines that share a home folder do not know each other's.
+    """Delete the folders of processes that were killed while they compiled."""
+    # By age, not by process: machines that share a home folder cannot see each other's processes.
     for left in place.glob(f".*{_PART}"):
-        with contextlib.suppress(OSError):  # another process clears, too
+        with contextlib.suppress(OSError):  # another process deletes it, too
             if time.time() - left.stat().st_mtime > _ABANDONED:
                 shutil.rmtree(left)
 
 
 def folder() -> Path | None:
-    """Where compiled kernels are kept, or None for a user without a home."""
+    """The folder of compiled kernels, or None for a user without a home folder."""
     return cache_folder("fused")
 
 
@@ -167,12 +167,12 @@ def _version(compiler: str) -> str:
             [compiler, "--version"], capture_output=True, timeout=_ASKED, check=False
         )
     except (OSError, subprocess.TimeoutExpired) as error:
-        raise RunError(f"{compiler} does not tell its version: {error}") from error
+        raise RunError(f"{compiler} does not report its version: {error}") from error
     return result.stdout.decode(errors="replace")
 
 
 def content(sources: Sequence[str]) -> list[str]:
-    """Key of what the speed of kernels of these sources depends on, for `base.autotune`."""
+    """Key of everything that the speed of these kernels depends on, for `base.autotune`."""
     compiler = _compiler()
     headers = [sha256_file(header) for header in _HEADERS]
     version = "" if compiler is None else _version(compiler)
@@ -191,7 +191,7 @@ def processor() -> str:
 
 
 def _command(compiler: str, torch_headers: bool) -> list[str]:
-    """The compiler and its flags; no flag lets it reorder sums or drop infinities and NaN."""
+    """The compiler and its flags; no flag allows it to reorder sums or to ignore infinities and NaN."""
     home = Path(torch.__file__).parent
     capability = torch.backends.cpu.get_cpu_capability()
     vectors = _MACHINES.get(capability, "").split()

@@ -1,6 +1,6 @@
-"""The numbers of the functions in `elementary.h`, derived: `coefficients.h` holds what this gives.
+"""Derives the coefficients of the functions in `elementary.h`, and writes `coefficients.h`.
 
-Each function is reduced to a short interval, where a polynomial stands for what is left of it:
+Each function is reduced to a short interval, where a polynomial approximates it:
 
     exp    x = k log(2) + r, |r| <= log(2)/2, and exp(r) = 1 + r + r**2 p(r)
     log    x = 2**k (1 + f), s = f/(2 + f), and log((1 + s)/(1 - s)) = 2 s + s**3 p(s**2)
@@ -10,7 +10,7 @@ Each function is reduced to a short interval, where a polynomial stands for what
     erf    |x| <= 1, erf(x) = x + x (2/sqrt(pi) - 1 + x**2 p(x**2))
     erfc   x >= 0, u = x/(x + a), (1 + 2 x) exp(x**2) erfc(x) = 1 + u p(2 u - 1)
 
-log(2) and pi/2 are taken off in parts: k times the first part of log(2) is exact.
+log(2) and pi/2 are subtracted in parts: k times the first part of log(2) is exact.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class _Format:
     farthest   where erfc is 0 in the format
     turns      the largest x whose sine is computed here: k pi/2 in parts keeps the digits of r
     parts      how many parts of pi/2 these are
-    error      relative error that a polynomial may add to its function
+    error      relative error of a function that a polynomial may cause
     """
 
     name: str
@@ -71,10 +71,10 @@ _FORMATS = (
 
 @dataclass(frozen=True, kw_only=True)
 class _Piece:
-    """A polynomial: of what, where, and the share of its function's value that it is at most."""
+    """A polynomial: its function, interval, and largest part of the function's value."""
 
     name: str
-    says: str
+    formula: str
     function: Callable[[Any], Any]
     low: Any
     high: Any
@@ -96,7 +96,7 @@ def header() -> str:
 def _struct(form: _Format) -> str:
     with mpmath.workdps(_DIGITS):
         log2, quarter = mpmath.log(2), mpmath.pi / 4
-        # k has as many bits as the exponents: that many are left to be exact.
+        # k has as many bits as the exponent: products with it stay exact.
         high = _shortened(log2, form.digits - (-form.smallest).bit_length())
         eighth = mpmath.sqrt(2) - 1
         numbers = {
@@ -130,29 +130,29 @@ def _pieces(form: _Format) -> list[_Piece]:
     farthest, s = mpmath.mpf(form.farthest), (mpmath.sqrt(2) - 1) / (mpmath.sqrt(2) + 1)
     zero, end = mpmath.mpf(0), (farthest - _CENTRE) / (farthest + _CENTRE)
     return [
-        _Piece(name="exponential", says="(exp(r) - 1 - r)/r**2",
+        _Piece(name="exponential", formula="(exp(r) - 1 - r)/r**2",
                function=_exponential, low=-log2 / 2, high=log2 / 2, share=0.125),
-        _Piece(name="logarithm", says="(log((1 + s)/(1 - s)) - 2 s)/s**3, in s**2",
+        _Piece(name="logarithm", formula="(log((1 + s)/(1 - s)) - 2 s)/s**3, in s**2",
                function=_logarithm, low=zero, high=s**2, share=0.01),
-        _Piece(name="sine", says="(sin(r) - r)/r**3, in r**2",
+        _Piece(name="sine", formula="(sin(r) - r)/r**3, in r**2",
                function=_sine, low=zero, high=quarter**2, share=0.11),
-        _Piece(name="cosine", says="(cos(r) - 1 + r**2/2)/r**4, in r**2",
+        _Piece(name="cosine", formula="(cos(r) - 1 + r**2/2)/r**4, in r**2",
                function=_cosine, low=zero, high=quarter**2, share=0.023),
-        _Piece(name="arctangent", says="(atan(t) - t)/t**3, in t**2",
+        _Piece(name="arctangent", formula="(atan(t) - t)/t**3, in t**2",
                function=_arctangent, low=zero, high=eighth**2, share=0.06),
-        _Piece(name="error", says="(erf(x)/x - 2/sqrt(pi))/x**2, in x**2",
+        _Piece(name="error", formula="(erf(x)/x - 2/sqrt(pi))/x**2, in x**2",
                function=_error, low=zero, high=mpmath.mpf(1), share=0.35),
-        _Piece(name="complement", says="((1 + 2 x) exp(x**2) erfc(x) - 1)/u, in 2 u - 1",
+        _Piece(name="complement", formula="((1 + 2 x) exp(x**2) erfc(x) - 1)/u, in 2 u - 1",
                function=_complement, low=mpmath.mpf(-1), high=end, share=0.23),
     ]  # fmt: skip
 
 
 def _polynomial(piece: _Piece, form: _Format) -> str:
     found = fit(piece.function, piece.low, piece.high, form.error / piece.share)
-    told = ",\n".join(f"    {number!r}" for number in found.coefficients)
+    numbers = ",\n".join(f"    {number!r}" for number in found.coefficients)
     return (
-        f"  // {piece.says}: lowest power first, within {found.relative_error:.1e} of itself\n"
-        f"  static constexpr {form.name} {piece.name}[] = {{\n{told},\n  }};\n"
+        f"  // {piece.formula}: lowest power first, within {found.relative_error:.1e} of itself\n"
+        f"  static constexpr {form.name} {piece.name}[] = {{\n{numbers},\n  }};\n"
     )
 
 
@@ -167,7 +167,7 @@ def _rounded(value: Any, digits: int) -> Any:
 
 
 def _at_zero(limit: Callable[[], Any], function: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    """`function`, with twice the digits for what it cancels, and its limit at 0."""
+    """`function` at twice the precision, because it cancels, and its limit at 0."""
 
     def found(u: Any) -> Any:
         if u == 0:

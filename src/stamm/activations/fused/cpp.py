@@ -15,7 +15,7 @@ _OPERATORS = {
     "add": "+", "sub": "-", "mul": "*", "div": "/",
     "lt": "<", "le": "<=", "gt": ">", "ge": ">=", "eq": "==",
 }  # fmt: skip
-# Square roots round better than powers do, and are instructions. Of a base below 0 they are NaN.
+# Square roots round better than powers, and are single instructions. Of a negative base: NaN.
 _POWERS = {
     0.5: "sqrt({0})", -0.5: "1 / sqrt({0})", 1.5: "{0} * sqrt({0})", -1.5: "1 / sqrt({0}) / {0}",
 }  # fmt: skip
@@ -44,7 +44,7 @@ def source(graphs: Mapping[str, Graph], stored: torch.dtype, *, by_column: bool)
 
 
 def _struct(name: str, graph: Graph) -> str:
-    """The struct that the loops are made for; they call `prepare` with vectors of doubles."""
+    """The struct that the loops take; they call `prepare` with vectors of doubles."""
     uniform, needed = graph.uniform(), graph.needed()
     before = [place for place in needed if place in uniform]
     each = [place for place in needed if place not in uniform]

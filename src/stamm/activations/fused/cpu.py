@@ -1,4 +1,4 @@
-"""One pass over tensors in a CPU's memory: layouts, fresh memory, parameters, the call itself."""
+"""Runs one pass over tensors on a CPU: layouts, output memory, parameters, the call."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from functools import lru_cache
 import torch
 from torch import Tensor
 
+from stamm.activations.codegen.kernel_lookup import Kernel
 from stamm.activations.fused import build
 from stamm.activations.fused.cpp import source
 from stamm.activations.fused.graph import Graph
 from stamm.activations.fused.layouts import STORED, arranged, shaped
 from stamm.activations.fused.passes import GATED, PLAIN, Fixed, PassName, graph_of
-from stamm.activations.kernel_lookup import Kernel
 
 
 class _Strided(ctypes.Structure):
@@ -43,7 +43,7 @@ def run(
 
     Shapes   inputs and outputs (..., C) alike, with any strides; a parameter holds one number or C
     Raises   ConfigError for an output whose leading axes cannot be joined: it cannot be written
-    Edge     sums are added in float64 in an order that only the shape decides.
+    Edge     sums are added in float64 in an order that depends on the shape only.
     """
     summed = parameters if name.endswith("backward") else ()
     if inputs[0].numel() == 0:

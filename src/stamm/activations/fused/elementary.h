@@ -1,6 +1,6 @@
-// Elementary functions on each lane, in line, so that their steps mix with those around them.
+// Elementary functions on each lane, inlined, so that the compiler interleaves their steps.
 //
-// float is within 3 units in the last place of float32, mostly 2. double serves results that are
+// float is within 3 units in the last place of float32, mostly 2. double is for results that are
 // stored in float32, and is within 1e-13 of the value. NaN, infinities and signed zeros are those
 // of torch.
 #pragma once
@@ -9,8 +9,8 @@
 
 namespace stamm {
 
-// What is not written below: functions of SLEEF, which torch brings with it, where the machine has
-// wide vectors; those of the C library elsewhere.
+// Other functions: SLEEF, which is part of torch, where the machine has wide vectors; the C library
+// elsewhere.
 namespace library {
 #if defined(__AVX512F__)
 using Floats = __m512;
@@ -66,7 +66,7 @@ inline V polynomial(const number_of<V> (&coefficients)[count], V x) {
   return sum;
 }
 
-// exp(x + low) = 2**k (1 + rest): x = k log(2) + r, |r| <= log(2)/2. Far out k is held.
+// exp(x + low) = 2**k (1 + rest): x = k log(2) + r, |r| <= log(2)/2. For large |x|, k is clamped.
 template <class V>
 struct Exponent {
   V k, rest;
@@ -84,12 +84,12 @@ template <class V>
 inline V exp(V x) {
 #if !defined(__AVX512F__)
   if constexpr (sizeof(number_of<V>) == 8) {
-    // Far below what float32 holds it is 0: then one factor is enough, 2**(k - 1) of up to 2**1023.
+    // Far below the range of float32 it is 0: then one factor is enough, 2**(k - 1) of up to 2**1023.
     const auto [k, rest] = exponent(x);
     return x < full<V>(-707.0) ? V{} : (rest * 2 + 2) * power_of_two(k - 1);
   }
 #endif
-  // A result below the least number takes the processor a hundred cycles.
+  // A subnormal result takes the processor a hundred cycles.
   const auto gone = x < full<V>(Known<V>::least);
   const auto [k, rest] = exponent(gone ? V{} : x);
   return gone ? V{} : scaled(rest + 1, k);
@@ -127,7 +127,7 @@ inline Magnitude<V> magnitude(V x) {
   const B fraction = (shifted & ((B)full<V>(whole + whole - 1) ^ (B)full<V>(whole))) + root;
   return {k, (V)fraction - 1};
 }
-// log(2**k (1 + f)). f has no rounding error, and neither has what is first taken off it.
+// log(2**k (1 + f)). f has no rounding error, and neither has the first term subtracted from it.
 template <class V>
 inline V log_of(V k, V f) {
   using K = Known<V>;
@@ -145,12 +145,12 @@ inline V log(V x) {
   const V end = x < V{} ? full<V>(NAN) : x == V{} ? full<V>(-INFINITY) : x;
   return ((x > V{}) & (x < full<V>(INFINITY))) ? found : end;
 }
-// 1 + x is rounded; what it lost comes back into f.
+// 1 + x is rounded; the rounding error is added back to f.
 template <class V>
 inline V log1p(V x) {
   const V sum = x + 1, taken = sum - 1, lost = (1 - (sum - taken)) + (x - taken);
   const auto [k, f] = magnitude(sum);
-  // From 2**127 on, where 2**-k is no normal number, what was lost does not count.
+  // From 2**127 on, where 2**-k is subnormal, the lost part does not count.
   const V scale = power_of_two(at_least(-k, full<V>(sizeof(number_of<V>) == 4 ? -126 : -1022)));
   const V found = log_of(k, f + lost * scale);
   const V end = sum < V{} ? full<V>(NAN) : sum == V{} ? full<V>(-INFINITY) : x;
@@ -203,7 +203,7 @@ inline V atan2(V y, V x) {
   return with_sign(with_sign(full<V>(1), x) < V{} ? turned : found, y);
 }
 
-// sin(|x|) or cos(x) at turns of pi/2. Far out, and where products are rounded before they are
+// sin(|x|) or cos(x) at turns of pi/2. For large |x|, and where products are rounded before they are
 // added, k pi/2 in parts would lose the digits of r.
 #if defined(__FMA__) || defined(__aarch64__)
 template <class V>
@@ -247,7 +247,7 @@ using library::sin;
 #endif
 
 // (1 + u p(t)) exp(-x**2)/(1 + 2 x) for x >= 0, u = x/(x + a), t = (x - a)/(x + a). In float32 the
-// rounding errors of x**2 and of the division are taken back.
+// rounding errors of x**2 and of the division are corrected.
 template <class V>
 inline V erfc(V x) {
   using C = number_of<V>;

@@ -1,8 +1,8 @@
-"""One pass over tensors in a GPU's memory: layouts, launches, and sums as a fixed tree.
+"""Runs one pass over tensors on a GPU: layouts, launches, and sums as a fixed tree.
 
-Every program owns a tile that only the shape decides and writes its own partial sums; these are
-added by a second kernel, 64 or 4096 at a time. There are no atomics and no count of processors:
-the same input has the same bits on every run.
+Every program computes a tile that depends on the shape only and writes its own partial sums; a
+second kernel adds them, 64 or 4096 at a time. Without atomics, and independent of the number of
+processors, the same input gives the same bits on every run.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from stamm.activations.codegen.kernel_lookup import Kernel
 from stamm.activations.fused import build
 from stamm.activations.fused.layouts import STORED, arranged, shaped
 from stamm.activations.fused.passes import Fixed, PassName, graph_of
 from stamm.activations.fused.triton_source import Layout, source, tables
-from stamm.activations.kernel_lookup import Kernel
 from stamm.base.errors import RunError
 from stamm.base.files import sha256_bytes, write_text
 
 BLOCK = 4096  # elements of a program: 16 for each of 256 threads
-TILE = 2048  # likewise where there are rows and columns, whose steps take registers
+TILE = 2048  # likewise for rows and columns, whose strides take registers
 WIDE = 256  # columns of a tile: a warp reads 16 bytes in each lane
 ROWS = 64  # rows that one program adds up, tile by tile
 ADDED = 4096  # partial sums that one program adds up
@@ -34,7 +34,7 @@ _WARPS = 8
 # AMD's, none of which ran a kernel: for gfx942 every entry's kernels were compiled, for gfx90a
 # those of entries that cover every operation.
 _ARCHITECTURES = ("gfx90a", "gfx942")
-_CAPABILITY = (8, 0)  # the first with bfloat16 and with a minimum that lets NaN through
+_CAPABILITY = (8, 0)  # the first with bfloat16 and with a minimum that propagates NaN
 
 
 def unavailable_reason() -> str | None:
@@ -92,7 +92,7 @@ def run(
     Dtypes   inputs and outputs bfloat16, float16 or float32; computing float32 or float64
     Raises   ConfigError for an output that is not a matrix of rows and columns: it cannot be written
     Edge     a program sums in the computing dtype, programs are added in float64, in an order that
-             only the shape decides.
+             depends on the shape only.
     """
     first = inputs[0]
     summed = parameters if name.endswith("backward") else ()
@@ -189,14 +189,14 @@ def _module(
 
 @lru_cache(maxsize=64)
 def looked_up(table: tuple[float, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
-    """The rows of gathers, one after the other, on the device."""
+    """The tables of gathers, concatenated, on the device."""
     return torch.tensor(table, dtype=dtype, device=device)
 
 
 def imported(text: str) -> ModuleType:
-    """The module that `text` is. Triton reads the text of its kernels from a file, so there is one.
+    """Import the module with source `text`, from a file, because Triton reads its kernels from files.
 
-    The file is named by the hash of what it holds, and is rewritten where it holds anything else.
+    The file is named by the hash of its content, and is rewritten when its content differs.
     Raises   RunError when it cannot be written.
     """
     folder, key = build.folder(), sha256_bytes(text.encode())

@@ -1,8 +1,8 @@
 """Graph of what a kernel's torch functions compute, recorded as a list of scalar operations.
 
 The functions are called once with tracers for tensors. Each torch function that a tracer receives
-is recorded instead of computed, so every backend translates the very formulas that eager code
-runs: there is no second place for a formula.
+is recorded instead of computed, so every backend translates the formulas that eager code runs:
+no formula is written twice.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ UNARY = _ELEMENTARY | {"floor", "neg", "sign", "isnan"}
 BINARY = frozenset({
     "add", "sub", "mul", "div", "pow", "atan2", "minimum", "maximum", "lt", "le", "gt", "ge", "eq",
 })  # fmt: skip
-TRUTH = frozenset({"lt", "le", "gt", "ge", "eq", "isnan"})  # what these give is true or false
+TRUTH = frozenset({"lt", "le", "gt", "ge", "eq", "isnan"})  # these return true or false
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ class Node:
     """One operation on earlier nodes.
 
     name     a name of UNARY or BINARY, or: constant, input, parameter, where, gather
-    takes    the places of what it takes in the list of nodes
+    takes    the places of its operands in the list of nodes
     number   of a constant its value; of an input or a parameter its place
     row      of a gather the table that is looked up
     """
@@ -49,10 +49,10 @@ class Node:
 class Graph:
     """A list of operations in an order in which they can be computed.
 
-    nodes      each operation once, after what it takes
-    outputs    the places of what is written for each element
-    sums       the places of what is summed over elements
-    inputs     how many tensors are read
+    nodes      each operation once, after its operands
+    outputs    the places of the values written for each element
+    sums       the places of the values summed over elements
+    inputs     number of tensors that are read
     """
 
     dtype: torch.dtype
@@ -63,7 +63,7 @@ class Graph:
     _known: dict[tuple[Any, ...], int] = field(default_factory=dict, repr=False)
 
     def add(self, node: Node) -> Traced:
-        """The tracer of this operation, recorded once however often it is met."""
+        """The tracer of this operation; equal operations are recorded once."""
         # -0.0 == 0.0, yet x * -0.0 is not x * 0.0.
         key = (node.name, node.takes, node.number, math.copysign(1.0, node.number), node.row)
         if key not in self._known:
@@ -72,7 +72,7 @@ class Graph:
         return Traced(self, self._known[key])
 
     def constant(self, number: float) -> Traced:
-        """A number that is known beforehand: rounded where it meets an element, not before."""
+        """A constant: rounded where it is combined with an element, not before."""
         return self.add(Node("constant", number=float(number)))
 
     def taken(self, value: Traced | float) -> Traced:
@@ -80,7 +80,7 @@ class Graph:
         return value if isinstance(value, Traced) else self.constant(value)
 
     def uniform(self) -> set[int]:
-        """The places of what depends on parameters and constants only."""
+        """The places of values that depend on parameters and constants only."""
         found: set[int] = set()
         for place, node in enumerate(self.nodes):
             if node.name in ("constant", "parameter") or (
@@ -106,7 +106,7 @@ class Graph:
 
 
 class Traced:
-    """Tracer that replaces a tensor while its functions are written down."""
+    """Tracer that replaces a tensor while its functions are recorded."""
 
     __slots__ = ("graph", "place")
 
@@ -121,7 +121,7 @@ class Traced:
 
     @property
     def device(self) -> torch.device:
-        """Where tables would be made."""
+        """The device on which tables would be created."""
         return torch.device("cpu")
 
     def _with(self, name: str, *operands: Traced | float) -> Traced:
@@ -176,7 +176,7 @@ class Traced:
         raise ConfigError("a kernel branches on the value of a tensor, so it cannot be fused")
 
     def long(self) -> Traced:
-        """A whole number as the place of a gather: it stays what it is until it is used."""
+        """An integer as the index of a gather: unchanged until it is used."""
         return self
 
     @classmethod

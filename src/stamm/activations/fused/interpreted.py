@@ -1,6 +1,6 @@
-"""The device's functions and conversions for Triton's interpreter: torch's, on its arrays.
+"""Device functions and conversions for Triton's interpreter: torch's, on its arrays.
 
-Only source that is written for the interpreter imports this file; a GPU never meets it.
+Only source that is generated for the interpreter imports this file; a GPU never runs it.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _DTYPES = {
     "fp64": torch.float64,
 }
 _LOG2_E = 1.4426950216293335  # in float32
-_FAST = 2.0**-22  # how far off the device's fast power of two may be, relatively
+_FAST = 2.0**-22  # relative error of the device's fast power of two
 
 
 def _tensor(x: Any) -> Tensor:
@@ -49,7 +49,7 @@ def _of(function: Callable[..., Tensor]) -> Callable[..., Any]:
 
 
 def _fast_exp(x: Tensor) -> Tensor:
-    """As the device does it, and as far off as it may be: now above the value, now below."""
+    """exp as on the device, with the largest error allowed: alternately above and below the value."""
     exact = torch.exp2((x * _LOG2_E).double())
     side = 1.0 - 2.0 * (x.view(torch.int32) & 1)
     found = torch.where(x == 0, exact, exact * (1.0 + side * _FAST)).float()

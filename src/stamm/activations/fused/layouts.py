@@ -1,4 +1,4 @@
-"""Memory layout of the tensors of a pass, as rows and columns, and how its sums are handed back."""
+"""Memory layout of the tensors of a pass, as rows and columns, and the shapes of its sums."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ STORED = (torch.float32, torch.bfloat16, torch.float16)  # what passes read and 
 
 @dataclass(frozen=True, kw_only=True)
 class Matrices:
-    """The tensors of a pass as matrices of one shape, in the memory that they have.
+    """The tensors of a pass as matrices of one shape, without a copy.
 
     by_column   whether each column has its own parameters
     flat        whether everything is one row, without steps
@@ -54,7 +54,7 @@ def arranged(
 
 
 def check_neurons(parameter: Tensor, x: Tensor) -> None:
-    """Refuse a parameter of other than one value, or one for each of the C neurons of x (..., C)."""
+    """Check that a parameter has one value, or one for each of the C neurons of x (..., C)."""
     if parameter.numel() != 1 and (x.dim() == 0 or parameter.shape != x.shape[-1:]):
         raise ConfigError(
             f"the parameter has {parameter.numel()} values and the input {size_text(x)}",
@@ -86,6 +86,6 @@ def _matrix(tensor: Tensor, columns: int) -> Tensor:
         return tensor.view(-1, columns)
     except RuntimeError as error:
         raise ConfigError(
-            f"an output of shape {tuple(tensor.shape)} and strides {tensor.stride()} is no matrix",
+            f"an output of shape {tuple(tensor.shape)} and strides {tensor.stride()} is not a matrix",
             fix="Give one that can be viewed as rows and columns",
         ) from error

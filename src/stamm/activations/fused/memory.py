@@ -1,9 +1,9 @@
 """Memory for the outputs of fused activations on a CPU, cached between calls.
 
-The kernel hands out zeroed pages one page fault at a time: for an output of 64 MiB that takes longer
+The kernel allocates zeroed pages one page fault at a time: for an output of 64 MiB that takes longer
 than computing it. So freed outputs are cached (`mremap_allocator.cpp`), as CUDA's caching allocator
 does. Inside `caching_allocator` (engine/cpu_allocator.py), which caches every large tensor, outputs
-come from there. Nothing but time depends on it.
+come from there. It affects speed only.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def fresh(shape: Sequence[int], dtype: torch.dtype) -> Tensor:
     if allocator is None:
         return torch.empty(tuple(shape), dtype=dtype)
     storage = torch.UntypedStorage(size, allocator=allocator)  # type: ignore[no-untyped-call]
-    # Not a view of the bytes: a view may not be changed in place where autograd looks on.
+    # Not a view of the bytes: autograd does not allow a view to be changed in place.
     contiguous = torch.empty(shape, dtype=dtype, device="meta").stride()
     return torch.empty(0, dtype=dtype).set_(storage, 0, tuple(shape), contiguous)
 

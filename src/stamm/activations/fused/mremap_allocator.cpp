@@ -84,8 +84,8 @@ Pieces split(Pieces& pieces, size_t size) {
 // there or in a new mapping that it has just made. No address is mapped with MAP_FIXED, and every
 // target of MREMAP_FIXED lies inside such a new mapping, so that no mapping of another thread can be
 // replaced. When an mremap fails, the kernel may or may not have unmapped the target (mremap(2) does
-// not say): from then on the pool neither uses nor unmaps the target's addresses. They have no pages,
-// so what is lost is address space. This assumes that nobody else unmaps a tensor's memory.
+// not specify it): from then on the pool neither uses nor unmaps the target's addresses. They have no pages,
+// so only address space is lost. This assumes that no other code unmaps a tensor's memory.
 class PagePool {
  public:
   // An address with `asked` bytes of any content, or nullptr.
@@ -155,13 +155,13 @@ class PagePool {
 
   // Addresses that are the pool's go back to the kernel with their pages.
   void unmap(char* start, size_t size) {
-    // At the limit of mappings the kernel does not split one: then at least the pages go.
+    // At the limit of mappings the kernel does not split one: then only the pages are freed.
     if (size && munmap(start, size)) madvise(start, size, MADV_DONTNEED);
   }
 
   // A new mapping of `size` bytes that cached pages are moved into, those of the largest blocks
   // first; or, where none can be moved, one with new pages for as many cached ones that are
-  // returned to the kernel. nullptr without memory.
+  // returned to the kernel. nullptr when out of memory.
   char* gather(size_t size, Pieces& pieces) {
     char* start = map(size);
     if (!start && cached_bytes) {
@@ -279,7 +279,7 @@ void unlock_pools() { pools().results.lock.unlock(), pools().scoped.lock.unlock(
 
 Pools& pools() {
   static Pools* made = [] {
-    // A child of fork in which another thread held a lock would wait for ever.
+    // A child of fork in which another thread held a lock would wait forever.
     pthread_atfork(&lock_pools, &unlock_pools, &unlock_pools);
     return new Pools;  // never destroyed: tensors may outlive everything else
   }();

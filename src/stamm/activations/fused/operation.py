@@ -14,24 +14,24 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
+from stamm.activations.codegen.kernel_lookup import Kernel
 from stamm.activations.fused import build, cpu, gpu
 from stamm.activations.fused.layouts import STORED
 from stamm.activations.fused.memory import fresh
 from stamm.activations.fused.passes import Fixed, PassName
-from stamm.activations.kernel_lookup import Kernel
 from stamm.activations.reductions import out_of_range
 from stamm.base.console import Console
 from stamm.base.errors import ConfigError, RunError
 from stamm.base.files import sha256_value
 
-SMALLEST = 2**15  # elements; below it a call costs more than the passes that it saves
+SMALLEST = 2**15  # elements; below it a call costs more than the saved passes
 Layout = Literal["plain", "apart", "gate_first", "up_first", "interleaved"]
 Operation = Callable[..., Tensor]
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Form:
-    """One activation as it is called.
+    """One activation in the form in which it is called.
 
     layout      plain: x; apart: gate and up; otherwise one tensor (..., 2 C) that holds both
     computing   the dtype in which an input is computed
@@ -65,7 +65,7 @@ _EAGER: set[str] = set()  # forms that torch computes: the eager form, also in c
 
 
 def fused(form: Form) -> Operation:
-    """The operation (*inputs, *trainable) -> f, fused where that can be done.
+    """The operation (*inputs, *trainable) -> f, fused where that is possible.
 
     Shapes   as in `Form.layout`; the result (..., C) is contiguous
     Checked  tests/unit/activations/test_fused.py
@@ -227,7 +227,7 @@ def _(
 
 
 def _followed(*tensors: Tensor) -> bool:
-    """Whether autograd follows what is done with any of them, backward or forward."""
+    """Whether autograd records operations on any of them, backward or forward."""
     if torch.is_grad_enabled() and any(t.requires_grad for t in tensors):
         return True
     return any(torch._VF._unpack_dual(t, level=0).tangent is not None for t in tensors)
@@ -237,7 +237,7 @@ def _built(name: str) -> Form:
     if name not in _FORMS:
         raise ConfigError(
             f"activation {name} of a compiled or loaded graph was not built in this process",
-            fix="Build the same activation module first: its operation is then known by that name",
+            fix="Build the same activation module first, which registers its operation by that name",
         )
     return _FORMS[name]
 
@@ -261,7 +261,7 @@ def _backward(
 
 
 def _past_autograd(function: Any, *arguments: Any) -> Any:
-    """function(*arguments) where it is known that autograd follows nothing: asking costs 20 us."""
+    """function(*arguments) where autograd is known to record nothing: checking costs 20 us."""
     if torch.compiler.is_dynamo_compiling():
         return function(*arguments)
     with torch._C._AutoDispatchBelowAutograd():
@@ -294,7 +294,7 @@ def apart(tensors: Sequence[Tensor], layout: Layout) -> list[Tensor]:
 
 
 def joined(gate: Tensor, up: Tensor, layout: Layout) -> Tensor:
-    """One tensor (..., 2 C) of gate and up: what `apart` takes apart."""
+    """One tensor (..., 2 C) of gate and up, the inverse of `apart`."""
     if layout == "interleaved":
         pairs = torch.stack([gate, up], dim=-1)
         return pairs.reshape(*gate.shape[:-1], 2 * gate.shape[-1])
@@ -304,7 +304,7 @@ def joined(gate: Tensor, up: Tensor, layout: Layout) -> Tensor:
 def differentiable(
     eager: Operation, weight: Tensor, tensors: Sequence[Tensor]
 ) -> tuple[Tensor | None, ...]:
-    """The gradients by the eager form, as a graph that can be differentiated once more."""
+    """The gradients by the eager form, as a graph that can be differentiated again."""
     # Aliases, because the tensors' own history and hooks belong to the caller.
     aliases = [t.view_as(t) for t in tensors]
     wanted = [t for t in aliases if t.requires_grad]
@@ -313,7 +313,7 @@ def differentiable(
 
 
 def _worth_a_pass(x: Tensor) -> bool:
-    """Whether x is large enough, and a backend supports tensors like it. Why none does is reported once."""
+    """Whether x is large enough, and a backend supports tensors like it. Otherwise the reason is reported once."""
     if x.numel() < SMALLEST:
         return False
     if cpu.is_supported(x) or gpu.is_supported(x):
@@ -337,13 +337,13 @@ def _fresh(like: Tensor) -> Tensor:
 
 
 def is_supported(tensors: Sequence[Tensor]) -> bool:
-    """Whether fused passes take these inputs and parameters, as they are and where this is called."""
+    """Whether fused passes support these inputs and parameters in the current context."""
     first = tensors[0]
     if any(t.device != first.device for t in tensors):
-        return False  # torch's own functions say what is wrong
+        return False  # torch's own functions raise the error
     if torch.compiler.is_exporting() or torch.jit.is_tracing():  # type: ignore[attr-defined,no-untyped-call]
-        return False  # what is exported must run where these operations are not known
-    # Subclasses (sharded, fake, batched) bring rules for torch's own functions, not for ours.
+        return False  # exported graphs must run where these operations are not registered
+    # Subclasses (sharded, fake, batched) have rules for torch's own functions, not for ours.
     if not all(type(t) in (Tensor, torch.nn.Parameter) for t in tensors):
         return False
     if torch.compiler.is_compiling():
@@ -357,7 +357,7 @@ def is_supported(tensors: Sequence[Tensor]) -> bool:
 def traced_inside_a_transform() -> bool:
     """Whether a compiler traces this call inside vmap, grad or jvp of torch.func.
 
-    It shows no tensor's derivative there, so that `requires_grad` is unknown.
+    There the compiler hides derivatives, so that `requires_grad` is unknown.
     """
     inside = torch._C._functorch
     return torch.compiler.is_dynamo_compiling() and inside.get_dynamic_layer_stack_depth() > 0

@@ -1,7 +1,8 @@
-"""The passes over memory that an activation needs, as graphs: forward and backward, plain and gated.
+"""Passes over memory of an activation, as graphs: forward and backward, plain and gated.
 
-A gated pass multiplies by h(up) where the spec has such a factor. Backward passes give the gradient of every
-input and, in the same pass, what each element adds to the gradient of every trainable parameter.
+A gated pass multiplies by h(up) where the spec has such a factor. Backward passes
+return the gradient of every input and, in the same pass, the contribution of each element to the
+gradient of every trainable parameter.
 """
 
 from __future__ import annotations
@@ -11,8 +12,8 @@ from typing import Any, Literal
 
 import torch
 
+from stamm.activations.codegen.kernel_lookup import Kernel
 from stamm.activations.fused.graph import Graph, Node, Traced
-from stamm.activations.kernel_lookup import Kernel
 from stamm.base.errors import ConfigError
 
 Fixed = tuple[float | None, ...]

@@ -1,14 +1,14 @@
 // The loops around a generated pass: blocks that stay in cache, threads, and sums in a fixed order.
 //
 // A pass is a struct of the generated source:
-//   Number                        float or double, what is computed in
-//   inputs, outputs, sums         how many tensors are read, written, and how many sums are taken
-//   parameters, uniforms          how many parameters are read, and values that depend on them only
+//   Number                        float or double: the computing dtype
+//   inputs, outputs, sums         number of tensors read and written, and of sums
+//   parameters, uniforms          number of parameters read, and of values of parameters only
 //   prepare(parameters, uniforms) from vectors to vectors, in double: it may cancel
 //   apply(in, uniforms, out, sum) for one vector
 //
 // Every sum is a tree that depends on the shape and the vectors' width only: the lanes of a vector,
-// lanes in pairs, a chunk, chunks. The number of threads does not enter.
+// lanes in pairs, a chunk, chunks. It does not depend on the number of threads.
 #pragma once
 #include <omp.h>
 
@@ -31,8 +31,8 @@ struct Strided {
   int64_t row_step, column_step;
 };
 
-// `size` elements from `first` on, counted row by row: where they lie, or nothing when they do not
-// lie side by side or do not fill whole vectors of `step` elements.
+// `size` elements from `first` on, counted row by row: their address, or nullptr when they are not
+// contiguous or do not fill whole vectors of `step` elements.
 template <class T>
 inline T* place(const Strided& t, int64_t columns, int64_t first, int64_t size, int64_t step) {
   const int64_t row = first / columns, column = first % columns;
@@ -65,7 +65,7 @@ inline double total(V x) {
   return held[0];
 }
 
-// A pass over at most a block of elements. uniforms(i) and add(i, sums) are told which elements.
+// A pass over at most a block of elements. uniforms(i) and add(i, sums) receive the index.
 template <class P, class T, class U, class A>
 inline void pass(const Strided* in, const Strided* out, int64_t columns, int64_t first,
                  int64_t size, U uniforms, A add) {
@@ -99,7 +99,7 @@ inline void pass(const Strided* in, const Strided* out, int64_t columns, int64_t
     if (apart[k]) scatter(to[k], out[k], columns, first, size);
 }
 
-// What depends on parameters only, computed in double and rounded once to the lanes of V.
+// Values of parameters only, computed in double and rounded once to the lanes of V.
 // parameter(k, lane) is the number of parameter k there.
 template <class P, class V, class F>
 inline void prepared(F parameter, V* uniforms) {
@@ -140,7 +140,7 @@ void run(const Strided* in, const Strided* out, int64_t rows, int64_t columns,
                        for (int64_t j = 0; j < size - i; ++j) sum[k][j] += s[k][j];
                    }
                  });
-      // A lane adds up 128 numbers (256 of float64) before its sum goes on in float64.
+      // A lane adds up 128 numbers (256 of float64) before its sum is added in float64.
       if ((first + block) % summed == 0 || first + block >= stop) {
         for (int k = 0; k < P::sums; ++k) {
           added[k] += total(sum[k]);

@@ -11,7 +11,7 @@ from itertools import product
 
 from stamm.activations.fused.graph import Graph, Node
 
-# What costs more than the selection of its operands.
+# Operations that cost more than the selection of their operands.
 _CALLS = frozenset({
     "exp", "log", "log1p", "sqrt", "sin", "cos", "tan", "asin", "tanh", "atan", "erf", "erfc",
     "sinh", "cosh", "asinh", "acosh", "pow", "atan2", "div",
@@ -29,7 +29,7 @@ def eliminate_common_calls(graph: Graph) -> Graph:
 
 
 def _merged(graph: Graph) -> Graph | None:
-    """The graph with one pair of calls made one, or None where there is no pair."""
+    """The graph with one pair of calls merged, or None where there is no pair."""
     uniform = graph.uniform()
     for condition, branches in _branches(graph):
         first, second = (
@@ -45,12 +45,12 @@ def _merged(graph: Graph) -> Graph | None:
 
 
 def _branches(graph: Graph) -> Iterator[tuple[int, tuple[set[int], set[int]]]]:
-    """For each condition the places that count only where it holds, and only where it does not."""
+    """For each condition the places that are used only where it is true, and only where it is false."""
     selections = (graph.nodes[p] for p in graph.needed() if graph.nodes[p].name == "where")
     conditions = dict.fromkeys(node.takes[0] for node in selections)
     for condition in conditions:
         without = [_reached(graph, condition, without=operand) for operand in (1, 2)]
-        # What is in neither occurs inside nested selections by one condition, and never counts.
+        # What is in neither occurs inside nested selections by one condition, and is never used.
         yield condition, (without[1] - without[0], without[0] - without[1])
 
 

@@ -1,7 +1,6 @@
 """Triton source of a pass: its graph as statements on blocks, between loops written once.
 
-Arithmetic is IEEE: division and square root round to nearest, NaN comes through minimum and
-maximum. A product may be fused with a sum, which rounds once less. What Triton's language lacks,
+Arithmetic is IEEE: division and square root round to nearest, minimum and maximum propagate NaN. A product may be fused with a sum, which rounds once less. What Triton's language lacks,
 or computes with few digits, comes from the device's own library of functions.
 """
 
@@ -53,7 +52,7 @@ def source(
     """A module with the kernel `run`, and `add` where the pass has sums.
 
     stored        the dtype of the tensors that are read and written
-    parameters    how many trainable parameters are handed over, read or not
+    parameters    number of trainable parameters that are passed, read or not
     layout        flat: contiguous, one number for each parameter; rows: rows and columns with
                   strides; columns: likewise, and each column has its own parameters
     interpreted   for Triton's interpreter, which has no library of device functions: these are
@@ -186,7 +185,7 @@ class Writer:
         place, mask = "{0}_ptr", ""
         if self.layout == "columns":
             place, mask = "{0}_ptr + column * {0}_column", ", mask=within, other=0.0"
-        lines = [  # in float64 until they meet an element: what they alone decide may cancel
+        lines = [  # in float64 until combined with an element: terms of parameters may cancel
             f"{p} = {self._wide(f'tl.load({place.format(p)}{mask})', NUMBERS[torch.float64])}"
             for p in self.parameters
         ]

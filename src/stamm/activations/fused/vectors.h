@@ -102,7 +102,7 @@ inline bool any(M truth) {
   return found;
 #endif
 }
-// NaN comes through, whichever side it is on.
+// NaN in either operand is propagated.
 template <class V>
 inline V maximum(V x, V y) {
   V larger = x < y ? y : x;
@@ -113,7 +113,7 @@ inline V minimum(V x, V y) {
   V smaller = x > y ? y : x;
   return y != y ? y : smaller;
 }
-// The same where y is known to be a number: one instruction, which gives its second operand where
+// The same where y is known not to be NaN: one instruction, which returns its second operand where
 // one of them is NaN.
 template <class V>
 inline V at_least(V x, V y) {
@@ -223,7 +223,7 @@ inline void store(Vector<float> x, BFloat16* to) {
 #if defined(__AVX512F__)
   const Short held = (Short)_mm512_cvtepi32_epi16((__m512i)rounded);
 #elif defined(__AVX2__)
-  // Packs each half of the register on its own: the halves' results are brought together.
+  // Packs each half of the register on its own: the results of the halves are then joined.
   const __m256i packed = _mm256_packus_epi32((__m256i)rounded, (__m256i)rounded);
   const Short held = (Short)_mm256_castsi256_si128(_mm256_permute4x64_epi64(packed, 0x08));
 #else

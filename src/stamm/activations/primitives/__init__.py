@@ -1,4 +1,4 @@
-"""What every kernel is made of: one function for each primitive, in torch."""
+"""Primitives of kernels: one torch function for each."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The functions that kernels are made of, computed with torch.
+"""Elementary functions of kernels, computed with torch.
 
 Inputs are float32 or float64, and results have the same dtype. No function here relies on
 torch.expm1, which compilers may replace by exp(u) - 1. Each is a few statements on whole tensors.

@@ -16,7 +16,7 @@ class Table:
     low, high     where the table begins and ends; inside, cells end at multiples of `step`, which
                   is a power of two
     rows          of each cell: the point c it is expanded about, then the coefficients of (u - c)**k
-    single        how many coefficients serve float32
+    single        number of coefficients that float32 needs
     left, right   the polynomial beyond the table, lowest power first; () where none is needed
     """
 

@@ -1,4 +1,4 @@
-"""A Spec states an activation function as its gradient: its language, its parts and its checks."""
+"""A Spec defines an activation function by its gradient: formula language, fields and checks."""
 
 from stamm.activations.spec.pieces import (
     Compat,

@@ -1,4 +1,4 @@
-"""Everything that can be wrong with a Spec, found before anything is derived from it."""
+"""Validation of a Spec, before anything is derived from it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from stamm.activations.spec.expressions import (
     CONSTANTS,
     FUNCTIONS,
     VARIABLE,
-    Interval,
+    PieceInterval,
     parse,
     parse_interval,
     symbols,
@@ -27,16 +27,16 @@ _NAME = re.compile(r"[a-z][a-z0-9_]{0,63}")
 MAX_CHARACTERS = 4000
 _IDENTIFIER = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,63}")
 _COMPAT_FUNCTIONS = ("min", "max")
-# What another library's order of evaluation may call; `codegen.compat` spells each with torch.
+# Functions that another library's order of evaluation may call; `codegen.compat` spells each with torch.
 COMPAT_KNOWN = ("exp", "expm1", "log", "sqrt", "tanh", "atan", "erf", "logistic", "min", "max")
 _TAKEN = ("torch", "primitives", "parameters")  # by the source of every kernel
 
 
 def problems_of(spec: UncheckedSpec) -> list[str]:
-    """Every problem of a spec, in words, in the order in which it is best mended.
+    """Every problem of a spec, as text, in the order in which to fix them.
 
-    Later checks rely on what earlier ones found in order, so the first group with a finding ends
-    the search.
+    Later checks rely on earlier ones having passed, so the first group with a problem ends the
+    search.
     """
     for group in (_names, _parameters, _gradient, _jumps, _surrogate, _up, _integrals, _compat):
         problems = list(group(spec))
@@ -49,7 +49,8 @@ def text_problems(spec: UncheckedSpec) -> Iterator[str]:
     """Every text that is not one plain line, and every name of a compat order that is not a name.
 
     Titles, sources and names of another library's constants are written as they are into a
-    docstring, a comment and a signature of the kernel's source, so none may leave its place there.
+    docstring, a comment and a signature of the kernel's source, so none may contain a line break
+    or other code.
 
     Checked  tests/unit/activations/test_user_spec.py
     """
@@ -71,7 +72,7 @@ def text_problems(spec: UncheckedSpec) -> Iterator[str]:
             yield f"the {what} {text[:60]!r} holds a comment"
     for name in names:
         if not _IDENTIFIER.fullmatch(name) or keyword.iskeyword(name):
-            yield f"{name[:60]!r} is no name for a compat order or its constant"
+            yield f"{name[:60]!r} is not a name for a compat order or its constant"
 
 
 def _names(spec: UncheckedSpec) -> Iterator[str]:
@@ -97,7 +98,7 @@ def _names(spec: UncheckedSpec) -> Iterator[str]:
 def _unknown_names(
     pieces: Sequence[Piece],
     trees: Sequence[ast.expr],
-    intervals: Sequence[Interval],
+    intervals: Sequence[PieceInterval],
     parameters: Sequence[str],
     where: str,
 ) -> Iterator[str]:
@@ -122,13 +123,13 @@ def _parameters(spec: UncheckedSpec) -> Iterator[str]:
             continue
         match parameter.bijection:
             case Between(low=low, high=high) if not -math.inf < low < high < math.inf:
-                yield f"{parameter.name} shall lie between {low!r} and {high!r}: no such range"
+                yield f"{parameter.name} is between {low!r} and {high!r}, which is an empty range"
                 continue
         name = parameter.above_name
         if name is not None:
             bound = by_name.get(name)
             if bound is None or bound is parameter:
-                yield f"{parameter.name} shall be above {name!r}, which is no other parameter"
+                yield f"{parameter.name} is bounded by {name!r}, which is not another parameter"
                 continue
             if bound.above_name is not None:
                 yield f"{parameter.name} is above {name!r}, which has such a bound itself"
@@ -184,7 +185,7 @@ def _jumps(spec: UncheckedSpec) -> Iterator[str]:
                 if bound is not None
             ]
             if not any(knot == value_of(jump.at, values) for knot in knots):
-                yield f"f shall jump at {jump.at}, which is no knot of the pieces"
+                yield f"f is declared to jump at {jump.at}, which is not a knot of the pieces"
                 return
 
 
@@ -244,11 +245,11 @@ def _compat(spec: UncheckedSpec) -> Iterator[str]:
     parameters = [p.name for p in spec.parameters]
     for name in constants:
         if name == VARIABLE or name in parameters or constants.count(name) > 1:
-            yield f"{what} has a constant {name!r}, a name that is taken"
+            yield f"{what} has a constant {name!r}, a name that is already used"
     known = {VARIABLE, *parameters, *constants}
     for piece in spec.compat.pieces:
         interval = parse_interval(piece.where, where=f"{spec.where}, {what}")
-        # The bounds stand in the source of the kernel: they are formulas like any other.
+        # The bounds become part of the kernel's source: they are formulas like any other.
         texts = [piece.formula, *(bound for bound in (interval.low, interval.high) if bound)]
         for text in texts:
             tree = parse(text, where=f"{spec.where}, {what}", extra=_COMPAT_FUNCTIONS)

@@ -1,4 +1,4 @@
-"""A Spec from the words of a command line, and what can be said of a spec that does not ship.
+"""Parses a Spec from command-line arguments, and matches it with the catalogue.
 
     "x > 0: 2*a*x + b"  "x <= 0: a*(exp(x) - 1) + b"  --parameter a=0.8:softplus  b=0.5:fixed
 
@@ -41,7 +41,7 @@ _ONE_SIDED: Mapping[str, type[Softplus | Exp | Absolute]] = {
 _WAYS = "softplus, exp, absolute (each also as softplus>LOW), between(LOW,HIGH), identity, fixed"
 
 
-def spec_from_words(
+def spec_from_arguments(
     pieces: Sequence[str],
     parameters: Sequence[str] = (),
     *,
@@ -50,28 +50,28 @@ def spec_from_words(
     continuity: Continuity = "continuous",
     gated: Literal[1, 2] | None = None,
 ) -> Spec:
-    """The Spec that the words state.
+    """The Spec that command-line arguments define.
 
     pieces       "WHERE: GRADIENT" or "WHERE: GRADIENT | INTEGRAL"; without a colon it holds for
                  all x
-    parameters   "NAME=INITIAL:HOW", HOW as in `parameter_from_word`, in the order kernels take them
-    name         how it is called; by default its identity's first digits, "activation_1a2b3c4d"
+    parameters   "NAME=INITIAL:HOW", HOW as in `parse_parameter`, in the order kernels take them
+    name         by default from the first digits of the content hash, "activation_1a2b3c4d"
     anchor       "X0=F(X0)", both formulas in the parameters
     gated        the order of y = f(gate) * up, or None for y = f(x)
-    Raises       ConfigError that quotes the word and says how to write it; for a name that stands
-                 in a formula and is not declared, how to declare it.
+    Raises       ConfigError that quotes the argument and shows how to write it; for a name in a
+                 formula that is not declared, how to declare it.
     Checked      tests/unit/activations/test_user_spec.py
     """
     if not pieces:
         raise ConfigError("no piece of a gradient is given", fix="Write one: 'all x: tanh(x)'")
-    stated = tuple(piece_from_word(word) for word in pieces)
-    declared = tuple(parameter_from_word(word) for word in parameters)
+    stated = tuple(parse_piece(word) for word in pieces)
+    declared = tuple(parse_parameter(word) for word in parameters)
     start, equals, height = anchor.partition("=")
     if not equals or not start.strip() or not height.strip():
         raise ConfigError(
-            f"{anchor!r} fixes no value of the function", where="--anchor", fix="Write 0=1/2"
+            f"{anchor!r} does not fix a value of the function", where="--anchor", fix="Write 0=1/2"
         )
-    _refuse_undeclared(stated, (start, height), declared)
+    _check_declared(stated, (start, height), declared)
     spec = Spec(
         name=name or "activation",
         title=f"{name or 'An activation'}, stated on the command line",
@@ -85,10 +85,10 @@ def spec_from_words(
     return spec if name else replace(spec, name=f"activation_{spec.content_hash[:8]}")
 
 
-def piece_from_word(word: str) -> Piece:
+def parse_piece(word: str) -> Piece:
     """The piece in "x > 0: 2*a*x + b", "x<=0: exp(x) | exp(x)" or "tanh(x)".
 
-    Raises   ConfigError when the condition or a formula is none, quoting it.
+    Raises   ConfigError that quotes an invalid condition or formula.
     """
     where, rest = word.split(":", 1) if ":" in word else (EVERYWHERE, word)
     formula, bar, integral = rest.partition("|")
@@ -96,15 +96,15 @@ def piece_from_word(word: str) -> Piece:
         raise ConfigError(
             f"{word!r} lacks a formula", where="a piece", fix="Write 'x > 0: 2*a*x + b'"
         )
-    told = f"piece {word!r}"
-    parse_interval(where, where=told)
+    described = f"piece {word!r}"
+    parse_interval(where, where=described)
     for text in (formula, integral):
         if text.strip():
-            parse(text.strip(), where=told)
+            parse(text.strip(), where=described)
     return Piece(where=_spelled(where), formula=formula.strip(), integral=integral.strip())
 
 
-def parameter_from_word(word: str) -> Parameter:
+def parse_parameter(word: str) -> Parameter:
     """The parameter in "a=0.8:softplus", "a=0.8:softplus>b", "t=0.5:between(0,1)", "c=1:fixed".
 
     softplus, exp, absolute   above 0, or above the number or parameter after ">"
@@ -112,10 +112,10 @@ def parameter_from_word(word: str) -> Parameter:
     identity                  trainable, without a constraint
     fixed                     a constant
 
-    Raises   ConfigError that quotes the word and lists the ways.
+    Raises   ConfigError that quotes the argument and lists the constraints.
     """
     wrong = ConfigError(
-        f"{word!r} declares no parameter",
+        f"{word!r} does not declare a parameter",
         where="--parameter",
         fix=f"Write NAME=INITIAL:HOW, as in a=0.8:softplus. HOW is one of: {_WAYS}",
     )
@@ -131,16 +131,16 @@ def parameter_from_word(word: str) -> Parameter:
 
 
 def same_statement(one: Spec, other: Spec) -> bool:
-    """Whether two specs state the same gradient, however it is spaced or ordered.
+    """Whether two specs have the same gradient, up to spacing and order.
 
-    Names, texts, known integrals and another library's order of evaluation play no part;
-    names of parameters do.
+    Names, texts, known integrals and another library's order of evaluation are ignored; names of
+    parameters are compared.
     """
     return _statement(one) == _statement(other)
 
 
 def known_entry(spec: Spec, entries: Iterable[Spec]) -> Spec | None:
-    """The entry that computes what `spec` states: the same hash, or the same statement."""
+    """The entry that computes the same as `spec`: the same hash, or the same gradient."""
     entries = tuple(entries)
     for same in (lambda e: e.content_hash == spec.content_hash, lambda e: same_statement(e, spec)):
         found = next(filter(same, entries), None)
@@ -159,7 +159,7 @@ def _bijection(found: re.Match[str], word: str) -> Bijection:
     if above is None and limits is None and kind in ("identity", "fixed"):
         return Identity() if kind == "identity" else Fixed()
     raise ConfigError(
-        f"{found[0]!r} is no way to hold a parameter",
+        f"{found[0]!r} is not a constraint of a parameter",
         where=f"--parameter {word}",
         fix=f"Use one of: {_WAYS}",
     )
@@ -174,7 +174,7 @@ def _number(text: str, word: str) -> float:
         ) from None
 
 
-def _refuse_undeclared(
+def _check_declared(
     pieces: Sequence[Piece], anchor: Sequence[str], parameters: Sequence[Parameter]
 ) -> None:
     texts = [text for p in pieces for text in (p.formula, p.integral) if text] + list(anchor)
@@ -189,21 +189,20 @@ def _refuse_undeclared(
     examples = " ".join(f"--parameter {name}=1:identity" for name in free)
     raise ConfigError(
         f"the {'names' if several else 'name'} {', '.join(map(repr, free))}"
-        f" {'stand' if several else 'stands'} in the formulas and"
-        f" {'are' if several else 'is'} not declared",
+        f" {'are' if several else 'is'} used in the formulas and not declared",
         where="the pieces",
         fix=f"Declare each, as in {examples}. Instead of identity: {_WAYS}",
     )
 
 
 def _spelled(where: str) -> str:
-    """A condition in one spelling, "x > 0", so that blanks are no part of the identity."""
+    """A condition in one spelling, "x > 0", so that spaces do not change the identity."""
     text = where.strip()
     return text if text == EVERYWHERE else ast.unparse(ast.parse(text, mode="eval"))
 
 
 def _statement(spec: Spec) -> dict[str, Any]:
-    """What a spec states, without spacing and order."""
+    """The content of a spec, without spacing and order."""
     arity = spec.arity
     up = arity.up if isinstance(arity, Gated) else None
     return {

@@ -1,8 +1,8 @@
-"""The small language in which gradients are written: parsed, never evaluated as Python.
+"""Parser of the formula language of gradients; nothing is evaluated as Python.
 
 A formula is text such as "alpha_n*(exp(x) - 1) + beta": numbers, `pi`, names, + - * / **,
-unary minus and the functions listed in FUNCTIONS. The parser accepts nothing else, so a formula
-from a stranger can be read safely. Needs neither SymPy nor torch.
+unary minus and the functions listed in FUNCTIONS. The parser accepts nothing else, so an
+untrusted formula can be read safely. Needs neither SymPy nor torch.
 """
 
 from __future__ import annotations
@@ -97,8 +97,8 @@ _COMPARISONS = (ast.Lt, ast.LtE, ast.Gt, ast.GtE)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Interval:
-    """Where a piece holds: between `low` and `high`, each a formula in parameters, or None."""
+class PieceInterval:
+    """The interval of a piece: from `low` to `high`, each a formula in parameters, or None."""
 
     low: str | None
     low_closed: bool
@@ -154,7 +154,7 @@ def evaluate(tree: ast.expr, values: Mapping[str, float]) -> float:
 
 
 def divisors(tree: ast.expr) -> Iterator[ast.expr]:
-    """The parts of a formula that must not be zero: what it divides by."""
+    """The denominators of a formula, which must not be zero."""
     for node in ast.walk(tree):
         if not isinstance(node, ast.BinOp):
             continue
@@ -165,18 +165,18 @@ def divisors(tree: ast.expr) -> Iterator[ast.expr]:
 
 
 @lru_cache(maxsize=1024)
-def parse_interval(text: str, *, where: str = "") -> Interval:
+def parse_interval(text: str, *, where: str = "") -> PieceInterval:
     """The interval in "x > 0", "x <= a", "0 < x <= 1" or "all x".
 
-    Raises   ConfigError when the text is no such condition on x.
+    Raises   ConfigError when the text is not such a condition on x.
     """
     wrong = ConfigError(
-        f"{text!r} does not say where the piece holds",
+        f"{text!r} does not state where the piece holds",
         where=where,
         fix="Write 'x <= 0', 'x > 0', '0 < x <= 1' or 'all x'",
     )
     if text.strip() == "all x":
-        return Interval(low=None, low_closed=False, high=None, high_closed=False)
+        return PieceInterval(low=None, low_closed=False, high=None, high_closed=False)
     if len(text) > MAX_CHARACTERS:
         raise wrong
     try:
@@ -198,7 +198,7 @@ def parse_interval(text: str, *, where: str = "") -> Interval:
         at = [len(bounds) - 1 - at[0]]
     below = at[0] > 0
     above = at[0] < len(bounds) - 1
-    return Interval(
+    return PieceInterval(
         low=bounds[0] if below else None,
         low_closed=closed[0] if below else False,
         high=bounds[-1] if above else None,
@@ -258,7 +258,7 @@ def _check(node: ast.AST, text: str, where: str, extra: tuple[str, ...], depth: 
 
 
 def _check_power(operator: ast.operator, right: ast.expr, text: str, where: str) -> None:
-    # A tower of constant powers would make exact arithmetic build numbers of any length.
+    # Nested constant powers would make exact arithmetic build numbers of unbounded length.
     if not isinstance(operator, ast.Pow) or symbols(right):
         return
     try:

@@ -1,4 +1,4 @@
-"""What a stated gradient must satisfy before anything is derived from it, checked with numbers."""
+"""Numerical checks of a stated gradient, before anything is derived from it."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import itertools
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
-from stamm.activations.spec.expressions import VARIABLE, Interval, divisors, evaluate, parse
+from stamm.activations.spec.expressions import VARIABLE, PieceInterval, divisors, evaluate, parse
 
 Values = Mapping[str, float]
 _REACH = 1e3  # samples go this far from the knots
@@ -18,12 +18,12 @@ _STEPS = 48
 
 def gradient_problems(
     pieces: Sequence[tuple[str, ast.expr]],
-    intervals: Sequence[Interval],
+    intervals: Sequence[PieceInterval],
     samples: Sequence[Values],
     anchor: tuple[str, str],
     continuity: str,
 ) -> list[str]:
-    """Every problem of a piecewise gradient, in words; empty when there is none.
+    """Every problem of a piecewise gradient, as text; empty when there is none.
 
     pieces      (where the piece holds, its formula)
     samples     parameter values to test with
@@ -54,12 +54,12 @@ def _bound(text: str | None, values: Values, otherwise: float) -> float:
     return otherwise if text is None else value_of(text, values)
 
 
-def _ends(interval: Interval, values: Values) -> tuple[float, float]:
+def _ends(interval: PieceInterval, values: Values) -> tuple[float, float]:
     return _bound(interval.low, values, -math.inf), _bound(interval.high, values, math.inf)
 
 
 def _cover(
-    pieces: Sequence[tuple[str, ast.expr]], intervals: Sequence[Interval], values: Values
+    pieces: Sequence[tuple[str, ast.expr]], intervals: Sequence[PieceInterval], values: Values
 ) -> tuple[list[int], list[str]]:
     ends = [_ends(interval, values) for interval in intervals]
     order = sorted(range(len(pieces)), key=lambda i: ends[i])
@@ -103,7 +103,7 @@ def _points(low: float, high: float) -> list[float]:
 
 
 def _poles(
-    where: str, tree: ast.expr, interval: Interval, values: Values, singular: bool
+    where: str, tree: ast.expr, interval: PieceInterval, values: Values, singular: bool
 ) -> Iterator[str]:
     low, high = _ends(interval, values)
     points = _points(low, high)
@@ -147,7 +147,7 @@ def _root(divisor: ast.expr, points: Sequence[float], values: Values) -> float |
             return points[i]
         if i + 1 < len(points) and height * heights[i + 1] < 0:
             return _bisect(at, points[i], points[i + 1])
-        # A zero of even order changes no sign: look for a dip that reaches the ground.
+        # A zero of even order changes no sign: look for a minimum of the magnitude that reaches 0.
         inner = math.isfinite(height) and 0 < i < len(points) - 1
         if inner and abs(height) <= min(abs(heights[i - 1]), abs(heights[i + 1])):
             low = _lowest(at, points[i - 1], points[i + 1])
@@ -178,7 +178,7 @@ def _lowest(at: Callable[[float], float], low: float, high: float) -> float:
 
 def _jumps(
     pieces: Sequence[tuple[str, ast.expr]],
-    intervals: Sequence[Interval],
+    intervals: Sequence[PieceInterval],
     order: Sequence[int],
     values: Values,
 ) -> Iterator[str]:

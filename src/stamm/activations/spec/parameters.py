@@ -1,7 +1,7 @@
 """Shape parameters: their initial values, and the map from the stored number to the effective one.
 
 A parameter is stored raw and used effective: `raw` is any real number, which an optimizer may
-move freely; the bijection sends it to where the parameter's constraint holds.
+move freely; the bijection maps it into the range that the parameter's constraint allows.
 """
 
 from __future__ import annotations
@@ -102,7 +102,7 @@ class Parameter:
 
     @property
     def constraint(self) -> str:
-        """How the effective value follows from the stored one, in one formula."""
+        """The formula of the effective value from the stored one."""
         match self.bijection:
             case Fixed():
                 return f"{self.name} = {self.initial:g}, fixed"
@@ -138,7 +138,7 @@ class Parameter:
     def raw(self, effective: float, above: float = 0.0) -> float:
         """The stored number of an effective value. Inverse of `effective`.
 
-        Raises   ConfigError that says which constraint the value breaks.
+        Raises   ConfigError that names the constraint that the value breaks.
         """
         if not math.isfinite(effective):
             raise ConfigError(f"{self.name} = {effective!r} is not finite")
@@ -160,7 +160,7 @@ class Parameter:
         return effective
 
     def broken(self, effective: float, above: float = 0.0) -> str:
-        """What is wrong with an effective value, in words; empty when nothing is."""
+        """The problem with an effective value, as text; empty when it is valid."""
         match self.bijection:
             case Softplus() | Exp() if effective <= above:
                 return f"is not above {above!r}"

@@ -11,7 +11,7 @@ class Piece:
     """A formula and where it holds: `where` is "x > 0", "a < x <= 1" or "all x".
 
     integral   an antiderivative of the formula, where one is known: it is proved by
-               differentiation, fixes no constant and is no part of the identity
+               differentiation, fixes no constant and is not part of the identity
     """
 
     where: str
@@ -58,7 +58,7 @@ class Plain:
 
 @dataclass(frozen=True, kw_only=True)
 class Factor:
-    """What multiplies a gate when it is not the up input itself: h(up), stated as its gradient.
+    """The factor h(up) of a gate, where it is not the up input itself, stated as its gradient.
 
     h'(x) = the formula of the piece that holds x;  h(anchor[0]) = anchor[1]. Formulas may use the
     spec's fixed parameters; trainable ones belong to the gate.

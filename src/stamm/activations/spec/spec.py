@@ -1,8 +1,8 @@
-"""A Spec: the one place where an activation function is stated, as the gradient it shall have.
+"""Spec: the single definition of an activation function, as its gradient.
 
-A Spec is plain data (frozen, torch-free, SymPy-free) and is checked when it is made: pieces that
-leave a gap or overlap, a pole, an unknown name, an initial value outside its constraint, and a
-gradient that jumps although it was declared continuous are all refused with the place and value.
+A Spec is plain data (frozen, without torch or SymPy) and is validated when it is created: pieces
+that leave a gap or overlap, a pole, an unknown name, an initial value outside its constraint, and a
+gradient that jumps although it was declared continuous raise an error with the place and value.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ _DESCRIPTIVE = ("name", "title", "source", "aliases", "notes", "peers")
 
 @dataclass(frozen=True, kw_only=True)
 class Spec(UncheckedSpec):
-    """An activation function, stated as its gradient.
+    """An activation function, defined by its gradient.
 
     f'(x) = the formula of the piece that holds x;  f(anchor[0]) = anchor[1];  f is continuous
-    except where `jumps` says otherwise.
+    except at the places in `jumps`.
 
     name         the paper's spelling, lower case
     pieces       the gradient, piece by piece, covering every real x exactly once
@@ -37,7 +37,7 @@ class Spec(UncheckedSpec):
     continuity   "continuous": the gradient has no jump; "jump": it may jump at a knot;
                  "singular": it may be infinite at a knot, where its integral is still finite
     jumps        where the function itself jumps
-    surrogate    what the backward pass uses instead of the gradient, declared as no gradient
+    surrogate    used by the backward pass instead of the gradient, and declared as such
     arity        Plain, or Gated (y = f(gate) * up)
     compat       another library's order of evaluation, where bit equality with it matters
     peers        other implementations to compare with, as "module:function"
@@ -47,7 +47,7 @@ class Spec(UncheckedSpec):
 
     def __post_init__(self) -> None:
         problems = list(text_problems(self))
-        # What ships was checked when its kernel was generated, and is known by its hash.
+        # Shipped specs were checked when their kernels were generated; the hash identifies them.
         known = (NAMES.get(self.content_hash), PARTS.get(self.content_hash))
         if not problems and self.name not in known:
             problems = problems_of(self)

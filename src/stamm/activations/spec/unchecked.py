@@ -7,19 +7,19 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Literal
 
-from stamm.activations.spec.expressions import Interval, parse, parse_interval
+from stamm.activations.spec.expressions import PieceInterval, parse, parse_interval
 from stamm.activations.spec.parameters import Identity, Parameter
 from stamm.activations.spec.pieces import Compat, Gated, Jump, Piece, Plain
 from stamm.base.config import nearest
 from stamm.base.errors import ConfigError
 
-_MOVED = 0.37  # how far the second set of sample values is moved, in raw units
-_FAR = 4.0  # and how far each parameter alone is moved to see what training may reach
+_MOVED = 0.37  # offset of the second set of sample values, in raw units
+_FAR = 4.0  # offset of each parameter alone, to test values that training may reach
 
 
 @dataclass(frozen=True, kw_only=True)
 class UncheckedSpec:
-    """What `Spec` documents, without its checks and its identity."""
+    """The fields of `Spec`, without its checks and its content hash."""
 
     name: str
     title: str
@@ -38,12 +38,12 @@ class UncheckedSpec:
 
     @property
     def where(self) -> str:
-        """How errors point at this spec."""
+        """The location of this spec in error messages."""
         return f"spec {self.name!r}"
 
     @cached_property
-    def intervals(self) -> tuple[Interval, ...]:
-        """Where each piece holds, in the order of `pieces`."""
+    def intervals(self) -> tuple[PieceInterval, ...]:
+        """The interval of each piece, in the order of `pieces`."""
         return tuple(parse_interval(piece.where, where=self.where) for piece in self.pieces)
 
     @cached_property
@@ -61,7 +61,7 @@ class UncheckedSpec:
         return {p.name: p.initial for p in self.parameters}
 
     def sample_values(self) -> list[dict[str, float]]:
-        """Parameter values to try things with: the initial ones and one generic set.
+        """Parameter values for numerical checks: the initial ones and one generic set.
 
         A property such as continuity must hold for all values, not for the initial ones alone.
         """
@@ -75,7 +75,7 @@ class UncheckedSpec:
     def stress_values(self) -> list[dict[str, float]]:
         """Parameter values that training may reach: each raw value moved far to either side.
 
-        What an optimizer may do must not open a gap, a pole or a jump.
+        No value that an optimizer can reach may open a gap, a pole or a jump.
         """
         raw = self.raw_values({p.name: p.initial for p in self.trainable})
         moves = [(name, value + by) for name, value in raw.items() for by in (-_FAR, _FAR)]

@@ -1,6 +1,6 @@
-"""Operators that make a Spec from Specs: all work on the gradient, the function follows from it.
+"""Transforms that make a Spec from Specs: all work on the gradient; the function is derived from it.
 
-Each is loaded on first use. Those in `composed` and `clipped` need the function itself and hence
+Each is imported on first use. Those in `composed` and `clipped` need the function itself and hence
 SymPy; the others need neither SymPy nor torch.
 """
 
@@ -63,7 +63,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """An operator, imported from its file on first use."""
+    """A transform, imported from its file on first use."""
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     value = getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)

@@ -1,8 +1,8 @@
-"""Operators that make a Spec from a Spec by rewriting the stated gradient: no integral is needed.
+"""Transforms that rewrite the stated gradient of a Spec: no integral is needed.
 
-Each returns a Spec like any other, so derivatives, parameter gradients, kernels and certificates
-of the result follow by themselves. Known integrals, jumps and surrogates are carried along; other
-libraries' orders of evaluation are not, for they are those of another function.
+Each returns a Spec like any other, with its own derivatives, parameter gradients, kernel and
+certificate. Known integrals, jumps and surrogates are transformed too; other libraries' orders of
+evaluation are dropped, since they belong to another function.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from stamm.activations.spec import Jump, Piece, Spec
-from stamm.activations.transforms.gates import refuse_two_inputs
+from stamm.activations.transforms.gates import check_one_input
 from stamm.activations.transforms.numbers import Number, made, number_text, samples_of, with_new
 from stamm.activations.transforms.parts import (
     above,
@@ -43,12 +43,12 @@ def affine(
     Each number is a number, a formula in the spec's parameters such as "1/3", or a Parameter,
     which the new spec then has.
 
-    Edge     a negative input scale mirrors the pieces, with what their ends own.
+    Edge     a negative input scale mirrors the pieces, including which piece owns each knot.
     Raises   ConfigError when the input scale is 0 or its sign depends on the parameters, and when
-             a parameter's name is taken.
+             a parameter's name is already used.
     Checked  tests/unit/activations/test_transforms.py
     """
-    refuse_two_inputs(spec)
+    check_one_input(spec)
     given = (input_scale, input_shift, output_scale, linear, constant)
     parameters = with_new(spec, given)
     scale, shift, height, slope, rise = (number_text(number, spec) for number in given)
@@ -115,12 +115,12 @@ def saturate(spec: Spec, *, name: str, title: str) -> Spec:
     Raises   ConfigError when f itself jumps at 1.
     Source   Runje and Shankaranarayana 2022, Constrained Monotonic Neural Networks (2205.11775)
     """
-    refuse_two_inputs(spec)
+    check_one_input(spec)
     samples = samples_of(spec.parameters, spec)
     where = spec.where
     sides = [order(jump.at, "1", samples, where=where) for jump in spec.jumps]
     if 0 in sides:
-        raise ConfigError(f"{spec.name} jumps at 1, where the two halves shall meet", where=where)
+        raise ConfigError(f"{spec.name} jumps at 1, where the two halves are joined", where=where)
 
     def halves(pieces: Sequence[Piece]) -> tuple[Piece, ...]:
         parts = parts_of(pieces, samples)
@@ -150,7 +150,7 @@ def saturate(spec: Spec, *, name: str, title: str) -> Spec:
 
 
 def surrogate(spec: Spec, pieces: Sequence[Piece], *, name: str, title: str) -> Spec:
-    """f forward, and `pieces` instead of its gradient backward, declared as no gradient.
+    """f forward, and `pieces` instead of its gradient backward, declared as a surrogate gradient.
 
     Source   HeLU (2411.10573) is the rectifier with the shifted step 1 for x > -alpha.
     """

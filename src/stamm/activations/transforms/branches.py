@@ -1,4 +1,4 @@
-"""Branches of a derived function as pieces again: cut, valued, and searched for crossings."""
+"""Branches of a derived function: cut, evaluated, searched for crossings, turned into pieces."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def read(text: str, spec: Spec) -> Expr:
     return to_sympy(parse(text, where=spec.where), symbols)
 
 
-def meet(left: Expr, right: Expr, samples: Sequence[Values]) -> bool:
+def same_place(left: Expr, right: Expr, samples: Sequence[Values]) -> bool:
     """Whether two places are the same at all sample values."""
     return all(number(left, values) == number(right, values) for values in samples)
 
@@ -143,17 +143,17 @@ def _exactly(root: Any, excess: Callable[[Any], Any]) -> Expr:
     return sympy.Rational(int(mpmath.nint(root * mpmath.mpf(10) ** DIGITS)), 10**DIGITS)
 
 
-def refuse_surrogate(spec: Spec) -> None:
-    """Raise when a spec has a surrogate, which would be lost in what is composed with it."""
+def check_no_surrogate(spec: Spec) -> None:
+    """Raise when a spec has a surrogate, which a composition would lose."""
     if spec.surrogate:
         raise ConfigError(
-            f"{spec.name} has a surrogate backward pass, which a composition has not",
+            f"{spec.name} has a surrogate backward pass, which a composition would lose",
             where=spec.where,
             fix="Compose the function first and give the result a surrogate",
         )
 
 
-def refuse_sign(spec: Spec, branch: Branch, sign: int, says: str) -> None:
+def check_sign(spec: Spec, branch: Branch, sign: int, reason: str) -> None:
     """Raise when f is of the other sign somewhere on a branch, at any sample values."""
     for values in spec.sample_values():
         for point in sample_points(*bounds(branch, values)):
@@ -163,7 +163,7 @@ def refuse_sign(spec: Spec, branch: Branch, sign: int, says: str) -> None:
             if sign * height < 0:
                 raise ConfigError(
                     f"{spec.name} is {mpmath.nstr(height, 6)} at x = {mpmath.nstr(point, 6)}"
-                    f"{_given(values)}; it {says}",
+                    f"{_given(values)}; {reason}",
                     where=spec.where,
                     fix="Use an integer exponent, or for signed functions odd=True",
                 )

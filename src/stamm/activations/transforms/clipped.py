@@ -1,4 +1,4 @@
-"""Operators that cut a function by its own value: a ceiling, or a return to zero."""
+"""Transforms that clip a function by its own value: a ceiling, or a return to zero."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from stamm.activations.spec import Jump, Piece, Spec
 from stamm.activations.transforms.branches import (
     DIGITS,
     between,
+    check_no_surrogate,
     levels,
     piece_of,
     read,
-    refuse_surrogate,
     side_of,
     value_at,
 )
-from stamm.activations.transforms.gates import refuse_two_inputs
+from stamm.activations.transforms.gates import check_one_input
 from stamm.activations.transforms.numbers import Number, made, number_text, with_new
 from stamm.activations.transforms.rewriting import times
 from stamm.base.errors import ConfigError
@@ -35,15 +35,15 @@ def clip_output(spec: Spec, ceiling: float, *, name: str, title: str) -> Spec:
 
     Edge     where f is above the ceiling the gradient is 0, at a crossing that of f. A function
              that touches the ceiling without crossing it is left as it is.
-    Raises   ConfigError when the function has trainable parameters, for its crossings would move
-             with them, or when it jumps.
+    Raises   ConfigError when the function jumps, or has trainable parameters, with which its
+             crossings would move.
     """
-    refuse_two_inputs(spec)
-    refuse_surrogate(spec)
+    check_one_input(spec)
+    check_no_surrogate(spec)
     if spec.trainable or spec.jumps:
         why = "has trainable parameters" if spec.trainable else "jumps"
         raise ConfigError(
-            f"{spec.name} {why}, so its crossings of {ceiling:g} are no fixed numbers",
+            f"{spec.name} {why}, so its crossings of {ceiling:g} are not fixed numbers",
             where=spec.where,
             fix="Use soft_clamp, which needs no crossing",
         )
@@ -77,15 +77,15 @@ def clip_output(spec: Spec, ceiling: float, *, name: str, title: str) -> Spec:
 
 
 def clip_to_zero(spec: Spec, high: Number, *, name: str, title: str) -> Spec:
-    """f(x) for x <= high and 0 beyond: what is implausibly large is taken for a fault.
+    """f(x) for x <= high and 0 beyond: implausibly large inputs are treated as faults.
 
     The function jumps at `high` by -f(high), which is stated as its jump.
 
     Source   Hoang, Hanif and Shafique 2019, FT-ClipAct (1912.00941), for the rectifier
     Raises   ConfigError when the anchor or another jump of f lies at or beyond `high`.
     """
-    refuse_two_inputs(spec)
-    refuse_surrogate(spec)
+    check_one_input(spec)
+    check_no_surrogate(spec)
     parameters = with_new(spec, (high,))
     wider = replace(spec, parameters=parameters, compat=None)
     samples = wider.sample_values()

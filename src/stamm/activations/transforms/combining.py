@@ -1,4 +1,4 @@
-"""Operators that cut a gradient at new knots or add several: leak, clip, mix."""
+"""Transforms that cut a gradient at new knots or add several: leak, clip, mix."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from stamm.activations.spec import Jump, Piece, Spec
 from stamm.activations.spec.expressions import VARIABLE
 from stamm.activations.spec.parameters import Parameter
-from stamm.activations.transforms.gates import refuse_two_inputs
+from stamm.activations.transforms.gates import check_one_input
 from stamm.activations.transforms.numbers import (
     Number,
     distinct,
@@ -28,7 +28,7 @@ def leak(spec: Spec, slope: Number, *, name: str, title: str) -> Spec:
 
     Raises   ConfigError when the anchor's side of 0 depends on the parameters.
     """
-    refuse_two_inputs(spec)
+    check_one_input(spec)
     parameters = with_new(spec, (slope,))
     amount = number_text(slope, spec)
     samples = samples_of(parameters, spec)
@@ -64,9 +64,9 @@ def clip(
 
     Edge     at the ends themselves the gradient is that of f.
     Raises   ConfigError when the range is empty, when the anchor or a jump of f lies on or beyond
-             an end, and when what lies left of what depends on the parameters.
+             an end, and when the order of knots depends on the parameters.
     """
-    refuse_two_inputs(spec)
+    check_one_input(spec)
     ends = [end for end in (low, high) if end is not None]
     if not ends:
         raise ConfigError("clip needs low, high or both", where=spec.where)
@@ -85,7 +85,7 @@ def clip(
         raise ConfigError(
             f"{spec.name} is known at x = {spec.anchor[0]}, which is clipped away",
             where=where,
-            fix="Move its anchor inside the range first (operators.reanchor)",
+            fix="Move its anchor inside the range first (transforms.reanchor)",
         )
     for jump in spec.jumps:
         if any(end and order(jump.at, end, samples, where=where) == 0 for end in (least, most)):
@@ -126,7 +126,7 @@ def mix(weights: Mapping[Spec, Number], *, name: str, title: str) -> Spec:
     if not weights:
         raise ConfigError("mix needs at least one function")
     for spec in weights:
-        refuse_two_inputs(spec)
+        check_one_input(spec)
     taken = [p.name for spec in weights for p in spec.parameters]
     taken += [w.name for w in weights.values() if isinstance(w, Parameter)]
     specs = [
@@ -148,7 +148,7 @@ def mix(weights: Mapping[Spec, Number], *, name: str, title: str) -> Spec:
             raise ConfigError(
                 f"{specs[0].name} is known at x = {start}, {spec.name} at x = {spec.anchor[0]}",
                 where=where,
-                fix="Give them the same place first (operators.reanchor)",
+                fix="Give them the same place first (transforms.reanchor)",
             )
 
     def total(lists: Sequence[Sequence[Piece]]) -> tuple[Piece, ...]:

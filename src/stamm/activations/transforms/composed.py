@@ -1,7 +1,7 @@
-"""Operators that need the function itself: another anchor, powers, soft bounds, a unit moment.
+"""Transforms that need the function itself: another anchor, powers, soft clamping, unit moment.
 
-The function is derived first; what is composed with it is stated again as a gradient, in the same
-language, with the composed function as its known integral.
+The function is derived first; the composition is stated as a gradient in the same language, with
+the composed function as its known integral.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ from stamm.activations.spec.parameters import Fixed, Parameter
 from stamm.activations.transforms.branches import (
     DIGITS,
     between,
+    check_no_surrogate,
+    check_sign,
     levels,
-    meet,
     piece_of,
     read,
-    refuse_sign,
-    refuse_surrogate,
+    same_place,
     value_at,
     within,
 )
-from stamm.activations.transforms.gates import refuse_two_inputs
+from stamm.activations.transforms.gates import check_one_input
 from stamm.activations.transforms.numbers import Number, made, number_text, with_new
 from stamm.activations.transforms.rewriting import times
 from stamm.base.errors import ConfigError
@@ -47,11 +47,11 @@ def reanchor(spec: Spec, at: float | str, *, name: str, title: str) -> Spec:
 
     Raises   ConfigError when f jumps at that place.
     """
-    refuse_two_inputs(spec)
+    check_one_input(spec)
     text = number_text(at, spec)
     place = read(text, spec)
     for jump in spec.jumps:
-        if meet(read(jump.at, spec), place, spec.sample_values()):
+        if same_place(read(jump.at, spec), place, spec.sample_values()):
             raise ConfigError(f"{spec.name} jumps at {text}", where=spec.where)
     height = value_at(exact_formulas(spec).function, place, spec)
     return replace(spec, name=name, title=title, anchor=(text, to_text(height, where=spec.where)))
@@ -73,23 +73,23 @@ def power(spec: Spec, exponent: float, *, odd: bool = False, name: str, title: s
         return _odd_power(spec, p, name=name, title=title)
     if not p.is_Integer:
         for branch in exact_formulas(spec).function:
-            refuse_sign(spec, branch, 1, f"has no real power {exponent:g} there")
+            check_sign(spec, branch, 1, f"has no real power {exponent:g} there")
     return _through(
         spec,
         lambda f: f**p,
         lambda f: p * f ** (p - 1),
         name=name,
         title=title,
-        says=f"the power {exponent:g} of",
+        label=f"the power {exponent:g} of",
     )
 
 
 def soft_clamp(spec: Spec, limit: Number, *, name: str, title: str) -> Spec:
-    """limit * tanh(f / limit): what is small stays, nothing exceeds the limit.
+    """limit * tanh(f / limit): small values are kept, none exceeds the limit.
 
     limit   a positive number or Parameter
     """
-    refuse_two_inputs(spec)
+    check_one_input(spec)
     parameters = with_new(spec, (limit,))
     wider = replace(spec, parameters=parameters, compat=None)
     bound = read(number_text(limit, wider), wider)
@@ -102,7 +102,7 @@ def soft_clamp(spec: Spec, limit: Number, *, name: str, title: str) -> Spec:
         lambda f: 4 * logistic(2 * f / bound) * logistic(-2 * f / bound),
         name=name,
         title=title,
-        says="the softly clamped",
+        label="the softly clamped",
     )
 
 
@@ -114,7 +114,7 @@ def normalise(spec: Spec, *, name: str, title: str) -> Spec:
 
     Raises   ConfigError when f has a parameter `gain`, or is 0 wherever the density is not.
     """
-    refuse_two_inputs(spec)
+    check_one_input(spec)
     with mpmath.workdps(DIGITS):
         moment = second_moment(spec)
         if not moment > 0:
@@ -157,11 +157,11 @@ def _through(
     *,
     name: str,
     title: str,
-    says: str,
+    label: str,
 ) -> Spec:
     """outer(f), with outer' given by `slope`: the chain rule, branch by branch."""
-    refuse_two_inputs(spec)
-    refuse_surrogate(spec)
+    check_one_input(spec)
+    check_no_surrogate(spec)
     stated = exact_formulas(spec)
     pieces = []
     for whole, rate in zip(stated.function, stated.slope, strict=True):
@@ -170,7 +170,7 @@ def _through(
         pieces.append(piece_of(whole, formula, known, spec))
     jumps = []
     for left, right in itertools.pairwise(stated.function):
-        if any(meet(read(j.at, spec), left.high, spec.sample_values()) for j in spec.jumps):
+        if any(same_place(read(j.at, spec), left.high, spec.sample_values()) for j in spec.jumps):
             before, after = (outer(b.formula.subs(X, left.high)) for b in (left, right))
             at = to_text(left.high, where=spec.where)
             jumps.append(Jump(at=at, by=to_text(after - before, where=spec.where)))
@@ -182,23 +182,23 @@ def _through(
         pieces=tuple(pieces),
         anchor=(place, to_text(outer(read(height, spec)), where=spec.where)),
         jumps=tuple(jumps),
-        source=f"{spec.source}; {says} {spec.name}",
+        source=f"{spec.source}; {label} {spec.name}",
     )
 
 
 def _odd_power(spec: Spec, p: Expr, *, name: str, title: str) -> Spec:
     """sign(f)*|f|**p, stated without either: on pieces that end where f changes its sign."""
-    refuse_two_inputs(spec)
-    refuse_surrogate(spec)
+    check_one_input(spec)
+    check_no_surrogate(spec)
     if spec.jumps:
-        raise ConfigError(f"{spec.name} jumps, so its odd power is not stated", where=spec.where)
+        raise ConfigError(f"{spec.name} jumps, so its odd power cannot be stated", where=spec.where)
     stated = exact_formulas(spec)
     pieces = []
     with mpmath.workdps(DIGITS + 10):
         for whole, rate in zip(stated.function, stated.slope, strict=True):
             for low, high, over in levels(whole, sympy.S.Zero, spec.initial_values()):
                 part, sign = between(whole, low, high), 1 if over else -1
-                refuse_sign(spec, part, sign, f"keeps no sign for {_says(part)}")
+                check_sign(spec, part, sign, f"it must keep its sign for {_interval_text(part)}")
                 size = sign * whole.formula
                 formula = to_text(p * size ** (p - 1) * rate.formula, where=spec.where)
                 pieces.append(piece_of(part, formula, to_text(sign * size**p), spec))
@@ -214,7 +214,7 @@ def _odd_power(spec: Spec, p: Expr, *, name: str, title: str) -> Spec:
     )
 
 
-def _says(branch: Branch) -> str:
+def _interval_text(branch: Branch) -> str:
     return f"{branch.low} < x < {branch.high}"
 
 

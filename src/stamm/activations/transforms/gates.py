@@ -1,4 +1,4 @@
-"""Gates and what is made of them: the gate alone, gating by itself, expanding, two inputs."""
+"""Transforms of gates: the gate alone, self-gating, expanded gates, gated units of two inputs."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _KEPT = (("gate", "0", "1/2"), ("self_gated", "0", "0"))
 class Gate:
     """A gate G that rises from 0 to 1 with G(0) = 1/2, given by its density G'.
 
-    cdf       the gate as a formula; `gate_spec` has it derived again from the density
+    cdf       the gate as a formula; `gate_spec` derives it from the density
     density   its derivative
     """
 
@@ -65,7 +65,7 @@ def expand(spec: Spec, *, of: Literal["gate", "self_gated"], name: str, title: s
     Source   arXiv 2405.20768; alpha is one unconstrained number per block.
     Checked  tests/unit/activations/test_transforms.py
     """
-    refuse_two_inputs(spec)
+    check_one_input(spec)
     if any(parameter.name == ALPHA.name for parameter in spec.parameters):
         raise ConfigError(
             f"{spec.name} has a parameter {ALPHA.name!r} already, which expanding would add",
@@ -110,7 +110,7 @@ def gated(
     layout   how a fused projection holds the two inputs
     Raises   ConfigError when the spec has two inputs already.
     """
-    refuse_two_inputs(spec)
+    check_one_input(spec)
     return replace(
         spec,
         name=name,
@@ -123,16 +123,16 @@ def gated(
     )
 
 
-def refuse_two_inputs(spec: Spec) -> None:
-    """Raise when an operator for functions of one input is given a gated spec.
+def check_one_input(spec: Spec) -> None:
+    """Check that a spec has one input, as most transforms require.
 
-    Raises   ConfigError that names the order in which it works.
+    Raises   ConfigError that gives the order of transforms that works.
     """
     if isinstance(spec.arity, Gated):
         raise ConfigError(
-            f"{spec.name} has two inputs; operators change functions of one",
+            f"{spec.name} has two inputs; transforms take functions of one",
             where=spec.where,
-            fix="Apply the operator to the function first and lift the result with gated(...)",
+            fix="Apply the transform to the function first and then gated(...) to the result",
         )
 
 

@@ -1,4 +1,4 @@
-"""What operators take and make: numbers, formulas or parameters in, one changed spec out."""
+"""Arguments and results of transforms: numbers, formulas or parameters in, a changed spec out."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Continuity = Literal["continuous", "jump", "singular"]
 
 
 def made(spec: Spec, **changes: object) -> Spec:
-    """The spec with changes, without what describes only the one it was made from."""
+    """The spec with changes, without the fields that describe only the original."""
     plain: dict[str, object] = {"compat": None, "aliases": (), "notes": "", "peers": ()}
     return replace(spec, **{**plain, **changes})  # type: ignore[arg-type]
 
@@ -74,7 +74,7 @@ def samples_of(parameters: tuple[Parameter, ...], spec: Spec) -> Samples:
 
 
 def roughest(*kinds: Continuity) -> Continuity:
-    """The continuity of what is made of functions of several kinds."""
+    """The continuity of a combination of functions."""
     if "singular" in kinds:
         return "singular"
     return "jump" if "jump" in kinds else "continuous"

@@ -1,8 +1,7 @@
-"""A gradient as parts from left to right, and what operators do with them: map, cut, cover, add.
+"""A gradient as parts from left to right, and operations on them: map, cut, cover, add.
 
-Where one end lies left of another is decided with numbers, at every set of sample values of the
-parameters; ends whose order depends on the parameters are refused, because a list of pieces has
-one order only.
+The order of two ends is decided numerically, at every set of sample values of the parameters; an
+order that depends on the parameters raises an error, because a list of pieces has one order only.
 """
 
 from __future__ import annotations
@@ -92,7 +91,7 @@ def mapped(
 ) -> list[Part]:
     """The gradient of height*f(scale*x + shift) + linear*x, from the parts of f'.
 
-    rising   whether `scale` is positive; otherwise ends change sides, with what they own
+    rising   whether `scale` is positive; otherwise ends swap sides, including which part owns them
     """
     inner = plus(times(scale, VARIABLE), shift)
 
@@ -123,7 +122,7 @@ def mapped(
 
 
 def moved(knot: str, scale: str, shift: str) -> str:
-    """Where scale*x + shift is at the knot."""
+    """The x at which scale*x + shift is at the knot."""
     return over(minus(knot, shift), scale)
 
 
@@ -146,7 +145,7 @@ def cut(
 def below(
     parts: Sequence[Part], knot: str, samples: Samples, *, owned: bool, where: str
 ) -> list[Part]:
-    """What lies left of the knot. owned: whether the knot itself belongs to it."""
+    """The parts left of the knot. owned: whether the knot itself belongs to it."""
     halves = cut(parts, knot, samples, left_owns=owned, where=where)
     kept = [
         p for p in halves if p.high is not None and order(p.high, knot, samples, where=where) <= 0
@@ -157,7 +156,7 @@ def below(
 def above(
     parts: Sequence[Part], knot: str, samples: Samples, *, owned: bool, where: str
 ) -> list[Part]:
-    """What lies right of the knot. owned: whether the knot itself belongs to it."""
+    """The parts right of the knot. owned: whether the knot itself belongs to it."""
     halves = cut(parts, knot, samples, left_owns=not owned, where=where)
     kept = [
         p for p in halves if p.low is not None and order(p.low, knot, samples, where=where) >= 0
@@ -229,7 +228,7 @@ def _knots(
 
 
 def _step(left: Part, right: Part, values: Mapping[str, float]) -> float:
-    """By how much the gradient jumps between two neighbours; infinite where it has no value."""
+    """Jump of the gradient between two neighbours; infinite where it has no value."""
     assert left.high is not None
     at = {**values, VARIABLE: value_of(left.high, values)}
     try:

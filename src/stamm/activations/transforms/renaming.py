@@ -13,11 +13,11 @@ from stamm.activations.transforms.rewriting import substituted
 
 
 def renamed(spec: Spec, names: Mapping[str, str]) -> Spec:
-    """The spec with parameters renamed wherever they stand: formulas, knots, bounds, anchor.
+    """The spec with parameters renamed wherever they occur: formulas, knots, bounds, anchor.
 
     names    old name -> new name; what is not in it keeps its name
     Edge     without names the spec itself is returned; otherwise its `compat` is dropped.
-    Raises   ConfigError when a new name is taken or no name.
+    Raises   ConfigError when a new name is already used or not a valid name.
     """
     if not names:
         return spec
@@ -33,7 +33,7 @@ def renamed(spec: Spec, names: Mapping[str, str]) -> Spec:
 
 
 def _text(text: str, names: Mapping[str, str]) -> str:
-    """The formula with names replaced; untouched, hence the same text, where none stands in it."""
+    """The formula with names replaced; the same text where none of them occurs."""
     return substituted(text, names) if symbols(parse(text)) & set(names) else text
 
 

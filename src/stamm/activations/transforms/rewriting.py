@@ -1,7 +1,7 @@
-"""Formulas rewritten as texts: names substituted in the parsed tree, and sums and products made.
+"""Rewrites formulas as text: substitutes names in the parsed tree, builds sums and products.
 
-Nothing here knows mathematics beyond exact arithmetic with the numbers that stand in a formula and
-the rules for 0 and 1, so that what an operator writes stays short enough to be read.
+The only simplifications are exact arithmetic with the numbers in a formula and the rules for 0 and
+1, so that the result of a transform stays short enough to read.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ def substituted(text: str, replacements: Mapping[str, str]) -> str:
 
     Edge     functions keep their names; all replacements happen at once, so two names can be
              exchanged.
-    Raises   ConfigError when a text is no formula.
+    Raises   ConfigError when a text is not a formula.
     """
     put = {name: parse(formula) for name, formula in replacements.items()}
     return ast.unparse(_rebuilt(parse(text), put))

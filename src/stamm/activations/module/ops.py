@@ -1,7 +1,7 @@
-"""The differentiable operations: forward saves its inputs only, gradients come from the spec.
+"""Differentiable operations: forward saves its inputs only, gradients come from the spec.
 
-Everything is computed one width up and rounded once: 16-bit inputs in float32, float32 in float64.
-What depends on parameters alone is computed in their own dtype, float64, until it meets an input.
+Everything is computed in the next wider dtype and rounded once: 16-bit inputs in float32, float32
+in float64. Terms of parameters alone are computed in their own dtype, float64.
 Parameter gradients are summed row by row in the computing dtype and then in float64, in an order
 that does not depend on the thread count.
 """
@@ -16,10 +16,10 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from stamm.activations.codegen.kernel_lookup import Kernel
 from stamm.activations.fused.layouts import check_neurons, size_text
 from stamm.activations.fused.operation import Form, Layout, Operation, apart, fused, joined
 from stamm.activations.fused.passes import Fixed
-from stamm.activations.kernel_lookup import Kernel
 from stamm.activations.primitives import Parameters
 from stamm.activations.reductions import by_blocks, out_of_range, rows, shaped, square, total
 from stamm.base.errors import ConfigError
@@ -48,7 +48,7 @@ def gated_operation(
 ) -> Operation:
     """The function (gate, up, *trainable effective values) -> f(gate) * up, differentiable twice.
 
-    Where the spec says so, up is first sent through its own fixed function h.
+    For a spec with a fixed function h of up, the result is f(gate) * h(up).
 
     layout   "apart", or how one tensor holds both: it is then taken in the place of gate and up
     Shapes   gate and up alike, or one (..., 2 C); parameters as in `plain_operation`.
@@ -113,14 +113,14 @@ class _Eager(NamedTuple):
 
 @lru_cache(maxsize=256)
 def _operations(kernel: Kernel, fixed: Fixed, exact: bool) -> _Eager:
-    # Bare functions, because a compiler that traces this closure knows no class of ours.
+    # Plain functions, because a compiler that traces this closure cannot handle our classes.
     value, slopes, curvatures = kernel.value, kernel.slopes, kernel.curvatures
 
     def computing(x: Tensor) -> torch.dtype:
         return _computing(x, exact)
 
     def prepared(x: Tensor, trainable: tuple[Tensor, ...]) -> Parameters:
-        # What depends on parameters alone is computed in their own dtype: alpha_n - beta cancels.
+        # Terms of parameters alone are computed in their own dtype: alpha_n - beta cancels.
         dtypes = [torch.promote_types(t.dtype, computing(x)) for t in trainable]
         wide = [t.to(dtype) for t, dtype in zip(trainable, dtypes, strict=True)]
         numbers = iter([_spread(t, x) for t in wide])
@@ -135,17 +135,17 @@ def _operations(kernel: Kernel, fixed: Fixed, exact: bool) -> _Eager:
         *,
         along: bool = False,
     ) -> tuple[Tensor, ...]:
-        """What the gradients of Gradients are: for weight, for x, and for each parameter.
+        """The gradients of Gradients: for weight, for x, and for each parameter.
 
-        along   instead how its results change with x and parameters: the transposed table, which
-                is the same one but for a surrogate's slopes in parameters
+        along   return instead the derivatives of its results along x and parameters: the transposed
+                table, which differs only in a surrogate's slopes in parameters
         """
         wide, parameters = x.to(computing(x)), prepared(x, tuple(trainable))
         slope, *by_parameter = slopes(wide, parameters)
         curvature, *rest = curvatures(wide, parameters)
         count = len(trainable)
         mixed, by_pair = rest[:count], square(rest[count:], count)
-        # Of a surrogate s the kernel gives ds/dp besides, in its last rows.
+        # For a surrogate s the kernel also returns ds/dp, in its last rows.
         bends = rest[count * (count + 3) // 2 :] or mixed
         if along:
             mixed, bends = bends, mixed
@@ -174,7 +174,7 @@ def _operations(kernel: Kernel, fixed: Fixed, exact: bool) -> _Eager:
         )
 
     def along(x: Tensor, trainable: Sequence[Tensor], tangents: Sequence[Tensor | None]) -> Tensor:
-        """How f changes along a direction, in the computing dtype."""
+        """The derivative of f along a direction, in the computing dtype."""
         wide = x.to(computing(x))
         slope, *by_parameter = slopes(wide, prepared(x, tuple(trainable)))
         moved = torch.zeros_like(wide)
@@ -212,7 +212,7 @@ def _operations(kernel: Kernel, fixed: Fixed, exact: bool) -> _Eager:
         def setup_context(ctx: Any, inputs: tuple[Tensor, ...], output: Any) -> None:
             ctx.save_for_backward(*inputs)
             ctx.save_for_forward(*inputs)
-            # A gradient that nobody took is None, not 0: 0 times an overflowed x**2 is NaN.
+            # A gradient that is not needed is None, not 0: 0 times an overflowed x**2 is NaN.
             ctx.set_materialize_grads(False)
 
         @staticmethod
@@ -335,7 +335,9 @@ def _operations(kernel: Kernel, fixed: Fixed, exact: bool) -> _Eager:
     second_factor = _second_factor(kernel, fixed, exact)
 
     def gated(gate: Tensor, up: Tensor, *trainable: Tensor) -> Tensor:
-        if second_factor is not None:  # h(up) stays wide: it is rounded with the product
+        if (
+            second_factor is not None
+        ):  # h(up) stays in the wider dtype: it is rounded with the product
             up = second_factor(up.to(computing(up)))
         if torch.compiler.is_dynamo_compiling() and not _differentiated(gate, up, *trainable):
             return GatedFunction.forward(gate, up, *trainable)
@@ -381,7 +383,7 @@ _NO_THIRD = "the third derivative of an activation is not derived: differentiate
 
 
 class _Last(torch.autograd.Function):
-    """Results that are not differentiated further, told by an error instead of a zero.
+    """Results that cannot be differentiated further: raises an error instead of returning zero.
 
     Takes their count, the results, and everything they depend on.
     """
@@ -406,7 +408,7 @@ class _Last(torch.autograd.Function):
 
 
 def _differentiated(*tensors: Tensor) -> bool:
-    """Whether a gradient will be asked for. A compiler cannot trace a Function that has none."""
+    """Whether a gradient will be needed. A compiler cannot trace a Function without one."""
     return torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors)
 
 
@@ -415,12 +417,12 @@ def _applied(function: type[torch.autograd.Function], *tensors: Tensor) -> Any:
 
 
 def _computing(x: Tensor, exact: bool) -> torch.dtype:
-    """The dtype in which x is computed with: one width up, where that is asked for and there."""
+    """The dtype in which x is computed: the next wider one, where requested and supported."""
     if x.dtype == torch.float64:
         return torch.float64
     if not x.dtype.is_floating_point:
         raise ConfigError(
-            f"the input is {size_text(x)}, and activations are of real numbers",
+            f"the input is {size_text(x)}, and activations need real floating-point inputs",
             fix="Convert it: x.to(torch.float32)",
         )
     wide = exact and x.dtype == torch.float32 and x.device.type != "mps"
@@ -428,6 +430,6 @@ def _computing(x: Tensor, exact: bool) -> torch.dtype:
 
 
 def _spread(parameter: Tensor, x: Tensor) -> Tensor:
-    """A parameter ready to meet x (..., C): one number, or one for each of the C neurons."""
+    """A parameter that broadcasts with x (..., C): one number, or one for each of the C neurons."""
     check_neurons(parameter, x)
     return parameter.reshape(()) if parameter.numel() == 1 else parameter

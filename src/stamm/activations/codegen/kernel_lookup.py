@@ -1,4 +1,4 @@
-"""Finding the torch functions of a Spec: shipped for the catalogue, else derived once and kept."""
+"""Loads the torch functions of a Spec: shipped for the catalogue, else derived once and cached."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Kernel:
 
 @lru_cache(maxsize=256)
 def kernel_of(spec: Spec) -> Kernel:
-    """The kernel of a spec, chosen by content hash: names play no part.
+    """The kernel of a spec, found by content hash, independent of names.
 
     Raises   ConfigError when the shipped kernel of a catalogue entry belongs to another spec, or
              when a user's spec cannot be integrated.
@@ -68,7 +68,7 @@ def kernel_text(spec: Spec) -> str:
 
 
 def _known_source(spec: Spec) -> str:
-    from stamm.activations.cache import known_kernel_source  # the catalogue needs none
+    from stamm.activations.cache import known_kernel_source  # not needed by the catalogue
 
     return known_kernel_source(spec.content_hash) or _derived_source(spec)
 
@@ -76,13 +76,13 @@ def _known_source(spec: Spec) -> str:
 def _derived_module(spec: Spec) -> ModuleType:
     source = _known_source(spec)
     module = ModuleType(f"stamm.activations.generated.derived_{spec.content_hash[:16]}")
-    # The text is our own: formulas reach it only through the parser in expressions.py.
+    # The source is generated: formulas reach it only through the parser in spec/expressions.py.
     exec(compile(source, f"<derived from spec {spec.name}>", "exec"), module.__dict__)
     return module
 
 
 def _derived_source(spec: Spec) -> str:
-    # The door to SymPy: it costs half a second to load, and a spec passes here once in its life.
+    # The only import of SymPy: it takes half a second to load, and each spec needs it once.
     from stamm.activations.cache import store_kernel_source
     from stamm.activations.codegen.kernel import kernel_source
     from stamm.activations.derivation.derive import derive
@@ -104,7 +104,7 @@ def _kernel(module: ModuleType) -> Kernel:
 
 
 def _up(content_hash: str, together: Callable[[Tensor, Parameters], tuple[Tensor, ...]]) -> Kernel:
-    """The kernel of h from the one function that gives h, h' and h''."""
+    """The kernel of h from the one function that returns h, h' and h''."""
     return Kernel(
         content_hash=f"{content_hash}/up",
         value=lambda u, parameters: together(u, parameters)[0],

@@ -1,13 +1,13 @@
-"""Gradients of trainable shapes when a model runs on several processes.
+"""All-reduce of shape-parameter gradients under tensor, sequence and data parallelism.
 
 A shape parameter is used by every element of the activations, so a process that holds a part of
-them computes a part of its gradient. What has to happen with the parts:
+them computes a part of its gradient. The parts are reduced as follows:
 
     tensor parallel             the hidden dimension is split       sum over the group
     sequence, context parallel  the tokens are split                sum over the group
     data parallel, FSDP         each process has its own loss       mean over the group
 
-Without the sum each process steps on its own part and the replicas drift apart, in silence. Every
+Without the sum each process steps on its own part and the replicas diverge without an error. Every
 reduction here gathers the parts and adds them in float64 in the order of the ranks, rounded once:
 all processes, and all runs, get the same bits.
 
@@ -26,7 +26,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor
 from torch.utils.hooks import RemovableHandle
 
-from stamm.activations.shape_parameters import shape_parameters
+from stamm.activations.module.shape_parameters import shape_parameters
 from stamm.base.config import nearest
 from stamm.base.errors import ConfigError, RunError
 
@@ -40,20 +40,20 @@ def reduce_shape_gradients(
     mean_over: Over = None,
     sharded: Collection[str] = (),
 ) -> list[RemovableHandle]:
-    """From now on every backward pass reduces the gradients of the model's shape parameters.
+    """Register hooks: every backward pass reduces the gradients of the model's shape parameters.
 
     A hook on each parameter reduces what one backward pass contributes before it is added to
     `.grad`, so that gradients accumulated over micro-batches are reduced exactly once. Clip and
-    step as usual afterwards. `reduce_now` does the same in one message a step.
+    step as usual afterwards. `reduce_now` does the same with one collective per step.
 
     sum_over    the processes that split the hidden dimension or the tokens of one loss
     mean_over   the processes that have a loss each (data parallel), taken after the sum
     sharded     names of parameters whose neurons are split over `sum_over`, a part on each
                 process: they are complete there and are not summed
-    Result      the handles that remove the hooks again
+    Result      the handles that remove the hooks
     Edge        the processes of a group must run the same backward passes: a parameter that is used
                 on one of them only waits for the others. Frozen parameters are left out.
-    Raises      ConfigError for a parameter on the meta device or already spread over the same
+    Raises      ConfigError for a parameter on the meta device or already sharded over the same
                 processes; RunError when replicas differ at the start.
     Checked     tests/unit/activations/test_parallel.py
     """
@@ -85,7 +85,7 @@ def reduce_now(
     mean_over: Over = None,
     sharded: Collection[str] = (),
 ) -> None:
-    """Reduce `.grad` of every shape parameter, in one message: once a step, after all backwards.
+    """Reduce `.grad` of every shape parameter in one collective: once a step, after all backwards.
 
     The same bits as the hooks of `reduce_shape_gradients` give for one backward pass; use one or
     the other. Arguments and errors are the same.
@@ -118,7 +118,7 @@ def reduce_now(
 
 @torch.no_grad()
 def check_replicas(model: nn.Module, *, over: Over, sharded: Collection[str] = ()) -> None:
-    """Prove that all processes of a group hold the same bits in every shape parameter.
+    """Check that all processes of a group hold the same bits in every shape parameter.
 
     A collective call: cheap enough to make at every checkpoint.
 
@@ -148,9 +148,9 @@ def check_replicas(model: nn.Module, *, over: Over, sharded: Collection[str] = (
 def sharding_exceptions(model: nn.Module) -> set[nn.Parameter]:
     """The parameters to give to FSDP2's `fully_shard` as `ignored_params`: every trainable shape.
 
-    fully_shard(layer, mp_policy=MixedPrecisionPolicy(param_dtype=torch.bfloat16)) would hand the
-    activation a bfloat16 copy of its shape: 8 bits, whatever the optimizer keeps. Left out, it
-    stays a plain float32 parameter on every process, and its gradient is nobody's affair but
+    fully_shard(layer, mp_policy=MixedPrecisionPolicy(param_dtype=torch.bfloat16)) would give the
+    activation a bfloat16 copy of its shape: 8 bits, whatever the optimizer keeps. Ignored, it stays
+    a plain float32 parameter on every process, and its gradient is reduced only by
     `reduce_shape_gradients(model, mean_over=data_parallel_mesh)`.
 
     Edge   the set holds the parameters that the model has now: ask once it is materialised, and
@@ -164,8 +164,8 @@ def clip_gradient_norm(model: nn.Module, max_norm: float) -> Tensor:
     """Scale all gradients so that their common norm is at most `max_norm`; returns the norm before.
 
     As torch.nn.utils.clip_grad_norm_, for models in which some gradients are DTensors and others
-    are plain, or DTensors of another mesh: shapes beside weights that FSDP2 spreads. torch's own
-    refuses those as soon as a shape has more than one number.
+    are plain, or DTensors of another mesh: shapes beside weights that FSDP2 shards. torch's own
+    raises for those when a shape has more than one number.
 
     Edge   plain gradients count once, as replicas. All processes must call this.
     """
@@ -215,12 +215,12 @@ def _gathered(part: Tensor, group: dist.ProcessGroup) -> list[Tensor]:
 def _chosen(
     model: nn.Module, sum_over: Over, mean_over: Over, sharded: Collection[str]
 ) -> dict[str, nn.Parameter]:
-    """The shape parameters to reduce, after everything that can be wrong with the request."""
+    """The shape parameters to reduce, after the arguments are checked."""
     named = shape_parameters(model)
     for name in sharded:
         if name not in named:
             raise ConfigError(
-                f"{name!r} is no shape parameter of the model", fix=nearest(name, named)
+                f"{name!r} is not a shape parameter of the model", fix=nearest(name, named)
             )
     groups = [_group(over) for over in (sum_over, mean_over) if over is not None]
     for name, parameter in named.items():
@@ -232,7 +232,7 @@ def _chosen(
         spread = [_ranks(group) for group in meshed]
         if any(_ranks(group) in spread for group in groups):
             raise ConfigError(
-                f"{name} is already spread over the same processes, which reduces its gradient",
+                f"{name} is already sharded over the same processes, which reduces its gradient",
                 fix="Leave this group out, or keep the parameter plain (for FSDP2:"
                 " ignored_params=sharding_exceptions(model))",
             )
@@ -256,5 +256,5 @@ def _ranks(group: dist.ProcessGroup) -> list[int]:
 
 
 def _local(tensor: Tensor) -> Tensor:
-    """The part of a DTensor that lies here; a plain tensor lies here as a whole."""
+    """The local part of a DTensor; a plain tensor as it is."""
     return tensor.to_local() if isinstance(tensor, DTensor) else tensor

@@ -1,4 +1,4 @@
-"""The trainable shapes of a whole model: where they are, that none is shared, their values."""
+"""Shape parameters of a model: list them, check that none is shared, export and import values."""
 
 from __future__ import annotations
 
@@ -8,22 +8,22 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 import torch
 from torch import Tensor, nn
 
-from stamm.activations.module import ShapedModule
+from stamm.activations.module.activation import ActivationModule
 from stamm.base.config import nearest
 from stamm.base.errors import ConfigError
 
 Values = dict[str, dict[str, float | list[float]]]
 
 
-def shape_modules(model: nn.Module) -> dict[str, ShapedModule]:
-    """Every activation module that has something to learn, under its name in the model.
+def shape_modules(model: nn.Module) -> dict[str, ActivationModule]:
+    """Every activation module with trainable parameters, under its name in the model.
 
     A module that is reached by several names is listed once, under the first of them.
     """
     return {
         name: module
         for name, module in model.named_modules()
-        if isinstance(module, ShapedModule) and module.spec.trainable
+        if isinstance(module, ActivationModule) and module.spec.trainable
     }
 
 
@@ -41,11 +41,11 @@ def shape_parameters(model: nn.Module) -> dict[str, nn.Parameter]:
     return found
 
 
-def refuse_shared(model: nn.Module, allow: Collection[str] = ()) -> None:
-    """Refuse a trainable shape that two places of the model share.
+def check_not_shared(model: nn.Module, allow: Collection[str] = ()) -> None:
+    """Check that no two places of the model share a trainable shape.
 
-    One module object built once and put into every layer trains one shape for all of them, without
-    a word: gradients of all layers are added up in it.
+    One module object that is put into every layer trains one shape for all of them, without an
+    error: the gradients of all layers are added up in it.
 
     allow    names of modules that are meant to share, as `named_modules` spells them; one of the
              names of a shared module suffices
@@ -103,7 +103,7 @@ def import_values(
     """Set every trainable parameter of the model, in place; all of them or none.
 
     values   as `export_values` gives them: every module and every parameter must be there
-    raw      what the numbers are. It has no default: a raw number often is a valid effective one,
+    raw      True for stored numbers, False for effective ones. It has no default: a raw number often is a valid effective one,
              so a mistake would load, and the model would compute another function
     Raises   ConfigError for an unknown or missing name, a wrong count, a number that is not finite
              or that breaks its constraint, with the module and the value; nothing is changed then.
@@ -139,7 +139,7 @@ def import_values(
 
 
 def _stored(
-    module: ShapedModule, row: Mapping[str, float], place: str, index: int
+    module: ActivationModule, row: Mapping[str, float], place: str, index: int
 ) -> dict[str, float]:
     """One row of effective values as stored ones, or the error with its place."""
     try:
@@ -157,7 +157,7 @@ def _module_places(model: nn.Module) -> list[tuple[list[str], str]]:
         (
             (name, module)
             for name, module in model.named_modules(remove_duplicate=False)
-            if isinstance(module, ShapedModule) and module.spec.trainable
+            if isinstance(module, ActivationModule) and module.spec.trainable
         ),
         "activation module",
     )
@@ -202,7 +202,7 @@ def _check_names(
 
 
 def _numbers(given: float | Sequence[float], parameter: nn.Parameter, name: str) -> list[float]:
-    """What was given for one parameter, as as many floats as it holds."""
+    """The values given for one parameter, as the number of floats that it holds."""
     found = [float(v) for v in given] if isinstance(given, Sequence) else [float(given)]
     if len(found) != parameter.numel():
         raise ConfigError(
@@ -214,13 +214,13 @@ def _numbers(given: float | Sequence[float], parameter: nn.Parameter, name: str)
             raise ConfigError(f"{name} = {value!r} is not finite")
     if hasattr(parameter, "placements"):
         raise ConfigError(
-            f"{name} is already spread over processes", fix="Import values before parallelizing"
+            f"{name} is already sharded over processes", fix="Import values before parallelizing"
         )
     return found
 
 
 def _whole(parameter: nn.Parameter) -> list[float]:
-    """All numbers of a parameter, gathered where it is spread over processes (a DTensor)."""
+    """All numbers of a parameter, gathered where it is sharded over processes (a DTensor)."""
     gather = getattr(parameter, "full_tensor", None)
     whole: Tensor = parameter.detach() if gather is None else gather().detach()
     return [float(value) for value in whole.reshape(-1).double().tolist()]

@@ -1,4 +1,4 @@
-"""Activations as modules: trainable shapes, stored raw, in float32, under checkpoint names."""
+"""Activation modules: shape parameters, stored raw, in float32, under checkpoint names."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ import torch
 from torch import Tensor, nn
 
 from stamm.activations import catalog
+from stamm.activations.codegen.kernel_lookup import kernel_of
 from stamm.activations.effective import effective_tensor
-from stamm.activations.kernel_lookup import kernel_of
-from stamm.activations.ops import gated_operation, plain_operation
+from stamm.activations.module.ops import gated_operation, plain_operation
 from stamm.activations.spec import Gated, Spec
 from stamm.activations.spec.parameters import Parameter
 from stamm.base.errors import ConfigError
@@ -22,12 +22,12 @@ Precision = Literal["exact", "fast"]
 Value = float | list[float]
 
 
-class ShapedModule(nn.Module):
-    """What plain and gated activations share: the shape parameters of one spec.
+class ActivationModule(nn.Module):
+    """Base of plain and gated activation modules: the shape parameters of one spec.
 
     Each trainable parameter is one `nn.Parameter` under its own name, holding raw numbers (before
-    softplus): of shape (1,), or (groups,), or (neurons,). It stays float32 when the model is cast to 16 bits: the spacing of
-    bfloat16 near 1 is larger than an optimizer's step. In a compat order of evaluation parameters
+    softplus): of shape (1,), or (groups,), or (neurons,). It stays float32 when the model is cast to
+    16 bits: the spacing of bfloat16 near 1 is larger than an optimizer's step. In a compat order of evaluation parameters
     and constants have `dtype` instead, and constants are buffers, as in the library it matches.
     """
 
@@ -52,7 +52,7 @@ class ShapedModule(nn.Module):
         self._bind()
         if compat != EXACT and self.count > 1:
             raise ConfigError(
-                f"the compat order {compat!r} has one shape a layer, not {self.count}",
+                f"the compat order {compat!r} has one shape per layer, not {self.count}",
                 where=spec.where,
                 fix="Leave out neurons and groups, or use compat='exact'",
             )
@@ -93,9 +93,9 @@ class ShapedModule(nn.Module):
         """
         with torch.no_grad():
             if raw:
-                return {p.name: _told(getattr(self, p.name)) for p in self.spec.trainable}
-            told = iter([_told(self._effective(p)) for p in self.spec.trainable])
-        return {p.name: next(told) if p.trainable else p.initial for p in self.spec.parameters}
+                return {p.name: _numbers(getattr(self, p.name)) for p in self.spec.trainable}
+            effective = iter([_numbers(self._effective(p)) for p in self.spec.trainable])
+        return {p.name: next(effective) if p.trainable else p.initial for p in self.spec.parameters}
 
     def effective(self) -> dict[str, float]:
         """The effective value of every parameter, fixed ones included, as the kernel sees it.
@@ -153,7 +153,7 @@ class ShapedModule(nn.Module):
         return ", ".join(parts)
 
     def __getstate__(self) -> dict[str, Any]:
-        """Everything but the functions, which are found again from the spec."""
+        """Everything but the functions, which are looked up again from the spec."""
         return {k: v for k, v in self.__dict__.items() if k not in ("_kernel", "_operations")}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -202,7 +202,7 @@ class ShapedModule(nn.Module):
         single = {name: value for name, value in values.items() if isinstance(value, float)}
         if len(single) != len(values):
             raise ConfigError(
-                f"{self.spec.name} has {self.count} values a parameter",
+                f"{self.spec.name} has {self.count} values per parameter",
                 fix="Read them with values(raw=...)",
             )
         return single
@@ -235,11 +235,11 @@ class ShapedModule(nn.Module):
         stored: Tensor = getattr(self, parameter.name)
         if self.compat != EXACT:
             return effective_tensor(parameter, stored, bound)
-        # In float64 until it meets x: alpha_n in float32 would lose what it is above beta by.
+        # In float64 until combined with x: float32 would lose the difference of alpha_n and beta.
         wide = stored if stored.device.type == "mps" else stored.double()
         return effective_tensor(parameter, wide, bound, exact=True)
 
-    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> ShapedModule:
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> ActivationModule:
         if self.compat != EXACT:
             return self._applied(fn, recurse)
 
@@ -249,7 +249,7 @@ class ShapedModule(nn.Module):
 
         return self._applied(keeping_width, recurse)
 
-    def _applied(self, fn: Callable[[Tensor], Tensor], recurse: bool) -> ShapedModule:
+    def _applied(self, fn: Callable[[Tensor], Tensor], recurse: bool) -> ActivationModule:
         super()._apply(fn, recurse)  # type: ignore[no-untyped-call]  # torch leaves it untyped
         return self
 
@@ -273,7 +273,7 @@ class ShapedModule(nn.Module):
         super()._load_from_state_dict(state_dict, prefix, *args, **kwargs)
 
 
-class Activation(ShapedModule):
+class Activation(ActivationModule):
     """y = f(x), with the spec's trainable shape."""
 
     def forward(self, x: Tensor) -> Tensor:
@@ -289,7 +289,7 @@ class Activation(ShapedModule):
         return self._kernel.compat[self.compat](x, *values, *constants)
 
 
-class GatedActivation(ShapedModule):
+class GatedActivation(ActivationModule):
     """y = f(gate) * up, with the spec's trainable shape."""
 
     def forward(self, gate: Tensor, up: Tensor) -> Tensor:
@@ -329,10 +329,10 @@ def build_activation(
     compat   "exact", or another library's order of evaluation ("eps" for xielu: bit for bit
              transformers' XIELUActivation, forward and backward)
     dtype    of stored parameters; "exact" keeps float32 where 16 bits are asked for
-    neurons  the size of the input's last axis, to give every neuron shapes of its own
-    groups   with `neurons`: into how many equal groups they fall, each with shapes of its own
+    neurons  the size of the input's last axis, for shape parameters per neuron
+    groups   with `neurons`: number of equal groups, each with its own shape parameters
     precision  of float32 inputs: "exact" computes them in float64 and rounds once, "fast" in
-             float32, some ulp off where terms cancel. 16-bit inputs know no difference
+             float32, some ulp off where terms cancel. 16-bit inputs are computed alike in both
     Raises   ConfigError for an unknown name or order, or a spec that cannot be integrated.
     Checked  tests/unit/activations/test_module.py
     """
@@ -368,23 +368,23 @@ def xielu(
 
 
 def _count(spec: Spec, neurons: int | None, groups: int | None) -> int:
-    """How many values each trainable parameter has."""
+    """Number of values of each trainable parameter."""
     if neurons is None:
         if groups is None:
             return 1
-        raise ConfigError(f"groups = {groups} of how many neurons", fix="Give neurons as well")
+        raise ConfigError(f"groups = {groups} without neurons", fix="Give neurons as well")
     count = neurons if groups is None else groups
     if neurons < 1 or count < 1 or neurons % count:
         raise ConfigError(
-            f"{neurons} neurons do not fall into {count} equal groups",
+            f"{neurons} neurons cannot be split into {count} equal groups",
             where=spec.where,
             fix="Choose positive numbers, the second a divisor of the first",
         )
     return count
 
 
-def _told(values: Tensor) -> Value:
-    # A DTensor, as FSDP2 makes of parameters, lies in pieces on several processes, which all ask.
+def _numbers(values: Tensor) -> Value:
+    # FSDP2 shards parameters as DTensors: all processes gather them together.
     whole = getattr(values, "full_tensor", None)
     values = values if whole is None else whole()
     numbers: list[float] = values.detach().double().reshape(-1).tolist()

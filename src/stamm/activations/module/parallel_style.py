@@ -1,4 +1,4 @@
-"""A parallel style for activations: their place in a plan of `parallelize_module`."""
+"""Tensor and sequence parallel style of activations, for plans of `parallelize_module`."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tenso
 from torch.distributed.tensor.parallel import ParallelStyle
 from torch.distributed.tensor.placement_types import Placement
 
-from stamm.activations.module import Activation, GatedActivation, ShapedModule, Value
-from stamm.activations.parallel import added_in_rank_order
+from stamm.activations.module.activation import Activation, ActivationModule, GatedActivation, Value
+from stamm.activations.module.parallel import added_in_rank_order
 from stamm.base.errors import ConfigError
 
 
 class ShapedActivationParallel(ParallelStyle):
-    """The activation between sharded inputs and outputs, with the gradient of its shape whole.
+    """Activation on sharded inputs and outputs, with the all-reduced gradient of its shape.
 
         parallelize_module(layer.mlp, mesh["tp"], {
             "up_proj": ColwiseParallel(),
@@ -49,7 +49,7 @@ class ShapedActivationParallel(ParallelStyle):
         kind = _KINDS.get(type(module))
         if kind is None:
             raise ConfigError(
-                f"{type(module).__name__} is no activation module",
+                f"{type(module).__name__} is not an activation module",
                 fix="Give this style to modules made by build_activation",
             )
         if device_mesh.ndim != 1:
@@ -79,8 +79,8 @@ class ShapedActivationParallel(ParallelStyle):
         return Shard(0)
 
 
-class _Parallel(ShapedModule):
-    """What both kinds share: computing on local tensors.
+class _Parallel(ActivationModule):
+    """Base of both kinds: computes on local tensors.
 
     split   the mesh, and the dimension of the input that is split over it
     """
@@ -101,20 +101,20 @@ class _Parallel(ShapedModule):
         )
 
     def values(self, *, raw: bool) -> dict[str, Value]:
-        """As everywhere, of all neurons: parameters that are split are gathered."""
+        """The values of all neurons: sharded parameters are gathered."""
         with torch.no_grad(), self._holding(DTensor.full_tensor):
             return super().values(raw=raw)
 
     def load_values(self, values: Mapping[str, Value], *, raw: bool) -> None:
-        """Refused: values are given before the module is parallelized."""
+        """Raises ConfigError: load values before the module is parallelized."""
         raise ConfigError(
-            f"the shape of {self.spec.name} is already spread over processes",
+            f"the shape of {self.spec.name} is already sharded over processes",
             fix="Load values before parallelize_module",
         )
 
     @contextmanager
     def _holding(self, of: Callable[[DTensor], Tensor]) -> Iterator[None]:
-        """The module with plain tensors in the place of its parameters, for the time being."""
+        """The module with plain tensors in place of its parameters, inside the `with` block."""
         stored: dict[str, Any] = dict(self._parameters)
         plain: dict[str, Any] = {name: of(parameter) for name, parameter in stored.items()}
         self._parameters.update(plain)
@@ -124,7 +124,7 @@ class _Parallel(ShapedModule):
             self._parameters.update(stored)
 
     def _for_neurons(self, values: Tensor) -> Tensor:
-        """One value for each neuron that lies here."""
+        """One value for each local neuron."""
         if self.neurons is None or values.numel() == 1:
             return values
         return values[:, None].expand(-1, self.neurons // self.count).reshape(-1)
@@ -145,7 +145,7 @@ _KINDS: dict[type[nn.Module], type[_Parallel]] = {
 
 
 class _Local(torch.autograd.Function):
-    """The values of a shape parameter here; backwards the sum of the parts, unless it is split."""
+    """The local values of a shape parameter; backward sums the parts, unless it is split."""
 
     @staticmethod
     def forward(ctx: Any, parameter: DTensor) -> Tensor:
@@ -170,7 +170,7 @@ class _Local(torch.autograd.Function):
 
 
 def _part(x: Tensor, mesh: DeviceMesh, dim: int) -> Tensor:
-    """The local part of an input, split as the style says."""
+    """The local part of an input, split as the style defines."""
     if dim == x.dim() - 1:
         raise ConfigError(
             f"dim = {dim} is the hidden dimension of an input of shape {tuple(x.shape)}",
