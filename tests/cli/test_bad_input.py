@@ -158,7 +158,7 @@ def test_a_truncated_warc_record_is_in_the_ledger(
 def test_a_run_folder_of_another_configuration_is_refused(smoke_run: Path, stamm: Stamm) -> None:
     done = stamm("run", "smoke", "--out", str(smoke_run), "pretrain.seed=29")
     assert done.returncode == 2
-    assert "pretrain.seed: 28 there, 29 asked" in _one_line(done)
+    assert "pretrain.seed: 28 there, 29 requested" in _one_line(done)
 
 
 def test_a_full_disk_keeps_the_checkpoint_before_and_the_run_ends_later(

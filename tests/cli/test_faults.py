@@ -396,8 +396,8 @@ def test_other_threads_another_run_and_another_division(starter: Starter, proces
         starter.send(signal.SIGKILL)
 
     starter.until("run", 8, meanwhile)
-    assert seen[0].returncode == 1 and "another process is working in run" in seen[0].stderr
+    assert seen[0].returncode == 1 and "another process uses run" in seen[0].stderr
     refused = starter.run("run", "engine.threads=2")
-    assert refused.code == 2 and "engine.threads: 1 there, 2 asked" in refused.said
+    assert refused.code == 2 and "engine.threads: 1 there, 2 requested" in refused.said
     assert starter.run("run").code == 0
     same(starter.place / "run", expected)

@@ -159,7 +159,7 @@ def test_it_trains_resumes_and_is_evaluated_without_its_file(
     (place / "mine.py").write_text(source.replace("2*a*x", "3*a*x"))
     _run(pack, reference, code=2)
     said = capsys.readouterr().err
-    assert "activation.pieces.0.formula: '2*a*x + 0.5' there, '3*a*x + 0.5' asked" in said
+    assert "activation.pieces.0.formula: '2*a*x + 0.5' there, '3*a*x + 0.5' requested" in said
     (place / "mine.py").unlink()
     _run(pack, "model.ffn.activation=run/activations/mine")
     metrics = Path("run", "arms", "mine", "metrics.jsonl").read_text().splitlines()

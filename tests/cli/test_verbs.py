@@ -244,7 +244,7 @@ def test_a_dry_run_refuses_what_the_run_would_refuse(
     for words, code, said in (
         (["demo", "--out", str(smoke_run)], 2, "holds a run of another configuration: recipe"),
         (["smoke", "--out", "file"], 1, "file is a file"),
-        (["smoke", "--out", "other"], 1, "not empty and holds no run"),
+        (["smoke", "--out", "other"], 1, "not empty and is not a run folder"),
     ):
         for dry in (["--dry-run"], []):
             done = stamm("run", *words, *dry)

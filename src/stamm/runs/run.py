@@ -1,8 +1,8 @@
-"""Doing the steps of a run, each once: a receipt says what a step read and what it left.
+"""Run folder: execute the steps of a run, each once, and resume after an interruption.
 
-A step is skipped when its receipt names the same job, configuration and inputs, and every file
-it left still has the recorded hash. So a run that was killed goes on where it stopped, a changed
-input redoes what depends on it, and a finished run has nothing to do.
+A step writes a receipt with the hashes of its inputs and outputs. It is skipped when its receipt has
+the same job, configuration and inputs, and every output still has the recorded hash. So the same
+command resumes a killed run, and a changed input repeats the steps that depend on it.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ LOCK = ".lock"
 _CONFIG_FIX = "Restore it from a copy, or choose another folder with --out"
 _SESSION = ("command", "started", "version", "commit", "dirty", "python", "lock_hash")
 _MANIFEST = {"state", "sessions", "libraries"}
-# Where shards are done changes nothing in what they leave, nor does who is told. How processes
-# divide a step changes what their number does, which is in no configuration: roundings.
+# Keys that may change when a run is resumed. Executor and trackers do not change the outputs; the
+# process mesh changes roundings only.
 _FREE = ("execution", "trackers", "mirrors", "parallel")  # mirrors: trackers of version 0.1
 _RECEIPT = {"step", "key", "digest", "seconds", "ended", "outputs"}
 Job = Callable[[Any, Workspace], None]
@@ -65,10 +65,10 @@ class Run:
         }
 
     def check(self) -> None:
-        """See whether this run can be done here, without touching anything.
+        """Check whether this run can use its folder, without writing anything.
 
-        Raises   ConfigError naming the differing keys when the folder holds another run; RunError
-                 when it is a file, holds other things, or was made by another version of stamm.
+        Raises   ConfigError naming the differing keys when the folder has another run; RunError
+                 when it is a file, has other contents, or was made by another version of stamm.
         """
         if self.root.exists() and not self.root.is_dir():
             raise RunError(f"{self.root} is a file", fix="Choose another folder with --out")
@@ -77,11 +77,12 @@ class Run:
             self._check_same(read_json(path, _CONFIG_FIX))
         elif self.root.is_dir() and any(not _is_ours(p) for p in self.root.iterdir()):
             raise RunError(
-                f"{self.root} is not empty and holds no run", fix="Choose another folder with --out"
+                f"{self.root} is not empty and is not a run folder",
+                fix="Choose another folder with --out",
             )
 
     def open(self) -> None:
-        """Make the run folder, or go on with the one that is there. Checked before, and locked."""
+        """Create the run folder, or resume the existing one. The lock must be held."""
         self.check()
         for leftover in self.root.glob(".*.part"):
             leftover.unlink()
@@ -108,18 +109,20 @@ class Run:
         if stored["recipe"] != self.request["recipe"]:
             keys = [("recipe", stored["recipe"], self.request["recipe"]), *keys]
         if keys:
-            shown = "; ".join(f"{key}: {old!r} there, {new!r} asked" for key, old, new in keys[:8])
+            shown = "; ".join(
+                f"{key}: {old!r} there, {new!r} requested" for key, old, new in keys[:8]
+            )
             more = f"; and {len(keys) - 8} more" if len(keys) > 8 else ""
             raise ConfigError(
-                f"{self.root} holds a run of another configuration: {shown}{more}",
-                fix="Choose another folder with --out, or ask for the same configuration",
+                f"{self.root} has a run of another configuration: {shown}{more}",
+                fix="Choose another folder with --out, or request the same configuration",
             )
 
     @contextlib.contextmanager
     def locked(self) -> Iterator[None]:
-        """Hold the folder for this process; the lock goes with the process, however it ends.
+        """Lock the folder for this process; the lock ends with the process.
 
-        Raises   RunError when another process is working in it.
+        Raises   RunError when another process uses it.
         """
         self.root.mkdir(parents=True, exist_ok=True)
         with (self.root / LOCK).open("a") as held:
@@ -127,7 +130,7 @@ class Run:
                 fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
                 raise RunError(
-                    f"another process is working in {self.root}", fix="Wait for it, or stop it"
+                    f"another process uses {self.root}", fix="Wait for it, or stop it"
                 ) from None
             except OSError as error:
                 raise RunError(
@@ -138,7 +141,7 @@ class Run:
             yield
 
     def pending(self, steps: Sequence[Step]) -> list[Step]:
-        """The steps that are still to be done, in order."""
+        """The steps that are not complete, in order."""
         done: dict[str, str] = {}
         waiting: list[Step] = []
         for step in steps:
@@ -157,11 +160,11 @@ class Run:
         announce: Callable[[int, int, Step], None],
         execution: Execution | None = None,
     ) -> None:
-        """Do what is pending.
+        """Execute the pending steps.
 
-        jobs       the code of a kind of job; asked only when a step of that kind is done
-        announce   told the number of the step, how many there are, and the step
-        execution  where the shards of a step are done; None: on this machine
+        jobs       returns the function of a kind of job; called only when a step needs it
+        announce   called with the number of the step, the number of steps, and the step
+        execution  executor of the shards of a step; None: this machine
         """
         self._note_session(progress)
         done: dict[str, str] = {}
@@ -175,16 +178,16 @@ class Run:
         self._note_state("complete")
 
     def unfinished(self) -> str:
-        """Why what stands here cannot be taken for finished, in words; "" when it can."""
+        """Why the run is not complete; "" when it is."""
         if is_locked(self.root):
-            return "another process is working in it"
+            return "another process uses it"
         state = self.state()
         if state == "new":
             return f"{self._manifest_path.name} is missing"
-        return "" if state == "complete" else "its run has not come to its end"
+        return "" if state == "complete" else "its run is not complete"
 
     def state(self) -> str:
-        """ "new", "running" (begun and not finished) or "complete"."""
+        """ "new", "running" (started, not complete) or "complete"."""
         return str(self._manifest()["state"]) if self._manifest_path.exists() else "new"
 
     @property
@@ -201,7 +204,7 @@ class Run:
         )
 
     def receipts(self) -> list[dict[str, Any]]:
-        """What the finished steps left, in the order in which they ended."""
+        """Receipts of the complete steps, in the order in which they ended."""
         found = (_read_receipt(path) for path in (self.root / "steps").glob("*.json"))
         return sorted((r for r in found if r is not None), key=lambda receipt: receipt["ended"])
 
@@ -225,10 +228,10 @@ class Run:
         return receipt
 
     def _clear_other_attempt(self, step: Step, key: str, progress: Progress) -> None:
-        """Forget what a step left when it set out to do something else.
+        """Remove the outputs of a step that was started with another key.
 
-        A job goes on from what it finds in its folder (a checkpoint, say), which is right only
-        for the same configuration and the same inputs. The key it began with is noted first.
+        A job resumes from what is in its folder (a checkpoint), which is valid only for the same
+        configuration and inputs. The key is recorded before the step starts.
         """
         note = self.root / "steps" / f"{step.name}.begun"
         if note.exists() and note.read_text() == key:
@@ -236,22 +239,22 @@ class Run:
         folder = self.root / step.folder
         if Path(step.folder) != Path() and folder.exists():
             if note.exists():
-                again = "looking at its shards" if step.sharded else "doing it"
-                progress.log(f"What step {step.name} reads has changed: {again} again.")
+                again = "checking its shards" if step.sharded else "repeating it"
+                progress.log(f"The inputs of step {step.name} have changed: {again}.")
             if step.costly:
                 aside = _aside(self.root / "set-aside", folder)
-                progress.log(f"What was there of it, with its checkpoints, is now in {aside}.")
+                progress.log(f"Its previous outputs, with checkpoints, were moved to {aside}.")
             elif not step.sharded:
                 shutil.rmtree(folder)
         self._receipt_path(step).unlink(missing_ok=True)
         write_text(note, key)
 
     def _key(self, step: Step, done: Mapping[str, str]) -> str:
-        """Identity of what a step would do: its job, its configuration and what it reads."""
+        """Hash of job, configuration and inputs of a step."""
         return sha256_value(
             {
                 "job": step.job,
-                "config": _bound(to_plain(step.config)),
+                "config": _without_free_keys(to_plain(step.config)),
                 "folder": step.folder,
                 "inputs": dict(step.inputs),
                 "after": {name: done.get(name, "") for name in step.after},
@@ -277,7 +280,7 @@ class Run:
         for name in step.outputs:
             path = folder / name
             if not path.exists():
-                raise RunError(f"step {step.name} ended without leaving {path}")
+                raise RunError(f"step {step.name} ended without its output {path}")
             files = sorted(p for p in path.rglob("*") if p.is_file()) if path.is_dir() else [path]
             for file in files:
                 found[str(file.relative_to(folder))] = {
@@ -290,7 +293,7 @@ class Run:
         return self.root / "steps" / f"{step.name}.json"
 
     def _note_session(self, progress: Progress) -> None:
-        """Add this start to the manifest, and say aloud when it is made with other libraries."""
+        """Add this start to the manifest, with a warning when library versions have changed."""
         now = new_manifest(recipe=self.request["recipe"], state="running")
         begun = self._manifest_path.exists()
         manifest = self._manifest() if begun else {**now, "sessions": []}
@@ -300,7 +303,9 @@ class Run:
         changed = differences(manifest["libraries"], now["libraries"])
         if changed:
             said = ", ".join(f"{name} {old} -> {new}" for name, old, new in changed)
-            progress.log(f"This run was begun with other libraries ({said}): bits may differ.")
+            progress.log(
+                f"Library versions have changed since the run started ({said}): bits may differ."
+            )
 
     def _note_state(self, state: str) -> None:
         manifest = self._manifest()
@@ -314,7 +319,7 @@ class Run:
 def workspace(
     root: Path, step: Step, progress: Progress, execution: Execution | None = None
 ) -> Workspace:
-    """The place in which the run at `root` does `step`."""
+    """The workspace of `step` in the run at `root`."""
     return Workspace(
         folder=root / step.folder,
         inputs={name: root / path for name, path in step.inputs.items()},
@@ -324,15 +329,15 @@ def workspace(
     )
 
 
-def _bound(plain: Any) -> Any:
-    """A configuration without what is free to change."""
+def _without_free_keys(plain: Any) -> Any:
+    """A configuration without the keys that may change when a run is resumed."""
     if isinstance(plain, dict):
-        return {key: _bound(value) for key, value in plain.items() if key not in _FREE}
-    return [_bound(value) for value in plain] if isinstance(plain, list) else plain
+        return {key: _without_free_keys(value) for key, value in plain.items() if key not in _FREE}
+    return [_without_free_keys(value) for value in plain] if isinstance(plain, list) else plain
 
 
 def _read_receipt(path: Path) -> dict[str, Any] | None:
-    """A receipt, or None where there is none that can be read: its step is then done again."""
+    """A receipt, or None when it cannot be read: the step is then repeated."""
     try:
         receipt: dict[str, Any] = read_json(path)
     except DataError:
@@ -341,7 +346,7 @@ def _read_receipt(path: Path) -> dict[str, Any] | None:
 
 
 def _aside(place: Path, folder: Path) -> Path:
-    """Move `folder` into `place`, beside what was moved there before; where it is now."""
+    """Move `folder` into `place` under a new name; returns its path."""
     place.mkdir(exist_ok=True)
     number = next(n for n in itertools.count(1) if not (place / f"{folder.name}-{n}").exists())
     return folder.rename(place / f"{folder.name}-{number}")
@@ -356,7 +361,7 @@ def _external_hash(path: Path) -> str:
 
 
 def is_locked(root: Path) -> bool:
-    """Whether a process is working in the run folder `root`."""
+    """Whether a process holds the lock of the run folder `root`."""
     with contextlib.suppress(FileNotFoundError), (root / LOCK).open("rb") as held:
         try:
             fcntl.flock(held, fcntl.LOCK_SH | fcntl.LOCK_NB)
@@ -374,5 +379,5 @@ def shown_state(root: Path, recorded: str) -> str:
 
 
 def _is_ours(path: Path) -> bool:
-    """A lock, or what a killed process left before there was a run."""
+    """Whether `path` is the lock file or a temporary file of a killed process."""
     return path.name == LOCK or (path.name.startswith(".") and path.name.endswith(".part"))

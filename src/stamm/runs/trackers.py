@@ -32,7 +32,7 @@ class Tracker(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class TrackerRun:
-    """What a tracker receives before the first step.
+    """Description of a run for a tracker, sent before the first step.
 
     folder   parent of the files that it keeps on this machine
     name     display name

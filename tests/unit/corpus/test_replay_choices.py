@@ -256,10 +256,10 @@ def test_only_a_finished_corpus_that_nobody_works_in_is_replayed(
 
     refused(r"manifest\.json is missing")
     state("running")
-    refused("its run has not come to its end")
+    refused("its run is not complete")
     state("complete")
     with Run(finished.run, "", (), None).locked():
-        refused("another process is working in it")
+        refused("another process uses it")
     before = sorted(path.name for path in finished.run.iterdir())
     steps = recipe.steps(tmp_path / "again")
     assert [step.name for step in steps][:4] == ["replay", "tokenizer", "retake", "pack"]

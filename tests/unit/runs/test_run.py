@@ -146,7 +146,7 @@ def test_another_configuration_is_refused_with_the_differing_keys(tmp_path: Path
     _execute(tmp_path / "r", _steps(), Jobs(), {"model": {"width": 8}, "seed": 1})
     with pytest.raises(ConfigError) as caught:
         _execute(tmp_path / "r", _steps(), Jobs(), {"model": {"width": 9}, "seed": 1})
-    assert "model.width: 8 there, 9 asked" in caught.value.line()
+    assert "model.width: 8 there, 9 requested" in caught.value.line()
     assert "seed" not in caught.value.line()
 
 
@@ -158,7 +158,7 @@ def test_how_processes_divide_a_step_may_change(tmp_path: Path) -> None:
 
 def test_a_folder_with_other_things_in_it_is_left_alone(tmp_path: Path) -> None:
     (tmp_path / "letter.txt").write_text("dear")
-    with pytest.raises(RunError, match="is not empty and holds no run"):
+    with pytest.raises(RunError, match="is not empty and is not a run folder"):
         _execute(tmp_path, _steps(), Jobs())
     (tmp_path / "file").write_text("x")
     with pytest.raises(RunError, match="is a file"):
@@ -248,7 +248,7 @@ def test_a_file_system_without_locks_is_told(
 
 def test_a_step_that_leaves_nothing_is_an_error(tmp_path: Path) -> None:
     steps = (Step(name="one", job="write", config=Copy(), folder="one", outputs=("missing",)),)
-    with pytest.raises(RunError, match="ended without leaving"):
+    with pytest.raises(RunError, match="ended without its output"):
         _execute(tmp_path / "r", steps, Jobs())
     run = Run(tmp_path / "r", "test", (), {})
     assert run.state() == "running"
