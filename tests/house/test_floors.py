@@ -12,6 +12,7 @@ ROOT = Path(__file__).parents[2]
 SOURCE = ROOT / "src" / "stamm"
 
 FLOOR = {
+    "chat": 1,
     "base": 0,
     "losses": 1,
     "activations": 1,

@@ -46,6 +46,7 @@ Source   swiss-ai/apertus-tokenizer-development, apertus_tokenizer_design.md, ad
 """
 
 _BATCH = 256
+_RESERVED_IDS = {token: position for position, token in enumerate(RESERVED_TOKENS)}
 _FIX = "Use a tokenizer made by stamm's tokenizer step"
 # Every byte of UTF-8, and text that normalizers and stripping would change.
 _PROBE = (
@@ -128,6 +129,21 @@ class Tokenizer:
                 fix="Replace it, as every reader of stamm's does",
             ) from None
         return ids
+
+    def encode_with_spans(self, text: str) -> tuple[list[int], list[tuple[int, int]]]:
+        """The ids of a text, and the first and last character (exclusive) of each.
+
+        Tokens that are bytes of one character have the same span.
+        """
+        encoding = self._tokenizer.encode(text, add_special_tokens=False)
+        return list(encoding.ids), list(encoding.offsets)
+
+    def control_id(self, token: str) -> int:
+        """The id of a reserved token, such as "<|user_start|>".
+
+        Raises   KeyError when it is not reserved.
+        """
+        return _RESERVED_IDS[token]
 
     def encode_document(self, text: str) -> list[int]:
         """The ids of a document: <s>, its text, </s>."""
