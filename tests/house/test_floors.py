@@ -26,8 +26,9 @@ FLOOR = {
     "audit": 4,
     "export": 4,
     "pretrain": 5,
-    "recipes": 6,
-    "cli": 7,
+    "align": 6,
+    "recipes": 7,
+    "cli": 8,
 }
 # The only files that may import these, and the only ones that may do so inside a function.
 DOORS = {

@@ -1,0 +1,1 @@
+"""Alignment: supervised fine-tuning, preference optimization, and the data that both read."""

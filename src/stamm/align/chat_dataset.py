@@ -1,0 +1,117 @@
+"""Conversations as training sequences: packed, with documents kept apart and a mask of what is learned.
+
+Conversations are placed into sequences of `context` tokens by best-fit decreasing, whole: none is cut.
+One that is longer than a sequence is left out and reported. Attention sees only tokens of the same
+conversation, and the loss counts only what the assistant wrote.
+
+Letters: B sequences, T tokens.
+Checked  tests/unit/align/test_chat_dataset.py
+"""
+
+from __future__ import annotations
+
+import bisect
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from stamm.base.errors import DataError
+from stamm.chat.render import EncodedChat
+from stamm.corpus.shuffle import shuffled
+from stamm.pretrain.dataset import Batch
+
+
+def best_fit(lengths: Sequence[int], capacity: int) -> list[list[int]]:
+    """Positions of `lengths` in bins of `capacity`, each placed where the least room is left over.
+
+    Longest first; equal lengths in their order. The result depends on nothing else.
+
+    Raises   DataError for a length above the capacity.
+    Source   best-fit decreasing: Johnson 1973; for language models Ding et al., arXiv 2404.10830
+    """
+    bins: list[list[int]] = []
+    room: list[tuple[int, int]] = []  # (room left, bin), sorted
+    for position in sorted(range(len(lengths)), key=lambda i: (-lengths[i], i)):
+        length = lengths[position]
+        if length > capacity:
+            raise DataError(f"a conversation of {length} tokens, sequences have {capacity}")
+        found = bisect.bisect_left(room, (length, -1))
+        if found == len(room):
+            bins.append([position])
+            bisect.insort(room, (capacity - length, len(bins) - 1))
+            continue
+        left, chosen = room.pop(found)
+        bins[chosen].append(position)
+        bisect.insort(room, (left - length, chosen))
+    return [sorted(each) for each in sorted(bins, key=min)]
+
+
+class ChatWindows:
+    """Training sequences of conversations by their place in the run; random access, no state.
+
+    It has the interface of `stamm.pretrain.dataset.Windows`, so that the objective of pretraining
+    trains on it.
+
+    chats     conversations of 2 to context + 1 tokens
+    context   tokens of a sequence
+    seed      decides the order in each epoch
+    pad       id of the padding token
+    """
+
+    def __init__(self, chats: Sequence[EncodedChat], context: int, seed: int, pad: int) -> None:
+        if not chats:
+            raise DataError("no conversation to train on", fix="Check the data and the context")
+        self._tokens = [np.asarray(chat.ids, dtype=np.int64) for chat in chats]
+        self._learned = [np.asarray(chat.supervised, dtype=np.bool_) for chat in chats]
+        self._context, self._seed, self._pad = context, seed, pad
+        # A conversation of n tokens has n - 1 inputs with a target.
+        self._bins = best_fit([len(tokens) - 1 for tokens in self._tokens], context)
+
+    @property
+    def per_epoch(self) -> int:
+        """Sequences in one pass over the conversations."""
+        return len(self._bins)
+
+    @property
+    def fill(self) -> float:
+        """Fraction of the positions that hold a token with a target."""
+        used = sum(len(tokens) - 1 for tokens in self._tokens)
+        return used / (self._context * len(self._bins))
+
+    def batch(self, first: int, count: int) -> Batch:
+        """Sequences first .. first + count - 1 of the run."""
+        places = np.arange(first, first + count, dtype=np.int64)
+        rows = [self._row(self._place(int(place))) for place in places]
+        tokens, target, document, keep = (np.stack(part) for part in zip(*rows, strict=True))
+        return Batch(
+            tokens_BT=torch.from_numpy(tokens),
+            target_BT=torch.from_numpy(target),
+            document_BT=torch.from_numpy(document),
+            keep_BT=torch.from_numpy(keep),
+        )
+
+    def _place(self, place: int) -> list[int]:
+        """The conversations of the sequence at `place` of the run."""
+        epoch, inside = divmod(place, len(self._bins))
+        order = shuffled(np.array([inside]), len(self._bins), self._seed + epoch)
+        return self._bins[int(order[0])]
+
+    def _row(
+        self, chats: Sequence[int]
+    ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64], NDArray[np.bool_]]:
+        """Inputs, targets, documents (from 0; padding is one more) and which targets are learned."""
+        tokens = np.full(self._context, self._pad, dtype=np.int64)
+        target = np.full(self._context, self._pad, dtype=np.int64)
+        document = np.full(self._context, len(chats), dtype=np.int64)
+        keep = np.zeros(self._context, dtype=np.bool_)
+        start = 0
+        for number, chat in enumerate(chats):
+            stop = start + len(self._tokens[chat]) - 1
+            tokens[start:stop] = self._tokens[chat][:-1]
+            target[start:stop] = self._tokens[chat][1:]
+            document[start:stop] = number
+            keep[start:stop] = self._learned[chat][1:]
+            start = stop
+        return tokens, target, document, keep

@@ -1,0 +1,230 @@
+"""Rows of alignment data as typed examples, in the column conventions of TRL and one of our own.
+
+    messages                                  a conversation                        `ChatExample`
+    prompt, completion                        a conversation in two parts           `ChatExample`
+    prompt (optional), chosen, rejected       two answers to one prompt             `PreferencePair`
+    prompt, completion, label                 an answer with reward 1 or 0          `RatedAnswer`
+    prompt, completion, reward, ref_rewards   an answer with its reward, and those  `RatedAnswer`
+                                              of reference completions
+    prompt                                    a prompt alone                        `PromptExample`
+
+Each part is a list of messages or a string; a string is one message, of the user in a prompt and of
+the assistant in a completion. `tools`, `deliberation`, `id`, `source` and `licence` (or "license") are
+read where a row has them. Other columns are ignored.
+
+Source   TRL documentation, "Dataset formats and types" (trl 1.16)
+Checked  tests/unit/align/test_examples.py
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from stamm.base.errors import DataError
+from stamm.chat.conversation import AssistantTurn, Conversation, read_conversation
+
+
+@dataclass(frozen=True, kw_only=True)
+class RowOrigin:
+    """Where a row comes from, for the ledger.
+
+    file, row   the file and the line (JSONL) or row (Parquet), from 1
+    id          the row's own identifier, "" when it has none
+    """
+
+    file: str
+    row: int
+    id: str = ""
+    source: str = ""
+    licence: str = ""
+
+
+@dataclass(frozen=True)
+class ChatExample:
+    """A conversation to learn from, its last turn the assistant's."""
+
+    origin: RowOrigin
+    conversation: Conversation
+
+
+@dataclass(frozen=True)
+class PreferencePair:
+    """Two answers to a prompt, the first preferred."""
+
+    origin: RowOrigin
+    prompt: Conversation
+    chosen: AssistantTurn
+    rejected: AssistantTurn
+
+
+@dataclass(frozen=True)
+class RatedAnswer:
+    """An answer to a prompt with its reward.
+
+    ref_rewards   rewards of completions that the reference model gave to the same prompt
+    """
+
+    origin: RowOrigin
+    prompt: Conversation
+    completion: AssistantTurn
+    reward: float
+    ref_rewards: tuple[float, ...] = field(default=())
+
+
+@dataclass(frozen=True)
+class PromptExample:
+    """A prompt to be answered."""
+
+    origin: RowOrigin
+    prompt: Conversation
+
+
+Example = ChatExample | PreferencePair | RatedAnswer | PromptExample
+
+COLUMNS: tuple[tuple[frozenset[str], type[Example]], ...] = (
+    (frozenset({"messages"}), ChatExample),
+    (frozenset({"chosen", "rejected"}), PreferencePair),
+    (frozenset({"prompt", "completion", "reward"}), RatedAnswer),
+    (frozenset({"prompt", "completion", "label"}), RatedAnswer),
+    (frozenset({"prompt", "completion"}), ChatExample),
+    (frozenset({"prompt"}), PromptExample),
+)
+"""Columns that decide what a row is, tried in this order."""
+
+
+def read_example(row: object, origin: RowOrigin) -> Example:
+    """The example of a row.
+
+    Raises   DataError naming the column that is wrong.
+    """
+    if not isinstance(row, Mapping):
+        raise DataError("the row is not an object")
+    present = {name for name, value in row.items() if value is not None}
+    kind = next((kind for columns, kind in COLUMNS if columns <= present), None)
+    if kind is None:
+        shown = ", ".join(sorted(map(str, present))[:8])
+        raise DataError(
+            f"no known combination of columns: {shown}",
+            fix="Use messages; prompt and completion; or chosen and rejected",
+        )
+    origin = replace(
+        origin,
+        id=_string(row, "id"),
+        source=_string(row, "source"),
+        licence=_string(row, "licence") or _string(row, "license"),
+    )
+    if kind is ChatExample:
+        return _dialogue(row, origin)
+    if kind is PreferencePair:
+        return _pair(row, origin)
+    if kind is RatedAnswer:
+        return _rated(row, origin)
+    return PromptExample(origin, _prompt(_messages(row, "prompt", "user"), row))
+
+
+def last_answer(conversation: Conversation) -> AssistantTurn:
+    """The last turn of a conversation, which must be the assistant's.
+
+    Raises   DataError when it is the user's.
+    """
+    last = conversation.turns[-1] if conversation.turns else None
+    if not isinstance(last, AssistantTurn):
+        raise DataError("the conversation does not end with the assistant")
+    return last
+
+
+def _dialogue(row: Mapping[str, Any], origin: RowOrigin) -> ChatExample:
+    if "messages" in row and row["messages"] is not None:
+        messages = _messages(row, "messages", "user")
+    else:
+        messages = _messages(row, "prompt", "user") + _messages(row, "completion", "assistant")
+    conversation = _read(messages, row)
+    last_answer(conversation)
+    return ChatExample(origin, conversation)
+
+
+def _pair(row: Mapping[str, Any], origin: RowOrigin) -> PreferencePair:
+    chosen = _messages(row, "chosen", "assistant")
+    rejected = _messages(row, "rejected", "assistant")
+    if row.get("prompt") is not None:
+        prompt = _messages(row, "prompt", "user")
+    else:
+        shared = 0
+        while shared < min(len(chosen), len(rejected)) and chosen[shared] == rejected[shared]:
+            shared += 1
+        prompt, chosen, rejected = chosen[:shared], chosen[shared:], rejected[shared:]
+    start, better = _split(prompt, chosen, row, "chosen")
+    _, worse = _split(prompt, rejected, row, "rejected")
+    if better == worse:
+        raise DataError("chosen and rejected are the same answer")
+    return PreferencePair(origin, start, better, worse)
+
+
+def _rated(row: Mapping[str, Any], origin: RowOrigin) -> RatedAnswer:
+    prompt = _messages(row, "prompt", "user")
+    start, answer = _split(prompt, _messages(row, "completion", "assistant"), row, "completion")
+    if row.get("reward") is None:
+        if not isinstance(row["label"], bool):
+            raise DataError("label is not true or false")
+        return RatedAnswer(origin, start, answer, float(row["label"]))
+    references = row.get("ref_rewards") or ()
+    if not isinstance(references, Sequence) or isinstance(references, str):
+        raise DataError("ref_rewards is not a list of numbers")
+    return RatedAnswer(
+        origin,
+        start,
+        answer,
+        _reward(row["reward"], "reward"),
+        tuple(_reward(each, "ref_rewards") for each in references),
+    )
+
+
+def _split(
+    prompt: list[Any], answer: list[Any], row: Mapping[str, Any], column: str
+) -> tuple[Conversation, AssistantTurn]:
+    """The prompt and the one assistant's turn that `answer` is.
+
+    Raises   DataError when `answer` is empty or holds turns of the user.
+    """
+    start = _prompt(prompt, row)
+    whole = _read(prompt + answer, row) if answer else start
+    if len(whole.turns) != len(start.turns) + 1 or not isinstance(whole.turns[-1], AssistantTurn):
+        raise DataError(f"{column} is not exactly one answer of the assistant")
+    return start, whole.turns[-1]
+
+
+def _prompt(messages: list[Any], row: Mapping[str, Any]) -> Conversation:
+    conversation = _read(messages, row)
+    if conversation.turns and isinstance(conversation.turns[-1], AssistantTurn):
+        raise DataError("the prompt does not end with the user")
+    return conversation
+
+
+def _read(messages: list[Any], row: Mapping[str, Any]) -> Conversation:
+    return read_conversation(
+        messages, tools=row.get("tools"), deliberation=row.get("deliberation") is True
+    )
+
+
+def _messages(row: Mapping[str, Any], column: str, role: str) -> list[Any]:
+    """The messages of a column; a string is one message of `role`."""
+    value = row[column]
+    if isinstance(value, str):
+        return [{"role": role, "content": value}]
+    if not isinstance(value, Sequence):
+        raise DataError(f"{column} is neither text nor a list of messages")
+    return list(value)
+
+
+def _reward(value: object, column: str) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        raise DataError(f"{column} holds {value!r}, which is not a finite number")
+    return float(value)
+
+
+def _string(row: Mapping[str, Any], column: str) -> str:
+    value = row.get(column)
+    return value[:1000] if isinstance(value, str) else ""

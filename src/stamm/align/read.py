@@ -1,0 +1,100 @@
+"""Read files of alignment data: JSONL (.jsonl, .jsonl.gz, .jsonl.zst) and Parquet, row by row.
+
+A row that cannot be read is a `BadRow` with its file, line and reason; the rows after it are read.
+
+Checked  tests/unit/align/test_examples.py
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from stamm.align.examples import Example, RowOrigin, read_example
+from stamm.base.errors import DataError
+from stamm.corpus.limits import ReadLimits
+from stamm.corpus.streams import BoundedStream, StreamError, bounded_lines
+
+_ROWS = 64
+
+
+@dataclass(frozen=True)
+class BadRow:
+    """A row that cannot be read as an example: its place and the reason."""
+
+    file: str
+    row: int
+    reason: str
+
+    def line(self) -> str:
+        """The file, the row and the reason, in one line."""
+        return f"{self.file}, row {self.row}: {self.reason}"
+
+
+def read_examples(path: Path, limits: ReadLimits | None = None) -> Iterator[Example | BadRow]:
+    """The examples of a file, in order, and a BadRow for each invalid row.
+
+    Raises   DataError when the file is missing or its format is not known.
+    """
+    bounds = ReadLimits() if limits is None else limits
+    if path.name.endswith(".parquet"):
+        rows = _parquet(path)
+    elif path.name.endswith((".jsonl", ".jsonl.gz", ".jsonl.zst", ".json")):
+        rows = _jsonl(path, bounds)
+    else:
+        raise DataError(
+            f"{path} has an unknown format", fix="Use .jsonl, .jsonl.gz, .jsonl.zst or .parquet"
+        )
+    for number, row in rows:
+        if isinstance(row, BadRow):
+            yield row
+            continue
+        try:
+            yield read_example(row, RowOrigin(file=path.name, row=number))
+        except DataError as error:
+            yield BadRow(path.name, number, error.line().rstrip("."))
+
+
+def _jsonl(path: Path, limits: ReadLimits) -> Iterator[tuple[int, Any]]:
+    number = 0
+    with BoundedStream(path, limits.expansion) as stream:
+        try:
+            for line in bounded_lines(stream, limits.line_bytes):
+                number = line.number
+                if not line.data.strip():
+                    continue
+                if line.size > limits.line_bytes:
+                    reason = f"{line.size} bytes, limit {limits.line_bytes}"
+                    yield number, BadRow(path.name, number, reason)
+                    continue
+                try:
+                    yield number, json.loads(line.data.decode("utf-8-sig"))
+                except RecursionError:
+                    yield number, BadRow(path.name, number, "JSON nested too deeply")
+                except ValueError as error:  # also UnicodeDecodeError
+                    yield number, BadRow(path.name, number, f"not JSON: {error}")
+        except StreamError as stopped:
+            reason = f"{stopped.detail}; rows from {number + 1} on are lost"
+            yield number + 1, BadRow(path.name, number + 1, reason)
+
+
+def _parquet(path: Path) -> Iterator[tuple[int, Any]]:
+    number = 0
+    try:
+        with pq.ParquetFile(path) as file:
+            for batch in file.iter_batches(_ROWS):
+                for row in batch.to_pylist():
+                    number += 1
+                    yield number, row
+    except FileNotFoundError:
+        raise DataError(f"cannot read {path}: no such file") from None
+    except (OSError, pa.ArrowException, UnicodeDecodeError) as error:
+        detail = str(error).partition("\n")[0][:500]
+        reason = f"{detail}; rows from {number + 1} on are lost"
+        yield number + 1, BadRow(path.name, number + 1, reason)

@@ -1,0 +1,141 @@
+"""Rows of alignment data: TRL's columns, our own, and rows that cannot be read."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from stamm.align.examples import (
+    ChatExample,
+    PreferencePair,
+    PromptExample,
+    RatedAnswer,
+    RowOrigin,
+    read_example,
+)
+from stamm.align.read import BadRow, read_examples
+from stamm.base.errors import DataError
+from stamm.chat.conversation import AssistantTurn, Response, UserTurn
+
+USER, GOOD, BAD = (
+    {"role": "user", "content": "2+2?"},
+    {"role": "assistant", "content": "4"},
+    {"role": "assistant", "content": "5"},
+)
+ORIGIN = RowOrigin(file="data.jsonl", row=1)
+FOUR, FIVE = AssistantTurn((Response("4"),)), AssistantTurn((Response("5"),))
+
+
+def read(**row: Any) -> Any:
+    return read_example(row, ORIGIN)
+
+
+def test_columns_decide_what_a_row_is() -> None:
+    assert isinstance(read(messages=[USER, GOOD]), ChatExample)
+    assert isinstance(read(prompt=[USER], completion=[GOOD]), ChatExample)
+    assert isinstance(read(prompt="2+2?", completion="4"), ChatExample)
+    assert isinstance(read(prompt=[USER]), PromptExample)
+    assert isinstance(read(prompt=[USER], chosen=[GOOD], rejected=[BAD]), PreferencePair)
+    assert isinstance(read(prompt="2+2?", completion="4", label=True), RatedAnswer)
+
+
+def test_strings_and_messages_are_the_same_example() -> None:
+    plain, listed = read(prompt="2+2?", completion="4"), read(messages=[USER, GOOD])
+    assert plain.conversation == listed.conversation
+    assert plain.conversation.turns == (UserTurn("2+2?"), FOUR)
+
+
+def test_a_pair_without_a_prompt_has_the_shared_beginning_as_one() -> None:
+    explicit = read(prompt=[USER], chosen=[GOOD], rejected=[BAD])
+    implicit = read(chosen=[USER, GOOD], rejected=[USER, BAD])
+    assert (implicit.prompt, implicit.chosen, implicit.rejected) == (
+        explicit.prompt,
+        explicit.chosen,
+        explicit.rejected,
+    )
+    assert (implicit.chosen, implicit.rejected) == (FOUR, FIVE)
+
+
+def test_rewards_and_labels_are_numbers() -> None:
+    rated = read(prompt="2+2?", completion="4", reward=0.5, ref_rewards=[1, 0.25])
+    assert (rated.reward, rated.ref_rewards, rated.completion) == (0.5, (1.0, 0.25), FOUR)
+    assert read(prompt="2+2?", completion="4", label=False).reward == 0.0
+
+
+def test_the_origin_is_kept_for_the_ledger() -> None:
+    found = read(messages=[USER, GOOD], id="a1", source="here", license="MIT")
+    assert found.origin == RowOrigin(
+        file="data.jsonl", row=1, id="a1", source="here", licence="MIT"
+    )
+
+
+@pytest.mark.parametrize(
+    ("row", "message"),
+    [
+        (3, "not an object"),
+        ({"text": "x"}, "no known combination of columns: text"),
+        ({"messages": [USER]}, "does not end with the assistant"),
+        ({"messages": []}, "at least one message"),
+        ({"prompt": [USER, GOOD]}, "does not end with the user"),
+        ({"prompt": [USER], "chosen": [GOOD], "rejected": [GOOD]}, "the same answer"),
+        ({"prompt": [USER], "chosen": [GOOD, USER], "rejected": [BAD]}, "exactly one answer"),
+        ({"prompt": [USER], "completion": [], "reward": 1}, "exactly one answer"),
+        ({"prompt": "a", "completion": "b", "reward": float("nan")}, "nan, which is not a finite"),
+        ({"prompt": "a", "completion": "b", "reward": True}, "not a finite number"),
+        (
+            {"prompt": "a", "completion": "b", "reward": 1, "ref_rewards": ["x"]},
+            "ref_rewards holds",
+        ),
+        ({"prompt": "a", "completion": "b", "label": 1}, "not true or false"),
+        ({"prompt": "a", "completion": ""}, "turn is empty"),
+        ({"prompt": 3, "completion": "b"}, "prompt is neither text"),
+    ],
+)
+def test_a_wrong_row_is_named(row: Any, message: str) -> None:
+    with pytest.raises(DataError, match=message):
+        read_example(row, ORIGIN)
+
+
+def test_a_file_with_bad_rows_is_read_to_its_end(tmp_path: Path) -> None:
+    good = json.dumps({"messages": [USER, GOOD]}).encode()
+    lines = [good, b"{", b"", b'{"text": "x"}', b"\xff\xfe", b"[" * 100_000, good]
+    path = tmp_path / "data.jsonl.gz"
+    path.write_bytes(gzip.compress(b"\n".join(lines)))
+    found = list(read_examples(path))
+    bad = [each for each in found if isinstance(each, BadRow)]
+    assert [each.row for each in bad] == [2, 4, 5, 6]
+    assert sum(isinstance(each, ChatExample) for each in found) == 2
+    assert bad[1].line().startswith("data.jsonl.gz, row 4: no known combination")
+
+
+def test_parquet_gives_the_examples_of_jsonl(tmp_path: Path) -> None:
+    rows = [
+        {"prompt": [USER], "chosen": [GOOD], "rejected": [BAD], "id": "1", "extra": [1]},
+        {"prompt": [USER], "chosen": [BAD], "rejected": [GOOD], "id": "2", "extra": None},
+    ]
+    pq.write_table(pa.Table.from_pylist(rows), tmp_path / "data.parquet")
+    (tmp_path / "data.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    tables = [
+        [each for each in read_examples(tmp_path / name) if isinstance(each, PreferencePair)]
+        for name in ("data.parquet", "data.jsonl")
+    ]
+    assert [(p.prompt, p.chosen, p.origin.id) for p in tables[0]] == [
+        (p.prompt, p.chosen, p.origin.id) for p in tables[1]
+    ]
+    assert len(tables[0]) == 2
+
+
+def test_a_broken_or_unknown_file_is_one_line(tmp_path: Path) -> None:
+    (tmp_path / "data.parquet").write_bytes(b"PAR1 no")
+    (bad,) = read_examples(tmp_path / "data.parquet")
+    assert isinstance(bad, BadRow)
+    assert "rows from 1 on are lost" in bad.reason
+    for name, message in (("data.csv", "unknown format"), ("none.jsonl", "cannot read")):
+        with pytest.raises(DataError, match=message):
+            list(read_examples(tmp_path / name))
