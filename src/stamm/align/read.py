@@ -8,7 +8,7 @@ Checked  tests/unit/align/test_examples.py
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -40,6 +40,16 @@ class BadRow:
 def read_examples(path: Path, limits: ReadLimits | None = None) -> Iterator[Example | BadRow]:
     """The examples of a file, in order, and a BadRow for each invalid row.
 
+    Raises   as `read_rows`
+    """
+    return (example for _, example in read_rows(path, limits))
+
+
+def read_rows(
+    path: Path, limits: ReadLimits | None = None
+) -> Iterator[tuple[Mapping[str, Any], Example | BadRow]]:
+    """The rows of a file with their examples; a row that cannot be read is {} with a BadRow.
+
     Raises   DataError when the file is missing or its format is not known.
     """
     bounds = ReadLimits() if limits is None else limits
@@ -53,12 +63,14 @@ def read_examples(path: Path, limits: ReadLimits | None = None) -> Iterator[Exam
         )
     for number, row in rows:
         if isinstance(row, BadRow):
-            yield row
+            yield {}, row
             continue
         try:
-            yield read_example(row, RowOrigin(file=path.name, row=number))
+            example = read_example(row, RowOrigin(file=path.name, row=number))
         except DataError as error:
-            yield BadRow(path.name, number, error.line().rstrip("."))
+            yield {}, BadRow(path.name, number, error.line().rstrip("."))
+        else:
+            yield row, example
 
 
 def _jsonl(path: Path, limits: ReadLimits) -> Iterator[tuple[int, Any]]:

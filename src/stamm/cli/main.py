@@ -142,6 +142,16 @@ VERBS: tuple[Verb, ...] = (
         ),
     ),
     Verb(
+        "score",
+        "stamm.cli.score",
+        "add a reward to each answer of a data file: a verifiable rule, or your own",
+        (
+            "stamm score answers.jsonl reward=Number reward.column=final",
+            "stamm score answers.jsonl reward=JsonFormat reward.schema=schema.json --out scored.jsonl",
+            "stamm score answers.parquet reward=mine.py:MyReward",
+        ),
+    ),
+    Verb(
         "export",
         "stamm.cli.model_verbs",
         "export to a Hugging Face folder that transformers loads, with a parity check",

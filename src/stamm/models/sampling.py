@@ -31,7 +31,7 @@ _GROWTH = 128  # the cache grows by so many tokens at a time
 
 @dataclass(frozen=True, kw_only=True)
 class SamplingConfig:
-    """How tokens are drawn.
+    """Settings of sampling: how tokens are drawn.
 
     temperature      logits are divided by it; 0 takes the most likely token
     top_k            draw among the k most likely tokens; 0: among all

@@ -1,0 +1,103 @@
+"""Configuration of rewards: what is asked of an answer. No torch here."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+from stamm.base.config import validate
+from stamm.base.user_code import is_reference
+
+
+@dataclass(frozen=True, kw_only=True)
+class Number:
+    """1 if the last number of the answer equals the row's, else 0.
+
+    A number after "####" or in \\boxed{} comes before others; thousands may be grouped by commas.
+
+    column      column of the row that holds the right number
+    tolerance   largest absolute difference that counts as equal
+    """
+
+    column: str = "answer"
+    tolerance: float = 0.0
+
+    def __post_init__(self) -> None:
+        validate(
+            self,
+            ("column", bool(self.column), "is empty"),
+            ("tolerance", 0 <= self.tolerance < math.inf, "must be finite and not negative"),
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class JsonFormat:
+    """1 if the answer is one JSON value, valid under a schema, else 0.
+
+    schema   a file with a JSON schema; "": the row's column "schema" if it has one, else any JSON
+    fence    whether a Markdown code block around the value is allowed
+    """
+
+    schema: str = ""
+    fence: bool = True
+
+
+@dataclass(frozen=True, kw_only=True)
+class Length:
+    """1 if the answer has a number of characters in a window, else 0.
+
+    smallest, largest   the window, both included
+    """
+
+    smallest: int = 1
+    largest: int = 1000
+
+    def __post_init__(self) -> None:
+        fits = 0 <= self.smallest <= self.largest
+        validate(self, ("smallest", fits, "must be from 0 to largest"))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Language:
+    """1 if the answer is in a language, else 0.
+
+    language   "deu_Latn"; "": the row's column "language"
+    """
+
+    language: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class CustomReward:
+    """A user's reward.
+
+    reference   "mine.py:MyReward" or "package.module:Name" (docs/extending/reward.md)
+    """
+
+    REFERENCE_KEY: ClassVar = "reference"
+
+    reference: str
+
+    def __post_init__(self) -> None:
+        wrong = "is not of the form mine.py:MyReward"
+        validate(self, ("reference", is_reference(self.reference), wrong))
+
+
+RewardConfig = Number | JsonFormat | Length | Language | CustomReward
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScoreConfig:
+    """Configuration of `stamm score`.
+
+    reward     the reward of each answer
+    bad_rows   "skip" names rows that cannot be read and goes to the next; "stop" ends at the first
+    """
+
+    reward: RewardConfig = field(default_factory=Number)
+    bad_rows: str = "skip"
+
+    def __post_init__(self) -> None:
+        known = self.bad_rows in ("skip", "stop")
+        validate(self, ("bad_rows", known, 'must be "skip" or "stop"'))

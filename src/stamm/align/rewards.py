@@ -1,0 +1,185 @@
+"""Built-in rewards that a program can verify, and loading of a user's own.
+
+Checked  tests/unit/align/test_rewards.py
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from decimal import Decimal, InvalidOperation
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import referencing
+
+from stamm.align.reward import Answer, Reward
+from stamm.align.reward_config import (
+    CustomReward,
+    JsonFormat,
+    Language,
+    Length,
+    Number,
+    RewardConfig,
+)
+from stamm.base.errors import ConfigError, DataError
+from stamm.base.files import read_json
+from stamm.base.user_code import load_reference
+from stamm.corpus.language.config import LanguageConfig
+from stamm.corpus.language.identify import LanguageIdentifier
+
+LONGEST_TEXT = 1_000_000
+"""Characters of an answer; a longer one has no verifiable reward."""
+
+_NUMBER = re.compile(r"-?(?:\d{1,3}(?:,\d{3})+(?!\d)|\d+)(?:\.\d+)?|-?\.\d+")
+_MARKED = re.compile(r"####\s*(.+)|\\boxed\{([^{}]*)\}")
+_FENCE = re.compile(r"\s*```(?:json)?\s*\n(.*?)\n?```\s*", re.DOTALL)
+_NAME = re.compile(r"[a-z][a-z0-9_]{0,39}")
+
+
+def load_reward(config: RewardConfig) -> Reward:
+    """The reward that a configuration names.
+
+    Raises   ConfigError when a user's cannot be loaded, DataError when a schema cannot be read.
+    """
+    if isinstance(config, Number):
+        return NumberReward(config)
+    if isinstance(config, JsonFormat):
+        return JsonReward(config)
+    if isinstance(config, Length):
+        return LengthReward(config)
+    if isinstance(config, Language):
+        return LanguageReward(config)
+    return _own(config)
+
+
+def last_number(text: str) -> Decimal | None:
+    """The number that a worked answer ends with; None without one.
+
+    The last one after "####" or in \\boxed{} if there is any, else the last of the text.
+    """
+    marked = [a or b for a, b in _MARKED.findall(text)]
+    found = _NUMBER.findall(marked[-1] if marked else text)
+    if not found:
+        return None
+    # after a mark the number itself comes first: "#### 72 clips in 2 months"
+    return Decimal((found[0] if marked else found[-1]).replace(",", ""))
+
+
+class NumberReward:
+    """See `reward_config.Number`."""
+
+    name = "number"
+
+    def __init__(self, config: Number) -> None:
+        self._column, self._tolerance = config.column, Decimal(repr(config.tolerance))
+
+    def __call__(self, answer: Answer) -> float:
+        """1 or 0."""
+        right = _decimal(answer.row, self._column)
+        found = last_number(answer.text[-LONGEST_TEXT:])
+        return float(found is not None and abs(found - right) <= self._tolerance)
+
+
+class JsonReward:
+    """See `reward_config.JsonFormat`. References to schemas elsewhere are never fetched."""
+
+    name = "json_format"
+
+    def __init__(self, config: JsonFormat) -> None:
+        self._fence = config.fence
+        self._validator: Any = None
+        if config.schema:
+            self._validator = _validator(read_json(Path(config.schema)), config.schema)
+
+    def __call__(self, answer: Answer) -> float:
+        """1 or 0."""
+        text = answer.text
+        if self._fence and (fenced := _FENCE.fullmatch(text)):
+            text = fenced.group(1)
+        if len(text) > LONGEST_TEXT:
+            return 0.0
+        try:
+            value = json.loads(text, parse_constant=_reject_constant)
+        except (ValueError, RecursionError):
+            return 0.0
+        validator = self._validator
+        if validator is None and answer.row.get("schema") is not None:
+            validator = _validator(answer.row["schema"], "column schema")
+        try:
+            return float(validator is None or validator.is_valid(value))
+        except (RecursionError, referencing.exceptions.Unresolvable) as error:
+            raise DataError(f"the schema cannot be applied: {type(error).__name__}") from None
+
+
+class LengthReward:
+    """See `reward_config.Length`."""
+
+    name = "length"
+
+    def __init__(self, config: Length) -> None:
+        self._window = config
+
+    def __call__(self, answer: Answer) -> float:
+        """1 or 0."""
+        return float(self._window.smallest <= len(answer.text) <= self._window.largest)
+
+
+class LanguageReward:
+    """See `reward_config.Language`."""
+
+    name = "language"
+
+    def __init__(self, config: Language) -> None:
+        self._wanted = config.language
+        self._identifier = LanguageIdentifier(LanguageConfig())
+
+    def __call__(self, answer: Answer) -> float:
+        """1 or 0."""
+        wanted = self._wanted or answer.row.get("language")
+        if not isinstance(wanted, str) or not wanted:
+            raise DataError("the row has no column language", fix="Set reward.language=deu_Latn")
+        return float(self._identifier.identify(answer.text[:LONGEST_TEXT]).language == wanted)
+
+
+def _own(config: CustomReward) -> Reward:
+    found = load_reference(config.reference, Reward, "a reward")
+    if not isinstance(found.name, str) or not _NAME.fullmatch(found.name):
+        raise ConfigError(
+            f"{config.reference} has name = {found.name!r}",
+            fix="Use at most 40 lower-case letters, digits and _",
+        )
+    return found
+
+
+def _decimal(row: Mapping[str, Any], column: str) -> Decimal:
+    value = row.get(column)
+    if value is None:
+        raise DataError(f"the row has no column {column}", fix="Set reward.column")
+    try:
+        found = Decimal(str(value).replace(",", "").strip())
+    except InvalidOperation:
+        number = last_number(str(value))
+        if number is None:
+            raise DataError(f"column {column} is not a number: {str(value)[:80]!r}") from None
+        found = number
+    if not found.is_finite():
+        raise DataError(f"column {column} is not a finite number: {str(value)[:80]!r}")
+    return found
+
+
+def _validator(schema: object, where: str) -> Any:
+    if not isinstance(schema, dict | bool):
+        raise DataError(f"{where} is not a JSON schema: an object is expected")
+    kind = jsonschema.validators.validator_for(schema, default=jsonschema.Draft202012Validator)
+    try:
+        kind.check_schema(schema)
+    except jsonschema.SchemaError as error:
+        raise DataError(f"{where} is not a JSON schema: {error.message[:200]}") from None
+    return kind(schema, registry=referencing.Registry())
+
+
+def _reject_constant(constant: str) -> None:
+    raise ValueError(f"{constant} is not JSON")

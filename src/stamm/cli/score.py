@@ -1,0 +1,62 @@
+"""`stamm score`: add a reward to each answer of a data file."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from stamm.align.reward_config import ScoreConfig
+from stamm.align.score import ScoreSummary, score_file
+from stamm.base.config import override
+from stamm.base.errors import visible
+from stamm.cli.arg_types import text
+
+_SHOWN = 5
+
+
+def arguments(parser: argparse.ArgumentParser, verb: str) -> None:
+    """Add the arguments of the verb."""
+    parser.add_argument(
+        "data", type=text, metavar="DATA", help="a JSONL or Parquet file with prompts and answers"
+    )
+    parser.add_argument(
+        "changes",
+        type=text,
+        nargs="*",
+        default=[],
+        metavar="key=value",
+        help="reward=Number, JsonFormat, Length, Language or mine.py:MyReward, and its settings",
+    )
+    parser.add_argument(
+        "--out", type=text, metavar="PATH", help="the scored file (default: DATA.scored.jsonl)"
+    )
+
+
+def run(options: argparse.Namespace, verb: str) -> int:
+    """Score the file and print a summary."""
+    data = Path(options.data)
+    config = override(ScoreConfig(), options.changes)
+    out = Path(options.out) if options.out else Path(f"{_stem(data.name)}.scored.jsonl")
+    print(_text(score_file(data, out, config)))
+    print(out)
+    return 0
+
+
+def _stem(name: str) -> str:
+    for ending in (".jsonl.zst", ".jsonl.gz", ".jsonl", ".json", ".parquet"):
+        if name.endswith(ending):
+            return name.removesuffix(ending)
+    return name
+
+
+def _text(summary: ScoreSummary) -> str:
+    """Rows, mean reward, ties, and the first bad rows."""
+    distinct = len(summary.rewards)
+    values = "value" if distinct == 1 else "values"
+    lines = [f"{summary.rows:,} answers, mean reward {summary.mean:.4g}, {distinct:,} {values}"]
+    if distinct == 1:
+        lines.append("All rewards are equal: preference losses learn nothing from them.")
+    if summary.num_bad:
+        lines.append(f"{summary.num_bad:,} rows without a reward:")
+        lines += [f"  {visible(row.line(), 200)}" for row in summary.bad[:_SHOWN]]
+    return "\n".join(lines)
