@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from stamm.base.errors import DataError
 from stamm.chat.render import EncodedChat
 from stamm.corpus.shuffle import shuffled
-from stamm.pretrain.dataset import Batch
+from stamm.pretrain.dataset import TokenBatch
 
 
 def best_fit(lengths: Sequence[int], capacity: int) -> list[list[int]]:
@@ -51,7 +51,7 @@ def best_fit(lengths: Sequence[int], capacity: int) -> list[list[int]]:
 class ChatWindows:
     """Training sequences of conversations by their place in the run; random access, no state.
 
-    It has the interface of `stamm.pretrain.dataset.Windows`, so that the objective of pretraining
+    It has the interface of `stamm.pretrain.dataset.SequenceSampler`, so that the objective of pretraining
     trains on it.
 
     chats     conversations of 2 to context + 1 tokens
@@ -80,12 +80,12 @@ class ChatWindows:
         used = sum(len(tokens) - 1 for tokens in self._tokens)
         return used / (self._context * len(self._bins))
 
-    def batch(self, first: int, count: int) -> Batch:
+    def batch(self, first: int, count: int) -> TokenBatch:
         """Sequences first .. first + count - 1 of the run."""
         places = np.arange(first, first + count, dtype=np.int64)
         rows = [self._row(self._place(int(place))) for place in places]
         tokens, target, document, keep = (np.stack(part) for part in zip(*rows, strict=True))
-        return Batch(
+        return TokenBatch(
             tokens_BT=torch.from_numpy(tokens),
             target_BT=torch.from_numpy(target),
             document_BT=torch.from_numpy(document),
