@@ -33,7 +33,7 @@ from pathlib import Path
 from stamm.corpus.extract import extract
 from stamm.corpus.limits import ReadLimits
 from stamm.corpus.readers.warc import read_archive
-from stamm.corpus.records import Record
+from stamm.corpus.records import InputRecord
 from stamm.runs.manifest import environment
 
 WORKERS = 2
@@ -55,7 +55,7 @@ def paragraphs(files: list[str]) -> list[list[str]]:
     found = []
     for file in files:
         for record in read_archive(file, Path(file), limits):
-            if isinstance(record, Record) and record.is_html:
+            if isinstance(record, InputRecord) and record.is_html:
                 text = extract(record.content, record.charset, limits).text
                 found += [line.split() for line in text.split("\n") if len(line) >= SHORTEST]
     return found

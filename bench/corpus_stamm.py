@@ -25,8 +25,8 @@ from stamm.corpus.config import CorpusConfig
 from stamm.corpus.consent.config import ConsentConfig
 from stamm.corpus.consent.policies import ConsentPolicies, load_policies
 from stamm.corpus.contamination.config import ContaminationConfig, EvaluationSet
-from stamm.corpus.document_filter import Screen
-from stamm.corpus.extract import Page
+from stamm.corpus.document_filter import DocumentFilter
+from stamm.corpus.extract import ExtractedPage
 from stamm.corpus.formats import is_archive
 from stamm.corpus.inputs import expand
 from stamm.corpus.ledger import LedgerRow
@@ -35,7 +35,7 @@ from stamm.corpus.limits import ReadLimits
 from stamm.corpus.pack_config import PackConfig
 from stamm.corpus.quality.config import QualityConfig
 from stamm.corpus.readers.warc import archived_robots
-from stamm.corpus.records import Record
+from stamm.corpus.records import InputRecord
 from stamm.corpus.tokenizer.config import TokenizerConfig
 from stamm.recipes.corpus_steps import corpus_steps, token_steps
 from stamm.recipes.jobs import job
@@ -45,18 +45,18 @@ from stamm.runs.run import Run
 from stamm.runs.run_sharded import RATES
 
 
-class Lenient(Screen):
+class Lenient(DocumentFilter):
     """Asks what a screen asks about every document, and keeps it whatever the answer."""
 
-    def _consents(self, record: Record, row: LedgerRow, words: ConsentPolicies) -> bool:
+    def _consents(self, record: InputRecord, row: LedgerRow, words: ConsentPolicies) -> bool:
         return _asked(super()._consents(record, row, words), row)
 
     def _page_consents(
-        self, record: Record, row: LedgerRow, page: Page, words: ConsentPolicies
+        self, record: InputRecord, row: LedgerRow, page: ExtractedPage, words: ConsentPolicies
     ) -> bool:
         return _asked(super()._page_consents(record, row, page, words), row)
 
-    def _licensed(self, record: Record, row: LedgerRow, page: Page) -> bool:
+    def _licensed(self, record: InputRecord, row: LedgerRow, page: ExtractedPage) -> bool:
         return _asked(super()._licensed(record, row, page), row)
 
     def _good(self, text: str, row: LedgerRow) -> bool:
@@ -66,8 +66,12 @@ class Lenient(Screen):
         return _asked(super()._uncontaminated(text, row), row)
 
 
-if missing := [name for name in vars(Lenient) if name[1] != "_" and not hasattr(Screen, name)]:
-    raise SystemExit(f"Screen has changed, it lacks {', '.join(missing)}: change Lenient, too")
+if missing := [
+    name for name in vars(Lenient) if name[1] != "_" and not hasattr(DocumentFilter, name)
+]:
+    raise SystemExit(
+        f"DocumentFilter has changed, it lacks {', '.join(missing)}: change Lenient, too"
+    )
 
 
 def _asked(_: bool, row: LedgerRow) -> bool:
@@ -96,7 +100,7 @@ def main() -> None:
     if plan["tokenizer"]:
         steps = [step for step in steps if step.name != "tokenizer"]
     if not plan["drop"]:
-        filter_job.Screen = Lenient  # type: ignore[attr-defined]
+        filter_job.DocumentFilter = Lenient  # type: ignore[attr-defined]
     seconds: dict[str, float] = {}
     running: list[tuple[str, float]] = []
 

@@ -37,7 +37,7 @@ from stamm.corpus.dedup.minhash import minhash
 from stamm.corpus.dedup.shingles import hash_shingles, hash_words
 from stamm.corpus.limits import ReadLimits
 from stamm.corpus.readers.open import read_input
-from stamm.corpus.records import Record
+from stamm.corpus.records import InputRecord
 from stamm.corpus.tables import TableWriter, read_rows, write_rows
 
 CONFIG = DedupConfig()
@@ -54,7 +54,7 @@ def texts(files: list[str]) -> list[str]:
     records = itertools.chain.from_iterable(
         read_input(file, Path(file), ReadLimits()) for file in files
     )
-    return [record.content.decode() for record in records if isinstance(record, Record)]
+    return [record.content.decode() for record in records if isinstance(record, InputRecord)]
 
 
 def timed(what: str, given: list[str], work: Callable[[], Any]) -> Any:

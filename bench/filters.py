@@ -25,7 +25,7 @@ from stamm.corpus.quality.config import QualityConfig
 from stamm.corpus.quality.rules import QualityFilter
 from stamm.corpus.quality.word_split import count_characters, split_words
 from stamm.corpus.readers.open import read_input
-from stamm.corpus.records import Record
+from stamm.corpus.records import InputRecord
 
 Document = tuple[str, str]
 _SPLIT = re.compile(r"\w+|[^\w\s]")
@@ -43,7 +43,7 @@ def documents(files: list[str], most: int) -> list[Document]:
         (record.content.decode(), record.language)
         for name in files
         for record in read_input(name, Path(name), ReadLimits())
-        if isinstance(record, Record)
+        if isinstance(record, InputRecord)
     ]
     return found[:: max(1, len(found) // most)]
 

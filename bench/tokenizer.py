@@ -23,7 +23,7 @@ from pathlib import Path
 from stamm.corpus.inputs import locate, shipped_files
 from stamm.corpus.limits import ReadLimits
 from stamm.corpus.readers.open import read_input
-from stamm.corpus.records import Record
+from stamm.corpus.records import InputRecord
 from stamm.corpus.special_tokens import RESERVED_TOKENS
 from stamm.corpus.tokenizer.config import TekkenConfig, TokenizerConfig
 from stamm.corpus.tokenizer.fairness import compare
@@ -49,7 +49,7 @@ def shipped() -> list[str]:
     """Every text shipped with stamm as JSON lines."""
     names = [f"package:{name}" for name in shipped_files() if name.endswith(".jsonl.zst")]
     records = (r for name in names for r in read_input(name, locate(name, ""), ReadLimits()))
-    return [record.content.decode() for record in records if isinstance(record, Record)]
+    return [record.content.decode() for record in records if isinstance(record, InputRecord)]
 
 
 def hostile(draw: random.Random) -> str:

@@ -117,7 +117,7 @@ def test_a_replay_takes_out_what_a_newer_word_refuses(
     assert done.returncode == 0, done.stderr
     summary = json.loads((tmp_path / "again" / "corpus" / "summary.json").read_text())
     assert summary["withdrawn_by_reason"].keys() == {"domain_list"}
-    assert "1 of 1 requests for deletion match no record that came in: asked.txt line 1" in (
+    assert "1 of 1 deletion requests match no input record: asked.txt line 1" in (
         done.stderr
     )
     assert "1 met nothing that came in: asked.txt line 1." in done.stdout

@@ -192,16 +192,16 @@ def _put(path: Path, at: int, data: bytes) -> None:
     [
         (lambda f: _cut(f / "dump.1_text_document.bin"), r"dump.1_text_document.bin has"),
         (lambda f: _put(f / "dump.0_text_document.idx", 9, b"\2"), "has version 2 and type 4"),
-        (lambda f: _put(f / "dump.0_text_document.idx", 17, b"\7\7"), "its head says"),
+        (lambda f: _put(f / "dump.0_text_document.idx", 17, b"\7\7"), "its header declares"),
         (lambda f: _put(f / "dump.0_text_document.idx", 17, b"\x0b"), "has version 1 and type 11"),
-        (lambda f: write_foreign(f / "dump.1_text_document", []), ".bin holds no token"),
+        (lambda f: write_foreign(f / "dump.1_text_document", []), ".bin contains no token"),
         (lambda f: (f / "dump.1_text_document.idx").write_bytes(b""), "cannot be read"),
         (lambda f: (f / "dump.1_text_document.idx").unlink(), "dump.1_text_document.idx does not"),
         (lambda f: (f / "dump.1_text_document.bin").unlink(), "dump.1_text_document.bin does not"),
         (lambda f: (f / "tokenizer" / "tokenizer.json").unlink(), "tokenizer.json does not"),
         (
             lambda f: write_foreign(f / "dump.0_text_document", [[[1, VOCABULARY, 2]]]),
-            "holds id 360 at token 1, its tokenizer has 360 ids",
+            "has id 360 at token 1, its tokenizer has 360 ids",
         ),
     ],
 )

@@ -100,10 +100,10 @@ def test_addresses_are_data(run: Path, capsys: pytest.CaptureFixture[str]) -> No
     [
         ([], "`show ledger` needs a run"),
         (["url=x"], "`show ledger` needs a run"),
-        (["{run}", "urll=x"], "cannot be asked for 'urll'. Did you mean 'url'?"),
+        (["{run}", "urll=x"], "has no column 'urll' to search. Did you mean 'url'?"),
         (["{run}", "x"], "'x' is not a column=value pair"),
         (["{run}", "limit=0"], "limit=0 is not a number of documents"),
-        (["/nowhere", "url=x"], "/nowhere holds no corpus"),
+        (["/nowhere", "url=x"], "/nowhere contains no corpus"),
     ],
 )
 def test_misuse_is_told(

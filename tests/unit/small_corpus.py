@@ -6,7 +6,7 @@ from pathlib import Path
 
 from stamm.corpus.config import CorpusConfig
 from stamm.corpus.filter_job import screen_inputs
-from stamm.corpus.finalize_job import settle
+from stamm.corpus.finalize_job import finalize_corpus
 from stamm.corpus.global_filter_job import decide
 from stamm.corpus.inject_canaries import plant
 from stamm.corpus.pack_config import PackConfig
@@ -37,7 +37,7 @@ def build_corpus(config: CorpusConfig, root: Path, execution: Execution | None =
     inputs["screened"] = folders["screened"]
     decide(config.global_filter_config, place("decided"))
     inputs["decided"] = folders["decided"]
-    settle(config.global_filter_config, place("corpus"))
+    finalize_corpus(config.global_filter_config, place("corpus"))
     return folders["corpus"]
 
 

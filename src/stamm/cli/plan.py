@@ -157,9 +157,9 @@ def _corpus_length(config: Study | PretrainConfig, run: Path) -> CorpusLength | 
             fix="Set pack=FOLDER, sequences=N, or --sequences N",
         )
     if foreign is not None:
-        from stamm.corpus.megatron_dataset import read_foreign
+        from stamm.corpus.megatron_dataset import read_megatron
 
-        tokens = sum(read_foreign(Path(prefix)).num_tokens for prefix in foreign.prefixes)
+        tokens = sum(read_megatron(Path(prefix)).num_tokens for prefix in foreign.prefixes)
         names = ", ".join(foreign.prefixes)
         return CorpusLength(tokens=tokens, source=f"{tokens:,} tokens in {names}")
     pack = Path(config.pack)

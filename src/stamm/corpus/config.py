@@ -1,4 +1,4 @@
-"""What the three corpus jobs can be told: which texts, whose consent, which vocabulary, how packed.
+"""Configuration of the corpus: inputs, consent, document filters, global filters, canaries.
 
 Torch-free and light: the command line reads these classes to print a recipe.
 """
@@ -29,22 +29,22 @@ _REPOSITORY = re.compile(r"[^=]+=[a-z][a-z0-9+.-]*://[^\s#]+")
 
 @dataclass(frozen=True, kw_only=True)
 class FilterConfig:
-    """What is decided about each document by itself.
+    """Configuration of the inputs and the document filters, which decide about one document at a time.
 
     inputs          files, folders and patterns, or "package:<file>" for data shipped with stamm:
                     .jsonl and .warc, plain, .gz or (JSONL) .zst, .parquet and .arrow; and
                     repositories of source code as .zip or .tar (.gz, .zst). Each file is a shard
-    repositories    addresses of these, as PATTERN=URL ("*stamm*.zip=https://example.org/stamm");
-                    the first pattern that fits an input counts
-    fields          what the fields of JSONL and tables are called
+    repositories    URLs of these, as PATTERN=URL ("*stamm*.zip=https://example.org/stamm"); the
+                    first pattern that matches an input is used
+    fields          names of the fields in JSONL and tables
     shortest        documents with fewer characters are dropped
-    licences        which licences are taken; None: all, and none is looked for
-    language        how languages are identified; None: only as input and page say
-    quality         rules against bad text, with bounds of its language; None: no rule
-    contamination   evaluation texts that must not be in the corpus; None: none is looked for
-    toxicity_classifier   folder of a head (`stamm run corpus.classifier`); "": nothing is scored. What the score
-    quality_classifier    leads to is decided over all documents (toxicity_cut, quality_cut)
-    dedup           when texts are nearly the same; None: only equal texts are duplicates
+    licences        allowed licences; None: all, and markup is not read
+    language        language identification; None: language of the input or declared by the page
+    quality         quality filters with bounds per language; None: none
+    contamination   evaluation texts that must not be in the corpus; None: no check
+    toxicity_classifier   folder of a classifier (`stamm run corpus.classifier`); "": no scores.
+    quality_classifier    Thresholds are applied over all documents (toxicity_cut, quality_cut)
+    dedup           near-duplicates; None: only equal texts are duplicates
     filters         corpus filters of the user's own, "mine.py:MyFilter", applied in this order
     """
 
@@ -84,22 +84,23 @@ class FilterConfig:
         )
 
     def repository_url(self, name: str) -> str:
-        """The address of the repository that the input called `name` is, "" where none is given."""
-        pairs = (said.split("=", 1) for said in self.repositories)
+        """URL of the repository in the input called `name`, "" where none is given."""
+        pairs = (pair.split("=", 1) for pair in self.repositories)
         return next((url for pattern, url in pairs if fnmatchcase(name, pattern)), "")
 
 
 @dataclass(frozen=True, kw_only=True)
 class GlobalFilterConfig:
-    """What is decided over all documents.
+    """Configuration of the global filters, which decide over all documents.
 
-    toxicity_cut  how many of the most toxic of each language go; needs a toxicity_classifier
-    quality_cut   how many of the best of each language stay; needs a quality_classifier
-    dedup         as the screen had them: what it hashed
-    held_out      share of the documents of each language kept from training; a language with at
-                  least two gives at least one, and keeps at least one
-    seed          decides the held-out documents
-    memory_gib    what sorting and grouping may take before they use the disk
+    toxicity_cut  share of the most toxic documents of each language to drop; needs a
+                  toxicity_classifier
+    quality_cut   share of the best documents of each language to keep; needs a quality_classifier
+    dedup         as in the document filters, which compute the MinHash
+    held_out      share of the documents of each language held out of training; of two documents or
+                  more at least one is held out and one kept
+    seed          of the choice of the held-out documents
+    memory_gib    memory for sorting and grouping before the disk is used
     """
 
     toxicity_cut: ThresholdConfig = field(default_factory=ThresholdConfig)
@@ -120,11 +121,11 @@ class GlobalFilterConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class CorpusConfig(FilterConfig, GlobalFilterConfig):
-    """From raw files to documents with a ledger.
+    """Configuration of a corpus: from raw files to documents with a ledger.
 
-    seed    decides the held-out documents and the probes
-    probes  passages planted to measure memorization; None plants nothing
-    canaries  random texts, made-up secrets and altered passages beside them; they need probes
+    seed      of the choice of held-out documents and probes
+    probes    passages planted to measure memorization; None: none
+    canaries  random texts, invented secrets and altered passages; they need probes
     """
 
     probes: ProbesConfig | None = None
@@ -138,17 +139,17 @@ class CorpusConfig(FilterConfig, GlobalFilterConfig):
 
     @property
     def filter_config(self) -> FilterConfig:
-        """The part that concerns each document by itself."""
+        """The part of the document filters."""
         return _narrowed(self, FilterConfig)
 
     @property
     def global_filter_config(self) -> GlobalFilterConfig:
-        """The part that concerns all documents at once."""
+        """The part of the global filters."""
         return _narrowed(self, GlobalFilterConfig)
 
     @property
     def injection_config(self) -> InjectionConfig | None:
-        """What is planted, None when nothing is."""
+        """Configuration of the planted passages, None without any."""
         if self.probes is None:
             return None
         return InjectionConfig(

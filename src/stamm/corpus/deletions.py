@@ -1,11 +1,11 @@
-"""Requests for deletion: addresses and hashes, one a line, and what became of each.
+"""Deletion requests: a text file with one per line, and the outcome of each.
 
-A line is an address (https://…), a document's identifier (32 hexadecimal digits, as in the ledger),
-or "sha256:" with the SHA-256 of an address, for who does not want to write it: of the address as
-the ledger has it, or of its normal form (addresses.normal_address).
+A line is a URL (https://…), a document_id of the ledger (32 hexadecimal digits), or "sha256:" with
+the SHA-256 of a URL that is not to be disclosed: as in the ledger, or normalized
+(addresses.normal_address).
 
-A part of a page ("#…") stands for the page. Files of a repository are told apart by it: there a
-request with a part asks for one file, and one without for all of them.
+A fragment ("#…") is ignored for pages. It identifies the files of a repository: there a request with
+a fragment means one file, and one without means all of them.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _IDENTIFIER = re.compile(rf"[0-9a-f]{{{ID_DIGITS}}}")
 _HASH = re.compile(r"sha256:([0-9a-f]{64})")
 _LONGEST_LINE = 2 * LONGEST_FIELD
 _MOST_BYTES = 2**30
-_TOLD = 100
+_LISTED = 100
 
 REQUESTS_SCHEMA = pa.schema(
     [
@@ -39,15 +39,15 @@ REQUESTS_SCHEMA = pa.schema(
         ("out_before", pa.int64()),
     ]
 )
-"""One row per request: documents that it took out, and records that were out already. The address
-itself is not told: the key is its SHA-256, or the identifier."""
+"""One row per request: documents that it removed, and records that were dropped before. The key is
+the SHA-256 of the URL, or the document_id; the URL itself is not stored."""
 
 
 class Request(NamedTuple):
-    """One line of a list.
+    """One deletion request.
 
-    key    SHA-256 of an address in normal form and its part, one as given, or an identifier
-    page   SHA-256 of the address without its part, "" for what has none
+    key    SHA-256 of the normalized URL with its fragment, a given SHA-256, or a document_id
+    page   SHA-256 of the URL without its fragment, "" without one
     """
 
     list: str
@@ -58,12 +58,12 @@ class Request(NamedTuple):
 
     @property
     def rule(self) -> str:
-        """Where it is written."""
+        """List and line of the request."""
         return f"{self.list}, line {self.line}"
 
 
 class Deletions:
-    """What was asked to be deleted. Of several requests with one key the first is told."""
+    """Requests by key. Of several requests with one key the first is reported."""
 
     def __init__(self, requests: Iterable[Request]) -> None:
         self._rules: dict[str, str] = {}
@@ -87,14 +87,14 @@ class Deletions:
         return [key for key in dict.fromkeys(possible) if key in self._rules]
 
     def rule(self, key: str) -> str:
-        """Where the request with this key is written."""
+        """List and line of the request with this key."""
         return self._rules[key]
 
 
 def read_deletions(paths: Iterable[Path]) -> Iterator[Request]:
-    """The requests in some files. Blank lines and lines that begin with "#" do not count.
+    """The requests in some files. Blank lines and lines that begin with "#" are ignored.
 
-    Raises   DataError for a line that is none of the three: a request must not be passed over.
+    Raises   DataError for any other line: a request must not be skipped.
     """
     for path in paths:
         for number, written in enumerate(_lines(path), start=1):
@@ -104,33 +104,34 @@ def read_deletions(paths: Iterable[Path]) -> Iterator[Request]:
             kind, key, page = _read(line, len(written))
             if not kind:
                 raise DataError(  # the line is not shown: it may name a person
-                    f"a line of {len(written)} characters is no request for deletion",
+                    f"a line of {len(written)} characters is not a deletion request",
                     where=f"{path}, line {number}",
-                    fix="Write an address, a document_id of the ledger, or sha256: and 64 digits",
+                    fix="Write a URL, a document_id of the ledger, or sha256: and 64 digits",
                 )
             yield Request(path.name, number, kind, key, page)
 
 
-def answered(
+def request_rows(
     requests: Iterable[Request], withdrawn: Mapping[str, int], before: Mapping[str, int]
 ) -> Iterator[dict[str, Any]]:
-    """What became of each request, as rows of REQUESTS_SCHEMA.
+    """The outcome of each request, as rows of REQUESTS_SCHEMA.
 
-    withdrawn   documents taken out, by key; `before` likewise records that were out already
+    withdrawn   documents removed, by key
+    before      records that were dropped before, by key
     """
     for request in requests:
-        told = request._asdict()
-        del told["page"]
+        row = request._asdict()
+        del row["page"]
         yield {
-            **told,
+            **row,
             "withdrawn": withdrawn.get(request.key, 0),
             "out_before": before.get(request.key, 0),
         }
 
 
 def outcomes(rows: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
-    """How many requests took something out, met what was out already, or met nothing, and the first
-    of the last ones by line."""
+    """Counts of requests that removed documents, match dropped records only, or match nothing, and
+    the first of the latter."""
     counts: Counter[str] = Counter()
     unmatched: list[dict[str, Any]] = []
     for row in rows:
@@ -139,22 +140,22 @@ def outcomes(rows: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
         if row["withdrawn"] or row["out_before"]:
             state = "withdrew" if row["withdrawn"] else "out_before"
         counts[state] += 1
-        if state == "unmatched" and len(unmatched) < _TOLD:
+        if state == "unmatched" and len(unmatched) < _LISTED:
             unmatched.append({name: row[name] for name in ("list", "line", "key")})
     names = ("asked", "withdrew", "out_before", "unmatched")
     return {**{name: counts[name] for name in names}, "first_unmatched": unmatched}
 
 
-def unmatched_words(told: Mapping[str, Any], shown: int = 10) -> str:
-    """Which requests met nothing, in one line, by line number; "" when all met something."""
-    if not told["unmatched"]:
+def unmatched_text(counts: Mapping[str, Any], shown: int = 10) -> str:
+    """One line that names the requests without a match; "" when there are none."""
+    if not counts["unmatched"]:
         return ""
-    first: Sequence[Mapping[str, Any]] = told["first_unmatched"][:shown]
+    first: Sequence[Mapping[str, Any]] = counts["first_unmatched"][:shown]
     lines = ", ".join(f"{row['list']} line {row['line']}" for row in first)
-    more = told["unmatched"] - len(first)
+    more = counts["unmatched"] - len(first)
     return (
-        f"{told['unmatched']} of {told['asked']} requests for deletion match no record that came "
-        f"in: {lines}" + (f", and {more} more" if more else "")
+        f"{counts['unmatched']} of {counts['asked']} deletion requests match no input record: "
+        f"{lines}" + (f", and {more} more" if more else "")
     )
 
 
@@ -168,7 +169,7 @@ def _lines(path: Path) -> list[str]:
 
 
 def _read(line: str, written: int) -> tuple[str, str, str]:
-    """Kind, key and page of a request, empty strings for what is none."""
+    """Kind, key and page of a request, empty strings for an invalid line."""
     digest = _HASH.fullmatch(line.lower())
     if digest:
         return "sha256", digest[1], ""

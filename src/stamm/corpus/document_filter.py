@@ -1,4 +1,4 @@
-"""Decides about one document by itself: consent first, then licence, text, and personal data."""
+"""Document filters: consent, extraction, licence, language, quality, contamination, PII, own filters."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from stamm.corpus.consent.signals import PageRefusal
 from stamm.corpus.contamination.index import Hit, Index
 from stamm.corpus.corpus_filter import FILTER_COLUMNS, FilterDocument, LoadedFilter, load_filters
 from stamm.corpus.dedup.shingles import hash_words
-from stamm.corpus.extract import CostlyPageError, Page, extract
+from stamm.corpus.extract import CostlyPageError, ExtractedPage, extract
 from stamm.corpus.language.declared import UNDETERMINED, declared_language
 from stamm.corpus.language.identify import LanguageIdentifier
 from stamm.corpus.ledger import KEPT, PII_KINDS, LedgerRow
@@ -23,14 +23,14 @@ from stamm.corpus.licences.names import spdx_expression
 from stamm.corpus.licences.page import page_licence
 from stamm.corpus.pii.replace import replace_pii
 from stamm.corpus.quality.rules import QualityFilter
-from stamm.corpus.records import Record, Unread
+from stamm.corpus.records import InputRecord, UnreadableRecord
 
 _MOST_HITS = 3
 
 
 @dataclass(frozen=True, kw_only=True)
-class Tools:
-    """What a screen asks; None where a configuration asks for nothing."""
+class FilterTools:
+    """Models and indexes of the document filters; None where they are not configured."""
 
     language: LanguageIdentifier | None = None
     quality: QualityFilter | None = None
@@ -47,10 +47,10 @@ class Tools:
         toxicity: Path | None,
         quality: Path | None,
         filters: Sequence[str],
-    ) -> Tools:
-        """What a configuration asks for. Models are loaded here, once in a process.
+    ) -> FilterTools:
+        """Load what the configuration needs, once in a process.
 
-        index               of the evaluation texts, where there are any
+        index               of the evaluation texts, if any
         toxicity, quality   folders of the classifiers
         filters             references of corpus filters
         """
@@ -64,19 +64,22 @@ class Tools:
         )
 
 
-class Screen:
-    """Screens one document after another; each by itself, whatever came before it."""
+class DocumentFilter:
+    """Filters documents one at a time; the result does not depend on earlier ones."""
 
-    def __init__(self, config: FilterConfig, tools: Tools) -> None:
+    def __init__(self, config: FilterConfig, tools: FilterTools) -> None:
         self._config = config
         self._tools = tools
 
-    def judge(
-        self, record: Record | Unread, words: ConsentPolicies, stopwatch: Stopwatch | None = None
+    def apply(
+        self,
+        record: InputRecord | UnreadableRecord,
+        policies: ConsentPolicies,
+        stopwatch: Stopwatch | None = None,
     ) -> tuple[LedgerRow, str]:
         """The ledger row of a record, and its text when it is kept ("" otherwise).
 
-        stopwatch   records the seconds of each part
+        stopwatch   measures the seconds of each part
         """
         stopwatch = stopwatch or Stopwatch()
         row = LedgerRow(
@@ -86,29 +89,29 @@ class Screen:
             path=record.path,
             url=record.url,
         )
-        if isinstance(record, Unread):
+        if isinstance(record, UnreadableRecord):
             row.reason, row.detail, row.bytes_in = record.reason, record.detail, record.size
             return row, ""
         row.source, row.licence, row.date = record.source, record.licence, record.date
         row.licence_basis = (record.licence_basis or "input") if record.licence else ""
         row.language = record.language or UNDETERMINED
         row.bytes_in = len(record.content)
-        allowed = self._consents(record, row, words)
+        allowed = self._consents(record, row, policies)
         stopwatch.add("consent")
         page = self._page(record, row) if allowed else None
         stopwatch.add("extract")
         if page is not None and record.is_html:
-            allowed = self._page_consents(record, row, page, words)
+            allowed = self._page_consents(record, row, page, policies)
             stopwatch.add("consent")
         if page is None or not allowed:
             return row, ""
-        text = self._judged(record, row, page, stopwatch)
+        text = self._filtered_text(record, row, page, stopwatch)
         if text:
             row.decision, row.bytes_out = KEPT, len(text.encode())
         return row, text
 
-    def _consents(self, record: Record, row: LedgerRow, words: ConsentPolicies) -> bool:
-        decision = words.decide(record.url)
+    def _consents(self, record: InputRecord, row: LedgerRow, policies: ConsentPolicies) -> bool:
+        decision = policies.decide(record.url)
         row.consent, row.host = decision.consent, decision.host
         row.rule, row.agent, row.robots_read = decision.rule, decision.agent, decision.read
         if not decision.allowed:
@@ -116,27 +119,29 @@ class Screen:
             return False
         return not _refused(
             row,
-            words.refusal_before_parsing(record.url, row.host, record.signals, record.is_html),
+            policies.refusal_before_parsing(record.url, row.host, record.signals, record.is_html),
         )
 
     def _page_consents(
-        self, record: Record, row: LedgerRow, page: Page, words: ConsentPolicies
+        self, record: InputRecord, row: LedgerRow, page: ExtractedPage, policies: ConsentPolicies
     ) -> bool:
         return not _refused(
-            row, words.refusal_by_meta(record.url, row.host, record.signals, page.metas)
+            row, policies.refusal_by_meta(record.url, row.host, record.signals, page.metas)
         )
 
-    def _page(self, record: Record, row: LedgerRow) -> Page | None:
+    def _page(self, record: InputRecord, row: LedgerRow) -> ExtractedPage | None:
         if not record.is_html:
-            return Page(text=record.content.decode(), lang="", metas=())
+            return ExtractedPage(text=record.content.decode(), lang="", metas=())
         try:
             return extract(record.content, record.charset, self._config.limits)
         except CostlyPageError as error:
             row.reason, row.detail = error.reason, error.detail
             return None
 
-    def _judged(self, record: Record, row: LedgerRow, page: Page, stopwatch: Stopwatch) -> str:
-        """The text as it is kept; "" with a reason in `row` when it is not."""
+    def _filtered_text(
+        self, record: InputRecord, row: LedgerRow, page: ExtractedPage, stopwatch: Stopwatch
+    ) -> str:
+        """The text as kept; "" with a reason in `row` when the document is dropped."""
         if len(page.text.strip()) < self._config.shortest:
             row.reason = "too_short"
             return ""
@@ -155,7 +160,7 @@ class Screen:
         if not clean:
             return ""
         self._score(page.text, row)
-        stopwatch.add("heads")
+        stopwatch.add("classifiers")
         text = self._without_personal_data(page.text, row)
         stopwatch.add("pii")
         kept = self._passes_filters(text, row)
@@ -163,7 +168,7 @@ class Screen:
             stopwatch.add("filters")
         return text if kept else ""
 
-    def _licensed(self, record: Record, row: LedgerRow, page: Page) -> bool:
+    def _licensed(self, record: InputRecord, row: LedgerRow, page: ExtractedPage) -> bool:
         config = self._config.licences
         if config is None:
             return True
@@ -172,13 +177,13 @@ class Screen:
             found = page_licence(page.marks, page.metas, record.signals.values("link"))
             expression = row.licence = found.expression
             row.licence_basis = found.evidence[0].signal if found.evidence else ""
-        said = licence_verdict(expression, config)
-        if said == "denied" or (said == "unknown" and config.unknown == "drop"):
-            row.reason = f"licence_{said}"
+        verdict = licence_verdict(expression, config)
+        if verdict == "denied" or (verdict == "unknown" and config.unknown == "drop"):
+            row.reason = f"licence_{verdict}"
             return False
         return True
 
-    def _name_language(self, record: Record, row: LedgerRow, page: Page) -> None:
+    def _name_language(self, record: InputRecord, row: LedgerRow, page: ExtractedPage) -> None:
         declared = declared_language(page.lang, page.text)
         identified = UNDETERMINED
         if self._tools.language is not None:
@@ -192,19 +197,19 @@ class Screen:
     def _good(self, text: str, row: LedgerRow) -> bool:
         if self._tools.quality is None:
             return True
-        said = self._tools.quality.judge(text, row.language)
-        row.quality_basis = said.basis
-        if said.rule:
+        result = self._tools.quality.judge(text, row.language)
+        row.quality_basis = result.basis
+        if result.rule:
             row.reason = "quality"
-            row.detail = f"{said.rule}: {said.value:.4g}, bound {said.bound:.4g}"
-        return not said.rule
+            row.detail = f"{result.rule}: {result.value:.4g}, bound {result.bound:.4g}"
+        return not result.rule
 
     def _uncontaminated(self, text: str, row: LedgerRow) -> bool:
         if self._tools.contamination is None:
             return True
         hits = self._tools.contamination.hits(hash_words(text))
         if hits:
-            row.reason, row.detail = "contaminated", _told(hits)
+            row.reason, row.detail = "contaminated", _hits_text(hits)
         return not hits
 
     def _score(self, text: str, row: LedgerRow) -> None:
@@ -241,8 +246,8 @@ def _refused(row: LedgerRow, refusal: PageRefusal | None) -> bool:
     return True
 
 
-def _told(hits: tuple[Hit, ...]) -> str:
-    """The first items found, and how many more; never the text."""
+def _hits_text(hits: tuple[Hit, ...]) -> str:
+    """The first evaluation items found and the number of further ones; never the text."""
     shown = [f"{hit.set_name} {hit.item_id} ({hit.overlap:.0%})" for hit in hits[:_MOST_HITS]]
     more = len(hits) - len(shown)
     return ", ".join(shown) + (f" and {more} more" if more else "")

@@ -1,7 +1,7 @@
 """Text from HTML: the main content of a page, under bounds on what a page may cost.
 
-What a page says, its title included, is data: it is never run, never trusted and leaves here as
-plain text.
+The content of a page, its title included, is untrusted data: it is never executed and becomes plain
+text.
 """
 
 from __future__ import annotations
@@ -23,18 +23,17 @@ _META_TAGS = 100
 _META_LETTERS = 1000
 # Extraction takes some 0.3 microseconds for each element and level above it.
 _MOST_LEVELS = 20_000_000
-# What a page may cost that looks costly. Honest ones stay far below: 200,000 tags take 5 s.
+# Bounds for a page that may be costly. Normal ones are far below: 200,000 tags take 5 s.
 _CPU_S = 30
 _MEMORY_BYTES = 2**30
-# Below these no page was found that takes over 5 s; what grows faster than the page is told at
-# `_is_cheap`.
+# Below these no page was found that takes over 5 s; `_is_cheap` has the superlinear costs.
 _FEW_TAGS = 1000
 _MOST_ELEMENTS = 1_000_000
 _MOST_OPTIONS = 10_000
 _MOST_ATTRIBUTES = 40_000
 _NAMES = "b|big|code|em|font|i|nobr|s|small|strike|strong|tt|u"
 _OPENED = re.compile(rf"<(?:{_NAMES})[\s/>]", re.IGNORECASE)
-# Strict, so that where the tag ends is no question; and nothing but text before its end tag.
+# Strict, so that the end of the tag is unambiguous; only text before its end tag.
 _CLOSED_AT_ONCE = re.compile(
     rf'<({_NAMES})(?:\s+[a-z][a-z0-9:._-]*(?:="[^"<>]*")?)*\s*>[^<>]*</\1\s*>', re.IGNORECASE
 )
@@ -42,13 +41,13 @@ _OPTION = re.compile(r"<option[\s/>]", re.IGNORECASE)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Page:
-    """What a page holds.
+class ExtractedPage:
+    """Text and metadata of a page.
 
     text    main content, one paragraph per line
     lang    the language the page declares, unchecked ("" when none)
     metas   name in lower case and content of its first 100 meta elements that have both
-    marks   where its markup names a licence
+    marks   licences named in its markup
     """
 
     text: str
@@ -81,7 +80,7 @@ def decode(body: bytes, charset: str | None) -> str:
     return bytes_to_str(body, encoding, errors="replace", fallback_encodings=())
 
 
-def extract(body: bytes, charset: str | None, limits: ReadLimits) -> Page:
+def extract(body: bytes, charset: str | None, limits: ReadLimits) -> ExtractedPage:
     """The main text of a page, its declared language, its meta elements and its licence marks.
 
     Raises   CostlyPageError beyond limits.html_tags, beyond limits.html_depth (less where a page of
@@ -106,12 +105,12 @@ def extract(body: bytes, charset: str | None, limits: ReadLimits) -> Page:
 def _is_cheap(html: str, tags: int) -> bool:
     """Whether the time a page takes is bounded, however it was made (resiliparse 2.0.1).
 
-    Three things grow with the square of a page: each block element opens formatting elements again
-    that an earlier one left open; each attribute is held against all others of its element; and
-    each option of a list against the options before it.
+    Three costs grow with the square of the size: each block element reopens formatting elements that
+    an earlier one left open; each attribute is compared with all others of its element; and each
+    option of a list with the options before it.
     """
     if len(html) > 2 * _MOST_ATTRIBUTES:
-        # Between two attributes stands a blank, a slash or the quote that ends a value.
+        # Two attributes are separated by a blank, a slash or the quote that ends a value.
         quotes = html.count('"') + html.count("'")
         if len(html.split()) + html.count("/") + quotes // 2 > _MOST_ATTRIBUTES:
             return False
@@ -129,34 +128,34 @@ def _count(pattern: re.Pattern[str], text: str) -> int:
     return sum(1 for _ in pattern.finditer(text))
 
 
-def _page(html: str, tags: int, limits: ReadLimits) -> Page:
+def _page(html: str, tags: int, limits: ReadLimits) -> ExtractedPage:
     tree = HTMLTree.parse(html)
     deepest = min(limits.html_depth, max(1, _MOST_LEVELS // max(1, tags)))
-    # A cell opens table body and row besides: a tree may be twice as deep as it has tags.
+    # A cell also opens table body and row: a tree may be twice as deep as its number of tags.
     if 2 * tags + 3 > deepest and _deeper_than(tree, deepest):
         raise CostlyPageError("html_too_deep", f"over {deepest} levels of elements in {tags} tags")
     text = extract_plain_text(tree, main_content=True, alt_texts=False)
     root = tree.document.first_element_child if tree.document is not None else None
     lang = (root.get_attribute("lang") or "") if root is not None else ""
-    return Page(
+    return ExtractedPage(
         text=text.strip(), lang=lang[:35], metas=_metas(tree), marks=licence_marks(html, tree)
     )
 
 
 def _as_json(html: str, tags: int, limits: ReadLimits) -> bytes:
     try:
-        told = {"page": asdict(_page(html, tags, limits))}
+        result = {"page": asdict(_page(html, tags, limits))}
     except CostlyPageError as error:
-        told = {"costly": {"reason": error.reason, "detail": error.detail}}
-    return json.dumps(told).encode()
+        result = {"costly": {"reason": error.reason, "detail": error.detail}}
+    return json.dumps(result).encode()
 
 
-def _from_json(told: bytes) -> Page:
-    plain = json.loads(told)
+def _from_json(result: bytes) -> ExtractedPage:
+    plain = json.loads(result)
     if "costly" in plain:
         raise CostlyPageError(**plain["costly"])
     page = plain["page"]
-    return Page(
+    return ExtractedPage(
         text=page["text"],
         lang=page["lang"],
         metas=tuple((name, content) for name, content in page["metas"]),

@@ -1,8 +1,8 @@
-"""The first pass over the inputs: each shard alone, raw records to annotated documents.
+"""Job of the document filters: raw records to annotated documents, one shard at a time.
 
-Of shard k it leaves documents-k.parquet (what no rule refused so far, with text),
-candidates-k.parquet and keys-k.parquet (the same rows without text: what the decisions over all
-shards need) and ledger-k.parquet (one row for every record that came in).
+Writes for shard k documents-k.parquet (documents kept so far, with text), candidates-k.parquet and
+keys-k.parquet (the same rows without text, for the global filters) and ledger-k.parquet (one row for
+each input record).
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from stamm.corpus.dedup.config import DedupConfig
 from stamm.corpus.dedup.exact import text_key
 from stamm.corpus.dedup.minhash import EMPTY_VALUE, minhash
 from stamm.corpus.dedup.shingles import hash_words
-from stamm.corpus.document_filter import Screen, Tools
+from stamm.corpus.document_filter import DocumentFilter, FilterTools
 from stamm.corpus.formats import check_kind, is_archive
 from stamm.corpus.inputs import expand
 from stamm.corpus.ledger import KEPT, LEDGER_SCHEMA, LedgerRow
@@ -57,7 +57,7 @@ SCREENED_SCHEMA = pa.schema(
         ("language", pa.string()),
     ]
 )
-"""Documents that are still in. `position` counts the records of the shard, from 0."""
+"""Documents kept so far. `position` counts the records of the shard, from 0."""
 
 CANDIDATES_SCHEMA = pa.schema(
     [
@@ -69,24 +69,24 @@ CANDIDATES_SCHEMA = pa.schema(
         ("quality", pa.float64()),
     ]
 )
-"""The same documents as the decisions over all shards see them."""
+"""The same documents for the global filters."""
 
 _INDEX = "contamination"
 
 
 def screen_inputs(config: FilterConfig, workspace: Workspace) -> None:
-    """Screen every input, each as a shard.
+    """Filter every input, each as a shard.
 
-    Raises   DataError when an input is named that cannot be read; RunError naming the shards that
-             failed, when the others are done.
+    Raises   DataError for an input that cannot be read; RunError with the failed shards when the
+             others are done.
     """
     run_shards(screen_batch(config, workspace), workspace, "screen")
 
 
 def screen_batch(config: FilterConfig, workspace: Workspace) -> ShardedJob:
-    """The shards of a screen, for whoever does them.
+    """The shards of the document filters, for an executor.
 
-    Raises   DataError when an input is named that cannot be read.
+    Raises   DataError for an input that cannot be read.
     """
     inputs = expand(config.inputs, "corpus.inputs")
     for name in inputs:
@@ -105,14 +105,14 @@ def screen_batch(config: FilterConfig, workspace: Workspace) -> ShardedJob:
 
 
 def screen_shard(job: ShardedJob, task: ShardTask) -> ShardResult:
-    """Screen one input: documents, candidates and ledger of its shard.
+    """Filter one input: documents, candidates and ledger of its shard.
 
-    Raises   DataError when nothing at all of the input can be read.
+    Raises   DataError when nothing of the input can be read, or a corpus filter fails.
     """
-    config, screen, words = _tools(canonical_json(job.settings), common_files(job))
+    config, document_filter, policies = _tools(canonical_json(job.settings), common_files(job))
     name, path = str(task.extra["name"]), Path(task.inputs["input"])
     if is_archive(name):
-        words = words.with_archive(archived_robots(path, config.limits))
+        policies = policies.with_archive(archived_robots(path, config.limits))
     keys = keys_schema(config.dedup or DedupConfig())
     schemas = {
         "documents": SCREENED_SCHEMA,
@@ -135,7 +135,7 @@ def screen_shard(job: ShardedJob, task: ShardTask) -> ShardResult:
         stopwatch = Stopwatch()
         for position, record in enumerate(records):
             stopwatch.add("read")
-            row, text = screen.judge(record, words, stopwatch)
+            row, text = document_filter.apply(record, policies, stopwatch)
             tables["ledger"].add(row.plain())
             stopwatch.add("write")
             count += 1
@@ -182,7 +182,7 @@ def _candidate(place: dict[str, int], row: LedgerRow) -> dict[str, Any]:
 
 
 def _keys(config: FilterConfig, place: dict[str, int], row: LedgerRow, text: str) -> dict[str, Any]:
-    """What duplicates are told by. Without near ones a text counts as one without words."""
+    """Keys of deduplication. Without near-duplicates a text has the MinHash of an empty one."""
     if config.dedup is None:
         hashes = np.full(DedupConfig().hashes, EMPTY_VALUE, np.uint32)
     else:
@@ -202,15 +202,15 @@ def _keys(config: FilterConfig, place: dict[str, int], row: LedgerRow, text: str
 
 
 def _common(config: FilterConfig, workspace: Workspace) -> dict[str, str]:
-    """The files that every shard is held against, by role."""
+    """The files that every shard reads, by role."""
     common: dict[str, Path] = {}
-    said = {
+    consent = {
         "robots": expand(config.consent.robots, "corpus.consent.robots"),
         "domains": expand(config.consent.domains, "corpus.consent.domains"),
     }
-    for role, files in said.items():
+    for role, files in consent.items():
         common |= {f"{role}.{name}": path for name, path in files.items()}
-    index_snapshots(said["robots"].values(), config.limits)
+    index_snapshots(consent["robots"].values(), config.limits)
     if config.contamination is not None:
         folder = workspace.folder / _INDEX
         folder.mkdir(exist_ok=True)
@@ -231,8 +231,8 @@ def _common(config: FilterConfig, workspace: Workspace) -> dict[str, str]:
 @functools.lru_cache(maxsize=1)
 def _tools(
     settings: bytes, common: tuple[tuple[str, str, str], ...]
-) -> tuple[FilterConfig, Screen, ConsentPolicies]:
-    """What is built once in a process and used for every shard."""
+) -> tuple[FilterConfig, DocumentFilter, ConsentPolicies]:
+    """Configuration, filter and policies; built once in a process and used for every shard."""
     config = from_plain(FilterConfig, json.loads(settings))
     files: dict[str, dict[str, Path]] = {}
     for role, path, _ in common:
@@ -246,7 +246,7 @@ def _tools(
     # The file as the first process found it: a worker may have another working directory.
     sources = files.get("filters", {})
     filters = [at_absolute_path(reference, sources) for reference in config.filters]
-    tools = Tools.of(config, load_index(index) if index else None, toxicity, quality, filters)
+    tools = FilterTools.of(config, load_index(index) if index else None, toxicity, quality, filters)
     robots = tuple(files.get("robots", {}).values())
-    words = load_policies(config.consent, robots, files.get("domains", {}), config.limits)
-    return config, Screen(config, tools), words
+    policies = load_policies(config.consent, robots, files.get("domains", {}), config.limits)
+    return config, DocumentFilter(config, tools), policies

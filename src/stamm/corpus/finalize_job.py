@@ -1,4 +1,4 @@
-"""The last pass: each shard gets what was decided over all of them. Documents and ledger are final."""
+"""Job that applies the global decisions to each shard and writes the final documents and ledger."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from stamm.runs.sharded_job import ShardedJob, ShardResult, ShardTask, read_mani
 _KINDS = ("documents", "ledger")
 
 
-def settle(config: GlobalFilterConfig, workspace: Workspace) -> None:
+def finalize_corpus(config: GlobalFilterConfig, workspace: Workspace) -> None:
     """Write documents and ledger of every shard, then probes.json and summary.json.
 
     Reads    inputs["screened"], inputs["decided"] and, where something is planted,
@@ -61,7 +61,7 @@ def settle(config: GlobalFilterConfig, workspace: Workspace) -> None:
         )
     job = ShardedJob(
         folder=folder,
-        work="stamm.corpus.finalize_job:settle_shard",
+        work="stamm.corpus.finalize_job:finalize_shard",
         settings={},
         code_packages=("corpus",),
         shards=tuple(tasks),
@@ -81,8 +81,8 @@ def settle(config: GlobalFilterConfig, workspace: Workspace) -> None:
             )
 
 
-def settle_shard(job: ShardedJob, task: ShardTask) -> ShardResult:
-    """Join what was screened with what was decided; what is planted is taken over as it is.
+def finalize_shard(job: ShardedJob, task: ShardTask) -> ShardResult:
+    """Join documents, ledger and global decisions of a shard; planted passages are copied.
 
     Raises   DataError when the two do not belong together.
     """
@@ -122,7 +122,7 @@ def settle_shard(job: ShardedJob, task: ShardTask) -> ShardResult:
 
 
 def _joined(task: ShardTask) -> Iterator[tuple[dict[str, Any], Row | None, Row | None]]:
-    """Each ledger row, with its document and its decision where it was still in."""
+    """Each ledger row, with document and decision if the document filters kept it."""
     documents = read_rows(_path(task, "documents"))
     decisions = read_rows(_path(task, "decisions"))
     pair = _next_pair(documents, decisions, task)
@@ -133,7 +133,7 @@ def _joined(task: ShardTask) -> Iterator[tuple[dict[str, Any], Row | None, Row |
         else:
             yield row, None, None
     if pair is not None:
-        raise _strangers(task)
+        raise _mismatch(task)
 
 
 def _next_pair(
@@ -143,11 +143,11 @@ def _next_pair(
     if document is None and decision is None:
         return None
     if document is None or decision is None or document["position"] != decision["position"]:
-        raise _strangers(task)
+        raise _mismatch(task)
     return document, decision
 
 
-def _strangers(task: ShardTask) -> DataError:
+def _mismatch(task: ShardTask) -> DataError:
     return DataError(
         f"the documents, ledger and decisions of shard {task.name} do not belong together",
         fix="Delete the folders screened and decided of the run, and run again",

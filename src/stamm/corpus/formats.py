@@ -1,4 +1,4 @@
-"""Which files can be read, told by the end of their names."""
+"""Formats of input files, recognized by the ending of their names."""
 
 from __future__ import annotations
 
@@ -12,25 +12,25 @@ READABLE = (*JSONL, *ARCHIVE, *TABLE, *REPOSITORY)
 
 
 def is_archive(name: str) -> bool:
-    """Whether a file name says web archive."""
+    """Whether a file name is that of a web archive."""
     return name.endswith(ARCHIVE)
 
 
 def is_table(name: str) -> bool:
-    """Whether a file name says Parquet or Arrow, as Hugging Face datasets are kept."""
+    """Whether a file name is that of a Parquet or Arrow table, such as a Hugging Face dataset."""
     return name.endswith(TABLE)
 
 
 def is_repository(name: str) -> bool:
-    """Whether a file name says tar or zip, as repositories of source code are handed on."""
+    """Whether a file name is that of a tar or zip archive of a source-code repository."""
     return name.endswith(REPOSITORY)
 
 
 def check_kind(name: str) -> None:
-    """Raise DataError when the end of `name` says nothing that can be read."""
+    """Raise DataError when the ending of `name` is not a supported format."""
     if not name.endswith(READABLE):
         raise DataError(
-            f"{name} is no kind of file that can be read",
+            f"{name} is not in a supported format",
             where="corpus.inputs",
             fix=f"Known: {', '.join(READABLE)}",
         )

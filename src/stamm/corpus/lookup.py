@@ -1,4 +1,4 @@
-"""What the ledger of a run says about a document: in or out, on whose word, and where it stands."""
+"""Look-up in the ledger of a run: decision, opt-out signal and token ranges of documents."""
 
 from __future__ import annotations
 
@@ -19,35 +19,35 @@ COLUMNS = (
     "url", "path", "document_id", "host", "decision", "reason", "language", "licence", "source",
     "consent", "agent", "input_file", "split", "probe_id", "duplicate_of",
 )  # fmt: skip
-"""What a document can be asked for by. A value may hold * and ?, which stand for any letters."""
+"""Columns by which documents are looked up. A value may contain the wildcards * and ?."""
 
 _MEMORY_GIB = 1.0
 
 
 @dataclass(frozen=True, kw_only=True)
-class Found:
+class LedgerMatches:
     """Documents of a ledger.
 
-    count    how many there are; `rows` holds the first of them
-    rows     ledger rows, each with "tokens": the stretches of the packed corpus that are its
+    count    number of matching documents; `rows` has the first of them
+    rows     ledger rows, each with "tokens": its ranges in the packed corpus
     """
 
     count: int
     rows: tuple[dict[str, Any], ...]
 
 
-def look_up(run: Path, wanted: Mapping[str, str], limit: int) -> Found:
-    """The documents of a run's ledger that have the wanted values, by address.
+def look_up(run: Path, wanted: Mapping[str, str], limit: int) -> LedgerMatches:
+    """The documents of a run's ledger with the wanted values, sorted by URL.
 
-    Raises   ConfigError for a column that cannot be asked for; DataError when there is no ledger.
+    Raises   ConfigError for an unknown column; DataError when there is no ledger.
     """
     unknown = [name for name in wanted if name not in COLUMNS]
     if unknown:
         raise ConfigError(
-            f"the ledger cannot be asked for {unknown[0]!r}", fix=nearest(unknown[0], COLUMNS)
+            f"the ledger has no column {unknown[0]!r} to search", fix=nearest(unknown[0], COLUMNS)
         )
     if not (run / "corpus").is_dir():
-        raise DataError(f"{run} holds no corpus", fix="Name the folder of a run that has one")
+        raise DataError(f"{run} contains no corpus", fix="Name the folder of a run that has one")
     clauses = [f"coalesce({name}, '') {_operator(value)} ${name}" for name, value in wanted.items()]
     where = " and ".join(clauses) or "true"
     values = {
@@ -67,17 +67,19 @@ def look_up(run: Path, wanted: Mapping[str, str], limit: int) -> Found:
             values,
         )
         found = [dict(zip(names, row, strict=True)) for row in rows]
-        stretches = _stretches(query, run, [row["document_id"] for row in found])
+        stretches = _token_ranges(query, run, [row["document_id"] for row in found])
     for row in found:
         row["tokens"] = stretches.get(row["document_id"], []) if row["decision"] == "kept" else []
-    return Found(count=count, rows=tuple(found))
+    return LedgerMatches(count=count, rows=tuple(found))
 
 
 def _operator(value: str) -> str:
     return "glob" if "*" in value or "?" in value else "="
 
 
-def _stretches(query: Query, run: Path, identifiers: list[str]) -> dict[str, list[dict[str, Any]]]:
+def _token_ranges(
+    query: Query, run: Path, identifiers: list[str]
+) -> dict[str, list[dict[str, Any]]]:
     sidecars = sorted((run / "pack").glob("*-[0-9]*.documents.parquet"))
     if not sidecars or not identifiers:
         return {}

@@ -1,11 +1,11 @@
-"""Token files that others wrote for Megatron, read as one stream, as a packed corpus is.
+"""Megatron token files (.bin and .idx), read as one stream like a packed corpus.
 
 `.bin`  token ids, little endian, sequences one after another
 `.idx`  as in shards.py, with any of eight types, and documents of several sequences: the borders
-        number the sequence that each document begins with, and end with the number of sequences
+        are the numbers of the first sequence of each document, and the number of sequences
 
-Documents are what the index says. The tokenizer says which ids there can be, and which one ends a
-document: neither file tells, so both are held against every token.
+Documents are defined by the index. The range of ids and the end token come from the tokenizer; the
+files contain neither, so every token is checked.
 
 Source   NVIDIA/Megatron-LM, megatron/core/datasets/indexed_dataset.py
 """
@@ -45,7 +45,7 @@ _FIX = "Write it again, as one .bin with its .idx"
 
 
 @dataclass(frozen=True)
-class ForeignFile:
+class MegatronFile:
     """One .bin with its .idx.
 
     stem         its path without ending
@@ -62,7 +62,7 @@ class ForeignFile:
         """Tokens start .. stop - 1.
 
         Shapes   [stop - start], int64.
-        Raises   DataError when the range leaves the file, or holds a number that is no id.
+        Raises   DataError when the range leaves the file, or has a value that is not an id.
         """
         if not 0 <= start <= stop <= self.num_tokens:
             raise DataError(
@@ -71,31 +71,33 @@ class ForeignFile:
         check_uncut(self._tokens, f"{self.stem}.bin")
         stored = np.asarray(self._tokens[start:stop])
         if stored.dtype.kind == "f":
-            # A number beyond 2^62, or none at all, has no int64 that it could be compared with.
+            # A value beyond 2^62, or NaN, has no int64 to compare it with.
             whole = (np.abs(stored) < 2.0**62) & (stored == np.floor(stored))
             stored = np.where(whole, stored, -1.0)
         ids = stored.astype(np.int64)
         if ids.size and ids.min() < 0:
             at = start + int(np.argmax(ids < 0))
-            raise DataError(f"{self.stem} holds no id at token {at}: {self._tokens[at]}", fix=_FIX)
+            raise DataError(
+                f"{self.stem} has no valid id at token {at}: {self._tokens[at]}", fix=_FIX
+            )
         return ids
 
     def pieces(self) -> Iterator[tuple[int, NDArray[np.int64], memoryview]]:
-        """All tokens, a piece at a time: the first one's place, their ids, their bytes as stored."""
+        """All tokens in pieces: position of the first, ids, stored bytes."""
         for start in range(0, self.num_tokens, _CHUNK):
             stop = min(start + _CHUNK, self.num_tokens)
             yield start, self.read(start, stop), self._tokens[start:stop].data
 
 
-class ForeignTokens:
-    """Files of others, one after another, and the tokenizer they were made with (a `TokenStream`).
+class MegatronTokens:
+    """Megatron files in a row, with the tokenizer that made them (a `TokenStream`).
 
     files        in their order
-    vocabulary   how many ids the tokenizer has
-    end_id       the id that ends each document; None: nothing does, or it is not known
+    vocabulary   number of ids of the tokenizer
+    end_id       the id that ends each document; None: none, or unknown
     """
 
-    def __init__(self, files: Sequence[ForeignFile], vocabulary: int, end_id: int | None) -> None:
+    def __init__(self, files: Sequence[MegatronFile], vocabulary: int, end_id: int | None) -> None:
         self._files = tuple(files)
         self._firsts = [0, *itertools.accumulate(file.num_tokens for file in files)]
         self.end_id = end_id
@@ -106,12 +108,12 @@ class ForeignTokens:
     @classmethod
     def open(
         cls, paths: Sequence[Path], tokenizer: Path, end_token: str | None = None
-    ) -> ForeignTokens:
-        """The files at `paths`, made with the tokenizer.json `tokenizer` or the one in that folder.
+    ) -> MegatronTokens:
+        """Open the files at `paths`, made with the tokenizer.json `tokenizer` or the one in that folder.
 
-        end_token   what ends each document, as the tokenizer spells it
+        end_token   token that ends each document, as the tokenizer spells it
         Raises      DataError when a file is missing, broken or without tokens, or the tokenizer is
-                    none, or has no such token. What the tokens are is seen by `examine`.
+                    invalid or has no such token. `examine` checks the tokens.
         """
         words = _words(tokenizer)
         if end_token is not None and end_token not in words:
@@ -120,11 +122,11 @@ class ForeignTokens:
                 where="foreign.end_token",
                 fix="Name the token that ends each document, or none",
             )
-        files = [read_foreign(path) for path in paths]
+        files = [read_megatron(path) for path in paths]
         for file in files:
             if not file.num_tokens:
                 raise DataError(
-                    f"{file.stem}.bin holds no token",
+                    f"{file.stem}.bin contains no token",
                     where="foreign.prefixes",
                     fix="Leave it out",
                 )
@@ -135,7 +137,7 @@ class ForeignTokens:
         """Tokens start .. stop - 1, across files.
 
         Shapes   [stop - start], int64.
-        Raises   DataError when the range leaves the stream, or holds a number that is no id.
+        Raises   DataError when the range leaves the stream, or has a value that is not an id.
         """
         if not 0 <= start <= stop <= self.num_tokens:
             raise DataError(
@@ -156,27 +158,27 @@ class ForeignTokens:
 
     @property
     def num_files(self) -> int:
-        """Pairs of a .bin and an .idx."""
+        """Number of pairs of a .bin and an .idx."""
         return len(self._files)
 
     def examine(self, files: Iterable[int]) -> dict[int, Any]:
-        """Hashes and counts of these files, once each of their tokens was seen to be an id.
+        """Hashes and counts of these files, after a check of every token.
 
-        Raises   DataError for a number that is no id of the tokenizer, or when no document of a
+        Raises   DataError for a value that is not an id of the tokenizer, or when no document of a
                  file ends with the end token: then it was made with another tokenizer.
         """
         return {number: self._examined(self._files[number]) for number in files}
 
     def proof(self, seen: Mapping[int, Any]) -> Proof:
         """The identity of all files."""
-        told = [seen[number] for number in range(self.num_files)]
+        files = [seen[number] for number in range(self.num_files)]
         return Proof(
-            sha256=sha256_value([[each["idx_sha256"], each["bin_sha256"]] for each in told]),
-            facts={"tokens": self.num_tokens, "files": told},
-            remark="" if self.end_id is None else _remark(told),
+            sha256=sha256_value([[each["idx_sha256"], each["bin_sha256"]] for each in files]),
+            facts={"tokens": self.num_tokens, "files": files},
+            remark="" if self.end_id is None else _remark(files),
         )
 
-    def _examined(self, file: ForeignFile) -> dict[str, Any]:
+    def _examined(self, file: MegatronFile) -> dict[str, Any]:
         """Hashes and counts of a file."""
         digest, largest, ends, ended = hashlib.sha256(), -1, 0, 0
         stops = file.borders[1:]
@@ -185,7 +187,7 @@ class ForeignTokens:
             largest = max(largest, int(ids.max()))
             if largest >= self.vocabulary:
                 raise DataError(
-                    f"{file.stem}.bin holds id {largest} at token {start + int(ids.argmax())}, its "
+                    f"{file.stem}.bin has id {largest} at token {start + int(ids.argmax())}, its "
                     f"tokenizer has {self.vocabulary} ids",
                     where="foreign.tokenizer",
                     fix="Name the tokenizer that the file was made with",
@@ -194,7 +196,7 @@ class ForeignTokens:
                 here = slice(*np.searchsorted(stops, [start, start + len(ids)], side="right"))
                 ends += int(np.count_nonzero(ids == self.end_id))
                 ended += int(np.count_nonzero(ids[stops[here] - 1 - start] == self.end_id))
-        told = {
+        facts = {
             "idx_sha256": sha256_file(Path(f"{file.stem}.idx")),
             "bin_sha256": digest.hexdigest(),
             "tokens": file.num_tokens,
@@ -202,23 +204,23 @@ class ForeignTokens:
             "largest_id": largest,
         }
         if self.end_id is None:
-            return told
+            return facts
         if not ended:
             raise DataError(
                 f"no document of {file.stem}.bin ends with the end token, id {self.end_id}",
                 where="foreign.end_token",
                 fix="Name the token that ends each document, or none; or the right tokenizer",
             )
-        return told | {"ended_documents": ended, "end_tokens_inside": ends - ended}
+        return facts | {"ended_documents": ended, "end_tokens_inside": ends - ended}
 
 
-def read_foreign(path: Path) -> ForeignFile:
-    """The tokens of `path`.bin with `path`.idx, whoever wrote them.
+def read_megatron(path: Path) -> MegatronFile:
+    """Read `path`.bin with `path`.idx of any Megatron version.
 
     path    with or without one of the two endings
     Edge    documents without tokens are left out: no window can begin in one.
-    Raises  DataError when a file is missing, is no such file, holds pictures beside text, or the
-            two disagree.
+    Raises  DataError when a file is missing or invalid, has images besides text, or the two
+            disagree.
     """
     stem = path.with_suffix("") if path.suffix in (".idx", ".bin") else path
     index, data = (stem.with_name(stem.name + ending) for ending in (".idx", ".bin"))
@@ -244,14 +246,14 @@ def read_foreign(path: Path) -> ForeignFile:
         raise DataError(f"the sequences of {index} do not follow one another", fix=_FIX)
     if size != tokens * kind.itemsize:
         raise DataError(
-            f"{data} has {size} bytes, its index says {tokens * kind.itemsize}", fix=_FIX
+            f"{data} has {size} bytes, its index declares {tokens * kind.itemsize}", fix=_FIX
         )
     rising = borders > 0 and first[0] == 0 and first[-1] == sequences
     if not rising or (np.diff(first) < 0).any():
         raise DataError(
             f"the documents of {index} do not lead from sequence 0 to {sequences}", fix=_FIX
         )
-    return ForeignFile(
+    return MegatronFile(
         stem=str(stem),
         num_tokens=tokens,
         borders=np.unique(starts[first]) if tokens else np.zeros(1, dtype=np.int64),
@@ -260,13 +262,11 @@ def read_foreign(path: Path) -> ForeignFile:
 
 
 def _head(index: Path, raw: NDArray[np.uint8]) -> tuple[int, int, int]:
-    """Type code, sequences and borders, once the size of the index is what they say."""
+    """Type code, sequences and borders, after a check of the size of the index."""
     head = len(MAGIC) + HEAD.size
     start = raw[:head].tobytes()
     if not start.startswith(MAGIC):
-        raise DataError(
-            f"{index} is no index of Megatron's: it begins with {start[:9]!r}", fix=_FIX
-        )
+        raise DataError(f"{index} is not a Megatron index: it begins with {start[:9]!r}", fix=_FIX)
     if len(start) < head:
         raise DataError(f"{index} ends inside its head, after {len(start)} bytes", fix=_FIX)
     version, code, sequences, borders = HEAD.unpack(start[len(MAGIC) :])
@@ -275,16 +275,16 @@ def _head(index: Path, raw: NDArray[np.uint8]) -> tuple[int, int, int]:
     expected = head + 12 * sequences + 8 * borders
     if len(raw) == expected + sequences and sequences:
         raise DataError(
-            f"{index} tells a mode of each sequence: it holds more than text",
+            f"{index} has a mode for each sequence: it contains more than text",
             fix="Write its text sequences to a file of their own",
         )
     if len(raw) != expected:
-        raise DataError(f"{index} has {len(raw)} bytes, its head says {expected}", fix=_FIX)
+        raise DataError(f"{index} has {len(raw)} bytes, its header declares {expected}", fix=_FIX)
     return code, sequences, borders
 
 
 def _remark(files: Sequence[Mapping[str, Any]]) -> str:
-    """What the end tokens say that the borders of the index do not."""
+    """Differences between the end tokens and the borders of the index."""
     documents, ended, inside = (
         sum(file[name] for file in files)
         for name in ("documents", "ended_documents", "end_tokens_inside")
@@ -293,17 +293,17 @@ def _remark(files: Sequence[Mapping[str, Any]]) -> str:
     if ended < documents:
         remarks.append(f"{documents - ended:,} of {documents:,} documents have no end token")
     if inside:
-        remarks.append(f"{inside:,} end tokens stand inside documents, which they do not cut")
+        remarks.append(f"{inside:,} end tokens are inside documents, which they do not split")
     return "; ".join(remarks)
 
 
 def tokenizer_file(path: Path) -> Path:
-    """The file that `path` names, or the tokenizer.json of the folder that it names."""
+    """The file `path`, or the tokenizer.json in the folder `path`."""
     return path / "tokenizer.json" if path.is_dir() else path
 
 
 def _words(path: Path) -> dict[str, int]:
-    """Each token of a tokenizer.json with its id."""
+    """The vocabulary of a tokenizer.json: ids by token."""
     file = tokenizer_file(path)
     try:
         plain = read_json(file)
@@ -312,11 +312,11 @@ def _words(path: Path) -> dict[str, int]:
         words = model if isinstance(model, dict) else {word: i for i, (word, _) in enumerate(model)}
         words = {**words, **{token["content"]: token["id"] for token in plain["added_tokens"]}}
         if not words or any(type(number) is not int for number in words.values()):
-            raise TypeError("ids are no numbers")
+            raise TypeError("ids are not integers")
     except (OSError, KeyError, TypeError, ValueError) as error:
         raise DataError(
-            f"{file} is no tokenizer.json of the tokenizers library: {error!r}",
+            f"{file} is not a tokenizer.json of the tokenizers library: {error!r}",
             where="foreign.tokenizer",
-            fix="Name the file, or the folder that holds it",
+            fix="Name the file, or its folder",
         ) from None
     return words

@@ -15,12 +15,12 @@ class ReplayConfig:
     """Opt-out signals, newer than the corpus, that are applied to a finished corpus.
 
     robots        snapshots of robots.txt, newer than those of the corpus
-    domains       lists of domains whose owners refused
-    deletions     requests: addresses, document identifiers, or sha256: of an address, one a line
-    agents        crawler names asked about, or lists of them, as in ConsentConfig
-    agents_source where the names came from, with date and hash: filled in, never to be set
-    unreachable   a host that allowed before and does not answer now; likewise unparsable
-    memory_gib    what sorting and grouping may take before they use the disk
+    domains       lists of opted-out domains
+    deletions     text files of deletion requests: one URL, document_id or sha256:… of a URL per line
+    agents        crawler names to check, or lists of them, as in ConsentConfig
+    agents_source source, date and hash of the names; filled in automatically
+    unreachable   policy for a host that allowed before and does not answer now; likewise unparsable
+    memory_gib    memory for sorting and grouping before the disk is used
     """
 
     robots: tuple[str, ...] = ()

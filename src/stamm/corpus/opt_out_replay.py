@@ -1,12 +1,12 @@
-"""A finished corpus under a newer word: what has to go, where it stands, and the corpus without it.
+"""Opt-out replay: remove documents with a newer opt-out or a deletion request from a finished corpus.
 
-Who is asked anew: the hosts in newer snapshots of robots.txt, tdmrep.json and ai.txt, and in domain
-lists; and persons who asked for deletion, by address or by hash.
+Opt-outs are read from newer snapshots of robots.txt, tdmrep.json and ai.txt and from domain lists;
+deletion requests name a URL, its hash or a document.
 
-Nothing is extracted, judged or encoded again. What was decided over all documents stays decided:
-which of several like texts stood for them all, the thresholds of scores, what is held out, the
-vocabulary. What was dropped stays dropped: a later permission brings nothing back, nor does the
-withdrawal of the document of which it was a duplicate. summary.json counts those.
+Nothing is extracted, filtered or tokenized again. Global decisions are kept: which of several
+duplicates was kept, the thresholds of scores, the held-out split, the vocabulary. A dropped document
+is never restored, neither by a later permission nor when the document of which it was a duplicate is
+removed; summary.json counts the latter.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ from stamm.corpus.consent.snapshot_index import index_snapshots
 from stamm.corpus.deletions import (
     REQUESTS_SCHEMA,
     Deletions,
-    answered,
     outcomes,
     read_deletions,
-    unmatched_words,
+    request_rows,
+    unmatched_text,
 )
 from stamm.corpus.inputs import expand
 from stamm.corpus.ledger import DOCUMENTS_SCHEMA, DROPPED, KEPT, LEDGER_SCHEMA, PLANTED
@@ -61,37 +61,37 @@ WITHDRAWN_SCHEMA = pa.schema(
 _ASKED_SCHEMA = pa.schema(
     [("key", pa.string()), ("withdrawn", pa.int64()), ("out_before", pa.int64())]
 )
-_TWIN_WORDS = {"exact_duplicate": "the same text", "near_duplicate": "nearly the same text"}
+_DUPLICATE_TEXT = {"exact_duplicate": "the same text", "near_duplicate": "nearly the same text"}
 _ROLES = ("robots", "domains", "deletions")
 
 
 def replay(config: ReplayConfig, workspace: Workspace) -> None:
-    """Write the corpus without what was withdrawn, and the lists of what that was.
+    """Write the corpus without the withdrawn documents, and the lists of these.
 
-    Reads    inputs["corpus"], and inputs["pack"] where there is one
-    Leaves   documents and ledger of every shard; withdrawn.parquet, one row per document;
-             token_ranges.parquet, one row per stretch of the packed corpus; requests.parquet, one
-             row per request for deletion; probes.json without what was withdrawn; summary.json
-    Raises   DataError when nobody's word was given, or nothing is left.
+    Reads    inputs["corpus"], and inputs["pack"] if given
+    Writes   documents and ledger of every shard; withdrawn.parquet, one row per document;
+             token_ranges.parquet, one row per range of the packed corpus; requests.parquet, one row
+             per deletion request; probes.json without withdrawn passages; summary.json
+    Raises   DataError when no document is left.
     """
     folder, corpus = workspace.folder, workspace.inputs["corpus"]
     remove_leftovers(folder)
     for path in parts(corpus, "ledger"):
         require_columns(path, LEDGER_SCHEMA)
-    words = {role: expand(getattr(config, role), f"replay.{role}") for role in _ROLES}
+    lists = {role: expand(getattr(config, role), f"replay.{role}") for role in _ROLES}
     with opened(folder, config.memory_gib, cores()) as query:
         query.view("ledger", parts(corpus, "ledger"))
-        twins = folder / "twins.json"
-        deletions = Deletions(read_deletions(words["deletions"].values()))
-        write_json(twins, _twins(query, deletions))
-    index_snapshots(words["robots"].values(), config.limits)
-    common = {f"{role}.{name}": str(p) for role in words for name, p in words[role].items()}
+        duplicates = folder / "duplicates.json"
+        deletions = Deletions(read_deletions(lists["deletions"].values()))
+        write_json(duplicates, _duplicates(query, deletions))
+    index_snapshots(lists["robots"].values(), config.limits)
+    common = {f"{role}.{name}": str(p) for role in lists for name, p in lists[role].items()}
     job = ShardedJob(
         folder=folder,
         work="stamm.corpus.opt_out_replay:replay_shard",
         settings=to_plain(config),
         code_packages=("corpus",),
-        common={**common, "twins": str(twins.resolve())},
+        common={**common, "duplicates": str(duplicates.resolve())},
         shards=tuple(
             ShardTask(
                 name=path.stem.partition("-")[2],
@@ -104,15 +104,15 @@ def replay(config: ReplayConfig, workspace: Workspace) -> None:
         ),
     )
     run_shards(job, workspace, "replay")
-    _conclude(config, workspace, words["deletions"].values())
+    _write_results(config, workspace, lists["deletions"].values())
 
 
 def replay_shard(job: ShardedJob, task: ShardTask) -> ShardResult:
-    """Ask again about every document of a shard that was kept.
+    """Check every kept document of a shard again.
 
     Raises   DataError when documents and ledger do not belong together.
     """
-    words, deletions, twins = _words(canonical_json(job.settings), common_files(job))
+    policies, deletions, duplicates = _load(canonical_json(job.settings), common_files(job))
     outputs = {kind: part(kind, task.name) for kind in ("documents", "ledger", "withdrawn")}
     schemas = (DOCUMENTS_SCHEMA, LEDGER_SCHEMA, WITHDRAWN_SCHEMA)
     documents_in = read_rows(Path(task.inputs["documents"]))
@@ -133,20 +133,20 @@ def replay_shard(job: ShardedJob, task: ShardTask) -> ShardResult:
                 continue
             document = next(documents_in, None)
             if document is None or document["document_id"] != row["document_id"]:
-                raise _strangers(task)
+                raise _mismatch(task)
             count += 1
             size = row["bytes_out"]
-            twin = twins.get(row["document_id"])
-            withdrew.update(keys or ([twin["key"]] if twin else []))
-            rule = deletions.rule(keys[0]) if keys else twin["rule"] if twin else ""
-            if _withdraw(row, rule, words):
+            duplicate = duplicates.get(row["document_id"])
+            withdrew.update(keys or ([duplicate["key"]] if duplicate else []))
+            rule = deletions.rule(keys[0]) if keys else duplicate["rule"] if duplicate else ""
+            if _withdraw(row, rule, policies):
                 dropped[row["reason"]] += 1
-                withdrawn.add(_told(row, task.name, size))
+                withdrawn.add(_withdrawn_row(row, task.name, size))
             else:
                 documents.add(document)
             ledger.add(row)
         if next(documents_in, None) is not None:
-            raise _strangers(task)
+            raise _mismatch(task)
     asked = part("asked", task.name)
     write_whole(
         job.folder / asked,
@@ -164,14 +164,14 @@ def replay_shard(job: ShardedJob, task: ShardTask) -> ShardResult:
     )
 
 
-def _withdraw(row: dict[str, Any], request: str, words: ConsentPolicies) -> bool:
-    """Whether a request or a newer word takes a document out; the row then says whose."""
+def _withdraw(row: dict[str, Any], request: str, policies: ConsentPolicies) -> bool:
+    """Whether a request or a newer opt-out withdraws a document; updates the row with its source."""
     if request:
         row |= {"reason": "deletion_request", "rule": request, "agent": "", "robots_read": ""}
     elif row["consent"] == PLANTED:
-        return False  # a passage of ours, not a page of theirs
+        return False  # a planted passage, not a page of a host
     else:
-        found = _refusal(row["url"], words)
+        found = _refusal(row["url"], policies)
         if not found:
             return False
         row |= found
@@ -179,9 +179,9 @@ def _withdraw(row: dict[str, Any], request: str, words: ConsentPolicies) -> bool
     return True
 
 
-def _refusal(url: str, words: ConsentPolicies) -> dict[str, str]:
-    """The newer refusal of an address, {} when there is none. Pages are not read again."""
-    decision = words.decide(url)
+def _refusal(url: str, policies: ConsentPolicies) -> dict[str, str]:
+    """The newer opt-out for a URL, {} without one. Pages are not read again."""
+    decision = policies.decide(url)
     if not decision.allowed:
         return {
             "reason": decision.consent,
@@ -190,13 +190,13 @@ def _refusal(url: str, words: ConsentPolicies) -> dict[str, str]:
             "agent": decision.agent,
             "robots_read": decision.read,
         }
-    refusal = words.refusal_before_parsing(url, decision.host, Signals(), is_html=False)
+    refusal = policies.refusal_before_parsing(url, decision.host, Signals(), is_html=False)
     if refusal is None:
         return {}
     return {"reason": refusal.reason, "rule": refusal.rule, "agent": refusal.agent}
 
 
-def _told(row: dict[str, Any], shard: str, size: int) -> dict[str, Any]:
+def _withdrawn_row(row: dict[str, Any], shard: str, size: int) -> dict[str, Any]:
     same = {key: row[key] for key in ("document_id", "url", "host", "language", "reason")}
     return same | {
         "rule": row["rule"],
@@ -208,10 +208,10 @@ def _told(row: dict[str, Any], shard: str, size: int) -> dict[str, Any]:
     }
 
 
-def _twins(query: Query, deletions: Deletions) -> dict[str, dict[str, str]]:
-    """Documents kept in the place of one whose deletion was asked for: the same text stays in them.
+def _duplicates(query: Query, deletions: Deletions) -> dict[str, dict[str, str]]:
+    """Documents kept as the duplicate of one that a deletion request names, by document id.
 
-    Who asks by address asks for the text there, whichever address it was taken from.
+    A request for a URL applies to its text, whichever document it was kept from.
     """
     dropped = query.stream(
         "select document_id, url, duplicate_of, reason from ledger where duplicate_of <> '' "
@@ -221,35 +221,35 @@ def _twins(query: Query, deletions: Deletions) -> dict[str, dict[str, str]]:
     for document_id, url, kept, reason in dropped:
         keys = deletions.keys(url, document_id)
         if keys:
-            like = _TWIN_WORDS.get(reason, "the same text")
+            like = _DUPLICATE_TEXT.get(reason, "the same text")
             rule = f"{deletions.rule(keys[0])}, of which this is {like}"
             found.setdefault(kept, {"key": keys[0], "rule": rule})
     return found
 
 
 @functools.lru_cache(maxsize=1)
-def _words(
+def _load(
     settings: bytes, common: tuple[tuple[str, str, str], ...]
 ) -> tuple[ConsentPolicies, Deletions, dict[str, dict[str, str]]]:
     config = from_plain(ReplayConfig, json.loads(settings))
-    files: dict[str, dict[str, Path]] = {role: {} for role in (*_ROLES, "twins")}
+    files: dict[str, dict[str, Path]] = {role: {} for role in (*_ROLES, "duplicates")}
     for role, path, _ in common:
         kind, _, name = role.partition(".")
         files[kind][name] = Path(path)
     robots = tuple(files["robots"].values())
-    words = load_policies(config.consent, robots, files["domains"], config.limits)
+    policies = load_policies(config.consent, robots, files["domains"], config.limits)
     deletions = Deletions(read_deletions(files["deletions"].values()))
-    return words, deletions, read_json(files["twins"][""])
+    return policies, deletions, read_json(files["duplicates"][""])
 
 
-def _strangers(task: ShardTask) -> DataError:
+def _mismatch(task: ShardTask) -> DataError:
     return DataError(
         f"documents and ledger of shard {task.name} do not belong together",
         fix="Build the corpus again",
     )
 
 
-def _conclude(config: ReplayConfig, workspace: Workspace, deletions: Iterable[Path]) -> None:
+def _write_results(config: ReplayConfig, workspace: Workspace, deletions: Iterable[Path]) -> None:
     folder, corpus = workspace.folder, workspace.inputs["corpus"]
     with opened(folder, config.memory_gib, cores()) as query:
         query.view("ledger", parts(folder, "ledger"))
@@ -262,7 +262,7 @@ def _conclude(config: ReplayConfig, workspace: Workspace, deletions: Iterable[Pa
             )
         tokens = _ranges(query, workspace)
         requests = _requests(query, folder, deletions)
-        told = {
+        replayed = {
             "withdrawn_by_reason": dict(
                 query.rows(
                     "select reason, count(*) as n from withdrawn where probe_id = '' "
@@ -271,20 +271,20 @@ def _conclude(config: ReplayConfig, workspace: Workspace, deletions: Iterable[Pa
             ),
             "withdrawn_tokens": tokens,
             "withdrawn_by_language": _by_language(query),
-            "withdrawn_probes": _take_probes(query, corpus / PROBES, folder / PROBES),
-            "duplicates_not_brought_back": _lost_twins(query),
+            "withdrawn_probes": _write_probes(query, corpus / PROBES, folder / PROBES),
+            "duplicates_not_brought_back": _lost_duplicates(query),
             "deletion_requests": requests,
         }
         summary = summarise(query)
-    write_record(folder / SUMMARY, CorpusSummary, summary | told)
+    write_record(folder / SUMMARY, CorpusSummary, summary | replayed)
     if not summary["n_kept"]:
         raise DataError("every document was withdrawn", fix="Nothing is left to train on")
-    if said := unmatched_words(requests):
-        workspace.progress.log(f"{said}. {folder / REQUESTS} tells of each request.")
+    if unmatched := unmatched_text(requests):
+        workspace.progress.log(f"{unmatched}. {folder / REQUESTS} lists every request.")
 
 
 def _by_language(query: Query) -> dict[str, Any]:
-    """Documents and bytes before, and how many of both went; what was planted is not counted."""
+    """Documents and bytes before, and withdrawn ones, by language, without planted passages."""
     languages = query.rows(
         "with before as (select language, count(*) as documents, sum(bytes)::bigint as bytes "
         "from (select language, bytes_out as bytes from ledger where decision = 'kept' and "
@@ -308,10 +308,10 @@ def _by_language(query: Query) -> dict[str, Any]:
     }
 
 
-def _take_probes(query: Query, stored: Path, left: Path) -> int:
-    """Write probes.json without what was withdrawn; how many probes and canaries that were.
+def _write_probes(query: Query, stored: Path, left: Path) -> int:
+    """Write probes.json without withdrawn passages; the number of withdrawn probes and canaries.
 
-    A canary that lost one of its copies is taken out, too: it stands less often than it says.
+    A canary of which one copy is withdrawn is removed, because its number of repeats is wrong.
     """
     gone = {name for (name,) in query.rows("select distinct probe_id from withdrawn")}
     plain = read_json(stored)
@@ -324,8 +324,8 @@ def _take_probes(query: Query, stored: Path, left: Path) -> int:
     return len(gone - {""})
 
 
-def _lost_twins(query: Query) -> dict[str, int]:
-    """Documents dropped, by reason, because one stood for them that is withdrawn by its host's word."""
+def _lost_duplicates(query: Query) -> dict[str, int]:
+    """Documents dropped as duplicates of one that its host's opt-out withdraws, by reason."""
     return dict(
         query.rows(
             "select l.reason, count(*) from ledger l semi join "
@@ -337,7 +337,7 @@ def _lost_twins(query: Query) -> dict[str, int]:
 
 
 def _requests(query: Query, folder: Path, deletions: Iterable[Path]) -> dict[str, Any]:
-    """Write what became of each request; the same, counted."""
+    """Write the outcome of each request; counts of the outcomes."""
     query.view("asked", parts(folder, "asked"))
     sums = {
         key: (withdrawn, before)
@@ -346,7 +346,7 @@ def _requests(query: Query, folder: Path, deletions: Iterable[Path]) -> dict[str
             "group by key order by key"
         )
     }
-    rows = answered(
+    rows = request_rows(
         read_deletions(deletions),
         {key: withdrawn for key, (withdrawn, _) in sums.items()},
         {key: before for key, (_, before) in sums.items()},
@@ -356,7 +356,7 @@ def _requests(query: Query, folder: Path, deletions: Iterable[Path]) -> dict[str
 
 
 def _ranges(query: Query, workspace: Workspace) -> dict[str, int]:
-    """Write which tokens of the packed corpus stand for what was withdrawn; how many, by split."""
+    """Write the token ranges of withdrawn documents in the packed corpus; tokens by split."""
     folder = workspace.folder
     schema = pa.schema(
         [("document_id", pa.string()), ("split", pa.string()), ("shard", pa.string())]

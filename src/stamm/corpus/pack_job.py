@@ -1,7 +1,7 @@
-"""Documents in a fixed order as token shards, with a manifest that says whose each token is.
+"""Packing job: documents in a fixed order as token shards, with a manifest and sidecars.
 
-order-train.parquet and order-held_out.parquet hold the order itself: which document stands at which
-place, and where its tokens were taken from.
+order-train.parquet and order-held_out.parquet contain the order: the document at each position and
+the place of its tokens.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from stamm.corpus.mixture import order_documents, write_order
 from stamm.corpus.pack_config import PackConfig
 from stamm.corpus.packed_dataset import MANIFEST, SIDECAR_SCHEMA
 from stamm.corpus.query import Query, opened
-from stamm.corpus.shards import Shard, open_shard, write_shard
+from stamm.corpus.shards import TokenShard, open_shard, write_shard
 from stamm.corpus.tables import TableWriter, parts
 from stamm.runs.job import Workspace
 from stamm.runs.run_sharded import cores, run_shards
@@ -30,11 +30,11 @@ from stamm.runs.schemas.corpus import PackManifest
 from stamm.runs.sharded_job import ShardedJob, ShardResult, ShardTask, read_manifests
 
 ORDER_RULE = (
-    "Each document stands `repeat` times in its split, and every occurrence is a document of its "
+    "Each document occurs `repeat` times in its split, and every occurrence is a document of its "
     "own. Occurrences are sorted by SHA-256 of the text 'pack {seed} {document_id} {occurrence}', "
     "occurrence counting from 0; each is <s>, its tokens, </s>. A shard ends with the document "
     "that brings it to shard_tokens. With stages, a source is read in the order of SHA-256 of "
-    "'pack {seed} epoch {e} {document_id}', a stage goes on where the one before stopped, and its "
+    "'pack {seed} epoch {e} {document_id}', a stage continues where the previous one stopped, and its "
     "documents are sorted by SHA-256 of 'pack {seed} {stage} {document_id} {occurrence}'."
 )
 _SHARD_MEMORY_GIB = 0.5
@@ -63,7 +63,7 @@ def pack(config: PackConfig, workspace: Workspace) -> None:
         mixture = order_documents(query, config)
         cuts = {split: list(_cuts(query, split, config.shard_tokens)) for split in orders}
         if not cuts[TRAIN]:
-            raise DataError(f"{tokens} holds no document to train on", fix="Build the corpus")
+            raise DataError(f"{tokens} contains no document to train on", fix="Build the corpus")
         for split, path in orders.items():
             with atomic(path) as temporary:
                 write_order(query, split, temporary)
@@ -105,16 +105,16 @@ def pack(config: PackConfig, workspace: Workspace) -> None:
 
 
 def pack_shard(job: ShardedJob, task: ShardTask) -> ShardResult:
-    """Copy the documents of one stretch of the order into a shard, and write its sidecar."""
+    """Copy the documents of one range of the order into a shard, and write its sidecar."""
     split, name = task.extra["split"], task.name
     tokens, code = Path(job.places["tokens"]), job.settings["type_code"]
     sidecar = f"{name}.documents.parquet"
-    opened_shards: dict[int, Shard] = {}
+    opened_shards: dict[int, TokenShard] = {}
     begin = at = task.extra["start"]
 
     def documents(query: Query, rows: TableWriter) -> Iterator[NDArray[np.integer[Any]]]:
         nonlocal at
-        for row in _stretch(query, task):
+        for row in _shard_rows(query, task):
             shard = row["shard"]
             if shard not in opened_shards:
                 if len(opened_shards) >= _MOST_OPEN:
@@ -141,7 +141,7 @@ def pack_shard(job: ShardedJob, task: ShardTask) -> ShardResult:
 
 
 def _cuts(query: Query, split: str, limit: int) -> Iterator[dict[str, int]]:
-    """Where the shards of a split begin, and how many documents each has."""
+    """First document, number of documents and first token of each shard of a split."""
     number = at = size = documents = 0
     ordered = "select tokens from ordered where split = $split order by number"
     for (tokens,) in query.stream(ordered, {"split": split}):
@@ -153,8 +153,8 @@ def _cuts(query: Query, split: str, limit: int) -> Iterator[dict[str, int]]:
         yield {"first": number, "documents": documents, "start": at}
 
 
-def _stretch(query: Query, task: ShardTask) -> Iterator[dict[str, Any]]:
-    """The rows of the order that a shard holds."""
+def _shard_rows(query: Query, task: ShardTask) -> Iterator[dict[str, Any]]:
+    """The rows of the order that belong to a shard."""
     names = ("shard", "tokens", *_COPIED)
     first, count = task.extra["first"], task.extra["documents"]
     rows = query.stream(

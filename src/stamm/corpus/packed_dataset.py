@@ -1,4 +1,4 @@
-"""A packed corpus as it is read: token shards in a fixed order, and whose each token is."""
+"""Reader of a packed corpus: token shards in a fixed order, and the document of each token."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from stamm.base.errors import DataError
 from stamm.base.files import read_json, sha256_file
-from stamm.corpus.shards import Shard, check_uncut, open_shard
+from stamm.corpus.shards import TokenShard, check_uncut, open_shard
 from stamm.corpus.shuffle import Proof
 from stamm.corpus.special_tokens import END_ID
 from stamm.corpus.tables import read_table
@@ -38,7 +38,7 @@ SIDECAR_SCHEMA = pa.schema(
 )
 """One row per packed document: tokens start .. stop - 1 of its split, and bytes of its text.
 
-stage, occurrence   in which stage it stands, and which of its readings this is
+stage, occurrence   stage of the mixture, and number of the occurrence from 0
 """
 
 
@@ -46,8 +46,8 @@ class PackedSplit:
     """One split of a packed corpus, read as a single stream of tokens (a `TokenStream`).
 
     num_tokens   tokens of all its shards
-    vocabulary   how many ids its tokenizer has
-    stages       first token and stop of each stage, in order; one stage when none was asked for
+    vocabulary   number of ids of its tokenizer
+    stages       first token and stop of each stage, in order; one stage if none is configured
     end_id       the token that ends each document
     """
 
@@ -56,13 +56,13 @@ class PackedSplit:
     def __init__(self, folder: Path, split: str, entry: dict[str, Any], vocabulary: int) -> None:
         self._folder = folder
         self._entries: list[dict[str, Any]] = entry["shards"]
-        self._shards: list[Shard] = []
+        self._shards: list[TokenShard] = []
         for shard in self._entries:
             opened = open_shard(folder / shard["name"])
             if len(opened.tokens) != shard["tokens"]:
                 raise DataError(
                     f"{folder / shard['name']} holds {len(opened.tokens)} tokens, "
-                    f"the manifest says {shard['tokens']}",
+                    f"the manifest declares {shard['tokens']}",
                     fix="Delete the packed corpus and pack again",
                 )
             self._shards.append(opened)
@@ -74,8 +74,8 @@ class PackedSplit:
         stops = np.cumsum([0, *sizes]).tolist()
         if stops[-1] != self.num_tokens:
             raise DataError(
-                f"{folder / MANIFEST} tells of {stops[-1]} tokens in stages, the shards of {split} "
-                f"hold {self.num_tokens}",
+                f"{folder / MANIFEST} declares {stops[-1]} tokens in stages, the shards of {split} "
+                f"contain {self.num_tokens}",
                 fix="Pack the corpus again",
             )
         self.stages: tuple[tuple[int, int], ...] = tuple(itertools.pairwise(stops))
@@ -85,12 +85,12 @@ class PackedSplit:
         """The split "train" or "held_out" of the packed corpus in `folder`.
 
         Raises   DataError when it is not there, was written by another version, or a shard is
-                 cut short. Content is checked by `verify`.
+                 truncated. Content is checked by `verify`.
         """
         manifest = read_json(folder / MANIFEST)
         if not isinstance(manifest, dict):
             raise DataError(
-                f"{folder / MANIFEST} is no manifest of a packed corpus",
+                f"{folder / MANIFEST} is not the manifest of a packed corpus",
                 fix="Pack the corpus again",
             )
         if manifest.get("schema") != SCHEMA:

@@ -1,4 +1,4 @@
-"""Questions over all shards at once, in bounded memory: the one door to duckdb."""
+"""SQL queries over all shards by duckdb, in bounded memory."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ T = TypeVar("T")
 
 _ROWS = 2048
 _BATCH = 1 << 15
-# What duckdb says of files that are cut, damaged, of other columns or out of room, also by Arrow.
+# What duckdb and Arrow raise for truncated or damaged files, missing columns and a full disk.
 _UNREADABLE = (
     duckdb.OperationalError,
     duckdb.DataError,
@@ -36,10 +36,10 @@ _UNREADABLE = (
 class Query:
     """A database over Parquet files. Sorting and grouping spill to disk beyond the memory limit.
 
-    Answers must not depend on threads: order every result by all that tells its rows apart. Values
-    go in by name ($seed): question marks are not numbered in the order in which they stand.
-    Every question raises DataError when a file cannot be read or lacks a column, and RunError when
-    memory or disk do not suffice.
+    Results must not depend on threads: order every result by columns that identify its rows. Values
+    are passed by name ($seed), because question marks are not numbered in order of appearance.
+    Every query raises DataError when a file cannot be read or lacks a column, and RunError when
+    memory or disk are exhausted.
     """
 
     def __init__(self, connection: duckdb.DuckDBPyConnection, spill: Path) -> None:
@@ -47,7 +47,7 @@ class Query:
         self._spill = spill
 
     def view(self, name: str, files: Sequence[Path]) -> None:
-        """Name the rows of some Parquet files that have the same columns; `filename` is added.
+        """Create a view of Parquet files with the same columns, and a column `filename`.
 
         Raises   DataError when there is no file.
         """
@@ -60,57 +60,57 @@ class Query:
         )
 
     def run(self, sql: str, values: Mapping[str, Any] | None = None) -> None:
-        """Do something that has no answer."""
-        with self._told():
+        """Execute a statement without a result."""
+        with self._translated_errors():
             self._ask(sql, values)
 
     def rows(self, sql: str, values: Mapping[str, Any] | None = None) -> list[tuple[Any, ...]]:
-        """All rows of an answer; for answers that are known to be small."""
-        with self._told():
+        """All rows of a result that is known to be small."""
+        with self._translated_errors():
             found: list[tuple[Any, ...]] = self._ask(sql, values).fetchall()
         return found
 
     def numbers(self, sql: str) -> NDArray[np.int64]:
-        """The one column of an answer, of whole numbers."""
-        with self._told():
+        """The only column of a result, as integers."""
+        with self._translated_errors():
             (column,) = self._ask(sql).fetchnumpy().values()
         return np.asarray(column, dtype=np.int64)
 
     def stream(
         self, sql: str, values: Mapping[str, Any] | None = None
     ) -> Iterator[tuple[Any, ...]]:
-        """The rows of an answer, some thousand at a time.
+        """The rows of a result, fetched in batches.
 
-        Edge     nothing else can be asked until all are read
+        Edge     no other query can run until all rows are read
         """
-        with self._told():
+        with self._translated_errors():
             asked = self._ask(sql, values)
         while rows := self._more(lambda: asked.fetchmany(_ROWS)):
             yield from rows
 
     def batches(self, sql: str) -> Iterator[pa.RecordBatch]:
-        """The rows of an answer as columns, some thousand at a time.
+        """The rows of a result as record batches.
 
-        Edge     nothing else can be asked until all are read, but rows can be put into a table
+        Edge     no other query can run until all rows are read, but `insert` can
         """
         yield from self._read(self._reader(sql))
 
     def insert(self, table: str, rows: pa.Table) -> None:
-        """Put rows into a table that has the same columns and is not a temporary one."""
-        with self._told(), self._connection.cursor() as cursor:
+        """Insert rows into a table that has the same columns and is not temporary."""
+        with self._translated_errors(), self._connection.cursor() as cursor:
             cursor.register("rows_to_insert", rows)
             cursor.execute(f"insert into {table} from rows_to_insert")
 
     def write(self, sql: str, path: Path) -> None:
-        """Put the rows of an answer into a Parquet file, in their order.
+        """Write the rows of a result to a Parquet file, in order.
 
-        duckdb's own writer is not used: it can wait forever on a disk that is full.
+        duckdb's own writer is not used: it can wait forever on a full disk.
         """
         reader = self._reader(sql)
         write_batches(path, reader.schema, self._read(reader))
 
     def _reader(self, sql: str) -> pa.RecordBatchReader:
-        with self._told():
+        with self._translated_errors():
             return self._connection.sql(sql).to_arrow_reader(_BATCH)
 
     def _read(self, reader: pa.RecordBatchReader) -> Iterator[pa.RecordBatch]:
@@ -121,27 +121,28 @@ class Query:
         return self._connection.execute(sql, dict(values) if values else None)
 
     def _more(self, fetch: Callable[[], T]) -> T:
-        with self._told():
+        with self._translated_errors():
             return fetch()
 
     @contextlib.contextmanager
-    def _told(self) -> Iterator[None]:
-        """Say what duckdb meets in the words of stamm."""
+    def _translated_errors(self) -> Iterator[None]:
+        """Translate the exceptions of duckdb into those of stamm."""
         try:
             yield
         except duckdb.OutOfMemoryException as error:
             raise RunError(
-                f"sorting and grouping ran out of memory: {_said(error)}",
+                f"sorting and grouping ran out of memory: {_first_line(error)}",
                 fix="Set memory_gib higher, or free some room on the disk of the run",
             ) from None
         except _UNREADABLE as error:
             if is_full(error):
                 raise no_room(self._spill) from None
             raise DataError(
-                f"a table cannot be read: {_said(error)}", fix="Run the step that writes it again"
+                f"a table cannot be read: {_first_line(error)}",
+                fix="Run the step that writes it again",
             ) from None
         except RuntimeError as error:
-            if str(error) != "Query interrupted":  # which is how it hands on a Ctrl-C
+            if str(error) != "Query interrupted":  # raised for Ctrl-C
                 raise
             raise KeyboardInterrupt from None
 
@@ -152,10 +153,10 @@ def opened(
 ) -> Iterator[Query]:
     """A database that spills into a hidden folder below `folder`, which is removed at the end.
 
-    name         tells apart databases that are open in one folder at the same time
-    keep_order   whether rows that nobody sorted come in the order of their files; costs memory
+    name         distinguishes databases that are open in one folder at the same time
+    keep_order   whether unsorted rows come in the order of their files; needs memory
 
-    Edge   nothing is read from settings or extensions of the user, and nothing is fetched.
+    Edge   user settings and extensions are not read, and nothing is downloaded.
     """
     spill = folder / f".query{name}.part"
     shutil.rmtree(spill, ignore_errors=True)
@@ -176,12 +177,12 @@ def opened(
 
 
 def pattern(text: str) -> str:
-    """A pattern for duckdb's glob in which * and ? stand for any letters, and nothing else does."""
+    """A pattern for duckdb's glob in which only * and ? are wildcards."""
     return re.sub(r"([\[\\])", r"[\1]", text)
 
 
 def _literal_path(path: Path) -> str:
-    """A path as it is: duckdb takes * ? and [ in names for patterns."""
+    """A path with * ? and [ escaped, which duckdb takes for patterns."""
     return re.sub(r"([*?\[])", r"[\1]", str(path))
 
 
@@ -189,5 +190,5 @@ def _quoted(text: str) -> str:
     return "'" + text.replace("'", "''") + "'"
 
 
-def _said(error: Exception) -> str:
+def _first_line(error: Exception) -> str:
     return visible(str(error).partition("\n")[0], 300)

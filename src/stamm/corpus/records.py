@@ -1,4 +1,4 @@
-"""What the readers hand on: a document as it came, or the reason why there is none."""
+"""Records that the readers yield: an input document, or the reason why it cannot be read."""
 
 from __future__ import annotations
 
@@ -6,16 +6,16 @@ import hashlib
 import unicodedata
 from dataclasses import dataclass
 
-# A metadata field is a name or an address; a longer one is an attack on whoever prints it.
+# A metadata field is a name or a URL; a longer one is an attack on the program that prints it.
 LONGEST_FIELD = 4096
 ID_DIGITS = 32
 
 
 @dataclass(frozen=True, kw_only=True)
 class Place:
-    """Where a record stands.
+    """Position of a record in the input.
 
-    file      as named in the configuration
+    file      as in the configuration
     position  line number of a JSONL, record number of a WARC, both from 1
     """
 
@@ -25,7 +25,7 @@ class Place:
 
 @dataclass(frozen=True, kw_only=True)
 class Signals:
-    """What an HTTP response says about its own use.
+    """Headers of an HTTP response, which may contain opt-out signals.
 
     headers   lower-case name and value, in order
     """
@@ -38,14 +38,14 @@ class Signals:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Record:
-    """One document as it came: text, or the HTML it has to be extracted from.
+class InputRecord:
+    """One input document: text, or HTML from which it is extracted.
 
-    content_id   SHA-256 over address and content, its first 32 hexadecimal digits
+    content_id   SHA-256 of URL and content, its first 32 hexadecimal digits
     content      text as UTF-8, or the body of the response
     path         of the file inside a repository, "" elsewhere
-    licence_basis  what named the licence; "" with a licence: the input's own field
-    charset      encoding that the response claims for HTML; None when `content` is text
+    licence_basis  source of the licence; "" with a licence: the input's own field
+    charset      encoding that the response declares for HTML; None when `content` is text
     is_html      whether text must still be extracted
     """
 
@@ -65,12 +65,12 @@ class Record:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Unread:
+class UnreadableRecord:
     """A record that could not be read.
 
     reason   one of the ledger's reasons
-    detail   what was found, in words
-    size     bytes it took in the input, as far as known
+    detail   description of the defect
+    size     its bytes in the input, as far as known
     """
 
     place: Place
@@ -83,7 +83,7 @@ class Unread:
 
 
 def content_id(url: str, content: bytes) -> str:
-    """The identifier of a document: the same address and bytes always give the same one."""
+    """The identifier of a document: a function of URL and bytes."""
     digest = hashlib.sha256(url.encode("utf-8", "surrogatepass") + b"\0" + content)
     return digest.hexdigest()[:ID_DIGITS]
 

@@ -21,7 +21,7 @@ from stamm.runs.run_sharded import run_shards
 from stamm.runs.sharded_job import ShardedJob, ShardResult, ShardTask, read_manifests
 
 
-def take_tokenizer(config: TokenizeConfig, workspace: Workspace) -> None:
+def reuse_tokenizer(config: TokenizeConfig, workspace: Workspace) -> None:
     """Copy the vocabulary of inputs["tokenizer"]: tokens that are taken over need the same one."""
     remove_leftovers(workspace.folder)
     with atomic(workspace.folder / FILE) as path:

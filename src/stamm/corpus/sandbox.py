@@ -1,6 +1,6 @@
-"""Work on data from strangers, done by a copy of this process that may be stopped.
+"""Work on untrusted data in a forked process with bounds on time and memory.
 
-Inside a library's C code nothing can be interrupted; only a process can be ended from outside.
+A library's C code cannot be interrupted; only a process can be killed from outside.
 """
 
 from __future__ import annotations
@@ -12,17 +12,17 @@ import signal
 from collections.abc import Callable
 from pathlib import Path
 
-_PATIENCE = 20  # seconds of wall time for each of processor time: then the copy is stuck
+_PATIENCE = 20  # seconds of wall time per second of processor time before it counts as stuck
 _STATM = Path("/proc/self/statm")
 
 
 def apart(work: Callable[[], bytes], *, cpu_s: int, memory_bytes: int) -> bytes | None:
-    """What `work` gives; None when it was ended at a bound, or failed.
+    """Result of `work` in a forked process; None when it was killed at a bound, or failed.
 
     cpu_s          seconds of processor time
     memory_bytes   address space beyond that of this process (bounded on Linux only)
-    Edge           an error that `work` raises gives None, too: what a library raises where it gets
-                   no memory has many names, and to do it again here would have no bound.
+    Edge           an exception of `work` gives None, too: libraries raise many types without
+                   memory, and a repetition in this process would have no bound.
     """
     reader, writer = os.pipe()
     copy = os.fork()
@@ -41,10 +41,10 @@ def apart(work: Callable[[], bytes], *, cpu_s: int, memory_bytes: int) -> bytes 
 
 
 def _end_with(work: Callable[[], bytes], writer: int, cpu_s: int, memory_bytes: int) -> None:
-    """In the copy: do the work, hand it over and end, without anything that ends a program."""
+    """In the fork: do the work, send the result and exit without cleaning up the program."""
     code = os.EX_SOFTWARE
     try:
-        gc.disable()  # what it would collect belongs to threads that this copy does not have
+        gc.disable()  # objects may belong to threads that the fork does not have
         signal.alarm(cpu_s * _PATIENCE)
         _bound(resource.RLIMIT_CORE, 0)
         _bound(resource.RLIMIT_CPU, cpu_s)

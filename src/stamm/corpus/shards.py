@@ -62,7 +62,7 @@ def write_shard(path: Path, documents: Iterable[NDArray[np.integer[Any]]], code:
 
 
 @dataclass(frozen=True)
-class Shard:
+class TokenShard:
     """A shard opened for reading.
 
     tokens    memory-mapped ids
@@ -74,24 +74,24 @@ class Shard:
 
 
 def check_uncut(tokens: NDArray[Any], name: str) -> None:
-    """See that the file that `tokens` are mapped from has not been cut short since.
+    """Check that the file that `tokens` are mapped from has not been truncated since.
 
-    To read what is no longer there ends the process with SIGBUS, which nobody can catch.
+    Reading beyond its end kills the process with SIGBUS.
 
-    Raises   DataError when it has
+    Raises   DataError when it was truncated.
     """
     file = tokens.base
     if isinstance(file, mmap) and file.size() < tokens.nbytes:
         raise DataError(
-            f"{name} was cut short while it was read: {file.size()} of {tokens.nbytes} bytes are left",
+            f"{name} was truncated while it was read: {file.size()} of {tokens.nbytes} bytes are left",
             fix="Put it back, and run the same command again",
         )
 
 
-def open_shard(path: Path) -> Shard:
+def open_shard(path: Path) -> TokenShard:
     """The shard `path`.bin with `path`.idx.
 
-    Raises   DataError when a file is missing, is no such file, or the two disagree in size.
+    Raises   DataError when a file is missing or invalid, or their sizes differ.
     """
     index, data = path.with_suffix(".idx"), path.with_suffix(".bin")
     try:
@@ -100,7 +100,7 @@ def open_shard(path: Path) -> Shard:
     except FileNotFoundError as error:
         raise DataError(f"{error.filename} does not exist", fix=_FIX) from None
     if not raw.startswith(MAGIC):
-        raise DataError(f"{index} is no shard index: it begins with {raw[:9]!r}", fix=_FIX)
+        raise DataError(f"{index} is not a shard index: it begins with {raw[:9]!r}", fix=_FIX)
     head = len(MAGIC) + HEAD.size
     if len(raw) < head:
         raise DataError(f"{index} ends inside its head, after {len(raw)} bytes", fix=_FIX)
@@ -109,13 +109,13 @@ def open_shard(path: Path) -> Shard:
         raise DataError(f"{index} has version {version} and type {code}", fix=_FIX)
     expected = head + 12 * sequences + 8 * borders
     if len(raw) != expected:
-        raise DataError(f"{index} has {len(raw)} bytes, its head says {expected}", fix=_FIX)
+        raise DataError(f"{index} has {len(raw)} bytes, its header declares {expected}", fix=_FIX)
     lengths = np.frombuffer(raw, dtype="<i4", count=sequences, offset=head)
     kind = token_type(code)
     tokens = int(lengths.sum(dtype=np.int64))
     if size != tokens * kind.itemsize:
         raise DataError(
-            f"{data} has {size} bytes, its index says {tokens * kind.itemsize}", fix=_FIX
+            f"{data} has {size} bytes, its index declares {tokens * kind.itemsize}", fix=_FIX
         )
     mapped = np.memmap(data, dtype=kind, mode="r") if tokens else np.empty(0, dtype=kind)
-    return Shard(tokens=mapped, lengths=lengths)
+    return TokenShard(tokens=mapped, lengths=lengths)

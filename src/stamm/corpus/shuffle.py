@@ -1,4 +1,4 @@
-"""What training reads, and in which order: a shuffle that any window can be looked up in.
+"""Sampler of training windows: a shuffle with random access, in memory independent of its size.
 
 numpy's random streams may change between releases, so the keys of the shuffle are made here.
 """
@@ -19,18 +19,18 @@ from stamm.base.errors import DataError
 from stamm.base.hashing import GOLDEN, splitmix64
 
 _MASK = 2**64 - 1
-# Measured over 600,000 seeds: all orders of 8 numbers come up equally often after 24 rounds; after
-# 16 a chi-square test still sees a bias. Large shuffles pass every test from 6 rounds on.
+# Measured over 600,000 seeds: all orders of 8 numbers are equally frequent after 24 rounds; after
+# 16 a chi-square test still finds a bias. Large shuffles pass every test from 6 rounds on.
 _ROUNDS = 24
 
 
 @dataclass(frozen=True, kw_only=True)
 class Proof:
-    """What reading every byte of a stream has shown.
+    """Result of reading every byte of a stream.
 
-    sha256   identity of its tokens and documents, whatever its files are called
-    facts    what belongs beside it in a run's manifest
-    remark   what a person should know before training on it; "" when nothing
+    sha256   identity of its tokens and documents, independent of file names
+    facts    further values for a run's manifest
+    remark   warning before training on it; "" without one
     """
 
     sha256: str
@@ -39,11 +39,11 @@ class Proof:
 
 
 class TokenStream(Protocol):
-    """Tokens in a row, any of them at once: a packed corpus, or files of others."""
+    """A stream of tokens with random access: a packed corpus, or Megatron files."""
 
     @property
     def num_tokens(self) -> int:
-        """How many there are."""
+        """Number of tokens."""
 
     @property
     def stages(self) -> tuple[tuple[int, int], ...]:
@@ -51,7 +51,7 @@ class TokenStream(Protocol):
 
     @property
     def vocabulary(self) -> int:
-        """How many ids their tokenizer has; every token is below it, once verified."""
+        """Number of ids of the tokenizer; after `verify` every token is below it."""
 
     @property
     def end_id(self) -> int | None:
@@ -65,29 +65,29 @@ class TokenStream(Protocol):
 
 
 class StoredTokens(TokenStream, Protocol):
-    """Tokens that lie in files, which say, or are asked, what they are."""
+    """A token stream stored in files that can be verified."""
 
     @property
     def num_files(self) -> int:
-        """Files that can be examined each by itself."""
+        """Number of files that can be examined separately."""
 
     def examine(self, files: Iterable[int]) -> dict[int, Any]:
-        """Read these files whole, and tell of each what `proof` asks for: plain Python objects.
+        """Read these files completely; plain Python objects for `proof`, by number.
 
-        Raises   DataError when one is not what it says it is
+        Raises   DataError when one does not match its hash or index.
         """
 
     def proof(self, seen: Mapping[int, Any]) -> Proof:
-        """What has been shown once every file was examined, by whomever."""
+        """The result from those of all files, which several processes may have examined."""
 
 
 def verify(stream: StoredTokens) -> Proof:
-    """Read everything once. Raises DataError when it is not what it says it is."""
+    """Read everything once. Raises DataError when content and hash or index differ."""
     return stream.proof(stream.examine(range(stream.num_files)))
 
 
 def permutation(count: int, seed: int) -> NDArray[np.int64]:
-    """The numbers 0 .. count - 1 in an order that depends on `seed` alone, for what fits in memory.
+    """The numbers 0 .. count - 1 in an order that depends on `seed` only, in memory.
 
     order = stable argsort of splitmix64(splitmix64(seed) + i * golden), i = 0 .. count - 1
 
@@ -104,11 +104,11 @@ def _stream(seed: int, count: int) -> NDArray[np.uint64]:
 
 
 def shuffled(places: NDArray[np.int64], count: int, seed: int) -> NDArray[np.int64]:
-    """Which of 0 .. count - 1 stands at each of `places` of a shuffle that no memory holds.
+    """The number, of 0 .. count - 1, at each of `places` of a shuffle that is never stored.
 
     A number is a row and a column of a table with at least `count` cells. Rounds move it along
-    its column, then along its row, by what a random stream says of the other coordinate; a number
-    that comes out in a cell of no use goes in again.
+    its column, then along its row, by a random number for the other coordinate; a number that ends
+    in an unused cell enters again (cycle walking).
 
     row    = (row + stream(key, column)) mod rows       in even rounds
     column = (column + stream(key, row)) mod columns    in odd ones
@@ -116,11 +116,11 @@ def shuffled(places: NDArray[np.int64], count: int, seed: int) -> NDArray[np.int
     key    = splitmix64(splitmix64(seed) + round * golden)
 
     Shapes   [N] in and out, int64; memory and time do not depend on `count`.
-    Edge     exact for every count that int64 holds. Fewer cells than one column has are of no
-             use, so that of many numbers hardly one goes in again.
-    Raises   DataError for a place that is none of 0 .. count - 1.
+    Edge     exact for every count in int64. Fewer than one column of cells are unused, so that
+             few numbers enter again.
+    Raises   DataError for a place outside 0 .. count - 1.
     Source   Luby and Rackoff 1988 (rounds); Black and Rogaway 2002 (cycle walking, and sides of
-             any length). They keep secrets, this does not: its stream is no cipher.
+             any length). Unlike theirs, this stream is not cryptographically secure.
     Checked  tests/unit/corpus/test_shuffle.py
     """
     if len(places) and not 0 <= places.min() <= places.max() < count:
@@ -137,8 +137,8 @@ def shuffled(places: NDArray[np.int64], count: int, seed: int) -> NDArray[np.int
 
 
 def _through_the_rounds(numbers: NDArray[np.uint64], count: int, seed: int) -> NDArray[np.uint64]:
-    # Rows are even in number: with two odd sides every round would be an even permutation, and
-    # of the orders of few windows one half would come up more often than the other.
+    # The number of rows is even: with two odd sides every round would be an even permutation, and
+    # half of the orders of few windows would be more frequent than the other half.
     root = math.isqrt(count - 1) + 1
     rows = np.uint64(root + root % 2)
     columns = np.uint64(-(-count // int(rows)))
@@ -152,12 +152,12 @@ def _through_the_rounds(numbers: NDArray[np.uint64], count: int, seed: int) -> N
 
 
 class WindowOrder:
-    """Which tokens each window of a run reads, over as many epochs as are asked for.
+    """The tokens of each window of a run, over any number of epochs.
 
-    Window w of a stage holds the `length + 1` tokens from w * length after its first on; neighbours
+    Window w of a stage has the `length + 1` tokens from w * length after its first on; neighbours
     share one token, the target of the one and the first input of the other. The windows of a
-    stage are shuffled among themselves and stages follow one another. Tokens behind the last whole
-    window of a stage are not read; `dropped_tokens` tells how many there are.
+    stage are shuffled among themselves, and stages follow one another. Tokens after the last whole
+    window of a stage are not read; `dropped_tokens` is their number.
 
     stages   first token and stop of each stage, in order
     Raises   DataError when a stage does not fill a window.
@@ -165,7 +165,7 @@ class WindowOrder:
 
     def __init__(self, stages: Sequence[tuple[int, int]], length: int, seed: int) -> None:
         if length < 1:
-            raise DataError(f"a window of {length} tokens holds nothing", fix="Use at least 1")
+            raise DataError(f"a window of {length} tokens is empty", fix="Use at least 1")
         counts = [max(0, stop - start - 1) // length for start, stop in stages]
         for count, (start, stop) in zip(counts, stages, strict=True):
             if count == 0:
@@ -186,7 +186,7 @@ class WindowOrder:
     def windows(self, first: int, count: int) -> NDArray[np.int64]:
         """First token of each of the windows first .. first + count - 1 of the run.
 
-        Each epoch reads every window once, in an order of its own.
+        Each epoch reads every window once, in its own order.
 
         Shapes   [count], int64; a window stops, exclusively, `length + 1` later.
         """

@@ -1,4 +1,4 @@
-"""Bytes from a file nobody vouches for: decompressed in bounded pieces, cut into bounded lines."""
+"""Bytes of an untrusted file: decompressed in bounded pieces, cut into bounded lines."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class StreamError(Exception):
     """The rest of a stream cannot be read.
 
     reason   a ledger reason: "broken_compression" or "decompression_limit"
-    detail   where and why, in words
+    detail   position and cause
     """
 
     def __init__(self, reason: str, detail: str) -> None:
@@ -91,9 +91,9 @@ class BoundedStream:
         return source
 
     def _last_bytes(self) -> bytes:
-        """What stands between the last whole piece and a defect.
+        """The bytes between the last whole piece and a defect.
 
-        A read that meets the defect gives nothing, so the file is read again, at the end byte by
+        A read that meets the defect returns nothing, so the file is read again, at the end byte by
         byte.
         """
         self._file.close()

@@ -1,7 +1,7 @@
-"""Documents to token ids, shard by shard, in the order in which they stand in the corpus.
+"""Tokenization job: documents to token ids, shard by shard, in the order of the corpus.
 
-Of shard k it leaves tokens-k.bin and tokens-k.idx (the layout of shards.py) and index-k.parquet,
-which says whose each token is.
+Writes for shard k tokens-k.bin and tokens-k.idx (the layout of shards.py) and index-k.parquet with
+the range of each document.
 """
 
 from __future__ import annotations

@@ -28,7 +28,7 @@ from stamm.base.files import read_json, sha256_file, sha256_value
 from stamm.base.schema import write_record
 from stamm.base.torch_private import untested_torch
 from stamm.base.user_code import source_file
-from stamm.corpus.megatron_dataset import ForeignTokens, tokenizer_file
+from stamm.corpus.megatron_dataset import MegatronTokens, tokenizer_file
 from stamm.corpus.packed_dataset import PackedSplit
 from stamm.corpus.shuffle import Proof, StoredTokens, TokenStream
 from stamm.engine.cpu_allocator import caching_allocator
@@ -165,7 +165,7 @@ def open_stream(config: PretrainConfig, inputs: Mapping[str, Path]) -> StoredTok
     if config.foreign is None:
         return PackedSplit.open(inputs["pack"], "train")
     paths = [inputs[f"foreign.{i}"] for i in range(len(config.foreign.prefixes))]
-    return ForeignTokens.open(paths, inputs["tokenizer"], config.foreign.end_token)
+    return MegatronTokens.open(paths, inputs["tokenizer"], config.foreign.end_token)
 
 
 def _check_vocabulary(config: PretrainConfig, stream: TokenStream) -> None:

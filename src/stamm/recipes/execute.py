@@ -159,5 +159,5 @@ def _foreign_files(foreign: MegatronFiles) -> list[Path]:
     """
     reader = megatron_reader()
     paths, tokenizer = [Path(prefix) for prefix in foreign.prefixes], Path(foreign.tokenizer)
-    reader.ForeignTokens.open(paths, tokenizer, foreign.end_token)
+    reader.MegatronTokens.open(paths, tokenizer, foreign.end_token)
     return [*(Path(f"{path}.idx") for path in paths), reader.tokenizer_file(tokenizer)]

@@ -5,14 +5,14 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from stamm.corpus.lookup import Found, look_up
+from stamm.corpus.lookup import LedgerMatches, look_up
 from stamm.corpus.packed_dataset import PackedSplit
 from stamm.recipes.run_folder import RunFolder
 
 _ROWS = 1000
 
 
-def ledger(run: str | os.PathLike[str] | RunFolder, *, limit: int = _ROWS, **columns: str) -> Found:
+def ledger(run: str | os.PathLike[str] | RunFolder, *, limit: int = _ROWS, **columns: str) -> LedgerMatches:
     """Rows of a run's ledger: which documents are kept or dropped, and why.
 
         stamm.ledger("runs/demo", decision="dropped", url="https://example.org/*").rows

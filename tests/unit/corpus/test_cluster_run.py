@@ -19,7 +19,7 @@ from stamm.corpus.filter_job import screen_batch, screen_inputs
 from stamm.corpus.inputs import locate
 from stamm.corpus.limits import ReadLimits
 from stamm.corpus.readers.open import read_input
-from stamm.corpus.records import Record
+from stamm.corpus.records import InputRecord
 from stamm.runs.executors import LocalExecutor
 from stamm.runs.job import Workspace
 from stamm.runs.sharded_job import MANIFESTS, write_job_spec
@@ -43,7 +43,7 @@ def config(tmp_path_factory: pytest.TempPathFactory) -> CorpusConfig:
     texts = []
     for name in ("package:manuals.jsonl.zst", "package:guides.jsonl.zst"):
         for record in read_input(name, locate(name, "test"), ReadLimits()):
-            assert isinstance(record, Record)
+            assert isinstance(record, InputRecord)
             texts.append({"text": record.content.decode(), "url": record.url})
     for shard in range(SHARDS):
         lines = [json.dumps(row) + "\n" for row in texts[shard::SHARDS]]

@@ -13,7 +13,7 @@ import pytest
 
 from stamm.base.errors import ConfigError, DataError, RunError
 from stamm.cli.main import main
-from stamm.corpus.adapters.document import check_files, judge
+from stamm.corpus.adapters.document import check_files, filter_document
 from stamm.corpus.config import CorpusConfig
 from stamm.corpus.consent.config import ConsentConfig
 from stamm.corpus.corpus_filter import CorpusFilter, load_filters
@@ -233,5 +233,5 @@ def test_an_adapter_applies_the_filters_too(tmp_path: Path) -> None:
     config = replace(PLAIN, filters=(write_filter(tmp_path, "return 'short'"),)).filter_config
     check_files(config)
     document = Document("A text.")
-    assert judge(document, config) == "mine"
+    assert filter_document(document, config) == "mine"
     assert document.metadata["stamm_detail"] == "short"

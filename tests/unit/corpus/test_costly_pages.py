@@ -13,7 +13,7 @@ from corpus_inputs import page
 from resiliparse.parse.html import DOMNode, HTMLTree, NodeType
 
 from stamm.corpus import extract as extraction
-from stamm.corpus.extract import CostlyPageError, Page, extract
+from stamm.corpus.extract import CostlyPageError, ExtractedPage, extract
 from stamm.corpus.limits import ReadLimits
 from stamm.corpus.sandbox import apart
 
@@ -74,7 +74,7 @@ HONEST = {
 
 @pytest.mark.parametrize("html", HONEST.values(), ids=HONEST.keys())
 def test_a_page_says_the_same_apart(html: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    told: list[Page | str] = []
+    told: list[ExtractedPage | str] = []
     for cheap in (True, False):
         monkeypatch.setattr(extraction, "_is_cheap", lambda *_, cheap=cheap: cheap)
         try:

@@ -11,10 +11,10 @@ from stamm.base.errors import DataError
 from stamm.corpus.addresses import normal_address
 from stamm.corpus.deletions import (
     Deletions,
-    answered,
     outcomes,
     read_deletions,
-    unmatched_words,
+    request_rows,
+    unmatched_text,
 )
 
 PAGE = "https://münchen.example/straße/a b?q=1"
@@ -106,7 +106,7 @@ def test_each_request_is_told_once_and_addresses_are_not(tmp_path: Path) -> None
     lines = ["https://a.example/1", "https://a.example:443/1", "https://b.example/who", "a" * 32]
     path.write_text("\n".join(lines))
     key, other = sha256("https://a.example/1"), sha256("https://b.example/who")
-    rows = list(answered(read_deletions([path]), {key: 2}, {"a" * 32: 1}))
+    rows = list(request_rows(read_deletions([path]), {key: 2}, {"a" * 32: 1}))
     assert [(row["line"], row["withdrawn"], row["out_before"]) for row in rows] == [
         (1, 2, 0), (2, 2, 0), (3, 0, 0), (4, 0, 1),
     ]  # fmt: skip
@@ -118,20 +118,18 @@ def test_each_request_is_told_once_and_addresses_are_not(tmp_path: Path) -> None
         "unmatched": 1,
         "first_unmatched": [{"list": "requests.txt", "line": 3, "key": other}],
     }
-    said = unmatched_words(told)
-    assert said == (
-        "1 of 4 requests for deletion match no record that came in: requests.txt line 3"
-    )
+    said = unmatched_text(told)
+    assert said == ("1 of 4 deletion requests match no input record: requests.txt line 3")
     assert "who" not in f"{rows}{told}{said}"
-    assert unmatched_words(outcomes(rows[:2])) == ""
+    assert unmatched_text(outcomes(rows[:2])) == ""
 
 
 def test_many_unmatched_requests_are_cut(tmp_path: Path) -> None:
     path = tmp_path / "requests.txt"
     path.write_text("".join(f"{n:032x}\n" for n in range(5000)))
-    told = outcomes(answered(read_deletions([path]), {}, {}))
+    told = outcomes(request_rows(read_deletions([path]), {}, {}))
     assert (told["unmatched"], len(told["first_unmatched"])) == (5000, 100)
-    assert unmatched_words(told).endswith("requests.txt line 10, and 4990 more")
+    assert unmatched_text(told).endswith("requests.txt line 10, and 4990 more")
 
 
 def test_a_line_counts_as_an_editor_counts(tmp_path: Path) -> None:
@@ -148,6 +146,6 @@ def test_a_line_counts_as_an_editor_counts(tmp_path: Path) -> None:
 def test_a_line_that_is_no_request_is_told_and_not_shown(tmp_path: Path, line: str) -> None:
     path = tmp_path / "requests.txt"
     path.write_text(f"https://good.example/\n{line}\n")
-    with pytest.raises(DataError, match=r"is no request for deletion .*line 2") as error:
+    with pytest.raises(DataError, match=r"is not a deletion request .*line 2") as error:
         list(read_deletions([path]))
     assert line not in str(error.value).replace(str(path), "")

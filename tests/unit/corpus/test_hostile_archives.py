@@ -14,7 +14,7 @@ from corpus_inputs import page, warc_response
 from stamm.corpus.consent.robots_parser import PARSED_BYTES
 from stamm.corpus.limits import ReadLimits
 from stamm.corpus.readers.warc import archived_robots, read_archive
-from stamm.corpus.records import Record, Unread
+from stamm.corpus.records import InputRecord, UnreadableRecord
 
 LIMITS = ReadLimits()
 GOOD = warc_response("https://good.example/1", page("A good page."))
@@ -26,7 +26,7 @@ def told(folder: Path, archive: bytes) -> list[str]:
     path.write_bytes(archive)
     list(archived_robots(path, LIMITS))
     records = read_archive("a.warc", path, LIMITS)
-    return [record.reason if isinstance(record, Unread) else "" for record in records]
+    return [record.reason if isinstance(record, UnreadableRecord) else "" for record in records]
 
 
 def test_a_page_with_too_many_headers_does_not_end_the_archive(tmp_path: Path) -> None:
@@ -68,7 +68,7 @@ def test_chunks_under_another_encoding_are_undone(tmp_path: Path) -> None:
     path = tmp_path / "a.warc"
     path.write_bytes(warc_response("https://a.example/", b"5\r\nabcde\r\n0\r\n\r\n", headers))
     (record,) = read_archive("a", path, LIMITS)
-    assert isinstance(record, Record)
+    assert isinstance(record, InputRecord)
     assert record.content == b"abcde"
 
 
@@ -80,7 +80,7 @@ def contents(folder: Path, archive: bytes) -> list[bytes | str]:
     path = folder / "a.warc"
     path.write_bytes(archive)
     return [
-        record.reason if isinstance(record, Unread) else record.content
+        record.reason if isinstance(record, UnreadableRecord) else record.content
         for record in read_archive("a.warc", path, LIMITS)
     ]
 

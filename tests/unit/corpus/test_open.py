@@ -17,19 +17,19 @@ from stamm.corpus.inputs import locate, shipped_files
 from stamm.corpus.limits import ReadLimits
 from stamm.corpus.readers.open import read_input
 from stamm.corpus.readers.warc import archived_robots
-from stamm.corpus.records import Record, Unread, clean_field, content_id, whole_text
+from stamm.corpus.records import InputRecord, UnreadableRecord, clean_field, content_id, whole_text
 from stamm.corpus.streams import BoundedStream, StreamError, bounded_lines
 
 LIMITS = ReadLimits()
 Writer = Callable[..., str]
 
 
-def read(name: str, limits: ReadLimits = LIMITS) -> list[Record | Unread]:
+def read(name: str, limits: ReadLimits = LIMITS) -> list[InputRecord | UnreadableRecord]:
     return list(read_input(name, Path(name), limits))
 
 
-def reasons(records: list[Record | Unread]) -> list[str]:
-    return [r.reason if isinstance(r, Unread) else "" for r in records]
+def reasons(records: list[InputRecord | UnreadableRecord]) -> list[str]:
+    return [r.reason if isinstance(r, UnreadableRecord) else "" for r in records]
 
 
 def test_jsonl_fields_and_positions(write_jsonl: Writer) -> None:
@@ -39,8 +39,8 @@ def test_jsonl_fields_and_positions(write_jsonl: Writer) -> None:
         {"text": "two", "licence": "MIT", "date": "2020", "source": "s", "url": None},
     )
     first, second = read(name)
-    assert isinstance(first, Record)
-    assert isinstance(second, Record)
+    assert isinstance(first, InputRecord)
+    assert isinstance(second, InputRecord)
     assert (first.place.position, second.place.position) == (1, 3)
     assert (first.licence, first.language, first.url) == ("CC0-1.0", "eng_Latn", "https://a.org/1")
     assert (second.licence, second.date, second.source, second.url) == ("MIT", "2020", "s", "")
@@ -65,7 +65,7 @@ def test_the_first_licence_that_says_something_counts(
     write_jsonl: Writer, said: dict[str, object], licence: str
 ) -> None:
     (record,) = read(write_jsonl({"text": "one", **said}))
-    assert isinstance(record, Record) and record.licence == licence
+    assert isinstance(record, InputRecord) and record.licence == licence
 
 
 @pytest.mark.parametrize(
@@ -89,13 +89,13 @@ def test_a_bad_line_is_told_and_the_next_one_read(
     records = read(write_jsonl({"text": "before"}, line, {"text": "after"}))
     assert reasons(records) == ["", reason, ""]
     bad = records[1]
-    assert isinstance(bad, Unread)
+    assert isinstance(bad, UnreadableRecord)
     assert (bad.place.position, bad.size) == (2, len(line))
 
 
 def test_half_a_surrogate_pair_becomes_a_replacement_character(write_jsonl: Writer) -> None:
     (record,) = read(write_jsonl(b'{"text": "a\\ud800b \\ud83d\\ude00"}'))
-    assert isinstance(record, Record)
+    assert isinstance(record, InputRecord)
     assert record.content.decode() == "a\ufffdb \U0001f600"
     assert whole_text("plain") == "plain"
 
@@ -153,7 +153,7 @@ def test_truncated_compression_keeps_what_was_read_and_says_so(tmp_path: Path, s
     assert reasons(records)[-1] == "broken_compression"
     assert 500 < reasons(records).count("") == len(records) - 1 < 3000
     last = records[-1]
-    assert isinstance(last, Unread)
+    assert isinstance(last, UnreadableRecord)
     assert last.place.position == len(records)
     assert "are lost" in last.detail
 
@@ -205,8 +205,8 @@ def test_archive_pages_headers_and_dates(tmp_path: Path) -> None:
         )
     )
     first, second = read(str(path))
-    assert isinstance(first, Record)
-    assert isinstance(second, Record)
+    assert isinstance(first, InputRecord)
+    assert isinstance(second, InputRecord)
     assert (first.place.position, first.date, first.charset) == (2, "2024-05-06", "iso-8859-1")
     assert first.is_html
     assert first.signals.values("x-robots-tag") == ("noai",)
@@ -303,7 +303,7 @@ def test_encoded_bodies_are_undone(tmp_path: Path) -> None:
             {**html, "Content-Encoding": "gzip"},
         )
     )
-    contents = [r.content for r in read(str(path)) if isinstance(r, Record)]
+    contents = [r.content for r in read(str(path)) if isinstance(r, InputRecord)]
     assert contents == [b"<p>x", b"<p>xyz!", b"<p>undone", b"<p>one two"]
 
 
@@ -391,5 +391,5 @@ def test_shipped_names_and_paths_are_found(tmp_path: Path) -> None:
     )
     with pytest.raises(DataError, match="is not a regular file, and is read more than once"):
         locate("/dev/null", "corpus.inputs")
-    with pytest.raises(DataError, match=r"no kind of file.*\.warc\.gz"):
+    with pytest.raises(DataError, match=r"not in a supported format.*\.warc\.gz"):
         read(str(tmp_path / "in.csv"))

@@ -211,8 +211,7 @@ def test_requests_that_match_nothing_are_told_by_line_and_hash(
     }
     (said,) = [text for text in ears.heard if "requests" in text]
     assert said.startswith(
-        "2 of 4 requests for deletion match no record that came in: deletions.txt line 2, "
-        "deletions.txt line 4"
+        "2 of 4 deletion requests match no input record: deletions.txt line 2, deletions.txt line 4"
     )
     for path in sorted(path for path in folder.rglob("*") if path.is_file()):
         assert b"jane-doe" not in path.read_bytes()

@@ -21,7 +21,7 @@ from stamm.corpus.filter_job import screen_inputs
 from stamm.corpus.licences.config import LicenceConfig
 from stamm.corpus.limits import ReadLimits
 from stamm.corpus.readers.open import read_input
-from stamm.corpus.records import Record, Unread
+from stamm.corpus.records import InputRecord, UnreadableRecord
 from stamm.corpus.tables import parts, read_rows
 from stamm.runs.job import Workspace
 
@@ -78,7 +78,7 @@ def read(path: Path, data: bytes, limits: ReadLimits = LIMITS, url: str = "") ->
 
 
 def reasons(records: list) -> dict[str, str]:
-    return {r.path: r.reason for r in records if isinstance(r, Unread)}
+    return {r.path: r.reason for r in records if isinstance(r, UnreadableRecord)}
 
 
 @pytest.mark.parametrize("ending", ENDINGS)
@@ -86,7 +86,9 @@ def test_every_text_file_is_a_document_under_its_own_licence(tmp_path: Path, end
     address = "https://example.org/stamm"
     records = read(tmp_path / f"a{ending}", packed(ending, FILES), url=address)
     assert [r.place.position for r in records] == list(range(1, 8))
-    assert {r.path: (r.licence, r.licence_basis) for r in records if isinstance(r, Record)} == {
+    assert {
+        r.path: (r.licence, r.licence_basis) for r in records if isinstance(r, InputRecord)
+    } == {
         "stamm-1/LICENSE": ("MIT", "file"),
         "stamm-1/src/main.py": ("MIT", "file"),
         "stamm-1/src/kernel.c": ("GPL-2.0-only", "spdx"),
@@ -117,8 +119,8 @@ def test_the_system_tar_is_read_alike(tmp_path: Path) -> None:
     subprocess.run(["tar", "-C", folder, "-czf", tmp_path / "a.tar.gz", "."], check=True)
     records = list(read_input("a.tar.gz", tmp_path / "a.tar.gz", LIMITS))
     own = read(tmp_path / "b.tar", tar(FILES))
-    assert {(r.path, r.content_id) for r in records if isinstance(r, Record)} == {
-        (r.path, r.content_id) for r in own if isinstance(r, Record)
+    assert {(r.path, r.content_id) for r in records if isinstance(r, InputRecord)} == {
+        (r.path, r.content_id) for r in own if isinstance(r, InputRecord)
     }
 
 
@@ -134,7 +136,7 @@ def test_links_devices_and_paths_that_lead_out_are_told(tmp_path: Path) -> None:
         "hard": "link",
         "pipe": "no_file",
     }
-    assert [r.path for r in records if isinstance(r, Record)] == ["fine.py"]
+    assert [r.path for r in records if isinstance(r, InputRecord)] == ["fine.py"]
     held = io.BytesIO()
     with zipfile.ZipFile(held, "w") as archive:
         link = zipfile.ZipInfo("soft")

@@ -11,7 +11,7 @@ import pytest
 from stamm.base.errors import DataError
 from stamm.corpus.limits import FieldNames, ReadLimits
 from stamm.corpus.readers.open import read_input
-from stamm.corpus.records import Record, Unread
+from stamm.corpus.records import InputRecord, UnreadableRecord
 
 TABLE = pa.table(
     {
@@ -34,21 +34,21 @@ def written(path: Path, table: pa.Table) -> Path:
     return path
 
 
-def read(path: Path, names: FieldNames | None = None) -> list[Record | Unread]:
+def read(path: Path, names: FieldNames | None = None) -> list[InputRecord | UnreadableRecord]:
     return list(read_input(str(path), path, ReadLimits(line_bytes=2000), names))
 
 
 @pytest.mark.parametrize("name", ["x.parquet", "x-file.arrow", "x-stream.arrow"])
 def test_rows_become_documents_and_defects_are_told(tmp_path: Path, name: str) -> None:
     first, empty, third, long = read(written(tmp_path / name, TABLE))
-    assert isinstance(first, Record)
-    assert isinstance(third, Record)
+    assert isinstance(first, InputRecord)
+    assert isinstance(third, InputRecord)
     assert (first.content, first.url, first.licence) == (b"One text.", "https://a.org/1", "CC0-1.0")
     assert (first.language, first.place.position) == ("eng_Latn", 1)
     assert (third.content, third.url, third.licence) == (b"Zwei Texte.", "", "MIT")
-    assert isinstance(empty, Unread)
+    assert isinstance(empty, UnreadableRecord)
     assert empty.reason == "no_text"
-    assert isinstance(long, Unread)
+    assert isinstance(long, UnreadableRecord)
     assert (long.reason, long.detail) == ("line_too_long", "text has 3000 bytes, limit 2000")
 
 
@@ -64,7 +64,7 @@ def test_fields_may_have_other_names(tmp_path: Path) -> None:
     table = pa.table({"content": ["A text."], "link": ["https://b.org/"], "lang": ["fra_Latn"]})
     names = FieldNames(text="content", url="link", language="lang")
     (record,) = read(written(tmp_path / "x.parquet", table), names)
-    assert isinstance(record, Record)
+    assert isinstance(record, InputRecord)
     assert (record.content, record.url) == (b"A text.", "https://b.org/")
     assert record.language == "fra_Latn"
     (line,) = (tmp_path / "x.jsonl",)
@@ -88,6 +88,6 @@ def test_a_stream_that_ends_early_gives_what_came_before(tmp_path: Path) -> None
     path.write_bytes(data[: len(data) - 300])
     *whole, last = read(path)
     assert [record.place.position for record in whole] == [1, 2]
-    assert isinstance(last, Unread)
+    assert isinstance(last, UnreadableRecord)
     assert last.reason == "broken_table"
     assert "rows from 3 on are lost" in last.detail

@@ -11,7 +11,7 @@ import pytest
 from stamm.corpus import tables
 from stamm.corpus.limits import FieldNames, ReadLimits
 from stamm.corpus.readers.open import read_input
-from stamm.corpus.records import Record
+from stamm.corpus.records import InputRecord
 from stamm.corpus.tables import read_rows, write_rows
 
 SCHEMA = pa.schema([("name", pa.string()), ("size", pa.int64()), ("key", pa.binary())])
@@ -73,5 +73,5 @@ def test_long_texts_of_an_input_are_read_a_few_at_a_time(
     seen = rows_of_batches(monkeypatch)
     path = tmp_path / "in.parquet"
     found = list(read_input("in.parquet", path, ReadLimits(), FieldNames()))
-    assert [r.content.decode() for r in found if isinstance(r, Record)] == texts
+    assert [r.content.decode() for r in found if isinstance(r, InputRecord)] == texts
     assert max(seen) <= 32

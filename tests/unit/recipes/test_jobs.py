@@ -16,7 +16,7 @@ def test_every_kind_of_job_takes_a_configuration_and_a_workspace(kind: str) -> N
 
 def test_the_lazily_loaded_modules_have_what_is_asked_of_them() -> None:
     reader = jobs.megatron_reader()
-    assert callable(reader.ForeignTokens.open)
+    assert callable(reader.MegatronTokens.open)
     assert callable(reader.tokenizer_file)
     from stamm.engine.coordinator import StepBroadcaster
 

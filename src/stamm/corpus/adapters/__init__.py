@@ -1,1 +1,1 @@
-"""stamm's steps inside other people's pipelines; each file is the door to one of them."""
+"""Adapters: document filters and personal data in other pipelines, such as datatrove."""

@@ -1,4 +1,4 @@
-"""stamm's steps in a datatrove pipeline. datatrove itself must be installed; stamm needs it nowhere.
+"""Steps for a datatrove pipeline; datatrove must be installed.
 
 pipeline = [
     JsonlReader("raw/"),
@@ -13,7 +13,12 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from stamm.base.errors import ConfigError
-from stamm.corpus.adapters.document import Document, check_files, judge, replace_personal_data
+from stamm.corpus.adapters.document import (
+    Document,
+    check_files,
+    filter_document,
+    replace_personal_data,
+)
 from stamm.corpus.config import FilterConfig
 from stamm.corpus.limits import FieldNames
 from stamm.corpus.pii.config import PiiConfig
@@ -53,14 +58,14 @@ class ScreenFilter(BaseFilter):  # type: ignore[misc]
 
     def filter(self, doc: Document) -> bool | tuple[bool, str]:
         """True for a document that is kept, else False and the reason."""
-        reason = judge(doc, self.config)
+        reason = filter_document(doc, self.config)
         return (False, reason) if reason else True
 
 
 class PersonalData(PipelineStep):  # type: ignore[misc]
     """Replaces personal data by markers, such as `<email-pii>`, and counts what it replaced.
 
-    names   where a document says its language; that decides which phone numbers are at home
+    names   metadata field of the language, which decides the format of national phone numbers
     """
 
     type = "stamm"
@@ -74,7 +79,7 @@ class PersonalData(PipelineStep):  # type: ignore[misc]
     def run(
         self, data: Iterable[Document] | None, rank: int = 0, world_size: int = 1
     ) -> Iterator[Document]:
-        """The same documents, without the personal data that was looked for."""
+        """The documents, with personal data replaced."""
         for document in data or ():
             self.stat_update("total")
             with self.track_time():

@@ -1,7 +1,4 @@
-"""A document of another pipeline under stamm's screen, and what is written back into it.
-
-Nothing here knows whose document it is: a text, and a dictionary of what else is known.
-"""
+"""Document filters for the documents of another pipeline: a text and a dictionary of metadata."""
 
 from __future__ import annotations
 
@@ -16,7 +13,7 @@ from stamm.corpus.consent.policies import ConsentPolicies, load_policies
 from stamm.corpus.contamination.index import build_index
 from stamm.corpus.contamination.items import read_sets
 from stamm.corpus.corpus_filter import load_filters
-from stamm.corpus.document_filter import Screen, Tools
+from stamm.corpus.document_filter import DocumentFilter, FilterTools
 from stamm.corpus.inputs import expand, locate
 from stamm.corpus.language.declared import UNDETERMINED, declared_language
 from stamm.corpus.ledger import KEPT, PII_KINDS, LedgerRow
@@ -24,40 +21,40 @@ from stamm.corpus.limits import FieldNames, ReadLimits
 from stamm.corpus.pii.config import PiiConfig
 from stamm.corpus.pii.replace import replace_pii
 from stamm.corpus.readers.jsonl import record_of
-from stamm.corpus.records import Place, Record, Unread, whole_text
+from stamm.corpus.records import InputRecord, Place, UnreadableRecord, whole_text
 
 PREFIX = "stamm_"
-"""Before the name of every column that is written into a document."""
+"""Prefix of the columns that are written into the metadata."""
 
 _TAG = re.compile(r"[a-z]{3}_[A-Z][a-z]{3}")
-# Where a record stands, and what is decided over all documents: one document cannot be told.
-_NOT_TOLD = ("input_file", "input_position", "duplicate_of", "split", "probe_id")
+# Columns of the position in an input, and of decisions over all documents: unknown here.
+_NOT_WRITTEN = ("input_file", "input_position", "duplicate_of", "split", "probe_id")
 
 
 class Document(Protocol):
-    """What is asked of a document.
+    """A document of another pipeline.
 
-    metadata   whatever is known by name; url, language, licence and date are looked for. Written
-               into, and made where there is none
+    metadata   values by name; url, language, licence and date are read, and the ledger's columns
+               written. None is replaced by a dictionary
     """
 
     text: str
     metadata: Any
 
 
-def judge(document: Document, config: FilterConfig) -> str:
+def filter_document(document: Document, config: FilterConfig) -> str:
     """The ledger's reason for dropping a document, "" when it is kept.
 
-    Its metadata gets the ledger's columns, each name after "stamm_"; the text of a document that
-    is kept gets its markers for personal data. A dropped one keeps the text it came with.
+    Writes the ledger's columns into the metadata with the prefix "stamm_", and replaces personal
+    data in the text of a document that is kept. The text of a dropped one is unchanged.
 
-    Edge   config.inputs is not read. Only the text is at hand, not the page: robots.txt, lists of
-           domains, tdmrep.json and ai.txt are asked, headers and meta elements cannot be.
+    Edge   config.inputs is not read. Only the text is available, not the page: robots.txt, lists
+           of domains, tdmrep.json and ai.txt are checked, headers and meta elements are not.
     """
-    screen, words = _screen(config)
+    document_filter, policies = _document_filter(config)
     _give_metadata(document)
-    row, text = screen.judge(_record(document, config.fields, config.limits), words)
-    document.metadata.update(_told(row))
+    row, text = document_filter.apply(_record(document, config.fields, config.limits), policies)
+    document.metadata.update(_columns(row))
     if row.decision == KEPT:
         document.text = text
     return row.reason
@@ -66,11 +63,11 @@ def judge(document: Document, config: FilterConfig) -> str:
 def replace_personal_data(
     document: Document, config: PiiConfig, names: FieldNames
 ) -> dict[str, int]:
-    """How many values of each kind were replaced by markers in the document's text.
+    """Replace personal data in the text by markers; the number of values by kind.
 
-    The counts stand in its metadata, too, as stamm_pii_email and so on.
+    The counts are also written into the metadata, as stamm_pii_email and so on.
 
-    Edge   a document whose text is no string is left as it is, with counts of 0.
+    Edge   a document whose text is not a string is unchanged, with counts of 0.
     """
     _give_metadata(document)
     counts = dict.fromkeys(PII_KINDS, 0)
@@ -96,23 +93,25 @@ def check_files(config: FilterConfig) -> None:
 
 
 def _give_metadata(document: Document) -> None:
-    """Some readers leave None where a document says nothing of itself."""
+    """Some readers set metadata to None for a document without any."""
     if document.metadata is None:
         document.metadata = {}
 
 
-def _record(document: Document, names: FieldNames, limits: ReadLimits) -> Record | Unread:
+def _record(
+    document: Document, names: FieldNames, limits: ReadLimits
+) -> InputRecord | UnreadableRecord:
     metadata = document.metadata
-    # Only what is asked for: the rest may be of any size, and its keys of any kind.
+    # Only known fields: the rest may be of any size, and its keys of any type.
     row = {name: metadata[name] for name in names.all() if name in metadata}
     row[names.text] = document.text
     if isinstance(document.text, str):
         row[names.language] = _language(metadata, names, document.text)
     record = record_of(Place(file="", position=0), row, names)
-    size = len(record.content) if isinstance(record, Record) else 0
-    if isinstance(record, Unread) or size <= limits.line_bytes:
+    size = len(record.content) if isinstance(record, InputRecord) else 0
+    if isinstance(record, UnreadableRecord) or size <= limits.line_bytes:
         return record
-    return Unread(
+    return UnreadableRecord(
         place=record.place,
         content_id=record.content_id,
         reason="line_too_long",
@@ -123,28 +122,30 @@ def _record(document: Document, names: FieldNames, limits: ReadLimits) -> Record
 
 
 def _language(metadata: Mapping[str, Any], names: FieldNames, text: str) -> str:
-    """The language as deu_Latn, also of a document that says "de" or "deu"; "" when it is not known."""
-    said = metadata.get(names.language)
-    if not isinstance(said, str) or not said or _TAG.fullmatch(said):
-        return said if isinstance(said, str) else ""
-    read = declared_language(said, text)
-    return "" if read == UNDETERMINED else read
+    """The language as deu_Latn, also where the metadata have "de" or "deu"; "" when unknown."""
+    declared = metadata.get(names.language)
+    if not isinstance(declared, str) or not declared or _TAG.fullmatch(declared):
+        return declared if isinstance(declared, str) else ""
+    language = declared_language(declared, text)
+    return "" if language == UNDETERMINED else language
 
 
-def _told(row: LedgerRow) -> dict[str, Any]:
-    return {PREFIX + name: v for name, v in row.plain().items() if name not in _NOT_TOLD}
+def _columns(row: LedgerRow) -> dict[str, Any]:
+    return {PREFIX + name: v for name, v in row.plain().items() if name not in _NOT_WRITTEN}
 
 
-@functools.lru_cache(maxsize=8)  # a pipeline may hold several screens, and asks them in turns
-def _screen(config: FilterConfig) -> tuple[Screen, ConsentPolicies]:
-    """What is built once in a process, when its first document comes, and never sent to another."""
+@functools.lru_cache(maxsize=8)  # a pipeline may have several filters and use them in turn
+def _document_filter(config: FilterConfig) -> tuple[DocumentFilter, ConsentPolicies]:
+    """The filter and policies, built once in a process, when its first document comes."""
     sets = config.contamination
     index = build_index(sets, read_sets(sets, config.limits)) if sets else None
     toxicity, quality = (
         Path(folder) if folder else None
         for folder in (config.toxicity_classifier, config.quality_classifier)
     )
-    tools = Tools.of(config, index, toxicity, quality, config.filters)
+    tools = FilterTools.of(config, index, toxicity, quality, config.filters)
     robots = tuple(expand(config.consent.robots, "consent.robots").values())
     domains = expand(config.consent.domains, "consent.domains")
-    return Screen(config, tools), load_policies(config.consent, robots, domains, config.limits)
+    return DocumentFilter(config, tools), load_policies(
+        config.consent, robots, domains, config.limits
+    )

@@ -23,7 +23,7 @@ from stamm.corpus.canaries.random_text import Draws, made_up, random_words
 from stamm.corpus.limits import ReadLimits
 from stamm.corpus.pii.config import PiiConfig
 from stamm.corpus.pii.replace import Cleaned
-from stamm.corpus.records import Record, content_id
+from stamm.corpus.records import InputRecord, content_id
 
 _FROM_BOOKS: tuple[Kind, ...] = ("rewrapped", "indented", "prefixed")
 _NARROWEST, _WIDEST = 40, 100  # characters of a line
@@ -57,7 +57,7 @@ class Canary:
     repeat: int
     text: str
     copies: tuple[Copy, ...]
-    record: Record | None
+    record: InputRecord | None
 
 
 def plan_canaries(
@@ -116,7 +116,7 @@ def plan_canaries(
     return found
 
 
-def vocabulary(drawn: Sequence[tuple[Cleaned, Record]]) -> list[str]:
+def vocabulary(drawn: Sequence[tuple[Cleaned, InputRecord]]) -> list[str]:
     """The words of which random words are drawn: those of the first passages, sorted."""
     first = drawn[:_VOCABULARY_PASSAGES]
     return sorted({word for cleaned, _ in first for word in cleaned.text.split()})

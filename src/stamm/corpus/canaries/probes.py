@@ -20,7 +20,7 @@ from stamm.corpus.limits import ReadLimits
 from stamm.corpus.pii.config import PiiConfig
 from stamm.corpus.pii.replace import Cleaned, replace_pii
 from stamm.corpus.readers.open import read_input
-from stamm.corpus.records import Record, content_id
+from stamm.corpus.records import InputRecord, content_id
 
 _SENTENCE_START = re.compile(r"(?:(?<=[.!?])|(?<=[.!?][\"'”’»]))\s+(?=[\"'“‘«]?[A-ZÀ-ÞΑ-ΩА-Я])")
 
@@ -39,7 +39,7 @@ class Probe:
     repeat: int
     document_id: str
     cleaned: Cleaned
-    record: Record
+    record: InputRecord
 
     @property
     def text(self) -> str:
@@ -71,7 +71,7 @@ def wanted_passages(config: ProbesConfig) -> int:
 
 def draw_passages(
     config: ProbesConfig, path: Path, limits: ReadLimits, seed: int, pii: PiiConfig
-) -> list[tuple[Cleaned, Record]]:
+) -> list[tuple[Cleaned, InputRecord]]:
     """All distinct passages of the books, in an order drawn by hash, each with its book.
 
     pii      what is replaced in a passage, as in every other document
@@ -84,9 +84,9 @@ def draw_passages(
             where="corpus.probes.books",
             fix="Name a .jsonl, .jsonl.gz or .jsonl.zst of public-domain texts",
         )
-    candidates: dict[bytes, tuple[bytes, Cleaned, Record]] = {}
+    candidates: dict[bytes, tuple[bytes, Cleaned, InputRecord]] = {}
     for record in read_input(config.books, path, limits):
-        if not isinstance(record, Record):
+        if not isinstance(record, InputRecord):
             raise DataError(
                 f"{config.books} cannot be read: {record.detail}",
                 where=f"record {record.place.position}",

@@ -1,1 +1,1 @@
-"""Texts of evaluation sets that stand in the corpus."""
+"""Decontamination: texts of evaluation sets in the corpus."""

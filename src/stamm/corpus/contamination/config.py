@@ -1,4 +1,4 @@
-"""Which evaluation sets are looked for, and what counts as found. Light: the command line reads it."""
+"""Configuration of decontamination: evaluation sets, and when a text counts as found. Torch-free."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from stamm.base.config import validate
 class EvaluationSet:
     """One evaluation set, as JSON lines.
 
-    name     what hits are called by
+    name     of the set in the ledger
     file     .jsonl, plain, .gz or .zst
     fields   keys of the texts to look for, each by itself
     id       key of an item's name, a string or a number; empty: the line number
@@ -25,7 +25,11 @@ class EvaluationSet:
     def __post_init__(self) -> None:
         validate(
             self,
-            ("name", 0 < len(self.name) <= 100 and self.name.isprintable(), "is no short name"),
+            (
+                "name",
+                0 < len(self.name) <= 100 and self.name.isprintable(),
+                "must have 1 to 100 printable characters",
+            ),
             ("file", bool(self.file), "is empty: name a file"),
             ("fields", len(self.fields) > 0, "is empty: name at least one key"),
             ("fields", len(set(self.fields)) == len(self.fields), "names a key twice"),
@@ -34,22 +38,22 @@ class EvaluationSet:
 
 @dataclass(frozen=True, kw_only=True)
 class ContaminationConfig:
-    """When a document holds an evaluation text.
+    """Decontamination: when a document counts as containing an evaluation text.
 
-    A text of `gram_words` words and more is found where a run of so many agrees and then at least
-    `share` of its words stand there in runs of `block_words` or more. A shorter one is found
-    where it stands by itself, whole: as a sentence, a line, between quotes.
+    A text of `gram_words` words or more is found where an n-gram of that length agrees and at least
+    `share` of its words occur there in runs of `block_words` or more. A shorter one is found where
+    it occurs as a whole: as a sentence, a line, between quotes.
 
-    Letters are counted too, since in scripts without blanks each character is a word: 8 letters
-    of Thai are a chance phrase. A wide one (Han, kana, Hangul) counts for three.
+    Letters are counted too, because in scripts without blanks each character is a word: 8 letters
+    of Thai occur by chance. A wide one (Han, kana, Hangul) counts as three.
 
-    Runs of 8 words, as Apertus took for its posttraining data, find a question in which a word was
-    changed three to four times as often as runs of 13; the overlap asked for keeps chance out.
+    8-grams, as in the decontamination of Apertus' posttraining data, find a question with a changed
+    word three to four times as often as 13-grams; the required overlap excludes chance.
 
-    part_letters      found in part, a text must show so many letters
-    shortest_words    a text with fewer words is not looked for; the index counts it
-    shortest_letters  nor is one with fewer letters, which any book has by chance
-    most_hits         a document names at most so many items
+    part_letters      letters that a partial match must have
+    shortest_words    texts with fewer words are not looked for; the index counts them
+    shortest_letters  texts with fewer letters are not looked for: any book has them by chance
+    most_hits         most items reported for a document
     """
 
     sets: tuple[EvaluationSet, ...]

@@ -1,14 +1,14 @@
-"""Finds texts of evaluation sets in documents: first by runs of words, then by verified overlap.
+"""Decontamination index: texts of evaluation sets are found by n-grams, then by verified overlap.
 
-Built once, stored in a folder with the hash of each file, and mapped by every worker that reads.
-Documents and items are compared as numbers of words (`duplicates.words`), so case, punctuation,
-line breaks and invisible characters hide nothing, and the index holds no text.
+Built once, stored in a folder with the hash of each file, and memory-mapped by every worker.
+Documents and items are compared as hashes of words (`dedup.shingles`), so case, punctuation, line
+breaks and invisible characters do not matter, and the index contains no text.
 
 Source   Runs of words: Brown et al. 2020 (arXiv 2005.14165), appendix C, with 13. Runs of 8, then
          overlap in blocks of 5 words and half of the item: the decontamination of Apertus'
          posttraining data. It compares with difflib, in quadratic time; misses each item's last
-         run, and items no longer than one run. Here blocks count wherever they stand in the window,
-         in linear time. Apertus' pretraining data were not decontaminated.
+         run, and items no longer than one run. Here blocks count at any place in the window, in
+         linear time. Apertus' pretraining data were not decontaminated.
 """
 
 from __future__ import annotations
@@ -150,7 +150,7 @@ class Index:
     def save(self, folder: Path) -> str:
         """Write the index into `folder`; the hash that names it. `index.json` is written last.
 
-        What is looked for of each set, and what is not, stands in coverage.json by itself.
+        coverage.json has the numbers of texts of each set that are looked for, and that are not.
         """
         files = {}
         for name, array in vars(self._arrays).items():
@@ -171,10 +171,10 @@ class Index:
         return sha256_file(folder / INDEX)
 
     def gaps(self) -> tuple[str, ...]:
-        """A sentence for each set that has items of which no text is looked for."""
+        """A sentence for each set with items of which no text is looked for."""
         return tuple(
-            f"evaluation set {name!r}: {one.blind:,} of {one.items:,} items cannot be found, for "
-            "all their texts are too short to tell from chance"
+            f"evaluation set {name!r}: {one.blind:,} of {one.items:,} items cannot be found, "
+            "because all their texts are too short"
             for name, one in self.coverage.items()
             if one.blind
         )
@@ -196,7 +196,7 @@ class Index:
         return range(int(self._arrays.first[key]), int(self._arrays.first[key + 1]))
 
     def _whole(self, words: WordHashes) -> Iterator[tuple[int, float, int]]:
-        """Short passages that stand by themselves: passage, 1, position."""
+        """Short passages that occur as a whole: passage, 1, position."""
         runs = np.zeros(len(words.hashes), np.uint64)
         done = 0
         for length in self._short_lengths:
@@ -215,7 +215,7 @@ class Index:
                         yield passage, 1.0, position
 
     def _overlapping(self, words: WordHashes) -> Iterator[tuple[int, float, int]]:
-        """Passages of which enough stands in one window: passage, overlap, position."""
+        """Passages with enough overlap in one window: passage, overlap, position."""
         at, keys = self._find(hash_shingles(words.hashes, self._gram))
         if not len(at):
             return
@@ -229,8 +229,8 @@ class Index:
     def _starts(self, at: Places, keys: Places) -> dict[int, list[tuple[int, int]]]:
         """Where each passage may begin in a document: position of its first run there, and start.
 
-        Of many places those count in which most runs agree: what is repeated on a page, such as
-        an instruction before each question, must not hide the one question that is looked for.
+        Of many places those with most agreeing runs count: a repeated text, such as an instruction
+        before each question, must not hide a question.
         """
         parts = [
             self._agreeing(at[begin : begin + _AT_ONCE], keys[begin : begin + _AT_ONCE])

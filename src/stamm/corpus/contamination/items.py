@@ -1,4 +1,4 @@
-"""Items of evaluation sets from JSON lines. A set that cannot be read whole is refused."""
+"""Items of evaluation sets from JSON lines. A set that cannot be read completely is an error."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ LONGEST_ID = 128
 
 @dataclass(frozen=True, kw_only=True)
 class Item:
-    """One item of an evaluation set, with the texts of it that are looked for."""
+    """One item of an evaluation set, with its texts to look for."""
 
     set_name: str
     item_id: str
@@ -32,9 +32,9 @@ def read_items(evaluation: EvaluationSet, path: Path, limits: ReadLimits) -> Ite
     """The items of a set, in order. Blank lines are skipped.
 
     Edge     an identifier is cut at 128 characters
-    Raises   DataError for a line that is no object, lacks a key, or has something else than a
-             string under it, and for a set without items: an index with holes would call a
-             corpus clean.
+    Raises   DataError for a line that is not an object, lacks a key or has another type than a
+             string under it, and for a set without items: an incomplete index would report a
+             contaminated corpus as clean.
     """
     empty = True
     with BoundedStream(path, limits.expansion) as stream:
@@ -60,7 +60,7 @@ def read_items(evaluation: EvaluationSet, path: Path, limits: ReadLimits) -> Ite
 def read_sets(config: ContaminationConfig, limits: ReadLimits) -> Iterator[Item]:
     """The items of every evaluation set of a configuration, set after set.
 
-    Raises   DataError when a file is missing, or a line is no item.
+    Raises   DataError when a file is missing, or a line is not an item.
     """
     for one in config.sets:
         yield from read_items(one, locate(one.file, "corpus.contamination"), limits)
@@ -73,16 +73,18 @@ def _item(evaluation: EvaluationSet, line: Line, limits: ReadLimits) -> Item:
     try:
         row: Any = json.loads(line.data.decode("utf-8-sig"))
     except (ValueError, RecursionError) as error:
-        raise DataError(f"an evaluation item is no JSON: {error}", where=where) from None
+        raise DataError(f"an evaluation item is not JSON: {error}", where=where) from None
     if not isinstance(row, dict):
-        raise DataError(f"an evaluation item is a {type(row).__name__}, no object", where=where)
+        raise DataError(f"an evaluation item is a {type(row).__name__}, not an object", where=where)
     texts = [_field(evaluation, row, key, where) for key in evaluation.fields]
     named = _field(evaluation, row, evaluation.id, where) if evaluation.id else line.number
     for key, text in zip(evaluation.fields, texts, strict=True):
         if not isinstance(text, str):
-            raise DataError(f"{key!r} is a {type(text).__name__}, no string", where=where)
+            raise DataError(f"{key!r} is a {type(text).__name__}, not a string", where=where)
     if not isinstance(named, str | int):
-        raise DataError(f"{evaluation.id!r} is a {type(named).__name__}, no name", where=where)
+        raise DataError(
+            f"{evaluation.id!r} is a {type(named).__name__}, not a string or integer", where=where
+        )
     return Item(
         set_name=evaluation.name,
         item_id=clean_field(str(named))[:LONGEST_ID],

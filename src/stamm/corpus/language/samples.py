@@ -14,7 +14,7 @@ from stamm.corpus.language.scripts import text_script
 from stamm.corpus.language.text_sample import plain_letters
 from stamm.corpus.limits import ReadLimits
 from stamm.corpus.readers.open import read_input
-from stamm.corpus.records import Unread
+from stamm.corpus.records import UnreadableRecord
 
 # Most letters used of one document; in a language with many documents its share of all letters, but
 # not less than a page.
@@ -47,7 +47,7 @@ def collect_texts(config: LanguageTrainConfig) -> dict[str, LanguageTexts]:
     for name in config.inputs:
         path = locate(name, "inputs")
         for record in read_input(name, path, ReadLimits()):
-            if isinstance(record, Unread):
+            if isinstance(record, UnreadableRecord):
                 continue
             code = to_iso639_3(record.language[:3])
             if not code or code in _NO_LANGUAGE:

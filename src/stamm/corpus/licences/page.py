@@ -36,7 +36,7 @@ def page_licence(
 ) -> Licence:
     """The licence of a page: of the signals about the whole page, the most restrictive.
 
-    marks          extract.Page.marks
+    marks          extract.ExtractedPage.marks
     metas          name in lower case and content of its meta elements
     link_headers   values of the HTTP header Link
 

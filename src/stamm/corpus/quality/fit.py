@@ -26,7 +26,7 @@ from stamm.corpus.quality.measures import MEASURES, WordUse, measure
 from stamm.corpus.quality.thresholds import ANY, FILE, SCHEMA
 from stamm.corpus.quality.word_split import count_characters, split_words
 from stamm.corpus.readers.open import read_input
-from stamm.corpus.records import Unread
+from stamm.corpus.records import UnreadableRecord
 from stamm.runs.job import Workspace
 
 _NEED_LANGUAGE: Final = frozenset(("stop_share", "order_share"))
@@ -100,7 +100,7 @@ def collect_references(config: QualityFitConfig) -> Iterator[ReferenceText]:
     found: dict[str, dict[str, str]] = {}
     for name in config.inputs:
         for record in read_input(name, locate(name, "inputs"), ReadLimits()):
-            if isinstance(record, Unread) or record.language[:3] in ("", UNDETERMINED):
+            if isinstance(record, UnreadableRecord) or record.language[:3] in ("", UNDETERMINED):
                 continue
             found.setdefault(record.language, {})[record.content_id] = record.content.decode()
     for language in sorted(found):

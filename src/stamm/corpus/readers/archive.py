@@ -1,8 +1,9 @@
-"""Files out of tar and zip archives nobody vouches for: read forward, in bounded pieces, never
-written anywhere. Links are told and not followed.
+"""Files of untrusted tar and zip archives: read forward, in bounded pieces, never written to disk.
 
-Source   tar: POSIX.1-2017, pax, "ustar Interchange Format"; GNU tar's long names. The reader is our
-         own: the one of the standard library takes a header of any length into memory.
+Links are reported and not followed.
+
+Source   tar: POSIX.1-2017, pax, "ustar Interchange Format"; GNU tar's long names. The standard
+         library's reader is not used: it loads a header of any length into memory.
 """
 
 from __future__ import annotations
@@ -22,20 +23,20 @@ _BLOCK = 512
 _LONGEST_HEADER = 2**20
 _FILES = (b"0", b"\0", b"7")
 _LINKS = (b"1", b"2")
-_SAID_OF_NEXT = (b"x", b"L")  # pax, GNU: what a header block has no room for
-_SAID_OF_ALL = (b"g", b"K")  # of no use here: comments, the target of a link
+_NEXT_HEADER = (b"x", b"L")  # pax, GNU: long values of the next header
+_IGNORED_HEADER = (b"g", b"K")  # comments, the target of a link
 _LINK_MODE = 0o120000
 
 
 @dataclass(frozen=True, kw_only=True)
 class Member:
-    """One thing in an archive.
+    """One member of an archive.
 
-    path      as written there
-    kind      "other" is a device, a pipe, or of a type that is not known
+    path      as stored
+    kind      "other" is a device, a pipe, or of an unknown type
     size      of its content, as far as known
     content   of a file; cut where it is longer than limits.record_bytes, so that `size` exceeds it
-    defect    why a file's content cannot be had, "" otherwise
+    defect    why a file's content cannot be read, "" otherwise
     """
 
     path: str
@@ -46,7 +47,7 @@ class Member:
 
 
 def members(path: Path, limits: ReadLimits) -> Iterator[Member]:
-    """What a .zip or a .tar (plain, .gz, .tgz or .zst) holds, in its own order.
+    """Members of a .zip or a .tar (plain, .gz, .tgz or .zst), in stored order.
 
     Raises   StreamError where the rest cannot be read, or grows beyond limits.expansion.
     """
@@ -55,24 +56,24 @@ def members(path: Path, limits: ReadLimits) -> Iterator[Member]:
 
 def _tar_members(path: Path, limits: ReadLimits) -> Iterator[Member]:
     with BoundedStream(path, limits.expansion) as stream:
-        said: dict[str, bytes] = {}
+        header: dict[str, bytes] = {}
         while True:
             head = _exactly(stream, _BLOCK)
             if not any(head):
                 return
             _check_sum(head)
             size, kind = _number(head[124:136]), head[156:157]
-            if kind in _SAID_OF_NEXT + _SAID_OF_ALL:
+            if kind in _NEXT_HEADER + _IGNORED_HEADER:
                 if size > _LONGEST_HEADER:
                     raise _broken(f"a header of {size} bytes")
                 data = _exactly(stream, size + -size % _BLOCK)[:size]
-                if kind in _SAID_OF_NEXT:
-                    said |= {"path": data.rstrip(b"\0")} if kind == b"L" else _pax(data)
+                if kind in _NEXT_HEADER:
+                    header |= {"path": data.rstrip(b"\0")} if kind == b"L" else _pax(data)
                 continue
-            if "size" in said:
-                size = _decimal(said["size"])
-            name = _text(said.get("path") or _name(head))
-            said = {}
+            if "size" in header:
+                size = _decimal(header["size"])
+            name = _text(header.get("path") or _name(head))
+            header = {}
             content = _exactly(stream, min(size, limits.record_bytes)) if kind in _FILES else b""
             _skip(stream, size + -size % _BLOCK - len(content))
             yield Member(path=name, kind=_kind(kind, name), size=size, content=content)
@@ -103,7 +104,7 @@ def _zip_members(path: Path, limits: ReadLimits) -> Iterator[Member]:
 
 
 def _unzipped(archive: zipfile.ZipFile, entry: zipfile.ZipInfo, most: int) -> Member:
-    # The other methods are undone by the standard library without a bound on what comes out.
+    # The standard library decompresses the other methods without a bound on the output.
     defect = ""
     if entry.flag_bits & 1:
         defect = "encrypted"
@@ -149,7 +150,7 @@ def _skip(stream: BoundedStream, size: int) -> None:
 
 
 def _check_sum(head: bytes) -> None:
-    """The sum of a header's bytes, its own field taken as blanks; old archives sum signed bytes."""
+    """The sum of a header's bytes, with blanks for the checksum field; old archives sum signed bytes."""
     blanked = head[:148] + b" " * 8 + head[156:]
     signed = sum(blanked) - 256 * sum(byte > 127 for byte in blanked)
     if _number(head[148:156]) not in (sum(blanked), signed):
@@ -157,7 +158,7 @@ def _check_sum(head: bytes) -> None:
 
 
 def _number(field: bytes) -> int:
-    """A number of a header: octal digits, or binary behind a set bit."""
+    """A number of a header: octal digits, or binary if the first bit is set."""
     if field[0] & 0x80:
         number = int.from_bytes(field, "big") - (0x80 << 8 * (len(field) - 1))
         if number >= 2**63:

@@ -10,9 +10,9 @@ from typing import Any
 from stamm.corpus.limits import FieldNames, ReadLimits
 from stamm.corpus.records import (
     LONGEST_FIELD,
+    InputRecord,
     Place,
-    Record,
-    Unread,
+    UnreadableRecord,
     clean_field,
     content_id,
     whole_text,
@@ -22,10 +22,10 @@ from stamm.corpus.streams import BoundedStream, Line, StreamError, bounded_lines
 
 def read_jsonl(
     name: str, path: Path, limits: ReadLimits, names: FieldNames
-) -> Iterator[Record | Unread]:
-    """The documents of a file, and a reason for each line that is none. Blank lines are skipped.
+) -> Iterator[InputRecord | UnreadableRecord]:
+    """The documents of a file, and a reason for each invalid line. Blank lines are skipped.
 
-    name   the file as the configuration names it
+    name   the file as in the configuration
     """
     number = 0
     with BoundedStream(path, limits.expansion) as stream:
@@ -35,7 +35,7 @@ def read_jsonl(
                 if line.data.strip():
                     yield _record(Place(file=name, position=line.number), line, limits, names)
         except StreamError as stopped:
-            yield Unread(
+            yield UnreadableRecord(
                 place=Place(file=name, position=number + 1),
                 content_id=content_id(name, stopped.detail.encode()),
                 reason=stopped.reason,
@@ -44,13 +44,13 @@ def read_jsonl(
             )
 
 
-def record_of(place: Place, row: Any, names: FieldNames) -> Record | Unread:
-    """The document that an object with named values stands for, or why there is none."""
+def record_of(place: Place, row: Any, names: FieldNames) -> InputRecord | UnreadableRecord:
+    """The document of an object with named values, or the reason why there is none."""
 
-    def unread(reason: str, detail: str) -> Unread:
+    def unread(reason: str, detail: str) -> UnreadableRecord:
         written = json.dumps(row, ensure_ascii=False, sort_keys=True, default=str)
         data = written.encode("utf-8", "surrogatepass")
-        return Unread(
+        return UnreadableRecord(
             place=place,
             content_id=content_id("", data),
             reason=reason,
@@ -61,27 +61,27 @@ def record_of(place: Place, row: Any, names: FieldNames) -> Record | Unread:
     if not isinstance(row, dict) or not isinstance(row.get(names.text), str):
         return unread("no_text", f"not an object with a string under {names.text!r}")
     if not isinstance(row.get(names.url), str | None):
-        # Taken as no address, it would be allowed without anybody being asked.
+        # Without a URL it would be allowed without a consent check.
         return unread("bad_url", f"{names.url} is a {type(row[names.url]).__name__}, not a string")
-    words = {
+    values = {
         key: _text(row, getattr(names, key))
         for key in ("url", "source", "licence", "language", "date")
     }
-    if not words["licence"].strip():
-        words["licence"] = _text(row, "license")
-    for key, value in words.items():
+    if not values["licence"].strip():
+        values["licence"] = _text(row, "license")
+    for key, value in values.items():
         if len(value) > LONGEST_FIELD:
             return unread("field_too_long", f"{key} has over {LONGEST_FIELD} characters")
-    content, url = whole_text(row[names.text]).encode(), clean_field(words["url"])
-    return Record(
+    content, url = whole_text(row[names.text]).encode(), clean_field(values["url"])
+    return InputRecord(
         place=place,
         content_id=content_id(url, content),
         content=content,
         url=url,
-        source=clean_field(words["source"]),
-        licence=clean_field(words["licence"]),
-        language=clean_field(words["language"]),
-        date=clean_field(words["date"]),
+        source=clean_field(values["source"]),
+        licence=clean_field(values["licence"]),
+        language=clean_field(values["language"]),
+        date=clean_field(values["date"]),
     )
 
 
@@ -90,9 +90,11 @@ def _text(row: dict[str, Any], name: str) -> str:
     return value if isinstance(value, str) else ""
 
 
-def _record(place: Place, line: Line, limits: ReadLimits, names: FieldNames) -> Record | Unread:
-    def unread(reason: str, detail: str) -> Unread:
-        return Unread(
+def _record(
+    place: Place, line: Line, limits: ReadLimits, names: FieldNames
+) -> InputRecord | UnreadableRecord:
+    def unread(reason: str, detail: str) -> UnreadableRecord:
+        return UnreadableRecord(
             place=place,
             content_id=content_id("", line.data),
             reason=reason,
@@ -103,7 +105,7 @@ def _record(place: Place, line: Line, limits: ReadLimits, names: FieldNames) -> 
     if line.size > limits.line_bytes:
         return unread("line_too_long", f"{line.size} bytes, limit {limits.line_bytes}")
     try:
-        # A byte order mark may stand at the start of a file, and of files put one after another.
+        # A byte order mark may occur at the start of a file, and of concatenated files.
         row: Any = json.loads(line.data.decode("utf-8-sig"))
     except UnicodeDecodeError as error:
         return unread("invalid_utf8", f"byte {error.start} of the line: {error.reason}")

@@ -1,4 +1,4 @@
-"""Opens an input by the end of its name and hands on its records."""
+"""Open an input by the ending of its name and yield its records."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from stamm.corpus.readers.jsonl import read_jsonl
 from stamm.corpus.readers.repository import read_repository
 from stamm.corpus.readers.table import read_table_rows
 from stamm.corpus.readers.warc import read_archive
-from stamm.corpus.records import Record, Unread
+from stamm.corpus.records import InputRecord, UnreadableRecord
 
 # A reason that stops a file: when nothing was read before it, the file as a whole is unreadable.
 _STOPPING = ("broken_compression", "broken_archive", "broken_table")
@@ -20,13 +20,13 @@ _STOPPING = ("broken_compression", "broken_archive", "broken_table")
 
 def read_input(
     name: str, path: Path, limits: ReadLimits, names: FieldNames | None = None, url: str = ""
-) -> Iterator[Record | Unread]:
-    """The records of one input, in file order; defects come as Unread, never silently.
+) -> Iterator[InputRecord | UnreadableRecord]:
+    """The records of one input, in file order; defects come as UnreadableRecord, never silently.
 
-    names    what the fields are called in it; None: as stamm calls them
-    url      of a repository, "" where it is not known
-    Raises   DataError when nothing at all can be read: not the compression, the table or the
-             archive that its name says.
+    names    names of its fields; None: the default names
+    url      of a repository, "" if unknown
+    Raises   DataError when nothing can be read: the file is not in the compression or format of its
+             ending.
     """
     check_kind(name)
     if is_archive(name):
@@ -37,10 +37,10 @@ def read_input(
         read = read_table_rows if is_table(name) else read_jsonl
         records = read(name, path, limits, names or FieldNames())
     for count, record in enumerate(records):
-        if count == 0 and isinstance(record, Unread) and record.reason in _STOPPING:
+        if count == 0 and isinstance(record, UnreadableRecord) and record.reason in _STOPPING:
             raise DataError(
                 f"{name} cannot be read: {record.detail}",
                 where=f"record {record.place.position}",
-                fix="Check that the file is what its name says, or fetch it again",
+                fix="Check that the file has the format of its ending, or fetch it again",
             )
         yield record

@@ -1,4 +1,4 @@
-"""Documents from a repository of source code in an archive: every text file is one, under its licence.
+"""Documents from a repository of source code in an archive: one per text file, with its licence.
 
 Nothing is unpacked to disk and no link is followed.
 """
@@ -13,7 +13,14 @@ from urllib.parse import quote
 from stamm.corpus.licences.folders import FolderLicences
 from stamm.corpus.limits import ReadLimits
 from stamm.corpus.readers.archive import Member, members
-from stamm.corpus.records import LONGEST_FIELD, Place, Record, Unread, clean_field, content_id
+from stamm.corpus.records import (
+    LONGEST_FIELD,
+    InputRecord,
+    Place,
+    UnreadableRecord,
+    clean_field,
+    content_id,
+)
 from stamm.corpus.streams import StreamError
 
 _LOOKED_AT = 8000  # bytes in which a zero byte makes a file binary, as in git
@@ -22,15 +29,14 @@ _BOOKKEEPING = ".git"
 
 def read_repository(
     name: str, path: Path, limits: ReadLimits, url: str = ""
-) -> Iterator[Record | Unread]:
-    """The text files of an archive, in its order, and a reason for each file that is none.
+) -> Iterator[InputRecord | UnreadableRecord]:
+    """The text files of an archive, in its order, and a reason for each other file.
 
-    url   of the repository; a document's address is this one with the path as its fragment, so that
-          whoever asks for the deletion of the repository's asks for all of it
+    url   of the repository; a document's URL is this one with the path as its fragment, so that a
+          deletion request for the repository's URL means all of its files
 
-    A document's licence is the one of `FolderLicences`. Folders and what git keeps about itself
-    (.git) are no documents and are passed over.
-    Edge     an archive that ends early gives what came before, and one Unread for the rest.
+    A document's licence comes from `FolderLicences`. Folders and the files in .git are skipped.
+    Edge     an archive that ends early gives the files before, and one UnreadableRecord for the rest.
     Checked  tests/unit/corpus/test_repository_input.py
     """
     terms = FolderLicences(_texts(path, limits))
@@ -42,7 +48,7 @@ def read_repository(
     except (StreamError, OSError) as error:
         reason = error.reason if isinstance(error, StreamError) else "broken_archive"
         detail = error.detail if isinstance(error, StreamError) else str(error)
-        yield Unread(
+        yield UnreadableRecord(
             place=Place(file=name, position=position + 1),
             content_id=content_id(name, detail.encode()),
             reason=reason,
@@ -59,7 +65,7 @@ def _texts(path: Path, limits: ReadLimits) -> Iterator[tuple[str, str]]:
             if text is not None and not _wrong_path(member.path):
                 yield member.path, text
     except (StreamError, OSError):
-        pass  # read_repository meets the same defect and puts it into the ledger
+        pass  # read_repository reports the same defect in the ledger
 
 
 def _files(path: Path, limits: ReadLimits) -> Iterator[Member]:
@@ -69,7 +75,9 @@ def _files(path: Path, limits: ReadLimits) -> Iterator[Member]:
             yield replace(member, path=member.path.removeprefix("./"))
 
 
-def _document(place: Place, member: Member, terms: FolderLicences, url: str) -> Record | Unread:
+def _document(
+    place: Place, member: Member, terms: FolderLicences, url: str
+) -> InputRecord | UnreadableRecord:
     path = clean_field(member.path)
     address = f"{url}#{quote(path)}"[:LONGEST_FIELD] if url else ""
     wrong = _wrong_path(member.path)
@@ -88,7 +96,7 @@ def _document(place: Place, member: Member, terms: FolderLicences, url: str) -> 
         reason, detail = "invalid_utf8", "no UTF-8 text"
     else:
         expression, basis = terms.licence_of(member.path, text)
-        return Record(
+        return InputRecord(
             place=place,
             content_id=content_id(address, text.encode()),
             content=text.encode(),
@@ -98,7 +106,7 @@ def _document(place: Place, member: Member, terms: FolderLicences, url: str) -> 
             licence=expression,
             licence_basis=basis,
         )
-    return Unread(
+    return UnreadableRecord(
         place=place,
         content_id=content_id(address, member.content),
         reason=reason,
@@ -110,7 +118,7 @@ def _document(place: Place, member: Member, terms: FolderLicences, url: str) -> 
 
 
 def _decoded(member: Member) -> str | None:
-    """The text of a file, None where it is none."""
+    """The text of a file, None for another member."""
     whole = member.kind == "file" and not member.defect and member.size <= len(member.content)
     if not whole or b"\0" in member.content[:_LOOKED_AT]:
         return None
@@ -121,7 +129,7 @@ def _decoded(member: Member) -> str | None:
 
 
 def _wrong_path(path: str) -> str:
-    """Why a path names no file below the repository, "" when it does."""
+    """Why a path is not that of a file in the repository, "" if it is."""
     if len(path) > LONGEST_FIELD:
         return f"over {LONGEST_FIELD} characters"
     if path.startswith(("/", "\\")) or path[1:2] == ":":

@@ -1,7 +1,7 @@
-"""Documents from tables: Parquet, and the Arrow files in which Hugging Face datasets keep theirs.
+"""Documents from tables: Parquet, and the Arrow files of Hugging Face datasets.
 
 A column may repeat one long text a million times in a few bytes. So text is read as a dictionary,
-and a value is only made a string when its length is known.
+and a value is converted to a string only after a check of its length.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 
 from stamm.corpus.limits import FieldNames, ReadLimits
 from stamm.corpus.readers.jsonl import record_of
-from stamm.corpus.records import Place, Record, Unread, content_id
+from stamm.corpus.records import InputRecord, Place, UnreadableRecord, content_id
 
 _ROWS = 256
 _BATCH_BYTES = 64 * 2**20
@@ -24,10 +24,10 @@ _BATCH_BYTES = 64 * 2**20
 
 def read_table_rows(
     name: str, path: Path, limits: ReadLimits, names: FieldNames
-) -> Iterator[Record | Unread]:
-    """The documents of a table, and a reason for each row that is none; positions count from 1.
+) -> Iterator[InputRecord | UnreadableRecord]:
+    """The documents of a table, and a reason for each invalid row; positions count from 1.
 
-    Edge   a file that ends early gives what came before, and one Unread for the rest.
+    Edge   a file that ends early gives the rows before, and one UnreadableRecord for the rest.
     """
     position = 0
     try:
@@ -39,7 +39,7 @@ def read_table_rows(
                 yield _record(place, batch, row, sizes, limits, names)
     except (OSError, pa.ArrowException, UnicodeDecodeError) as error:
         detail = str(error).partition("\n")[0][:500]
-        yield Unread(
+        yield UnreadableRecord(
             place=Place(file=name, position=position + 1),
             content_id=content_id(name, detail.encode()),
             reason="broken_table",
@@ -78,7 +78,7 @@ def _record(
     sizes: list[pa.Array | None],
     limits: ReadLimits,
     names: FieldNames,
-) -> Record | Unread:
+) -> InputRecord | UnreadableRecord:
     found: dict[str, Any] = {}
     for index, name in enumerate(batch.schema.names):
         if name not in names.all():
@@ -86,7 +86,7 @@ def _record(
         lengths = sizes[index]
         size = lengths[row].as_py() if lengths is not None else None
         if size is not None and size > limits.line_bytes:
-            return Unread(
+            return UnreadableRecord(
                 place=place,
                 content_id=content_id(place.file, str(place.position).encode()),
                 reason="line_too_long",
@@ -98,7 +98,7 @@ def _record(
 
 
 def _sizes(column: pa.Array) -> pa.Array | None:
-    """Bytes of each text of a column, known without copying any; None for what is no text."""
+    """Bytes of each text of a column, without copying any; None for another type."""
     if isinstance(column, pa.DictionaryArray):
         whole = _sizes(column.dictionary)
         return None if whole is None else whole.take(column.indices)

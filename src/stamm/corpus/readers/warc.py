@@ -1,6 +1,6 @@
 """Documents from web archives (WARC): HTML and plain text responses, with their HTTP headers.
 
-An archive may also hold the robots.txt files that its crawler read. They speak for the pages of
+An archive may also contain the robots.txt files that its crawler read. They apply to the pages of
 that archive, so they are read first.
 """
 
@@ -20,16 +20,16 @@ from stamm.corpus.extract import decode
 from stamm.corpus.limits import ReadLimits
 from stamm.corpus.records import (
     LONGEST_FIELD,
+    InputRecord,
     Place,
-    Record,
     Signals,
-    Unread,
+    UnreadableRecord,
     clean_field,
     content_id,
 )
 from stamm.corpus.streams import BoundedStream, StreamError
 
-# What holds a page. Without HTTP headers, as resource and conversion are, nobody's word is known.
+# Records of pages. Resource and conversion records have no HTTP headers, so no opt-out signals.
 _PAGES = (WarcRecordType.response, WarcRecordType.resource, WarcRecordType.conversion)
 _LONGEST_HEAD = 2**20
 _HTML = ("text/html", "application/xhtml+xml")
@@ -51,9 +51,9 @@ class BodyError(Exception):
 
 
 def archived_robots(path: Path, limits: ReadLimits) -> Iterator[RobotsAnswer]:
-    """The robots.txt answers that an archive holds, in file order, as far as a parser reads them.
+    """The robots.txt answers in an archive, in file order, as far as the parser reads them.
 
-    Edge   records that cannot be read are passed over here; `read_archive` reports them.
+    Edge   records that cannot be read are skipped here; `read_archive` reports them.
     """
     with BoundedStream(path, limits.expansion) as stream:
         try:
@@ -65,7 +65,7 @@ def archived_robots(path: Path, limits: ReadLimits) -> Iterator[RobotsAnswer]:
                     status = record.http_headers.status_code or 0
                     text = decode_body(_body(record, limits))
                 except BodyError as bad:
-                    # A file that was there and cannot be read must not pass for silence.
+                    # A robots.txt that cannot be read must not count as missing.
                     status, text = 0, f"# {bad.reason}: {bad.detail}"
                 yield RobotsAnswer(
                     url=_url(record),
@@ -74,13 +74,15 @@ def archived_robots(path: Path, limits: ReadLimits) -> Iterator[RobotsAnswer]:
                     text=text[: PARSED_BYTES + 1],
                 )
         except (StreamError, OSError):
-            pass  # read_archive meets the same defect and puts it into the ledger
+            pass  # read_archive reports the same defect in the ledger
 
 
-def read_archive(name: str, path: Path, limits: ReadLimits) -> Iterator[Record | Unread]:
-    """The pages of an archive, and a reason for each record of a page that is none.
+def read_archive(
+    name: str, path: Path, limits: ReadLimits
+) -> Iterator[InputRecord | UnreadableRecord]:
+    """The pages of an archive, and a reason for each unusable record of a page.
 
-    Requests, metadata, revisits and robots.txt files are no documents and are passed over.
+    Requests, metadata, revisits and robots.txt files are skipped.
     """
     position, start, length = 1, 0, ""
     with BoundedStream(path, limits.expansion) as stream:
@@ -96,7 +98,7 @@ def read_archive(name: str, path: Path, limits: ReadLimits) -> Iterator[Record |
                 raise StreamError("truncated_record", "the file ends inside the head of a record")
         except (StreamError, OSError) as error:
             stopped = error if isinstance(error, StreamError) else _broken(stream, error)
-            yield Unread(
+            yield UnreadableRecord(
                 place=Place(file=name, position=position),
                 content_id=content_id(name, stopped.detail.encode()),
                 reason=stopped.reason,
@@ -106,7 +108,7 @@ def read_archive(name: str, path: Path, limits: ReadLimits) -> Iterator[Record |
 
 
 def _leaves_rest(path: Path, start: int, length: str) -> bool:
-    """Whether bytes stand behind the last whole record, which begins at `start`.
+    """Whether bytes follow the last whole record, which begins at `start`.
 
     fastwarc ends without an error where the head of a record is cut.
     """
@@ -130,8 +132,8 @@ def _is_robots(record: WarcRecord) -> bool:
 
 def _records(stream: BoundedStream) -> Iterator[WarcRecord]:
     # The stream is decompressed already; detection would decompress a body that looks like gzip.
-    # HTTP headers are read where they are asked for: what is wrong with them ends one record, not
-    # the archive. Of a stream only read and tell are called.
+    # HTTP headers are parsed for each record: a defect in them ends one record, not the
+    # archive. Of a stream only read and tell are called.
     return iter(ArchiveIterator(stream, parse_http=False, stream_detect=False))  # type: ignore[arg-type]
 
 
@@ -144,7 +146,7 @@ def _date(record: WarcRecord) -> str:
     return clean_field((record.headers.get("WARC-Date") or "")[:10])
 
 
-def _page(place: Place, record: WarcRecord, limits: ReadLimits) -> Record | Unread:
+def _page(place: Place, record: WarcRecord, limits: ReadLimits) -> InputRecord | UnreadableRecord:
     url = _url(record)
     try:
         if len(url) > LONGEST_FIELD:
@@ -158,7 +160,7 @@ def _page(place: Place, record: WarcRecord, limits: ReadLimits) -> Record | Unre
             raise BodyError("content_type", clean_field(kind)[:200] or "none given")
         body = _body(record, limits)
     except BodyError as bad:
-        return Unread(
+        return UnreadableRecord(
             place=place,
             content_id=content_id(url, f"{place.file}#{place.position}".encode()),
             reason=bad.reason,
@@ -168,7 +170,7 @@ def _page(place: Place, record: WarcRecord, limits: ReadLimits) -> Record | Unre
         )
     headers = tuple((k.lower(), v) for k, v in record.http_headers.to_tuples())
     is_html = kind in _HTML
-    return Record(
+    return InputRecord(
         place=place,
         content_id=content_id(url, body),
         content=body if is_html else decode(body, record.http_charset).encode(),
@@ -209,17 +211,17 @@ def _body(record: WarcRecord, limits: ReadLimits) -> bytes:
 
 
 def _inflate(body: bytes, encoding: str, limit: int) -> bytes:
-    """The content of all members: gzip files put one after another are one (RFC 1952, 2.2)."""
+    """The content of all members: concatenated gzip files are one (RFC 1952, 2.2)."""
     plain = bytearray()
     inflate, start = zlib.decompressobj(_ANY_ZLIB), 0
-    # Piece by piece, for zlib copies what stands behind a member: the rest of all members is the
-    # square of their number.
+    # In pieces, because zlib copies the bytes after a member: for all members together, the square
+    # of their number.
     while start < len(body):
         piece = body[start : start + _PIECE_BYTES]
         start += len(piece)
         while piece:
             if inflate.eof:
-                # Other bytes behind a member are padding, which readers pass over.
+                # Other bytes after a member are padding, which readers skip.
                 if not (piece + body[start : start + 1]).startswith(_GZIP_MAGIC):
                     return bytes(plain)
                 inflate = zlib.decompressobj(_ANY_ZLIB)
@@ -247,5 +249,5 @@ def _unchunk(body: bytes) -> bytes:
         if body[start : start + 2] == b"\r\n":
             start += 2
     if not parts:
-        return body  # archives often keep the header of an encoding they have already undone
+        return body  # archives often keep the header of an encoding that they have decoded
     raise BodyError("truncated_record", "chunked transfer ends early")

@@ -6,7 +6,7 @@ from stamm.base.errors import DataError
 from stamm.corpus.inputs import locate
 from stamm.corpus.limits import ReadLimits
 from stamm.corpus.readers.open import read_input
-from stamm.corpus.records import Unread
+from stamm.corpus.records import UnreadableRecord
 
 RIGHTS = "package:rights.jsonl.zst"
 TITLE = "Universal Declaration of Human Rights"
@@ -36,7 +36,7 @@ def load_declaration() -> dict[str, tuple[str, ...]]:
     """
     found = {}
     for record in read_input(RIGHTS, locate(RIGHTS, "tokenizer"), ReadLimits()):
-        if isinstance(record, Unread):
+        if isinstance(record, UnreadableRecord):
             raise DataError(f"{RIGHTS} is damaged: {record.detail}", fix="Install stamm again")
         found[record.language] = articles(record.content.decode())
     return dict(sorted(found.items()))

@@ -14,7 +14,7 @@ import pytest
 
 import stamm.corpus.adapters.document as adapter
 from stamm.base.errors import ConfigError, DataError
-from stamm.corpus.adapters.document import check_files, judge, replace_personal_data
+from stamm.corpus.adapters.document import check_files, filter_document, replace_personal_data
 from stamm.corpus.config import CorpusConfig, FilterConfig
 from stamm.corpus.consent.config import ConsentConfig
 from stamm.corpus.contamination.config import ContaminationConfig, EvaluationSet
@@ -90,7 +90,7 @@ def test_each_drop_has_a_reason_of_the_ledger(config: FilterConfig) -> None:
         "no_text": (clean, open_page(cast(str, None))),
         "line_too_long": (replace(clean, limits=ReadLimits(line_bytes=200)), open_page(PROSE)),
     }
-    found = {judge(document, how): document for how, document in given.values()}
+    found = {filter_document(document, how): document for how, document in given.values()}
     assert list(found) == list(given)
     for reason, document in found.items():
         assert document.metadata["stamm_reason"] == reason
@@ -126,7 +126,7 @@ def test_the_same_verdict_and_columns_as_from_a_file(
     )
     documents, ledger, _ = build(whole)
     given = [Given(row["text"], metadata={k: row[k] for k in row if k != "text"}) for row in rows]
-    kept = [document for document in given if not judge(document, config)]
+    kept = [document for document in given if not filter_document(document, config)]
     assert [document.text for document in kept] == [row["text"] for row in documents]
     for document, row in zip(given, ledger, strict=True):
         told = {k[6:]: v for k, v in document.metadata.items() if k.startswith("stamm_")}
@@ -138,7 +138,10 @@ def test_the_same_verdict_and_columns_as_from_a_file(
 def test_a_kept_text_has_its_markers_and_a_dropped_one_is_left(config: FilterConfig) -> None:
     config = replace(config, contamination=None)
     kept, dropped = open_page(f"{PROSE} {MAIL}"), open_page(f"{PROSE} {MAIL}", licence="")
-    assert (judge(kept, config), judge(dropped, config)) == ("", "licence_unknown")
+    assert (filter_document(kept, config), filter_document(dropped, config)) == (
+        "",
+        "licence_unknown",
+    )
     assert kept.text == f"{PROSE} <email-pii>"
     assert kept.metadata["stamm_pii_email"] == 1
     assert dropped.text == f"{PROSE} {MAIL}"
@@ -146,8 +149,8 @@ def test_a_kept_text_has_its_markers_and_a_dropped_one_is_left(config: FilterCon
 
 def test_columns_can_stand_in_a_table_whatever_was_decided(config: FilterConfig) -> None:
     kept, dropped = open_page(PROSE), open_page("")
-    judge(kept, replace(config, contamination=None))
-    judge(dropped, config)
+    filter_document(kept, replace(config, contamination=None))
+    filter_document(dropped, config)
     kinds = [{k: type(v) for k, v in d.metadata.items()} for d in (kept, dropped)]
     assert kinds[0] == kinds[1]
     assert set(kinds[0].values()) <= {str, int, float}
@@ -168,7 +171,7 @@ def test_columns_can_stand_in_a_table_whatever_was_decided(config: FilterConfig)
 )
 def test_a_language_is_known_by_its_tag(config: FilterConfig, said: object, known: str) -> None:
     document = open_page(PROSE, language=said)
-    judge(document, replace(config, contamination=None, quality=None))
+    filter_document(document, replace(config, contamination=None, quality=None))
     assert document.metadata["stamm_language"] == known
     assert document.metadata["language"] == said
 
@@ -179,7 +182,7 @@ def test_a_document_cannot_speak_for_the_ledger(config: FilterConfig) -> None:
     }
     document = open_page(PROSE, stamm_toxicity=1.0, **said)
     document.metadata["text"] = "another text"
-    assert judge(document, replace(config, contamination=None)) == ""
+    assert filter_document(document, replace(config, contamination=None)) == ""
     assert "forged" not in document.metadata.values()
     assert document.metadata["stamm_toxicity"] == -1.0
     assert document.text == PROSE
@@ -189,7 +192,7 @@ def test_a_document_cannot_speak_for_the_ledger(config: FilterConfig) -> None:
 def test_hostile_texts_lose_their_personal_data(config: FilterConfig, text: str) -> None:
     plain = replace(config, quality=None, contamination=None)
     one, other = open_page(text), open_page(text)
-    assert judge(one, plain) == ""
+    assert filter_document(one, plain) == ""
     counts = replace_personal_data(other, PiiConfig(), FieldNames())
     assert one.text == other.text
     assert MAIL not in one.text
@@ -201,7 +204,7 @@ def test_hostile_texts_lose_their_personal_data(config: FilterConfig, text: str)
 def test_what_is_not_asked_for_may_be_anything(config: FilterConfig) -> None:
     strange: Any = {"url": ["no", "address"], 7: object(), None: {"a", "b"}, "x": float("nan")}
     document = Given(PROSE, metadata=dict(strange))
-    assert judge(document, config) == "bad_url"
+    assert filter_document(document, config) == "bad_url"
     assert {key: document.metadata[key] for key in strange} == strange
 
 
@@ -214,7 +217,7 @@ def test_two_screens_in_turns_build_their_tools_once(
     strict = replace(config, shortest=10_000)
     for _ in range(3):
         for how in (replace(config, contamination=None), strict):
-            judge(open_page(PROSE), how)
+            filter_document(open_page(PROSE), how)
     assert len(built) == 2
 
 
@@ -248,7 +251,7 @@ def test_a_document_without_a_text_is_dropped_and_stops_nothing(
     config: FilterConfig, text: Any
 ) -> None:
     document = Given(text)
-    assert judge(document, config) == "no_text"
+    assert filter_document(document, config) == "no_text"
     counts = replace_personal_data(document, PiiConfig(), FieldNames())
     assert set(counts.values()) == {0}
     assert document.text == text
@@ -256,7 +259,7 @@ def test_a_document_without_a_text_is_dropped_and_stops_nothing(
 
 def test_a_document_without_metadata_gets_some(config: FilterConfig) -> None:
     judged, replaced = (Given(f"{PROSE} {MAIL}", metadata=cast("Row", None)) for _ in range(2))
-    assert judge(judged, replace(config, licences=None, contamination=None)) == ""
+    assert filter_document(judged, replace(config, licences=None, contamination=None)) == ""
     assert judged.metadata["stamm_decision"] == "kept"
     assert replace_personal_data(replaced, PiiConfig(), FieldNames())["email"] == 1
     assert replaced.metadata["stamm_pii_email"] == 1
