@@ -12,7 +12,9 @@ from stamm.recipes.run_folder import RunFolder
 _ROWS = 1000
 
 
-def ledger(run: str | os.PathLike[str] | RunFolder, *, limit: int = _ROWS, **columns: str) -> LedgerMatches:
+def ledger(
+    run: str | os.PathLike[str] | RunFolder, *, limit: int = _ROWS, **columns: str
+) -> LedgerMatches:
     """Rows of a run's ledger: which documents are kept or dropped, and why.
 
         stamm.ledger("runs/demo", decision="dropped", url="https://example.org/*").rows
