@@ -48,9 +48,9 @@ def test_a_long_name_is_cut(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("line", "told"),
     [
-        (b"{", "no JSON"),
-        (b'{"text": "\xff"}', "no JSON"),
-        (b"[" * 9000, "no JSON"),
+        (b"{", "not JSON"),
+        (b'{"text": "\xff"}', "not JSON"),
+        (b"[" * 9000, "not JSON"),
         (b"[]", "is a list, not an object"),
         ({"id": 1, "txt": "a"}, "has no 'text' .line 2 of set.jsonl.*Did you mean 'txt'"),
         ({"id": 1, "text": ["a"]}, "'text' is a list, not a string"),
