@@ -1,7 +1,9 @@
-"""pytest plugin: record the CPU seconds of every test, with the processes that it waited for.
+"""pytest plugin: mark slow tests from their measured CPU time, and measure it again.
 
-`pytest --cpu-seconds FILE` appends one JSON line per test: its id and the seconds of set-up, call
-and tear-down. `python -m tools.test_times FILE` turns them into tests/slow_tests.json.
+`tests/slow_tests.json` lists every test that took more than 2 CPU seconds, with the processes that
+it waited for. This plugin marks each of them `slow`, except those that the same file keeps among
+the fast tests with a reason. `pytest --cpu-seconds FILE` appends one JSON line per test, its id
+and the seconds of set-up, call and tear-down; `python -m tools.test_times FILE` updates the list.
 """
 
 from __future__ import annotations
@@ -13,10 +15,22 @@ from pathlib import Path
 
 import pytest
 
+SLOW_TESTS = Path(__file__).with_name("slow_tests.json")
+
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Add the option."""
     parser.addoption("--cpu-seconds", type=Path, help="append each test's CPU seconds to this file")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark the listed tests, before `-m` selects."""
+    listed = json.loads(SLOW_TESTS.read_text())
+    slow = listed["slow"].keys() - listed["kept_fast"].keys()
+    for item in items:
+        if item.nodeid in slow:
+            item.add_marker(pytest.mark.slow)
 
 
 @pytest.hookimpl(wrapper=True)
