@@ -248,11 +248,13 @@ def module_source(spec: Spec, kernel: str) -> str:
 
 def readme_text(spec: Spec, command: str) -> str:
     """The README of the folder."""
-    name = spec.name
+    name, number = spec.name, 0 if isinstance(spec.arity, Gated) else 2
     return (
         f"# {name}\n\n"
         f"    from {name} import {name}      # {name}.py, copied beside your model\n"
         f"    activation = {name}()          # a torch module with its own shape parameters\n\n"
+        f"A recipe takes it as `ffn.activation=FOLDER`, this folder: `stamm run demo "
+        f"arms.{number}.ffn.activation=derived/{name}`.\n\n"
         f"`{name}.html` shows it. `{STORED}` is the spec, `{KERNEL}` the torch functions derived\n"
         f"from it, `{CERTIFICATE}` what is proved and measured, `{GOLDEN}/` exact outputs to test any\n"
         "other implementation by:\n\n"
