@@ -9,7 +9,7 @@ import pytest
 from stamm.activations import cache, catalog
 from stamm.activations.codegen import kernel_lookup
 from stamm.activations.codegen.kernel import kernel_source
-from stamm.activations.conformance.acceptance import check_formulas
+from stamm.activations.conformance.acceptance import accuracy_texts, check_formulas
 from stamm.activations.conformance.exact import CONDITION_TEXT
 from stamm.activations.conformance.implementations import StammImplementation
 from stamm.activations.conformance.judge import judge, table_sentences, tabulated
@@ -18,7 +18,6 @@ from stamm.activations.derivation.derive import derive
 from stamm.activations.spec import Piece, Spec
 from stamm.activations.spec.parameters import Parameter, Softplus
 from stamm.base.errors import DataError
-from stamm.cli.derive import _accuracy
 
 TABLED = Spec(
     name="tabled",
@@ -43,7 +42,7 @@ def test_the_verdict_tells_of_the_table() -> None:
 def test_a_verdict_without_a_table_tells_of_none() -> None:
     verdict = judge(catalog.SILU, StammImplementation(), count=2000)
     assert verdict.tables == () and verdict.judged_where == CONDITION_TEXT
-    assert "table" not in str(_accuracy(verdict))
+    assert "table" not in str(accuracy_texts(verdict))
 
 
 @pytest.mark.slow
