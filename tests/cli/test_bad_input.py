@@ -191,7 +191,7 @@ def test_a_full_disk_keeps_the_checkpoint_before_and_the_run_ends_later(
         check=False,
     )
     assert done.returncode == 1, done.stderr
-    assert "no room left to write" in _one_line(done)
+    assert "no space left to write" in _one_line(done)
     assert sorted(path.name for path in checkpoints.iterdir()) == kept
     again = subprocess.run(
         command("run", "smoke"), cwd=tmp_path, env=environment(), timeout=280, check=False

@@ -95,7 +95,7 @@ def test_where_files_may_not_grow_it_says_so_and_goes_on_when_they_may(starter: 
     expected = starter.whole()
     for largest in (200_000, 20_000, 3_000):
         ended = starter.run("run", largest=largest)
-        assert ended.code == 1 and "no room left to write" in ended.said.splitlines()[-1], (
+        assert ended.code == 1 and "no space left to write" in ended.said.splitlines()[-1], (
             ended.said
         )
         _all_whole(starter.place / "run")
@@ -136,7 +136,7 @@ def test_a_disk_that_fills_up_is_told_and_the_run_goes_on_when_there_is_room(
         starter.begin(str(small_disk / "run"), *changes)
         ended = starter.until(str(small_disk / "run"), there + 2, fill)
         assert ended.code == 1, ended
-        assert "no room left to write" in ended.said or "No space left" in ended.said, ended.said
+        assert "no space left to write" in ended.said or "No space left" in ended.said, ended.said
         _all_whole(small_disk / "run")
         ballast.unlink()
     last = starter.run(str(small_disk / "run"), *changes)

@@ -242,7 +242,7 @@ def test_a_dry_run_refuses_what_the_run_would_refuse(
     (tmp_path / "other").mkdir()
     (tmp_path / "other" / "letter.txt").write_text("")
     for words, code, said in (
-        (["demo", "--out", str(smoke_run)], 2, "holds a run of another configuration: recipe"),
+        (["demo", "--out", str(smoke_run)], 2, "has a run of another configuration: recipe"),
         (["smoke", "--out", "file"], 1, "file is a file"),
         (["smoke", "--out", "other"], 1, "not empty and is not a run folder"),
     ):

@@ -70,7 +70,7 @@ def test_openmp_spins_shortly_unless_the_user_says_otherwise(
         "import os, sys\n"
         "from stamm.cli import main\n"
         "assert 'torch' not in sys.modules\n"
-        "main._spin_shortly()\n"
+        "main._limit_openmp_spin()\n"
         "print(os.environ.get('GOMP_SPINCOUNT'))"
     )
     bare = {k: v for k, v in os.environ.items() if k not in ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY")}

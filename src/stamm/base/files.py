@@ -16,7 +16,7 @@ from typing import Any
 from stamm.base.errors import DataError, RunError
 from stamm.base.units import bytes_text
 
-_NO_ROOM = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+_DISK_FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 
 
 @contextlib.contextmanager
@@ -44,26 +44,27 @@ def atomic(path: Path) -> Iterator[Path]:
     except BaseException as error:
         temporary.unlink(missing_ok=True)
         if is_full(error):
-            raise no_room(path) from error
+            raise disk_full_error(path) from error
         raise
 
 
 def is_full(error: BaseException) -> bool:
     """Whether `error` reports a full disk, an exceeded quota or file size limit."""
     if isinstance(error, OSError):
-        return error.errno in _NO_ROOM
+        return error.errno in _DISK_FULL
     # Libraries in Rust and C++ report the operating system's error only as text.
     text = str(error)
     return any(
-        f"(os error {number})" in text or f": {os.strerror(number)}" in text for number in _NO_ROOM
+        f"(os error {number})" in text or f": {os.strerror(number)}" in text
+        for number in _DISK_FULL
     )
 
 
-def no_room(path: Path) -> RunError:
+def disk_full_error(path: Path) -> RunError:
     """The error for a disk (or a quota) that filled up while `path` was written."""
     free = shutil.disk_usage(path.parent).free
     return RunError(
-        f"no room left to write {path}: {bytes_text(free)} free there",
+        f"no space left to write {path}: {bytes_text(free)} free there",
         fix="Free disk space and run the same command again; no partial file was kept",
     )
 

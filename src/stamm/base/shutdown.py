@@ -15,7 +15,7 @@ from typing import NoReturn
 EXIT_FUNCTIONS_S = 30.0
 
 
-def end_at_once(code: int) -> NoReturn:
+def exit_immediately(code: int) -> NoReturn:
     """Exit with `code` without Python's finalization; atexit functions run, threads are not joined.
 
     Edge     an atexit function that hangs (a tracker without a network) is cut off after 30 seconds
@@ -36,7 +36,7 @@ def end_at_once(code: int) -> NoReturn:
 
 
 @contextlib.contextmanager
-def interrupt_held() -> Iterator[None]:
+def interrupt_delayed() -> Iterator[None]:
     """Delay Ctrl-C until the block ends; for blocks that import libraries. A second one is immediate.
 
     While a library is loaded an interrupt can abort the process (duckdb 2.0.0) or be lost.

@@ -17,7 +17,7 @@ from typing import NoReturn
 
 import stamm
 from stamm.base.errors import ConfigError, StammError, StoppedError, visible
-from stamm.base.shutdown import end_at_once, interrupt_held
+from stamm.base.shutdown import exit_immediately, interrupt_delayed
 from stamm.runs.torchrun_env import rank_and_size
 
 SPINS = 3000  # iterations, about 10 us
@@ -192,9 +192,9 @@ VERBS: tuple[Verb, ...] = (
 
 def entry() -> NoReturn:
     """Entry point of `stamm`: run the command line and exit with its code."""
-    _spin_shortly()
+    _limit_openmp_spin()
     escape_what_cannot_be_encoded()
-    end_at_once(main())
+    exit_immediately(main())
 
 
 def escape_what_cannot_be_encoded() -> None:
@@ -207,7 +207,7 @@ def escape_what_cannot_be_encoded() -> None:
             stream.reconfigure(errors="backslashreplace")
 
 
-def _spin_shortly() -> None:
+def _limit_openmp_spin() -> None:
     """Limit how long waiting OpenMP threads spin to a few microseconds.
 
     The default is milliseconds, on cores that other processes could use. libgomp reads the setting
@@ -281,7 +281,7 @@ def _dispatch(words: list[str]) -> int:
         parser.parse_args(words)  # --help, --version, or an unknown verb
         return 2
     verb = verbs[words[0]]
-    with interrupt_held():
+    with interrupt_delayed():
         module = importlib.import_module(verb.module)
     own = argparse.ArgumentParser(
         prog=f"stamm {verb.name}",

@@ -15,7 +15,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from stamm.base.errors import DataError, RunError, visible
-from stamm.base.files import is_full, no_room
+from stamm.base.files import disk_full_error, is_full
 from stamm.corpus.tables import write_batches
 
 T = TypeVar("T")
@@ -136,7 +136,7 @@ class Query:
             ) from None
         except _UNREADABLE as error:
             if is_full(error):
-                raise no_room(self._spill) from None
+                raise disk_full_error(self._spill) from None
             raise DataError(
                 f"a table cannot be read: {_first_line(error)}",
                 fix="Run the step that writes it again",

@@ -33,8 +33,8 @@ from torch.distributed.checkpoint.state_dict_saver import async_save, save
 from stamm.base.console import Progress
 from stamm.base.errors import DataError, RunError
 from stamm.base.files import (
+    disk_full_error,
     is_full,
-    no_room,
     read_json,
     sha256_file,
     sha256_value,
@@ -209,7 +209,7 @@ class Checkpoints:
         full, told = failures[0]
         final = self._path(step)
         if full:
-            raise no_room(final if self.folder.is_dir() else self.folder)
+            raise disk_full_error(final if self.folder.is_dir() else self.folder)
         raise RunError(
             f"{final} was not written: {told}",
             fix="See that its folder can be written, and run the same command again",

@@ -18,7 +18,7 @@ from torch._dynamo.exc import TorchDynamoException
 from stamm.activations.fused.memory import empty_cache
 from stamm.base.console import Progress
 from stamm.base.errors import ConfigError, RunError
-from stamm.base.files import is_full, no_room
+from stamm.base.files import disk_full_error, is_full
 from stamm.base.status import TrainingStatus
 from stamm.engine.checkpoint import Checkpoints
 from stamm.engine.config import EngineConfig, RollBackAndSkip, SkipUpdate
@@ -102,7 +102,7 @@ class Trainer:
                 return self._run(first, until)
         except OSError as error:
             if is_full(error):
-                raise no_room(self._path) from error
+                raise disk_full_error(self._path) from error
             raise
 
     def _run(self, first: int, until: int) -> int:

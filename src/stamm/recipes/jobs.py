@@ -12,7 +12,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from stamm.base.errors import RunError
-from stamm.base.shutdown import interrupt_held
+from stamm.base.shutdown import interrupt_delayed
 from stamm.runs.run import Job
 
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ def job(kind: str) -> Job:
     """
     module, function = JOBS[kind]
     try:
-        with interrupt_held():
+        with interrupt_delayed():
             found: Job = getattr(importlib.import_module(module), function)
     except ModuleNotFoundError as error:
         raise RunError(
@@ -82,5 +82,5 @@ def megatron_reader() -> Any:
 
 
 def _loaded(module: str) -> Any:
-    with interrupt_held():
+    with interrupt_delayed():
         return importlib.import_module(module)

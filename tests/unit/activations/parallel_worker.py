@@ -36,7 +36,7 @@ from stamm.activations.module.parallel import (
 from stamm.activations.module.parallel_style import ShapedActivationParallel
 from stamm.activations.module.shape_parameters import export_values, shape_parameters
 from stamm.base.errors import StammError
-from stamm.base.shutdown import end_at_once
+from stamm.base.shutdown import exit_immediately
 
 STEPS, SIZE, WIDTH = 5, 6, 8
 SHAPE = (4, 6, SIZE)  # sequences, tokens, model
@@ -311,7 +311,7 @@ def main(rank: int, folder: Path) -> None:
     (folder / f"{rank}.json").write_text(json.dumps(found))
     dist.barrier()
     dist.destroy_process_group()
-    end_at_once(0)
+    exit_immediately(0)
 
 
 if __name__ == "__main__":

@@ -33,7 +33,7 @@ def test_a_full_disk_is_told_in_one_line_and_leaves_nothing(tmp_path: Path) -> N
     with pytest.raises(RunError) as caught, atomic(tmp_path / "b") as temporary:
         temporary.write_text("half")
         raise OSError(errno.ENOSPC, "No space left on device")
-    assert "no room left to write" in caught.value.line()
+    assert "no space left to write" in caught.value.line()
     assert "free there" in caught.value.line()
     assert not list(tmp_path.iterdir())
 

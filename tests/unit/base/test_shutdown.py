@@ -9,13 +9,13 @@ import threading
 
 import pytest
 
-from stamm.base.shutdown import interrupt_held
+from stamm.base.shutdown import interrupt_delayed
 from tests.conftest import environment
 
 
 def test_an_interrupt_is_answered_after_the_block() -> None:
     done = []
-    with pytest.raises(KeyboardInterrupt), interrupt_held():
+    with pytest.raises(KeyboardInterrupt), interrupt_delayed():
         signal.raise_signal(signal.SIGINT)
         done.append("the rest of the block")
     assert done
@@ -25,7 +25,7 @@ def test_an_interrupt_is_answered_after_the_block() -> None:
 
 def test_asked_twice_a_block_that_hangs_is_left() -> None:
     done = []
-    with pytest.raises(KeyboardInterrupt), interrupt_held():
+    with pytest.raises(KeyboardInterrupt), interrupt_delayed():
         signal.raise_signal(signal.SIGINT)
         done.append("first")
         signal.raise_signal(signal.SIGINT)
@@ -34,12 +34,12 @@ def test_asked_twice_a_block_that_hangs_is_left() -> None:
 
 
 def test_an_error_of_the_block_is_told_and_an_ignored_interrupt_stays_ignored() -> None:
-    with pytest.raises(ValueError, match="told"), interrupt_held():
+    with pytest.raises(ValueError, match="told"), interrupt_delayed():
         signal.raise_signal(signal.SIGINT)
         raise ValueError("told")
     before = signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
-        with interrupt_held():
+        with interrupt_delayed():
             signal.raise_signal(signal.SIGINT)
     finally:
         signal.signal(signal.SIGINT, before)
@@ -49,7 +49,7 @@ def test_other_threads_hold_nothing() -> None:
     held = []
 
     def work() -> None:
-        with interrupt_held():
+        with interrupt_delayed():
             held.append(signal.getsignal(signal.SIGINT))
 
     thread = threading.Thread(target=work)

@@ -26,7 +26,7 @@ from stamm.corpus.tokenizer.training import train_tokenizer_on
 from stamm.runs.executors import LocalExecutor
 from stamm.runs.job import Workspace
 
-TOLD = r"no room left to write .*: .* free there"
+TOLD = r"no space left to write .*: .* free there"
 LARGE = "select sha256(i::varchar) as hash from range({count}) t(i)"
 
 

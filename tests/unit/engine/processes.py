@@ -17,7 +17,7 @@ import torch
 from torch import nn
 
 from stamm.base.console import NoProgress
-from stamm.base.shutdown import end_at_once
+from stamm.base.shutdown import exit_immediately
 from stamm.engine.compile import compile_layers
 from stamm.engine.config import EIGHT_BITS, EngineConfig, Parallel
 from stamm.engine.custom_optimizer_state import CustomShardedOptimizer
@@ -140,7 +140,7 @@ def main() -> None:
     if any(results):
         Path(sys.argv[1]).write_text(json.dumps(results))
     destroy_process_group()
-    end_at_once(0)
+    exit_immediately(0)
 
 
 if __name__ == "__main__":

@@ -16,7 +16,7 @@ from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor
 
 from stamm.activations.module import build_activation
-from stamm.base.shutdown import end_at_once
+from stamm.base.shutdown import exit_immediately
 from stamm.engine.config import EngineConfig, Parallel
 from stamm.engine.distributed import DistributedContext, destroy_process_group, init_distributed
 from stamm.engine.parallel import apply_fsdp, apply_tensor_parallel, clip_grad_norm
@@ -119,7 +119,7 @@ def main() -> None:
         check(**json.loads(text))
     check_effective()
     destroy_process_group()
-    end_at_once(0)
+    exit_immediately(0)
 
 
 if __name__ == "__main__":

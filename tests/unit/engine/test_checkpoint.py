@@ -197,7 +197,7 @@ def test_a_full_disk_keeps_the_checkpoint_before(tmp_path: Path, background: boo
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (64 * 1024, hard))
     try:
-        with pytest.raises(RunError, match="no room left to write"):
+        with pytest.raises(RunError, match="no space left to write"):
             store.save(2, model, updater, "m2")
             store.finish()
     finally:
@@ -298,7 +298,7 @@ def test_a_disk_that_is_full_for_the_state_alone_leaves_nothing_half_written(
     model, updater = _pair(0)
     store = Checkpoints(tmp_path, keep=1, world=ALONE)
     monkeypatch.setattr("stamm.engine.checkpoint.write_json", full)
-    with pytest.raises(RunError, match=r"no room left to write .*step-00000001"):
+    with pytest.raises(RunError, match=r"no space left to write .*step-00000001"):
         store.save(1, model, updater, "m1")
     assert list(tmp_path.iterdir()) == []
 

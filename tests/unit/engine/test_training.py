@@ -297,7 +297,7 @@ def test_a_disk_that_is_full_for_a_line_is_told_and_the_run_goes_on(
         write(self, values)
 
     monkeypatch.setattr(MetricsFile, "write", full)
-    with pytest.raises(RunError, match=r"no room left to write .*metrics\.jsonl"):
+    with pytest.raises(RunError, match=r"no space left to write .*metrics\.jsonl"):
         _run(tmp_path / "b")
     monkeypatch.setattr(MetricsFile, "write", write)
     assert _equal(whole, _run(tmp_path / "b"))

@@ -18,7 +18,7 @@ from torch.distributed.tensor.parallel import (
     parallelize_module,
 )
 
-from stamm.base.shutdown import end_at_once
+from stamm.base.shutdown import exit_immediately
 from stamm.optim.build import build_optimizer
 from stamm.optim.config import Muon
 from stamm.optim.groups import set_learning_rate
@@ -83,7 +83,7 @@ def main() -> None:
     if dist.get_rank() == 0:
         Path(sys.argv[1]).write_text(json.dumps(found))
     dist.destroy_process_group()
-    end_at_once(0)
+    exit_immediately(0)
 
 
 if __name__ == "__main__":

@@ -189,7 +189,7 @@ def test_a_full_disk_ends_the_batch_at_once(tmp_path: Path, execution: LocalExec
     job = batch(tmp_path, "full\n", "wait\n", *TEXTS, *TEXTS)
     with pytest.raises(
         RunError,
-        match=r"1 of 16 shards failed, 15 were not started: 00000 .*no room left .*Free disk",
+        match=r"1 of 16 shards failed, 15 were not started: 00000 .*no space left .*Free disk",
     ):
         do(job, execution)
     assert "00000" in begun(tmp_path) and len(begun(tmp_path)) <= 2  # one for each process

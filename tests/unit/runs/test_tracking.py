@@ -412,7 +412,7 @@ def test_a_process_ends_although_a_tracker_blocks(tmp_path: Path) -> None:
         "atexit.register(wait)\n"
         "tracking.PATIENCE_S = shutdown.EXIT_FUNCTIONS_S = 0.1\n"
         "with tracking.tracking((WandB(),), Path(sys.argv[1]), 'x', NoProgress()): pass\n"
-        "shutdown.end_at_once(7)\n"
+        "shutdown.exit_immediately(7)\n"
     )
     done = subprocess.run([sys.executable, "-c", script, str(tmp_path)], timeout=60, check=False)
     assert done.returncode == 7

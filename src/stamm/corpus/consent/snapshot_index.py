@@ -15,7 +15,7 @@ from pathlib import Path
 from urllib.parse import quote
 
 from stamm.base.errors import DataError
-from stamm.base.files import atomic, no_room, sha256_file, sha256_value
+from stamm.base.files import atomic, disk_full_error, sha256_file, sha256_value
 from stamm.corpus.consent.fetch_config import Kind
 from stamm.corpus.consent.hosts import normalize_host
 from stamm.corpus.consent.snapshot_entry import SnapshotEntry, snapshot_entries
@@ -143,7 +143,7 @@ def _build(path: Path, answers: Iterable[SnapshotEntry], key: str) -> None:
         _fill(database, answers, key)
     except sqlite3.OperationalError as error:
         if "full" in str(error) or "I/O" in str(error):
-            raise no_room(path) from error
+            raise disk_full_error(path) from error
         raise
     finally:
         database.close()

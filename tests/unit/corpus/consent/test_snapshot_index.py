@@ -185,7 +185,7 @@ def test_a_full_disk_is_reported_and_leaves_nothing(
 
     monkeypatch.setattr(snapshot_index, "_fill", fill)
     path = snapshot(tmp_path / "a.jsonl", row("a.org", "one"))
-    with pytest.raises(RunError, match=r"no room left to write .*a\.jsonl\.index"):
+    with pytest.raises(RunError, match=r"no space left to write .*a\.jsonl\.index"):
         open_snapshot(path, LIMITS)
     assert [each.name for each in tmp_path.iterdir()] == ["a.jsonl"]
 
