@@ -118,7 +118,7 @@ def test_a_replay_takes_out_what_a_newer_word_refuses(
     summary = json.loads((tmp_path / "again" / "corpus" / "summary.json").read_text())
     assert summary["withdrawn_by_reason"].keys() == {"domain_list"}
     assert "1 of 1 deletion requests match no input record: asked.txt line 1" in (done.stderr)
-    assert "1 met nothing that came in: asked.txt line 1." in done.stdout
+    assert "1 match nothing that came in: asked.txt line 1." in done.stdout
     assert "jane-doe" not in done.stdout + done.stderr
     said = stamm("show", "ledger", str(tmp_path / "again"), "host=opensource.guide", "limit=1")
     assert "domain_list" in said.stdout

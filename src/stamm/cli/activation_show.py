@@ -29,10 +29,16 @@ PLOTS = (".svg", ".png")
 def arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments that apply to activations."""
     parser.add_argument(
-        "--plot", type=text, metavar="FILE", help="plot an activation to a .svg or .png file"
+        "--plot",
+        type=text,
+        metavar="FILE",
+        help="plot the activation and write it to FILE (.svg or .png)",
     )
     parser.add_argument(
-        "--page", type=text, metavar="FILE", help="write the HTML page of an activation"
+        "--page",
+        type=text,
+        metavar="FILE",
+        help="write the HTML page of the activation to FILE (.html)",
     )
 
 

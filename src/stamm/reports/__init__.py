@@ -1,1 +1,1 @@
-"""One self-contained page per run that a stranger can read. Reads run folders, imports no job."""
+"""One self-contained HTML page per run. Reads run folders, imports no job."""

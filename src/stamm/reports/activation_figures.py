@@ -10,7 +10,7 @@ from html import escape
 from stamm.activations.spec import Gated, Spec
 from stamm.reports import theme
 from stamm.reports.activation_curves import Curves, sampled
-from stamm.reports.figure import Figure, Table, thinned
+from stamm.reports.figure import DataTable, Figure, thinned
 from stamm.reports.formatting import fixed
 from stamm.reports.svg_figure import Axes, draw, draw_panels, legend, picture
 from stamm.reports.theme import drawn, series
@@ -40,7 +40,7 @@ def figures_of_activation(spec: Spec, command: str) -> list[Figure]:
         _figure(
             "function",
             f"The function{gate} and its gradient",
-            f"Drawn at the initial values, by the kernel that trains, in float64.{_said(curves)}",
+            f"Drawn at the initial values, by the kernel that trains, in float64.{_summary_text(curves)}",
             curves,
             (first, second),
             spec,
@@ -104,7 +104,7 @@ def spectrum_figure(energies: Sequence[float], command: str) -> Figure:
         ),
         alt=f"Bars of degree 0 to {len(energies) - 1}; the largest is degree {largest}.",
         svg=draw("spectrum", 2.3, paint),
-        data=Table(
+        data=DataTable(
             columns=("degree", "share"),
             rows=tuple((str(k), fixed(share, 6)) for k, share in enumerate(energies)),
         ),
@@ -207,7 +207,7 @@ def _limits(values: Sequence[float]) -> tuple[float, float]:
     return low - 0.4 * (high - low), high + 0.4 * (high - low)
 
 
-def _said(curves: Curves) -> str:
+def _summary_text(curves: Curves) -> str:
     knots = ", ".join(fixed(knot, 3) for knot in curves.knots)
     zeros = ", ".join(fixed(zero, 4) for zero in curves.zeros)
     said = f" Dotted lines are knots, where two pieces meet (x = {knots})." if knots else ""

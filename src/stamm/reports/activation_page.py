@@ -15,7 +15,7 @@ from stamm.activations.spec import Spec
 from stamm.reports import mathml
 from stamm.reports.activation_figures import figures_of_activation, spectrum_figure
 from stamm.reports.activation_use import when_to_use
-from stamm.reports.figure import Figure, Table
+from stamm.reports.figure import DataTable, Figure
 from stamm.reports.formatting import MINUS, percent
 from stamm.reports.html import fill
 from stamm.reports.text import one_line
@@ -26,7 +26,7 @@ _SECTIONS = {
     "arity": "Inputs",
     "bounds": "Range and growth",
     "shape": "Shape",
-    "asymptotes": "Asymptotes",
+    "asymptotes": "Far out",
     "symmetry": "Symmetry",
     "kind": "Kind",
     "gaussian": "Under a normal input",
@@ -47,7 +47,7 @@ class Equation:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Claim:
+class CertificateClaim:
     """One line of a certificate."""
 
     section: str
@@ -63,7 +63,7 @@ class Claim:
 
 def activation_page(
     spec: Spec,
-    told: Mapping[str, Any],
+    description: Mapping[str, Any],
     *,
     certificate: Mapping[str, Any] | None = None,
     verdict: Mapping[str, Any] | None = None,
@@ -72,12 +72,12 @@ def activation_page(
 ) -> str:
     """The page about an activation as HTML text.
 
-    told          the result of `describe` or `describe_spec`; with `cost`, that is shown too
-    certificate   what `certify` returned
+    description   from `describe` or `describe_spec`; with "cost", a cost section is added
+    certificate   from `certify`
     verdict       a conformance verdict in plain form
-    findings      sentences that say which known activation this one is
-    command       what makes the page
-    Edge          what is None is left out; every text is escaped and its hidden characters shown.
+    findings      sentences on equal known activations
+    command       command that writes the page
+    Edge          sections without data are left out; every text is escaped.
     Checked       tests/unit/reports/test_activation_page.py
     """
     figures = figures_of_activation(spec, command)
@@ -89,82 +89,87 @@ def activation_page(
         ("use", "When to use it", True),
         ("formulas", "Formulas", True),
         ("curves", "Curves", True),
-        ("parameters", "Parameters", bool(told["parameters"])),
+        ("parameters", "Parameters", bool(description["parameters"])),
         ("certificate", "Certificate", bool(claims)),
         ("accuracy", "Accuracy", bool(accuracy)),
         ("known", "Known as", findings is not None),
-        ("cost", "Cost", "cost" in told),
+        ("cost", "Cost", "cost" in description),
         ("origin", "Origin", True),
     ]
     context: dict[str, Any] = {
-        "told": told,
-        "facts": _facts(told),
+        "description": description,
+        "facts": _facts(description),
         "contents": [(key, title) for key, title, shown in sections if shown],
-        "advice": when_to_use(told, certificate),
-        "equations": _equations(told),
+        "advice": when_to_use(description, certificate),
+        "equations": _equations(description),
         "curvature": Equation(
             key="curvature",
             title="Curvature",
-            math=mathml.piecewise("f''(x)", told["curvature"]),
-            text=_spoken("f''(x)", told["curvature"]),
+            math=mathml.piecewise("f''(x)", description["curvature"]),
+            text=_spoken("f''(x)", description["curvature"]),
         ),
         "figures": figures,
         "spectrum": _spectrum_figure(shares, command),
-        "parameters": _parameters(told),
+        "parameters": _parameters(description),
         "claims": [(name, [c for c in claims if c.section == name]) for name in _names(claims)],
         "warnings": [str(text) for text in warnings],
         "accuracy": accuracy,
         "judged": str(verdict.get("judged_where", "")) if verdict else "",
         "findings": findings,
-        "cost": _cost(told["cost"]) if "cost" in told else None,
-        "origin": _origin(told, command),
+        "cost": _cost(description["cost"]) if "cost" in description else None,
+        "origin": _origin(description, command),
         "version": stamm.__version__,
     }
     return fill(TEMPLATE, context)
 
 
-def claims_of(certificate: Mapping[str, Any]) -> list[Claim]:
+def claims_of(certificate: Mapping[str, Any]) -> list[CertificateClaim]:
     """Every claim of a certificate, section by section; what does not apply is left out."""
     found = [
-        Claim(section=_SECTIONS.get(key, key.replace("_", " ").capitalize()), **told)
+        CertificateClaim(section=_SECTIONS.get(key, key.replace("_", " ").capitalize()), **claim)
         for key, value in certificate.items()
-        for told in _claims(value)
+        for claim in _claims(value)
     ]
     return [claim for claim in found if claim.status != "not applicable"]
 
 
-def _names(claims: Sequence[Claim]) -> list[str]:
+def _names(claims: Sequence[CertificateClaim]) -> list[str]:
     return list(dict.fromkeys(claim.section for claim in claims))
 
 
-def _facts(told: Mapping[str, Any]) -> list[str]:
-    trained = [p["name"] for p in told["parameters"] if p["trainable"]]
-    gated = told.get("gated")
+def _facts(description: Mapping[str, Any]) -> list[str]:
+    trained = [p["name"] for p in description["parameters"] if p["trainable"]]
+    gated = description.get("gated")
     return [
-        f"two inputs, order {gated['order']}: {told['output']}" if gated else "one input",
+        f"two inputs, order {gated['order']}: {description['output']}" if gated else "one input",
         f"trains {', '.join(trained)}" if trained else "nothing to train",
         {"continuous": "continuous gradient", "jump": "gradient jumps"}.get(
-            told["continuity"], "gradient infinite at a knot"
+            description["continuity"], "gradient infinite at a knot"
         ),
-        f"identity {told['content_hash'][:12]}",
+        f"identity {description['content_hash'][:12]}",
     ]
 
 
-def _equations(told: Mapping[str, Any]) -> list[Equation]:
+def _equations(description: Mapping[str, Any]) -> list[Equation]:
     parts = [
-        ("gradient", "Gradient, as stated", "f'(x)", told["gradient"]),
-        ("function", f"Function, its integral with {told['anchor']}", "f(x)", told["function"]),
+        ("gradient", "Gradient, as stated", "f'(x)", description["gradient"]),
+        (
+            "function",
+            f"Function, its integral with {description['anchor']}",
+            "f(x)",
+            description["function"],
+        ),
         *(
             (f"slope-{name}", f"Gradient in {name}", f"df/d{name}", pieces)
-            for name, pieces in told["parameter_slopes"].items()
+            for name, pieces in description["parameter_slopes"].items()
         ),
     ]
-    if told.get("surrogate"):
+    if description.get("surrogate"):
         title = "What the backward pass uses instead of the gradient, as declared"
-        parts.append(("surrogate", title, "s(x)", told["surrogate"]))
-    if told.get("up"):
-        title = f"What up is sent through, as its gradient, with {told['up']['anchor']}"
-        parts.append(("up", title, "h'(x)", told["up"]["gradient"]))
+        parts.append(("surrogate", title, "s(x)", description["surrogate"]))
+    if description.get("up"):
+        title = f"What up is sent through, as its gradient, with {description['up']['anchor']}"
+        parts.append(("up", title, "h'(x)", description["up"]["gradient"]))
     return [
         Equation(
             key=f"{key}-formula",
@@ -180,8 +185,8 @@ def _spoken(left: str, pieces: Sequence[Mapping[str, str]]) -> str:
     return "; ".join(f"{left} = {p['formula']} for {p['where']}" for p in pieces)
 
 
-def _parameters(told: Mapping[str, Any]) -> Table:
-    return Table(
+def _parameters(description: Mapping[str, Any]) -> DataTable:
+    return DataTable(
         columns=("parameter", "how it is held", "initial value", "initial, as stored"),
         rows=tuple(
             (
@@ -190,14 +195,14 @@ def _parameters(told: Mapping[str, Any]) -> Table:
                 number(p["initial"]),
                 number(p["initial_raw"]) if p["trainable"] else "not stored",
             )
-            for p in told["parameters"]
+            for p in description["parameters"]
         ),
         words=2,
     )
 
 
 def number(value: Any, digits: int = 8) -> str:
-    """A number with at most `digits` significant digits, or the value as it stands."""
+    """A number with at most `digits` significant digits, or the value unchanged."""
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         return str(value)
     if not math.isfinite(value):
@@ -205,9 +210,9 @@ def number(value: Any, digits: int = 8) -> str:
     return f"{value:.{digits}g}".replace("-", MINUS)
 
 
-def _cost(cost: Mapping[str, Any]) -> Table:
+def _cost(cost: Mapping[str, Any]) -> DataTable:
     elements = cost["saved_inputs"]
-    return Table(
+    return DataTable(
         columns=("what", "of one element"),
         rows=(
             ("forward", operations_text(cost["forward"])),
@@ -222,19 +227,24 @@ def _cost(cost: Mapping[str, Any]) -> Table:
     )
 
 
-def _origin(told: Mapping[str, Any], command: str) -> Table:
+def _origin(description: Mapping[str, Any], command: str) -> DataTable:
     rows = [
-        ("source", told["source"]),
-        ("also called", ", ".join(told["aliases"])),
-        ("notes", told["notes"]),
-        ("same function elsewhere", ", ".join(told.get("peers") or [])),
-        ("output", told["output"]),
-        ("anchor", told["anchor"]),
-        ("jumps of f", "; ".join(f"by {j['by']} at {j['at']}" for j in told.get("jumps", ()))),
-        ("content hash", told["content_hash"]),
+        ("source", description["source"]),
+        ("also called", ", ".join(description["aliases"])),
+        ("notes", description["notes"]),
+        ("same function elsewhere", ", ".join(description.get("peers") or [])),
+        ("output", description["output"]),
+        ("anchor", description["anchor"]),
+        (
+            "jumps of f",
+            "; ".join(f"by {j['by']} at {j['at']}" for j in description.get("jumps", ())),
+        ),
+        ("content hash", description["content_hash"]),
         ("made by", command),
     ]
-    return Table(columns=("what", "text"), rows=tuple((k, str(v)) for k, v in rows if v), words=2)
+    return DataTable(
+        columns=("what", "text"), rows=tuple((k, str(v)) for k, v in rows if v), words=2
+    )
 
 
 def _claims(value: Any) -> Iterator[dict[str, str]]:
@@ -281,7 +291,7 @@ def _spectrum_figure(shares: tuple[float, ...] | None, command: str) -> Figure |
     return spectrum_figure(shares, command) if shares else None
 
 
-def _accuracy(verdict: Mapping[str, Any]) -> Iterator[tuple[str, Table]]:
+def _accuracy(verdict: Mapping[str, Any]) -> Iterator[tuple[str, DataTable]]:
     """One table a dtype: the largest error of each quantity where the budget holds."""
     for of in verdict["dtypes"]:
         rows = []
@@ -302,7 +312,7 @@ def _accuracy(verdict: Mapping[str, Any]) -> Iterator[tuple[str, Table]]:
             )
         yield (
             f"{of['dtype']}, budget {number(of['budget_ulp'])} units in the last place",
-            Table(
+            DataTable(
                 columns=(
                     "quantity", "inputs", "99th percentile, ulp", "largest, ulp", "found at x",
                     "wrong sign",

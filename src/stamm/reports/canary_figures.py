@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 
-from stamm.reports.figure import Figure, Table
+from stamm.reports.figure import DataTable, Figure
 from stamm.reports.formatting import fixed
 from stamm.reports.measure_figures import MARKS, interval_text
-from stamm.reports.run_data import Arm, Study
+from stamm.reports.run_data import ArmResults, RunResults
 from stamm.reports.svg_figure import Axes, draw_panels, legend, legend_name
 from stamm.reports.text import one_line
 from stamm.reports.theme import drawn, series
@@ -25,8 +25,8 @@ Line = tuple[str, tuple[RepeatBucket, ...]]
 Panel = tuple[str, list[Line], Callable[[RepeatBucket], MeanInterval | None], tuple[float, ...]]
 
 
-def canary_figures(study: Study) -> tuple[Figure, ...]:
-    """What each audited arm makes of the canaries; nothing for an arm whose corpus had none."""
+def canary_figures(study: RunResults) -> tuple[Figure, ...]:
+    """One figure per audited arm; none for an arm whose corpus has no canaries."""
     return tuple(
         _figure(study, arm, audit)
         for arm in study.arms
@@ -34,7 +34,7 @@ def canary_figures(study: Study) -> tuple[Figure, ...]:
     )
 
 
-def _figure(study: Study, arm: Arm, audit: MemorizationFile) -> Figure:
+def _figure(study: RunResults, arm: ArmResults, audit: MemorizationFile) -> Figure:
     panels = [panel for panel in (_exposure(audit), _copies(audit)) if panel[1]]
     counts = sorted({b.repeats for _, lines, _, _ in panels for _, line in lines for b in line})
 
@@ -48,7 +48,7 @@ def _figure(study: Study, arm: Arm, audit: MemorizationFile) -> Figure:
         key=key,
         title=f"Canaries: {name}",
         caption=(
-            "Exposure: how far up a made-up text stands, by its cost, among others drawn in the "
+            "Exposure: the rank of a made-up text, by its cost, among others drawn in the "
             "same way that were never planted; each bit halves the number of those that the model "
             "finds likelier. The dotted lines are the most that can be measured, and the mean of a "
             f"text never seen, {_UNSEEN_BITS:.2f} bits. Cost: that of the true continuation against "
@@ -57,7 +57,7 @@ def _figure(study: Study, arm: Arm, audit: MemorizationFile) -> Figure:
             "where they lie below exact copies of as many repeats, the layout evades the mask. "
             f"{_skipped(audit)}"
         ).rstrip(),
-        alt="; ".join(_told(kind) for kind in audit.canaries if kind.buckets),
+        alt="; ".join(_summary_text(kind) for kind in audit.canaries if kind.buckets),
         svg=draw_panels(key, 3.2, paint, len(panels)),
         data=_table(audit),
         source=study.files([arm], "audit/memorization.json"),
@@ -77,7 +77,7 @@ def _exposure(audit: MemorizationFile) -> Panel:
 
 
 def _copies(audit: MemorizationFile) -> Panel:
-    """Kinds with varied copies and those they are held against, against what was never seen."""
+    """Kinds with varied copies and those they are compared with, minus texts never seen."""
     beside = {one.beside for one in audit.canaries if one.beside}
     shown = [one for one in audit.canaries if one.beside or one.kind in beside]
     every = [(_PASSAGES, audit.buckets)] if _PASSAGES in beside else []
@@ -115,9 +115,9 @@ def _panel(axes: Axes, panel: Panel, counts: Sequence[int]) -> None:
     legend(axes, columns=3)
 
 
-def _table(audit: MemorizationFile) -> Table:
+def _table(audit: MemorizationFile) -> DataTable:
     kinds = ((_PASSAGES, audit.buckets), *((one.kind, one.buckets) for one in audit.canaries))
-    return Table(
+    return DataTable(
         columns=(
             "kind", "repeats", "texts", "written whole", "exposure, bits",
             "cost of the truth, nats/token", "minus control, nats/token",
@@ -142,7 +142,7 @@ def _row(name: str, bucket: RepeatBucket) -> tuple[str, ...]:
     )
 
 
-def _told(kind: CanaryResult) -> str:
+def _summary_text(kind: CanaryResult) -> str:
     last = kind.buckets[-1]
     said = f"{_words(kind.kind)} after {last.repeats} repeats: "
     if last.exposure_bits:

@@ -1,14 +1,14 @@
-"""What arms were measured with, and a warning where it was not the same for all."""
+"""Warnings about arms that were measured with different settings."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from stamm.reports.run_data import Arm
+from stamm.reports.run_data import ArmResults
 from stamm.reports.text import one_line
 
 
-def unequal_evaluation(arms: Sequence[Arm]) -> str:
+def unequal_evaluation(arms: Sequence[ArmResults]) -> str:
     """A sentence when held-out text was read in different windows; "" when losses compare."""
     return _unequal(
         "Held-out losses",
@@ -20,7 +20,7 @@ def unequal_evaluation(arms: Sequence[Arm]) -> str:
     )
 
 
-def unequal_pairs(arms: Sequence[Arm]) -> str:
+def unequal_pairs(arms: Sequence[ArmResults]) -> str:
     """A sentence when arms were asked different BLiMP pairs; "" when accuracies compare."""
     return _unequal(
         "BLiMP accuracies",
@@ -32,7 +32,7 @@ def unequal_pairs(arms: Sequence[Arm]) -> str:
     )
 
 
-def unequal_audit(arms: Sequence[Arm]) -> str:
+def unequal_audit(arms: Sequence[ArmResults]) -> str:
     """A sentence when passages were shown or continued at other lengths; "" when they compare."""
     return _unequal(
         "Memorization audits",
@@ -44,7 +44,7 @@ def unequal_audit(arms: Sequence[Arm]) -> str:
     )
 
 
-def _unequal(what: str, settings: Sequence[tuple[Arm, str]]) -> str:
+def _unequal(what: str, settings: Sequence[tuple[ArmResults, str]]) -> str:
     if len({setting for _, setting in settings}) < 2:
         return ""
     told = "; ".join(f"{one_line(arm.name, 60)}: {setting}" for arm, setting in settings)

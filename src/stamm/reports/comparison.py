@@ -1,4 +1,4 @@
-"""A comparison's run folder as one value: what each arm tried, trained and measured."""
+"""The run folder of a comparison as one value: trials, training and measurements of each arm."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from pathlib import Path
 from stamm.base.errors import RunError
 from stamm.base.schema import FieldError, decode, read_record, read_record_if_present
 from stamm.reports.results import read_measured
-from stamm.reports.run_data import Study, collect
-from stamm.reports.training import Training, read_training
+from stamm.reports.run_data import RunResults, collect
+from stamm.reports.training import ArmTraining, read_training
 from stamm.runs.schemas.evaluation import HeldOutFile
 from stamm.runs.schemas.run import ConfigFile
 from stamm.runs.schemas.training import ChosenRate, RateTrial
@@ -20,22 +20,22 @@ from stamm.runs.schemas.training import ChosenRate, RateTrial
 
 @dataclass(frozen=True, kw_only=True)
 class SeedRun:
-    """A run that counts. held_out is None where it was not evaluated."""
+    """A full-length run. held_out is None where it was not evaluated."""
 
     seed: int
-    training: Training
+    training: ArmTraining
     held_out: HeldOutFile | None
 
     @property
     def diverged(self) -> bool:
-        """Whether its loss ended as no number, or above that of its first step."""
+        """Whether the loss ended non-finite, or above that of the first step."""
         if self.held_out is not None and not math.isfinite(self.held_out.overall.loss_nats):
             return True
         metrics, summary = self.training.metrics, self.training.summary
         if metrics is None or summary is None:
             return False
         steps, losses = metrics.loss.steps, metrics.loss.values
-        # A step whose loss is no number has no line.
+        # A step with a non-finite loss has no line.
         if not steps or steps[-1] < summary.steps:
             return True
         last = losses[-max(len(losses) // 20, 1) :]
@@ -48,9 +48,9 @@ class ComparedArm:
 
     number    its place, which gives its colour
     trials    by rising rate
-    rate      that was chosen; None where it was not yet
-    at_edge   whether it is the lowest or the highest of all that were tried
-    tuning_seconds   of all short runs together, by their receipts
+    rate      chosen learning rate; None before the search is finished
+    at_edge   whether it is the lowest or the highest of the trials
+    tuning_seconds   of all short runs, from their receipts
     """
 
     name: str
@@ -67,7 +67,7 @@ class ComparedArm:
         return tuple(one.seed for one in self.runs if one.diverged)
 
     def judged(self) -> dict[int, float]:
-        """Held-out bits per byte by seed; infinite where the run diverged, whatever it left."""
+        """Held-out bits per byte by seed; infinite where the run diverged, whatever was recorded."""
         return {**self.bits(), **dict.fromkeys(self.diverged, math.inf)}
 
     def bits(self) -> dict[int, float]:
@@ -81,14 +81,14 @@ class ComparedArm:
 
 @dataclass(frozen=True, kw_only=True)
 class Compared:
-    """A comparison as far as it has come.
+    """A comparison, finished or not.
 
     study     the rest of its folder: manifest, corpus, steps
     matched   "parameters", "FLOPs" or "time"
     short     length of a short run, as a share
     """
 
-    study: Study
+    study: RunResults
     arms: tuple[ComparedArm, ...]
     baseline: str
     matched: str
@@ -173,7 +173,9 @@ def read_comparison(run_folder: Path) -> Compared:
     )
 
 
-def _arm(root: Path, name: str, number: int, seeds: tuple[int, ...], study: Study) -> ComparedArm:
+def _arm(
+    root: Path, name: str, number: int, seeds: tuple[int, ...], study: RunResults
+) -> ComparedArm:
     chosen = read_record_if_present(ChosenRate, root / "tune" / name / "chosen" / "chosen.json")
     folders = {seed: root / "final" / name / str(seed) for seed in seeds}
     return ComparedArm(

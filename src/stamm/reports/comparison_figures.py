@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from stamm.reports.comparison import Compared, ComparedArm
 from stamm.reports.comparison_verdict import Judgement, span
 from stamm.reports.config import ReportConfig
-from stamm.reports.figure import Figure, Table, thinned
+from stamm.reports.figure import DataTable, Figure, thinned
 from stamm.reports.formatting import fixed, percent, signed, smoothed
 from stamm.reports.svg_figure import Axes, draw, draw_panels, legend, legend_name, note, whole_steps
 from stamm.reports.theme import drawn, series
@@ -88,7 +88,7 @@ def difference_figure(compared: Compared, judgement: Judgement) -> Figure | None
             for line, one in zip(lines, found, strict=True)
         ),
         svg=draw("difference", 1.0 + 0.36 * len(lines), paint),
-        data=Table(
+        data=DataTable(
             columns=("arm", "difference, bits per byte", "interval", "p", "p, corrected"),
             rows=tuple(
                 (
@@ -166,7 +166,7 @@ def tuning_figure(compared: Compared) -> Figure | None:
         ),
         alt="; ".join(f"{arm.name}: {arm.rate:.3g} chosen" for arm in arms if arm.rate is not None),
         svg=draw("tuning", 3.3, paint),
-        data=Table(
+        data=DataTable(
             columns=("arm", "learning rate", "loss, nats per kept token", "chosen"),
             rows=tuple(
                 (
@@ -354,7 +354,7 @@ def _apart(rates: Sequence[float]) -> list[float]:
     return kept
 
 
-def _band_table(bands: dict[str, Band], limit: int) -> Table:
+def _band_table(bands: dict[str, Band], limit: int) -> DataTable:
     means = {name: dict(zip(b.steps, b.mean, strict=True)) for name, b in bands.items()}
     steps = sorted({step for band in bands.values() for step in band.steps})
     rows = [

@@ -18,7 +18,7 @@ from stamm.reports.comparison_figures import comparison_figures
 from stamm.reports.comparison_verdict import ArmLine, Judgement, judge_comparison
 from stamm.reports.config import ReportConfig
 from stamm.reports.events import events_table
-from stamm.reports.figure import Table
+from stamm.reports.figure import DataTable
 from stamm.reports.formatting import ABSENT
 from stamm.reports.html import fill
 from stamm.reports.page import page_of
@@ -47,7 +47,7 @@ def run(config: ReportConfig, workspace: Workspace) -> None:
 
 
 def write_comparison(run_folder: Path, out: Path, config: ReportConfig) -> Judgement:
-    """Write the page about the comparison in `run_folder` to `out`; what it found."""
+    """Write the page about the comparison in `run_folder` to `out`; return its verdict."""
     compared = read_comparison(run_folder)
     judgement = judge_comparison(compared)
     write_text(out, render_comparison(compared, judgement, config))
@@ -55,7 +55,7 @@ def write_comparison(run_folder: Path, out: Path, config: ReportConfig) -> Judge
 
 
 def judgement_in(run_folder: Path) -> Judgement:
-    """What the comparison in `run_folder` found, as far as it has come."""
+    """The verdict of the comparison in `run_folder`, finished or not."""
     return judge_comparison(read_comparison(run_folder))
 
 
@@ -85,9 +85,9 @@ def render_comparison(compared: Compared, judgement: Judgement, config: ReportCo
     return fill(TEMPLATE, context, excerpt_characters=config.excerpt_characters)
 
 
-def cost_table(compared: Compared, judgement: Judgement) -> Table:
-    """What each arm took: parameters, work and time of a run, and of its tuning."""
-    return Table(
+def cost_table(compared: Compared, judgement: Judgement) -> DataTable:
+    """Cost of each arm: parameters, work and time of a run, and of its tuning."""
+    return DataTable(
         columns=(
             "arm", "activation, and width", "parameters", "tokens, of a run", "work, of a run",
             "training, of a run", "tuning, all short runs",
@@ -112,7 +112,7 @@ def _cost(line: ArmLine) -> tuple[str, ...]:
 
 
 def numbers(compared: Compared, judgement: Judgement) -> dict[str, Any]:
-    """The judgement as JSON values; what is no number is null. Times are on the page alone."""
+    """The judgement as JSON values; non-finite numbers are null. Times are only on the page."""
     plain = dataclasses.asdict(judgement)
     for line in plain["lines"]:
         del line["seconds"], line["tuning_seconds"]

@@ -1,4 +1,4 @@
-"""The verdict of a comparison: a table with a line for each arm, and what the table cannot hold."""
+"""The verdict of a comparison: a table with a line for each arm, and sentences."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from stamm.reports.comparison import Compared, ComparedArm
 from stamm.reports.formatting import ABSENT, fixed, percent, signed
-from stamm.reports.intervals import Difference, Interval, differences, interval, widest
+from stamm.reports.intervals import ConfidenceInterval, Difference, differences, interval, widest
 from stamm.reports.text import one_line
 
 _DIGITS = 4
@@ -32,8 +32,8 @@ class ArmLine:
     rate: float | None
     at_edge: bool
     diverged: tuple[int, ...]
-    bits: Interval | None
-    nats: Interval | None
+    bits: ConfidenceInterval | None
+    nats: ConfidenceInterval | None
     difference: Difference | None
     flops: float | None
     tokens: float | None
@@ -45,7 +45,7 @@ class ArmLine:
 class Judgement:
     """The result of a comparison.
 
-    sentences   what may be said, most important first
+    sentences   findings, most important first
     """
 
     baseline: str
@@ -100,7 +100,7 @@ class Judgement:
 
 
 def judge_comparison(compared: Compared) -> Judgement:
-    """What a comparison found, as far as it has come."""
+    """The verdict of a comparison, finished or not."""
     bits = {arm.name: arm.judged() for arm in compared.arms}
     found: dict[str, Difference] = {}
     if bits.get(compared.baseline):
@@ -115,8 +115,8 @@ def judge_comparison(compared: Compared) -> Judgement:
     )
 
 
-def span(found: Interval | None, *, signs: bool) -> str:
-    """The ends of an interval in words: "1.2340 to 1.2360"; "no interval" where there is none."""
+def span(found: ConfidenceInterval | None, *, signs: bool) -> str:
+    """The ends of an interval as text: "1.2340 to 1.2360"; "no interval" where there is none."""
     if found is None:
         return ABSENT
     if found.low is None or found.high is None:
@@ -252,11 +252,11 @@ def _shortfalls(compared: Compared, lines: Sequence[ArmLine]) -> list[str]:
         )
     if any(line.diverged for line in lines):
         said.append(
-            "A run diverged when its loss ended as no number, or above that of its first step."
+            "A run diverged when its loss ended non-finite, or above that of its first step."
         )
     left = _left_out(compared)
     if left:
-        said.append(f"Updates left out for a loss that is no number: {', '.join(left)}.")
+        said.append(f"Updates skipped for a non-finite loss: {', '.join(left)}.")
     short = [
         f"{one_line(line.name, 40)}: {line.bits.count if line.bits else 0}"
         for line in lines

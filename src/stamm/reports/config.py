@@ -1,4 +1,4 @@
-"""What a report can be told: how much of the documents it may quote, and how smooth its curves are."""
+"""Configuration of reports: length of quotations and tables, smoothing of curves."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from stamm.base.config import validate
 
 @dataclass(frozen=True, kw_only=True)
 class ReportConfig:
-    """How one page is drawn.
+    """Configuration of one page.
 
     title                 "" takes the recipe's name
     excerpt_characters    longest quotation from a document, a passage or a generated text

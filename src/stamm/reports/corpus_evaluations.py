@@ -1,11 +1,11 @@
-"""Which evaluation texts a screen looked for, and which it could not."""
+"""Table of the evaluation texts that a contamination screen searches for."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 from stamm.base.schema import read_record_if_present
-from stamm.reports.figure import Table
+from stamm.reports.figure import DataTable
 from stamm.reports.text import one_line
 from stamm.runs.schemas.corpus import CoverageFile, SetCoverage
 
@@ -13,18 +13,18 @@ _LONGEST_NAME = 60
 _MOST_ROWS = 100
 
 
-def evaluations_table(screened: Path) -> Table:
-    """A row for each evaluation set; without rows when none was looked for.
+def evaluations_table(screened: Path) -> DataTable:
+    """A row for each evaluation set; without rows when none was searched for.
 
     screened   the folder that the screen step wrote
     """
     coverage = read_record_if_present(CoverageFile, screened / "contamination" / "coverage.json")
     sets = list(coverage.sets.items()) if coverage else []
     left = len(sets) - _MOST_ROWS
-    return Table(
+    return DataTable(
         columns=(
-            "evaluation set", "items", "texts, looked for by runs", "texts, looked for whole",
-            "texts, too short", "items, never found",
+            "evaluation set", "items", "texts, searched by runs", "texts, searched whole",
+            "texts, too short", "items, not searchable",
         ),
         rows=tuple(_row(name, one) for name, one in sets[:_MOST_ROWS]),
         note=f"{left:,} more are in screened/contamination/coverage.json." if left > 0 else "",

@@ -1,13 +1,13 @@
-"""Figures of the corpus: what was dropped and why, and which languages stayed."""
+"""Figures of the corpus: documents dropped by reason, and kept text by language."""
 
 from __future__ import annotations
 
 from stamm.base.units import bytes_text
 from stamm.reports.config import ReportConfig
 from stamm.reports.corpus_record import Corpus
-from stamm.reports.figure import Figure, Table
+from stamm.reports.figure import DataTable, Figure
 from stamm.reports.formatting import fixed, percent
-from stamm.reports.run_data import Study
+from stamm.reports.run_data import RunResults
 from stamm.reports.svg_figure import Axes, draw, draw_panels
 from stamm.reports.text import one_line
 from stamm.reports.theme import drawn, series
@@ -16,7 +16,7 @@ _MOST_REASONS = 12
 _LABEL = 30
 
 
-def dropped_figure(study: Study) -> Figure | None:
+def dropped_figure(study: RunResults) -> Figure | None:
     """Documents dropped by reason, in number and in bytes; None when nothing was dropped."""
     corpus = study.corpus
     if corpus is None or not corpus.reasons:
@@ -50,7 +50,7 @@ def dropped_figure(study: Study) -> Figure | None:
         caption=(
             f"{corpus.documents_dropped:,} of {corpus.summary.n_in:,} documents "
             f"({percent(corpus.documents_dropped / corpus.summary.n_in)}) were left out. Each has "
-            "one reason, a row in the ledger and, where a website refused, the line that said so."
+            "one reason, a row in the ledger and, where a website refused, the rule that applies."
         ),
         alt="; ".join(f"{words(r.name)}: {r.documents:,} documents" for r in shown),
         svg=draw_panels("dropped", 0.9 + 0.3 * len(shown), paint, 2),
@@ -60,7 +60,7 @@ def dropped_figure(study: Study) -> Figure | None:
     )
 
 
-def stayed_figure(study: Study, config: ReportConfig) -> Figure | None:
+def stayed_figure(study: RunResults, config: ReportConfig) -> Figure | None:
     """Kept text by language, or None when there is no corpus."""
     corpus = study.corpus
     if corpus is None or not corpus.summary.kept_by_language:
@@ -91,7 +91,7 @@ def stayed_figure(study: Study, config: ReportConfig) -> Figure | None:
         ),
         alt="; ".join(f"{name}: {bytes_text(one.bytes)}" for name, one in shown[:12]),
         svg=draw("stayed", 2.9, paint),
-        data=Table(
+        data=DataTable(
             columns=("language", "documents", "bytes", "share", "bytes per token"),
             rows=tuple(
                 (
@@ -112,8 +112,8 @@ def words(name: str) -> str:
     return one_line(name.replace("_", " "), _LABEL)
 
 
-def _reasons(corpus: Corpus) -> Table:
-    return Table(
+def _reasons(corpus: Corpus) -> DataTable:
+    return DataTable(
         columns=("reason", "documents", "share of all", "bytes"),
         rows=tuple(
             (
@@ -125,7 +125,7 @@ def _reasons(corpus: Corpus) -> Table:
     )  # fmt: skip
 
 
-def _bytes_per_token(study: Study, language: str) -> str:
+def _bytes_per_token(study: RunResults, language: str) -> str:
     known = study.vocabulary.train.languages.get(language) if study.vocabulary else None
     rate = known.bytes_per_token if known else None
     return "" if rate is None else fixed(rate, 2)

@@ -18,7 +18,7 @@ _NOT_ASKED = "not asked"
 _ROWS = 16_384
 _MOST_EXAMPLES = 50
 _MOST_SOURCES = 1000
-_MOST_WORDS = 20
+_MOST_VALUES = 20
 _LONGEST_FIELD = 4096
 _TEXTS = (
     "input_file", "url", "host", "source", "licence", "decision", "reason", "detail", "consent",
@@ -39,7 +39,7 @@ class DroppedDocument:
 
 @dataclass(frozen=True, kw_only=True)
 class ConsentDates:
-    """Documents by what is known of their host's word.
+    """Documents by consent status of their host.
 
     first_read, last_read   when the robots.txt that decided were read, "" when none was
     """
@@ -52,9 +52,9 @@ class ConsentDates:
 
 @dataclass(frozen=True, kw_only=True)
 class Host:
-    """What is known of one website's word.
+    """Consent facts of one website.
 
-    consent       the states of knowledge or refusals
+    consent       consent statuses
     agents        crawlers that were refused, "" when none was
     robots_read   when its robots.txt was read last, "" when it was not
     """
@@ -69,7 +69,7 @@ class Host:
 
 @dataclass(frozen=True, kw_only=True)
 class Source:
-    """Kept documents of one source under one licence, as they named themselves."""
+    """Kept documents of one source under one licence, as the documents state them."""
 
     name: str
     licence: str
@@ -79,7 +79,7 @@ class Source:
 
 @dataclass
 class LedgerTally:
-    """What was counted. Planted probes are no documents here."""
+    """Counts over ledger rows. Planted probes are not counted as documents."""
 
     documents: int = 0
     kept: int = 0
@@ -100,12 +100,12 @@ class LedgerTally:
         )
 
     def consent(self, state: str, documents: int) -> ConsentDates:
-        """A state of knowledge with its dates."""
+        """A consent status with its dates."""
         first, last = self._dates.get(state, ("", ""))
         return ConsentDates(state=state, documents=documents, first_read=first, last_read=last)
 
     def host(self, name: str, kept: int, dropped: int) -> Host:
-        """What is known of a website that was asked about."""
+        """Consent facts of a website passed to `tally`."""
         known = self._words.get(name, {})
         return Host(
             name=name,
@@ -116,7 +116,7 @@ class LedgerTally:
             dropped=dropped,
         )
 
-    def add(self, batch: pyarrow.Table, hosts: pyarrow.Array) -> None:
+    def add(self, batch: pyarrow.DataTable, hosts: pyarrow.Array) -> None:
         """Count some rows, in which no text is null."""
         own = batch.filter(pyarrow.compute.not_equal(batch["consent"], _PLANTED))
         is_kept = pyarrow.compute.equal(own["decision"], _KEPT)
@@ -128,7 +128,7 @@ class LedgerTally:
         self._add_hosts(own.filter(pyarrow.compute.is_in(own["host"], hosts)))
         self._add_examples(own.filter(pyarrow.compute.invert(is_kept)))
 
-    def _add_dates(self, rows: pyarrow.Table) -> None:
+    def _add_dates(self, rows: pyarrow.DataTable) -> None:
         read = rows.filter(pyarrow.compute.not_equal(rows["robots_read"], ""))
         grouped = read.group_by("consent").aggregate([("robots_read", "min_max")])
         for row in grouped.to_pylist():
@@ -136,7 +136,7 @@ class LedgerTally:
             first, last = self._dates.get(state, (ends["min"], ends["max"]))
             self._dates[state] = (min(first, ends["min"]), max(last, ends["max"]))
 
-    def _add_sources(self, rows: pyarrow.Table) -> None:
+    def _add_sources(self, rows: pyarrow.DataTable) -> None:
         grouped = rows.group_by(["source", "licence"], use_threads=False).aggregate(
             [([], "count_all"), ("bytes_out", "sum")]
         )
@@ -148,20 +148,20 @@ class LedgerTally:
             documents, size = self._sources.get(key, (0, 0))
             self._sources[key] = documents + row["count_all"], size + row["bytes_out_sum"]
 
-    def _add_hosts(self, rows: pyarrow.Table) -> None:
+    def _add_hosts(self, rows: pyarrow.DataTable) -> None:
         for column in ("consent", "agent"):
             grouped = rows.group_by(["host", column], use_threads=False).aggregate([])
             for row in grouped.to_pylist():
                 known = self._words.setdefault(row["host"], {}).setdefault(column, {})
                 words = row[column].split(", ") if column == "agent" else [row[column]]
                 for word in words:
-                    if len(known) < _MOST_WORDS and (word or column == "consent"):
+                    if len(known) < _MOST_VALUES and (word or column == "consent"):
                         known[word or _NOT_ASKED] = None
         for row in rows.group_by("host").aggregate([("robots_read", "max")]).to_pylist():
             read = self._read.get(row["host"], "")
             self._read[row["host"]] = max(read, row["robots_read_max"])
 
-    def _add_examples(self, rows: pyarrow.Table) -> None:
+    def _add_examples(self, rows: pyarrow.DataTable) -> None:
         for reason in pyarrow.compute.unique(rows["reason"]).to_pylist():
             seen = self.examples.get(reason, ())
             if len(seen) < _MOST_EXAMPLES:
@@ -171,7 +171,7 @@ class LedgerTally:
 
 
 def tally(ledgers: Sequence[Path], hosts: Sequence[str]) -> LedgerTally:
-    """What the ledgers say, with details of some hosts ("": documents without one).
+    """Counts over the ledgers, with details of some hosts ("": documents without one).
 
     Raises   DataError when a ledger cannot be read or lacks a column.
     """
@@ -183,7 +183,7 @@ def tally(ledgers: Sequence[Path], hosts: Sequence[str]) -> LedgerTally:
     return counted
 
 
-def _batches(path: Path) -> Iterator[pyarrow.Table]:
+def _batches(path: Path) -> Iterator[pyarrow.DataTable]:
     columns = [*_TEXTS, *_WHOLES]
     try:
         with pyarrow.parquet.ParquetFile(path) as file:
@@ -198,8 +198,8 @@ def _batches(path: Path) -> Iterator[pyarrow.Table]:
         raise DataError(f"{path} cannot be read: {error}", fix="Build the corpus again") from None
 
 
-def _plain(batch: pyarrow.RecordBatch) -> pyarrow.Table:
-    """Rows without nulls, every text cut to what a field of the ledger may hold."""
+def _plain(batch: pyarrow.RecordBatch) -> pyarrow.DataTable:
+    """Rows without nulls, every text cut to the longest field of a ledger."""
     columns = {}
     for name in _TEXTS:
         text = pyarrow.compute.fill_null(batch[name].cast(pyarrow.string()), "")

@@ -1,4 +1,4 @@
-"""What a corpus run says at its end on the terminal."""
+"""The result of a corpus run as text for the terminal."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _MOST_REASONS = 12
 
 
 def corpus_result(run_folder: Path) -> str:
-    """What came in, stayed and was dropped, as plain lines; "" when the run has no corpus.
+    """Documents read, kept and dropped, as lines; "" when the run has no corpus.
 
     Raises   DataError when the corpus' summary or the pack's manifest is malformed.
     """
@@ -31,7 +31,7 @@ def corpus_result(run_folder: Path) -> str:
 
 
 def _reasons(corpus: Corpus) -> list[str]:
-    """Documents by what became of them, one line each."""
+    """Documents by decision, one line each."""
     rows = [("kept", corpus.summary.n_kept, corpus.summary.bytes_kept)]
     rows += [(reason.name, reason.documents, reason.bytes) for reason in corpus.reasons]
     cells = [

@@ -1,4 +1,4 @@
-"""The tables of the page's part about the corpus. Every text in them is cut and made visible."""
+"""Tables of the corpus section. Every text in them is cut, and control characters are escaped."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from stamm.base.units import bytes_text
 from stamm.reports.config import ReportConfig
 from stamm.reports.corpus_ledger import DroppedDocument
 from stamm.reports.corpus_record import Corpus
-from stamm.reports.figure import Table
+from stamm.reports.figure import DataTable
 from stamm.reports.formatting import fixed, percent
-from stamm.reports.run_data import Study
+from stamm.reports.run_data import RunResults
 from stamm.reports.text import one_line
 from stamm.runs.schemas.corpus import (
     AbsoluteRules,
@@ -46,26 +46,26 @@ class Examples:
 
 @dataclass(frozen=True, kw_only=True)
 class CorpusTables:
-    """What the page says about the corpus beside its figures. A table without rows is not shown."""
+    """Tables and sentences about the corpus. A table without rows is not shown."""
 
     sentences: tuple[str, ...]
     tiles: tuple[tuple[str, str], ...]
     examples: tuple[Examples, ...]
-    consents: Table
-    hosts: Table
-    sources: Table
-    duplicates: Table
-    pii: Table
-    splits: Table
-    tokens: Table
-    stages: Table
-    shards: Table
-    withdrawn: Table
-    withdrawn_languages: Table
-    unmatched: Table
+    consents: DataTable
+    hosts: DataTable
+    sources: DataTable
+    duplicates: DataTable
+    pii: DataTable
+    splits: DataTable
+    tokens: DataTable
+    stages: DataTable
+    shards: DataTable
+    withdrawn: DataTable
+    withdrawn_languages: DataTable
+    unmatched: DataTable
 
 
-def corpus_tables(study: Study, config: ReportConfig) -> CorpusTables | None:
+def corpus_tables(study: RunResults, config: ReportConfig) -> CorpusTables | None:
     """The tables about the corpus of `study`; None when it has none."""
     corpus = study.corpus
     if corpus is None:
@@ -90,7 +90,7 @@ def corpus_tables(study: Study, config: ReportConfig) -> CorpusTables | None:
 
 
 def corpus_sentences(corpus: Corpus) -> tuple[str, ...]:
-    """What became of the documents, in plain sentences, the most important first."""
+    """Documents read, kept and dropped, as sentences, the most important first."""
     stayed = (
         f"{corpus.summary.n_kept:,} of {counted(corpus.summary.n_in, 'document')} stayed "
         f"({bytes_text(corpus.summary.bytes_kept)} of text), {corpus.documents_dropped:,} were left out."
@@ -102,20 +102,21 @@ def corpus_sentences(corpus: Corpus) -> tuple[str, ...]:
     before = sum(one.documents for one in summary.withdrawn_by_language.values())
     withdrawn = sum(summary.withdrawn_by_reason.values())
     said = [
-        f"A newer word withdrew {withdrawn:,} of the {counted(before, 'document')} of a "
-        f"finished corpus: {counted(corpus.withdrawn_ranges, 'stretch', 'stretches')} of its token stream, "
+        f"A newer opt-out withdrew {withdrawn:,} of the {counted(before, 'document')} of a "
+        f"finished corpus: {counted(corpus.withdrawn_ranges, 'range')} of its token stream, "
         f"{counted(sum(summary.withdrawn_tokens.values()), 'token')} in all.",
         stayed,
     ]
     if summary.withdrawn_probes:
         said.append(
-            f"{counted(summary.withdrawn_probes, 'planted passage')} went, too: no audit measures them any more."
+            f"{counted(summary.withdrawn_probes, 'planted passage')} withdrawn, too: no audit "
+            "measures them."
         )
     lost = sum(summary.duplicates_not_brought_back.values())
     if lost:
         said.append(
-            f"{counted(lost, 'document')}, left out before because a withdrawn one said "
-            "the same, stayed out: only a new build brings them back."
+            f"{counted(lost, 'document')}, dropped before as duplicates of a withdrawn "
+            "one, stay out: only a new build restores them."
         )
     if summary.deletion_requests and summary.deletion_requests.asked:
         said.append(_answer(summary.deletion_requests))
@@ -123,21 +124,22 @@ def corpus_sentences(corpus: Corpus) -> tuple[str, ...]:
 
 
 def _ignored(rules: AbsoluteRules) -> tuple[str, ...]:
-    """A sentence about rules that nobody can follow, where there are any."""
+    """A sentence about rules written as absolute URLs, which no parser follows; () without any."""
     if not rules.documents:
         return ()
     return (
-        f"The robots.txt of {counted(rules.hosts, 'website')} ({counted(rules.documents, 'document')}) has "
+        f"The robots.txt of {counted(rules.hosts, 'website')} "
+        f"({counted(rules.documents, 'document')}) has "
         "rules written as absolute URLs of the same site. No parser follows them; the ledger names "
         "the first.",
     )
 
 
 def _answer(requests: DeletionRequests) -> str:
-    """What became of the requests for deletion; which met nothing, by list and line."""
+    """Outcomes of the requests for deletion; unmatched ones by list and line."""
     said = (
-        f"Of {counted(requests.asked, 'request')} for deletion {requests.withdrew:,} took something "
-        f"out, {requests.out_before:,} met what was out already and {requests.unmatched:,} met "
+        f"Of {counted(requests.asked, 'request')} for deletion {requests.withdrew:,} withdrew "
+        f"documents, {requests.out_before:,} match only dropped ones and {requests.unmatched:,} match "
         "nothing that came in"
     )
     first = requests.first_unmatched[:_MOST_LINES]
@@ -153,13 +155,13 @@ def counted(number: int, one: str, more: str = "") -> str:
     return f"{number:,} {one if number == 1 else more or one + 's'}"
 
 
-def _tiles(study: Study, corpus: Corpus) -> tuple[tuple[str, str], ...]:
+def _tiles(study: RunResults, corpus: Corpus) -> tuple[tuple[str, str], ...]:
     tiles = [
         (f"{corpus.summary.n_in:,}", "documents came in"),
         (f"{corpus.summary.n_kept:,}", f"stayed, {bytes_text(corpus.summary.bytes_kept)}"),
         (f"{corpus.documents_dropped:,}", "were left out, each with its reason"),
         (f"{sum(corpus.summary.pii_replaced.values()):,}", "personal data replaced"),
-        (f"{corpus.summary.n_probes:,}", "passages planted to test memory"),
+        (f"{corpus.summary.n_probes:,}", "planted memorization probes"),
     ]
     if study.vocabulary:
         rate = fixed(study.vocabulary.train.bytes_per_token, 2)
@@ -193,10 +195,10 @@ def _examples(corpus: Corpus, limit: int) -> tuple[Examples, ...]:
     )
 
 
-def _consents(corpus: Corpus) -> Table:
-    return Table(
+def _consents(corpus: Corpus) -> DataTable:
+    return DataTable(
         columns=(
-            "what is known of the host's word", "robots.txt read, first", "robots.txt read, last",
+            "consent status of the host", "robots.txt read, first", "robots.txt read, last",
             "documents", "share",
         ),
         rows=tuple(
@@ -211,7 +213,7 @@ def _consents(corpus: Corpus) -> Table:
     )  # fmt: skip
 
 
-def _hosts(corpus: Corpus, limit: int) -> Table:
+def _hosts(corpus: Corpus, limit: int) -> DataTable:
     # A refusal concerns the reader most, so websites with one are shown first.
     largest = corpus.hosts[:limit]
     shown = sorted(largest, key=lambda host: (not host.agents, -host.kept - host.dropped))
@@ -229,17 +231,17 @@ def _hosts(corpus: Corpus, limit: int) -> Table:
         dropped = corpus.documents_dropped - sum(host.dropped for host in largest)
         words = f"{counted(left, 'more website')}, together"
         rows.append((words, "", "", "", f"{kept:,}", f"{dropped:,}"))
-    return Table(
+    return DataTable(
         columns=("website", "decision", "agents refused", "robots.txt read", "kept", "dropped"),
         rows=tuple(rows),
         words=4,
     )
 
 
-def _sources(corpus: Corpus) -> Table:
+def _sources(corpus: Corpus) -> DataTable:
     shown, rest = corpus.sources[:_MOST_ROWS], corpus.sources[_MOST_ROWS:]
     left = sum(one.documents for one in rest) + corpus.unnamed_sources
-    return Table(
+    return DataTable(
         columns=("source", "licence", "documents", "text"),
         rows=tuple(
             (
@@ -255,8 +257,8 @@ def _sources(corpus: Corpus) -> Table:
     )
 
 
-def _duplicates(corpus: Corpus) -> Table:
-    return Table(
+def _duplicates(corpus: Corpus) -> DataTable:
+    return DataTable(
         columns=("kind", "documents", "share of all", "text"),
         rows=tuple(
             (
@@ -269,8 +271,8 @@ def _duplicates(corpus: Corpus) -> Table:
     )  # fmt: skip
 
 
-def _pii(corpus: Corpus) -> Table:
-    return Table(
+def _pii(corpus: Corpus) -> DataTable:
+    return DataTable(
         columns=("kind", "replaced"),
         rows=tuple(
             (_PII_NAMES.get(kind, _words(kind)), f"{n:,}")
@@ -279,7 +281,7 @@ def _pii(corpus: Corpus) -> Table:
     )
 
 
-def _splits(corpus: Corpus, pack: PackManifest | None) -> Table:
+def _splits(corpus: Corpus, pack: PackManifest | None) -> DataTable:
     rows = []
     for name, one in corpus.summary.by_split.items():
         packed = pack.splits.get(name) if pack else None
@@ -290,7 +292,7 @@ def _splits(corpus: Corpus, pack: PackManifest | None) -> Table:
                 _or_nothing(packed.tokens if packed else None),
             )
         )  # fmt: skip
-    return Table(
+    return DataTable(
         columns=("split", "documents", "text", "documents packed, with repeats", "tokens"),
         rows=tuple(rows),
         note="Planted passages are counted here; a control passage is never trained on."
@@ -299,9 +301,9 @@ def _splits(corpus: Corpus, pack: PackManifest | None) -> Table:
     )
 
 
-def _tokens(pack: PackManifest | None) -> Table:
+def _tokens(pack: PackManifest | None) -> DataTable:
     if pack is None:
-        return Table(columns=("language",), rows=())
+        return DataTable(columns=("language",), rows=())
     splits = list(pack.splits)
     sizes: dict[str, dict[str, int]] = {}
     for split, one in pack.splits.items():
@@ -317,17 +319,17 @@ def _tokens(pack: PackManifest | None) -> Table:
         sums = (sum(told.get(split, 0) for _, told in rest) for split in splits)
         words = f"{counted(len(rest), 'more language')}, together"
         rows.append((words, *(f"{n:,}" for n in sums)))
-    return Table(
+    return DataTable(
         columns=("language", *(f"tokens, {_words(split)}" for split in splits)), rows=tuple(rows)
     )
 
 
-def _stages(pack: PackManifest | None) -> Table:
-    # One stage is no mixture: it says what the split already says.
+def _stages(pack: PackManifest | None) -> DataTable:
+    # A single stage repeats the split.
     train = pack.splits.get("train") if pack else None
     stages = train.stages if train and len(train.stages) > 1 else ()
     total = sum(one.tokens for one in stages)
-    return Table(
+    return DataTable(
         columns=("stage", "documents, with repeats", "tokens", "share"),
         rows=tuple(
             (
@@ -341,7 +343,7 @@ def _stages(pack: PackManifest | None) -> Table:
     )
 
 
-def _shards(shards: Sequence[tuple[str, ShardManifest]]) -> Table:
+def _shards(shards: Sequence[tuple[str, ShardManifest]]) -> DataTable:
     rows = [
         (
             _name(name), f"{one.came_in:,}", f"{one.kept:,}",
@@ -358,7 +360,7 @@ def _shards(shards: Sequence[tuple[str, ShardManifest]]) -> Table:
             )
         )  # fmt: skip
     left = len(shards) - _MOST_ROWS
-    return Table(
+    return DataTable(
         columns=("shard", "in", "kept", "dropped", "documents, SHA-256", "ledger, SHA-256"),
         rows=tuple(rows),
         note=f"{left:,} more are in corpus/manifests." if left > 0 else "",
@@ -372,15 +374,15 @@ def _hashes(shard: ShardManifest) -> tuple[str, str]:
     return _cell(known.get("documents", "")), _cell(known.get("ledger", ""))
 
 
-def _withdrawn(summary: CorpusSummary) -> Table:
+def _withdrawn(summary: CorpusSummary) -> DataTable:
     reasons = summary.withdrawn_by_reason or {}
-    return Table(
+    return DataTable(
         columns=("reason", "documents withdrawn"),
         rows=tuple((_words(name), f"{n:,}") for name, n in reasons.items()),
     )
 
 
-def _withdrawn_languages(summary: CorpusSummary) -> Table:
+def _withdrawn_languages(summary: CorpusSummary) -> DataTable:
     touched = [
         (name, one.documents, one.withdrawn, one.bytes, one.withdrawn_bytes)
         for name, one in summary.withdrawn_by_language.items()
@@ -391,7 +393,7 @@ def _withdrawn_languages(summary: CorpusSummary) -> Table:
     if rest:
         sums = [sum(row[column] for row in rest) for column in (1, 2, 3, 4)]  # type: ignore[misc]
         rows.append(_withdrawn_row(f"{counted(len(rest), 'more language')}, together", *sums))
-    return Table(
+    return DataTable(
         columns=(
             "language", "documents before", "withdrawn", "text before", "text withdrawn",
             "share of the text",
@@ -400,10 +402,10 @@ def _withdrawn_languages(summary: CorpusSummary) -> Table:
     )  # fmt: skip
 
 
-def _unmatched(requests: DeletionRequests | None) -> Table:
+def _unmatched(requests: DeletionRequests | None) -> DataTable:
     first = requests.first_unmatched if requests else ()
     left = requests.unmatched - len(first) if requests else 0
-    return Table(
+    return DataTable(
         columns=("list", "line", "SHA-256 of the address, or identifier"),
         rows=tuple((_name(one.list), f"{one.line:,}", _cell(one.key)) for one in first),
         note=f"{left:,} more are in corpus/requests.parquet." if left else "",

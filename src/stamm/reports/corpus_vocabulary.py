@@ -1,11 +1,11 @@
-"""Figure of the vocabulary: what the same text costs each language, in tokens."""
+"""Figure of tokens per line of the same text in each language."""
 
 from __future__ import annotations
 
 from stamm.reports.config import ReportConfig
-from stamm.reports.figure import Figure, Table
+from stamm.reports.figure import DataTable, Figure
 from stamm.reports.formatting import fixed, percent, spaced
-from stamm.reports.run_data import Study
+from stamm.reports.run_data import RunResults
 from stamm.reports.svg_figure import Axes, draw
 from stamm.reports.text import one_line
 from stamm.reports.theme import drawn, series
@@ -14,7 +14,7 @@ from stamm.runs.schemas.corpus import ParallelCosts, ParallelRates
 Line = tuple[str, ParallelRates]
 
 
-def fairness_figure(study: Study, config: ReportConfig) -> Figure | None:
+def fairness_figure(study: RunResults, config: ReportConfig) -> Figure | None:
     """Tokens for a line of one text in many languages, cheapest first; None where none was measured."""
     parallel = study.vocabulary.parallel if study.vocabulary else None
     if parallel is None or not parallel.languages:
@@ -45,7 +45,7 @@ def fairness_figure(study: Study, config: ReportConfig) -> Figure | None:
             for name, one in shown
         ),
         svg=draw("fairness", 2.9, paint),
-        data=Table(
+        data=DataTable(
             columns=(
                 "language", "tokens a line", "times the cheapest", "bytes per token",
                 "tokens per word", "share of the vocabulary used",
@@ -64,7 +64,7 @@ def _caption(parallel: ParallelCosts, ordered: list[Line]) -> str:
     first, last = ordered[0], ordered[-1]
     return (
         f"The same {parallel.lines:,} lines of text ({one_line(parallel.text, 80)}) in "
-        f"{len(ordered):,} languages, told by how many tokens each needs: "
+        f"{len(ordered):,} languages, by the number of tokens that each needs: "
         f"{one_line(first[0], 40)} the fewest, {one_line(last[0], 40)} "
         f"{fixed(last[1].tokens_per_line / first[1].tokens_per_line, 2)} times as many. Gini coefficient "
         f"{fixed(parallel.gini, 3)}; 0 would be the same price for every language."

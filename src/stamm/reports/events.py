@@ -1,4 +1,4 @@
-"""What happened in a run beside its plan, as a table: bounded, for a run may come from anyone."""
+"""Training events as a table of bounded length: loss spikes, non-finite losses, skipped steps."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ import itertools
 from collections import Counter
 from collections.abc import Sequence
 
-from stamm.reports.figure import Table, thinned
+from stamm.reports.figure import DataTable, thinned
 from stamm.reports.text import one_line
-from stamm.reports.training import Training
+from stamm.reports.training import ArmTraining
 from stamm.runs.schemas.training import TrainingEvent
 
 _LONGEST = 60
@@ -16,7 +16,7 @@ _MOST_FACTS = 8
 _SHORT = {"loss", "gradient_norm", "limit"}
 
 
-def events_table(trainings: Sequence[tuple[str, Training]], limit: int) -> Table | None:
+def events_table(trainings: Sequence[tuple[str, ArmTraining]], limit: int) -> DataTable | None:
     """The events of runs with their names; None where no run recorded whether there were any.
 
     limit   longest table; a longer one is thinned
@@ -34,7 +34,7 @@ def events_table(trainings: Sequence[tuple[str, Training]], limit: int) -> Table
         for event in events
     ]
     table = thinned(("run", "step", "event", "facts"), rows, limit, "summary.json", words=4)
-    return Table(
+    return DataTable(
         columns=table.columns, rows=table.rows, words=table.words, note=_note(rows, table.note)
     )
 

@@ -1,4 +1,4 @@
-"""What a figure on the page is: a drawing, a sentence to read it by, and the numbers in it."""
+"""A figure of the page: drawing, caption, and the data that it shows."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from stamm.reports.formatting import spaced
 
 
 @dataclass(frozen=True, kw_only=True)
-class Table:
-    """Numbers and words in rows.
+class DataTable:
+    """Rows of text and numbers.
 
     columns   headings, with units
     rows      cells as they are shown; the first cell of a row is its heading
-    words     how many columns from the left hold words (the others are numbers, set right)
-    note      what was left out, if anything
+    words     number of text columns, from the left; the others are right-aligned numbers
+    note      rows left out, if any
     """
 
     columns: tuple[str, ...]
@@ -30,12 +30,12 @@ class Figure:
 
     key       its anchor ("loss")
     title     what it shows
-    caption   what to look for, in plain sentences
+    caption   how to read it
     alt       the same for a reader who cannot see the drawing
-    svg       the drawing or drawings as markup; trusted, for it was drawn here
+    svg       the drawing or drawings as markup; trusted, since it was drawn here
     data      the numbers drawn
     source    the files they come from, relative to the run folder
-    command   what makes those files
+    command   command that writes those files
     """
 
     key: str
@@ -43,7 +43,7 @@ class Figure:
     caption: str
     alt: str
     svg: str
-    data: Table
+    data: DataTable
     source: str
     command: str
 
@@ -55,10 +55,10 @@ class Figure:
 
 def thinned(
     columns: Sequence[str], rows: Sequence[Sequence[str]], limit: int, whole: str, words: int = 1
-) -> Table:
+) -> DataTable:
     """A table of at most `limit` rows, evenly chosen, with the first and the last.
 
-    whole   where all rows stand ("metrics.jsonl")
+    whole   file with all rows ("metrics.jsonl")
     """
     count = len(rows)
     chosen = list(rows)
@@ -66,6 +66,6 @@ def thinned(
     if count > limit:
         chosen = [rows[i] for i in spaced(count, limit)]
         note = f"{limit} of {count} rows, evenly spaced; all of them are in {whole}."
-    return Table(
+    return DataTable(
         columns=tuple(columns), rows=tuple(tuple(row) for row in chosen), words=words, note=note
     )

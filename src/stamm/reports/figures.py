@@ -1,4 +1,4 @@
-"""All figures of a page, by the section they stand in."""
+"""All figures of a page, by section."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from stamm.reports.corpus_figures import dropped_figure, stayed_figure
 from stamm.reports.corpus_vocabulary import fairness_figure
 from stamm.reports.figure import Figure
 from stamm.reports.measure_figures import grammar_figure, language_figure, memorization_figure
-from stamm.reports.run_data import Study
+from stamm.reports.run_data import RunResults
 from stamm.reports.shape_figures import shape_figures
 from stamm.reports.training_figures import goldfish_figure, loss_figure, optimisation_figure
 
 
-def figures_of(study: Study, config: ReportConfig) -> Mapping[str, tuple[Figure, ...]]:
-    """The figures that can be drawn from what is there; a section without any is empty."""
+def figures_of(study: RunResults, config: ReportConfig) -> Mapping[str, tuple[Figure, ...]]:
+    """The figures of each section; () for a section without data."""
     return {
         "training": _there(loss_figure(study, config), optimisation_figure(study, config)),
         "shape": tuple(shape_figures(study, config)),

@@ -1,4 +1,4 @@
-"""The page: a template filled with what was collected. One file, no script, no network."""
+"""Rendering of templates with autoescape. One file, no script, no network."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from stamm.reports.config import ReportConfig
 from stamm.reports.figure import Figure
 from stamm.reports.figures import figures_of
 from stamm.reports.formatting import ABSENT, fixed
-from stamm.reports.page import Page, page_of
-from stamm.reports.run_data import Study
+from stamm.reports.page import ReportPage, page_of
+from stamm.reports.run_data import RunResults
 from stamm.reports.text import excerpt, one_line
 from stamm.reports.verdict import judge
 
@@ -22,14 +22,14 @@ TEMPLATE = "report.html"
 _LONGEST_TEXT = 20_000
 
 
-def render(study: Study, config: ReportConfig) -> str:
+def render(study: RunResults, config: ReportConfig) -> str:
     """The page about `study` as HTML text.
 
     Every value is escaped by the template engine; drawings and the style sheet, which are made
     here, are the only markup passed through. Links are never made from data.
     """
     figures = figures_of(study, config)
-    page: Page = page_of(study, config)
+    page: ReportPage = page_of(study, config)
     context: dict[str, Any] = {
         "study": study,
         "page": page,
@@ -73,7 +73,7 @@ def fill(template: str, context: Mapping[str, Any], *, excerpt_characters: int =
 
 
 def _visible(value: Any) -> Any:
-    """What a template writes, before it is escaped: text from outside with nothing hidden in it."""
+    """Text of a template expression before escaping: control characters become visible escapes."""
     return excerpt(value, _LONGEST_TEXT) if type(value) is str else value
 
 

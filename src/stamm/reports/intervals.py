@@ -1,4 +1,4 @@
-"""What a few repetitions allow to say: Student's t, intervals, paired differences, Holm's correction.
+"""Statistics over seeds: confidence interval by Student's t, paired differences, Holm's correction.
 
 A difference is taken seed by seed: two arms of one seed saw the same text in the same order and
 began with the same shared weights, so what a seed does to both cancels.
@@ -15,8 +15,8 @@ from stamm.base.student_t import t_probability, t_quantile
 
 
 @dataclass(frozen=True, kw_only=True)
-class Interval:
-    """A mean with what repeating it says about its error.
+class ConfidenceInterval:
+    """A mean with its confidence interval.
 
     low, high   of the t interval; None from fewer than two values, which say nothing about it
     count       values behind it
@@ -46,13 +46,13 @@ class Difference:
     """
 
     name: str
-    interval: Interval
+    interval: ConfidenceInterval
     p_value: float | None
     adjusted: float | None
     shown: bool
 
 
-def interval(values: Sequence[float], confidence: float) -> Interval:
+def interval(values: Sequence[float], confidence: float) -> ConfidenceInterval:
     """The mean of independent values with its t interval: mean +- t s / sqrt(n).
 
     Edge     a value that is not finite makes the mean so, and there is no interval
@@ -60,13 +60,13 @@ def interval(values: Sequence[float], confidence: float) -> Interval:
     count = len(values)
     if not all(map(math.isfinite, values)):
         # fsum refuses infinities of both signs: two arms may have diverged, with different seeds.
-        return Interval(mean=sum(values) / count, low=None, high=None, count=count)
+        return ConfidenceInterval(mean=sum(values) / count, low=None, high=None, count=count)
     mean = math.fsum(values) / count
     if count < 2:
-        return Interval(mean=mean, low=None, high=None, count=count)
+        return ConfidenceInterval(mean=mean, low=None, high=None, count=count)
     error = statistics.stdev(values) / math.sqrt(count)
     reach = t_quantile(confidence, count - 1) * error
-    return Interval(mean=mean, low=mean - reach, high=mean + reach, count=count)
+    return ConfidenceInterval(mean=mean, low=mean - reach, high=mean + reach, count=count)
 
 
 def widest(comparisons: int, seeds: int, confidence: float) -> float:
@@ -100,7 +100,7 @@ def differences(
         if name != baseline
     }
     chances = {name: _chance(values) for name, values in paired.items() if values}
-    # A difference without a p stands last.
+    # A difference without a p is last.
     ordered = sorted(chances, key=lambda name: _of(chances[name]))
     found: dict[str, Difference] = {}
     rejecting, adjusted = True, 0.0

@@ -22,7 +22,7 @@ _WEIGHTS = (5 / 9, 8 / 9, 5 / 9)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Curve:
+class LearnedCurve:
     """A function and its gradient on a grid."""
 
     x: tuple[float, ...]
@@ -38,7 +38,7 @@ def known_spec(activation: str | None) -> Spec | None:
         return None
 
 
-def learned_curve(spec: Spec, effective: Mapping[str, float], x: Sequence[float]) -> Curve:
+def learned_curve(spec: Spec, effective: Mapping[str, float], x: Sequence[float]) -> LearnedCurve:
     """f and f' at `x`, given effective values of the trainable parameters.
 
     f(x) = f(x0) + integral of the stated gradient from x0 to x, in steps of at most 1/64 that end
@@ -58,7 +58,7 @@ def learned_curve(spec: Spec, effective: Mapping[str, float], x: Sequence[float]
             total += slope.integral(place, target)
             place = target
             at[target] = total
-    return Curve(
+    return LearnedCurve(
         x=tuple(grid), value=tuple(at[v] for v in grid), slope=tuple(slope(v) for v in grid)
     )
 

@@ -1,7 +1,7 @@
 """Formulas set as mathematics: text of the formula language in, MathML out.
 
 Browsers set MathML themselves, so a page needs no script and no font from elsewhere, and a
-screen reader reads the formula aloud. What is no formula is shown as code, never left out.
+screen reader reads it. Other text is shown as code.
 """
 
 from __future__ import annotations
@@ -138,7 +138,7 @@ def _set(node: ast.expr, bound: Mapping[str, _Set], depth: int) -> _Set:
             )
         case ast.Call(func=ast.Name(id=name), args=[argument], keywords=[]):
             return _call(name, _set(argument, bound, depth + 1), depth)
-    raise ValueError(f"{type(node).__name__} is no part of a formula")
+    raise ValueError(f"{type(node).__name__} is not part of a formula")
 
 
 def _binary(operator: ast.operator, left: _Set, right: _Set, node: ast.expr) -> _Set:
@@ -157,7 +157,7 @@ def _binary(operator: ast.operator, left: _Set, right: _Set, node: ast.expr) -> 
         case ast.Pow():
             base = _at_least(left, _ATOM)
             return Markup("<msup>{}{}</msup>").format(base, right[0]), _POWER
-    raise ValueError(f"{type(operator).__name__} is no operator of a formula")
+    raise ValueError(f"{type(operator).__name__} is not an operator of a formula")
 
 
 def _call(name: str, argument: _Set, depth: int) -> _Set:

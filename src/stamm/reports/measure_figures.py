@@ -1,4 +1,4 @@
-"""Figures of what was measured afterwards: bits per byte by language, grammar, memorization."""
+"""Figures of evaluations: bits per byte by language, BLiMP by field, memorization."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from collections.abc import Callable
 
 from stamm.reports.comparability import unequal_audit, unequal_evaluation, unequal_pairs
 from stamm.reports.config import ReportConfig
-from stamm.reports.figure import Figure, Table
+from stamm.reports.figure import DataTable, Figure
 from stamm.reports.formatting import fixed, percent, signed
 from stamm.reports.paired import REFERENCE, PairedDifference, paired_difference
-from stamm.reports.run_data import Arm, Study
+from stamm.reports.run_data import ArmResults, RunResults
 from stamm.reports.svg_figure import Axes, draw, draw_panels, legend, legend_name
 from stamm.reports.text import one_line
 from stamm.reports.theme import drawn, series
@@ -26,7 +26,7 @@ MARKS = "osD^vP"
 _LABEL = 24
 
 
-def language_figure(study: Study, config: ReportConfig) -> Figure | None:
+def language_figure(study: RunResults, config: ReportConfig) -> Figure | None:
     """Bits per byte of held-out text by language, best compressed first; None without any."""
     held = [(arm, arm.measured.held_out) for arm in study.arms if arm.measured.held_out]
     if not held:
@@ -68,7 +68,7 @@ def language_figure(study: Study, config: ReportConfig) -> Figure | None:
         caption=(
             "How many bits the model needs for a byte of text it never saw, by language and "
             "script, with the number of held-out documents in brackets. A language with few "
-            "documents says little. Scripts with two or three bytes a letter come out lower for "
+            "documents has a large error. Scripts with two or three bytes a letter come out lower for "
             "that reason alone: compare arms within a row, not rows with each other. "
             f"{unequal_evaluation(study.arms)}"
         ).rstrip(),
@@ -77,7 +77,7 @@ def language_figure(study: Study, config: ReportConfig) -> Figure | None:
             for name, one in zip(by_arm, (one for _, one in held), strict=True)
         ),
         svg=draw("by-language", 1.0 + 0.2 * len(rows), paint),
-        data=Table(
+        data=DataTable(
             columns=tuple(columns),
             rows=tuple(
                 (
@@ -92,7 +92,7 @@ def language_figure(study: Study, config: ReportConfig) -> Figure | None:
     )  # fmt: skip
 
 
-def grammar_figure(study: Study) -> Figure | None:
+def grammar_figure(study: RunResults) -> Figure | None:
     """BLiMP accuracy by field of grammar, and paired differences; None when it was not run."""
     asked = [(arm, arm.measured.blimp) for arm in study.arms if arm.measured.blimp]
     if not asked:
@@ -154,7 +154,7 @@ def grammar_figure(study: Study) -> Figure | None:
         svg=draw_panels(
             "grammar", 1.1 + 0.36 * len(fields), paint, panels=2 if differences else 1
         ),
-        data=Table(
+        data=DataTable(
             columns=(
                 "arm", "field", "pairs", "accuracy", "standard error",
                 *((f"against {one_line(base, _LABEL)}, points, ± 95 %",) if differences else ()),
@@ -176,7 +176,7 @@ def grammar_figure(study: Study) -> Figure | None:
 
 
 def _grammar_differences(
-    study: Study, asked: list[tuple[Arm, BlimpFile]], fields: list[str]
+    study: RunResults, asked: list[tuple[ArmResults, BlimpFile]], fields: list[str]
 ) -> tuple[str, dict[tuple[str, str], PairedDifference]]:
     """The reference arm, and differences to it by arm and field; empty where none can be taken."""
     by_name = {arm.name: one for arm, one in asked}
@@ -198,7 +198,7 @@ def _points(difference: PairedDifference | None) -> str:
     return f"{signed(100 * difference.mean, 1)} ± {fixed(100 * difference.half_width, 1)}"
 
 
-def memorization_figure(study: Study) -> Figure | None:
+def memorization_figure(study: RunResults) -> Figure | None:
     """Rouge-L and the cost of the truth against repeats, or None when no arm was audited."""
     audited = [(arm, arm.measured.memorization) for arm in study.arms if arm.measured.memorization]
     audited = [(arm, audit) for arm, audit in audited if audit.buckets]
@@ -251,7 +251,7 @@ def _memory(
     measure: Callable[[RepeatBucket], MeanInterval],
     repeats: list[int],
     shift: float,
-    arm: Arm,
+    arm: ArmResults,
 ) -> None:
     colour = series(arm.number)
     for bucket in audit.buckets:
@@ -276,7 +276,7 @@ def _memory(
     )  # fmt: skip
 
 
-def _memory_table(audited: list[tuple[Arm, MemorizationFile]]) -> Table:
+def _memory_table(audited: list[tuple[ArmResults, MemorizationFile]]) -> DataTable:
     rows = []
     for arm, audit in audited:
         for bucket in audit.buckets:
@@ -294,7 +294,7 @@ def _memory_table(audited: list[tuple[Arm, MemorizationFile]]) -> Table:
                     "" if bucket.extracted is None else f"{bucket.extracted:,}",
                 )
             )
-    return Table(
+    return DataTable(
         columns=(
             "arm", "repeats", "passages", "cost of the truth, nats/token",
             "minus control, nats/token", "Rouge-L", "exact prefix, tokens", "longest span, tokens", "written whole",
@@ -304,7 +304,7 @@ def _memory_table(audited: list[tuple[Arm, MemorizationFile]]) -> Table:
     )  # fmt: skip
 
 
-def _left_out(audited: list[tuple[Arm, MemorizationFile]]) -> str:
+def _left_out(audited: list[tuple[ArmResults, MemorizationFile]]) -> str:
     """Which planted texts no audit could measure, "" when all were."""
     said = ""
     for arm, audit in audited:
@@ -325,7 +325,7 @@ def interval_text(estimate: MeanInterval, digits: int) -> str:
     return f"{mean} [{fixed(estimate.low, digits)}, {fixed(estimate.high, digits)}]"
 
 
-def _fall(arm: Arm, audit: MemorizationFile) -> str:
+def _fall(arm: ArmResults, audit: MemorizationFile) -> str:
     last = audit.buckets[-1]
     said = f"{arm.name}: {fixed(last.nll_nats.mean, 3)} nats per true token"
     if last.repeats:
@@ -348,7 +348,7 @@ def _losses(loss: TextLoss | None) -> tuple[str, str]:
     return fixed(loss.bits_per_byte, 4), fixed(loss.loss_nats, 4)
 
 
-def _command(study: Study, verb: str, arms: list[Arm]) -> str:
+def _command(study: RunResults, verb: str, arms: list[ArmResults]) -> str:
     whole = len(arms) == len(study.arms)
     places = [study.name] if whole else [study.folder_of(arm) for arm in arms]
     return " && ".join(f"stamm {verb} {place}" for place in places)

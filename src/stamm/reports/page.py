@@ -1,4 +1,4 @@
-"""What the page says beside its figures: headings, tables of facts, quotations."""
+"""Text of the page: headings, tables of facts, quotations."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from stamm.base.units import count_text, flops_text, seconds_text
 from stamm.reports.config import ReportConfig
 from stamm.reports.corpus_tables import CorpusTables, corpus_tables
 from stamm.reports.events import events_table
-from stamm.reports.figure import Table
+from stamm.reports.figure import DataTable
 from stamm.reports.formatting import fixed, percent
-from stamm.reports.run_data import Arm, Study
+from stamm.reports.run_data import ArmResults, RunResults
 from stamm.reports.task_results import task_table
 from stamm.reports.text import one_line
 from stamm.runs.schemas.evaluation import ContinuationLine
@@ -33,8 +33,8 @@ _OF_A_CORPUS = {"corpus", "again"}
 
 
 @dataclass(frozen=True, kw_only=True)
-class Page:
-    """The words and tables of a page.
+class ReportPage:
+    """Text and tables of a page.
 
     is_corpus   nothing was trained: the page is about the corpus alone
     events      loss spikes, non-finite losses, skipped steps; None where they were not recorded
@@ -45,25 +45,25 @@ class Page:
     facts: tuple[str, ...]
     contents: tuple[tuple[str, str], ...]
     is_corpus: bool
-    not_evaluated: tuple[Arm, ...]
-    not_audited: tuple[Arm, ...]
-    events: Table | None
-    tasks: Table | None
+    not_evaluated: tuple[ArmResults, ...]
+    not_audited: tuple[ArmResults, ...]
+    events: DataTable | None
+    tasks: DataTable | None
     corpus: CorpusTables | None
-    probes: tuple[tuple[Arm, tuple[ContinuationLine, ...]], ...]
-    environment: Table
-    steps: Table
-    hashes: Table
+    probes: tuple[tuple[ArmResults, tuple[ContinuationLine, ...]], ...]
+    environment: DataTable
+    steps: DataTable
+    hashes: DataTable
 
     def planted(self, probe: ContinuationLine) -> str:
-        """How often a passage stood in the training text, in words."""
+        """Occurrences of a passage in the training text: "never planted", "planted 4 times"."""
         if probe.repeats == 0:
             return "never planted"
         return "planted once" if probe.repeats == 1 else f"planted {probe.repeats} times"
 
-    def parity(self, parity: ParityFile) -> Table:
+    def parity(self, parity: ParityFile) -> DataTable:
         """The parity report of an export."""
-        return Table(
+        return DataTable(
             columns=(
                 "text", "sequences", "tokens", "largest difference, of any logit",
                 "share, of the largest logit", "same most likely token",
@@ -79,10 +79,10 @@ class Page:
         )  # fmt: skip
 
 
-def page_of(study: Study, config: ReportConfig) -> Page:
+def page_of(study: RunResults, config: ReportConfig) -> ReportPage:
     """The page about `study`."""
     alone = study.corpus is not None and not study.arms
-    return Page(
+    return ReportPage(
         title=one_line(config.title, 200) or _title(study),
         facts=_facts(study),
         contents=tuple(one for one in CONTENTS if not alone or one[0] in _OF_A_CORPUS),
@@ -95,18 +95,18 @@ def page_of(study: Study, config: ReportConfig) -> Page:
         probes=_probes(study, config.passages),
         environment=_environment(study),
         steps=_steps(study),
-        hashes=Table(columns=("file", "SHA-256"), rows=study.hashes, words=2),
+        hashes=DataTable(columns=("file", "SHA-256"), rows=study.hashes, words=2),
     )
 
 
-def _title(study: Study) -> str:
+def _title(study: RunResults) -> str:
     if study.is_single or len(study.arms) < 2:
         return _cell(study.recipe)
     names = [_cell(arm.name) for arm in study.arms]
     return f"{_cell(study.recipe)}: {', '.join(names[:-1])} and {names[-1]}"
 
 
-def _facts(study: Study) -> tuple[str, ...]:
+def _facts(study: RunResults) -> tuple[str, ...]:
     facts = []
     summaries = [arm.training.summary for arm in study.arms if arm.training.summary]
     if summaries:
@@ -131,7 +131,9 @@ def _small(value: float) -> str:
     return "0" if value == 0 else f"{value:.2e}"
 
 
-def _probes(study: Study, limit: int) -> tuple[tuple[Arm, tuple[ContinuationLine, ...]], ...]:
+def _probes(
+    study: RunResults, limit: int
+) -> tuple[tuple[ArmResults, tuple[ContinuationLine, ...]], ...]:
     shown = []
     for arm in study.arms:
         seen = [probe for probe in arm.measured.continuations if probe.repeats]
@@ -143,10 +145,10 @@ def _probes(study: Study, limit: int) -> tuple[tuple[Arm, tuple[ContinuationLine
     return tuple(shown)
 
 
-def _environment(study: Study) -> Table:
+def _environment(study: RunResults) -> DataTable:
     manifest = study.manifest
     if manifest is None:
-        return Table(columns=("what", "value"), rows=())
+        return DataTable(columns=("what", "value"), rows=())
     timings = [arm.training.timing for arm in study.arms if arm.training.timing]
     facts = [
         ("command", " ".join(manifest.command)),
@@ -166,7 +168,7 @@ def _environment(study: Study) -> Table:
             ", ".join(f"{name} {version}" for name, version in manifest.libraries.items()),
         ),
     ]
-    return Table(
+    return DataTable(
         columns=("what", "value"),
         rows=tuple((name, one_line(value, 800)) for name, value in facts if value),
         words=2,
@@ -185,10 +187,10 @@ def _commit(manifest: ManifestFile) -> str:
     return f"{manifest.commit}{changed}"
 
 
-def _steps(study: Study) -> Table:
+def _steps(study: RunResults) -> DataTable:
     steps = study.steps
     total = sum(seconds for _, seconds in steps)
-    return Table(
+    return DataTable(
         columns=("step", "seconds"),
         rows=tuple((_cell(n), fixed(s, 1)) for n, s in steps),
         note=f"Together {seconds_text(total)}." if steps else "",

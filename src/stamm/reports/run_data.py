@@ -1,6 +1,6 @@
-"""A run folder as one value: what was asked, what was done, and what each arm measured.
+"""A run folder as one value: request, steps, and measurements of each arm.
 
-Only files with a schema are read, and no job's code is asked. A part that is not there is None.
+Only files with a schema are read; no job is imported. A part that was not run is None.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from stamm.base.files import sha256_file
 from stamm.base.schema import decode, read_record, read_record_if_present
 from stamm.reports.corpus_evaluations import evaluations_table
 from stamm.reports.corpus_record import Corpus, read_corpus, read_pack, read_vocabulary
-from stamm.reports.figure import Table
+from stamm.reports.figure import DataTable
 from stamm.reports.results import Measured, read_measured
 from stamm.reports.text import one_line
-from stamm.reports.training import Training, read_training
+from stamm.reports.training import ArmTraining, read_training
 from stamm.runs.manifest import MANIFEST_FIX
 from stamm.runs.schemas.corpus import PackManifest, TokenizerSummary
 from stamm.runs.schemas.run import ConfigFile, ManifestFile, ReceiptFile
@@ -41,7 +41,7 @@ class _StudyConfig:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Arm:
+class ArmResults:
     """One trained candidate.
 
     number   its place in the study, which gives its colour
@@ -52,13 +52,13 @@ class Arm:
     number: int
     place: str
     manifest: ManifestFile | None
-    training: Training
+    training: ArmTraining
     measured: Measured
 
 
 @dataclass(frozen=True, kw_only=True)
-class Study:
-    """Everything that a page is made of.
+class RunResults:
+    """The content of a page.
 
     name     the run folder's path as commands on the page write it, quoted: "runs/demo", or
              "runs/demo/arms/xielu" for an arm
@@ -75,22 +75,22 @@ class Study:
     corpus: Corpus | None
     vocabulary: TokenizerSummary | None
     pack: PackManifest | None
-    evaluations: Table
-    arms: tuple[Arm, ...]
+    evaluations: DataTable
+    arms: tuple[ArmResults, ...]
     steps: tuple[tuple[str, float], ...]
     hashes: tuple[tuple[str, str], ...]
     is_single: bool
 
-    def inside(self, arm: Arm) -> str:
+    def inside(self, arm: ArmResults) -> str:
         """The folder of an arm with its final slash, for naming files: "arms/xielu/"."""
         return f"{arm.place}/" if arm.place else ""
 
-    def folder_of(self, arm: Arm) -> str:
+    def folder_of(self, arm: ArmResults) -> str:
         """The folder of an arm as a command names it: "runs/demo/arms/xielu"."""
         return f"{self.name}/{arm.place}" if arm.place else self.name
 
-    def files(self, arms: Sequence[Arm], name: str) -> str:
-        """How a caption names one file of several arms: "arms/{swiglu,xielu}/metrics.jsonl"."""
+    def files(self, arms: Sequence[ArmResults], name: str) -> str:
+        """One file of several arms, for captions: "arms/{swiglu,xielu}/metrics.jsonl"."""
         if len(arms) == 1:
             return f"{self.inside(arms[0])}{name}"
         return f"arms/{{{','.join(arm.name for arm in arms)}}}/{name}"
@@ -118,7 +118,7 @@ class Study:
         return known and len(set(facts)) == 1
 
 
-def collect(run_folder: Path) -> Study:
+def collect(run_folder: Path) -> RunResults:
     """The run in `run_folder`: a whole study, or the folder of a single arm.
 
     Raises   RunError when the folder is missing or holds no run; DataError when a file in it is
@@ -136,7 +136,7 @@ def collect(run_folder: Path) -> Study:
             fix="Name the folder that `stamm run` wrote",
         )
     manifest = _manifest(run_folder)
-    return Study(
+    return RunResults(
         name=one_line(shlex.quote(_path_in_commands(run_folder, manifest)), _LONGEST_PATH),
         recipe=(config.recipe if config else "") or run_folder.resolve().name,
         overrides=config.overrides if config else (),
@@ -183,10 +183,10 @@ def _recorded_path(command: Sequence[str]) -> Path | None:
     return Path("runs") / recipe if recipe else None
 
 
-def _single(folder: Path, manifest: ManifestFile | None) -> tuple[Arm, ...]:
+def _single(folder: Path, manifest: ManifestFile | None) -> tuple[ArmResults, ...]:
     training = read_training(folder)
     return (
-        Arm(
+        ArmResults(
             name=one_line(folder.resolve().name, _LONGEST_NAME),
             number=0,
             place="",
@@ -197,19 +197,19 @@ def _single(folder: Path, manifest: ManifestFile | None) -> tuple[Arm, ...]:
     )
 
 
-def _arms(run_folder: Path, config: ConfigFile | None) -> tuple[Arm, ...]:
+def _arms(run_folder: Path, config: ConfigFile | None) -> tuple[ArmResults, ...]:
     root = run_folder / "arms"
     present = {path.name for path in root.iterdir() if path.is_dir()} if root.is_dir() else set()
     for name in sorted(present):
         if not _NAME.fullmatch(name):
             raise DataError(
-                f"{root} holds a folder {name!r}, which is no name of an arm",
+                f"{root} holds a folder {name!r}, which is not a name of an arm",
                 fix="Arms are named with letters, digits, - and _; move the folder away",
             )
     ordered = [name for name in _configured(run_folder, config) if name in present]
     ordered += sorted(present - set(ordered))
     return tuple(
-        Arm(
+        ArmResults(
             name=name,
             number=number,
             place=f"arms/{name}",

@@ -1,25 +1,25 @@
-"""Figures of what the activations learned: parameters by depth and by step, the curves they make."""
+"""Figures of learned shape parameters: by depth, by step, and as curves."""
 
 from __future__ import annotations
 
 import math
 
 from stamm.reports.config import ReportConfig
-from stamm.reports.figure import Figure, Table, thinned
+from stamm.reports.figure import DataTable, Figure, thinned
 from stamm.reports.formatting import fixed, spaced
-from stamm.reports.learned_curve import Curve, learned_curve
-from stamm.reports.run_data import Arm, Study
+from stamm.reports.learned_curve import LearnedCurve, learned_curve
+from stamm.reports.run_data import ArmResults, RunResults
 from stamm.reports.svg_figure import Axes, draw_panels, legend, whole_steps
 from stamm.reports.theme import depth, drawn
 from stamm.reports.training import Metrics
 
 MOST_PANELS = 3
-MOST_LAYERS = 8  # curves in one panel that can still be told apart
+MOST_LAYERS = 8  # curves in one panel that can still be distinguished
 _REACH = 3.0
 _GRID = 120
 
 
-def shape_figures(study: Study, config: ReportConfig) -> list[Figure]:
+def shape_figures(study: RunResults, config: ReportConfig) -> list[Figure]:
     """For each arm with learned activation parameters: by depth, over training, as curves."""
     figures = []
     for arm in study.arms:
@@ -35,7 +35,7 @@ def shape_figures(study: Study, config: ReportConfig) -> list[Figure]:
     return figures
 
 
-def learned_names(arm: Arm) -> tuple[str, ...]:
+def learned_names(arm: ArmResults) -> tuple[str, ...]:
     """The activation parameters of an arm that were trained, at most three.
 
     Constants of a catalogued activation are recorded with the rest and are not shown.
@@ -50,7 +50,9 @@ def learned_names(arm: Arm) -> tuple[str, ...]:
     return names[::-1][:MOST_PANELS]
 
 
-def _depth_figure(study: Study, arm: Arm, metrics: Metrics, names: tuple[str, ...]) -> Figure:
+def _depth_figure(
+    study: RunResults, arm: ArmResults, metrics: Metrics, names: tuple[str, ...]
+) -> Figure:
     starts = _starts(arm)
     ends = {
         name: [metrics.shapes[name, layer].values[-1] for layer in metrics.layers(name)]
@@ -99,14 +101,18 @@ def _depth_figure(study: Study, arm: Arm, metrics: Metrics, names: tuple[str, ..
         ),
         alt=f"Values after training: {said}.",
         svg=draw_panels(f"depth-{arm.number}", 2.6, paint, len(names)),
-        data=Table(columns=("layer", *names), rows=tuple(tuple(row) for row in rows), words=0),
+        data=DataTable(columns=("layer", *names), rows=tuple(tuple(row) for row in rows), words=0),
         source=f"{study.inside(arm)}metrics.jsonl",
         command=study.made_by(),
     )
 
 
 def _training_figure(
-    study: Study, arm: Arm, metrics: Metrics, names: tuple[str, ...], config: ReportConfig
+    study: RunResults,
+    arm: ArmResults,
+    metrics: Metrics,
+    names: tuple[str, ...],
+    config: ReportConfig,
 ) -> Figure:
     starts = _starts(arm)
 
@@ -158,7 +164,7 @@ def _training_figure(
 
 
 def _curve_figure(
-    study: Study, arm: Arm, metrics: Metrics, names: tuple[str, ...]
+    study: RunResults, arm: ArmResults, metrics: Metrics, names: tuple[str, ...]
 ) -> Figure | None:
     spec = arm.training.spec
     layers = metrics.layers(names[0])
@@ -167,7 +173,7 @@ def _curve_figure(
         return None
     grid = [-_REACH + 2 * _REACH * i / _GRID for i in range(_GRID + 1)]
     shown = [layers[i] for i in spaced(len(layers), MOST_LAYERS)]
-    curves: dict[int, Curve] = {}
+    curves: dict[int, LearnedCurve] = {}
     for layer in shown:
         learned = {name: metrics.shapes[name, layer].values[-1] for name in names}
         if not all(math.isfinite(value) for value in learned.values()):
@@ -224,7 +230,7 @@ def _curve_figure(
     )
 
 
-def _starts(arm: Arm) -> dict[str, float]:
+def _starts(arm: ArmResults) -> dict[str, float]:
     spec = arm.training.spec
     return spec.initial_values() if spec else {}
 

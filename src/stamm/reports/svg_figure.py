@@ -1,6 +1,6 @@
 """A drawing surface: matplotlib axes in, one clean piece of SVG out.
 
-The SVG is meant to stand inside an HTML page: text stays text in the page's font, colours are
+The SVG is embedded in an HTML page: text stays text in the page's font, colours are
 the page's variables, names are unique to the figure, and nothing depends on the clock.
 """
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from stamm.reports.figure import Table
+from stamm.reports.figure import DataTable
 from stamm.reports.formatting import fixed
 from stamm.reports.text import one_line
 from stamm.runs.schemas.evaluation import MetricValue, TaskFile
 
 
-def task_table(arms: Iterable[tuple[str, tuple[TaskFile, ...]]]) -> Table | None:
+def task_table(arms: Iterable[tuple[str, tuple[TaskFile, ...]]]) -> DataTable | None:
     """One row per task, metric and arm; None when no arm has such a result.
 
     arms   (name, results)
@@ -27,7 +27,7 @@ def task_table(arms: Iterable[tuple[str, tuple[TaskFile, ...]]]) -> Table | None
     ]  # fmt: skip
     if not rows:
         return None
-    return Table(
+    return DataTable(
         columns=("task", "metric", "arm", "value", "standard error", "chance", "above chance", "items"),
         rows=tuple(sorted(rows, key=lambda row: row[:3])),
         words=3,

@@ -1,4 +1,4 @@
-"""Text from documents made harmless to look at: cut, and with nothing invisible left in it.
+"""Untrusted text for display: cut, with control characters as visible escapes.
 
 Escaping for HTML is the template's work (autoescape); this is about what a reader sees: control
 characters, reversed reading order and lone surrogates become visible escapes.

@@ -73,7 +73,7 @@ class _ArmConfig:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Training:
+class ArmTraining:
     """The configuration of an arm and how it was trained; None where a file is missing.
 
     spec   of the activation; None for a name that the catalogue does not have
@@ -89,7 +89,7 @@ class Training:
     timing: TimingFile | None
 
 
-def read_training(folder: Path) -> Training:
+def read_training(folder: Path) -> ArmTraining:
     """The training of the arm in `folder`.
 
     Raises   DataError when a file does not follow its schema.
@@ -100,7 +100,7 @@ def read_training(folder: Path) -> Training:
     ffn = config.model.ffn if config else None
     metrics = folder / "metrics.jsonl"
     activation, spec = _activation(ffn.activation, str(path)) if ffn else (None, None)
-    return Training(
+    return ArmTraining(
         activation=activation,
         spec=spec,
         ffn_kind=ffn.kind if ffn else None,

@@ -1,4 +1,4 @@
-"""Figures of how training went: loss, learning rate and gradient norm, Goldfish coverage."""
+"""Figures of training: loss, learning rate and gradient norm, Goldfish coverage."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ import math
 from collections.abc import Sequence
 
 from stamm.reports.config import ReportConfig
-from stamm.reports.figure import Figure, Table, thinned
+from stamm.reports.figure import DataTable, Figure, thinned
 from stamm.reports.formatting import fixed, percent, smoothed
-from stamm.reports.run_data import Arm, Study
+from stamm.reports.run_data import ArmResults, RunResults
 from stamm.reports.svg_figure import (
     Axes,
     draw_panels,
@@ -27,7 +27,7 @@ MOST_POINTS = 600
 _DASHES = ("-", (0, (5, 1.6)), (0, (1.4, 1.4)), (0, (6, 1.5, 1.5, 1.5)))
 
 
-def loss_figure(study: Study, config: ReportConfig) -> Figure | None:
+def loss_figure(study: RunResults, config: ReportConfig) -> Figure | None:
     """Training loss of every arm by step, in nats per kept token; None when nothing was trained."""
     curves = {
         arm.name: arm.training.metrics.loss
@@ -79,7 +79,7 @@ def loss_figure(study: Study, config: ReportConfig) -> Figure | None:
     )
 
 
-def optimisation_figure(study: Study, config: ReportConfig) -> Figure | None:
+def optimisation_figure(study: RunResults, config: ReportConfig) -> Figure | None:
     """Learning rate and gradient norm by step, or None when nothing was trained."""
     arms = _with_metrics(study)
     if not arms:
@@ -128,8 +128,8 @@ def optimisation_figure(study: Study, config: ReportConfig) -> Figure | None:
     )
 
 
-def goldfish_figure(study: Study) -> Figure | None:
-    """What the Goldfish mask covered, or None when no arm was trained with one."""
+def goldfish_figure(study: RunResults) -> Figure | None:
+    """Coverage of the Goldfish loss mask; None when no arm was trained with one."""
     covered = [
         (arm, arm.training.summary.goldfish)
         for arm in study.arms
@@ -220,8 +220,8 @@ def expected_long_share(k: int, run: int = 100) -> float:
     return float((1.0 - rate) ** (run + 1) * (1.0 + run * rate))
 
 
-def _goldfish_table(labels: Sequence[str], rows: Sequence[GoldfishCoverage]) -> Table:
-    return Table(
+def _goldfish_table(labels: Sequence[str], rows: Sequence[GoldfishCoverage]) -> DataTable:
+    return DataTable(
         columns=(
             "arm", "hash", "k", "h", "labels", "masked", "rate", "1/k", "median gap",
             "90 % gap", "99 % gap", "longest gap", "in runs over 100", "zero windows",
@@ -243,11 +243,11 @@ def _group_name(names: list[str], total: int) -> str:
     return "every arm" if len(names) == total > 1 else ", ".join(names)
 
 
-def _with_metrics(study: Study) -> list[Arm]:
+def _with_metrics(study: RunResults) -> list[ArmResults]:
     return [a for a in study.arms if a.training.metrics and a.training.metrics.loss.values]
 
 
-def _cooldown_starts(study: Study) -> list[int]:
+def _cooldown_starts(study: RunResults) -> list[int]:
     starts = {
         arm.training.summary.decay_start_step
         for arm in study.arms
@@ -290,7 +290,7 @@ def _zoom(axes: Axes, curves: Sequence[Series]) -> None:
         axes.set_ylim(min(seen) - margin, max(seen) + margin)
 
 
-def _series_table(curves: dict[str, Series], smooth: dict[str, Series], limit: int) -> Table:
+def _series_table(curves: dict[str, Series], smooth: dict[str, Series], limit: int) -> DataTable:
     raw = {name: dict(zip(c.steps, c.values, strict=True)) for name, c in curves.items()}
     mean = {name: dict(zip(c.steps, c.values, strict=True)) for name, c in smooth.items()}
     steps = sorted({step for curve in raw.values() for step in curve})
@@ -311,7 +311,9 @@ def _series_table(curves: dict[str, Series], smooth: dict[str, Series], limit: i
     return thinned(columns, rows, limit, "metrics.jsonl", words=0)
 
 
-def _optimisation_table(rates: dict[str, Series], norms: dict[str, Series], limit: int) -> Table:
+def _optimisation_table(
+    rates: dict[str, Series], norms: dict[str, Series], limit: int
+) -> DataTable:
     rate = {name: dict(zip(c.steps, c.values, strict=True)) for name, c in rates.items()}
     norm = {name: dict(zip(c.steps, c.values, strict=True)) for name, c in norms.items()}
     steps = sorted({step for curve in norm.values() for step in curve})

@@ -1,4 +1,4 @@
-"""What a run found, in a small table and a few honest sentences."""
+"""The result of a run: a table with a row per arm, and sentences."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from stamm.reports.comparability import unequal_audit, unequal_evaluation, unequ
 from stamm.reports.formatting import ABSENT, fixed, percent, signed
 from stamm.reports.paired import REFERENCE, paired_difference
 from stamm.reports.results import Measured
-from stamm.reports.run_data import Arm, Study, collect
+from stamm.reports.run_data import ArmResults, RunResults, collect
 from stamm.reports.text import one_line
 
 
@@ -48,7 +48,7 @@ class Verdict:
     lowest       name of the arm with the lowest held-out loss, "" when none was evaluated; both
                  are "" when the arms were evaluated with different settings
     chance       accuracy of guessing on BLiMP, None when it was not run
-    sentences    what may be said, most important first
+    sentences    findings, most important first
     """
 
     recipe: str
@@ -108,15 +108,15 @@ class Verdict:
 
 
 def verdict(run_folder: Path) -> Verdict:
-    """What the run in `run_folder` found.
+    """The result of the run in `run_folder`.
 
     Raises   as `collect`.
     """
     return judge(collect(run_folder))
 
 
-def judge(study: Study) -> Verdict:
-    """What a collected run found."""
+def judge(study: RunResults) -> Verdict:
+    """The result of a collected run."""
     held = {arm.name: arm.measured for arm in study.arms if arm.measured.held_out}
     unequal = unequal_evaluation(study.arms)
     compared = REFERENCE in held and len(study.arms) > 1 and not unequal
@@ -136,7 +136,7 @@ def judge(study: Study) -> Verdict:
 
 
 def _sentences(
-    study: Study, measured: dict[str, ArmResult], lowest: str, unequal: str
+    study: RunResults, measured: dict[str, ArmResult], lowest: str, unequal: str
 ) -> list[str]:
     if not study.arms:
         return ["No model was trained yet."]
@@ -184,7 +184,7 @@ def _margin(measured: dict[str, ArmResult], lowest: str) -> str:
     )
 
 
-def _over_documents(study: Study, measured: dict[str, ArmResult]) -> list[str]:
+def _over_documents(study: RunResults, measured: dict[str, ArmResult]) -> list[str]:
     ordered = sorted(measured, key=lambda name: _of(measured[name]))[:2]
     first, second = (
         arm.measured.documents for name in ordered for arm in study.arms if arm.name == name
@@ -200,7 +200,7 @@ def _over_documents(study: Study, measured: dict[str, ArmResult]) -> list[str]:
     ]
 
 
-def _fairness(study: Study) -> str:
+def _fairness(study: RunResults) -> str:
     sizes = [arm.training.summary.parameters for arm in study.arms if arm.training.summary]
     if len(sizes) < len(study.arms):
         return "Not every arm has finished training."
@@ -216,7 +216,7 @@ def _fairness(study: Study) -> str:
     return f"Parameters {sized}, {seen}."
 
 
-def _row(arm: Arm, base: Measured | None) -> ArmResult:
+def _row(arm: ArmResults, base: Measured | None) -> ArmResult:
     training, measured = arm.training, arm.measured
     loss = measured.held_out.loss_nats if measured.held_out else None
     base_loss = base.held_out.loss_nats if base and base.held_out else None

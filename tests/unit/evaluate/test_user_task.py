@@ -17,7 +17,7 @@ from stamm.evaluate.config import BUILT_IN_TASKS, EvaluateConfig
 from stamm.evaluate.registry import TASKS, load_tasks
 from stamm.evaluate.task import EvaluationTask, TaskMetric, mean_metric
 from stamm.recipes.demo import demo
-from stamm.reports.figure import Table
+from stamm.reports.figure import DataTable
 from stamm.reports.results import read_task_files
 from stamm.reports.task_results import task_table
 from stamm.runs.job import Workspace
@@ -67,7 +67,7 @@ def test_the_tutorials_task_runs_from_the_command_line(
     assert metric["smallest_difference_from_chance"] == 1.96 * metric["standard_error"]
     assert len((folder / "addition_items.jsonl").read_text().splitlines()) == 25
     table = task_table([("xielu", read_task_files(folder))])
-    assert isinstance(table, Table)
+    assert isinstance(table, DataTable)
     assert table.rows[0][:3] == ("addition", "accuracy", "xielu")
 
 

@@ -174,7 +174,7 @@ def test_an_arm_that_diverged_with_one_seed_loses(root: Path, how: str) -> None:
     assert found.sentences[0] == "Diverged, and so lost: xielu. Not shown to differ: relu2."
     said = "xielu diverged with seed 2 of 3: it loses to swiglu, which did not. No mean is given for it."
     assert said in found.sentences
-    left = "Updates left out for a loss that is no number: xielu 20."
+    left = "Updates skipped for a non-finite loss: xielu 20."
     assert (left in found.sentences) == (how == "last steps")
     cells = cells_of(root, "xielu")
     assert (cells[2], cells[3], cells[-1]) == ("diverged", "no interval", "loses")

@@ -135,14 +135,14 @@ def test_what_a_replay_says(tmp_path: Path) -> None:
     page = page_of(write_replay(tmp_path / "corpus.replay"))
     assert page.problems == []
     for words in (
-        "A newer word withdrew 7 of the 90 documents of a finished corpus: "
-        "3 stretches of its token stream, 1,234 tokens in all.",
+        "A newer opt-out withdrew 7 of the 90 documents of a finished corpus: "
+        "3 ranges of its token stream, 1,234 tokens in all.",
         "83 of 107 documents stayed",
         "deletion request 7",
         "What came in are the documents that the finished corpus had kept.",
-        "2 planted passages went, too",
-        "3 documents, left out before because a withdrawn one said the same, stayed out",
-        "Of 15 requests for deletion 2 took something out, 1 met what was out already and 12 met "
+        "2 planted passages withdrawn, too",
+        "3 documents, dropped before as duplicates of a withdrawn one, stay out",
+        "Of 15 requests for deletion 2 withdrew documents, 1 match only dropped ones and 12 match "
         "nothing that came in: ",
         "asked.txt line 13, and 2 more.",
         f"asked.txt 14 {14:064x}",

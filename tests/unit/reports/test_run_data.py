@@ -182,7 +182,7 @@ def test_steps_stand_in_the_order_in_which_they_ended(study: Path) -> None:
 
 def test_a_folder_that_is_no_arm_is_named(root: Path) -> None:
     (root / "arms" / "x\x1b[31m").mkdir()
-    with pytest.raises(DataError, match="which is no name of an arm"):
+    with pytest.raises(DataError, match="which is not a name of an arm"):
         collect(root)
 
 
