@@ -1,4 +1,4 @@
-"""Addresses in one spelling, so that a request finds a page however its address was written."""
+"""Normalization of URLs, so that a request matches a page whatever the spelling of its URL."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from stamm.corpus.records import clean_field
 
 
 def normal_address(url: str) -> str:
-    """An address in the spelling that all its spellings share.
+    """The normalized form of a URL.
 
     Scheme and host in lower case, the host in ASCII without final dot, default port and user
     name; "/" for no path; the fragment left out; percent-encoding in capitals, of blanks and of
-    what is not ASCII, never of letters, digits, "-", ".", "_" and "~"; nothing invisible.
+    non-ASCII characters, never of letters, digits, "-", ".", "_" and "~"; no invisible characters.
 
-    Edge     what names no host stays as it is, without invisible characters.
+    Edge     text without a host is unchanged, except for invisible characters.
     Source   RFC 3986, 6.2.2 and 6.2.3; RFC 3987, 3.1
     Checked  tests/unit/corpus/test_deletions.py
     """
@@ -30,7 +30,7 @@ def normal_address(url: str) -> str:
 
 
 def normal_fragment(url: str) -> str:
-    """What normal_address leaves out, in one spelling and with its "#"; "" when there is none."""
+    """The fragment that `normal_address` drops, normalized, with its "#"; "" without one."""
     _, mark, fragment = clean_field(url).strip().partition("#")
     return mark + _spelled(fragment) if fragment else ""
 

@@ -1,7 +1,7 @@
-"""What can only be decided over all shards: scores against their language, twins, held-out texts.
+"""Job of the global filters: score thresholds per language, deduplication, the held-out split.
 
-Of shard k it leaves decisions-k.parquet: a row for each candidate, in order of position.
-clusters.parquet lists every document that has a twin.
+Writes for shard k decisions-k.parquet: a row for each candidate, in order of position.
+clusters.parquet lists every document that has a duplicate.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _BELOW_ALL = -1.0  # scores lie in [0, 1]
 
 
 def decide(config: GlobalFilterConfig, workspace: Workspace) -> None:
-    """Decide about the candidates in inputs["screened"]; write decisions and summary.json."""
+    """Filter the candidates in inputs["screened"]; write decisions and summary.json."""
     folder, screened = workspace.folder, workspace.inputs["screened"]
     remove_leftovers(folder)
     names = list(read_manifests(screened))
@@ -57,7 +57,7 @@ def decide(config: GlobalFilterConfig, workspace: Workspace) -> None:
             "quality": _cut(query, "quality", "low_quality", config.quality_cut, above=False),
         }
         workspace.progress.advance(1)
-        duplicates = _find_twins(query, config, folder, screened, names)
+        duplicates = _find_duplicates(query, config, folder, screened, names)
         workspace.progress.advance(2)
         held_out = _hold_out(query, config)
         workspace.progress.advance(3)
@@ -84,7 +84,7 @@ def _write_decisions(query: Query, folder: Path, names: list[str]) -> None:
     group = next(groups, None)
     for name in sorted(names, key=int):
         with atomic(folder / part("decisions", name)) as path:
-            if group is None or group[0] != int(name):  # nothing of the shard was still in
+            if group is None or group[0] != int(name):  # no candidate in this shard
                 write_batches(path, DECISIONS_SCHEMA, ())
                 continue
             write_batches(path, DECISIONS_SCHEMA, (batch for _, batch in group[1]))
@@ -92,7 +92,7 @@ def _write_decisions(query: Query, folder: Path, names: list[str]) -> None:
 
 
 def _by_shard(batches: Iterable[pa.RecordBatch]) -> Iterator[tuple[int, pa.RecordBatch]]:
-    """Batches sorted by shard, cut where one shard ends and the next begins."""
+    """Batches sorted by shard, split at the borders of shards."""
     for batch in batches:
         shards = batch.column("shard").to_numpy()
         rows = batch.select(DECISIONS_SCHEMA.names)
@@ -104,10 +104,10 @@ def _by_shard(batches: Iterable[pa.RecordBatch]) -> Iterator[tuple[int, pa.Recor
 def _cut(
     query: Query, score: str, reason: str, config: ThresholdConfig, *, above: bool
 ) -> dict[str, Any]:
-    """Cut one tail of a score in each language that has enough documents; the thresholds.
+    """Drop one tail of a score in each language with enough documents; returns the thresholds.
 
-    The threshold is that of heads.thresholds: at most floor(share * n) documents lie above it, and
-    ties at it stay together below. `above` cuts those, otherwise all the others go.
+    At most floor(share * n) documents are above the threshold, and ties at it are below. `above`
+    drops those above it, otherwise all others are dropped.
     """
     counts = query.rows(
         f"select language, count(*) from candidates where {score} >= 0 "
@@ -138,17 +138,17 @@ def _cut(
     return thresholds
 
 
-def _find_twins(
+def _find_duplicates(
     query: Query, config: GlobalFilterConfig, folder: Path, screened: Path, names: list[str]
 ) -> dict[str, int]:
-    """Make the table `twins`: every candidate that goes because the same text stays elsewhere."""
+    """Create the table `duplicates`: candidates dropped because another document has the text."""
     shards = [screened / part("keys", name) for name in names]
     scratch = folder / ".keys.part"
     scratch.mkdir(exist_ok=True)
     try:
         ((cut,),) = query.rows("select count(*) from cut")
         if cut:
-            # A text that goes anyway must not stand for another that could stay.
+            # A dropped text must not be the kept one of its duplicates.
             shards = [_survivors(query, shard, scratch) for shard in shards]
         with atomic(folder / CLUSTERS) as path:
             found = find_clusters(
@@ -163,7 +163,7 @@ def _find_twins(
         shutil.rmtree(scratch, ignore_errors=True)
     query.view("clusters", [folder / CLUSTERS])
     query.run(
-        "create temp table twins as select shard, row as position, kept_id, "
+        "create temp table duplicates as select shard, row as position, kept_id, "
         "kind || '_duplicate' as reason from clusters where not kept"
     )
     return {"exact": found.exact, "near": found.near, "clusters": found.clusters}
@@ -181,7 +181,7 @@ def _survivors(query: Query, shard: Path, scratch: Path) -> Path:
 
 
 def _hold_out(query: Query, config: GlobalFilterConfig) -> dict[str, int]:
-    """Make the table `decided`; how many documents of each language are held out.
+    """Create the table `decided`; numbers of held-out documents by language.
 
     The documents of a language are sorted by SHA-256 of "held out {seed} {document_id}", and the
     first of them held out.
@@ -192,7 +192,7 @@ def _hold_out(query: Query, config: GlobalFilterConfig) -> dict[str, int]:
         "case when c.reason is null then coalesce(t.kept_id, '') else '' end as duplicate_of, "
         "'' as split from candidates n "
         "left join cut c on n.shard = c.shard and n.position = c.position "
-        "left join twins t on n.shard = t.shard and n.position = t.position"
+        "left join duplicates t on n.shard = t.shard and n.position = t.position"
     )
     counts = query.rows(
         "select language, count(*) from decided where reason = '' "

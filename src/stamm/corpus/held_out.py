@@ -1,4 +1,4 @@
-"""The splits of a corpus, and how many documents of a language are kept from training."""
+"""The splits of a corpus, and the number of held-out documents of a language."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ TRAIN, HELD_OUT, CONTROL = "train", "held_out", "control"
 
 
 def count_held_out(documents: int, share: float) -> int:
-    """How many of a language's documents are held out: max(1, round(share * n)), never all.
+    """Number of held-out documents of a language: max(1, round(share * n)), never all.
 
     Edge     share 0 holds nothing out; a language with one document is never held out.
     Checked  tests/unit/corpus/test_split.py

@@ -1,4 +1,4 @@
-"""What is planted into a corpus on purpose, written as a shard of documents and ledger of its own."""
+"""Job that plants probes and canaries: a shard of documents and ledger of its own."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from stamm.runs.job import Workspace
 
 
 def plant(config: InjectionConfig, workspace: Workspace) -> None:
-    """Write documents, ledger and probes.json of what is planted.
+    """Write documents, ledger and probes.json of the planted passages.
 
     Raises   DataError when the books do not give enough passages.
     """
@@ -42,9 +42,9 @@ def plant(config: InjectionConfig, workspace: Workspace) -> None:
             "schema": PROBES_SCHEMA,
             "seed": config.seed,
             "repeats": list(config.probes.repeats),
-            "probes": [_told(probe) for probe in probes],
+            "probes": [_probe_row(probe) for probe in probes],
             "canaries": [canary_row(canary) for canary in canaries],
-            "made_up": made_up,  # whoever audits a model draws others of the same kinds
+            "made_up": made_up,  # an audit draws further texts of the same kinds
         },
     )
 
@@ -53,7 +53,7 @@ def _split(repeat: int) -> str:
     return TRAIN if repeat else CONTROL
 
 
-def _told(probe: Probe) -> dict[str, Any]:
+def _probe_row(probe: Probe) -> dict[str, Any]:
     book = probe.record
     return {
         "probe_id": probe.probe_id,
@@ -68,12 +68,12 @@ def _told(probe: Probe) -> dict[str, Any]:
 
 
 def _document(probe: Probe) -> dict[str, Any]:
-    return _told(probe) | {"split": _split(probe.repeat)}
+    return _probe_row(probe) | {"split": _split(probe.repeat)}
 
 
 def _copy(canary: Canary, copy: Copy) -> dict[str, Any]:
-    told = canary_row(canary)
-    return {name: told[name] for name in DOCUMENTS_SCHEMA.names if name in told} | {
+    row = canary_row(canary)
+    return {name: row[name] for name in DOCUMENTS_SCHEMA.names if name in row} | {
         "document_id": copy.document_id,
         "text": copy.text,
         "repeat": copy.repeat,
@@ -82,15 +82,15 @@ def _copy(canary: Canary, copy: Copy) -> dict[str, Any]:
 
 
 def _copy_row(canary: Canary, copy: Copy) -> LedgerRow:
-    told, size = canary_row(canary), len(copy.text.encode())
+    row, size = canary_row(canary), len(copy.text.encode())
     return LedgerRow(
         document_id=copy.document_id,
         input_file=canary.record.place.file if canary.record else "",
         input_position=canary.record.place.position if canary.record else 0,
-        url=told["url"],
-        source=told["source"],
-        licence=told["licence"],
-        language=told["language"],
+        url=row["url"],
+        source=row["source"],
+        licence=row["licence"],
+        language=row["language"],
         decision=KEPT,
         consent=PLANTED,
         rule=f"a canary ({canary.kind}) planted to measure memorization",

@@ -1,10 +1,10 @@
-"""The order of documents in the training stream: which stand in which stage, how often, and where.
+"""Data mixture: the stage, repeats and position of each document in the training stream.
 
-Each source is read in an order of its own, SHA-256 of "pack {seed} epoch {e} {document_id}", and
-from the start again, in another order, when it ends. A stage takes as many tokens of each of its
-sources as its shares say, from where the stage before it stopped. What a stage took is then
-sorted by SHA-256 of "pack {seed} {stage} {document_id} {occurrence}", so that its sources are mixed
-evenly. Nothing but content, seed and configuration has a say.
+Each source is read in its own order, by SHA-256 of "pack {seed} epoch {e} {document_id}", and again
+from the start, in another order, when it ends. A stage reads tokens of each of its sources according
+to its shares, from where the previous stage stopped. The documents of a stage are then sorted by
+SHA-256 of "pack {seed} {stage} {document_id} {occurrence}", so that its sources are mixed evenly. The
+order depends on content, seed and configuration only.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ ORDER_COLUMNS = (
 
 
 def order_documents(query: Query, config: PackConfig) -> list[dict[str, Any]]:
-    """Make the view `ordered`: every occurrence of a document in train or held_out, numbered.
+    """Create the table `ordered`: every occurrence of a document in train or held_out, numbered.
 
-    query    has a view called documents (tokenizing.INDEX_SCHEMA and `shard`)
-    Returns  what each stage of the training stream got of each source
-    Raises   DataError when a stage names a source that is not there, or would repeat one more
-             often than its `most_epochs`, or holds no document.
+    query    has a view called documents (tokenize_job.INDEX_SCHEMA and `shard`)
+    Returns  documents and tokens of each source in each stage of the training stream
+    Raises   DataError when a stage names a missing source, would repeat one more often than its
+             `most_epochs`, or gets no document.
     """
     query.run(
         "create temp table occurrences (split varchar, stage integer, shard integer, "
@@ -43,9 +43,9 @@ def order_documents(query: Query, config: PackConfig) -> list[dict[str, Any]]:
     _whole(query, config, HELD_OUT)
     if not config.stages:
         _whole(query, config, TRAIN)
-        told: list[dict[str, Any]] = []
+        stages: list[dict[str, Any]] = []
     else:
-        told = _staged(query, config)
+        stages = _staged(query, config)
     query.run(
         "create temp table ordered as select o.split, "
         "row_number() over (partition by o.split order by o.stage, o.key, d.document_id, "
@@ -53,7 +53,7 @@ def order_documents(query: Query, config: PackConfig) -> list[dict[str, Any]]:
         "d.document_id, d.language, d.source, d.licence, d.url, d.probe_id, o.occurrence "
         "from occurrences o join documents d on o.shard = d.shard and o.start = d.start"
     )
-    return told
+    return stages
 
 
 def write_order(query: Query, split: str, path: Path) -> None:
@@ -116,7 +116,7 @@ def _staged(query: Query, config: PackConfig) -> list[dict[str, Any]]:
     for number, where, begin, end in read:
         _take(query, config, number, where, begin, end)
     _check_stages(query, config)
-    return told
+    return stages
 
 
 def _check_stages(query: Query, config: PackConfig) -> None:
@@ -126,15 +126,15 @@ def _check_stages(query: Query, config: PackConfig) -> None:
     for number, stage in enumerate(config.stages):
         if (number,) not in found:
             raise DataError(
-                f"stage {stage.name} holds no document: none begins in the part of its sources "
-                "that it is to read",
+                f"stage {stage.name} contains no document: none begins in the part of its sources "
+                "that it reads",
                 where="pack.stages",
                 fix="Give it more tokens or epochs",
             )
 
 
 def _plant(query: Query, config: PackConfig) -> None:
-    """Planted documents stand in one stage, as often as they are to be repeated."""
+    """Insert planted documents into one stage, with their repeats."""
     names = [stage.name for stage in config.stages]
     stage = names.index(config.planted_in) if config.planted_in else 0
     query.run(
@@ -172,7 +172,7 @@ def _tokens(query: Query, *wheres: Where) -> int:
 
 
 def _epochs(stage: Stage, share: SourceShare, size: int) -> float:
-    """How often a stage reads a share."""
+    """Number of epochs of a share in a stage."""
     if share.epochs is not None:
         return share.epochs
     total = sum(other.weight or 0.0 for other in stage.sources)
@@ -182,16 +182,16 @@ def _epochs(stage: Stage, share: SourceShare, size: int) -> float:
 def _check_epochs(
     stage: Stage, share: SourceShare, size: int, before: float, epochs: float
 ) -> None:
-    """Raise when a weight has its documents read too often, with all earlier stages.
+    """Raise DataError when a weight repeats its documents too often over all stages so far.
 
-    before   epochs in them; where their shares match only some of its documents, in the mean
+    before   epochs in earlier stages; the mean where their shares match only some documents
     """
     if share.epochs is not None or before + epochs <= share.most_epochs * (1 + 1e-9):
         return
     after = f", after {before:.2f} times in the stages before it" if before else ""
     raise DataError(
         f"stage {stage.name} would read source {share.source!r} {epochs:.2f} times{after}: "
-        f"it has {size} tokens and {round(epochs * size)} are asked for",
+        f"it has {size} tokens and {round(epochs * size)} are required",
         where="pack.stages",
         fix=f"Lower its weight, or set most_epochs={math.ceil(before + epochs)}",
     )

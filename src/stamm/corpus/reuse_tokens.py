@@ -1,4 +1,4 @@
-"""The token shards of a corpus from which documents were withdrawn, without encoding anything again."""
+"""Jobs that copy the tokens of the remaining documents after an opt-out replay."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ from stamm.runs.sharded_job import ShardedJob, ShardResult, ShardTask, read_mani
 
 
 def reuse_tokenizer(config: TokenizeConfig, workspace: Workspace) -> None:
-    """Copy the vocabulary of inputs["tokenizer"]: tokens that are taken over need the same one."""
+    """Copy the vocabulary of inputs["tokenizer"]: the copied tokens need the same one."""
     remove_leftovers(workspace.folder)
     with atomic(workspace.folder / FILE) as path:
         shutil.copyfile(workspace.inputs["tokenizer"] / FILE, path)
 
 
 def retake(config: TokenizeConfig, workspace: Workspace) -> None:
-    """Take the tokens of what is left in inputs["corpus"] from inputs["tokens"]."""
+    """Copy the tokens of the documents in inputs["corpus"] from inputs["tokens"]."""
     remove_leftovers(workspace.folder)
     corpus, tokens = workspace.inputs["corpus"], workspace.inputs["tokens"]
     made = read_manifests(tokens)
@@ -44,9 +44,9 @@ def retake(config: TokenizeConfig, workspace: Workspace) -> None:
 
 
 def retake_shard(job: ShardedJob, task: ShardTask) -> ShardResult:
-    """Copy the tokens of the documents that are left, in the order in which they stood.
+    """Copy the tokens of the remaining documents of a shard, in their order.
 
-    Raises   DataError when a document is left of which there are no tokens.
+    Raises   DataError when a document has no tokens.
     """
     name, index = f"tokens-{task.name}", part("index", task.name)
     facts = job.settings["facts"][task.name]

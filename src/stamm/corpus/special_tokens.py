@@ -1,8 +1,8 @@
-"""The reserved ids of the vocabulary, 0 to 72, and what each is for.
+"""Special tokens: the reserved ids of the vocabulary, 0 to 72.
 
-They stand where Apertus has them, so that code written for its models finds the same ids here.
-Slots it fills with something else (LaTeX pieces) or does not name are reserved here; two of the
-unnamed ones mark personal data of kinds that Apertus leaves in the text.
+The ids are those of Apertus, so that code written for its models finds the same ids here. Slots with
+another use there (LaTeX pieces) or without a name are reserved here; two of the unnamed ones mark
+kinds of personal data that Apertus does not replace.
 
 Source   swiss-ai/apertus-tokenizer-development, apertus_tokenizer_design.md, addendum on version 1;
          chat tokens also swiss-ai/apertus_format.
@@ -59,4 +59,4 @@ PII_MARKERS: dict[str, str] = {
     "card": RESERVED_TOKENS[CARD_ID],
     "phone": RESERVED_TOKENS[PHONE_ID],
 }
-"""What replaces a value of each kind of personal data."""
+"""The marker that replaces each kind of personal data."""

@@ -1,4 +1,4 @@
-"""What a corpus step did, in numbers that add up, counted from its ledger."""
+"""Summary of a corpus, counted from its ledger."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _KEPT = f"decision = '{KEPT}'"
 
 
 def summarise(query: Query) -> dict[str, Any]:
-    """The summary as JSON values: n_in = n_kept + n_dropped; what is planted stands apart.
+    """The summary as JSON values: n_in = n_kept + n_dropped; planted passages are counted separately.
 
     query    has a view called ledger
 
@@ -60,19 +60,19 @@ def summarise(query: Query) -> dict[str, Any]:
 
 
 def require_kept(summary: dict[str, Any]) -> None:
-    """Raise DataError when every document was dropped, naming the reasons that did most."""
+    """Raise DataError when every document was dropped, with the most frequent reasons."""
     if summary["n_kept"]:
         return
     if not summary["n_in"]:
-        raise DataError("the inputs hold no documents", where="corpus.inputs")
-    reasons = [(name, told["documents"]) for name, told in summary["dropped_by_reason"].items()]
+        raise DataError("the inputs contain no documents", where="corpus.inputs")
+    reasons = [(name, counts["documents"]) for name, counts in summary["dropped_by_reason"].items()]
     reasons.sort(key=lambda item: (-item[1], item[0]))
     biggest = ", ".join(f"{name} {number} ({reason_text(name)})" for name, number in reasons[:3])
     fix = "Look into the ledger"
     if reasons[0][0] == "unknown_host":
         fix = (
             "Name a robots.txt snapshot in corpus.consent.robots, "
-            "or say corpus.consent.unknown_host=allow"
+            "or set corpus.consent.unknown_host=allow"
         )
     raise DataError(
         f"no document was kept of {summary['n_in']}: {biggest}", where="corpus.inputs", fix=fix

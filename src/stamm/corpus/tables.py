@@ -1,4 +1,4 @@
-"""Parquet with the same bytes for the same rows: the one door to pyarrow's writer and reader."""
+"""Deterministic Parquet files: the same bytes for the same rows."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def parts(folder: Path, kind: str) -> list[Path]:
     found = sorted(folder.glob(f"{kind}-[0-9]*.parquet"))
     if not found:
         raise DataError(
-            f"{folder} holds no {part(kind, '00000')}", fix="Run the step that writes it again"
+            f"{folder} contains no {part(kind, '00000')}", fix="Run the step that writes it again"
         )
     return found
 
@@ -87,7 +87,7 @@ def write_batches(path: Path, schema: pa.Schema, batches: Iterable[pa.RecordBatc
 
 
 def write_whole(path: Path, schema: pa.Schema, rows: Iterable[Row]) -> None:
-    """Write all rows to `path`, whole or not at all."""
+    """Write all rows to `path` atomically."""
     with atomic(path) as temporary:
         write_rows(temporary, schema, rows)
 
@@ -95,7 +95,7 @@ def write_whole(path: Path, schema: pa.Schema, rows: Iterable[Row]) -> None:
 def read_table(path: Path, columns: list[str] | None = None) -> pa.Table:
     """The table in a Parquet file.
 
-    Raises   DataError when the file is missing or no Parquet, or lacks a column.
+    Raises   DataError when the file is missing or not Parquet, or lacks a column.
     """
     try:
         return pq.read_table(path, columns=columns)

@@ -267,7 +267,7 @@ def test_an_empty_corpus_names_the_biggest_reasons(
         r"invalid_json 1 .*corpus.consent.unknown_host=allow",
     ):
         build(CorpusConfig(inputs=(write_jsonl(*rows, b"{"),)))
-    with pytest.raises(DataError, match="the inputs hold no documents"):
+    with pytest.raises(DataError, match="the inputs contain no documents"):
         build(CorpusConfig(inputs=(write_jsonl(),)))
     assert not (tmp_path / "corpus" / "summary.json").exists()
 

@@ -206,7 +206,7 @@ def test_stages_that_cannot_be_filled_are_told(packed: Callable[..., Path]) -> N
         packed(PackConfig(stages=(first, second)), name="d")
     whole = Stage(name="all", sources=(SourceShare(source="code", epochs=0.99),))
     sliver = Stage(name="sliver", sources=(SourceShare(source="code", epochs=1e-6),))
-    with pytest.raises(DataError, match="stage sliver holds no document"):
+    with pytest.raises(DataError, match="stage sliver contains no document"):
         packed(PackConfig(stages=(whole, sliver)), name="e")
     much = Stage(name="much", tokens=10**6, sources=(SourceShare(source="code", weight=1),))
     with pytest.raises(DataError, match=r"would read source 'code' [0-9.]+ times.*most_epochs="):

@@ -1,10 +1,10 @@
 """Canaries: texts whose repetition is known, of kinds that the probes do not cover.
 
-A model can have learned a made-up text from nowhere else. And a passage that stands in the stream
-in many layouts shows whether Goldfish, whose mask is a hash of the tokens before, can be evaded:
-each layout is masked in other places, so together they may show all of it.
+A model cannot have learned a random text from elsewhere. And a passage that occurs in the stream in
+many layouts tests whether Goldfish, whose mask is a hash of the previous tokens, can be evaded: each
+layout is masked at other tokens, so together they may reveal all of it.
 
-Source   Carlini et al. 2019 (arXiv 1802.08232) for canaries; random sequences behind different
+Source   Carlini et al. 2019 (arXiv 1802.08232) for canaries; random sequences after different
          prefixes: the technical report of Apertus (arXiv 2509.14233).
 """
 
@@ -34,7 +34,7 @@ _LICENCE = "CC0-1.0"
 
 @dataclass(frozen=True, kw_only=True)
 class Copy:
-    """One document of a canary, and how often it stands in the stream."""
+    """One document of a canary, with its number of repeats in the stream."""
 
     document_id: str
     text: str
@@ -45,11 +45,11 @@ class Copy:
 class Canary:
     """One canary.
 
-    probe_id   "rewrapped-r16-0003": the fourth of its kind of those that stand 16 times
-    repeat     how often its text stands in the training stream; 0: never, the control
-    text       what all copies share, plain: what an audit shows and expects
-    copies     its documents: one with `repeat`, or as many as `repeat`, all different
-    record     the book it was cut from; None for a made-up text
+    probe_id   "rewrapped-r16-0003": the fourth of its kind with 16 repeats
+    repeat     repeats of its text in the training stream; 0: never, the control
+    text       common text of all copies, as an audit prompts and expects it
+    copies     its documents: one with `repeat`, or `repeat` different ones
+    record     the book of its text; None for a random text
     """
 
     probe_id: str
@@ -70,10 +70,10 @@ def plan_canaries(
 ) -> list[Canary]:
     """The canaries of a corpus: by kind, then by bucket, in the order of the configuration.
 
-    probes   whose books give passages and words; passages that are probes are not used again
+    probes   its books provide passages and words; passages of probes are not used again
 
-    Edge     Copies are near duplicates of each other on purpose: plant them after duplicates are
-             removed. Secrets hold what looks like personal data: do not replace it.
+    Edge     Copies are near-duplicates of each other on purpose: plant them after deduplication.
+             Secrets contain text in the form of personal data: do not replace it.
     Raises   DataError when the books do not give enough distinct passages.
     Checked  tests/unit/corpus/test_canaries.py
     """
@@ -117,7 +117,7 @@ def plan_canaries(
 
 
 def vocabulary(drawn: Sequence[tuple[Cleaned, InputRecord]]) -> list[str]:
-    """The words of which random words are drawn: those of the first passages, sorted."""
+    """The words that random words are drawn from: those of the first passages, sorted."""
     first = drawn[:_VOCABULARY_PASSAGES]
     return sorted({word for cleaned, _ in first for word in cleaned.text.split()})
 
@@ -142,7 +142,7 @@ def canary_row(canary: Canary) -> dict[str, Any]:
 def _copies(
     kind: Kind, config: CanariesConfig, repeat: int, text: str, name: str, words: list[str]
 ) -> tuple[Copy, ...]:
-    """What stands in the stream: the text `repeat` times, or `repeat` variants once each."""
+    """The documents of a canary: the text `repeat` times, or `repeat` variants once each."""
     variants: dict[Kind, Callable[[Draws], str]] = {
         "rewrapped": lambda draws: _rewrapped(draws, text),
         "indented": lambda draws: _indented(draws, text),

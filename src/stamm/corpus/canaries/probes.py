@@ -1,7 +1,7 @@
-"""Passages planted in the corpus, so that memorization can be measured against their repeats.
+"""Passages planted in the corpus to measure memorization by number of repeats.
 
-Each passage becomes a document of its own. Which bucket a passage falls into is drawn by hash, so
-that no book, author or difficulty belongs to one repeat count.
+Each passage is a document of its own. Its bucket is drawn by hash, so that no book, author or
+difficulty belongs to one number of repeats.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ _SENTENCE_START = re.compile(r"(?:(?<=[.!?])|(?<=[.!?][\"'”’»]))\s+(?=[\"'�
 class Probe:
     """One planted passage.
 
-    probe_id   "r16-0003": the fourth passage of those repeated 16 times
-    repeat     how often it stands in the training stream; 0: never, the control
-    cleaned    the passage as it is planted, personal data replaced
-    record     the book it was cut from
+    probe_id   "r16-0003": the fourth passage with 16 repeats
+    repeat     repeats in the training stream; 0: never, the control
+    cleaned    the planted passage, personal data replaced
+    record     the book of the passage
     """
 
     probe_id: str
@@ -65,7 +65,7 @@ def passages(text: str, shortest: int, longest: int) -> Iterator[str]:
 
 
 def wanted_passages(config: ProbesConfig) -> int:
-    """How many passages the probes take, from the first one drawn on."""
+    """Number of passages of the probes, which are the first ones drawn."""
     return config.passages_per_bucket * len(config.repeats)
 
 
@@ -74,9 +74,9 @@ def draw_passages(
 ) -> list[tuple[Cleaned, InputRecord]]:
     """All distinct passages of the books, in an order drawn by hash, each with its book.
 
-    pii      what is replaced in a passage, as in every other document
-    Raises   DataError when the books are an archive, whose pages would need a word of their hosts,
-             or cannot be read.
+    pii      personal data to replace, as in every other document
+    Raises   DataError when the books are an archive, whose pages need a consent check, or cannot
+             be read.
     """
     if is_archive(config.books):
         raise DataError(

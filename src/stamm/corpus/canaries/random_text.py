@@ -1,4 +1,4 @@
-"""Draws that no library version can change, and the made-up texts that come of them."""
+"""Random texts for canaries, from draws that do not depend on library versions."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from stamm.corpus.canaries.config import Kind
 T = TypeVar("T")
 
 MADE_UP: tuple[Kind, ...] = ("random_characters", "random_words", "secret", "prefixed_words")
-"""Kinds whose texts are drawn: of these there are as many others as one likes."""
+"""Kinds with random texts, of which any number can be drawn."""
 
 _SYMBOLS = "abcdefghijklmnopqrstuvwxyz0123456789"
 _GROUP = 6  # characters between blanks: about as long as a word with its blank
-# Ranges that belong to nobody. RFC 5737 (IPv4), RFC 3849 (IPv6), RFC 2606 (names), RFC 7042
+# Ranges reserved for examples. RFC 5737 (IPv4), RFC 3849 (IPv6), RFC 2606 (names), RFC 7042
 # (MAC addresses). Telephone: 555-0100 to 0199 are set aside in North America (ATIS-0300115), and
 # 020 7946 0000 to 0999 for drama by Ofcom. No such range of IBANs exists, so none is made up.
 _NETWORKS = ("192.0.2", "198.51.100", "203.0.113")
@@ -26,7 +26,7 @@ _WORDS_A_RECORD = 12
 
 
 class Draws:
-    """A stream of numbers that its name decides: SHA-256 of the name and a counter."""
+    """A stream of random numbers that depends on its name: SHA-256 of the name and a counter."""
 
     def __init__(self, *name: object) -> None:
         self._name = " ".join(map(str, name))
@@ -42,7 +42,7 @@ class Draws:
         return items[self.below(len(items))]
 
     def symbols(self, length: int) -> str:
-        """Small letters and digits."""
+        """Random lower-case letters and digits."""
         return "".join(self.choice(_SYMBOLS) for _ in range(length))
 
 
@@ -56,7 +56,7 @@ def made_up(kind: Kind, draws: Draws, words: int, vocabulary: Sequence[str]) -> 
 
 
 def rivals(kind: Kind, number: int, seed: int, words: int, vocabulary: Sequence[str]) -> list[str]:
-    """Texts drawn as a canary of this kind is, which stand in no corpus: what it is ranked among."""
+    """Texts drawn like a canary of this kind but not planted, for its exposure rank."""
     return [
         made_up(kind, Draws("rival", seed, kind, each), words, vocabulary) for each in range(number)
     ]
@@ -73,7 +73,7 @@ def random_words(draws: Draws, words: int, vocabulary: Sequence[str]) -> str:
 
 
 def secret(draws: Draws, words: int) -> str:
-    """Records that look like accounts of people: valid in form, in ranges that belong to nobody."""
+    """Records in the form of user accounts, with values in ranges reserved for examples."""
     records = max(words // _WORDS_A_RECORD, 1)
     return "\n".join(_record(draws) for _ in range(records))
 
