@@ -94,12 +94,12 @@ def extract(body: bytes, charset: str | None, limits: ReadLimits) -> ExtractedPa
         raise CostlyPageError("html_too_large", f"{tags} tags, limit {limits.html_tags}")
     if _is_cheap(html, tags):
         return _page(html, tags, limits)
-    told = apart(lambda: _as_json(html, tags, limits), cpu_s=_CPU_S, memory_bytes=_MEMORY_BYTES)
-    if told is None:
+    result = apart(lambda: _as_json(html, tags, limits), cpu_s=_CPU_S, memory_bytes=_MEMORY_BYTES)
+    if result is None:
         raise CostlyPageError(
             "html_too_large", f"over {_CPU_S} s of processor time or {bytes_text(_MEMORY_BYTES)}"
         )
-    return _from_json(told)
+    return _from_json(result)
 
 
 def _is_cheap(html: str, tags: int) -> bool:

@@ -83,7 +83,7 @@ def _staged(query: Query, config: PackConfig) -> list[dict[str, Any]]:
     taken: dict[tuple[str, str], float] = {}
     held: dict[tuple[str, str], int] = {}
     read: list[tuple[int, Where, float, float]] = []
-    told = []
+    stages = []
     for number, stage in enumerate(config.stages):
         wheres = [_matching(config, number, position) for position in range(len(stage.sources))]
         shares = []
@@ -112,7 +112,7 @@ def _staged(query: Query, config: PackConfig) -> list[dict[str, Any]]:
                 }
             )
             read.append((number, where, begin, begin + epochs))
-        told.append({"name": stage.name, "sources": shares})
+        stages.append({"name": stage.name, "sources": shares})
     for number, where, begin, end in read:
         _take(query, config, number, where, begin, end)
     _check_stages(query, config)

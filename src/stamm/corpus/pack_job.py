@@ -88,8 +88,8 @@ def pack(config: PackConfig, workspace: Workspace) -> None:
     for task, shard in zip(job.shards, shards, strict=True):
         splits[task.extra["split"]]["shards"].append(_entry(task, shard))
     if mixture:
-        for stage, told in zip(splits[TRAIN]["stages"], mixture, strict=True):
-            stage |= told
+        for stage, sources in zip(splits[TRAIN]["stages"], mixture, strict=True):
+            stage |= sources
     write_record(
         folder / MANIFEST,
         PackManifest,

@@ -134,8 +134,8 @@ def test_items_that_cannot_be_found_are_told(
     (tmp_path / "screened").mkdir()
     screen_inputs(config.filter_config, Workspace(folder=tmp_path / "screened", progress=Ears()))
     assert told == [
-        "evaluation set 'birds': 2 of 2 items cannot be found, for all their texts are too short "
-        "to tell from chance"
+        "evaluation set 'birds': 2 of 2 items cannot be found, because all their texts are too "
+        "short"
     ]
     assert (tmp_path / "screened" / "contamination" / "coverage.json").is_file()
 
