@@ -223,9 +223,9 @@ def _limit_openmp_spin() -> None:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command line; returns 0 (done), 1 (found a problem) or 2 (misuse)."""
-    words = list(sys.argv[1:] if arguments is None else arguments)
+    argv = list(sys.argv[1:] if arguments is None else arguments)
     try:
-        return _dispatch(words)
+        return _dispatch(argv)
     except StoppedError as error:  # raised in all ranks: one prints it
         if not _rank():
             print(f"stamm: {error.line()}", file=sys.stderr)
@@ -268,19 +268,19 @@ def _rank_prefix() -> str:
     return f"process {rank}: "
 
 
-def _dispatch(words: list[str]) -> int:
-    if words and words[0] in NOT_YET:
-        print(f"stamm: {words[0]} ({NOT_YET[words[0]]}) is not built yet.", file=sys.stderr)
+def _dispatch(argv: list[str]) -> int:
+    if argv and argv[0] in NOT_YET:
+        print(f"stamm: {argv[0]} ({NOT_YET[argv[0]]}) is not built yet.", file=sys.stderr)
         return 2
     parser = _parser()
-    if not words:
+    if not argv:
         parser.print_help()
         return 2
     verbs = {verb.name: verb for verb in VERBS}
-    if words[0] not in verbs:
-        parser.parse_args(words)  # --help, --version, or an unknown verb
+    if argv[0] not in verbs:
+        parser.parse_args(argv)  # --help, --version, or an unknown verb
         return 2
-    verb = verbs[words[0]]
+    verb = verbs[argv[0]]
     with interrupt_delayed():
         module = importlib.import_module(verb.module)
     own = argparse.ArgumentParser(
@@ -290,7 +290,7 @@ def _dispatch(words: list[str]) -> int:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     module.arguments(own, verb.name)
-    code: int = module.run(own.parse_intermixed_args(words[1:]), verb.name)
+    code: int = module.run(own.parse_intermixed_args(argv[1:]), verb.name)
     return code
 
 

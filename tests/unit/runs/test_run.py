@@ -120,7 +120,7 @@ def test_what_took_long_is_set_aside_and_not_removed(tmp_path: Path) -> None:
     assert (tmp_path / "r" / "two" / "y").read_text() == "33"
 
 
-def test_a_step_never_goes_on_from_an_attempt_at_something_else(tmp_path: Path) -> None:
+def test_a_step_never_resumes_from_outputs_of_another_configuration(tmp_path: Path) -> None:
     """A job that resumes from its folder finds it empty when its configuration has changed."""
     found: list[list[str]] = []
 
@@ -193,7 +193,7 @@ def test_a_lost_input_is_an_error_and_nothing_is_deleted(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("text", ["[]", "{}", '{"state": "running"}'])
-def test_a_manifest_of_another_shape_is_told(tmp_path: Path, text: str) -> None:
+def test_a_manifest_of_another_shape_is_reported(tmp_path: Path, text: str) -> None:
     _execute(tmp_path / "r", _steps(), Jobs())
     (tmp_path / "r" / "manifest.json").write_text(text)
     with pytest.raises(DataError, match="is not the manifest of a run"):
@@ -201,13 +201,13 @@ def test_a_manifest_of_another_shape_is_told(tmp_path: Path, text: str) -> None:
 
 
 @pytest.mark.parametrize("text", ["[]", "{}", '{"schema": 1}'])
-def test_a_configuration_of_another_shape_is_told(tmp_path: Path, text: str) -> None:
+def test_a_configuration_of_another_shape_is_reported(tmp_path: Path, text: str) -> None:
     (tmp_path / "config.json").write_text(text)
     with pytest.raises(RunError, match="is not the configuration of a run"):
         Run(tmp_path, "test", (), {}).check()
 
 
-def test_every_start_is_in_the_manifest_and_other_libraries_are_told(tmp_path: Path) -> None:
+def test_every_start_is_in_the_manifest_and_changed_libraries_are_reported(tmp_path: Path) -> None:
     _execute(tmp_path / "r", _steps(), Jobs())
     path = tmp_path / "r" / "manifest.json"
     manifest = read_json(path)
@@ -232,7 +232,7 @@ def test_two_processes_cannot_work_in_one_folder(tmp_path: Path) -> None:
         pass
 
 
-def test_a_file_system_without_locks_is_told(
+def test_a_file_system_without_locks_is_reported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(*_: object) -> None:

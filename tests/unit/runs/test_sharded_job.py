@@ -185,7 +185,7 @@ def test_a_shard_that_needs_the_machine_for_itself_gets_it(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("execution", [LocalExecutor(workers=1), TWO])
-def test_a_full_disk_ends_the_batch_at_once(tmp_path: Path, execution: LocalExecutor) -> None:
+def test_a_full_disk_ends_the_job_at_once(tmp_path: Path, execution: LocalExecutor) -> None:
     job = batch(tmp_path, "full\n", "wait\n", *TEXTS, *TEXTS)
     with pytest.raises(
         RunError,
@@ -270,7 +270,7 @@ def test_a_plan_of_another_version_is_refused(tmp_path: Path) -> None:
         load_job_spec(path)
 
 
-def test_a_manifest_that_is_none_is_told(tmp_path: Path) -> None:
+def test_a_damaged_manifest_of_a_shard_is_reported(tmp_path: Path) -> None:
     job = batch(tmp_path, "a\n")
     do(job)
     (job.folder / "manifests" / "00000.json").write_text("{}")

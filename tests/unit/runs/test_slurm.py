@@ -156,7 +156,7 @@ def test_a_rank_does_as_many_shards_at_once_as_it_has_cores(slurm: Path, tmp_pat
     assert len({process for _, process in begun(tmp_path)}) == 3
 
 
-def test_a_refusal_says_what_slurm_said_and_which_setting_it_is_about(
+def test_an_error_of_slurm_is_reported_with_the_setting_it_refers_to(
     slurm: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     (slurm / "refuse").write_text("invalid partition specified: nowhere")
@@ -189,7 +189,7 @@ def test_when_a_later_array_is_refused_the_earlier_ones_are_cancelled(
     assert talk.said == ["2 ranks were cancelled; complete shards are kept."]
 
 
-def test_a_cluster_that_keeps_no_accounts_is_told(slurm: Path, tmp_path: Path) -> None:
+def test_a_cluster_without_accounting_is_reported(slurm: Path, tmp_path: Path) -> None:
     (slurm / "no accounts").touch()
     talk = Talk()
     assert len(do(batch(tmp_path, *TEXTS), talk)) == 7
@@ -297,7 +297,7 @@ def test_a_rank_out_of_time_is_submitted_again(slurm: Path, tmp_path: Path) -> N
     assert [name for name, _ in begun(tmp_path)] == ["00000", "00001", "00001"]
 
 
-def test_a_rank_that_cannot_begin_says_why(slurm: Path, tmp_path: Path) -> None:
+def test_a_rank_that_fails_reports_its_error(slurm: Path, tmp_path: Path) -> None:
     job = batch(tmp_path, "a\n")
     with pytest.raises(RunError, match=r"lost once, last with .*cannot be dealt.*its log: "):
         cannot = lambda *_: (_ for _ in ()).throw(ValueError("it cannot be dealt"))  # noqa: E731

@@ -115,7 +115,7 @@ def test_trackers_are_configured_like_any_configuration() -> None:
             override(Recipe(), wrong)
 
 
-def test_each_step_is_told_once_with_its_speed_as_the_files_grow(tmp_path: Path) -> None:
+def test_each_step_is_sent_once_with_its_speed_as_the_files_grow(tmp_path: Path) -> None:
     book = Book()
     sync = _sync(tmp_path, book)
     sync.update()
@@ -135,7 +135,7 @@ def test_each_step_is_told_once_with_its_speed_as_the_files_grow(tmp_path: Path)
     assert book.openings[0].facts == {"a": 1}
 
 
-def test_what_waited_long_is_told_in_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_backlog_is_sent_in_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tracker_sync, "LINES_PER_UPDATE", 4)
     book = Book()
     sync = _sync(tmp_path, book)
