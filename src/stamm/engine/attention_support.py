@@ -1,4 +1,4 @@
-"""What attends in training, from the configuration alone. No torch here."""
+"""Attention backend of training, from the configuration alone. No torch here."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from stamm.models.config import (
 
 
 def kernel_of(engine: EngineConfig, model: DecoderConfig, *, gpu: bool) -> AttentionKernel:
-    """What "auto" comes to, as `models.sight.choose` does, on a CPU that has a C++ compiler.
+    """The attention backend that "auto" chooses, given a C++ compiler on a CPU.
 
-    Edge   a measurement may choose "dense" in the place of "fused" (`engine.kernels="auto"`)
+    Edge   a measurement may choose "dense" instead of "fused" (`engine.kernels="auto"`)
     """
     if engine.attention != "auto":
         return engine.attention
@@ -26,16 +26,16 @@ def kernel_of(engine: EngineConfig, model: DecoderConfig, *, gpu: bool) -> Atten
 
 
 def may_fuse(engine: EngineConfig, model: DecoderConfig) -> bool:
-    """Whether engine.attention leaves the choice, and the fused kernel can train the model on a CPU."""
+    """Whether engine.attention is "auto" and the fused kernel can train the model on a CPU."""
     return engine.attention == "auto" and not any(_unfused(engine, model))
 
 
 def refusals(engine: EngineConfig, model: DecoderConfig, *, gpu: bool) -> Iterator[tuple[str, str]]:
-    """Why a model cannot be trained with this `engine.attention`, each as what and a fix."""
+    """Reasons why a model cannot be trained with this `engine.attention`, each with a fix."""
     asked = f"engine.attention = {engine.attention!r}"
     if engine.attention == "flex" and not gpu:
         yield (
-            f"{asked} does not differentiate on a CPU",
+            f"{asked} has no backward pass on a CPU",
             'Set engine.attention="auto"',
         )
     elif engine.attention == "flex" and model.head_width < SMALLEST_FLEX_HEAD:

@@ -1,8 +1,8 @@
-"""Checkpoints that are whole or not there: safetensors, hashes, no pickle.
+"""Atomic, sharded checkpoints: safetensors with SHA-256 hashes, no pickle.
 
-checkpoints/step-00000120/{shard-*.safetensors, state.json}: each process writes its pieces, and any
-number of processes reads them back (torch.distributed.checkpoint). A checkpoint is written under
-another name and renamed when complete; state.json holds the hashes of the others, and its own.
+checkpoints/step-00000120/{shard-*.safetensors, state.json}: each process writes its shards, and any
+number of processes can load them (torch.distributed.checkpoint). A checkpoint is written under a
+temporary name and renamed when complete; state.json holds the hashes of the other files and its own.
 """
 
 from __future__ import annotations
@@ -47,16 +47,16 @@ SCHEMA = 3
 STATE = "state.json"
 _SEAL = "state_sha256"
 _VALUES = "optimizer"  # state of a user's optimizer that is not a tensor
-_PART, _GONE = ".part", ".gone"  # what is being written, and what is being deleted
+_PART, _GONE = ".part", ".gone"  # being written; being deleted
 _STATE_KEYS = {"schema", "step", "counts", "sha256", "metrics_sha256", _SEAL}
 _NAME = re.compile(r"step-(\d{8})")
 _ALONE = "torch.distributed is disabled"
-_Failure = tuple[bool, str]  # whether the disk is full, and what was said
+_Failure = tuple[bool, str]  # whether the disk is full, and the error message
 
 
 @dataclass(frozen=True)
 class _Pending:
-    """A checkpoint whose pieces are being written."""
+    """A checkpoint whose shards are being written."""
 
     step: int
     counts: list[int]
@@ -68,12 +68,11 @@ class _Pending:
 class Checkpoints:
     """The checkpoints of one training run.
 
-    folder       where they lie
-    keep         how many of the newest stay
-    stays        whether the checkpoint of a step is kept beside those
-    background   whether pieces are written while training goes on
-    reach        how many steps before a step the run may have to go back to: so far back, one is
-                 kept, too
+    folder       the folder "checkpoints" of the run
+    keep         number of newest checkpoints to keep
+    stays        whether the checkpoint of a step is kept for good
+    background   whether shards are written while training continues (asynchronous checkpointing)
+    reach        number of steps that a rollback may go back: one checkpoint before them is kept, too
     """
 
     def __init__(
@@ -98,15 +97,15 @@ class Checkpoints:
             warnings.filterwarnings("ignore", message=_ALONE)
 
     def save(self, step: int, model: nn.Module, updater: ShardedOptimizer, metrics: str) -> None:
-        """Write the state after `step` steps, or begin to; older ones beyond `keep` go afterwards.
+        """Write the state after `step` steps, or start to; then delete old checkpoints beyond `keep`.
 
-        metrics  hash of the metrics up to this step, which a resumed run must find unchanged
-        Raises   RunError when the disk is full or the folder cannot be written. What was there
-                 before stays as it was.
+        metrics  hash of the metrics up to this step, which a resumed run checks
+        Raises   RunError when the disk is full or the folder cannot be written. Existing
+                 checkpoints do not change.
         """
         self.finish()
         part = self._part(step)
-        self._refuse(step, self._prepare(part))  # nobody writes before the folder is there
+        self._refuse(step, self._prepare(part))  # no process writes before the folder exists
         pieces = _tensors(model, updater)
         writer = HuggingFaceStorageWriter(str(part), save_distributed=True)
         alone = self._world.size == 1
@@ -123,15 +122,15 @@ class Checkpoints:
                 else:
                     written.set_result(save(pieces, storage_writer=writer, no_dist=alone))
         except (CheckpointException, OSError, RuntimeError) as error:
-            failure = _told(error)
-        # In the background the others would wait for the pieces of one that could not begin.
+            failure = _failure_of(error)
+        # In the background the other processes would wait for one that could not start.
         self._refuse(step, failure)
         self._pending = _Pending(step, updater.counts, updater.values(), metrics, written)
         if not self._background:
             self.finish()
 
     def advance(self) -> None:
-        """Complete the checkpoint that is being written, if every process is done with its part."""
+        """Complete the checkpoint that is being written, if every process has written its shards."""
         if self._pending is None:
             return
         waiting = torch.tensor(0.0 if self._pending.written.done() else 1.0)
@@ -139,9 +138,9 @@ class Checkpoints:
             self.finish()
 
     def finish(self) -> None:
-        """Wait for the checkpoint that is being written, and give it its name.
+        """Wait for the checkpoint that is being written, and rename it to its final name.
 
-        Raises   RunError when the disk is full, or when a process could not write its part
+        Raises   RunError when the disk is full, or when a process could not write its shards
         """
         if self._pending is None:
             return
@@ -157,12 +156,12 @@ class Checkpoints:
         progress: Progress,
         at_most: int | None = None,
     ) -> int:
-        """Load the newest whole checkpoint and return its step; 0 when there is none.
+        """Resume: load the newest complete checkpoint and return its step; 0 when there is none.
 
-        A checkpoint whose hashes do not hold is named aloud and the one before it is used.
-        metrics  the hash, as for `save`, of the metrics up to a step, as they are now
-        at_most  the newest step that will do; later checkpoints go
-        Raises   RunError when none can be used; with `at_most`, when there is none, too
+        A checkpoint whose hashes do not match is reported, and the one before it is used.
+        metrics  the hash, as for `save`, of the current metrics up to a step
+        at_most  newest step to load; later checkpoints are deleted
+        Raises   RunError when none can be used; with `at_most` also when there is none
         """
         if self._world.is_main_process:
             for ending in (_PART, _GONE):
@@ -182,7 +181,7 @@ class Checkpoints:
             raise RunError(
                 f"none of the {len(steps)} checkpoints in {self.folder} can be used"
                 + ("" if at_most is None else f" to go back to step {at_most}"),
-                fix="Put back what is missing, or delete that folder to train from the beginning",
+                fix="Restore the files, or delete that folder to train from the beginning",
             )
         return 0
 
@@ -192,7 +191,7 @@ class Checkpoints:
         """Load another run's checkpoint.
 
         path      its folder
-        moments   whether the optimizer goes on, too, or begins anew
+        moments   whether to load the optimizer state, too, or start with a new one
         Raises    DataError when it is damaged or of another model
         """
         damage = self._damage(path, None) or self._load(path, model, updater, moments=moments)
@@ -200,7 +199,7 @@ class Checkpoints:
             raise DataError(f"the checkpoint {path} cannot be used: {damage}")
 
     def _refuse(self, step: int, failure: _Failure | None) -> None:
-        """Give up the checkpoint of `step`, in all processes, when one of them has failed."""
+        """Discard the checkpoint of `step` on all processes when one of them has failed."""
         failures = [f for f in self._world.all_gather_object(failure) if f]
         if not failures:
             return
@@ -212,11 +211,11 @@ class Checkpoints:
             raise disk_full_error(final if self.folder.is_dir() else self.folder)
         raise RunError(
             f"{final} was not written: {told}",
-            fix="See that its folder can be written, and run the same command again",
+            fix="Make its folder writable, and run the same command again",
         )
 
     def _prepare(self, part: Path) -> _Failure | None:
-        """Make an empty folder for the pieces, on the leader; what went wrong."""
+        """Create an empty folder for the shards, on the main process; the failure, if any."""
         if self._world.is_main_process:
             try:
                 shutil.rmtree(part, ignore_errors=True)
@@ -226,7 +225,7 @@ class Checkpoints:
         return None
 
     def _complete(self, pending: _Pending, part: Path) -> _Failure | None:
-        """Hash and rename, on the leader; what went wrong."""
+        """Hash and rename, on the main process; the failure, if any."""
         try:
             hashes = self._hashes(part, written=True)
             if not self._world.is_main_process:
@@ -244,25 +243,25 @@ class Checkpoints:
                 self._drop(old)
         except OSError as error:
             return is_full(error), str(error)
-        except RunError as error:  # of a disk that was full for the state
+        except RunError as error:  # the disk was full for state.json
             return error.__cause__ is not None and is_full(error.__cause__), error.what
         return None
 
     def _outdated(self, step: int) -> list[int]:
-        """The checkpoints that nobody needs once that of `step` is there."""
+        """The checkpoints to delete once that of `step` exists."""
         steps = checkpoint_steps(self.folder)
         back = max((s for s in steps if s <= step + 1 - self._reach), default=0)
         free = [s for s in steps if not self._stays(s)][: -self.keep]
         return [s for s in free if s < back and s != step]
 
     def _hashes(self, folder: Path, *, written: bool = False) -> dict[str, str]:
-        """SHA-256 of every file of pieces, by name; the processes divide the reading.
+        """SHA-256 of every file of shards, by name; the processes divide the reading.
 
-        written  just now: they are put in order, and on the disk, first
+        written  the files are new: their headers are sorted and they are flushed to disk first
         Raises   OSError, in every process, when one of them cannot read its files
         """
-        # A process sees what it wrote itself; of others' files it may not know yet, or never when
-        # their folder is not the same one.
+        # A process sees its own files; those of other processes it may see later, or never when the
+        # folder is not shared.
         seen = self._world.all_gather_object([path.name for path in folder.glob("*.safetensors")])
         names = sorted({name for each in seen for name in each})
         mine: dict[str, str] = {}
@@ -344,7 +343,7 @@ class Checkpoints:
                     self._drop(later)
 
     def _drop(self, step: int) -> None:
-        """Delete a checkpoint, if it is there; killed meanwhile it leaves none that is half there."""
+        """Delete a checkpoint if it exists, atomically: a kill leaves it whole or deleted."""
         gone = self.folder / f".step-{step:08d}{_GONE}"
         with contextlib.suppress(FileNotFoundError):
             self._path(step).replace(gone)
@@ -358,7 +357,7 @@ class Checkpoints:
 
 
 def checkpoint_steps(folder: Path) -> list[int]:
-    """The steps of the checkpoints in `folder`, whole or not, in order."""
+    """The steps of the checkpoints in `folder`, damaged ones included, in order."""
     if not folder.is_dir():
         return []
     found = (_NAME.fullmatch(path.name) for path in folder.iterdir())
@@ -393,10 +392,10 @@ def _read_state(path: Path) -> Any:
 
 def _failure(written: Future[Any]) -> _Failure | None:
     error = written.exception()
-    return None if error is None else _told(error)
+    return None if error is None else _failure_of(error)
 
 
-def _told(error: BaseException) -> _Failure:
+def _failure_of(error: BaseException) -> _Failure:
     causes = [error]
     if isinstance(error, CheckpointException):
         causes += [wrapped[0] for wrapped in error.failures.values()]
@@ -405,7 +404,7 @@ def _told(error: BaseException) -> _Failure:
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """torch warns that one process saves alone, which is what it was told to do."""
+    """Silence torch's warning that a single process saves alone, which is intended."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message=_ALONE)
         yield
@@ -416,7 +415,7 @@ def _first_line(error: BaseException) -> str:
 
 
 def _order_names(path: Path) -> None:
-    """Put the names that describe a file of pieces in order: safetensors writes them in any."""
+    """Sort the metadata of a safetensors header: safetensors writes it in any order."""
     with path.open("r+b") as file:
         size = int.from_bytes(file.read(8), "little")
         described = json.loads(file.read(size))

@@ -1,6 +1,6 @@
-"""A caching CPU allocator for training: steps after the first ask the kernel for no memory.
+"""Caching CPU allocator for training: steps after the first request no memory from the kernel.
 
-A step frees activations of some sizes and allocates gradients of others. The C library's heap keeps
+A step frees activations and allocates gradients of different sizes. The C library's heap keeps
 the holes between them, a fifth to two thirds of the peak (2026-11, glibc 2.36), or returns each page
 and has it zeroed again. `activations/fused/mremap_allocator.cpp` does neither: it moves free pages
 together under the addresses of the next tensor.

@@ -1,8 +1,8 @@
-"""What a training step will need, from its configuration alone: no torch, no GPU, no data.
+"""Estimate of a training step's memory and traffic, from its configuration alone. No torch here.
 
-Memory is that of one process, on the device it computes with; the first process is told, which has
-the larger piece of what does not divide. What is counted are tensors, as `engine.parallel` lays
-them out: matrices, their gradients and their moments in pieces over all processes, vectors whole.
+Memory is that of one process on its device: of the first process, whose shards are the largest.
+Counted are tensors, sharded as in `engine.parallel`: matrices, their gradients and their moments over
+all processes, vectors whole.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ from stamm.optim.param_group_rules import Group, grouped
 
 @dataclass(frozen=True, kw_only=True)
 class DeviceKind:
-    """An accelerator by its maker's data sheet.
+    """An accelerator by its vendor's data sheet.
 
-    flops    dense bf16 peak in FLOP/s, sums in float32
-    bytes_per_s   of its memory
-    capability    of computing, as its maker counts: what it can multiply
-    memory   bytes; the gigabytes of the sheet as 10^9, which leaves a little of most for the driver,
-             the library of collectives and what an allocator cannot use
+    flops    dense bf16 peak FLOP/s, accumulated in float32
+    memory   bytes; the gigabytes of the sheet as 10^9, which for most leaves a reserve for the
+             driver, NCCL and fragmentation
+    bytes_per_s   memory bandwidth
+    capability    CUDA compute capability
     """
 
     flops: float
@@ -76,10 +76,10 @@ ASSUMED_SAVE_BYTES_PER_S = 105e9 / 40
 # torch.distributed.checkpoint copies what it saves to the CPU, and safetensors writes it down in
 # memory twice before it goes to disk (torch 2.13, safetensors 0.8).
 _COPIES = 3
-# What is held of float32 logits at a time, as losses/linear_cross_entropy.py says.
+# Chunk of float32 logits, as in losses/linear_cross_entropy.py.
 _CACHE, _FEWEST, _MOST, _MOST_GPU = 2**20, 128, 64 * 2**20, 256 * 2**20
-_SHOWN = 40  # characters of what is no device
-# AdEMAMix over lists takes so many numbers at once (optim/ademamix.py).
+_SHOWN = 40  # characters of an invalid device
+# Elements of a batch of AdEMAMix over lists (optim/ademamix.py).
 _AT_ONCE = 2**22
 
 
@@ -117,16 +117,16 @@ def parse_devices(text: str) -> Devices:
 
 @dataclass(frozen=True, kw_only=True)
 class Setting:
-    """How a step is done.
+    """Division of a step over processes, and how it is computed.
 
     data, context, tensor   processes in each direction, as in `engine.config.Parallel`
-    gpu                     whether it is done on GPUs
-    micro_batches           of a step; gradients of the earlier ones are there while the last is done
-    at_once                 how many of them are in flight; beside the sum each has its gradients
-    compiled, recompute     whether layers are compiled, and computed once more in the backward pass
-    dense                   whether attention is told whom to look at by T x S numbers
-    background              whether checkpoints are written while training goes on
-    guided                  whether structured matrices still have their dense guides
+    gpu                     whether it runs on GPUs
+    micro_batches           of a step; the accumulated gradients exist during the last
+    at_once                 number of them in flight; each has gradients beside the accumulated ones
+    compiled, recompute     whether layers are compiled, and recomputed in the backward pass
+    dense                   whether attention uses a T x S mask
+    background              whether checkpoints are written asynchronously
+    guided                  whether structured matrices have their dense guides
     """
 
     data: int = 1
@@ -144,11 +144,11 @@ class Setting:
 
 @dataclass(frozen=True, kw_only=True)
 class Phase:
-    """What is there at one moment of a step, in bytes.
+    """Memory at one moment of a step, in bytes.
 
-    gathered     weights in one piece, in the precision of products; 0 in one float32 process
-    kept         for the backward pass
-    working      results and gradients that come and go
+    gathered     unsharded weights, in the precision of products; 0 in one float32 process
+    kept         activations for the backward pass
+    working      temporary results and gradients
     """
 
     name: str
@@ -161,24 +161,24 @@ class Phase:
 
     @property
     def total(self) -> int:
-        """All of it."""
+        """The sum."""
         held = self.weights + self.moments + self.gradients
         return held + self.gathered + self.kept + self.working
 
 
 @dataclass(frozen=True, kw_only=True)
 class Memory:
-    """Bytes of one process, each part where it is largest, and the moments at which they meet.
+    """Memory of one process in bytes: each part at its largest, and the timeline of a step.
 
-    weights       float32, in pieces: what the optimizer changes. With products in bfloat16 these are
-                  the master weights, and what is multiplied is `gathered`
-    gradients     float32, in pieces
-    moments       float32, in pieces
+    weights       float32, sharded: updated by the optimizer. With products in bfloat16 these are the
+                  master weights, and `gathered` is what is multiplied
+    gradients     float32, sharded
+    moments       optimizer state, float32, sharded
     activations   kept for the backward pass of the micro-batches in flight, the mask of dense attention and the
                   gradients that the loss forms in its forward pass included
-    gathered      whole weights of the units that are computed with
-    host          CPU memory besides, where a checkpoint passes through it; 0 on a CPU, where it is
-                  part of a moment
+    gathered      unsharded weights of the layers in use
+    host          additional CPU memory while a checkpoint is written; 0 on a CPU, where it is part of
+                  the timeline
     """
 
     weights: int
@@ -191,12 +191,12 @@ class Memory:
 
     @property
     def fullest(self) -> Phase:
-        """The moment with the most."""
+        """The moment with the peak."""
         return max(self.timeline, key=lambda moment: moment.total)
 
     @property
     def peak(self) -> int:
-        """The most that is there at once."""
+        """Peak memory."""
         return self.fullest.total
 
 
@@ -210,11 +210,10 @@ def estimate_memory(
 ) -> Memory:
     """Memory of one process that trains on micro-batches of `sequences` sequences.
 
-    sequences   of a micro-batch in one place in the direction of data; processes in the other
-                directions share them
-    precision   of products and of what is kept; weights, gradients and moments are float32
-    Edge        on a CPU without a C++ compiler the C library keeps holes of what is freed: what the
-                system counts was up to two thirds above it (`engine.cpu_allocator`)
+    sequences   per data-parallel rank; context- and tensor-parallel processes divide them
+    precision   of products and activations; weights, gradients and moments are float32
+    Edge        on a CPU without a C++ compiler the heap is fragmented: resident memory was up to two
+                thirds above the estimate (`engine.cpu_allocator`)
     Checked     tests/unit/engine/test_estimate.py (against what autograd keeps);
                 bench/plan_memory.py (against the peak of training processes)
     """
@@ -293,7 +292,7 @@ def estimate_memory(
 def checkpoint_bytes(model: DecoderConfig, optimizer: OptimizerConfig, guides: bool = False) -> int:
     """Size of one checkpoint: weights and moments in float32, a tied matrix once.
 
-    guides   whether the dense guides of structured matrices are still there
+    guides   whether the dense guides of structured matrices are included
     Checked  tests/unit/engine/test_estimate.py (against the files that are written)
     """
     shapes = parameter_shapes(model, guides=guides)
@@ -308,11 +307,11 @@ def traffic(
     precision: Precision,
     setting: Setting | None = None,
 ) -> tuple[int, int]:
-    """Bytes that pass through memory besides those of products, about: for a token, for an update.
+    """Approximate memory traffic besides products, in bytes: per token, per update.
 
-    What layers keep is written, read once more, and has a gradient that is both; logits are read or
-    written five times, in float32. An update reads and writes weights and moments, and passes over
-    gradients four times, for their norm among others.
+    Activations that layers keep are written and read once, and so is their gradient; logits are read
+    or written five times, in float32. An update reads and writes weights and moments, and reads or
+    writes gradients four times, among others for their norm.
     """
     how = setting or Setting()
     width = 4 if precision == "float32" else 2
@@ -323,16 +322,16 @@ def traffic(
 
 
 def optimizer_groups(model: DecoderConfig, optimizer: OptimizerConfig) -> list[Group]:
-    """Who learns alike, by the parameters' names and shapes.
+    """Parameter groups of the model.
 
-    Raises   ConfigError for a rule that decides about no parameter
+    Raises   ConfigError for a rule that matches no parameter
     """
     return grouped(optimizer, parameter_shapes(model))
 
 
 @dataclass(frozen=True)
 class _Base:
-    """What is there all the time."""
+    """Memory that is constant over a step."""
 
     weights: int
     moments: int
@@ -342,7 +341,7 @@ class _Base:
 
 
 def _piece(name: str, shape: tuple[int, ...], how: Setting) -> int:
-    """Numbers of a parameter that lie on the first process."""
+    """Number of elements of a parameter in the shard of the first process."""
     if len(shape) < 2:
         return math.prod(shape)
     rows, columns = shape
@@ -357,14 +356,14 @@ def _piece(name: str, shape: tuple[int, ...], how: Setting) -> int:
 
 
 def _moments(groups: Iterable[Group], sizes: Mapping[str, int]) -> int:
-    """Numbers that the optimizer keeps for pieces of these sizes."""
+    """Numbers of 32 bits that the optimizer keeps for shards of these sizes."""
     return round(
         sum(group.state_per_parameter * sizes[name] for group in groups for name in group.sizes)
     )
 
 
 def _largest_layer(shapes: Mapping[str, tuple[int, ...]]) -> int:
-    """Numbers in the matrices of the layer that has most."""
+    """Number of elements in the matrices of the largest layer."""
     found: dict[str, int] = {}
     for name, shape in shapes.items():
         if ".layers." in name and len(shape) >= 2:
@@ -376,9 +375,9 @@ def _largest_layer(shapes: Mapping[str, tuple[int, ...]]) -> int:
 def _kept(model: DecoderConfig, sequences: int, context: int, width: int, how: Setting) -> int:
     """Bytes that one process keeps for the backward pass of `sequences` sequences.
 
-    The layers; the last norm, which is not compiled, the gradients of the last hidden states and of
-    the output matrix, in float32 and whole, and the tokens' ids; numbers that say who may look at
-    whom, made once for all layers. Logits are never kept, and cosines are too few to count.
+    The layers; the last norm, which is not compiled; the gradients of the last hidden states and of
+    the output matrix, in float32 and unsharded; the token ids; the attention mask, one for all
+    layers. Logits are never kept; rotary angles are too few to count.
     """
     tokens = sequences * context // (how.context * how.tensor)
     d = model.d_model
@@ -394,13 +393,13 @@ def _kept(model: DecoderConfig, sequences: int, context: int, width: int, how: S
 def _layer(
     model: DecoderConfig, context: int, width: int, how: Setting, layer: int | None = None
 ) -> int:
-    """Bytes that a token leaves in a layer for its backward pass; by default in the last one.
+    """Bytes per token that a layer keeps for its backward pass; by default the last layer.
 
-    Two norms of the hidden state and what each hands to its matrices, which see the tokens of all
-    processes in the direction of `tensor`; the norms of queries and keys; rotated queries, attended
-    values and a float32 log-sum a head, or two numbers where attention is fused; rotated keys and
-    values, of all tokens in the direction of `context`; what is between the matrices of the
-    feed-forward block.
+    Two norms of the hidden state and the inputs of the matrices after them, which have the tokens of
+    all tensor-parallel processes; the norms of queries and keys; rotated queries, attention outputs
+    and a float32 log-sum-exp per head, or two numbers where attention is fused; rotated keys and
+    values of the tokens of all context-parallel processes; the inner activations of the feed-forward
+    block.
     """
     ffn = model.ffn_of(model.num_layers - 1 if layer is None else layer)
     d, e = model.d_model, model.head_width
@@ -419,30 +418,30 @@ def _layer(
 
 
 def _norm(numbers: int, rows: int, width: int, *, compiled: bool) -> int:
-    """RMSNorm keeps its input and one scale a row in float32, and the normalised input.
+    """Bytes that RMSNorm keeps: its input and one scale per row in float32, and the normalised input.
 
-    Compiled it keeps the input as it came, and the scale.
+    Compiled: the input in its own dtype, and the scale.
     """
     return 4 * rows + (width * numbers if compiled else (4 + width) * numbers)
 
 
 def _logits(model: DecoderConfig, tokens: int, width: int, *, gpu: bool) -> int:
-    """Logits of the tokens that go through the loss at once: in float32, and as they were multiplied."""
+    """Bytes of the logits of one chunk of the loss: in float32, and in the dtype of the product."""
     row = 4 * model.vocab_size
     most = _MOST_GPU // row if gpu else min(max(_CACHE // row, _FEWEST), _MOST // row)
     return min(max(most, 1), tokens) * (row if width == 4 else 2 * row)
 
 
 def _block_work(model: DecoderConfig, tokens: int, width: int) -> int:
-    """Gradients inside a feed-forward block at once, over what its backward pass has let go of."""
+    """Bytes of gradients inside a feed-forward block, beyond the activations already freed."""
     inner = 2 if isinstance(model.ffn, GatedFFN) else 1
     return inner * width * model.ffn.width * tokens
 
 
 def _casts(model: DecoderConfig, tokens: int, how: Setting) -> int:
-    """What a product in 8 bits reads: its operands, once more, in a byte each.
+    """Bytes of the 8-bit copies of a product's operands.
 
-    Eagerly one of them is there in float32, too, as it is scaled and cut off.
+    Eager mode also has one of them in float32, while it is scaled and clamped.
     """
     seen, found = tokens * how.tensor, 0
     for rows, columns in layer_matrices(model, how.tensor).values():
@@ -454,7 +453,7 @@ def _casts(model: DecoderConfig, tokens: int, how: Setting) -> int:
 def _update(
     optimizer: OptimizerConfig, shapes: Mapping[str, tuple[int, ...]], pieces: Mapping[str, int]
 ) -> int:
-    """What an update needs besides; that of one pass over memory nothing."""
+    """Temporary bytes of an update; none for a fused one."""
     largest = max(pieces.values())
     groups = grouped(optimizer, shapes)
     if isinstance(optimizer, AdEMAMix):
@@ -473,4 +472,4 @@ def _update(
     return max(4 * root, _MUON * whole)
 
 
-_MUON = 24  # bytes a number: three copies in float32 and six in bfloat16, about
+_MUON = 24  # bytes per element: about three copies in float32 and six in bfloat16

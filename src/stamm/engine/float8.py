@@ -1,8 +1,8 @@
-"""The layers' matrices multiplied in 8 bits: the door to torchao.
+"""Float8 training: matrix products of the layers in 8 bits, through torchao.
 
-Embedding and output matrix, norms, attention's own products and the shapes of activations stay as
-they are in bfloat16. What the optimizer changes stays float32; it is cast to bfloat16 as it is
-gathered, and scaled to 8 bits by the product that reads it.
+Embedding, output matrix, norms, attention scores and activation parameters are computed as in
+bfloat16 training. Master weights stay float32; FSDP casts them to bfloat16, and each product scales
+its operands to 8 bits.
 
 Source   Micikevicius et al. 2022 (arXiv 2209.05433) for the two formats: e4m3 and e5m2
 """
@@ -23,12 +23,12 @@ _RECIPES = {"float8": "tensorwise", "float8_rows": "rowwise"}
 
 
 def use_float8(decoder: Decoder, config: EngineConfig, context: int, device: torch.device) -> None:
-    """Where `config` asks for it, let the matrices of the layers of `decoder` multiply in 8 bits.
+    """Convert the layers of `decoder` to products in 8 bits, if `config.precision` is float8.
 
-    Parameters and their names stay what they are: checkpoints know no difference.
+    Parameters and their names do not change: checkpoints are the same.
 
-    Needs    to come before the decoder is divided and compiled
-    Raises   ConfigError for a device or a model that this is not for; RunError without torchao
+    Needs    to be called before the decoder is sharded and compiled
+    Raises   ConfigError for an unsupported device or model; RunError without torchao
     """
     if config.precision not in EIGHT_BITS:
         return
@@ -39,7 +39,7 @@ def use_float8(decoder: Decoder, config: EngineConfig, context: int, device: tor
 
 
 def convert(layers: nn.ModuleList, precision: str, *, emulated: bool = False) -> None:
-    """Exchange every nn.Linear in `layers` for one that multiplies in 8 bits, with the same weight.
+    """Replace every nn.Linear in `layers` by one that multiplies in 8 bits, with the same weight.
 
     emulated   round to 8 bits and multiply in float32: the same numbers on any device, slowly
     Checked    tests/unit/engine/test_float8.py

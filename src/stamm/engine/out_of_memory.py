@@ -1,4 +1,4 @@
-"""Out of memory: what torch and Python raise, as one line with the remedies."""
+"""Out-of-memory errors of torch and Python as one line with the fix."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from stamm.base.errors import RunError
 
 @contextlib.contextmanager
 def out_of_memory_explained() -> Iterator[None]:
-    """Raise RunError, with what helps, in place of torch's and Python's out-of-memory errors."""
+    """Convert out-of-memory errors of torch and Python to a RunError with a fix."""
     try:
         yield
     except (torch.OutOfMemoryError, MemoryError, RuntimeError) as error:
@@ -21,7 +21,7 @@ def out_of_memory_explained() -> Iterator[None]:
             raise
         reason = (str(error).splitlines() or ["no memory"])[0]
         raise RunError(
-            f"there is too little memory to train: {reason}",
+            f"out of memory: {reason}",
             fix="Use a smaller micro_batch, engine.activation_checkpointing=layers, or more devices;"
-            " `stamm plan` says what is needed",
+            " `stamm plan` estimates the memory",
         ) from error

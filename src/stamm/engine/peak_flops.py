@@ -1,4 +1,4 @@
-"""The most floating-point operations a second that a device can do: what speeds are a share of."""
+"""Peak FLOP/s of a device, the denominator of MFU (model FLOPs utilisation)."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ _ROUNDS = 5
 
 
 def device_name(device: torch.device) -> str:
-    """What computes there, as its maker calls it."""
+    """Product name of the device."""
     return torch.cuda.get_device_name(device) if device.type == "cuda" else cpu_name()
 
 
 def peak_flops(config: EngineConfig, device: torch.device) -> float:
-    """FLOP/s of one device in the precision of products; 0 where nothing is known.
+    """Peak FLOP/s of one device in the precision of products; 0 where it is unknown.
 
-    GPU   dense bfloat16, by the maker's data sheet; half of it in TF32 and a sixteenth in float32
-          are not told apart: float32 training is measured against the bfloat16 peak, too, and so
-          is training in 8 bits
-    CPU   the fastest of a few products of 1024 x 1024 matrices, measured now, with all threads
+    GPU   dense bfloat16, by the vendor's data sheet. The peaks of TF32 (half) and float32 (a
+          sixteenth) are not used: training in float32 and in 8 bits is measured against the bfloat16
+          peak, too
+    CPU   the fastest of five products of 1024 x 1024 matrices, measured now, with all threads
     """
     if device.type == "cuda":
         name = device_name(device)

@@ -18,15 +18,15 @@ _SIGNALS = (signal.SIGTERM, signal.SIGUSR2)
 class PreemptionHandler:
     """Records the signals that ask this process to end, while the context is entered.
 
-    pending   the signal received, or None
-    heard     whether all processes know that one of them received a signal
-    Edge      outside the main thread signal handlers are not changed. A signal received after the
-              last step is raised again on exit, for the handler that was set before
+    pending     the signal received, or None
+    requested   whether any process has received a signal, the same on all processes
+    Edge        outside the main thread signal handlers are not changed. A signal received after the
+                last step is raised again on exit, for the handler that was set before
     """
 
     def __init__(self) -> None:
         self.pending: signal.Signals | None = None
-        self.heard = False
+        self.requested = False
         self._before: dict[signal.Signals, Any] = {}
 
     def __enter__(self) -> PreemptionHandler:

@@ -152,11 +152,11 @@ class Trainer:
                     restored = self._step(step, detector, preemption, metrics, speed)
                     if restored is not None:
                         return restored
-                if preemption.heard or step == until or self._is_saved(step):
+                if preemption.requested or step == until or self._is_saved(step):
                     self._save(step, metrics)
                 else:
                     self._checkpoints.advance()
-                if preemption.heard:
+                if preemption.requested:
                     self._checkpoints.finish()
                     raise preemption.stopped(step, self._objective.num_steps)
         return until
@@ -227,7 +227,7 @@ class Trainer:
         norm = clip_grad_norm(self._model, self._world, self._clip_norm)
         total[-1] = float(preemption.pending is not None)
         *values, asked = self._world.all_reduce_sum(total).tolist()
-        preemption.heard = asked > 0
+        preemption.requested = asked > 0
         return dict(zip(names, values, strict=True)), norm.item()
 
     def _check_metrics(self, found: list[tuple[str, ...]]) -> tuple[str, ...]:
@@ -305,7 +305,7 @@ class Trainer:
         return restored
 
     def _nonfinite_streak(self, step: int) -> int:
-        """How many steps in a row, this one included, had a non-finite loss."""
+        """Number of consecutive steps with a non-finite loss, up to and including this one."""
         bad = {e["step"] for e in self._events.all if e["event"] == NONFINITE}
         return next(n for n in range(1, step + 2) if step - n not in bad)
 

@@ -1,4 +1,4 @@
-"""What of the targets is learned, as a recipe says it. No numpy here: plans read it too."""
+"""Configuration of loss masks: Goldfish, and the rule at document borders. No numpy here."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from typing import Literal
 from stamm.base.config import validate
 
 Rule = Literal["stamm", "released", "report"]
-"""Which targets at the borders of documents are learned: see `losses.masks`."""
+"""Loss mask at document borders: see `losses.loss_mask`."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Goldfish:
-    """One token in `k` is dropped, chosen by a hash of the last `h` tokens, itself included.
+    """Goldfish loss: one token in `k` is masked, by a hash of the last `h` tokens, itself included.
 
     hash   "stamm": order-sensitive, never across a document border, ids salted, modulo 2^64.
            "apertus": the released code bit for bit, with its defect: the product of h ids wraps

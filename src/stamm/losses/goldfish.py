@@ -1,8 +1,8 @@
-"""Goldfish loss: a few tokens, chosen by a hash of what stands before them, are never learned.
+"""Goldfish loss: tokens chosen by a hash of the tokens before them are never trained on.
 
-A model that is never trained on a token cannot reproduce it by rote, so a passage repeated often
-breaks off at its masked tokens. The choice must be a pure function of the text: the same passage
-must be masked in the same places each time it is seen.
+A model that is never trained on a token cannot reproduce it verbatim, so the continuation of a
+repeated passage ends at its masked tokens. The mask is a pure function of the text: a passage is
+masked at the same tokens each time it occurs.
 
 Source   Hans et al. 2024 (arXiv 2406.10209); as used by Apertus, k = h = 50 (arXiv 2509.14233).
 """
@@ -27,8 +27,8 @@ TABLE_SEED = 2_971_215_073
 def stated_rate(config: Goldfish) -> float:
     """Share of full windows that are dropped when all keys are equally likely.
 
-    1/k for "stamm"; for "apertus" the share of its table's slots that drop, which is 1/k but for
-    the accident of its draw.
+    1/k for "stamm"; for "apertus" the fraction of its table's slots that drop, 1/k up to the
+    randomness of its draw.
     """
     if config.hash == "apertus":
         return float(np.mean(_table() < np.float32(1.0 / config.k)))
@@ -69,14 +69,14 @@ def coverage(
 
 
 def measure(config: Goldfish, piece: LabelRun, tally: MaskCounts) -> None:
-    """Count into `tally` what the mask of `config` does to a piece of text.
+    """Add the statistics of the mask of `config` on a piece of text to `tally`.
 
     piece    with h - 1 labels before the new ones, where its run has as many
     """
     labels, count = piece.labels, len(piece.labels)
     key, drops = _hashed(config, labels)
     whole = _whole(config, piece.document)
-    # What stands in a window, whatever the hash that is measured makes of it.
+    # The content of a window, independent of the hash that is measured.
     identity = key if config.hash == "stamm" else _polynomial(labels, config.h, salt=0)
     tally.add(
         piece,
@@ -107,7 +107,7 @@ def _whole(config: Goldfish, document: NDArray[np.int64]) -> NDArray[np.bool_]:
 
 
 def _by_label(of_windows: NDArray[Any], count: int) -> NDArray[Any]:
-    """What is known of each window, at its last label; 0 at the labels that have none."""
+    """Values of windows at their last labels; 0 at labels without a full window."""
     found = np.zeros(count, dtype=of_windows.dtype)
     found[count - len(of_windows) :] = of_windows
     return found
@@ -156,7 +156,7 @@ def _table() -> NDArray[np.float32]:
     """The published table: torch.rand(1_000_003) of a CPU generator seeded 2971215073.
 
     Both torch and numpy draw from the Mersenne Twister with Knuth's seeding; torch's uniform
-    float32 is the low 24 bits of each 32-bit draw. A test holds the two against each other.
+    float32 is the low 24 bits of each 32-bit draw. A test compares the two.
     """
     draws = np.random.RandomState(TABLE_SEED).randint(0, 2**32, TABLE_SIZE, dtype=np.uint32)
     table: NDArray[np.float32] = (draws & np.uint32(2**24 - 1)).astype(np.float32) / np.float32(

@@ -11,7 +11,7 @@ from stamm.losses.linear_cross_entropy import linear_cross_entropy
 
 
 class LossOutput(NamedTuple):
-    """What a step differentiates, and the two things it is the sum of, each shape ().
+    """Loss of a step and its two parts, each of shape ().
 
     loss         nll + z, with its gradient
     nll          negative log-likelihood in nats per kept token, the same quantity with and without
@@ -43,7 +43,7 @@ def masked_cross_entropy(
              Apertus
 
     Shapes   N tokens of the whole batch, all documents together.
-    Dtypes   as `linear_cross_entropy`, which also says what is held in memory.
+    Dtypes   as `linear_cross_entropy`; memory, too.
     Edge     a dropped token costs no product, gets exactly zero gradient, pulls no Z, and its target
              may be any number. With no kept token all three are 0 and so is every gradient.
              Without z-loss `nll` has the bits of `loss`.

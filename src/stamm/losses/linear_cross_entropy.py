@@ -1,7 +1,7 @@
-"""Cross-entropy of a linear layer's output, without the logits of a whole batch.
+"""Fused linear cross-entropy: loss of a linear layer's output without the logits of a whole batch.
 
-A chunk of tokens goes all the way in the forward pass: its logits, its losses, what they add to
-the gradients of both factors; then its logits are forgotten. The backward pass only scales.
+The forward pass processes a chunk of tokens at a time: logits, losses, and the gradients of both
+factors; then the logits are freed. The backward pass only scales.
 
 Letters: N tokens given, C of them in a chunk, D model, V vocabulary.
 
@@ -26,7 +26,7 @@ MOST_BYTES = {"cpu": 64 * 2**20, "cuda": 256 * 2**20}
 
 
 class TokenLosses(NamedTuple):
-    """The loss of a batch, and what it is made of.
+    """The loss of a batch, and its values per token.
 
     loss     what to differentiate, shape ()
     nats_N   negative log-likelihood of every target in nats, without z-loss, scale or gradient;
@@ -64,7 +64,7 @@ def linear_cross_entropy(
              left out by passing weight_VD[:vocabulary].
     Order    fixed: the same bits every time.
     Memory   the logits of `chunk_tokens` tokens at a time. Without gradients wanted, none are made.
-    Device   which tokens are kept is asked once, for which the CPU waits on a GPU.
+    Device   the number of kept tokens is read once, for which the CPU waits on a GPU.
     Compile  one opaque operation, without a graph break.
     Raises   ConfigError when shapes or dtypes do not fit, when scale_N wants a gradient, under
              torch.autocast, for gradients in float16, which has no room for those of a mean, in
@@ -88,7 +88,7 @@ def linear_cross_entropy(
 
 
 def chunk_tokens(vocabulary: int, device: torch.device) -> int:
-    """How many tokens' float32 logits are held at once.
+    """Number of tokens per chunk, whose float32 logits are in memory at once.
 
     CPU      what fits into CACHE_BYTES, but at least FEWEST_TOKENS, and never above MOST_BYTES.
     Others   what fits into MOST_BYTES: there, large products are what is fast.
@@ -194,7 +194,7 @@ def _losses_and_gradients(
 
 
 def _check_targets(target_N: Tensor, learned: Tensor, vocabulary: int) -> None:
-    """Refuse learned targets that are no row of the matrix, where nothing has to be waited for."""
+    """Raise DataError for targets outside of the vocabulary; on CPUs only, where it needs no wait."""
     if target_N.device.type != "cpu":
         return
     outside = learned[(target_N[learned] < 0) | (target_N[learned] >= vocabulary)]
@@ -210,7 +210,7 @@ def _check_targets(target_N: Tensor, learned: Tensor, vocabulary: int) -> None:
 def _results(
     hidden_ND: Tensor, weight_VD: Tensor, target_N: Tensor, scale_N: Tensor, *settings: Any
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """Zeros where the operation's results will stand, of which the last two settings decide."""
+    """Zeros for the results; the last two settings decide which gradients have rows."""
     *_, hidden_wanted, weight_wanted = settings
     (n, d), v = hidden_ND.shape, weight_VD.shape[0]
     return (
@@ -240,7 +240,7 @@ class _Loss(torch.autograd.Function):
 
 @torch.library.impl(_NAME, "Autograd")
 def _(hidden_ND: Tensor, weight_VD: Tensor, *rest: Any) -> Any:
-    """Not torch.library.register_autograd: that passes by a tangent without a word."""
+    """Not torch.library.register_autograd: it ignores a forward-mode tangent silently."""
     factors = (hidden_ND, weight_VD)
     followed = torch.is_grad_enabled() and any(x.requires_grad for x in factors)
     transformed = followed and torch._C._functorch.get_dynamic_layer_stack_depth() > 0
@@ -273,7 +273,7 @@ def _keep(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None
 
 
 def _scale(ctx: Any, d_loss: Tensor | None, *_: None) -> tuple[Tensor | None, ...]:
-    if torch.is_grad_enabled():  # nothing is left of what these gradients depend on
+    if torch.is_grad_enabled():  # the graph of these gradients does not exist
         raise ConfigError(
             "linear_cross_entropy was differentiated with create_graph=True, and has no second"
             " derivative",

@@ -1,14 +1,14 @@
-"""Which targets of packed documents are learned: borders, padding and Goldfish together.
+"""Loss mask of packed documents: document borders, padding and Goldfish.
 
 Letters of a packed text: b begin, e end of a document, x a token, p padding. A target is predicted
-from the token before it. Targets that are not learned, by rule:
+from the token before it. Masked targets, by rule:
 
   tokens       b x x e b x e p p
   "stamm"      . . . .[b]. .[p p]    the first token of a document, and padding
   "released"   . . . .[b]. .[p p]    what is predicted from an e, and padding
   "report"     . . .[e]b .[e][p p]   e itself, and padding
 
-Goldfish drops more of them; what one of the three drops is not learned.
+Goldfish masks further targets; the masks are combined.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from stamm.losses.goldfish import keep_mask
 
 @dataclass(frozen=True, kw_only=True)
 class MaskTokenIds:
-    """Ids that a rule asks for.
+    """Token ids that the rules need.
 
     end   ends a document
     pad   fills a sequence behind its last document; None: nothing is padded
@@ -42,21 +42,21 @@ def loss_targets(
     special: MaskTokenIds,
     goldfish: Goldfish | None = None,
 ) -> NDArray[np.bool_]:
-    """True where the target tokens[i + 1], predicted from tokens[i], is learned; shape (n - 1,).
+    """Loss mask: True where the target tokens[i + 1], predicted from tokens[i], has a loss; shape (n - 1,).
 
     rule       "stamm": the first token of a document follows from nothing, whatever its id. With
                Goldfish(hash="stamm") a target's mask depends on its document alone.
                "released": as the code of Apertus does. What is predicted from the end token, which
                is the next document's begin token; a document cut off without an end token is not
                seen to end. Padding counts as id 0 where Goldfish hashes it.
-               "report": as the report of Apertus says: the loss on the end token is masked. The
+               "report": as in the report of Apertus: the loss on the end token is masked. The
                model then never learns to stop, and learns to begin a document after another.
     tokens     of one sequence; for Goldfish(hash="stamm") with the h - 1 tokens before it, whose
                targets the caller leaves away
     document   a number per token, equal within a document; padding belongs to the last one
 
-    Edge     a rule leaves out the targets that are special.pad even where no sequence is padded:
-             an id that has other uses is no padding
+    Edge     targets equal to special.pad are masked even where no sequence is padded: do not pass an
+             id that has other uses
     Raises   ConfigError when a rule needs the id of the end token and has none.
     Source   swiss-ai/Megatron-LM, megatron/core/datasets/gpt_dataset.py at 040b00b, whose loss mask
              under --eod-mask-loss is 0 where the input is the end token; arXiv 2509.14233 for the

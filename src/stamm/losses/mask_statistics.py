@@ -1,4 +1,4 @@
-"""What a mask does to a text, counted piece by piece in memory that does not grow with the text."""
+"""Statistics of a loss mask on a text, in memory that does not grow with the text."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from stamm.base.hashing import mix64
 
 PIECE = 2**18  # labels at a time: a few tens of megabytes of work space
 LONG = 100
-EXPECTED_DROPS = 100  # with fewer, a rate says little, and its spread is no bell curve
+EXPECTED_DROPS = 100  # with fewer, a rate is imprecise and not normally distributed
 MOST_ERRORS = 5.0
 _SKETCH_BITS = 12
 _QUANTILES = (0.5, 0.9, 0.99, 1.0)
@@ -49,7 +49,7 @@ def cut(
 
 @dataclass(frozen=True, kw_only=True)
 class Coverage:
-    """What a mask does to a text: how many labels it drops, and how long the learned runs are.
+    """Statistics of a loss mask on a text: dropped labels, and lengths of runs of learned labels.
 
     labels          all of them
     masked          how many are dropped
@@ -60,8 +60,8 @@ class Coverage:
     windows         labels with a full window: only they can be dropped
     zero_share      share of them whose key is 0: a product that has wrapped
     stated_rate     share of them that should be dropped
-    independent     how many windows that are all different would tell the rate as well: passages
-                    that stand in the text c times are dropped c times or never
+    independent     effective number of distinct windows: a passage that occurs c times is dropped
+                    c times or never
     """
 
     labels: int
@@ -93,7 +93,7 @@ class Coverage:
         return (self.window_rate - self.stated_rate) / spread
 
     def faults(self, most_zero: float) -> tuple[str, ...]:
-        """What is wrong with this mask on this text, a sentence each; empty when nothing is.
+        """Faults of this mask on this text, a sentence each; empty without faults.
 
         most_zero   share of windows that may have the key 0
 
@@ -104,7 +104,7 @@ class Coverage:
             found.append("no document is as long as a window: nothing is ever dropped")
         if self.zero_share > most_zero:
             found.append(
-                f"{self.zero_share:.2%} of the full windows have the key 0 and fare alike; "
+                f"{self.zero_share:.2%} of the full windows have the key 0 and the same mask; "
                 f"{most_zero:.2%} may"
             )
         errors = self.standard_errors
@@ -118,7 +118,7 @@ class Coverage:
 
 @dataclass
 class _Counts:
-    """Of one group, or of several added up.
+    """Counts of one group, or of several added up.
 
     gaps     how many learned runs have each length; at most sqrt(2 labels) lengths can differ
     sketch   sums of +1 and -1 in hashed buckets: its squares add up to sum c^2 over the different
@@ -183,7 +183,7 @@ class MaskCounts:
         group = piece.group[new]
         if not len(group):
             return
-        self._add_gaps(keep, piece.document[new], group, goes_on=piece.seen > 0)
+        self._add_gaps(keep, piece.document[new], group, continues=piece.seen > 0)
         order = np.argsort(group, kind="stable")
         for here in np.split(order, np.flatnonzero(np.diff(group[order])) + 1):
             counts = self._of[int(group[here[0]])]
@@ -223,16 +223,16 @@ class MaskCounts:
         keep: NDArray[np.bool_],
         document: NDArray[np.int64],
         group: NDArray[np.int64],
-        goes_on: bool,
+        continues: bool,
     ) -> None:
-        """Count the learned runs that end here; the last one may go on in the next piece."""
+        """Count the learned runs that end here; the last one may continue in the next piece."""
         border = document[1:] != document[:-1]
         first, last = keep.copy(), keep.copy()
         first[1:] &= border | ~keep[:-1]
         last[:-1] &= border | ~keep[1:]
         starts = np.flatnonzero(first)
         lengths = np.flatnonzero(last) + 1 - starts
-        if self._open is not None and goes_on and keep[0] and document[0] == self._open[1]:
+        if self._open is not None and continues and keep[0] and document[0] == self._open[1]:
             lengths[0] += self._open[0]
             self._open = None
         self._closed()

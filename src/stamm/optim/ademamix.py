@@ -75,7 +75,7 @@ class AdEMAMixOptimizer(Optimizer):
             if self.form == "fused" and fused.is_supported(*tensors):
                 fused.update_fused(tensors, numbers)
             else:
-                rest.append(tensors)  # what lies in memory otherwise; bits do not depend on it
+                rest.append(tensors)  # another memory layout; the bits are the same
         for some in _batches(rest):
             update_lists(some, numbers)
 
@@ -88,7 +88,7 @@ class AdEMAMixOptimizer(Optimizer):
 
 
 def _batches(tensors: list[tuple[Tensor, ...]]) -> Iterator[list[tuple[Tensor, ...]]]:
-    """Neighbours together, so many that launching them is cheap and what they need besides small."""
+    """Consecutive tensors in batches, large enough to launch and small enough in temporary memory."""
     batch: list[tuple[Tensor, ...]] = []
     numbers = 0
     for each in tensors:

@@ -22,7 +22,7 @@ from stamm.optim.config import AdEMAMix
 
 
 class Numbers(NamedTuple):
-    """What a step multiplies and adds with, each rounded to float32."""
+    """Scalar factors of one step, each rounded to float32."""
 
     keep_fast: float
     take_fast: float
@@ -58,7 +58,7 @@ def numbers_at(config: AdEMAMix, step: int, total_steps: int, rate: float, decay
 def formula(held: Sequence[Any], numbers: Sequence[Any]) -> tuple[Any, Any, Any, Any]:
     """New p, fast, slow and square from p, g, fast, slow and square: what kernels are made from.
 
-    Edge     torch.sqrt stands for the root rounded to the nearest, which torch's own is not (`_root`)
+    Edge     torch.sqrt denotes the root rounded to nearest, unlike torch's own on CPUs (`_root`)
     """
     p, g, fast, slow, square = held
     n = Numbers(*numbers)
@@ -73,7 +73,7 @@ def formula(held: Sequence[Any], numbers: Sequence[Any]) -> tuple[Any, Any, Any,
 def update_lists(held: Iterable[Sequence[Tensor]], numbers: Numbers) -> None:
     """`formula` on each (p, g, fast, slow, square), in place, by torch's functions over lists.
 
-    Memory   twice that of the parameters besides, while it runs
+    Memory   temporarily twice that of the parameters
     Checked  tests/unit/optim/test_fused_update.py (the bits of `formula`)
     """
     n = numbers

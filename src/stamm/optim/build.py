@@ -19,9 +19,9 @@ from stamm.optim.muon import MuonWithAdamW
 
 @dataclass(frozen=True)
 class OptimizerInputs:
-    """What an optimizer is built from, beside its configuration.
+    """Inputs of an optimizer, beside its configuration.
 
-    groups        parameter groups (`parameter_groups`), of what is updated on this process
+    groups        parameter groups (`parameter_groups`) with the tensors that this process updates
     total_steps   length of the run, for warm-ups that last as long as it does
     layouts       by each updated tensor, the model's parameter whose shard it is
     """

@@ -14,12 +14,12 @@ from stamm.base.user_code import is_reference
 
 @dataclass(frozen=True, kw_only=True)
 class GroupRule:
-    """Parameters that learn otherwise than the rest.
+    """Learning rate and weight decay of the parameters that a pattern matches.
 
-    pattern        regular expression, searched in a parameter's name; the first rule that matches
-                   decides, and a rule that decides about no parameter is an error
-    lr_factor      their learning rate as a multiple of the schedule's; 0 freezes them
-    weight_decay   None leaves what they would have without the rule
+    pattern        regular expression, searched in the parameter's name; the first matching rule
+                   applies, and a rule that applies to no parameter is an error
+    lr_factor      learning rate as a multiple of the schedule's; 0 freezes the parameters
+    weight_decay   None: the value without the rule
     """
 
     pattern: str
@@ -40,8 +40,8 @@ class GroupRule:
 class AdamW:
     """Decoupled weight decay (Loshchilov and Hutter 2019, arXiv 1711.05101).
 
-    shape_lr_factor   learning rate of trainable activation shapes, as a multiple of the rest's
-    groups            rules for parameters that are named
+    shape_lr_factor   learning rate of trainable activation shapes, as a multiple of the schedule's
+    groups            rules by parameter name
     """
 
     beta1: float = 0.9
@@ -67,17 +67,17 @@ class AdamW:
 
 @dataclass(frozen=True, kw_only=True)
 class AdEMAMix:
-    """Adam with a second, slow average of the gradient (arXiv 2409.03137), as Apertus runs it.
+    """Adam with a second, slow average of the gradient (arXiv 2409.03137), as in Apertus.
 
     alpha                 weight of the slow average after its warm-up
-    alpha_warmup_steps    steps over which alpha rises from 0, linearly; None means all steps, 0
-                          the whole alpha from the first step on
+    alpha_warmup_steps    steps over which alpha rises from 0, linearly; None: all steps; 0: alpha is
+                          constant
     beta3_warmup_steps    steps over which beta3 rises from beta1, linearly in half-life; likewise
     shape_lr_factor       as in `AdamW`
     groups                as in `AdamW`
-    implementation        "fused": one pass over memory, or an error that says why not. "foreach":
-                          torch's lists, about twenty passes. "auto": fused where it can be built.
-                          All give the same bits, on every machine
+    implementation        "fused": one pass over memory, or an error with the reason. "foreach":
+                          torch's foreach functions, about twenty passes. "auto": fused where it can
+                          be built. All give the same bits, on every machine
     """
 
     beta1: float = 0.9
@@ -233,7 +233,7 @@ _NOT_NEGATIVE = "must be finite and not negative"
 _FORMS = ("auto", "foreach", "fused")
 _RATES = ("match_rms_adamw", "original")
 _BETA = "must lie in [0, 1)"
-_SMALLEST_EPS = 1e-37  # of float32's normal numbers; below them it may be 0, and 0 / 0 is no number
+_SMALLEST_EPS = 1e-37  # of float32's normal numbers; below them it may be 0, and 0 / 0 is NaN
 _EPS = f"must be finite and at least {_SMALLEST_EPS}"
 
 

@@ -1,8 +1,7 @@
-"""AdEMAMix' step as one pass over memory: C++ on CPUs, Triton on GPUs, both made from `formula`.
+"""Fused AdEMAMix step, one pass over memory: C++ on CPUs, Triton on GPUs, both generated from `formula`.
 
-The kernels are those that activations are made of (activations/fused), with one difference: no
-product is fused with a sum, so that they give the bits of `update_lists`. A form that does not, on
-numbers that would show it, is not used.
+The kernel generator is that of activations (activations/fused), without fused multiply-add, so that
+the bits are those of `update_lists`. A kernel that fails a comparison of bits is not used.
 """
 
 from __future__ import annotations
@@ -41,17 +40,17 @@ class _Strided(ctypes.Structure):
 
 
 def unavailable_reason(device: torch.device) -> str | None:
-    """Why the fused step cannot be used on `device`, or None where it can.
+    """Why the fused step is unavailable on `device`; None where it is available.
 
-    Built once to see, and compared: its bits on numbers that differ where a rounding is left out.
+    The first call builds it and compares its bits on numbers that reveal a missing rounding.
     """
     return _unavailable(device.type)
 
 
 def is_supported(*tensors: Tensor) -> bool:
-    """Whether one parameter, its gradient and its averages lie in memory as kernels read it."""
+    """Whether the kernels support the memory layout of a parameter, its gradient and its averages."""
     return all(
-        type(t) in (Tensor, torch.nn.Parameter)  # a DTensor has no memory of its own
+        type(t) in (Tensor, torch.nn.Parameter)  # not a DTensor
         and t.dtype == torch.float32
         and t.is_contiguous()
         and not (t.is_conj() or t.is_neg())
@@ -110,7 +109,7 @@ def _update_cpu(tensors: Sequence[Tensor], numbers: Numbers) -> None:
 
 @lru_cache(maxsize=1)
 def graph() -> Graph:
-    """`formula`, written down operation by operation."""
+    """`formula` as a graph of operations."""
     made = Graph(dtype=torch.float32, inputs=_READ)
     read = [made.add(Node("input", number=k)) for k in range(_READ)]
     numbers = [made.add(Node("parameter", number=k)) for k in range(len(Numbers._fields))]
@@ -139,7 +138,7 @@ def _module() -> ModuleType:
 def _on(numbers: Numbers, device: torch.device) -> Tensor:
     if device.type == "cpu":
         return torch.tensor(numbers, dtype=torch.float32)
-    # From pinned memory, so that nobody waits for what the GPU has still to do.
+    # From pinned memory, so that the CPU does not wait for the GPU.
     held = torch.tensor(numbers, dtype=torch.float32, pin_memory=True)
     return held.to(device, non_blocking=True)
 
@@ -152,7 +151,7 @@ def _unavailable(kind: str) -> str | None:
     if why is not None:
         return why
     try:
-        return None if _same_bits(torch.device(kind)) else "it rounds otherwise than foreach here"
+        return None if _same_bits(torch.device(kind)) else "its bits differ from foreach here"
     except RunError as error:
         return error.line()
 

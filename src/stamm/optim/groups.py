@@ -1,4 +1,4 @@
-"""Which parameters decay, how fast each learns, and by which method."""
+"""Parameter groups: weight decay, learning-rate factor and optimizer method of each parameter."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ def parameter_groups(
     Each has "lr_factor", which `set_learning_rate` uses, "label", "method", and "names" of the parameters.
 
     allow_shared      activation modules that are meant to share their shape (`check_not_shared`)
-    Raises            ConfigError for a rule that decides about no parameter, for a shape that two
-                      layers share, and for a shape stored in 16 bits: the spacing of bfloat16
-                      near 1 is larger than an optimizer's step, so it would not move
+    Raises            ConfigError for a rule that matches no parameter, for a shape that two layers
+                      share, and for a shape stored in 16 bits: the spacing of bfloat16 near 1 is
+                      larger than an optimizer's step, so it would not change
     """
     check_not_shared(model, allow_shared)
     shapes = shape_parameters(model)
     for name, parameter in shapes.items():
         if parameter.dtype in _SHORT:
             raise ConfigError(
-                f"the shape parameter {name} is stored as {_told(parameter)}",
+                f"the shape parameter {name} is stored as {_dtype_name(parameter)}",
                 fix="Keep it in float32: build the activation with dtype=torch.float32",
             )
     named = dict(model.named_parameters())
@@ -57,25 +57,25 @@ def parameter_groups(
 
 
 def check_float32(named: Iterable[tuple[str, Tensor]]) -> None:
-    """Refuse weights of other than 32 bits: an optimizer here keeps no second, finer copy.
+    """Check that weights are stored in float32: there are no separate master weights.
 
-    Raises   ConfigError. A bfloat16 weight forgets every step below a 512th of itself, and a step
-             is rarely larger
+    Raises   ConfigError. A bfloat16 weight loses every update below a 512th of its value, and most
+             updates are smaller
     """
     for name, parameter in named:
         if parameter.dtype != torch.float32:
             raise ConfigError(
-                f"parameter {name} is stored as {_told(parameter)}, and there is no second copy in"
-                " float32: small steps would be lost",
+                f"parameter {name} is stored as {_dtype_name(parameter)}, and there are no master weights"
+                " in float32: small updates would be lost",
                 fix='Keep weights in float32; engine.precision="bfloat16" computes in 16 bits',
             )
 
 
 def set_learning_rate(optimizer: torch.optim.Optimizer, rate: float) -> None:
-    """Give every group of the optimizer `rate` times the group's own factor, in place."""
+    """Set the learning rate of every group to `rate` times the group's factor, in place."""
     for group in optimizer.param_groups:
         group["lr"] = rate * group.get("lr_factor", 1.0)
 
 
-def _told(parameter: Tensor) -> str:
+def _dtype_name(parameter: Tensor) -> str:
     return str(parameter.dtype).removeprefix("torch.")

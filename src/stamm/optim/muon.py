@@ -4,10 +4,10 @@ momentum <- mu momentum + (1 - mu) g
 m        <- g + mu (momentum - g) with Nesterov, else momentum
 W        <- W (1 - lr wd) - lr r(A, B) orthogonal(m)                      W of A rows and B columns
 
-orthogonal(m) is U V^T of m = U S V^T, about: five Newton-Schulz steps in bfloat16. It and r are
-torch.optim.Muon's, which sees whole matrices only: where a matrix lies in pieces over processes,
-momentum and weights stay so, m is gathered, and each process takes its own piece of the result.
-Given the same gradients, the division into pieces changes no bit.
+orthogonal(m) approximates U V^T of m = U S V^T by five Newton-Schulz steps in bfloat16. It and r are
+those of torch.optim.Muon, which needs whole matrices: of a sharded matrix, momentum and weights stay
+sharded, m is gathered, and each process uses its own shard of the result. Given the same gradients,
+sharding does not change the bits.
 
 Source   Jordan et al. 2024 (kellerjordan.github.io/posts/muon); Liu et al. 2025 (arXiv 2502.16982)
 """
@@ -28,8 +28,8 @@ from stamm.optim.config import Muon
 class MuonWithAdamW(Optimizer):
     """The update above for groups whose "method" is "muon", torch's AdamW for the others.
 
-    groups     of what is changed on this process: parameters, or the pieces of them that lie here
-    layouts    for each of these the model's parameter, which knows how its pieces make a whole
+    groups     parameters, or their local shards
+    layouts    for each of these the model's parameter, which defines the sharding
     State      "momentum" of the first, "exp_avg", "exp_avg_sq" and "step" of the others
     Needs      on every process the same parameters with gradients: gathering is done together
     Checked    tests/unit/optim/test_muon.py (against torch.optim.Muon, alone and over processes)
@@ -70,12 +70,12 @@ class MuonWithAdamW(Optimizer):
         return loss
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        """State that was loaded is AdamW's, too."""
+        """Share loaded state with AdamW."""
         super().__setstate__(state)
         self._link()
 
     def _link(self) -> None:
-        # One state and one set of groups: what is read and written here is what AdamW works on.
+        # AdamW works on the same state and groups.
         if self._adamw is not None:
             self._adamw.state = self.state
             self._adamw.param_groups = [g for g in self.param_groups if g["method"] != "muon"]
@@ -89,7 +89,7 @@ class MuonWithAdamW(Optimizer):
         momentum = state["momentum"].lerp_(gradient, 1 - self.config.momentum)
         blend = gradient.lerp(momentum, self.config.momentum) if self.config.nesterov else momentum
         layout = self._layouts.get(parameter, parameter)
-        # Orthogonalising begins with bfloat16, so no bit is lost by sending no more.
+        # Orthogonalisation starts in bfloat16: gathering bfloat16 loses no bits.
         whole = whole_of(blend.bfloat16(), layout).float()
         change = piece_of(orthogonalised(whole, self.config), layout)
         parameter.mul_(1 - rate * decay)
@@ -103,7 +103,7 @@ def orthogonalised(matrix: Tensor, config: Muon) -> Tensor:
     """
     held = nn.Parameter(torch.zeros_like(matrix))
     held.grad = matrix
-    # Without momentum, decay and a start, one step of torch's Muon leaves its change and no more.
+    # From zero, without momentum and decay, one step of torch's Muon leaves only its update.
     torch.optim.Muon(
         [held],
         lr=1.0,
@@ -117,14 +117,14 @@ def orthogonalised(matrix: Tensor, config: Muon) -> Tensor:
 
 
 def whole_of(piece: Tensor, layout: Tensor) -> Tensor:
-    """The whole matrix whose piece on this process is `piece`, laid out as `layout` is."""
+    """The whole matrix whose local shard is `piece`, sharded as `layout`."""
     if not isinstance(layout, DTensor):
         return piece
     return _laid(piece, layout, layout.placements).full_tensor()
 
 
 def piece_of(whole: Tensor, layout: Tensor) -> Tensor:
-    """The piece of a whole matrix that belongs to this process."""
+    """The local shard of a whole matrix."""
     if not isinstance(layout, DTensor):
         return whole
     everywhere = [Replicate()] * layout.device_mesh.ndim

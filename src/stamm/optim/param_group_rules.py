@@ -1,4 +1,4 @@
-"""Groups of parameters from their names and shapes alone. No torch here, so that plans print them."""
+"""Parameter groups from names and shapes alone. No torch here: `stamm plan` prints them."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ _OF_LAYERS = re.compile(r"(^|\.)layers\.")
 
 @dataclass(frozen=True, kw_only=True)
 class Group:
-    """Parameters that learn alike.
+    """Parameters with the same method, learning-rate factor and weight decay.
 
-    label   "matrices", "vectors", "shapes", or the pattern of the rule that decided
-    sizes   how many numbers each parameter has, by name, in the model's order
+    label   "matrices", "vectors", "shapes", or the pattern of the rule that matched
+    sizes   number of elements of each parameter, by name, in the model's order
     state_per_parameter   numbers of 32 bits that the optimizer keeps for each
     """
 
@@ -35,12 +35,12 @@ class Group:
 
     @property
     def numbers(self) -> int:
-        """Numbers to learn, in all."""
+        """Number of elements."""
         return sum(self.sizes.values())
 
     @property
     def moments(self) -> int:
-        """Numbers that the optimizer keeps for them."""
+        """Numbers of 32 bits that the optimizer keeps for them."""
         return round(self.numbers * self.state_per_parameter)
 
 
@@ -52,14 +52,14 @@ def grouped(
     """The groups of the parameters with these names and shapes, none of them empty.
 
     Without rules: matrices, which decay; vectors (norms, biases), which do not; and the trainable
-    shapes of activations, which do not and have `config.shape_lr_factor`. A rule takes what its
-    pattern matches out of these. Groups come in that order, the rules' last, in theirs.
+    shapes of activations, which do not and have `config.shape_lr_factor`. A rule takes the
+    parameters that its pattern matches out of these. Groups come in that order, the rules' last, in theirs.
 
     learned   names of trainable shapes of activations; None finds them by ".act_fn."
     Edge      embeddings and the output matrix decay, as in Apertus. A rule without a weight decay
               leaves each parameter its own, so that it may make two groups
-    Raises    ConfigError for a rule that decides about no parameter; for Muon on a model without
-              a matrix in a layer
+    Raises    ConfigError for a rule that matches no parameter; for Muon on a model without a matrix
+              in a layer
     """
     if learned is None:
         learned = {name for name in shapes if ".act_fn." in name}
@@ -79,9 +79,7 @@ def grouped(
         found.setdefault(key, {})[name] = math.prod(shape)
     _check_rules_match(config.groups, {key.place - len(_KINDS) for key in found}, shapes)
     if isinstance(config, Muon) and not any(key.method == "muon" for key in found):
-        raise ConfigError(
-            "optimizer=Muon finds no matrix in a layer", fix="Use AdamW: it is for everything else"
-        )
+        raise ConfigError("optimizer=Muon finds no matrix in a layer", fix="Use AdamW")
     return [
         Group(
             label=key.label,
@@ -99,7 +97,7 @@ _KINDS = ("matrices", "vectors", "shapes")
 
 
 class _Key(NamedTuple):
-    """What parameters of one group share."""
+    """Properties that the parameters of one group share."""
 
     place: int
     label: str
@@ -147,7 +145,7 @@ def _check_rules_match(
         if place in used:
             continue
         matched = any(re.search(rule.pattern, name) for name in shapes)
-        said = "only what earlier rules decided about" if matched else "no parameter"
+        said = "only parameters of earlier rules" if matched else "no parameter"
         names = ", ".join(list(shapes)[:3])
         raise ConfigError(
             f"optimizer.groups.{place}.pattern = {rule.pattern!r} matches {said}",

@@ -15,9 +15,9 @@ class WarmupStableDecay:
     """Warmup-stable-decay (WSD): warm-up, constant, then a cooldown lr = low + (peak - low) law(t), t from 0 to 1.
 
     peak               highest learning rate
-    final_share        learning rate at the end, low, as a share of the peak
+    final_share        learning rate at the end, low, as a fraction of the peak rate
     warmup_sequences   length of the warm-up, in sequences; a shorter run is all warm-up
-    warmup_from        learning rate at its start, as a share of the peak
+    warmup_from        learning rate at its start, as a fraction of the peak rate
     decay_sequences    length of the cooldown, in sequences; None means decay_share of the run
     law                "1-sqrt" 1 - sqrt(t), "linear" 1 - t, "cosine" (1 + cos(pi t)) / 2
     Edge               where the two overlap, the cooldown is shortened and starts at the end of the
@@ -67,7 +67,7 @@ class Cosine:
     """Linear warm-up, then half a cosine from the peak to final_share of it.
 
     warmup_sequences   length of the warm-up, in sequences; a shorter run is all warm-up
-    warmup_from        learning rate at its start, as a share of the peak
+    warmup_from        learning rate at its start, as a fraction of the peak rate
     """
 
     peak: float = 1e-3
@@ -95,7 +95,7 @@ class ConstantRate:
     """Linear warm-up, then the peak to the end; a cooldown can be branched off any checkpoint.
 
     warmup_sequences   length of the warm-up, in sequences; a shorter run is all warm-up
-    warmup_from        learning rate at its start, as a share of the peak
+    warmup_from        learning rate at its start, as a fraction of the peak rate
     """
 
     FORMER_NAME: ClassVar = "Constant"

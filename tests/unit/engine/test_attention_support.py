@@ -35,7 +35,7 @@ def test_auto_is_what_attention_chooses(width: int, precision: Precision, contex
 @pytest.mark.parametrize(
     ("engine", "width", "gpu", "said"),
     [
-        (EngineConfig(attention="flex"), 64, False, "does not differentiate on a CPU"),
+        (EngineConfig(attention="flex"), 64, False, "has no backward pass on a CPU"),
         (EngineConfig(attention="flex"), 8, True, "at least 16, and these have 8"),
         (EngineConfig(attention="fused"), 64, True, "is for CPUs"),
         (EngineConfig(attention="fused"), 6, False, "heads are 6 wide"),

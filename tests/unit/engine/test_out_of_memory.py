@@ -12,7 +12,7 @@ from stamm.engine.out_of_memory import out_of_memory_explained
 def test_out_of_memory_is_explained_in_one_line() -> None:
     for ask in (lambda: torch.empty(2**50, dtype=torch.float64), lambda: bytearray(2**62)):
         with (
-            pytest.raises(RunError, match=r"too little memory.*micro_batch") as raised,
+            pytest.raises(RunError, match=r"out of memory: .*micro_batch") as raised,
             out_of_memory_explained(),
         ):
             ask()

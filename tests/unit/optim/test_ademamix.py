@@ -196,7 +196,7 @@ def test_a_warm_up_of_no_steps_is_none_and_not_the_whole_run() -> None:
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float64])
 def test_weights_of_other_than_32_bits_are_refused(dtype: torch.dtype) -> None:
     told = str(dtype).removeprefix("torch.")
-    with pytest.raises(ConfigError, match=f"parameter number 1 is stored as {told}, and there is"):
+    with pytest.raises(ConfigError, match=f"parameter number 1 is stored as {told}, and there are"):
         AdEMAMixOptimizer(
             [nn.Parameter(torch.ones(4)), nn.Parameter(torch.ones(4, dtype=dtype))],
             AdEMAMix(),

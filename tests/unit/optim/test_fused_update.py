@@ -152,7 +152,7 @@ def test_a_compiler_that_rounds_otherwise_is_not_used(monkeypatch: pytest.Monkey
     fused._function.cache_clear()
     fused._unavailable.cache_clear()
     try:
-        assert fused.unavailable_reason(CPU) == "it rounds otherwise than foreach here"
+        assert fused.unavailable_reason(CPU) == "its bits differ from foreach here"
     finally:
         monkeypatch.undo()
         fused._function.cache_clear()

@@ -148,7 +148,7 @@ def test_a_rule_that_decides_about_nothing_is_an_error() -> None:
     with pytest.raises(ConfigError, match=r"groups\.0\.pattern = 'lm_heed' matches no parameter"):
         grouped(misspelt, SHAPES)
     late = AdamW(groups=(GroupRule(pattern="head"), GroupRule(pattern="lm_head")))
-    with pytest.raises(ConfigError, match="'lm_head' matches only what earlier rules decided"):
+    with pytest.raises(ConfigError, match="'lm_head' matches only parameters of earlier rules"):
         grouped(late, SHAPES)
 
 
