@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field, fields
 from fnmatch import fnmatchcase
-from typing import TypeVar
+from typing import ClassVar, TypeVar
 
 from stamm.base.config import validate
 from stamm.base.user_code import is_reference
@@ -47,6 +47,12 @@ class FilterConfig:
     dedup           near-duplicates; None: only equal texts are duplicates
     filters         corpus filters of the user's own, "mine.py:MyFilter", applied in this order
     """
+
+    FORMER_KEYS: ClassVar = {  # of version 0.1
+        "duplicates": "dedup",
+        "toxicity_head": "toxicity_classifier",
+        "quality_head": "quality_classifier",
+    }
 
     inputs: tuple[str, ...]
     repositories: tuple[str, ...] = ()
@@ -102,6 +108,10 @@ class GlobalFilterConfig:
     seed          of the choice of the held-out documents
     memory_gib    memory for sorting and grouping before the disk is used
     """
+
+    FORMER_KEYS: ClassVar = {  # of version 0.1
+        "duplicates": "dedup",
+    }
 
     toxicity_cut: ThresholdConfig = field(default_factory=ThresholdConfig)
     quality_cut: ThresholdConfig = field(default_factory=lambda: ThresholdConfig(share=0.33))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import ClassVar, Literal, get_args
 
 from stamm.base.config import validate
 
@@ -31,6 +31,10 @@ class FetchConfig:
     max_wait_s    longest pause before a retry; a site that demands more is not retried
     sync_every    answers between two fsyncs: what a crash of the machine can lose
     """
+
+    FORMER_KEYS: ClassVar = {  # of version 0.1
+        "longest_wait_s": "max_wait_s",
+    }
 
     domains: str
     agent: str

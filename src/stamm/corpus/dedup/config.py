@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from stamm.base.config import validate
 
@@ -19,6 +20,8 @@ class DedupConfig:
     neighbours      in a band that many documents share, each is compared with this many before
                     it, so that boilerplate of every page costs no more than other text
     """
+
+    FORMER_NAME: ClassVar = "DuplicatesConfig"
 
     shingle_words: int = 5
     bands: int = 14
