@@ -1,6 +1,6 @@
 """Processor time of attention within packed documents on a CPU, forward and backward.
 
-torch   scaled_dot_product_attention with what `models.sight.document_mask` adds to scores
+torch   scaled_dot_product_attention with what `models.attention_mask.document_mask` adds to scores
 stamm   models.fused_attention
 
 Same queries, keys, values, documents of random lengths (geometric), float32, one thread. The two
@@ -25,8 +25,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from stamm.models.attention_mask import document_mask
-from stamm.models.determinism import settle
-from stamm.models.fused_attention import fused_attention, unavailable
+from stamm.models.determinism import set_determinism
+from stamm.models.fused_attention import fused_attention, unavailable_reason
 from stamm.runs.manifest import environment
 
 # Rows, heads, tokens, head width, tokens of a document on average.
@@ -72,10 +72,10 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
-    why = unavailable()
+    why = unavailable_reason()
     if why is not None:
         raise SystemExit(f"there is nothing to compare: {why}")
-    settle(1)
+    set_determinism(1)
     names = ("rows", "heads", "tokens", "width", "document")
     print(
         "".join(f"{name:>9}" for name in names),

@@ -26,7 +26,7 @@ from torch import Tensor
 from torch.profiler import ProfilerActivity, profile
 
 from stamm.losses.linear_cross_entropy import linear_cross_entropy
-from stamm.models.determinism import settle
+from stamm.models.determinism import set_determinism
 from stamm.runs.manifest import environment
 
 # Tokens, vocabulary, width: the demo's, and two whose vocabularies are those of large models.
@@ -98,7 +98,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
-    settle(1)
+    set_determinism(1)
     print(f"{'tokens':>7} {'vocabulary':>11} {'width':>6} {'dtype':<9}", end="")
     print("".join(f"{arm + ' ms':>11} {arm + ' MiB':>11}" for arm in ARMS) + f" {'time':>7}")
     for dtype in DTYPES:

@@ -26,7 +26,7 @@ import torch
 from torch import nn
 from torch.optim import AdamW, Optimizer
 
-from stamm.models.determinism import settle
+from stamm.models.determinism import set_determinism
 from stamm.optim.ademamix import AdEMAMixOptimizer
 from stamm.optim.config import AdEMAMix
 from stamm.runs.manifest import environment
@@ -90,7 +90,7 @@ def main() -> None:
     parser.add_argument("--on", choices=["cpu", "cuda"], default="cpu")
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
-    settle(options.threads)
+    set_determinism(options.threads)
     must_agree(options.on)
     print(f"{'parameters':>12} {'arm':<14} {'ms':>9} {'of fused':>9} {'GB/s':>7}")
     for total in SIZES:

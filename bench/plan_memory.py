@@ -42,7 +42,7 @@ from stamm.models.config import (
     SelfGuide,
     Structured,
 )
-from stamm.models.determinism import settle
+from stamm.models.determinism import set_determinism
 from stamm.optim.config import AdamW, AdEMAMix, Muon
 from stamm.optim.schedules import BatchStage
 from stamm.pretrain.config import PretrainConfig
@@ -140,7 +140,7 @@ def train(config: PretrainConfig) -> None:
     """Train as a run does, in a folder that goes afterwards."""
     total = config.total_sequences()
     stream = MadeUp(total * config.context + 1, config.model.vocab_size)
-    settle(config.engine.threads)
+    set_determinism(config.engine.threads)
     short = config.engine.precision != "float32"
     with tempfile.TemporaryDirectory() as folder:
         world = init_distributed(config.engine.parallel, torch.device("cpu"), collectives=short)

@@ -146,7 +146,7 @@ def stamm(options: argparse.Namespace, folder: Path) -> Clock:
     from stamm.base.console import NoProgress
     from stamm.engine.cpu_allocator import caching_allocator
     from stamm.engine.distributed import DistributedContext
-    from stamm.models.determinism import settle
+    from stamm.models.determinism import set_determinism
     from stamm.pretrain.dataset import SequenceSampler
     from stamm.pretrain.train import train_decoder
     from stamm.runs.job import Workspace
@@ -190,7 +190,7 @@ def stamm(options: argparse.Namespace, folder: Path) -> Clock:
     )
     if options.arm == "stamm-apertus":
         config = replace(config, optimizer=AdEMAMix(), goldfish=Goldfish())
-    settle(options.threads)
+    set_determinism(options.threads)
     windows = SequenceSampler(Stream(), CONTEXT, config.seed, config.goldfish)
     with caching_allocator():  # as a run does
         workspace = Workspace(folder=folder, progress=Ticks())
@@ -209,12 +209,12 @@ def trainer(options: argparse.Namespace, folder: Path) -> Clock:
         TrainingArguments,
     )
 
-    from stamm.models.hub import SpecialIds, hub_config
+    from stamm.models.hub import HubSpecialIds, hub_config
 
     clock = Clock(options.began)
     torch.set_num_threads(options.threads)
     size = SIZES[options.size]
-    plain = hub_config(model_config(options.model, size), SpecialIds(begin=1, end=2, pad=3))
+    plain = hub_config(model_config(options.model, size), HubSpecialIds(begin=1, end=2, pad=3))
     kind = AutoConfig.for_model(**plain)
     rows = rows_of(size, _sequences(options, size))[:, :-1]
 

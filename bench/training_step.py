@@ -38,8 +38,8 @@ from stamm.losses.goldfish import keep_mask
 from stamm.losses.language_model import nll_per_kept_token
 from stamm.models.config import GatedFFN
 from stamm.models.decoder import build_decoder
-from stamm.models.determinism import settle
-from stamm.models.hub import SpecialIds, hub_config
+from stamm.models.determinism import set_determinism
+from stamm.models.hub import HubSpecialIds, hub_config
 from stamm.optim.build import build_optimizer
 from stamm.pretrain.config import PretrainConfig
 from stamm.recipes.demo import demo
@@ -96,7 +96,7 @@ class Theirs:
     """Hugging Face's Trainer on the transformers class of the same model."""
 
     def __init__(self, config: PretrainConfig, data: Tensor, compiled: bool, folder: Path) -> None:
-        plain = hub_config(config.model, SpecialIds(begin=1, end=2, pad=3))
+        plain = hub_config(config.model, HubSpecialIds(begin=1, end=2, pad=3))
         kind = AutoConfig.for_model(**plain)
         self._model = AutoModelForCausalLM.from_config(kind, dtype=torch.float32)
         self._data = [
@@ -148,7 +148,7 @@ def main() -> None:
         if arm.name == "relu2":
             continue
         config = replace(study.pretrain_of(arm))
-        settle(config.engine.threads)
+        set_determinism(config.engine.threads)
         torch.use_deterministic_algorithms(False)  # the Trainer's default; ours needs no switch
         data = _data(config, 8)
         tokens = data.shape[1] * config.context

@@ -10,7 +10,14 @@ import torch
 from torch import Tensor
 
 from stamm.models.attention import attend
-from stamm.models.attention_mask import Mask, Sight, block_mask, document_mask, part_sight, sight
+from stamm.models.attention_mask import (
+    AttentionInputs,
+    Mask,
+    attention_inputs,
+    block_mask,
+    document_mask,
+    partial_attention_inputs,
+)
 from stamm.models.config import DecoderConfig, Llama3Rope, PlainFFN
 from stamm.models.decoder import Decoder, build_decoder
 
@@ -86,11 +93,11 @@ def test_blocks_are_as_near_to_float64_as_the_dense_mask(
 
 
 def _learned(
-    decoder: Decoder, tokens: Tensor, seen: Sight, gradients: bool
+    decoder: Decoder, tokens: Tensor, seen: AttentionInputs, gradients: bool
 ) -> tuple[Tensor, list[Tensor]]:
     keep = torch.ones_like(tokens, dtype=torch.bool)
     with torch.set_grad_enabled(gradients):
-        loss = decoder.nll(tokens, tokens.roll(-1, 1), keep, float(keep.sum()), seen=seen)
+        loss = decoder.nll(tokens, tokens.roll(-1, 1), keep, float(keep.sum()), attention=seen)
     taken = torch.autograd.grad(loss, list(decoder.parameters())) if gradients else ()
     return loss.detach(), list(taken)
 
@@ -112,7 +119,9 @@ def test_a_decoder_learns_the_same_by_blocks(
             layer.recompute = recompute
             if compiled and kernel == "flex":
                 layer.compile(fullgraph=True)
-        seen = sight(decoder.model.frequencies, 900, document, torch.float32, kernel=kernel)  # type: ignore[arg-type]
+        seen = attention_inputs(
+            decoder.model.frequencies, 900, document, torch.float32, kernel=kernel
+        )  # type: ignore[arg-type]
         found.append(_learned(decoder, tokens, seen, gpu))
     (dense, expected), (blocks, taken) = found
     torch.testing.assert_close(blocks, dense, rtol=1e-5, atol=0)
@@ -126,8 +135,8 @@ def test_another_document_changes_not_one_bit(device: torch.device) -> None:
     document = torch.tensor([0] * 170 + [1] * 400 + [2] * 130, device=device)[None]
     tokens = (torch.arange(700)[None] * 31 % 97).to(device)
     other = torch.where(document == 1, tokens, (tokens + 1) % 97)
-    seen = sight(decoder.model.frequencies, 700, document, torch.bfloat16, kernel="flex")
-    first, second = (decoder.model(x, seen=seen) for x in (tokens, other))
+    seen = attention_inputs(decoder.model.frequencies, 700, document, torch.bfloat16, kernel="flex")
+    first, second = (decoder.model(x, attention=seen) for x in (tokens, other))
     assert torch.equal(first[:, 170:570], second[:, 170:570])
     assert not torch.equal(first[:, :170], second[:, :170])
 
@@ -145,6 +154,8 @@ def test_65536_packed_tokens_need_no_mask_of_all_pairs(device: torch.device) -> 
     frequencies = torch.ones(64, device=device)
     torch.cuda.reset_peak_memory_stats(device)
     before = torch.cuda.memory_allocated(device)
-    seen = part_sight(frequencies, document, document, at, at, torch.bfloat16)  # auto: by blocks
+    seen = partial_attention_inputs(
+        frequencies, document, document, at, at, torch.bfloat16
+    )  # auto: by blocks
     results(q, k, v, torch.ones_like(q), seen.mask, True)
     assert torch.cuda.max_memory_allocated(device) - before < 3 * 2**30

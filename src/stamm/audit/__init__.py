@@ -1,1 +1,1 @@
-"""What a trained decoder can repeat: planted passages continued, against passages never seen."""
+"""Memorization audit of a trained decoder: planted passages against passages never seen."""

@@ -1,7 +1,7 @@
-"""Canaries by kind: how exposed made-up texts are, and what varied copies show beside exact ones.
+"""Canaries by kind: exposure of made-up texts, and memorization of varied copies against exact ones.
 
-Source   Carlini et al. 2019 (arXiv 1802.08232), section 4: exposure by sampling, the rank taken
-         among drawn texts, not among all that are possible.
+Source   Carlini et al. 2019 (arXiv 1802.08232), section 4: exposure by sampling, the rank among
+         drawn texts, not among all possible ones.
 """
 
 from __future__ import annotations
@@ -34,18 +34,18 @@ BESIDE: Mapping[Kind, str] = {
     "prefixed": PASSAGES,
     "prefixed_words": "random_words",
 }
-"""Whose copies are exact and otherwise of the same make: what a kind with varied copies is held
-against, so that both ask for a text that stood there equally often."""
+"""The kind with exact copies that a kind with varied copies is compared with: texts of the same form,
+repeated equally often."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Drawing:
-    """How the made-up texts of a corpus were drawn.
+    """Parameters with which the made-up texts of a corpus were drawn.
 
     words        words in a text
-    vocabulary   what random words are drawn of
+    vocabulary   the words to draw from
 
-    Raises   ValueError when nothing can be drawn so.
+    Raises   ValueError when no text can be drawn.
     """
 
     seed: int
@@ -59,10 +59,10 @@ class Drawing:
 
 @dataclass(frozen=True, kw_only=True)
 class Exposure:
-    """How much likelier a canary is to a model than texts that it could as well have been.
+    """Rank of a canary's likelihood among texts drawn in the same way and never planted.
 
-    rank         its place by cost among `candidates` others, from 1; at equal cost it is the last
-    candidates   how many others there are
+    rank         from 1, the most likely, among the canary and `candidates` texts; last among equals
+    candidates   number of texts drawn
     """
 
     rank: int
@@ -72,17 +72,17 @@ class Exposure:
     def bits(self) -> float:
         """log2(candidates + 1) - log2(rank).
 
-        A text never seen has every rank with equal chance: 1.44 bits in the mean of many candidates
-        (1 / ln 2), not 0.
+        A text never seen has every rank with equal probability: its mean over many candidates is
+        1.44 bits (1 / ln 2), not 0.
         """
         return math.log2(self.candidates + 1) - math.log2(self.rank)
 
 
 def exposure(cost: float, others: Sequence[float]) -> Exposure:
-    """The exposure of a canary by its cost in nats and those of texts that were never planted.
+    """The exposure of a canary, from its cost in nats and those of texts never planted.
 
     Edge   a model to which all texts cost the same exposes none: rank candidates + 1, 0 bits. A
-           cost that is no number ranks last.
+           non-finite cost (NaN) ranks last.
     """
     cheaper = sum(not other > cost for other in others)
     return Exposure(rank=1 + cheaper, candidates=len(others))
@@ -96,7 +96,7 @@ def rival_costs(
     kind: Kind,
     drawing: Drawing,
 ) -> list[float]:
-    """Cost in nats of as many first tokens of each rival as are asked of a canary."""
+    """Cost in nats of each rival's first tokens, as many as of a canary."""
     texts = rivals(kind, config.candidates, drawing.seed, drawing.words, drawing.vocabulary)
     cut = prompts(config, encode, [Passage(probe_id="", repeats=NEVER, text=t) for t in texts])
     costs = nats_of_sequences(
@@ -108,7 +108,7 @@ def rival_costs(
 def exposures(
     given: Mapping[Kind, Sequence[Continuation]], costs: Mapping[Kind, Sequence[float]]
 ) -> dict[str, Exposure]:
-    """The exposure of every made-up canary by its identifier, of kinds that have rivals."""
+    """Exposure of every made-up canary by its identifier, for kinds that have rivals."""
     return {
         one.passage.probe_id: exposure(one.total_nats, costs[kind])
         for kind, group in given.items()
@@ -123,12 +123,12 @@ def by_kind(
     exposed: Mapping[str, Exposure],
     skipped: Mapping[Kind, int],
 ) -> list[dict[str, Any]]:
-    """What came of each kind of canary, by repeats, in the order given.
+    """Results of each kind of canary, by repeats, in the order given.
 
     skipped        canaries of a kind too short to be measured
-    beside         the kind with exact copies that a kind with varied ones is held against
-    minus_exact    the difference to those of the same repeats; None without any
-    exposure_bits  of made-up texts, None for passages of books
+    beside         the kind with exact copies that a kind with varied ones is compared with
+    minus_exact    difference to exact copies with the same repeats; None without any
+    exposure_bits  of made-up texts; None for passages of books
     """
     exact: dict[str, dict[int, list[Continuation]]] = {PASSAGES: grouped(passages)}
     exact.update((kind, grouped(group)) for kind, group in given.items())
@@ -165,6 +165,6 @@ def _mean_bits(exposed: Mapping[str, Exposure], group: Sequence[Continuation]) -
 def _minus(
     exact: Mapping[str, Mapping[int, Sequence[Continuation]]], kind: Kind, repeats: int
 ) -> Any:
-    """The difference to exact copies; a text that never stood anywhere has none, varied or not."""
+    """Difference to exact copies; None for texts that were never planted."""
     other = exact.get(BESIDE.get(kind, ""), {}).get(repeats)
     return differences(exact[kind][repeats], other) if other and repeats != NEVER else None

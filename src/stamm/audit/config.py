@@ -1,4 +1,4 @@
-"""What a memorization audit can be told. No torch here."""
+"""Configuration of the memorization audit. No torch here."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from stamm.base.config import validate
 
 @dataclass(frozen=True, kw_only=True)
 class AuditConfig:
-    """Planted passages, continued greedily and compared with what stood there.
+    """Greedy continuations of planted passages, compared with the true text.
 
     prefix_tokens   tokens of the passage shown after <s>. 50 is the shortest of Apertus' audit
                     and the usual choice in the literature (Carlini et al. 2023, arXiv 2202.07646)
     new_tokens      tokens continued and compared
-    candidates      texts drawn as a made-up canary is, never planted, among which it is ranked: no
-                    exposure can exceed log2(candidates + 1) bits
+    candidates      texts drawn as a made-up canary is, never planted, among which it is ranked;
+                    exposure is at most log2(candidates + 1) bits
     batch_tokens    tokens of one forward pass, padding included
     threads         CPU threads; part of the configuration because sums depend on it
     """

@@ -1,4 +1,4 @@
-"""Intervals for means of few values, by Student's t distribution."""
+"""Confidence intervals of means of few values, by Student's t distribution."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ LEVEL = 0.95
 
 
 def mean_estimate(values: Sequence[float]) -> MeanInterval:
-    """The mean of independent values: mean +- t(0.95, n - 1) s / sqrt(n).
+    """Mean of independent values with its confidence interval, mean +- t(0.95, n - 1) s / sqrt(n).
 
-    Edge     a single value has no interval; equal values have one of no width; the interval may
-             leave the range of what is measured.
+    Edge     a single value has no interval; that of equal values has width 0; the interval may
+             exceed the range of the measure.
     """
     mean = statistics.fmean(values)
     if len(values) < 2:
@@ -41,6 +41,6 @@ def difference_estimate(values: Sequence[float], control: Sequence[float]) -> Me
     if a + b == 0:
         return MeanInterval(mean=mean, low=mean, high=mean)
     freedom = (a + b) ** 2 / (a**2 / (len(values) - 1) + b**2 / (len(control) - 1))
-    # the rounded quotient can fall just below the whole number that it stands for
+    # rounding can put the quotient just below a whole number
     half = t_quantile(LEVEL, max(math.floor(freedom * (1 + 1e-12)), 1)) * math.sqrt(a + b)
     return MeanInterval(mean=mean, low=mean - half, high=mean + half)

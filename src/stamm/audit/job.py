@@ -38,7 +38,7 @@ from stamm.corpus.canaries.config import Kind
 from stamm.corpus.canaries.random_text import MADE_UP
 from stamm.corpus.special_tokens import BEGIN_ID
 from stamm.corpus.tokenizer.tokenizer import Tokenizer
-from stamm.models.determinism import settle
+from stamm.models.determinism import set_determinism
 from stamm.models.serialization import load_decoder
 from stamm.runs.job import Workspace
 from stamm.runs.model_outputs import KEY, set_aside, weights_sha256
@@ -51,12 +51,12 @@ PROBES = "probes.json"
 
 @dataclass(frozen=True, kw_only=True)
 class Planted:
-    """What stands in a corpus on purpose.
+    """Passages and canaries planted in a corpus.
 
-    passages    of books, control included, by repeats and identifier
-    canaries    by kind, in the corpus' order of kinds, likewise sorted
-    drawing     how the made-up ones were drawn; None where that is not told
-    withdrawn   probes and canaries that a replay took out: they are not measured
+    passages    of books, control included, sorted by repeats and identifier
+    canaries    by kind, in the corpus' order of kinds, sorted likewise
+    drawing     how the made-up ones were drawn; None if not recorded
+    withdrawn   probes and canaries that a replay removed, which are not measured
     """
 
     passages: list[Passage]
@@ -66,12 +66,13 @@ class Planted:
 
 
 def run(config: AuditConfig, workspace: Workspace) -> None:
-    """Continue every planted text, rank the made-up ones, then write down what came of it.
+    """Continue every planted text, rank the made-up ones, then write the results.
 
-    Nothing is written before all is measured: what an earlier attempt recorded outlives a failure.
+    Nothing is written before all texts are measured, so a failure keeps the earlier results; those
+    of other weights are moved to a folder beside.
     """
     planted = read_planted(workspace.inputs["corpus"])
-    settle(config.threads)
+    set_determinism(config.threads)
     decoder = load_decoder(workspace.inputs["model"])
     check_context(config, decoder)
     tokenizer = Tokenizer.load(workspace.inputs["tokenizer"])
@@ -110,7 +111,7 @@ def run(config: AuditConfig, workspace: Workspace) -> None:
     text = "".join(_line(one, tokenizer) for one in passages)
     write_text(workspace.folder / "continuations.jsonl", text)
     text = "".join(
-        _line(one, tokenizer, {"kind": kind, **_told(exposed.get(one.passage.probe_id))})
+        _line(one, tokenizer, {"kind": kind, **_exposure_fields(exposed.get(one.passage.probe_id))})
         for kind, group in given.items()
         for one in group
     )
@@ -125,9 +126,9 @@ def run(config: AuditConfig, workspace: Workspace) -> None:
 
 
 def read_planted(corpus: Path) -> Planted:
-    """What was planted in a corpus.
+    """The passages and canaries planted in a corpus.
 
-    Raises   DataError when it has no passages, or its list of them cannot be understood.
+    Raises   DataError when it has no passages, or its list of them is malformed.
     """
     path = corpus / PROBES
     stored = read_json(path)
@@ -161,7 +162,7 @@ def read_planted(corpus: Path) -> Planted:
     if not found.passages:
         gone = f" ({found.withdrawn} were withdrawn)" if found.withdrawn else ""
         raise DataError(
-            f"{path} names no planted passage{gone}: there is nothing to audit",
+            f"{path} lists no planted passage{gone}: there is nothing to audit",
             fix="Set corpus.probes=ProbesConfig, or run without audit",
         )
     return found
@@ -170,14 +171,14 @@ def read_planted(corpus: Path) -> Planted:
 def _passage(row: Any) -> Passage:
     name, repeats, text = row["probe_id"], row["repeat"], row["text"]
     if not (isinstance(name, str) and isinstance(repeats, int) and isinstance(text, str)):
-        raise TypeError("probe_id, repeat and text must be text, a number and text")
+        raise TypeError("probe_id and text must be strings, repeat an integer")
     return Passage(probe_id=name, repeats=repeats, text=text)
 
 
 def _kind(name: str) -> Kind:
     if name not in get_args(Kind):
-        raise ValueError(f"{name!r} is no kind of canary")
-    kind: Kind = name  # type: ignore[assignment]  # it is one of them
+        raise ValueError(f"{name!r} is not a kind of canary")
+    kind: Kind = name  # type: ignore[assignment]  # checked above
     return kind
 
 
@@ -198,7 +199,7 @@ def _too_short(
     )
 
 
-def _told(exposure: Exposure | None) -> dict[str, Any]:
+def _exposure_fields(exposure: Exposure | None) -> dict[str, Any]:
     if exposure is None:
         return {"rank": None, "candidates": 0, "exposure_bits": None}
     return {

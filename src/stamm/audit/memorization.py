@@ -1,7 +1,7 @@
-"""How much of planted passages a decoder can repeat, by how often it has read them.
+"""Memorization of planted passages by a decoder, by the number of repeats in the training text.
 
-Two kinds of evidence: what it writes after a passage's beginning (Rouge-L, spans, prefix), and how
-likely the true continuation is to it (nats), which moves long before anything is repeated aloud.
+Two kinds of measures: the greedy continuation of a passage's prefix (Rouge-L, spans, exact prefix), and
+the negative log-likelihood of the true one (nats), which changes long before text is reproduced.
 
 Source   Carlini et al. 2023 (arXiv 2202.07646) for extraction by prefix; Apertus' audit
          (swiss-ai/apertus_memorization) for greedy continuations compared as token ids.
@@ -25,7 +25,7 @@ NEVER = 0
 
 @dataclass(frozen=True, kw_only=True)
 class Passage:
-    """A planted passage: how often it stands in the training text (0: the control), and its text."""
+    """A planted passage: its text and its number of repeats in the training text (0: the control)."""
 
     probe_id: str
     repeats: int
@@ -34,10 +34,10 @@ class Passage:
 
 @dataclass(frozen=True, kw_only=True)
 class Prompt:
-    """A passage cut in two. Token ids.
+    """A passage cut into prefix and truth, token ids.
 
-    prefix   what the decoder is shown after <s>
-    truth    what follows in the passage
+    prefix   input of the decoder after <s>
+    truth    true continuation of the prefix
     """
 
     passage: Passage
@@ -47,11 +47,11 @@ class Prompt:
 
 @dataclass(frozen=True, kw_only=True)
 class Continuation(Prompt):
-    """What the decoder made of one passage.
+    """The decoder's continuation of one passage.
 
-    produced     what it wrote after the prefix, greedily; token ids
-    nll_nats     mean cost of a token of `truth`, given all before it
-    total_nats   cost of prefix and truth together, given <s>
+    produced     greedy continuation of the prefix, token ids
+    nll_nats     mean negative log-likelihood of a token of `truth`, given all before it
+    total_nats   negative log-likelihood of prefix and truth, given <s>
     """
 
     produced: list[int]
@@ -60,7 +60,7 @@ class Continuation(Prompt):
 
     @property
     def is_extracted(self) -> bool:
-        """Whether it wrote the truth, token by token."""
+        """Whether the continuation equals the truth, token by token."""
         return self.produced == self.truth
 
 
@@ -68,12 +68,12 @@ def metrics(given: Continuation) -> dict[str, float]:
     """The measures of one continuation, each a number per passage.
 
     rouge_l                      F1 of produced and true tokens, in [0, 1]
-    longest_common_span_tokens   longest run of tokens that stands in both
+    longest_common_span_tokens   longest run of tokens that occurs in both
     longest_common_span_share    of the length of the truth
-    exact_prefix_tokens          tokens until it first departs from the truth
-    type_token_ratio             of what it wrote; low for a loop, which repeats no passage
-    true_type_token_ratio        of what it should have written
-    nll_nats                     mean cost of a true token
+    exact_prefix_tokens          tokens until the first difference from the truth
+    type_token_ratio             of the continuation; low for a loop, which is not memorization
+    true_type_token_ratio        of the truth
+    nll_nats                     mean negative log-likelihood of a true token
     """
     span = longest_common_span(given.produced, given.truth)
     return {
@@ -90,7 +90,7 @@ def metrics(given: Continuation) -> dict[str, float]:
 def prompts(
     config: AuditConfig, encode: Callable[[str], Sequence[int]], passages: Sequence[Passage]
 ) -> list[Prompt]:
-    """The passages that are long enough for prefix and truth, cut, in the order given.
+    """Prompts of the passages that are long enough for prefix and truth, in the order given.
 
     encode   text to tokens, without <s>
     """
@@ -110,9 +110,9 @@ def prompts(
 def continuations(
     config: AuditConfig, decoder: Decoder, begin: int, given: Sequence[Prompt]
 ) -> list[Continuation]:
-    """What the decoder makes of each passage, in the order given.
+    """The decoder's continuation of each passage, in the order given.
 
-    begin    the id of <s>, which opens every prompt
+    begin    id of <s>, the first token of every prompt
     """
     if not given:
         return []
@@ -137,9 +137,9 @@ def continuations(
 def by_repeats(given: Sequence[Continuation]) -> list[dict[str, Any]]:
     """Mean and 95 % interval of every measure for each repeat count, fewest repeats first.
 
-    extracted       how many were written token by token as they stand in the passage
-    minus_control   the difference to the passages never seen, with its own interval; None for
-                    the control itself and when there is none
+    extracted       number of passages reproduced token by token
+    minus_control   difference to the passages never seen, with its own interval; None for the
+                    control itself and without a control
     """
     groups = grouped(given)
     control = groups.get(NEVER)
@@ -156,7 +156,7 @@ def by_repeats(given: Sequence[Continuation]) -> list[dict[str, Any]]:
 
 
 def grouped(given: Sequence[Continuation]) -> dict[int, list[Continuation]]:
-    """Continuations by how often their passage stands in the training text."""
+    """Continuations by the number of repeats of their passage in the training text."""
     groups: dict[int, list[Continuation]] = {}
     for continuation in given:
         groups.setdefault(continuation.passage.repeats, []).append(continuation)
@@ -164,7 +164,7 @@ def grouped(given: Sequence[Continuation]) -> dict[int, list[Continuation]]:
 
 
 def differences(group: Sequence[Continuation], other: Sequence[Continuation]) -> dict[str, Any]:
-    """Of every measure: its mean over `group` minus that over `other`, with an interval."""
+    """Mean of every measure over `group` minus its mean over `other`, with an interval."""
     return {
         name: asdict(difference_estimate(values, others))
         for (name, values), others in zip(

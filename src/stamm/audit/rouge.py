@@ -1,4 +1,4 @@
-"""How much of one sequence of tokens stands in another. Pure functions of token ids."""
+"""Overlap of two token sequences: Rouge-L, longest common span and prefix. Pure functions."""
 
 from __future__ import annotations
 

@@ -38,7 +38,7 @@ from stamm.base.errors import ConfigError
 from stamm.engine.config import EngineConfig
 from stamm.engine.distributed import DistributedContext
 from stamm.models.config import Dense
-from stamm.models.decoder import Decoder, Layer
+from stamm.models.decoder import Decoder, DecoderLayer
 from stamm.models.rope import inverse_frequencies
 
 
@@ -52,7 +52,7 @@ def apply_tensor_parallel(
 
     Raises   ConfigError when heads or neurons cannot be divided evenly
     """
-    layers = [layer for layer in decoder.model.layers if isinstance(layer, Layer)]
+    layers = [layer for layer in decoder.model.layers if isinstance(layer, DecoderLayer)]
     for layer in layers:
         layer.recompute = config.activation_checkpointing == "layers"
     if world.mesh is None:
@@ -174,7 +174,7 @@ def _square_sum(tensors: Iterable[Tensor], device: torch.device) -> Tensor:
     return torch.stack(torch._foreach_norm(held)).double().square().sum()
 
 
-def _tensor_parallel_plan(layer: Layer) -> dict[str, ParallelStyle]:
+def _tensor_parallel_plan(layer: DecoderLayer) -> dict[str, ParallelStyle]:
     """Which matrices are split by rows or columns; between the blocks tokens are (sequence parallelism)."""
     tokens = Shard(1)
     plan: dict[str, ParallelStyle] = {

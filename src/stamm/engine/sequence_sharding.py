@@ -15,7 +15,12 @@ from torch import Tensor
 
 from stamm.base.errors import ConfigError
 from stamm.engine.distributed import DistributedContext
-from stamm.models.attention_mask import Kernel, Sight, part_sight, sight
+from stamm.models.attention_mask import (
+    AttentionInputs,
+    Kernel,
+    attention_inputs,
+    partial_attention_inputs,
+)
 
 
 class SequenceShard:
@@ -60,17 +65,19 @@ class SequenceShard:
 
     def attention_inputs(
         self, frequencies: Tensor, document_BT: Tensor, dtype: torch.dtype, kernel: Kernel = "auto"
-    ) -> Sight:
+    ) -> AttentionInputs:
         """Rotary angles and attention mask of this process's query tokens.
 
         document_BT   document number of each token of the whole sequences
         kernel        attention backend, as in `models.attention_mask`
         """
         if self._world.context == 1:
-            return sight(frequencies, document_BT.shape[1], document_BT, dtype, kernel=kernel)
+            return attention_inputs(
+                frequencies, document_BT.shape[1], document_BT, dtype, kernel=kernel
+            )
         queries, keys = (p.to(frequencies.device) for p in (self._queries, self._keys))
         documents = document_BT[:, queries], document_BT[:, keys]
-        return part_sight(frequencies, *documents, queries, keys, dtype, kernel)
+        return partial_attention_inputs(frequencies, *documents, queries, keys, dtype, kernel)
 
     @property
     def is_whole(self) -> bool:

@@ -21,7 +21,7 @@ from stamm.evaluate.config import BUILT_IN_TASKS, EvaluateConfig
 from stamm.evaluate.registry import load_tasks
 from stamm.evaluate.task import EvaluationTask, TaskContext, TaskResult
 from stamm.models.decoder import Decoder
-from stamm.models.determinism import settle
+from stamm.models.determinism import set_determinism
 from stamm.models.serialization import load_decoder
 from stamm.runs.job import Workspace
 from stamm.runs.model_outputs import KEY, set_aside, weights_sha256
@@ -39,7 +39,7 @@ def run(config: EvaluateConfig, workspace: Workspace) -> None:
     other weights are moved to a folder beside.
     """
     tasks = load_tasks(config.tasks)
-    settle(config.threads)
+    set_determinism(config.threads)
     decoder = load_decoder(workspace.inputs["model"])
     tokenizer = Tokenizer.load(workspace.inputs["tokenizer"])
     context = TaskContext(config=config, pack=workspace.inputs["pack"], progress=workspace.progress)

@@ -35,7 +35,7 @@ from stamm.export.samples import check_sample_length, write_samples
 from stamm.export.target import ExportTarget, LoadedExport
 from stamm.models.config import DecoderConfig
 from stamm.models.decoder import Decoder
-from stamm.models.determinism import settle
+from stamm.models.determinism import set_determinism
 from stamm.models.serialization import load_decoder
 from stamm.runs.job import Workspace
 from stamm.runs.model_outputs import aside_folder, recorded_sha256, weights_sha256
@@ -58,7 +58,7 @@ def run(config: ExportConfig, workspace: Workspace) -> None:
     unverified = workspace.folder / f".{target.name}.part"
     _check_replaceable(finished)
     _remove(unverified)
-    settle(config.threads)
+    set_determinism(config.threads)
     # Targets hold dense matrices: structured ones are multiplied out.
     decoder = load_decoder(workspace.inputs["model"]).merged()
     _check_target(target, decoder.config)

@@ -19,7 +19,7 @@ from stamm.models.hub import (
     CONFIG,
     WEIGHTS,
     HubModel,
-    SpecialIds,
+    HubSpecialIds,
     hub_code,
     hub_config,
     hub_state,
@@ -28,7 +28,7 @@ from stamm.models.hub import (
 )
 
 TOKENIZER = "tokenizer.json"
-SPECIAL = SpecialIds(begin=BEGIN_ID, end=END_ID, pad=PAD_ID)
+SPECIAL = HubSpecialIds(begin=BEGIN_ID, end=END_ID, pad=PAD_ID)
 # Separates differences of the layout (there are none) from those of the order of evaluation.
 SAME_ORDER = ", xIELU evaluated in the order of transformers"
 _USAGE = """```python

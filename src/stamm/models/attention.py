@@ -1,4 +1,4 @@
-"""Grouped-query attention that never looks across documents.
+"""Grouped-query attention within documents, with a KV cache for decoding.
 
 Letters: B batch, T new tokens, S attended tokens, D model, H heads, K key-value heads, E head width.
 """
@@ -21,8 +21,8 @@ from stamm.models.norm import RMSNorm
 from stamm.models.rope import rotate
 
 
-class KeyValues:
-    """Keys and values of the tokens seen so far in one layer, for decoding token by token."""
+class KVCache:
+    """KV cache: keys and values of one layer's previous tokens, for decoding token by token."""
 
     def __init__(self) -> None:
         self.keys: Tensor | None = None
@@ -38,10 +38,10 @@ class KeyValues:
 
 
 class Attention(nn.Module):
-    """Self-attention with queries and keys normalised before the rotation (as Apertus).
+    """Self-attention; queries and keys are normalised before the rotation, as in Apertus.
 
-    gather   where a sequence is divided over processes: from keys or values of this process's
-             tokens, (B, K, T, E), those of all of them, (B, K, S, E)
+    gather   all-gather of keys or values for a sequence that is divided over processes: this
+             process's (B, K, T, E) to those of all tokens, (B, K, S, E); None otherwise
     """
 
     gather: Callable[[Tensor], Tensor] | None = None
@@ -65,13 +65,13 @@ class Attention(nn.Module):
         x_BTD: Tensor,
         rotation: tuple[Tensor, Tensor],
         mask: Mask,
-        cache: KeyValues | None = None,
+        cache: KVCache | None = None,
     ) -> Tensor:
         """Attended values, shape (B, T, D).
 
-        rotation   cosine and sine of the new tokens' positions, as in `sight.Sight`
-        mask       whom they may look at, as in `sight.Sight`
-        cache      earlier keys and values, extended in place
+        rotation   cosine and sine of the new tokens' positions, as in `AttentionInputs`
+        mask       attention mask, as in `AttentionInputs`
+        cache      KV cache of earlier tokens, extended in place
         """
         batch, length, _ = x_BTD.shape
         heads = (batch, length, -1, self.head_width)
@@ -91,10 +91,10 @@ class Attention(nn.Module):
 
 
 def attend(q_BHTE: Tensor, k_BKSE: Tensor, v_BKSE: Tensor, mask: Mask) -> Tensor:
-    """Values averaged by softmax(q . k / sqrt(E)) over the keys that `mask` leaves open, (B, H, T, E).
+    """softmax(q . k / sqrt(E) + mask) v, shape (B, H, T, E).
 
-    Edge     a list of blocks has gradients on a GPU only; on a CPU torch makes all scores at once,
-             which is of use in tests
+    Edge     a block mask has gradients on a GPU only; on a CPU torch forms all scores at once, which
+             only tests use
     Checked  tests/unit/models/test_attention.py, tests/gpu/test_gpu_attention.py
     """
     if isinstance(mask, Documents):
@@ -118,4 +118,4 @@ def attend(q_BHTE: Tensor, k_BKSE: Tensor, v_BKSE: Tensor, mask: Mask) -> Tensor
 
 @functools.cache
 def _compiled_flex() -> Any:
-    return torch.compile(flex_attention, fullgraph=True)  # never uncompiled, T x S scores at once
+    return torch.compile(flex_attention, fullgraph=True)  # uncompiled it forms all T x S scores

@@ -1,4 +1,4 @@
-"""What a decoder is made of, as data. No torch here: a plan of 70 billion parameters loads at once."""
+"""Configuration of a decoder. No torch here, so that plans of any size load at once."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from stamm.activations.spec import Gated, Spec
 from stamm.base.config import validate
 from stamm.base.errors import ConfigError
 
-# Heads that kernels of attention take: torch's flex_attention on a GPU, and our own on a CPU.
+# Head widths of attention kernels: torch's flex_attention on a GPU, fused_attention on a CPU.
 SMALLEST_FLEX_HEAD = 16
 FUSED_HEAD_STEP = 4
 WIDEST_FUSED_HEAD = 256
@@ -59,12 +59,12 @@ class Llama3Rope:
 
 @dataclass(frozen=True, kw_only=True)
 class SavePost:
-    """Keep what goes into the activation, and what comes out of it for the last matrix."""
+    """Save the activation's inputs, and its output for the last matrix."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class SavePre:
-    """Keep what goes into the activation; compute what comes out of it once more in backward.
+    """Save the activation's inputs; recompute its output in the backward pass.
 
     One more pass of the activation, no more matrix products, the same bits.
     """
@@ -72,24 +72,25 @@ class SavePre:
 
 @dataclass(frozen=True, kw_only=True)
 class Recompute:
-    """Keep the block's input alone: all matrices but the last are multiplied once more, same bits."""
+    """Activation checkpointing: save the block's input only, recompute all but the last matrix, same bits."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class FewBit:
-    """Keep what comes out of the activation, and f' as a code of `bits` bits an element.
+    """Save the activation's output, and f' quantized to `bits` bits an element.
 
-    Forward keeps its bits, and so does the gradient of the last matrix; the other gradients are
-    approximate, f' being a constant on each of 2**bits intervals. Relative error of f' in the mean
+    The forward pass and the gradient of the last matrix are unchanged; the other gradients are
+    approximate: f' is constant on each of 2**bits intervals. Relative error of f' in the mean
     square on N(0, 1) inputs, with 2, 3, 4 and 8 bits: 0.14, 0.071, 0.036, 0.0024 for silu; 0.13,
     0.065, 0.036, 0.0026 for gelu; 0 for relu. Of silu with 2 to 4 bits it is at most 1.5 times that
     on N(0, 1/16) and on N(0, 16); of an f' that swings far out, as that of sine, far more.
 
-    Needs    a fixed f whose f' is proved to be bounded
-    Edge     in a gated block f(gate) is read off the result over up, to its rounding; where up is 0
-             up's gradient is 0. A second derivative is refused.
-             SavePre keeps less and is exact. FewBit saves the activation's pass in backward, but on
-             a CPU, run eagerly, its codes cost more than that: a block took up to twice as long
+    Needs    an f without trained parameters whose f' is proved to be bounded
+    Edge     in a gated block f(gate) is computed as result / up, to rounding; where up is 0, up's
+             gradient is 0. A second derivative raises an error.
+             SavePre needs less memory and is exact. FewBit avoids the activation's
+             pass in backward, but in eager mode on a CPU its codes cost more: a block took up to
+             twice as long
     Checked  tests/unit/models/test_ffn_checkpointing.py
     """
 
@@ -103,20 +104,20 @@ MemoryPolicy = SavePost | SavePre | Recompute | FewBit
 
 
 def few_bit_refusal(spec: Spec) -> str:
-    """Why FewBit cannot serve an activation: completes "FewBit ..."; "" where it can."""
+    """Why FewBit does not support an activation: completes "FewBit ..."; "" if it does."""
     proofs = certificate(spec)
     slope = proofs["bounds"]["slope"] if proofs else {}
     if spec.trainable:
         names = ", ".join(p.name for p in spec.trainable)
-        return f"cannot serve {spec.name}: its shape is trained ({names}), a code of f' is not"
+        return f"does not support {spec.name}: its parameters are trained ({names}), and f' changes with them"
     if spec.surrogate:
-        return f"cannot serve {spec.name}: its backward pass uses a surrogate, not f'"
+        return f"does not support {spec.name}: its backward pass uses a surrogate, not f'"
     if isinstance(spec.arity, Gated) and spec.arity.up is not None:
-        return f"cannot serve {spec.name}: f(gate) is not its output over up, but over a function of it"
+        return f"does not support {spec.name}: f(gate) is not its output over up, but over a function of it"
     if slope.get("status") != "proved":
-        return f"cannot serve {spec.name}: no certificate says that its f' is bounded"
+        return f"does not support {spec.name}: no certificate proves that its f' is bounded"
     if slope["low"] is None or slope["high"] is None:
-        return f"cannot serve {spec.name}: by its certificate {slope['claim']}"
+        return f"does not support {spec.name}: by its certificate {slope['claim']}"
     return ""
 
 
@@ -125,15 +126,15 @@ class Dense:
     """One matrix."""
 
     def parameters(self, inputs: int, outputs: int) -> int:
-        """Numbers to learn in the place of a matrix of `outputs` x `inputs`."""
+        """Number of parameters that replace a matrix of `outputs` x `inputs`."""
         return inputs * outputs
 
     def between(self, inputs: int, outputs: int) -> int:
-        """Numbers a token has between two factors; 0 where there is but one."""
+        """Width between the two factors; 0 for a single matrix."""
         return 0
 
     def problems(self, d_model: int, width: int) -> list[str]:
-        """Why it cannot stand for the matrices between `d_model` and `width`, in both directions."""
+        """Why it cannot replace the matrices between `d_model` and `width`, in both directions."""
         return []
 
 
@@ -204,7 +205,7 @@ class BlockDense:
 class BlockShuffle:
     """P2 D2 P1 D1 x: two matrices of `blocks` blocks along the diagonal, shuffled after each.
 
-    The inner vector is as long as the shorter of input and output. Each output depends on each input.
+    The inner width is the smaller of input and output width. Each output depends on each input.
 
     Source   Wei et al. 2024 (arXiv 2406.16450), after Dao et al. 2022 (Monarch, arXiv 2204.00595);
              min(inputs, outputs) * (inputs + outputs) / blocks numbers
@@ -225,13 +226,13 @@ class BlockShuffle:
 
     def problems(self, d_model: int, width: int) -> list[str]:
         """As in Dense."""
-        told = f"with d_model = {d_model} and width = {width}"
+        sizes = f"with d_model = {d_model} and width = {width}"
         found = _dividing(self.blocks, d_model, width)
         if self.parameters(d_model, width) >= d_model * width:
-            found.append(f"blocks = {self.blocks} saves nothing {told}")
+            found.append(f"blocks = {self.blocks} saves nothing {sizes}")
         if self.blocks**2 > min(d_model, width):
             found.append(
-                f"blocks = {self.blocks} leaves outputs that do not see all inputs {told}: its"
+                f"blocks = {self.blocks} leaves outputs that do not depend on all inputs {sizes}: its"
                 " square may be at most the smaller"
             )
         return found
@@ -242,15 +243,16 @@ Linear = Dense | LowRank | BlockDense | BlockShuffle
 
 @dataclass(frozen=True, kw_only=True)
 class SelfGuide:
-    """A dense matrix that stands in for each structured one at first, and withdraws.
+    """Self-guided training: a dense matrix beside each structured one early in training.
 
-    The block computes a W x + (1 - a) S x, S being the structured matrix and W one that starts as
-    the same map. a falls from 1 at the first step to 0 after `until_share` of all steps; then W goes.
+    The block computes a W x + (1 - a) S x, with the structured matrix S and a dense W that starts as
+    the same map. a falls from 1 at the first step to 0 after `until_share` of all steps; then W is
+    removed.
 
-    law           cosine: a = (1 + cos(pi t)) / 2; linear: a = 1 - t; t the share of the guided steps
-                  that is behind
+    law           cosine: a = (1 + cos(pi t)) / 2; linear: a = 1 - t; t the completed share of the
+                  guided steps
     reduce_flop   use W in a block only with probability a, drawn for each layer and step from the
-                  run's seed; a step without it is S alone
+                  run's seed; a step without it uses S only
 
     Source   Wei et al. 2024 (arXiv 2406.16450, section 3), whose code draws for each matrix, process
              and forward pass; here all matrices of a block, all processes and all micro-batches of
@@ -268,10 +270,10 @@ class SelfGuide:
 
 @dataclass(frozen=True, kw_only=True)
 class Structured:
-    """How a decoder uses the structured matrices of its feed-forward blocks, where it has some.
+    """Use and training of structured matrices in the feed-forward blocks of a decoder.
 
     keep_first   the first layer's block stays dense, as in the released models
-    guide        None trains the structured matrices alone
+    guide        self-guided training; None trains the structured matrices only
     """
 
     keep_first: bool = True
@@ -284,13 +286,13 @@ class PlainFFN:
 
     activation  an entry of the catalogue, or your own: a Spec, "mine.py:NAME", or a folder that
                `stamm derive` wrote. The configuration then holds the Spec itself
-    memory     what is kept for the backward pass: SavePost, SavePre, Recompute or FewBit. A line
-               `model.ffn.memory=FewBit model.ffn.memory.bits=3` sets it; `stamm plan` compares them
+    memory     what is saved for the backward pass: SavePost, SavePre, Recompute or FewBit, set by
+               `model.ffn.memory=FewBit model.ffn.memory.bits=3`; `stamm plan` compares them
     compat     "eps" evaluates xIELU in transformers' order and with its clamp, bit for bit
     precision  of the activation on float32 inputs: "fast" in float32, "exact" in float64, rounded
-               once, which compiled CPU code pays for dearly. 16-bit inputs know no difference
-    linear     what stands for each of the matrices: Dense, LowRank, BlockDense or BlockShuffle;
-               `model.structured` says in which layers. The published runs were all plain, with gelu
+               once, which is much slower in compiled CPU code. No difference for 16-bit inputs
+    linear     form of the matrices: Dense, LowRank, BlockDense or BlockShuffle, in the layers that
+               `model.structured` selects. The published runs were all plain, with gelu
     """
 
     width: int = 384
@@ -359,7 +361,7 @@ class DecoderConfig:
 
     head_dim      None means d_model / num_heads
     qk_norm       RMSNorm over head_dim on queries and keys, before the rotation (as Apertus)
-    max_context   the longest sequence it is meant for, in tokens; written into exports
+    max_context   longest sequence in tokens; written into exports
     init_std      standard deviation of every matrix at the start
     structured    layers and training of structured feed-forward matrices (`ffn.linear`)
     """
@@ -410,7 +412,7 @@ class DecoderConfig:
             (
                 "structured",
                 guide is None or not isinstance(self.ffn.linear, Dense),
-                "has a guide, and ffn.linear = Dense() has nothing to guide",
+                "has a guide, which ffn.linear = Dense() does not use",
             ),
             (
                 "num_layers",
@@ -420,12 +422,12 @@ class DecoderConfig:
         )
 
     def merged(self) -> DecoderConfig:
-        """The same decoder with every matrix in one: what exports hold."""
+        """The same decoder with dense matrices only, as it is exported."""
         ffn = replace(self.ffn, linear=Dense())
         return replace(self, ffn=ffn, structured=Structured())
 
     def ffn_of(self, layer: int) -> PlainFFN | GatedFFN:
-        """The feed-forward block of a layer, counted from 0: dense where `structured` keeps it so."""
+        """The feed-forward block of a layer, from 0: dense where `structured` keeps it dense."""
         if layer > 0 or not self.structured.keep_first:
             return self.ffn
         return replace(self.ffn, linear=Dense())
@@ -446,7 +448,7 @@ def _theta_check(theta: float) -> tuple[str, bool, str]:
 
 def _memory_check(memory: MemoryPolicy, spec: Spec) -> tuple[str, bool, str]:
     refusal = few_bit_refusal(spec) if isinstance(memory, FewBit) else ""
-    return ("memory", not refusal, f"{refusal}. SavePre keeps less and is exact")
+    return ("memory", not refusal, f"{refusal}. SavePre needs less memory and is exact")
 
 
 def _dividing(blocks: int, d_model: int, width: int) -> list[str]:

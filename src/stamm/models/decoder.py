@@ -19,8 +19,8 @@ from stamm.base.errors import ConfigError
 from stamm.base.files import sha256_bytes
 from stamm.losses.language_model import LossOutput, masked_cross_entropy
 from stamm.losses.sequence import sequence_log_probs
-from stamm.models.attention import Attention, KeyValues
-from stamm.models.attention_mask import Mask, Sight, sight
+from stamm.models.attention import Attention, KVCache
+from stamm.models.attention_mask import AttentionInputs, Mask, attention_inputs
 from stamm.models.config import DecoderConfig, GatedFFN, PlainFFN
 from stamm.models.ffn import build_ffn
 from stamm.models.guide_draws import uses_guide
@@ -30,10 +30,10 @@ from stamm.models.rope import inverse_frequencies
 from stamm.models.self_guide import guide_weight
 
 
-class Layer(nn.Module):
+class DecoderLayer(nn.Module):
     """x + attention(norm(x)), then x + ffn(norm(x)).
 
-    recompute   keep the layer's input alone for the backward pass, and compute the rest once more
+    recompute   activation checkpointing: save only the layer's input and recompute the rest in backward
     """
 
     recompute = False
@@ -48,39 +48,39 @@ class Layer(nn.Module):
     def forward(
         self,
         x_BTD: Tensor,
-        turn: tuple[Tensor, Tensor],
+        rotation: tuple[Tensor, Tensor],
         mask: Mask,
-        cache: KeyValues | None = None,
+        cache: KVCache | None = None,
     ) -> Tensor:
         """The layer's output, same shape as its input."""
         if self.recompute and torch.is_grad_enabled():
             again: Tensor = checkpoint(
-                self._forward, x_BTD, turn, mask, use_reentrant=False, preserve_rng_state=False
+                self._forward, x_BTD, rotation, mask, use_reentrant=False, preserve_rng_state=False
             )
             return again
-        return self._forward(x_BTD, turn, mask, cache)
+        return self._forward(x_BTD, rotation, mask, cache)
 
     def _forward(
         self,
         x_BTD: Tensor,
-        turn: tuple[Tensor, Tensor],
+        rotation: tuple[Tensor, Tensor],
         mask: Mask,
-        cache: KeyValues | None = None,
+        cache: KVCache | None = None,
     ) -> Tensor:
-        x_BTD = x_BTD + self.self_attn(self.attention_layernorm(x_BTD), turn, mask, cache)
+        x_BTD = x_BTD + self.self_attn(self.attention_layernorm(x_BTD), rotation, mask, cache)
         y_BTD: Tensor = x_BTD + self.mlp(self.feedforward_layernorm(x_BTD))
         return y_BTD
 
 
-class Trunk(nn.Module):
-    """Everything before the output matrix: embedding, layers, last norm."""
+class DecoderStack(nn.Module):
+    """Embedding, layers and final norm: all but the output matrix."""
 
     def __init__(self, config: DecoderConfig) -> None:
         super().__init__()
         self.config = config
         self.embed_tokens = nn.Embedding(config.vocab_size, config.d_model)
         self.layers = nn.ModuleList(
-            Layer(config, config.ffn_of(index)) for index in range(config.num_layers)
+            DecoderLayer(config, config.ffn_of(index)) for index in range(config.num_layers)
         )
         self.norm = RMSNorm(config.d_model, config.norm_eps)
         frequencies = inverse_frequencies(config.rope, config.head_width)
@@ -90,31 +90,31 @@ class Trunk(nn.Module):
         self,
         tokens_BT: Tensor,
         document_BT: Tensor | None = None,
-        caches: list[KeyValues] | None = None,
+        caches: list[KVCache] | None = None,
         start: int = 0,
-        seen: Sight | None = None,
+        attention: AttentionInputs | None = None,
     ) -> Tensor:
         """Normalised hidden states, shape (B, T, D).
 
         document_BT   a number per token, equal within a document; None means one document a row
-        caches        one per layer, when decoding token by token
-        start         position of the first token, when decoding token by token
-        seen          what attention is told, where it is not what the above say: a sequence that
-                      is divided over processes
+        caches        KV caches, one per layer, for decoding token by token
+        start         position of the first token, for decoding token by token
+        attention     rotation and mask, for a sequence that is divided over processes; None derives
+                      them from the other arguments
         """
         x_BTD = self.embed_tokens(tokens_BT)
-        if seen is None:
+        if attention is None:
             length = tokens_BT.shape[1]
-            seen = sight(self.frequencies, length, document_BT, x_BTD.dtype, start)
+            attention = attention_inputs(self.frequencies, length, document_BT, x_BTD.dtype, start)
         for index, layer in enumerate(self.layers):
             cache = None if caches is None else caches[index]
-            x_BTD = layer(x_BTD, seen.turn, seen.mask, cache)
+            x_BTD = layer(x_BTD, attention.rotation, attention.mask, cache)
         y_BTD: Tensor = self.norm(x_BTD)
         return y_BTD
 
     @property
     def frequencies(self) -> Tensor:
-        """Radians per token of each rotated pair: float32, also where weights were cast to less."""
+        """Radians per token of each rotated pair: float32, also where weights were cast to 16 bits."""
         kept = self.get_buffer("inverse_frequencies")
         if kept.dtype == torch.float32:
             return kept
@@ -122,7 +122,7 @@ class Trunk(nn.Module):
 
 
 class Decoder(nn.Module):
-    """A causal language model: `model` (the trunk) and `lm_head`.
+    """A causal language model: `model` (a DecoderStack) and `lm_head`.
 
     FORWARD_METHODS   methods other than `forward` that compute with the parameters of the model
                       itself. FSDP gathers the shards before each of them
@@ -134,7 +134,7 @@ class Decoder(nn.Module):
     def __init__(self, config: DecoderConfig) -> None:
         super().__init__()
         self.config = config
-        self.model = Trunk(config)
+        self.model = DecoderStack(config)
         self.lm_head = nn.Linear(config.d_model, config.vocab_size, bias=False)
         if config.tied_embeddings:
             self.lm_head.weight = self.model.embed_tokens.weight
@@ -151,14 +151,14 @@ class Decoder(nn.Module):
         keep_BT: Tensor,
         kept: float,
         document_BT: Tensor | None = None,
-        seen: Sight | None = None,
+        attention: AttentionInputs | None = None,
         z_loss: float = 0.0,
     ) -> LossOutput:
-        """The losses of the kept targets, divided by `kept`; the logits are never whole.
+        """The losses of the kept targets, divided by `kept`; the whole logits are never in memory.
 
-        document_BT, seen   as in `Trunk.forward`
+        document_BT, attention   as in `DecoderStack.forward`
         """
-        hidden_BTD = self.model(tokens_BT, document_BT, seen=seen)
+        hidden_BTD = self.model(tokens_BT, document_BT, attention=attention)
         return masked_cross_entropy(
             hidden_BTD.flatten(0, 1),
             self.lm_head.weight,
@@ -175,18 +175,18 @@ class Decoder(nn.Module):
         completion_BT: Tensor,
         completions: int,
         document_BT: Tensor | None = None,
-        seen: Sight | None = None,
+        attention: AttentionInputs | None = None,
     ) -> Tensor:
         """Log-probability of each completion in nats, differentiable, float64, shape (completions,).
 
         completion_BT        the completion that each target belongs to, -1 for none, as in
                              `losses.sequence.sequence_log_probs`
-        document_BT, seen    as in `Trunk.forward`
+        document_BT, attention   as in `DecoderStack.forward`
         Edge                 sums over the tokens of this process: where sequences are divided over
                              processes (context or tensor parallel), add them up
         Checked              tests/unit/engine/test_sequence_processes.py (FSDP2, two processes)
         """
-        hidden_BTD = self.model(tokens_BT, document_BT, seen=seen)
+        hidden_BTD = self.model(tokens_BT, document_BT, attention=attention)
         return sequence_log_probs(
             hidden_BTD.flatten(0, 1),
             self.lm_head.weight,
@@ -197,14 +197,14 @@ class Decoder(nn.Module):
 
     @torch.no_grad()
     def initialise(self, seed: int, put: Callable[[Tensor, Tensor], object] = Tensor.copy_) -> None:
-        """Draw every weight from `seed`; norms are ones, activations take their stated values.
+        """Draw every weight from `seed`; norms are 1, activations have their spec's initial values.
 
-        Matrices are normal with standard deviation init_std. A tensor's numbers depend on the
-        seed, its name and its shape alone, so arms that share a tensor start from the same one.
-        Structured matrices start as `StructuredLinear.initialise` says; a low-rank one from the
-        dense matrix of the arm that has it dense.
+        Matrices are normal with standard deviation init_std. A tensor's values depend only on the
+        seed, its name and its shape, so arms that share a tensor start from the same one. Structured
+        matrices are initialised by `StructuredLinear.initialise`; a low-rank one from the dense
+        matrix of the arm that has it dense.
 
-        put   what fills a matrix with its numbers, where it does not lie here in one piece
+        put   copies values into a parameter, for one that is divided over processes
         """
         structured = dict(structured_linears(self))
         for name, parameter in sorted(self.named_parameters()):
@@ -221,25 +221,25 @@ class Decoder(nn.Module):
                 module.reset_parameters()
 
     def add_guides(self) -> None:
-        """Give every structured matrix its dense guide, where the configuration asks for guides.
+        """Add a dense guide to every structured matrix, if the configuration has guides.
 
-        Needs    weights drawn already, and not yet divided over processes
+        Needs    initialised weights, not yet divided over processes
         """
         if self.config.structured.guide is not None:
             for _, linear in structured_linears(self):
                 linear.add_guide()
 
     def drop_guides(self) -> None:
-        """Take the guides away, once `guided_steps` are done; their optimizer state is the caller's."""
+        """Remove the guides after `guided_steps`; the caller removes their optimizer state."""
         for _, linear in structured_linears(self):
             linear.drop_guide()
 
     def begin_step(self, step: int, num_steps: int, seed: int) -> None:
-        """Set what the guides say in step `step` of `num_steps`, counted from 1; before its forward.
+        """Set the weight of the guides for step `step` of `num_steps`, from 1; call before its forward.
 
-        seed     the run's; with it every process draws alike which layers use their guides
-        Edge     nothing to do without guides in the configuration
-        Raises   ConfigError for a guided step of a decoder that has none of the guides it asks for
+        seed     the run's; every process draws from it which layers use their guides
+        Edge     does nothing without guides in the configuration
+        Raises   ConfigError for a guided step of a decoder without guides
         """
         guide = self.config.structured.guide
         weight = guide_weight(guide, step, num_steps)
@@ -256,12 +256,12 @@ class Decoder(nn.Module):
 
     @torch.no_grad()
     def merged(self) -> Decoder:
-        """The same function with each structured matrix written out as one, for export and decoding.
+        """The same function with every structured matrix multiplied out, for export and decoding.
 
-        Itself where nothing is structured; otherwise all other tensors are shared with it. Guides are
-        no part of the function, and left out.
+        Returns the decoder itself if it has no structured matrix; otherwise all other tensors are
+        shared with it. Guides do not change the function and are left out.
 
-        Needs    a decoder in one piece
+        Needs    a decoder that is not divided over processes
 
         Checked  tests/unit/models/test_structured.py::test_a_merged_decoder_says_the_same
         """
@@ -278,7 +278,7 @@ class Decoder(nn.Module):
 
 
 def build_blank(config: DecoderConfig) -> Decoder:
-    """A decoder without numbers, to be divided over processes before it is given some."""
+    """A decoder on the meta device, to be divided over processes before it is initialised."""
     with torch.device("meta"):
         return Decoder(config)
 

@@ -1,4 +1,4 @@
-"""What numbers depend on beside the configuration: threads and the choice of kernels."""
+"""Deterministic kernels and the number of CPU threads, on which results depend."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from contextlib import contextmanager
 import torch
 
 
-def settle(threads: int) -> None:
-    """Use `threads` CPU threads (sums depend on their number) and only repeatable kernels."""
+def set_determinism(threads: int) -> None:
+    """Use `threads` CPU threads (sums depend on their number) and deterministic kernels only."""
     torch.set_num_threads(threads)
     torch.use_deterministic_algorithms(True)
-    # Filling fresh memory guards against reading it unwritten; a test suite's job, not a run's.
+    # Filling new tensors finds reads of uninitialised memory, which tests do; a run need not.
     setattr(torch.utils.deterministic, "fill_uninitialized_memory", False)  # noqa: B010
 
 
 @contextmanager
 def operation_threads(count: int) -> Iterator[None]:
-    """Each operation of the calling thread uses `count` threads."""
+    """Context in which each operation of the calling thread uses `count` threads."""
     before = torch.get_num_threads()
     torch.set_num_threads(count)
     try:

@@ -1,4 +1,4 @@
-"""f' kept as a code of a few bits: levels from the spec, packing, and the block that uses them.
+"""Few-bit backward: f' quantized to a few bits for the backward pass (levels, packing, autograd).
 
 Letters: C features, K bits of a code.
 """
@@ -23,11 +23,11 @@ from stamm.activations.spec.expressions import PieceInterval
 from stamm.activations.spec.gradient_checks import value_of
 from stamm.base.errors import ConfigError
 
-_CELLS = 512  # places where a knot may stand; with twice as many no error to 4 bits is 1 % less
-_NEAR = 0.6  # cells are alike up to here, 0.01 long, and grow with |x| beyond
-_NODES = 4  # points at which f' is read in each cell
-_EXACT = 1e-14  # a relative square error that is rounding
-_REACH = 16.0  # knots stand within it, or within twice the farthest knot of the spec
+_CELLS = 512  # candidate positions of knots; with twice as many no error up to 4 bits falls by 1 %
+_NEAR = 0.6  # cells are about 0.01 wide up to here and grow with |x| beyond
+_NODES = 4  # points per cell at which f' is evaluated
+_EXACT = 1e-14  # relative square error that counts as rounding
+_REACH = 16.0  # range of the knots, or twice the farthest knot of the spec
 _OUTSIDE = 0.01  # weight of the Cauchy distribution
 _LOWEST = 0x0101010101010101  # the lowest bit of each of eight bytes
 _SIDE_BY_SIDE = 0x0102040810204080
@@ -36,8 +36,8 @@ _SPREAD = tuple(sum((byte >> j & 1) << 8 * j for j in range(8)) for byte in rang
 
 
 @dataclass(frozen=True, kw_only=True)
-class SlopeCode:
-    """A piecewise constant in the place of f': levels[i] on (knots[i - 1], knots[i]]."""
+class QuantizedSlope:
+    """A piecewise constant approximation of f': levels[i] on (knots[i - 1], knots[i]]."""
 
     bits: int
     knots: tuple[float, ...]
@@ -45,12 +45,12 @@ class SlopeCode:
 
 
 @lru_cache(maxsize=64)
-def slope_code(spec: Spec, bits: int) -> SlopeCode:
+def quantized_slope(spec: Spec, bits: int) -> QuantizedSlope:
     """The piecewise constant of at most 2**bits levels that is nearest to f' in the mean square.
 
-    The mean is over pre-activations from N(0, 1), with a hundredth of the weight on a
-    Cauchy distribution, so that what lies far out is not read as what lies at 3. Found by dynamic programming over a grid
-    that holds every knot of the spec: where f' is a step function the code is exact.
+    The mean is over pre-activations from N(0, 1), with 1 % of the weight on a Cauchy distribution, so
+    that far inputs get levels of their own. Found by dynamic programming over a grid with every knot
+    of the spec: exact where f' is a step function.
 
     Source   Novikov et al. 2022, arXiv 2202.00441 (few-bit backward); the hundredth is ours
     Checked  tests/unit/models/test_ffn_checkpointing.py::test_levels_come_near_the_best
@@ -88,7 +88,7 @@ def slope_code(spec: Spec, bits: int) -> SlopeCode:
     for where in reversed(left):
         cuts.append(int(where[cuts[-1]]))
     cuts = [0, *reversed(cuts)]
-    return SlopeCode(
+    return QuantizedSlope(
         bits=bits,
         knots=tuple(float(edges[i]) for i in cuts[1:-1]),
         levels=tuple(float((first[b] - first[a]) / (mass[b] - mass[a])) for a, b in pairwise(cuts)),
@@ -96,24 +96,25 @@ def slope_code(spec: Spec, bits: int) -> SlopeCode:
 
 
 def _knot(interval: PieceInterval, values: dict[str, float]) -> float:
-    """Where an interval begins: the last float32 number that is not in it."""
+    """Start of an interval: the last float32 number below it."""
     start = torch.tensor(value_of(str(interval.low), values), dtype=torch.float32, device="cpu")
     if interval.low_closed:
         start = torch.nextafter(start, torch.full_like(start, -math.inf))
     return float(start)
 
 
-def coded(code: SlopeCode, activation: Activation | GatedActivation, *inputs: Tensor) -> Tensor:
-    """The activation of its inputs, unchanged; its backward pass knows f' by the code alone.
+def coded(
+    code: QuantizedSlope, activation: Activation | GatedActivation, *inputs: Tensor
+) -> Tensor:
+    """The activation of its inputs; its backward pass uses the quantized f'.
 
-    Kept are the result, which whatever reads it keeps as well, the code and, if there is one, up.
-    The gate's value, which up's gradient needs, is the result over up.
+    Saved are the result (which its consumer saves anyway), the codes and, in a gated unit, up. The
+    gate's value, which up's gradient needs, is result / up.
 
     Shapes   inputs and result (..., C); the code takes K ceil(C / 8) bytes a row
-    Edge     where the result is NaN so are its gradients; at other infinite inputs the code knows a
-             limit of f', where exact gradients may be NaN. Where up is 0 the gate's value is not
-             known, and up's gradient is 0; where up is infinite it is NaN. A backward pass that
-             is to be differentiated again is refused.
+    Edge     a NaN result has NaN gradients; at infinite inputs the code uses a limit of f', where
+             exact gradients may be NaN. Where up is 0 the gate's value is unknown and up's gradient
+             is 0; where up is infinite it is NaN. A second derivative raises RuntimeError.
     Raises   ConfigError inside grad, vjp and jacrev of torch.func, and where a compiler traces
              any of its transforms with gradients enabled
     """
@@ -122,8 +123,8 @@ def coded(code: SlopeCode, activation: Activation | GatedActivation, *inputs: Te
         result: Tensor = activation(*inputs)
     elif torch._C._functorch.get_dynamic_layer_stack_depth() > 0:
         raise ConfigError(
-            "FewBit keeps codes for one backward pass, and torch.func would transform it",
-            fix="Use SavePost, or torch.no_grad where no gradient is wanted",
+            "FewBit saves codes for one backward pass, which torch.func cannot transform",
+            fix="Use SavePost, or torch.no_grad if no gradient is needed",
         )
     elif inputs[0].dim() == 0:
         result = coded(code, activation, *(t[None] for t in inputs))[0]
@@ -136,7 +137,9 @@ class _Coded(torch.autograd.Function):
     """An activation of an input, or of gate and up, whose f' is coded."""
 
     @staticmethod
-    def forward(ctx: Any, code: SlopeCode, activation: Any, first: Tensor, *up: Tensor) -> Tensor:
+    def forward(
+        ctx: Any, code: QuantizedSlope, activation: Any, first: Tensor, *up: Tensor
+    ) -> Tensor:
         result: Tensor = activation(first, *up)
         ctx.code, ctx.features = code, first.shape[-1]
         ctx.save_for_backward(_packed(_codes(first, code), code.bits), result, *up)
@@ -144,7 +147,7 @@ class _Coded(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, into: Tensor) -> tuple[Tensor | None, ...]:
-        # Said now: a later pass would leave this step out, and its sum would lack a term unseen.
+        # Raised here: a second backward pass would omit this operation without an error.
         if torch.is_grad_enabled() and not torch.compiler.is_compiling():
             raise RuntimeError(
                 "the gradient of a block under FewBit cannot be differentiated again, its f' is a"
@@ -154,7 +157,7 @@ class _Coded(torch.autograd.Function):
         dtype = _computing(into)
         levels = torch.tensor(ctx.code.levels, dtype=dtype, device=into.device)
         slope = _at(levels, _unpacked(packed, ctx.features).int())
-        slope = torch.where(result.isnan(), math.nan, slope)  # no code is left to say it
+        slope = torch.where(result.isnan(), math.nan, slope)  # codes cannot encode NaN
         wide = into.to(dtype)
         if not up:
             return None, None, (wide * slope).to(into.dtype)
@@ -163,8 +166,8 @@ class _Coded(torch.autograd.Function):
         return None, None, (wide * factor * slope).to(into.dtype), (wide * gate).to(into.dtype)
 
 
-def _codes(x: Tensor, code: SlopeCode) -> Tensor:
-    """The interval in which each number lies, found bit by bit: as torch.bucketize, and faster."""
+def _codes(x: Tensor, code: QuantizedSlope) -> Tensor:
+    """Index of each number's interval, by binary search: as torch.bucketize, but faster."""
     dtype = _computing(x)
     beyond = [math.inf] * (2**code.bits - 1 - len(code.knots))
     knots = torch.tensor([*code.knots, *beyond], dtype=dtype, device=x.device)
@@ -182,13 +185,13 @@ def _at(table: Tensor, place: Tensor) -> Tensor:
 def _packed(codes: Tensor, bits: int) -> Tensor:
     """Codes (..., C) of K bits as (..., K, ceil(C / 8)) bytes: one row of bytes for each bit."""
     eights = F.pad(codes, (0, -codes.shape[-1] % 8)).contiguous().view(torch.int64)
-    # Eight codes are one integer: the product moves bit k of each side by side into its top byte.
+    # Eight codes form one integer; the product gathers bit k of each in its top byte.
     rows = [((((eights >> k) & _LOWEST) * _SIDE_BY_SIDE) >> 56) & 255 for k in range(bits)]
     return torch.stack(rows, dim=-2).to(torch.uint8)
 
 
 def _unpacked(packed: Tensor, features: int) -> Tensor:
-    """The codes that `_packed` was given."""
+    """The codes from their packed form: the inverse of `_packed`."""
     spread = torch.tensor(_SPREAD, dtype=torch.int64, device=packed.device)
     rows = _at(spread, packed.int())
     eights = rows[..., 0, :]

@@ -1,4 +1,4 @@
-"""The feed-forward block: any activation of the catalogue, plain or gated, any form of its matrices."""
+"""Feed-forward blocks: plain or gated, any activation, dense or structured matrices."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from stamm.models.linear import build_linear
 
 
 class PlainFeedForward(nn.Module):
-    """down(f(up(x))), with an activation module of its own (never shared between layers)."""
+    """down(f(up(x))); the activation module is not shared between layers."""
 
     def __init__(self, d_model: int, config: PlainFFN) -> None:
         super().__init__()

@@ -1,6 +1,6 @@
-"""What a feed-forward block keeps for its backward pass, and what it computes once more instead.
+"""Activation checkpointing of feed-forward blocks: what is saved for backward, what is recomputed.
 
-Blocks are run through their modules, so hooks, sharding and casts act as they do without a policy.
+Blocks call their modules, so hooks, sharding and casts act as without a memory policy.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from torch.utils.checkpoint import checkpoint
 from stamm.activations.module import Activation, GatedActivation
 from stamm.activations.spec import Spec
 from stamm.models.config import FewBit, MemoryPolicy, Recompute, SavePost, SavePre
-from stamm.models.few_bit import SlopeCode, coded, slope_code
+from stamm.models.few_bit import QuantizedSlope, coded, quantized_slope
 
-Kept = SavePost | SavePre | Recompute | SlopeCode
+Kept = SavePost | SavePre | Recompute | QuantizedSlope
 
 
 def kept(memory: MemoryPolicy, spec: Spec) -> Kept:
-    """A memory policy ready for an activation: FewBit becomes the code of its f'."""
-    return slope_code(spec, memory.bits) if isinstance(memory, FewBit) else memory
+    """A memory policy prepared for an activation: FewBit becomes the quantized f'."""
+    return quantized_slope(spec, memory.bits) if isinstance(memory, FewBit) else memory
 
 
 def feed_forward(
@@ -30,12 +30,12 @@ def feed_forward(
     down: nn.Module,
     keep: Kept,
 ) -> Tensor:
-    """down(f(p(x) for each projection p)), with what `keep` says kept for the backward pass.
+    """down(f(p(x) for each projection p)), saving for the backward pass as `keep` defines.
 
-    All but FewBit give the same bits, of the result and of every gradient, and can be
-    differentiated twice where the activation can.
+    All policies but FewBit give the same bits of result and gradients, and can be differentiated
+    twice if the activation can.
 
-    Edge     torch.func transforms refuse the hooks that SavePre and Recompute need, with an error.
+    Edge     torch.func transforms raise an error for the hooks of SavePre and Recompute.
     Checked  tests/unit/models/test_ffn_checkpointing.py
     """
 
@@ -51,17 +51,17 @@ def feed_forward(
     if isinstance(keep, Recompute):
         return _recomputed(whole, x)
     inputs = [project(x) for project in projections]
-    if isinstance(keep, SlopeCode):
+    if isinstance(keep, QuantizedSlope):
         y: Tensor = down(coded(keep, activation, *inputs))
         return y
     return _recomputed(after, *inputs)
 
 
 def _recomputed(function: Callable[..., Tensor], *inputs: Tensor) -> Tensor:
-    """function(*inputs), of which the inputs alone are kept.
+    """function(*inputs) with activation checkpointing: only the inputs are saved.
 
-    The second computation stops as soon as the last matrix has its input: that product is not
-    formed again. Nothing here is random, so no state of a generator is kept.
+    Recomputation stops when the last matrix has its input: that product is not formed again.
+    Nothing here is random, so no random state is saved.
     """
     result: Tensor = checkpoint(function, *inputs, use_reentrant=False, preserve_rng_state=False)
     return result

@@ -1,5 +1,4 @@
-"""Exact counts of a decoder from its configuration alone: parameters by part and floating-point work,
-and what a feed-forward block keeps.
+"""Parameters, FLOPs and saved bytes of a decoder, exact, from its configuration alone.
 
 A test compares them with the module built on the meta device, for every recipe.
 """
@@ -24,7 +23,7 @@ from stamm.models.config import (
 
 @dataclass(frozen=True, kw_only=True)
 class ParameterCount:
-    """Numbers to learn, by part. `head` is 0 when the embedding is shared with it."""
+    """Trained parameters by part. `head` is 0 when it shares the embedding."""
 
     embedding: int
     attention: int
@@ -35,7 +34,7 @@ class ParameterCount:
 
     @property
     def total(self) -> int:
-        """All of them."""
+        """The sum over all parts."""
         return self.embedding + self.attention + self.ffn + self.activation + self.norms + self.head
 
 
@@ -43,8 +42,8 @@ class ParameterCount:
 class ForwardFlops:
     """Floating-point operations of one forward pass over one sequence: 2 per multiply-add.
 
-    attention          of products of queries with keys and weights with values, all T x T of them
-    attention_causal   the half of it that a causal kernel needs, diagonal included
+    attention          products of queries with keys and of weights with values, all T x T
+    attention_causal   the half that a causal kernel needs, diagonal included
     """
 
     projections: int
@@ -65,7 +64,7 @@ class ForwardFlops:
 
 
 def count_parameters(config: DecoderConfig) -> ParameterCount:
-    """How many numbers the decoder learns; those of its guides apart (`guide_parameters`)."""
+    """Trained parameters of a decoder, without those of its guides (`guide_parameters`)."""
     d, e = config.d_model, config.head_width
     shapes = len(config.ffn.spec.trainable)
     qk_norm = 2 * e if config.qk_norm else 0
@@ -80,7 +79,7 @@ def count_parameters(config: DecoderConfig) -> ParameterCount:
 
 
 def forward_flops(config: DecoderConfig, context: int) -> ForwardFlops:
-    """Work of one forward pass over one sequence of `context` tokens, logits of all included."""
+    """FLOPs of one forward pass over a sequence of `context` tokens, with all logits."""
     pair = 4 * config.num_heads * config.head_width * config.num_layers
     return ForwardFlops(
         projections=2 * context * config.num_layers * _attention_matrices(config),
@@ -92,24 +91,24 @@ def forward_flops(config: DecoderConfig, context: int) -> ForwardFlops:
 
 
 def training_flops(config: DecoderConfig, context: int) -> int:
-    """Useful work of training on one sequence: a forward pass and a backward pass of twice that.
+    """Useful FLOPs of training on one sequence: a forward pass and a backward pass of twice that.
 
-    Guides come on top: `guide_flops` for each layer that uses its own at the step.
+    Without guides: add `guide_flops` for each layer that uses its guides at the step.
     """
     return 3 * forward_flops(config, context).useful
 
 
 def guide_parameters(config: DecoderConfig) -> int:
-    """Numbers of the dense guides, learned with the rest while they are there; 0 without guides."""
+    """Parameters of the dense guides, trained with the rest while they exist; 0 without guides."""
     if config.structured.guide is None:
         return 0
     return _guide_parameters(config) * (config.num_layers - config.structured.keep_first)
 
 
 def guide_flops(config: DecoderConfig, context: int) -> int:
-    """Work of training on one sequence that the guides of one layer add at a step that uses them.
+    """FLOPs that the guides of one layer add to training on one sequence, at a step that uses them.
 
-    Forward, and backward of twice that. `self_guide.guide_uses` says how many layers do at a step.
+    Forward, and backward of twice that. `guide_draws.guide_uses` counts the layers of a step.
 
     Checked  tests/unit/models/test_structured.py (against torch's count)
     """
@@ -118,12 +117,12 @@ def guide_flops(config: DecoderConfig, context: int) -> int:
 
 @dataclass(frozen=True, kw_only=True)
 class FFNCost:
-    """What one feed-forward block costs to train under one memory policy.
+    """Cost of training one feed-forward block under one memory policy.
 
-    saved_bytes   a token leaves for the backward pass, the block's input counted, parameters not
-    products      matrix products of a training step; those of a dense block take
-                  2 * d_model * width FLOP a token each
-    flops         of all of them, a token
+    saved_bytes   bytes a token saved for the backward pass, with the block's input, without parameters
+    products      matrix products of a training step; each of a dense block takes
+                  2 * d_model * width FLOPs a token
+    flops         of all products, a token
     """
 
     saved_bytes: int
@@ -132,11 +131,11 @@ class FFNCost:
 
 
 def ffn_cost(d_model: int, ffn: PlainFFN | GatedFFN, number_bytes: int) -> FFNCost:
-    """The cost of a feed-forward block under its memory policy, when it is run eagerly.
+    """The cost of a feed-forward block under its memory policy, in eager mode.
 
     number_bytes   size of a number: 2 in bfloat16
-    Edge           shape parameters leave a few bytes a block besides. Where an activation that
-                   sends `up` through a function is not fused, SavePost keeps wider copies of up.
+    Edge           shape parameters add a few bytes a block. Without a fused kernel, SavePost saves
+                   wider copies of `up` for an activation that applies a function to it.
     Checked        tests/unit/models/test_ffn_checkpointing.py (against what autograd keeps, and torch's
                    count of FLOP)
     """
@@ -147,7 +146,7 @@ def ffn_cost(d_model: int, ffn: PlainFFN | GatedFFN, number_bytes: int) -> FFNCo
     if isinstance(ffn.memory, Recompute):
         again, again_flops = inputs * factors, inputs * up
     if isinstance(ffn.memory, (SavePre, Recompute)) and factors == 2:
-        # The last product of all is not formed again; the first factor's, before it, is.
+        # The last product is not recomputed; that of the first factor, before it, is.
         again, again_flops = again + 1, again_flops + _first_factor(linear, width, d_model)
     inner = inner_bytes(ffn, number_bytes) + factor_bytes(d_model, ffn, number_bytes)
     return FFNCost(
@@ -158,7 +157,7 @@ def ffn_cost(d_model: int, ffn: PlainFFN | GatedFFN, number_bytes: int) -> FFNCo
 
 
 def factor_bytes(d_model: int, ffn: PlainFFN | GatedFFN, number_bytes: int) -> int:
-    """Bytes a token leaves inside structured matrices, between their factors; 0 in a dense block."""
+    """Bytes a token saved inside structured matrices, between their factors; 0 in a dense block."""
     up = (_matrices(ffn) - 1) * ffn.linear.between(d_model, ffn.width)
     down = ffn.linear.between(ffn.width, d_model)
     match ffn.memory:
@@ -171,12 +170,12 @@ def factor_bytes(d_model: int, ffn: PlainFFN | GatedFFN, number_bytes: int) -> i
 
 
 def inner_bytes(ffn: PlainFFN | GatedFFN, number_bytes: int) -> int:
-    """Bytes a token leaves between the block's matrices, its input left out."""
+    """Bytes a token saved between the block's matrices, without its input."""
     row = number_bytes * ffn.width
     inputs = _matrices(ffn) - 1
     match ffn.memory:
         case SavePost() if isinstance(ffn, PlainFFN) and ffn.compat != "exact":
-            # Differentiated operation by operation: three more results, and a condition of a byte.
+            # Differentiated operation by operation: three more results, and a condition of one byte.
             return 5 * row + ffn.width
         case SavePost():
             return (inputs + 1) * row
@@ -211,13 +210,13 @@ def _block_parameters(d_model: int, ffn: PlainFFN | GatedFFN) -> int:
 
 
 def _guide_parameters(config: DecoderConfig) -> int:
-    """Of the guides of one layer that has them."""
+    """Parameters of the guides of one layer."""
     if config.structured.guide is None:
         return 0
     return _matrices(config.ffn) * config.d_model * config.ffn.width
 
 
 def _first_factor(linear: Linear, inputs: int, outputs: int) -> int:
-    """Numbers of the factor that a structured matrix multiplies by first."""
+    """Parameters of the first factor of a structured matrix."""
     blocks = 1 if isinstance(linear, (Dense, LowRank)) else linear.blocks
     return linear.between(inputs, outputs) * inputs // blocks

@@ -4,8 +4,8 @@
 // are kept transposed, key by key or feature by feature. So a softmax is a sum over rows, and every
 // product is `tile`: numbers of one side, one by one, times vectors of the other.
 //
-// Blocks stand at multiples of 64 from the beginning of a row. Whatever no query of a vector may
-// look at is left out in steps of four keys; what is hidden inside such a step counts as exactly 0.
+// Blocks start at multiples of 64 of a row. Keys that no query of a vector attends to are skipped
+// in steps of four; a masked key inside such a step counts as exactly 0.
 // All sums start at 0 and go in the order of tokens, so that a document's numbers do not depend on
 // what else is in its row, nor on the number of threads: one of them owns a head's sums.
 //
@@ -41,7 +41,7 @@ inline V at(const float* from) {
   return x;
 }
 
-// How a sum joins what is in memory: it replaces it, begins with it, or is added to it as a whole.
+// How a sum is stored: it replaces the value in memory, starts from it, or is added to it at the end.
 enum class Join { none, first, last };
 
 // to[r][c] += sum over d of left[r][d] right[d][c], or = with Join::none.
@@ -160,7 +160,7 @@ struct Sizes {
   int64_t tall() const { return (tokens + side - 1) / side * side; }
 };
 
-// Memory in pieces whose beginnings suit vectors.
+// Pieces of memory aligned to vectors.
 struct Pieces {
   float* free;
   float* take(int64_t count) {
@@ -170,41 +170,41 @@ struct Pieces {
   }
 };
 
-// A block of 64 queries, and what each of them may look at: keys start .. its own number.
-struct Looking {
+// The attention mask of a block of 64 queries: each attends to keys start .. its own index.
+struct QueryMask {
   int64_t first;
   I start[vectors], self[vectors];
 
-  Looking(const int32_t* starts, int64_t tokens, int64_t first) : first(first) {
+  QueryMask(const int32_t* starts, int64_t tokens, int64_t first) : first(first) {
     for (int64_t k = 0; k < side; ++k) {
       start[k / wide][k % wide] = first + k < tokens ? starts[first + k] : INT_MAX;
       self[k / wide][k % wide] = first + k;
     }
   }
-  // The block of keys where to begin.
+  // The first block of keys.
   int64_t from() const { return start[0][0] / side * side; }
   bool whole(int64_t c, int64_t key) const {
     return key >= start[c][wide - 1] && key <= self[c][0];
   }
-  V hidden(int64_t c, int64_t key, V x) const {
+  V masked(int64_t c, int64_t key, V x) const {
     const I n = static_cast<int32_t>(key) - I{};
     return (start[c] <= n) & (self[c] >= n) ? x : full<V>(-INFINITY);
   }
 };
 
-// Which keys of a block are looked at: for each vector of queries from `first` to `end`, and the
-// same by keys: parts that the vectors from `left` to `right` look at.
+// Visible keys of a block: `first` to `end` for each vector of queries, and the same by keys: parts
+// to which the vectors from `left` to `right` attend.
 struct Part {
   int64_t first, end, left, right;
 };
-struct Seen {
+struct VisibleKeys {
   int64_t first[vectors], end[vectors], count = 0;
   Part parts[2 * vectors];
 
-  Seen(const Looking& looking, int64_t key) {
+  VisibleKeys(const QueryMask& mask, int64_t key) {
     for (int64_t c = 0; c < vectors; ++c) {
-      first[c] = std::max<int64_t>(0, looking.start[c][0] - key) / step * step;
-      end[c] = std::min(side, (looking.self[c][wide - 1] - key) / step * step + step);
+      first[c] = std::max<int64_t>(0, mask.start[c][0] - key) / step * step;
+      end[c] = std::min(side, (mask.self[c][wide - 1] - key) / step * step + step);
     }
     for (int64_t n = 0; n < side; n += step) {
       int64_t left = 0, right = vectors;
@@ -244,12 +244,12 @@ inline void gather_head(const Rows& from, int64_t b, int64_t h, const Sizes& s, 
   std::fill(to + s.tokens * s.features, to + s.tall() * s.features, 0.0f);
 }
 
-// scores[n][m] of the parts that are seen, from a block of keys and the transposed queries. Wide
+// scores[n][m] of the visible parts, from a block of keys and the transposed queries. Wide
 // heads are summed in pieces of 64 features, whose errors grow with the root of 64, not of E.
-inline void multiply_seen(const Seen& seen, const float* left, int64_t E, const float* right,
+inline void multiply_visible(const VisibleKeys& visible, const float* left, int64_t E, const float* right,
                           float* to) {
-  for (int64_t p = 0; p < seen.count; ++p) {
-    const Part& part = seen.parts[p];
+  for (int64_t p = 0; p < visible.count; ++p) {
+    const Part& part = visible.parts[p];
     for (int64_t e = 0; e < E; e += summed)
       product(part.end - part.first, part.right - part.left, left + part.first * E + e, E, 1,
               right + e * side + part.left * wide, side, std::min(summed, E - e),
@@ -258,20 +258,20 @@ inline void multiply_seen(const Seen& seen, const float* left, int64_t E, const 
   }
 }
 // to[e][m] += sum over keys of left[n][e] weights[n][m]
-inline void add_queries(const Seen& seen, const float* left, int64_t E, const float* weights,
+inline void add_queries(const VisibleKeys& visible, const float* left, int64_t E, const float* weights,
                         float* to) {
-  for (int64_t p = 0; p < seen.count; ++p) {
-    const Part& part = seen.parts[p];
+  for (int64_t p = 0; p < visible.count; ++p) {
+    const Part& part = visible.parts[p];
     product(E, part.right - part.left, left + part.first * E, 1, E,
             weights + part.first * side + part.left * wide, side, part.end - part.first,
             to + part.left * wide, side, Join::first);
   }
 }
 // to[n][e] += sum over queries of weights[n][m] right[m][e]
-inline void add_keys(const Seen& seen, const float* weights, const float* right, int64_t padded,
+inline void add_keys(const VisibleKeys& visible, const float* weights, const float* right, int64_t padded,
                      float* to) {
-  for (int64_t p = 0; p < seen.count; ++p) {
-    const Part& part = seen.parts[p];
+  for (int64_t p = 0; p < visible.count; ++p) {
+    const Part& part = visible.parts[p];
     product(part.end - part.first, padded / wide, weights + part.first * side + part.left * wide,
             side, 1, right + part.left * wide * padded, padded, (part.right - part.left) * wide,
             to + part.first * padded, padded, Join::first);
@@ -279,21 +279,21 @@ inline void add_keys(const Seen& seen, const float* weights, const float* right,
 }
 
 // Scores into powers of two of their distance from the peak; what was summed before is scaled.
-inline void soften(const Seen& seen, const Looking& looking, int64_t key, float* scores,
+inline void softmax_scores(const VisibleKeys& visible, const QueryMask& mask, int64_t key, float* scores,
                    V* peak, V* sum, float* output, int64_t E) {
   for (int64_t c = 0; c < vectors; ++c) {
-    if (seen.first[c] >= seen.end[c]) continue;
+    if (visible.first[c] >= visible.end[c]) continue;
     V best[step] = {peak[c], peak[c], peak[c], peak[c]}, added[step] = {};
-    for (int64_t n = seen.first[c]; n < seen.end[c]; n += step)
+    for (int64_t n = visible.first[c]; n < visible.end[c]; n += step)
 #pragma GCC unroll 4
       for (int64_t j = 0; j < step; ++j) {
         float* place = scores + (n + j) * side + c * wide;
         V y = at(place);
-        if (!looking.whole(c, key + n + j)) store(y = looking.hidden(c, key + n + j, y), place);
+        if (!mask.whole(c, key + n + j)) store(y = mask.masked(c, key + n + j, y), place);
         best[j] = at_least(y, best[j]);
       }
     const V now = at_least(at_least(best[0], best[1]), at_least(best[2], best[3]));
-    for (int64_t n = seen.first[c]; n < seen.end[c]; n += step)
+    for (int64_t n = visible.first[c]; n < visible.end[c]; n += step)
 #pragma GCC unroll 4
       for (int64_t j = 0; j < step; ++j) {
         float* place = scores + (n + j) * side + c * wide;
@@ -335,17 +335,17 @@ inline void attend_head(const Sizes& s, int64_t b, int64_t h, const int32_t* sta
   gather_head(k, b, of, s, keys);
   gather_head(v, b, of, s, values);
   for (int64_t first = 0; first < s.tokens; first += side) {
-    const Looking looking(starts, s.tokens, first);
+    const QueryMask mask(starts, s.tokens, first);
     gather_rows(q.of(b, h), q.token, first, s, score_factor(s), row);
     transpose(row, P, side, P, queries, side);
     std::fill(output, output + side * P, 0.0f);
     V peak[vectors], sum[vectors] = {};
     for (V& each : peak) each = full<V>(-3.4028234663852886e38f);
-    for (int64_t key = looking.from(); key <= first; key += side) {
-      const Seen seen(looking, key);
-      multiply_seen(seen, keys + key * E, E, queries, scores);
-      soften(seen, looking, key, scores, peak, sum, output, E);
-      add_queries(seen, values + key * E, E, scores, output);
+    for (int64_t key = mask.from(); key <= first; key += side) {
+      const VisibleKeys visible(mask, key);
+      multiply_visible(visible, keys + key * E, E, queries, scores);
+      softmax_scores(visible, mask, key, scores, peak, sum, output, E);
+      add_queries(visible, values + key * E, E, scores, output);
     }
     const int64_t count = std::min(side, s.tokens - first);
     for (int64_t c = 0; c < vectors; ++c) {
@@ -365,15 +365,15 @@ inline void attend_head(const Sizes& s, int64_t b, int64_t h, const int32_t* sta
 }
 
 // Probabilities from scores, and slopes from what a change of each probability is worth.
-inline void incline(const Seen& seen, const Looking& looking, int64_t key, const V* peak,
+inline void score_gradients(const VisibleKeys& visible, const QueryMask& mask, int64_t key, const V* peak,
                     const V* mean, float* scores, float* slopes) {
   for (int64_t c = 0; c < vectors; ++c)
-    for (int64_t n = seen.first[c]; n < seen.end[c]; n += step)
+    for (int64_t n = visible.first[c]; n < visible.end[c]; n += step)
 #pragma GCC unroll 4
       for (int64_t j = 0; j < step; ++j) {
         const int64_t place = (n + j) * side + c * wide;
         V y = at(scores + place);
-        if (!looking.whole(c, key + n + j)) y = looking.hidden(c, key + n + j, y);
+        if (!mask.whole(c, key + n + j)) y = mask.masked(c, key + n + j, y);
         const V p = power(y - peak[c]);
         store(p, scores + place);
         store(p * (at(slopes + place) - mean[c]), slopes + place);
@@ -401,7 +401,7 @@ inline void differentiate_head(const Sizes& s, int64_t b, int64_t of, const int3
   std::fill(d_values, d_values + s.tall() * P, 0.0f);
   for (int64_t h = of * group; h < (of + 1) * group; ++h)
     for (int64_t first = 0; first < s.tokens; first += side) {
-      const Looking looking(starts, s.tokens, first);
+      const QueryMask mask(starts, s.tokens, first);
       const int64_t count = std::min(side, s.tokens - first);
       V peak[vectors] = {}, mean[vectors];
       std::memcpy(peak, kept.peak(s, b, h) + first, count * sizeof(float));
@@ -424,14 +424,14 @@ inline void differentiate_head(const Sizes& s, int64_t b, int64_t of, const int3
       transpose(q_row, P, side, P, queries, side);
       transpose(g_row, P, side, P, into, side);
       std::fill(d_queries, d_queries + side * P, 0.0f);
-      for (int64_t key = looking.from(); key <= first; key += side) {
-        const Seen seen(looking, key);
-        multiply_seen(seen, keys + key * E, E, queries, scores);
-        multiply_seen(seen, values + key * E, E, into, slopes);
-        incline(seen, looking, key, peak, mean, scores, slopes);
-        add_keys(seen, scores, g_row, P, d_values + key * P);
-        add_keys(seen, slopes, q_row, P, d_keys + key * P);
-        add_queries(seen, keys + key * E, E, slopes, d_queries);
+      for (int64_t key = mask.from(); key <= first; key += side) {
+        const VisibleKeys visible(mask, key);
+        multiply_visible(visible, keys + key * E, E, queries, scores);
+        multiply_visible(visible, values + key * E, E, into, slopes);
+        score_gradients(visible, mask, key, peak, mean, scores, slopes);
+        add_keys(visible, scores, g_row, P, d_values + key * P);
+        add_keys(visible, slopes, q_row, P, d_keys + key * P);
+        add_queries(visible, keys + key * E, E, slopes, d_queries);
       }
       transpose(d_queries, side, P, side, o_row, P);
       scatter_rows(o_row, P, count, E, 1.0f / std::sqrt(static_cast<float>(E)),

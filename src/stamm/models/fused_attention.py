@@ -1,7 +1,7 @@
-"""Causal attention within documents on CPUs, which passes over what nobody may look at.
+"""Fused causal attention within documents for CPUs, which skips masked keys.
 
-torch's kernel multiplies the whole T x T square, whatever its mask says. This one, in C++
-(fused_attention.h), begins at the first token of a query's document and ends at the query.
+torch's kernel computes the whole T x T square for any attention mask. This one, in C++
+(fused_attention.h), starts at the first token of a query's document and ends at the query.
 
 Letters: B batch, T tokens, H heads, K key-value heads, E head width.
 
@@ -28,9 +28,9 @@ _SOURCE = Path(__file__).with_name("fused_attention.h")
 _TROUBLE = {
     1: DataError(
         "the numbers of documents decrease along a row",
-        fix="Number documents in the order in which they stand, or attend with a mask",
+        fix="Number documents in their order, or use an attention mask",
     ),
-    2: RunError("there is no memory for a thread's share of attention"),
+    2: RunError("out of memory in a thread of fused attention"),
 }
 
 
@@ -43,12 +43,12 @@ class _Rows(ctypes.Structure):
     )
 
 
-def unavailable() -> str | None:
-    """Why the kernel cannot be used here, or None where it can.
+def unavailable_reason() -> str | None:
+    """Why the kernel cannot be used here; None if it can.
 
-    Built once to see, and compared with torch's.
+    It is built once and its results are compared with those of plain torch operations.
     """
-    return _unavailable()
+    return _unavailable_reason()
 
 
 def source() -> str:
@@ -56,27 +56,27 @@ def source() -> str:
     return _SOURCE.read_text(encoding="utf-8")
 
 
-def serves(q_BHTE: Tensor, k_BKTE: Tensor, v_BKTE: Tensor) -> bool:
-    """Whether these are what the kernel takes: float32 on a CPU, one length, E a multiple of 4."""
+def is_supported(q_BHTE: Tensor, k_BKTE: Tensor, v_BKTE: Tensor) -> bool:
+    """Whether the kernel supports these tensors: float32 on a CPU, one length, E a multiple of 4."""
     return _refusal(q_BHTE, k_BKTE, v_BKTE) is None
 
 
 def fused_attention(
     q_BHTE: Tensor, k_BKTE: Tensor, v_BKTE: Tensor, document_BT: Tensor | None = None
 ) -> Tensor:
-    """Values averaged by softmax(q . k / sqrt(E)) over a document's tokens so far, (B, H, T, E).
+    """softmax(q . k / sqrt(E)) v, causal within documents, shape (B, H, T, E).
 
     document_BT   a number per token, not decreasing along a row; None means one document a row
 
-    Needs    `unavailable()` is None
+    Needs    `unavailable_reason()` is None
     Layout   of results and gradients: (B, T, H, E) in memory, so that heads merge without a copy.
-             Inputs may have any strides; where features do not lie side by side, they are copied.
-    Edge     H may be a multiple of K. A query none of whose scores is above -inf gets 0.
-    Bits     the same with any number of threads. What other documents hold, as long as it is
-             finite, does not change a document's outputs and gradients.
-    Memory   two numbers a query are kept, no scores.
+             Inputs may have any strides; those whose features are not contiguous are copied.
+    Edge     H may be a multiple of K. A query whose scores are all -inf gets 0.
+    Bits     the same with any number of threads. Finite values of other documents do not change
+             a document's outputs and gradients.
+    Memory   two numbers a query are saved, no scores.
     Compile  one opaque operation, without a graph break.
-    Raises   ConfigError for tensors that `serves` refuses, in a backward pass with
+    Raises   ConfigError for tensors that are not supported (`is_supported`), in a backward pass with
              create_graph=True, for gradients of torch.func and for forward mode; DataError for
              documents whose numbers decrease
     Checked  tests/unit/models/test_fused_attention.py
@@ -106,8 +106,8 @@ def _check(q: Tensor, k: Tensor, v: Tensor, document: Tensor | None) -> None:
     why = _refusal(q, k, v)
     if why is not None:
         raise ConfigError(
-            f"fused attention does not take these queries, keys and values: {why}",
-            fix="Ask serves(q, k, v) before, and attend with a mask where it says no",
+            f"fused attention does not support these queries, keys and values: {why}",
+            fix="Check is_supported(q, k, v) first, and use an attention mask otherwise",
         )
     if document is None:
         return
@@ -156,7 +156,7 @@ def _backward(
 
 
 def _results(q: Tensor, k: Tensor, v: Tensor, document: Tensor | None) -> tuple[Tensor, Tensor]:
-    """Where the results will stand."""
+    """Empty tensors for the results."""
     _check(q, k, v, document)
     batch, heads, length, _ = q.shape
     return _empty(q), q.new_empty(batch, heads, 2, length)
@@ -165,7 +165,7 @@ def _results(q: Tensor, k: Tensor, v: Tensor, document: Tensor | None) -> tuple[
 def _gradients(
     d_o: Tensor, q: Tensor, k: Tensor, v: Tensor, document: Tensor | None, o: Tensor, kept: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Where the gradients will stand."""
+    """Empty tensors for the gradients."""
     return _empty(q), _empty(k), _empty(v)
 
 
@@ -182,7 +182,7 @@ def _call(name: str, tensors: tuple[Tensor, ...], document: Tensor | None, kept:
     q, k = tensors[:2]
     if q.numel() == 0:
         return
-    # What is written is made here, and has its features side by side: nothing of it is copied.
+    # Outputs are allocated here with contiguous features, so only inputs are copied.
     held = [x if x.stride(3) == 1 else x.contiguous() for x in tensors]
     rows = [_Rows(x.data_ptr(), *x.stride()[:3]) for x in held]
     if document is not None:
@@ -207,7 +207,7 @@ def _function(name: str) -> Callable[..., None]:
 
 
 class _Attention(torch.autograd.Function):
-    """The operation, with its gradients."""
+    """The operation with its gradients."""
 
     @staticmethod
     def forward(*inputs: Any) -> Any:
@@ -223,8 +223,8 @@ class _Attention(torch.autograd.Function):
     def backward(ctx: Any, d_o: Tensor | None, _: None) -> Any:
         if torch.is_grad_enabled():
             raise ConfigError(
-                "fused attention was differentiated with create_graph=True, and has no second"
-                " derivative",
+                "fused attention has no second derivative, and was differentiated with"
+                " create_graph=True",
                 fix="Use torch.nn.functional.scaled_dot_product_attention",
             )
         if d_o is None:
@@ -234,13 +234,13 @@ class _Attention(torch.autograd.Function):
 
 @torch.library.impl(_NAME, "Autograd")
 def _(q: Tensor, k: Tensor, v: Tensor, document: Tensor | None) -> Any:
-    """Not torch.library.register_autograd: that passes by a tangent without a word."""
+    """Autograd kernel. torch.library.register_autograd would ignore a tangent without an error."""
     followed = torch.is_grad_enabled() and any(x.requires_grad for x in (q, k, v))
     transformed = followed and torch._C._functorch.get_dynamic_layer_stack_depth() > 0
     if transformed or any(_has_tangent(x) for x in (q, k, v)):
         raise ConfigError(
             "fused attention has no forward mode and no gradients of torch.func",
-            fix="Use torch.autograd.grad or backward, or attend with a mask",
+            fix="Use torch.autograd.grad or backward, or an attention mask",
         )
     if followed:
         return _Attention.apply(q, k, v, document)  # type: ignore[no-untyped-call]
@@ -257,12 +257,12 @@ def _has_tangent(x: Tensor) -> bool:
 
 
 @lru_cache(maxsize=1)
-def _unavailable() -> str | None:
+def _unavailable_reason() -> str | None:
     why = build.unavailable_reason()
     if why is not None:
         return why
     try:
-        return None if _agrees() else "its numbers are not those of torch's attention here"
+        return None if _agrees() else "its results differ from torch's attention on this machine"
     except RunError as error:
         return error.line()
 

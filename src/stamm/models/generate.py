@@ -1,6 +1,6 @@
-"""What a decoder says, and what it expected: greedy continuations and the cost of given tokens.
+"""Greedy decoding with a KV cache, and the negative log-likelihood of given tokens.
 
-Both run sequences in batches of a fixed make-up, so that equal requests give equal bits.
+Both form batches by a fixed rule, so equal requests give equal bits.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from torch import Tensor
 from stamm.base.console import NoProgress, Progress
 from stamm.base.errors import ConfigError
 from stamm.losses.language_model import nll_of_tokens
-from stamm.models.attention import KeyValues
+from stamm.models.attention import KVCache
 from stamm.models.decoder import Decoder
 
 GREEDY_ROWS = 64
@@ -21,12 +21,12 @@ GREEDY_ROWS = 64
 
 @torch.no_grad()
 def greedy(decoder: Decoder, prompts: Sequence[Sequence[int]], new_tokens: int) -> list[list[int]]:
-    """The `new_tokens` most likely tokens after each prompt, one by one, in the prompts' order.
+    """Greedy continuations of `new_tokens` tokens, in the prompts' order.
 
     token[t] = argmax logits(prompt, token[0] .. token[t-1])
 
-    Nothing ends it early: an end-of-document token is written and continued like any other.
-    Prompts of equal length run together, GREEDY_ROWS at a time, keys and values kept.
+    An end-of-document token does not end a continuation. Prompts of equal length run together,
+    GREEDY_ROWS at a time, with a KV cache.
 
     Raises   ConfigError when a prompt is empty, or when it and its continuation exceed the
              decoder's max_context.
@@ -48,20 +48,20 @@ def nats_of_sequences(
     batch_tokens: int,
     progress: Progress | None = None,
 ) -> list[Tensor]:
-    """Nats of every token after the first of each sequence, given those before it.
+    """Negative log-likelihood in nats of every token after the first of each sequence.
 
     nats[t] = -log softmax(logits(s[0] .. s[t-1]))[s[t]]
 
     batch_tokens   of one forward pass, padding included; a longer sequence runs alone
-    progress       told how many tokens are done
+    progress       advanced by tokens
 
     Shapes   one float32 tensor of length len(sequence) - 1 for each, in the order given.
-    Edge     shorter rows are padded on the right, where causal attention cannot see the padding.
+    Edge     shorter rows are padded on the right, where causal attention does not reach.
     Raises   ConfigError when a sequence is empty or has more inputs than max_context.
     Checked  tests/unit/models/test_generate.py::test_nats_do_not_depend_on_the_batch
     """
     _check_lengths(decoder, [sequence[:-1] or sequence for sequence in sequences], 0)
-    told = NoProgress() if progress is None else progress
+    bar = NoProgress() if progress is None else progress
     nats: list[Tensor] = [torch.zeros(0) for _ in sequences]
     done = 0
     for rows in _batches([len(sequence) for sequence in sequences], batch_tokens):
@@ -77,12 +77,12 @@ def nats_of_sequences(
         for row, part in zip(rows, torch.split(found, lengths), strict=True):
             nats[row] = part
         done += sum(lengths)
-        told.advance(done)
+        bar.advance(done)
     return nats
 
 
 def _continue(decoder: Decoder, tokens_BT: Tensor, new_tokens: int) -> list[list[int]]:
-    caches = [KeyValues() for _ in decoder.model.layers]
+    caches = [KVCache() for _ in decoder.model.layers]
     produced = []
     start = 0
     for _ in range(new_tokens):
@@ -105,7 +105,7 @@ def _rows_of_equal_length(prompts: Sequence[Sequence[int]]) -> Iterator[list[int
 
 
 def _batches(lengths: Sequence[int], batch_tokens: int) -> Iterator[list[int]]:
-    """Places of sequences that run together: neighbours in length, shortest first."""
+    """Indices of the sequences of each batch: similar lengths, shortest first."""
     batch: list[int] = []
     scored = (row for row in range(len(lengths)) if lengths[row] > 1)
     for row in sorted(scored, key=lambda row: lengths[row]):
@@ -129,5 +129,5 @@ def _check_lengths(decoder: Decoder, inputs: Sequence[Sequence[int]], new_tokens
             more = f" and {new_tokens} new ones" if new_tokens else ""
             raise ConfigError(
                 f"sequence {place} has {len(tokens)} tokens{more}, more than max_context = {limit}",
-                fix="Ask for fewer tokens, or cut the sequence",
+                fix="Use fewer new tokens, or cut the sequence",
             )

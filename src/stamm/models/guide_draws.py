@@ -1,4 +1,4 @@
-"""Which layers multiply by their dense guides at a step: the same on every process. No torch here."""
+"""Draws of the layers that use their dense guides at a step, equal on every process. No torch here."""
 
 from __future__ import annotations
 
@@ -8,12 +8,14 @@ from stamm.base.hashing import mix64, splitmix64
 from stamm.models.config import DecoderConfig, SelfGuide
 from stamm.models.self_guide import guide_weight
 
-_UNIT = 2.0**-53  # 53 bits of a hash are a number from 0 to just below 1
-_STREAM = np.uint64(0x5347_5549_4445)  # "SGUIDE": no other draw from the run's seed is this one
+_UNIT = 2.0**-53  # 53 bits of a hash are a number in [0, 1)
+_STREAM = np.uint64(
+    0x5347_5549_4445
+)  # "SGUIDE": separates these draws from others of the run's seed
 
 
 def uses_guide(guide: SelfGuide | None, layer: int, step: int, num_steps: int, seed: int) -> bool:
-    """Whether a layer's block multiplies by its guides at a step; every process finds the same.
+    """Whether a layer's block uses its guides at a step, equal on every process.
 
     Checked  tests/unit/models/test_self_guide.py::test_draws_follow_the_weight
     """
@@ -24,7 +26,7 @@ def uses_guide(guide: SelfGuide | None, layer: int, step: int, num_steps: int, s
 
 
 def guide_uses(config: DecoderConfig, step: int, num_steps: int, seed: int) -> int:
-    """In how many layers guides are multiplied at a step."""
+    """Number of layers that use their guides at a step."""
     guide = config.structured.guide
     first = int(config.structured.keep_first)
     return sum(

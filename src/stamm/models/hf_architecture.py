@@ -15,7 +15,7 @@ from stamm.models.config import DecoderConfig, Dense, GatedFFN
 # Names of ACT2FN in transformers/activations.py that compute the same function as ours.
 PLAIN_ACTS = {"xielu": "xielu", "relu2": "relu2", "relu": "relu", "gelu": "gelu", "silu": "silu"}
 GATED_ACTS = {"swiglu": "silu", "geglu": "gelu", "reglu": "relu"}
-# (gated, qk_norm) -> the class whose blocks are built that way
+# (gated, qk_norm) -> model type and class with such blocks
 CLASSES = {
     (False, True): ("apertus", "ApertusForCausalLM"),
     (False, False): ("arcee", "ArceeForCausalLM"),
@@ -26,7 +26,7 @@ CLASSES = {
 
 @dataclass(frozen=True, kw_only=True)
 class HubClass:
-    """A class of transformers, and the name under which it knows the activation.
+    """A class of transformers, and its name of the activation.
 
     own_code   the activation is not one of transformers: a class of this name, derived from
                `architecture`, is written beside the weights and needs trust_remote_code
@@ -41,7 +41,7 @@ class HubClass:
 def hub_class(config: DecoderConfig) -> HubClass:
     """The class of transformers that computes what `config` describes.
 
-    Raises   ExportError naming the part that none of its classes can hold.
+    Raises   ExportError with the part that none of its classes supports.
     """
     gated = isinstance(config.ffn, GatedFFN)
     spec = config.ffn.spec
@@ -56,7 +56,7 @@ def hub_class(config: DecoderConfig) -> HubClass:
         )
     if not isinstance(config.ffn.linear, Dense):
         raise ExportError(
-            f"no class of transformers holds a matrix as {type(config.ffn.linear).__name__}",
+            f"no class of transformers has matrices of the form {type(config.ffn.linear).__name__}",
             where="model.ffn.linear",
             fix="Export the decoder that Decoder.merged() gives: the same function, dense",
         )
@@ -70,7 +70,7 @@ def hub_class(config: DecoderConfig) -> HubClass:
     if not config.qk_norm and config.d_model % config.num_heads:
         raise ExportError(
             f"d_model = {config.d_model} does not divide by num_heads = {config.num_heads}, which "
-            "the classes of transformers without normalised queries and keys refuse",
+            "the classes of transformers without normalised queries and keys require",
             where="model.num_heads",
             fix="Train with model.qk_norm=true, or with heads that divide d_model",
         )

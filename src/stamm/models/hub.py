@@ -1,7 +1,7 @@
-"""The only door to transformers: which of its classes holds a decoder, and under which names.
+"""Adapter to transformers: configuration and tensor names of its classes, and the loaded model.
 
-The layout (config.json, tensor names) is written and read here without transformers; `HubModel`
-is what transformers makes of a folder, to be compared with the decoder it came from.
+The layout (config.json, tensor names) is written and read without transformers; `HubModel` is the
+model that transformers loads from a folder, for comparison with the original decoder.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _ACTIVATIONS = "transformers.activations"
 
 
 @dataclass(frozen=True, kw_only=True)
-class SpecialIds:
+class HubSpecialIds:
     """Ids of the tokens that begin, end and pad a sequence."""
 
     begin: int
@@ -51,7 +51,7 @@ class SpecialIds:
     pad: int
 
 
-def hub_config(config: DecoderConfig, special: SpecialIds) -> dict[str, Any]:
+def hub_config(config: DecoderConfig, special: HubSpecialIds) -> dict[str, Any]:
     """The content of config.json.
 
     Raises   ExportError as `hub_class` does.
@@ -105,8 +105,8 @@ def hub_code(config: DecoderConfig) -> str:
 def hub_state(decoder: Decoder) -> dict[str, Tensor]:
     """The tensors of model.safetensors, under the names of the class that `hub_class` chose.
 
-    xIELU's alpha_p and alpha_n stay raw (before softplus), shape (1,); its constants stand beside
-    them as buffers. A shared output matrix is left out: it is the embedding.
+    xIELU's alpha_p and alpha_n stay raw (before softplus), shape (1,); its constants are buffers
+    beside them. A shared output matrix is left out: it is the embedding.
     """
     kind = hub_class(decoder.config)
     state = {
@@ -141,12 +141,12 @@ def load_hub(
 ) -> Decoder:
     """The decoder in a folder in the layout of transformers (Apertus, Arcee, Qwen3, Llama), float32.
 
-    stored   what alpha_p and alpha_n of xIELU are: numbers before softplus, as every checkpoint
-             of transformers holds them, or already the values in the formula
+    stored   meaning of xIELU's stored alpha_p and alpha_n: "raw", before softplus, as in every
+             checkpoint of transformers; "effective", the values in the formula
     compat   "eps" evaluates xIELU with transformers' clamp, bit for bit
 
-    Raises   DataError when the folder describes something that a stamm decoder is not, or when
-             tensors are missing, extra or misshapen.
+    Raises   DataError when the folder describes a model that a stamm decoder cannot represent, or
+             when tensors are missing, extra or of another shape.
     """
     config = _decoder_config(read_json(folder / CONFIG), str(folder / CONFIG), compat)
     kind = hub_class(config)
@@ -166,11 +166,11 @@ def load_hub(
 
 
 class HubModel:
-    """What plain transformers makes of a folder: the model and the tokenizer, float32, on the CPU.
+    """Model and tokenizer that transformers loads from a folder, float32, on the CPU.
 
     Edge     the folder's own code is executed only when it is what `hub_code` writes
     Raises   ExportError when transformers is missing, cannot load the folder, reports tensors
-             that are missing or left over, or does not keep them in float32.
+             that are missing or unexpected, or does not keep them in float32.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -198,7 +198,7 @@ class HubModel:
             }
         )
         if problems:
-            raise ExportError(f"transformers does not load {folder} as it stands: {problems}")
+            raise ExportError(f"transformers does not load {folder} unchanged: {problems}")
         self._model = model.eval()
         self._tokenizer = tokenizer
 
@@ -211,7 +211,7 @@ class HubModel:
 
     @torch.no_grad()
     def write(self, prompt: Sequence[int], new_tokens: int) -> list[int]:
-        """At most `new_tokens` tokens after `prompt`, greedily, with its own generate()."""
+        """At most `new_tokens` tokens after `prompt`, by greedy decoding with its generate()."""
         with quiet_transformers():
             tokens_BT = torch.tensor([list(prompt)])
             written = self._model.generate(
@@ -224,19 +224,19 @@ class HubModel:
         return tokens
 
     def encode(self, text: str) -> list[int]:
-        """Token ids of `text` as its users get them, special tokens added."""
+        """Token ids of `text`, with special tokens."""
         with quiet_transformers():
             tokens: list[int] = self._tokenizer(text)["input_ids"]
         return tokens
 
     def decode(self, tokens: Sequence[int]) -> str:
-        """The text of the tokens, special tokens left out."""
+        """The text of the tokens, without special tokens."""
         text: str = self._tokenizer.decode(list(tokens), skip_special_tokens=True)
         return text
 
 
 def hub_version() -> str:
-    """The version of transformers that is installed.
+    """The installed version of transformers.
 
     Raises   ExportError when it is missing.
     """
@@ -245,7 +245,7 @@ def hub_version() -> str:
 
 
 def hub_activation(path: str) -> Any:
-    """What transformers itself computes an activation with: "transformers.activations:ClassName".
+    """The class that computes an activation in transformers: "transformers.activations:ClassName".
 
     Raises   ConfigError when it has no such class; ExportError when transformers is missing.
     Checked  tests/unit/cli/test_check.py
@@ -271,7 +271,7 @@ def _is_our_code(folder: Path) -> bool:
 
 @contextlib.contextmanager
 def quiet_transformers() -> Iterator[Any]:
-    """transformers, kept from the network and, with what it imports, from warnings."""
+    """The module transformers, offline, with its warnings and those of its imports silenced."""
     try:
         import transformers
         from transformers.utils.hub import constants
@@ -284,7 +284,7 @@ def quiet_transformers() -> Iterator[Any]:
     constants.HF_HUB_OFFLINE = True
     logging.set_verbosity_error()
     logging.disable_progress_bar()
-    # torchao warns of GPU libraries that it does not find, and has torch warn of its own classes.
+    # torchao warns of missing GPU libraries, and makes torch warn of torchao's classes.
     others = {name: std_logging.getLogger(name) for name in ("torchao", "torch.utils._pytree")}
     levels = {name: logger.level for name, logger in others.items()}
     for logger in others.values():
@@ -370,7 +370,9 @@ def _decoder_config(
     except KeyError as error:
         raise DataError(f"{where} has no {error.args[0]!r}") from None
     except ConfigError as error:
-        raise DataError(f"{where} describes no decoder: {error.what}", fix=error.fix) from None
+        raise DataError(
+            f"{where} does not describe a decoder: {error.what}", fix=error.fix
+        ) from None
 
 
 def _blocks(model_type: str, where: str) -> tuple[bool, bool]:
@@ -383,15 +385,15 @@ def _blocks(model_type: str, where: str) -> tuple[bool, bool]:
 
 def _rope(plain: Mapping[str, Any], where: str) -> dict[str, Any]:
     """The rotary positions in the plain form of a stamm configuration."""
-    # Before version 5 the base stood beside the scaling, under other names.
+    # Before version 5, rope_theta was beside rope_scaling.
     given = plain.get("rope_parameters") or plain.get("rope_scaling") or {}
     theta = given.get("rope_theta", plain.get("rope_theta"))
     if theta is None:
-        raise DataError(f"{where} does not say rope_theta")
+        raise DataError(f"{where} has no rope_theta")
     kind = given.get("rope_type", given.get("type", "default"))
     share = given.get("partial_rotary_factor", plain.get("partial_rotary_factor"))
     if share not in (None, 1):
-        raise _not_ours("partial_rotary_factor", share, where, "Known: 1, every dimension turned")
+        raise _not_ours("partial_rotary_factor", share, where, "Known: 1, every dimension rotated")
     if kind == "default":
         return {"kind": PlainRope.__name__, "theta": theta}
     if kind != "llama3":
@@ -407,7 +409,7 @@ def _rope(plain: Mapping[str, Any], where: str) -> dict[str, Any]:
 
 
 def _not_ours(key: str, value: object, where: str, fix: str = "") -> DataError:
-    return DataError(f"{key} = {value!r} has no place in a stamm decoder", where=where, fix=fix)
+    return DataError(f"{key} = {value!r} is not supported by a stamm decoder", where=where, fix=fix)
 
 
 def _read_weights(folder: Path) -> dict[str, Tensor]:

@@ -1,9 +1,9 @@
-"""A matrix, or what stands for one: a product of two structured factors, with a dense guide at first.
+"""Dense and structured matrices: low-rank, block-dense and block-shuffle, with a dense guide.
 
-Letters: T tokens, N inputs, M outputs, B blocks, R what is between the factors.
+Letters: T tokens, N inputs, M outputs, B blocks, R width between the factors.
 
-Factors are stored as matrices of as many rows as they have outputs, blocks one below the other, so
-that they divide over processes by rows as any matrix does.
+A factor is stored as a matrix with a row for each output, blocks one below the other, so it divides
+over processes by rows as any matrix does.
 """
 
 from __future__ import annotations
@@ -16,23 +16,23 @@ from torch import Tensor, nn
 
 from stamm.models.config import BlockDense, BlockShuffle, Dense, Linear, LowRank
 
-_ROWS = 1024  # of the identity that go through a matrix at once when it is written out
+_ROWS = 1024  # rows of the identity multiplied at once by `dense_weight`
 
 Draw = Callable[[str, Sequence[int]], Tensor]
 
 
 class StructuredLinear(nn.Module):
-    """S x = second(first(x)), no bias and nothing between; while guided, a W x + (1 - a) S x.
+    """S x = second(first(x)) without bias; while guided, a W x + (1 - a) S x.
 
-    guide    W, there in training alone and between `add_guide` and `drop_guide`
+    guide    W; exists in training only, between `add_guide` and `drop_guide`
     guided   whether this step multiplies by W. Evaluation never does: it measures the structured
-             matrix, which is what is stored, merged and exported.
+             matrix, which is stored, merged and exported.
 
     Checked  tests/unit/models/test_structured.py
     """
 
     guide: nn.Parameter | None
-    guide_weight: Tensor  # a; a tensor, so that compiled code is not compiled again as it changes
+    guide_weight: Tensor  # a; a tensor, so that its changes do not recompile
 
     def __init__(
         self, form: LowRank | BlockDense | BlockShuffle, inputs: int, outputs: int
@@ -56,7 +56,7 @@ class StructuredLinear(nn.Module):
 
     @torch.no_grad()
     def dense_weight(self) -> Tensor:
-        """The M x N matrix that the factors stand for, summed in float64 and rounded once."""
+        """The M x N matrix that equals the product, summed in float64 and rounded once."""
         first, second = self.first.double(), self.second.double()
         inputs = torch.arange(self.in_features, device=first.device)
         columns = []
@@ -66,22 +66,22 @@ class StructuredLinear(nn.Module):
         return torch.cat(columns).T.contiguous()
 
     def merged(self) -> nn.Linear:
-        """The same map as one matrix."""
+        """The same map as one dense matrix."""
         linear = nn.Linear(self.in_features, self.out_features, bias=False, device="meta")
         linear.weight = nn.Parameter(self.dense_weight())
         return linear.train(self.training)
 
     @torch.no_grad()
     def initialise(self, name: str, draw: Draw, deviation: float) -> None:
-        """Draw the factors, and let a guide start as their product.
+        """Initialise the factors; a guide starts as their product.
 
-        name   of this module; its parts are drawn by theirs
-        draw   standard normal numbers for a tensor of this name and shape
+        name   of this module; each factor is drawn by its own name
+        draw   standard normal values for a tensor of this name and shape
 
-        LowRank takes the largest singular values of the dense matrix that would stand in its place
-        ("weight", times `deviation`), each shared between the factors by its root.
-        Blocks become the nearest matrices with orthonormal rows or columns, and so does a dense U;
-        so the product has no singular value above 1, whatever `deviation` is.
+        LowRank takes the largest singular values of the dense matrix that it replaces ("weight", times
+        `deviation`), each divided between the factors by its square root. Blocks become the nearest
+        matrices with orthonormal rows or columns, as does a dense U, so no singular value of the
+        product is above 1 for any `deviation`.
 
         Source   the code of Wei et al. 2024 (arXiv 2406.16450): `svd` and `ortho`, neither scaled.
                  Entries of the product deviate by about 1/sqrt(max(M, N)) for BlockShuffle, those of
@@ -101,24 +101,24 @@ class StructuredLinear(nn.Module):
             self.guide.copy_(self.dense_weight())
 
     def add_guide(self) -> None:
-        """Give the matrix a dense guide that is the same map as its factors are now."""
+        """Add a dense guide that equals the current product of the factors."""
         weight = torch.ones((), device=self.first.device)
         self.register_buffer("guide_weight", weight, persistent=False)
         self.guide = nn.Parameter(self.dense_weight())
 
     def drop_guide(self) -> None:
-        """Take the guide away; nothing happens where there is none."""
+        """Remove the guide, if there is one."""
         if self.guide is not None:
             self.guide, self.guided = None, False
             del self.guide_weight
 
     def extra_repr(self) -> str:
-        """What `print` shows."""
+        """Form and sizes, shown by `print`."""
         return f"{self.form}, in_features={self.in_features}, out_features={self.out_features}"
 
 
 def build_linear(form: Linear, inputs: int, outputs: int) -> nn.Module:
-    """What stands for a matrix of `outputs` x `inputs`, without bias."""
+    """A dense or structured matrix of `outputs` x `inputs`, without bias."""
     if isinstance(form, Dense):
         return nn.Linear(inputs, outputs, bias=False)
     return StructuredLinear(form, inputs, outputs)
@@ -127,12 +127,12 @@ def build_linear(form: Linear, inputs: int, outputs: int) -> nn.Module:
 def structured(
     form: LowRank | BlockDense | BlockShuffle, x: Tensor, first: Tensor, second: Tensor
 ) -> Tensor:
-    """second(first(x)) as `form` reads the two factors.
+    """second(first(x)) for the factors of `form`.
 
     LowRank       second (M, R), first (R, N): U (V x)
     BlockDense    second (M, R), first (R, N/B) of B blocks
-    BlockShuffle  second (M, R/B), first (R, N/B), each of B blocks. Of what the first gives, block b
-                  of the second takes every B-th number from the b-th on; results interleave likewise.
+    BlockShuffle  second (M, R/B), first (R, N/B), each of B blocks. Block b of the second takes every
+                  B-th output of the first, from the b-th on; results interleave likewise.
 
     Shapes   x (..., N), the result (..., M)
     """
@@ -162,8 +162,8 @@ def _blocks(x_TBN: Tensor, weight: Tensor) -> Tensor:
 def _truncated(dense: Tensor, rank: int) -> tuple[Tensor, Tensor]:
     """U and V with U V the best approximation of `dense` of that rank: U_r sqrt(s_r), sqrt(s_r) V_r.
 
-    A pair of singular vectors is known up to its sign, and libraries differ: the largest number of
-    each row of V is made positive.
+    Singular vectors are unique up to sign, and libraries differ: the largest value of each row of V
+    is made positive.
     """
     left, values, right = torch.linalg.svd(dense.double(), full_matrices=False)
     left, values, right = left[:, :rank], values[:rank], right[:rank]

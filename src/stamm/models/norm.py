@@ -10,7 +10,7 @@ class RMSNorm(nn.Module):
     """x / sqrt(mean(x^2) + eps) * weight over the last axis.
 
     Dtypes   the mean and the division in float32, of float64 in float64; the product with the weight
-             in the input's dtype, also where the weight itself is kept in a wider one.
+             in the input's dtype, also for a weight of a wider dtype.
     Source   Zhang and Sennrich 2019 (arXiv 1910.07467); rounding order as in transformers' Llama.
     Checked  tests/unit/models/test_oracles.py
     """

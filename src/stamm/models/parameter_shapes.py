@@ -1,4 +1,4 @@
-"""Every parameter's name and shape, from the configuration alone. No torch here."""
+"""Names and shapes of all parameters, from the configuration alone. No torch here."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from stamm.models.config import BlockDense, BlockShuffle, DecoderConfig, Dense, 
 def parameter_shapes(config: DecoderConfig, *, guides: bool = False) -> dict[str, tuple[int, ...]]:
     """The shape of every parameter of a decoder by name, in the module's order; a tied matrix once.
 
-    guides   those of the dense guides of structured matrices, too
+    guides   include the dense guides of structured matrices
     Checked  tests/unit/models/test_parameter_names.py
     """
     d, e = config.d_model, config.head_width

@@ -53,7 +53,7 @@ def rotation(
 
 
 def rotate(x_BHTE: Tensor, cosine_TE: Tensor, sine_TE: Tensor) -> Tensor:
-    """`x` with each pair (i, i + E/2) turned by its position's angle; same shape and dtype.
+    """`x` with each pair (i, i + E/2) rotated by its position's angle; same shape and dtype.
 
     Layout   (B, T, H, E) in memory, as projections leave it, so that heads merge without a copy
     """

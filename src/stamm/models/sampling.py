@@ -21,8 +21,8 @@ from torch import Tensor
 from stamm.base.config import validate
 from stamm.base.errors import ConfigError
 from stamm.base.hashing import GOLDEN, splitmix64
-from stamm.models.attention import KeyValues
-from stamm.models.attention_mask import Sight
+from stamm.models.attention import KVCache
+from stamm.models.attention_mask import AttentionInputs
 from stamm.models.decoder import Decoder
 from stamm.models.rope import rotation
 
@@ -84,7 +84,7 @@ class _Slot:
     log_prob: float = 0.0
 
 
-class _SlotCache(KeyValues):
+class _SlotCache(KVCache):
     """Keys and values of all slots in one buffer; each slot writes at its own position."""
 
     def __init__(self, slots: int) -> None:
@@ -94,7 +94,7 @@ class _SlotCache(KeyValues):
         self.positions = torch.zeros(slots, dtype=torch.int64)
         self.length = 0
 
-    def fill(self, slot: int, prompt: KeyValues) -> None:
+    def fill(self, slot: int, prompt: KVCache) -> None:
         """Copy the keys and values of a prompt to the beginning of a slot."""
         assert prompt.keys is not None and prompt.values is not None
         length = prompt.keys.shape[2]
@@ -167,7 +167,7 @@ class _Sampler:
         slots = min(config.slots, max(len(prompts), 1))
         self._caches = [_SlotCache(slots) for _ in decoder.model.layers]
         self._slots: list[_Slot | None] = [None] * slots
-        self._last: tuple[tuple[int, ...], list[KeyValues], Tensor] | None = None
+        self._last: tuple[tuple[int, ...], list[KVCache], Tensor] | None = None
         for cache in self._caches:
             cache.rows = cache.rows.to(self._device)
 
@@ -196,7 +196,7 @@ class _Sampler:
         """Compute a prompt and draw its first token."""
         prompt = tuple(self._prompts[request])
         if self._last is None or self._last[0] != prompt:
-            caches = [KeyValues() for _ in self._caches]
+            caches = [KVCache() for _ in self._caches]
             tokens_BT = torch.tensor([prompt], device=self._device)
             hidden_BTD = self._decoder.model(tokens_BT, caches=caches)
             self._last = prompt, caches, self._decoder.lm_head(hidden_BTD[:, -1])
@@ -234,9 +234,9 @@ class _Sampler:
         mask_BS.masked_fill_(seen_S[None] > position_B[:, None], -math.inf)
         for cache in self._caches:
             cache.positions, cache.length = position_B, length
-        sight = Sight((cosine_BE[:, None], sine_BE[:, None]), mask_BS[:, None, None])
+        attention = AttentionInputs((cosine_BE[:, None], sine_BE[:, None]), mask_BS[:, None, None])
         hidden_BTD = self._decoder.model(
-            token_B.to(self._device), caches=list(self._caches), seen=sight
+            token_B.to(self._device), caches=list(self._caches), attention=attention
         )
         for slot in self._slots:
             if slot is not None:

@@ -1,6 +1,6 @@
-"""How much the dense guides of structured matrices still say at a step. A plan loads no numpy here.
+"""Weight of the dense guides of structured matrices at each step. No numpy here, for plans.
 
-Steps count from 1. After `guided_steps` of them nothing is left to say and the guides go.
+Steps count from 1. After `guided_steps` the weight is 0 and the guides are removed.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from stamm.models.config import DecoderConfig, SelfGuide
 
 
 def guided_steps(guide: SelfGuide | None, num_steps: int) -> int:
-    """How many of a run's steps have a guide, the first ones."""
+    """Number of steps with a guide, at the start of a run."""
     return 0 if guide is None else round(guide.until_share * num_steps)
 
 
@@ -28,7 +28,7 @@ def guide_weight(guide: SelfGuide | None, step: int, num_steps: int) -> float:
 
 
 def expected_guide_uses(config: DecoderConfig, step: int, num_steps: int) -> float:
-    """The mean of `guide_uses` over seeds: for a plan, before anything is drawn."""
+    """Mean of `guide_uses` over seeds, for plans."""
     guide = config.structured.guide
     weight = guide_weight(guide, step, num_steps)
     if guide is not None and not guide.reduce_flop:

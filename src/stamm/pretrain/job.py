@@ -49,7 +49,7 @@ from stamm.losses.config import Goldfish
 from stamm.losses.goldfish import coverage
 from stamm.models.config import DecoderConfig
 from stamm.models.decoder import Decoder
-from stamm.models.determinism import operation_threads, settle
+from stamm.models.determinism import operation_threads, set_determinism
 from stamm.models.flops import count_parameters, training_flops
 from stamm.models.serialization import describe_decoder, save_decoder
 from stamm.optim.config import CustomOptimizer
@@ -83,7 +83,7 @@ def run(config: PretrainConfig, workspace: Workspace) -> None:
     config = apply_tuning(config, workspace.inputs)
     stream = open_stream(config, workspace.inputs)
     _check_vocabulary(config, stream)
-    settle(config.engine.threads)
+    set_determinism(config.engine.threads)
     device = select_device(config.engine.device)
     with caching_allocator() if device.type == "cpu" else contextlib.nullcontext("") as missing:
         if missing:

@@ -57,7 +57,7 @@ def choose_kernels(config: PretrainConfig, num_sequences: int) -> Choices:
     if engine.kernels != "auto":
         return dict.fromkeys(names, engine.kernels)
     chosen: Choices = dict.fromkeys(names, "stamm")
-    if attends and fused_attention.unavailable() is None:
+    if attends and fused_attention.unavailable_reason() is None:
         chosen[ATTENTION] = _faster(_attention(model.num_heads, config.context, model.head_width))
     elements = num_sequences * config.context * model.num_layers
     for key, ffn in blocks.items():
@@ -76,7 +76,7 @@ def prepare_kernels(config: PretrainConfig, choices: Choices) -> str | None:
     Returns  why the attention kernel of `choices` cannot be used in this process, else None
     """
     generated = may_fuse(config.engine, config.model) and choices.get(ATTENTION) != "torch"
-    return fused_attention.unavailable() if generated else None
+    return fused_attention.unavailable_reason() if generated else None
 
 
 def activation_backend(config: PretrainConfig, choices: Choices, device: torch.device) -> str:

@@ -97,7 +97,7 @@ class NextToken(Objective):
             self._shard.tokens(batch.target_BT),
             self._shard.tokens(batch.keep_BT),
             num_loss_tokens,
-            seen=self._shard.attention_inputs(
+            attention=self._shard.attention_inputs(
                 self.decoder.model.frequencies,
                 batch.document_BT,
                 self._dtype,

@@ -28,7 +28,7 @@ from stamm.engine.distributed import (
     report_lost_peers,
     select_device,
 )
-from stamm.models.determinism import settle
+from stamm.models.determinism import set_determinism
 from stamm.pretrain.config import PretrainConfig
 from stamm.pretrain.dataset import SequenceSampler
 from stamm.pretrain.job import open_stream
@@ -46,7 +46,7 @@ PACE = "pace.json"
 def run(config: PaceConfig, workspace: Workspace) -> None:
     """Measure every arm in turns and write the length of each run to pace.json."""
     engine = config.arms[0].pretrain.engine
-    settle(engine.threads)
+    set_determinism(engine.threads)
     device = select_device(engine.device)
     world = init_distributed(engine.parallel, device, collectives=engine.precision != "float32")
     workspace.progress.begin("measure steps", config.rounds * len(config.arms), "runs")

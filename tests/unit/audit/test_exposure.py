@@ -246,17 +246,17 @@ def test_what_is_planted_can_be_audited(knows: dict[str, Path], tmp_path: Path) 
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"canaries": [{"kind": "worm"}]}, "'worm' is no kind of canary"),
-        ({"canaries": [{"kind": ["secret"]}]}, "is no kind of canary"),
+        ({"canaries": [{"kind": "worm"}]}, "'worm' is not a kind of canary"),
+        ({"canaries": [{"kind": ["secret"]}]}, "is not a kind of canary"),
         ({"canaries": [7]}, "TypeError"),
         (
             {"canaries": [{"kind": "secret", "probe_id": 1, "repeat": 1, "text": "x"}]},
-            "must be text",
+            "must be strings",
         ),
         ({"made_up": {"words": 0, "vocabulary": ["x"]}}, "cannot be drawn"),
         ({"made_up": {"words": 9, "vocabulary": []}}, "cannot be drawn"),
         ({"made_up": {"vocabulary": ["x"]}}, "KeyError: 'words'"),
-        ({"probes": [], "withdrawn": ["a"]}, r"names no planted passage \(1 were withdrawn\)"),
+        ({"probes": [], "withdrawn": ["a"]}, r"lists no planted passage \(1 were withdrawn\)"),
     ],
 )
 def test_lists_that_lie_are_refused(

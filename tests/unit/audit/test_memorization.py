@@ -145,7 +145,7 @@ def test_errors_say_what_to_set(inputs: dict[str, Path], tmp_path: Path) -> None
 @pytest.mark.parametrize(
     ("plain", "message"),
     [
-        ({"schema": 1, "probes": []}, r"names no planted passage.*corpus\.probes"),
+        ({"schema": 1, "probes": []}, r"lists no planted passage.*corpus\.probes"),
         ({"schema": 9, "probes": []}, r"schema 9, this audit reads 1"),
         ({"schema": 1, "probes": [{"probe_id": "p"}]}, r"KeyError: 'repeat'.*corpus step"),
         ([], r"not a list of planted passages: TypeError"),

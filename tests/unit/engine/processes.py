@@ -70,7 +70,7 @@ class Packed(Objective):
             self._share.tokens(tokens[:, 1:]),
             self._share.tokens(self._keep[part]),
             float(self._keep.sum()),
-            seen=self._share.attention_inputs(frequencies, document[:, :-1], self._dtype),
+            attention=self._share.attention_inputs(frequencies, document[:, :-1], self._dtype),
         )
         return StepLoss(found.loss, {"train/loss_nats": found.nll})
 

@@ -51,7 +51,7 @@ def log_probs(decoder: Decoder, share: SequenceShard, first: int, count: int) ->
         share.tokens(tokens[part, 1:]),
         share.tokens(completion),
         len(rows),
-        seen=share.attention_inputs(decoder.model.frequencies, document, torch.float32),
+        attention=share.attention_inputs(decoder.model.frequencies, document, torch.float32),
     )
 
 

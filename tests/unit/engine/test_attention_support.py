@@ -11,7 +11,7 @@ from stamm.engine.attention_support import kernel_of, refusals
 from stamm.engine.config import EngineConfig, Parallel, Precision
 from stamm.models.attention_mask import choose
 from stamm.models.config import DecoderConfig, PlainFFN
-from stamm.models.fused_attention import unavailable
+from stamm.models.fused_attention import unavailable_reason
 
 MODEL = DecoderConfig(d_model=128, num_heads=4, num_kv_heads=4, ffn=PlainFFN(width=64))
 
@@ -20,7 +20,7 @@ MODEL = DecoderConfig(d_model=128, num_heads=4, num_kv_heads=4, ffn=PlainFFN(wid
 @pytest.mark.parametrize("precision", ["float32", "bfloat16"])
 @pytest.mark.parametrize("context", [1, 2])
 def test_auto_is_what_attention_chooses(width: int, precision: Precision, context: int) -> None:
-    if unavailable():
+    if unavailable_reason():
         pytest.skip("nothing can be compiled here")
     model = replace(MODEL, head_dim=width)
     engine = EngineConfig(precision=precision, parallel=Parallel(context=context))

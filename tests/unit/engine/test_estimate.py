@@ -34,7 +34,7 @@ from stamm.engine.parallel import apply_fsdp, apply_tensor_parallel, local_shard
 from stamm.engine.sharded_optimizer import ShardedOptimizer
 from stamm.losses.language_model import nll_per_kept_token
 from stamm.losses.linear_cross_entropy import chunk_tokens
-from stamm.models.attention_mask import Kernel, sight
+from stamm.models.attention_mask import Kernel, attention_inputs
 from stamm.models.config import (
     BlockDense,
     BlockShuffle,
@@ -43,9 +43,9 @@ from stamm.models.config import (
     LowRank,
     PlainFFN,
 )
-from stamm.models.decoder import Decoder, Layer, build_blank, build_decoder
+from stamm.models.decoder import Decoder, DecoderLayer, build_blank, build_decoder
 from stamm.models.flops import count_parameters, training_flops
-from stamm.models.fused_attention import unavailable
+from stamm.models.fused_attention import unavailable_reason
 from stamm.models.parameter_shapes import parameter_shapes
 from stamm.optim.build import build_optimizer
 from stamm.optim.config import AdamW, AdEMAMix
@@ -232,7 +232,7 @@ def _kept_bytes(
     """Bytes of the distinct storages saved for the backward pass, those of the model left out."""
     decoder = build_decoder(model, seed=0).to(getattr(torch, precision))
     for layer in decoder.model.layers:
-        assert isinstance(layer, Layer)
+        assert isinstance(layer, DecoderLayer)
         layer.recompute = how.recompute
     engine = EngineConfig(compile="layers" if how.compiled else "off")
     if compile_layers(decoder.model.layers, engine, NoProgress()) != how.compiled:
@@ -249,13 +249,13 @@ def _kept_bytes(
     tokens = torch.arange(batch * context).reshape(batch, context) % model.vocab_size
     document = (torch.arange(context) // (context // 3)).expand(batch, context)
     kernel: Kernel = "dense" if how.dense else "fused"
-    if kernel == "fused" and unavailable():
+    if kernel == "fused" and unavailable_reason():
         pytest.skip("nothing can be compiled here")
     dtype = decoder.lm_head.weight.dtype
-    seen = sight(decoder.model.frequencies, context, document, dtype, kernel=kernel)
+    seen = attention_inputs(decoder.model.frequencies, context, document, dtype, kernel=kernel)
     with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
         nll_per_kept_token(
-            decoder.model(tokens, seen=seen).flatten(0, 1),
+            decoder.model(tokens, attention=seen).flatten(0, 1),
             decoder.lm_head.weight,
             tokens.flatten(),
             torch.ones(batch * context, dtype=torch.bool),

@@ -16,11 +16,17 @@ from torch.nn.attention.flex_attention import BlockMask, create_block_mask
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from stamm.base.errors import ConfigError
-from stamm.models.attention import KeyValues, attend
-from stamm.models.attention_mask import block_mask, choose, document_mask, part_sight, sight
+from stamm.models.attention import KVCache, attend
+from stamm.models.attention_mask import (
+    attention_inputs,
+    block_mask,
+    choose,
+    document_mask,
+    partial_attention_inputs,
+)
 from stamm.models.config import DecoderConfig, GatedFFN, Llama3Rope, PlainFFN, PlainRope
 from stamm.models.decoder import Decoder, build_decoder
-from stamm.models.fused_attention import unavailable
+from stamm.models.fused_attention import unavailable_reason
 from stamm.models.rope import inverse_frequencies, rotate, rotation
 
 # Torch warns that what is not compiled makes all scores at once; on a CPU that is what is wanted.
@@ -120,10 +126,10 @@ def test_a_block_mask_opens_what_the_dense_one_opens(name: str) -> None:
 def by_torch(looking: Tensor, seen: Tensor, at: Tensor, of: Tensor) -> BlockMask:
     """The lists that torch makes of all pairs."""
 
-    def may_look(row: Tensor, head: Tensor, t: Tensor, s: Tensor) -> Tensor:
+    def may_attend(row: Tensor, head: Tensor, t: Tensor, s: Tensor) -> Tensor:
         return (looking[row, t] == seen[row, s]) & (at[t] >= of[s])
 
-    return create_block_mask(may_look, len(looking), None, len(at), len(of), device="cpu")
+    return create_block_mask(may_attend, len(looking), None, len(at), len(of), device="cpu")
 
 
 @pytest.mark.parametrize("ways", [2, 3])
@@ -239,17 +245,22 @@ def test_a_divided_sequence_says_what_the_whole_one_says() -> None:
     document = packed(2, 328, 0.02)
     frequencies = inverse_frequencies(PlainRope(), 16)
     at = positions(328)
-    whole = part_sight(frequencies, document, document, at, at, torch.float32, "dense")
-    turned = rotate(k, *whole.turn)
-    expected = attend(rotate(q, *whole.turn), turned, v, whole.mask)
+    whole = partial_attention_inputs(
+        frequencies, document, document, at, at, torch.float32, "dense"
+    )
+    turned = rotate(k, *whole.rotation)
+    expected = attend(rotate(q, *whole.rotation), turned, v, whole.mask)
     parts = stretches(328, 2)
     seen = torch.cat(parts)
     for looking in parts:
         for kernel in ("dense", "flex"):
             told = document[:, looking], document[:, seen], looking, seen, torch.float32, kernel
-            part = part_sight(frequencies, *told)  # type: ignore[arg-type]
+            part = partial_attention_inputs(frequencies, *told)  # type: ignore[arg-type]
             found = attend(
-                rotate(q[:, :, looking], *part.turn), turned[:, :, seen], v[:, :, seen], part.mask
+                rotate(q[:, :, looking], *part.rotation),
+                turned[:, :, seen],
+                v[:, :, seen],
+                part.mask,
             )
             torch.testing.assert_close(found, expected[:, :, looking], rtol=1e-5, atol=1e-6)
 
@@ -262,7 +273,7 @@ def test_a_decoder_says_the_same_with_either(ffn: PlainFFN | GatedFFN, dtype: to
     document = packed(2, 200, 0.03)
     tokens = torch.randint(0, 64, (2, 200), generator=torch.Generator().manual_seed(0))
     dense = _hidden(decoder, tokens, document, "dense")
-    auto = "fused" if dtype == torch.float32 and unavailable() is None else "dense"
+    auto = "fused" if dtype == torch.float32 and unavailable_reason() is None else "dense"
     for kernel in ("flex", auto):
         other = _hidden(decoder, tokens, document, kernel)
         assert other.dtype == dtype
@@ -288,12 +299,14 @@ def test_another_document_changes_not_one_bit(kernel: str) -> None:
 
 
 def _hidden(decoder: Decoder, tokens: Tensor, document: Tensor, kernel: Any) -> Tensor:
-    if kernel == "fused" and unavailable():
+    if kernel == "fused" and unavailable_reason():
         pytest.skip("nothing can be compiled here")
     dtype = decoder.lm_head.weight.dtype
-    seen = sight(decoder.model.frequencies, tokens.shape[1], document, dtype, kernel=kernel)
+    seen = attention_inputs(
+        decoder.model.frequencies, tokens.shape[1], document, dtype, kernel=kernel
+    )
     assert isinstance(seen.mask, BlockMask) == (kernel == "flex")
-    hidden: Tensor = decoder.model(tokens, seen=seen)
+    hidden: Tensor = decoder.model(tokens, attention=seen)
     return hidden
 
 
@@ -303,7 +316,7 @@ def test_a_sequence_may_be_read_in_pieces(pieces: tuple[int, ...]) -> None:
     """Several tokens after kept ones see those, and of each other none that comes later."""
     decoder = build_decoder(SMALL, seed=1)
     tokens = torch.randint(0, 64, (2, 20), generator=torch.Generator().manual_seed(0))
-    caches, found, start = [KeyValues() for _ in decoder.model.layers], [], 0
+    caches, found, start = [KVCache() for _ in decoder.model.layers], [], 0
     for piece in tokens.split(pieces, dim=1):
         found.append(decoder.model(piece, caches=caches, start=start))
         start += piece.shape[1]
@@ -313,15 +326,17 @@ def test_a_sequence_may_be_read_in_pieces(pieces: tuple[int, ...]) -> None:
 
 def test_what_attends_is_chosen_by_the_device() -> None:
     cpu, gpu = torch.device("cpu"), torch.device("cuda", 3)
-    fused = "dense" if unavailable() else "fused"
+    fused = "dense" if unavailable_reason() else "fused"
     assert [choose("auto", cpu, 64), choose("auto", gpu, 64)] == [fused, "flex"]
     assert choose("auto", cpu, 64, torch.bfloat16) == choose("auto", cpu, 62) == "dense"
     assert choose("auto", cpu, 64, whole=False) == choose("auto", cpu, 260) == "dense"
     assert [choose("auto", gpu, 16), choose("auto", gpu, 8)] == ["flex", "dense"]
     assert [choose("dense", gpu, 64), choose("flex", cpu, 8)] == ["dense", "flex"]
-    with pytest.raises(ConfigError, match=r"at least 16, and these have 8.*num_heads"):
+    with pytest.raises(ConfigError, match=r"width 16 or more, these have 8.*num_heads"):
         choose("flex", gpu, 8)
-    with pytest.raises(ConfigError, match=r"for CPUs, and this is cuda:3.*\"auto\" or \"dense\""):
+    with pytest.raises(
+        ConfigError, match=r"on CPUs, and the device is cuda:3.*\"auto\" or \"dense\""
+    ):
         choose("fused", gpu, 64)
     with pytest.raises(ConfigError, match=r"float32, and scores are torch.bfloat16"):
         choose("fused", cpu, 64, torch.bfloat16)

@@ -12,7 +12,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from stamm.base.errors import ConfigError, DataError
 from stamm.base.files import read_json, write_json
-from stamm.models.attention_mask import Kernel, document_mask, part_sight
+from stamm.models.attention_mask import Kernel, document_mask, partial_attention_inputs
 from stamm.models.config import DecoderConfig, GatedFFN, Llama3Rope, PlainFFN, PlainRope
 from stamm.models.decoder import Decoder, build_decoder
 from stamm.models.flops import count_parameters, forward_flops
@@ -44,8 +44,10 @@ PACKED = torch.stack(
 
 def _logits(decoder: Decoder, tokens: torch.Tensor, kernel: Kernel = "dense") -> torch.Tensor:
     dtype, place = decoder.lm_head.weight.dtype, torch.arange(tokens.shape[1])
-    seen = part_sight(decoder.model.frequencies, PACKED, PACKED, place, place, dtype, kernel=kernel)
-    logits: torch.Tensor = decoder.lm_head(decoder.model(tokens, seen=seen))
+    seen = partial_attention_inputs(
+        decoder.model.frequencies, PACKED, PACKED, place, place, dtype, kernel=kernel
+    )
+    logits: torch.Tensor = decoder.lm_head(decoder.model(tokens, attention=seen))
     return logits
 
 

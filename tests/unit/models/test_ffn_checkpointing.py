@@ -31,7 +31,7 @@ from stamm.models.config import (
     SavePre,
     few_bit_refusal,
 )
-from stamm.models.few_bit import SlopeCode, _packed, _unpacked, coded, slope_code
+from stamm.models.few_bit import QuantizedSlope, _packed, _unpacked, coded, quantized_slope
 from stamm.models.ffn import build_ffn
 from stamm.models.flops import ffn_cost
 from stamm.optim.config import AdamW
@@ -232,9 +232,9 @@ def test_few_bit_refuses_a_second_derivative(ffn: FFN) -> None:
 @pytest.mark.parametrize(
     ("name", "reason"),
     [
-        ("xielu", "its shape is trained (alpha_p, alpha_n)"),
+        ("xielu", "its parameters are trained (alpha_p, alpha_n)"),
         ("relu2", "f' >= 0 for all x, without an upper bound"),
-        ("gcu", "no certificate says that its f' is bounded"),
+        ("gcu", "no certificate proves that its f' is bounded"),
         ("helu", "its backward pass uses a surrogate"),
         ("swiglu_oai", "but over a function of it"),
         ("relu2_glu", "f' >= 0 for all x, without an upper bound"),
@@ -246,7 +246,7 @@ def test_few_bit_says_whom_it_cannot_serve(name: str, reason: str) -> None:
     with pytest.raises(ConfigError) as error:
         kind(activation=name, memory=FewBit())
     assert reason in str(error.value)
-    assert f"{kind.__name__}.memory = FewBit(bits=4) cannot serve {name}" in str(error.value)
+    assert f"{kind.__name__}.memory = FewBit(bits=4) does not support {name}" in str(error.value)
 
 
 @pytest.mark.parametrize("bits", [-1, 1, 9])
@@ -259,7 +259,7 @@ def _slope(spec: Spec, x: Tensor) -> Tensor:
     return kernel_of(spec).slopes(x, tuple(p.initial for p in spec.parameters))[0].expand_as(x)
 
 
-def _read(code: SlopeCode, x: Tensor) -> Tensor:
+def _read(code: QuantizedSlope, x: Tensor) -> Tensor:
     """The piecewise constant, read without packing."""
     place = torch.zeros_like(x, dtype=torch.long)
     for knot in code.knots:
@@ -272,7 +272,7 @@ def _error(spec: Spec, bits: int, deviation: float = 1.0) -> float:
     even = (torch.arange(200_000, dtype=torch.float64) + 0.5) / 200_000
     x = torch.special.ndtri(even) * deviation
     slope = _slope(spec, x)
-    return float((_read(slope_code(spec, bits), x) - slope).norm() / slope.norm())
+    return float((_read(quantized_slope(spec, bits), x) - slope).norm() / slope.norm())
 
 
 @pytest.mark.parametrize(
@@ -311,7 +311,7 @@ def test_every_code_lies_between_the_proved_bounds_and_gets_better_with_bits() -
         assert proofs is not None
         slope = proofs["bounds"]["slope"]
         for bits in (2, 4):
-            code = slope_code(spec, bits)
+            code = quantized_slope(spec, bits)
             assert 1 <= len(code.levels) == len(code.knots) + 1 <= 2**bits, spec.name
             assert list(code.knots) == sorted(set(code.knots)), spec.name
             for level in code.levels:
@@ -354,7 +354,7 @@ def test_few_bit_gradients_are_those_of_the_levels(bits: int) -> None:
     block = _block(ffn, ffn.memory)
     up, down = (block.get_parameter(f"{name}_proj.weight").detach() for name in ("up", "down"))
     x, into = _drawn(3, 200), _drawn(13, 200)
-    levels = _read(slope_code(catalog.get("silu"), bits), x @ up.T)
+    levels = _read(quantized_slope(catalog.get("silu"), bits), x @ up.T)
     wanted = (into @ down * levels) @ up
     torch.testing.assert_close(_trained(block, 200, torch.float32)[1], wanted)
 
@@ -367,7 +367,7 @@ def test_gated_few_bit_gradients_are_those_of_the_levels(bits: int) -> None:
         block.get_parameter(f"{name}_proj.weight").detach() for name in ("gate", "up", "down")
     )
     x, into = _drawn(3, 200), _drawn(13, 200)
-    levels = _read(slope_code(catalog.get("swiglu"), bits), x @ gate.T)
+    levels = _read(quantized_slope(catalog.get("swiglu"), bits), x @ gate.T)
     back = into @ down
     wanted = (back * (x @ up.T) * levels) @ gate + (back * nn.functional.silu(x @ gate.T)) @ up
     torch.testing.assert_close(_trained(block, 200, torch.float32)[1], wanted)
@@ -412,14 +412,14 @@ def test_where_up_is_zero_few_bit_gives_it_no_gradient() -> None:
 
 def _coded(name: str, *inputs: Tensor) -> Tensor:
     act = build_activation(name)
-    return coded(slope_code(catalog.get(name), 4), act, *inputs)
+    return coded(quantized_slope(catalog.get(name), 4), act, *inputs)
 
 
 def test_few_bit_hides_no_nan() -> None:
     x = torch.tensor([torch.nan, 1.0, torch.inf, -torch.inf], requires_grad=True)
     (plain,) = torch.autograd.grad(_coded("silu", x).sum(), x)
     assert plain.isnan().tolist() == [True, False, False, True]  # silu(-inf) is inf times 0
-    torch.testing.assert_close(plain[2].item(), slope_code(catalog.get("silu"), 4).levels[-1])
+    torch.testing.assert_close(plain[2].item(), quantized_slope(catalog.get("silu"), 4).levels[-1])
     gate = torch.tensor([torch.nan, torch.nan, 1.0, 1.0, 1.0], requires_grad=True)
     up = torch.tensor([0.0, 2.0, torch.nan, torch.inf, 0.0], requires_grad=True)
     found = torch.autograd.grad(_coded("swiglu", gate, up).sum(), (gate, up))
@@ -435,7 +435,7 @@ def test_few_bit_takes_every_shape(shape: tuple[int, ...]) -> None:
     y.sum().backward()
     assert y.shape == shape and x.grad is not None and x.grad.shape == shape
     assert torch.equal(y, build_activation("silu")(x))
-    (level,) = _read(slope_code(catalog.get("silu"), 4), torch.tensor([0.5])).tolist()
+    (level,) = _read(quantized_slope(catalog.get("silu"), 4), torch.tensor([0.5])).tolist()
     assert (x.grad == level).all()
 
 
@@ -447,7 +447,7 @@ def test_few_bit_refuses_to_be_transformed(backend: str | None) -> None:
         return torch.func.grad(lambda t: _coded("silu", t).sum())(x)
 
     call = gradient if backend is None else torch.compile(gradient, backend=backend)
-    with pytest.raises(ConfigError, match=r"and torch\.func would transform it"):
+    with pytest.raises(ConfigError, match=r"which torch\.func cannot transform"):
         call(torch.ones(3))
     with torch.no_grad():
         many = torch.vmap(lambda t: _coded("silu", t))(torch.ones(2, 3))
@@ -495,4 +495,4 @@ def test_a_plan_says_why_a_policy_is_refused() -> None:
     told = plan(replace(demo().pretrain, sequences=1000), None)["ffn_memory"][-1]
     assert told["policy"] == "FewBit"
     assert told["saved_bytes"] is None
-    assert "its shape is trained" in told["refused"]
+    assert "its parameters are trained" in told["refused"]

@@ -12,10 +12,10 @@ from torch import Tensor
 
 from stamm.base.errors import ConfigError, DataError
 from stamm.models import fused_attention as module
-from stamm.models.fused_attention import fused_attention, serves
+from stamm.models.fused_attention import fused_attention, is_supported
 
 pytestmark = pytest.mark.skipif(
-    module.unavailable() is not None, reason=f"no CPU kernels: {module.unavailable()}"
+    module.unavailable_reason() is not None, reason=f"no CPU kernels: {module.unavailable_reason()}"
 )
 Inputs = tuple[Tensor, Tensor, Tensor, Tensor]  # q, k, v and the gradient of the outputs
 
@@ -310,7 +310,7 @@ def test_decreasing_documents_are_refused() -> None:
 
 def test_it_tells_what_it_does_not_take() -> None:
     q, k, v, _ = inputs(5, 8, heads=6)
-    assert serves(q, k, v)
+    assert is_supported(q, k, v)
     for wrong in (
         (q.double(), k.double(), v.double()),
         (q, k.bfloat16(), v),
@@ -322,7 +322,7 @@ def test_it_tells_what_it_does_not_take() -> None:
         (q, k, v[:, :, :4]),
         (q[0], k[0], v[0]),
     ):
-        assert not serves(*wrong)
+        assert not is_supported(*wrong)
     for call in (
         lambda: fused_attention(q.double(), k.double(), v.double()),
         lambda: fused_attention(q, k, v, torch.zeros(2, 4).long()),

@@ -19,13 +19,13 @@ import pytest
 import torch
 from torch import Tensor
 
-from stamm.models.attention_mask import Sight
+from stamm.models.attention_mask import AttentionInputs
 from stamm.models.config import DecoderConfig, GatedFFN, Llama3Rope, PlainFFN, PlainRope
 from stamm.models.decoder import Decoder, build_decoder
-from stamm.models.hub import SpecialIds, hub_config, hub_state, quiet_transformers
+from stamm.models.hub import HubSpecialIds, hub_config, hub_state, quiet_transformers
 from stamm.models.rope import inverse_frequencies, rotate, rotation
 
-SPECIAL = SpecialIds(begin=1, end=2, pad=3)
+SPECIAL = HubSpecialIds(begin=1, end=2, pad=3)
 ROPE = Llama3Rope(original_context=32)  # all three kinds of wavelength occur
 XIELU, SWIGLU = PlainFFN(width=80), GatedFFN(width=80)
 BASE = DecoderConfig(
@@ -85,8 +85,8 @@ def both(name: str, dtype: torch.dtype, attention: str = "sdpa") -> tuple[Decode
 @torch.no_grad()
 def logits(decoder: Decoder, turn: tuple[Tensor, Tensor] | None = None) -> Tensor:
     """Of TOKENS, with these cosines and sines or its own."""
-    seen = None if turn is None else Sight(turn, None)
-    found: Tensor = decoder.lm_head(decoder.model(TOKENS, seen=seen))
+    seen = None if turn is None else AttentionInputs(turn, None)
+    found: Tensor = decoder.lm_head(decoder.model(TOKENS, attention=seen))
     return found
 
 

@@ -13,7 +13,7 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
-from stamm.models.attention_mask import sight
+from stamm.models.attention_mask import attention_inputs
 from stamm.models.config import DecoderConfig, GatedFFN, Llama3Rope, PlainFFN, PlainRope
 from stamm.models.decoder import Decoder, build_decoder
 from stamm.models.norm import RMSNorm
@@ -186,6 +186,6 @@ def test_a_rotation_turns_by_position_times_frequency() -> None:
     x = np.random.RandomState(2).randn(LENGTH, 8)
     inverse = inverse_frequencies(XIELU.rope, 8)
     assert inverse.tolist() == pytest.approx(frequencies(XIELU), rel=1e-6)
-    turn = sight(inverse, LENGTH, None, torch.float64).turn
+    turn = attention_inputs(inverse, LENGTH, None, torch.float64).rotation
     found = rotate(torch.tensor(x)[None, None], *turn)[0, 0]
     np.testing.assert_allclose(found.numpy(), turned(x, XIELU), rtol=0, atol=3e-6)

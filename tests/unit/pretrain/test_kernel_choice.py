@@ -126,7 +126,7 @@ def test_what_was_chosen_computes(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_kernel_that_cannot_be_used_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fused_attention, "unavailable", lambda: "no compiler")
+    monkeypatch.setattr(fused_attention, "unavailable_reason", lambda: "no compiler")
     assert kernel_choice.prepare_kernels(config(), {"attention": "stamm"}) == "no compiler"
     assert kernel_choice.prepare_kernels(config(), {"attention": "torch"}) is None
 
