@@ -155,6 +155,36 @@ def read_tools(tools: object) -> tuple[Mapping[str, Any], ...]:
     return tuple(found)
 
 
+def to_messages(
+    system: str | None, turns: Sequence[UserTurn | AssistantTurn]
+) -> list[dict[str, Any]]:
+    """The messages that `read_conversation` reads as these turns, as JSON values."""
+    messages: list[dict[str, Any]] = []
+    if system is not None:
+        messages.append({"role": "system", "content": system})
+    for turn in turns:
+        if isinstance(turn, UserTurn):
+            messages.append({"role": "user", "content": turn.text})
+        elif all(isinstance(block, Response) for block in turn.blocks):
+            text = "".join(block.text for block in turn.blocks if isinstance(block, Response))
+            messages.append({"role": "assistant", "content": text})
+        else:
+            blocks = [_plain(block) for block in turn.blocks]
+            messages.append({"role": "assistant", "content": {"blocks": blocks}})
+    return messages
+
+
+def _plain(block: Block) -> dict[str, Any]:
+    if isinstance(block, Thoughts):
+        return {"type": "thoughts", "text": block.text}
+    if isinstance(block, Response):
+        return {"type": "response", "text": block.text}
+    if isinstance(block, ToolCalls):
+        calls = [{"name": call.name, "arguments": call.arguments} for call in block.calls]
+        return {"type": "tool_calls", "calls": calls}
+    return {"type": "tool_outputs", "outputs": [{"output": each} for each in block.outputs]}
+
+
 def merge_blocks(blocks: Iterable[Block]) -> tuple[Block, ...]:
     """Blocks with neighbours of one kind joined and empty ones removed, as they are read back."""
     merged: list[Block] = []

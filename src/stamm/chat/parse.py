@@ -36,6 +36,7 @@ from stamm.chat.render import (
     TOOLS_SUFFIX,
     USER_END,
     USER_START,
+    ChatTokenizer,
     Segment,
 )
 
@@ -68,6 +69,21 @@ def parse(segments: Sequence[Segment]) -> tuple[str, tuple[UserTurn | AssistantT
         else:
             turns.append(AssistantTurn(parse_assistant(body)))
     return system, tuple(turns)
+
+
+def segments_of_ids(ids: Sequence[int], tokenizer: ChatTokenizer) -> list[Segment]:
+    """The control tokens and texts of token ids; nothing is marked as supervised."""
+    segments: list[Segment] = []
+    text: list[int] = []
+    for token_id in ids:
+        control = tokenizer.control_token(token_id)
+        if control is None:
+            text.append(token_id)
+            continue
+        segments += [Segment(tokenizer.decode(text))] if text else []
+        segments.append(Segment(control, control=True))
+        text = []
+    return segments + ([Segment(tokenizer.decode(text))] if text else [])
 
 
 def parse_assistant(body: Sequence[Segment]) -> tuple[Block, ...]:

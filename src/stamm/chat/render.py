@@ -50,6 +50,12 @@ class ChatTokenizer(Protocol):
     def control_id(self, token: str) -> int:
         """The id of a control token."""
 
+    def control_token(self, token_id: int) -> str | None:
+        """The control token of an id; None for an id of text."""
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """The text of ids."""
+
     def encode(self, text: str) -> list[int]:
         """The ids of a text, without <s> and </s>."""
 

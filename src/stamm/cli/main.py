@@ -142,6 +142,16 @@ VERBS: tuple[Verb, ...] = (
         ),
     ),
     Verb(
+        "sample",
+        "stamm.cli.sample",
+        "sample completions of prompts from a trained model, in the chat format",
+        (
+            "stamm sample runs/demo/arms/xielu prompts=prompts.jsonl n=4",
+            "stamm sample runs/demo/arms/xielu prompts=prompts.jsonl temperature=0 --out greedy",
+            "stamm sample runs/demo/arms/xielu prompts=prompts.parquet top_p=0.9 max_new_tokens=64",
+        ),
+    ),
+    Verb(
         "score",
         "stamm.cli.score",
         "add a reward to each answer of a data file: a verifiable rule, or your own",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -9,8 +10,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stamm.base.errors import DataError
-from stamm.chat.conversation import AssistantTurn, ToolOutputs, UserTurn, read_conversation
-from stamm.chat.parse import parse
+from stamm.chat.conversation import (
+    AssistantTurn,
+    ToolOutputs,
+    UserTurn,
+    read_conversation,
+    to_messages,
+)
+from stamm.chat.parse import parse, segments_of_ids
 from stamm.chat.render import Segment, encode_conversation, encode_segments, render, text_of
 from stamm.corpus.special_tokens import PII_MARKERS, RESERVED_TOKENS
 from tests.unit.chat.conversations import HOSTILE, TOKENIZER, messages, tools
@@ -88,8 +95,19 @@ def test_a_conversation_is_read_back(
     rows: list[dict[str, Any]], schemas: list[dict[str, Any]], thinking: bool
 ) -> None:
     conversation = read_conversation(rows, tools=schemas, deliberation=thinking)
+    again = to_messages(conversation.system, conversation.turns)
+    assert read_conversation(again).turns == conversation.turns
     system, turns = parse(render(conversation))
     assert (system, turns) == (conversation.system or "", conversation.turns)
+
+
+@settings(max_examples=40, deadline=None)
+@given(messages(HOSTILE))
+def test_ids_are_read_back(rows: list[dict[str, Any]]) -> None:
+    conversation = read_conversation(rows)
+    ids = encode_conversation(conversation, TOKENIZER).ids
+    _, turns = parse(segments_of_ids(ids, TOKENIZER))
+    assert turns == conversation.turns
 
 
 @settings(max_examples=40, deadline=None)
@@ -118,6 +136,12 @@ def test_tokens_shared_with_a_tool_output_are_not_supervised() -> None:
 
         def control_id(self, token: str) -> int:
             return RESERVED_TOKENS.index(token)
+
+        def control_token(self, token_id: int) -> str | None:
+            raise NotImplementedError
+
+        def decode(self, ids: Sequence[int]) -> str:
+            raise NotImplementedError
 
         def encode(self, text: str) -> list[int]:
             return self.encode_with_spans(text)[0]

@@ -11,7 +11,8 @@ from stamm.base.errors import ConfigError
 from stamm.models.config import DecoderConfig, PlainFFN
 from stamm.models.decoder import Decoder, build_decoder
 from stamm.models.generate import greedy, nats_of_sequences
-from stamm.models.sampling import Sampled, SamplingConfig, draw, sample
+from stamm.models.sampling import Sampled, draw, sample
+from stamm.models.sampling_config import SamplingConfig
 
 
 def decoder(vocab_size: int = 61) -> Decoder:

@@ -46,6 +46,7 @@ Source   swiss-ai/apertus-tokenizer-development, apertus_tokenizer_design.md, ad
 """
 
 _BATCH = 256
+_MARKERS = frozenset(PII_MARKERS.values())
 _RESERVED_IDS = {token: position for position, token in enumerate(RESERVED_TOKENS)}
 _FIX = "Use a tokenizer made by stamm's tokenizer step"
 # Every byte of UTF-8, and text that normalizers and stripping would change.
@@ -144,6 +145,13 @@ class Tokenizer:
         Raises   KeyError when it is not reserved.
         """
         return _RESERVED_IDS[token]
+
+    def control_token(self, token_id: int) -> str | None:
+        """The reserved token of an id; None for an id of text, and for a PII marker."""
+        if token_id >= len(RESERVED_TOKENS) or token_id in LATEX_TOKENS:
+            return None
+        token = RESERVED_TOKENS[token_id]
+        return None if token in _MARKERS else token
 
     def encode_document(self, text: str) -> list[int]:
         """The ids of a document: <s>, its text, </s>."""

@@ -1,0 +1,31 @@
+"""Configuration of `stamm sample`. No torch here."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from stamm.base.config import validate
+from stamm.models.sampling_config import SamplingConfig
+
+
+@dataclass(frozen=True, kw_only=True)
+class SampleConfig(SamplingConfig):
+    """Completions of prompts by a trained model.
+
+    prompts             a file with a prompt per row: a column prompt, or messages
+    n                   completions of each prompt
+    prompts_per_shard   prompts that are sampled and proven together
+    """
+
+    prompts: str = ""
+    n: int = 1
+    prompts_per_shard: int = 64
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        validate(
+            self,
+            ("prompts", bool(self.prompts), "is empty: set prompts=FILE"),
+            ("n", self.n >= 1, "must be at least 1"),
+            ("prompts_per_shard", self.prompts_per_shard >= 1, "must be at least 1"),
+        )
