@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from stamm.recipes.run_folder import RunFolder, open_run
     from stamm.runs.metrics import read_metrics
 
-__version__ = "0.1.0"
+__version__ = "0.2.0.dev0"
 
 __all__ = [
     "ConfigError",
