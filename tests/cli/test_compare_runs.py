@@ -13,6 +13,8 @@ import pytest
 
 from tests.conftest import Stamm, command, contents, environment
 
+pytestmark = pytest.mark.slow  # each test needs whole runs
+
 RECIPE = '''"""Two arms of the smallest comparison."""
 
 from dataclasses import replace

@@ -12,6 +12,8 @@ import pytest
 
 from tests.conftest import Stamm, command, contents, environment
 
+pytestmark = pytest.mark.slow  # each test needs whole runs
+
 KILLS = 20
 RECIPE = (
     "corpus.demo",

@@ -19,6 +19,8 @@ import pytest
 from tests.cli.starter import ARM, Starter, started
 from tests.conftest import contents, environment
 
+pytestmark = pytest.mark.slow  # each test needs whole runs
+
 
 @pytest.fixture(scope="module")
 def process() -> Iterator[subprocess.Popen[str]]:

@@ -24,6 +24,8 @@ import pytest
 from tests.cli.starter import ARM, Starter, lines_of, poisoned, same, started
 from tests.conftest import contents, environment
 
+pytestmark = pytest.mark.slow  # each test needs whole runs
+
 
 @pytest.fixture(scope="module")
 def process() -> Iterator[subprocess.Popen[str]]:
@@ -324,7 +326,7 @@ def test_tokens_that_vanish_or_are_cut_short(starter: Starter, smoke_run: Path) 
     data = tokens.read_bytes()
     starter.begin("run", change)
     cut = starter.until("run", 3, lambda: os.truncate(tokens, 4096))
-    assert cut.code == 1 and "train-00000.bin was cut short" in cut.said.splitlines()[-1], cut.said
+    assert cut.code == 1 and "train-00000.bin was truncated" in cut.said.splitlines()[-1], cut.said
     for removed in (False, True):
         if removed:
             tokens.unlink()

@@ -12,6 +12,8 @@ import pytest
 from tests.cli.starter import ARM, lines_of, poisoned
 from tests.cli.torchrun_runs import Place
 
+pytestmark = pytest.mark.slow  # each test needs whole runs
+
 # torchrun asks the others to end, and after 30 s kills them; the rest is what a busy machine takes.
 GRACE_S = 30 + 60
 

@@ -24,6 +24,8 @@ from tests.conftest import Stamm, command, contents, environment
 from tests.unit.foreign_files import write_foreign
 from tests.unit.small_corpus import build_corpus, pack_corpus
 
+pytestmark = pytest.mark.slow  # each test needs whole runs
+
 VOCABULARY = 360
 RECIPE = """
 from stamm.engine.config import EngineConfig

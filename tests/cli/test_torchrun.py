@@ -15,6 +15,8 @@ import pytest
 from tests.cli.torchrun_runs import Place
 from tests.conftest import ROOT, command, environment
 
+pytestmark = pytest.mark.slow  # each test needs whole runs
+
 
 def test_two_processes_train_what_one_trains(place: Place) -> None:
     for count, out, changes in (

@@ -31,7 +31,7 @@ from stamm.chat.render import ASSISTANT_END, encode_conversation
 from stamm.corpus.special_tokens import END_ID
 from stamm.corpus.tokenizer.tokenizer import FILE, Tokenizer
 from stamm.models.decoder import Decoder
-from stamm.models.determinism import settle
+from stamm.models.determinism import set_determinism
 from stamm.models.sampling import sample
 from stamm.models.serialization import load_decoder
 from stamm.runs.job import Workspace
@@ -167,6 +167,6 @@ def _lines(path: Path) -> Iterator[dict[str, Any]]:
 @functools.lru_cache(maxsize=1)
 def _loaded(files: tuple[tuple[str, str, str], ...]) -> tuple[Decoder, Tokenizer]:
     """The model and the tokenizer: role, path and hash of each file, as `common_files` gives them."""
-    settle(1)
+    set_determinism(1)
     paths = {role: Path(path) for role, path, _ in files}
     return load_decoder(paths["weights"].parent), Tokenizer.load(paths["tokenizer"])

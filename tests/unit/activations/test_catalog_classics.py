@@ -17,6 +17,7 @@ from stamm.activations.conformance.reference import truth
 from stamm.activations.derivation.derive import derive
 from stamm.activations.spec import Spec
 
+SLOW_TO_DERIVE = {"acon_c", "ptelu", "sinlu", "smish", "smu"}
 ENTRIES = (*rectifiers.ENTRIES, *exponential.ENTRIES, *bounded.ENTRIES, *smooth.ENTRIES)
 POINTS = (-29.3, -11.7, -6.2, -3.4, -1.63, -0.58, -0.07, 0.04, 0.43, 1.37, 2.6, 5.1, 13.9, 28.8)
 KNOTS = (-3.0, -1.0, -0.5, 0.0, 0.5, 1.0, 3.0, 6.0)
@@ -111,7 +112,15 @@ CLOSED: dict[str, Callable[..., Any]] = {
 }
 
 
-@pytest.fixture(scope="module", params=ENTRIES, ids=lambda spec: spec.name)
+@pytest.fixture(
+    scope="module",
+    params=[
+        pytest.param(
+            spec, id=spec.name, marks=pytest.mark.slow if spec.name in SLOW_TO_DERIVE else ()
+        )
+        for spec in ENTRIES
+    ],
+)
 def spec(request: pytest.FixtureRequest) -> Spec:
     """Every entry in turn. All tests of one run together, so that each is derived once."""
     entry: Spec = request.param

@@ -31,7 +31,11 @@ SPECS = {spec.name: spec for family in FAMILIES for spec in family.ENTRIES}
 POINTS = [-28.5, -11.3, -7.2, -3.1, -1.3, -0.4, -1e-3, 1e-3, 0.3, 0.9, 1.7, 4.6, 7.5, 11.6, 27.0]
 TINY = 1e-290  # below it a double cannot be right to its last digits
 QUOTIENT = 1e-45  # the difference quotient at 80 digits is no better than this
-NAMES = pytest.mark.parametrize("name", SPECS)
+SLOW_TO_DERIVE = {"aglu", "dice", "mish", "pau", "srs", "velu"}
+NAMES = pytest.mark.parametrize(
+    "name",
+    [pytest.param(n, marks=pytest.mark.slow if n in SLOW_TO_DERIVE else ()) for n in SPECS],
+)
 
 
 def _logistic(x: Any) -> Any:

@@ -186,7 +186,7 @@ def test_a_folder_that_cannot_be_written_is_told_once(
     )
     (line,) = done.stdout.splitlines()
     assert line.startswith(f"a CPU kernel cannot be built in {home}")
-    assert told in line and line.endswith("Let that folder be written, and make room there.")
+    assert told in line and line.endswith("Make that folder writable, and free disk space there.")
     (said,) = done.stderr.splitlines()
     assert said.endswith(f"activations are computed without fused kernels: {line}")
 
