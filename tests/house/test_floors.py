@@ -8,6 +8,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).parents[2]
 SOURCE = ROOT / "src" / "stamm"
 
@@ -147,6 +149,28 @@ def test_no_ring_of_files() -> None:
 
     for start in sorted(edges):
         visit(start, ())
+
+
+def _chain(edges: dict[str, set[str]], node: str, above: tuple[str, ...] = ()) -> tuple[str, ...]:
+    """The longest chain of imports that begins at `node`."""
+    assert node not in above, " -> ".join((*above, node))
+    chains = (_chain(edges, target, (*above, node)) for target in sorted(edges.get(node, ())))
+    return (node, *max(chains, key=len, default=()))
+
+
+@pytest.mark.parametrize("package", sorted(FLOOR))
+def test_a_package_has_few_inner_layers_and_no_rings_of_folders(package: str) -> None:
+    """Its files and folders import one another in chains of at most 8; those of reports, 10."""
+    edges: dict[str, set[str]] = {}
+    for item in imports():
+        target = item.module.split(".")
+        if item.file.parts[0] != package or target[:2] != ["stamm", package] or len(target) < 3:
+            continue
+        here = item.file.parts[1].removesuffix(".py")
+        if here not in ("__init__", target[2]):
+            edges.setdefault(here, set()).add(target[2])
+    chain = max((_chain(edges, node) for node in sorted(edges)), key=len, default=())
+    assert len(chain) <= (10 if package == "reports" else 8), " > ".join(chain)
 
 
 def test_no_import_is_hidden_in_a_function() -> None:
