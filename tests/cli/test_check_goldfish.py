@@ -23,6 +23,8 @@ from stamm.runs.job import Workspace
 from tests.conftest import Stamm
 from tests.unit.small_corpus import build_corpus, pack_corpus
 
+pytestmark = pytest.mark.slow  # needs whole runs
+
 
 @pytest.fixture(scope="module")
 def pack(tmp_path_factory: pytest.TempPathFactory) -> Path:

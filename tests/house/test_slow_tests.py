@@ -17,8 +17,8 @@ def test_every_listed_test_exists() -> None:
 
 
 def test_slow_tests_that_stay_fast_have_a_reason_and_are_few() -> None:
-    """What `make test` keeps beyond the cap takes at most 3 CPU minutes together."""
+    """What `make test` keeps beyond the cap takes at most 200 CPU seconds together."""
     kept, slow = LISTED["kept_fast"], LISTED["slow"]
     assert not [test for test, why in kept.items() if not re.search(r"\w+ \w+ \w+", why)]
-    assert sum(slow.get(test, 0.0) for test in kept) <= 180
+    assert sum(slow.get(test, 0.0) for test in kept) <= 200
     assert min(slow.values()) > CAP == LISTED["cap"]

@@ -33,6 +33,8 @@ from stamm.activations.module import build_activation
 from stamm.activations.spec import Factor, Gated, Piece, Spec
 from stamm.activations.spec.parameters import Fixed, Identity, Parameter, Softplus
 
+pytestmark = pytest.mark.slow  # derives entries
+
 A, B = sympy.Symbol("a", positive=True), sympy.Symbol("b", real=True)
 _A = Parameter(name="a", initial=0.8, bijection=Softplus())
 _B = Parameter(name="b", initial=0.3, bijection=Identity())

@@ -77,6 +77,7 @@ def _truth(module: Activation, points: Sequence[float]) -> list[Any]:
     ]
 
 
+@pytest.mark.slow  # all finite inputs, twelve times
 @pytest.mark.parametrize("alpha_n", [0.501, 0.50001, 0.8])
 @pytest.mark.parametrize("neurons", [None, 4], ids=["one", "each neuron"])
 @pytest.mark.parametrize("fused", [False, True], ids=["eager", "fused"])

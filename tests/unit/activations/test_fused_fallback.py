@@ -14,9 +14,13 @@ from stamm.activations.fused import build, cpu, operation
 from stamm.activations.module import build_activation
 from stamm.base.errors import ConfigError, RunError
 
-pytestmark = pytest.mark.skipif(
-    build.unavailable_reason() is not None, reason=f"no CPU kernels: {build.unavailable_reason()}"
-)
+pytestmark = [
+    pytest.mark.skipif(
+        build.unavailable_reason() is not None,
+        reason=f"no CPU kernels: {build.unavailable_reason()}",
+    ),
+    pytest.mark.slow,
+]  # compiles kernels anew
 
 
 def test_a_damaged_object_is_compiled_again(

@@ -18,6 +18,8 @@ from stamm.activations.fused import cpu, gpu, operation
 from stamm.activations.module import Activation, GatedActivation, build_activation
 from stamm.base.errors import ConfigError
 
+pytestmark = pytest.mark.slow  # compiles transforms
+
 Call = Callable[[Tensor], Tensor]
 X = torch.linspace(-2, 2, 5)
 KERNEL = kernel_of(catalog.get("xielu"))

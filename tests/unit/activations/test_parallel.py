@@ -11,6 +11,8 @@ from typing import Any
 
 import pytest
 
+pytestmark = pytest.mark.slow  # starts processes
+
 ROOT = Path(__file__).parents[3]
 WORKER = Path(__file__).with_name("parallel_worker.py")
 RELATIVE = 1e-6

@@ -43,6 +43,8 @@ from stamm.activations.transforms import (
 from stamm.activations.transforms.rewriting import minus, over, plus, substituted, times
 from stamm.base.errors import ConfigError
 
+pytestmark = pytest.mark.slow  # derives transformed entries
+
 SOFT = Spec(
     name="soft",
     title="Softplus",

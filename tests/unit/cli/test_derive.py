@@ -19,6 +19,8 @@ from stamm.base.files import sha256_file
 from stamm.cli import derived_folder
 from stamm.cli.main import main
 
+pytestmark = pytest.mark.slow  # derives a module
+
 ROOT = Path(__file__).parents[3]
 WORDS = (
     "x > 0: 2*a*x + 1", "x <= 0: exp(x)", "--parameter", "a=0.8:softplus", "--name", "bent",

@@ -33,6 +33,8 @@ from stamm.runs.executors import LocalExecutor
 from stamm.runs.job import Workspace
 from tests.unit.small_corpus import build_corpus, pack_corpus
 
+pytestmark = pytest.mark.slow  # builds the demo corpus
+
 DEMO = CorpusConfig(
     inputs=DEMO_INPUTS,
     consent=ConsentConfig(robots=DEMO_ROBOTS, unknown_host="allow"),

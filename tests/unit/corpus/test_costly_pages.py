@@ -17,6 +17,8 @@ from stamm.corpus.extract import CostlyPageError, ExtractedPage, extract
 from stamm.corpus.limits import ReadLimits
 from stamm.corpus.sandbox import apart
 
+pytestmark = pytest.mark.slow  # costly pages
+
 LIMITS = ReadLimits()
 LETTERS = 400_000
 

@@ -22,6 +22,8 @@ from stamm.corpus.tables import read_parts, read_rows, write_rows
 from stamm.recipes.replay import ReplayRecipe
 from stamm.runs.run import Run
 
+pytestmark = pytest.mark.slow  # builds corpora
+
 Row = dict[str, Any]
 REFUSES = "User-agent: *\nDisallow: /\n"
 

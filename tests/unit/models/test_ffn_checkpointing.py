@@ -38,6 +38,8 @@ from stamm.optim.config import AdamW
 from stamm.pretrain.plan import plan
 from stamm.recipes.demo import demo
 
+pytestmark = pytest.mark.slow  # compiles layers
+
 FFN = PlainFFN | GatedFFN
 D = 64
 FFNS: tuple[FFN, ...] = (

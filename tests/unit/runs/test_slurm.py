@@ -118,9 +118,11 @@ def _alive(state: Path) -> list[str]:
 
 def test_arrays_are_no_longer_than_the_cluster_takes(slurm: Path, tmp_path: Path) -> None:
     (slurm / "limit").write_text("2")
-    job = batch(tmp_path, *TEXTS)
-    assert [m["in"] for m in do(job, tasks=5, max_array_size=2)] == [2 * n + 2 for n in range(7)]
-    assert [line.split()[1] for line in lines(slurm / "submitted")] == ["2", "2", "1"]
+    job, talk = batch(tmp_path, *TEXTS), Talk()
+    done = do(job, talk, tasks=5, max_array_size=2)
+    assert [m["in"] for m in done] == [2 * n + 2 for n in range(7)]
+    submitted = [line.split()[1] for line in lines(slurm / "submitted")]
+    assert submitted == ["2", "2", "1"], talk.said
     assert {name for name, _ in begun(tmp_path)} == {task.name for task in job.shards}
     assert str(os.getpid()) not in {process for _, process in begun(tmp_path)}
     assert not (job.folder / ".slurm").exists()
