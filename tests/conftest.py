@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import signal
 import subprocess
@@ -64,8 +65,20 @@ def stamm(tmp_path: Path) -> Stamm:
 
 @pytest.fixture(scope="session")
 def smoke_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A complete run of the smallest recipe, made once by the real command line. Read only."""
-    folder = tmp_path_factory.mktemp("smoke")
+    """A complete run of the smallest recipe, made once for all workers by the real command line. Read only."""
+    session = tmp_path_factory.getbasetemp()
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        session = session.parent  # of all workers
+    folder = session / "smoke-run"
+    with (session / "smoke-run.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not (folder / "stderr.txt").exists():
+            folder.mkdir()
+            _make_smoke_run(folder)
+    return folder / "runs" / "smoke"
+
+
+def _make_smoke_run(folder: Path) -> None:
     done = subprocess.run(
         command("run", "smoke"),
         capture_output=True,
@@ -78,7 +91,6 @@ def smoke_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     assert done.returncode == 0, done.stderr
     (folder / "stdout.txt").write_text(done.stdout)
     (folder / "stderr.txt").write_text(done.stderr)
-    return folder / "runs" / "smoke"
 
 
 @pytest.fixture(autouse=True, scope="session")
