@@ -12,7 +12,7 @@ from functools import partial
 import torch
 
 from stamm.activations.module import Activation, GatedActivation
-from stamm.base.errors import ConfigError, RunError
+from stamm.base.errors import ConfigError, RunError, StammError
 from stamm.engine.attention_support import refusals
 from stamm.engine.distributed import DistributedContext
 from stamm.engine.objective import MicroBatch, MicroBatches, Objective, StepLoss
@@ -154,9 +154,11 @@ class NextToken(Objective):
         try:
             batches = found.result()
         except Exception as error:
+            what, fix = str(error), "Check that the packed corpus exists, and run it again"
+            if isinstance(error, StammError):
+                what, fix = error.what, error.fix
             raise RunError(
-                f"the sequences of step {step} could not be read: {error}",
-                fix="Check that the packed corpus exists, and run the same command again",
+                f"the sequences of step {step} could not be read: {what}", fix=fix
             ) from error
         self._ahead = None
         if step < self.num_steps:
