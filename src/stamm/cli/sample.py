@@ -6,7 +6,7 @@ import argparse
 import contextlib
 from pathlib import Path
 
-from stamm.align.sample_config import SampleConfig
+from stamm.align.sampling.sample_config import SampleConfig
 from stamm.base.config import override
 from stamm.base.console import Console
 from stamm.base.errors import ConfigError, RunError

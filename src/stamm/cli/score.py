@@ -5,8 +5,8 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from stamm.align.reward_config import ScoreConfig
-from stamm.align.score import ScoreSummary, score_file
+from stamm.align.rewards.reward_config import ScoreConfig
+from stamm.align.rewards.score import ScoreSummary, score_file
 from stamm.base.config import override
 from stamm.base.errors import visible
 from stamm.cli.arg_types import text

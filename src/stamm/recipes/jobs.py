@@ -42,7 +42,7 @@ JOBS: Mapping[str, tuple[str, str]] = MappingProxyType(
         "evaluate": ("stamm.evaluate.job", "run"),
         "audit": ("stamm.audit.job", "run"),
         "export": ("stamm.export.job", "run"),
-        "sample": ("stamm.align.sample_job", "run"),
+        "sample": ("stamm.align.sampling.sample_job", "run"),
         "evidence": ("stamm.corpus.transparency.job", "evidence"),
         "report": ("stamm.reports.job", "run"),
         "compare": ("stamm.reports.comparison_job", "run"),

@@ -8,7 +8,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stamm.align.chat_dataset import ChatWindows, best_fit
+from stamm.align.training.chat_dataset import ChatWindows, best_fit
 from stamm.base.errors import DataError
 from stamm.chat.render import EncodedChat
 from stamm.models.config import DecoderConfig

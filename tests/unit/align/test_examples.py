@@ -11,7 +11,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from stamm.align.examples import (
+from stamm.align.data.dataset_reader import BadRow, read_examples
+from stamm.align.data.examples import (
     ChatExample,
     PreferencePair,
     PromptExample,
@@ -19,7 +20,6 @@ from stamm.align.examples import (
     RowOrigin,
     read_example,
 )
-from stamm.align.read import BadRow, read_examples
 from stamm.base.errors import DataError
 from stamm.chat.conversation import AssistantTurn, Response, UserTurn
 

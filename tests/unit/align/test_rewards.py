@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from stamm.align.reward import Answer
-from stamm.align.reward_config import JsonFormat, Language, Length, Number, RewardConfig
-from stamm.align.rewards import last_number, load_reward
+from stamm.align.rewards.reward import Answer
+from stamm.align.rewards.reward_config import JsonFormat, Language, Length, Number, RewardConfig
+from stamm.align.rewards.rules import last_number, load_reward
 from stamm.base.errors import ConfigError, DataError
 from stamm.chat.conversation import (
     AssistantTurn,

@@ -16,7 +16,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from stamm.align.examples import Example, RowOrigin, read_example
+from stamm.align.data.examples import Example, RowOrigin, read_example
 from stamm.base.errors import DataError
 from stamm.corpus.limits import ReadLimits
 from stamm.corpus.streams import BoundedStream, StreamError, bounded_lines

@@ -15,8 +15,8 @@ from typing import Any
 import jsonschema
 import referencing
 
-from stamm.align.reward import Answer, Reward
-from stamm.align.reward_config import (
+from stamm.align.rewards.reward import Answer, Reward
+from stamm.align.rewards.reward_config import (
     CustomReward,
     JsonFormat,
     Language,

@@ -17,11 +17,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from stamm.align.examples import ChatExample, Example, RatedAnswer, last_answer
-from stamm.align.read import BadRow, read_rows
-from stamm.align.reward import Answer, Reward
-from stamm.align.reward_config import CustomReward, ScoreConfig
-from stamm.align.rewards import load_reward
+from stamm.align.data.dataset_reader import BadRow, read_rows
+from stamm.align.data.examples import ChatExample, Example, RatedAnswer, last_answer
+from stamm.align.rewards.reward import Answer, Reward
+from stamm.align.rewards.reward_config import CustomReward, ScoreConfig
+from stamm.align.rewards.rules import load_reward
 from stamm.base.config import to_plain
 from stamm.base.errors import ConfigError, DataError, visible
 from stamm.base.files import atomic, sha256_file, write_json

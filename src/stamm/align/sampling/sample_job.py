@@ -19,9 +19,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from stamm.align.examples import ChatExample
-from stamm.align.read import BadRow, read_examples
-from stamm.align.sample_config import SampleConfig
+from stamm.align.data.dataset_reader import BadRow, read_examples
+from stamm.align.data.examples import ChatExample
+from stamm.align.sampling.sample_config import SampleConfig
 from stamm.base.config import from_plain, to_plain
 from stamm.base.errors import DataError
 from stamm.base.files import atomic, remove_leftovers, write_text
@@ -55,7 +55,7 @@ def run(config: SampleConfig, workspace: Workspace) -> None:
     settings = to_plain(dataclasses.replace(config, prompts="-"))
     job = ShardedJob(
         folder=folder,
-        work="stamm.align.sample_job:sample_shard",
+        work="stamm.align.sampling.sample_job:sample_shard",
         settings=settings,
         code_packages=("align", "chat", "models"),
         common={

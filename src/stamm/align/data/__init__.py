@@ -1,0 +1,1 @@
+"""Alignment data: rows as typed examples, and their encoded form."""

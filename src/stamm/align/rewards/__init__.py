@@ -1,0 +1,1 @@
+"""Rewards: rules, the protocol of a reward, and scoring files of answers."""

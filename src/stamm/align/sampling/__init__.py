@@ -1,0 +1,1 @@
+"""Sampling of completions, in batches and in the terminal."""

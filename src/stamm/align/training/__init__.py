@@ -1,0 +1,1 @@
+"""Fine-tuning: training sequences, objectives and the training job."""
