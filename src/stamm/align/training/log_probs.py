@@ -1,0 +1,88 @@
+"""Log-probabilities of answers under a decoder: those of the reference policy, and for estimates of KL."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from stamm.base.console import NoProgress, Progress
+from stamm.base.errors import ConfigError
+from stamm.models.decoder import Decoder
+
+
+class AnswerTokens(Protocol):
+    """A prompt with an answer, as token ids."""
+
+    @property
+    def ids(self) -> Sequence[int]:
+        """Token ids, prompt and answer."""
+
+    @property
+    def supervised(self) -> Sequence[bool]:
+        """Which ids the model wrote: the tokens whose log-probabilities are summed."""
+
+
+@torch.no_grad()
+def completion_log_probs(
+    decoder: Decoder,
+    answers: Sequence[AnswerTokens],
+    batch_tokens: int = 16_384,
+    progress: Progress | None = None,
+) -> Tensor:
+    """Log-probability of each answer's supervised tokens in nats, float64, shape (len(answers),).
+
+    log_prob[b] = sum over supervised t >= 1 of log softmax(logits(ids[:t]))[ids[t]]
+
+    batch_tokens   of one forward pass, padding included; a longer answer runs alone
+    progress       advanced by answers
+
+    Edge     answers of similar length run together, padded on the right, where causal attention does
+             not reach. Sums are in float64 (`losses.sequence.sequence_log_probs`).
+    Raises   ConfigError for an answer with more inputs than the decoder's max_context, or of fewer
+             than two tokens
+    Checked  tests/unit/align/test_log_probs.py
+    """
+    lengths = [len(answer.ids) - 1 for answer in answers]
+    for number, length in enumerate(lengths):
+        if not 1 <= length <= decoder.config.max_context:
+            raise ConfigError(
+                f"answer {number} has {length + 1} tokens, and the model's max_context is "
+                f"{decoder.config.max_context}",
+                fix="Prepare the data with a smaller context",
+            )
+    bar = NoProgress() if progress is None else progress
+    found = torch.zeros(len(answers), dtype=torch.float64)
+    device = decoder.lm_head.weight.device
+    done = 0
+    for rows in _batches(lengths, batch_tokens):
+        width = max(lengths[row] for row in rows)
+        tokens_BT = torch.zeros(len(rows), width + 1, dtype=torch.int64)
+        completion_BT = torch.full((len(rows), width), -1, dtype=torch.int64)
+        for place, row in enumerate(rows):
+            ids, supervised = answers[row].ids, answers[row].supervised
+            tokens_BT[place, : len(ids)] = torch.tensor(list(ids))
+            counted = torch.tensor(list(supervised)[1:], dtype=torch.bool)
+            completion_BT[place, : len(counted)][counted] = place
+        tokens_BT, completion_BT = tokens_BT.to(device), completion_BT.to(device)
+        sums = decoder.sequence_log_probs(
+            tokens_BT[:, :-1], tokens_BT[:, 1:], completion_BT, len(rows)
+        )
+        found[rows] = sums.cpu()
+        done += len(rows)
+        bar.advance(done)
+    return found
+
+
+def _batches(lengths: Sequence[int], batch_tokens: int) -> list[list[int]]:
+    """Positions in batches of similar length; each pads to its longest."""
+    batches: list[list[int]] = []
+    for row in sorted(range(len(lengths)), key=lambda i: (lengths[i], i)):
+        # Lengths rise, so that this row would be the longest of its batch.
+        if batches and lengths[row] * (len(batches[-1]) + 1) <= batch_tokens:
+            batches[-1].append(row)
+        else:
+            batches.append([row])
+    return batches
