@@ -31,7 +31,7 @@ from torch.distributed.checkpoint.state_dict_loader import load
 from torch.distributed.checkpoint.state_dict_saver import async_save, save
 
 from stamm.base.console import Progress
-from stamm.base.errors import DataError, RunError
+from stamm.base.errors import ConfigError, DataError, RunError
 from stamm.base.files import (
     disk_full_error,
     is_full,
@@ -42,6 +42,7 @@ from stamm.base.files import (
 )
 from stamm.engine.distributed import DistributedContext
 from stamm.engine.sharded_optimizer import ShardedOptimizer
+from stamm.engine.stored_decoder import is_stored_decoder, load_stored_decoder
 
 SCHEMA = 3
 STATE = "state.json"
@@ -188,12 +189,21 @@ class Checkpoints:
     def load(
         self, path: Path, model: nn.Module, updater: ShardedOptimizer, *, moments: bool
     ) -> None:
-        """Load another run's checkpoint.
+        """Load another run's checkpoint, or a stored decoder.
 
         path      its folder
         moments   whether to load the optimizer state, too, or start with a new one
-        Raises    DataError when it is damaged or of another model
+        Raises    DataError when it is damaged or of another model; ConfigError for the optimizer
+                  state of a stored decoder, which has none
         """
+        if self._world.broadcast_object(is_stored_decoder(path)):
+            if moments:
+                raise ConfigError(
+                    f"{path} is a stored decoder, without optimizer state",
+                    fix="Start with a new optimizer state, or from a folder checkpoints/step-…",
+                )
+            load_stored_decoder(path, model, self._world)
+            return
         damage = self._damage(path, None) or self._load(path, model, updater, moments=moments)
         if damage:
             raise DataError(f"the checkpoint {path} cannot be used: {damage}")

@@ -102,14 +102,17 @@ def init_sharded_weights(decoder: Decoder, seed: int, device: torch.device) -> N
 
 def copy_shard(parameter: Tensor, whole: Tensor) -> None:
     """Copy this process's shard of `whole`, of the same shape, into `parameter`."""
+    local_shard(parameter).copy_(whole[local_region(parameter)])
+
+
+def local_region(parameter: Tensor) -> tuple[slice, ...]:
+    """The region of the whole parameter that this process's shard is."""
     if not isinstance(parameter, DTensor):
-        parameter.copy_(whole)
-        return
+        return tuple(slice(0, n) for n in parameter.shape)
     shape, begin = compute_local_shape_and_global_offset(
         parameter.shape, parameter.device_mesh, parameter.placements
     )
-    region = tuple(slice(b, b + n) for b, n in zip(begin, shape, strict=True))
-    parameter.to_local().copy_(whole[region])
+    return tuple(slice(b, b + n) for b, n in zip(begin, shape, strict=True))
 
 
 def full_state_dict(model: nn.Module, world: DistributedContext) -> dict[str, Tensor]:

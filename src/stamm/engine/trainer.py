@@ -35,7 +35,11 @@ from stamm.runs.metrics import MetricsFile, metrics_hash, read_metrics
 
 @dataclass(frozen=True)
 class InitialCheckpoint:
-    """Another run's checkpoint to start from, and whether its optimizer state is loaded too."""
+    """Another run's checkpoint, or a stored decoder, to start from.
+
+    path              its folder
+    optimizer_state   whether the optimizer state of the checkpoint is loaded too
+    """
 
     path: Path
     optimizer_state: bool
@@ -49,7 +53,7 @@ class Trainer:
     folder      events.json, metrics.jsonl (the same bytes however often the run was interrupted),
                 log/speed.jsonl (wall clock; not reproducible) and checkpoints/ are written here
     peak        peak FLOP/s of a device, the denominator of MFU; 0 where it is not known
-    start       checkpoint to load in place of the weights that the model has
+    start       checkpoint or stored decoder to load in place of the weights that the model has
     """
 
     def __init__(

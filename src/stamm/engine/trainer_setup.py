@@ -87,7 +87,7 @@ def fit(
 
     make_objective   makes the objective for the decoder that was built, already split over the
                      processes; it has `num_steps` steps
-    start            checkpoint of another run to start from; None: random weights
+    start            checkpoint of another run or stored decoder to start from; None: random weights
     Raises           what `Trainer.run` raises, and ConfigError for parallelism that does not fit
     """
     guided = guided_steps(config.model.structured.guide, num_steps)

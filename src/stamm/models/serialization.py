@@ -50,12 +50,11 @@ def save_decoder(decoder: Decoder, folder: Path) -> None:
     write_json(folder / DECODER, {**described, WEIGHTS_KEY: sha256_file(folder / WEIGHTS)})
 
 
-def load_decoder(folder: Path) -> Decoder:
-    """The decoder stored in `folder`.
+def checked_config(folder: Path) -> DecoderConfig:
+    """The configuration of the decoder stored in `folder`, after a check of its files.
 
     Raises   DataError when the folder has none, when this version of stamm derives another
-             activation under its name, when the weights do not have the recorded SHA-256, or when
-             tensors are missing, extra or of another shape.
+             activation under its name, and when the weights do not have the recorded SHA-256
     Edge     weights of versions that did not record a SHA-256 are not checked
     """
     stored = read_json(folder / DECODER)
@@ -75,6 +74,16 @@ def load_decoder(folder: Path) -> Decoder:
             fix="Use the version of stamm that trained it",
         )
     _check_weights(folder / WEIGHTS, stored)
+    return config
+
+
+def load_decoder(folder: Path) -> Decoder:
+    """The decoder stored in `folder`.
+
+    Raises   what `checked_config` raises, and DataError when tensors are missing, extra or of
+             another shape
+    """
+    config = checked_config(folder)
     decoder = Decoder(config)
     try:
         state = load_file(folder / WEIGHTS)

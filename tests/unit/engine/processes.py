@@ -27,7 +27,7 @@ from stamm.engine.objective import MicroBatch, MicroBatches, Objective, StepLoss
 from stamm.engine.parallel import apply_fsdp, apply_tensor_parallel
 from stamm.engine.sequence_sharding import SequenceShard
 from stamm.engine.sharded_optimizer import ShardedOptimizer
-from stamm.engine.trainer import Trainer
+from stamm.engine.trainer import InitialCheckpoint, Trainer
 from stamm.models.config import DecoderConfig, GatedFFN, PlainFFN
 from stamm.models.decoder import Decoder, build_decoder
 from stamm.optim.build import build_optimizer
@@ -115,7 +115,8 @@ def train(asked: dict[str, Any]) -> list[dict[str, Any]]:
     task = Packed(decoder, world, asked.get("steps", 6), short)
     updater = _updater(asked.get("optimizer", "AdEMAMix"), decoder)
     folder = Path(asked["folder"])
-    Trainer(task, decoder, updater, 1.0, config, world, folder, NoProgress()).run()
+    start = InitialCheckpoint(Path(asked["start"]), False) if "start" in asked else None
+    Trainer(task, decoder, updater, 1.0, config, world, folder, NoProgress(), start=start).run()
     return read_metrics(folder / "metrics.jsonl") if world.is_main_process else []
 
 

@@ -10,6 +10,9 @@ from typing import Any
 
 import pytest
 
+from stamm.models.config import DecoderConfig, GatedFFN
+from stamm.models.decoder import build_decoder
+from stamm.models.serialization import save_decoder
 from tests.conftest import environment
 
 SCRIPT = Path(__file__).with_name("processes.py")
@@ -134,6 +137,29 @@ def test_a_users_optimizer_resumes_in_another_number_of_processes(tmp_path: Path
     _train(tmp_path, 2, {**run, "steps": 3, "tensor": 2})
     _close(_train(tmp_path, 1, {**run, "steps": 4})[0], reference[:4], 2e-5)
     _close(_train(tmp_path, 2, run)[0], reference, 2e-5)
+
+
+@pytest.mark.slow
+def test_a_run_starts_from_a_stored_decoder_in_any_division(tmp_path: Path) -> None:
+    decoder = build_decoder(
+        DecoderConfig(
+            vocab_size=64,
+            d_model=32,
+            num_layers=2,
+            num_kv_heads=2,
+            ffn=GatedFFN(width=32),
+            tied_embeddings=True,
+            max_context=32,
+        ),
+        seed=8,
+    )
+    save_decoder(decoder, tmp_path / "model")
+    asked = {**PLAIN[1], "start": str(tmp_path / "model")}
+    reference, other = _train(tmp_path, 1, asked, PLAIN[1])
+    assert reference[0]["train/loss_nats"] != other[0]["train/loss_nats"]
+    data, tensor = _train(tmp_path, 2, asked, {**asked, "tensor": 2})
+    _close(data, reference, 2e-5)
+    _close(tensor, reference, 2e-5)
 
 
 def test_compiled_layers_are_divided_too(alone: list[Trained], tmp_path: Path) -> None:

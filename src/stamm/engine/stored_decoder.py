@@ -1,0 +1,108 @@
+"""Start a run from a stored decoder: `decoder.json` and `model.safetensors`, read shard by shard."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import torch
+from safetensors import SafetensorError, safe_open
+from torch import Tensor, nn
+
+from stamm.base.errors import DataError
+from stamm.engine.distributed import DistributedContext
+from stamm.engine.parallel import local_region, local_shard
+from stamm.models.config import DecoderConfig
+from stamm.models.decoder import Decoder
+from stamm.models.serialization import checked_config
+from stamm.runs.model_outputs import DECODER, WEIGHTS, weights_sha256
+
+
+def is_stored_decoder(path: Path) -> bool:
+    """Whether `path` is the folder of a stored decoder, not that of a checkpoint."""
+    return (path / DECODER).is_file()
+
+
+def load_stored_decoder(folder: Path, model: nn.Module, world: DistributedContext) -> str:
+    """Copy the weights of the decoder stored in `folder` into `model`; the SHA-256 of the weights.
+
+    model    may be sharded over the processes: each reads its shards only
+    Raises   DataError, in every process, when files are missing or damaged, and when the model has
+             another activation, vocabulary, head width, tensor or shape
+    Edge     settings that no tensor depends on, such as the rotary base, may differ
+    Checked  tests/unit/engine/test_stored_decoder.py
+    """
+    sha256 = ""
+    failure: DataError | None = None
+    if world.is_main_process:
+        try:
+            stored = checked_config(folder)
+            sha256 = weights_sha256(folder)
+            if isinstance(model, Decoder):
+                _check_config(folder, stored, model.config)
+        except DataError as error:
+            failure = error
+    sha256, failure = world.broadcast_object((sha256, failure))
+    if failure is None:
+        try:
+            _copy(folder, dict(model.named_parameters()))
+        except DataError as error:
+            failure = error
+    failures = [found for found in world.all_gather_object(failure) if found is not None]
+    if failures:
+        raise failures[0]
+    return str(sha256)
+
+
+def _check_config(folder: Path, stored: DecoderConfig, model: DecoderConfig) -> None:
+    """Check what the shapes of tensors do not tell."""
+    there, here = stored.ffn.spec, model.ffn.spec
+    pairs: list[tuple[str, object, object]] = [
+        ("vocab_size", stored.vocab_size, model.vocab_size),
+        ("tied_embeddings", stored.tied_embeddings, model.tied_embeddings),
+        ("head_dim", stored.head_width, model.head_width),
+    ]
+    if there.content_hash != here.content_hash:
+        pairs.insert(0, ("ffn.activation", f"{there.name!r}", f"{here.name!r}"))
+    for name, found, wanted in pairs:
+        if found != wanted:
+            raise DataError(
+                f"the decoder in {folder} has {name} = {found}, and this run has model.{name} = {wanted}",
+                fix=f"Set model.{name}={found}, or start from another model",
+            )
+
+
+@torch.no_grad()
+def _copy(folder: Path, parameters: Mapping[str, Tensor]) -> None:
+    path = folder / WEIGHTS
+    try:
+        with safe_open(path, framework="pt") as file:
+            stored = {name: tuple(file.get_slice(name).get_shape()) for name in file.keys()}  # noqa: SIM118
+            _check_tensors(path, stored, {n: tuple(p.shape) for n, p in parameters.items()})
+            for name, parameter in parameters.items():
+                shard = local_shard(parameter)
+                if shard.numel():
+                    shard.copy_(file.get_slice(name)[local_region(parameter)])
+    except (OSError, SafetensorError) as error:
+        raise DataError(f"{path} cannot be read: {error}") from None
+
+
+def _check_tensors(
+    path: Path, stored: Mapping[str, tuple[int, ...]], model: Mapping[str, tuple[int, ...]]
+) -> None:
+    for names, others, where, elsewhere in (
+        (model, stored, "this model", path),
+        (stored, model, path, "this model"),
+    ):
+        for name in names:
+            if name not in others:
+                raise DataError(
+                    f"{where} has the tensor {name}, and {elsewhere} does not",
+                    fix="Use the model configuration of its decoder.json",
+                )
+    for name, shape in model.items():
+        if stored[name] != shape:
+            raise DataError(
+                f"{name} has shape {stored[name]} in {path} and {shape} in this model",
+                fix="Use the model configuration of its decoder.json",
+            )
