@@ -16,8 +16,8 @@ from stamm.cli.arg_types import text
 from stamm.evaluate.config import EvaluateConfig
 from stamm.export.config import ExportConfig
 from stamm.recipes.jobs import job
-from stamm.recipes.run_folder import input_of_arm, run_of_arm, trained_arms
 from stamm.reports.config import ReportConfig
+from stamm.runs.arms import input_of_arm, run_of_arm, trained_arms
 from stamm.runs.job import Workspace
 from stamm.runs.run import Run
 

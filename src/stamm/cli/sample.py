@@ -12,7 +12,7 @@ from stamm.base.console import Console
 from stamm.base.errors import ConfigError, RunError
 from stamm.cli.arg_types import text
 from stamm.recipes.jobs import job
-from stamm.recipes.run_folder import input_of_arm, trained_arms
+from stamm.runs.arms import input_of_arm, trained_arms
 from stamm.runs.job import Workspace
 
 

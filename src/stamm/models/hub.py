@@ -21,7 +21,7 @@ from torch import Tensor
 from stamm.activations import catalog
 from stamm.base.config import from_plain, nearest, to_plain
 from stamm.base.errors import ConfigError, DataError, ExportError
-from stamm.base.files import read_json
+from stamm.base.files import read_json, sha256_file, sha256_value
 from stamm.models.config import DecoderConfig, GatedFFN, Llama3Rope, PlainFFN, PlainRope
 from stamm.models.decoder import Decoder
 from stamm.models.hf_architecture import CLASSES, GATED_ACTS, PLAIN_ACTS, hub_class
@@ -163,6 +163,19 @@ def load_hub(
     except (RuntimeError, ConfigError) as error:
         raise DataError(f"the weights in {folder} do not fit {CONFIG}: {error}") from None
     return decoder.eval()
+
+
+def hub_weights_sha256(folder: Path) -> str:
+    """SHA-256 of model.safetensors; of several files, of their names and hashes.
+
+    Raises   DataError when a file cannot be read.
+    """
+    names = _weight_files(folder)
+    try:
+        found = {name: sha256_file(folder / name) for name in names}
+    except OSError as error:
+        raise DataError(f"the weights in {folder} cannot be read: {error}") from None
+    return found[WEIGHTS] if names == [WEIGHTS] else sha256_value(found)
 
 
 class HubModel:
@@ -413,18 +426,24 @@ def _not_ours(key: str, value: object, where: str, fix: str = "") -> DataError:
 
 
 def _read_weights(folder: Path) -> dict[str, Tensor]:
-    names = [WEIGHTS]
-    if not (folder / WEIGHTS).exists() and (folder / INDEX).exists():
-        names = _shards(folder / INDEX)
     state: dict[str, Tensor] = {}
-    for name in names:
-        if Path(name).name != name:
-            raise DataError(f"{folder / INDEX} points outside its folder: {name!r}")
+    for name in _weight_files(folder):
         try:
             state.update(load_file(folder / name))
         except (OSError, SafetensorError) as error:
             raise DataError(f"{folder / name} cannot be read: {error}") from None
     return state
+
+
+def _weight_files(folder: Path) -> list[str]:
+    """Names of the safetensors files of a folder."""
+    if (folder / WEIGHTS).exists() or not (folder / INDEX).exists():
+        return [WEIGHTS]
+    names = _shards(folder / INDEX)
+    for name in names:
+        if Path(name).name != name:
+            raise DataError(f"{folder / INDEX} points outside its folder: {name!r}")
+    return names
 
 
 def _shards(index: Path) -> list[str]:

@@ -11,7 +11,8 @@ from stamm.corpus.tokenizer.tokenizer import Tokenizer
 from stamm.models.decoder import Decoder
 from stamm.models.hub import load_hub
 from stamm.models.serialization import load_decoder
-from stamm.recipes.run_folder import RunFolder, input_of_arm
+from stamm.recipes.run_folder import RunFolder
+from stamm.runs.arms import input_of_arm
 
 _EXPORTED = "transformers"
 

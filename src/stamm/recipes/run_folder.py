@@ -11,12 +11,11 @@ from typing import Any
 from stamm.base.config import nearest
 from stamm.base.errors import DataError, RunError
 from stamm.base.files import read_json
-from stamm.runs.manifest import MANIFEST_FIX
+from stamm.runs.arms import trained_arms
 from stamm.runs.metrics import read_metrics
 from stamm.runs.model_outputs import KEY, check_same_weights
 from stamm.runs.run import shown_state
 
-_MODEL = Path("model", "decoder.json")
 _PAGES = ("comparison.html", "report.html")
 
 
@@ -101,43 +100,6 @@ def open_run(folder: str | os.PathLike[str]) -> RunFolder:
     Raises   RunError when it is not a run folder.
     """
     return RunFolder(folder)
-
-
-def trained_arms(root: Path) -> list[Path]:
-    """Folders of the arms of `root` that have a trained model; `root` itself when it is an arm."""
-    if (root / "arms").is_dir():
-        return sorted(path for path in (root / "arms").iterdir() if (path / _MODEL).is_file())
-    return [root] if (root / _MODEL).is_file() else []
-
-
-def run_of_arm(arm: Path) -> Path:
-    """The run folder that an arm belongs to: the arm itself for a run of one model."""
-    if arm.parent.name == "arms":
-        return arm.parent.parent
-    # "." inside an arm and its bare name next to other arms are arms too.
-    resolved = arm.resolve()
-    return resolved.parent.parent if resolved.parent.name == "arms" else arm
-
-
-def input_of_arm(arm: Path, name: str) -> Path:
-    """The folder of an arm's input ("pack", "tokenizer", "corpus").
-
-    It is looked up beside the arms, then where the arm's manifest recorded it.
-
-    Raises   RunError when it is found in neither place.
-    """
-    beside = run_of_arm(arm) / name
-    if beside.is_dir():
-        return beside
-    manifest = arm / "manifest.json"
-    inputs = read_json(manifest, MANIFEST_FIX).get("inputs", {}) if manifest.is_file() else {}
-    for recorded in ([inputs[name]] if name in inputs else []) + list(inputs.values()):
-        path = Path(arm / str(recorded["path"])).resolve()
-        if path.name == name and path.is_dir():
-            return path
-        if (path.parent / name).is_dir():
-            return path.parent / name
-    raise RunError(f"the {name} of {arm} is not found", where=str(manifest))
 
 
 def _object(path: Path) -> dict[str, Any]:

@@ -1,0 +1,150 @@
+"""Find and load a model to talk to or to align: a run of stamm's, or a Hugging Face folder.
+
+source = find_model("runs/demo", "xielu")
+model = load_chat_model(source)
+ids = model.chat.encode(conversation, prompt=True).ids
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from stamm.base.config import nearest
+from stamm.base.errors import DataError, RunError
+from stamm.base.files import read_json
+from stamm.chat.formats import ApertusFormat, ChatFormat
+from stamm.chat.render import ChatTokenizer
+from stamm.corpus.tokenizer.tokenizer import FILE, Tokenizer
+from stamm.models.decoder import Decoder
+from stamm.models.hub import CONFIG, INDEX, WEIGHTS, hub_weights_sha256, load_hub
+from stamm.models.serialization import load_decoder
+from stamm.runs.arms import input_of_arm, trained_arms
+from stamm.runs.model_outputs import weights_sha256
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelSource:
+    """A model on disk.
+
+    kind        "run": a stored decoder of stamm's; "hub": a folder in the layout of transformers
+    model       the folder of the weights
+    tokenizer   the folder with tokenizer.json
+    """
+
+    kind: Literal["run", "hub"]
+    model: Path
+    tokenizer: Path
+
+
+@dataclass(frozen=True, kw_only=True)
+class ChatModel:
+    """A model in memory with its chat format.
+
+    decoder            float32, on the CPU, in evaluation mode
+    tokenizer          encodes plain text; a text never becomes a control token
+    weights_sha256     of the weights' file; of a Hugging Face folder with several files, of their hashes
+    tokenizer_sha256   of tokenizer.json
+    """
+
+    decoder: Decoder
+    chat: ChatFormat
+    tokenizer: ChatTokenizer
+    weights_sha256: str
+    tokenizer_sha256: str
+
+
+def find_model(path: str, arm: str | None = None) -> ModelSource:
+    """The model at `path`: a run folder, one arm of it, or a Hugging Face folder.
+
+    arm   of a run folder with several arms
+
+    Raises   RunError when the folder holds no model, several without `arm`, or not that arm;
+             DataError for a Hugging Face folder without a file that is needed.
+    """
+    root = Path(path)
+    if not root.is_dir():
+        raise RunError(f"{root} is not a folder", fix="Name a run folder or a Hugging Face folder")
+    if _is_hub(root):
+        if arm is not None:
+            raise RunError(f"{root} is a Hugging Face folder, which has no arms")
+        return _hub_source(root)
+    arms = {found.name: found for found in trained_arms(root)}
+    if not arms:
+        running = (root / CONFIG).is_file()
+        raise RunError(
+            f"{root} holds no trained model",
+            fix="Finish its run first" if running else "`stamm ls runs` lists the runs",
+        )
+    if arm is None and len(arms) > 1:
+        named = ", ".join(str(found) for found in arms.values())
+        raise RunError(f"{root} holds {len(arms)} trained models", fix=f"Name one: {named}")
+    if arm is not None and arm not in arms:
+        raise RunError(f"{root} has no arm {arm!r}", fix=nearest(arm, arms))
+    found = next(iter(arms.values())) if arm is None else arms[arm]
+    return ModelSource(
+        kind="run", model=found / "model", tokenizer=input_of_arm(found, "tokenizer")
+    )
+
+
+def load_chat_model(source: ModelSource) -> ChatModel:
+    """The decoder of a source with its chat format.
+
+    Raises   DataError when files are damaged, when the model has fewer tokens than the tokenizer,
+             or when its chat format is not supported.
+    """
+    tokenizer = Tokenizer.load(source.tokenizer)
+    chat = load_chat_format(source.tokenizer)
+    hub = source.kind == "hub"
+    decoder = load_hub(source.model) if hub else load_decoder(source.model)
+    check_vocabulary(decoder, tokenizer.size, source.tokenizer)
+    return ChatModel(
+        decoder=decoder,
+        chat=chat,
+        tokenizer=tokenizer,
+        weights_sha256=(hub_weights_sha256 if hub else weights_sha256)(source.model),
+        tokenizer_sha256=tokenizer.sha256,
+    )
+
+
+def load_chat_format(folder: Path) -> ChatFormat:
+    """The chat format of a folder with tokenizer.json: the Apertus format for a run of stamm's.
+
+    Raises   DataError when the tokenizer cannot be read, or its format is not supported.
+    """
+    tokenizer = Tokenizer.load(folder)
+    return ApertusFormat(tokenizer, tokenizer.sha256)
+
+
+def check_vocabulary(decoder: Decoder, size: int, where: Path) -> None:
+    """Check that the decoder has an embedding for each id of a tokenizer of `size` ids.
+
+    Raises   DataError with both numbers.
+    """
+    if decoder.config.vocab_size < size:
+        raise DataError(
+            f"the tokenizer has {size} ids, and the model {decoder.config.vocab_size}",
+            where=str(where / FILE),
+            fix="Use the tokenizer that the model was trained with",
+        )
+
+
+def _is_hub(root: Path) -> bool:
+    if not (root / CONFIG).is_file():
+        return False
+    stored = read_json(root / CONFIG)
+    return isinstance(stored, dict) and "model_type" in stored
+
+
+def _hub_source(root: Path) -> ModelSource:
+    if not any((root / name).is_file() for name in (WEIGHTS, INDEX)):
+        raise DataError(
+            f"{root} has no {WEIGHTS}", fix="Other formats are not read: save it as safetensors"
+        )
+    if not (root / FILE).is_file():
+        raise DataError(
+            f"{root} has no {FILE}",
+            fix="Save the tokenizer with transformers (a fast tokenizer's save_pretrained)",
+        )
+    return ModelSource(kind="hub", model=root, tokenizer=root)
