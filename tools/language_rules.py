@@ -255,7 +255,7 @@ TERMS: dict[str, tuple[str, ...]] = {
     "preemption": ("engine/preemption.py",),
     "quality filter": ("corpus/quality",),
     "quantiz": ("models/few_bit.py",),
-    "resume": ("engine/checkpoint.py", "runs/run.py", "pretrain/job.py"),
+    "resume": ("engine/checkpoint.py", "runs/run.py", "pretrain/training_run.py"),
     "RMSNorm": ("models/norm.py",),
     "robots.txt": ("corpus/consent/robots_parser.py",),
     "rotary": ("models/rope.py",),

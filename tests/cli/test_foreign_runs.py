@@ -161,7 +161,7 @@ def test_killed_it_goes_on_to_the_same_bits_but_not_with_other_tokens(
     data.write_bytes(whole[:300] + struct.pack("<H", 77) + whole[302:])
     done = stamm(*words)
     assert done.returncode == 1
-    assert "the tokens are not the same as when killed/arms/xielu" in done.stderr
+    assert "the data are not the same as when killed/arms/xielu" in done.stderr
     assert sorted(path.name for path in (arm / "checkpoints").glob("step-*")) == steps
     data.write_bytes(whole)
     done = stamm(*words)

@@ -1,9 +1,11 @@
-"""Sampler of training sequences: from a token stream to the tensors of a step, with random access."""
+"""Training sequences: from a token stream to the tensors of a step, with random access."""
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Protocol, Self, TypeVar
 
 import numpy as np
 import torch
@@ -13,6 +15,42 @@ from torch import Tensor
 from stamm.corpus.shuffle import TokenStream, WindowOrder
 from stamm.losses.config import Goldfish, Rule
 from stamm.losses.loss_mask import MaskTokenIds, loss_targets
+
+
+class TrainingBatch(Protocol):
+    """Sequences of one micro-batch, as tensors."""
+
+    @property
+    def num_rows(self) -> int:
+        """Sequences that are computed at once."""
+
+    @property
+    def loss_count(self) -> int:
+        """Number of terms in the sums of the loss: tokens with a loss, or examples."""
+
+    def to(self, device: torch.device) -> Self:
+        """The same batch on a device."""
+
+
+BatchT = TypeVar("BatchT", bound=TrainingBatch)
+BatchT_co = TypeVar("BatchT_co", bound=TrainingBatch, covariant=True)
+
+
+class TrainingSequences(Protocol[BatchT_co]):
+    """Training data with random access by position in the run; stateless.
+
+    per_epoch   sequences (or examples) in one pass over the data
+    """
+
+    @property
+    def per_epoch(self) -> int:
+        """Sequences in one pass over the data."""
+
+    def batch(self, first: int, count: int) -> BatchT_co:
+        """Sequences first .. first + count - 1 of the run."""
+
+    def num_tokens(self, first: int, count: int) -> int:
+        """Number of tokens that a model reads in them, padding left out."""
 
 
 @dataclass(frozen=True)
@@ -29,6 +67,27 @@ class TokenBatch:
     target_BT: Tensor
     document_BT: Tensor
     keep_BT: Tensor
+
+    @property
+    def num_rows(self) -> int:
+        """Number of sequences."""
+        return len(self.tokens_BT)
+
+    @property
+    def loss_count(self) -> int:
+        """Number of targets with a loss."""
+        return int(self.keep_BT.sum())
+
+    def to(self, device: torch.device) -> TokenBatch:
+        """The same batch on a device, as `moved` does."""
+        return TokenBatch(*moved([getattr(self, f.name) for f in dataclasses.fields(self)], device))
+
+
+def moved(tensors: list[Tensor], device: torch.device) -> list[Tensor]:
+    """`tensors` on the device; through pinned memory, so that a GPU copies while it computes."""
+    if device.type == "cpu":
+        return tensors
+    return [tensor.pin_memory().to(device, non_blocking=True) for tensor in tensors]
 
 
 class SequenceSampler:
@@ -70,6 +129,10 @@ class SequenceSampler:
             document_BT=torch.from_numpy(document[:, :-1].copy()),
             keep_BT=torch.from_numpy(keep),
         )
+
+    def num_tokens(self, first: int, count: int) -> int:
+        """Tokens of `count` sequences, wherever they begin."""
+        return count * self._context
 
     def stream(self, limit: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """The first `limit` tokens of the stream in corpus order, and their document numbers."""

@@ -3,147 +3,52 @@
 Reads    pack (a packed corpus) and tokenizer (only recorded); or foreign.0, foreign.1, .. (token
          files without .bin and .idx) and tokenizer (the one that they were tokenized with); tuned,
          where the configuration names an entry of it (results of the learning-rate finder)
-Writes   config.json, manifest.json, metrics.jsonl, checkpoints/, model/ (the trained decoder),
-         summary.json (steps, tokens, loss; reproducible), log/ (throughput and wall clock)
+Writes   what `pretrain.training_run` writes
 """
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
-import os
-import resource
-import statistics
-from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import torch
-from torch import Tensor
-
 from stamm.base.config import to_plain
-from stamm.base.errors import ConfigError, DataError
-from stamm.base.files import read_json, sha256_file, sha256_value
-from stamm.base.schema import write_record
-from stamm.base.torch_private import untested_torch
-from stamm.base.user_code import source_file
-from stamm.corpus.megatron_dataset import MegatronTokens, tokenizer_file
+from stamm.base.errors import ConfigError
+from stamm.corpus.megatron_dataset import MegatronTokens
 from stamm.corpus.packed_dataset import PackedSplit
 from stamm.corpus.shuffle import Proof, StoredTokens, TokenStream
-from stamm.engine.cpu_allocator import caching_allocator
-from stamm.engine.distributed import (
-    DistributedContext,
-    destroy_process_group,
-    init_distributed,
-    report_lost_peers,
-    select_device,
-)
-from stamm.engine.events import NONFINITE, Events, read_events
-from stamm.engine.out_of_memory import out_of_memory_explained
-from stamm.engine.parallel import full_state_dict
-from stamm.engine.peak_flops import device_name
-from stamm.engine.pieces import pieces_of, threads_of_operations
-from stamm.engine.trainer_setup import TrainedModel
+from stamm.engine.distributed import DistributedContext
 from stamm.losses.config import Goldfish
 from stamm.losses.goldfish import coverage
-from stamm.models.config import DecoderConfig
-from stamm.models.decoder import Decoder
-from stamm.models.determinism import operation_threads, set_determinism
-from stamm.models.flops import count_parameters, training_flops
-from stamm.models.serialization import describe_decoder, save_decoder
-from stamm.optim.config import CustomOptimizer
-from stamm.optim.custom import optimizer_file
-from stamm.pretrain.config import NEXT_TOKEN, PretrainConfig
+from stamm.pretrain.config import PretrainConfig
 from stamm.pretrain.dataset import SequenceSampler
-from stamm.pretrain.kernel_choice import (
-    Choices,
-    activation_backend,
-    choose_kernels,
-    chosen_kernels,
-    prepare_kernels,
-)
 from stamm.pretrain.lr_finder import apply_tuning
-from stamm.pretrain.next_token import LOSS, steps_before
-from stamm.pretrain.train import load_objective, train_decoder
+from stamm.pretrain.training_run import TrainingData, TrainingKind, train_run
 from stamm.runs.job import Workspace
-from stamm.runs.manifest import MANIFEST_FIX, new_manifest
-from stamm.runs.metrics import read_metrics
-from stamm.runs.schemas.run import ConfigFile, ManifestFile
-from stamm.runs.schemas.training import TimingFile, TrainingSummary
-from stamm.runs.tracking import tracking
 
-_USER_CODE = ("objective", "optimizer")
 COVERAGE_TOKENS = 20_000_000  # a sample of this many tokens gives the rate to 4 digits
 
 
-@report_lost_peers()
 def run(config: PretrainConfig, workspace: Workspace) -> None:
     """Train `config.model` on its tokens, from the newest checkpoint when there is one."""
     config = apply_tuning(config, workspace.inputs)
     stream = open_stream(config, workspace.inputs)
     _check_vocabulary(config, stream)
-    set_determinism(config.engine.threads)
-    device = select_device(config.engine.device)
-    with caching_allocator() if device.type == "cpu" else contextlib.nullcontext("") as missing:
-        if missing:
-            workspace.progress.log(f"Memory may exceed the plan's by two thirds: {missing}.")
-        _train(config, workspace, stream, device)
 
-
-def _train(
-    config: PretrainConfig, workspace: Workspace, stream: StoredTokens, device: torch.device
-) -> None:
-    folder, progress = workspace.folder, workspace.progress
-    short = config.engine.precision != "float32"
-    world = init_distributed(config.engine.parallel, device, collectives=short)
-    plain = to_plain(dataclasses.replace(config, trackers=()))
-    world.assert_same_on_all_ranks("the configuration", sha256_value(plain))
-    proof = _verified(stream, world)
-    if warning := untested_torch(torch.__version__):
-        progress.log(f"{warning}.")
-    if proof.remark:
-        progress.log(f"{proof.remark}.")
-    world.assert_same_on_all_ranks("the data", proof.sha256)
-    windows = SequenceSampler(stream, config.context, config.seed, config.goldfish, config.masks)
-    choices: Choices = {}
-    if device.type == "cpu":
-        choices = world.broadcast_object(
-            _choices(config, windows, world, folder) if world.is_main_process else None
+    def open_data(world: DistributedContext) -> TrainingData:
+        proof = _verified(stream, world)
+        windows = SequenceSampler(
+            stream, config.context, config.seed, config.goldfish, config.masks
         )
-        slower = [name for name, chosen in choices.items() if chosen == "torch"]
-        if slower and config.engine.kernels == "auto":
-            progress.log(f"Computed by torch, measured to be faster here: {', '.join(slower)}.")
-        if missing := prepare_kernels(config, choices):
-            progress.log(
-                f"Attention is computed by torch, with other bits and more memory: {missing}."
-            )
-    if not isinstance(config.model.ffn.activation, str):  # the user's own
-        progress.log(activation_backend(config, choices, device))
-    if world.is_main_process:
-        described = {"kind": "pretrain", "config": plain}
-        write_record(folder / "config.json", ConfigFile, described)
-        _note_manifest(config, workspace, proof, choices)
-    trackers = config.trackers if world.is_main_process else ()
-    name = f"{folder.parents[1].name}/{folder.name}"
-    with (
-        _events_noted(folder, world),
-        tracking(trackers, folder, name, progress, {"seed": config.seed}),
-        out_of_memory_explained(),
-        chosen_kernels(config, choices) as chosen,
-    ):
-        trained = train_decoder(chosen, workspace, world, windows)
-    weights = full_state_dict(trained.decoder, world)
-    devices = Counter(world.all_gather_object(device_name(world.device)))
-    if world.is_main_process:
-        progress.end(_outcome(folder))
-        save_decoder(_assembled(config.model, weights), folder / "model")
-        write_record(folder / "summary.json", TrainingSummary, _summary(config, windows, folder))
-        timing = _timing(config, folder, trained, world, devices)
-        write_record(folder / "log" / "timing.json", TimingFile, timing)
-    world.broadcast_object(None)  # the other processes wait until all is written
-    if world.size == 1:
-        destroy_process_group()
+        return TrainingData(
+            name="pack" if config.foreign is None else "foreign",
+            sequences=windows,
+            proof=proof,
+            goldfish=lambda: windows_coverage(config.goldfish, windows),
+        )
+
+    train_run(config, workspace, TrainingKind(name="pretrain", open_data=open_data))
 
 
 def _verified(stream: StoredTokens, world: DistributedContext) -> Proof:
@@ -152,12 +57,6 @@ def _verified(stream: StoredTokens, world: DistributedContext) -> Proof:
     return stream.proof(
         {n: seen for part in world.all_gather_object(mine) for n, seen in part.items()}
     )
-
-
-def _assembled(config: DecoderConfig, weights: dict[str, Tensor]) -> Decoder:
-    decoder = Decoder(config)
-    decoder.load_state_dict(weights, strict=False)  # tied weights are stored once
-    return decoder
 
 
 def open_stream(config: PretrainConfig, inputs: Mapping[str, Path]) -> StoredTokens:
@@ -178,180 +77,9 @@ def _check_vocabulary(config: PretrainConfig, stream: TokenStream) -> None:
         )
 
 
-def _choices(
-    config: PretrainConfig, windows: SequenceSampler, world: DistributedContext, folder: Path
-) -> Choices:
-    """The kernels recorded when the run started, or new choices."""
-    path = folder / "manifest.json"
-    if not path.exists():
-        threads = config.engine.threads
-        if world.mesh is None:
-            largest = config.largest_micro_batch(max(stage.size for stage in config.batch))
-            pieces = pieces_of(config.engine, largest, config.context)
-            threads = threads_of_operations(config.engine.threads, pieces)
-        with operation_threads(threads):
-            return choose_kernels(config, config.total_sequences(windows.per_epoch))
-    found = read_json(path, MANIFEST_FIX)
-    held = found.get("kernels", {}) if isinstance(found, dict) else {}
-    return dict(held) if isinstance(held, dict) else {}
-
-
-def _note_manifest(
-    config: PretrainConfig, workspace: Workspace, proof: Proof, choices: Choices
-) -> None:
-    """Write the manifest, or check that a run resumes with the same tokens and user code.
-
-    Raises   DataError when they differ
-    """
-    path = workspace.folder / "manifest.json"
-    kind = "pack" if config.foreign is None else "foreign"
-    code = _user_code(config)
-    if path.exists():
-        expected = {kind: proof.sha256}
-        expected |= {name: code.get(name, {}).get("sha256", "") for name in _USER_CODE}
-        for name, found in expected.items():
-            begun = _recorded_hash(path, name)
-            if begun != found:
-                what = f"the code of the {name} is" if name in _USER_CODE else "the tokens are"
-                raise DataError(
-                    f"{what} not the same as when {workspace.folder} was started: sha256 {found}, "
-                    f"not {begun}",
-                    fix="Restore it, or train in another folder with --out",
-                )
-        return
-    inputs: dict[str, dict[str, Any]] = {
-        name: {"path": os.path.relpath(place, workspace.folder)}
-        for name, place in sorted(workspace.inputs.items())
-    }
-    inputs[kind] = {**inputs.get(kind, {}), "sha256": proof.sha256, **proof.facts}
-    inputs |= code
-    if "tokenizer" in inputs:
-        file = tokenizer_file(workspace.inputs["tokenizer"])
-        inputs["tokenizer"]["sha256"] = sha256_file(file)
-    manifest = new_manifest(
-        kind="pretrain",
-        seed=config.seed,
-        threads=config.engine.threads,
-        activation=describe_decoder(config.model)["activation"],
-        kernels=choices,
-        inputs=inputs,
-    )
-    write_record(path, ManifestFile, manifest)
-
-
-@contextlib.contextmanager
-def _events_noted(folder: Path, world: DistributedContext) -> Iterator[None]:
-    """Record events in the manifest however training ends; after a kill, the resumed run records them."""
-    try:
-        yield
-    except BaseException:
-        with contextlib.suppress(OSError, DataError):  # the first error is reported
-            _note_events(folder, world)
-        raise
-    _note_events(folder, world)
-
-
-def _note_events(folder: Path, world: DistributedContext) -> None:
-    if not world.is_main_process:
-        return
-    events = read_events(folder / "events.json")
-    manifest = read_json(folder / "manifest.json", MANIFEST_FIX)
-    if manifest.get("events", []) != events:
-        write_record(folder / "manifest.json", ManifestFile, {**manifest, "events": events})
-
-
-def _recorded_hash(manifest: Path, name: str) -> str:
-    try:
-        return str(read_json(manifest, MANIFEST_FIX)["inputs"][name]["sha256"])
-    except (KeyError, TypeError):
-        return "" if name in _USER_CODE else "unknown"
-
-
-def _user_code(config: PretrainConfig) -> dict[str, dict[str, str]]:
-    """The user's objective and optimizer, each with the hash of its source file; {} for built-in ones."""
-    files: dict[str, tuple[str, Path]] = {}
-    if config.objective != NEXT_TOKEN:
-        objective = load_objective(config.objective)
-        files["objective"] = (config.objective, source_file(config.objective, objective))
-    if isinstance(config.optimizer, CustomOptimizer):
-        files["optimizer"] = (config.optimizer.reference, optimizer_file(config.optimizer))
-    return {
-        name: {"path": reference, "sha256": sha256_file(file)}
-        for name, (reference, file) in files.items()
-    }
-
-
-def _summary(config: PretrainConfig, windows: SequenceSampler, folder: Path) -> dict[str, Any]:
-    steps = read_metrics(folder / "metrics.jsonl")
-    total = config.total_sequences(windows.per_epoch)
-    plan = config.batches(total)
-    sequences = sum(plan.step(line["step"] - 1).size for line in steps)
-    tail = [line[LOSS] for line in steps[-max(len(steps) // 20, 1) :] if LOSS in line]
-    return {
-        "parameters": count_parameters(config.model).total,
-        "steps": plan.num_steps,
-        "trained_sequences": sequences,
-        "trained_tokens": sequences * config.context,
-        "learned_tokens": int(sum(line.get("train/kept_tokens", 0) for line in steps)),
-        "epochs": sequences / windows.per_epoch,
-        "final_loss_nats": statistics.fmean(tail) if tail else None,
-        "flops": sequences * training_flops(config.model, config.context),
-        "decay_start_step": steps_before(plan, config.schedule.decay_start(total)),
-        "events": read_events(folder / "events.json"),
-        "goldfish": windows_coverage(config.goldfish, windows),
-    }
-
-
 def windows_coverage(goldfish: Goldfish | None, windows: SequenceSampler) -> dict[str, Any] | None:
     """Statistics of the Goldfish mask on the packed text, in corpus order; None without a mask."""
     if goldfish is None:
         return None
     measured = coverage(goldfish, windows.label_runs(COVERAGE_TOKENS))
     return {**to_plain(goldfish), **dataclasses.asdict(measured)}
-
-
-def _timing(
-    config: PretrainConfig,
-    folder: Path,
-    trained: TrainedModel,
-    world: DistributedContext,
-    devices: Mapping[str, int],
-) -> dict[str, Any]:
-    """Throughput, and the devices that computed.
-
-    devices   number of processes on each kind of device, by its name
-    """
-    lines = read_metrics(folder / "log" / "speed.jsonl")
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-    return {
-        "compiled": trained.compiled,
-        "optimizer": trained.optimizer,
-        "threads": torch.get_num_threads(),
-        "device": str(world.device),
-        "devices": dict(sorted(devices.items())),
-        "precision": config.engine.precision,
-        "processes": {"data": world.data, "context": world.context, "tensor": world.tensor},
-        "tokens_per_s_median": _median(lines, "speed/tokens_per_s"),
-        "mfu_median": _median(lines, "speed/mfu"),
-        "seconds": round(sum(line["speed/seconds"] for line in lines), 2),
-        "peak_gib": round(peak / 2**30, 3),
-    }
-
-
-def _median(lines: list[dict[str, Any]], key: str) -> float | None:
-    values = [line[key] for line in lines if key in line]
-    return statistics.median(values) if values else None
-
-
-def _outcome(folder: Path) -> str:
-    """Last line of the progress: the loss, skipped updates and skipped steps."""
-    lines = read_metrics(folder / "metrics.jsonl")
-    if not lines:
-        return "no update was made: every loss was non-finite"
-    events = Events(folder / "events.json", writes=False)
-    left_out = sum(event["event"] == NONFINITE for event in events.all)
-    passed = len(events.skipped_steps())
-    said = [f"loss {lines[-1][LOSS]:.3f}"]
-    said += [f"skipped updates: {left_out:,}"] if left_out else []
-    said += [f"skipped steps: {passed:,}"] if passed else []
-    return ", ".join(said)

@@ -1,35 +1,15 @@
-"""Next-token prediction under a loss mask: the objective of pretraining, on this process's part of each step."""
+"""Next-token prediction under a loss mask: the objective of pretraining and of supervised fine-tuning."""
 
 from __future__ import annotations
 
-import dataclasses
-import itertools
-from bisect import bisect_right
-from collections.abc import Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
-from functools import partial
-
-import torch
-
-from stamm.activations.module import Activation, GatedActivation
-from stamm.base.errors import ConfigError, RunError, StammError
-from stamm.engine.attention_support import refusals
-from stamm.engine.distributed import DistributedContext
-from stamm.engine.objective import MicroBatch, MicroBatches, Objective, StepLoss
-from stamm.engine.pieces import pieces_of
-from stamm.engine.sequence_sharding import SequenceShard
-from stamm.models.decoder import Decoder
-from stamm.models.flops import guide_flops, training_flops
-from stamm.models.guide_draws import guide_uses
-from stamm.models.linear import structured_linears
-from stamm.optim.schedules import BatchPlan
-from stamm.pretrain.config import PretrainConfig
-from stamm.pretrain.dataset import SequenceSampler, TokenBatch
+from stamm.engine.objective import StepLoss
+from stamm.pretrain.dataset import TokenBatch
+from stamm.pretrain.sequence_objective import SequenceObjective
 
 LOSS, Z_LOSS = "train/loss_nats", "train/z_loss_nats"
 
 
-class NextToken(Objective):
+class NextToken(SequenceObjective[TokenBatch]):
     """Next-token cross-entropy. The sequences of the next step are prefetched during a step.
 
     A subclass that changes the loss overrides `step_loss` (docs/extending/objective.md).
@@ -39,52 +19,6 @@ class NextToken(Objective):
     """
 
     primary_metric = LOSS
-    unit = "tokens"
-
-    def __init__(
-        self,
-        config: PretrainConfig,
-        decoder: Decoder,
-        windows: SequenceSampler,
-        world: DistributedContext,
-    ) -> None:
-        self._config, self.decoder, self._windows, self._world = config, decoder, windows, world
-        self.total_sequences = config.total_sequences(windows.per_epoch)
-        self._plan = config.batches(self.total_sequences)
-        self.num_steps = self._plan.num_steps
-        for what, fix in refusals(config.engine, config.model, gpu=world.device.type == "cuda"):
-            raise ConfigError(what, fix=fix)
-        self._shard = SequenceShard(world, config.context)
-        for stage in config.batch:
-            self._shard.rows(0, stage.size)
-        long = config.engine.precision == "float32"
-        self._dtype = torch.float32 if long else torch.bfloat16
-        self._reader = ThreadPoolExecutor(1, thread_name_prefix="sequences")
-        self._ahead: tuple[int, Future[list[TokenBatch]]] | None = None
-        self._kept = 0
-
-    @property
-    def milestones(self) -> frozenset[int]:
-        """The last step before the learning rate decays: cooldowns of other lengths start there."""
-        start = self._config.schedule.decay_start(self.total_sequences)
-        before = steps_before(self._plan, start)
-        return frozenset({before} if 0 < before < self.num_steps else ())
-
-    def micro_batches(self, step: int) -> MicroBatches:
-        """This process's part of the step; on a CPU split further, for its threads."""
-        self.decoder.begin_step(step, self.num_steps, self._config.seed)
-        batches = self._read(step)
-        mine = self._plan.step(step - 1).size // self._world.data
-        largest = self._config.largest_micro_batch(mine)
-        self._kept = self._kept_in(batches)
-        guides = tuple(one.guided for _, one in structured_linears(self.decoder))
-        pieces = [
-            MicroBatch(
-                partial(self._compute, piece, self._kept), kind=(len(piece.tokens_BT), guides)
-            )
-            for piece in batches
-        ]
-        return MicroBatches(pieces, at_once=self._pieces(largest))
 
     def step_loss(self, batch: TokenBatch, num_loss_tokens: float) -> StepLoss:
         """Loss and metrics of one micro-batch.
@@ -97,12 +31,7 @@ class NextToken(Objective):
             self._shard.tokens(batch.target_BT),
             self._shard.tokens(batch.keep_BT),
             num_loss_tokens,
-            attention=self._shard.attention_inputs(
-                self.decoder.model.frequencies,
-                batch.document_BT,
-                self._dtype,
-                self._config.engine.attention,
-            ),
+            attention=self.attention(batch.document_BT),
             z_loss=self._config.z_loss,
         )
         metrics = {LOSS: found.nll}
@@ -110,115 +39,12 @@ class NextToken(Objective):
             metrics[Z_LOSS] = found.z
         return StepLoss(found.loss, metrics)
 
-    def _compute(self, batch: TokenBatch, num_loss_tokens: int) -> StepLoss:
-        return self.step_loss(_moved(batch, self._world.device), float(num_loss_tokens))
-
-    def learning_rate(self, step: int) -> float:
-        """Learning rate of the step, by the sequences trained on when it ends."""
-        span = self._plan.step(step - 1)
-        return self._config.schedule.rate(span.first + span.size, self.total_sequences)
-
-    def num_items(self, step: int) -> float:
-        """Tokens of the step."""
-        return self._plan.step(step - 1).size * self._config.context
-
-    def flops(self, step: int) -> int:
-        """Model FLOPs of the step."""
-        model, context = self._config.model, self._config.context
-        guided = guide_uses(model, step, self.num_steps, self._config.seed)
-        flops = training_flops(model, context) + guided * guide_flops(model, context)
-        return self._plan.step(step - 1).size * flops
-
-    def fraction_done(self, step: int) -> float:
-        """Fraction of the run's sequences that are trained on after the step."""
-        span = self._plan.step(step - 1)
-        return (span.first + span.size) / self.total_sequences
-
     def metrics(self, step: int) -> dict[str, float]:
         """Tokens so far, tokens and loss tokens of the step; on some steps activation parameters."""
-        span = self._plan.step(step - 1)
-        context = self._config.context
-        values: dict[str, float] = {
-            "tokens": (span.first + span.size) * context,
-            "train/tokens": span.size * context,
-            "train/kept_tokens": self._kept,
+        values = super().metrics(step)
+        names = ("tokens", "train/tokens")
+        return {
+            **{name: values.pop(name) for name in names},
+            "train/kept_tokens": self.loss_count,
+            **values,
         }
-        if step % self._config.record_shapes_every == 0 or step == self.num_steps:
-            values.update(shapes(self.decoder))
-        return values
-
-    def _read(self, step: int) -> list[TokenBatch]:
-        """Sequences of `step`, in pieces; starts to read those of the next step."""
-        ahead = self._ahead
-        found = ahead[1] if ahead and ahead[0] == step else self._reader.submit(self._rows, step)
-        try:
-            batches = found.result()
-        except Exception as error:
-            what, fix = str(error), "Check that the packed corpus exists, and run it again"
-            if isinstance(error, StammError):
-                what, fix = error.what, error.fix
-            raise RunError(
-                f"the sequences of step {step} could not be read: {what}", fix=fix
-            ) from error
-        self._ahead = None
-        if step < self.num_steps:
-            self._ahead = (step + 1, self._reader.submit(self._rows, step + 1))
-        return batches
-
-    def _rows(self, step: int) -> list[TokenBatch]:
-        span = self._plan.step(step - 1)
-        mine = self._shard.rows(self._config.first_sequence + span.first, span.size)
-        pieces = [
-            piece
-            for micro in _cut(mine, self._config.parts(len(mine)))
-            for piece in _cut(micro, self._pieces(len(micro)))
-        ]
-        return [self._windows.batch(piece.start, len(piece)) for piece in pieces]
-
-    def _pieces(self, sequences: int) -> int:
-        """Number of pieces of a micro-batch of so many sequences."""
-        if self._world.mesh is not None or self._world.device.type != "cpu":
-            return 1
-        return pieces_of(self._config.engine, sequences, self._config.context)
-
-    def _kept_in(self, batches: list[TokenBatch]) -> int:
-        """Number of targets of the whole step that have a loss."""
-        kept = sum(int(batch.keep_BT.sum()) for batch in batches)
-        world = self._world
-        if world.size == 1:
-            return kept
-        summed = world.all_reduce_sum(torch.tensor(kept, dtype=torch.int64, device=world.device))
-        # Processes of context and tensor parallelism read the same sequences.
-        return int(summed) // (world.context * world.tensor)
-
-
-def steps_before(plan: BatchPlan, sequence: int) -> int:
-    """Number of steps that end at `sequence` or before."""
-    return bisect_right(
-        range(plan.num_steps), sequence, key=lambda i: plan.step(i).first + plan.step(i).size
-    )
-
-
-def _cut(rows: range, ways: int) -> Iterator[range]:
-    """`rows` in so many ranges of equal length, up to one sequence."""
-    borders = [rows.start + len(rows) * i // ways for i in range(ways + 1)]
-    return (range(a, b) for a, b in itertools.pairwise(borders))
-
-
-def _moved(batch: TokenBatch, device: torch.device) -> TokenBatch:
-    """`batch` on the device; through pinned memory, so that a GPU copies while it computes."""
-    if device.type == "cpu":
-        return batch
-    parts = (getattr(batch, field.name) for field in dataclasses.fields(batch))
-    return TokenBatch(*(part.pin_memory().to(device, non_blocking=True) for part in parts))
-
-
-def shapes(decoder: Decoder) -> dict[str, float]:
-    """Effective activation parameters by layer: {"shape/layers.0.alpha_p": 0.8, ...}."""
-    found: dict[str, float] = {}
-    for index, layer in enumerate(decoder.model.layers):
-        activation = layer.get_submodule("mlp.act_fn")
-        if isinstance(activation, (Activation, GatedActivation)):
-            for name, value in activation.effective().items():
-                found[f"shape/layers.{index}.{name}"] = value
-    return found

@@ -13,28 +13,35 @@ from stamm.engine.trainer import InitialCheckpoint
 from stamm.engine.trainer_setup import TrainedModel, fit
 from stamm.models.decoder import Decoder
 from stamm.pretrain.config import NEXT_TOKEN, PretrainConfig
-from stamm.pretrain.dataset import SequenceSampler
+from stamm.pretrain.dataset import TrainingSequences
 from stamm.pretrain.next_token import NextToken
 from stamm.runs.job import Workspace
 
-MakeObjective = Callable[[PretrainConfig, Decoder, SequenceSampler, DistributedContext], Objective]
+MakeObjective = Callable[
+    [PretrainConfig, Decoder, TrainingSequences[Any], DistributedContext], Objective
+]
 
 
 def train_decoder(
     config: PretrainConfig,
     workspace: Workspace,
     world: DistributedContext,
-    windows: SequenceSampler,
+    windows: TrainingSequences[Any],
+    make: MakeObjective | None = None,
+    start: InitialCheckpoint | None = None,
 ) -> TrainedModel:
     """Train `config.model` on `windows`, from the newest checkpoint or the beginning, to the end.
+
+    make     makes the objective; None: the one that the configuration names
+    start    weights to start from; None: `config.begin`, or random weights
 
     Raises   what `engine.trainer_setup.fit` raises, and ConfigError for an objective that cannot be
              loaded or is not one
     """
-    make = load_objective(config.objective)
+    make_objective = load_objective(config.objective) if make is None else make
 
     def objective(decoder: Decoder) -> Objective:
-        made = make(config, decoder, windows, world)
+        made = make_objective(config, decoder, windows, world)
         if not isinstance(made, Objective):
             raise ConfigError(
                 f"{config.objective} makes {type(made).__name__}, which is not an objective",
@@ -43,8 +50,7 @@ def train_decoder(
         return made
 
     num_steps = config.batches(config.total_sequences(windows.per_epoch)).num_steps
-    start = None
-    if config.begin is not None:
+    if start is None and config.begin is not None:
         keep = config.begin.moments == "keep"
         start = InitialCheckpoint(workspace.inputs["begin"], optimizer_state=keep)
     return fit(config, objective, num_steps, workspace, world, start)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import pytest
 import torch
@@ -20,9 +20,8 @@ from stamm.models import fused_attention
 from stamm.models.config import GatedFFN, PlainFFN
 from stamm.models.determinism import operation_threads
 from stamm.optim.schedules import BatchStage
-from stamm.pretrain import job, kernel_choice
+from stamm.pretrain import kernel_choice, training_run
 from stamm.pretrain.config import PretrainConfig
-from stamm.pretrain.dataset import SequenceSampler
 from stamm.pretrain.kernel_choice import choose_kernels, chosen_kernels
 from stamm.recipes.demo import smoke
 
@@ -158,31 +157,29 @@ def test_a_changed_kernel_is_measured_again(monkeypatch: pytest.MonkeyPatch) -> 
     assert attention == same_attention and activation != other_activation
 
 
-class Few:
-    """Sequences of which only the number is known."""
-
-    per_epoch = 10**6
+PER_EPOCH = 10**6
 
 
 def test_a_run_resumes_with_the_kernels_of_its_manifest(tmp_path: Path) -> None:
-    windows = cast(SequenceSampler, Few())
     (tmp_path / "manifest.json").write_text('{"schema": 1}')
-    assert job._choices(config(), windows, ALONE, tmp_path) == {}
+    assert training_run._choices(config(), PER_EPOCH, ALONE, tmp_path) == {}
     (tmp_path / "manifest.json").write_text('{"kernels": {"attention": "torch"}}')
-    assert job._choices(config(), windows, ALONE, tmp_path) == {"attention": "torch"}
+    assert training_run._choices(config(), PER_EPOCH, ALONE, tmp_path) == {"attention": "torch"}
 
 
 def test_kernels_are_measured_with_the_threads_that_an_operation_has(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen = []
-    monkeypatch.setattr(job, "choose_kernels", lambda *_: seen.append(torch.get_num_threads()))
+    monkeypatch.setattr(
+        training_run, "choose_kernels", lambda *_: seen.append(torch.get_num_threads())
+    )
     batch = (BatchStage(size=16),)
     for pieces in (None, 1, 2, 8):
         engine = EngineConfig(threads=4, pieces=pieces)
         asked = replace(config(), context=256, batch=batch, engine=engine)
         with operation_threads(4):
-            job._choices(asked, cast(SequenceSampler, Few()), ALONE, tmp_path)
+            training_run._choices(asked, PER_EPOCH, ALONE, tmp_path)
     assert seen == [1, 4, 2, 1]
 
 
