@@ -23,6 +23,10 @@ NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 """Names of tools: they are written between quotes without escapes."""
 
 
+class EmptyAnswerError(DataError):
+    """A turn of the assistant without content."""
+
+
 @dataclass(frozen=True)
 class Thoughts:
     """Deliberation of the assistant that the user is not shown."""
@@ -212,7 +216,7 @@ def _check_turns(turns: Sequence[UserTurn | AssistantTurn]) -> None:
         if isinstance(turn, UserTurn):
             continue
         if not turn.blocks:
-            raise DataError("an assistant's turn is empty", fix="Remove the row or the turn")
+            raise EmptyAnswerError("an assistant's turn is empty", fix="Remove the row or the turn")
         for before, block in zip((None, *turn.blocks), turn.blocks, strict=False):
             if isinstance(block, ToolOutputs) and not isinstance(before, ToolCalls):
                 raise DataError("tool outputs need tool calls directly before them")

@@ -11,7 +11,7 @@ from stamm.corpus.classifiers.classifier import TextClassifier
 from stamm.corpus.config import FilterConfig
 from stamm.corpus.consent.policies import ConsentPolicies
 from stamm.corpus.consent.signals import PageRefusal
-from stamm.corpus.contamination.index import Hit, Index
+from stamm.corpus.contamination.index import Index, hits_text
 from stamm.corpus.corpus_filter import FILTER_COLUMNS, FilterDocument, LoadedFilter, load_filters
 from stamm.corpus.dedup.shingles import hash_words
 from stamm.corpus.extract import CostlyPageError, ExtractedPage, extract
@@ -24,8 +24,6 @@ from stamm.corpus.licences.page import page_licence
 from stamm.corpus.pii.replace import replace_pii
 from stamm.corpus.quality.rules import QualityFilter
 from stamm.corpus.records import InputRecord, UnreadableRecord
-
-_MOST_HITS = 3
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -209,7 +207,7 @@ class DocumentFilter:
             return True
         hits = self._tools.contamination.hits(hash_words(text))
         if hits:
-            row.reason, row.detail = "contaminated", _hits_text(hits)
+            row.reason, row.detail = "contaminated", hits_text(hits)
         return not hits
 
     def _score(self, text: str, row: LedgerRow) -> None:
@@ -244,10 +242,3 @@ def _refused(row: LedgerRow, refusal: PageRefusal | None) -> bool:
         return False
     row.reason, row.rule, row.agent = refusal.reason, refusal.rule, refusal.agent
     return True
-
-
-def _hits_text(hits: tuple[Hit, ...]) -> str:
-    """The first evaluation items found and the number of further ones; never the text."""
-    shown = [f"{hit.set_name} {hit.item_id} ({hit.overlap:.0%})" for hit in hits[:_MOST_HITS]]
-    more = len(hits) - len(shown)
-    return ", ".join(shown) + (f" and {more} more" if more else "")

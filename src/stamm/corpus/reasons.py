@@ -48,6 +48,11 @@ REASONS: dict[str, str] = {
     "broken_table": "the rest of the file is not Parquet or Arrow",
     "broken_archive": "the rest of the file is not an archive",
     "decompression_limit": "the file grows beyond corpus.limits.expansion",
+    "bad_row": "a row of alignment data that cannot be read, for the reason in the detail",
+    "empty_answer": "an answer without content",
+    "too_long": "more tokens than the context",
+    "no_loss_tokens": "no token that the model would learn",
+    "no_source": "the row names no source",
 }
 """Reasons of the built-in filters. The name of a user's corpus filter is a reason, too."""
 

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
@@ -20,7 +21,8 @@ _GROUP_LETTERS = 32 * 2**20
 class TableWriter:
     """Writes rows to a Parquet file, a group at a time. Use it inside base.files.atomic.
 
-    A group ends with 2,048 rows, or with the row that brings its texts to 32 Mi characters.
+    A group ends with 2,048 rows, or with the row that brings its texts and arrays to 32 Mi
+    characters or bytes.
     """
 
     def __init__(self, path: Path, schema: pa.Schema) -> None:
@@ -41,7 +43,7 @@ class TableWriter:
     def add(self, row: Row) -> None:
         """Append one row. Every column of the schema must be named."""
         self._rows.append(row)
-        self._letters += sum(len(v) for v in row.values() if isinstance(v, str | bytes))
+        self._letters += sum(map(_size, row.values()))
         self.count += 1
         if len(self._rows) >= _GROUP_ROWS or self._letters >= _GROUP_LETTERS:
             self._flush()
@@ -51,6 +53,12 @@ class TableWriter:
             columns = {name: [row[name] for row in self._rows] for name in self._schema.names}
             self._writer.write_table(pa.table(columns, schema=self._schema))
             self._rows, self._letters = [], 0
+
+
+def _size(value: object) -> int:
+    if isinstance(value, np.ndarray):
+        return value.nbytes
+    return len(value) if isinstance(value, str | bytes) else 0
 
 
 def part(kind: str, shard: str) -> str:

@@ -18,19 +18,25 @@ import pyarrow.parquet as pq
 
 from stamm.align.data.examples import Example, RowOrigin, read_example
 from stamm.base.errors import DataError
+from stamm.chat.conversation import EmptyAnswerError
 from stamm.corpus.limits import ReadLimits
 from stamm.corpus.streams import BoundedStream, StreamError, bounded_lines
 
+BAD_ROW, EMPTY_ANSWER = "bad_row", "empty_answer"
 _ROWS = 64
 
 
 @dataclass(frozen=True)
 class BadRow:
-    """A row that cannot be read as an example: its place and the reason."""
+    """A row that cannot be read as an example: its place and the reason.
+
+    cause   "bad_row", or "empty_answer" where an answer has no content
+    """
 
     file: str
     row: int
     reason: str
+    cause: str = BAD_ROW
 
     def line(self) -> str:
         """The file, the row and the reason, in one line."""
@@ -46,17 +52,21 @@ def read_examples(path: Path, limits: ReadLimits | None = None) -> Iterator[Exam
 
 
 def read_rows(
-    path: Path, limits: ReadLimits | None = None
+    path: Path, limits: ReadLimits | None = None, name: str = ""
 ) -> Iterator[tuple[Mapping[str, Any], Example | BadRow]]:
-    """The rows of a file with their examples; a row that cannot be read is {} with a BadRow.
+    """The rows of a file with their examples; a row that cannot be read has a BadRow instead.
 
+    name     of the file in origins; empty: the last part of its path
+
+    Edge     a row that is not an object is {}
     Raises   DataError when the file is missing or its format is not known.
     """
     bounds = ReadLimits() if limits is None else limits
+    file = name or path.name
     if path.name.endswith(".parquet"):
-        rows = _parquet(path)
+        rows = _parquet(path, file)
     elif path.name.endswith((".jsonl", ".jsonl.gz", ".jsonl.zst", ".json")):
-        rows = _jsonl(path, bounds)
+        rows = _jsonl(path, file, bounds)
     else:
         raise DataError(
             f"{path} has an unknown format", fix="Use .jsonl, .jsonl.gz, .jsonl.zst or .parquet"
@@ -66,14 +76,16 @@ def read_rows(
             yield {}, row
             continue
         try:
-            example = read_example(row, RowOrigin(file=path.name, row=number))
+            example = read_example(row, RowOrigin(file=file, row=number))
         except DataError as error:
-            yield {}, BadRow(path.name, number, error.line().rstrip("."))
+            cause = EMPTY_ANSWER if isinstance(error, EmptyAnswerError) else BAD_ROW
+            shown = row if isinstance(row, Mapping) else {}
+            yield shown, BadRow(file, number, error.line().rstrip("."), cause)
         else:
             yield row, example
 
 
-def _jsonl(path: Path, limits: ReadLimits) -> Iterator[tuple[int, Any]]:
+def _jsonl(path: Path, file: str, limits: ReadLimits) -> Iterator[tuple[int, Any]]:
     number = 0
     with BoundedStream(path, limits.expansion) as stream:
         try:
@@ -83,24 +95,24 @@ def _jsonl(path: Path, limits: ReadLimits) -> Iterator[tuple[int, Any]]:
                     continue
                 if line.size > limits.line_bytes:
                     reason = f"{line.size} bytes, limit {limits.line_bytes}"
-                    yield number, BadRow(path.name, number, reason)
+                    yield number, BadRow(file, number, reason)
                     continue
                 try:
                     yield number, json.loads(line.data.decode("utf-8-sig"))
                 except RecursionError:
-                    yield number, BadRow(path.name, number, "JSON nested too deeply")
+                    yield number, BadRow(file, number, "JSON nested too deeply")
                 except ValueError as error:  # also UnicodeDecodeError
-                    yield number, BadRow(path.name, number, f"not JSON: {error}")
+                    yield number, BadRow(file, number, f"not JSON: {error}")
         except StreamError as stopped:
             reason = f"{stopped.detail}; rows from {number + 1} on are lost"
-            yield number + 1, BadRow(path.name, number + 1, reason)
+            yield number + 1, BadRow(file, number + 1, reason)
 
 
-def _parquet(path: Path) -> Iterator[tuple[int, Any]]:
+def _parquet(path: Path, file: str) -> Iterator[tuple[int, Any]]:
     number = 0
     try:
-        with pq.ParquetFile(path) as file:
-            for batch in file.iter_batches(_ROWS):
+        with pq.ParquetFile(path) as opened:
+            for batch in opened.iter_batches(_ROWS):
                 for row in batch.to_pylist():
                     number += 1
                     yield number, row
@@ -109,4 +121,4 @@ def _parquet(path: Path) -> Iterator[tuple[int, Any]]:
     except (OSError, pa.ArrowException, UnicodeDecodeError) as error:
         detail = str(error).partition("\n")[0][:500]
         reason = f"{detail}; rows from {number + 1} on are lost"
-        yield number + 1, BadRow(path.name, number + 1, reason)
+        yield number + 1, BadRow(file, number + 1, reason)

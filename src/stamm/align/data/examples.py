@@ -3,6 +3,8 @@
     messages                                  a conversation                        `ChatExample`
     prompt, completion                        a conversation in two parts           `ChatExample`
     prompt (optional), chosen, rejected       two answers to one prompt             `PreferencePair`
+    the same with chosen_reward,              and their rewards, and those of
+    rejected_reward, ref_rewards              reference completions
     prompt, completion, label                 an answer with reward 1 or 0          `RatedAnswer`
     prompt, completion, reward, ref_rewards   an answer with its reward, and those  `RatedAnswer`
                                               of reference completions
@@ -10,7 +12,8 @@
 
 Each part is a list of messages or a string; a string is one message, of the user in a prompt and of
 the assistant in a completion. `tools`, `deliberation`, `id`, `source` and `licence` (or "license") are
-read where a row has them. Other columns are ignored.
+read where a row has them. Rewards of a pair may also be called chosen_rewards or score_chosen, and
+rejected_rewards or score_rejected. Other columns are ignored.
 
 Source   TRL documentation, "Dataset formats and types" (trl 1.16)
 Checked  tests/unit/align/test_examples.py
@@ -25,6 +28,7 @@ from typing import Any
 
 from stamm.base.errors import DataError
 from stamm.chat.conversation import AssistantTurn, Conversation, read_conversation
+from stamm.corpus.records import clean_field, whole_text
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,12 +56,19 @@ class ChatExample:
 
 @dataclass(frozen=True)
 class PreferencePair:
-    """Two answers to a prompt, the first preferred."""
+    """Two answers to a prompt, the first preferred.
+
+    chosen_reward, rejected_reward   None: the row has none
+    ref_rewards                      as in RatedAnswer
+    """
 
     origin: RowOrigin
     prompt: Conversation
     chosen: AssistantTurn
     rejected: AssistantTurn
+    chosen_reward: float | None = None
+    rejected_reward: float | None = None
+    ref_rewards: tuple[float, ...] = field(default=())
 
 
 @dataclass(frozen=True)
@@ -93,6 +104,12 @@ COLUMNS: tuple[tuple[frozenset[str], type[Example]], ...] = (
     (frozenset({"prompt"}), PromptExample),
 )
 """Columns that decide what a row is, tried in this order."""
+
+CHOSEN_REWARD = ("chosen_reward", "chosen_rewards", "score_chosen")
+REJECTED_REWARD = ("rejected_reward", "rejected_rewards", "score_rejected")
+"""Names of the rewards of a pair; the first that a row has is read."""
+
+_LONGEST = 1000
 
 
 def read_example(row: object, origin: RowOrigin) -> Example:
@@ -160,7 +177,11 @@ def _pair(row: Mapping[str, Any], origin: RowOrigin) -> PreferencePair:
     _, worse = _split(prompt, rejected, row, "rejected")
     if better == worse:
         raise DataError("chosen and rejected are the same answer")
-    return PreferencePair(origin, start, better, worse)
+    chosen_reward, rejected_reward = _first(row, CHOSEN_REWARD), _first(row, REJECTED_REWARD)
+    if (chosen_reward is None) != (rejected_reward is None):
+        raise DataError("one answer of the pair has a reward, and the other has none")
+    references = _references(row)
+    return PreferencePair(origin, start, better, worse, chosen_reward, rejected_reward, references)
 
 
 def _rated(row: Mapping[str, Any], origin: RowOrigin) -> RatedAnswer:
@@ -170,16 +191,14 @@ def _rated(row: Mapping[str, Any], origin: RowOrigin) -> RatedAnswer:
         if not isinstance(row["label"], bool):
             raise DataError("label is not true or false")
         return RatedAnswer(origin, start, answer, float(row["label"]))
+    return RatedAnswer(origin, start, answer, _reward(row["reward"], "reward"), _references(row))
+
+
+def _references(row: Mapping[str, Any]) -> tuple[float, ...]:
     references = row.get("ref_rewards") or ()
     if not isinstance(references, Sequence) or isinstance(references, str):
         raise DataError("ref_rewards is not a list of numbers")
-    return RatedAnswer(
-        origin,
-        start,
-        answer,
-        _reward(row["reward"], "reward"),
-        tuple(_reward(each, "ref_rewards") for each in references),
-    )
+    return tuple(_reward(each, "ref_rewards") for each in references)
 
 
 def _split(
@@ -219,6 +238,12 @@ def _messages(row: Mapping[str, Any], column: str, role: str) -> list[Any]:
     return list(value)
 
 
+def _first(row: Mapping[str, Any], names: Sequence[str]) -> float | None:
+    """The first reward of `names` that the row has."""
+    found = (_reward(row[name], name) for name in names if row.get(name) is not None)
+    return next(found, None)
+
+
 def _reward(value: object, column: str) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
         raise DataError(f"{column} holds {value!r}, which is not a finite number")
@@ -227,4 +252,4 @@ def _reward(value: object, column: str) -> float:
 
 def _string(row: Mapping[str, Any], column: str) -> str:
     value = row.get(column)
-    return value[:1000] if isinstance(value, str) else ""
+    return clean_field(whole_text(value[:_LONGEST])) if isinstance(value, str) else ""

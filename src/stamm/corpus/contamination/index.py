@@ -45,6 +45,7 @@ COVERAGE = "coverage.json"
 PASSAGES_PER_RUN = 8
 # A passage is verified in at most so many places of a document.
 PLACES_PER_PASSAGE = 64
+_SHOWN_HITS = 3
 _AT_ONCE = 1 << 16  # runs looked up together: memory does not grow with the document
 _SETTINGS = (
     "gram_words",
@@ -280,6 +281,13 @@ class Index:
             if enough and overlap >= self._settings["share"]:
                 return round(overlap, 4), position
         return None
+
+
+def hits_text(hits: tuple[Hit, ...]) -> str:
+    """The first evaluation items found and the number of further ones; never the text."""
+    shown = [f"{hit.set_name} {hit.item_id} ({hit.overlap:.0%})" for hit in hits[:_SHOWN_HITS]]
+    more = len(hits) - len(shown)
+    return ", ".join(shown) + (f" and {more} more" if more else "")
 
 
 def build_index(config: ContaminationConfig, items: Iterable[Item]) -> Index:

@@ -1,0 +1,51 @@
+"""Files of alignment data: the user's, or "package:<file>" for shipped data."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from importlib import resources
+from pathlib import Path
+
+from stamm.base.config import nearest
+from stamm.base.errors import ConfigError, DataError
+from stamm.corpus.inputs import expand
+
+_PREFIX = "package:"
+
+
+def shipped_data() -> tuple[str, ...]:
+    """The names that may follow "package:", sorted."""
+    folder = resources.files("stamm.align") / "demo_data"
+    return tuple(sorted(file.name for file in folder.iterdir() if file.name.endswith(".zst")))
+
+
+def locate_data(names: Sequence[str], where: str = "data") -> dict[str, Path]:
+    """The files that `names` refer to, by the name that summaries and the ledger give them, in order.
+
+    A folder means every readable file below it and a pattern every file it matches, sorted by name.
+
+    where    the configuration key that names them, for errors
+
+    Raises   ConfigError without a name; DataError for a name without a file, and a file named twice
+    """
+    if not names:
+        raise ConfigError(
+            f"{where} is empty",
+            fix=f"Set {where}=FILE: .jsonl, .jsonl.gz, .jsonl.zst or .parquet with messages,"
+            " prompt and completion, or chosen and rejected",
+        )
+    found: dict[str, Path] = {}
+    for name in names:
+        if name.startswith(_PREFIX):
+            file, known = name.removeprefix(_PREFIX), shipped_data()
+            if file not in known:
+                raise DataError(
+                    f"{name!r} is not shipped with stamm", where=where, fix=nearest(file, known)
+                )
+            more = {name: Path(str(resources.files("stamm.align") / "demo_data" / file))}
+        else:
+            more = expand((name,), where)
+        if twice := sorted(more.keys() & found.keys()):
+            raise DataError(f"{twice[0]} is named twice", where=where, fix="Name it once")
+        found.update(more)
+    return found

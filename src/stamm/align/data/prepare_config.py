@@ -1,0 +1,68 @@
+"""Configuration of prepared alignment data. No torch here."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+from stamm.base.config import nearest, validate
+from stamm.corpus.contamination.config import ContaminationConfig
+from stamm.corpus.licences.expression import spdx_identifier
+from stamm.corpus.licences.families import FAMILIES
+from stamm.corpus.limits import LARGEST_SEED, ReadLimits
+
+UNKNOWN = "unknown"
+APERTUS_REFUSED = ("noncommercial", "share-alike", UNKNOWN)
+"""Licences whose rows Apertus removed from its SFT data.
+
+Source   swiss-ai/posttraining-data, licence filter; Apertus technical report, arXiv 2509.14233
+"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PrepareConfig:
+    """Instruction, preference or rated data, encoded for training.
+
+    data              files, folders, patterns, or "package:align_chats.jsonl.zst"; rows keep their
+                      order
+    kind              kind of every row; "auto": that of the first readable row. A row of another
+                      kind is a bad row
+    context           longest answer that is kept, in tokens, prompt included; none is truncated
+    refused_licences  families (share-alike, copyleft, noncommercial, no-derivatives, reserved, ...)
+                      and SPDX identifiers whose rows are dropped; "unknown": rows with no licence, or
+                      with one that is not recognized. The others are kept and counted
+    without_source    policy for rows that name no source
+    decontaminate     evaluation sets whose texts must not occur in a row
+    duplicates        policy for rows with the same ids; of rated rows, for identical rows
+    held_out          share of the prompts whose rows are not trained on
+    bad_rows          policy for rows that cannot be read, are too long, or have nothing to learn
+    seed              decides which prompts are held out
+    """
+
+    data: tuple[str, ...] = ()
+    kind: Literal["auto", "chat", "preference", "rated"] = "auto"
+    context: int = 4096
+    refused_licences: tuple[str, ...] = ()
+    without_source: Literal["accept", "refuse"] = "accept"
+    decontaminate: ContaminationConfig | None = None
+    duplicates: Literal["drop", "keep"] = "drop"
+    held_out: float = 0.0
+    bad_rows: Literal["skip", "stop"] = "skip"
+    seed: int = 0
+    limits: ReadLimits = field(default_factory=ReadLimits)
+
+    def __post_init__(self) -> None:
+        known = (*FAMILIES, UNKNOWN)
+        wrong = [
+            each
+            for each in self.refused_licences
+            if each not in known and not spdx_identifier(each)
+        ]
+        hint = nearest(wrong[0], known) if wrong else ""
+        validate(
+            self,
+            ("context", self.context >= 2, "must be at least 2"),
+            ("refused_licences", not wrong, f"names no family and no SPDX identifier. {hint}"),
+            ("held_out", 0.0 <= self.held_out < 1.0, "must lie in [0, 1)"),
+            ("seed", 0 <= self.seed <= LARGEST_SEED, "must lie in 0 to 2^63 - 1"),
+        )

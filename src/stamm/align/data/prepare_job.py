@@ -1,0 +1,366 @@
+"""Prepare alignment data: files of rows to encoded answers, with a ledger of every row.
+
+Reads    tokenizer (a folder), and the files of the configuration
+Leaves   examples.parquet, held_out.parquet (`encoded.ENCODED_SCHEMA`), alignment_ledger-00000.parquet
+         (the columns of the corpus ledger, a row for each row read), bad_rows.jsonl (every row that
+         is not kept: file, row, id, reason, detail), summary.json (`runs.schemas.prepared_data`)
+
+Rows are streamed; memory grows by some 100 bytes a row, for the detection of duplicates.
+
+Checked  tests/unit/align/test_prepare_job.py
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import hashlib
+import json
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TextIO
+
+import numpy as np
+
+from stamm.align.data.dataset_reader import BadRow, read_rows
+from stamm.align.data.encoded import (
+    FILES,
+    HELD_OUT,
+    SUMMARY,
+    TRAIN,
+    EncodedAnswer,
+    SplitWriter,
+)
+from stamm.align.data.examples import Example, RatedAnswer
+from stamm.align.data.inputs import locate_data
+from stamm.align.data.licence_policy import normalized_licence, refused_by
+from stamm.align.data.prepare_config import UNKNOWN, PrepareConfig
+from stamm.align.data.row_encoder import (
+    BAD_ROW,
+    DEFECTS,
+    RowDropError,
+    encode_row,
+    first_question,
+    kind_of,
+    texts_of,
+)
+from stamm.base.errors import DataError
+from stamm.base.files import atomic, remove_leftovers, sha256_file, sha256_value
+from stamm.base.schema import write_record
+from stamm.chat.conversation import Conversation
+from stamm.chat.render import EncodedChat, encode_conversation
+from stamm.corpus.contamination.index import Index, build_index, hits_text
+from stamm.corpus.contamination.items import read_sets
+from stamm.corpus.dedup.shingles import hash_words
+from stamm.corpus.ledger import DROPPED, KEPT, LEDGER_SCHEMA, LedgerRow
+from stamm.corpus.records import clean_field, content_id, whole_text
+from stamm.corpus.tables import TableWriter, part
+from stamm.corpus.tokenizer.tokenizer import FILE, Tokenizer
+from stamm.runs.job import Workspace
+from stamm.runs.schemas.prepared_data import (
+    PreparedDecontamination,
+    PreparedFile,
+    PreparedSource,
+    PreparedSummary,
+)
+
+BAD_ROWS = "bad_rows.jsonl"
+LEDGER = "alignment_ledger"
+_OTHERS = "(others)"
+_MOST_SOURCES = 1000
+_ADVANCE_ROWS = 1000
+
+
+@dataclass
+class _Counts:
+    """Counts of a run; `sources` by (source, licence): kept, dropped, supervised tokens."""
+
+    read: int = 0
+    kept: int = 0
+    dropped: Counter[str] = field(default_factory=Counter)
+    licences: Counter[str] = field(default_factory=Counter)
+    contaminated: Counter[str] = field(default_factory=Counter)
+    sources: dict[tuple[str, str], list[int]] = field(default_factory=dict)
+    first_drop: str = ""
+
+    def add(self, row: LedgerRow, answers: Sequence[EncodedAnswer]) -> None:
+        self.read += 1
+        key = (row.source, row.licence)
+        if key not in self.sources and len(self.sources) >= _MOST_SOURCES:
+            key = (_OTHERS, "")
+        of_source = self.sources.setdefault(key, [0, 0, 0])
+        if row.decision == KEPT:
+            self.kept += 1
+            self.licences[row.licence if len(self.licences) < _MOST_SOURCES else _OTHERS] += 1
+            of_source[0] += 1
+            of_source[2] += sum(sum(answer.supervised) for answer in answers)
+            return
+        self.dropped[row.reason] += 1
+        of_source[1] += 1
+        if not self.first_drop:
+            where = f"{row.input_file}, row {row.input_position}"
+            self.first_drop = f"{where}: {row.reason}, {row.detail}"
+
+
+class _Filter:
+    """Decides on rows, one after another."""
+
+    def __init__(self, config: PrepareConfig, chat: _ApertusChat, index: Index | None) -> None:
+        self._config, self._chat, self._index = config, chat, index
+        self.kind: str = "" if config.kind == "auto" else config.kind
+        self._seen: set[bytes] = set()
+        self.contaminated: Counter[str] = Counter()
+
+    def keep(
+        self, plain: bytes, row: Example, ledger: LedgerRow, number: int
+    ) -> list[EncodedAnswer]:
+        """The encoded answers of a row.
+
+        plain   the row as canonical JSON
+
+        Raises   RowDropError with the reason why it is not kept
+        """
+        kind = kind_of(row)
+        self.kind = self.kind or kind
+        if kind != self.kind:
+            raise RowDropError(BAD_ROW, f"a row of kind {kind} in data of kind {self.kind}")
+        self._check_licence(ledger)
+        answers = encode_row(row, self._chat, self._config.context, number, ledger.licence)
+        self._check_contamination(row)
+        self._check_duplicate(plain if isinstance(row, RatedAnswer) else b"", answers)
+        return answers
+
+    def _check_licence(self, row: LedgerRow) -> None:
+        refused = refused_by(row.licence, self._config.refused_licences)
+        if refused == UNKNOWN:
+            shown = row.licence or "no licence"
+            raise RowDropError("licence_unknown", shown)
+        if refused:
+            raise RowDropError("licence_denied", f"{row.licence} is refused by {refused!r}")
+        if self._config.without_source == "refuse" and not row.source:
+            raise RowDropError("no_source", "the row names no source")
+
+    def _check_contamination(self, row: Example) -> None:
+        if self._index is None:
+            return
+        hits = self._index.hits(hash_words(whole_text("\n".join(texts_of(row)))))
+        if hits:
+            self.contaminated.update({hit.set_name for hit in hits})
+            raise RowDropError("contaminated", hits_text(hits))
+
+    def _check_duplicate(self, plain: bytes, answers: Sequence[EncodedAnswer]) -> None:
+        if self._config.duplicates == "keep":
+            return
+        digest = hashlib.sha256(plain)
+        for answer in answers:
+            digest.update(np.asarray([len(answer.ids), *answer.ids], np.int32).tobytes())
+        key = digest.digest()[:16]
+        if key in self._seen:
+            raise RowDropError("exact_duplicate", "an earlier row is the same")
+        self._seen.add(key)
+
+
+class _ApertusChat:
+    """The chat format of models trained here."""
+
+    name = "apertus"
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        self._tokenizer = tokenizer
+        self.sha256 = sha256_value({"name": self.name, "tokenizer": tokenizer.sha256})
+
+    def encode(self, conversation: Conversation, *, prompt: bool = False) -> EncodedChat:
+        return encode_conversation(conversation, self._tokenizer, prompt=prompt)
+
+
+def run(config: PrepareConfig, workspace: Workspace) -> None:
+    """Encode every row of the data, in the order of the files.
+
+    Raises   DataError for a file that cannot be read, for a bad row with bad_rows="stop", and when
+             no row is left to train on: then bad_rows.jsonl names the reason of each
+    """
+    folder = workspace.folder
+    remove_leftovers(folder)
+    files = locate_data(config.data)
+    tokenizer = workspace.inputs["tokenizer"]
+    chat = _ApertusChat(Tokenizer.load(tokenizer))
+    index = None
+    if config.decontaminate is not None:
+        index = build_index(config.decontaminate, read_sets(config.decontaminate, config.limits))
+        for gap in index.gaps():
+            workspace.progress.log(gap)
+    filter_ = _Filter(config, chat, index)
+    counts = _Counts()
+    listed = []
+    with contextlib.ExitStack() as stack:
+        splits = {
+            name: stack.enter_context(SplitWriter(stack.enter_context(atomic(folder / file))))
+            for name, file in FILES.items()
+        }
+        ledger = stack.enter_context(
+            TableWriter(stack.enter_context(atomic(folder / part(LEDGER, "00000"))), LEDGER_SCHEMA)
+        )
+        bad = stack.enter_context(
+            stack.enter_context(atomic(folder / BAD_ROWS)).open("w", encoding="utf-8")
+        )
+        workspace.progress.begin("prepare", len(files), "files")
+        for done, (name, path) in enumerate(files.items()):
+            before = (counts.read, counts.kept)
+            for plain, example in read_rows(path, config.limits, name):
+                row, answers = _decided(config, filter_, counts.kept, plain, example)
+                counts.add(row, answers)
+                ledger.add(row.plain())
+                if answers:
+                    splits[row.split].add(answers, name, row.input_position)
+                else:
+                    _write_bad(bad, row)
+                if counts.read % _ADVANCE_ROWS == 0:
+                    workspace.progress.advance(done, f"{counts.read:,} rows")
+            listed.append(
+                PreparedFile(
+                    name=name,
+                    sha256=sha256_file(path),
+                    read=counts.read - before[0],
+                    kept=counts.kept - before[1],
+                )
+            )
+    _finish(config, workspace, filter_, counts, listed, splits, index, chat, tokenizer)
+
+
+def _decided(
+    config: PrepareConfig,
+    filter_: _Filter,
+    number: int,
+    plain: Mapping[str, Any],
+    example: Example | BadRow,
+) -> tuple[LedgerRow, list[EncodedAnswer]]:
+    """The ledger's row and the answers; none when the row is dropped."""
+    text = json.dumps(plain, sort_keys=True, ensure_ascii=False, default=str)
+    data = text.encode("utf-8", "surrogatepass")
+    row = _ledger_row(plain, example, data)
+    try:
+        if isinstance(example, BadRow):
+            raise RowDropError(example.cause, example.reason)
+        answers = filter_.keep(data, example, row, number)
+    except RowDropError as drop:
+        row.reason, row.detail = drop.reason, clean_field(whole_text(drop.what))
+        if config.bad_rows == "stop" and drop.reason in DEFECTS:
+            where = f"{row.input_file}, row {row.input_position}"
+            raise DataError(
+                f"{drop.reason}: {row.detail}",
+                where=where,
+                fix="Correct the row, or set bad_rows=skip",
+            ) from None
+        return row, []
+    row.decision = KEPT
+    row.bytes_out = sum(len(each.encode()) for each in texts_of(example))
+    row.split = HELD_OUT if _is_held_out(config, example) else TRAIN
+    return row, answers
+
+
+def _ledger_row(plain: Mapping[str, Any], example: Example | BadRow, data: bytes) -> LedgerRow:
+    file, number = (
+        (example.file, example.row)
+        if isinstance(example, BadRow)
+        else (example.origin.file, example.origin.row)
+    )
+    facts = {
+        name: clean_field(whole_text(value))
+        for name in ("id", "source", "licence", "license", "language", "url")
+        if isinstance(value := plain.get(name), str)
+    }
+    url = facts.get("url", "")
+    written = facts.get("licence") or facts.get("license", "")
+    return LedgerRow(
+        document_id=content_id(url, data),
+        input_file=file,
+        input_position=number,
+        path=facts.get("id", ""),
+        url=url,
+        source=facts.get("source", ""),
+        licence=normalized_licence(written),
+        licence_basis="input" if written else "",
+        language=facts.get("language", ""),
+        decision=DROPPED,
+        bytes_in=len(data),
+    )
+
+
+def _is_held_out(config: PrepareConfig, example: Example) -> bool:
+    """By the first question, so that all rows about it are in one split."""
+    text = f"{config.seed}\0{first_question(example)}".encode()
+    number = int.from_bytes(hashlib.sha256(text).digest()[:8], "big")
+    return number < config.held_out * 2**64
+
+
+def _write_bad(file: TextIO, row: LedgerRow) -> None:
+    line = {
+        "file": row.input_file,
+        "row": row.input_position,
+        "id": row.path,
+        "reason": row.reason,
+        "detail": row.detail,
+    }
+    file.write(json.dumps(line, ensure_ascii=False) + "\n")
+
+
+def _finish(
+    config: PrepareConfig,
+    workspace: Workspace,
+    filter_: _Filter,
+    counts: _Counts,
+    files: Sequence[PreparedFile],
+    writers: Mapping[str, SplitWriter],
+    index: Index | None,
+    chat: _ApertusChat,
+    tokenizer: Path,
+) -> None:
+    dropped = dict(sorted(counts.dropped.items(), key=lambda each: (-each[1], each[0])))
+    shown = ", ".join(f"{reason} {count:,}" for reason, count in dropped.items())
+    if not writers[TRAIN].examples:
+        first = f"; the first one dropped is {counts.first_drop}" if counts.first_drop else ""
+        raise DataError(
+            f"no row is left to train on: {counts.read:,} read, dropped: {shown or 'none'}{first}",
+            fix=f"{workspace.folder / BAD_ROWS} names each row",
+        )
+    decontamination = None
+    if config.decontaminate is not None and index is not None:
+        decontamination = PreparedDecontamination(
+            gram_words=config.decontaminate.gram_words,
+            share=config.decontaminate.share,
+            sets=index.coverage,
+            contaminated=dict(sorted(filter_.contaminated.items())),
+        )
+    summary = PreparedSummary(
+        kind=filter_.kind,
+        context=config.context,
+        chat_format=chat.name,
+        chat_format_sha256=chat.sha256,
+        tokenizer_sha256=sha256_file(tokenizer / FILE if tokenizer.is_dir() else tokenizer),
+        read=counts.read,
+        kept=counts.kept,
+        dropped=dropped,
+        files=tuple(files),
+        splits={
+            name: writer.summary(workspace.folder / FILES[name]) for name, writer in writers.items()
+        },
+        licences=dict(sorted(counts.licences.items())),
+        refused_licences=config.refused_licences,
+        sources=tuple(
+            PreparedSource(
+                source=source,
+                licence=licence,
+                kept=kept,
+                dropped=left_out,
+                supervised_tokens=tokens,
+            )
+            for (source, licence), (kept, left_out, tokens) in counts.sources.items()
+        ),
+        decontamination=decontamination,
+    )
+    write_record(workspace.folder / SUMMARY, PreparedSummary, dataclasses.asdict(summary))
+    workspace.progress.end(
+        f"{counts.kept:,} of {counts.read:,} rows kept" + (f"; dropped: {shown}" if shown else "")
+    )

@@ -1,0 +1,194 @@
+"""Encode typed rows with a chat format: ids, loss mask, prompt length and rewards of each answer."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+from typing import Protocol
+
+from stamm.align.data.encoded import CHAT, CHOSEN, RATED, REJECTED, EncodedAnswer
+from stamm.align.data.examples import (
+    ChatExample,
+    Example,
+    PreferencePair,
+    PromptExample,
+    RatedAnswer,
+)
+from stamm.base.errors import DataError
+from stamm.chat.conversation import (
+    AssistantTurn,
+    Conversation,
+    Response,
+    Thoughts,
+    ToolCalls,
+    UserTurn,
+)
+from stamm.chat.render import EncodedChat
+
+TOO_LONG, NO_LOSS_TOKENS, EMPTY_ANSWER, BAD_ROW = (
+    "too_long",
+    "no_loss_tokens",
+    "empty_answer",
+    "bad_row",
+)
+DEFECTS = (BAD_ROW, EMPTY_ANSWER, TOO_LONG, NO_LOSS_TOKENS)
+"""Reasons that stop the run with bad_rows="stop"; the others are decisions of the configuration."""
+
+KIND_OF = {ChatExample: "chat", PreferencePair: "preference", RatedAnswer: "rated"}
+
+
+class RowDropError(DataError):
+    """A row that is not kept: its reason in the ledger, and the detail."""
+
+    def __init__(self, reason: str, detail: str) -> None:
+        self.reason = reason
+        super().__init__(detail)
+
+
+class ConversationEncoder(Protocol):
+    """The part of a chat format that turns conversations into ids."""
+
+    def encode(self, conversation: Conversation, *, prompt: bool = False) -> EncodedChat:
+        """Ids and loss mask; prompt: ends where the assistant begins to write."""
+
+
+def encode_row(
+    row: Example, chat: ConversationEncoder, context: int, number: int, licence: str
+) -> list[EncodedAnswer]:
+    """The answers of a row: one, or the chosen and the rejected one.
+
+    context   longest answer in tokens, prompt included
+    number    of the example
+    licence   of the row, normalized
+
+    Raises   RowDropError when an answer is longer, is blank or has no token of the loss, and when
+             the row is a prompt alone or its text cannot be encoded
+    """
+    try:
+        return [
+            _answer(row, role, conversation, chat, context, number, licence)
+            for role, conversation in _conversations(row)
+        ]
+    except RowDropError:
+        raise
+    except DataError as error:
+        raise RowDropError(BAD_ROW, error.line().rstrip(".")) from None
+
+
+def texts_of(row: Example) -> Iterator[str]:
+    """Every text of a row: system message, turns of the user, and all blocks of its answers."""
+    if isinstance(row, ChatExample):
+        yield from _texts(row.conversation)
+        return
+    yield from _texts(row.prompt)
+    if isinstance(row, PreferencePair):
+        yield from _turn_texts(row.chosen)
+        yield from _turn_texts(row.rejected)
+    elif isinstance(row, RatedAnswer):
+        yield from _turn_texts(row.completion)
+
+
+def first_question(row: Example) -> str:
+    """The first message of the user, "" without one."""
+    turns = (row.conversation if isinstance(row, ChatExample) else row.prompt).turns
+    return next((turn.text for turn in turns if isinstance(turn, UserTurn)), "")
+
+
+def _conversations(row: Example) -> Iterator[tuple[str, Conversation]]:
+    if isinstance(row, ChatExample):
+        yield CHAT, row.conversation
+    elif isinstance(row, PreferencePair):
+        yield CHOSEN, _with(row.prompt, row.chosen)
+        yield REJECTED, _with(row.prompt, row.rejected)
+    elif isinstance(row, RatedAnswer):
+        yield RATED, _with(row.prompt, row.completion)
+    else:
+        raise RowDropError(BAD_ROW, "the row is a prompt without an answer")
+
+
+def _with(prompt: Conversation, answer: AssistantTurn) -> Conversation:
+    return dataclasses.replace(prompt, turns=(*prompt.turns, answer))
+
+
+def _answer(
+    row: Example,
+    role: str,
+    conversation: Conversation,
+    chat: ConversationEncoder,
+    context: int,
+    number: int,
+    licence: str,
+) -> EncodedAnswer:
+    learned = conversation.turns if role == CHAT else conversation.turns[-1:]
+    if any(isinstance(turn, AssistantTurn) and _is_blank(turn) for turn in learned):
+        raise RowDropError(EMPTY_ANSWER, f"an answer of the {role} conversation is blank")
+    encoded = chat.encode(conversation)
+    if len(encoded.ids) > context:
+        raise RowDropError(TOO_LONG, f"{len(encoded.ids)} tokens, context {context}")
+    prompt = dataclasses.replace(conversation, turns=conversation.turns[:-1])
+    start = chat.encode(prompt, prompt=True).ids
+    if encoded.ids[: len(start)] != start:
+        raise RowDropError(
+            BAD_ROW, "the chat format writes the prompt differently when an answer follows"
+        )
+    supervised = encoded.supervised
+    if role != CHAT:
+        supervised = [False] * len(start) + supervised[len(start) :]
+    if not any(supervised):
+        raise RowDropError(NO_LOSS_TOKENS, f"no token of the {role} conversation is learned")
+    reward, references = _rewards(row, role)
+    return EncodedAnswer(
+        example=number,
+        role=role,
+        ids=encoded.ids,
+        supervised=supervised,
+        prompt_tokens=len(start),
+        reward=reward,
+        ref_rewards=references,
+        id=row.origin.id,
+        source=row.origin.source,
+        licence=licence,
+    )
+
+
+def _rewards(row: Example, role: str) -> tuple[float | None, tuple[float, ...]]:
+    if isinstance(row, RatedAnswer):
+        return row.reward, row.ref_rewards
+    if isinstance(row, PreferencePair):
+        return row.chosen_reward if role == CHOSEN else row.rejected_reward, row.ref_rewards
+    return None, ()
+
+
+def _is_blank(turn: AssistantTurn) -> bool:
+    return all(
+        isinstance(block, Response | Thoughts) and not block.text.strip() for block in turn.blocks
+    )
+
+
+def _texts(conversation: Conversation) -> Iterator[str]:
+    yield conversation.system or ""
+    for turn in conversation.turns:
+        if isinstance(turn, UserTurn):
+            yield turn.text
+        else:
+            yield from _turn_texts(turn)
+
+
+def _turn_texts(turn: AssistantTurn) -> Iterator[str]:
+    for block in turn.blocks:
+        if isinstance(block, Response | Thoughts):
+            yield block.text
+        elif isinstance(block, ToolCalls):
+            yield from (call.arguments for call in block.calls)
+        else:
+            yield from block.outputs
+
+
+def kind_of(row: Example) -> str:
+    """The kind of data that a row belongs to.
+
+    Raises   RowDropError for a prompt without an answer
+    """
+    if isinstance(row, PromptExample):
+        raise RowDropError(BAD_ROW, "the row is a prompt without an answer")
+    return KIND_OF[type(row)]

@@ -1,0 +1,243 @@
+"""Prepared data: exact loss masks, every dropped row named, and a ledger of all rows."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+
+import pytest
+
+from stamm.align.data.encoded import EncodedExamples
+from stamm.align.data.prepare_config import APERTUS_REFUSED
+from stamm.base.errors import ConfigError, DataError
+from stamm.base.schema import read_record
+from stamm.chat.conversation import read_conversation
+from stamm.chat.render import encode_conversation
+from stamm.corpus.contamination.config import ContaminationConfig, EvaluationSet
+from stamm.corpus.tables import read_rows
+from stamm.runs.schemas.prepared_data import PreparedSummary
+from tests.unit.align.prepared import bad_rows, chat, prepare, write_rows
+from tests.unit.chat.conversations import TOKENIZER
+
+PAIR = {"prompt": "2+2?", "chosen": "4", "rejected": "5"}
+
+
+def summary(out: Path) -> PreparedSummary:
+    return read_record(PreparedSummary, out / "summary.json")
+
+
+def test_chats_are_encoded_in_order_with_the_mask_of_the_format(tmp_path: Path) -> None:
+    rows = [chat("2+2?", "4", id="a", source="s", licence="mit"), chat("Bern?", "Yes.")]
+    two_turns = [*rows[0]["messages"], *rows[1]["messages"]]
+    rows.append({"messages": two_turns})
+    found = EncodedExamples.open(prepare(tmp_path, rows))
+    assert found.kind == "chat"
+    assert [answer.example for answer in found.answers] == [0, 1, 2]
+    for row, answer in zip(rows, found.answers, strict=True):
+        conversation = read_conversation(row["messages"])
+        expected = encode_conversation(conversation, TOKENIZER)
+        assert (answer.ids, answer.supervised) == (expected.ids, expected.supervised)
+        assert answer.supervised[-1]  # the end token is learned
+    first, _, last = found.answers
+    assert (first.id, first.source, first.licence, first.role) == ("a", "s", "MIT", "chat")
+    assert TOKENIZER.decode(first.ids[first.prompt_tokens :]) == "4<|assistant_end|>"
+    assert TOKENIZER.decode(last.ids[last.prompt_tokens :]) == "Yes.<|assistant_end|>"
+    both = [TOKENIZER.decode([i]) for i, s in zip(last.ids, last.supervised, strict=True) if s]
+    assert "".join(both) == "4<|assistant_end|>Yes.<|assistant_end|>"
+
+
+def test_a_pair_is_two_answers_and_only_its_last_turn_is_learned(tmp_path: Path) -> None:
+    before = [*chat("Bern?", "Yes.")["messages"], {"role": "user", "content": "2+2?"}]
+    rows = [
+        {**PAIR, "prompt": before, "score_chosen": 2, "score_rejected": -1, "ref_rewards": [0, 1]},
+        PAIR,
+    ]
+    found = EncodedExamples.open(prepare(tmp_path, rows))
+    assert found.kind == "preference"
+    assert [(a.example, a.role, a.reward) for a in found.answers] == [
+        (0, "chosen", 2.0), (0, "rejected", -1.0), (1, "chosen", None), (1, "rejected", None),
+    ]  # fmt: skip
+    chosen, rejected = found.answers[:2]
+    assert chosen.ref_rewards == rejected.ref_rewards == (0.0, 1.0)
+    learned = [i for i, s in zip(chosen.ids, chosen.supervised, strict=True) if s]
+    assert TOKENIZER.decode(learned) == "4<|assistant_end|>"
+    assert learned == chosen.ids[chosen.prompt_tokens :]
+    assert chosen.ids[: chosen.prompt_tokens] == rejected.ids[: rejected.prompt_tokens]
+    stated = found.summary.splits["train"]
+    assert (stated.examples, stated.answers, stated.answers_with_reward) == (2, 4, 2)
+
+
+def test_rated_rows_keep_equal_samples_apart(tmp_path: Path) -> None:
+    row = {"prompt": "2+2?", "completion": "4", "reward": 1, "ref_rewards": [0.5], "sample": 0}
+    out = prepare(tmp_path, [row, {**row, "sample": 1}, row])
+    found = EncodedExamples.open(out).answers
+    assert [(a.role, a.reward, a.ref_rewards) for a in found] == [("rated", 1.0, (0.5,))] * 2
+    assert bad_rows(out) == [(3, "exact_duplicate")]
+
+
+def test_every_dropped_row_is_named_with_its_reason(tmp_path: Path) -> None:
+    path = tmp_path / "rows.jsonl"
+    rows = [
+        chat("2+2?", "4"),
+        chat("2+2?", ""),
+        chat("2+2?", " \n"),
+        chat("2+2?", "word " * 300),
+        chat("2+2?", "4", id="again"),
+        {"text": "no columns"},
+        {"prompt": "2+2?"},
+        PAIR,
+        chat("2+3?", "5"),
+    ]
+    write_rows(path, rows)
+    path.write_text(path.read_text() + "not JSON\n")
+    out = prepare(tmp_path / "run", [], data=(str(path),))
+    assert bad_rows(out) == [
+        (2, "empty_answer"),
+        (3, "empty_answer"),
+        (4, "too_long"),
+        (5, "exact_duplicate"),
+        (6, "bad_row"),
+        (7, "bad_row"),
+        (8, "bad_row"),
+        (10, "bad_row"),
+    ]
+    first = json.loads((out / "bad_rows.jsonl").read_text().splitlines()[0])
+    assert first["file"] == str(path)
+    assert "turn is empty" in first["detail"]
+    found = summary(out)
+    assert (found.read, found.kept) == (10, 2)
+    assert found.dropped == {
+        "bad_row": 4, "empty_answer": 2, "exact_duplicate": 1, "too_long": 1,
+    }  # fmt: skip
+
+
+def test_the_longest_answer_has_exactly_the_context(tmp_path: Path) -> None:
+    ids = encode_conversation(read_conversation(chat("2+2?", "4")["messages"]), TOKENIZER).ids
+    out = prepare(tmp_path, [chat("2+2?", "4")], context=len(ids))
+    assert summary(out).splits["train"].longest == len(ids)
+    with pytest.raises(DataError, match=f"too_long, {len(ids)} tokens, context {len(ids) - 1}"):
+        prepare(tmp_path, [chat("2+2?", "4")], context=len(ids) - 1)
+
+
+def test_a_pair_with_one_long_answer_is_dropped_whole(tmp_path: Path) -> None:
+    out = prepare(tmp_path, [PAIR, {**PAIR, "rejected": "five " * 300}])
+    assert bad_rows(out) == [(2, "too_long")]
+    assert len(EncodedExamples.open(out).answers) == 2
+
+
+@pytest.mark.parametrize(
+    ("row", "message"),
+    [
+        ({"text": "?"}, "no known combination of columns"),
+        (chat("2+2?", ""), "turn is empty"),
+        (chat("2+2?", "word " * 300), "tokens, context 256"),
+        ({"prompt": "a", "completion": "b", "reward": math.nan}, "not a finite number"),
+        ({**PAIR, "chosen_reward": 1}, "the other has none"),
+        (chat("2+2?", "\ud800"), "surrogate"),
+    ],
+)
+def test_a_defective_row_stops_the_run_when_asked(
+    tmp_path: Path, row: dict[str, object], message: str
+) -> None:
+    with pytest.raises(DataError, match=message) as stopped:
+        prepare(tmp_path, [chat("1+1?", "2"), row], bad_rows="stop")
+    assert "row 2" in stopped.value.where
+    assert bad_rows(prepare(tmp_path, [chat("1+1?", "2"), row]))[0][0] == 2
+
+
+def test_nothing_left_is_an_error_with_the_first_reason(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"2 read, dropped: licence_unknown 2; .*row 1: licence_un"):
+        prepare(tmp_path, [chat("a", "b"), chat("c", "d")], refused_licences=("unknown",))
+    assert bad_rows(tmp_path / "prepared") == [(1, "licence_unknown"), (2, "licence_unknown")]
+
+
+def test_refused_licences_and_missing_sources(tmp_path: Path) -> None:
+    licences = ["Apache-2.0", "CC-BY-SA-4.0", "cc-by-nc-4.0", "MIT OR CC-BY-SA-4.0", "my own", ""]
+    rows = [chat(name, "x", licence=name, source=name) for name in licences]
+    everything = summary(prepare(tmp_path / "all", rows))
+    assert everything.kept == len(rows)
+    assert everything.licences["CC-BY-NC-4.0"] == 1
+
+    out = prepare(
+        tmp_path / "some", rows, refused_licences=APERTUS_REFUSED, without_source="refuse"
+    )
+    assert bad_rows(out) == [
+        (2, "licence_denied"),
+        (3, "licence_denied"),
+        (5, "licence_unknown"),
+        (6, "licence_unknown"),
+    ]
+    found = summary(out)
+    assert found.refused_licences == APERTUS_REFUSED
+    assert found.licences == {"Apache-2.0": 1, "CC-BY-SA-4.0 OR MIT": 1}
+    by_source = {each.source: (each.kept, each.dropped) for each in found.sources}
+    assert by_source["CC-BY-SA-4.0"] == (0, 1)
+    no_source = prepare(tmp_path / "source", rows, without_source="refuse")
+    assert bad_rows(no_source) == [(6, "no_source")]
+    with pytest.raises(ConfigError, match="share-alike"):
+        prepare(tmp_path, rows, refused_licences=("sharealike",))
+
+
+def test_rows_with_evaluation_texts_are_dropped_and_named(tmp_path: Path) -> None:
+    question = "Each pack of dvds costs 76 dollars. How much do you have to pay for each pack?"
+    items = [{"id": "svamp-1", "prompt": question}]
+    sets = EvaluationSet(
+        name="svamp", file=write_rows(tmp_path / "eval.jsonl", items), fields=("prompt",)
+    )
+    changed = question.replace("76", "75")
+    rows = [chat("2+2?", "4"), chat(f"Solve: {changed}", "75"), chat("Say it.", changed)]
+    out = prepare(tmp_path, rows, decontaminate=ContaminationConfig(sets=(sets,)))
+    assert bad_rows(out) == [(2, "contaminated"), (3, "contaminated")]
+    assert "svamp svamp-1" in (out / "bad_rows.jsonl").read_text()
+    assert "dvds" not in (out / "bad_rows.jsonl").read_text()
+    found = summary(out).decontamination
+    assert found is not None
+    assert (found.contaminated, found.sets["svamp"].items) == ({"svamp": 2}, 1)
+
+
+def test_the_ledger_has_every_row_with_its_decision(tmp_path: Path) -> None:
+    rows = [
+        chat("2+2?", "4", id="a", source="s", license="mit", language="eng_Latn"),
+        chat("2+2?", ""),
+    ]
+    out = prepare(tmp_path, rows)
+    kept, dropped = read_rows(out / "alignment_ledger-00000.parquet")
+    assert (kept["decision"], kept["path"], kept["licence"]) == ("kept", "a", "MIT")
+    assert (kept["language"], kept["split"], kept["input_position"]) == ("eng_Latn", "train", 1)
+    assert (kept["bytes_out"], len(kept["document_id"])) == (5, 32)
+    assert (dropped["decision"], dropped["reason"]) == ("dropped", "empty_answer")
+    assert kept["document_id"] != dropped["document_id"]
+
+
+def test_questions_are_held_out_whole_and_by_the_seed(tmp_path: Path) -> None:
+    rows = [chat(f"question {k // 2}", f"answer {k}") for k in range(80)]
+    out = prepare(tmp_path, rows, held_out=0.3)
+    splits = {
+        name: {TOKENIZER.decode(a.ids[: a.prompt_tokens]) for a in EncodedExamples.open(out, name).answers}
+        for name in ("train", "held_out")
+    }  # fmt: skip
+    assert not splits["train"] & splits["held_out"]
+    assert 5 <= len(splits["held_out"]) <= 20
+    assert len(splits["train"]) + len(splits["held_out"]) == 40
+    again = (out / "held_out.parquet").read_bytes()
+    assert (prepare(tmp_path, rows, held_out=0.3) / "held_out.parquet").read_bytes() == again
+    assert (
+        prepare(tmp_path, rows, held_out=0.3, seed=1) / "held_out.parquet"
+    ).read_bytes() != again
+
+
+def test_repeated_rows_are_kept_when_asked(tmp_path: Path) -> None:
+    rows = [chat("2+2?", "4")] * 3
+    assert summary(prepare(tmp_path / "a", rows, duplicates="keep")).kept == 3
+    assert summary(prepare(tmp_path / "b", rows)).kept == 1
+
+
+def test_data_that_is_not_there(tmp_path: Path) -> None:
+    for data, kind, message in (
+        ((), ConfigError, "data is empty"),
+        (("missing.jsonl",), DataError, "does not exist"),
+        (("package:chats.jsonl.zst",), DataError, "not shipped"),
+    ):
+        with pytest.raises(kind, match=message):
+            prepare(tmp_path, [], data=data)
