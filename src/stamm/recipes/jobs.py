@@ -43,6 +43,7 @@ JOBS: Mapping[str, tuple[str, str]] = MappingProxyType(
         "audit": ("stamm.audit.job", "run"),
         "export": ("stamm.export.job", "run"),
         "prepare": ("stamm.align.data.prepare_job", "run"),
+        "answers": ("stamm.align.results.evaluate_job", "run"),
         "sample": ("stamm.align.sampling.sample_job", "run"),
         "evidence": ("stamm.corpus.transparency.job", "evidence"),
         "report": ("stamm.reports.job", "run"),

@@ -1,0 +1,63 @@
+"""Token ids of completions, for log-probabilities and repetition."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from stamm.align.results.completions import CompletionLine
+from stamm.base.errors import DataError
+from stamm.chat.conversation import Conversation, read_conversation
+from stamm.chat.formats import ChatFormat
+
+
+@dataclass(frozen=True)
+class EncodedCompletion:
+    """A prompt and its completion as ids.
+
+    supervised   True for tokens of the completion that the model wrote
+    prompt       ids of the prompt
+    recoded      whether the completion has another number of tokens than were sampled
+    """
+
+    ids: list[int]
+    supervised: list[bool]
+    prompt: int
+    recoded: bool
+
+    @property
+    def completion(self) -> list[int]:
+        """The ids of the completion alone."""
+        return self.ids[self.prompt :]
+
+
+def encode_completion(chat: ChatFormat, line: CompletionLine) -> EncodedCompletion | None:
+    """The ids of a completion; without a stop token where it was cut at its longest length.
+
+    Edge   None for a completion that the chat format cannot write, such as an empty one
+    """
+    try:
+        prompt = _conversation(line, [])
+        whole = _conversation(line, _messages(line.completion))
+        start = len(chat.encode(prompt, prompt=True).ids)
+        encoded = chat.encode(whole)
+    except DataError:
+        return None
+    ids, supervised = list(encoded.ids), list(encoded.supervised)
+    if not line.stopped and ids[-1] in chat.stop_ids:
+        ids, supervised = ids[:-1], supervised[:-1]
+    supervised[:start] = [False] * start
+    if not any(supervised):
+        return None
+    return EncodedCompletion(ids, supervised, start, len(ids) - start != line.num_tokens)
+
+
+def _conversation(line: CompletionLine, answer: list[object]) -> Conversation:
+    return read_conversation(
+        [*_messages(line.prompt), *answer], tools=line.tools, deliberation=line.deliberation
+    )
+
+
+def _messages(value: object) -> list[object]:
+    if not isinstance(value, list):
+        raise DataError("the messages are not a list")
+    return value

@@ -1,0 +1,48 @@
+"""Configuration of the evaluation of an aligned model's answers. No torch here."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from stamm.base.config import validate
+
+
+@dataclass(frozen=True, kw_only=True)
+class AnswersConfig:
+    """Comparison of an aligned model's answers with the start model's.
+
+    reward         column of the completions with the reward that was trained on
+    gold           column with a reward that training did not see; "" without one
+    ties           how equal rewards count in a quantile, as in `losses.quantile`
+    beta           of QRPO with the identity transform, whose optimum is marked; None for others
+    draws, seed    of the bootstrap
+    confidence     of the intervals
+    examples       prompts whose answers are shown side by side
+    batch_tokens   of one forward pass
+    threads        of torch
+    """
+
+    reward: str = "reward"
+    gold: str = ""
+    ties: Literal["le", "mid"] = "mid"
+    beta: float | None = None
+    draws: int = 2000
+    seed: int = 0
+    confidence: float = 0.95
+    examples: int = 20
+    batch_tokens: int = 8192
+    threads: int = 1
+
+    def __post_init__(self) -> None:
+        validate(
+            self,
+            ("reward", bool(self.reward), "is empty"),
+            ("gold", self.gold != self.reward, "is the column of the reward"),
+            ("beta", self.beta is None or self.beta > 0, "must be above 0"),
+            ("draws", 100 <= self.draws <= 100_000, "must lie in [100, 100000]"),
+            ("confidence", 0.5 <= self.confidence < 1, "must lie in [0.5, 1)"),
+            ("examples", 0 <= self.examples <= 100, "must lie in [0, 100]"),
+            ("batch_tokens", self.batch_tokens >= 1, "must be at least 1"),
+            ("threads", self.threads >= 1, "must be at least 1"),
+        )

@@ -1,0 +1,175 @@
+"""Scored completions of two models on the same prompts, as arrays of answers by prompt.
+
+Checked  tests/unit/align/test_completions.py
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from stamm.base.errors import DataError
+from stamm.base.files import sha256_value
+from stamm.base.schema import decode, read_objects
+
+ONLY_START, ONLY_ALIGNED, TOO_FEW = "only start", "only aligned", "too few start answers"
+_FIX = "Score the completions with `stamm score`"
+
+
+@dataclass(frozen=True, kw_only=True)
+class CompletionLine:
+    """A line of completions.jsonl. Texts are untrusted.
+
+    prompt, completion   messages, as `chat.conversation.read_conversation` reads them
+    num_tokens           sampled tokens, the stop token included
+    stopped              ended by a stop token, not by its longest length
+    """
+
+    id: str = ""
+    prompt: object
+    completion: object
+    tools: object = None
+    deliberation: bool = False
+    sample: int = 0
+    num_tokens: int
+    stopped: bool
+
+
+@dataclass(frozen=True)
+class ScoredAnswer:
+    """A completion with its rewards, in the order of the columns that were asked for."""
+
+    line: CompletionLine
+    rewards: tuple[float, ...]
+
+
+@dataclass(frozen=True)
+class PromptAnswers:
+    """All answers to one prompt.
+
+    before       of the start model, to compare with
+    references   of the start model, to take quantiles among
+    after        of the aligned model, by seed
+    """
+
+    before: tuple[ScoredAnswer, ...]
+    references: tuple[ScoredAnswer, ...]
+    after: tuple[tuple[ScoredAnswer, ...], ...]
+
+    @property
+    def id(self) -> str:
+        """The prompt's own identifier, "" when it has none."""
+        return self.before[0].line.id
+
+    def reference_rewards(self, column: int) -> list[float]:
+        """Rewards of the reference completions."""
+        return [answer.rewards[column] for answer in self.references]
+
+
+@dataclass(frozen=True)
+class PairedAnswers:
+    """Prompts that all models answered, in the start file's order; others by reason."""
+
+    prompts: tuple[PromptAnswers, ...]
+    left_out: Mapping[str, int]
+
+
+def read_paired(start: Path, aligned: Sequence[Path], columns: Sequence[str]) -> PairedAnswers:
+    """The answers of the start model and of the aligned model's seeds, prompt by prompt.
+
+    columns   of the rewards. The first half of a prompt's start answers, by sample number, is
+              compared with the aligned ones, the rest are references.
+
+    Prompts are the same when identifier, messages, tools and deliberation are.
+
+    Raises   DataError for a line without a reward, and when no prompt is left
+    """
+    first = read_completions(start, columns)
+    others = [read_completions(path, columns) for path in aligned]
+    reasons: Counter[str] = Counter()
+    prompts = []
+    for key, answers in first.items():
+        half = len(answers) // 2
+        if not all(key in other for other in others):
+            reasons[ONLY_START] += 1
+        elif half < 1:
+            reasons[TOO_FEW] += 1
+        else:
+            prompts.append(
+                PromptAnswers(answers[:half], answers[half:], tuple(o[key] for o in others))
+            )
+    extra = {key for other in others for key in other} - first.keys()
+    if extra:
+        reasons[ONLY_ALIGNED] = len(extra)
+    if not prompts:
+        found = ", ".join(f"{count} {reason}" for reason, count in reasons.items())
+        raise DataError(
+            f"no prompt has two answers in {start} and one in {aligned[0]}: {found}",
+            fix="Sample both models on the same prompts, the start model with n=2 or more",
+        )
+    return PairedAnswers(tuple(prompts), dict(reasons))
+
+
+def read_completions(path: Path, columns: Sequence[str]) -> dict[str, tuple[ScoredAnswer, ...]]:
+    """The answers of a file by prompt, each prompt's in the order of its samples.
+
+    Raises   DataError for a malformed line, or one whose reward is missing or not finite
+    """
+    found: dict[str, list[ScoredAnswer]] = {}
+    for where, plain in read_objects(path):
+        line: CompletionLine = decode(CompletionLine, plain, where)
+        rewards = tuple(_reward(plain, column, where) for column in columns)
+        key = sha256_value([line.id, line.prompt, line.tools, line.deliberation])
+        found.setdefault(key, []).append(ScoredAnswer(line, rewards))
+    return {
+        key: tuple(sorted(answers, key=lambda one: one.line.sample))
+        for key, answers in found.items()
+    }
+
+
+def _reward(plain: Mapping[str, object], column: str, where: str) -> float:
+    if plain.get(column) is None:
+        raise DataError(f"{where} has no {column!r}", fix=_FIX)
+    value: float = decode(float, plain[column], where, column)
+    if not math.isfinite(value):
+        raise DataError(f"{where}: {column} is {value}", fix=_FIX)
+    return value
+
+
+def answer_text(messages: object) -> str:
+    """The text of a completion's messages for display; blocks other than responses with their kind."""
+    return "\n".join(_texts(messages)).strip()
+
+
+def prompt_text(messages: object) -> str:
+    """The text of a prompt for display: of a single message its text, of several with their roles."""
+    if not isinstance(messages, Sequence) or isinstance(messages, str):
+        return str(messages)
+    if len(messages) == 1:
+        return answer_text(messages)
+    return "\n".join(
+        f"{message.get('role', '')}: {' '.join(_texts([message]))}"
+        for message in messages
+        if isinstance(message, Mapping)
+    )
+
+
+def _texts(messages: object) -> Iterable[str]:
+    if isinstance(messages, str):
+        yield messages
+        return
+    for message in messages if isinstance(messages, Sequence) else ():
+        content = message.get("content") if isinstance(message, Mapping) else message
+        blocks = content.get("blocks") if isinstance(content, Mapping) else None
+        if isinstance(blocks, Sequence) and not isinstance(blocks, str):
+            for block in blocks:
+                kind = block.get("type") if isinstance(block, Mapping) else None
+                rest = {k: v for k, v in block.items() if k != "type"} if kind else block
+                yield str(block["text"]) if kind == "response" else f"[{kind}] {rest}"
+        elif isinstance(content, str):
+            yield content
+        elif content is not None:
+            yield str(content)

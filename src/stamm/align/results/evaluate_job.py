@@ -1,0 +1,223 @@
+"""Compare the answers of an aligned model with those of the model it started from.
+
+Reads    start        scored completions of the start model, n >= 2 a prompt: the first half of a
+                      prompt's completions is compared, the rest are fresh references for quantiles
+         aligned      scored completions of the aligned model on the same prompts
+         reference    model folder of the start model, or a Hugging Face folder
+         model        model folder of the aligned model
+         tokenizer    the tokenizer's folder: it decides the chat format
+         start_evaluate, evaluate   folders of `stamm evaluate` of both models (optional)
+         start_audit, audit         folders of `stamm audit` of both models (optional)
+         Over several seeds, aligned, model, evaluate and audit are named aligned.SEED and so on.
+Leaves   alignment.json
+
+Checked  tests/unit/align/test_answers_job.py
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from stamm.align.model_source import ChatModel, ModelSource, load_chat_model
+from stamm.align.results import measures
+from stamm.align.results.answer_tokens import EncodedCompletion, encode_completion
+from stamm.align.results.answers_config import AnswersConfig
+from stamm.align.results.bootstrap import Bootstrap
+from stamm.align.results.completions import PairedAnswers, PromptAnswers, read_paired
+from stamm.align.results.cost import bits_change, memorization_changes
+from stamm.align.results.divergence import OptimumCurve, kl_estimate, optimum_gap
+from stamm.align.results.examples import EXAMPLE_RULE, example_pairs
+from stamm.align.results.measures import AnswerValues, of_answers
+from stamm.align.training.log_probs import completion_log_probs
+from stamm.base.errors import ConfigError, DataError
+from stamm.base.files import sha256_file
+from stamm.base.schema import write_record
+from stamm.models.determinism import set_determinism
+from stamm.runs.job import Workspace
+from stamm.runs.model_outputs import DECODER
+from stamm.runs.schemas.alignment import AlignmentFile
+
+RESULT = "alignment.json"
+METHOD = (
+    "Bootstrap over prompts, which all seeds share, and over seeds, {draws} draws; the part of the"
+    " seeds is widened to Student's t"
+)
+
+
+@dataclass(frozen=True)
+class _LogRatios:
+    """log pi(y|x) - log pi_ref(y|x), and tokens, [seed][prompt][answer]; and hashes of the models."""
+
+    ratios: list[list[list[float]]]
+    tokens: list[list[list[int]]]
+    recoded: float
+    reference: ChatModel
+    weights: dict[str, str]
+
+
+def run(config: AnswersConfig, workspace: Workspace) -> None:
+    """Write alignment.json: rewards, quantiles, wins, KL, length, repetition and cost.
+
+    Raises   DataError for completions without rewards or prompts in common; ConfigError for missing
+             inputs; and as `load_chat_model`
+    """
+    inputs = workspace.inputs
+    seeds = seeds_of(inputs)
+    set_determinism(config.threads)
+    columns = (config.reward, *((config.gold,) if config.gold else ()))
+    aligned = {seed: inputs[_input("aligned", seed)] for seed in seeds}
+    paired = read_paired(inputs["start"], list(aligned.values()), columns)
+    prompts = paired.prompts
+    bootstrap = Bootstrap(len(prompts), len(seeds), config.draws, config.seed, config.confidence)
+    found = _log_ratios(config, workspace, seeds, prompts)
+    chat = found.reference.chat
+    rewards = [of_answers(prompts, lambda one, i=i: one.rewards[i]) for i in range(len(columns))]  # type: ignore[misc]
+    ranks = [measures.quantiles(prompts, i, config.ties) for i in range(len(columns))]
+    tokens = of_answers(prompts, lambda one: one.line.num_tokens)
+    changes = [
+        measures.reward_change(bootstrap, *each)
+        for each in zip(columns, rewards, ranks, strict=True)
+    ]
+    body: dict[str, Any] = {
+        "seeds": seeds,
+        "model_sha256": found.weights,
+        "reference_sha256": found.reference.weights_sha256,
+        "chat_format": chat.name,
+        "chat_format_sha256": chat.sha256,
+        "sha256": {
+            "start": sha256_file(inputs["start"]),
+            **{_input("aligned", seed): sha256_file(path) for seed, path in aligned.items()},
+        },
+        **_counts(paired),
+        "confidence": config.confidence,
+        "method": METHOD.format(draws=f"{config.draws:,}"),
+        "tie_rule": config.ties,
+        "beta": config.beta,
+        "rewards": changes,
+        "kl": kl_estimate(bootstrap, found.ratios, found.tokens, found.recoded),
+        "optimum": optimum_gap(bootstrap, found.ratios, ranks[0].means()[1], config.beta),
+        "curve": OptimumCurve().points(),
+        "tokens": measures.change(bootstrap, tokens),
+        "stopped": measures.change(
+            bootstrap, of_answers(prompts, lambda one: float(one.line.stopped))
+        ),
+        "distinct_4": measures.change(bootstrap, _distinct_4(found.reference, prompts)),
+        "length_slope": measures.length_slope(bootstrap, tokens, ranks[0]),
+        "length_bins": measures.length_bins(bootstrap, tokens, ranks[0]),
+        "bits_per_byte": bits_change(
+            config, inputs.get("start_evaluate"), _every(inputs, "evaluate", seeds)
+        ),
+        "memorization": memorization_changes(
+            config, inputs.get("start_audit"), _every(inputs, "audit", seeds)
+        ),
+        "examples": example_pairs(prompts, ranks[0], config.examples),
+        "example_rule": EXAMPLE_RULE,
+    }
+    write_record(workspace.folder / RESULT, AlignmentFile, body)
+
+
+def seeds_of(inputs: Mapping[str, Path]) -> list[str]:
+    """The seeds that the inputs name, [""] for one aligned model without a name.
+
+    Raises   ConfigError when an input is missing
+    """
+    if "aligned" in inputs:
+        seeds = [""]
+    else:
+        seeds = [name.partition(".")[2] for name in inputs if name.startswith("aligned.")]
+    needed = ["start", "reference", "tokenizer"]
+    needed += [_input(name, seed) for seed in seeds or [""] for name in ("aligned", "model")]
+    missing = [name for name in needed if name not in inputs]
+    if missing:
+        raise ConfigError(f"the answers job has no input {', '.join(missing)}")
+    return seeds
+
+
+def _input(name: str, seed: str) -> str:
+    return f"{name}.{seed}" if seed else name
+
+
+def _every(inputs: Mapping[str, Path], name: str, seeds: Sequence[str]) -> list[Path]:
+    """The input of every seed; [] where one is missing."""
+    found = [inputs.get(_input(name, seed)) for seed in seeds]
+    return [path for path in found if path is not None] if None not in found else []
+
+
+def _counts(paired: PairedAnswers) -> dict[str, Any]:
+    """Numbers of prompts and of answers of each; the smallest where prompts differ."""
+    prompts = paired.prompts
+    return {
+        "prompts": len(prompts),
+        "answers": min(len(p.before) for p in prompts),
+        "references": min(len(p.references) for p in prompts),
+        "aligned": min(len(row) for p in prompts for row in p.after),
+        "left_out": paired.left_out,
+    }
+
+
+def _log_ratios(
+    config: AnswersConfig,
+    workspace: Workspace,
+    seeds: Sequence[str],
+    prompts: Sequence[PromptAnswers],
+) -> _LogRatios:
+    """Log-ratios of the aligned answers. One model is in memory at a time."""
+    inputs = workspace.inputs
+    ratios, tokens, weights = [], [], {}
+    recoded = total = 0
+    logs: list[tuple[list[list[EncodedCompletion]], np.ndarray[Any, Any]]] = []
+    for number, seed in enumerate(seeds):
+        model = _model(inputs[_input("model", seed)], inputs["tokenizer"])
+        limit = model.decoder.config.max_context + 1
+        every = [[encode_completion(model.chat, a.line) for a in p.after[number]] for p in prompts]
+        known = [[e for e in row if e is not None and len(e.ids) <= limit] for row in every]
+        total += sum(map(len, every))
+        recoded += sum(map(len, every)) - sum(not e.recoded for row in known for e in row)
+        if not any(known):
+            raise DataError(
+                f"the chat format {model.chat.name} can write none of the completions",
+                where=str(inputs[_input("aligned", seed)]),
+            )
+        weights[seed] = model.weights_sha256
+        logs.append((known, _log_probs(config, workspace, model, known, f"seed {seed}".strip())))
+    reference = _model(inputs["reference"], inputs["tokenizer"])
+    for known, log_pi in logs:
+        log_ratio = log_pi - _log_probs(config, workspace, reference, known, "start model")
+        bounds = np.cumsum([len(row) for row in known])[:-1]
+        ratios.append([part.tolist() for part in np.split(log_ratio, bounds)])
+        tokens.append([[sum(e.supervised) for e in row] for row in known])
+    return _LogRatios(ratios, tokens, recoded / total, reference, weights)
+
+
+def _log_probs(
+    config: AnswersConfig,
+    workspace: Workspace,
+    model: ChatModel,
+    known: Sequence[Sequence[EncodedCompletion]],
+    name: str,
+) -> np.ndarray[Any, Any]:
+    answers = [each for row in known for each in row]
+    workspace.progress.begin(f"log-probabilities, {name}", len(answers), "answers")
+    found = completion_log_probs(
+        model.decoder, answers, config.batch_tokens, workspace.progress
+    ).numpy()
+    workspace.progress.end()
+    return found
+
+
+def _model(folder: Path, tokenizer: Path) -> ChatModel:
+    kind = "run" if (folder / DECODER).is_file() else "hub"
+    return load_chat_model(ModelSource(kind=kind, model=folder, tokenizer=tokenizer))  # type: ignore[arg-type]
+
+
+def _distinct_4(model: ChatModel, prompts: Sequence[PromptAnswers]) -> AnswerValues:
+    def value(line: Any) -> float:
+        encoded = encode_completion(model.chat, line)
+        return measures.distinct_4(encoded.completion if encoded else [])
+
+    return of_answers(prompts, lambda one: value(one.line))
