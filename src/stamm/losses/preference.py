@@ -4,6 +4,8 @@ All take summed log-probabilities of completions in nats (`sequence.sequence_log
 float32, and return one loss per sample, without reduction, so that a caller can divide by the number
 of samples of a whole step. log-ratio = log pi_theta(y|x) - log pi_ref(y|x).
 
+Checked  tests/unit/losses/test_against_trl.py: DPO, IPO, SimPO and KTO equal TRL 1.16's in value and
+         gradient; QRPO and REBEL are not in TRL. tests/unit/align/test_tabular.py: optima
 Letters: B samples (completions for QRPO and KTO, pairs for DPO, SimPO, REBEL).
 """
 
@@ -104,6 +106,8 @@ def dpo_loss(
                            (length-normalised DPO, Tulu 3)
 
     Source   arXiv 2305.18290, equation 7; arXiv 2411.15124, section 5.1, for the normalisation
+    TRL      loss_type "sigmoid", and with lengths "sigmoid_norm". TRL 1.16 ignores its label_smoothing
+             in both; its "robust" divides by 1 - 2s and subtracts the second term
     """
     margin_B = beta * (
         _per_token(chosen_log_ratio_B, chosen_length_B)
@@ -123,6 +127,8 @@ def ipo_loss(
     """IPO: (difference of the mean log-ratios per token - 1 / (2 beta))^2.
 
     Source   arXiv 2310.12036, equation 17, with log-ratios averaged over tokens as its authors advise
+    TRL      loss_type "ipo" of DPOTrainer. Equation 17 itself has sums: with lengths of 1 it is this
+             function, and its optimum is QRPO's with quantiles under the policy of the data
     """
     margin_B = chosen_log_ratio_B / chosen_length_B - rejected_log_ratio_B / rejected_length_B
     return (margin_B - 1 / (2 * beta)).square()
@@ -142,6 +148,8 @@ def simpo_loss(
     gamma    target margin, in units of beta times nats per token; needs no reference policy
 
     Source   arXiv 2405.14734, equation 6
+    TRL      loss_type "simpo" of the experimental CPOTrainer, simpo_gamma = gamma. TRL adds cpo_alpha
+             (1 if not set) times the negative log-likelihood of the chosen answers
     """
     margin_B = chosen_log_prob_B / chosen_length_B - rejected_log_prob_B / rejected_length_B
     return -logsigmoid(beta * margin_B - gamma)
@@ -179,6 +187,8 @@ def kto_loss(
                   completions; clamped at 0, no gradient
 
     Source   arXiv 2402.01306, equations 8 and 9
+    TRL      loss_type "kto" of KTOTrainer, which estimates kl from each micro-batch: there gradient
+             accumulation changes the loss
     """
     reference = torch.as_tensor(kl, dtype=log_ratio_B.dtype).clamp(min=0).detach()
     margin_B = beta * (log_ratio_B - reference.to(log_ratio_B.device))
