@@ -6,6 +6,16 @@ import json
 import re
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from stamm.align.rewards.reward_config import CustomReward, ScoreConfig
+from stamm.align.rewards.score import score_file
+from stamm.base.errors import DataError
+from stamm.base.files import sha256_file
+from stamm.base.schema import read_record
+from stamm.runs.schemas.rewards import ScoreManifest
 from tests.conftest import ROOT, Stamm
 
 ROWS = [
@@ -41,12 +51,11 @@ def test_each_answer_gets_its_reward_and_bad_rows_are_named(stamm: Stamm, tmp_pa
     assert scored == [
         {**row, "reward": r} for row, r in zip([*ROWS[:2], ROWS[4]], (1.0, 0.0, 1.0), strict=True)
     ]
-    manifest = json.loads((tmp_path / "answers.scored.jsonl.manifest.json").read_text())
-    assert (manifest["rows"], manifest["num_bad_rows"], manifest["input"]["path"]) == (
-        3,
-        3,
-        data.name,
-    )
+    out = tmp_path / "answers.scored.jsonl"
+    manifest = read_record(ScoreManifest, tmp_path / "answers.scored.jsonl.manifest.json")
+    assert (manifest.rows, manifest.num_bad_rows, manifest.distinct_rewards) == (3, 3, 2)
+    assert (manifest.input.path, manifest.input.sha256) == (data.name, sha256_file(data))
+    assert (manifest.output.path, manifest.output.sha256) == (out.name, sha256_file(out))
     again = stamm("score", "answers.jsonl", "reward=Number")
     assert (again.returncode, "exists" in again.stderr) == (2, True)
 
@@ -62,10 +71,57 @@ def test_the_reward_of_the_tutorial_scores_a_file(stamm: Stamm, tmp_path: Path) 
         json.loads(line)["reward"] for line in (tmp_path / "scored.jsonl").read_text().splitlines()
     ]
     assert rewards == [0, 1 / 3, 0]
-    assert (
-        len(json.loads((tmp_path / "scored.jsonl.manifest.json").read_text())["code"]["sha256"])
-        == 64
+    manifest = read_record(ScoreManifest, tmp_path / "scored.jsonl.manifest.json")
+    code = manifest.reads["mine.py:FewWords"]
+    assert (code.path, code.sha256) == ("mine.py", sha256_file(tmp_path / "mine.py"))
+
+
+CODE = """
+from stamm.base.errors import DataError
+
+class Judged:
+    name = "judged"
+
+    def __call__(self, answer):
+        if answer.row["answer"] != 4:
+            raise DataError("only sums of four are judged")
+        return len(answer.text)
+"""
+
+
+def test_every_format_is_read_and_a_reward_may_leave_rows_out(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(CODE)
+    rows = [ROWS[0], ROWS[1], {"prompt": "3+3?", "completion": "6", "answer": 6, "city": "Bern"}]
+    text = "".join(json.dumps(row) + "\n" for row in rows).encode()
+    for ending in (".gz", ".zst"):
+        with pa.output_stream(tmp_path / f"a.jsonl{ending}") as stream:  # compressed by its ending
+            stream.write(text)
+    pq.write_table(pa.Table.from_pylist(rows), tmp_path / "a.parquet")
+    (tmp_path / "a.jsonl").write_bytes(text)
+    config = ScoreConfig(reward=CustomReward(reference=f"{tmp_path}/mine.py:Judged"))
+    for name in ("a.jsonl", "a.jsonl.gz", "a.jsonl.zst", "a.parquet"):
+        out = tmp_path / f"{name}.scored.jsonl"
+        summary = score_file(tmp_path / name, out, config)
+        assert list(summary.rewards) == [1, 6]
+        assert [row.line() for row in summary.bad] == [
+            f"{name}, row 3: only sums of four are judged"
+        ]
+        assert [json.loads(line) for line in out.read_text().splitlines()] == [
+            {**row, "reward": reward} for row, reward in zip(rows[:2], (1.0, 6.0), strict=True)
+        ]
+
+
+def test_a_file_that_changes_while_it_is_read_is_not_scored(tmp_path: Path) -> None:
+    data = write(tmp_path)
+    (tmp_path / "mine.py").write_text(
+        f"class Writes:\n    name = 'writes'\n\n    def __call__(self, answer):\n"
+        f"        with open({str(data)!r}, 'a') as file:\n            file.write(' ')\n"
+        f"        return 1.0\n"
     )
+    config = ScoreConfig(reward=CustomReward(reference=f"{tmp_path}/mine.py:Writes"))
+    with pytest.raises(DataError, match="changed while it was read"):
+        score_file(data, tmp_path / "out.jsonl", config)
+    assert not list(tmp_path.glob("out*"))
 
 
 def test_what_is_wrong_is_one_line(stamm: Stamm, tmp_path: Path) -> None:
@@ -90,5 +146,6 @@ def test_what_is_wrong_is_one_line(stamm: Stamm, tmp_path: Path) -> None:
         assert message in done.stderr
         assert len(done.stderr.splitlines()) == 1
         assert not list(tmp_path.glob("*.scored.jsonl*"))
+        assert not list(tmp_path.glob("*.manifest.json"))
     missing = stamm("score", "none.jsonl")
     assert "none.jsonl" in missing.stderr

@@ -12,9 +12,10 @@ import hashlib
 import importlib
 import importlib.util
 import inspect
+import re
 import sys
 import traceback
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from pathlib import Path
 from types import ModuleType
 from typing import Any, TypeVar
@@ -23,6 +24,7 @@ from stamm.base.config import nearest
 from stamm.base.errors import ConfigError, StammError
 
 T = TypeVar("T")
+_NAME = re.compile(r"[a-z0-9_]{1,40}")
 
 
 def is_reference(text: str) -> bool:
@@ -78,6 +80,35 @@ def load_reference(reference: str, kind: type[T] | None, what: str) -> T:
         if not isinstance(found, kind):
             raise _unfit(f"{path}:{name}", kind, what)
     return found  # type: ignore[no-any-return]
+
+
+def load_named(
+    reference: str,
+    kind: type[T] | None,
+    what: str,
+    *,
+    names: str,
+    where: str = "",
+    reserved: Collection[str] = (),
+) -> T:
+    """As `load_reference`, for an object whose attribute `name` names files or records.
+
+    names      what it names, for messages: "its result files"
+    where      key of the configuration, for messages
+    reserved   names of the built-in ones
+    Raises     ConfigError as `load_reference`, and for a name that is not of at most 40 lower-case
+               letters, digits and _, or is reserved.
+    """
+    found = load_reference(reference, kind, what)
+    name = getattr(found, "name", None)
+    if not isinstance(name, str) or not _NAME.fullmatch(name) or name in reserved:
+        noun = what.rpartition(" ")[2]
+        raise ConfigError(
+            f"{reference} has name = {name!r}, which cannot name {names}",
+            where=where,
+            fix=f"Use at most 40 lower-case letters, digits and _, and not the name of a built-in {noun}",
+        )
+    return found
 
 
 def source_file(reference: str, found: object) -> Path:

@@ -51,9 +51,11 @@ def _stem(name: str) -> str:
 
 def _text(summary: ScoreSummary) -> str:
     """Rows, mean reward, ties, and the first bad rows."""
-    distinct = len(summary.rewards)
+    distinct = summary.distinct
     values = "value" if distinct == 1 else "values"
-    lines = [f"{summary.rows:,} answers, mean reward {summary.mean:.4g}, {distinct:,} {values}"]
+    lines = [
+        f"{len(summary.rewards):,} answers, mean reward {summary.mean:.4g}, {distinct:,} {values}"
+    ]
     if distinct == 1:
         lines.append("All rewards are equal: preference losses learn nothing from them.")
     if summary.num_bad:

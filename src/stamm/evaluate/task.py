@@ -14,8 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from stamm.base.console import Progress
-from stamm.base.errors import ConfigError
-from stamm.base.user_code import is_reference, load_reference
+from stamm.base.user_code import is_reference, load_named
 from stamm.evaluate.config import BUILT_IN_TASKS, EvaluateConfig
 
 if TYPE_CHECKING:  # a recipe checks the names of tasks without loading torch
@@ -131,16 +130,14 @@ def load_user_task(reference: str) -> EvaluationTask:
 
     Raises   ConfigError when it cannot be loaded or has no usable name.
     """
-    task = load_reference(reference, EvaluationTask, "an evaluation task")
-    name = task.name
-    plain = isinstance(name, str) and name.isascii() and name.replace("_", "a").isalnum()
-    if not plain or name != name.lower() or name in BUILT_IN_TASKS:
-        raise ConfigError(
-            f"{reference} has name = {name!r}, which cannot name its result files",
-            where="evaluate.tasks",
-            fix="Use lower-case letters, digits and _, and not the name of a built-in task",
-        )
-    return task
+    return load_named(
+        reference,
+        EvaluationTask,
+        "an evaluation task",
+        names="its result files",
+        where="evaluate.tasks",
+        reserved=BUILT_IN_TASKS,
+    )
 
 
 def check_tasks(names: Sequence[str]) -> None:

@@ -8,8 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from stamm.base.errors import ConfigError
-from stamm.base.user_code import load_reference
+from stamm.base.user_code import load_named, load_reference
 from stamm.export.config import BUILT_IN_TARGETS, BuiltInTarget
 from stamm.export.target import ExportTarget
 from stamm.models.config import DecoderConfig
@@ -44,16 +43,14 @@ def load_target(name: str) -> ExportTarget:
     built_in = _built_in(name)
     if built_in is not None:
         return load_reference(built_in.target, ExportTarget, "an export target")
-    target = load_reference(name, ExportTarget, "an export target")
-    folder = target.name
-    plain = isinstance(folder, str) and folder.isascii() and folder.replace("_", "a").isalnum()
-    if not plain or folder != folder.lower() or folder in BUILT_IN_TARGETS:
-        raise ConfigError(
-            f"{name} has name = {folder!r}, which cannot name its folder",
-            where="export.target",
-            fix="Use lower-case letters, digits and _, and not the name of a built-in target",
-        )
-    return target
+    return load_named(
+        name,
+        ExportTarget,
+        "an export target",
+        names="its folder",
+        where="export.target",
+        reserved=BUILT_IN_TARGETS,
+    )
 
 
 def export_problems(name: str, config: DecoderConfig) -> tuple[str, ...]:

@@ -9,9 +9,21 @@ from typing import Any
 
 import pytest
 
-from stamm.align.rewards.reward import Answer
-from stamm.align.rewards.reward_config import JsonFormat, Language, Length, Number, RewardConfig
-from stamm.align.rewards.rules import last_number, load_reward
+from stamm.align.rewards.load_reward import load_reward
+from stamm.align.rewards.reward import Answer, BatchReward, files_of, rewards_of
+from stamm.align.rewards.reward_config import (
+    CustomReward,
+    JsonFormat,
+    Language,
+    Length,
+    Number,
+    RewardConfig,
+    ScoreConfig,
+    Stopped,
+    Weighted,
+)
+from stamm.align.rewards.rules import last_number
+from stamm.base.config import override
 from stamm.base.errors import ConfigError, DataError
 from stamm.chat.conversation import (
     AssistantTurn,
@@ -25,9 +37,12 @@ from stamm.chat.conversation import (
 )
 
 
+def answer(text: str, **row: Any) -> Answer:
+    return Answer(Conversation(turns=(UserTurn("?"),)), AssistantTurn((Response(text),)), row)
+
+
 def score(config: RewardConfig, text: str, **row: Any) -> float:
-    prompt = Conversation(turns=(UserTurn("?"),))
-    return load_reward(config)(Answer(prompt, AssistantTurn((Response(text),)), row))
+    return load_reward(config)(answer(text, **row))
 
 
 @pytest.mark.parametrize(
@@ -70,8 +85,8 @@ def test_thoughts_and_tool_outputs_do_not_count() -> None:
         ToolOutputs(("72",)),
         Response("I think 71"),
     )
-    answer = Answer(Conversation(turns=()), AssistantTurn(blocks), {"answer": 72})
-    assert load_reward(Number())(answer) == 0
+    given = Answer(Conversation(turns=()), AssistantTurn(blocks), {"answer": 72})
+    assert load_reward(Number())(given) == 0
 
 
 def test_json_is_parsed_and_checked_against_a_schema(tmp_path: Path) -> None:
@@ -112,3 +127,82 @@ def test_the_language_of_an_answer() -> None:
     assert score(Language(), german, language="fra_Latn") == 0
     with pytest.raises(DataError, match="no column language"):
         score(Language(), german)
+
+
+def test_an_answer_that_the_model_ended() -> None:
+    assert [score(Stopped(), "", stopped=stopped) for stopped in (True, False)] == [1, 0]
+    with pytest.raises(DataError, match="no column stopped"):
+        score(Stopped(), "")
+
+
+def test_weighted_rewards() -> None:
+    config = Weighted(rewards=(Number(), Length(largest=3)), weights=(2.0, -0.5))
+    found = [score(config, text, answer=4) for text in ("4", "5", "=> 4", "none")]
+    assert found == [1.5, -0.5, 2.0, 0.0]
+    mean = Weighted(rewards=(Number(), Length()), weights=(3.0, 1.0), combine="mean")
+    assert score(mean, "4", answer=4) == 1
+    assert score(mean, "5", answer=4) == 0.25
+    assert score(Weighted(rewards=(Number(), Length())), "4", answer=4) == 2
+    with pytest.raises(DataError, match="no column answer"):
+        score(mean, "4")
+    changes = ["reward=Weighted", "reward.rewards=Number,Length", "reward.rewards.1.largest=3"]
+    parsed = override(ScoreConfig(), [*changes, "reward.weights=2,-0.5"])
+    assert parsed.reward == config
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"rewards": ()}, "is empty"),
+        ({"weights": (1.0,)}, "must be as many as rewards, 2"),
+        ({"weights": (1.0, float("nan"))}, "must be finite"),
+        ({"weights": (1.0, -1.0), "combine": "mean"}, "must have a positive sum"),
+    ],
+)
+def test_weights_that_do_not_fit_are_an_error(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        Weighted(**{"rewards": (Number(), Length()), **changes})
+
+
+BATCH = """
+from stamm.base.errors import DataError
+
+class Longest:
+    name = "longest"
+
+    def __call__(self, answer):
+        if not answer.text:
+            raise DataError("the answer is empty")
+        return len(answer.text)
+
+class Together(Longest):
+    name = "together"
+
+    def many(self, answers):
+        return [len(answer.text) if answer.text else DataError("empty") for answer in answers]
+
+class Fewer(Together):
+    def many(self, answers):
+        return [1.0]
+"""
+
+
+def test_a_users_reward_of_many_answers(tmp_path: Path) -> None:
+    file = tmp_path / "mine.py"
+    file.write_text(BATCH)
+    answers = [answer("abc"), answer(""), answer("d")]
+    for name, is_batch in (("Longest", False), ("Together", True)):
+        reward = load_reward(CustomReward(reference=f"{file}:{name}"))
+        assert isinstance(reward, BatchReward) == is_batch
+        assert files_of(reward) == {f"{file}:{name}": file}
+        values = rewards_of(reward, answers)
+        assert (values[0], values[2]) == (3.0, 1.0)
+        assert isinstance(values[1], DataError)
+        assert "empty" in values[1].what
+        both = Weighted(rewards=(Length(), CustomReward(reference=f"{file}:{name}")))
+        assert rewards_of(load_reward(both), answers)[::2] == [4.0, 2.0]
+    with pytest.raises(ConfigError, match="returned 1 rewards for 3 answers"):
+        rewards_of(load_reward(CustomReward(reference=f"{file}:Fewer")), answers)
+    file.write_text(BATCH.replace('"longest"', '"number"'))
+    with pytest.raises(ConfigError, match=r"name = 'number'.*not the name of a built-in reward"):
+        load_reward(CustomReward(reference=f"{file}:Longest"))

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
+from stamm.base.errors import DataError, visible
 from stamm.chat.conversation import AssistantTurn, Conversation, Response
 
 
@@ -40,4 +43,55 @@ class Reward(Protocol):
     name: str
 
     def __call__(self, answer: Answer) -> float:
-        """The reward of an answer, a finite number that depends on the answer alone."""
+        """The reward of an answer, a finite number that depends on the answer alone.
+
+        Raises   DataError for an answer that cannot be judged
+        """
+
+
+@runtime_checkable
+class BatchReward(Reward, Protocol):
+    """A reward that is faster for many answers at once, such as a model."""
+
+    def many(self, answers: Sequence[Answer]) -> Sequence[float | DataError]:
+        """The reward of each answer, in order; DataError for one that cannot be judged.
+
+        A reward does not depend on the other answers, but for rounding.
+        """
+
+
+@runtime_checkable
+class ReadsFiles(Protocol):
+    """A reward that files outside the package decide.
+
+    files   by the name that the configuration gives; the manifest of scored answers has their hashes
+    """
+
+    files: Mapping[str, Path]
+
+
+def files_of(reward: Reward) -> Mapping[str, Path]:
+    """The files that decide a reward, by name."""
+    return reward.files if isinstance(reward, ReadsFiles) else {}
+
+
+def rewards_of(reward: Reward, answers: Sequence[Answer]) -> list[float | DataError]:
+    """The reward of each answer, in order; DataError for one without a finite reward."""
+    if isinstance(reward, BatchReward):
+        return [_checked(reward, value) for value in reward.many(answers)]
+    found: list[float | DataError] = []
+    for answer in answers:
+        try:
+            found.append(_checked(reward, reward(answer)))
+        except DataError as error:
+            found.append(error)
+    return found
+
+
+def _checked(reward: Reward, value: object) -> float | DataError:
+    if isinstance(value, DataError):
+        return value
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        shown = visible(repr(value), 80)
+        return DataError(f"reward {reward.name} is {shown}, which is not a finite number")
+    return float(value)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 from stamm.base.config import validate
 from stamm.base.user_code import is_reference
@@ -69,6 +69,14 @@ class Language:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Stopped:
+    """1 if the model ended the answer itself, 0 if it was cut at its longest length.
+
+    The row's column "stopped" records it, as `stamm sample` writes it.
+    """
+
+
+@dataclass(frozen=True, kw_only=True)
 class CustomReward:
     """A user's reward.
 
@@ -84,7 +92,38 @@ class CustomReward:
         validate(self, ("reference", is_reference(self.reference), wrong))
 
 
-RewardConfig = Number | JsonFormat | Length | Language | CustomReward
+SingleReward = Number | JsonFormat | Length | Language | Stopped | CustomReward
+
+
+@dataclass(frozen=True, kw_only=True)
+class Weighted:
+    """Several rewards in one number.
+
+    sum    weight_1 reward_1 + weight_2 reward_2 + ...
+    mean   the same, divided by the sum of the weights
+
+    rewards   "Number,Length" on the command line, and rewards.1.largest=200 for its settings
+    weights   one for each; empty: 1 for each
+    """
+
+    rewards: tuple[SingleReward, ...]
+    weights: tuple[float, ...] = ()
+    combine: Literal["sum", "mean"] = "sum"
+
+    def __post_init__(self) -> None:
+        fits = not self.weights or len(self.weights) == len(self.rewards)
+        finite = all(map(math.isfinite, self.weights))
+        mean = self.combine == "sum" or not self.weights or sum(self.weights) > 0
+        validate(
+            self,
+            ("rewards", len(self.rewards) > 0, "is empty: name at least one reward"),
+            ("weights", fits, f"must be as many as rewards, {len(self.rewards)}"),
+            ("weights", finite, "must be finite"),
+            ("weights", mean, "must have a positive sum for a mean"),
+        )
+
+
+RewardConfig = SingleReward | Weighted
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -96,8 +135,4 @@ class ScoreConfig:
     """
 
     reward: RewardConfig = field(default_factory=Number)
-    bad_rows: str = "skip"
-
-    def __post_init__(self) -> None:
-        known = self.bad_rows in ("skip", "stop")
-        validate(self, ("bad_rows", known, 'must be "skip" or "stop"'))
+    bad_rows: Literal["skip", "stop"] = "skip"

@@ -1,4 +1,4 @@
-"""Built-in rewards that a program can verify, and loading of a user's own.
+"""Built-in rewards that a program can verify: numbers, JSON, length, language, end of the answer.
 
 Checked  tests/unit/align/test_rewards.py
 """
@@ -15,18 +15,15 @@ from typing import Any
 import jsonschema
 import referencing
 
-from stamm.align.rewards.reward import Answer, Reward
+from stamm.align.rewards.reward import Answer
 from stamm.align.rewards.reward_config import (
-    CustomReward,
     JsonFormat,
     Language,
     Length,
     Number,
-    RewardConfig,
 )
-from stamm.base.errors import ConfigError, DataError
+from stamm.base.errors import DataError
 from stamm.base.files import read_json
-from stamm.base.user_code import load_reference
 from stamm.corpus.language.config import LanguageConfig
 from stamm.corpus.language.identify import LanguageIdentifier
 
@@ -36,23 +33,6 @@ LONGEST_TEXT = 1_000_000
 _NUMBER = re.compile(r"-?(?:\d{1,3}(?:,\d{3})+(?!\d)|\d+)(?:\.\d+)?|-?\.\d+")
 _MARKED = re.compile(r"####\s*(.+)|\\boxed\{([^{}]*)\}")
 _FENCE = re.compile(r"\s*```(?:json)?\s*\n(.*?)\n?```\s*", re.DOTALL)
-_NAME = re.compile(r"[a-z][a-z0-9_]{0,39}")
-
-
-def load_reward(config: RewardConfig) -> Reward:
-    """The reward that a configuration names.
-
-    Raises   ConfigError when a user's cannot be loaded, DataError when a schema cannot be read.
-    """
-    if isinstance(config, Number):
-        return NumberReward(config)
-    if isinstance(config, JsonFormat):
-        return JsonReward(config)
-    if isinstance(config, Length):
-        return LengthReward(config)
-    if isinstance(config, Language):
-        return LanguageReward(config)
-    return _own(config)
 
 
 def last_number(text: str) -> Decimal | None:
@@ -91,8 +71,10 @@ class JsonReward:
     def __init__(self, config: JsonFormat) -> None:
         self._fence = config.fence
         self._validator: Any = None
+        self.files: dict[str, Path] = {}
         if config.schema:
             self._validator = _validator(read_json(Path(config.schema)), config.schema)
+            self.files[config.schema] = Path(config.schema)
 
     def __call__(self, answer: Answer) -> float:
         """1 or 0."""
@@ -144,14 +126,20 @@ class LanguageReward:
         return float(self._identifier.identify(answer.text[:LONGEST_TEXT]).language == wanted)
 
 
-def _own(config: CustomReward) -> Reward:
-    found = load_reference(config.reference, Reward, "a reward")
-    if not isinstance(found.name, str) or not _NAME.fullmatch(found.name):
-        raise ConfigError(
-            f"{config.reference} has name = {found.name!r}",
-            fix="Use at most 40 lower-case letters, digits and _",
-        )
-    return found
+class StoppedReward:
+    """See `reward_config.Stopped`."""
+
+    name = "stopped"
+
+    def __call__(self, answer: Answer) -> float:
+        """1 or 0."""
+        stopped = answer.row.get("stopped")
+        if not isinstance(stopped, bool):
+            raise DataError(
+                "the row has no column stopped with true or false",
+                fix="Score the completions of `stamm sample`",
+            )
+        return float(stopped)
 
 
 def _decimal(row: Mapping[str, Any], column: str) -> Decimal:

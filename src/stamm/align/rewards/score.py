@@ -1,34 +1,38 @@
 """Score answers: add a reward to each row of a file, `stamm score`.
 
 Reads    a file of rows with a prompt and a completion, or with messages that end with the assistant
-Writes   the same rows with the column "reward", as JSONL, and beside it NAME.manifest.json: reward,
-         hash of its code, hashes of input and output, rows that could not be read or scored
+Writes   the same rows with the column "reward", as JSONL, and beside it NAME.manifest.json
+         (`runs.schemas.rewards`): reward, hashes of its files, of input and output, and the rows that
+         could not be read or scored
 
 Checked  tests/cli/test_score.py
 """
 
 from __future__ import annotations
 
-import collections
+import itertools
 import json
 import math
-from collections.abc import Iterator, Mapping
+from array import array
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 from stamm.align.data.dataset_reader import BadRow, read_rows
 from stamm.align.data.examples import ChatExample, Example, RatedAnswer, last_answer
-from stamm.align.rewards.reward import Answer, Reward
-from stamm.align.rewards.reward_config import CustomReward, ScoreConfig
-from stamm.align.rewards.rules import load_reward
+from stamm.align.rewards.load_reward import load_reward
+from stamm.align.rewards.reward import Answer, BatchReward, Reward, files_of, rewards_of
+from stamm.align.rewards.reward_config import ScoreConfig
 from stamm.base.config import to_plain
-from stamm.base.errors import ConfigError, DataError, visible
-from stamm.base.files import atomic, sha256_file, write_json
-from stamm.base.user_code import guarded, source_file
+from stamm.base.errors import ConfigError, DataError
+from stamm.base.files import atomic, sha256_file
+from stamm.base.schema import write_record
 from stamm.chat.conversation import Conversation
+from stamm.runs.schemas.rewards import ScoreManifest
 
-SCHEMA = 1
+BATCH_ROWS = 1024
+"""Rows that a `BatchReward` scores together."""
 _NAMED = 1000  # bad rows that the manifest lists
 
 
@@ -36,79 +40,127 @@ _NAMED = 1000  # bad rows that the manifest lists
 class ScoreSummary:
     """Result of `score_file`.
 
-    rows       rows with a reward
+    rewards    the reward of each row that has one, in order
     bad        rows without one, at most 1,000 of them
     num_bad    how many there were
-    rewards    how often each reward occurred, for at most 1,000 values
     """
 
-    rows: int
-    bad: list[BadRow]
+    rewards: Sequence[float]
+    bad: Sequence[BadRow]
     num_bad: int
-    rewards: Mapping[float, int]
 
     @property
     def mean(self) -> float:
         """Mean reward; NaN without rows."""
-        total = math.fsum(value * count for value, count in self.rewards.items())
-        return total / self.rows if self.rows else math.nan
+        return math.fsum(self.rewards) / len(self.rewards) if self.rewards else math.nan
+
+    @property
+    def distinct(self) -> int:
+        """Number of different rewards."""
+        return len(set(self.rewards))
+
+
+@dataclass(frozen=True)
+class _Row:
+    """A row with its answer, or the reason why it has none."""
+
+    columns: Mapping[str, Any]
+    answer: Answer | None
+    place: BadRow
 
 
 def score_file(data: Path, out: Path, config: ScoreConfig) -> ScoreSummary:
     """Write the rows of `data` with their rewards to `out`.
 
     Raises   ConfigError when `out` exists or a user's reward raises, DataError for a bad row with
-             bad_rows="stop", and when no row could be scored
+             bad_rows="stop", when no row could be scored, and when `data` changes meanwhile
     """
     if out.exists():
         raise ConfigError(f"{out} exists", fix="Name another file with --out, or remove it")
+    if not data.is_file():
+        raise DataError(f"cannot read {data}: no such file")
+    before = sha256_file(data)
     reward = load_reward(config.reward)
-    bad: list[BadRow] = []
-    num_bad = rows = 0
-    rewards: collections.Counter[float] = collections.Counter()
     out.parent.mkdir(parents=True, exist_ok=True)
     with atomic(out) as temporary:
         with temporary.open("w", encoding="utf-8") as file:
-            for row, value in _scored(data, reward, config):
-                if isinstance(value, BadRow):
-                    if config.bad_rows == "stop":
-                        raise DataError(value.reason, where=f"{value.file}, row {value.row}")
-                    num_bad += 1
-                    bad += [value] if len(bad) < _NAMED else []
-                    continue
-                rows += 1
-                rewards[value] += 1
-                file.write(
-                    json.dumps({**row, "reward": value}, ensure_ascii=False, default=str) + "\n"
-                )
-        if not rows:
-            first = f": {bad[0].line()}" if bad else ""
+            summary = _write(file, data, reward, config)
+        if not summary.rewards:
+            first = f": {summary.bad[0].line()}" if summary.bad else ""
             raise DataError(f"{data} has no row with an answer{first}")
-    summary = ScoreSummary(rows, bad, num_bad, rewards)
-    write_json(out.with_name(out.name + ".manifest.json"), _manifest(data, out, config, summary))
+        if sha256_file(data) != before:
+            raise DataError(f"{data} changed while it was read", fix="Score it again")
+        # Written before the file that it describes: what exists has a manifest.
+        write_record(
+            out.with_name(out.name + ".manifest.json"),
+            ScoreManifest,
+            {
+                "kind": "score",
+                "reward": reward.name,
+                "config": to_plain(config),
+                "reads": {
+                    name: {"path": str(path), "sha256": sha256_file(path)}
+                    for name, path in files_of(reward).items()
+                },
+                "input": {"path": str(data), "sha256": before},
+                "output": {"path": out.name, "sha256": sha256_file(temporary)},
+                "rows": len(summary.rewards),
+                "mean_reward": summary.mean,
+                "distinct_rewards": summary.distinct,
+                "num_bad_rows": summary.num_bad,
+                "bad_rows": [vars(row) for row in summary.bad],
+            },
+        )
     return summary
 
 
-def _scored(
-    data: Path, reward: Reward, config: ScoreConfig
-) -> Iterator[tuple[Mapping[str, Any], float | BadRow]]:
+def _write(file: TextIO, data: Path, reward: Reward, config: ScoreConfig) -> ScoreSummary:
+    rewards, num_bad = array("d"), 0
+    bad: list[BadRow] = []
+    size = BATCH_ROWS if isinstance(reward, BatchReward) else 1
+    rows = _rows(data)
+    while batch := list(itertools.islice(rows, size)):
+        for row, value in zip(batch, _scored(reward, batch), strict=True):
+            if isinstance(value, BadRow):
+                if config.bad_rows == "stop":
+                    raise DataError(value.reason, where=f"{value.file}, row {value.row}")
+                num_bad += 1
+                bad += [value] if len(bad) < _NAMED else []
+                continue
+            rewards.append(value)
+            line = {**row.columns, "reward": value}
+            file.write(json.dumps(line, ensure_ascii=False, default=str) + "\n")
+    return ScoreSummary(rewards, bad, num_bad)
+
+
+def _scored(reward: Reward, batch: Sequence[_Row]) -> Iterator[float | BadRow]:
+    """The reward of each row, or the reason why it has none."""
+    answers = [row.answer for row in batch if row.answer is not None]
+    try:
+        values = iter(rewards_of(reward, answers))
+    except ConfigError as error:
+        first, last = batch[0].place, batch[-1].place
+        rows = f"row {first.row}" if first.row == last.row else f"rows {first.row} to {last.row}"
+        where = f"{error.where}, for {first.file}, {rows}"
+        raise ConfigError(error.what, where=where, fix=error.fix) from error
+    for row in batch:
+        if row.answer is None:
+            yield row.place
+            continue
+        value = next(values)
+        if isinstance(value, DataError):
+            yield BadRow(row.place.file, row.place.row, value.line().rstrip("."))
+        else:
+            yield value
+
+
+def _rows(data: Path) -> Iterator[_Row]:
     for row, example in read_rows(data):
         if isinstance(example, BadRow):
-            yield {}, example
+            yield _Row({}, None, example)
             continue
-        found = _answer(row, example)
-        if found is None:
-            origin = example.origin
-            yield row, BadRow(origin.file, origin.row, "the row has no completion")
-            continue
-        origin = example.origin
-        try:
-            yield row, _reward(reward, found, config)
-        except DataError as error:
-            yield row, BadRow(origin.file, origin.row, error.line().rstrip("."))
-        except ConfigError as error:
-            where = f"{error.where}, for {origin.file}, row {origin.row}"
-            raise ConfigError(error.what, where=where, fix=error.fix) from error
+        place = BadRow(example.origin.file, example.origin.row, "the row has no completion")
+        yield _Row(row, _answer(row, example), place)
 
 
 def _answer(row: Mapping[str, Any], example: Example) -> Answer | None:
@@ -124,40 +176,3 @@ def _answer(row: Mapping[str, Any], example: Example) -> Answer | None:
         )
         return Answer(before, last_answer(whole), row)
     return None
-
-
-def _reward(reward: Reward, answer: Answer, config: ScoreConfig) -> float:
-    """The reward of an answer.
-
-    Raises   DataError for a reward that is not a finite number, ConfigError when a user's raises
-    """
-    if isinstance(config.reward, CustomReward):
-        file = source_file(config.reward.reference, type(reward))
-        value = guarded(file, lambda: reward(answer))
-    else:
-        value = reward(answer)
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
-        shown = visible(repr(value), 80)
-        raise DataError(f"reward {reward.name} is {shown}, which is not a finite number")
-    return float(value)
-
-
-def _manifest(data: Path, out: Path, config: ScoreConfig, summary: ScoreSummary) -> dict[str, Any]:
-    code = {}
-    if isinstance(config.reward, CustomReward):
-        reference = config.reward.reference
-        file = source_file(reference, type(load_reward(config.reward)))
-        code = {"code": {"path": reference, "sha256": sha256_file(file)}}
-    return {
-        "schema": SCHEMA,
-        "kind": "score",
-        "config": to_plain(config),
-        **code,
-        "input": {"path": str(data), "sha256": sha256_file(data)},
-        "output": {"path": out.name, "sha256": sha256_file(out)},
-        "rows": summary.rows,
-        "mean_reward": summary.mean,
-        "distinct_rewards": len(summary.rewards),
-        "num_bad_rows": summary.num_bad,
-        "bad_rows": [vars(row) for row in summary.bad],
-    }

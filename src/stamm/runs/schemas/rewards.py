@@ -1,0 +1,47 @@
+"""NAME.manifest.json beside a scored file: what was rewarded, by which files, and what was not."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import ClassVar
+
+from stamm.runs.schemas.run import InputFile
+
+
+@dataclass(frozen=True, kw_only=True)
+class RowWithoutReward:
+    """A row that could not be read or scored: file, row from 1, and the reason."""
+
+    file: str
+    row: int
+    reason: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScoreManifest:
+    """NAME.manifest.json: a file of rewards.
+
+    reward             name of the reward
+    config             resolved, as `stamm.base.config.to_plain` writes it
+    reads              files that decide the reward: the user's code, a JSON schema, model weights
+    input, output      the file of answers, and the file with their rewards
+    rows               rows with a reward
+    mean_reward        None without rows
+    distinct_rewards   number of different values, counted up to 1,000,000
+    num_bad_rows       rows without a reward; `bad_rows` lists the first 1,000
+    """
+
+    SCHEMA: ClassVar[int] = 2
+
+    kind: str = "score"
+    reward: str
+    config: object = None
+    reads: Mapping[str, InputFile]
+    input: InputFile
+    output: InputFile
+    rows: int
+    mean_reward: float | None
+    distinct_rewards: int
+    num_bad_rows: int
+    bad_rows: tuple[RowWithoutReward, ...]
