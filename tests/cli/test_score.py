@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from pathlib import Path
 
 import pyarrow as pa
@@ -16,7 +15,8 @@ from stamm.base.errors import DataError
 from stamm.base.files import sha256_file
 from stamm.base.schema import read_record
 from stamm.runs.schemas.rewards import ScoreManifest
-from tests.conftest import ROOT, Stamm
+from tests.conftest import Stamm
+from tests.unit.tutorials import tutorial_file
 
 ROWS = [
     {"prompt": "2+2?", "completion": "4", "answer": 4, "city": "Bern"},
@@ -61,9 +61,7 @@ def test_each_answer_gets_its_reward_and_bad_rows_are_named(stamm: Stamm, tmp_pa
 
 
 def test_the_reward_of_the_tutorial_scores_a_file(stamm: Stamm, tmp_path: Path) -> None:
-    page = (ROOT / "docs" / "extending" / "reward.md").read_text()
-    (block,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
-    (tmp_path / "mine.py").write_text(block)
+    tutorial_file("reward", tmp_path / "mine.py")
     write(tmp_path)
     done = stamm("score", "answers.jsonl", "reward=mine.py:FewWords", "--out", "scored.jsonl")
     assert done.returncode == 0, done.stderr

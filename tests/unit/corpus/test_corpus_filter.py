@@ -23,8 +23,8 @@ from stamm.corpus.tables import read_parts
 from stamm.recipes.corpus_steps import corpus_steps
 from stamm.runs.executors import LocalExecutor
 from stamm.runs.job import Workspace
+from tests.unit.tutorials import tutorial_file
 
-TUTORIAL = Path(__file__).parents[3] / "docs" / "extending" / "corpus_filter.md"
 PLAIN = CorpusConfig(
     inputs=("none",), consent=ConsentConfig(unknown_host="allow"), language=None, held_out=0.0
 )
@@ -37,11 +37,6 @@ class Mine:
 Row = dict[str, Any]
 Write = Callable[..., str]
 Build = Callable[[CorpusConfig], tuple[list[Row], list[Row], dict[str, Any]]]
-
-
-def tutorial_code() -> str:
-    (code,) = re.findall(r"```python\n(.*?)```", TUTORIAL.read_text(encoding="utf-8"), re.DOTALL)
-    return str(code)
 
 
 def write_filter(folder: Path, body: str, name: str = "mine") -> str:
@@ -61,7 +56,7 @@ def test_the_tutorials_filter_runs_from_the_command_line(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "mine.py").write_text(tutorial_code(), encoding="utf-8")
+    tutorial_file("corpus_filter", tmp_path / "mine.py")
     tables = [f"{n} {n + 1} 1848 37.5 2009 {n * n}" for n in range(40)]
     for part in ("a", "b"):
         prose = [f"Chapter {n} of part {part} is about rivers and lakes." for n in range(40)]

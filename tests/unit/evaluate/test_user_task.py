@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import re
-import shutil
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from stamm.base.errors import ConfigError
-from stamm.base.files import read_json, write_json
+from stamm.base.files import read_json
 from stamm.cli.main import main
 from stamm.evaluate import job
 from stamm.evaluate.config import BUILT_IN_TASKS, EvaluateConfig
@@ -21,9 +19,8 @@ from stamm.reports.figure import DataTable
 from stamm.reports.results import read_task_files
 from stamm.reports.task_results import task_table
 from stamm.runs.job import Workspace
+from tests.unit.tutorials import tutorial_file, working_folder
 
-ROOT = Path(__file__).parents[3]
-TUTORIAL = ROOT / "docs" / "extending" / "evaluation_task.md"
 TASK = """
 from stamm.evaluate.task import TaskMetric, TaskResult
 class Mine:
@@ -31,11 +28,6 @@ class Mine:
     def run(self, model, tokenizer, context):
         {body}
 """
-
-
-def tutorial_code() -> str:
-    (code,) = re.findall(r"```python\n(.*?)```", TUTORIAL.read_text(encoding="utf-8"), re.DOTALL)
-    return str(code)
 
 
 def test_the_registry_holds_every_built_in_task() -> None:
@@ -51,10 +43,8 @@ def test_the_tutorials_task_runs_from_the_command_line(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    shutil.copytree(inputs["model"].parent, tmp_path / "run")
-    write_json(tmp_path / "run" / "config.json", {})
-    (tmp_path / "mine.py").write_text(tutorial_code(), encoding="utf-8")
-    monkeypatch.chdir(tmp_path)
+    working_folder(inputs["model"], tmp_path, monkeypatch)
+    tutorial_file("evaluation_task", tmp_path / "mine.py")
     assert main(["evaluate", "run", "tasks=held_out,mine.py:Addition"]) == 0
     assert capsys.readouterr().out == "run/evaluate\n"
     folder = tmp_path / "run" / "evaluate"
@@ -78,7 +68,7 @@ def test_a_recipe_loads_the_file_first_and_reads_it_as_an_input(
     config = EvaluateConfig(tasks=("held_out", "mine.py:Addition"))
     with pytest.raises(ConfigError, match=r"mine\.py does not exist"):
         replace(demo(), evaluate=config)
-    (tmp_path / "mine.py").write_text(tutorial_code(), encoding="utf-8")
+    tutorial_file("evaluation_task", tmp_path / "mine.py")
     steps = replace(demo(), evaluate=config).steps()
     assert [dict(s.external) for s in steps if s.job == "evaluate"] == [
         {"mine.py": Path("mine.py")}

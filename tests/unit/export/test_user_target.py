@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import re
-import shutil
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from stamm.base.errors import ConfigError, ExportError
-from stamm.base.files import read_json, write_json
+from stamm.base.files import read_json
 from stamm.cli.main import main
 from stamm.export import job
 from stamm.export.config import BUILT_IN_TARGETS, ExportConfig
@@ -20,8 +18,8 @@ from stamm.models.config import DecoderConfig, GatedFFN
 from stamm.recipes.demo import demo
 from stamm.reports.results import read_measured
 from stamm.runs.job import Workspace
+from tests.unit.tutorials import tutorial_file, working_folder
 
-TUTORIAL = Path(__file__).parents[3] / "docs" / "extending" / "export_target.md"
 CONFIG = ExportConfig(parity_rows=1, parity_tokens=20, samples=0)
 TARGET = """
 from stamm.base.errors import ExportError
@@ -43,11 +41,6 @@ def mine(folder: Path, name: str = "mine", check: str = "return []", load: str =
     file = folder / "mine.py"
     file.write_text(TARGET.format(name=name, check=check, load=load), encoding="utf-8")
     return file
-
-
-def tutorial_code() -> str:
-    (code,) = re.findall(r"```python\n(.*?)```", TUTORIAL.read_text(encoding="utf-8"), re.DOTALL)
-    return str(code)
 
 
 def test_the_registry_holds_every_built_in_target() -> None:
@@ -79,10 +72,8 @@ def test_the_tutorials_target_exports_from_the_command_line(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    shutil.copytree(inputs["model"].parent, tmp_path / "run")
-    write_json(tmp_path / "run" / "config.json", {})
-    (tmp_path / "mine.py").write_text(tutorial_code(), encoding="utf-8")
-    monkeypatch.chdir(tmp_path)
+    working_folder(inputs["model"], tmp_path, monkeypatch)
+    tutorial_file("export_target", tmp_path / "mine.py")
     assert main(["export", "run", "target=mine.py:TorchProgram"]) == 0
     assert capsys.readouterr().out == "run/export\n"
     folder = tmp_path / "run" / "export" / "torch_program"
@@ -101,10 +92,8 @@ def test_a_target_exports_from_the_command_line(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    shutil.copytree(inputs["model"].parent, tmp_path / "run")
-    write_json(tmp_path / "run" / "config.json", {})
+    working_folder(inputs["model"], tmp_path, monkeypatch)
     mine(tmp_path)
-    monkeypatch.chdir(tmp_path)
     assert main(["export", "run", "target=mine.py:Mine"]) == 0
     names = ["README.md", "decoder.json", "model.safetensors", "parity.json"]
     folder = tmp_path / "run" / "export" / "mine"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import re
 from dataclasses import replace
 from pathlib import Path
@@ -11,7 +10,6 @@ from typing import Any
 import pytest
 
 from stamm.base.config import from_plain, override, to_plain
-from stamm.base.console import NoProgress
 from stamm.base.errors import ConfigError, DataError
 from stamm.base.files import read_json
 from stamm.engine.config import EngineConfig
@@ -20,13 +18,11 @@ from stamm.models.config import DecoderConfig, PlainFFN
 from stamm.optim.config import CustomOptimizer
 from stamm.optim.custom import measured_state
 from stamm.optim.schedules import BatchStage, WarmupStableDecay
-from stamm.pretrain import job
 from stamm.pretrain.config import PretrainConfig
 from stamm.pretrain.plan import plan
-from stamm.runs.job import Workspace
-from stamm.runs.metrics import read_metrics
+from tests.unit.pretrain.conftest import train
+from tests.unit.tutorials import tutorial_file
 
-TUTORIAL = Path(__file__).parents[3] / "docs" / "extending" / "optimizer.md"
 CONFIG = PretrainConfig(
     model=DecoderConfig(
         vocab_size=64, d_model=16, num_layers=1, num_heads=2, num_kv_heads=2, max_context=16,
@@ -64,21 +60,8 @@ class Averaged(torch.optim.Optimizer):
 
 
 @pytest.fixture
-def lion(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The tutorial's code in a file, and a made-up corpus."""
-    found = re.search(r"```python\n(.*?)```", TUTORIAL.read_text(), re.S)
-    assert found
-    file = tmp_path / "lion.py"
-    file.write_text(found[1])
-    bench: Any = importlib.import_module("bench.plan_memory")
-    monkeypatch.setattr(job, "open_stream", lambda *_: bench.MadeUp(64 * 16 + 1, 64))
-    return file
-
-
-def _run(folder: Path, config: PretrainConfig) -> list[dict[str, Any]]:
-    folder.mkdir(exist_ok=True)
-    job.run(config, Workspace(folder=folder, progress=NoProgress()))
-    return read_metrics(folder / "metrics.jsonl")
+def lion(tmp_path: Path, made_up_corpus: None) -> Path:
+    return tutorial_file("optimizer", tmp_path / "lion.py")
 
 
 class KilledError(Exception):
@@ -97,8 +80,8 @@ def _resumed(folder: Path, config: PretrainConfig, step: int) -> list[dict[str, 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Trainer, "_step", killed)
         with pytest.raises(KilledError):
-            _run(folder, config)
-    return _run(folder, config)
+            train(folder, config)
+    return train(folder, config)
 
 
 def test_the_tutorials_optimizer_trains_and_resumes_with_the_same_bits(
@@ -108,7 +91,7 @@ def test_the_tutorials_optimizer_trains_and_resumes_with_the_same_bits(
     assert isinstance(config.optimizer, CustomOptimizer)
     assert config.optimizer.keywords() == {"beta1": 0.8, "beta2": 0.98}
     assert from_plain(PretrainConfig, to_plain(config)) == config
-    whole = _run(tmp_path / "whole", config)
+    whole = train(tmp_path / "whole", config)
     assert whole[-1]["train/loss_nats"] < whole[0]["train/loss_nats"]
     assert _resumed(tmp_path / "killed", config, 5) == whole
     weights = [tmp_path / name / "model" / "model.safetensors" for name in ("whole", "killed")]
@@ -124,21 +107,21 @@ def test_state_of_any_kind_resumes_with_the_same_bits(
 ) -> None:
     lion.write_text(AVERAGED)
     config = override(CONFIG, [f"optimizer={lion}", "engine.checkpoint_every=1"])
-    whole = _run(tmp_path / "whole", config)
+    whole = train(tmp_path / "whole", config)
     assert _resumed(tmp_path / "killed", config, killed_in) == whole
 
 
 def test_changed_code_does_not_resume(tmp_path: Path, lion: Path) -> None:
     config = replace(CONFIG, optimizer=CustomOptimizer(reference=f"{lion}:Lion"))
-    _run(tmp_path / "run", config)
+    train(tmp_path / "run", config)
     lion.write_text(lion.read_text().replace("0.99", "0.98"))
     with pytest.raises(DataError, match="the code of the optimizer is not the same"):
-        _run(tmp_path / "run", config)
+        train(tmp_path / "run", config)
 
 
 def test_an_installed_optimizer_trains(tmp_path: Path, lion: Path) -> None:
     config = override(CONFIG, ["optimizer=torch.optim:NAdam"])
-    assert len(_run(tmp_path / "run", config)) == 6
+    assert len(train(tmp_path / "run", config)) == 6
 
 
 def test_a_plan_measures_the_state(lion: Path) -> None:
@@ -179,7 +162,7 @@ def test_what_does_not_fit_is_an_error(tmp_path: Path, lion: Path, code: str, me
     lion.write_text(code)
     config = replace(CONFIG, optimizer=CustomOptimizer(reference=f"{lion}:Lion"))
     with pytest.raises(ConfigError) as error:
-        _run(tmp_path / "run", config)
+        train(tmp_path / "run", config)
     assert re.search(message, error.value.line())
 
 

@@ -11,7 +11,7 @@ import sympy
 from sympy import Expr, Rational, Symbol
 
 from stamm.activations.derivation.primitives import PRIMITIVES, Primitive, X, bounded_exp
-from stamm.activations.spec.expressions import VARIABLE
+from stamm.activations.spec.expressions import VARIABLE, interpret
 
 _SPELLED = {"absolute": "abs", "signum": "sign"}  # their names in the formula language
 _NAMED: Mapping[str, Any] = {
@@ -55,29 +55,15 @@ def to_sympy(tree: ast.expr, parameters: Mapping[str, Symbol]) -> Expr:
 
     Decimal numbers are exact: 0.1 is one tenth.
     """
-    match tree:
-        case ast.Constant(value=number):
-            return Rational(str(number))
-        case ast.Name(id=name):
-            return X if name == VARIABLE else sympy.pi if name == "pi" else parameters[name]
-        case ast.UnaryOp(op=operator, operand=operand):
-            inner = to_sympy(operand, parameters)
-            return -inner if isinstance(operator, ast.USub) else inner
-        case ast.BinOp(left=left, op=operator, right=right):
-            a, b = to_sympy(left, parameters), to_sympy(right, parameters)
-            match operator:
-                case ast.Add():
-                    return a + b
-                case ast.Sub():
-                    return a - b
-                case ast.Mult():
-                    return a * b
-                case ast.Div():
-                    return a / b
-            return a**b
-        case ast.Call(func=ast.Name(id=name), args=[argument]):
-            return _NAMED[name](to_sympy(argument, parameters))
-    raise TypeError(f"{ast.dump(tree)} is not part of a parsed formula")
+
+    def leaf(node: ast.Constant | ast.Name) -> Expr:
+        if isinstance(node, ast.Constant):
+            return Rational(str(node.value))
+        if node.id == VARIABLE:
+            return X
+        return sympy.pi if node.id == "pi" else parameters[node.id]
+
+    return interpret(tree, leaf, lambda name, argument: _NAMED[name](argument))
 
 
 def elementary(expression: Expr) -> Expr:

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stamm.activations.spec import Spec
-from stamm.activations.spec.expressions import CONSTANTS, FUNCTIONS, VARIABLE
+from stamm.activations.spec.expressions import FUNCTIONS, VARIABLE, interpret, leaf_value
 from stamm.activations.spec.gradient_checks import value_of
 
 Array = NDArray[np.float64]
@@ -79,29 +79,13 @@ def evaluate_array(tree: ast.expr, values: Mapping[str, Any]) -> Any:
 
     values   numbers by name, and the points by the name of the variable
     """
-    match tree:
-        case ast.Constant(value=number):
-            return float(str(number))
-        case ast.Name(id=name):
-            return CONSTANTS[name] if name in CONSTANTS else values[name]
-        case ast.UnaryOp(op=operator, operand=operand):
-            inner = evaluate_array(operand, values)
-            return -inner if isinstance(operator, ast.USub) else inner
-        case ast.BinOp(left=left, op=operator, right=right):
-            a, b = evaluate_array(left, values), evaluate_array(right, values)
-            match operator:
-                case ast.Add():
-                    return a + b
-                case ast.Sub():
-                    return a - b
-                case ast.Mult():
-                    return a * b
-                case ast.Div():
-                    return np.divide(a, b)
-            return np.power(np.asarray(a, dtype=float), b)
-        case ast.Call(func=ast.Name(id=name), args=[argument]):
-            return _CALLED[name](np.asarray(evaluate_array(argument, values), dtype=float))
-    raise TypeError(f"{ast.dump(tree)} is not part of a parsed formula")
+    return interpret(
+        tree,
+        lambda node: leaf_value(node, values),
+        lambda name, argument: _CALLED[name](np.asarray(argument, dtype=float)),
+        divide=np.divide,
+        power=lambda base, exponent: np.power(np.asarray(base, dtype=float), exponent),
+    )
 
 
 @dataclass(frozen=True)

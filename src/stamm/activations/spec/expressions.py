@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import ast
 import math
+import operator
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import Any
 
 from stamm.activations.spec.parameters import softplus
 from stamm.base.config import nearest
@@ -133,24 +135,67 @@ def symbols(tree: ast.expr) -> frozenset[str]:
     return frozenset(n.id for n in names if n.id not in CONSTANTS)
 
 
+def interpret(
+    tree: ast.expr,
+    leaf: Callable[[ast.Constant | ast.Name], Any],
+    call: Callable[[str, Any], Any],
+    *,
+    divide: Callable[[Any, Any], Any] = operator.truediv,
+    power: Callable[[Any, Any], Any] = operator.pow,
+) -> Any:
+    """The value of a formula in any arithmetic: numbers, arrays or SymPy expressions.
+
+    leaf   the value of a number or a name
+    call   the value of a function, by its name and the value of its argument
+
+    Raises   ValueError for a tree that `parse` does not accept without `extra`
+    """
+
+    def value(node: ast.expr) -> Any:
+        match node:
+            case ast.Constant() | ast.Name():
+                return leaf(node)
+            case ast.UnaryOp(op=sign, operand=operand):
+                inner = value(operand)
+                return -inner if isinstance(sign, ast.USub) else inner
+            case ast.BinOp(left=left, op=sign, right=right):
+                a, b = value(left), value(right)
+                match sign:
+                    case ast.Add():
+                        return a + b
+                    case ast.Sub():
+                        return a - b
+                    case ast.Mult():
+                        return a * b
+                    case ast.Div():
+                        return divide(a, b)
+                return power(a, b)
+            case ast.Call(func=ast.Name(id=name), args=[argument]):
+                return call(name, value(argument))
+        raise ValueError(f"{ast.unparse(node)!r} has no plain value")
+
+    return value(tree)
+
+
+def leaf_value(node: ast.Constant | ast.Name, values: Mapping[str, Any]) -> Any:
+    """A number in double precision, a constant of the language, or the value of a name."""
+    if isinstance(node, ast.Constant):
+        return float(str(node.value))
+    return CONSTANTS[node.id] if node.id in CONSTANTS else values[node.id]
+
+
 def evaluate(tree: ast.expr, values: Mapping[str, float]) -> float:
     """The formula's value in double precision.
 
     Raises   ArithmeticError or ValueError where it has none (1/0, log of a negative, overflow).
     """
-    match tree:
-        case ast.Constant(value=number):
-            return float(str(number))
-        case ast.Name(id=name):
-            return CONSTANTS[name] if name in CONSTANTS else values[name]
-        case ast.UnaryOp(op=operator, operand=operand):
-            inner = evaluate(operand, values)
-            return -inner if isinstance(operator, ast.USub) else inner
-        case ast.BinOp(left=left, op=operator, right=right):
-            return _apply(operator, evaluate(left, values), evaluate(right, values))
-        case ast.Call(func=ast.Name(id=name), args=[argument]):
-            return FUNCTIONS[name](evaluate(argument, values))
-    raise ValueError(f"{ast.unparse(tree)!r} has no plain value")
+    found: float = interpret(
+        tree,
+        lambda node: leaf_value(node, values),
+        lambda name, argument: FUNCTIONS[name](argument),
+        power=_real_power,
+    )
+    return found
 
 
 def divisors(tree: ast.expr) -> Iterator[ast.expr]:
@@ -206,19 +251,10 @@ def parse_interval(text: str, *, where: str = "") -> PieceInterval:
     )
 
 
-def _apply(operator: ast.operator, left: float, right: float) -> float:
-    match operator:
-        case ast.Add():
-            return left + right
-        case ast.Sub():
-            return left - right
-        case ast.Mult():
-            return left * right
-        case ast.Div():
-            return left / right
-    power = left**right
+def _real_power(base: float, exponent: float) -> float:
+    power = base**exponent
     if isinstance(power, complex):
-        raise ValueError(f"{left!r} to the power {right!r} is not real")
+        raise ValueError(f"{base!r} to the power {exponent!r} is not real")
     return float(power)
 
 

@@ -1,0 +1,33 @@
+"""The code of the pages in docs/extending, as a user's file."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from pathlib import Path
+
+import pytest
+
+from stamm.base.files import write_json
+from tests.conftest import ROOT
+
+
+def tutorial_code(page: str) -> str:
+    """The first block of Python of docs/extending/PAGE.md."""
+    text = (ROOT / "docs" / "extending" / f"{page}.md").read_text(encoding="utf-8")
+    found = re.search(r"```python\n(.*?)```", text, re.DOTALL)
+    assert found is not None
+    return found[1]
+
+
+def tutorial_file(page: str, file: Path) -> Path:
+    """`file`, with the tutorial's code written into it."""
+    file.write_text(tutorial_code(page), encoding="utf-8")
+    return file
+
+
+def working_folder(model: Path, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Make `folder` the working folder, with the arm of `model` in it as the run folder "run"."""
+    shutil.copytree(model.parent, folder / "run")
+    write_json(folder / "run" / "config.json", {})
+    monkeypatch.chdir(folder)
