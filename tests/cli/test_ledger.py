@@ -13,6 +13,7 @@ from stamm.corpus.consent.config import ConsentConfig
 from stamm.corpus.pack_config import PackConfig
 from stamm.corpus.tokenizer.config import TokenizerConfig
 from stamm.corpus.tokenizer.training import train_tokenizer_on
+from tests.unit.align.prepared import chat, prepare
 from tests.unit.small_corpus import build_corpus, pack_corpus
 
 ROWS = [
@@ -95,6 +96,32 @@ def test_addresses_are_data(run: Path, capsys: pytest.CaptureFixture[str]) -> No
     assert ask(capsys, str(run), "url='; drop table ledger; --", code=1).strip() == "0 documents"
 
 
+def test_alignment_rows_are_found_beside_documents_and_alone(
+    run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows = [
+        chat("2+2?", "4", id="a1", source="tasks", licence="mit"),
+        chat("2+3?", "5", id="a2", source="tasks", licence="cc-by-sa-4.0"),
+    ]
+    prepare(tmp_path, rows, refused_licences=("share-alike",))
+    kept = ask(capsys, str(tmp_path), "path=a1")
+    assert "1 documents" in kept
+    for part in ("decision    kept", "licence     MIT", "rows.jsonl, record 1"):
+        assert part in " ".join(kept.split()) or part in kept
+    said = ask(capsys, str(tmp_path), "source=tasks", "decision=dropped")
+    assert "licence_denied (the licence is not allowed)" in said
+    assert "refused by 'share-alike'" in said
+
+    both = tmp_path / "both"
+    both.mkdir()
+    for name, folder in (("corpus", run / "corpus"), ("prepared", tmp_path / "prepared")):
+        (both / name).symlink_to(folder)
+    assert f"{len(ROWS) + 4} documents" in ask(capsys, str(both))
+    (both / "set-aside").mkdir()
+    (both / "set-aside" / "prepared").symlink_to(tmp_path / "prepared")
+    assert f"{len(ROWS) + 4} documents" in ask(capsys, str(both))
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [
@@ -103,7 +130,7 @@ def test_addresses_are_data(run: Path, capsys: pytest.CaptureFixture[str]) -> No
         (["{run}", "urll=x"], "has no column 'urll' to search. Did you mean 'url'?"),
         (["{run}", "x"], "'x' is not a column=value pair"),
         (["{run}", "limit=0"], "limit=0 is not a number of documents"),
-        (["/nowhere", "url=x"], "/nowhere contains no corpus"),
+        (["/nowhere", "url=x"], "/nowhere contains neither a corpus nor prepared alignment data"),
     ],
 )
 def test_misuse_is_told(

@@ -1,4 +1,8 @@
-"""The ledger: one row per input document with the decision, its reason and the opt-out signal."""
+"""The ledger: one row per input document with the decision, its reason and the opt-out signal.
+
+Prepared alignment data have a ledger with the same columns: a row per conversation, pair or rated
+answer.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +12,8 @@ from typing import Any
 import pyarrow as pa
 
 KEPT, DROPPED = "kept", "dropped"
+ALIGNMENT = "alignment_ledger"
+"""Kind of the ledger files of prepared alignment data; those of a corpus are "ledger"."""
 PLANTED = "planted"
 UNSCORED = -1.0
 PII_KINDS = ("email", "ip", "iban", "card", "phone")
@@ -21,7 +27,7 @@ class LedgerRow:
     document_id     SHA-256 of URL and content as read, 32 hexadecimal digits
     input_file      as in the configuration
     input_position  number of the line, archive record or repository file, from 1
-    path            of the file inside a repository, "" elsewhere
+    path            of the file inside a repository; the row's own id in alignment data; else ""
     decision        "kept" or "dropped"; reason is empty, one of REASONS or the name of a
                     corpus filter
     consent         state of consent of the host (consent.Decision); "planted" for a probe

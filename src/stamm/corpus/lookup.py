@@ -10,7 +10,7 @@ from typing import Any
 
 from stamm.base.config import nearest
 from stamm.base.errors import ConfigError, DataError
-from stamm.corpus.ledger import LEDGER_SCHEMA
+from stamm.corpus.ledger import ALIGNMENT, LEDGER_SCHEMA
 from stamm.corpus.query import Query, opened, pattern
 from stamm.corpus.tables import parts
 from stamm.runs.run_sharded import cores
@@ -22,6 +22,7 @@ COLUMNS = (
 """Columns by which documents are looked up. A value may contain the wildcards * and ?."""
 
 _MEMORY_GIB = 1.0
+_SET_ASIDE = "set-aside"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,7 +38,7 @@ class LedgerMatches:
 
 
 def look_up(run: Path, wanted: Mapping[str, str], limit: int) -> LedgerMatches:
-    """The documents of a run's ledger with the wanted values, sorted by URL.
+    """The documents and alignment rows of a run's ledgers with the wanted values, sorted by URL.
 
     Raises   ConfigError for an unknown column; DataError when there is no ledger.
     """
@@ -46,8 +47,7 @@ def look_up(run: Path, wanted: Mapping[str, str], limit: int) -> LedgerMatches:
         raise ConfigError(
             f"the ledger has no column {unknown[0]!r} to search", fix=nearest(unknown[0], COLUMNS)
         )
-    if not (run / "corpus").is_dir():
-        raise DataError(f"{run} contains no corpus", fix="Name the folder of a run that has one")
+    files = ledger_files(run)
     clauses = [f"coalesce({name}, '') {_operator(value)} ${name}" for name, value in wanted.items()]
     where = " and ".join(clauses) or "true"
     values = {
@@ -59,7 +59,7 @@ def look_up(run: Path, wanted: Mapping[str, str], limit: int) -> LedgerMatches:
         tempfile.TemporaryDirectory() as spill,
         opened(Path(spill), _MEMORY_GIB, cores()) as query,
     ):
-        query.view("ledger", parts(run / "corpus", "ledger"))
+        query.view("ledger", files)
         ((count,),) = query.rows(f"select count(*) from ledger where {where}", values)
         rows = query.rows(
             f"select {', '.join(names)} from ledger where {where} "
@@ -71,6 +71,22 @@ def look_up(run: Path, wanted: Mapping[str, str], limit: int) -> LedgerMatches:
     for row in found:
         row["tokens"] = stretches.get(row["document_id"], []) if row["decision"] == "kept" else []
     return LedgerMatches(count=count, rows=tuple(found))
+
+
+def ledger_files(run: Path) -> list[Path]:
+    """The ledgers of a run: of its corpus, and of each folder of prepared alignment data.
+
+    Raises   DataError when there is neither.
+    """
+    corpus = parts(run / "corpus", "ledger") if (run / "corpus").is_dir() else []
+    found = [*run.glob(f"*/{ALIGNMENT}-*.parquet"), *run.glob(f"*/*/{ALIGNMENT}-*.parquet")]
+    prepared = sorted(path for path in found if path.relative_to(run).parts[0] != _SET_ASIDE)
+    if not corpus and not prepared:
+        raise DataError(
+            f"{run} contains neither a corpus nor prepared alignment data",
+            fix="Name the folder of a run that has one",
+        )
+    return [*corpus, *prepared]
 
 
 def _operator(value: str) -> str:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from stamm.base.config import nearest
 from stamm.base.errors import ConfigError, DataError
-from stamm.corpus.inputs import expand
+from stamm.corpus.inputs import expand, locate
 
 _PREFIX = "package:"
 
@@ -17,6 +17,23 @@ def shipped_data() -> tuple[str, ...]:
     """The names that may follow "package:", sorted."""
     folder = resources.files("stamm.align") / "demo_data"
     return tuple(sorted(file.name for file in folder.iterdir() if file.name.endswith(".zst")))
+
+
+def locate_file(name: str, where: str) -> Path:
+    """The one file that `name` refers to.
+
+    where    the configuration key that names it, for the error
+
+    Raises   DataError when there is no such file.
+    """
+    if not name.startswith(_PREFIX):
+        return locate(name, where)
+    file, known = name.removeprefix(_PREFIX), shipped_data()
+    if file not in known:
+        raise DataError(
+            f"{name!r} is not shipped with stamm", where=where, fix=nearest(file, known)
+        )
+    return Path(str(resources.files("stamm.align") / "demo_data" / file))
 
 
 def locate_data(names: Sequence[str], where: str = "data") -> dict[str, Path]:
@@ -36,15 +53,8 @@ def locate_data(names: Sequence[str], where: str = "data") -> dict[str, Path]:
         )
     found: dict[str, Path] = {}
     for name in names:
-        if name.startswith(_PREFIX):
-            file, known = name.removeprefix(_PREFIX), shipped_data()
-            if file not in known:
-                raise DataError(
-                    f"{name!r} is not shipped with stamm", where=where, fix=nearest(file, known)
-                )
-            more = {name: Path(str(resources.files("stamm.align") / "demo_data" / file))}
-        else:
-            more = expand((name,), where)
+        packaged = name.startswith(_PREFIX)
+        more = {name: locate_file(name, where)} if packaged else expand((name,), where)
         if twice := sorted(more.keys() & found.keys()):
             raise DataError(f"{twice[0]} is named twice", where=where, fix="Name it once")
         found.update(more)

@@ -17,7 +17,7 @@ import dataclasses
 import hashlib
 import json
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TextIO
@@ -34,7 +34,7 @@ from stamm.align.data.encoded import (
     SplitWriter,
 )
 from stamm.align.data.examples import Example, RatedAnswer
-from stamm.align.data.inputs import locate_data
+from stamm.align.data.inputs import locate_data, locate_file
 from stamm.align.data.licence_policy import normalized_licence, refused_by
 from stamm.align.data.prepare_config import UNKNOWN, PrepareConfig
 from stamm.align.data.row_encoder import (
@@ -46,18 +46,18 @@ from stamm.align.data.row_encoder import (
     kind_of,
     texts_of,
 )
+from stamm.align.model_source import load_chat_format
 from stamm.base.errors import DataError
-from stamm.base.files import atomic, remove_leftovers, sha256_file, sha256_value
+from stamm.base.files import atomic, remove_leftovers, sha256_file
 from stamm.base.schema import write_record
-from stamm.chat.conversation import Conversation
-from stamm.chat.render import EncodedChat, encode_conversation
+from stamm.chat.formats import ChatFormat
 from stamm.corpus.contamination.index import Index, build_index, hits_text
-from stamm.corpus.contamination.items import read_sets
+from stamm.corpus.contamination.items import Item, read_items
 from stamm.corpus.dedup.shingles import hash_words
-from stamm.corpus.ledger import DROPPED, KEPT, LEDGER_SCHEMA, LedgerRow
+from stamm.corpus.ledger import ALIGNMENT, DROPPED, KEPT, LEDGER_SCHEMA, LedgerRow
 from stamm.corpus.records import clean_field, content_id, whole_text
 from stamm.corpus.tables import TableWriter, part
-from stamm.corpus.tokenizer.tokenizer import FILE, Tokenizer
+from stamm.corpus.tokenizer.tokenizer import FILE
 from stamm.runs.job import Workspace
 from stamm.runs.schemas.prepared_data import (
     PreparedDecontamination,
@@ -67,7 +67,6 @@ from stamm.runs.schemas.prepared_data import (
 )
 
 BAD_ROWS = "bad_rows.jsonl"
-LEDGER = "alignment_ledger"
 _OTHERS = "(others)"
 _MOST_SOURCES = 1000
 _ADVANCE_ROWS = 1000
@@ -107,7 +106,7 @@ class _Counts:
 class _Filter:
     """Decides on rows, one after another."""
 
-    def __init__(self, config: PrepareConfig, chat: _ApertusChat, index: Index | None) -> None:
+    def __init__(self, config: PrepareConfig, chat: ChatFormat, index: Index | None) -> None:
         self._config, self._chat, self._index = config, chat, index
         self.kind: str = "" if config.kind == "auto" else config.kind
         self._seen: set[bytes] = set()
@@ -162,19 +161,6 @@ class _Filter:
         self._seen.add(key)
 
 
-class _ApertusChat:
-    """The chat format of models trained here."""
-
-    name = "apertus"
-
-    def __init__(self, tokenizer: Tokenizer) -> None:
-        self._tokenizer = tokenizer
-        self.sha256 = sha256_value({"name": self.name, "tokenizer": tokenizer.sha256})
-
-    def encode(self, conversation: Conversation, *, prompt: bool = False) -> EncodedChat:
-        return encode_conversation(conversation, self._tokenizer, prompt=prompt)
-
-
 def run(config: PrepareConfig, workspace: Workspace) -> None:
     """Encode every row of the data, in the order of the files.
 
@@ -185,10 +171,10 @@ def run(config: PrepareConfig, workspace: Workspace) -> None:
     remove_leftovers(folder)
     files = locate_data(config.data)
     tokenizer = workspace.inputs["tokenizer"]
-    chat = _ApertusChat(Tokenizer.load(tokenizer))
+    chat = load_chat_format(tokenizer)
     index = None
     if config.decontaminate is not None:
-        index = build_index(config.decontaminate, read_sets(config.decontaminate, config.limits))
+        index = build_index(config.decontaminate, _items(config))
         for gap in index.gaps():
             workspace.progress.log(gap)
     filter_ = _Filter(config, chat, index)
@@ -200,7 +186,9 @@ def run(config: PrepareConfig, workspace: Workspace) -> None:
             for name, file in FILES.items()
         }
         ledger = stack.enter_context(
-            TableWriter(stack.enter_context(atomic(folder / part(LEDGER, "00000"))), LEDGER_SCHEMA)
+            TableWriter(
+                stack.enter_context(atomic(folder / part(ALIGNMENT, "00000"))), LEDGER_SCHEMA
+            )
         )
         bad = stack.enter_context(
             stack.enter_context(atomic(folder / BAD_ROWS)).open("w", encoding="utf-8")
@@ -227,6 +215,12 @@ def run(config: PrepareConfig, workspace: Workspace) -> None:
                 )
             )
     _finish(config, workspace, filter_, counts, listed, splits, index, chat, tokenizer)
+
+
+def _items(config: PrepareConfig) -> Iterator[Item]:
+    """The items of every evaluation set, set after set."""
+    for one in config.decontaminate.sets if config.decontaminate else ():
+        yield from read_items(one, locate_file(one.file, "decontaminate.sets"), config.limits)
 
 
 def _decided(
@@ -314,7 +308,7 @@ def _finish(
     files: Sequence[PreparedFile],
     writers: Mapping[str, SplitWriter],
     index: Index | None,
-    chat: _ApertusChat,
+    chat: ChatFormat,
     tokenizer: Path,
 ) -> None:
     dropped = dict(sorted(counts.dropped.items(), key=lambda each: (-each[1], each[0])))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator
-from typing import Protocol
 
 from stamm.align.data.encoded import CHAT, CHOSEN, RATED, REJECTED, EncodedAnswer
 from stamm.align.data.examples import (
@@ -23,7 +22,7 @@ from stamm.chat.conversation import (
     ToolCalls,
     UserTurn,
 )
-from stamm.chat.render import EncodedChat
+from stamm.chat.formats import ChatFormat
 
 TOO_LONG, NO_LOSS_TOKENS, EMPTY_ANSWER, BAD_ROW = (
     "too_long",
@@ -45,15 +44,8 @@ class RowDropError(DataError):
         super().__init__(detail)
 
 
-class ConversationEncoder(Protocol):
-    """The part of a chat format that turns conversations into ids."""
-
-    def encode(self, conversation: Conversation, *, prompt: bool = False) -> EncodedChat:
-        """Ids and loss mask; prompt: ends where the assistant begins to write."""
-
-
 def encode_row(
-    row: Example, chat: ConversationEncoder, context: int, number: int, licence: str
+    row: Example, chat: ChatFormat, context: int, number: int, licence: str
 ) -> list[EncodedAnswer]:
     """The answers of a row: one, or the chosen and the rejected one.
 
@@ -114,7 +106,7 @@ def _answer(
     row: Example,
     role: str,
     conversation: Conversation,
-    chat: ConversationEncoder,
+    chat: ChatFormat,
     context: int,
     number: int,
     licence: str,
