@@ -53,6 +53,8 @@ def test_each_answer_gets_its_reward_and_bad_rows_are_named(stamm: Stamm, tmp_pa
     ]
     out = tmp_path / "answers.scored.jsonl"
     manifest = read_record(ScoreManifest, tmp_path / "answers.scored.jsonl.manifest.json")
+    causes = [row.cause for row in manifest.bad_rows]
+    assert causes == ["no_reward", "bad_row", "bad_row"]
     assert (manifest.rows, manifest.num_bad_rows, manifest.distinct_rewards) == (3, 3, 2)
     assert (manifest.input.path, manifest.input.sha256) == (data.name, sha256_file(data))
     assert (manifest.output.path, manifest.output.sha256) == (out.name, sha256_file(out))

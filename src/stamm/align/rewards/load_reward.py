@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Protocol
 
 from stamm.align.rewards.reward import Answer, Reward, files_of, rewards_of
 from stamm.align.rewards.reward_config import (
@@ -10,6 +11,7 @@ from stamm.align.rewards.reward_config import (
     JsonFormat,
     Language,
     Length,
+    ModelReward,
     Number,
     RewardConfig,
     SingleReward,
@@ -25,9 +27,29 @@ from stamm.align.rewards.rules import (
 )
 from stamm.align.rewards.user_reward import load_user_reward
 from stamm.base.errors import DataError
+from stamm.base.user_code import load_reference
 
-BUILT_IN_NAMES = ("number", "json_format", "length", "language", "stopped", "weighted")
+BUILT_IN_NAMES = (
+    "number",
+    "json_format",
+    "length",
+    "language",
+    "stopped",
+    "reward_model",
+    "weighted",
+)
 """Names of the built-in rewards, which a user's reward cannot have."""
+
+# Loaded when it is named: rules need no torch.
+_REWARD_MODEL = "stamm.align.rewards.reward_model:RewardModel"
+
+
+class LoadsReward(Protocol):
+    """A class of rewards that are read from a run folder."""
+
+    @classmethod
+    def load(cls, run: str) -> Reward:
+        """The reward in the folder `run`."""
 
 
 def load_reward(config: RewardConfig) -> Reward:
@@ -86,5 +108,8 @@ def _single(config: SingleReward) -> Reward:
             return LanguageReward(config)
         case Stopped():
             return StoppedReward()
+        case ModelReward():
+            model: type[LoadsReward] = load_reference(_REWARD_MODEL, None, "a reward model")
+            return model.load(config.run)
         case CustomReward():
             return load_user_reward(config.reference, BUILT_IN_NAMES)

@@ -77,6 +77,19 @@ class Stopped:
 
 
 @dataclass(frozen=True, kw_only=True)
+class ModelReward:
+    """Reward of a trained reward model (`stamm run align.reward`).
+
+    run   its run folder, or one arm of it
+    """
+
+    run: str
+
+    def __post_init__(self) -> None:
+        validate(self, ("run", bool(self.run), "is empty: name the folder of a reward model"))
+
+
+@dataclass(frozen=True, kw_only=True)
 class CustomReward:
     """A user's reward.
 
@@ -92,7 +105,7 @@ class CustomReward:
         validate(self, ("reference", is_reference(self.reference), wrong))
 
 
-SingleReward = Number | JsonFormat | Length | Language | Stopped | CustomReward
+SingleReward = Number | JsonFormat | Length | Language | Stopped | ModelReward | CustomReward
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -33,6 +33,7 @@ from stamm.runs.schemas.rewards import ScoreManifest
 
 BATCH_ROWS = 1024
 """Rows that a `BatchReward` scores together."""
+NO_REWARD = "no_reward"
 _NAMED = 1000  # bad rows that the manifest lists
 
 
@@ -149,7 +150,7 @@ def _scored(reward: Reward, batch: Sequence[_Row]) -> Iterator[float | BadRow]:
             continue
         value = next(values)
         if isinstance(value, DataError):
-            yield BadRow(row.place.file, row.place.row, value.line().rstrip("."))
+            yield BadRow(row.place.file, row.place.row, value.line().rstrip("."), NO_REWARD)
         else:
             yield value
 
@@ -159,7 +160,9 @@ def _rows(data: Path) -> Iterator[_Row]:
         if isinstance(example, BadRow):
             yield _Row({}, None, example)
             continue
-        place = BadRow(example.origin.file, example.origin.row, "the row has no completion")
+        place = BadRow(
+            example.origin.file, example.origin.row, "the row has no completion", NO_REWARD
+        )
         yield _Row(row, _answer(row, example), place)
 
 

@@ -57,7 +57,7 @@ def completion_log_probs(
     found = torch.zeros(len(answers), dtype=torch.float64)
     device = decoder.lm_head.weight.device
     done = 0
-    for rows in _batches(lengths, batch_tokens):
+    for rows in length_batches(lengths, batch_tokens):
         width = max(lengths[row] for row in rows)
         tokens_BT = torch.zeros(len(rows), width + 1, dtype=torch.int64)
         completion_BT = torch.full((len(rows), width), -1, dtype=torch.int64)
@@ -76,7 +76,7 @@ def completion_log_probs(
     return found
 
 
-def _batches(lengths: Sequence[int], batch_tokens: int) -> list[list[int]]:
+def length_batches(lengths: Sequence[int], batch_tokens: int) -> list[list[int]]:
     """Positions in batches of similar length; each pads to its longest."""
     batches: list[list[int]] = []
     for row in sorted(range(len(lengths)), key=lambda i: (lengths[i], i)):

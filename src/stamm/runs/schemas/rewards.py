@@ -11,11 +11,15 @@ from stamm.runs.schemas.run import InputFile
 
 @dataclass(frozen=True, kw_only=True)
 class RowWithoutReward:
-    """A row that could not be read or scored: file, row from 1, and the reason."""
+    """A row that could not be read or scored: file, row from 1, and the reason.
+
+    cause   "bad_row", "empty_answer" or "no_reward"
+    """
 
     file: str
     row: int
     reason: str
+    cause: str = "bad_row"
 
 
 @dataclass(frozen=True, kw_only=True)

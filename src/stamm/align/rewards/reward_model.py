@@ -1,0 +1,184 @@
+"""Reward models: a decoder with a linear head that rates an answer at its stop token.
+
+    reward(answer) = weight · hidden[t]
+
+where hidden[t] is the final-normed hidden state at the answer's stop token, the last token that the
+assistant writes. A folder of a reward model has decoder.json and model.safetensors as any stored
+decoder, and head.safetensors: the tensor "weight", float32, shape (D,), and the SHA-256 of the decoder's
+weights that it was trained with.
+
+Letters: B answers, T tokens, D model.
+Checked  tests/unit/align/test_reward_model.py
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor
+
+from stamm.align.model_source import ChatModel, find_model, load_chat_model
+from stamm.align.rewards.reward import Answer
+from stamm.align.training.log_probs import AnswerTokens, length_batches
+from stamm.base.errors import DataError
+from stamm.base.files import atomic
+from stamm.chat.render import EncodedChat
+from stamm.corpus.tokenizer.tokenizer import FILE
+from stamm.models.decoder import Decoder
+from stamm.runs.model_outputs import WEIGHTS, WEIGHTS_KEY
+
+HEAD = "head.safetensors"
+WEIGHT = "weight"
+BATCH_TOKENS = 16_384
+
+
+def save_head(weight_D: Tensor, model: Path, weights_sha256: str) -> None:
+    """Write the head of a reward model into its folder `model`.
+
+    weights_sha256   of the model.safetensors that it belongs to
+    """
+    with atomic(model / HEAD) as temporary:
+        weight = weight_D.detach().float().cpu().contiguous()
+        save_file({WEIGHT: weight}, temporary, metadata={WEIGHTS_KEY: weights_sha256})
+
+
+def load_head(model: Path, d_model: int, weights_sha256: str) -> Tensor:
+    """The head of the reward model in the folder `model`, float32, shape (D,).
+
+    Raises   DataError when there is none, when it has another shape or a number that is not finite,
+             and when it was trained with other weights.
+    """
+    path = model / HEAD
+    if not path.is_file():
+        raise DataError(f"{model} is not a reward model: it has no {HEAD}")
+    try:
+        with safe_open(path, framework="pt") as file:
+            trained_with = (file.metadata() or {}).get(WEIGHTS_KEY, weights_sha256)
+            weight_D: Tensor = file.get_tensor(WEIGHT)
+    except (OSError, SafetensorError) as error:
+        raise DataError(f"{path} cannot be read: {error}") from None
+    if weight_D.shape != (d_model,) or not bool(weight_D.isfinite().all()):
+        shape = tuple(weight_D.shape)
+        raise DataError(f"{path} has weights of shape {shape}, not {d_model} finite numbers")
+    if trained_with != weights_sha256:
+        raise DataError(
+            f"{path} belongs to weights with SHA-256 {trained_with[:12]}, and {WEIGHTS} has"
+            f" {weights_sha256[:12]}",
+            fix="Restore both files from the same run",
+        )
+    return weight_D.float()
+
+
+def stop_place(supervised: Sequence[bool]) -> int:
+    """The place of an answer's stop token: the last token that the model wrote.
+
+    Raises   DataError when it wrote none.
+    """
+    for place in range(len(supervised) - 1, -1, -1):
+        if supervised[place]:
+            return place
+    raise DataError("the answer has no token of the assistant")
+
+
+def reward_at_stop(decoder: Decoder, weight_D: Tensor, tokens_BT: Tensor, stop_B: Tensor) -> Tensor:
+    """The reward of each row, differentiable, float32 or wider, shape (B,).
+
+    stop_B   place of each row's stop token, int64; what follows it is padding
+
+    Edge     causal attention: padding on the right does not reach a stop token
+    """
+    hidden_BTD = decoder.model(tokens_BT)
+    rows_B = torch.arange(len(stop_B), device=stop_B.device)
+    wide = torch.promote_types(weight_D.dtype, torch.float32)
+    reward_B: Tensor = hidden_BTD[rows_B, stop_B].to(wide) @ weight_D.to(wide)
+    return reward_B
+
+
+@torch.no_grad()
+def answer_rewards(
+    decoder: Decoder,
+    weight_D: Tensor,
+    answers: Sequence[AnswerTokens],
+    batch_tokens: int = BATCH_TOKENS,
+) -> Tensor:
+    """The reward of each encoded answer, float64, on the CPU, shape (len(answers),).
+
+    batch_tokens   of one forward pass, padding included; a longer answer runs alone
+
+    Edge     answers of similar length run together; a reward depends on its batch only by rounding
+    Raises   DataError for an answer without a token of the assistant
+    """
+    places = [stop_place(answer.supervised) for answer in answers]
+    found = torch.zeros(len(answers), dtype=torch.float64)
+    device = weight_D.device
+    for rows in length_batches([place + 1 for place in places], batch_tokens):
+        stops = [places[row] for row in rows]
+        tokens_BT = torch.zeros(len(rows), max(stops) + 1, dtype=torch.int64)
+        for number, (row, stop) in enumerate(zip(rows, stops, strict=True)):
+            tokens_BT[number, : stop + 1] = torch.tensor(list(answers[row].ids[: stop + 1]))
+        stop_B = torch.tensor(stops, device=device)
+        found[rows] = reward_at_stop(decoder, weight_D, tokens_BT.to(device), stop_B).double().cpu()
+    return found
+
+
+class RewardModel:
+    """A reward model in memory; a `BatchReward`. See `reward_config.ModelReward`.
+
+    files   decoder, head and tokenizer
+    """
+
+    name = "reward_model"
+
+    def __init__(self, model: ChatModel, weight_D: Tensor, files: Sequence[Path] = ()) -> None:
+        self._model = model
+        self._weight_D = weight_D
+        self.files = {str(path): path for path in files}
+
+    @classmethod
+    def load(cls, run: str) -> RewardModel:
+        """The reward model of a run folder, or of one of its arms.
+
+        Raises   RunError when there is no model, DataError when it has no head or is damaged.
+        """
+        source = find_model(run)
+        # Before the weights are read: most models are not reward models.
+        if not (source.model / HEAD).is_file():
+            raise DataError(
+                f"{run} is not a reward model: {source.model} has no {HEAD}",
+                fix="Train one: `stamm run align.reward`",
+            )
+        model = load_chat_model(source)
+        weight_D = load_head(source.model, model.decoder.config.d_model, model.weights_sha256)
+        files = (source.model / WEIGHTS, source.model / HEAD, source.tokenizer / FILE)
+        return cls(model, weight_D, files)
+
+    def __call__(self, answer: Answer) -> float:
+        """The reward of one answer."""
+        (value,) = self.many((answer,))
+        if isinstance(value, DataError):
+            raise value
+        return value
+
+    def many(self, answers: Sequence[Answer]) -> list[float | DataError]:
+        """The reward of each answer; DataError for one that is longer than the model's context."""
+        encoded = [self._encode(answer) for answer in answers]
+        fitting = [each for each in encoded if isinstance(each, EncodedChat)]
+        values = iter(answer_rewards(self._model.decoder, self._weight_D, fitting).tolist())
+        return [each if isinstance(each, DataError) else next(values) for each in encoded]
+
+    def _encode(self, answer: Answer) -> EncodedChat | DataError:
+        whole = replace(answer.prompt, turns=(*answer.prompt.turns, answer.completion))
+        try:
+            chat = self._model.chat.encode(whole)
+            length = stop_place(chat.supervised) + 1
+        except DataError as error:
+            return error
+        limit = self._model.decoder.config.max_context
+        if length > limit:
+            return DataError(f"the answer ends at token {length}, the model reads {limit}")
+        return chat
