@@ -17,7 +17,7 @@ from stamm.evaluate.config import EvaluateConfig
 from stamm.export.config import ExportConfig
 from stamm.recipes.jobs import job
 from stamm.reports.config import ReportConfig
-from stamm.runs.arms import input_of_arm, run_of_arm, trained_arms
+from stamm.runs.arms import input_of_arm, prepared_data_of_arm, run_of_arm, trained_arms
 from stamm.runs.job import Workspace
 from stamm.runs.run import Run
 
@@ -74,10 +74,22 @@ def run(options: argparse.Namespace, verb: str) -> int:
     for arm, folder in zip(arms, targets, strict=True):
         folder.mkdir(parents=True, exist_ok=True)
         with Run(run_of_arm(arm), "", (), None).locked(), contextlib.closing(Console()) as console:
-            inputs = {"model": arm / "model", **{n: input_of_arm(arm, n) for n in _NEEDS[verb]}}
-            job(verb)(config, Workspace(folder=folder, inputs=inputs, progress=console))
+            job(verb)(config, Workspace(folder=folder, inputs=_inputs(arm, verb), progress=console))
         print(folder)
     return 0
+
+
+def _inputs(arm: Path, verb: str) -> dict[str, Path]:
+    """The inputs of a verb for one arm. An aligned arm is exported without a packed corpus, too."""
+    prepared = prepared_data_of_arm(arm) if verb == "export" else []
+    inputs = {"model": arm / "model"}
+    for name in _NEEDS[verb]:
+        try:
+            inputs[name] = input_of_arm(arm, name)
+        except RunError:
+            if name != "pack" or not prepared:
+                raise
+    return inputs | {f"alignment.{number}": folder for number, folder in enumerate(prepared)}
 
 
 def _settings(root: Path, verb: str) -> Any:

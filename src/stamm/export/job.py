@@ -1,7 +1,8 @@
 """Export one trained decoder to a target, and check parity of its logits with the original.
 
 Reads    model (a stored decoder), tokenizer, pack (optional: held-out text for the parity report and
-         the samples, and the data section of the model card)
+         the samples, and the data section of the model card), alignment.0, alignment.1, ...
+         (optional: folders of prepared alignment data in the order of training, for the model card)
 Leaves   export/TARGET/: the files of the target, parity.json, samples.json (if the target generates
          text), README.md
 
@@ -28,6 +29,7 @@ from stamm.corpus.packed_dataset import PackedSplit
 from stamm.corpus.special_tokens import BEGIN_ID, END_ID
 from stamm.corpus.tokenizer.tokenizer import FILE, Tokenizer
 from stamm.export import parity
+from stamm.export.alignment_card import alignment_summaries
 from stamm.export.config import BUILT_IN_TARGETS, ExportConfig
 from stamm.export.model_card import model_card, origin_of
 from stamm.export.registry import load_target
@@ -115,7 +117,8 @@ def _export(
         samples = write_samples(config, loaded, tokenizer, held_out)
         write_record(folder / "samples.json", SamplesFile, samples)
     origin = None if pack is None else origin_of(PackedSplit.open(pack, "train"))
-    card = model_card(decoder, origin, config.licence, found, loaded.card, sha256)
+    alignment = alignment_summaries(workspace.inputs)
+    card = model_card(decoder, origin, config.licence, found, loaded.card, sha256, alignment)
     write_text(folder / "README.md", card)
     progress.end(f"logits differ by {max(one.max_relative for one in found):.1e}")
 

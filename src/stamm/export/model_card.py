@@ -12,14 +12,14 @@ from stamm.activations.module import Activation, GatedActivation
 from stamm.base.markdown import escape_markdown
 from stamm.base.units import count_text
 from stamm.corpus.packed_dataset import PackedSplit
+from stamm.export.alignment_card import alignment_section
+from stamm.export.card_table import LONGEST_CELL, card_table
 from stamm.export.target import CardText
 from stamm.models.config import GatedFFN, PlainRope
 from stamm.models.decoder import Decoder
 from stamm.models.flops import count_parameters
 from stamm.runs.schemas.export import LogitDifference
-
-LONGEST_TABLE = 40
-_LONGEST_TEXT = 120
+from stamm.runs.schemas.prepared_data import PreparedSummary
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,14 +63,16 @@ def model_card(
     found: Sequence[LogitDifference],
     target: CardText,
     sha256: str,
+    alignment: Sequence[PreparedSummary] = (),
 ) -> str:
     """README.md: front matter for the Hub, architecture, activation, data, licence and parity.
 
-    origin    None for an export without a packed corpus
-    licence   of the model, "" when unknown
-    found     logit differences
-    target    what the export target adds
-    sha256    of the weights of the original model
+    origin      None for an export without a packed corpus
+    licence     of the model, "" when unknown
+    found       logit differences
+    target      what the export target adds
+    sha256      of the weights of the original model
+    alignment   prepared data of each stage of alignment, in order
 
     Unknown facts are listed as unknown; no use, ability or limit is claimed.
     """
@@ -78,23 +80,24 @@ def model_card(
     total = count_text(count_parameters(decoder.config).total)
     parts = [
         _front_matter(spec.name, origin, licence, target.library),
-        f"# A causal decoder with {escape_markdown(spec.name, _LONGEST_TEXT)}, {total} parameters",
+        f"# A causal decoder with {escape_markdown(spec.name, LONGEST_CELL)}, {total} parameters",
         f"Exported by stamm {stamm.__version__} from weights with SHA-256 `{sha256}`. This card contains only what the export read from the"
-        " model, its tokenizer and its packed corpus. It makes no claim about intended uses.",
+        " model, its tokenizer, its packed corpus and its alignment data. It makes no claim about intended uses.",
         *([target.usage] if target.usage else []),
         "## Architecture",
         _architecture(decoder, target.architecture),
         *_activation(decoder),
         "## Training data",
         *_data(origin),
+        *alignment_section(alignment),
         "## Licence",
-        f"{escape_markdown(licence, _LONGEST_TEXT)}, as stated at export."
+        f"{escape_markdown(licence, LONGEST_CELL)}, as stated at export."
         if licence
         else "No licence was stated for this model when it was exported.",
         "## Parity with the original",
         "Logits of the exported files, loaded again, against those of the original model, both in"
         " float32. `parity.json` holds the full numbers.",
-        _table(
+        card_table(
             ("text", "positions", "largest difference", "share of largest logit", "same argmax"),
             (
                 (
@@ -145,7 +148,7 @@ def _architecture(decoder: Decoder, architecture: str) -> str:
         ("output matrix", "the embedding" if config.tied_embeddings else "its own"),
         ("parameters", str(count_parameters(config).total)),
     )
-    return _table(("part", "value"), rows)
+    return card_table(("part", "value"), rows)
 
 
 def _is_gated(decoder: Decoder) -> bool:
@@ -154,7 +157,7 @@ def _is_gated(decoder: Decoder) -> bool:
 
 def _activation(decoder: Decoder) -> Iterable[str]:
     spec = decoder.config.ffn.spec
-    yield f"## Activation: {escape_markdown(spec.title, _LONGEST_TEXT)}"
+    yield f"## Activation: {escape_markdown(spec.title, LONGEST_CELL)}"
     yield f"Source: {escape_markdown(spec.source, 300)}. Content hash of its definition: {spec.content_hash}."
     names = [parameter.name for parameter in spec.trainable]
     if not names:
@@ -166,7 +169,7 @@ def _activation(decoder: Decoder) -> Iterable[str]:
         if isinstance(act, (Activation, GatedActivation)):
             values = act.effective()
             rows.append((str(index), *(f"{values[name]:.4g}" for name in names)))
-    yield _table(("layer", *names), rows)
+    yield card_table(("layer", *names), rows)
 
 
 def _data(origin: Origin | None) -> Iterable[str]:
@@ -178,18 +181,6 @@ def _data(origin: Origin | None) -> Iterable[str]:
         " documents. The number of epochs is not known here."
     )
     languages = [(tag, str(count)) for tag, count in origin.languages.items()]
-    yield _table(("language", "tokens"), languages)
+    yield card_table(("language", "tokens"), languages)
     rows = [(source, licence, str(count)) for source, licence, count in origin.sources]
-    yield _table(("source", "licence", "documents"), rows)
-
-
-def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    listed = list(rows)
-    lines = [
-        head,
-        ["---"] * len(head),
-        *([escape_markdown(c, _LONGEST_TEXT) for c in r] for r in listed[:LONGEST_TABLE]),
-    ]
-    text = "\n".join("| " + " | ".join(line) + " |" for line in lines)
-    left = len(listed) - LONGEST_TABLE
-    return text + (f"\n\n{left} more rows are omitted." if left > 0 else "")
+    yield card_table(("source", "licence", "documents"), rows)

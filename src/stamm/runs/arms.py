@@ -9,6 +9,7 @@ from stamm.base.files import read_json
 from stamm.runs.manifest import MANIFEST_FIX
 
 _MODEL = Path("model", "decoder.json")
+_PREPARED = "examples.parquet"
 
 
 def trained_arms(root: Path) -> list[Path]:
@@ -25,6 +26,30 @@ def run_of_arm(arm: Path) -> Path:
     # "." inside an arm and its bare name next to other arms are arms too.
     resolved = arm.resolve()
     return resolved.parent.parent if resolved.parent.name == "arms" else arm
+
+
+def prepared_data_of_arm(arm: Path) -> list[Path]:
+    """Folders of prepared alignment data that an arm was trained on, first stage first.
+
+    They are followed by the manifests of the arm and of the arms that it started from. A folder
+    that was moved or removed is left out.
+    """
+    found: list[Path] = []
+    seen: set[Path] = set()
+    stages = [arm.resolve()]
+    while stages:
+        stage = stages.pop()
+        manifest = stage / "manifest.json"
+        if stage in seen or not manifest.is_file():
+            continue
+        seen.add(stage)
+        inputs = read_json(manifest, MANIFEST_FIX).get("inputs", {})
+        paths = [(stage / str(each.get("path", ""))).resolve() for each in inputs.values()]
+        found = [
+            path for path in paths if (path / _PREPARED).is_file() and path not in found
+        ] + found
+        stages += [path.parent for path in paths if path.name == _MODEL.parent.name]
+    return found
 
 
 def input_of_arm(arm: Path, name: str) -> Path:

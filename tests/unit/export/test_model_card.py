@@ -8,7 +8,8 @@ from typing import Any
 import yaml  # type: ignore[import-untyped]  # its stubs are another package
 
 from stamm.corpus.packed_dataset import PackedSplit
-from stamm.export.model_card import LONGEST_TABLE, Origin, model_card, origin_of
+from stamm.export.card_table import LONGEST_TABLE
+from stamm.export.model_card import Origin, model_card, origin_of
 from stamm.export.target import CardText
 from stamm.models.config import DecoderConfig, GatedFFN, Llama3Rope, PlainFFN
 from stamm.models.decoder import Decoder, build_decoder

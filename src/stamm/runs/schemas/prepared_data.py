@@ -102,5 +102,7 @@ class PreparedSummary:
     def __post_init__(self) -> None:
         if self.kind not in KINDS:
             raise FieldError("kind", f"one of {', '.join(KINDS)}")
+        if not {"train", "held_out"} <= self.splits.keys():
+            raise FieldError("splits", "an object with train and held_out")
         if self.read != self.kept + sum(self.dropped.values()):
             raise FieldError("read", "kept + dropped")

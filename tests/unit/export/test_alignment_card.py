@@ -1,0 +1,80 @@
+"""The section "Alignment data" of the model card: counts of prepared data, escaped, and in order."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from stamm.align.data.prepare_config import APERTUS_REFUSED
+from stamm.base.errors import DataError
+from stamm.corpus.contamination.config import ContaminationConfig, EvaluationSet
+from stamm.export.alignment_card import alignment_section, alignment_summaries
+from stamm.runs.arms import prepared_data_of_arm
+from tests.unit.align.prepared import chat, prepare, write_rows
+
+HOSTILE = "[x](http://a.example) <script>alert(1)</script>\n# not a heading"
+
+
+def prepared(folder: Path) -> Path:
+    question = "How many eggs do the ducks of the farm lay in a week of seven days?"
+    sets = EvaluationSet(
+        name="eggs", file=write_rows(folder / "eval.jsonl", [{"q": question}]), fields=("q",), id=""
+    )
+    rows = [
+        chat("2+2?", "4", source=HOSTILE, licence="Apache-2.0"),
+        chat("2+3?", "5", source="b", licence="CC-BY-SA-4.0"),
+        chat(question, "49", source="b", licence="MIT"),
+        chat("2+4?", "", source="b", licence="MIT"),
+    ]
+    config = ContaminationConfig(sets=(sets,))
+    return prepare(folder, rows, refused_licences=APERTUS_REFUSED, decontaminate=config)
+
+
+def test_the_section_has_sources_reasons_and_decontamination(tmp_path: Path) -> None:
+    summaries = alignment_summaries({"model": tmp_path, "alignment.0": prepared(tmp_path)})
+    text = "\n\n".join(alignment_section(summaries))
+    assert text.startswith("## Alignment data\n\n### Conversations\n")
+    assert "1 of 4 rows were kept: 1 to train on" in text
+    assert "| b | CC-BY-SA-4.0 | 0 | 1 |" in text
+    assert "Refused licences: noncommercial, share-alike, unknown." in text
+    assert "| licence\\_denied | the licence is not allowed | 1 |" in text
+    assert "| empty\\_answer | an answer without content | 1 |" in text
+    assert "shares 8 words in a row and 50% of all words" in text
+    assert "| eggs | 1 | 0 | 1 |" in text
+    assert "<script" not in text
+    assert "[x](" not in text
+    assert "\n# not a heading" not in text
+
+
+def test_what_was_not_done_is_stated(tmp_path: Path) -> None:
+    out = prepare(tmp_path, [chat("2+2?", "4")])
+    text = "\n\n".join(alignment_section(alignment_summaries({"alignment.0": out})))
+    assert "No licence was refused." in text
+    assert "The rows were not compared with evaluation texts." in text
+    assert "| not stated | not stated | 1 | 0 |" in text
+    assert list(alignment_section([])) == []
+    (out / "summary.json").write_text(json.dumps({"schema": 1}))
+    with pytest.raises(DataError, match=r"summary\.json has no 'kind'"):
+        alignment_summaries({"alignment.0": out})
+
+
+def test_the_data_of_every_stage_are_found_through_manifests(tmp_path: Path) -> None:
+    chats = prepare(tmp_path / "a", [chat("2+2?", "4")])
+    pairs = prepare(tmp_path / "b", [{"prompt": "2+2?", "chosen": "4", "rejected": "5"}])
+    first, second = tmp_path / "run" / "arms" / "sft", tmp_path / "run" / "arms" / "dpo"
+    for arm, inputs in (
+        (first, {"examples": chats, "tokenizer": tmp_path / "a" / "tokenizer"}),
+        (second, {"examples": pairs, "model": first / "model", "gone": tmp_path / "gone"}),
+    ):
+        (arm / "model").mkdir(parents=True)
+        recorded = {name: {"path": os.path.relpath(path, arm)} for name, path in inputs.items()}
+        (arm / "manifest.json").write_text(json.dumps({"inputs": recorded}))
+    assert prepared_data_of_arm(second) == [chats, pairs]
+    assert prepared_data_of_arm(first) == [chats]
+    assert prepared_data_of_arm(tmp_path) == []
+    found = alignment_summaries({"alignment.1": pairs, "alignment.0": chats})
+    text = "\n".join(alignment_section(found))
+    assert text.index("### 1. Conversations") < text.index("### 2. Preference pairs")
