@@ -59,6 +59,13 @@ class DistributedContext:
             dist.all_reduce(tensor)
         return tensor
 
+    def all_reduce_sequences(self, tensor: Tensor) -> Tensor:
+        """All-reduce: `tensor`, in place, summed over the processes that divide the same sequences."""
+        for name, size in (("context", self.context), ("tensor", self.tensor)):
+            if size > 1 and self.mesh is not None:
+                dist.all_reduce(tensor, group=self.mesh.get_group(name))
+        return tensor
+
     def broadcast_object(self, value: Any) -> Any:
         """The main process's `value`, in every process; a small plain Python object."""
         if self.size == 1:

@@ -21,12 +21,13 @@ from stamm.base.errors import ConfigError
 from stamm.losses.quantile import (
     Transform,
     beta_log_partition,
+    empirical_beta_log_partition,
     grid_beta_log_partition,
     released_beta_log_partition,
     transformed,
 )
 
-Partition = Literal["exact", "released", "released_anyway", "grid"]
+Partition = Literal["exact", "released", "released_anyway", "grid", "empirical"]
 LengthNormalization = Literal["none", "beta", "loss"]
 
 
@@ -48,9 +49,10 @@ def qrpo_loss(
     quantile_B: Tensor,
     *,
     beta: float,
-    references: int,
+    references: int | Tensor,
     transform: Transform = "identity",
     partition: Partition = "exact",
+    reference_quantile_BN: Tensor | None = None,
     beta_log_z_B: Tensor | None = None,
     length_B: Tensor | None = None,
     normalize: LengthNormalization = "none",
@@ -61,10 +63,13 @@ def qrpo_loss(
     loss = (f(q) - beta log Z(beta) - beta log-ratio)^2
 
     quantile_B     from `quantile.quantile_rewards`
-    references     N, the number of reference rewards behind each quantile
+    references     N, the number of reference rewards behind each quantile; one number, or (B,)
     partition      "exact": the closed form; "released": beta log beta + 1, refused where its error
                    exceeds 1e-3; "released_anyway": the same without the check; "grid": the
-                   normaliser of a quantile estimated from N references
+                   normaliser of a quantile estimated from N references; "empirical": the mean over
+                   the references themselves, exact for rewards with ties
+    reference_quantile_BN   for "empirical": quantiles of the references among themselves, NaN where
+                   one is missing
     beta_log_z_B   given instead of a partition, e.g. `quantile.empirical_beta_log_partition`
     length_B       completion tokens, end token included; needed by `normalize`
     normalize      "beta": beta_i = beta / length_i everywhere (Apertus); "loss": loss_i / length_i
@@ -82,7 +87,7 @@ def qrpo_loss(
         beta_B = beta_B.clamp(max=largest_beta)
     value_B = transformed(quantile_B, transform, references)
     if beta_log_z_B is None:
-        beta_log_z_B = _partition(beta_B, transform, partition, references)
+        beta_log_z_B = _partition(beta_B, transform, partition, references, reference_quantile_BN)
     target_B = (value_B - beta_log_z_B).detach()
     loss_B = (target_B - beta_B * log_ratio_B).square()
     if normalize == "loss":
@@ -198,18 +203,42 @@ def kto_loss(
 
 
 def _partition(
-    beta_B: Tensor, transform: Transform, partition: Partition, references: int
+    beta_B: Tensor,
+    transform: Transform,
+    partition: Partition,
+    references: int | Tensor,
+    reference_quantile_BN: Tensor | None,
 ) -> Tensor:
     if partition == "exact":
         return beta_log_partition(beta_B, transform)
     if partition == "grid":
-        return grid_beta_log_partition(beta_B, references, transform)
+        return _grid(beta_B, references, transform)
+    if partition == "empirical":
+        if reference_quantile_BN is None:
+            raise ConfigError(
+                'partition = "empirical" without the quantiles of the references',
+                fix="Pass reference_quantile_BN",
+            )
+        known_BN = ~reference_quantile_BN.isnan()
+        each = references[:, None] if isinstance(references, Tensor) else references
+        value_BN = transformed(reference_quantile_BN.nan_to_num(0.5), transform, each)
+        return empirical_beta_log_partition(beta_B, value_BN, known_BN)
     if transform != "identity":
         raise ConfigError(
             f"the released partition function with transform {transform}",
             fix='It is one of transform identity; use partition "exact"',
         )
     return released_beta_log_partition(beta_B, accept_error=partition == "released_anyway")
+
+
+def _grid(beta_B: Tensor, references: int | Tensor, transform: Transform) -> Tensor:
+    if isinstance(references, int):
+        return grid_beta_log_partition(beta_B, references, transform)
+    found_B = torch.empty_like(beta_B)
+    for number in sorted(set(references.tolist())):
+        same_B = references == number
+        found_B[same_B] = grid_beta_log_partition(beta_B[same_B], int(number), transform)
+    return found_B
 
 
 def _lengths(length_B: Tensor | None, normalize: LengthNormalization) -> Tensor:

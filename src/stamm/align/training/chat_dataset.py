@@ -17,9 +17,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from stamm.align.training.epoch_order import epoch_order
+from stamm.align.training.log_probs import AnswerTokens
 from stamm.base.errors import DataError
-from stamm.chat.render import EncodedChat
-from stamm.corpus.shuffle import shuffled
 from stamm.pretrain.dataset import TokenBatch
 
 
@@ -60,7 +60,7 @@ class ChatWindows:
     pad       id of the padding token
     """
 
-    def __init__(self, chats: Sequence[EncodedChat], context: int, seed: int, pad: int) -> None:
+    def __init__(self, chats: Sequence[AnswerTokens], context: int, seed: int, pad: int) -> None:
         if not chats:
             raise DataError("no conversation to train on", fix="Check the data and the context")
         self._tokens = [np.asarray(chat.ids, dtype=np.int64) for chat in chats]
@@ -68,6 +68,9 @@ class ChatWindows:
         self._context, self._seed, self._pad = context, seed, pad
         # A conversation of n tokens has n - 1 inputs with a target.
         self._bins = best_fit([len(tokens) - 1 for tokens in self._tokens], context)
+        self._bin_tokens = np.array(
+            [sum(len(self._tokens[chat]) - 1 for chat in each) for each in self._bins]
+        )
 
     @property
     def per_epoch(self) -> int:
@@ -80,10 +83,13 @@ class ChatWindows:
         used = sum(len(tokens) - 1 for tokens in self._tokens)
         return used / (self._context * len(self._bins))
 
+    def num_tokens(self, first: int, count: int) -> int:
+        """Tokens with a target in these sequences, padding left out."""
+        return int(self._bin_tokens[self._places(first, count)].sum())
+
     def batch(self, first: int, count: int) -> TokenBatch:
         """Sequences first .. first + count - 1 of the run."""
-        places = np.arange(first, first + count, dtype=np.int64)
-        rows = [self._row(self._place(int(place))) for place in places]
+        rows = [self._row(self._bins[place]) for place in self._places(first, count)]
         tokens, target, document, keep = (np.stack(part) for part in zip(*rows, strict=True))
         return TokenBatch(
             tokens_BT=torch.from_numpy(tokens),
@@ -92,11 +98,9 @@ class ChatWindows:
             keep_BT=torch.from_numpy(keep),
         )
 
-    def _place(self, place: int) -> list[int]:
-        """The conversations of the sequence at `place` of the run."""
-        epoch, inside = divmod(place, len(self._bins))
-        order = shuffled(np.array([inside]), len(self._bins), self._seed + epoch)
-        return self._bins[int(order[0])]
+    def _places(self, first: int, count: int) -> NDArray[np.int64]:
+        """Numbers of the sequences at these places of the run."""
+        return epoch_order(first, count, len(self._bins), self._seed)
 
     def _row(
         self, chats: Sequence[int]

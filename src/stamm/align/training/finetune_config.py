@@ -1,0 +1,57 @@
+"""Configuration of fine-tuning: that of a pretraining run, on other data. No torch here."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from stamm.align.training.loss_config import SFT, Loss
+from stamm.base.config import validate
+from stamm.losses.config import Goldfish
+from stamm.models.config import DecoderConfig
+from stamm.optim.config import AdEMAMix, OptimizerConfig
+from stamm.optim.schedules import BatchStage, Schedule, WarmupStableDecay
+from stamm.pretrain.config import PretrainConfig
+
+_ANY_CONTEXT = 2**24
+
+
+@dataclass(frozen=True, kw_only=True)
+class FineTuneConfig(PretrainConfig):
+    """Fine-tuning of a trained model on prepared examples.
+
+    loss    what is minimised: SFT, QRPO, DPO, SimPO or REBEL
+    batch   SFT: packed sequences a step. Others: examples a step, an answer or a pair of answers
+    epochs, sequences   likewise counted in packed sequences or examples
+    model   replaced by that of the start model
+    chosen  "", or an entry of an input file with the settings that an earlier step chose
+            (`align.training.tuning`)
+
+    The other fields are those of `PretrainConfig`. Defaults follow Apertus: AdEMAMix, no weight decay,
+    a learning rate that falls linearly, one epoch.
+
+    Source   Apertus technical report, arXiv 2509.14233, section 4
+    """
+
+    model: DecoderConfig = field(default_factory=lambda: DecoderConfig(max_context=_ANY_CONTEXT))
+    goldfish: Goldfish | None = None
+    batch: tuple[BatchStage, ...] = (BatchStage(size=16),)
+    optimizer: OptimizerConfig = field(
+        default_factory=lambda: AdEMAMix(beta2=0.999, beta3=0.999, alpha=8.0, weight_decay=0.0)
+    )
+    schedule: Schedule = field(
+        default_factory=lambda: WarmupStableDecay(peak=1e-4, decay_share=1.0, law="linear")
+    )
+    loss: Loss = field(default_factory=SFT)
+    chosen: str = ""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        unused = "is not used in fine-tuning: leave it out"
+        validate(
+            self,
+            ("goldfish", self.goldfish is None, unused),
+            ("foreign", self.foreign is None, unused),
+            ("pack", not self.pack, unused),
+            ("tuned", not self.tuned, unused),
+            ("begin", self.begin is None, "is the recipe's run= in fine-tuning: leave it out"),
+        )

@@ -1,0 +1,116 @@
+"""Configuration of what a model is fine-tuned on. No torch here."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Literal
+
+from stamm.base.config import validate
+
+Transform = Literal["identity", "log", "square", "sqrt", "probit"]
+_POSITIVE = "must be positive and finite"
+
+
+@dataclass(frozen=True, kw_only=True)
+class SFT:
+    """Supervised fine-tuning: next-token prediction of what the assistant writes.
+
+    Prompts, tool outputs and padding have no loss. The mean is over the supervised tokens of the
+    whole step.
+    """
+
+
+@dataclass(frozen=True, kw_only=True)
+class QRPO:
+    """Quantile Reward Policy Optimization: pointwise regression on the quantile of the reward.
+
+    loss = (f(q) - beta log Z - beta log-ratio)^2, the mean over answers
+
+    beta            strength of the KL regularisation. With normalize="beta" it is divided by the
+                    answer's tokens (Apertus: 5.0)
+    transform       f, of the quantile q among the reference rewards
+    partition       log Z: "exact"; "empirical", from the references themselves (exact for rewards
+                    with ties); "grid", for quantiles on the grid 0, 1/n .. 1; "released", the
+                    approximation of the released trainers, refused where its error exceeds 1e-3;
+                    "released_anyway", without that check
+    ties            "le" counts references that are at most the reward, as published; "mid" counts
+                    equal ones half
+    leave_one_out   the answer is itself one of the references, and is left out of them
+    normalize       "none"; "beta": beta / tokens; "loss": loss / tokens
+    largest_beta    clamp of beta / tokens (Apertus: 0.1); None: none
+    """
+
+    beta: float = 0.1
+    transform: Transform = "identity"
+    partition: Literal["exact", "empirical", "grid", "released", "released_anyway"] = "exact"
+    ties: Literal["le", "mid"] = "le"
+    leave_one_out: bool = False
+    normalize: Literal["none", "beta", "loss"] = "none"
+    largest_beta: float | None = None
+
+    def __post_init__(self) -> None:
+        largest = self.largest_beta
+        validate(
+            self,
+            ("beta", 0 < self.beta < math.inf, _POSITIVE),
+            ("largest_beta", largest is None or 0 < largest < math.inf, _POSITIVE),
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class DPO:
+    """Direct Preference Optimization on pairs of answers.
+
+    beta              strength of the KL regularisation
+    form              "sigmoid"; "ipo"; "normalized": log-ratios per token (Tulu 3)
+    label_smoothing   assumed share of pairs with the wrong order (conservative DPO)
+    """
+
+    beta: float = 0.1
+    form: Literal["sigmoid", "ipo", "normalized"] = "sigmoid"
+    label_smoothing: float = 0.0
+
+    def __post_init__(self) -> None:
+        smooth = self.label_smoothing
+        validate(
+            self,
+            ("beta", 0 < self.beta < math.inf, _POSITIVE),
+            ("label_smoothing", 0 <= smooth < 0.5, "must be at least 0 and below 0.5"),
+            ("label_smoothing", self.form != "ipo" or smooth == 0, "is not defined for form=ipo"),
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class SimPO:
+    """SimPO on pairs of answers: log-probabilities per token, without a reference policy.
+
+    gamma   target margin, in units of beta times nats per token
+    """
+
+    beta: float = 2.0
+    gamma: float = 1.0
+
+    def __post_init__(self) -> None:
+        validate(
+            self,
+            ("beta", 0 < self.beta < math.inf, _POSITIVE),
+            ("gamma", 0 <= self.gamma < math.inf, "must be finite and not negative"),
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class REBEL:
+    """REBEL on pairs of answers with rewards: regression of log-ratio differences on reward differences.
+
+    beta   strength of the KL regularisation: the target is the reward difference / beta
+    """
+
+    beta: float = 0.1
+
+    def __post_init__(self) -> None:
+        validate(self, ("beta", 0 < self.beta < math.inf, _POSITIVE))
+
+
+Preference = QRPO | DPO | SimPO | REBEL
+Loss = SFT | Preference
