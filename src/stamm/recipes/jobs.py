@@ -45,6 +45,8 @@ JOBS: Mapping[str, tuple[str, str]] = MappingProxyType(
         "prepare": ("stamm.align.data.prepare_job", "run"),
         "answers": ("stamm.align.results.evaluate_job", "run"),
         "sample": ("stamm.align.sampling.sample_job", "run"),
+        "finetune": ("stamm.align.training.job", "run"),
+        "reference": ("stamm.align.training.reference_job", "run"),
         "evidence": ("stamm.corpus.transparency.job", "evidence"),
         "report": ("stamm.reports.job", "run"),
         "compare": ("stamm.reports.comparison_job", "run"),
@@ -52,7 +54,7 @@ JOBS: Mapping[str, tuple[str, str]] = MappingProxyType(
 )
 """Module and function of each kind of job."""
 
-ALL_RANKS = frozenset({"pretrain", "pace"})
+ALL_RANKS = frozenset({"pretrain", "pace", "finetune"})
 """Jobs that run in all processes of torchrun; every other job runs in rank 0."""
 
 

@@ -1,0 +1,155 @@
+"""Fine-tune a trained model: SFT on conversations, or QRPO, DPO, SimPO and REBEL on answers.
+
+Reads    start (a stored decoder), tokenizer, data (prepared examples); reference (log-probabilities
+         under the start model) for losses with a reference policy; chosen, where the configuration
+         names an entry of it
+Writes   what `pretrain.training_run` writes
+
+Checked  tests/unit/align/test_finetune.py
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from stamm.align.data.encoded import EncodedAnswer, EncodedExamples
+from stamm.align.model_source import load_chat_format
+from stamm.align.training.answer_dataset import AnswerBatch, AnswerSequences
+from stamm.align.training.chat_dataset import ChatWindows
+from stamm.align.training.finetune_config import FineTuneConfig
+from stamm.align.training.loss_config import QRPO, REBEL, SFT, Preference, SimPO
+from stamm.align.training.preference_objective import PreferenceObjective
+from stamm.align.training.reference_job import check_chat_format, read_reference
+from stamm.align.training.tuning import apply_chosen
+from stamm.base.errors import DataError
+from stamm.base.files import sha256_value
+from stamm.corpus.shuffle import Proof
+from stamm.engine.distributed import DistributedContext
+from stamm.engine.objective import Objective
+from stamm.engine.trainer import InitialCheckpoint
+from stamm.losses.quantile import quantile_rewards, transformed
+from stamm.models.decoder import Decoder
+from stamm.models.serialization import checked_config
+from stamm.pretrain.config import PretrainConfig
+from stamm.pretrain.dataset import TrainingSequences
+from stamm.pretrain.training_run import TrainingData, TrainingKind, train_run
+from stamm.runs.job import Workspace
+from stamm.runs.model_outputs import weights_sha256
+
+
+def run(config: FineTuneConfig, workspace: Workspace) -> None:
+    """Train the start model on the prepared examples, from the newest checkpoint when there is one.
+
+    Raises   DataError when the data does not fit the loss, or was encoded with another chat format,
+             or the reference log-probabilities are those of another model
+    """
+    inputs = workspace.inputs
+    start = inputs["start"]
+    config = apply_chosen(config, inputs)
+    config = dataclasses.replace(config, model=checked_config(start))
+    data = EncodedExamples.open(inputs["data"])
+    check_chat_format(data, inputs["tokenizer"])
+    check_data(config.loss, data)
+    pad = load_chat_format(inputs["tokenizer"]).pad_id
+    identity = [data.sha256, weights_sha256(start)]
+    sequences: TrainingSequences[Any]
+    if isinstance(config.loss, SFT):
+        sequences = ChatWindows(list(data.answers), config.context, config.seed, pad)
+    else:
+        reference = None
+        if needs_reference(config.loss):
+            reference = read_reference(inputs["reference"], data, start).tolist()
+        sequences = AnswerSequences(
+            list(data.answers),
+            reference,
+            paired=data.kind == "preference",
+            context=config.context,
+            seed=config.seed,
+            pad=pad,
+        )
+    proof = Proof(sha256=sha256_value(identity), facts={"examples": data.sha256})
+
+    def open_data(_: DistributedContext) -> TrainingData:
+        return TrainingData(name="data", sequences=sequences, proof=proof)
+
+    kind = TrainingKind(
+        name="finetune",
+        open_data=open_data,
+        make_objective=None if isinstance(config.loss, SFT) else _objective,
+        start=InitialCheckpoint(start, optimizer_state=False),
+    )
+    train_run(config, workspace, kind)
+
+
+def needs_reference(loss: Preference | SFT) -> bool:
+    """Whether a loss compares with the reference policy."""
+    return not isinstance(loss, SFT | SimPO)
+
+
+def check_data(loss: Preference | SFT, data: EncodedExamples) -> None:
+    """Check that prepared examples have what a loss needs.
+
+    Raises   DataError naming the first example that does not
+    """
+    name = type(loss).__name__
+    kinds: tuple[str, ...] = ("chat",) if isinstance(loss, SFT) else ("preference",)
+    kinds = ("preference", "rated") if isinstance(loss, QRPO) else kinds
+    if data.kind not in kinds:
+        raise DataError(
+            f"{name} is trained on {' or '.join(kinds)} rows, and the data has {data.kind} rows",
+            fix="Choose another data file, or another recipe",
+        )
+    if not isinstance(loss, QRPO | REBEL):
+        return
+    answers = list(data.answers)
+    for answer in answers:
+        if answer.reward is None:
+            raise _lacking(name, answer, "no reward")
+        if isinstance(loss, QRPO) and not answer.ref_rewards:
+            raise _lacking(name, answer, "no ref_rewards, rewards of reference completions")
+    rewards = {answer.reward for answer in answers}
+    references = {reward for answer in answers for reward in answer.ref_rewards}
+    if len(rewards | references) == 1:
+        raise DataError(
+            f"all rewards are {rewards.pop()}: there is nothing to learn from",
+            fix="Score the answers with a reward that tells them apart",
+        )
+    if isinstance(loss, QRPO):
+        _check_quantiles(loss, answers)
+
+
+def _check_quantiles(loss: QRPO, answers: Sequence[EncodedAnswer]) -> None:
+    """Check every quantile and its transform before training starts, by number of references."""
+    groups: dict[int, list[EncodedAnswer]] = {}
+    for answer in answers:
+        groups.setdefault(len(answer.ref_rewards), []).append(answer)
+    for count, group in groups.items():
+        quantile_B = quantile_rewards(
+            torch.tensor([answer.reward for answer in group], dtype=torch.float64),
+            torch.tensor([answer.ref_rewards for answer in group], dtype=torch.float64),
+            ties=loss.ties,
+            leave_one_out=loss.leave_one_out,
+        )
+        transformed(quantile_B, loss.transform, count)
+
+
+def _lacking(name: str, answer: EncodedAnswer, what: str) -> DataError:
+    identifier = f" (id {answer.id[:80]!r})" if answer.id else ""
+    return DataError(
+        f"{name} needs rewards, and example {answer.example}{identifier} has {what}",
+        fix="`stamm score` adds rewards; the columns are in docs/alignment.md",
+    )
+
+
+def _objective(
+    config: PretrainConfig,
+    decoder: Decoder,
+    sequences: TrainingSequences[AnswerBatch],
+    world: DistributedContext,
+) -> Objective:
+    assert isinstance(config, FineTuneConfig)
+    return PreferenceObjective(config, decoder, sequences, world)

@@ -1,0 +1,159 @@
+"""Compute the log-probabilities of prepared answers under the reference policy, once, in shards.
+
+No second model is in memory while training: preference objectives read these numbers. They are tied
+by hash to the weights, the data and the chat format; a mismatch is refused.
+
+Reads    start (a stored decoder), tokenizer, data (prepared examples)
+Writes   log_probs-00000.parquet, .., manifests/, log_probs.parquet (a row per answer, in the order of
+         the data: log_prob in nats, float64, and num_tokens), summary.json
+
+Checked  tests/unit/align/test_reference.py
+"""
+
+from __future__ import annotations
+
+import functools
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from stamm.align.data.encoded import FILES, SUMMARY, TRAIN, EncodedExamples
+from stamm.align.model_source import load_chat_format
+from stamm.align.training.log_probs import completion_log_probs
+from stamm.align.training.reference_config import ReferenceConfig
+from stamm.base.config import from_plain, to_plain
+from stamm.base.errors import DataError
+from stamm.base.files import atomic, remove_leftovers, sha256_file
+from stamm.base.schema import read_record, write_record
+from stamm.corpus.tables import TableWriter, read_table
+from stamm.models.decoder import Decoder
+from stamm.models.determinism import set_determinism
+from stamm.models.serialization import load_decoder
+from stamm.runs.job import Workspace
+from stamm.runs.model_outputs import DECODER, WEIGHTS, weights_sha256
+from stamm.runs.run_sharded import run_shards
+from stamm.runs.schemas.reference import ReferenceSummary
+from stamm.runs.sharded_job import ShardedJob, ShardResult, ShardTask, common_files
+
+LOG_PROBS = "log_probs.parquet"
+_SCHEMA = pa.schema([("log_prob", pa.float64()), ("num_tokens", pa.int32())])
+_FIX = "Delete the folder and run the step that writes it again"
+
+
+def run(config: ReferenceConfig, workspace: Workspace) -> None:
+    """Compute the log-probability of every answer of the training split.
+
+    Raises   DataError when data and tokenizer have different chat formats
+    """
+    folder, start = workspace.folder, workspace.inputs["start"]
+    remove_leftovers(folder)
+    data = EncodedExamples.open(workspace.inputs["data"])
+    check_chat_format(data, workspace.inputs["tokenizer"])
+    total, size = len(data.answers), config.answers_per_shard
+    prepared = {
+        "data": str((workspace.inputs["data"] / FILES[TRAIN]).resolve()),
+        "summary": str((workspace.inputs["data"] / SUMMARY).resolve()),
+        "weights": str((start / WEIGHTS).resolve()),
+        "decoder": str((start / DECODER).resolve()),
+    }
+    job = ShardedJob(
+        folder=folder,
+        work="stamm.align.training.reference_job:reference_shard",
+        settings=to_plain(config),
+        code_packages=("activations", "align", "losses", "models"),
+        common=prepared,
+        shards=tuple(
+            ShardTask(
+                name=f"{first // size:05d}",
+                inputs={},
+                extra={"first": first, "last": min(first + size, total)},
+            )
+            for first in range(0, total, size)
+        ),
+    )
+    run_shards(job, workspace, "reference log-probabilities")
+    with atomic(folder / LOG_PROBS) as temporary, TableWriter(temporary, _SCHEMA) as table:
+        nats, tokens = 0.0, 0
+        for shard in job.shards:
+            for row in read_table(folder / _part(shard.name), list(_SCHEMA.names)).to_pylist():
+                table.add(row)
+                nats -= row["log_prob"]
+                tokens += row["num_tokens"]
+    summary = {
+        "sha256": sha256_file(folder / LOG_PROBS),
+        "data_sha256": data.sha256,
+        "weights_sha256": weights_sha256(start),
+        "chat_format_sha256": data.chat_format_sha256,
+        "answers": total,
+        "tokens": tokens,
+        "mean_nats_per_token": nats / max(tokens, 1),
+    }
+    write_record(folder / SUMMARY, ReferenceSummary, summary)
+
+
+def reference_shard(job: ShardedJob, task: ShardTask) -> ShardResult:
+    """Compute the log-probabilities of one range of answers."""
+    config = from_plain(ReferenceConfig, job.settings)
+    decoder, data = _loaded(common_files(job))
+    answers = data.answers[task.extra["first"] : task.extra["last"]]
+    found = completion_log_probs(decoder, answers, config.batch_tokens)
+    with (
+        atomic(job.folder / _part(task.name)) as temporary,
+        TableWriter(temporary, _SCHEMA) as table,
+    ):
+        for answer, log_prob in zip(answers, found.tolist(), strict=True):
+            table.add({"log_prob": log_prob, "num_tokens": sum(answer.supervised[1:])})
+    return ShardResult(outputs=(_part(task.name),), num_read=len(answers), kept=len(answers))
+
+
+def read_reference(folder: Path, data: EncodedExamples, start: Path) -> NDArray[np.float64]:
+    """The log-probability of each answer of `data` under the model that is stored in `start`, in nats.
+
+    Raises   DataError with both hashes when they were computed from other data, another chat format
+             or another model, and when a file is missing or damaged
+    """
+    summary = read_record(ReferenceSummary, folder / SUMMARY, _FIX)
+    for what, recorded, found in (
+        ("file log_probs.parquet", summary.sha256, sha256_file(folder / LOG_PROBS)),
+        ("data", summary.data_sha256, data.sha256),
+        ("chat format", summary.chat_format_sha256, data.chat_format_sha256),
+        ("model", summary.weights_sha256, weights_sha256(start)),
+    ):
+        if recorded != found:
+            raise DataError(
+                f"the reference log-probabilities in {folder} belong to another {what}: SHA-256 "
+                f"{recorded[:64]} there, {found} here",
+                fix="Compute them again from this model and data",
+            )
+    log_probs = read_table(folder / LOG_PROBS, ["log_prob"])["log_prob"].to_numpy()
+    if len(log_probs) != len(data.answers) or not np.isfinite(log_probs).all():
+        raise DataError(f"{folder / LOG_PROBS} does not have a number for each answer", fix=_FIX)
+    return np.asarray(log_probs, dtype=np.float64)
+
+
+def check_chat_format(data: EncodedExamples, tokenizer: Path) -> None:
+    """Check that prepared data was encoded with the chat format of `tokenizer`.
+
+    Raises   DataError with both hashes
+    """
+    found = load_chat_format(tokenizer).sha256
+    if data.chat_format_sha256 != found:
+        raise DataError(
+            f"the prepared data was encoded with another chat format: SHA-256 "
+            f"{data.chat_format_sha256[:64]} there, {found} here ({tokenizer})",
+            fix="Prepare the data again with this tokenizer",
+        )
+
+
+def _part(name: str) -> str:
+    return f"log_probs-{name}.parquet"
+
+
+@functools.lru_cache(maxsize=1)
+def _loaded(files: tuple[tuple[str, str, str], ...]) -> tuple[Decoder, EncodedExamples]:
+    """The model and the data: role, path and hash of each file, as `common_files` gives them."""
+    set_determinism(1)
+    paths = {role: Path(path) for role, path, _ in files}
+    return load_decoder(paths["weights"].parent), EncodedExamples.open(paths["data"].parent)

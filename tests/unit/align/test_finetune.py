@@ -1,0 +1,169 @@
+"""Fine-tuning: every loss learns, exactly what it should; resumed runs have the same bits; bad input is refused."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from stamm.align.data.encoded import EncodedExamples
+from stamm.align.training import job, reference_job
+from stamm.align.training.log_probs import completion_log_probs
+from stamm.align.training.loss_config import DPO, QRPO, REBEL, SFT, Loss, SimPO
+from stamm.align.training.reference_config import ReferenceConfig
+from stamm.align.training.reference_job import read_reference
+from stamm.base.errors import ConfigError, DataError
+from stamm.base.files import sha256_file
+from stamm.models.serialization import load_decoder
+from stamm.optim.schedules import BatchStage, ConstantRate
+from stamm.runs.job import Workspace
+from tests.unit.align import finetuned
+from tests.unit.align.finetuned import chats, fine_tune, metrics, pairs, rated, trained
+from tests.unit.align.prepared import prepare
+
+PAIRWISE = [DPO(), DPO(form="ipo"), DPO(form="normalized", beta=1.0), SimPO(), REBEL(beta=1.0)]
+POINTWISE = [
+    QRPO(beta=1.0),
+    QRPO(beta=1.0, partition="empirical", ties="mid"),
+    QRPO(beta=5.0, normalize="beta", largest_beta=0.5),
+    QRPO(beta=1.0, partition="grid", transform="log"),
+]
+
+
+def test_sft_learns_the_answers_and_nothing_else(tmp_path: Path) -> None:
+    arm = fine_tune(tmp_path, chats(), epochs=12.0)
+    lines = metrics(arm)
+    assert lines[-1]["train/loss_nats"] < lines[0]["train/loss_nats"] / 2
+    data = EncodedExamples.open(tmp_path / "prepared")
+    supervised = sum(sum(answer.supervised[1:]) for answer in data.answers)
+    per_epoch = [line["train/kept_tokens"] for line in lines]
+    assert sum(per_epoch) == 12 * supervised
+    before, after = load_decoder(tmp_path / "start"), trained(arm)
+    gain = completion_log_probs(after, data.answers) - completion_log_probs(before, data.answers)
+    assert (gain > 1).all()
+
+
+@pytest.mark.parametrize("loss", PAIRWISE + POINTWISE, ids=str)
+def test_preferred_answers_become_more_likely_than_others(tmp_path: Path, loss: Loss) -> None:
+    gentle = ConstantRate(peak=3e-4)
+    whole = (BatchStage(size=8),)
+    arm = fine_tune(tmp_path, pairs(), loss, epochs=20.0, batch=whole, schedule=gentle)
+    lines = metrics(arm)
+    assert lines[-1]["train/loss"] < lines[0]["train/loss"]
+    data = EncodedExamples.open(tmp_path / "prepared")
+    before, after = load_decoder(tmp_path / "start"), trained(arm)
+    gain = completion_log_probs(after, data.answers) - completion_log_probs(before, data.answers)
+    assert (gain[0::2] > gain[1::2]).all()
+    if isinstance(loss, QRPO):
+        assert abs(lines[0]["reward/log_ratio"]) < 1e-4
+    elif not isinstance(loss, SimPO):
+        assert abs(lines[0]["reward/chosen_log_ratio"]) < 1e-4
+        assert lines[-1]["reward/accuracy"] == 1.0
+
+
+def test_reference_log_probabilities_are_those_of_the_packed_training_pass(tmp_path: Path) -> None:
+    fine_tune(tmp_path, pairs(), QRPO())
+    data = EncodedExamples.open(tmp_path / "prepared")
+    found = read_reference(tmp_path / "reference", data, tmp_path / "start")
+    alone = completion_log_probs(load_decoder(tmp_path / "start"), data.answers, batch_tokens=1)
+    assert torch.allclose(torch.from_numpy(found.copy()), alone, atol=1e-5)
+
+
+def test_pairs_and_single_answers_have_the_same_qrpo_loss(tmp_path: Path) -> None:
+    together = fine_tune(tmp_path / "pairs", pairs(), QRPO(), batch=(BatchStage(size=8),))
+    apart = fine_tune(tmp_path / "rated", rated(), QRPO(), batch=(BatchStage(size=16),))
+    first, second = metrics(together), metrics(apart)
+    assert len(first) == len(second) == 4
+    for name in ("train/loss", "reward/quantile", "reward/target", "optim/gradient_norm"):
+        for one, other in zip(first, second, strict=True):
+            assert one[name] == pytest.approx(other[name], rel=2e-4), name
+
+
+@pytest.mark.parametrize("loss", [SFT(), QRPO()], ids=str)
+def test_a_resumed_run_has_the_same_bits(tmp_path: Path, loss: Loss) -> None:
+    rows = chats() if isinstance(loss, SFT) else pairs()
+    arm = fine_tune(tmp_path, rows, loss)
+    whole = {name: sha256_file(arm / name) for name in ("metrics.jsonl", "model/model.safetensors")}
+    for path in (arm / "model", arm / "summary.json"):
+        shutil.rmtree(path) if path.is_dir() else path.unlink()
+    found = sorted((arm / "checkpoints").iterdir())
+    assert len(found) == 2
+    shutil.rmtree(found[-1])
+    lines = (arm / "metrics.jsonl").read_text().splitlines(keepends=True)
+    (arm / "metrics.jsonl").write_text("".join(lines[: len(lines) - 1]))
+    resumed = fine_tune(tmp_path, rows, loss)
+    assert {name: sha256_file(resumed / name) for name in whole} == whole
+
+
+def test_a_reference_of_another_model_is_refused(tmp_path: Path) -> None:
+    fine_tune(tmp_path, pairs(), DPO())
+    shutil.rmtree(tmp_path / "start")
+    shutil.rmtree(tmp_path / "arms")
+    finetuned.start_model(tmp_path / "start", seed=6)
+    inputs = {name: tmp_path / name for name in ("start", "tokenizer", "reference")}
+    inputs["data"] = tmp_path / "prepared"
+    with pytest.raises(DataError, match=r"belong to another model: SHA-256 [0-9a-f]{64} there"):
+        job.run(finetuned.config(DPO()), Workspace(folder=tmp_path / "arm", inputs=inputs))
+
+
+def test_damaged_reference_log_probabilities_are_refused(tmp_path: Path) -> None:
+    fine_tune(tmp_path, pairs(), DPO())
+    shutil.copy(
+        tmp_path / "prepared" / "examples.parquet", tmp_path / "reference" / "log_probs.parquet"
+    )
+    data = EncodedExamples.open(tmp_path / "prepared")
+    with pytest.raises(DataError, match=r"belong to another file log_probs\.parquet"):
+        read_reference(tmp_path / "reference", data, tmp_path / "start")
+
+
+def test_data_of_another_chat_format_is_refused(tmp_path: Path) -> None:
+    fine_tune(tmp_path, pairs(), DPO())
+    description = json.loads((tmp_path / "tokenizer" / "tokenizer.json").read_text())
+    last = max(description["model"]["vocab"], key=description["model"]["vocab"].get)
+    description["model"]["merges"].pop()
+    (tmp_path / "tokenizer" / "tokenizer.json").write_text(json.dumps(description))
+    assert last
+    inputs = {name: tmp_path / name for name in ("start", "tokenizer")}
+    inputs["data"] = tmp_path / "prepared"
+    folder = tmp_path / "again"
+    folder.mkdir()
+    with pytest.raises(DataError, match=r"encoded with another chat format: SHA-256 [0-9a-f]{64}"):
+        reference_job.run(ReferenceConfig(), Workspace(folder=folder, inputs=inputs))
+
+
+def without(rows: list[dict[str, Any]], column: str) -> list[dict[str, Any]]:
+    return [{k: v for k, v in row.items() if k != column} for row in rows]
+
+
+@pytest.mark.parametrize(
+    ("rows", "loss", "problem"),
+    [
+        (chats(), DPO(), "DPO is trained on preference rows, and the data has chat rows"),
+        (rated(), REBEL(), "REBEL is trained on preference rows, and the data has rated rows"),
+        (pairs(), SFT(), "SFT is trained on chat rows, and the data has preference rows"),
+        (without(without(pairs(), "chosen_reward"), "rejected_reward"), REBEL(), "0 has no reward"),
+        (without(rated(), "ref_rewards"), QRPO(), "example 0 has no ref_rewards"),
+        (
+            [{**row, "reward": 1.0, "ref_rewards": [1.0]} for row in rated()],
+            QRPO(),
+            "all rewards are 1.0: there is nothing to learn from",
+        ),
+    ],
+)
+def test_data_that_does_not_fit_the_loss_is_refused(
+    tmp_path: Path, rows: list[dict[str, Any]], loss: Loss, problem: str
+) -> None:
+    prepare(tmp_path, rows, context=finetuned.CONTEXT)
+    with pytest.raises(DataError, match=problem):
+        job.check_data(loss, EncodedExamples.open(tmp_path / "prepared"))
+
+
+def test_probit_with_two_references_is_refused_before_training(tmp_path: Path) -> None:
+    rows = [{**row, "ref_rewards": [0.0, 0.5]} for row in rated()]
+    prepare(tmp_path, rows, context=finetuned.CONTEXT)
+    with pytest.raises(ConfigError, match="transform probit with 2 reference rewards"):
+        job.check_data(QRPO(transform="probit"), EncodedExamples.open(tmp_path / "prepared"))
