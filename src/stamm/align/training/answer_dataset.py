@@ -24,7 +24,7 @@ from stamm.base.errors import DataError
 from stamm.pretrain.dataset import moved
 
 
-class Answer(AnswerTokens, Protocol):
+class TrainingAnswer(AnswerTokens, Protocol):
     """An answer to train on, with its place in the data."""
 
     @property
@@ -102,7 +102,7 @@ class AnswerSequences:
 
     def __init__(
         self,
-        answers: Sequence[Answer],
+        answers: Sequence[TrainingAnswer],
         reference: Sequence[float] | None,
         *,
         paired: bool,
@@ -182,7 +182,7 @@ class AnswerSequences:
         return epoch_order(first, count, len(self._examples), self._seed)
 
 
-def _pairs(answers: Sequence[Answer]) -> list[tuple[int, ...]]:
+def _pairs(answers: Sequence[TrainingAnswer]) -> list[tuple[int, ...]]:
     """Positions of the chosen and the rejected answer of each example."""
     by_example: dict[int, dict[str, int]] = {}
     for place, answer in enumerate(answers):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 
 from stamm.align.training.loss_config import SFT, Loss
 from stamm.base.config import validate
@@ -10,7 +10,7 @@ from stamm.losses.config import Goldfish
 from stamm.models.config import DecoderConfig
 from stamm.optim.config import AdEMAMix, OptimizerConfig
 from stamm.optim.schedules import BatchStage, Schedule, WarmupStableDecay
-from stamm.pretrain.config import PretrainConfig
+from stamm.pretrain.config import MegatronFiles, PretrainConfig
 
 _ANY_CONTEXT = 2**24
 
@@ -24,7 +24,7 @@ class FineTuneConfig(PretrainConfig):
     epochs, sequences   likewise counted in packed sequences or examples
     model   replaced by that of the start model
     chosen  "", or an entry of an input file with the settings that an earlier step chose
-            (`align.training.tuning`)
+            (`align.training.chosen_settings`)
 
     The other fields are those of `PretrainConfig`. Defaults follow Apertus: AdEMAMix, no weight decay,
     a learning rate that falls linearly, one epoch.
@@ -47,10 +47,11 @@ class FineTuneConfig(PretrainConfig):
     def __post_init__(self) -> None:
         super().__post_init__()
         unused = "is not used in fine-tuning: leave it out"
+        files = [f.name for f in fields(self) if isinstance(getattr(self, f.name), MegatronFiles)]
         validate(
             self,
+            *((name, False, unused) for name in files),
             ("goldfish", self.goldfish is None, unused),
-            ("foreign", self.foreign is None, unused),
             ("pack", not self.pack, unused),
             ("tuned", not self.tuned, unused),
             ("begin", self.begin is None, "is the recipe's run= in fine-tuning: leave it out"),

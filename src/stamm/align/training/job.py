@@ -20,11 +20,11 @@ from stamm.align.data.encoded import EncodedAnswer, EncodedExamples
 from stamm.align.model_source import load_chat_format
 from stamm.align.training.answer_dataset import AnswerBatch, AnswerSequences
 from stamm.align.training.chat_dataset import ChatWindows
+from stamm.align.training.chosen_settings import apply_chosen
 from stamm.align.training.finetune_config import FineTuneConfig
 from stamm.align.training.loss_config import QRPO, REBEL, SFT, Preference, SimPO
 from stamm.align.training.preference_objective import PreferenceObjective
 from stamm.align.training.reference_job import check_chat_format, read_reference
-from stamm.align.training.tuning import apply_chosen
 from stamm.base.errors import DataError
 from stamm.base.files import sha256_value
 from stamm.corpus.shuffle import Proof
@@ -116,7 +116,7 @@ def check_data(loss: Preference | SFT, data: EncodedExamples) -> None:
     if len(rewards | references) == 1:
         raise DataError(
             f"all rewards are {rewards.pop()}: there is nothing to learn from",
-            fix="Score the answers with a reward that tells them apart",
+            fix="Score the answers with a reward that differs between them",
         )
     if isinstance(loss, QRPO):
         _check_quantiles(loss, answers)

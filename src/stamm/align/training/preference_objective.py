@@ -4,7 +4,7 @@ One forward pass gives the log-probabilities of all answers of a micro-batch; th
 policy are data. Losses are means over the examples of a step.
 
 Letters: B answers, P pairs, N reference rewards.
-Checked  tests/unit/align/test_preference_objective.py
+Checked  tests/unit/align/test_finetune.py
 """
 
 from __future__ import annotations

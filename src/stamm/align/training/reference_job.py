@@ -7,7 +7,7 @@ Reads    start (a stored decoder), tokenizer, data (prepared examples)
 Writes   log_probs-00000.parquet, .., manifests/, log_probs.parquet (a row per answer, in the order of
          the data: log_prob in nats, float64, and num_tokens), summary.json
 
-Checked  tests/unit/align/test_reference.py
+Checked  tests/unit/align/test_finetune.py
 """
 
 from __future__ import annotations
