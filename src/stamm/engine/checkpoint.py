@@ -13,7 +13,7 @@ import os
 import re
 import shutil
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass
 from pathlib import Path
@@ -43,12 +43,14 @@ from stamm.base.files import (
 from stamm.engine.distributed import DistributedContext
 from stamm.engine.sharded_optimizer import ShardedOptimizer
 from stamm.engine.stored_decoder import is_stored_decoder, load_stored_decoder
+from stamm.models.lora import base_parameters
 
 SCHEMA = 3
 STATE = "state.json"
 _SEAL = "state_sha256"
 _VALUES = "optimizer"  # state of a user's optimizer that is not a tensor
 _PART, _GONE = ".part", ".gone"  # being written; being deleted
+_FROZEN = "frozen_sha256"  # of the start model, when its frozen weights are not in the checkpoint
 _STATE_KEYS = {"schema", "step", "counts", "sha256", "metrics_sha256", _SEAL}
 _NAME = re.compile(r"step-(\d{8})")
 _ALONE = "torch.distributed is disabled"
@@ -94,6 +96,7 @@ class Checkpoints:
         self._pending: _Pending | None = None
         self._group = dist.new_group(backend="gloo") if background and world.size > 1 else None
         self._background = background
+        self._frozen: str | None = None
         if background:  # its thread outlives `_quiet`
             warnings.filterwarnings("ignore", message=_ALONE)
 
@@ -107,7 +110,7 @@ class Checkpoints:
         self.finish()
         part = self._part(step)
         self._refuse(step, self._prepare(part))  # no process writes before the folder exists
-        pieces = _tensors(model, updater)
+        pieces = self._weights(model) | _optimizer(updater.tensors())
         writer = HuggingFaceStorageWriter(str(part), save_distributed=True)
         alone = self._world.size == 1
         written: Future[Any] = Future()
@@ -188,8 +191,8 @@ class Checkpoints:
 
     def load(
         self, path: Path, model: nn.Module, updater: ShardedOptimizer, *, moments: bool
-    ) -> None:
-        """Load another run's checkpoint, or a stored decoder.
+    ) -> str:
+        """Load another run's checkpoint, or a stored decoder; its SHA-256.
 
         path      its folder
         moments   whether to load the optimizer state, too, or start with a new one
@@ -202,11 +205,29 @@ class Checkpoints:
                     f"{path} is a stored decoder, without optimizer state",
                     fix="Start with a new optimizer state, or from a folder checkpoints/step-…",
                 )
-            load_stored_decoder(path, model, self._world)
-            return
-        damage = self._damage(path, None) or self._load(path, model, updater, moments=moments)
+            return load_stored_decoder(path, model, self._world)
+        damage = self._damage(path, None) or self._load(
+            path, model, updater, moments=moments, start=True
+        )
         if damage:
             raise DataError(f"the checkpoint {path} cannot be used: {damage}")
+        main = self._world.is_main_process
+        return str(self._world.broadcast_object(sha256_value(_read_state(path)) if main else ""))
+
+    def load_frozen(self, path: Path, model: nn.Module, updater: ShardedOptimizer) -> None:
+        """Load the start model of a run that trains adapters, before `restore`.
+
+        Checkpoints then hold the trained parameters and the hash of the start model.
+
+        path     a stored decoder, or a checkpoint of a run without adapters
+        Raises   DataError when it is missing, damaged or of another model
+        """
+        if not self._world.broadcast_object(path.is_dir()):
+            raise DataError(
+                f"{path}, which this run starts from, does not exist",
+                fix="Restore it: the checkpoints hold the adapters, not its frozen weights",
+            )
+        self._frozen = self.load(path, model, updater, moments=False)
 
     def _refuse(self, step: int, failure: _Failure | None) -> None:
         """Discard the checkpoint of `step` on all processes when one of them has failed."""
@@ -244,6 +265,8 @@ class Checkpoints:
             state |= {"sha256": hashes, "metrics_sha256": pending.metrics}
             if pending.values is not None:
                 state[_VALUES] = pending.values
+            if self._frozen is not None:
+                state[_FROZEN] = self._frozen
             write_json(part / STATE, state | {_SEAL: sha256_value(state)})
             final = self._path(pending.step)
             self._drop(pending.step)
@@ -320,12 +343,23 @@ class Checkpoints:
         return ""
 
     def _load(
-        self, path: Path, model: nn.Module, updater: ShardedOptimizer, *, moments: bool
+        self,
+        path: Path,
+        model: nn.Module,
+        updater: ShardedOptimizer,
+        *,
+        moments: bool,
+        start: bool = False,
     ) -> str:
+        """Load a checkpoint without damage; why it does not fit, "" when it does.
+
+        start   it is another run's, whose weights the model has apart from adapters
+        """
         state = self._world.broadcast_object(
             _read_state(path) if self._world.is_main_process else None
         )
         counts, values = state["counts"], state.get(_VALUES)
+        self._check_frozen(path, state.get(_FROZEN), start=start)
         if moments and (misfit := updater.misfit(values)):
             return misfit
         if moments and len(counts) != len(updater.counts):
@@ -337,7 +371,8 @@ class Checkpoints:
         try:
             with _quiet():
                 targets = updater.load_targets(reader.read_metadata()) if moments else {}
-                pieces = _weights(model) | _optimizer(targets)
+                weights = _named(base_parameters(model)) if start else self._weights(model)
+                pieces = weights | _optimizer(targets)
                 load(pieces, storage_reader=reader, no_dist=self._world.size == 1)
         except (CheckpointException, RuntimeError, ValueError, KeyError) as error:
             return f"it does not fit the model: {_first_line(error)}"
@@ -345,6 +380,28 @@ class Checkpoints:
             updater.replace(targets, values or {})
             updater.counts = counts
         return ""
+
+    def _check_frozen(self, path: Path, recorded: str | None, *, start: bool) -> None:
+        """Check that the frozen weights are those that the adapters in a checkpoint were trained on."""
+        if start and recorded is not None:
+            raise DataError(
+                f"the checkpoint {path} holds adapters, not all weights",
+                fix="Start from the folder model/ of that run, in which they are merged",
+            )
+        if not start and recorded != self._frozen:
+            found, here = (str(sha256)[:12] for sha256 in (recorded, self._frozen))
+            raise DataError(
+                f"the checkpoints in {self.folder} were trained on frozen weights with SHA-256 "
+                f"{found}, and the start model has {here}",
+                fix="Restore the start model, or train in another folder",
+            )
+
+    def _weights(self, model: nn.Module) -> dict[str, Tensor]:
+        """The parameters in a checkpoint: all, or the trained ones beside frozen weights."""
+        named = dict(model.named_parameters())
+        if self._frozen is not None:
+            named = {name: p for name, p in named.items() if p.requires_grad}
+        return _named(named)
 
     def _drop_after(self, step: int) -> None:
         if self._world.is_main_process:
@@ -374,17 +431,12 @@ def checkpoint_steps(folder: Path) -> list[int]:
     return sorted(int(match.group(1)) for match in found if match)
 
 
-def _tensors(model: nn.Module, updater: ShardedOptimizer) -> dict[str, Tensor]:
-    """All tensors of a checkpoint, by name."""
-    return _weights(model) | _optimizer(updater.tensors())
-
-
 def _optimizer(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
     return {f"optimizer/{name}": t for name, t in tensors.items()}
 
 
-def _weights(model: nn.Module) -> dict[str, Tensor]:
-    return {f"model/{name}": p.detach() for name, p in model.named_parameters()}
+def _named(parameters: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    return {f"model/{name}": p.detach() for name, p in parameters.items()}
 
 
 def _read_state(path: Path) -> Any:

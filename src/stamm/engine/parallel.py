@@ -18,13 +18,14 @@ import torch
 import torch.distributed as dist
 import torch.distributed._functional_collectives as collectives
 from torch import Tensor, nn
+from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import (
     FSDPModule,
     MixedPrecisionPolicy,
     fully_shard,
     register_fsdp_forward_method,
 )
-from torch.distributed.tensor import DTensor, Replicate, Shard
+from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor
 from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
 from torch.distributed.tensor.parallel import (
     ColwiseParallel,
@@ -39,7 +40,10 @@ from stamm.engine.config import EngineConfig
 from stamm.engine.distributed import DistributedContext
 from stamm.models.config import Dense
 from stamm.models.decoder import Decoder, DecoderLayer
+from stamm.models.lora import LoraLinear
 from stamm.models.rope import inverse_frequencies
+
+_BY_COLUMNS = ("o_proj", "down_proj")
 
 
 def apply_tensor_parallel(
@@ -60,6 +64,7 @@ def apply_tensor_parallel(
     if world.tensor > 1:
         _check_divides(decoder, world.tensor)
         for layer in layers:
+            _split_adapters(layer, world.mesh["tensor"])
             parallelize_module(layer, world.mesh["tensor"], _tensor_parallel_plan(layer))
     if world.context > 1:
         group = world.mesh.get_group("context")
@@ -190,11 +195,23 @@ def _tensor_parallel_plan(layer: DecoderLayer) -> dict[str, ParallelStyle]:
     for block, module in (("self_attn", layer.self_attn), ("mlp", layer.mlp)):
         for name, child in module.named_children():
             if isinstance(child, nn.Linear):
-                last = name in ("o_proj", "down_proj")
+                last = name in _BY_COLUMNS
                 plan[f"{block}.{name}"] = (
                     RowwiseParallel(output_layouts=tokens) if last else ColwiseParallel()
                 )
     return plan
+
+
+def _split_adapters(layer: DecoderLayer, mesh: DeviceMesh) -> None:
+    """Split the adapters of matrices that are split by columns: A by columns, B by rank.
+
+    ColwiseParallel splits A by rank and B by rows. RowwiseParallel would leave both whole.
+    """
+    for name, module in layer.named_modules():
+        if isinstance(module, LoraLinear) and name.rpartition(".")[2] in _BY_COLUMNS:
+            for factor in ("lora_A", "lora_B"):
+                split = distribute_tensor(module.get_parameter(factor), mesh, [Shard(1)])
+                module.register_parameter(factor, nn.Parameter(split))
 
 
 def _gather(group: dist.ProcessGroup) -> Callable[[Tensor], Tensor]:
@@ -217,13 +234,15 @@ def _check_divides(decoder: Decoder, ways: int) -> None:
             f"engine.parallel.tensor = {ways} cannot split {type(model.ffn.linear).__name__} matrices",
             fix="Divide the work over engine.parallel.data or context",
         )
+    ranks = {m.lora_A.shape[0] for m in decoder.modules() if isinstance(m, LoraLinear)}
     for name, count in (
-        ("num_kv_heads", model.num_kv_heads),
-        ("num_heads", model.num_heads),
-        ("ffn.width", model.ffn.width),
+        ("model.num_kv_heads", model.num_kv_heads),
+        ("model.num_heads", model.num_heads),
+        ("model.ffn.width", model.ffn.width),
+        *(("lora.rank", rank) for rank in ranks),
     ):
         if count % ways:
             raise ConfigError(
-                f"engine.parallel.tensor = {ways} does not divide model.{name} = {count}",
+                f"engine.parallel.tensor = {ways} does not divide {name} = {count}",
                 fix="Use a smaller engine.parallel.tensor",
             )

@@ -1,4 +1,4 @@
-"""An optimizer over the local shards of a model's parameters, with state that any number of processes can load.
+"""An optimizer over the local shards of a model's trainable parameters, with state that any number of processes can load.
 
 AdamW and AdEMAMix are elementwise and need only the local shard; Muon, which needs whole matrices, gathers
 them. The state has the names of the parameters, however they are sharded.
@@ -30,7 +30,7 @@ class ShardedOptimizer:
         model: nn.Module,
         build: Callable[[Callable[[nn.Parameter], nn.Parameter]], torch.optim.Optimizer],
     ) -> None:
-        self._whole = dict(model.named_parameters())
+        self._whole = {name: p for name, p in model.named_parameters() if p.requires_grad}
         self._shards = {name: _shard(p) for name, p in self._whole.items()}
         by_parameter = {p: self._shards[name] for name, p in self._whole.items()}
         self.optimizer = build(lambda p: by_parameter[p])

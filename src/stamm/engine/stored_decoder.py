@@ -14,6 +14,7 @@ from stamm.engine.distributed import DistributedContext
 from stamm.engine.parallel import local_region, local_shard
 from stamm.models.config import DecoderConfig
 from stamm.models.decoder import Decoder
+from stamm.models.lora import base_parameters
 from stamm.models.serialization import checked_config
 from stamm.runs.model_outputs import DECODER, WEIGHTS, weights_sha256
 
@@ -26,7 +27,8 @@ def is_stored_decoder(path: Path) -> bool:
 def load_stored_decoder(folder: Path, model: nn.Module, world: DistributedContext) -> str:
     """Copy the weights of the decoder stored in `folder` into `model`; the SHA-256 of the weights.
 
-    model    may be sharded over the processes: each reads its shards only
+    model    may be sharded over the processes: each reads its shards only. Adapters keep their
+             values
     Raises   DataError, in every process, when files are missing or damaged, and when the model has
              another activation, vocabulary, head width, tensor or shape
     Edge     settings that no tensor depends on, such as the rotary base, may differ
@@ -45,7 +47,7 @@ def load_stored_decoder(folder: Path, model: nn.Module, world: DistributedContex
     sha256, failure = world.broadcast_object((sha256, failure))
     if failure is None:
         try:
-            _copy(folder, dict(model.named_parameters()))
+            _copy(folder, base_parameters(model))
         except DataError as error:
             failure = error
     failures = [found for found in world.all_gather_object(failure) if found is not None]

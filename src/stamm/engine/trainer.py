@@ -39,10 +39,13 @@ class InitialCheckpoint:
 
     path              its folder
     optimizer_state   whether the optimizer state of the checkpoint is loaded too
+    frozen            whether checkpoints refer to it by its hash for the model's frozen weights, and
+                      hold what is trained only; the run then needs it to resume
     """
 
     path: Path
     optimizer_state: bool
+    frozen: bool = False
 
 
 class Trainer:
@@ -110,15 +113,15 @@ class Trainer:
             raise
 
     def _run(self, first: int, until: int) -> int:
+        start = self._start
+        if start is not None and start.frozen:
+            self._checkpoints.load_frozen(start.path, self._model, self._optimizer)
         done = self._restore()
         if done < first:
             return done
-        if done == 0 and self._start is not None:
+        if done == 0 and start is not None and not start.frozen:
             self._checkpoints.load(
-                self._start.path,
-                self._model,
-                self._optimizer,
-                moments=self._start.optimizer_state,
+                start.path, self._model, self._optimizer, moments=start.optimizer_state
             )
         if done:
             self._progress.log(f"Resuming after step {done} of {self._objective.num_steps}.")

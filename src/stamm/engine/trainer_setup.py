@@ -7,25 +7,33 @@ guides has reached 0, a checkpoint is written without them and their optimizer s
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 import torch
 from torch import nn
 
+from stamm.base.errors import ConfigError
 from stamm.engine.checkpoint import checkpoint_steps
 from stamm.engine.compile import compile_layers
-from stamm.engine.config import EngineConfig
+from stamm.engine.config import EIGHT_BITS, EngineConfig
 from stamm.engine.custom_optimizer_state import CustomShardedOptimizer
 from stamm.engine.distributed import DistributedContext
 from stamm.engine.float8 import use_float8
 from stamm.engine.objective import Objective
-from stamm.engine.parallel import apply_fsdp, apply_tensor_parallel, init_sharded_weights
+from stamm.engine.parallel import (
+    apply_fsdp,
+    apply_tensor_parallel,
+    copy_shard,
+    init_sharded_weights,
+)
 from stamm.engine.peak_flops import peak_flops
 from stamm.engine.sharded_optimizer import ShardedOptimizer
 from stamm.engine.trainer import InitialCheckpoint, Trainer
 from stamm.models.config import DecoderConfig, Dense
 from stamm.models.decoder import Decoder, build_blank, build_decoder
+from stamm.models.lora import add_adapters, init_adapters
+from stamm.models.lora_config import Lora
 from stamm.models.self_guide import guided_steps
 from stamm.optim.build import build_optimizer, implementation_of
 from stamm.optim.config import CustomOptimizer, OptimizerConfig
@@ -39,6 +47,10 @@ class TrainConfig(Protocol):
     @property
     def model(self) -> DecoderConfig:
         """The decoder to build."""
+
+    @property
+    def lora(self) -> Lora | None:
+        """Adapters to train in place of all parameters; None: none."""
 
     @property
     def context(self) -> int:
@@ -88,8 +100,11 @@ def fit(
     make_objective   makes the objective for the decoder that was built, already split over the
                      processes; it has `num_steps` steps
     start            checkpoint of another run or stored decoder to start from; None: random weights
-    Raises           what `Trainer.run` raises, and ConfigError for parallelism that does not fit
+    Raises           what `Trainer.run` raises, and ConfigError for parallelism or adapters that do
+                     not fit
     """
+    if config.lora is not None:
+        start = _frozen_start(config.engine, start)
     guided = guided_steps(config.model.structured.guide, num_steps)
     peak = peak_flops(config.engine, world.device)
     saved = checkpoint_steps(workspace.folder / "checkpoints")
@@ -106,6 +121,29 @@ def fit(
             return trained
 
 
+def _frozen_start(engine: EngineConfig, start: InitialCheckpoint | None) -> InitialCheckpoint:
+    """The start of a run that trains adapters.
+
+    Raises   ConfigError without a start model, for its optimizer state, and for products in 8 bits
+    """
+    if start is None:
+        raise ConfigError(
+            "lora trains adapters beside frozen weights, and the run starts from random ones",
+            fix="Name a model to start from, or set lora=none",
+        )
+    if start.optimizer_state:
+        raise ConfigError(
+            f"the optimizer state of {start.path} is not that of adapters",
+            fix="Start with a new optimizer state, or set lora=none",
+        )
+    if engine.precision in EIGHT_BITS:
+        raise ConfigError(
+            f"lora cannot multiply in 8 bits (engine.precision = {engine.precision!r})",
+            fix="Set engine.precision=bfloat16",
+        )
+    return replace(start, frozen=True)
+
+
 def _build(
     config: TrainConfig,
     make_objective: Callable[[Decoder], Objective],
@@ -119,9 +157,12 @@ def _build(
     engine = config.engine
     # Sharded weights are drawn one matrix at a time; guides are made from whole matrices.
     blank = world.mesh is not None and isinstance(config.model.ffn.linear, Dense)
+    lora = config.lora
     decoder = build_blank(config.model) if blank else build_decoder(config.model, config.seed)
     if guides:
         decoder.add_guides()
+    if lora is not None:
+        add_adapters(decoder, lora)
     if not blank:
         decoder.to(world.device)
     use_float8(decoder, engine, config.context, world.device)
@@ -131,6 +172,8 @@ def _build(
     apply_fsdp(decoder, world, engine)
     if blank:
         init_sharded_weights(decoder, config.seed, world.device)
+    if lora is not None:
+        init_adapters(decoder, config.seed if lora.seed is None else lora.seed, copy_shard)
 
     def build(shard: Callable[[nn.Parameter], nn.Parameter]) -> torch.optim.Optimizer:
         return build_optimizer(config.optimizer, decoder, objective.num_steps, shard)

@@ -210,10 +210,10 @@ class Decoder(nn.Module):
         for name, parameter in sorted(self.named_parameters()):
             if parameter.dim() < 2 or name.rpartition(".")[0] in structured:
                 continue
-            drawn = _drawn(seed, name, parameter.shape)
+            drawn = normal_values(seed, name, parameter.shape)
             put(parameter, drawn.mul_(self.config.init_std))
         for name, linear in structured.items():
-            linear.initialise(name, partial(_drawn, seed), self.config.init_std)
+            linear.initialise(name, partial(normal_values, seed), self.config.init_std)
         for module in self.modules():
             if isinstance(module, RMSNorm):
                 module.weight.fill_(1.0)
@@ -290,7 +290,8 @@ def build_decoder(config: DecoderConfig, seed: int) -> Decoder:
     return decoder
 
 
-def _drawn(seed: int, name: str, shape: Sequence[int]) -> Tensor:
+def normal_values(seed: int, name: str, shape: Sequence[int]) -> Tensor:
+    """Standard normal values that depend only on the seed, the tensor's name and its shape; float32."""
     generator = torch.Generator().manual_seed(_seed_of(seed, name))
     return torch.empty(tuple(shape)).normal_(generator=generator)
 

@@ -53,7 +53,7 @@ def build_optimizer(
                   optimizer that cannot be built
     """
     groups = parameter_groups(model, config)
-    check_float32(model.named_parameters())
+    check_float32((name, p) for name, p in model.named_parameters() if p.requires_grad)
     layouts: dict[nn.Parameter, nn.Parameter] = {}
     for group in groups:
         pieces = [piece(parameter) for parameter in group["params"]]

@@ -19,7 +19,7 @@ _SHORT = (torch.float16, torch.bfloat16)
 def parameter_groups(
     model: nn.Module, config: OptimizerConfig, *, allow_shared: Collection[str] = ()
 ) -> list[dict[str, Any]]:
-    """Optimizer groups, as `rules.grouped` makes them, with the model's parameters in them.
+    """Optimizer groups, as `rules.grouped` makes them, with the model's trainable parameters in them.
 
     Each has "lr_factor", which `set_learning_rate` uses, "label", "method", and "names" of the parameters.
 
@@ -36,7 +36,7 @@ def parameter_groups(
                 f"the shape parameter {name} is stored as {_dtype_name(parameter)}",
                 fix="Keep it in float32: build the activation with dtype=torch.float32",
             )
-    named = dict(model.named_parameters())
+    named = {name: p for name, p in model.named_parameters() if p.requires_grad}
     learned = {id(p) for p in shapes.values()}
     groups = grouped(
         config,

@@ -13,6 +13,7 @@ from stamm.base.user_code import is_reference
 from stamm.engine.config import EngineConfig
 from stamm.losses.config import Goldfish, Rule
 from stamm.models.config import DecoderConfig
+from stamm.models.lora_config import Lora
 from stamm.optim.config import AdEMAMix, OptimizerConfig
 from stamm.optim.schedules import BatchPlan, BatchStage, Schedule, WarmupStableDecay
 from stamm.runs.tracker_config import TensorBoard, Trackio, WandB
@@ -164,6 +165,11 @@ class PretrainConfig:
             ("pack", not (self.pack and self.foreign), "is given, and foreign too"),
             ("record_shapes_every", self.record_shapes_every >= 1, "must be at least 1"),
         )
+
+    @property
+    def lora(self) -> Lora | None:
+        """None: pretraining trains all parameters. Configurations of fine-tuning have a field in its place."""
+        return None
 
     def total_sequences(self, corpus_sequences: int | None = None) -> int:
         """Length of the run in sequences, given how many the packed corpus holds.
