@@ -38,7 +38,7 @@ DOORS = {
     "rich": {"base/console.py"},
     "tokenizers": {"corpus/tokenizer/*"},
     "matplotlib": {"reports/svg_figure.py"},
-    "jinja2": {"reports/html.py"},
+    "jinja2": {"reports/html.py", "chat/template_sandbox.py"},
     "sympy": {"activations/*/*"},
     "mpmath": {"activations/*/*"},
     "fastwarc": {"corpus/readers/warc.py"},

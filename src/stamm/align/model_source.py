@@ -11,12 +11,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from stamm.align.imported_format import load_folder_chat
 from stamm.base.config import nearest
 from stamm.base.errors import DataError, RunError
 from stamm.base.files import read_json
-from stamm.chat.formats import ApertusFormat, ChatFormat
+from stamm.chat.formats import ChatFormat
 from stamm.chat.render import ChatTokenizer
-from stamm.corpus.tokenizer.tokenizer import FILE, Tokenizer
+from stamm.corpus.tokenizer.tokenizer import FILE
 from stamm.models.decoder import Decoder
 from stamm.models.hub import CONFIG, INDEX, WEIGHTS, hub_weights_sha256, load_hub
 from stamm.models.serialization import load_decoder
@@ -94,27 +95,26 @@ def load_chat_model(source: ModelSource) -> ChatModel:
     Raises   DataError when files are damaged, when the model has fewer tokens than the tokenizer,
              or when its chat format is not supported.
     """
-    tokenizer = Tokenizer.load(source.tokenizer)
-    chat = load_chat_format(source.tokenizer)
+    loaded = load_folder_chat(source.tokenizer)
     hub = source.kind == "hub"
     decoder = load_hub(source.model) if hub else load_decoder(source.model)
-    check_vocabulary(decoder, tokenizer.size, source.tokenizer)
+    check_vocabulary(decoder, loaded.tokenizer.size, source.tokenizer)
     return ChatModel(
         decoder=decoder,
-        chat=chat,
-        tokenizer=tokenizer,
+        chat=loaded.chat,
+        tokenizer=loaded.tokenizer,
         weights_sha256=(hub_weights_sha256 if hub else weights_sha256)(source.model),
-        tokenizer_sha256=tokenizer.sha256,
+        tokenizer_sha256=loaded.tokenizer.sha256,
     )
 
 
 def load_chat_format(folder: Path) -> ChatFormat:
-    """The chat format of a folder with tokenizer.json: the Apertus format for a run of stamm's.
+    """The chat format of a folder with tokenizer.json: the Apertus format for a run of stamm's, and
+    for others the one that their template has.
 
-    Raises   DataError when the tokenizer cannot be read, or its format is not supported.
+    Raises   DataError when a file cannot be read, or the chat format is not supported.
     """
-    tokenizer = Tokenizer.load(folder)
-    return ApertusFormat(tokenizer, tokenizer.sha256)
+    return load_folder_chat(folder).chat
 
 
 def check_vocabulary(decoder: Decoder, size: int, where: Path) -> None:

@@ -1,0 +1,223 @@
+"""The chat format and tokenizer of a folder: a run's, or the one that a Hugging Face folder's template has.
+
+A folder's template is recognised by the control tokens that it writes; it is then rendered on probe
+conversations, in a sandbox with bounds on time and memory, and the text and the ids must be those of
+our own encoder. A template that differs is refused.
+
+Checked  tests/unit/align/test_imported_format.py
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import astuple, dataclass
+from pathlib import Path
+from typing import Any
+
+from stamm.base.errors import DataError
+from stamm.base.files import read_json
+from stamm.chat.conversation import Conversation
+from stamm.chat.formats import ApertusFormat, ChatFormat, chat_template
+from stamm.chat.render import (
+    ASSISTANT_END,
+    ASSISTANT_START,
+    SYSTEM_END,
+    SYSTEM_START,
+    render,
+    text_of,
+)
+from stamm.chat.template_sandbox import Rendered, render_all
+from stamm.chat.template_traits import cases, find_traits, verify
+from stamm.chat.turn_formats import LLAMA3, SYNTAXES, THINK, TemplateTraits, TurnFormat, TurnSyntax
+from stamm.corpus.sandbox import apart
+from stamm.corpus.tokenizer.imported import ImportedTokenizer
+from stamm.corpus.tokenizer.tokenizer import FILE, Tokenizer
+
+TEMPLATE = "chat_template.jinja"
+CONFIG = "tokenizer_config.json"
+_LARGEST = 1 << 20  # bytes of a template
+_CPU_S, _MEMORY = 10, 1 << 30
+_TOKENS = ("bos_token", "eos_token", "unk_token", "pad_token")
+_BEGIN = "<|begin_of_text|>"
+_EMPTY_SYSTEM = SYSTEM_START + SYSTEM_END
+_SYSTEM = re.compile(re.escape(SYSTEM_START) + ".*?" + re.escape(SYSTEM_END), re.DOTALL)
+
+
+@dataclass(frozen=True)
+class FolderChat:
+    """Chat format and tokenizer of a folder."""
+
+    chat: ChatFormat
+    tokenizer: Tokenizer | ImportedTokenizer
+
+
+def load_folder_chat(folder: Path) -> FolderChat:
+    """The chat format and the tokenizer of a folder with tokenizer.json.
+
+    Raises   DataError when a file cannot be read, or the chat format is not supported.
+    """
+    config = _config(folder)
+    template = _template(folder, config)
+    if not template or template == chat_template():
+        try:  # a tokenizer of stamm's
+            own = Tokenizer.load(folder)
+        except DataError:
+            if not (folder / FILE).is_file():
+                raise
+        else:
+            return FolderChat(ApertusFormat(own, own.sha256), own)
+    tokenizer = ImportedTokenizer.load(folder, template)
+    known = {name for name in _known_starts() if _has(tokenizer, name)}
+    written = {name for name in known if not template or name in template}
+    if len(written) != 1:
+        raise _unrecognised(folder, template, written)
+    (start,) = written
+    tokens = {name: text for name in _TOKENS if (text := _token_text(config.get(name)))}
+    # The published Apertus template writes today's date into a system message that is not compared.
+    names = {**tokens, "strftime_now": str} if start == ASSISTANT_START else tokens
+    rendered = _render(template, names, folder) if template else None
+    if start == ASSISTANT_START:
+        chat: ChatFormat = _apertus(tokenizer, rendered)
+    else:
+        syntax = next(each for each in SYNTAXES if each.start == start)
+        chat = _turns(syntax, tokenizer, rendered, template, tokens)
+    return FolderChat(chat, tokenizer)
+
+
+def _known_starts() -> list[str]:
+    return [ASSISTANT_START, *(syntax.start for syntax in SYNTAXES)]
+
+
+def _apertus(tokenizer: ImportedTokenizer, rendered: list[Rendered] | None) -> ChatFormat:
+    """The Apertus format.
+
+    The published template may differ in two ways from the one that models are trained with: it
+    leaves the last turn of the assistant open, and has a default system message.
+    """
+    if rendered is not None:
+        verify(rendered, lambda asked, prompt: text_of(render(asked, prompt=prompt)), equal=_alike)
+    return ApertusFormat(tokenizer, tokenizer.sha256)
+
+
+def _alike(ours: str, theirs: str) -> bool:
+    if _EMPTY_SYSTEM in ours:
+        theirs = _SYSTEM.sub(_EMPTY_SYSTEM, theirs, count=1)
+    return ours in (theirs, theirs + ASSISTANT_END)
+
+
+def _turns(
+    syntax: TurnSyntax,
+    tokenizer: ImportedTokenizer,
+    rendered: list[Rendered] | None,
+    template: str,
+    tokens: Mapping[str, str],
+) -> ChatFormat:
+    if rendered is None:
+        llama = syntax is LLAMA3
+        begin = _BEGIN if llama and _has(tokenizer, _BEGIN) else ""
+        traits = TemplateTraits(begin=begin, trim=llama)
+    else:
+        traits = find_traits(syntax, rendered, tokens.get("bos_token", ""))
+    required = [syntax.end, traits.begin, syntax.header_end, THINK if traits.thoughts else ""]
+    for token in required:
+        if token and not _has(tokenizer, token):
+            raise DataError(f"the chat template writes {token!r}, which is not a special token")
+    chat = TurnFormat(
+        syntax,
+        traits,
+        tokenizer,
+        tokenizer_sha256=tokenizer.sha256,
+        template=template,
+        end_tokens=[tokens[name] for name in ("eos_token",) if name in tokens],
+        pad_token=tokens.get("pad_token", ""),
+    )
+
+    def write(asked: Conversation, prompt: bool) -> str:
+        return "".join(text_of(part) for part in chat.parts(asked, prompt=prompt))
+
+    if rendered is not None:
+        for asked, prompt, text in verify(
+            rendered, write, system=traits.system, thoughts=traits.thoughts
+        ):
+            if chat.encode(asked, prompt=prompt).ids != tokenizer.encode_rendered(text):
+                raise DataError(
+                    "the tokenizer encodes a text differently beside a control token",
+                    fix="Tokenizers that add blanks to a text are not supported",
+                )
+    return chat
+
+
+def _render(template: str, names: Mapping[str, Any], folder: Path) -> list[Rendered]:
+    """Every case as the template renders it, in a process of its own."""
+
+    def work() -> bytes:
+        return json.dumps([astuple(each) for each in render_all(template, cases(), names)]).encode()
+
+    answer = apart(work, cpu_s=_CPU_S, memory_bytes=_MEMORY)
+    if answer is None:
+        raise DataError(
+            f"the chat template of {folder} needs more than {_CPU_S} s or {_MEMORY >> 30} GiB",
+            fix="Use a template from a source that you trust",
+        )
+    return [Rendered(*each) for each in json.loads(answer)]
+
+
+def _config(folder: Path) -> Mapping[str, Any]:
+    if not (folder / CONFIG).is_file():
+        return {}
+    config = read_json(folder / CONFIG)
+    if not isinstance(config, dict):
+        raise DataError(f"{folder / CONFIG} is not a JSON object")
+    return config
+
+
+def _template(folder: Path, config: Mapping[str, Any]) -> str:
+    """The chat template of a folder, "" when it has none; a file counts before the configuration."""
+    path = folder / TEMPLATE
+    if path.is_file():
+        try:
+            text = path.read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            raise DataError(f"{path} cannot be read: {error}") from None
+    else:
+        found = config.get("chat_template") or ""
+        if isinstance(found, list):  # several by name
+            named = {
+                each.get("name"): each.get("template") for each in found if isinstance(each, dict)
+            }
+            found = named.get("default") or ""
+        if not isinstance(found, str):
+            raise DataError(f"chat_template in {folder / CONFIG} is not text")
+        text = found
+    if len(text) > _LARGEST:
+        raise DataError(f"the chat template of {folder} has {len(text)} characters")
+    return text
+
+
+def _token_text(value: object) -> str:
+    """The text of a token in tokenizer_config.json: a string, or an object with its content."""
+    text = value.get("content") if isinstance(value, dict) else value
+    return text if isinstance(text, str) else ""
+
+
+def _has(tokenizer: ImportedTokenizer, token: str) -> bool:
+    try:
+        tokenizer.control_id(token)
+    except KeyError:
+        return False
+    return True
+
+
+def _unrecognised(folder: Path, template: str, written: set[str]) -> DataError:
+    if not template:
+        return DataError(
+            f"{folder} has no chat template, and its special tokens are those of no known format",
+            fix=f"Add {TEMPLATE}: Apertus, ChatML and Llama 3 are supported",
+        )
+    why = f"it uses {', '.join(sorted(written))}" if written else "it uses no known control token"
+    return DataError(
+        f"the chat template of {folder} is not supported: {why}",
+        fix="Supported are the templates of Apertus, ChatML and Llama 3",
+    )

@@ -1,0 +1,83 @@
+"""Render a folder's chat template in jinja2's sandbox. A template is a program, and untrusted input.
+
+The sandbox keeps a template from Python's attributes; its time and memory have to be bounded by the
+caller, who renders in a process of its own (`stamm.corpus.sandbox.apart`).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import jinja2
+from jinja2.ext import Extension, loopcontrols
+from jinja2.nodes import Node
+from jinja2.parser import Parser
+from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+LONGEST = 100_000
+"""Characters of a rendered probe; a template that writes more is refused."""
+
+
+@dataclass(frozen=True)
+class Rendered:
+    """The text that a template gives, or the message with which it refuses."""
+
+    text: str
+    error: str = ""
+
+
+class _Generation(Extension):
+    """`{% generation %}` of transformers, which marks what the assistant writes: its body as it is."""
+
+    tags: ClassVar[set[str]] = {"generation"}  # type: ignore[misc]
+
+    def parse(self, parser: Parser) -> list[Node]:
+        """The statements of the block."""
+        next(parser.stream)
+        return list(parser.parse_statements(("name:endgeneration",), drop_needle=True))
+
+
+def render_all(
+    template: str, cases: Sequence[Mapping[str, Any]], names: Mapping[str, Any]
+) -> list[Rendered]:
+    """The text of each case, or why the template does not give one.
+
+    cases    variables of the template: messages, add_generation_prompt, enable_thinking
+    names    further variables: bos_token, eos_token and others, as transformers passes them
+
+    Edge     `strftime_now` is not defined unless it is in `names`: a template with a date then writes
+             its own default, and the text does not depend on the day
+    """
+    environment = ImmutableSandboxedEnvironment(
+        trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols, _Generation]
+    )
+    environment.filters["tojson"] = _to_json
+    environment.globals["raise_exception"] = _refuse
+    try:
+        compiled = environment.from_string(template)
+    except (jinja2.TemplateError, RecursionError) as error:
+        return [Rendered("", f"it is not a template: {error}")] * len(cases)
+    return [_rendered(compiled, {**names, **case}) for case in cases]
+
+
+def _rendered(template: jinja2.Template, variables: Mapping[str, Any]) -> Rendered:
+    text = ""
+    try:
+        for piece in template.generate(**variables):
+            text += piece
+            if len(text) > LONGEST:
+                return Rendered("", f"it writes more than {LONGEST} characters")
+    except Exception as error:  # a template can raise whatever its expressions do
+        return Rendered("", f"{type(error).__name__}: {error}"[:500])
+    return Rendered(text)
+
+
+def _to_json(value: Any, indent: int | None = None, **_: Any) -> str:
+    return json.dumps(value, ensure_ascii=False, indent=indent)
+
+
+def _refuse(message: str) -> None:
+    raise jinja2.TemplateError(message)

@@ -1,0 +1,264 @@
+"""ChatML and Llama 3: formats in which every message is a turn with its role.
+
+    ChatML    <|im_start|>user\\nHello<|im_end|>\\n
+    Llama 3   <|start_header_id|>user<|end_header_id|>\\n\\nHello<|eot_id|>
+
+What else a folder's template does (a default system message, trimmed contents, an empty block of
+thoughts) is its `TemplateTraits`, which `stamm.chat.template_traits` finds and verifies. Tools are not
+supported.
+
+Source   the templates of Qwen 2.5, Qwen 3 and Llama 3 to 3.2
+Checked  tests/unit/align/test_imported_format.py
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+
+from stamm.base.errors import DataError
+from stamm.base.files import sha256_value
+from stamm.chat.conversation import (
+    AssistantTurn,
+    Block,
+    Conversation,
+    Response,
+    Thoughts,
+    merge_blocks,
+)
+from stamm.chat.formats import decode_text, until_stop
+from stamm.chat.parse import segments_of_ids
+from stamm.chat.render import ChatTokenizer, EncodedChat, Segment, encode_segments
+
+THINK, THINK_END = "<think>", "</think>"
+
+
+@dataclass(frozen=True, kw_only=True)
+class TurnSyntax:
+    """Syntax of a turn: START role [HEADER_END] GAP content END AFTER.
+
+    start, header_end, end   control tokens; header_end may be ""
+    gap, after               text
+    stops                    further control tokens that end a turn
+    pads                     control tokens for padding, the first that exists
+    """
+
+    name: str
+    start: str
+    header_end: str
+    gap: str
+    end: str
+    after: str
+    stops: tuple[str, ...]
+    pads: tuple[str, ...]
+
+
+CHATML = TurnSyntax(
+    name="chatml",
+    start="<|im_start|>",
+    header_end="",
+    gap="\n",
+    end="<|im_end|>",
+    after="\n",
+    stops=("<|endoftext|>",),
+    pads=("<|endoftext|>",),
+)
+LLAMA3 = TurnSyntax(
+    name="llama3",
+    start="<|start_header_id|>",
+    header_end="<|end_header_id|>",
+    gap="\n\n",
+    end="<|eot_id|>",
+    after="",
+    stops=("<|end_of_text|>", "<|eom_id|>"),
+    pads=("<|finetune_right_pad_id|>", "<|end_of_text|>"),
+)
+SYNTAXES = (CHATML, LLAMA3)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TemplateTraits:
+    """Properties of a template, apart from the syntax of its turns.
+
+    begin            control token at the beginning; "" for none
+    default_system   text of the system turn of a conversation without one; None: it has none
+    system_prefix    text before the content of a given system message
+    system           whether it can write a system message
+    trim             contents are written without the blanks around them
+    thoughts         the last turn of the assistant begins with its thoughts, empty ones included,
+                     and a prompt without deliberation ends with empty ones, as in Qwen 3
+    """
+
+    begin: str = ""
+    default_system: str | None = None
+    system_prefix: str = ""
+    system: bool = True
+    trim: bool = False
+    thoughts: bool = False
+
+
+class TurnFormat:
+    """The chat format of a template of turns.
+
+    syntax, traits   of the template
+    template         its text, for the hash; "" when the folder has none
+    end_tokens       further control tokens that end a turn, such as the tokenizer's eos_token
+    pad_token        the tokenizer's; "" when it names none
+
+    Edge   the header of an assistant's turn and its body are encoded apart, so that a prompt is the
+           beginning of the whole. Templates are encoded as one text: the ids differ where a body
+           begins with white space
+    """
+
+    def __init__(
+        self,
+        syntax: TurnSyntax,
+        traits: TemplateTraits,
+        tokenizer: ChatTokenizer,
+        *,
+        tokenizer_sha256: str,
+        template: str = "",
+        end_tokens: Sequence[str] = (),
+        pad_token: str = "",
+    ) -> None:
+        self.name = syntax.name
+        self._syntax, self._traits, self._tokenizer = syntax, traits, tokenizer
+        self.sha256 = sha256_value([syntax.name, template, asdict(traits), tokenizer_sha256])
+        stops = (syntax.end, *syntax.stops, *end_tokens)
+        self.stop_ids = frozenset(found for each in stops if (found := self._id(each)) is not None)
+        pads = (self._id(each) for each in (pad_token, *syntax.pads, syntax.end))
+        self.pad_id = next(found for found in pads if found is not None)
+
+    def encode(self, conversation: Conversation, *, prompt: bool = False) -> EncodedChat:
+        """As ChatFormat.encode.
+
+        Raises   DataError for tools, for thoughts that the template cannot write, and for a system
+                 message when it has none.
+        """
+        ids: list[int] = []
+        supervised: list[bool] = []
+        for part in self.parts(conversation, prompt=prompt):
+            encoded = encode_segments(part, self._tokenizer)
+            ids += encoded.ids
+            supervised += encoded.supervised
+        return EncodedChat(ids, supervised)
+
+    def parts(self, conversation: Conversation, *, prompt: bool = False) -> Iterator[list[Segment]]:
+        """Segments that are encoded together; raises as `encode`."""
+        traits = self._traits
+        if conversation.tools:
+            raise self._unsupported("tools")
+        if conversation.system is not None and not traits.system:
+            raise self._unsupported("a system message")
+        if traits.begin:
+            yield [Segment(traits.begin, control=True)]
+        system = traits.default_system
+        if conversation.system is not None:
+            system = traits.system_prefix + self._clean(conversation.system)
+        if system is not None:
+            yield self._turn("system", system)
+        last = len(conversation.turns) - 1
+        asked = any(not isinstance(turn, AssistantTurn) for turn in conversation.turns)
+        for number, turn in enumerate(conversation.turns):
+            if not isinstance(turn, AssistantTurn):
+                yield self._turn("user", self._clean(turn.text))
+                continue
+            thinks = traits.thoughts and asked and number == last and not prompt
+            yield from self._answer(turn, conversation.deliberation, thinks)
+        if prompt:
+            yield from self._header(traits.thoughts and not conversation.deliberation)
+
+    def parse(self, ids: Sequence[int]) -> tuple[Block, ...]:
+        """As ChatFormat.parse."""
+        blocks: list[Block] = []
+        thinking = thought = False
+        for segment in segments_of_ids(until_stop(ids, self.stop_ids), self._tokenizer):
+            if segment.control:
+                thinking = self._traits.thoughts and segment.text == THINK
+                thought = thought or (self._traits.thoughts and segment.text == THINK_END)
+            elif thinking:  # the template writes line breaks around thoughts
+                blocks.append(Thoughts(segment.text.strip("\n")))
+            else:
+                blocks.append(Response(segment.text.lstrip("\n") if thought else segment.text))
+        return merge_blocks(blocks)
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """As ChatFormat.decode."""
+        return decode_text(ids, self._tokenizer)
+
+    def _turn(self, role: str, content: str) -> list[Segment]:
+        return [*self._role(role, content), *self._ending(supervised=False)]
+
+    def _role(self, role: str, content: str = "") -> list[Segment]:
+        syntax = self._syntax
+        start = Segment(syntax.start, control=True)
+        if not syntax.header_end:
+            return [start, Segment(role + syntax.gap + content)]
+        header_end = Segment(syntax.header_end, control=True)
+        return [start, Segment(role), header_end, Segment(syntax.gap + content)]
+
+    def _ending(self, *, supervised: bool) -> list[Segment]:
+        syntax = self._syntax
+        end = Segment(syntax.end, control=True, supervised=supervised)
+        return [end, Segment(syntax.after)] if syntax.after else [end]
+
+    def _header(self, empty_thoughts: bool) -> Iterator[list[Segment]]:
+        yield self._role("assistant")
+        if empty_thoughts:
+            yield self._thoughts("", supervised=False)
+            yield [Segment("\n\n")]
+
+    def _thoughts(self, text: str, *, supervised: bool) -> list[Segment]:
+        return [
+            Segment(THINK, control=True, supervised=supervised),
+            Segment("\n" + text + "\n", supervised=supervised),
+            Segment(THINK_END, control=True, supervised=supervised),
+        ]
+
+    def _answer(
+        self, turn: AssistantTurn, deliberation: bool, thinks: bool
+    ) -> Iterator[list[Segment]]:
+        thoughts, text = self._texts(turn)
+        if thoughts and thinks and not deliberation:
+            raise DataError(
+                "the answer has thoughts, and deliberation is not enabled",
+                fix='Set "deliberation": true in the row, or leave the thoughts out',
+            )
+        yield from self._header(thinks and not deliberation)
+        body: list[Segment] = []
+        if thinks:
+            text = text.lstrip("\n")
+            if deliberation:
+                body = self._thoughts(thoughts.strip("\n"), supervised=True)
+                text = "\n\n" + text
+        if text:
+            body.append(Segment(text, supervised=True))
+        yield [*body, *self._ending(supervised=True)]
+
+    def _texts(self, turn: AssistantTurn) -> tuple[str, str]:
+        """The thoughts and the response of a turn, "" where it has none."""
+        thoughts = text = ""
+        for number, block in enumerate(turn.blocks):
+            if isinstance(block, Response):
+                text = block.text
+            elif not isinstance(block, Thoughts):
+                raise self._unsupported("tool calls")
+            elif not self._traits.thoughts:
+                raise self._unsupported("thoughts")
+            elif number:
+                raise self._unsupported("thoughts after a response")
+            else:
+                thoughts = block.text
+        return thoughts, self._clean(text)
+
+    def _clean(self, text: str) -> str:
+        return text.strip() if self._traits.trim else text
+
+    def _id(self, token: str) -> int | None:
+        try:
+            return self._tokenizer.control_id(token)
+        except KeyError:
+            return None
+
+    def _unsupported(self, what: str) -> DataError:
+        return DataError(f"the chat format {self.name} of this model cannot write {what}")
