@@ -46,7 +46,7 @@ DOORS = {
     "duckdb": {"corpus/query.py"},
     "datatrove": {"corpus/adapters/datatrove.py"},
     "fasttext": {"corpus/language/ngrams.py"},
-    "httpcore2": {"corpus/consent/fetch.py"},
+    "httpcore2": {"corpus/consent/fetch.py", "align/judge/endpoint.py"},
     "cachetools": {"corpus/consent/cache.py"},
     "phonenumbers": {"corpus/pii/phone.py"},
     "pycld2": {"corpus/language/cld2.py"},

@@ -9,6 +9,7 @@ from stamm.base.config import closest
 from stamm.base.errors import ConfigError
 from stamm.pretrain.config import PretrainConfig
 from stamm.recipes import (
+    align_charter,
     apertus,
     branches,
     comparisons,
@@ -19,6 +20,7 @@ from stamm.recipes import (
     replay,
     robots,
 )
+from stamm.recipes.align_charter import CharterRecipe
 from stamm.recipes.branches import CooldownRecipe, LongerRecipe
 from stamm.recipes.compare import Comparison
 from stamm.recipes.corpus import CorpusRecipe
@@ -35,6 +37,7 @@ Stepwise = (
     | ClassifierRecipe
     | LanguagesRecipe
     | BoundsRecipe
+    | CharterRecipe
 )
 # Recipes that read another run; their steps depend on the run folder.
 Branching = ReplayRecipe | CooldownRecipe | LongerRecipe
@@ -67,6 +70,7 @@ RECIPES: tuple[Recipe, ...] = (
     Recipe("corpus.classifier", corpus_models.classifier),
     Recipe("corpus.languages", corpus_models.languages),
     Recipe("corpus.bounds", corpus_models.bounds),
+    Recipe("align.charter", align_charter.charter),
     Recipe("pretrain.apertus_8b", apertus.apertus_8b),
     Recipe("pretrain.apertus_70b", apertus.apertus_70b),
     Recipe("pretrain.cooldown", branches.cooldown),

@@ -47,6 +47,8 @@ JOBS: Mapping[str, tuple[str, str]] = MappingProxyType(
         "sample": ("stamm.align.sampling.sample_job", "run"),
         "finetune": ("stamm.align.training.job", "run"),
         "reference": ("stamm.align.training.reference_job", "run"),
+        "judge": ("stamm.align.judge.charter_job", "validate"),
+        "charter": ("stamm.align.judge.charter_job", "run"),
         "evidence": ("stamm.corpus.transparency.job", "evidence"),
         "report": ("stamm.reports.job", "run"),
         "compare": ("stamm.reports.comparison_job", "run"),

@@ -40,8 +40,14 @@ _CONFIG_FIX = "Restore it from a copy, or choose another folder with --out"
 _SESSION = ("command", "started", "version", "commit", "dirty", "python", "lock_hash")
 _MANIFEST = {"state", "sessions", "libraries"}
 # Keys that may change when a run is resumed. Executor and trackers do not change the outputs; the
-# process mesh changes roundings only.
-_FREE = ("execution", "trackers", "mirrors", "parallel")  # mirrors: trackers of version 0.1
+# process mesh changes roundings only, a connection only where a judge is asked.
+_FREE = (
+    "execution",
+    "trackers",
+    "mirrors",
+    "parallel",
+    "connection",
+)  # mirrors: trackers of version 0.1
 _RECEIPT = {"step", "key", "digest", "seconds", "ended", "outputs"}
 Job = Callable[[Any, Workspace], None]
 

@@ -18,7 +18,7 @@ from typing import Any, BinaryIO
 
 from stamm.align.judge.request import JudgeReply
 from stamm.base.errors import DataError
-from stamm.base.files import sha256_value
+from stamm.base.files import atomic, sha256_value
 
 REPLIES = "requests.jsonl"
 _SYNC_EVERY = 64
@@ -34,12 +34,14 @@ class AnswerStore:
     """
 
     def __init__(self, path: Path, earlier: tuple[Path, ...] = ()) -> None:
+        self._path = path
         self._earlier = {key: reply for each in earlier for key, reply, _ in _read(each)}
         self._replies: dict[str, JudgeReply] = {}
         end = 0
         if path.exists():
-            for key, reply, end in _read(path):
+            for key, reply, after in _read(path):
                 self._replies[key] = reply
+                end = after
         self._file: BinaryIO = path.open("ab")
         # Behind it is a partial line of a killed process.
         self._file.truncate(end)
@@ -52,6 +54,11 @@ class AnswerStore:
         self._file.flush()
         os.fsync(self._file.fileno())
         self._file.close()
+
+    @property
+    def replies(self) -> tuple[JudgeReply, ...]:
+        """All stored replies, in the order of their keys."""
+        return tuple(self._replies[key] for key in sorted(self._replies))
 
     def get(self, key: str) -> JudgeReply | None:
         """The reply to a question; None when it was not asked before."""
@@ -72,6 +79,15 @@ class AnswerStore:
             os.fsync(self._file.fileno())
             self._unsynced = 0
         self._replies[key] = reply
+
+    def sort(self) -> None:
+        """Write the file again in the order of the keys, which concurrency does not change."""
+        rows = [
+            json.dumps(_row(key, self._replies[key]), ensure_ascii=False)
+            for key in sorted(self._replies)
+        ]
+        with atomic(self._path) as temporary:
+            temporary.write_text("".join(f"{row}\n" for row in rows), encoding="utf-8")
 
 
 def replies_of(path: Path) -> list[JudgeReply]:

@@ -155,7 +155,9 @@ def _article(number: int, title: str, body: _Body, path: Path) -> Article:
     for line_number, line in body:
         where = f"{path}, line {line_number}"
         if begins := _LINE_MARK.fullmatch(line):
-            clauses.append(_clause(begins[1], begins[2], begins[3], number, len(clauses) + 1, where))
+            clauses.append(
+                _clause(begins[1], begins[2], begins[3], number, len(clauses) + 1, where)
+            )
             continue
         place = 0
         for mark in _MARK.finditer(line):

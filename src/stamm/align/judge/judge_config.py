@@ -70,7 +70,11 @@ class Connection:
             ("max_cost", self.max_cost >= 0, "must not be negative"),
             ("prompt_price", self.prompt_price >= 0, "must not be negative"),
             ("completion_price", self.completion_price >= 0, "must not be negative"),
-            ("max_cost", self.max_cost == 0 or prices > 0, "needs prompt_price or completion_price"),
+            (
+                "max_cost",
+                self.max_cost == 0 or prices > 0,
+                "needs prompt_price or completion_price",
+            ),
             ("max_reply_bytes", self.max_reply_bytes >= 1000, "must be at least 1000"),
         )
 
@@ -217,4 +221,10 @@ def _is_http(url: str) -> bool:
         return False
     plain = url.isascii() and url.isprintable() and " " not in url and len(url) <= 2000
     clean = not (parts.query or parts.fragment or parts.username or parts.password)
-    return parts.scheme in ("http", "https") and bool(parts.hostname) and port_is_valid and plain and clean
+    return (
+        parts.scheme in ("http", "https")
+        and bool(parts.hostname)
+        and port_is_valid
+        and plain
+        and clean
+    )

@@ -1,0 +1,268 @@
+"""Jobs of a judge: its validation, and the rating of answers by a charter.
+
+validate   leaves judge.json (schema JudgeFile), requests.jsonl (its replies)
+run        leaves ratings.jsonl (schema RatingLine), rewards.jsonl (the rows with "reward", "rank",
+           "rating" and "group_size"), summary.json (schema CharterSummary), bad_rows.jsonl, requests.jsonl
+
+Both resume from requests.jsonl: what is in it is not asked again. `run` reads the folder of
+`validate`, if any, as the input "judge".
+
+Checked  tests/cli/test_charter_command.py
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import math
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from stamm.align.judge.answer_store import REPLIES, AnswerStore, replies_of
+from stamm.align.judge.api_key import api_key
+from stamm.align.judge.budget import JudgeBudget
+from stamm.align.judge.charter import Article, read_charter, shipped
+from stamm.align.judge.endpoint import EndpointModel
+from stamm.align.judge.judge import Judge, Unrated
+from stamm.align.judge.judge_config import CharterConfig, Connection, EndpointJudge, LocalJudge
+from stamm.align.judge.local_model import load_local_judge
+from stamm.align.judge.ranking import reward
+from stamm.align.judge.rate import AnswerRating, ComparisonCount, rank_answers, rate
+from stamm.align.judge.rated_answers import AnswerFile, read_answers
+from stamm.align.judge.request import JudgeModel
+from stamm.align.judge.validation import first_preferred, read_chains, validate_judge
+from stamm.base.errors import RunError
+from stamm.base.files import atomic, sha256_file
+from stamm.base.schema import write_record
+from stamm.runs.job import Workspace
+from stamm.runs.schemas.judge import CharterSummary, JudgeFile, OrderedShare
+
+JUDGE, SUMMARY = "judge.json", "summary.json"
+RATINGS, REWARDS, BAD_ROWS = "ratings.jsonl", "rewards.jsonl", "bad_rows.jsonl"
+
+
+def validate(config: CharterConfig, workspace: Workspace) -> None:
+    """Validate the judge on chains of progressively degraded answers, and write judge.json.
+
+    Raises   RunError when it orders less than `validation.min_ordered` of the pairs rightly
+    """
+    settings = config.validation
+    assert settings is not None
+    charter = read_charter(shipped(config.charter, "charter"))
+    numbers = settings.articles or (charter.articles[0].number,)
+    articles = charter.chosen(numbers, "validation.articles")
+    good = shipped(settings.good_answers, "validation.good_answers")
+    chains, skipped = read_chains(good, settings)
+    with _open(config, workspace) as (judge, store):
+        found = validate_judge(judge, articles, chains, settings)
+        store.sort()
+    shares = [("ratings", found["pointwise_all"])]
+    if compared := found.get("pairwise_all", found.get("pairwise_adjacent")):
+        shares.append(("comparisons", compared))
+    low = [
+        (name, one) for name, one in shares if one["right"] < settings.min_ordered * one["pairs"]
+    ]
+    write_record(
+        workspace.folder / JUDGE,
+        JudgeFile,
+        {
+            "judge": judge.identity,
+            "identity_sha256": judge.identity_sha256,
+            "charter": charter.title,
+            "charter_sha256": charter.sha256,
+            "articles": [article.number for article in articles],
+            "good_answers_sha256": sha256_file(good),
+            "chains": len(chains),
+            "skipped": skipped,
+            **found,
+            **_tokens(store),
+            "min_ordered": settings.min_ordered,
+            "passed": not low,
+        },
+    )
+    shown = "; ".join(f"{name} {_ordered(one)}" for name, one in shares)
+    workspace.progress.log(f"Pairs of degraded answers ordered rightly: {shown}.")
+    if low:
+        name, one = low[0]
+        raise RunError(
+            f"the judge cannot tell good answers from degraded ones: its {name} order "
+            f"{_ordered(one)} pairs rightly, validation.min_ordered = {settings.min_ordered:g}",
+            where=str(workspace.folder / JUDGE),
+            fix="Use a better judge; validation.min_ordered=0 runs it all the same, in another folder",
+        )
+
+
+def run(config: CharterConfig, workspace: Workspace) -> None:
+    """Rate the answers, order the best of each prompt, and write their rewards.
+
+    Raises   DataError when the charter or the answers cannot be read, RunError when too many answers
+             have no rating, or the judge cannot be asked
+    """
+    charter = read_charter(shipped(config.charter, "charter"))
+    articles = charter.chosen(config.rating.articles, "rating.articles")
+    path = Path(config.answers)
+    file = read_answers(path)
+    unrated = Unrated()
+    validated = workspace.inputs.get("judge")
+    with _open(config, workspace, validated) as (judge, store):
+        ratings = rate(judge, articles, file.answers, config.rating, unrated)
+        ranks, comparisons = rank_answers(judge, articles, file.answers, ratings, config.rating)
+        store.sort()
+    folder = workspace.folder
+    _write_ratings(folder / RATINGS, file, ratings, unrated, judge.identity_sha256)
+    lone = _write_rewards(folder / REWARDS, file, ratings, ranks)
+    _write_lines(folder / BAD_ROWS, (vars(row) for row in file.bad))
+    rated = [rating for rating in ratings if rating is not None]
+    write_record(
+        folder / SUMMARY,
+        CharterSummary,
+        {
+            "judge": judge.identity,
+            "identity_sha256": judge.identity_sha256,
+            "charter": charter.title,
+            "charter_sha256": charter.sha256,
+            "articles": {str(article.number): article.title for article in articles},
+            "input": {"path": config.answers, "sha256": sha256_file(path)},
+            "ratings": {"path": RATINGS, "sha256": sha256_file(folder / RATINGS)},
+            "rewards": {"path": REWARDS, "sha256": sha256_file(folder / REWARDS)},
+            "rows": len(file.answers),
+            "bad_rows": len(file.bad),
+            "rated": len(rated),
+            "unrated": unrated.counts(),
+            "prompts": file.num_prompts,
+            "lone_prompts": lone,
+            **_comparison_counts(comparisons),
+            "article_means": _article_means(articles, rated),
+            **_tokens(store),
+        },
+    )
+    left = f", {len(unrated.reasons)} unrated" if unrated.reasons else ""
+    alone = f"; {lone} prompts have a single rated answer" if lone else ""
+    workspace.progress.log(
+        f"{len(rated):,} answers to {file.num_prompts:,} prompts rated{left}{alone}."
+    )
+
+
+@contextlib.contextmanager
+def _open(
+    config: CharterConfig, workspace: Workspace, earlier: Path | None = None
+) -> Iterator[tuple[Judge, AnswerStore]]:
+    """The judge and its store.
+
+    earlier   folder of the validation, whose costs count in the budget
+    """
+    settings = config.judge
+    path = workspace.folder / REPLIES
+    recorded = (Path(settings.recorded),) if settings.recorded else ()
+    paid = replies_of(path) + (replies_of(earlier / REPLIES) if earlier else [])
+    connection = settings.connection if isinstance(settings, EndpointJudge) else Connection()
+    model = _model(settings, JudgeBudget(connection, paid))
+    with AnswerStore(path, recorded) as store:
+        yield (
+            Judge(
+                model,
+                store,
+                workspace.progress,
+                min_digit_mass=config.rating.min_digit_mass,
+                max_unrated=config.rating.max_unrated,
+            ),
+            store,
+        )
+
+
+def _model(config: EndpointJudge | LocalJudge, budget: JudgeBudget) -> JudgeModel:
+    if isinstance(config, LocalJudge):
+        return load_local_judge(config)
+    return EndpointModel(config, api_key(config.connection), budget)
+
+
+def _write_ratings(
+    path: Path,
+    file: AnswerFile,
+    ratings: Sequence[AnswerRating | None],
+    unrated: Unrated,
+    identity: str,
+) -> None:
+    lines = []
+    for item, (answer, rating) in enumerate(zip(file.answers, ratings, strict=True)):
+        line: dict[str, Any] = {
+            "file": answer.origin.file,
+            "row": answer.origin.row,
+            "id": answer.origin.id,
+            "prompt": answer.prompt,
+        }
+        if rating is None:
+            line["reason"] = unrated.reasons[item]
+        else:
+            line["scores"] = {str(number): score for number, score in rating.scores.items()}
+            line["masses"] = {str(number): mass for number, mass in rating.masses.items()}
+            line["mean"] = rating.mean
+        lines.append({**line, "judge": identity})
+    _write_lines(path, lines)
+
+
+def _write_rewards(
+    path: Path,
+    file: AnswerFile,
+    ratings: Sequence[AnswerRating | None],
+    ranks: Sequence[float | None],
+) -> int:
+    """Write the rated rows with their rewards; the number of prompts with a single one.
+
+    `ref_rewards` of a row belong to another reward and are left out.
+    """
+    sizes: dict[int, int] = {}
+    for answer, rank in zip(file.answers, ranks, strict=True):
+        sizes[answer.prompt] = sizes.get(answer.prompt, 0) + (rank is not None)
+    lines = []
+    for answer, rating, rank in zip(file.answers, ratings, ranks, strict=True):
+        if rating is None or rank is None:
+            continue
+        size = sizes[answer.prompt]
+        lines.append(
+            {
+                **{name: v for name, v in answer.row.items() if name != "ref_rewards"},
+                "reward": reward(rank, size),
+                "rank": rank,
+                "rating": rating.mean,
+                "group_size": size,
+            }
+        )
+    _write_lines(path, lines)
+    return sum(size == 1 for size in sizes.values())
+
+
+def _write_lines(path: Path, rows: Any) -> None:
+    with atomic(path) as temporary, temporary.open("w", encoding="utf-8") as file:
+        for row in rows:
+            file.write(json.dumps(row, ensure_ascii=False, default=str) + "\n")
+
+
+def _comparison_counts(comparisons: ComparisonCount) -> dict[str, Any]:
+    return {
+        "comparisons": comparisons.asked,
+        "failed_comparisons": comparisons.failed,
+        "first_preferred": first_preferred(comparisons.replies),
+    }
+
+
+def _article_means(articles: Sequence[Article], rated: Sequence[AnswerRating]) -> dict[str, float]:
+    return {
+        str(a.number): math.fsum(one.scores[a.number] for one in rated) / len(rated)
+        for a in articles
+        if rated
+    }
+
+
+def _tokens(store: AnswerStore) -> dict[str, int]:
+    return {
+        "replies": len(store.replies),
+        "prompt_tokens": sum(reply.prompt_tokens for reply in store.replies),
+        "completion_tokens": sum(reply.completion_tokens for reply in store.replies),
+    }
+
+
+def _ordered(share: dict[str, Any]) -> str:
+    found = OrderedShare(**share)
+    return f"{found.share:.1%} ({found.low:.1%} to {found.high:.1%}) of {found.pairs:,}"

@@ -1,0 +1,281 @@
+"""A judge behind an OpenAI-compatible endpoint, asked by concurrent requests with limits.
+
+Only the configured address is contacted: redirects are not followed. A request that fails in a way
+that may pass (408, 409, 429, 5xx, a time-out, a broken connection, a malformed reply) is sent again after
+a pause with exponential backoff and jitter; Retry-After is honoured, for all requests. The run stops
+when the endpoint cannot be reached, refuses the key or does not know the model, and when 16 requests
+in a row fail.
+
+Checked  tests/unit/align/test_judge_endpoint.py, tests/cli/test_charter_command.py (a local HTTP server)
+"""
+
+from __future__ import annotations
+
+import asyncio
+import email.utils
+import json
+import random
+import re
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+import httpcore2
+
+from stamm.align.judge.budget import JudgeBudget
+from stamm.align.judge.endpoint_reply import MalformedReplyError, read_reply
+from stamm.align.judge.judge_config import EndpointJudge
+from stamm.align.judge.judge_prompt import WORDING
+from stamm.align.judge.request import JudgeReply, JudgeRequest, NoReply, Received
+from stamm.base.errors import RunError, StammError, visible
+
+_IN_A_ROW = 16
+_MAX_TOKENS = 4
+_SHOWN = 120
+_TRANSIENT = frozenset({408, 409, 425, 429})
+_FATAL = {
+    401: ("refuses the API key", "Check the key in the variable of judge.connection.api_key_env"),
+    403: ("refuses access", "Check the key in the variable of judge.connection.api_key_env"),
+    404: ("has no such path or model", "Check judge.connection.base_url and judge.model"),
+    402: ("demands payment", "Run the same command again when it is paid"),
+}
+
+
+class _TransientError(Exception):
+    """A failure that may pass; `pause` is the seconds to wait that the endpoint asks for."""
+
+    def __init__(self, reason: str, pause: float = 0.0) -> None:
+        super().__init__(reason)
+        self.reason = reason
+        self.pause = pause
+
+
+class _PermanentError(Exception):
+    """A failure of this request that will not pass."""
+
+
+@dataclass(frozen=True)
+class _HttpReply:
+    status: int
+    pause: float
+    body: bytes
+
+
+class EndpointModel:
+    """A JudgeModel over HTTP.
+
+    key      the API key; "": none
+    budget   counts requests and tokens of the run
+    """
+
+    def __init__(self, config: EndpointJudge, key: str, budget: JudgeBudget) -> None:
+        self._config = config
+        self._connection = config.connection
+        self._key = key
+        self._budget = budget
+        self._url = f"{self._connection.base_url.rstrip('/')}/chat/completions"
+        self._answered = False
+        self._failed_in_a_row = 0
+        self._open_from = 0.0  # time.monotonic() from which the next request may begin
+        self.identity: Mapping[str, object] = {
+            "kind": "endpoint",
+            "model": config.model,
+            "digits": config.digits,
+            "top_logprobs": config.top_logprobs if config.digits == "logprobs" else None,
+            "extra_body": config.extra(),
+            "temperature": 0,
+            "wording": WORDING,
+        }
+
+    def answer(self, requests: Sequence[JudgeRequest], received: Received) -> None:
+        """As JudgeModel.answer."""
+        try:
+            asyncio.run(self._answer_all(requests, received))
+        except BaseExceptionGroup as group:
+            first: BaseException = group
+            while isinstance(first, BaseExceptionGroup):
+                # A StammError explains the others.
+                known = first.subgroup(StammError)
+                first = (known or first).exceptions[0]
+            raise first from None
+
+    async def _answer_all(self, requests: Sequence[JudgeRequest], received: Received) -> None:
+        waiting = iter(enumerate(requests))
+        count = min(self._connection.concurrency, len(requests))
+        pool = httpcore2.AsyncConnectionPool(
+            ssl_context=httpcore2.default_ssl_context(),
+            max_connections=count,
+            max_keepalive_connections=count,
+        )
+        async with pool, asyncio.TaskGroup() as workers:
+            for _ in range(count):
+                workers.create_task(self._work(pool, waiting, received))
+
+    async def _work(
+        self,
+        pool: httpcore2.AsyncConnectionPool,
+        waiting: Iterator[tuple[int, JudgeRequest]],
+        received: Received,
+    ) -> None:
+        for place, request in waiting:
+            reply = await self._with_retries(pool, request)
+            if isinstance(reply, NoReply):
+                self._failed_in_a_row += 1
+                received(place, reply)
+                if self._failed_in_a_row >= _IN_A_ROW:
+                    raise RunError(
+                        f"{self._url}: {_IN_A_ROW} requests in a row failed, the last with: "
+                        f"{reply.reason}",
+                        fix="Run the same command again when the endpoint works",
+                    )
+                continue
+            self._failed_in_a_row = 0
+            self._answered = True
+            received(place, reply)
+
+    async def _with_retries(
+        self, pool: httpcore2.AsyncConnectionPool, request: JudgeRequest
+    ) -> JudgeReply | NoReply:
+        connection = self._connection
+        for attempt in range(connection.retries + 1):
+            await self._turn()
+            self._budget.begin()
+            try:
+                reply = await self._once(pool, request)
+            except _PermanentError as error:
+                return NoReply(str(error))
+            except _TransientError as error:
+                reason = error.reason
+                if error.pause > connection.max_wait_s:
+                    raise RunError(
+                        f"{self._url} asks to wait {error.pause:.0f} s, more than "
+                        f"judge.connection.max_wait_s = {connection.max_wait_s:g}",
+                        fix="Run the same command again later",
+                    ) from None
+                if error.pause:
+                    self._open_from = max(self._open_from, time.monotonic() + error.pause)
+                if attempt < connection.retries:
+                    longest = min(connection.backoff_s * 2**attempt, connection.max_wait_s)
+                    await asyncio.sleep(longest * random.uniform(0.5, 1.0))
+            else:
+                self._budget.spend(reply)
+                return reply
+        attempts = connection.retries + 1
+        return NoReply(reason if attempts == 1 else f"{reason}, {attempts} attempts")
+
+    async def _turn(self) -> None:
+        """Wait until the next request may begin: rate limit, and pauses that the endpoint asks for."""
+        per_minute = self._connection.requests_per_minute
+        while (wait := self._open_from - time.monotonic()) > 0:
+            await asyncio.sleep(wait)
+        if per_minute:
+            self._open_from = time.monotonic() + 60 / per_minute
+
+    async def _once(self, pool: httpcore2.AsyncConnectionPool, request: JudgeRequest) -> JudgeReply:
+        timeout_s = self._connection.timeout_s
+        try:
+            async with asyncio.timeout(timeout_s):
+                reply = await self._exchange(pool, request)
+        except (TimeoutError, httpcore2.TimeoutException):
+            raise _TransientError(f"time-out after {timeout_s:g} s") from None
+        except httpcore2.ConnectError as error:
+            if self._answered:
+                raise _TransientError("the connection was refused") from None
+            raise RunError(
+                f"{self._url} cannot be reached: {visible(str(error), _SHOWN) or 'no connection'}",
+                fix="Start the server, or correct judge.connection.base_url",
+            ) from None
+        except (httpcore2.NetworkError, httpcore2.ProtocolError, OSError) as error:
+            raise _TransientError(f"a broken connection ({type(error).__name__})") from None
+        return self._read(reply, request)
+
+    def _read(self, reply: _HttpReply, request: JudgeRequest) -> JudgeReply:
+        if reply.status != 200:
+            reason = f"HTTP {reply.status}{self._excerpt(reply.body)}"
+            if reply.status in _FATAL:
+                what, fix = _FATAL[reply.status]
+                raise RunError(f"{self._url} {what}: {reason}", fix=fix)
+            if reply.status in _TRANSIENT or reply.status >= 500:
+                raise _TransientError(reason, reply.pause)
+            raise _PermanentError(reason)
+        try:
+            return read_reply(
+                reply.body,
+                request.digits,
+                sampled=self._config.digits == "sampled",
+                prompt_characters=len(request.system) + len(request.user),
+            )
+        except MalformedReplyError as error:
+            raise _TransientError(f"a reply that cannot be read: {error}") from None
+
+    async def _exchange(
+        self, pool: httpcore2.AsyncConnectionPool, request: JudgeRequest
+    ) -> _HttpReply:
+        headers = [
+            ("Content-Type", "application/json"),
+            ("Accept", "application/json"),
+            ("Accept-Encoding", "identity"),
+            ("User-Agent", "stamm-judge"),
+        ]
+        if self._key:
+            headers.append(("Authorization", f"Bearer {self._key}"))
+        content = json.dumps(self._body(request)).encode()
+        timeouts = dict.fromkeys(("connect", "read", "write", "pool"), self._connection.timeout_s)
+        opened = pool.stream(
+            "POST", self._url, headers=headers, content=content, extensions={"timeout": timeouts}
+        )
+        async with opened as response:
+            fields = {name.lower(): value for name, value in reversed(response.headers)}
+            body = bytearray()
+            async for piece in response.aiter_stream():
+                body += piece
+                if len(body) > self._connection.max_reply_bytes:
+                    limit = self._connection.max_reply_bytes
+                    raise _PermanentError(f"a reply of over {limit:,} bytes")
+            return _HttpReply(
+                response.status, _retry_after(fields.get(b"retry-after", b"")), bytes(body)
+            )
+
+    def _body(self, request: JudgeRequest) -> dict[str, Any]:
+        extra = self._config.extra()
+        body: dict[str, Any] = {
+            "model": self._config.model,
+            "messages": [
+                {"role": "system", "content": request.system},
+                {"role": "user", "content": request.user},
+            ],
+            "temperature": 0,
+        }
+        if "max_completion_tokens" not in extra:
+            body["max_tokens"] = _MAX_TOKENS
+        if self._config.digits == "logprobs":
+            body |= {"logprobs": True, "top_logprobs": self._config.top_logprobs}
+        return body | extra
+
+    def _excerpt(self, body: bytes) -> str:
+        """The beginning of an error's text, without the API key."""
+        text = body[:4000].decode("utf-8", "replace")
+        try:
+            plain = json.loads(body)
+            text = str(plain["error"]["message"])
+        except (ValueError, KeyError, TypeError, RecursionError):
+            pass
+        if self._key:
+            text = text.replace(self._key, "***")
+        text = " ".join(text.split())
+        return f" ({visible(text, _SHOWN)})" if text else ""
+
+
+def _retry_after(value: bytes) -> float:
+    """Seconds of a Retry-After header (RFC 9110, 10.2.3); 0 for a missing or invalid one."""
+    text = value[:64].decode("ascii", "replace").strip()
+    if re.fullmatch(r"[0-9]+(\.[0-9]+)?", text):
+        return float(text)
+    try:
+        until = email.utils.parsedate_to_datetime(text)
+    except ValueError:
+        return 0.0
+    until = until if until.tzinfo else until.replace(tzinfo=UTC)
+    return max(0.0, (until - datetime.now(UTC)).total_seconds())
