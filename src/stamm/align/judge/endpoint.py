@@ -12,6 +12,7 @@ Checked  tests/unit/align/test_judge_endpoint.py, tests/cli/test_charter_command
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import email.utils
 import json
 import random
@@ -29,7 +30,7 @@ from stamm.align.judge.endpoint_reply import MalformedReplyError, read_reply
 from stamm.align.judge.judge_config import EndpointJudge
 from stamm.align.judge.judge_prompt import WORDING
 from stamm.align.judge.request import JudgeReply, JudgeRequest, NoReply, Received
-from stamm.base.errors import RunError, StammError, visible
+from stamm.base.errors import RunError, visible
 
 _IN_A_ROW = 16
 _MAX_TOKENS = 4
@@ -78,6 +79,8 @@ class EndpointModel:
         self._url = f"{self._connection.base_url.rstrip('/')}/chat/completions"
         self._answered = False
         self._failed_in_a_row = 0
+        self._error: Exception | None = None
+        self._stopped = asyncio.Event()
         self._open_from = 0.0  # time.monotonic() from which the next request may begin
         self.identity: Mapping[str, object] = {
             "kind": "endpoint",
@@ -90,19 +93,14 @@ class EndpointModel:
         }
 
     def answer(self, requests: Sequence[JudgeRequest], received: Received) -> None:
-        """As JudgeModel.answer."""
-        try:
-            asyncio.run(self._answer_all(requests, received))
-        except BaseExceptionGroup as group:
-            first: BaseException = group
-            while isinstance(first, BaseExceptionGroup):
-                # A StammError explains the others.
-                known = first.subgroup(StammError)
-                first = (known or first).exceptions[0]
-            raise first from None
+        """As JudgeModel.answer. After an error, replies that are on their way are still received."""
+        asyncio.run(self._answer_all(requests, received))
+        if self._error is not None:
+            raise self._error
 
     async def _answer_all(self, requests: Sequence[JudgeRequest], received: Received) -> None:
         waiting = iter(enumerate(requests))
+        self._stopped = asyncio.Event()
         count = min(self._connection.concurrency, len(requests))
         pool = httpcore2.AsyncConnectionPool(
             ssl_context=httpcore2.default_ssl_context(),
@@ -120,27 +118,47 @@ class EndpointModel:
         received: Received,
     ) -> None:
         for place, request in waiting:
-            reply = await self._with_retries(pool, request)
-            if isinstance(reply, NoReply):
-                self._failed_in_a_row += 1
-                received(place, reply)
-                if self._failed_in_a_row >= _IN_A_ROW:
-                    raise RunError(
-                        f"{self._url}: {_IN_A_ROW} requests in a row failed, the last with: "
-                        f"{reply.reason}",
-                        fix="Run the same command again when the endpoint works",
-                    )
-                continue
+            try:
+                reply = await self._with_retries(pool, request)
+                if reply is not None:
+                    self._note(reply)
+                    received(place, reply)
+            except Exception as error:
+                self._error = self._error or error
+                self._stopped.set()
+            if self._stopped.is_set():
+                return
+
+    def _note(self, reply: JudgeReply | NoReply) -> None:
+        """Count failures in a row.
+
+        Raises   RunError when there are too many
+        """
+        if isinstance(reply, JudgeReply):
             self._failed_in_a_row = 0
             self._answered = True
-            received(place, reply)
+            return
+        self._failed_in_a_row += 1
+        if self._failed_in_a_row >= _IN_A_ROW:
+            raise RunError(
+                f"{self._url}: {_IN_A_ROW} requests in a row failed, the last with: {reply.reason}",
+                fix="Run the same command again when the endpoint works",
+            )
+
+    async def _sleep(self, seconds: float) -> None:
+        """Wait, but not longer than until the run is stopped."""
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._stopped.wait(), seconds)
 
     async def _with_retries(
         self, pool: httpcore2.AsyncConnectionPool, request: JudgeRequest
-    ) -> JudgeReply | NoReply:
+    ) -> JudgeReply | NoReply | None:
+        """The reply after as many attempts as needed; None when the run is stopped between two."""
         connection = self._connection
         for attempt in range(connection.retries + 1):
             await self._turn()
+            if self._stopped.is_set():
+                return None
             self._budget.begin()
             try:
                 reply = await self._once(pool, request)
@@ -158,7 +176,7 @@ class EndpointModel:
                     self._open_from = max(self._open_from, time.monotonic() + error.pause)
                 if attempt < connection.retries:
                     longest = min(connection.backoff_s * 2**attempt, connection.max_wait_s)
-                    await asyncio.sleep(longest * random.uniform(0.5, 1.0))
+                    await self._sleep(longest * random.uniform(0.5, 1.0))
             else:
                 self._budget.spend(reply)
                 return reply
@@ -168,8 +186,8 @@ class EndpointModel:
     async def _turn(self) -> None:
         """Wait until the next request may begin: rate limit, and pauses that the endpoint asks for."""
         per_minute = self._connection.requests_per_minute
-        while (wait := self._open_from - time.monotonic()) > 0:
-            await asyncio.sleep(wait)
+        while (wait := self._open_from - time.monotonic()) > 0 and not self._stopped.is_set():
+            await self._sleep(wait)
         if per_minute:
             self._open_from = time.monotonic() + 60 / per_minute
 

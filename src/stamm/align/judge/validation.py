@@ -135,7 +135,9 @@ def wilson(right: int, pairs: int, confidence: float = 0.95) -> tuple[float, flo
     scale = 1 + z * z / pairs
     centre = (share + z * z / (2 * pairs)) / scale
     reach = z / scale * math.sqrt(share * (1 - share) / pairs + z * z / (4 * pairs * pairs))
-    return max(0.0, centre - reach), min(1.0, centre + reach)
+    # exact ends: rounding may leave the share outside
+    low = 0.0 if right == 0 else centre - reach
+    return low, 1.0 if right == pairs else centre + reach
 
 
 def preference(forward: JudgeReply, backward: JudgeReply) -> float:
