@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from stamm.base.errors import DataError
+from stamm.chat.tool_types import check_schema
 
 NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 """Names of tools: they are written between quotes without escapes."""
@@ -140,12 +141,17 @@ def read_conversation(
 
 
 def read_tools(tools: object) -> tuple[Mapping[str, Any], ...]:
-    """The JSON schemas of tools, OpenAI's wrapper removed.
+    """The JSON schemas of tools, OpenAI's wrapper removed. They may be one JSON text.
 
-    Raises   DataError when one has no name or no description.
+    Raises   DataError when one has no name or no description, or its parameters are not a JSON schema.
     """
     if tools is None:
         return ()
+    if isinstance(tools, str):
+        try:
+            tools = json.loads(tools)
+        except (ValueError, RecursionError):
+            raise DataError("tools is text, and not JSON") from None
     if not isinstance(tools, Sequence) or isinstance(tools, str):
         raise DataError("tools is not a list")
     found = []
@@ -155,6 +161,7 @@ def read_tools(tools: object) -> tuple[Mapping[str, Any], ...]:
             raise DataError(f"tool {number} has no name of letters, digits, '_', '.' and '-'")
         if not isinstance(tool.get("description"), str):
             raise DataError(f"tool {number} ({tool['name']}) has no description")
+        check_schema(tool.get("parameters"), f"tool {number} ({tool['name']}): parameters")
         found.append(tool)
     return tuple(found)
 
@@ -258,14 +265,16 @@ def _assistant_blocks(message: Mapping[str, Any], content: object, number: int) 
         yield Thoughts(thoughts)
     calls = message.get("tool_calls")
     if isinstance(content, Mapping) and "blocks" in content:
-        for block in content["blocks"]:
+        for block in _items(content, "blocks", number):
             yield _block(block, number)
     elif content is not None:
         yield Response(_text(content, number))
     elif not calls and thoughts is None:
         raise _wrong(number, "an assistant message without content")
     if calls:
-        yield ToolCalls(tuple(_call(call, number) for call in calls))
+        yield ToolCalls(
+            tuple(_call(call, number) for call in _items(message, "tool_calls", number))
+        )
 
 
 def _block(block: object, number: int) -> Block:
@@ -275,11 +284,21 @@ def _block(block: object, number: int) -> Block:
             text = _text(block.get("text"), number)
             return Thoughts(text) if kind == "thoughts" else Response(text)
         if kind == "tool_calls":
-            return ToolCalls(tuple(_call(call, number) for call in block.get("calls") or ()))
+            return ToolCalls(tuple(_call(call, number) for call in _items(block, "calls", number)))
         if kind == "tool_outputs":
-            outputs = block.get("outputs") or ()
+            outputs = _items(block, "outputs", number)
             return ToolOutputs(tuple(_output(each, number) for each in outputs))
     raise _wrong(number, f"unknown block {kind!r}: thoughts, tool_calls, tool_outputs, response")
+
+
+def _items(holder: Mapping[str, Any], key: str, number: int) -> Sequence[Any]:
+    """The list under a key; empty when it is absent or null."""
+    found = holder.get(key)
+    if found is None:
+        return ()
+    if not isinstance(found, Sequence) or isinstance(found, str):
+        raise _wrong(number, f"{key} is not a list")
+    return found
 
 
 def _output(output: object, number: int) -> str:
@@ -298,4 +317,8 @@ def _call(call: object, number: int) -> ToolCall:
             name = function["name"]
             raise _wrong(number, f"the arguments of the call {name} are not JSON") from None
         return ToolCall(function["name"], arguments.strip())
-    return ToolCall(function["name"], json.dumps(arguments, ensure_ascii=False))
+    try:
+        return ToolCall(function["name"], json.dumps(arguments, ensure_ascii=False))
+    except (TypeError, ValueError, RecursionError):
+        name = function["name"]
+        raise _wrong(number, f"the arguments of the call {name} are not JSON") from None

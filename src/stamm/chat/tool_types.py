@@ -13,13 +13,46 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from stamm.base.errors import DataError
+
 _SIMPLE = {"number": "number", "integer": "number", "boolean": "boolean"}
 _LONGEST_ITEM = 50
+_DEEPEST = 32
 
 
 def declare_tools(tools: Sequence[Mapping[str, Any]]) -> str:
     """The declarations of tools, one after the other."""
     return "\n".join(_declare(tool) for tool in tools)
+
+
+def check_schema(spec: object, where: str, depth: int = 0) -> None:
+    """Check that a JSON schema has the form that `declare_tools` reads; None is an empty one.
+
+    where    the place of the schema, for the error
+
+    Raises   DataError for a part of another type, and for schemas nested beyond 32 levels.
+    """
+    if spec is None:
+        return
+    if not isinstance(spec, Mapping) or depth > _DEEPEST:
+        raise DataError(f"{where} {'is nested too deeply' if depth > _DEEPEST else 'is no object'}")
+    properties = spec.get("properties") or {}
+    if not isinstance(properties, Mapping):
+        raise DataError(f"{where}: properties is no object")
+    for key in ("required", "enum", "oneOf"):
+        value = spec.get(key) or ()
+        if not isinstance(value, Sequence) or isinstance(value, str):
+            raise DataError(f"{where}: {key} is no list")
+    try:
+        json.dumps(spec.get("default"))
+    except (TypeError, ValueError, RecursionError):
+        raise DataError(f"{where}: default is not JSON") from None
+    inner = [*properties.items(), *(("oneOf", each) for each in spec.get("oneOf") or ())]
+    for name, each in inner:
+        if each is None:
+            raise DataError(f"{where}: {name} is no object")
+        check_schema(each, f"{where}: {name}", depth + 1)
+    check_schema(spec.get("items") or None, f"{where}: items", depth + 1)
 
 
 def _declare(tool: Mapping[str, Any]) -> str:
@@ -69,7 +102,7 @@ def _array(spec: Mapping[str, Any]) -> str:
     items = spec.get("items")
     if not items:
         return "any[]"
-    if items.get("type") in ("string", *_SIMPLE):
+    if str(items.get("type")) in ("string", *_SIMPLE):
         return _SIMPLE.get(items["type"], "string") + "[]"
     inner = typescript_type(items)
     return "any[]" if inner == "object | object" or len(inner) > _LONGEST_ITEM else inner + "[]"

@@ -28,6 +28,7 @@ USER, GOOD, BAD = (
     {"role": "assistant", "content": "4"},
     {"role": "assistant", "content": "5"},
 )
+TOOL = {"name": "f", "description": "Does it."}
 ORIGIN = RowOrigin(file="data.jsonl", row=1)
 FOUR, FIVE = AssistantTurn((Response("4"),)), AssistantTurn((Response("5"),))
 
@@ -60,6 +61,15 @@ def test_a_pair_without_a_prompt_has_the_shared_beginning_as_one() -> None:
         explicit.rejected,
     )
     assert (implicit.chosen, implicit.rejected) == (FOUR, FIVE)
+
+
+def test_a_pair_may_repeat_its_prompt_in_both_answers() -> None:
+    """As HuggingFaceH4/ultrafeedback_binarized has it, with the scores of both."""
+    found = read(
+        prompt="2+2?", chosen=[USER, GOOD], rejected=[USER, BAD], score_chosen=8.5, score_rejected=1
+    )
+    assert (found.prompt.turns, found.chosen, found.rejected) == ((UserTurn("2+2?"),), FOUR, FIVE)
+    assert (found.chosen_reward, found.rejected_reward) == (8.5, 1.0)
 
 
 def test_rewards_and_labels_are_numbers() -> None:
@@ -95,6 +105,20 @@ def test_the_origin_is_kept_for_the_ledger() -> None:
         ({"prompt": "a", "completion": "b", "label": 1}, "not true or false"),
         ({"prompt": "a", "completion": ""}, "turn is empty"),
         ({"prompt": 3, "completion": "b"}, "prompt is neither text"),
+        (
+            {"messages": [USER, {"role": "assistant", "content": {"blocks": 0}}]},
+            "blocks is not a list",
+        ),
+        ({"messages": [USER, {**GOOD, "tool_calls": 1}]}, "tool_calls is not a list"),
+        ({"messages": [USER, GOOD], "tools": "[{"}, "tools is text, and not JSON"),
+        (
+            {"messages": [USER, GOOD], "tools": [{**TOOL, "parameters": []}]},
+            r"\(f\): parameters is no",
+        ),
+        (
+            {"messages": [USER, GOOD], "tools": [{**TOOL, "parameters": {"properties": {"a": 1}}}]},
+            "parameters: a is no object",
+        ),
     ],
 )
 def test_a_wrong_row_is_named(row: Any, message: str) -> None:
@@ -129,6 +153,21 @@ def test_parquet_gives_the_examples_of_jsonl(tmp_path: Path) -> None:
         (p.prompt, p.chosen, p.origin.id) for p in tables[1]
     ]
     assert len(tables[0]) == 2
+
+
+def test_fields_that_only_other_rows_of_a_parquet_file_have_are_absent(tmp_path: Path) -> None:
+    tools = [
+        {**TOOL, "parameters": {"properties": {"a": {"type": "string"}}}},
+        {**TOOL, "parameters": {"properties": {"b": {"type": "number", "default": 1}}}},
+    ]
+    rows = [{"messages": [USER, GOOD], "tools": [tool]} for tool in tools]
+    pq.write_table(pa.Table.from_pylist(rows), tmp_path / "data.parquet")
+    found = [
+        each for each in read_examples(tmp_path / "data.parquet") if isinstance(each, ChatExample)
+    ]
+    assert [example.conversation.tools for example in found] == [(tool,) for tool in tools]
+    as_text = read(messages=[USER, GOOD], tools=json.dumps([tools[0]]))
+    assert as_text.conversation.tools == (tools[0],)
 
 
 def test_a_broken_or_unknown_file_is_one_line(tmp_path: Path) -> None:

@@ -198,12 +198,12 @@ def test_rows_with_evaluation_texts_are_dropped_and_named(tmp_path: Path) -> Non
 
 def test_the_ledger_has_every_row_with_its_decision(tmp_path: Path) -> None:
     rows = [
-        chat("2+2?", "4", id="a", source="s", license="mit", language="eng_Latn"),
+        chat("2+2?", "4", id=17, source="s", license="mit", language="eng_Latn"),
         chat("2+2?", ""),
     ]
     out = prepare(tmp_path, rows)
     kept, dropped = read_rows(out / "alignment_ledger-00000.parquet")
-    assert (kept["decision"], kept["path"], kept["licence"]) == ("kept", "a", "MIT")
+    assert (kept["decision"], kept["path"], kept["licence"]) == ("kept", "17", "MIT")
     assert (kept["language"], kept["split"], kept["input_position"]) == ("eng_Latn", "train", 1)
     assert (kept["bytes_out"], len(kept["document_id"])) == (5, 32)
     assert (dropped["decision"], dropped["reason"]) == ("dropped", "empty_answer")

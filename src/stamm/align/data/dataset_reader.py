@@ -115,10 +115,17 @@ def _parquet(path: Path, file: str) -> Iterator[tuple[int, Any]]:
             for batch in opened.iter_batches(_ROWS):
                 for row in batch.to_pylist():
                     number += 1
-                    yield number, row
+                    yield number, _without_nulls(row)
     except FileNotFoundError:
         raise DataError(f"cannot read {path}: no such file") from None
     except (OSError, pa.ArrowException, UnicodeDecodeError) as error:
         detail = str(error).partition("\n")[0][:500]
         reason = f"{detail}; rows from {number + 1} on are lost"
         yield number + 1, BadRow(file, number + 1, reason)
+
+
+def _without_nulls(value: Any) -> Any:
+    """`value` without null fields of nested objects: a column has every field of any of its rows."""
+    if isinstance(value, dict):
+        return {name: _without_nulls(each) for name, each in value.items() if each is not None}
+    return [_without_nulls(each) for each in value] if isinstance(value, list) else value

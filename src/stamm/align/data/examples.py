@@ -11,7 +11,7 @@
     prompt                                    a prompt alone                        `PromptExample`
 
 Each part is a list of messages or a string; a string is one message, of the user in a prompt and of
-the assistant in a completion. `tools`, `deliberation`, `id`, `source` and `licence` (or "license") are
+the assistant in a completion; chosen and rejected may begin with the prompt. `tools`, `deliberation`, `id`, `source` and `licence` (or "license") are
 read where a row has them. Rewards of a pair may also be called chosen_rewards or score_chosen, and
 rejected_rewards or score_rejected. Other columns are ignored.
 
@@ -109,8 +109,6 @@ CHOSEN_REWARD = ("chosen_reward", "chosen_rewards", "score_chosen")
 REJECTED_REWARD = ("rejected_reward", "rejected_rewards", "score_rejected")
 """Names of the rewards of a pair; the first that a row has is read."""
 
-_LONGEST = 1000
-
 
 def read_example(row: object, origin: RowOrigin) -> Example:
     """The example of a row.
@@ -129,9 +127,9 @@ def read_example(row: object, origin: RowOrigin) -> Example:
         )
     origin = replace(
         origin,
-        id=_string(row, "id"),
-        source=_string(row, "source"),
-        licence=_string(row, "licence") or _string(row, "license"),
+        id=row_text(row, "id"),
+        source=row_text(row, "source"),
+        licence=row_text(row, "licence") or row_text(row, "license"),
     )
     if kind is ChatExample:
         return _dialogue(row, origin)
@@ -140,6 +138,17 @@ def read_example(row: object, origin: RowOrigin) -> Example:
     if kind is RatedAnswer:
         return _rated(row, origin)
     return PromptExample(origin, _prompt(_messages(row, "prompt", "user"), row))
+
+
+def row_text(row: Mapping[str, Any], column: str) -> str:
+    """A text column of a row, cleaned and cut at 4,096 characters; "" without one.
+
+    Edge   a whole number is a text, as identifiers of public data sets are
+    """
+    value = row.get(column)
+    if isinstance(value, int) and not isinstance(value, bool):
+        value = str(value)
+    return clean_field(whole_text(value)) if isinstance(value, str) else ""
 
 
 def last_answer(conversation: Conversation) -> AssistantTurn:
@@ -168,6 +177,9 @@ def _pair(row: Mapping[str, Any], origin: RowOrigin) -> PreferencePair:
     rejected = _messages(row, "rejected", "assistant")
     if row.get("prompt") is not None:
         prompt = _messages(row, "prompt", "user")
+        count = len(prompt)
+        if chosen[:count] == prompt == rejected[:count]:
+            chosen, rejected = chosen[count:], rejected[count:]
     else:
         shared = 0
         while shared < min(len(chosen), len(rejected)) and chosen[shared] == rejected[shared]:
@@ -248,8 +260,3 @@ def _reward(value: object, column: str) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
         raise DataError(f"{column} holds {value!r}, which is not a finite number")
     return float(value)
-
-
-def _string(row: Mapping[str, Any], column: str) -> str:
-    value = row.get(column)
-    return clean_field(whole_text(value[:_LONGEST])) if isinstance(value, str) else ""

@@ -33,7 +33,7 @@ from stamm.align.data.encoded import (
     EncodedAnswer,
     SplitWriter,
 )
-from stamm.align.data.examples import Example, RatedAnswer
+from stamm.align.data.examples import Example, RatedAnswer, row_text
 from stamm.align.data.inputs import locate_data, locate_file
 from stamm.align.data.licence_policy import normalized_licence, refused_by
 from stamm.align.data.prepare_config import UNKNOWN, PrepareConfig
@@ -260,23 +260,18 @@ def _ledger_row(plain: Mapping[str, Any], example: Example | BadRow, data: bytes
         if isinstance(example, BadRow)
         else (example.origin.file, example.origin.row)
     )
-    facts = {
-        name: clean_field(whole_text(value))
-        for name in ("id", "source", "licence", "license", "language", "url")
-        if isinstance(value := plain.get(name), str)
-    }
-    url = facts.get("url", "")
-    written = facts.get("licence") or facts.get("license", "")
+    url = row_text(plain, "url")
+    written = row_text(plain, "licence") or row_text(plain, "license")
     return LedgerRow(
         document_id=content_id(url, data),
         input_file=file,
         input_position=number,
-        path=facts.get("id", ""),
+        path=row_text(plain, "id"),
         url=url,
-        source=facts.get("source", ""),
+        source=row_text(plain, "source"),
         licence=normalized_licence(written),
         licence_basis="input" if written else "",
-        language=facts.get("language", ""),
+        language=row_text(plain, "language"),
         decision=DROPPED,
         bytes_in=len(data),
     )
