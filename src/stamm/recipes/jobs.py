@@ -44,6 +44,7 @@ JOBS: Mapping[str, tuple[str, str]] = MappingProxyType(
         "export": ("stamm.export.job", "run"),
         "prepare": ("stamm.align.data.prepare_job", "run"),
         "answers": ("stamm.align.results.evaluate_job", "run"),
+        "import_model": ("stamm.align.import_job", "run"),
         "sample": ("stamm.align.sampling.sample_job", "run"),
         "finetune": ("stamm.align.training.job", "run"),
         "reference": ("stamm.align.training.reference_job", "run"),

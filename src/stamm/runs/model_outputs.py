@@ -1,4 +1,4 @@
-"""The SHA-256 of model weights, in what was measured or exported from them.
+"""Files of a model folder, and the SHA-256 of its weights in what was measured or exported from them.
 
 Results of `evaluate`, `audit` and `export` hold it under `model_sha256`. They replace only results of
 the same weights; results of other weights are moved to a folder beside.
@@ -10,11 +10,14 @@ from pathlib import Path
 
 from stamm.base.errors import DataError
 from stamm.base.files import read_json, sha256_file
+from stamm.base.schema import read_record_if_present, write_record
+from stamm.runs.schemas.chat_model import ChatModelFile
 
 DECODER = "decoder.json"
 WEIGHTS = "model.safetensors"
 WEIGHTS_KEY = "weights_sha256"
 KEY = "model_sha256"
+CHAT = "chat.json"
 _DIGITS = 8
 
 
@@ -26,6 +29,19 @@ def weights_sha256(model: Path) -> str:
     stored = read_json(model / DECODER)
     recorded = stored.get(WEIGHTS_KEY) if isinstance(stored, dict) else None
     return str(recorded) if recorded else sha256_file(model / WEIGHTS)
+
+
+def write_chat_record(model: Path, name: str, sha256: str) -> None:
+    """Write chat.json into the folder of a fine-tuned model: the chat format it was trained with.
+
+    name, sha256   of the chat format
+    """
+    write_record(model / CHAT, ChatModelFile, {"format": name, "sha256": sha256})
+
+
+def read_chat_record(model: Path) -> ChatModelFile | None:
+    """The chat format that a model was trained with; None when it was not fine-tuned."""
+    return read_record_if_present(ChatModelFile, model / CHAT)
 
 
 def set_aside(folder: Path, sha256: str) -> Path | None:

@@ -1,0 +1,50 @@
+"""Import a Hugging Face folder, so that training starts from a stored decoder.
+
+Reads    source (a Hugging Face folder: Llama, Qwen3, Apertus or Arcee)
+Leaves   model/ (decoder.json, model.safetensors), tokenizer/ (tokenizer.json and, where the folder
+         has them, tokenizer_config.json and chat_template.jinja), import.json
+
+Checked  tests/unit/align/test_import_job.py
+"""
+
+from __future__ import annotations
+
+from stamm.align.import_config import TEMPLATE, TOKENIZER, TOKENIZER_CONFIG, ImportConfig
+from stamm.align.model_source import find_model, load_chat_model
+from stamm.base.errors import DataError
+from stamm.base.files import remove_leftovers, write_bytes
+from stamm.base.schema import write_record
+from stamm.models.serialization import save_decoder
+from stamm.runs.job import Workspace
+from stamm.runs.schemas.chat_model import ImportFile
+
+RECORD = "import.json"
+
+
+def run(config: ImportConfig, workspace: Workspace) -> None:
+    """Write the decoder and the tokenizer of inputs["source"].
+
+    Raises   DataError when a stamm decoder cannot represent the model, its tokenizer has more ids
+             than the model, or its chat format is not supported.
+    """
+    folder, progress = workspace.folder, workspace.progress
+    remove_leftovers(folder)
+    source = find_model(str(workspace.inputs["source"]))
+    if source.kind != "hub":
+        raise DataError(f"{source.model.parent} is a run of stamm's: it needs no import")
+    progress.begin("import", 2, "stages")
+    model = load_chat_model(source)
+    progress.advance(1, "read")
+    for name in (TOKENIZER, TOKENIZER_CONFIG, TEMPLATE):
+        if (source.tokenizer / name).is_file():
+            write_bytes(folder / "tokenizer" / name, (source.tokenizer / name).read_bytes())
+    save_decoder(model.decoder, folder / "model")
+    record = {
+        "folder": source.model.resolve().name,
+        "weights_sha256": model.weights_sha256,
+        "tokenizer_sha256": model.tokenizer_sha256,
+        "chat_format": model.chat.name,
+        "chat_sha256": model.chat.sha256,
+    }
+    write_record(folder / RECORD, ImportFile, record)
+    progress.end(f"{model.chat.name}, {model.decoder.config.vocab_size:,} tokens")
