@@ -8,6 +8,7 @@ from stamm.align.training.loss_config import SFT, Loss
 from stamm.base.config import validate
 from stamm.losses.config import Goldfish
 from stamm.models.config import DecoderConfig
+from stamm.models.lora_config import Lora
 from stamm.optim.config import AdEMAMix, OptimizerConfig
 from stamm.optim.schedules import BatchStage, Schedule, WarmupStableDecay
 from stamm.pretrain.config import MegatronFiles, PretrainConfig
@@ -23,6 +24,7 @@ class FineTuneConfig(PretrainConfig):
     batch   SFT: packed sequences a step. Others: examples a step, an answer or a pair of answers
     epochs, sequences   likewise counted in packed sequences or examples
     model   replaced by that of the start model
+    lora    adapters to train in place of all parameters; None: none
     chosen  "", or an entry of an input file with the settings that an earlier step chose
             (`align.training.chosen_settings`)
 
@@ -42,6 +44,7 @@ class FineTuneConfig(PretrainConfig):
         default_factory=lambda: WarmupStableDecay(peak=1e-4, decay_share=1.0, law="linear")
     )
     loss: Loss = field(default_factory=SFT)
+    lora: Lora | None = None
     chosen: str = ""
 
     def __post_init__(self) -> None:

@@ -3,7 +3,8 @@
 Reads    start (a stored decoder), tokenizer, data (prepared examples); reference (log-probabilities
          under the start model) for losses with a reference policy; chosen, where the configuration
          names an entry of it
-Writes   what `pretrain.training_run` writes
+Writes   what `pretrain.training_run` writes; with LoRA, model/ is the merged decoder and adapter/
+         holds the adapters in PEFT's layout
 
 Checked  tests/unit/align/test_finetune.py
 """
@@ -12,6 +13,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -33,10 +35,11 @@ from stamm.engine.objective import Objective
 from stamm.engine.trainer import InitialCheckpoint
 from stamm.losses.quantile import quantile_rewards, transformed
 from stamm.models.decoder import Decoder
+from stamm.models.peft_adapter import save_adapted
 from stamm.models.serialization import checked_config
 from stamm.pretrain.config import PretrainConfig
 from stamm.pretrain.dataset import TrainingSequences
-from stamm.pretrain.training_run import TrainingData, TrainingKind, train_run
+from stamm.pretrain.training_run import TrainingData, TrainingKind, save_trained, train_run
 from stamm.runs.job import Workspace
 from stamm.runs.model_outputs import weights_sha256
 
@@ -81,6 +84,7 @@ def run(config: FineTuneConfig, workspace: Workspace) -> None:
         open_data=open_data,
         make_objective=None if isinstance(config.loss, SFT) else _objective,
         start=InitialCheckpoint(start, optimizer_state=False),
+        save=save_trained if config.lora is None else partial(save_adapted, lora=config.lora),
     )
     train_run(config, workspace, kind)
 

@@ -1,0 +1,66 @@
+"""Fine-tuning with LoRA: the run ends with a merged model, and resumes with the same bits."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+
+from stamm.align.data.encoded import EncodedExamples
+from stamm.align.training.log_probs import completion_log_probs
+from stamm.align.training.loss_config import QRPO, SFT, Loss
+from stamm.base.files import sha256_file
+from stamm.models.lora_config import Lora
+from stamm.models.serialization import load_decoder
+from stamm.optim.schedules import ConstantRate
+from tests.unit.align.finetuned import chats, fine_tune, metrics, pairs, trained
+
+LORA = Lora(rank=8, alpha=16.0)
+
+
+@pytest.mark.parametrize("loss", [SFT(), QRPO()], ids=str)
+def test_adapters_learn_from_the_start_model_on(tmp_path: Path, loss: Loss) -> None:
+    rows = chats() if isinstance(loss, SFT) else pairs()
+    whole = metrics(fine_tune(tmp_path, rows, loss))
+    shutil.rmtree(tmp_path / "arms")
+    fast = ConstantRate(peak=1e-2)
+    arm = fine_tune(tmp_path, rows, loss, lora=LORA, epochs=6.0, schedule=fast)
+    lines = metrics(arm)
+    name = "train/loss_nats" if isinstance(loss, SFT) else "train/loss"
+    assert lines[0][name] == whole[0][name]
+    assert lines[-1][name] < 0.9 * lines[0][name]
+    before, after = load_decoder(tmp_path / "start"), trained(arm)
+    assert torch.equal(after.lm_head.weight, before.lm_head.weight)
+    if isinstance(loss, SFT):
+        answers = EncodedExamples.open(tmp_path / "prepared").answers
+        gain = completion_log_probs(after, answers) - completion_log_probs(before, answers)
+        assert (gain > 0.5).all()
+    described = json.loads((arm / "adapter" / "adapter_config.json").read_text())
+    assert (described["r"], described["lora_alpha"]) == (8, 16.0)
+
+
+def test_a_resumed_run_has_the_same_bits(tmp_path: Path) -> None:
+    arm = fine_tune(tmp_path, chats(), lora=LORA)
+    names = ("metrics.jsonl", "model/model.safetensors", "adapter/adapter_model.safetensors")
+    whole = {name: sha256_file(arm / name) for name in names}
+    shutil.rmtree(arm / "model")
+    shutil.rmtree(arm / "adapter")
+    found = sorted((arm / "checkpoints").iterdir())
+    assert len(found) == 2
+    shutil.rmtree(found[-1])
+    resumed = fine_tune(tmp_path, chats(), lora=LORA)
+    assert {name: sha256_file(resumed / name) for name in names} == whole
+
+
+def test_checkpoints_of_adapters_are_small(tmp_path: Path) -> None:
+    def size(arm: Path) -> int:
+        newest = max((arm / "checkpoints").iterdir())
+        return sum(path.stat().st_size for path in newest.glob("*.safetensors"))
+
+    whole = size(fine_tune(tmp_path, chats()))
+    shutil.rmtree(tmp_path / "arms")
+    arm = fine_tune(tmp_path, chats(), lora=Lora(rank=1))
+    assert size(arm) < whole / 5
