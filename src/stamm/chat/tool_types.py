@@ -35,14 +35,16 @@ def check_schema(spec: object, where: str, depth: int = 0) -> None:
     if spec is None:
         return
     if not isinstance(spec, Mapping) or depth > _DEEPEST:
-        raise DataError(f"{where} {'is nested too deeply' if depth > _DEEPEST else 'is no object'}")
+        raise DataError(
+            f"{where} {'is nested too deeply' if depth > _DEEPEST else 'is not an object'}"
+        )
     properties = spec.get("properties") or {}
     if not isinstance(properties, Mapping):
-        raise DataError(f"{where}: properties is no object")
+        raise DataError(f"{where}: properties is not an object")
     for key in ("required", "enum", "oneOf"):
         value = spec.get(key) or ()
         if not isinstance(value, Sequence) or isinstance(value, str):
-            raise DataError(f"{where}: {key} is no list")
+            raise DataError(f"{where}: {key} is not a list")
     try:
         json.dumps(spec.get("default"))
     except (TypeError, ValueError, RecursionError):
@@ -50,7 +52,7 @@ def check_schema(spec: object, where: str, depth: int = 0) -> None:
     inner = [*properties.items(), *(("oneOf", each) for each in spec.get("oneOf") or ())]
     for name, each in inner:
         if each is None:
-            raise DataError(f"{where}: {name} is no object")
+            raise DataError(f"{where}: {name} is not an object")
         check_schema(each, f"{where}: {name}", depth + 1)
     check_schema(spec.get("items") or None, f"{where}: items", depth + 1)
 

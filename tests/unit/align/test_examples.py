@@ -113,11 +113,11 @@ def test_the_origin_is_kept_for_the_ledger() -> None:
         ({"messages": [USER, GOOD], "tools": "[{"}, "tools is text, and not JSON"),
         (
             {"messages": [USER, GOOD], "tools": [{**TOOL, "parameters": []}]},
-            r"\(f\): parameters is no",
+            r"\(f\): parameters is not",
         ),
         (
             {"messages": [USER, GOOD], "tools": [{**TOOL, "parameters": {"properties": {"a": 1}}}]},
-            "parameters: a is no object",
+            "parameters: a is not an object",
         ),
     ],
 )
