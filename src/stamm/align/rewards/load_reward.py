@@ -5,13 +5,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
+from stamm.align.rewards.instructions import InstructionReward
+from stamm.align.rewards.memorized import NotMemorizedReward
 from stamm.align.rewards.reward import Answer, Reward, files_of, rewards_of
 from stamm.align.rewards.reward_config import (
     CustomReward,
+    Instructions,
     JsonFormat,
     Language,
     Length,
     ModelReward,
+    NotMemorized,
     Number,
     RewardConfig,
     SingleReward,
@@ -34,6 +38,8 @@ BUILT_IN_NAMES = (
     "json_format",
     "length",
     "language",
+    "instructions",
+    "not_memorized",
     "stopped",
     "reward_model",
     "weighted",
@@ -106,6 +112,10 @@ def _single(config: SingleReward) -> Reward:
             return LengthReward(config)
         case Language():
             return LanguageReward(config)
+        case Instructions():
+            return InstructionReward(config)
+        case NotMemorized():
+            return NotMemorizedReward(config)
         case Stopped():
             return StoppedReward()
         case ModelReward():

@@ -69,6 +69,50 @@ class Language:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Instructions:
+    """Whether an answer follows the row's checkable instructions, as in IFEval.
+
+    The row names them in the columns instruction_id_list and kwargs. An empty answer follows none.
+
+    mode    "strict": the answer as it is; "loose": also without its first line, its last line or
+            asterisks, if that follows an instruction
+    count   "all": 1 if all are followed, else 0; "share": the share of those that are followed
+    """
+
+    mode: Literal["strict", "loose"] = "strict"
+    count: Literal["all", "share"] = "all"
+
+
+@dataclass(frozen=True, kw_only=True)
+class NotMemorized:
+    """1 if an answer of some length shares no long run of words with a corpus, else 0.
+
+    Case, punctuation and line breaks do not matter. A run that the prompt has too is not counted:
+    quoting it is no memorization. Memory: 8 bytes per word of the corpus.
+
+    corpus       run folders with a corpus, and files of text: .txt, or .jsonl, .jsonl.gz, .jsonl.zst,
+                 .parquet with a column `column`
+    words        shortest run that counts
+    min_words    an answer of fewer words has reward 0: an empty one repeats nothing
+    column       column of the text
+    """
+
+    corpus: tuple[str, ...]
+    words: int = 13
+    min_words: int = 20
+    column: str = "text"
+
+    def __post_init__(self) -> None:
+        validate(
+            self,
+            ("corpus", len(self.corpus) > 0, "is empty: name a run folder or a file"),
+            ("words", 2 <= self.words <= 100, "must lie in 2 to 100"),
+            ("min_words", self.min_words >= 0, "must not be negative"),
+            ("column", bool(self.column), "is empty"),
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
 class Stopped:
     """1 if the model ended the answer itself, 0 if it was cut at its longest length.
 
@@ -105,7 +149,17 @@ class CustomReward:
         validate(self, ("reference", is_reference(self.reference), wrong))
 
 
-SingleReward = Number | JsonFormat | Length | Language | Stopped | ModelReward | CustomReward
+SingleReward = (
+    Number
+    | JsonFormat
+    | Length
+    | Language
+    | Instructions
+    | NotMemorized
+    | Stopped
+    | ModelReward
+    | CustomReward
+)
 
 
 @dataclass(frozen=True, kw_only=True)
