@@ -1,7 +1,7 @@
 """Checks of instructions that a program can verify, by the ids of IFEval and its translations.
 
 A check is a pure function of the answer's text and the instruction's arguments. What counts is what
-the prompts of the data say; where they leave something open, the definition stands at the check.
+the prompts of the data say; where they leave something open, the definition is given here or at the check.
 
     words       runs of letters, marks and digits; in scripts without blanks each letter is a word
     sentences   end with . ! ? … 。 ！ ？ before a blank or the end, or with an empty line;

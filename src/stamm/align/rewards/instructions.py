@@ -1,4 +1,4 @@
-"""Reward of followed instructions: the ids and arguments stand in each row, as in IFEval.
+"""Reward of followed instructions: ids and arguments are columns of each row, as in IFEval.
 
 Checked  tests/unit/align/test_instructions.py
 """

@@ -88,7 +88,7 @@ class NotMemorized:
     """1 if an answer of some length shares no long run of words with a corpus, else 0.
 
     Case, punctuation and line breaks do not matter. A run that the prompt has too is not counted:
-    quoting it is no memorization. Memory: 8 bytes per word of the corpus.
+    quoting it is not memorization. Memory: 8 bytes per word of the corpus.
 
     corpus       run folders with a corpus, and files of text: .txt, or .jsonl, .jsonl.gz, .jsonl.zst,
                  .parquet with a column `column`
