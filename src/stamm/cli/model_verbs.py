@@ -81,15 +81,15 @@ def run(options: argparse.Namespace, verb: str) -> int:
 
 def _inputs(arm: Path, verb: str) -> dict[str, Path]:
     """The inputs of a verb for one arm. An aligned arm is exported without a packed corpus, too."""
-    prepared = prepared_data_of_arm(arm) if verb == "export" else []
+    aligned = verb == "export" and bool(prepared_data_of_arm(arm))
     inputs = {"model": arm / "model"}
     for name in _NEEDS[verb]:
         try:
             inputs[name] = input_of_arm(arm, name)
         except RunError:
-            if name != "pack" or not prepared:
+            if name != "pack" or not aligned:
                 raise
-    return inputs | {f"alignment.{number}": folder for number, folder in enumerate(prepared)}
+    return inputs
 
 
 def _settings(root: Path, verb: str) -> Any:

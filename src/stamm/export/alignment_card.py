@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from stamm.base.markdown import escape_markdown
 from stamm.base.schema import read_record
 from stamm.corpus.reasons import reason_text
 from stamm.export.card_table import LONGEST_CELL, card_table
+from stamm.runs.arms import prepared_data_of_arm
 from stamm.runs.schemas.prepared_data import PreparedDecontamination, PreparedSummary
 
-_PREFIX = "alignment."
 _KINDS = {
     "chat": "Conversations",
     "preference": "Preference pairs",
@@ -19,17 +19,15 @@ _KINDS = {
 }
 
 
-def alignment_summaries(inputs: Mapping[str, Path]) -> list[PreparedSummary]:
-    """The summaries of an export's inputs alignment.0, alignment.1, ..., in the order of training.
+def alignment_summaries(model: Path) -> list[PreparedSummary]:
+    """The summaries of the data that a model was aligned on, in the order of training.
+
+    model    the folder of the stored decoder, beside the manifest of its arm
 
     Raises   DataError when a summary cannot be read
     """
-    named = sorted(
-        (int(name.removeprefix(_PREFIX)), folder)
-        for name, folder in inputs.items()
-        if name.startswith(_PREFIX)
-    )
-    return [read_record(PreparedSummary, folder / "summary.json") for _, folder in named]
+    folders = prepared_data_of_arm(model.parent)
+    return [read_record(PreparedSummary, folder / "summary.json") for folder in folders]
 
 
 def alignment_section(summaries: Sequence[PreparedSummary]) -> Iterator[str]:

@@ -1,8 +1,8 @@
 """Export one trained decoder to a target, and check parity of its logits with the original.
 
 Reads    model (a stored decoder), tokenizer, pack (optional: held-out text for the parity report and
-         the samples, and the data section of the model card), alignment.0, alignment.1, ...
-         (optional: folders of prepared alignment data in the order of training, for the model card)
+         the samples, and the data section of the model card); the prepared data that the manifest
+         beside the model names, for the model card of an aligned one
 Leaves   export/TARGET/: the files of the target, parity.json, samples.json (if the target generates
          text), README.md
 
@@ -117,7 +117,7 @@ def _export(
         samples = write_samples(config, loaded, tokenizer, held_out)
         write_record(folder / "samples.json", SamplesFile, samples)
     origin = None if pack is None else origin_of(PackedSplit.open(pack, "train"))
-    alignment = alignment_summaries(workspace.inputs)
+    alignment = alignment_summaries(workspace.inputs["model"])
     card = model_card(decoder, origin, config.licence, found, loaded.card, sha256, alignment)
     write_text(folder / "README.md", card)
     progress.end(f"logits differ by {max(one.max_relative for one in found):.1e}")

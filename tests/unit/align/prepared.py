@@ -28,14 +28,21 @@ def write_rows(path: Path, rows: list[dict[str, Any]]) -> str:
     return str(path)
 
 
-def prepare(folder: Path, rows: list[dict[str, Any]], **config: Any) -> Path:
-    """Run the job on `rows` with the small tokenizer of the chat tests; the folder it wrote."""
+def prepare(
+    folder: Path, given: list[dict[str, Any]], rows: Path | None = None, **config: Any
+) -> Path:
+    """Run the job with the small tokenizer of the chat tests; the folder it wrote.
+
+    given   the rows of its data
+    rows    the input of that name
+    """
     tokenizer, out = folder / "tokenizer", folder / "prepared"
     tokenizer.mkdir(parents=True, exist_ok=True)
     out.mkdir(exist_ok=True)
     (tokenizer / FILE).write_text(DESCRIPTION)
-    config = {"data": (write_rows(folder / "rows.jsonl", rows),), "context": 256, **config}
-    run(PrepareConfig(**config), Workspace(folder=out, inputs={"tokenizer": tokenizer}))
+    config = {"data": (write_rows(folder / "rows.jsonl", given),), "context": 256, **config}
+    inputs = {"tokenizer": tokenizer, **({} if rows is None else {"rows": rows})}
+    run(PrepareConfig(**config), Workspace(folder=out, inputs=inputs))
     return out
 
 

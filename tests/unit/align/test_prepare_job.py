@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from stamm.align.data.encoded import EncodedExamples
-from stamm.align.data.prepare_config import APERTUS_REFUSED
+from stamm.align.data.inputs import files_of
+from stamm.align.data.prepare_config import APERTUS_REFUSED, PrepareConfig
 from stamm.base.errors import ConfigError, DataError
 from stamm.base.schema import read_record
 from stamm.chat.conversation import read_conversation
@@ -231,6 +233,18 @@ def test_repeated_rows_are_kept_when_asked(tmp_path: Path) -> None:
     rows = [chat("2+2?", "4")] * 3
     assert summary(prepare(tmp_path / "a", rows, duplicates="keep")).kept == 3
     assert summary(prepare(tmp_path / "b", rows)).kept == 1
+
+
+def test_rows_of_an_earlier_step_are_read_where_no_file_is_named(tmp_path: Path) -> None:
+    (tmp_path / "selected").mkdir()
+    path = tmp_path / "selected" / "examples.jsonl"
+    write_rows(path, [chat("2+2?", "4")])
+    out = prepare(tmp_path, [], data=(), rows=path)
+    assert [each.name for each in summary(out).files] == ["selected/examples.jsonl"]
+    sets = EvaluationSet(name="rows", file=str(path))
+    config = PrepareConfig(decontaminate=ContaminationConfig(sets=(sets,)))
+    assert files_of(config) == {str(path): path}
+    assert list(files_of(replace(config, data=(str(tmp_path / "selected"),)))) == [str(path)]
 
 
 def test_data_that_is_not_there(tmp_path: Path) -> None:

@@ -33,9 +33,17 @@ def prepared(folder: Path) -> Path:
     return prepare(folder, rows, refused_licences=APERTUS_REFUSED, decontaminate=config)
 
 
+def arm(folder: Path, inputs: dict[str, Path]) -> Path:
+    """An arm whose manifest records `inputs`; the folder of its model."""
+    (folder / "model").mkdir(parents=True)
+    recorded = {name: {"path": os.path.relpath(path, folder)} for name, path in inputs.items()}
+    (folder / "manifest.json").write_text(json.dumps({"inputs": recorded}))
+    return folder / "model"
+
+
 def test_the_section_has_sources_reasons_and_decontamination(tmp_path: Path) -> None:
-    summaries = alignment_summaries({"model": tmp_path, "alignment.0": prepared(tmp_path)})
-    text = "\n\n".join(alignment_section(summaries))
+    model = arm(tmp_path / "arm", {"data": prepared(tmp_path)})
+    text = "\n\n".join(alignment_section(alignment_summaries(model)))
     assert text.startswith("## Alignment data\n\n### Conversations\n")
     assert "1 of 4 rows were kept: 1 to train on" in text
     assert "| b | CC-BY-SA-4.0 | 0 | 1 |" in text
@@ -51,30 +59,26 @@ def test_the_section_has_sources_reasons_and_decontamination(tmp_path: Path) -> 
 
 def test_what_was_not_done_is_stated(tmp_path: Path) -> None:
     out = prepare(tmp_path, [chat("2+2?", "4")])
-    text = "\n\n".join(alignment_section(alignment_summaries({"alignment.0": out})))
+    model = arm(tmp_path / "arm", {"data": out})
+    text = "\n\n".join(alignment_section(alignment_summaries(model)))
     assert "No licence was refused." in text
     assert "The rows were not compared with evaluation texts." in text
     assert "| not stated | not stated | 1 | 0 |" in text
     assert list(alignment_section([])) == []
     (out / "summary.json").write_text(json.dumps({"schema": 1}))
     with pytest.raises(DataError, match=r"summary\.json has no 'kind'"):
-        alignment_summaries({"alignment.0": out})
+        alignment_summaries(model)
 
 
 def test_the_data_of_every_stage_are_found_through_manifests(tmp_path: Path) -> None:
     chats = prepare(tmp_path / "a", [chat("2+2?", "4")])
     pairs = prepare(tmp_path / "b", [{"prompt": "2+2?", "chosen": "4", "rejected": "5"}])
-    first, second = tmp_path / "run" / "arms" / "sft", tmp_path / "run" / "arms" / "dpo"
-    for arm, inputs in (
-        (first, {"examples": chats, "tokenizer": tmp_path / "a" / "tokenizer"}),
-        (second, {"examples": pairs, "model": first / "model", "gone": tmp_path / "gone"}),
-    ):
-        (arm / "model").mkdir(parents=True)
-        recorded = {name: {"path": os.path.relpath(path, arm)} for name, path in inputs.items()}
-        (arm / "manifest.json").write_text(json.dumps({"inputs": recorded}))
-    assert prepared_data_of_arm(second) == [chats, pairs]
-    assert prepared_data_of_arm(first) == [chats]
+    run = tmp_path / "run" / "arms"
+    tokenizer = tmp_path / "a" / "tokenizer"
+    first = arm(run / "sft", {"data": chats, "tokenizer": tokenizer})
+    second = arm(run / "dpo", {"data": pairs, "start": first, "gone": tmp_path / "gone"})
+    assert prepared_data_of_arm(run / "dpo") == [chats, pairs]
+    assert prepared_data_of_arm(run / "sft") == [chats]
     assert prepared_data_of_arm(tmp_path) == []
-    found = alignment_summaries({"alignment.1": pairs, "alignment.0": chats})
-    text = "\n".join(alignment_section(found))
+    text = "\n".join(alignment_section(alignment_summaries(second)))
     assert text.index("### 1. Conversations") < text.index("### 2. Preference pairs")

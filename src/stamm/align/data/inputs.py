@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from importlib import resources
 from pathlib import Path
 
+from stamm.align.data.prepare_config import PrepareConfig
 from stamm.base.config import nearest
 from stamm.base.errors import ConfigError, DataError
 from stamm.corpus.inputs import expand, locate
@@ -59,3 +60,14 @@ def locate_data(names: Sequence[str], where: str = "data") -> dict[str, Path]:
             raise DataError(f"{twice[0]} is named twice", where=where, fix="Name it once")
         found.update(more)
     return found
+
+
+def files_of(config: PrepareConfig) -> dict[str, Path]:
+    """Every file outside of a run that preparing data reads: data, and evaluation sets.
+
+    Edge     without data, which an earlier step then writes, the evaluation sets alone
+    Raises   as `locate_data`
+    """
+    sets = config.decontaminate.sets if config.decontaminate else ()
+    found = {one.file: locate_file(one.file, "decontaminate.sets") for one in sets}
+    return (locate_data(config.data) if config.data else {}) | found

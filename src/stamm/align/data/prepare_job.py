@@ -1,6 +1,7 @@
 """Prepare alignment data: files of rows to encoded answers, with a ledger of every row.
 
-Reads    tokenizer (a folder), and the files of the configuration
+Reads    tokenizer (a folder), and the files of the configuration; or, where it names none, rows
+         (a file that an earlier step wrote)
 Leaves   examples.parquet, held_out.parquet (`encoded.ENCODED_SCHEMA`), alignment_ledger-00000.parquet
          (the columns of the corpus ledger, a row for each row read), bad_rows.jsonl (every row that
          is not kept: file, row, id, reason, detail), summary.json (`runs.schemas.prepared_data`)
@@ -169,7 +170,7 @@ def run(config: PrepareConfig, workspace: Workspace) -> None:
     """
     folder = workspace.folder
     remove_leftovers(folder)
-    files = locate_data(config.data)
+    files = _files(config, workspace)
     tokenizer = workspace.inputs["tokenizer"]
     chat = load_chat_format(tokenizer)
     index = None
@@ -215,6 +216,14 @@ def run(config: PrepareConfig, workspace: Workspace) -> None:
                 )
             )
     _finish(config, workspace, filter_, counts, listed, splits, index, chat, tokenizer)
+
+
+def _files(config: PrepareConfig, workspace: Workspace) -> dict[str, Path]:
+    """The files to read, by their name in the ledger, in order."""
+    rows = workspace.inputs.get("rows")
+    if rows is None or config.data:
+        return locate_data(config.data)
+    return {f"{rows.parent.name}/{rows.name}": rows}
 
 
 def _items(config: PrepareConfig) -> Iterator[Item]:

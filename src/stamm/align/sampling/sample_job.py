@@ -21,6 +21,7 @@ from typing import Any
 
 from stamm.align.data.dataset_reader import BadRow, read_examples
 from stamm.align.data.examples import ChatExample
+from stamm.align.data.inputs import locate_file
 from stamm.align.sampling.sample_config import SampleConfig
 from stamm.base.config import from_plain, to_plain
 from stamm.base.errors import DataError
@@ -119,7 +120,7 @@ def sample_shard(job: ShardedJob, task: ShardTask) -> ShardResult:
 
 def _write_prompts(config: SampleConfig, folder: Path) -> Iterator[ShardTask]:
     """Write the prompts of each shard, and the rows that cannot be read."""
-    prompts, bad = _prompts(Path(config.prompts))
+    prompts, bad = _prompts(locate_file(config.prompts, "prompts"))
     text = "".join(json.dumps(vars(row), ensure_ascii=False) + "\n" for row in bad)
     write_text(folder / "bad_rows.jsonl", text)
     if not prompts:
