@@ -22,7 +22,8 @@ from stamm.models.config import (
     SavePost,
 )
 from stamm.models.flops import factor_bytes, inner_bytes
-from stamm.models.parameter_shapes import parameter_shapes
+from stamm.models.lora_config import Lora
+from stamm.models.parameter_shapes import adapter_shapes, parameter_shapes, trained_shapes
 from stamm.optim.config import AdEMAMix, OptimizerConfig
 from stamm.optim.param_group_rules import Group, grouped
 
@@ -127,6 +128,7 @@ class Setting:
     dense                   whether attention uses a T x S mask
     background              whether checkpoints are written asynchronously
     guided                  whether structured matrices have their dense guides
+    lora                    adapters that are trained in place of all parameters
     """
 
     data: int = 1
@@ -140,6 +142,7 @@ class Setting:
     dense: bool = True
     background: bool = False
     guided: bool = False
+    lora: Lora | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -220,25 +223,30 @@ def estimate_memory(
     how = setting or Setting()
     width = 4 if precision == "float32" else 2
     shapes = parameter_shapes(model, guides=how.guided)
-    pieces = {name: _piece(name, shape, how) for name, shape in shapes.items()}
+    trained = trained_shapes(model, guides=how.guided, lora=how.lora)
+    pieces = {name: _piece(name, shape, how) for name, shape in (shapes | trained).items()}
     weights = 4 * sum(pieces.values())
-    moments = 4 * _moments(grouped(optimizer, shapes), pieces)
+    updated = {name: pieces[name] for name in trained}
+    gradients = 4 * sum(updated.values())
+    moments = 4 * _moments(grouped(optimizer, trained), pieces)
     # One process with products in float32 has the plain model: nothing is gathered or sent.
     cut = how.data * how.context * how.tensor > 1 or width == 2
     output = model.vocab_size * model.d_model
     ends = output if model.tied_embeddings else 2 * output
-    layer = _largest_layer(shapes) // how.tensor
+    layer, learned = (_largest_layer(s) // how.tensor for s in (shapes | trained, trained))
+    # Without a gradient of the output matrix, none is formed or sent.
+    output, output_sent = (0, 0) if how.lora else (output, (width + 4) * ends)
     tokens = sequences * context // (how.context * how.tensor)
     row = width * model.d_model * tokens
     kept = _kept(model, sequences, context, width, how)
     base, each = _Base(weights, moments), how.at_once
     forward = {
-        "gradients": weights if how.micro_batches > how.at_once else 0,
+        "gradients": gradients if how.micro_batches > how.at_once else 0,
         # While one layer is computed with, the weights of the next are on their way.
         "gathered": width * (ends + min(2, model.num_layers) * layer) if cut else 0,
     }
     again = _layer(model, context, width, how) * tokens if how.recompute else 0
-    tail = _norm(model.d_model, 1, width, compiled=False) * tokens
+    tail = _norm(model.d_model, 1, width, replace(how, compiled=False)) * tokens
     timeline = [
         base.at(
             "the loss",
@@ -258,29 +266,29 @@ def estimate_memory(
             **forward,
             kept=each * (kept - 4 * output - row - tail),
             working=each * (width * output + row + again + _block_work(model, tokens, width))
-            + ((width + 4) * layer if cut else 0)
+            + ((width + 4) * learned if cut else 0)
             + (_casts(model, tokens, how) if precision in EIGHT_BITS else 0),
         ),
         base.at(
             "the backward pass ends",
-            gradients=weights if each == 1 else (1 + each) * weights,
+            gradients=gradients if each == 1 else (1 + each) * gradients,
             gathered=width * ends if cut else 0,
-            working=(width + 4) * ends if cut else 4 * output * model.tied_embeddings,
+            working=output_sent if cut else 4 * output * model.tied_embeddings,
         ),
         base.at(
             "the optimizer's step",
-            gradients=weights,
-            working=_update(optimizer, shapes, pieces),
+            gradients=gradients,
+            working=_update(optimizer, trained, updated),
         ),
     ]
-    saved = weights + moments
+    saved = gradients + moments  # in float32, as the gradients of what is trained
     if how.background and not how.gpu:
         timeline = [replace(m, working=m.working + _COPIES * saved) for m in timeline]
     elif not how.gpu:
         timeline.append(base.at("a checkpoint is written", working=(_COPIES - 1) * saved))
     return Memory(
         weights=weights,
-        gradients=weights,
+        gradients=gradients,
         moments=moments,
         activations=each * kept,
         gathered=forward["gathered"],
@@ -289,13 +297,19 @@ def estimate_memory(
     )
 
 
-def checkpoint_bytes(model: DecoderConfig, optimizer: OptimizerConfig, guides: bool = False) -> int:
-    """Size of one checkpoint: weights and moments in float32, a tied matrix once.
+def checkpoint_bytes(
+    model: DecoderConfig,
+    optimizer: OptimizerConfig,
+    guides: bool = False,
+    lora: Lora | None = None,
+) -> int:
+    """Size of one checkpoint: trained weights and their moments in float32, a tied matrix once.
 
     guides   whether the dense guides of structured matrices are included
+    lora     adapters that are trained in place of all parameters
     Checked  tests/unit/engine/test_estimate.py (against the files that are written)
     """
-    shapes = parameter_shapes(model, guides=guides)
+    shapes = trained_shapes(model, guides=guides, lora=lora)
     sizes = {name: math.prod(shape) for name, shape in shapes.items()}
     return 4 * (sum(sizes.values()) + _moments(grouped(optimizer, shapes), sizes))
 
@@ -316,17 +330,19 @@ def traffic(
     how = setting or Setting()
     width = 4 if precision == "float32" else 2
     layers = sum(_layer(model, context, width, how, n) for n in range(model.num_layers))
-    numbers = sum(math.prod(shape) for shape in parameter_shapes(model).values())
-    update = 2 * checkpoint_bytes(model, optimizer) + 4 * 4 * numbers
+    numbers = sum(math.prod(shape) for shape in trained_shapes(model, lora=how.lora).values())
+    update = 2 * checkpoint_bytes(model, optimizer, lora=how.lora) + 4 * 4 * numbers
     return 4 * layers + 5 * 4 * model.vocab_size, update
 
 
-def optimizer_groups(model: DecoderConfig, optimizer: OptimizerConfig) -> list[Group]:
-    """Parameter groups of the model.
+def optimizer_groups(
+    model: DecoderConfig, optimizer: OptimizerConfig, lora: Lora | None = None
+) -> list[Group]:
+    """Parameter groups of the model, or of its adapters.
 
     Raises   ConfigError for a rule that matches no parameter
     """
-    return grouped(optimizer, parameter_shapes(model))
+    return grouped(optimizer, trained_shapes(model, lora=lora))
 
 
 @dataclass(frozen=True)
@@ -348,7 +364,7 @@ def _piece(name: str, shape: tuple[int, ...], how: Setting) -> int:
     ways = how.data * how.context
     if ".layers." not in name:
         ways *= how.tensor
-    elif name.endswith(("o_proj.weight", "down_proj.weight")):
+    elif name.split(".")[-2] in ("o_proj", "down_proj"):
         columns = -(-columns // how.tensor)
     else:
         rows = -(-rows // how.tensor)
@@ -369,7 +385,7 @@ def _largest_layer(shapes: Mapping[str, tuple[int, ...]]) -> int:
         if ".layers." in name and len(shape) >= 2:
             layer = name.split(".")[2]
             found[layer] = found.get(layer, 0) + math.prod(shape)
-    return max(found.values())
+    return max(found.values(), default=0)
 
 
 def _kept(model: DecoderConfig, sequences: int, context: int, width: int, how: Setting) -> int:
@@ -385,9 +401,10 @@ def _kept(model: DecoderConfig, sequences: int, context: int, width: int, how: S
         layers = model.num_layers * width * d
     else:
         layers = sum(_layer(model, context, width, how, n) for n in range(model.num_layers))
-    tail = _norm(d, 1, width, compiled=False) + width * d + 8
+    tail = _norm(d, 1, width, replace(how, compiled=False)) + width * d + 8
     mask = sequences * context // how.context * context * width if how.dense else 0
-    return tokens * (layers + tail) + 4 * model.vocab_size * d + mask
+    output = 0 if how.lora else 4 * model.vocab_size * d
+    return tokens * (layers + tail) + output + mask
 
 
 def _layer(
@@ -404,25 +421,29 @@ def _layer(
     ffn = model.ffn_of(model.num_layers - 1 if layer is None else layer)
     d, e = model.d_model, model.head_width
     queries, keys = model.num_heads * e, model.num_kv_heads * e
-    found = 2 * _norm(d, 1, width, compiled=how.compiled) + 2 * width * d * how.tensor
+    found = 2 * _norm(d, 1, width, how) + 2 * width * d * how.tensor
     if model.qk_norm:
         heads = model.num_heads + model.num_kv_heads
-        found += _norm(queries + keys, heads, width, compiled=how.compiled)
+        found += _norm(queries + keys, heads, width, how)
     found += width * (2 * queries + 2 * keys * how.context)
     found += (4 if how.dense or how.gpu else 8) * model.num_heads
     if how.compiled and isinstance(ffn, PlainFFN) and isinstance(ffn.memory, SavePost):
         inner = 2 * width * ffn.width  # whatever the order of evaluation
     else:
         inner = inner_bytes(ffn, width)
-    return found + inner + factor_bytes(d, ffn, width)
+    low = len(adapter_shapes(model, how.lora)) // 2 // model.num_layers if how.lora else 0
+    low *= how.lora.rank if how.lora else 0  # A x of every adapter
+    return found + inner + factor_bytes(d, ffn, width) + width * low
 
 
-def _norm(numbers: int, rows: int, width: int, *, compiled: bool) -> int:
+def _norm(numbers: int, rows: int, width: int, how: Setting) -> int:
     """Bytes that RMSNorm keeps: its input and one scale per row in float32, and the normalised input.
 
-    Compiled: the input in its own dtype, and the scale.
+    Compiled: the input in its own dtype, and the scale. Frozen: not the normalised input.
     """
-    return 4 * rows + (width * numbers if compiled else (4 + width) * numbers)
+    if how.compiled:
+        return 4 * rows + width * numbers
+    return 4 * rows + (4 if how.lora else 4 + width) * numbers
 
 
 def _logits(model: DecoderConfig, tokens: int, width: int, *, gpu: bool) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from stamm.models.config import BlockDense, BlockShuffle, DecoderConfig, Dense, GatedFFN, LowRank
+from stamm.models.lora_config import Lora
 
 
 def parameter_shapes(config: DecoderConfig, *, guides: bool = False) -> dict[str, tuple[int, ...]]:
@@ -41,6 +42,40 @@ def parameter_shapes(config: DecoderConfig, *, guides: bool = False) -> dict[str
     if not config.tied_embeddings:
         shapes["lm_head.weight"] = (config.vocab_size, d)
     return shapes
+
+
+def adapter_shapes(config: DecoderConfig, lora: Lora) -> dict[str, tuple[int, ...]]:
+    """The shapes of A and B of every adapter, by name.
+
+    Checked  tests/unit/models/test_parameter_names.py
+    """
+    suffixes = tuple(f".{target}.weight" for target in lora.targets)
+    found: dict[str, tuple[int, ...]] = {}
+    for name, (outputs, inputs) in _matrices(config).items():
+        if name.endswith(suffixes):
+            place = name.removesuffix(".weight")
+            found[f"{place}.lora_A"] = (lora.rank, inputs)
+            found[f"{place}.lora_B"] = (outputs, lora.rank)
+    return found
+
+
+def trained_shapes(
+    config: DecoderConfig, *, guides: bool = False, lora: Lora | None = None
+) -> dict[str, tuple[int, ...]]:
+    """The shape of every parameter that is trained by name: all, or the adapters of `lora`."""
+    shapes = parameter_shapes(config, guides=guides)
+    if lora is None:
+        return shapes
+    activation = {n: shape for n, shape in shapes.items() if ".act_fn." in n}
+    return adapter_shapes(config, lora) | (activation if lora.train_activation else {})
+
+
+def _matrices(config: DecoderConfig) -> dict[str, tuple[int, int]]:
+    return {
+        name: (shape[0], shape[1])
+        for name, shape in parameter_shapes(config).items()
+        if len(shape) == 2
+    }
 
 
 def _factors(

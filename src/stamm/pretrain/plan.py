@@ -99,7 +99,7 @@ def plan(
                 "lr_factor": group.lr_factor,
                 "weight_decay": group.weight_decay,
             }
-            for group in optimizer_groups(config.model, config.optimizer)
+            for group in optimizer_groups(config.model, config.optimizer, config.lora)
         ],
         "sequences": total,
         "passes": None if not corpus_sequences else total / corpus_sequences,
@@ -166,6 +166,7 @@ def setting_of(config: PretrainConfig, devices: Devices | None) -> tuple[Setting
         dense=kernel_of(engine, config.model, gpu=gpu) == "dense",
         background=engine.async_checkpointing,
         guided=guided_steps(config.model.structured.guide, max(steps, 1)) > 0,
+        lora=config.lora,
     )
     return setting, -(-micro // pieces)
 
@@ -225,7 +226,7 @@ def _disk(config: PretrainConfig, steps: int, total: int, corpus_sequences: int)
 
     corpus_sequences   of the packed corpus, which is stored once for any number of epochs
     """
-    checkpoint = checkpoint_bytes(config.model, config.optimizer)
+    checkpoint = checkpoint_bytes(config.model, config.optimizer, lora=config.lora)
     stay, others = _saved(config, steps, total)
     keep = config.engine.keep_checkpoints
     token_bytes = 2 if config.model.vocab_size <= 2**16 else 4

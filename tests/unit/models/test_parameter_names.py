@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -20,7 +21,9 @@ from stamm.models.config import (
 )
 from stamm.models.decoder import Decoder, build_decoder
 from stamm.models.flops import count_parameters, guide_parameters
-from stamm.models.parameter_shapes import parameter_shapes
+from stamm.models.lora import add_adapters
+from stamm.models.lora_config import Lora
+from stamm.models.parameter_shapes import parameter_shapes, trained_shapes
 
 
 @pytest.mark.parametrize(
@@ -63,6 +66,21 @@ def test_guides_stand_where_the_module_has_them(
     assert list(parameter_shapes(config, guides=True).items()) == _shapes(module)
     numbers = sum(math.prod(shape) for shape in parameter_shapes(config, guides=True).values())
     assert numbers == count_parameters(config).total + guide_parameters(config)
+
+
+@pytest.mark.parametrize("ffn", [PlainFFN(width=48), GatedFFN(width=32)])
+@pytest.mark.parametrize("train_activation", [False, True])
+def test_names_and_shapes_of_adapters_are_the_modules(
+    ffn: PlainFFN | GatedFFN, train_activation: bool
+) -> None:
+    config = DecoderConfig(vocab_size=50, d_model=32, num_layers=2, ffn=ffn)
+    lora = Lora(rank=3, targets=("v_proj", "gate_proj", "down_proj"))
+    if isinstance(ffn, PlainFFN):
+        lora = replace(lora, train_activation=train_activation)
+    module = build_decoder(config, seed=0)
+    add_adapters(module, lora)
+    trained = {n: tuple(p.shape) for n, p in module.named_parameters() if p.requires_grad}
+    assert trained_shapes(config, lora=lora) == trained
 
 
 def _shapes(module: Decoder) -> list[tuple[str, tuple[int, ...]]]:
