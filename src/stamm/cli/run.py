@@ -82,6 +82,11 @@ def _print_result(root: Path) -> int:
         from stamm.reports.verdict import verdict
 
         sys.stdout.write(f"\n{verdict(root).text()}\n\n")
+    elif (root / "charter").is_dir():
+        from stamm.reports.judge_section import judge_section
+
+        found = judge_section(root)
+        sys.stdout.write(f"\n{found.text()}\n\n" if found else "")
     elif report.is_file():
         from stamm.reports.corpus_result import corpus_result
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from stamm.base.files import write_text
 from stamm.reports.config import ReportConfig
 from stamm.reports.html import render
+from stamm.reports.judge_section import has_judge, judge_page
 from stamm.reports.run_data import collect
 from stamm.reports.verdict import Verdict, verdict
 from stamm.runs.job import Workspace
@@ -33,6 +34,8 @@ def write_report(run_folder: Path, out: Path, config: ReportConfig | None = None
 
     Raises   RunError when the folder holds no run; DataError when a file in it is malformed.
     """
-    page = render(collect(run_folder), config or ReportConfig())
+    settings = config or ReportConfig()
+    judged = has_judge(run_folder)
+    page = judge_page(run_folder, settings) if judged else render(collect(run_folder), settings)
     write_text(out, page)
     return out
