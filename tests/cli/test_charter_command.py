@@ -6,11 +6,15 @@ import json
 import signal
 import subprocess
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from stamm.models.decoder import build_decoder
+from stamm.models.serialization import checked_config, save_decoder
+from stamm.runs.model_outputs import weights_sha256
 from tests.conftest import Stamm, command, environment
 from tests.judge_server import JudgeServer, Script, Scripted, completion, good_judge, serve
 from tests.unit.untrained_run import untrained_run
@@ -274,14 +278,27 @@ def test_what_is_missing_is_said_before_anything_is_asked(stamm: Stamm, tmp_path
 
 @pytest.mark.slow
 def test_a_model_on_this_machine_judges(stamm: Stamm, tmp_path: Path) -> None:
-    """An untrained one knows nothing: digits have little probability, and its order is chance."""
+    """An untrained one knows nothing: it is refused, by default because digits are improbable."""
     write(tmp_path, (3, 8), prompts=1)
     (tmp_path / "model").mkdir()
     untrained_run(tmp_path / "model")
     local = [
         "run", "align.charter", "answers=answers.jsonl", "charter=charter.md", "judge=LocalJudge",
-        "judge.model=model", "validation=none",
+        "judge.model=model", "validation.chains=1", "validation.pairwise=none", "rating.top=0",
     ]  # fmt: skip
-    done = stamm(*local)
-    assert done.returncode == 1
-    assert "exceed the judge's context of 160" in done.stderr
+    short = stamm(*local)
+    assert short.returncode == 1
+    assert "exceed the judge's context of 160" in short.stderr
+    config = checked_config(tmp_path / "model" / "model")
+    decoder = build_decoder(replace(config, max_context=8192), seed=2)
+    save_decoder(decoder, tmp_path / "model" / "model")
+    prose = stamm(*local)  # the weights have changed: the step is done again
+    assert prose.returncode == 1
+    assert "× prose (good_answers.jsonl, row 1, step 0, article 1" in prose.stderr
+    more = ("rating.min_digit_mass=0", "validation.min_ordered=0", "--out", "runs/any")
+    done = stamm(*local, *more)
+    assert done.returncode == 0, done.stderr
+    judged = json.loads((tmp_path / "runs" / "any" / "judge" / "judge.json").read_text())
+    assert judged["judge"]["weights_sha256"] == weights_sha256(tmp_path / "model" / "model")
+    assert judged["pointwise_all"]["pairs"] == 36
+    assert len(lines(tmp_path / "runs" / "any" / "charter" / "rewards.jsonl")) == 2
