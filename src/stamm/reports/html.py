@@ -13,12 +13,14 @@ from stamm.reports.config import ReportConfig
 from stamm.reports.figure import Figure
 from stamm.reports.figures import figures_of
 from stamm.reports.formatting import ABSENT, fixed
+from stamm.reports.judge_section import JudgeSection
 from stamm.reports.page import ReportPage, page_of
 from stamm.reports.run_data import RunResults
 from stamm.reports.text import excerpt, one_line
 from stamm.reports.verdict import judge
 
 TEMPLATE = "report.html"
+JUDGE_TEMPLATE = "judge_report.html"
 _LONGEST_TEXT = 20_000
 
 
@@ -37,6 +39,19 @@ def render(study: RunResults, config: ReportConfig) -> str:
         "figures": figures,
     }
     return fill(TEMPLATE, context, excerpt_characters=config.excerpt_characters)
+
+
+def render_judge(study: RunResults, judge: JudgeSection, config: ReportConfig) -> str:
+    """The page about a run that trained no model, with a judge, as HTML text."""
+    page = page_of(study, config)
+    context = {
+        "study": study,
+        "page": page,
+        "title": page.title,
+        "contents": (("judge", "Judge"), ("again", "Doing it again")),
+        "judge": judge,
+    }
+    return fill(JUDGE_TEMPLATE, context, excerpt_characters=config.excerpt_characters)
 
 
 def fill(template: str, context: Mapping[str, Any], *, excerpt_characters: int = 600) -> str:

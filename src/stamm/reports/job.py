@@ -10,8 +10,8 @@ from pathlib import Path
 
 from stamm.base.files import write_text
 from stamm.reports.config import ReportConfig
-from stamm.reports.html import render
-from stamm.reports.judge_section import has_judge, judge_page
+from stamm.reports.html import render, render_judge
+from stamm.reports.judge_section import judge_section
 from stamm.reports.run_data import collect
 from stamm.reports.verdict import Verdict, verdict
 from stamm.runs.job import Workspace
@@ -34,8 +34,8 @@ def write_report(run_folder: Path, out: Path, config: ReportConfig | None = None
 
     Raises   RunError when the folder holds no run; DataError when a file in it is malformed.
     """
-    settings = config or ReportConfig()
-    judged = has_judge(run_folder)
-    page = judge_page(run_folder, settings) if judged else render(collect(run_folder), settings)
+    settings, study = config or ReportConfig(), collect(run_folder)
+    judge = judge_section(run_folder) if not study.arms else None
+    page = render_judge(study, judge, settings) if judge else render(study, settings)
     write_text(out, page)
     return out

@@ -1,4 +1,4 @@
-"""Section about a judge and its ratings by a charter, and the page of a run that is about nothing else.
+"""Section about a judge and its ratings by a charter.
 
 Reads judge/judge.json and charter/summary.json of a run folder (schemas in runs/schemas/judge.py).
 """
@@ -11,17 +11,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from stamm.base.schema import read_record_if_present
-from stamm.reports.config import ReportConfig
 from stamm.reports.figure import DataTable
 from stamm.reports.formatting import fixed, percent
-from stamm.reports.html import fill
-from stamm.reports.page import page_of
-from stamm.reports.run_data import collect
 from stamm.reports.text import one_line
 from stamm.runs.schemas.judge import CharterSummary, JudgeFile, OrderedShare
 
-TEMPLATE = "judge_report.html"
-CONTENTS = (("judge", "Judge"), ("again", "Doing it again"))
 _LONGEST_CELL = 120
 _MOST_ROWS = 100
 _DEPENDENT = (
@@ -54,12 +48,6 @@ class JudgeSection:
         return "\n".join(self.sentences)
 
 
-def has_judge(run_folder: Path) -> bool:
-    """Whether the run has a judge and trained no model."""
-    made = (run_folder / "judge" / "judge.json", run_folder / "charter" / "summary.json")
-    return any(path.is_file() for path in made) and not (run_folder / "arms").is_dir()
-
-
 def judge_section(run_folder: Path) -> JudgeSection | None:
     """The section about the judge of a run; None for a run without one.
 
@@ -78,23 +66,6 @@ def judge_section(run_folder: Path) -> JudgeSection | None:
         unrated=_unrated_table(judged, rated),
         identity=_identity_table(identity),
     )
-
-
-def judge_page(run_folder: Path, config: ReportConfig) -> str:
-    """The page about a run with a judge and without a trained model, as HTML text.
-
-    Raises   as `collect` and `judge_section`
-    """
-    study = collect(run_folder)
-    page = page_of(study, config)
-    context = {
-        "study": study,
-        "page": page,
-        "title": page.title,
-        "contents": CONTENTS,
-        "judge": judge_section(run_folder),
-    }
-    return fill(TEMPLATE, context, excerpt_characters=config.excerpt_characters)
 
 
 def _validation_sentences(judged: JudgeFile | None) -> tuple[str, ...]:

@@ -10,7 +10,7 @@ import pytest
 from stamm.base.errors import DataError
 from stamm.base.files import write_json
 from stamm.reports.job import write_report
-from stamm.reports.judge_section import has_judge, judge_section
+from stamm.reports.judge_section import judge_section
 from tests.unit.reports.run_folder import HOSTILE
 
 SHARE = {"right": 30, "ties": 2, "pairs": 36, "low": 0.681, "high": 0.921}
@@ -52,7 +52,7 @@ RATED: dict[str, Any] = {
     "prompts": 5,
     "lone_prompts": 1,
     "comparisons": 12,
-    "article_means": {"1": 6.125, "2": 3.5},
+    "article_means": {"1": 6.5, "2": 3.5},
     "replies": 64,
 }
 
@@ -81,14 +81,10 @@ def test_the_findings_are_sentences(run: Path) -> None:
     assert ("validation", "prose") not in [row[:2] for row in section.unrated.rows]
     assert ("answers", "prose", "2") in section.unrated.rows
     assert section.steps.rows[0] == ("good answer", "8.25", "1")
-    assert (
-        section.articles.rows[0] == ("1. Help", "6.12", "18")
-        or section.articles.rows[0][1] == "6.12"
-    )
+    assert section.articles.rows[0] == ("1. Help", "6.50")
 
 
 def test_the_page_escapes_names_and_has_no_other_section(run: Path) -> None:
-    assert has_judge(run)
     page = write_report(run, run / "report.html").read_text()
     assert "<script" not in page
     assert "<img" not in page
@@ -107,9 +103,7 @@ def test_a_judge_that_was_not_validated_is_said_so(run: Path) -> None:
     assert "Validation on degraded answers" not in write_report(run, run / "r.html").read_text()
 
 
-def test_a_run_without_a_judge_has_no_such_page(run: Path) -> None:
-    (run / "arms").mkdir()
-    assert not has_judge(run)
+def test_a_run_without_a_judge_has_no_such_section(run: Path) -> None:
     assert judge_section(run.parent) is None
 
 
