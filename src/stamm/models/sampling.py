@@ -1,16 +1,24 @@
 """Sample completions in batches, with a key-value cache and a fixed number of slots.
 
-A slot that ends (stop token, length) is given the next request at once, so that short completions do
-not wait for long ones. The random number of a token depends on the seed, the request and the token's
-place alone, not on the slot or on other requests.
+A slot that ends (stop token, length) is given the next request at the next step, so that short
+completions do not wait for long ones. Prompts are computed ahead, several in a forward pass; equal
+neighbours once.
 
-Letters: B slots, S cached tokens, K key-value heads, E head width, V vocabulary.
+The random number of a token depends on the seed, the request's key and the token's place alone, not
+on the slot or on other requests. Logits are not equal to the bit for every batch: matrix products
+and softmax sum in an order that depends on the number of rows and on the longest sequence. A
+completion can therefore differ between batches where a random number falls within rounding of the
+border between two tokens (in float32 about one token in a million). The same requests with the same
+settings and number of threads give the same bits.
+
+Letters: B slots, P prompts, V vocabulary, T places of new tokens.
 Checked  tests/unit/models/test_sampling.py
 """
 
 from __future__ import annotations
 
-import math
+import itertools
+from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
@@ -20,77 +28,46 @@ from torch import Tensor
 
 from stamm.base.errors import ConfigError
 from stamm.base.hashing import GOLDEN, splitmix64
-from stamm.models.attention import KVCache
-from stamm.models.attention_mask import AttentionInputs
+from stamm.models.decode_step import DecodeStep, PromptStates, run_prompts
 from stamm.models.decoder import Decoder
-from stamm.models.rope import rotation
 from stamm.models.sampling_config import SamplingConfig
 
-_GROWTH = 128  # the cache grows by so many tokens at a time
+_PROMPT_TOKENS = 4096  # of a forward pass over prompts, padding included
 
 
 @dataclass(frozen=True)
 class Sampled:
     """A completion.
 
-    request    position of its request
-    tokens     without the prompt; the stop token included
-    log_prob   log-probability of the tokens at temperature 1 without top_k and top_p, in nats
-    stopped    True when it ended with a stop token, False at its longest length
+    request            position of its request
+    tokens             without the prompt; the stop token included
+    log_prob           log-probability of the tokens at temperature 1 without top_k and top_p, in nats
+    sampled_log_prob   the same under the distribution that they were drawn from: with temperature,
+                       top_k and top_p. 0 at temperature 0
+    stopped            True when it ended with a stop token, False at its longest length
     """
 
     request: int
     tokens: list[int]
     log_prob: float
+    sampled_log_prob: float
     stopped: bool
 
 
 @dataclass
 class _Slot:
     request: int
-    position: int  # of the token that is fed next
+    longest: int
     tokens: list[int] = field(default_factory=list)
-    log_prob: float = 0.0
 
 
-class _SlotCache(KVCache):
-    """Keys and values of all slots in one buffer; each slot writes at its own position."""
+@dataclass(frozen=True)
+class _Ready:
+    """A request whose prompt has been computed."""
 
-    def __init__(self, slots: int) -> None:
-        super().__init__()
-        self._slots = slots
-        self.rows = torch.arange(slots)
-        self.positions = torch.zeros(slots, dtype=torch.int64)
-        self.length = 0
-
-    def fill(self, slot: int, prompt: KVCache) -> None:
-        """Copy the keys and values of a prompt to the beginning of a slot."""
-        assert prompt.keys is not None and prompt.values is not None
-        length = prompt.keys.shape[2]
-        self._reserve(length, prompt.keys)
-        assert self.keys is not None and self.values is not None
-        self.keys[slot, :, :length] = prompt.keys[0]
-        self.values[slot, :, :length] = prompt.values[0]
-
-    def extend(self, keys_BKTE: Tensor, values_BKTE: Tensor) -> tuple[Tensor, Tensor]:
-        """Write one token of each slot; the first `length` cached tokens of all slots."""
-        self._reserve(self.length, keys_BKTE)
-        assert self.keys is not None and self.values is not None
-        self.keys[self.rows, :, self.positions] = keys_BKTE[:, :, 0]
-        self.values[self.rows, :, self.positions] = values_BKTE[:, :, 0]
-        return self.keys[:, :, : self.length], self.values[:, :, : self.length]
-
-    def _reserve(self, length: int, like: Tensor) -> None:
-        present = 0 if self.keys is None else self.keys.shape[2]
-        if present >= length:
-            return
-        grown = -(-length // _GROWTH) * _GROWTH
-        shape = (self._slots, like.shape[1], grown, like.shape[3])
-        for name, old in (("keys", self.keys), ("values", self.values)):
-            new = like.new_zeros(shape)
-            if old is not None:
-                new[:, :, :present] = old
-            setattr(self, name, new)
+    request: int
+    states: PromptStates
+    prompt: int
 
 
 def sample(
@@ -107,6 +84,8 @@ def sample(
     keys       number of each request for its random numbers; None: its position. Two requests with
                equal prompts and keys get the same completion
 
+    Memory     keys and values of `config.slots` sequences, and those of the prompts of one forward
+               pass, which has at most `config.slots` prompts and, if more than one, 4096 tokens
     Edge       a completion also ends where prompt and completion reach max_context
     Raises     ConfigError for an empty prompt and for one that leaves no room for a token
     """
@@ -118,7 +97,8 @@ def sample(
                 f"{decoder.config.max_context}",
                 fix="Leave out prompts that are empty or fill the context",
             )
-    yield from _Sampler(decoder, prompts, config, stop_ids, numbers).run()
+    if prompts:
+        yield from _Sampler(decoder, prompts, config, stop_ids, numbers).run()
 
 
 class _Sampler:
@@ -132,139 +112,160 @@ class _Sampler:
     ) -> None:
         self._decoder = decoder.merged()
         self._prompts, self._config, self._stop, self._keys = prompts, config, stop_ids, keys
-        self._device = decoder.lm_head.weight.device
-        slots = min(config.slots, max(len(prompts), 1))
-        self._caches = [_SlotCache(slots) for _ in decoder.model.layers]
-        self._slots: list[_Slot | None] = [None] * slots
-        self._last: tuple[tuple[int, ...], list[KVCache], Tensor] | None = None
-        for cache in self._caches:
-            cache.rows = cache.rows.to(self._device)
+        self._waiting = deque(
+            (prompt, list(requests))
+            for prompt, requests in itertools.groupby(
+                range(len(prompts)), key=lambda request: tuple(prompts[request])
+            )
+        )
+        self._ready: deque[_Ready] = deque()
+        rows = min(config.slots, len(prompts))
+        self._slots: list[_Slot | None] = [None] * rows
+        self._step = DecodeStep(self._decoder, rows)
+        like = self._decoder.lm_head.weight
+        self._logits_BV = like.new_zeros(rows, self._decoder.config.vocab_size)
+        self._place_B = torch.zeros(rows, dtype=torch.int64, device=like.device)
+        self._uniform_BT = torch.zeros(
+            rows, config.max_new_tokens, dtype=torch.float64, device=like.device
+        )
+        self._log_prob_B2 = torch.zeros(rows, 2, dtype=torch.float64, device=like.device)
 
-    @torch.no_grad()
     def run(self) -> Iterator[Sampled]:
         """All completions."""
-        waiting = iter(range(len(self._prompts)))
-        while True:
-            for place, slot in enumerate(self._slots):
-                while slot is None and (request := next(waiting, None)) is not None:
-                    slot, done = self._begin(place, request)
-                    if done is not None:
-                        yield done
-                self._slots[place] = slot
-            active = [(place, slot) for place, slot in enumerate(self._slots) if slot is not None]
-            if not active:
-                return
-            logits_BV = self._step()
-            drawn = self._draw(logits_BV[[place for place, _ in active]], [s for _, s in active])
-            for (place, slot), token, log_prob in zip(active, *drawn, strict=True):
-                if done := self._append(slot, token, log_prob):
-                    self._slots[place] = None
-                    yield done
+        while self._fill():
+            with torch.no_grad():
+                token_B, log_prob_B2 = self._draw()
+            self._log_prob_B2 += log_prob_B2
+            self._place_B += 1
+            yield from self._append(token_B.tolist())
+            if any(self._slots):
+                self._logits_BV = self._step(self._shrink(token_B))
 
-    def _begin(self, place: int, request: int) -> tuple[_Slot | None, Sampled | None]:
-        """Compute a prompt and draw its first token."""
-        prompt = tuple(self._prompts[request])
-        if self._last is None or self._last[0] != prompt:
-            caches = [KVCache() for _ in self._caches]
-            tokens_BT = torch.tensor([prompt], device=self._device)
-            hidden_BTD = self._decoder.model(tokens_BT, caches=caches)
-            self._last = prompt, caches, self._decoder.lm_head(hidden_BTD[:, -1])
-        for cache, filled in zip(self._caches, self._last[1], strict=True):
-            cache.fill(place, filled)
-        slot = _Slot(request, position=len(prompt))
-        (token,), (log_prob,) = self._draw(self._last[2], [slot])
-        done = self._append(slot, token, log_prob)
-        return (None, done) if done else (slot, None)
+    def _fill(self) -> bool:
+        """Give free slots the next requests; whether any slot is in use."""
+        for row, slot in enumerate(self._slots):
+            if slot is None and (ready := self._next()) is not None:
+                self._begin(row, ready)
+        return any(self._slots)
 
-    def _append(self, slot: _Slot, token: int, log_prob: float) -> Sampled | None:
-        """Add a token to a slot; the completion when it ends there."""
-        slot.tokens.append(token)
-        slot.log_prob += log_prob
-        stopped = token in self._stop
-        longest = min(
-            self._config.max_new_tokens,
-            self._decoder.config.max_context - len(self._prompts[slot.request]),
-        )
-        if not stopped and len(slot.tokens) < longest:
-            return None
-        return Sampled(slot.request, slot.tokens, slot.log_prob, stopped)
+    def _next(self) -> _Ready | None:
+        """The next request; computes prompts when none is ready."""
+        if not self._ready and self._waiting:
+            groups = [self._waiting.popleft()]
+            longest = len(groups[0][0])
+            while self._waiting and len(groups) < self._config.slots:
+                longest = max(longest, len(self._waiting[0][0]))
+                if longest * (len(groups) + 1) > _PROMPT_TOKENS:
+                    break
+                groups.append(self._waiting.popleft())
+            states = run_prompts(self._decoder, [prompt for prompt, _ in groups])
+            self._ready.extend(
+                _Ready(request, states, place)
+                for place, (_, requests) in enumerate(groups)
+                for request in requests
+            )
+        return self._ready.popleft() if self._ready else None
 
-    def _step(self) -> Tensor:
-        """Logits after the last token of every slot, (B, V); those of free slots mean nothing."""
-        # A free slot computes token 0 at position 0.
-        token_B = torch.tensor([[slot.tokens[-1]] if slot else [0] for slot in self._slots])
-        position_B = torch.tensor([slot.position if slot else 0 for slot in self._slots])
-        length = int(position_B.max()) + 1
-        dtype = self._decoder.lm_head.weight.dtype
-        position_B = position_B.to(self._device)
-        cosine_BE, sine_BE = rotation(self._decoder.model.frequencies, position_B, dtype)
-        seen_S = torch.arange(length, device=self._device)
-        mask_BS = torch.zeros(len(self._slots), length, dtype=dtype, device=self._device)
-        mask_BS.masked_fill_(seen_S[None] > position_B[:, None], -math.inf)
-        for cache in self._caches:
-            cache.positions, cache.length = position_B, length
-        attention = AttentionInputs((cosine_BE[:, None], sine_BE[:, None]), mask_BS[:, None, None])
-        hidden_BTD = self._decoder.model(
-            token_B.to(self._device), caches=list(self._caches), attention=attention
-        )
-        for slot in self._slots:
-            if slot is not None:
-                slot.position += 1
-        logits_BV: Tensor = self._decoder.lm_head(hidden_BTD[:, -1])
-        return logits_BV
+    def _begin(self, row: int, ready: _Ready) -> None:
+        room = self._decoder.config.max_context - len(self._prompts[ready.request])
+        longest = min(self._config.max_new_tokens, room)
+        self._slots[row] = _Slot(ready.request, longest)
+        self._step.fill(row, ready.states, ready.prompt)
+        self._logits_BV[row] = ready.states.logits_PV[ready.prompt]
+        self._place_B[row] = 0
+        self._log_prob_B2[row] = 0.0
+        if self._config.temperature > 0:
+            uniform = uniforms(self._config.seed, self._keys[ready.request], longest)
+            self._uniform_BT[row, :longest] = torch.from_numpy(uniform)
 
-    def _draw(self, logits_BV: Tensor, slots: Sequence[_Slot]) -> tuple[list[int], list[float]]:
-        """A token for each row, and its log-probability at temperature 1."""
-        logits_BV = logits_BV.float()
-        config = self._config
+    def _draw(self) -> tuple[Tensor, Tensor]:
+        """A token for each slot, and its log-probabilities: at temperature 1, and as drawn, (B, 2)."""
+        config, logits_BV = self._config, self._logits_BV.float()
         if config.temperature == 0:
             token_B = logits_BV.argmax(-1)
-        else:
-            uniform_B = torch.from_numpy(self._uniform(slots)).to(logits_BV.device)
-            token_B = draw(logits_BV, uniform_B, config.temperature, config.top_k, config.top_p)
-        chosen_B = logits_BV.gather(1, token_B[:, None])[:, 0]
-        log_prob_B = chosen_B - logits_BV.logsumexp(-1)
-        return token_B.tolist(), log_prob_B.tolist()
+            log_prob_B = _log_prob(logits_BV, token_B)
+            return token_B, torch.stack((log_prob_B, torch.zeros_like(log_prob_B)), dim=1)
+        uniform_B = self._uniform_BT.gather(1, self._place_B[:, None])[:, 0]
+        token_B, drawn_B = draw(
+            logits_BV, uniform_B, config.temperature, config.top_k, config.top_p
+        )
+        whole = config.temperature == 1 and config.top_k == 0 and config.top_p == 1.0
+        log_prob_B = drawn_B if whole else _log_prob(logits_BV, token_B)
+        return token_B, torch.stack((log_prob_B, drawn_B), dim=1)
 
-    def _uniform(self, slots: Sequence[_Slot]) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
-        """A number in [0, 1) for each slot, of its request and the place of its next token."""
-        request = np.array([self._keys[slot.request] for slot in slots], dtype=np.uint64)
-        place = np.array([len(slot.tokens) for slot in slots], dtype=np.uint64)
-        seed = splitmix64(np.array([self._config.seed], dtype=np.uint64))
-        with np.errstate(over="ignore"):
-            mixed = splitmix64(splitmix64(seed + request * GOLDEN) + place * GOLDEN)
-        return (mixed >> np.uint64(11)).astype(np.float64) * 2.0**-53
+    def _append(self, tokens: Sequence[int]) -> Iterator[Sampled]:
+        """Add a token to each slot; the completions that end there, whose slots become free."""
+        for row, (slot, token) in enumerate(zip(self._slots, tokens, strict=True)):
+            if slot is None:
+                continue
+            slot.tokens.append(token)
+            stopped = token in self._stop
+            if stopped or len(slot.tokens) == slot.longest:
+                self._slots[row] = None
+                self._step.free(row)
+                self._place_B[row] = 0
+                log_prob, drawn = self._log_prob_B2[row].tolist()
+                yield Sampled(slot.request, slot.tokens, log_prob, drawn, stopped)
+
+    def _shrink(self, token_B: Tensor) -> Tensor:
+        """Drop free slots when no request waits and at most half are in use; the others' tokens."""
+        used = [row for row, slot in enumerate(self._slots) if slot is not None]
+        if self._ready or self._waiting or not used or 2 * len(used) > len(self._slots):
+            return token_B
+        kept = torch.tensor(used, device=token_B.device)
+        self._slots = [self._slots[row] for row in used]
+        self._step.keep(used)
+        self._place_B, self._uniform_BT = self._place_B[kept], self._uniform_BT[kept]
+        self._log_prob_B2 = self._log_prob_B2[kept]
+        return token_B[kept]
+
+
+def uniforms(seed: int, key: int, count: int) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
+    """The numbers in [0, 1) that draw the first `count` tokens of the request with this key."""
+    with np.errstate(over="ignore"):
+        request = splitmix64(np.array([seed], dtype=np.uint64)) + np.uint64(key) * GOLDEN
+        mixed = splitmix64(splitmix64(request) + np.arange(count, dtype=np.uint64) * GOLDEN)
+    return (mixed >> np.uint64(11)).astype(np.float64) * 2.0**-53
 
 
 def draw(
     logits_BV: Tensor, uniform_B: Tensor, temperature: float, top_k: int = 0, top_p: float = 1.0
-) -> Tensor:
-    """The token of each row at which the cumulative probability first exceeds `uniform_B`, int64 (B,).
+) -> tuple[Tensor, Tensor]:
+    """A token for each row, int64 (B,), and its log-probability in nats, float64 (B,).
+
+    The token is the one at which the cumulative probability first exceeds `uniform_B`; never one of
+    probability 0. The log-probability is that of the distribution drawn from.
 
     logits_BV   float32, (B, V)
     uniform_B   float64 in [0, 1), (B,)
 
-    Probabilities are summed in float64. With top_k or top_p tokens are ordered by falling logit, and
-    among equal logits by their number.
+    Probabilities are computed in float32 and summed in float64. With top_k or top_p tokens are
+    ordered by falling logit.
     """
-    scaled_BV = logits_BV.double() / temperature
-    if top_k == 0 and top_p == 1.0:
-        return _invert(scaled_BV.softmax(-1), uniform_B)
-    ordered_BV, index_BV = scaled_BV.sort(dim=-1, descending=True, stable=True)
-    probability_BV = ordered_BV.softmax(-1)
-    before_BV = probability_BV.cumsum(-1) - probability_BV
-    kept_BV = before_BV < top_p
-    if top_k:
-        kept_BV[:, top_k:] = False
-    kept_BV[:, 0] = True
-    place_B = _invert(probability_BV * kept_BV, uniform_B)
-    return index_BV.gather(1, place_B[:, None])[:, 0]
+    index_BV = None
+    if 0 < top_k < logits_BV.shape[1]:
+        logits_BV, index_BV = logits_BV.topk(top_k, dim=-1)
+    elif top_p < 1.0:
+        logits_BV, index_BV = logits_BV.sort(dim=-1, descending=True, stable=True)
+    scaled_BV = logits_BV - logits_BV.amax(-1, keepdim=True)
+    if temperature != 1.0:
+        scaled_BV /= temperature
+    weight_BV = scaled_BV.exp()
+    cumulative_BV = weight_BV.cumsum(-1, dtype=torch.float64)
+    if top_p < 1.0:
+        dropped_BV = cumulative_BV - weight_BV >= top_p * cumulative_BV[:, -1:]
+        dropped_BV[:, 0] = False
+        cumulative_BV = weight_BV.masked_fill_(dropped_BV, 0.0).cumsum(-1, dtype=torch.float64)
+    total_B1 = cumulative_BV[:, -1:]
+    # Below the total, so that a token of positive probability follows.
+    threshold_B1 = torch.minimum(uniform_B[:, None] * total_B1, total_B1.nextafter(-total_B1))
+    place_B1 = torch.searchsorted(cumulative_BV, threshold_B1, right=True)
+    place_B1 = place_B1.clamp_(max=cumulative_BV.shape[1] - 1)  # NaN is above all
+    log_prob_B = (scaled_BV.gather(1, place_B1).double() - total_B1.log())[:, 0]
+    return (place_B1 if index_BV is None else index_BV.gather(1, place_B1))[:, 0], log_prob_B
 
 
-def _invert(probability_BV: Tensor, uniform_B: Tensor) -> Tensor:
-    """The first place whose cumulative share exceeds `uniform_B`; never one of probability 0."""
-    cumulative_BV = probability_BV.cumsum(-1)
-    total_B = cumulative_BV[:, -1:]
-    place_B = torch.searchsorted(cumulative_BV, uniform_B[:, None] * total_B, right=True)
-    last_B = (probability_BV > 0).to(torch.int8).cumsum(-1).argmax(-1, keepdim=True)
-    return torch.minimum(place_B, last_B)[:, 0]
+def _log_prob(logits_BV: Tensor, token_B: Tensor) -> Tensor:
+    """Log-probability of one token of each row, float64 (B,)."""
+    chosen_B = logits_BV.gather(1, token_B[:, None])[:, 0]
+    return (chosen_B - logits_BV.logsumexp(-1)).double()

@@ -240,3 +240,19 @@ def test_a_user_spec_is_derived_in_place() -> None:
     x = torch.linspace(-5, 3, 101, dtype=torch.float64)
     assert torch.allclose(build_activation(spec)(x), nn.functional.elu(x), rtol=1e-14)
     assert build_activation(replace(spec, name="again"))(x).shape == x.shape
+
+
+@pytest.mark.parametrize("name", ["xielu", "swiglu"])
+@pytest.mark.parametrize("rows", [3, 4000])
+def test_a_frozen_activation_is_the_same_function_of_the_parameters_it_had(
+    name: str, rows: int
+) -> None:
+    module = build_activation(name, precision="fast")
+    inputs = torch.randn(1 if name == "xielu" else 2, rows, 24)
+    frozen = module.frozen()
+    expected = module(*inputs)
+    torch.testing.assert_close(frozen(*inputs), expected, rtol=1e-5, atol=1e-6)
+    assert not frozen(*inputs).requires_grad
+    if name == "xielu":
+        module.load_values({"alpha_p": 3.0}, raw=False)
+        torch.testing.assert_close(frozen(*inputs), expected, rtol=1e-5, atol=1e-6)

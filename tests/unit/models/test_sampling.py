@@ -62,7 +62,14 @@ def test_a_completion_does_not_depend_on_what_shares_the_batch() -> None:
     model, given = decoder(), prompts((5, 9, 4, 2, 6, 3))
     whole = run(model, given, max_new_tokens=12, slots=4)
     assert run(model, given, max_new_tokens=12, slots=1) == [
-        Sampled(e.request, e.tokens, pytest.approx(e.log_prob), e.stopped) for e in whole
+        Sampled(
+            e.request,
+            e.tokens,
+            pytest.approx(e.log_prob),
+            pytest.approx(e.sampled_log_prob),
+            e.stopped,
+        )
+        for e in whole
     ]
     config = SamplingConfig(max_new_tokens=12)
     (alone,) = sample(model, given[4:5], config, frozenset(), keys=[4])
@@ -113,7 +120,7 @@ def test_top_k_and_top_p_keep_the_fewest_likely_tokens() -> None:
     rows = logits.expand(1000, 4)
 
     def counts(**options: float) -> list[int]:
-        found = draw(rows, uniform, 1.0, **options)  # type: ignore[arg-type]
+        found, _ = draw(rows, uniform, 1.0, **options)  # type: ignore[arg-type]
         return torch.bincount(found, minlength=4).tolist()
 
     assert counts() == pytest.approx([100, 200, 300, 400], abs=1)
@@ -126,7 +133,7 @@ def test_top_k_and_top_p_keep_the_fewest_likely_tokens() -> None:
 def test_a_token_of_probability_0_is_never_drawn() -> None:
     logits = torch.tensor([[0.0, -math.inf, 0.0, -math.inf]])
     for uniform in (0.0, 0.5, 1 - 2.0**-53):
-        found = draw(logits, torch.tensor([uniform], dtype=torch.float64), 1.0)
+        found, _ = draw(logits, torch.tensor([uniform], dtype=torch.float64), 1.0)
         assert int(found) in (0, 2)
 
 

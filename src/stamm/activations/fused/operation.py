@@ -108,6 +108,32 @@ def fused(form: Form) -> Operation:
     return operation
 
 
+def without_gradients(form: str, parameters: Sequence[Tensor]) -> Operation:
+    """The operation (*inputs) -> f for constant parameters: fused for small tensors, too.
+
+    Decoding calls it with a few rows at a time, where preparing a differentiable call takes longer
+    than computing it.
+
+    form     name, as `form` of what `fused` returns has it
+    Checked  tests/unit/activations/test_module.py
+    """
+    built = _built(form)
+    fixed = [parameter.detach() for parameter in parameters]
+
+    def operation(*inputs: Tensor) -> Tensor:
+        if form in _EAGER or form in _UNBUILT or not _has_backend(inputs[0]):
+            return built.eager(*inputs, *fixed)
+        result = torch.empty_like(inputs[0], memory_format=torch.contiguous_format)
+        try:
+            _run("forward", built, apart(inputs, built.layout), [result], fixed)
+        except RunError as error:
+            _say_unbuilt(form, error)
+            return built.eager(*inputs, *fixed)
+        return result
+
+    return operation
+
+
 def use_eager(forms: Iterable[str], *, eager: bool) -> None:
     """Compute these forms by torch's own functions from now on, or by fused passes again.
 
@@ -316,12 +342,16 @@ def _worth_a_pass(x: Tensor) -> bool:
     """Whether x is large enough, and a backend supports tensors like it. Otherwise the reason is reported once."""
     if x.numel() < SMALLEST:
         return False
-    if cpu.is_supported(x) or gpu.is_supported(x):
+    if _has_backend(x):
         return True
     backend = {"cpu": build, "cuda": gpu}.get(x.device.type)
     if backend is not None and x.dtype in STORED:
         _say(f"activations are computed without fused kernels: {backend.unavailable_reason()}")
     return False
+
+
+def _has_backend(x: Tensor) -> bool:
+    return cpu.is_supported(x) or gpu.is_supported(x)
 
 
 @lru_cache(maxsize=256)

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from stamm.activations import catalog
 from stamm.activations.codegen.kernel_lookup import kernel_of
 from stamm.activations.effective import effective_tensor
+from stamm.activations.fused.operation import without_gradients
 from stamm.activations.module.ops import gated_operation, plain_operation
 from stamm.activations.spec import Gated, Spec
 from stamm.activations.spec.parameters import Parameter
@@ -214,6 +215,17 @@ class ActivationModule(nn.Module):
                  without float64); in a compat order of evaluation the stored dtype
         """
         return [self._for_neurons(self._effective(p)) for p in self.spec.trainable]
+
+    def frozen(self) -> Callable[..., Tensor]:
+        """The activation with its present shape parameters, without gradients, for decoding.
+
+        Later changes of the parameters do not reach it.
+        """
+        if self.compat != EXACT:
+            return self
+        operation = next(iter(self._operations.values()))
+        with torch.no_grad():
+            return without_gradients(operation.form, self.effective_tensors())  # type: ignore[attr-defined]
 
     def _for_neurons(self, values: Tensor) -> Tensor:
         """One value for each neuron where each group has one."""

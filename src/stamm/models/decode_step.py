@@ -1,0 +1,253 @@
+"""Decoding of several sequences, one token each per step, with one preallocated KV cache.
+
+Sequences are aligned at their newest token: all write the same column of the cache, whatever their
+lengths, so a step writes with one copy and never changes the attention mask. Where the columns are
+used up, the cache is moved, and enlarged if it must.
+
+The projections of queries, keys and values are multiplied as one matrix, and shape parameters of
+activations are evaluated once.
+
+Letters: B rows (sequences), L layers, C columns of the cache, H heads, K key-value heads, G heads of
+one key-value head, E head width, D model, V vocabulary, P prompts, T tokens of a prompt.
+
+Checked  tests/unit/models/test_decode_step.py, tests/unit/models/test_sampling.py
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from stamm.activations.module import Activation, GatedActivation
+from stamm.base.errors import ConfigError
+from stamm.models.attention import KVCache
+from stamm.models.decoder import Decoder, DecoderLayer
+from stamm.models.ffn import GatedFeedForward, PlainFeedForward
+from stamm.models.norm import RMSNorm
+from stamm.models.rope import rotation
+
+_SPARE = 128  # columns that are free after the cache was moved
+
+
+@dataclass(frozen=True)
+class PromptStates:
+    """Keys and values of some prompts, and the logits after each.
+
+    keys, values   (P, K, T, E) of each layer; a shorter prompt ends before T
+    logits_PV      of the first new token
+    lengths        tokens of each prompt
+    """
+
+    keys: list[Tensor]
+    values: list[Tensor]
+    logits_PV: Tensor
+    lengths: list[int]
+
+
+@torch.no_grad()
+def run_prompts(decoder: Decoder, prompts: Sequence[Sequence[int]]) -> PromptStates:
+    """Compute prompts in one forward pass.
+
+    Edge   shorter prompts are padded on the right, where causal attention does not reach
+    """
+    device = decoder.lm_head.weight.device
+    lengths = [len(prompt) for prompt in prompts]
+    longest = max(lengths)
+    tokens_PT = torch.tensor(
+        [[*prompt, *[0] * (longest - len(prompt))] for prompt in prompts], device=device
+    )
+    caches = [KVCache() for _ in decoder.model.layers]
+    hidden_PTD = decoder.model(tokens_PT, caches=caches)
+    last_P = torch.tensor(lengths, device=device) - 1
+    hidden_PD = hidden_PTD[torch.arange(len(prompts), device=device), last_P]
+    keys = [cache.keys for cache in caches if cache.keys is not None]
+    values = [cache.values for cache in caches if cache.values is not None]
+    return PromptStates(keys, values, decoder.lm_head(hidden_PD), lengths)
+
+
+class DecodeStep:
+    """The state of B sequences, and the step that adds a token to each.
+
+    lengths   tokens of each sequence; 0 where a row is free
+
+    A free row computes numbers that mean nothing and that other rows do not depend on.
+    """
+
+    @torch.no_grad()
+    def __init__(self, decoder: Decoder, rows: int) -> None:
+        config = decoder.config
+        self.lengths = [0] * rows
+        self._embedding = decoder.model.embed_tokens.weight
+        self._frequencies = decoder.model.frequencies
+        self._layers = [_StepLayer(layer, config.num_heads) for layer in decoder.model.layers]
+        self._norm = _norm(decoder.model.norm)
+        self._head = decoder.lm_head.weight
+        half = torch.ones(config.head_width // 2, dtype=self._head.dtype, device=self._head.device)
+        self._sign_E = torch.cat((-half, half))
+        self._position_B = torch.zeros(rows, dtype=torch.int64, device=self._head.device)
+        self._shape = (config.num_kv_heads, config.head_width)
+        self._column = 0  # that the next token writes
+        self._keys, self._values, self._mask_BC = self._allocated(rows, 0)
+
+    def fill(self, row: int, states: PromptStates, prompt: int) -> None:
+        """Begin a sequence in a free row with a prompt."""
+        length = states.lengths[prompt]
+        if length > self._column:
+            self._move(length)
+        begin, end = self._column - length, self._column
+        for layer, (keys, values) in enumerate(zip(states.keys, states.values, strict=True)):
+            self._keys[layer][row, :, begin:end] = keys[prompt, :, :length]
+            self._values[layer][row, :, begin:end] = values[prompt, :, :length]
+        self._mask_BC[row, :begin] = -math.inf
+        self._mask_BC[row, begin:] = 0.0
+        self._position_B[row] = length
+        self.lengths[row] = length
+
+    def free(self, row: int) -> None:
+        """End the sequence of a row."""
+        self._position_B[row] = 0
+        self.lengths[row] = 0
+
+    def keep(self, rows: Sequence[int]) -> None:
+        """Drop all rows but these, which become rows 0, 1, .."""
+        kept = torch.tensor(rows, device=self._head.device)
+        self._keys = [keys[kept] for keys in self._keys]
+        self._values = [values[kept] for values in self._values]
+        self._mask_BC, self._position_B = self._mask_BC[kept], self._position_B[kept]
+        self.lengths = [self.lengths[row] for row in rows]
+
+    @property
+    def columns(self) -> int:
+        """Columns of the cache, used and free."""
+        return self._mask_BC.shape[1]
+
+    @torch.no_grad()
+    def __call__(self, token_B: Tensor) -> Tensor:
+        """Add a token to each sequence; the logits after it, (B, V)."""
+        if self._column == self.columns:
+            self._move(max(self.lengths))
+        column = self._column
+        seen = slice(column - max(self.lengths), column + 1)
+        mask_BGC = self._mask_BC[:, None, None, seen]
+        cosine_BE, sine_BE = rotation(self._frequencies, self._position_B, self._head.dtype)
+        turn = cosine_BE[:, None], (sine_BE * self._sign_E)[:, None]
+        x_BD = F.embedding(token_B, self._embedding)
+        for layer, keys_BKCE, values_BKCE in zip(
+            self._layers, self._keys, self._values, strict=True
+        ):
+            x_BD = layer(x_BD, turn, keys_BKCE, values_BKCE, seen, mask_BGC)
+        self._position_B += 1
+        self._column += 1
+        self.lengths = [length + 1 if length else 0 for length in self.lengths]
+        return F.linear(self._norm(x_BD), self._head)
+
+    def _move(self, column: int) -> None:
+        """Make `column` the next to be written, with free columns after it."""
+        longest = max(self.lengths)
+        old = slice(self._column - longest, self._column)
+        keys, values, mask_BC = self._keys, self._values, self._mask_BC
+        self._keys, self._values, self._mask_BC = self._allocated(len(self.lengths), column)
+        new = slice(column - longest, column)
+        for layer in range(len(keys)):
+            self._keys[layer][:, :, new] = keys[layer][:, :, old]
+            self._values[layer][:, :, new] = values[layer][:, :, old]
+        self._mask_BC[:, : column - longest] = -math.inf
+        self._mask_BC[:, new] = mask_BC[:, old]
+        self._column = column
+
+    def _allocated(self, rows: int, column: int) -> tuple[list[Tensor], list[Tensor], Tensor]:
+        """Keys and values of each layer and the mask, with free columns after `column`."""
+        columns = column + _SPARE + column // 2
+        heads, width = self._shape
+        like = self._head
+        shape = (rows, heads, columns, width)
+        # Zeros, because 0 times the value of a masked column must be 0.
+        keys = [like.new_zeros(shape) for _ in self._layers]
+        values = [like.new_zeros(shape) for _ in self._layers]
+        return keys, values, like.new_zeros(rows, columns)
+
+
+class _StepLayer:
+    """A decoder layer for one new token of each row."""
+
+    def __init__(self, layer: nn.Module, heads: int) -> None:
+        assert isinstance(layer, DecoderLayer)
+        attention = layer.self_attn
+        self._heads, self._width = heads, attention.head_width
+        projections = (attention.q_proj, attention.k_proj, attention.v_proj)
+        self._qkv = torch.cat([_weight(each) for each in projections])
+        self._kv_heads = attention.k_proj.weight.shape[0] // self._width
+        self._out = _weight(attention.o_proj).t()
+        self._norms = _norm(layer.attention_layernorm), _norm(layer.feedforward_layernorm)
+        self._qk_norm: tuple[Tensor, float] | None = None
+        if attention.q_norm is not None and attention.k_norm is not None:
+            weights: list[Tensor] = [attention.q_norm.weight] * heads
+            weights += [attention.k_norm.weight] * self._kv_heads
+            self._qk_norm = torch.stack(weights).to(self._qkv.dtype), attention.q_norm.eps
+        block: Any = layer.mlp
+        self._ffn = _feed_forward(block)
+        self._down = _weight(block.down_proj).t()
+
+    def __call__(
+        self,
+        x_BD: Tensor,
+        turn: tuple[Tensor, Tensor],
+        keys_BKCE: Tensor,
+        values_BKCE: Tensor,
+        seen: slice,
+        mask_BGC: Tensor,
+    ) -> Tensor:
+        rows, width, heads = x_BD.shape[0], self._width, self._heads
+        column = seen.stop - 1
+        qkv_BHE = F.linear(self._norms[0](x_BD), self._qkv).view(rows, -1, width)
+        qk_BHE = qkv_BHE[:, : heads + self._kv_heads]
+        if self._qk_norm is not None:
+            weight_HE, eps = self._qk_norm
+            qk_BHE = F.rms_norm(qk_BHE, (width,), None, eps) * weight_HE
+        cosine, sine = turn
+        qk_BHE = torch.addcmul(qk_BHE * cosine, qk_BHE.roll(width // 2, -1), sine)
+        keys_BKCE[:, :, column] = qk_BHE[:, heads:]
+        values_BKCE[:, :, column] = qkv_BHE[:, heads + self._kv_heads :]
+        y_BKGE = F.scaled_dot_product_attention(
+            qk_BHE[:, :heads].view(rows, self._kv_heads, -1, width),
+            keys_BKCE[:, :, seen],
+            values_BKCE[:, :, seen],
+            attn_mask=mask_BGC,
+        )
+        x_BD = torch.addmm(x_BD, y_BKGE.reshape(rows, -1), self._out)
+        return torch.addmm(x_BD, self._ffn(self._norms[1](x_BD)), self._down)
+
+
+def _norm(norm: RMSNorm) -> Callable[[Tensor], Tensor]:
+    """The norm as one operation of torch."""
+    weight, eps = norm.weight, norm.eps
+    return lambda x_BD: F.rms_norm(x_BD, weight.shape, weight.to(x_BD.dtype), eps)
+
+
+def _feed_forward(block: PlainFeedForward | GatedFeedForward) -> Callable[[Tensor], Tensor]:
+    """The block without its last matrix, with the present shape parameters."""
+    activation: Activation | GatedActivation = block.act_fn
+    function = activation.frozen()
+    up = _weight(block.up_proj)
+    if isinstance(block, GatedFeedForward):
+        gate = _weight(block.gate_proj)
+        return lambda x_BD: function(F.linear(x_BD, gate), F.linear(x_BD, up))
+    return lambda x_BD: function(F.linear(x_BD, up))
+
+
+def _weight(linear: nn.Module) -> Tensor:
+    """The weight of a dense matrix, which all are in a merged decoder.
+
+    Raises   ConfigError for another, such as one with an adapter
+    """
+    if type(linear) is not nn.Linear:
+        raise ConfigError(
+            f"a matrix is a {type(linear).__name__}", fix="Merge the adapters, then sample"
+        )
+    return linear.weight
