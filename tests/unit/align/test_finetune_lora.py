@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,10 +14,12 @@ from stamm.align.data.encoded import EncodedExamples
 from stamm.align.training.log_probs import completion_log_probs
 from stamm.align.training.loss_config import QRPO, SFT, Loss
 from stamm.base.files import sha256_file
+from stamm.models.config import BlockDense, PlainFFN, SelfGuide, Structured
+from stamm.models.decoder import build_decoder
 from stamm.models.lora_config import Lora
-from stamm.models.serialization import load_decoder
+from stamm.models.serialization import load_decoder, save_decoder
 from stamm.optim.schedules import ConstantRate
-from tests.unit.align.finetuned import chats, fine_tune, metrics, pairs, trained
+from tests.unit.align.finetuned import MODEL, chats, fine_tune, metrics, pairs, trained
 
 LORA = Lora(rank=8, alpha=16.0)
 
@@ -53,6 +56,17 @@ def test_a_resumed_run_has_the_same_bits(tmp_path: Path) -> None:
     shutil.rmtree(found[-1])
     resumed = fine_tune(tmp_path, chats(), lora=LORA)
     assert {name: sha256_file(resumed / name) for name in names} == whole
+
+
+@pytest.mark.parametrize("lora", [None, replace(LORA, targets=("q_proj", "v_proj"))], ids=str)
+def test_a_model_of_self_guided_training_is_trained_without_guides(
+    tmp_path: Path, lora: Lora | None
+) -> None:
+    ffn = PlainFFN(width=48, linear=BlockDense(rank=8))
+    guided = replace(MODEL, ffn=ffn, structured=Structured(guide=SelfGuide()))
+    save_decoder(build_decoder(guided, seed=5), tmp_path / "start")
+    lines = metrics(fine_tune(tmp_path, chats(), lora=lora))
+    assert lines[-1]["train/loss_nats"] < lines[0]["train/loss_nats"]
 
 
 def test_checkpoints_of_adapters_are_small(tmp_path: Path) -> None:

@@ -150,6 +150,16 @@ def test_a_killed_run_ends_with_the_same_bits(tmp_path: Path, start: Path) -> No
 
 
 @pytest.mark.slow
+def test_a_rank_that_tensor_parallelism_does_not_divide_is_refused(
+    tmp_path: Path, start: Path
+) -> None:
+    asked = _asked(tmp_path / "run", start, tensor=2, lora=to_plain(Lora(rank=3)))
+    done = _processes(tmp_path, 2, asked)
+    assert done.returncode != 0
+    assert "engine.parallel.tensor = 2 does not divide lora.rank = 3" in done.stderr
+
+
+@pytest.mark.slow
 def test_two_processes_follow_one(tmp_path: Path, start: Path) -> None:
     kinds: list[dict[str, Any]] = [
         {},

@@ -53,7 +53,10 @@ def run(config: FineTuneConfig, workspace: Workspace) -> None:
     inputs = workspace.inputs
     start = inputs["start"]
     config = apply_chosen(config, inputs)
-    config = dataclasses.replace(config, model=checked_config(start))
+    model = checked_config(start)
+    # Guides serve the first part of pretraining, and a stored decoder has none.
+    unguided = dataclasses.replace(model.structured, guide=None)
+    config = dataclasses.replace(config, model=dataclasses.replace(model, structured=unguided))
     data = EncodedExamples.open(inputs["data"])
     check_chat_format(data, inputs["tokenizer"])
     check_data(config.loss, data)
