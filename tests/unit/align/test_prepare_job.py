@@ -12,6 +12,7 @@ import pytest
 from stamm.align.data.encoded import EncodedExamples
 from stamm.align.data.inputs import files_of
 from stamm.align.data.prepare_config import APERTUS_REFUSED, PrepareConfig
+from stamm.base.config import override
 from stamm.base.errors import ConfigError, DataError
 from stamm.base.schema import read_record
 from stamm.chat.conversation import read_conversation
@@ -255,3 +256,13 @@ def test_data_that_is_not_there(tmp_path: Path) -> None:
     ):
         with pytest.raises(kind, match=message):
             prepare(tmp_path, [], data=data)
+
+
+def test_evaluation_sets_are_named_on_the_command_line() -> None:
+    first = "decontaminate.sets.0"
+    words = [f"{first}.name=svamp", f"{first}.file=svamp.jsonl", f"{first}.fields=prompt"]
+    found = override(PrepareConfig(), ["decontaminate=ContaminationConfig", *words])
+    expected = EvaluationSet(name="svamp", file="svamp.jsonl", fields=("prompt",))
+    assert found.decontaminate == ContaminationConfig(sets=(expected,))
+    with pytest.raises(ConfigError, match="name at least one evaluation set"):
+        override(PrepareConfig(), ["decontaminate=ContaminationConfig"])

@@ -56,7 +56,7 @@ class ContaminationConfig:
     most_hits         most items reported for a document
     """
 
-    sets: tuple[EvaluationSet, ...]
+    sets: tuple[EvaluationSet, ...] = ()
     gram_words: int = 8
     block_words: int = 5
     share: float = 0.5
