@@ -186,7 +186,7 @@ class PretrainConfig:
         total = int(corpus_sequences * self.epochs)
         if total < self.batch[0].size:
             raise ConfigError(
-                f"the packed corpus gives {total} sequences of {self.context} tokens, "
+                f"the data gives {total} sequences of at most {self.context} tokens, "
                 f"fewer than one batch of {self.batch[0].size}",
                 fix="Add documents, or lower batch.0.size or context",
             )

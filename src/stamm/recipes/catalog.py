@@ -9,6 +9,7 @@ from stamm.base.config import closest
 from stamm.base.errors import ConfigError
 from stamm.pretrain.config import PretrainConfig
 from stamm.recipes import (
+    align,
     align_charter,
     apertus,
     branches,
@@ -20,6 +21,7 @@ from stamm.recipes import (
     replay,
     robots,
 )
+from stamm.recipes.align import PreferenceRecipe, SFTRecipe
 from stamm.recipes.align_charter import CharterRecipe
 from stamm.recipes.branches import CooldownRecipe, LongerRecipe
 from stamm.recipes.compare import Comparison
@@ -40,7 +42,7 @@ Stepwise = (
     | CharterRecipe
 )
 # Recipes that read another run; their steps depend on the run folder.
-Branching = ReplayRecipe | CooldownRecipe | LongerRecipe
+Branching = ReplayRecipe | CooldownRecipe | LongerRecipe | SFTRecipe | PreferenceRecipe
 Config = Stepwise | Branching | PretrainConfig
 """Configuration of a recipe."""
 
@@ -76,6 +78,11 @@ RECIPES: tuple[Recipe, ...] = (
     Recipe("pretrain.cooldown", branches.cooldown),
     Recipe("pretrain.longer", branches.longer),
     Recipe("pretrain.apertus_8b_longer", branches.apertus_8b_longer),
+    Recipe("align.sft", align.sft),
+    Recipe("align.qrpo", align.qrpo),
+    Recipe("align.dpo", align.dpo),
+    Recipe("align.simpo", align.simpo),
+    Recipe("align.rebel", align.rebel),
     Recipe("pretrain.llama_1b_xielu", llama.llama_1b_xielu),
     Recipe("pretrain.llama_3b_xielu", llama.llama_3b_xielu),
 )

@@ -46,6 +46,8 @@ JOBS: Mapping[str, tuple[str, str]] = MappingProxyType(
         "answers": ("stamm.align.results.evaluate_job", "run"),
         "import_model": ("stamm.align.import_job", "run"),
         "sample": ("stamm.align.sampling.sample_job", "run"),
+        "score": ("stamm.align.rewards.score_job", "run"),
+        "select": ("stamm.align.data.select_job", "run"),
         "finetune": ("stamm.align.training.job", "run"),
         "reference": ("stamm.align.training.reference_job", "run"),
         "judge": ("stamm.align.judge.charter_job", "validate"),
@@ -87,6 +89,11 @@ def coordinator() -> StepBroadcaster:
 def megatron_reader() -> Any:
     """The module that reads Megatron token files."""
     return _loaded("stamm.corpus.megatron_dataset")
+
+
+def model_finder() -> Any:
+    """The module that finds the model that an alignment recipe starts from."""
+    return _loaded("stamm.align.model_source")
 
 
 def _loaded(module: str) -> Any:

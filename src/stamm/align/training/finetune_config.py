@@ -24,7 +24,7 @@ class FineTuneConfig(PretrainConfig):
     batch   SFT: packed sequences a step. Others: examples a step, an answer or a pair of answers
     epochs, sequences   likewise counted in packed sequences or examples
     model   replaced by that of the start model
-    lora    adapters to train in place of all parameters; None: none
+    lora    adapters to train beside frozen weights; None: all parameters are trained
     chosen  "", or an entry of an input file with the settings that an earlier step chose
             (`align.training.chosen_settings`)
 

@@ -1,8 +1,8 @@
 """Fine-tune a trained model: SFT on conversations, or QRPO, DPO, SimPO and REBEL on answers.
 
 Reads    start (a stored decoder), tokenizer, data (prepared examples); reference (log-probabilities
-         under the start model) for losses with a reference policy; chosen, where the configuration
-         names an entry of it
+         under the start model, or under reference_model where that is another) for losses with a
+         reference policy; chosen, where the configuration names an entry of it
 Writes   what `pretrain.training_run` writes; with LoRA, model/ is the merged decoder and adapter/
          holds the adapters in PEFT's layout
 
@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
-from functools import partial
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -34,6 +34,7 @@ from stamm.engine.distributed import DistributedContext
 from stamm.engine.objective import Objective
 from stamm.engine.trainer import InitialCheckpoint
 from stamm.losses.quantile import quantile_rewards, transformed
+from stamm.models.config import DecoderConfig
 from stamm.models.decoder import Decoder
 from stamm.models.peft_adapter import save_adapted
 from stamm.models.serialization import checked_config
@@ -41,7 +42,7 @@ from stamm.pretrain.config import PretrainConfig
 from stamm.pretrain.dataset import TrainingSequences
 from stamm.pretrain.training_run import TrainingData, TrainingKind, save_trained, train_run
 from stamm.runs.job import Workspace
-from stamm.runs.model_outputs import weights_sha256
+from stamm.runs.model_outputs import weights_sha256, write_chat_record
 
 
 def run(config: FineTuneConfig, workspace: Workspace) -> None:
@@ -60,34 +61,42 @@ def run(config: FineTuneConfig, workspace: Workspace) -> None:
     data = EncodedExamples.open(inputs["data"])
     check_chat_format(data, inputs["tokenizer"])
     check_data(config.loss, data)
-    pad = load_chat_format(inputs["tokenizer"]).pad_id
+    chat = load_chat_format(inputs["tokenizer"])
     identity = [data.sha256, weights_sha256(start)]
     sequences: TrainingSequences[Any]
     if isinstance(config.loss, SFT):
-        sequences = ChatWindows(list(data.answers), config.context, config.seed, pad)
+        sequences = ChatWindows(list(data.answers), config.context, config.seed, chat.pad_id)
     else:
         reference = None
         if needs_reference(config.loss):
-            reference = read_reference(inputs["reference"], data, start).tolist()
+            policy = inputs.get("reference_model", start)
+            reference = read_reference(inputs["reference"], data, policy).tolist()
         sequences = AnswerSequences(
             list(data.answers),
             reference,
             paired=data.kind == "preference",
             context=config.context,
             seed=config.seed,
-            pad=pad,
+            pad=chat.pad_id,
         )
     proof = Proof(sha256=sha256_value(identity), facts={"examples": data.sha256})
 
     def open_data(_: DistributedContext) -> TrainingData:
         return TrainingData(name="data", sequences=sequences, proof=proof)
 
+    def save(model: DecoderConfig, weights: dict[str, torch.Tensor], folder: Path) -> None:
+        if config.lora is None:
+            save_trained(model, weights, folder)
+        else:
+            save_adapted(model, weights, folder, lora=config.lora)
+        write_chat_record(folder, chat.name, chat.sha256)
+
     kind = TrainingKind(
         name="finetune",
         open_data=open_data,
         make_objective=None if isinstance(config.loss, SFT) else _objective,
         start=InitialCheckpoint(start, optimizer_state=False),
-        save=save_trained if config.lora is None else partial(save_adapted, lora=config.lora),
+        save=save,
     )
     train_run(config, workspace, kind)
 

@@ -1,0 +1,348 @@
+"""Alignment recipes: supervised fine-tuning and preference optimization of a trained model."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from stamm.align.data.prepare_config import PrepareConfig
+from stamm.align.data.select_config import SelectConfig
+from stamm.align.results.answers_config import AnswersConfig
+from stamm.align.rewards.reward_config import RewardConfig, ScoreConfig
+from stamm.align.training.finetune_config import FineTuneConfig
+from stamm.align.training.loss_config import DPO, QRPO, REBEL, SFT, Preference, SimPO
+from stamm.align.training.reference_config import ReferenceConfig
+from stamm.base.config import validate
+from stamm.base.errors import ConfigError
+from stamm.engine.config import EngineConfig
+from stamm.evaluate.config import EvaluateConfig
+from stamm.export.config import ExportConfig
+from stamm.models.sampling_config import SamplingConfig
+from stamm.recipes.align_steps import (
+    answers_step,
+    evaluate_step,
+    export_step,
+    prepare_step,
+    sample_config,
+    sample_steps,
+    select_step,
+    training_steps,
+)
+from stamm.recipes.report_step import report_step
+from stamm.recipes.start_model import LONGEST_CONTEXT, StartModel, start_model
+from stamm.reports.config import ReportConfig
+from stamm.runs.job import Step
+
+_BEFORE = "start"
+
+
+@dataclass(frozen=True, kw_only=True)
+class SFTRecipe:
+    """Supervised fine-tuning of a trained model on conversations.
+
+    run        folder of a run or of one of its arms, or a Hugging Face folder; required
+    arm        of a run with several
+    data       files of rows with messages, or with prompt and completion; required
+    context    longest conversation in tokens; None: the model's, at most 4,096
+    prepare    how rows become training sequences; its data and context are those above
+    evaluate   of the tuned model, where the run has held-out text; None: none
+    export     None: the model is not exported
+    """
+
+    run: str = ""
+    arm: str | None = None
+    data: tuple[str, ...] = ()
+    context: int | None = None
+    prepare: PrepareConfig = field(default_factory=PrepareConfig)
+    train: FineTuneConfig = field(default_factory=FineTuneConfig)
+    evaluate: EvaluateConfig | None = field(
+        default_factory=lambda: EvaluateConfig(tasks=("held_out",))
+    )
+    export: ExportConfig | None = field(default_factory=ExportConfig)
+    report: ReportConfig = field(default_factory=ReportConfig)
+
+    def __post_init__(self) -> None:
+        _check_context(self.context)
+        kind = type(self.train.loss)
+        wrong = f"is {kind.__name__}: use align.{kind.__name__.lower()}"
+        validate(self, ("train", isinstance(self.train.loss, SFT), wrong))
+
+    def steps(self, root: Path) -> tuple[Step, ...]:
+        """All steps in the run folder `root`, in order.
+
+        Raises   ConfigError when run or data is empty; what finding the model raises
+        """
+        start = start_model(self.run, self.arm, root)
+        context = context_of(self.context, start)
+        prepare = prepare_step(
+            replace(self.prepare, data=self.data, context=context, kind="chat"),
+            start.tokenizer,
+            after=start.after,
+        )
+        training = training_steps(
+            replace(self.train, context=context),
+            "sft",
+            start.inputs,
+            data="data",
+            after=(*start.after, prepare.name),
+            external=start.external,
+            reference=ReferenceConfig(),
+            pack=start.pack,
+        )
+        steps = [
+            *start.steps,
+            prepare,
+            *training,
+            *_finish("sft", start, self.evaluate, self.export),
+        ]
+        return (*steps, report_step(self.report, steps))
+
+
+@dataclass(frozen=True, kw_only=True)
+class PreferenceRecipe:
+    """Preference optimization of a trained model, on rated answers or on its own completions.
+
+    Offline, `data` names files with prompt, chosen and rejected, or prompt, completion, reward and
+    ref_rewards. Otherwise the model answers `prompts` n times, `reward` scores the answers, and
+    `select` makes training examples of them; `rounds` repeats this, each time with answers of the
+    model that the round before trained. The reference policy is always the start model.
+
+    run, arm, context, prepare, evaluate, export   as in `SFTRecipe`
+    reference      log-probabilities of the answers under the start model
+    n              completions of each prompt
+    sampling       how they are drawn
+    reward         of an answer; only with prompts
+    rounds         of sampling and training
+    test_prompts   prompts whose answers are compared before and after, with `reward`; "": none
+    test_n         answers of each; half of the start model's are references for quantiles
+    answers        how they are compared
+    """
+
+    run: str = ""
+    arm: str | None = None
+    data: tuple[str, ...] = ()
+    prompts: str = ""
+    n: int = 12
+    sampling: SamplingConfig = field(default_factory=SamplingConfig)
+    reward: RewardConfig | None = None
+    select: SelectConfig = field(default_factory=SelectConfig)
+    rounds: int = 1
+    context: int | None = None
+    prepare: PrepareConfig = field(default_factory=PrepareConfig)
+    reference: ReferenceConfig = field(default_factory=ReferenceConfig)
+    train: FineTuneConfig
+    test_prompts: str = ""
+    test_n: int = 8
+    answers: AnswersConfig = field(default_factory=AnswersConfig)
+    evaluate: EvaluateConfig | None = field(
+        default_factory=lambda: EvaluateConfig(tasks=("held_out",))
+    )
+    export: ExportConfig | None = field(default_factory=ExportConfig)
+    report: ReportConfig = field(default_factory=ReportConfig)
+
+    def __post_init__(self) -> None:
+        _check_context(self.context)
+        sampled = bool(self.prompts)
+        paired = not isinstance(self.train.loss, QRPO)
+        validate(
+            self,
+            ("train", not isinstance(self.train.loss, SFT), "is SFT: use align.sft"),
+            ("prompts", not (sampled and self.data), "is given, and data too: choose one"),
+            ("rounds", self.rounds >= 1, "must be at least 1"),
+            ("rounds", self.rounds == 1 or sampled, "needs prompts=FILE"),
+            ("reward", self.reward is not None or not sampled, "is needed with prompts=FILE"),
+            (
+                "reward",
+                self.reward is not None or not self.test_prompts,
+                "is needed with test_prompts",
+            ),
+            ("n", self.n > self.select.candidates, "must exceed select.candidates"),
+            ("test_n", self.test_n >= 2, "must be at least 2"),
+            (
+                "select",
+                not (paired and self.select.take == "all"),
+                f"take=all makes single answers, and {type(self.train.loss).__name__} needs pairs",
+            ),
+        )
+
+    @property
+    def name(self) -> str:
+        """Name of the arm: "qrpo"."""
+        return type(self.train.loss).__name__.lower()
+
+    def steps(self, root: Path) -> tuple[Step, ...]:
+        """All steps in the run folder `root`, in order.
+
+        Raises   ConfigError when run is empty, or both data and prompts are
+        """
+        if not (self.data or self.prompts):
+            raise ConfigError(
+                "there is nothing to train on: data and prompts are empty",
+                fix="Set data=FILE, or prompts=FILE and reward=NAME",
+            )
+        start = start_model(self.run, self.arm, root)
+        context = context_of(self.context, start)
+        steps = [*start.steps]
+        steps += self._sampled(start, context) if self.prompts else self._offline(start, context)
+        steps += _finish(self.name, start, self.evaluate, self.export)
+        if self.test_prompts:
+            steps += self._compared(start)
+        return (*steps, report_step(self.report, steps))
+
+    def _offline(self, start: StartModel, context: int) -> list[Step]:
+        prepare = prepare_step(
+            replace(self.prepare, data=self.data, context=context),
+            start.tokenizer,
+            after=start.after,
+        )
+        training = training_steps(
+            replace(self.train, context=context),
+            self.name,
+            start.inputs,
+            data="data",
+            after=(*start.after, prepare.name),
+            external=start.external,
+            reference=self.reference,
+            pack=start.pack,
+        )
+        return [prepare, *training]
+
+    def _sampled(self, start: StartModel, context: int) -> list[Step]:
+        assert self.reward is not None
+        steps: list[Step] = []
+        reward = ScoreConfig(reward=self.reward)
+        policy, after = start.inputs, start.after
+        for number in range(1, self.rounds + 1):
+            name = f"round{number}"
+            settings = replace(self.sampling, seed=self.sampling.seed + number - 1)
+            sampled = sample_steps(
+                name,
+                sample_config(settings, self.prompts, self.n),
+                reward,
+                policy,
+                after=after,
+                external=start.external,
+            )
+            selected = select_step(name, self.select, name, "round1")
+            prepared = prepare_step(
+                replace(self.prepare, data=(), context=context),
+                start.tokenizer,
+                name=f"prepare.{name}",
+                folder=f"data/{name}",
+                answers=f"{selected.folder}/examples.jsonl",
+                after=(selected.name,),
+            )
+            last = number == self.rounds
+            arm = self.name if last else f"{self.name}-{name}"
+            training = training_steps(
+                replace(self.train, context=context),
+                arm,
+                policy,
+                data=prepared.folder,
+                after=(*after, prepared.name),
+                external=start.external,
+                reference=self.reference,
+                pack=start.pack,
+                base=start.inputs,
+            )
+            steps += [*sampled, selected, prepared, *training]
+            policy = {**start.inputs, "start": f"arms/{arm}/model"}
+            after = (training[-1].name,)
+        return steps
+
+    def _compared(self, start: StartModel) -> list[Step]:
+        assert self.reward is not None
+        config = sample_config(self.sampling, self.test_prompts, self.test_n)
+        reward = ScoreConfig(reward=self.reward)
+        tuned = {**start.inputs, "start": f"arms/{self.name}/model"}
+        evaluated = self.evaluate is not None and bool(start.pack)
+        steps = [
+            *sample_steps(
+                _BEFORE, config, reward, start.inputs, after=start.after, external=start.external
+            ),
+            *sample_steps(
+                self.name,
+                config,
+                reward,
+                tuned,
+                after=(f"finetune.{self.name}",),
+                external=start.external,
+            ),
+        ]
+        if evaluated and self.evaluate is not None:
+            steps.append(evaluate_step(self.name, self.evaluate, start, of_start=True))
+        loss = self.train.loss
+        beta = loss.beta if isinstance(loss, QRPO) and loss.transform == "identity" else None
+        compare = replace(self.answers, beta=beta)
+        steps.append(
+            answers_step(
+                self.name,
+                compare,
+                start.inputs,
+                before=_BEFORE,
+                evaluated=evaluated,
+                external=start.external,
+            )
+        )
+        return steps
+
+
+def context_of(context: int | None, start: StartModel) -> int:
+    """The longest example: as configured, or the model's longest context, at most 4,096 tokens.
+
+    Raises   ConfigError when the model has a shorter one
+    """
+    if context is not None and context > start.max_context:
+        raise ConfigError(
+            f"context = {context} exceeds the model's max_context = {start.max_context}",
+            fix=f"Set context={start.max_context} or less",
+        )
+    return min(start.max_context, LONGEST_CONTEXT) if context is None else context
+
+
+def sft() -> SFTRecipe:
+    """Supervised fine-tuning of a trained model; set run=FOLDER data=FILE."""
+    return SFTRecipe()
+
+
+def qrpo() -> PreferenceRecipe:
+    """QRPO on rated answers or the model's own; set run=FOLDER, and data=FILE or prompts=FILE reward=NAME."""
+    return PreferenceRecipe(train=_preference(QRPO()))
+
+
+def dpo() -> PreferenceRecipe:
+    """DPO on pairs of answers; set run=FOLDER, and data=FILE or prompts=FILE reward=NAME."""
+    return PreferenceRecipe(train=_preference(DPO()))
+
+
+def simpo() -> PreferenceRecipe:
+    """SimPO on pairs of answers; set run=FOLDER, and data=FILE or prompts=FILE reward=NAME."""
+    return PreferenceRecipe(train=_preference(SimPO()))
+
+
+def rebel() -> PreferenceRecipe:
+    """REBEL on pairs of answers with rewards; set run=FOLDER, and data=FILE or prompts=FILE reward=NAME."""
+    return PreferenceRecipe(train=_preference(REBEL()))
+
+
+def _preference(loss: Preference) -> FineTuneConfig:
+    # Packed answers have another number of rows in every step, which a compiler would have to
+    # compile again.
+    return FineTuneConfig(loss=loss, engine=EngineConfig(compile="off"))
+
+
+def _finish(
+    arm: str, start: StartModel, evaluate: EvaluateConfig | None, export: ExportConfig | None
+) -> list[Step]:
+    """Evaluation, where there is held-out text, and export of an arm."""
+    steps = []
+    if evaluate is not None and start.pack:
+        steps.append(evaluate_step(arm, evaluate, start))
+    if export is not None:
+        steps.append(export_step(arm, export, start))
+    return steps
+
+
+def _check_context(context: int | None) -> None:
+    if context is not None and context < 2:
+        raise ConfigError(f"context = {context} must be at least 2")

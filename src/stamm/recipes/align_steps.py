@@ -1,0 +1,261 @@
+"""Steps that alignment recipes share: prepare, reference, finetune; sample, score, select, compare."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+from stamm.align.data.inputs import locate_data, locate_file
+from stamm.align.data.prepare_config import PrepareConfig
+from stamm.align.data.select_config import SelectConfig
+from stamm.align.results.answers_config import AnswersConfig
+from stamm.align.rewards.reward_config import ScoreConfig
+from stamm.align.sampling.sample_config import SampleConfig
+from stamm.align.training.finetune_config import FineTuneConfig
+from stamm.align.training.loss_config import SFT, SimPO
+from stamm.align.training.reference_config import ReferenceConfig
+from stamm.evaluate.config import EvaluateConfig
+from stamm.export.config import ExportConfig
+from stamm.models.sampling_config import SamplingConfig
+from stamm.recipes.start_model import StartModel
+from stamm.runs.job import Step
+
+ARM_OUTPUTS = ("config.json", "model", "metrics.jsonl", "summary.json")
+
+
+def prepare_step(
+    config: PrepareConfig,
+    tokenizer: str,
+    *,
+    name: str = "prepare",
+    folder: str = "data",
+    answers: str = "",
+    after: Sequence[str] = (),
+) -> Step:
+    """Encode the files of `config`; or, with `answers`, a file that an earlier step wrote."""
+    inputs = {"tokenizer": tokenizer, **({"rows": answers} if answers else {})}
+    return Step(
+        name=name,
+        job="prepare",
+        config=config,
+        folder=folder,
+        inputs=inputs,
+        after=tuple(after),
+        external={} if answers else locate_data(config.data),
+        outputs=("examples.parquet", "held_out.parquet", "summary.json", "bad_rows.jsonl"),
+    )
+
+
+def training_steps(
+    config: FineTuneConfig,
+    arm: str,
+    start: Mapping[str, str],
+    *,
+    data: str,
+    after: Sequence[str],
+    external: Mapping[str, Path],
+    reference: ReferenceConfig,
+    base: Mapping[str, str] | None = None,
+    pack: str = "",
+    chosen: str = "",
+    folder: str = "",
+    shared: str = "",
+) -> list[Step]:
+    """Reference log-probabilities, where the loss needs them, and the training of one arm.
+
+    start    inputs "start" and "tokenizer"
+    data     folder of the prepared data
+    base     the same of the reference policy; None: the start model is the reference policy
+    shared   name of an earlier step that computes the reference log-probabilities into "reference"
+    """
+    steps: list[Step] = []
+    inputs = {**start, "data": data}
+    needed = tuple(after)
+    if not isinstance(config.loss, SFT | SimPO):
+        place = "reference" if shared else f"reference/{arm}"
+        if not shared:
+            policy = {**inputs, **(base or {})}
+            steps.append(reference_step(reference, policy, needed, external, arm, place))
+        if base is not None and base["start"] != start["start"]:
+            inputs["reference_model"] = base["start"]
+        inputs["reference"] = place
+        needed += (shared or steps[-1].name,)
+    if pack:
+        inputs["pack"] = pack
+    if chosen:
+        inputs["chosen"] = chosen
+    steps.append(
+        Step(
+            name=f"finetune.{arm}",
+            job="finetune",
+            config=config,
+            folder=folder or f"arms/{arm}",
+            inputs=inputs,
+            after=needed,
+            external=external,
+            outputs=ARM_OUTPUTS,
+            costly=True,
+        )
+    )
+    return steps
+
+
+def reference_step(
+    config: ReferenceConfig,
+    inputs: Mapping[str, str],
+    after: Sequence[str],
+    external: Mapping[str, Path],
+    arm: str = "",
+    folder: str = "reference",
+) -> Step:
+    """Log-probabilities of the prepared answers under the start model."""
+    return Step(
+        name=f"reference.{arm}" if arm else "reference",
+        job="reference",
+        config=config,
+        folder=folder,
+        inputs={name: inputs[name] for name in ("start", "tokenizer", "data")},
+        after=tuple(after),
+        external=external,
+        outputs=("log_probs.parquet", "summary.json"),
+        sharded=True,
+    )
+
+
+def sample_config(settings: SamplingConfig, prompts: str, n: int) -> SampleConfig:
+    """The configuration of a sample step."""
+    plain = {f.name: getattr(settings, f.name) for f in fields(SamplingConfig)}
+    return SampleConfig(**plain, prompts=prompts, n=n)
+
+
+def sample_steps(
+    name: str,
+    config: SampleConfig,
+    reward: ScoreConfig,
+    model: Mapping[str, str],
+    *,
+    after: Sequence[str],
+    external: Mapping[str, Path],
+) -> list[Step]:
+    """Completions by a model, and their rewards: samples/NAME/completions.jsonl, scored/NAME.
+
+    model   inputs "start" (the folder of a stored decoder) and "tokenizer"
+    """
+    prompts = {config.prompts: locate_file(config.prompts, "prompts")}
+    sample = Step(
+        name=f"sample.{name}",
+        job="sample",
+        config=config,
+        folder=f"samples/{name}",
+        inputs={"model": model["start"], "tokenizer": model["tokenizer"]},
+        after=tuple(after),
+        external={**external, **prompts},
+        outputs=("completions.jsonl",),
+        sharded=True,
+    )
+    score = Step(
+        name=f"score.{name}",
+        job="score",
+        config=reward,
+        folder=f"scored/{name}",
+        inputs={"answers": f"samples/{name}/completions.jsonl"},
+        after=(sample.name,),
+        outputs=("scored.jsonl", "scored.jsonl.manifest.json"),
+    )
+    return [sample, score]
+
+
+def select_step(name: str, config: SelectConfig, answers: str, references: str = "") -> Step:
+    """Training examples from scored completions.
+
+    answers, references   names of the sample steps, as in `sample_steps`
+    """
+    inputs = {"answers": f"scored/{answers}/scored.jsonl"}
+    after = [f"score.{answers}"]
+    if references and references != answers:
+        inputs["references"] = f"scored/{references}/scored.jsonl"
+        after.append(f"score.{references}")
+    return Step(
+        name=f"select.{name}",
+        job="select",
+        config=config,
+        folder=f"selected/{name}",
+        inputs=inputs,
+        after=tuple(after),
+        outputs=("examples.jsonl", "summary.json"),
+    )
+
+
+def answers_step(
+    arm: str,
+    config: AnswersConfig,
+    start: Mapping[str, str],
+    *,
+    before: str,
+    evaluated: bool,
+    external: Mapping[str, Path],
+) -> Step:
+    """The comparison of an aligned arm's answers with those of the start model.
+
+    before      name of the sample step of the start model; that of the arm is called like it
+    evaluated   whether both models have results of `evaluate`
+    """
+    inputs = {
+        "start": f"scored/{before}/scored.jsonl",
+        "aligned": f"scored/{arm}/scored.jsonl",
+        "reference": start["start"],
+        "model": f"arms/{arm}/model",
+        "tokenizer": start["tokenizer"],
+    }
+    after = [f"score.{before}", f"score.{arm}", f"finetune.{arm}"]
+    if evaluated:
+        inputs["evaluate"] = f"arms/{arm}/evaluate"
+        inputs["start_evaluate"] = "start_evaluate"
+        after += [f"evaluate.{arm}", "evaluate.start"]
+    return Step(
+        name=f"answers.{arm}",
+        job="answers",
+        config=config,
+        folder=f"arms/{arm}/answers",
+        inputs=inputs,
+        after=tuple(after),
+        external=external,
+        outputs=("alignment.json",),
+    )
+
+
+def evaluate_step(
+    arm: str, config: EvaluateConfig, start: StartModel, *, of_start: bool = False
+) -> Step:
+    """Held-out loss and other tasks of an arm, or of the start model."""
+    return Step(
+        name="evaluate.start" if of_start else f"evaluate.{arm}",
+        job="evaluate",
+        config=config,
+        folder="start_evaluate" if of_start else f"arms/{arm}/evaluate",
+        inputs={
+            "model": start.model if of_start else f"arms/{arm}/model",
+            "tokenizer": start.tokenizer,
+            "pack": start.pack,
+        },
+        after=start.after if of_start else (f"finetune.{arm}",),
+        external=start.external,
+        outputs=(".",),
+    )
+
+
+def export_step(arm: str, config: ExportConfig, start: StartModel) -> Step:
+    """The export of an arm."""
+    pack: dict[str, Any] = {"pack": start.pack} if start.pack else {}
+    return Step(
+        name=f"export.{arm}",
+        job="export",
+        config=config,
+        folder=f"arms/{arm}/export",
+        inputs={"model": f"arms/{arm}/model", "tokenizer": start.tokenizer, **pack},
+        after=(f"finetune.{arm}",),
+        external=start.external,
+        outputs=(".",),
+    )

@@ -1,0 +1,108 @@
+"""The model that an alignment recipe starts from: an arm of a run, or a Hugging Face folder."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from stamm.align.import_config import ImportConfig, import_files
+from stamm.base.errors import ConfigError, DataError, RunError
+from stamm.base.files import read_json
+from stamm.recipes.jobs import model_finder
+from stamm.runs.arms import input_of_arm
+from stamm.runs.job import Step
+from stamm.runs.model_outputs import DECODER
+
+LONGEST_CONTEXT = 4096
+_IMPORTED = "start"
+_TOKENIZER = "tokenizer.json"
+
+
+@dataclass(frozen=True, kw_only=True)
+class StartModel:
+    """Where the steps of a recipe find the model, as paths relative to the run folder.
+
+    name          of the arm that it is, or of the Hugging Face folder
+    steps         that make it: the import of a Hugging Face folder
+    external      files that identify it, outside the run folder
+    pack          the packed corpus that it was trained on, for held-out text; "" when it is not there
+    max_context   longest context of the model
+    """
+
+    name: str
+    model: str
+    tokenizer: str
+    max_context: int
+    steps: tuple[Step, ...] = ()
+    external: Mapping[str, Path] = field(default_factory=dict)
+    pack: str = ""
+
+    @property
+    def after(self) -> tuple[str, ...]:
+        """Names of the steps that make it."""
+        return tuple(step.name for step in self.steps)
+
+    @property
+    def inputs(self) -> dict[str, str]:
+        """Inputs of a job that reads model and tokenizer."""
+        return {"start": self.model, "tokenizer": self.tokenizer}
+
+
+def start_model(run: str, arm: str | None, root: Path) -> StartModel:
+    """The model `run`, seen from the run folder `root`.
+
+    Raises   ConfigError when `run` is empty; what `align.model_source.find_model` raises
+    """
+    if not run:
+        raise ConfigError(
+            "run is empty: there is no model to start from",
+            fix="Set run=FOLDER, such as run=runs/demo/arms/xielu or a Hugging Face folder",
+        )
+    source = model_finder().find_model(run, arm)
+    if source.kind == "hub":
+        return _imported(source.model, root)
+    pack = _pack_of(source.model.parent)
+    config = read_json(source.model / DECODER)["decoder"]
+    return StartModel(
+        name=source.model.parent.name,
+        model=os.path.relpath(source.model, root),
+        tokenizer=os.path.relpath(source.tokenizer, root),
+        max_context=int(config["max_context"]),
+        external={
+            str(path): path for path in (source.model / DECODER, source.tokenizer / _TOKENIZER)
+        },
+        pack="" if pack is None else os.path.relpath(pack, root),
+    )
+
+
+def _imported(folder: Path, root: Path) -> StartModel:
+    path = folder / "config.json"
+    stored = read_json(path)
+    longest = stored.get("max_position_embeddings") if isinstance(stored, dict) else None
+    if not isinstance(longest, int) or longest < 2:
+        raise DataError(f"{path} has no max_position_embeddings", fix="Set context=N")
+    step = Step(
+        name="import_model",
+        job="import_model",
+        config=ImportConfig(),
+        folder=_IMPORTED,
+        inputs={"source": os.path.relpath(folder, root)},
+        external=import_files(folder),
+        outputs=("model", "tokenizer"),
+    )
+    return StartModel(
+        name=folder.resolve().name,
+        model=f"{_IMPORTED}/model",
+        tokenizer=f"{_IMPORTED}/tokenizer",
+        max_context=longest,
+        steps=(step,),
+    )
+
+
+def _pack_of(arm: Path) -> Path | None:
+    try:
+        return input_of_arm(arm, "pack")
+    except RunError:
+        return None
