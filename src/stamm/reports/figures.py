@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from stamm.reports.alignment_figures import alignment_figures
 from stamm.reports.canary_figures import canary_figures
 from stamm.reports.config import ReportConfig
 from stamm.reports.corpus_figures import dropped_figure, stayed_figure
 from stamm.reports.corpus_vocabulary import fairness_figure
 from stamm.reports.figure import Figure
 from stamm.reports.measure_figures import grammar_figure, language_figure, memorization_figure
+from stamm.reports.preference_figures import log_ratio_figure, target_figure
 from stamm.reports.run_data import RunResults
 from stamm.reports.shape_figures import shape_figures
 from stamm.reports.training_figures import goldfish_figure, loss_figure, optimisation_figure
@@ -18,6 +20,10 @@ from stamm.reports.training_figures import goldfish_figure, loss_figure, optimis
 def figures_of(study: RunResults, config: ReportConfig) -> Mapping[str, tuple[Figure, ...]]:
     """The figures of each section; () for a section without data."""
     return {
+        "alignment": (
+            *alignment_figures(study),
+            *_there(log_ratio_figure(study, config), target_figure(study, config)),
+        ),
         "training": _there(loss_figure(study, config), optimisation_figure(study, config)),
         "shape": tuple(shape_figures(study, config)),
         "languages": _there(language_figure(study, config), grammar_figure(study)),

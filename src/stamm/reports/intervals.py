@@ -121,6 +121,19 @@ def differences(
     return tuple(found[name] for name in paired if name in found)
 
 
+def holm(p_values: Mapping[str, float]) -> dict[str, float]:
+    """The p-values after Holm's correction, by name, in the order given.
+
+    Source   Holm 1979, Scandinavian Journal of Statistics 6
+    """
+    found: dict[str, float] = {}
+    adjusted = 0.0
+    for place, name in enumerate(sorted(p_values, key=lambda name: p_values[name])):
+        adjusted = max(adjusted, min(p_values[name] * (len(p_values) - place), 1.0))
+        found[name] = adjusted
+    return {name: found[name] for name in p_values}
+
+
 def _of(chance: float | None) -> float:
     return 2.0 if chance is None else chance
 

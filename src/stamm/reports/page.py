@@ -20,6 +20,9 @@ from stamm.runs.schemas.run import ManifestFile
 
 CONTENTS = (
     ("verdict", "Verdict"),
+    ("alignment", "Aligned answers"),
+    ("answers", "Side by side"),
+    ("prepared", "Prepared data"),
     ("training", "Training"),
     ("shape", "Learned shape"),
     ("languages", "Held-out text"),
@@ -30,6 +33,7 @@ CONTENTS = (
 )
 _LONGEST_CELL = 120
 _OF_A_CORPUS = {"corpus", "again"}
+_OF_ALIGNMENT = {"alignment", "answers", "prepared"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,6 +41,7 @@ class ReportPage:
     """Text and tables of a page.
 
     is_corpus   nothing was trained: the page is about the corpus alone
+    shown       keys of the sections that the page has
     events      loss spikes, non-finite losses, skipped steps; None where they were not recorded
     tasks       results of a user's evaluation tasks; None without any
     """
@@ -45,6 +50,7 @@ class ReportPage:
     facts: tuple[str, ...]
     contents: tuple[tuple[str, str], ...]
     is_corpus: bool
+    shown: frozenset[str]
     not_evaluated: tuple[ArmResults, ...]
     not_audited: tuple[ArmResults, ...]
     events: DataTable | None
@@ -81,12 +87,14 @@ class ReportPage:
 
 def page_of(study: RunResults, config: ReportConfig) -> ReportPage:
     """The page about `study`."""
-    alone = study.corpus is not None and not study.arms
+    alone = study.corpus is not None and not study.arms and not study.is_alignment
+    shown = _shown(study, alone)
     return ReportPage(
         title=one_line(config.title, 200) or _title(study),
         facts=_facts(study),
-        contents=tuple(one for one in CONTENTS if not alone or one[0] in _OF_A_CORPUS),
+        contents=tuple(one for one in CONTENTS if one[0] in shown),
         is_corpus=alone,
+        shown=shown,
         not_evaluated=tuple(arm for arm in study.arms if arm.measured.held_out is None),
         not_audited=tuple(arm for arm in study.arms if arm.measured.memorization is None),
         events=events_table([(arm.name, arm.training) for arm in study.arms], config.rows),
@@ -97,6 +105,26 @@ def page_of(study: RunResults, config: ReportConfig) -> ReportPage:
         steps=_steps(study),
         hashes=DataTable(columns=("file", "SHA-256"), rows=study.hashes, words=2),
     )
+
+
+def _shown(study: RunResults, corpus_alone: bool) -> frozenset[str]:
+    """Keys of the page's sections. A page about alignment has only those that something was made for."""
+    if corpus_alone:
+        return frozenset(_OF_A_CORPUS)
+    every = frozenset(key for key, _ in CONTENTS)
+    if not study.is_alignment:
+        return every - _OF_ALIGNMENT
+    measured = [arm.measured for arm in study.arms]
+    made = {
+        "answers": any(arm.file.examples for arm in study.aligned),
+        "prepared": bool(study.prepared),
+        "shape": any(arm.training.metrics and arm.training.metrics.shapes for arm in study.arms),
+        "languages": any(one.held_out or one.blimp or one.tasks for one in measured),
+        "corpus": study.corpus is not None,
+        "memorization": any(one.memorization for one in measured),
+        "export": any(one.parities or one.samples for one in measured),
+    }
+    return every - {key for key, there in made.items() if not there}
 
 
 def _title(study: RunResults) -> str:

@@ -14,14 +14,16 @@ from pathlib import Path
 from stamm.base.errors import DataError, RunError
 from stamm.base.files import sha256_file
 from stamm.base.schema import decode, read_record, read_record_if_present
+from stamm.reports.alignment_results import AlignedArm, read_aligned, read_prepared
 from stamm.reports.corpus_evaluations import evaluations_table
 from stamm.reports.corpus_record import Corpus, read_corpus, read_pack, read_vocabulary
 from stamm.reports.figure import DataTable
 from stamm.reports.results import Measured, read_measured
 from stamm.reports.text import one_line
-from stamm.reports.training import ArmTraining, read_training
+from stamm.reports.training import FINETUNE, ArmTraining, read_training
 from stamm.runs.manifest import MANIFEST_FIX
 from stamm.runs.schemas.corpus import PackManifest, TokenizerSummary
+from stamm.runs.schemas.prepared_data import PreparedSummary
 from stamm.runs.schemas.run import ConfigFile, ManifestFile, ReceiptFile
 
 _REPORT = "report"
@@ -66,6 +68,8 @@ class RunResults:
              report is not among them
     hashes   file and SHA-256 of what identifies the run
     evaluations   the evaluation sets that a screen looked for
+    aligned       answers of aligned models; () where none were evaluated
+    prepared      summaries of prepared alignment data, by folder
     """
 
     name: str
@@ -80,6 +84,8 @@ class RunResults:
     steps: tuple[tuple[str, float], ...]
     hashes: tuple[tuple[str, str], ...]
     is_single: bool
+    aligned: tuple[AlignedArm, ...]
+    prepared: tuple[tuple[str, PreparedSummary], ...]
 
     def inside(self, arm: ArmResults) -> str:
         """The folder of an arm with its final slash, for naming files: "arms/xielu/"."""
@@ -94,6 +100,12 @@ class RunResults:
         if len(arms) == 1:
             return f"{self.inside(arms[0])}{name}"
         return f"arms/{{{','.join(arm.name for arm in arms)}}}/{name}"
+
+    @property
+    def is_alignment(self) -> bool:
+        """Whether a model was fine-tuned or aligned, or data prepared for it."""
+        tuned = any(arm.training.kind == FINETUNE for arm in self.arms)
+        return tuned or bool(self.aligned or self.prepared)
 
     def made_by(self) -> str:
         """The command that made the run, as a shell reads it; "" when nothing was recorded."""
@@ -128,7 +140,7 @@ def collect(run_folder: Path) -> RunResults:
         raise RunError(f"{run_folder} is not a folder", fix="Name the folder of a run")
     config = read_record_if_present(ConfigFile, run_folder / "config.json")
     single = (run_folder / "metrics.jsonl").exists() or (
-        config is not None and config.kind == "pretrain"
+        config is not None and config.kind in ("pretrain", FINETUNE)
     )
     if not single and config is None and not (run_folder / "arms").is_dir():
         raise RunError(
@@ -136,6 +148,7 @@ def collect(run_folder: Path) -> RunResults:
             fix="Name the folder that `stamm run` wrote",
         )
     manifest = _manifest(run_folder)
+    arms = _single(run_folder, manifest) if single else _arms(run_folder, config)
     return RunResults(
         name=one_line(shlex.quote(_path_in_commands(run_folder, manifest)), _LONGEST_PATH),
         recipe=(config.recipe if config else "") or run_folder.resolve().name,
@@ -145,10 +158,14 @@ def collect(run_folder: Path) -> RunResults:
         vocabulary=read_vocabulary(run_folder / "tokenizer"),
         pack=read_pack(run_folder / "pack"),
         evaluations=evaluations_table(run_folder / "screened"),
-        arms=_single(run_folder, manifest) if single else _arms(run_folder, config),
+        arms=arms,
         steps=_steps(run_folder / "steps"),
         hashes=_hashes(run_folder),
         is_single=single,
+        aligned=read_aligned(
+            run_folder, () if single else tuple((arm.name, arm.number) for arm in arms)
+        ),
+        prepared=read_prepared(run_folder),
     )
 
 

@@ -16,7 +16,9 @@ from stamm.reports.learned_curve import known_spec
 from stamm.runs.schemas.run import ConfigFile
 from stamm.runs.schemas.training import MetricsLine, TimingFile, TrainingSummary
 
+FINETUNE = "finetune"
 _SHAPE = re.compile(r"shape/layers\.([0-9]{1,4})\.([a-z][a-z0-9_]{0,63})")
+_PREFERENCE = re.compile(r"reward/[a-z][a-z0-9_]{0,63}")
 _COLUMNS = ("train/loss_nats", "optim/learning_rate", "optim/gradient_norm")
 
 
@@ -36,12 +38,14 @@ class Metrics:
     learning_rate   of each step
     gradient_norm   before clipping, of each step
     shapes          effective activation parameter by (name, layer), on some steps
+    preference      metrics of a preference objective by name ("reward/accuracy"), of each step
     """
 
     loss: Series
     learning_rate: Series
     gradient_norm: Series
     shapes: Mapping[tuple[str, int], Series]
+    preference: Mapping[str, Series]
 
     def shape_names(self) -> tuple[str, ...]:
         """Names of the trainable shape parameters, in alphabetical order."""
@@ -67,8 +71,16 @@ class _Model:
 
 
 @dataclass(frozen=True, kw_only=True)
+class _Loss:
+    OPEN: ClassVar[bool] = True
+
+    kind: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
 class _ArmConfig:
     model: _Model
+    loss: _Loss | None = None
     seed: int | None = None
 
 
@@ -76,9 +88,13 @@ class _ArmConfig:
 class ArmTraining:
     """The configuration of an arm and how it was trained; None where a file is missing.
 
+    kind   of the job that trained it ("pretrain", "finetune"); "" where it is not recorded
+    loss   name of what was minimised in fine-tuning ("SFT", "DPO"); "" in pretraining
     spec   of the activation; None for a name that the catalogue does not have
     """
 
+    kind: str
+    loss: str
     activation: str | None
     spec: Spec | None
     ffn_kind: str | None
@@ -101,6 +117,8 @@ def read_training(folder: Path) -> ArmTraining:
     metrics = folder / "metrics.jsonl"
     activation, spec = _activation(ffn.activation, str(path)) if ffn else (None, None)
     return ArmTraining(
+        kind=file.kind if file else "",
+        loss=config.loss.kind if config and config.loss else "",
         activation=activation,
         spec=spec,
         ffn_kind=ffn.kind if ffn else None,
@@ -138,7 +156,7 @@ def _read_metrics(path: Path) -> Metrics:
         last = line.step
         for key, value in line.values.items():
             match = _SHAPE.fullmatch(key)
-            if match or key in _COLUMNS:
+            if match or key in _COLUMNS or _PREFERENCE.fullmatch(key):
                 column = (match[2], int(match[1])) if match else key
                 steps, values = columns.setdefault(column, ([], []))
                 steps.append(line.step)
@@ -148,6 +166,11 @@ def _read_metrics(path: Path) -> Metrics:
         for key, (steps, values) in columns.items()
     }
     loss, rate, norm = (series.pop(name, Series()) for name in _COLUMNS)
+    preference = {key: series.pop(key) for key in list(series) if isinstance(key, str)}
     return Metrics(
-        loss=loss, learning_rate=rate, gradient_norm=norm, shapes=dict(sorted(series.items()))
+        loss=loss,
+        learning_rate=rate,
+        gradient_norm=norm,
+        shapes=dict(sorted(series.items())),
+        preference=dict(sorted(preference.items())),
     )

@@ -7,6 +7,7 @@ import math
 from dataclasses import dataclass
 from pathlib import Path
 
+from stamm.reports.alignment_section import AlignmentSection, alignment_section
 from stamm.reports.comparability import unequal_audit, unequal_evaluation, unequal_pairs
 from stamm.reports.formatting import ABSENT, fixed, percent, signed
 from stamm.reports.paired import REFERENCE, paired_difference
@@ -49,6 +50,7 @@ class Verdict:
                  are "" when the arms were evaluated with different settings
     chance       accuracy of guessing on BLiMP, None when it was not run
     sentences    findings, most important first
+    alignment    of a run that fine-tunes or aligns a model, whose table it has instead of `rows`
     """
 
     recipe: str
@@ -57,6 +59,7 @@ class Verdict:
     lowest: str
     chance: float | None
     sentences: tuple[str, ...]
+    alignment: AlignmentSection | None = None
 
     def columns(self) -> tuple[str, ...]:
         """Headings of the table, in the order of `cells`."""
@@ -87,6 +90,8 @@ class Verdict:
 
     def text(self) -> str:
         """The table and the sentences as plain lines for a terminal, at most 120 wide."""
+        if self.alignment is not None:
+            return self.alignment.text()
         short = (
             "arm", "feed-forward", "parameters", "loss, nats", "bits/byte",
             *((f"vs {self.reference}",) if self.reference else ()), "BLiMP", "tokens/s",
@@ -117,6 +122,17 @@ def verdict(run_folder: Path) -> Verdict:
 
 def judge(study: RunResults) -> Verdict:
     """The result of a collected run."""
+    aligned = alignment_section(study)
+    if aligned is not None:
+        return Verdict(
+            recipe=study.recipe,
+            rows=(),
+            reference="",
+            lowest="",
+            chance=None,
+            sentences=aligned.sentences,
+            alignment=aligned,
+        )
     held = {arm.name: arm.measured for arm in study.arms if arm.measured.held_out}
     unequal = unequal_evaluation(study.arms)
     compared = REFERENCE in held and len(study.arms) > 1 and not unequal

@@ -8,7 +8,7 @@ import random
 import pytest
 
 from stamm.base.student_t import t_quantile
-from stamm.reports.intervals import differences, interval, widest
+from stamm.reports.intervals import differences, holm, interval, widest
 
 REPEATS = 2000
 
@@ -149,3 +149,15 @@ def test_what_never_varies() -> None:
     twin, lower = differences(same, "base", 0.95)
     assert not twin.shown
     assert lower.shown
+
+
+def test_holm_by_hand_and_as_in_differences() -> None:
+    assert holm({"a": 0.01, "b": 0.04, "c": 0.03}) == pytest.approx(
+        {"a": 0.03, "b": 0.06, "c": 0.06}
+    )
+    assert holm({"a": 0.9, "b": 0.8}) == {"a": 1.0, "b": 1.0}
+    assert holm({}) == {}
+    arms = arms_of(random.Random(1), [0.0, 0.3, 0.1, 0.0], 5, 0.2)
+    found = differences(arms, next(iter(arms)), 0.95)
+    adjusted = holm({one.name: one.p_value for one in found if one.p_value is not None})
+    assert adjusted == pytest.approx({one.name: one.adjusted for one in found})

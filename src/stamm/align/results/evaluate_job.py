@@ -79,8 +79,9 @@ def run(config: AnswersConfig, workspace: Workspace) -> None:
     rewards = [of_answers(prompts, lambda one, i=i: one.rewards[i]) for i in range(len(columns))]  # type: ignore[misc]
     ranks = [measures.quantiles(prompts, i, config.ties) for i in range(len(columns))]
     tokens = of_answers(prompts, lambda one: one.line.num_tokens)
+    references = sorted(len(p.references) for p in prompts)[len(prompts) // 2]
     changes = [
-        measures.reward_change(bootstrap, *each)
+        measures.reward_change(bootstrap, *each, references)
         for each in zip(columns, rewards, ranks, strict=True)
     ]
     body: dict[str, Any] = {

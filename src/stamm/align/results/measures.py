@@ -18,7 +18,7 @@ from stamm.align.results.completions import PromptAnswers, ScoredAnswer
 from stamm.base.config import to_plain
 from stamm.losses.quantile import Ties, quantile_rewards
 
-QUANTILE_BINS, LENGTH_BINS, REWARD_BINS = 10, 5, 24
+LENGTH_BINS, REWARD_BINS, _MOST_BINS = 5, 24, 32
 _FEW = 12
 _N_GRAM = 4
 
@@ -170,9 +170,20 @@ def length_bins(
     return found
 
 
-def quantile_distribution(ranks: AnswerValues) -> list[dict[str, float]]:
-    """Shares of answers by quantile, in bins of equal width."""
-    return _binned(ranks, np.linspace(0, 1, QUANTILE_BINS + 1))
+def quantile_distribution(ranks: AnswerValues, references: int) -> list[dict[str, float]]:
+    """Shares of answers by rank among N references, in bins of equal width on [0, 1].
+
+    An answer of the start model is equally likely above 0, 1 .. N references: with a bin for each of
+    these N + 1 ranks its distribution is level. A quantile q lies at (q N + 1/2) / (N + 1).
+    """
+
+    def placed(quantile: Array) -> Array:
+        return np.asarray((quantile * references + 0.5) / (references + 1))
+
+    places = AnswerValues(
+        tuple(map(placed, ranks.before)), tuple(tuple(map(placed, row)) for row in ranks.after)
+    )
+    return _binned(places, np.linspace(0, 1, min(references + 1, _MOST_BINS) + 1))
 
 
 def reward_distribution(rewards: AnswerValues) -> list[dict[str, float]]:
@@ -212,9 +223,12 @@ def distinct_4(ids: Sequence[int]) -> float:
 
 
 def reward_change(
-    bootstrap: Bootstrap, name: str, rewards: AnswerValues, ranks: AnswerValues
+    bootstrap: Bootstrap, name: str, rewards: AnswerValues, ranks: AnswerValues, references: int
 ) -> Mapping[str, Any]:
-    """One reward before and after, as a `RewardChange`."""
+    """One reward before and after, as a `RewardChange`.
+
+    references   of a prompt, in the median
+    """
     wins, equal = win_shares(rewards)
     draws = bootstrap.draws(wins)
     return {
@@ -225,5 +239,5 @@ def reward_change(
         "win_p_value": bootstrap.p_value(draws, 0.5),
         "ties": float(equal.mean()),
         "rewards": reward_distribution(rewards),
-        "quantiles": quantile_distribution(ranks),
+        "quantiles": quantile_distribution(ranks, references),
     }

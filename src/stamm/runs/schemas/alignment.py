@@ -40,7 +40,7 @@ class RewardChange:
     win_p_value      two-sided, of "the win rate is one half", by the bootstrap
     ties             share of pairs with equal rewards
     rewards          distribution of rewards
-    quantiles        distribution of quantiles
+    quantiles        distribution of ranks among the references, level for the start model
     """
 
     column: str

@@ -1,0 +1,179 @@
+"""Figures of preference training: log-ratios of answers by step, and the targets of QRPO."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Sequence
+
+from stamm.reports.config import ReportConfig
+from stamm.reports.figure import DataTable, Figure, thinned
+from stamm.reports.formatting import fixed, smoothed, spaced
+from stamm.reports.run_data import ArmResults, RunResults
+from stamm.reports.svg_figure import Axes, draw_panels, legend, legend_name, whole_steps
+from stamm.reports.text import one_line
+from stamm.reports.theme import drawn, series
+from stamm.reports.training import Series
+
+_MOST_POINTS = 600
+_CHOSEN, _REJECTED = "reward/chosen_log_ratio", "reward/rejected_log_ratio"
+_ACCURACY = "reward/accuracy"
+_RATIO, _TARGET, _QUANTILE = "reward/log_ratio", "reward/target", "reward/quantile"
+_NO_ROWS = DataTable(columns=(), rows=())
+
+
+def log_ratio_figure(study: RunResults, config: ReportConfig) -> Figure | None:
+    """Log-ratios of chosen and rejected answers by step; None without an arm trained on pairs."""
+    curves = _preference_curves(study, config, _CHOSEN)
+    if not curves:
+        return None
+
+    def paint(panels: list[Axes]) -> None:
+        panels[0].axhline(0.0, color=drawn("muted"), lw=0.9, ls=(0, (2, 2)))
+        for arm, found in curves:
+            colour, name = series(arm.number), legend_name(arm.name)
+            _curve(panels[0], found.get(_CHOSEN), colour, "-", name)
+            _curve(panels[0], found.get(_REJECTED), colour, (0, (4, 1.6)), "")
+            _curve(panels[1], found.get(_ACCURACY), colour, "-", "")
+        panels[0].set_ylabel("nats")
+        panels[0].set_title("log π/π_ref: chosen, and rejected (dashed)", pad=36)
+        legend(panels[0], columns=3)
+        panels[1].set_title("Pairs in the right order, share", pad=36)
+        panels[1].set_ylim(0, 1.02)
+        for axes in panels:
+            whole_steps(axes)
+
+    simpo = [one_line(arm.name, 40) for arm, _ in curves if arm.training.loss == "SimPO"]
+    per_token = (
+        f" {', '.join(simpo)}: log π per token, since SimPO has no reference." if simpo else ""
+    )
+    return _training_figure(
+        study,
+        config,
+        curves,
+        (_CHOSEN, _REJECTED, _ACCURACY),
+        Figure(
+            key="log-ratios",
+            title="Chosen and rejected answers during training",
+            caption=(
+                "How much likelier the model finds the answers of the training data than the start "
+                "model did, smoothed. Both may fall: an objective of differences, such as DPO, does "
+                f"not ask the chosen answer to become likelier.{per_token}"
+            ),
+            alt="; ".join(
+                f"{arm.name} ends at {_last(found.get(_CHOSEN))} nats for chosen and "
+                f"{_last(found.get(_REJECTED))} for rejected answers"
+                for arm, found in curves
+            ),
+            svg=draw_panels("log-ratios", 3.2, paint, 2),
+            data=_NO_ROWS,
+            source="",
+            command=study.made_by(),
+        ),
+    )
+
+
+def target_figure(study: RunResults, config: ReportConfig) -> Figure | None:
+    """Log-ratios of QRPO beside their targets, and training quantiles; None without QRPO."""
+    curves = _preference_curves(study, config, _RATIO)
+    if not curves:
+        return None
+
+    def paint(panels: list[Axes]) -> None:
+        for arm, found in curves:
+            colour, name = series(arm.number), legend_name(arm.name)
+            _curve(panels[0], found.get(_RATIO), colour, "-", name)
+            _curve(panels[0], found.get(_TARGET), colour, (0, (4, 1.6)), "")
+            _curve(panels[1], found.get(_QUANTILE), colour, "-", "")
+        panels[0].set_ylabel("nats")
+        panels[0].set_title("log π/π_ref, and its target (dashed)", pad=36)
+        legend(panels[0], columns=3)
+        panels[1].set_title("Quantile of the answers trained on", pad=36)
+        panels[1].set_ylim(0, 1.02)
+        for axes in panels:
+            whole_steps(axes)
+
+    return _training_figure(
+        study,
+        config,
+        curves,
+        (_RATIO, _TARGET, _QUANTILE),
+        Figure(
+            key="targets",
+            title="QRPO: log-ratios and their targets during training",
+            caption=(
+                "Means over the answers of a step, smoothed. QRPO regresses the log-ratio of each "
+                "answer on a target that follows from its quantile. A small beta makes most targets "
+                "negative: then most answers of the training data are to become less likely."
+            ),
+            alt="; ".join(
+                f"{arm.name} ends at {_last(found.get(_RATIO))} nats, its target at "
+                f"{_last(found.get(_TARGET))}"
+                for arm, found in curves
+            ),
+            svg=draw_panels("targets", 3.2, paint, 2),
+            data=_NO_ROWS,
+            source="",
+            command=study.made_by(),
+        ),
+    )
+
+
+def _preference_curves(
+    study: RunResults, config: ReportConfig, needed: str
+) -> list[tuple[ArmResults, dict[str, Series]]]:
+    """Smoothed metrics of the arms that recorded `needed`."""
+    return [
+        (arm, {key: _smooth(one, config.smoothing) for key, one in metrics.preference.items()})
+        for arm in study.arms
+        if (metrics := arm.training.metrics) and needed in metrics.preference
+    ]
+
+
+def _training_figure(
+    study: RunResults,
+    config: ReportConfig,
+    curves: Sequence[tuple[ArmResults, dict[str, Series]]],
+    keys: Sequence[str],
+    figure: Figure,
+) -> Figure:
+    """`figure` with the table of its curves."""
+    rows = [
+        (one_line(arm.name, 60), f"{step:,}", *(_at(found.get(key), place) for key in keys))
+        for arm, found in curves
+        for place, step in enumerate(found[keys[0]].steps)
+    ]
+    columns = ("arm", "step", *(key.partition("/")[2].replace("_", " ") for key in keys))
+    return dataclasses.replace(
+        figure,
+        data=thinned(columns, rows, config.rows, "metrics.jsonl"),
+        source=study.files([arm for arm, _ in curves], "metrics.jsonl"),
+    )
+
+
+def _smooth(curve: Series, share: float) -> Series:
+    return Series(
+        steps=curve.steps, values=tuple(smoothed(curve.values, round(share * len(curve.values))))
+    )
+
+
+def _curve(axes: Axes, curve: Series | None, colour: str, style: object, name: str) -> None:
+    if curve is None:
+        return
+    places = [
+        place
+        for place in spaced(len(curve.steps), _MOST_POINTS)
+        if math.isfinite(curve.values[place])
+    ]
+    axes.plot(
+        [curve.steps[place] for place in places], [curve.values[place] for place in places],
+        color=colour, ls=style, lw=1.5, label=name or None,
+    )  # fmt: skip
+
+
+def _at(curve: Series | None, place: int) -> str:
+    return fixed(curve.values[place], 3) if curve and place < len(curve.values) else ""
+
+
+def _last(curve: Series | None) -> str:
+    return fixed(curve.values[-1], 2) if curve and curve.values else "nothing"
