@@ -152,6 +152,16 @@ VERBS: tuple[Verb, ...] = (
         ),
     ),
     Verb(
+        "chat",
+        "stamm.cli.chat",
+        "talk to a model in the terminal: a run, or a Hugging Face folder",
+        (
+            "stamm chat runs/demo/arms/xielu",
+            "stamm chat models/Qwen3-0.6B system='Answer in one sentence.' temperature=0",
+            "stamm chat runs/demo --arm xielu max_new_tokens=64 seed=7",
+        ),
+    ),
+    Verb(
         "score",
         "stamm.cli.score",
         "add a reward to each answer of a data file: a verifiable rule, or your own",

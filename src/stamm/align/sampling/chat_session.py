@@ -1,0 +1,116 @@
+"""A conversation with a model in the terminal: reads lines, streams answers.
+
+Checked  tests/unit/align/test_chat_session.py, tests/cli/test_chat_command.py
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from stamm.align.model_source import ChatModel
+from stamm.align.sampling.chat_config import ChatConfig
+from stamm.align.sampling.text_stream import TextStream, escaped
+from stamm.base.errors import DataError
+from stamm.chat.conversation import AssistantTurn, Conversation, UserTurn
+from stamm.models.streaming import StreamingGenerator
+
+RESET, QUIT = "/reset", "/quit"
+HELP = f"{RESET} begins a new conversation, {QUIT} or Ctrl-D ends; Ctrl-C stops an answer."
+
+
+class ChatSession:
+    """A conversation, and the model that answers.
+
+    write   receives the answer's text, piece by piece, escaped for a terminal
+    note    receives remarks of one line each, which are not part of the answer
+    """
+
+    def __init__(
+        self,
+        model: ChatModel,
+        config: ChatConfig,
+        write: Callable[[str], None],
+        note: Callable[[str], None],
+    ) -> None:
+        self._model, self._config, self._write, self._note = model, config, write, note
+        self._generator = StreamingGenerator(model.decoder)
+        self._turns: list[UserTurn | AssistantTurn] = []
+        self._answers = 0
+
+    def run(self, read: Callable[[], str]) -> None:
+        """Answer lines until the end of input or /quit.
+
+        read   the next line; raises EOFError at the end of input, KeyboardInterrupt at Ctrl-C
+        """
+        while True:
+            try:
+                line = read().strip()
+                if line == QUIT:
+                    return
+                if line == RESET:
+                    self._turns = []
+                    self._note("A new conversation.")
+                elif line.startswith("/") and line[1:].isalpha():
+                    self._note(f"unknown command {escaped(line)}. {HELP}")
+                elif line:
+                    self.answer(line)
+            except EOFError:
+                return
+            except KeyboardInterrupt:
+                self._note(f"\n{HELP}")
+
+    def answer(self, text: str) -> None:
+        """Stream the answer to a message of the user; both are added to the conversation.
+
+        Edge   Ctrl-C stops the answer, and what was written so far is kept. A message that leaves no
+               room in the model's context is not added
+        """
+        asked = Conversation(
+            turns=(*self._turns, UserTurn(text)),
+            system=self._config.system or None,
+            deliberation=self._config.deliberation,
+        )
+        try:
+            prompt = self._model.chat.encode(asked, prompt=True).ids
+        except DataError as error:
+            self._note(error.line())
+            return
+        limit = self._generator.max_context
+        if len(prompt) >= limit:
+            self._note(
+                f"The conversation has {len(prompt)} tokens, and the model's context is {limit}: "
+                f"{RESET} begins a new one."
+            )
+            return
+        ids: list[int] = []
+        try:
+            self._stream(prompt, ids)
+        except KeyboardInterrupt:
+            self._note("\n[stopped]")
+        else:
+            self._write("\n")
+            if len(prompt) + len(ids) >= limit:
+                self._note(
+                    f"[stopped: the context of {limit} tokens is full: {RESET} begins a new one]"
+                )
+            elif ids[-1] not in self._model.chat.stop_ids:
+                self._note(f"[stopped: max_new_tokens={self._config.max_new_tokens}]")
+        answer = AssistantTurn(self._model.chat.parse(ids))
+        self._turns += [UserTurn(text), answer]
+
+    def _stream(self, prompt: list[int], ids: list[int]) -> None:
+        """Write the answer to `prompt`; its tokens are added to `ids`."""
+        chat, tokenizer = self._model.chat, self._model.tokenizer
+        text = TextStream(tokenizer.decode)
+        self._answers += 1
+        tokens = self._generator.generate(
+            prompt, self._config.sampling(), chat.stop_ids, self._answers - 1
+        )
+        for token in tokens:
+            ids.append(token)
+            control = tokenizer.control_token(token)
+            if control is None:
+                self._write(escaped(text.push(token)))
+            elif token not in chat.stop_ids:  # marks of thoughts and tool calls are shown
+                self._write(escaped(text.flush() + control))
+        self._write(escaped(text.flush()))
