@@ -156,15 +156,15 @@ _NO_LOG_PROBS = b'{"choices": [{"message": {"content": "7"}, "logprobs": null}]}
 BAD: dict[str, tuple[Script, tuple[str, ...], tuple[str, ...]]] = {
     "prose": (
         _prose, (),
-        ("no result for 1 of 14 answers", "1 × prose", "answers.jsonl, row", "article",
+        ("of 14 answers", "× prose", "answers.jsonl, row", "article",
          "I think\\\\x1b[31m it is good", "digits have 0%"),
     ),
-    "500": (_status(500, b"oops"), (), ("1 × no reply", "HTTP 500 (oops), 2 attempts", "of 14 answers")),
+    "500": (_status(500, b"oops"), (), ("× no reply", "HTTP 500 (oops), 2 attempts", "of 14 answers")),
     "time-out": (
         _slow, ("judge.connection.timeout_s=0.2", "judge.connection.retries=0"),
-        ("1 × no reply", "time-out after 0.2 s"),
+        ("× no reply", "time-out after 0.2 s"),
     ),
-    "malformed": (_status(200, b"<html>"), (), ("1 × no reply", "a reply that cannot be read: malformed JSON")),
+    "malformed": (_status(200, b"<html>"), (), ("× no reply", "a reply that cannot be read: malformed JSON")),
     "huge": (_status(200, b"x" * 2_000_000), (), ("a reply of over 1,000,000 bytes",)),
     "429": (_status(429, b"", Retry_After="900"), (), ("asks to wait 900 s",)),
     "key": (

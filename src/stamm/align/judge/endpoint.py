@@ -17,6 +17,7 @@ import email.utils
 import json
 import random
 import re
+import ssl
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -103,7 +104,7 @@ class EndpointModel:
         self._stopped = asyncio.Event()
         count = min(self._connection.concurrency, len(requests))
         pool = httpcore2.AsyncConnectionPool(
-            ssl_context=httpcore2.default_ssl_context(),
+            ssl_context=ssl.create_default_context(),
             max_connections=count,
             max_keepalive_connections=count,
         )
@@ -211,7 +212,7 @@ class EndpointModel:
 
     def _read(self, reply: _HttpReply, request: JudgeRequest) -> JudgeReply:
         if reply.status != 200:
-            reason = f"HTTP {reply.status}{self._excerpt(reply.body)}"
+            reason = f"HTTP {reply.status}{_excerpt(reply.body)}"
             if reply.status in _FATAL:
                 what, fix = _FATAL[reply.status]
                 raise RunError(f"{self._url} {what}: {reason}", fix=fix)
@@ -252,9 +253,11 @@ class EndpointModel:
                 if len(body) > self._connection.max_reply_bytes:
                     limit = self._connection.max_reply_bytes
                     raise _PermanentError(f"a reply of over {limit:,} bytes")
-            return _HttpReply(
-                response.status, _retry_after(fields.get(b"retry-after", b"")), bytes(body)
-            )
+            data = bytes(body)
+            if self._key:  # some endpoints repeat it in messages
+                data = data.replace(self._key.encode(), b"***")
+            pause = _retry_after(fields.get(b"retry-after", b""))
+            return _HttpReply(response.status, pause, data)
 
     def _body(self, request: JudgeRequest) -> dict[str, Any]:
         extra = self._config.extra()
@@ -272,18 +275,14 @@ class EndpointModel:
             body |= {"logprobs": True, "top_logprobs": self._config.top_logprobs}
         return body | extra
 
-    def _excerpt(self, body: bytes) -> str:
-        """The beginning of an error's text, without the API key."""
-        text = body[:4000].decode("utf-8", "replace")
-        try:
-            plain = json.loads(body)
-            text = str(plain["error"]["message"])
-        except (ValueError, KeyError, TypeError, RecursionError):
-            pass
-        if self._key:
-            text = text.replace(self._key, "***")
-        text = " ".join(text.split())
-        return f" ({visible(text, _SHOWN)})" if text else ""
+
+def _excerpt(body: bytes) -> str:
+    """The beginning of an error's text, in brackets; "" without one."""
+    text = body[:4000].decode("utf-8", "replace")
+    with contextlib.suppress(ValueError, KeyError, TypeError, RecursionError):
+        text = str(json.loads(body)["error"]["message"])
+    text = " ".join(text.split())
+    return f" ({visible(text, _SHOWN)})" if text else ""
 
 
 def _retry_after(value: bytes) -> float:
