@@ -70,6 +70,8 @@ def test_answers_are_rated_ranked_and_a_second_run_asks_nothing(
         # With the replies of the first run, another configuration asks only for what is new.
         known = stamm(
             *words(server, "validation=none", "rating.top=3", "--out", "runs/other"),
+            "select=SelectConfig",
+            "select.candidates=3",
             f"judge.recorded={RUN}/charter/requests.jsonl",
         )
         assert known.returncode == 0, known.stderr
@@ -90,6 +92,10 @@ def test_answers_are_rated_ranked_and_a_second_run_asks_nothing(
     assert rewards[0]["reward"] == pytest.approx(1.5 / 7)
     assert rewards[0]["sample"] == 0
     assert "ref_rewards" not in rewards[0]  # of another reward
+    pair = lines(tmp_path / "runs" / "other" / "select" / "examples.jsonl")[0]
+    assert pair["chosen"][0]["content"] == "quality 8"
+    assert pair["rejected"][0]["content"] == "quality 3"
+    assert sorted(pair["ref_rewards"]) == sorted(row["reward"] for row in rewards[3:7])
     summary = json.loads((root / "charter" / "summary.json").read_text())
     assert (summary["rated"], summary["prompts"], summary["unrated"]) == (14, 2, {})
     assert len(lines(root / "judge" / "requests.jsonl")) == judged["replies"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from stamm.align.data.select_config import SelectConfig
 from stamm.align.judge.charter import read_charter, shipped
 from stamm.align.judge.judge_config import (
     CharterConfig,
@@ -36,6 +37,8 @@ class CharterRecipe:
     answers      a file of rows with a prompt and an answer, such as `stamm sample` writes; required
     judge        the model that judges; its `model` is required
     validation   of the judge, before anything is rated; None: it is not validated
+    select       makes rows with `ref_rewards` of sampled answers, for `stamm run align.qrpo data=…`;
+                 None: none are made
     """
 
     charter: str = "package:apertus"
@@ -43,6 +46,7 @@ class CharterRecipe:
     judge: JudgeConfig = field(default_factory=EndpointJudge)
     rating: RatingConfig = field(default_factory=RatingConfig)
     validation: ValidationConfig | None = field(default_factory=ValidationConfig)
+    select: SelectConfig | None = None
     report: ReportConfig = field(default_factory=ReportConfig)
 
     def steps(self) -> tuple[Step, ...]:
@@ -88,6 +92,18 @@ class CharterRecipe:
                 outputs=_OUTPUTS,
             )
         )
+        if self.select is not None:
+            steps.append(
+                Step(
+                    name="select",
+                    job="select",
+                    config=self.select,
+                    folder="select",
+                    inputs={"answers": "charter/rewards.jsonl"},
+                    after=("charter",),
+                    outputs=("examples.jsonl", "summary.json"),
+                )
+            )
         return (*steps, report_step(self.report, steps))
 
     def _check_named(self) -> None:
