@@ -42,6 +42,8 @@ def test_each_answer_gets_its_reward_and_bad_rows_are_named(stamm: Stamm, tmp_pa
     done = stamm("score", "answers.jsonl", "reward=Number")
     assert done.returncode == 0, done.stderr
     assert "3 answers, mean reward 0.6667, 2 values" in done.stdout
+    assert "2 prompts: 0.0% of the pairs of answers to one prompt are ties, 0.0% of" in done.stdout
+    assert "rank correlation of reward and length -1.000" in done.stdout
     assert "3 rows without a reward:" in done.stdout
     assert "answers.jsonl, row 3: the row has no completion" in done.stdout
     assert "answers.jsonl, row 4: no known combination of columns: completion" in done.stdout
@@ -56,6 +58,8 @@ def test_each_answer_gets_its_reward_and_bad_rows_are_named(stamm: Stamm, tmp_pa
     causes = [row.cause for row in manifest.bad_rows]
     assert causes == ["no_reward", "bad_row", "bad_row"]
     assert (manifest.rows, manifest.num_bad_rows, manifest.distinct_rewards) == (3, 3, 2)
+    assert (manifest.prompts, manifest.tied_pairs, manifest.constant_prompts) == (2, 0.0, 0.0)
+    assert manifest.length_correlation == pytest.approx(-1)
     assert (manifest.input.path, manifest.input.sha256) == (data.name, sha256_file(data))
     assert (manifest.output.path, manifest.output.sha256) == (out.name, sha256_file(out))
     again = stamm("score", "answers.jsonl", "reward=Number")

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
+from typing import get_args
 
-from stamm.align.rewards.reward_config import ScoreConfig
+from stamm.align.rewards.reward_config import RewardConfig, ScoreConfig
 from stamm.align.rewards.score import ScoreSummary, score_file
 from stamm.base.config import override
 from stamm.base.errors import visible
@@ -25,7 +26,8 @@ def arguments(parser: argparse.ArgumentParser, verb: str) -> None:
         nargs="*",
         default=[],
         metavar="key=value",
-        help="reward=Number, JsonFormat, Length, Language or mine.py:MyReward, and its settings",
+        help=f"reward={', '.join(kind.__name__ for kind in get_args(RewardConfig))} or "
+        "mine.py:MyReward, and its settings",
     )
     parser.add_argument(
         "--out", type=text, metavar="PATH", help="the scored file (default: DATA.scored.jsonl)"
@@ -50,7 +52,7 @@ def _stem(name: str) -> str:
 
 
 def _text(summary: ScoreSummary) -> str:
-    """Rows, mean reward, ties, and the first bad rows."""
+    """Rows, mean reward, ties, correlation with length, and the first bad rows."""
     distinct = summary.distinct
     values = "value" if distinct == 1 else "values"
     lines = [
@@ -58,6 +60,13 @@ def _text(summary: ScoreSummary) -> str:
     ]
     if distinct == 1:
         lines.append("All rewards are equal: preference losses learn nothing from them.")
+    if summary.tied_pairs is not None and distinct > 1:
+        lines.append(
+            f"{summary.num_prompts:,} prompts: {summary.tied_pairs:.1%} of the pairs of answers to "
+            f"one prompt are ties, {summary.constant_prompts:.1%} of the prompts have one reward only"
+        )
+    if summary.length_correlation is not None:
+        lines.append(f"rank correlation of reward and length {summary.length_correlation:+.3f}")
     if summary.num_bad:
         lines.append(f"{summary.num_bad:,} rows without a reward:")
         lines += [f"  {visible(row.line(), 200)}" for row in summary.bad[:_SHOWN]]

@@ -24,11 +24,12 @@ from stamm.align.data.examples import ChatExample, Example, RatedAnswer, last_an
 from stamm.align.rewards.load_reward import load_reward
 from stamm.align.rewards.reward import Answer, BatchReward, Reward, files_of, rewards_of
 from stamm.align.rewards.reward_config import ScoreConfig
+from stamm.align.rewards.statistics import constant_prompts, rank_correlation, tied_pairs
 from stamm.base.config import to_plain
 from stamm.base.errors import ConfigError, DataError
-from stamm.base.files import atomic, sha256_file
+from stamm.base.files import atomic, sha256_file, sha256_value
 from stamm.base.schema import write_record
-from stamm.chat.conversation import Conversation
+from stamm.chat.conversation import Conversation, to_messages
 from stamm.runs.schemas.rewards import ScoreManifest
 
 BATCH_ROWS = 1024
@@ -42,11 +43,15 @@ class ScoreSummary:
     """Result of `score_file`.
 
     rewards    the reward of each row that has one, in order
-    bad        rows without one, at most 1,000 of them
+    lengths    characters of each answer
+    prompts    number of each answer's prompt, from 0
+    bad        rows without a reward, at most 1,000 of them
     num_bad    how many there were
     """
 
     rewards: Sequence[float]
+    lengths: Sequence[int]
+    prompts: Sequence[int]
     bad: Sequence[BadRow]
     num_bad: int
 
@@ -60,12 +65,31 @@ class ScoreSummary:
         """Number of different rewards."""
         return len(set(self.rewards))
 
+    @property
+    def num_prompts(self) -> int:
+        """Number of different prompts."""
+        return len(set(self.prompts))
+
+    @property
+    def tied_pairs(self) -> float | None:
+        """Share of the pairs of answers to one prompt with equal rewards; None without any."""
+        return tied_pairs(self.rewards, self.prompts)
+
+    @property
+    def constant_prompts(self) -> float | None:
+        """Share of the prompts with several answers that all have one reward; None without any."""
+        return constant_prompts(self.rewards, self.prompts)
+
+    @property
+    def length_correlation(self) -> float | None:
+        """Spearman's rank correlation of reward and length; None if one is constant."""
+        return rank_correlation(self.rewards, self.lengths)
+
 
 @dataclass(frozen=True)
 class _Row:
-    """A row with its answer, or the reason why it has none."""
+    """A row's answer, and the reason why it has no reward if that is None or gets none."""
 
-    columns: Mapping[str, Any]
     answer: Answer | None
     place: BadRow
 
@@ -108,6 +132,10 @@ def score_file(data: Path, out: Path, config: ScoreConfig) -> ScoreSummary:
                 "rows": len(summary.rewards),
                 "mean_reward": summary.mean,
                 "distinct_rewards": summary.distinct,
+                "prompts": summary.num_prompts,
+                "tied_pairs": summary.tied_pairs,
+                "constant_prompts": summary.constant_prompts,
+                "length_correlation": summary.length_correlation,
                 "num_bad_rows": summary.num_bad,
                 "bad_rows": [vars(row) for row in summary.bad],
             },
@@ -116,26 +144,37 @@ def score_file(data: Path, out: Path, config: ScoreConfig) -> ScoreSummary:
 
 
 def _write(file: TextIO, data: Path, reward: Reward, config: ScoreConfig) -> ScoreSummary:
-    rewards, num_bad = array("d"), 0
+    rewards, lengths, prompts, num_bad = array("d"), array("q"), array("q"), 0
+    known: dict[str, int] = {}
     bad: list[BadRow] = []
     size = BATCH_ROWS if isinstance(reward, BatchReward) else 1
     rows = _rows(data)
     while batch := list(itertools.islice(rows, size)):
-        for row, value in zip(batch, _scored(reward, batch), strict=True):
-            if isinstance(value, BadRow):
+        for found in _scored(reward, batch):
+            if isinstance(found, BadRow):
                 if config.bad_rows == "stop":
-                    raise DataError(value.reason, where=f"{value.file}, row {value.row}")
+                    raise DataError(found.reason, where=f"{found.file}, row {found.row}")
                 num_bad += 1
-                bad += [value] if len(bad) < _NAMED else []
+                bad += [found] if len(bad) < _NAMED else []
                 continue
+            answer, value = found
             rewards.append(value)
-            line = {**row.columns, "reward": value}
+            lengths.append(len(answer.text))
+            prompts.append(known.setdefault(_prompt_key(answer), len(known)))
+            line = {**answer.row, "reward": value}
             file.write(json.dumps(line, ensure_ascii=False, default=str) + "\n")
-    return ScoreSummary(rewards, bad, num_bad)
+    return ScoreSummary(rewards, lengths, prompts, bad, num_bad)
 
 
-def _scored(reward: Reward, batch: Sequence[_Row]) -> Iterator[float | BadRow]:
-    """The reward of each row, or the reason why it has none."""
+def _prompt_key(answer: Answer) -> str:
+    """What answers to the same prompt have in common."""
+    prompt = answer.prompt
+    tools = [dict(tool) for tool in prompt.tools]
+    return sha256_value([to_messages(prompt.system, prompt.turns), tools, prompt.deliberation])
+
+
+def _scored(reward: Reward, batch: Sequence[_Row]) -> Iterator[tuple[Answer, float] | BadRow]:
+    """The answer and the reward of each row, or the reason why it has none."""
     answers = [row.answer for row in batch if row.answer is not None]
     try:
         values = iter(rewards_of(reward, answers))
@@ -152,18 +191,18 @@ def _scored(reward: Reward, batch: Sequence[_Row]) -> Iterator[float | BadRow]:
         if isinstance(value, DataError):
             yield BadRow(row.place.file, row.place.row, value.line().rstrip("."), NO_REWARD)
         else:
-            yield value
+            yield row.answer, value
 
 
 def _rows(data: Path) -> Iterator[_Row]:
     for row, example in read_rows(data):
         if isinstance(example, BadRow):
-            yield _Row({}, None, example)
+            yield _Row(None, example)
             continue
         place = BadRow(
             example.origin.file, example.origin.row, "the row has no completion", NO_REWARD
         )
-        yield _Row(row, _answer(row, example), place)
+        yield _Row(_answer(row, example), place)
 
 
 def _answer(row: Mapping[str, Any], example: Example) -> Answer | None:

@@ -32,7 +32,11 @@ class ScoreManifest:
     input, output      the file of answers, and the file with their rewards
     rows               rows with a reward
     mean_reward        None without rows
-    distinct_rewards   number of different values, counted up to 1,000,000
+    distinct_rewards   number of different values
+    prompts            different prompts
+    tied_pairs         share of the pairs of answers to one prompt with equal rewards; None without any
+    constant_prompts   share of the prompts with several answers that all have one reward
+    length_correlation   Spearman's, of reward and characters of the answer; None if one is constant
     num_bad_rows       rows without a reward; `bad_rows` lists the first 1,000
     """
 
@@ -47,5 +51,9 @@ class ScoreManifest:
     rows: int
     mean_reward: float | None
     distinct_rewards: int
+    prompts: int = 0
+    tied_pairs: float | None = None
+    constant_prompts: float | None = None
+    length_correlation: float | None = None
     num_bad_rows: int
     bad_rows: tuple[RowWithoutReward, ...]
