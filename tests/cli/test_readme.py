@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shlex
 import subprocess
@@ -45,6 +46,8 @@ def test_a_command_of_the_readme_runs(
     """
     for name in ("mine.jsonl", "crawl.warc.gz", "requests.txt"):  # the reader's own files
         (tmp_path / name).write_text("")
+    row = {"prompt": "2 + 2?", "completion": "4", "answer": 4}
+    (tmp_path / "answers.jsonl").write_text(json.dumps(row) + "\n")
     words = shlex.split(line)[1:]
     if words[0] != "run" or "run=runs/corpus.demo" in words:
         (tmp_path / "runs").mkdir()

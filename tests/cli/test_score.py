@@ -9,6 +9,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from stamm.align.data.dataset_reader import read_examples
+from stamm.align.data.examples import PreferencePair
 from stamm.align.rewards.reward_config import CustomReward, ScoreConfig
 from stamm.align.rewards.score import score_file
 from stamm.base.errors import DataError
@@ -113,6 +115,28 @@ def test_every_format_is_read_and_a_reward_may_leave_rows_out(tmp_path: Path) ->
         assert [json.loads(line) for line in out.read_text().splitlines()] == [
             {**row, "reward": reward} for row, reward in zip(rows[:2], (1.0, 6.0), strict=True)
         ]
+
+
+def test_both_answers_of_a_pair_are_scored(stamm: Stamm, tmp_path: Path) -> None:
+    pairs = [("4", "five", 1.0, 0.0), ("6", "4", 0.0, 1.0), ("0", "1", 0.0, 0.0)]
+    rows = [{"prompt": "2+2?", "chosen": a, "rejected": b, "answer": 4} for a, b, *_ in pairs]
+    rows += [{"prompt": "2+2?", "chosen": "4", "rejected": "5"}]
+    (tmp_path / "pairs.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    done = stamm("score", "pairs.jsonl", "reward=Number")
+    assert done.returncode == 0, done.stderr
+    assert "6 answers, mean reward 0.3333" in done.stdout
+    assert "3 pairs: the chosen answer has the larger reward in 50.0%" in done.stdout
+    assert "1 rows without a reward:" in done.stdout
+    out = tmp_path / "pairs.scored.jsonl"
+    assert [json.loads(line) for line in out.read_text().splitlines()] == [
+        {**row, "chosen_reward": better, "rejected_reward": worse}
+        for row, (*_, better, worse) in zip(rows[:3], pairs, strict=True)
+    ]
+    manifest = read_record(ScoreManifest, tmp_path / "pairs.scored.jsonl.manifest.json")
+    assert (manifest.rows, manifest.answers, manifest.agreement) == (3, 6, 0.5)
+    pair = next(iter(read_examples(out)))
+    assert isinstance(pair, PreferencePair)
+    assert (pair.chosen_reward, pair.rejected_reward) == (1.0, 0.0)
 
 
 def test_a_file_that_changes_while_it_is_read_is_not_scored(tmp_path: Path) -> None:

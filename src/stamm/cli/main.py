@@ -164,11 +164,11 @@ VERBS: tuple[Verb, ...] = (
     Verb(
         "score",
         "stamm.cli.score",
-        "add a reward to each answer of a data file: a verifiable rule, or your own",
+        "add a reward to each answer of a data file: a verifiable rule, a reward model, your own",
         (
             "stamm score answers.jsonl reward=Number reward.column=final",
             "stamm score answers.jsonl reward=JsonFormat reward.schema=schema.json --out scored.jsonl",
-            "stamm score answers.parquet reward=mine.py:MyReward",
+            "stamm score pairs.parquet reward=mine.py:MyReward",
         ),
     ),
     Verb(

@@ -65,6 +65,11 @@ def _text(summary: ScoreSummary) -> str:
             f"{summary.num_prompts:,} prompts: {summary.tied_pairs:.1%} of the pairs of answers to "
             f"one prompt are ties, {summary.constant_prompts:.1%} of the prompts have one reward only"
         )
+    if summary.agreement is not None:
+        lines.append(
+            f"{summary.pairs:,} pairs: the chosen answer has the larger reward in "
+            f"{summary.agreement:.1%}, ties counted as 1/2"
+        )
     if summary.length_correlation is not None:
         lines.append(f"rank correlation of reward and length {summary.length_correlation:+.3f}")
     if summary.num_bad:

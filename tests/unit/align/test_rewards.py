@@ -127,6 +127,19 @@ def test_the_language_of_an_answer() -> None:
     assert score(Language(), german, language="fra_Latn") == 0
     with pytest.raises(DataError, match="no column language"):
         score(Language(), german)
+    for label in ("de", "deu", "de-Latn"):
+        assert score(Language(language=label), german) == 1
+    assert score(Language(language="deu_Cyrl"), german) == 0
+    assert score(Language(language="deu_Latn"), "ja") == 0
+    chinese, korean = (
+        "今天天气很好,我们一起去公园散步吧。",
+        "오늘은 날씨가 아주 좋아서 공원에 산책하러 갑니다.",
+    )
+    assert [score(Language(language=x), chinese) for x in ("zho_Hans", "zh", "kor")] == [1, 1, 0]
+    assert score(Language(language="kor_Hang"), korean) == 1
+    for label in ("german", "xx"):
+        with pytest.raises(DataError, match="is not a code"):
+            load_reward(Language(language=label))
 
 
 def test_an_answer_that_the_model_ended() -> None:

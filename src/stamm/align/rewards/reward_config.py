@@ -60,9 +60,9 @@ class Length:
 
 @dataclass(frozen=True, kw_only=True)
 class Language:
-    """1 if the answer is in a language, else 0.
+    """1 if the answer is in a language, else 0; also 0 if it is too short to identify.
 
-    language   "deu_Latn"; "": the row's column "language"
+    language   "deu_Latn", "deu" or "de"; "": the row's column "language"
     """
 
     language: str = ""

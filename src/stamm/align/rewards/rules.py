@@ -22,8 +22,9 @@ from stamm.align.rewards.reward_config import (
     Length,
     Number,
 )
-from stamm.base.errors import DataError
+from stamm.base.errors import DataError, visible
 from stamm.base.files import read_json
+from stamm.corpus.language.codes import UNDETERMINED, to_iso639_3
 from stamm.corpus.language.config import LanguageConfig
 from stamm.corpus.language.identify import LanguageIdentifier
 
@@ -32,6 +33,13 @@ LONGEST_TEXT = 1_000_000
 
 _NUMBER = re.compile(r"-?(?:\d{1,3}(?:,\d{3})+(?!\d)|\d+)(?:\.\d+)?|-?\.\d+")
 _MARKED = re.compile(r"####\s*(.+)|\\boxed\{([^{}]*)\}")
+# Source: the table of macrolanguages of ISO 639-3 (SIL International).
+_STANDARD_FORM = {
+    "zho": "cmn", "ara": "arb", "fas": "pes", "nor": "nob", "swa": "swh", "msa": "zsm",
+    "ori": "ory", "mon": "khk", "uzb": "uzn", "aze": "azj", "sqi": "als", "yid": "ydd",
+    "pus": "pbt", "mlg": "plt",
+}  # fmt: skip
+_SAME_SCRIPT = {"Hans": "Hani", "Hant": "Hani", "Hang": "Kore"}
 _FENCE = re.compile(r"\s*```(?:json)?\s*\n(.*?)\n?```\s*", re.DOTALL)
 
 
@@ -115,15 +123,21 @@ class LanguageReward:
     name = "language"
 
     def __init__(self, config: Language) -> None:
-        self._wanted = config.language
+        self._wanted = _language(config.language) if config.language else None
         self._identifier = LanguageIdentifier(LanguageConfig())
 
     def __call__(self, answer: Answer) -> float:
         """1 or 0."""
-        wanted = self._wanted or answer.row.get("language")
-        if not isinstance(wanted, str) or not wanted:
-            raise DataError("the row has no column language", fix="Set reward.language=deu_Latn")
-        return float(self._identifier.identify(answer.text[:LONGEST_TEXT]).language == wanted)
+        wanted = self._wanted
+        if wanted is None:
+            given = answer.row.get("language")
+            if not isinstance(given, str) or not given:
+                raise DataError(
+                    "the row has no column language", fix="Set reward.language=deu_Latn"
+                )
+            wanted = _language(given)
+        found = _language(self._identifier.identify(answer.text[:LONGEST_TEXT]).language)
+        return float(found[0] == wanted[0] and wanted[1] in ("", found[1]))
 
 
 class StoppedReward:
@@ -140,6 +154,20 @@ class StoppedReward:
                 fix="Score the completions of `stamm sample`",
             )
         return float(stopped)
+
+
+def _language(label: str) -> tuple[str, str]:
+    """The ISO 639-3 code and the script of a label such as "de", "deu", "deu_Latn" or "zho_Hans".
+
+    Edge     a macrolanguage is its standard form (zho: cmn); both Chinese scripts are Hani, and the
+             script is "" where the label names none
+    Raises   DataError for a label of another form
+    """
+    code, _, script = label.replace("-", "_").partition("_")
+    found = _STANDARD_FORM.get(code, code if code == UNDETERMINED else to_iso639_3(code))
+    if not found:
+        raise DataError(f"language {visible(label, 40)} is not a code", fix="Write deu_Latn")
+    return found, _SAME_SCRIPT.get(script, script)
 
 
 def _decimal(row: Mapping[str, Any], column: str) -> Decimal:

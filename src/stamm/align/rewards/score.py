@@ -1,9 +1,10 @@
 """Score answers: add a reward to each row of a file, `stamm score`.
 
-Reads    a file of rows with a prompt and a completion, or with messages that end with the assistant
-Writes   the same rows with the column "reward", as JSONL, and beside it NAME.manifest.json
-         (`runs.schemas.rewards`): reward, hashes of its files, of input and output, and the rows that
-         could not be read or scored
+Reads    a file of rows with a prompt and a completion, with messages that end with the assistant, or
+         with a chosen and a rejected answer
+Writes   the same rows with the column "reward" (of a pair: chosen_reward, rejected_reward), as JSONL,
+         and beside it NAME.manifest.json (`runs.schemas.rewards`): reward, hashes of its files, of input
+         and output, and the rows that could not be read or scored
 
 Checked  tests/cli/test_score.py
 """
@@ -15,12 +16,12 @@ import json
 import math
 from array import array
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TextIO
 
 from stamm.align.data.dataset_reader import BadRow, read_rows
-from stamm.align.data.examples import ChatExample, Example, RatedAnswer, last_answer
+from stamm.align.data.examples import ChatExample, Example, PreferencePair, RatedAnswer, last_answer
 from stamm.align.rewards.load_reward import load_reward
 from stamm.align.rewards.reward import Answer, BatchReward, Reward, files_of, rewards_of
 from stamm.align.rewards.reward_config import ScoreConfig
@@ -29,11 +30,12 @@ from stamm.base.config import to_plain
 from stamm.base.errors import ConfigError, DataError
 from stamm.base.files import atomic, sha256_file, sha256_value
 from stamm.base.schema import write_record
-from stamm.chat.conversation import Conversation, to_messages
+from stamm.chat.conversation import to_messages
 from stamm.runs.schemas.rewards import ScoreManifest
 
 BATCH_ROWS = 1024
 """Rows that a `BatchReward` scores together."""
+COLUMN, PAIR_COLUMNS = "reward", ("chosen_reward", "rejected_reward")
 NO_REWARD = "no_reward"
 _NAMED = 1000  # bad rows that the manifest lists
 
@@ -42,9 +44,13 @@ _NAMED = 1000  # bad rows that the manifest lists
 class ScoreSummary:
     """Result of `score_file`.
 
-    rewards    the reward of each row that has one, in order
+    rewards    the reward of each answer of the rows that have one, in order; of a pair, the chosen
+               answer's first
     lengths    characters of each answer
     prompts    number of each answer's prompt, from 0
+    rows       how many rows have rewards
+    pairs      how many of them are pairs
+    agreeing   pairs whose chosen answer has the larger reward; a tie counts 1/2
     bad        rows without a reward, at most 1,000 of them
     num_bad    how many there were
     """
@@ -52,6 +58,9 @@ class ScoreSummary:
     rewards: Sequence[float]
     lengths: Sequence[int]
     prompts: Sequence[int]
+    rows: int
+    pairs: int
+    agreeing: float
     bad: Sequence[BadRow]
     num_bad: int
 
@@ -59,6 +68,11 @@ class ScoreSummary:
     def mean(self) -> float:
         """Mean reward; NaN without rows."""
         return math.fsum(self.rewards) / len(self.rewards) if self.rewards else math.nan
+
+    @property
+    def agreement(self) -> float | None:
+        """Share of the pairs whose chosen answer has the larger reward; None without pairs."""
+        return self.agreeing / self.pairs if self.pairs else None
 
     @property
     def distinct(self) -> int:
@@ -88,9 +102,9 @@ class ScoreSummary:
 
 @dataclass(frozen=True)
 class _Row:
-    """A row's answer, and the reason why it has no reward if that is None or gets none."""
+    """A row's answers, and the reason why it has no reward if there are none or one gets none."""
 
-    answer: Answer | None
+    answers: tuple[Answer, ...]
     place: BadRow
 
 
@@ -129,7 +143,9 @@ def score_file(data: Path, out: Path, config: ScoreConfig) -> ScoreSummary:
                 },
                 "input": {"path": str(data), "sha256": before},
                 "output": {"path": out.name, "sha256": sha256_file(temporary)},
-                "rows": len(summary.rewards),
+                "rows": summary.rows,
+                "answers": len(summary.rewards),
+                "agreement": summary.agreement,
                 "mean_reward": summary.mean,
                 "distinct_rewards": summary.distinct,
                 "prompts": summary.num_prompts,
@@ -144,38 +160,48 @@ def score_file(data: Path, out: Path, config: ScoreConfig) -> ScoreSummary:
 
 
 def _write(file: TextIO, data: Path, reward: Reward, config: ScoreConfig) -> ScoreSummary:
-    rewards, lengths, prompts, num_bad = array("d"), array("q"), array("q"), 0
+    rewards, lengths, prompts = array("d"), array("q"), array("q")
+    num_rows = num_pairs = num_bad = 0
+    agreeing = 0.0
     known: dict[str, int] = {}
     bad: list[BadRow] = []
     size = BATCH_ROWS if isinstance(reward, BatchReward) else 1
     rows = _rows(data)
     while batch := list(itertools.islice(rows, size)):
-        for found in _scored(reward, batch):
-            if isinstance(found, BadRow):
+        for row, values in zip(batch, _scored(reward, batch), strict=True):
+            if isinstance(values, BadRow):
                 if config.bad_rows == "stop":
-                    raise DataError(found.reason, where=f"{found.file}, row {found.row}")
+                    raise DataError(values.reason, where=f"{values.file}, row {values.row}")
                 num_bad += 1
-                bad += [found] if len(bad) < _NAMED else []
+                bad += [values] if len(bad) < _NAMED else []
                 continue
-            answer, value = found
-            rewards.append(value)
-            lengths.append(len(answer.text))
-            prompts.append(known.setdefault(_prompt_key(answer), len(known)))
-            line = {**answer.row, "reward": value}
+            num_rows += 1
+            rewards.extend(values)
+            lengths.extend(len(answer.text) for answer in row.answers)
+            prompts.extend(
+                known.setdefault(_prompt_key(answer), len(known)) for answer in row.answers
+            )
+            names = PAIR_COLUMNS if len(values) == 2 else (COLUMN,)
+            line = {**row.answers[0].row, **dict(zip(names, values, strict=True))}
             file.write(json.dumps(line, ensure_ascii=False, default=str) + "\n")
-    return ScoreSummary(rewards, lengths, prompts, bad, num_bad)
+            if len(values) == 2:
+                num_pairs += 1
+                agreeing += 0.5 * ((values[0] > values[1]) + (values[0] >= values[1]))
+    return ScoreSummary(
+        rewards, lengths, prompts, num_rows, num_pairs, agreeing, bad=bad, num_bad=num_bad
+    )
 
 
 def _prompt_key(answer: Answer) -> str:
-    """What answers to the same prompt have in common."""
+    """A hash that answers to the same prompt share."""
     prompt = answer.prompt
     tools = [dict(tool) for tool in prompt.tools]
     return sha256_value([to_messages(prompt.system, prompt.turns), tools, prompt.deliberation])
 
 
-def _scored(reward: Reward, batch: Sequence[_Row]) -> Iterator[tuple[Answer, float] | BadRow]:
-    """The answer and the reward of each row, or the reason why it has none."""
-    answers = [row.answer for row in batch if row.answer is not None]
+def _scored(reward: Reward, batch: Sequence[_Row]) -> Iterator[tuple[float, ...] | BadRow]:
+    """The rewards of each row's answers, or the reason why it has none."""
+    answers = [answer for row in batch for answer in row.answers]
     try:
         values = iter(rewards_of(reward, answers))
     except ConfigError as error:
@@ -184,37 +210,34 @@ def _scored(reward: Reward, batch: Sequence[_Row]) -> Iterator[tuple[Answer, flo
         where = f"{error.where}, for {first.file}, {rows}"
         raise ConfigError(error.what, where=where, fix=error.fix) from error
     for row in batch:
-        if row.answer is None:
-            yield row.place
-            continue
-        value = next(values)
-        if isinstance(value, DataError):
-            yield BadRow(row.place.file, row.place.row, value.line().rstrip("."), NO_REWARD)
-        else:
-            yield row.answer, value
+        found: list[float] = []
+        wrong: BadRow | None = None if row.answers else row.place
+        for value in itertools.islice(values, len(row.answers)):
+            if isinstance(value, DataError):
+                reason = value.line().rstrip(".")
+                wrong = BadRow(row.place.file, row.place.row, reason, NO_REWARD)
+            else:
+                found.append(value)
+        yield tuple(found) if wrong is None else wrong
 
 
 def _rows(data: Path) -> Iterator[_Row]:
     for row, example in read_rows(data):
         if isinstance(example, BadRow):
-            yield _Row(None, example)
+            yield _Row((), example)
             continue
-        place = BadRow(
-            example.origin.file, example.origin.row, "the row has no completion", NO_REWARD
-        )
-        yield _Row(_answer(row, example), place)
+        origin = example.origin
+        place = BadRow(origin.file, origin.row, "the row has no completion", NO_REWARD)
+        yield _Row(tuple(_answers(row, example)), place)
 
 
-def _answer(row: Mapping[str, Any], example: Example) -> Answer | None:
+def _answers(row: Mapping[str, Any], example: Example) -> Iterator[Answer]:
     if isinstance(example, RatedAnswer):
-        return Answer(example.prompt, example.completion, row)
-    if isinstance(example, ChatExample):
+        yield Answer(example.prompt, example.completion, row)
+    elif isinstance(example, PreferencePair):
+        yield Answer(example.prompt, example.chosen, row)
+        yield Answer(example.prompt, example.rejected, row)
+    elif isinstance(example, ChatExample):
         whole = example.conversation
-        before = Conversation(
-            turns=whole.turns[:-1],
-            system=whole.system,
-            deliberation=whole.deliberation,
-            tools=whole.tools,
-        )
-        return Answer(before, last_answer(whole), row)
-    return None
+        before = replace(whole, turns=whole.turns[:-1])
+        yield Answer(before, last_answer(whole), row)

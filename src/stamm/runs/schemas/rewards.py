@@ -30,8 +30,10 @@ class ScoreManifest:
     config             resolved, as `stamm.base.config.to_plain` writes it
     reads              files that decide the reward: the user's code, a JSON schema, model weights
     input, output      the file of answers, and the file with their rewards
-    rows               rows with a reward
-    mean_reward        None without rows
+    rows, answers      rows with rewards, and their answers: a pair has two
+    mean_reward        of all answers
+    agreement          share of the pairs whose chosen answer has the larger reward, a tie counting
+                       1/2; None without pairs
     distinct_rewards   number of different values
     prompts            different prompts
     tied_pairs         share of the pairs of answers to one prompt with equal rewards; None without any
@@ -49,7 +51,9 @@ class ScoreManifest:
     input: InputFile
     output: InputFile
     rows: int
+    answers: int = 0
     mean_reward: float | None
+    agreement: float | None = None
     distinct_rewards: int
     prompts: int = 0
     tied_pairs: float | None = None
