@@ -101,6 +101,13 @@ def test_answers_are_rated_ranked_and_a_second_run_asks_nothing(
     assert len(lines(root / "judge" / "requests.jsonl")) == judged["replies"]
     assert len(lines(root / "charter" / "requests.jsonl")) == summary["replies"]
     assert asked == judged["replies"] + summary["replies"]
+    with (tmp_path / "answers.jsonl").open("a") as file:
+        file.write('\n{"id": "new", "prompt": "Another question?", "completion": "quality 4"}')
+    with serve() as server:  # at another address
+        grown = stamm(*words(server, "validation.chains=3"))
+    assert grown.returncode == 0, grown.stderr
+    assert len(server.requests) == 2  # an article each
+    assert "1 prompts have a single rated answer" in grown.stdout
     assert "Pairs of degraded answers ordered rightly" in (root / "log" / "run.log").read_text()
 
 

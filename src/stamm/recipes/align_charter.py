@@ -78,6 +78,7 @@ class CharterRecipe:
                     folder="judge",
                     external={**common, name: shipped(name, "validation.good_answers")},
                     outputs=("judge.json", "requests.jsonl"),
+                    sharded=True,  # stored replies are kept when an input changes
                 )
             )
         steps.append(
@@ -90,6 +91,7 @@ class CharterRecipe:
                 after=tuple(step.name for step in steps),
                 external={**common, self.answers: shipped(self.answers, "answers")},
                 outputs=_OUTPUTS,
+                sharded=True,
             )
         )
         if self.select is not None:
