@@ -149,7 +149,7 @@ def result(arm: str, seeds: int = 1) -> dict[str, Any]:
         "chat_format_sha256": "ef" * 32,
         "sha256": {"start": "01" * 32, "aligned": "23" * 32},
         "prompts": PROMPTS, "answers": ANSWERS, "references": REFERENCES, "aligned": ALIGNED,
-        "left_out": {"too few start answers": 3},
+        "left_out": {"prompts with too few start answers": 3},
         "confidence": 0.95,
         "method": METHOD.format(draws="300"),
         "tie_rule": "mid",

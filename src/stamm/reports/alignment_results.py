@@ -72,12 +72,13 @@ def _check_weights(aligned: AlignedArm, arm: Path) -> None:
 
 
 def read_prepared(run_folder: Path) -> tuple[tuple[str, PreparedSummary], ...]:
-    """Summaries of prepared data by folder, in the order of their names.
+    """Summaries of prepared data by folder ("data", "data/round1"), in the order of their names.
 
     Raises   DataError when one does not follow its schema
     """
-    folders = sorted(path.parent for path in run_folder.glob(f"*/{_EXAMPLES}"))
+    found = [*run_folder.glob(f"*/{_EXAMPLES}"), *run_folder.glob(f"*/*/{_EXAMPLES}")]
+    names = sorted(path.parent.relative_to(run_folder).as_posix() for path in found)
     return tuple(
-        (one_line(folder.name, _LONGEST_NAME), read_record(PreparedSummary, folder / _SUMMARY))
-        for folder in folders[:_MOST_PREPARED]
+        (one_line(name, _LONGEST_NAME), read_record(PreparedSummary, run_folder / name / _SUMMARY))
+        for name in names[:_MOST_PREPARED]
     )

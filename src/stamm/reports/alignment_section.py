@@ -265,9 +265,9 @@ def _cautions(line: AlignedLine) -> list[str]:
         )
     if file.left_out:
         gone = ", ".join(
-            f"{count:,} ({one_line(key, 40)})" for key, count in list(file.left_out.items())[:5]
+            f"{count:,} {one_line(key, 60)}" for key, count in list(file.left_out.items())[:5]
         )
-        said.append(f"prompts left out: {gone}")
+        said.append(f"left out: {gone}")
     return said
 
 

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from stamm.align.model_source import load_chat_format
 from stamm.align.results.answers_config import AnswersConfig
 from stamm.align.results.evaluate_job import run
+from stamm.base.config import from_plain, to_plain
 from stamm.base.errors import ConfigError, DataError
 from stamm.base.schema import read_record
 from stamm.chat.conversation import read_conversation
@@ -95,6 +96,10 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     for name, lines in rows.items():
         inputs[name] = root / f"{name}.jsonl"
         write_completions(inputs[name], lines, tokenizer)
+        gold = name.replace("aligned", "gold").replace("start", "start_gold")
+        inputs[gold] = root / f"{gold}.jsonl"
+        scored = [{**row, "reward": row["gold"]} for row in lines]
+        write_completions(inputs[gold], scored, tokenizer)
     for seed in (1, 2):
         decoders[f"model.{seed}"] = build_decoder(CONFIG, seed=seed + 50)
         inputs[f"model.{seed}"] = root / f"model-{seed}"
@@ -106,7 +111,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
 def result(made: dict[str, Any]) -> AlignmentFile:
     folder = made["root"] / "out"
     folder.mkdir()
-    config = AnswersConfig(gold="gold", beta=0.3, draws=300, examples=5)
+    config = AnswersConfig(beta=0.3, draws=300, examples=5)
     run(config, Workspace(folder=folder, inputs=made["inputs"]))
     return read_record(AlignmentFile, folder / "alignment.json")
 
@@ -189,7 +194,7 @@ def test_lengths_stops_and_what_was_compared(made: dict[str, Any], result: Align
 def test_the_same_inputs_give_the_same_bytes(made: dict[str, Any], result: AlignmentFile) -> None:
     folder = made["root"] / "again"
     folder.mkdir()
-    config = AnswersConfig(gold="gold", beta=0.3, draws=300, examples=5)
+    config = AnswersConfig(beta=0.3, draws=300, examples=5)
     run(config, Workspace(folder=folder, inputs=made["inputs"]))
     first = (made["root"] / "out" / "alignment.json").read_bytes()
     assert (folder / "alignment.json").read_bytes() == first
@@ -262,3 +267,10 @@ def test_an_answer_that_the_format_cannot_write_is_left_out_of_the_kl(
     run(AnswersConfig(draws=100), Workspace(folder=tmp_path / "out", inputs=inputs))
     found = read_record(AlignmentFile, tmp_path / "out" / "alignment.json")
     assert found.kl.recoded == pytest.approx(2 / 16)
+
+
+def test_a_configuration_is_read_back_as_it_was_written() -> None:
+    config = AnswersConfig(gold_name="judge", beta=0.2, draws=300)
+    assert from_plain(AnswersConfig, to_plain(config)) == config
+    with pytest.raises(ConfigError, match="is the name of the reward"):
+        AnswersConfig(gold_name="reward")

@@ -49,7 +49,7 @@ def write(path: Path, rows: list[dict[str, Any]]) -> Path:
 
 def pair(tmp_path: Path, start: list[dict[str, Any]], *aligned: list[dict[str, Any]]) -> Any:
     paths = [write(tmp_path / f"aligned-{i}.jsonl", rows) for i, rows in enumerate(aligned)]
-    return read_paired(write(tmp_path / "start.jsonl", start), paths, ("reward",))
+    return read_paired(write(tmp_path / "start.jsonl", start), paths, "reward")
 
 
 def test_prompts_are_paired_and_the_second_half_are_references(tmp_path: Path) -> None:
@@ -62,7 +62,23 @@ def test_prompts_are_paired_and_the_second_half_are_references(tmp_path: Path) -
     assert [a.rewards[0] for a in first.before] == [0, 1]
     assert first.reference_rewards(0) == [2, 3]
     assert [a.rewards[0] for a in first.after[0]] == [7]
-    assert found.left_out == {"only start": 1, "too few start answers": 1, "only aligned": 1}
+    assert found.left_out == {
+        "prompts that only the start model answered": 1,
+        "prompts with too few start answers": 1,
+        "prompts that only the aligned model answered": 1,
+        # 4, 2, 2 and 1 of 4 start answers
+        "answers without a reward": 7,
+    }
+
+
+def test_a_second_reward_is_of_the_same_completion(tmp_path: Path) -> None:
+    start = [line("a", i, i) for i in range(4)]
+    gold = [line("a", i, 10 * i) for i in (3, 1, 0)]
+    paths = [write(tmp_path / f"{i}.jsonl", rows) for i, rows in enumerate((start, gold))]
+    found = read_completions(paths[0], "reward", paths[1])
+    assert [one.rewards for one in next(iter(found.values()))] == [(0, 0), (1, 10), (3, 30)]
+    paired = read_paired(paths[0], [paths[0]], "reward", (paths[1], [paths[1]]))
+    assert [one.rewards for one in paired.prompts[0].references] == [(1, 10), (3, 30)]
 
 
 def test_the_same_identifier_with_another_text_is_another_prompt(tmp_path: Path) -> None:
@@ -80,7 +96,7 @@ def test_a_completion_without_a_finite_reward_is_refused(
 ) -> None:
     path = write(tmp_path / "completions.jsonl", [line("a", 0, reward)])
     with pytest.raises(DataError, match=message):
-        read_completions(path, ("reward",))
+        read_completions(path, "reward")
 
 
 def test_quantiles_and_wins_equal_counting(tmp_path: Path) -> None:

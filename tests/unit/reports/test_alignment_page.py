@@ -159,6 +159,7 @@ def test_the_sections_and_figures_of_alignment(html: str) -> None:
         "Not shown to differ from the start model: simpo",
         f"Intervals are over {PROMPTS} test prompts and one seed of training",
         "corrected over the 3 arms (Holm)",
+        "qrpo, dpo, simpo: left out: 3 prompts with too few start answers.",
         "from the lowest quantile to the highest",
         "memorized, 16 times",
         "too long 150 6.8 %",

@@ -12,8 +12,9 @@ from stamm.base.config import validate
 class AnswersConfig:
     """Comparison of an aligned model's answers with the start model's.
 
-    reward         column of the completions with the reward that was trained on
-    gold           column with a reward that training did not see; "" without one
+    reward         column of the scored completions with the reward
+    reward_name    of the reward that was trained on, on the page
+    gold_name      of the reward that training did not see
     ties           how equal rewards count in a quantile, as in `losses.quantile`
     beta           of QRPO with the identity transform, whose optimum is marked; None for others
     draws, seed    of the bootstrap
@@ -24,7 +25,8 @@ class AnswersConfig:
     """
 
     reward: str = "reward"
-    gold: str = ""
+    reward_name: str = "reward"
+    gold_name: str = "gold"
     ties: Literal["le", "mid"] = "mid"
     beta: float | None = None
     draws: int = 2000
@@ -38,7 +40,9 @@ class AnswersConfig:
         validate(
             self,
             ("reward", bool(self.reward), "is empty"),
-            ("gold", self.gold != self.reward, "is the column of the reward"),
+            ("reward_name", bool(self.reward_name), "is empty"),
+            ("gold_name", bool(self.gold_name), "is empty"),
+            ("gold_name", self.gold_name != self.reward_name, "is the name of the reward"),
             ("beta", self.beta is None or self.beta > 0, "must be above 0"),
             ("draws", 100 <= self.draws <= 100_000, "must lie in [100, 100000]"),
             ("confidence", 0.5 <= self.confidence < 1, "must lie in [0.5, 1)"),

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,7 +15,10 @@ from stamm.base.errors import DataError
 from stamm.base.files import sha256_value
 from stamm.base.schema import decode, read_objects
 
-ONLY_START, ONLY_ALIGNED, TOO_FEW = "only start", "only aligned", "too few start answers"
+ONLY_START = "prompts that only the start model answered"
+ONLY_ALIGNED = "prompts that only the aligned model answered"
+TOO_FEW = "prompts with too few start answers"
+UNSCORED = "answers without a reward"
 _FIX = "Score the completions with `stamm score`"
 
 
@@ -40,7 +43,7 @@ class CompletionLine:
 
 @dataclass(frozen=True)
 class ScoredAnswer:
-    """A completion with its rewards, in the order of the columns that were asked for."""
+    """A completion with its reward, and that of a second scorer where there is one."""
 
     line: CompletionLine
     rewards: tuple[float, ...]
@@ -71,24 +74,39 @@ class PromptAnswers:
 
 @dataclass(frozen=True)
 class PairedAnswers:
-    """Prompts that all models answered, in the start file's order; others by reason."""
+    """Prompts that all models answered, in the start file's order, and counts of what was left out.
+
+    Answers without a reward, such as empty ones, are not in the files: what a prompt has fewer than
+    the prompt with the most is counted.
+    """
 
     prompts: tuple[PromptAnswers, ...]
     left_out: Mapping[str, int]
 
 
-def read_paired(start: Path, aligned: Sequence[Path], columns: Sequence[str]) -> PairedAnswers:
+def read_paired(
+    start: Path,
+    aligned: Sequence[Path],
+    column: str,
+    gold: tuple[Path, Sequence[Path]] | None = None,
+) -> PairedAnswers:
     """The answers of the start model and of the aligned model's seeds, prompt by prompt.
 
-    columns   of the rewards. The first half of a prompt's start answers, by sample number, is
-              compared with the aligned ones, the rest are references.
+    column   of the rewards. The first half of a prompt's start answers, by sample number, is
+             compared with the aligned ones, the rest are references.
+    gold     the same completions scored by another reward, in the same column; an answer that is
+             not in them is left out
 
     Prompts are the same when identifier, messages, tools and deliberation are.
 
     Raises   DataError for a line without a reward, and when no prompt is left
     """
-    first = read_completions(start, columns)
-    others = [read_completions(path, columns) for path in aligned]
+    first = read_completions(start, column, gold[0] if gold else None)
+    seconds = gold[1] if gold else [None] * len(aligned)
+    others = [
+        read_completions(path, column, second)
+        for path, second in zip(aligned, seconds, strict=True)
+    ]
     reasons: Counter[str] = Counter()
     prompts = []
     for key, answers in first.items():
@@ -104,6 +122,9 @@ def read_paired(start: Path, aligned: Sequence[Path], columns: Sequence[str]) ->
     extra = {key for other in others for key in other} - first.keys()
     if extra:
         reasons[ONLY_ALIGNED] = len(extra)
+    files = [[len(answers) for answers in file.values()] for file in (first, *others)]
+    if unscored := sum(max(counts) * len(counts) - sum(counts) for counts in files if counts):
+        reasons[UNSCORED] = unscored
     if not prompts:
         found = ", ".join(f"{count} {reason}" for reason, count in reasons.items())
         raise DataError(
@@ -113,21 +134,37 @@ def read_paired(start: Path, aligned: Sequence[Path], columns: Sequence[str]) ->
     return PairedAnswers(tuple(prompts), dict(reasons))
 
 
-def read_completions(path: Path, columns: Sequence[str]) -> dict[str, tuple[ScoredAnswer, ...]]:
+def read_completions(
+    path: Path, column: str, gold: Path | None = None
+) -> dict[str, tuple[ScoredAnswer, ...]]:
     """The answers of a file by prompt, each prompt's in the order of its samples.
+
+    gold   the same completions scored by a second reward; answers without one are left out
 
     Raises   DataError for a malformed line, or one whose reward is missing or not finite
     """
+    second: dict[tuple[str, int], float] = {}
+    if gold is not None:
+        second = {(key, line.sample): reward for key, line, reward in _lines(gold, column)}
     found: dict[str, list[ScoredAnswer]] = {}
-    for where, plain in read_objects(path):
-        line: CompletionLine = decode(CompletionLine, plain, where)
-        rewards = tuple(_reward(plain, column, where) for column in columns)
-        key = sha256_value([line.id, line.prompt, line.tools, line.deliberation])
-        found.setdefault(key, []).append(ScoredAnswer(line, rewards))
+    for key, line, reward in _lines(path, column):
+        if gold is None:
+            found.setdefault(key, []).append(ScoredAnswer(line, (reward,)))
+        elif (key, line.sample) in second:
+            rewards = (reward, second[key, line.sample])
+            found.setdefault(key, []).append(ScoredAnswer(line, rewards))
     return {
         key: tuple(sorted(answers, key=lambda one: one.line.sample))
         for key, answers in found.items()
     }
+
+
+def _lines(path: Path, column: str) -> Iterator[tuple[str, CompletionLine, float]]:
+    """Each line with the key of its prompt and its reward."""
+    for where, plain in read_objects(path):
+        line: CompletionLine = decode(CompletionLine, plain, where)
+        key = sha256_value([line.id, line.prompt, line.tools, line.deliberation])
+        yield key, line, _reward(plain, column, where)
 
 
 def _reward(plain: Mapping[str, object], column: str, where: str) -> float:

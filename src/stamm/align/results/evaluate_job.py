@@ -6,9 +6,11 @@ Reads    start        scored completions of the start model, n >= 2 a prompt: th
          reference    model folder of the start model, or a Hugging Face folder
          model        model folder of the aligned model
          tokenizer    the tokenizer's folder: it decides the chat format
+         start_gold, gold           the same completions scored by a reward that training did not
+                                    see (optional)
          start_evaluate, evaluate   folders of `stamm evaluate` of both models (optional)
          start_audit, audit         folders of `stamm audit` of both models (optional)
-         Over several seeds, aligned, model, evaluate and audit are named aligned.SEED and so on.
+         Over several seeds, aligned, model, gold, evaluate and audit are named aligned.SEED and so on.
 Leaves   alignment.json
 
 Checked  tests/unit/align/test_answers_job.py
@@ -69,9 +71,15 @@ def run(config: AnswersConfig, workspace: Workspace) -> None:
     inputs = workspace.inputs
     seeds = seeds_of(inputs)
     set_determinism(config.threads)
-    columns = (config.reward, *((config.gold,) if config.gold else ()))
+    gold = _every(inputs, "gold", seeds) if "start_gold" in inputs else []
     aligned = {seed: inputs[_input("aligned", seed)] for seed in seeds}
-    paired = read_paired(inputs["start"], list(aligned.values()), columns)
+    paired = read_paired(
+        inputs["start"],
+        list(aligned.values()),
+        config.reward,
+        (inputs["start_gold"], gold) if gold else None,
+    )
+    columns = (config.reward_name, config.gold_name)[: 2 if gold else 1]
     prompts = paired.prompts
     bootstrap = Bootstrap(len(prompts), len(seeds), config.draws, config.seed, config.confidence)
     found = _log_ratios(config, workspace, seeds, prompts)

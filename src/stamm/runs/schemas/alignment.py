@@ -33,7 +33,7 @@ class DistributionBin:
 class RewardChange:
     """One reward before and after alignment.
 
-    column           of the completions ("reward")
+    column           name of the reward ("reward")
     quantile         of a reward among those of fresh reference completions of the same prompt
     win_rate         share of pairs of an aligned and a start answer to the same prompt that the
                      aligned one wins; a tie counts as half
@@ -149,7 +149,7 @@ class AlignmentFile:
     answers          answers of a prompt by the start model that are compared with the aligned ones
     references       further answers of a prompt by the start model: quantiles are taken among them
     aligned          answers of a prompt by the aligned model
-    left_out         prompts that were left out, by reason
+    left_out         counts of prompts and answers that were left out, by what they are
     method           how the intervals are computed
     rewards          the reward that was trained on, and others that were not
     tokens, stopped, distinct_4   length, share ended by a stop token, share of distinct 4-grams
