@@ -12,6 +12,7 @@ from stamm.base.files import write_json
 from stamm.reports.job import write_report
 from stamm.reports.judge_section import judge_section
 from tests.unit.reports.run_folder import HOSTILE
+from tests.unit.reports.test_page import ALLOWED, Page
 
 SHARE = {"right": 30, "ties": 2, "pairs": 36, "low": 0.681, "high": 0.921}
 JUDGED: dict[str, Any] = {
@@ -86,6 +87,9 @@ def test_the_findings_are_sentences(run: Path) -> None:
 
 def test_the_page_escapes_names_and_has_no_other_section(run: Path) -> None:
     page = write_report(run, run / "report.html").read_text()
+    parsed = Page(page)
+    assert (parsed.problems, parsed.open) == ([], [])
+    assert {tag for tag, _ in parsed.tags} <= ALLOWED
     assert "<script" not in page
     assert "<img" not in page
     assert "&lt;script&gt;" in page
