@@ -8,8 +8,8 @@ rebuilding from the same sources gives the same bytes. Prints each file with its
 Selection: general topics of chatterbot-corpus in fifteen languages, without topics in which the
 bot describes itself or judges people, and the expert-written seed tasks of Self-Instruct; both texts
 in the script of the row's language, and together at most 350 characters (a wide one counts as three),
-about 150 tokens of a small multilingual vocabulary. Questions are ordered by hash: the first 200 are test prompts, the next 400
-training prompts, all others are in the conversations. No question is in two files.
+about 150 tokens of a small multilingual vocabulary. Questions are ordered by hash: the first 200 are test prompts, the next 300
+training prompts, the next 100 validation prompts, all others are in the conversations. No question is in two files.
 """
 
 from __future__ import annotations
@@ -28,12 +28,13 @@ from typing import Any
 import zstandard
 
 OUTPUT = Path(__file__).resolve().parents[1] / "src" / "stamm" / "align" / "demo_data"
-CHATS, TRAIN_PROMPTS, TEST_PROMPTS = (
+CHATS, TRAIN_PROMPTS, TEST_PROMPTS, VALIDATION_PROMPTS = (
     "align_chats.jsonl.zst",
     "align_prompts.jsonl.zst",
     "align_test_prompts.jsonl.zst",
+    "align_validation_prompts.jsonl.zst",
 )
-NUM_TEST, NUM_TRAIN = 200, 400
+NUM_TEST, NUM_TRAIN, NUM_VALIDATION = 200, 300, 100
 LONGEST = 350  # characters of question and answer
 MOST_ANSWERS = 3  # of one question
 MOST_ROWS = 600  # of one language
@@ -124,6 +125,7 @@ each of at most {MOST_ANSWERS}. The files were not reviewed by native speakers.
 | `{CHATS}` | conversations of one question and one answer (`messages`), with `language` |
 | `{TRAIN_PROMPTS}` | questions to sample answers to (`prompt`), with `language` |
 | `{TEST_PROMPTS}` | the same, to evaluate with; no question is in two files |
+| `{VALIDATION_PROMPTS}` | the same, to choose settings with |
 
 ## chatterbot-corpus: questions and replies written by volunteers
 
@@ -281,13 +283,15 @@ def main(folder: Path, output: Path) -> None:
     asked = [each for each in chosen if each["source"] == CHATTERBOT[0]]
     by_question = {key(each["question"]): each for each in reversed(asked)}
     questions = sorted(by_question, key=rank)
-    test, train = questions[:NUM_TEST], questions[NUM_TEST : NUM_TEST + NUM_TRAIN]
-    prompts = {*test, *train}
+    test, rest = questions[:NUM_TEST], questions[NUM_TEST:]
+    train, validation = rest[:NUM_TRAIN], rest[NUM_TRAIN : NUM_TRAIN + NUM_VALIDATION]
+    prompts = {*test, *train, *validation}
     chats = [each for each in chosen if key(each["question"]) not in prompts]
     entries = [
         write(output / CHATS, sorted(map(chat_row, chats), key=lambda row: rank(row["id"]))),
         write(output / TRAIN_PROMPTS, (prompt_row(by_question[each]) for each in train)),
         write(output / TEST_PROMPTS, (prompt_row(by_question[each]) for each in test)),
+        write(output / VALIDATION_PROMPTS, (prompt_row(by_question[each]) for each in validation)),
     ]
     (output / "LICENSES.md").write_text(NOTES, encoding="utf-8")
     sources = [

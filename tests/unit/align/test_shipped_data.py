@@ -18,10 +18,11 @@ from stamm.corpus.contamination.config import ContaminationConfig, EvaluationSet
 from tests.unit.align.prepared import prepare
 
 FOLDER = locate_file("package:align_chats.jsonl.zst", "data").parent
-CHATS, TRAIN, TEST = (
+CHATS, TRAIN, TEST, VALIDATION = (
     "align_chats.jsonl.zst",
     "align_prompts.jsonl.zst",
     "align_test_prompts.jsonl.zst",
+    "align_validation_prompts.jsonl.zst",
 )
 
 
@@ -45,15 +46,16 @@ def test_files_have_their_hashes_and_licences() -> None:
 
 
 def test_no_question_is_in_two_files_and_every_row_has_its_source() -> None:
-    chats, train, test = (
+    chats, train, test, validation = (
         rows(CHATS, ChatExample),
         rows(TRAIN, PromptExample),
         rows(TEST, PromptExample),
+        rows(VALIDATION, PromptExample),
     )
-    assert (len(train), len(test)) == (400, 200)
+    assert (len(train), len(test), len(validation)) == (300, 200, 100)
     assert len(chats) > 2500
     asked = [row["messages"][0]["content"].casefold() for row in chats]
-    prompts = [row["prompt"].casefold() for row in (*train, *test)]
+    prompts = [row["prompt"].casefold() for row in (*train, *test, *validation)]
     assert len(set(prompts)) == len(prompts)
     assert not set(prompts) & set(asked)
     sources = {entry["source"]: entry["licence"] for entry in listing_sources()}
