@@ -11,6 +11,7 @@ from stamm.pretrain.config import PretrainConfig
 from stamm.recipes import (
     align,
     align_charter,
+    align_demo,
     apertus,
     branches,
     comparisons,
@@ -23,6 +24,7 @@ from stamm.recipes import (
 )
 from stamm.recipes.align import PreferenceRecipe, SFTRecipe
 from stamm.recipes.align_charter import CharterRecipe
+from stamm.recipes.align_demo import AlignDemo
 from stamm.recipes.branches import CooldownRecipe, LongerRecipe
 from stamm.recipes.compare import Comparison
 from stamm.recipes.corpus import CorpusRecipe
@@ -42,7 +44,7 @@ Stepwise = (
     | CharterRecipe
 )
 # Recipes that read another run; their steps depend on the run folder.
-Branching = ReplayRecipe | CooldownRecipe | LongerRecipe | SFTRecipe | PreferenceRecipe
+Branching = ReplayRecipe | CooldownRecipe | LongerRecipe | SFTRecipe | PreferenceRecipe | AlignDemo
 Config = Stepwise | Branching | PretrainConfig
 """Configuration of a recipe."""
 
@@ -78,6 +80,7 @@ RECIPES: tuple[Recipe, ...] = (
     Recipe("pretrain.cooldown", branches.cooldown),
     Recipe("pretrain.longer", branches.longer),
     Recipe("pretrain.apertus_8b_longer", branches.apertus_8b_longer),
+    Recipe("align.demo", align_demo.align_demo),
     Recipe("align.sft", align.sft),
     Recipe("align.qrpo", align.qrpo),
     Recipe("align.dpo", align.dpo),

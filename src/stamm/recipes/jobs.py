@@ -43,6 +43,7 @@ JOBS: Mapping[str, tuple[str, str]] = MappingProxyType(
         "audit": ("stamm.audit.job", "run"),
         "export": ("stamm.export.job", "run"),
         "prepare": ("stamm.align.data.prepare_job", "run"),
+        "choose_settings": ("stamm.align.results.choose_job", "run"),
         "answers": ("stamm.align.results.evaluate_job", "run"),
         "import_model": ("stamm.align.import_job", "run"),
         "sample": ("stamm.align.sampling.sample_job", "run"),

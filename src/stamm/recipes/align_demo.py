@@ -1,0 +1,347 @@
+"""The alignment demo: a small model is fine-tuned, aligned with four objectives and compared."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from stamm.align.data.prepare_config import APERTUS_REFUSED, PrepareConfig
+from stamm.align.data.select_config import SelectConfig
+from stamm.align.results.answers_config import AnswersConfig
+from stamm.align.results.choose_config import ArmCandidates, ChooseConfig
+from stamm.align.rewards.reward_config import Language, RewardConfig, ScoreConfig
+from stamm.align.training.finetune_config import FineTuneConfig
+from stamm.align.training.loss_config import DPO, QRPO, REBEL, SFT, SimPO
+from stamm.align.training.reference_config import ReferenceConfig
+from stamm.base.config import override, validate
+from stamm.engine.config import EngineConfig
+from stamm.evaluate.config import EvaluateConfig
+from stamm.export.config import ExportConfig
+from stamm.models.sampling_config import SamplingConfig
+from stamm.optim.config import AdamW
+from stamm.optim.schedules import BatchStage, WarmupStableDecay
+from stamm.recipes import demo
+from stamm.recipes.align_steps import (
+    answers_step,
+    evaluate_step,
+    export_step,
+    prepare_step,
+    reference_step,
+    sample_config,
+    sample_steps,
+    select_step,
+    training_steps,
+)
+from stamm.recipes.report_step import report_step
+from stamm.recipes.start_model import StartModel, start_model
+from stamm.recipes.study import Study
+from stamm.reports.config import ReportConfig
+from stamm.runs.job import Step
+
+_TRUNK = "trunk"
+_SFT = "sft"
+_REFERENCES = "references"
+_TEST = "start"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Objective:
+    """One objective of the demo and the settings that are tried for it, as on the command line."""
+
+    train: FineTuneConfig
+    settings: tuple[tuple[str, ...], ...]
+
+    @property
+    def name(self) -> str:
+        """Name of its arm."""
+        return type(self.train.loss).__name__.lower()
+
+
+@dataclass(frozen=True, kw_only=True)
+class AlignDemo:
+    """Fine-tuning and alignment of a small model, with objectives that start and are tuned alike.
+
+    run          folder of a trained model to start from; "": one is trained, from `trunk`
+    trunk        the model that is trained when none is named
+    chats        conversations for supervised fine-tuning
+    prompts      answered by the fine-tuned model, n times each, to be trained on
+    validation   prompts to choose the settings of each objective with, test to compare with
+    reward       of an answer
+    objectives   each is trained with all of its settings; the best on the validation prompts counts
+    context      tokens of a training sequence
+    """
+
+    run: str = ""
+    arm: str | None = None
+    trunk: Study = field(default_factory=lambda: _trunk())
+    chats: str = "package:align_chats.jsonl.zst"
+    prompts: str = "package:align_prompts.jsonl.zst"
+    validation: str = "package:align_validation_prompts.jsonl.zst"
+    test: str = "package:align_test_prompts.jsonl.zst"
+    prepare: PrepareConfig = field(
+        default_factory=lambda: PrepareConfig(
+            refused_licences=APERTUS_REFUSED, without_source="refuse"
+        )
+    )
+    sft: FineTuneConfig = field(default_factory=lambda: _settings(SFT(), 2e-3, epochs=3.0))
+    n: int = 12
+    sampling: SamplingConfig = field(default_factory=lambda: SamplingConfig(max_new_tokens=48))
+    validation_n: int = 4
+    test_n: int = 8
+    reward: RewardConfig = field(default_factory=Language)
+    select: SelectConfig = field(default_factory=SelectConfig)
+    objectives: tuple[Objective, ...] = field(default_factory=lambda: _objectives())
+    answers: AnswersConfig = field(default_factory=AnswersConfig)
+    evaluate: EvaluateConfig = field(default_factory=lambda: EvaluateConfig(tasks=("held_out",)))
+    export: ExportConfig = field(default_factory=ExportConfig)
+    context: int = 256
+    report: ReportConfig = field(default_factory=ReportConfig)
+
+    def __post_init__(self) -> None:
+        names = [each.name for each in self.objectives]
+        validate(
+            self,
+            ("objectives", bool(names), "is empty"),
+            ("objectives", len(set(names)) == len(names), "names an objective twice"),
+            ("n", self.n > self.select.candidates, "must exceed select.candidates"),
+            ("test_n", self.test_n >= 2, "must be at least 2"),
+            ("validation_n", self.validation_n >= 1, "must be at least 1"),
+        )
+
+    def steps(self, root: Path) -> tuple[Step, ...]:
+        """All steps in the run folder `root`, in order."""
+        start = start_model(self.run, self.arm, root) if self.run else self._trained()
+        steps = [*start.steps, *self._fine_tuned(start)]
+        tuned = StartModel(
+            name=_SFT,
+            model=f"arms/{_SFT}/model",
+            tokenizer=start.tokenizer,
+            max_context=start.max_context,
+            steps=(steps[-1],),
+            external=start.external,
+            pack=start.pack,
+        )
+        if start.pack:
+            steps.append(evaluate_step(_SFT, self.evaluate, start))
+        steps += self._training_data(tuned)
+        steps += self._chosen(tuned)
+        steps += self._sampled(_TEST, tuned.inputs, tuned.after, tuned.external, self.test)
+        for objective in self.objectives:
+            steps += self._aligned(objective, tuned)
+        best = self.objectives[0].name
+        return (*steps, export_step(best, self.export, tuned), report_step(self.report, steps))
+
+    def _trained(self) -> StartModel:
+        (arm,) = self.trunk.arms
+        made = tuple(step for step in self.trunk.steps() if step.job != "report")
+        # The trunk is not an arm that is compared.
+        moved = tuple(
+            replace(step, folder=_TRUNK) if step.job == "pretrain" else step for step in made
+        )
+        model = self.trunk.model_of(arm)
+        return StartModel(
+            name=arm.name,
+            model=f"{_TRUNK}/model",
+            tokenizer="tokenizer",
+            max_context=model.max_context,
+            steps=moved,
+            pack="pack",
+        )
+
+    def _fine_tuned(self, start: StartModel) -> list[Step]:
+        prepare = prepare_step(
+            replace(self.prepare, data=(self.chats,), context=self.context, kind="chat"),
+            start.tokenizer,
+            folder="data/chats",
+            after=start.after,
+        )
+        return [
+            prepare,
+            *training_steps(
+                replace(self.sft, context=self.context),
+                _SFT,
+                start.inputs,
+                data=prepare.folder,
+                after=(*start.after, prepare.name),
+                external=start.external,
+                reference=ReferenceConfig(),
+                pack=start.pack,
+            ),
+        ]
+
+    def _training_data(self, tuned: StartModel) -> list[Step]:
+        """Answers of the fine-tuned model as pairs with rewards, and their log-probabilities."""
+        sampled = self._sampled(
+            _REFERENCES, tuned.inputs, tuned.after, tuned.external, self.prompts, self.n
+        )
+        selected = select_step("pairs", self.select, _REFERENCES)
+        prepared = prepare_step(
+            replace(self.prepare, data=(), context=self.context),
+            tuned.tokenizer,
+            name="prepare.pairs",
+            folder="data/pairs",
+            answers=f"{selected.folder}/examples.jsonl",
+            after=(selected.name,),
+        )
+        reference = reference_step(
+            ReferenceConfig(),
+            {**tuned.inputs, "data": prepared.folder},
+            (*tuned.after, prepared.name),
+            tuned.external,
+        )
+        return [*sampled, selected, prepared, reference]
+
+    def _chosen(self, tuned: StartModel) -> list[Step]:
+        """Every candidate trained and scored on the validation prompts, and the choice."""
+        steps: list[Step] = []
+        inputs: dict[str, str] = {}
+        for objective in self.objectives:
+            for number, settings in enumerate(objective.settings):
+                name = f"{objective.name}-{number}"
+                training = self._training(objective, tuned, name, f"tuning/{name}", settings)
+                policy = {**tuned.inputs, "start": f"tuning/{name}/model"}
+                after = (training.name,)
+                sampled = self._sampled(
+                    name, policy, after, tuned.external, self.validation, self.validation_n
+                )
+                steps += [training, *sampled]
+                inputs[f"{objective.name}.{number}"] = f"scored/{name}/scored.jsonl"
+        candidates = tuple(
+            ArmCandidates(name=each.name, settings=each.settings) for each in self.objectives
+        )
+        choice = Step(
+            name="choose",
+            job="choose_settings",
+            config=ChooseConfig(arms=candidates),
+            folder="chosen",
+            inputs=inputs,
+            after=tuple(step.name for step in steps if step.job == "score"),
+            outputs=("chosen.json",),
+        )
+        return [*steps, choice]
+
+    def _aligned(self, objective: Objective, tuned: StartModel) -> list[Step]:
+        name = objective.name
+        training = self._training(objective, tuned, name, f"arms/{name}", None)
+        policy = {**tuned.inputs, "start": f"arms/{name}/model"}
+        sampled = self._sampled(name, policy, (training.name,), tuned.external, self.test)
+        steps = [training, *sampled]
+        if tuned.pack:
+            steps.append(evaluate_step(name, self.evaluate, tuned))
+        compare = answers_step(
+            name,
+            self.answers,
+            tuned.inputs,
+            before=_TEST,
+            evaluated=False,
+            external=tuned.external,
+        )
+        if tuned.pack:
+            evaluated = {
+                "evaluate": f"arms/{name}/evaluate",
+                "start_evaluate": f"arms/{_SFT}/evaluate",
+            }
+            compare = replace(
+                compare,
+                inputs={**compare.inputs, **evaluated},
+                after=(*compare.after, f"evaluate.{name}", f"evaluate.{_SFT}"),
+            )
+        return [*steps, compare]
+
+    def _training(
+        self,
+        objective: Objective,
+        tuned: StartModel,
+        name: str,
+        folder: str,
+        settings: tuple[str, ...] | None,
+    ) -> Step:
+        """Training with these settings; None: with the chosen ones."""
+        config = replace(objective.train, context=self.context)
+        if settings is None:
+            config = replace(config, chosen=objective.name)
+        else:
+            config = override(config, list(settings), f"in objectives, {objective.name}")
+        (step,) = training_steps(
+            config,
+            name,
+            tuned.inputs,
+            data="data/pairs",
+            after=(*tuned.after, "prepare.pairs", *(() if settings is not None else ("choose",))),
+            external=tuned.external,
+            reference=ReferenceConfig(),
+            pack=tuned.pack,
+            chosen="" if settings is not None else "chosen/chosen.json",
+            folder=folder,
+            shared="reference",
+        )
+        return step
+
+    def _sampled(
+        self,
+        name: str,
+        model: Mapping[str, str],
+        after: tuple[str, ...],
+        external: Mapping[str, Path],
+        prompts: str,
+        n: int | None = None,
+    ) -> list[Step]:
+        return sample_steps(
+            name,
+            sample_config(self.sampling, prompts, self.test_n if n is None else n),
+            ScoreConfig(reward=self.reward),
+            model,
+            after=after,
+            external=external,
+        )
+
+
+def align_demo() -> AlignDemo:
+    """Fine-tuning, then QRPO, DPO, SimPO and REBEL from the same start on answers of the model; 6 minutes."""
+    return AlignDemo()
+
+
+def _trunk() -> Study:
+    base = demo.demo()
+    return replace(
+        base,
+        corpus=replace(base.corpus, probes=None),
+        arms=tuple(arm for arm in base.arms if arm.name == "xielu"),
+        evaluate=None,
+        audit=None,
+        export=None,
+        exported=(),
+    )
+
+
+def _settings(
+    loss: SFT | QRPO | DPO | SimPO | REBEL, peak: float, *, epochs: float, size: int = 16
+) -> FineTuneConfig:
+    return FineTuneConfig(
+        loss=loss,
+        epochs=epochs,
+        batch=(BatchStage(size=size),),
+        optimizer=AdamW(beta2=0.99, weight_decay=0.0),
+        schedule=WarmupStableDecay(
+            peak=peak, warmup_sequences=4 * size, decay_share=1.0, law="linear"
+        ),
+        engine=EngineConfig(threads=2, compile="off", checkpoint_every=25),
+    )
+
+
+def _objectives() -> tuple[Objective, ...]:
+    """Two learning rates and two strengths of each objective."""
+    betas: tuple[tuple[QRPO | DPO | SimPO | REBEL, tuple[float, float]], ...] = (
+        (QRPO(ties="mid"), (0.1, 0.3)),
+        (DPO(), (0.1, 0.3)),
+        (SimPO(), (2.0, 5.0)),
+        (REBEL(), (0.1, 0.3)),
+    )
+    return tuple(
+        Objective(
+            train=_settings(loss, 3e-4, epochs=2.0),
+            settings=tuple((f"loss.beta={beta}",) for beta in each),
+        )
+        for loss, each in betas
+    )
