@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from stamm.align.data.prepare_config import PrepareConfig
+from stamm.base.config import override
 from stamm.cli.main import main
+from stamm.recipes.align_steps import prepare_step
 from tests.unit.align.prepared import chat, write_rows
 from tests.unit.untrained_run import untrained_run
 
@@ -91,3 +95,19 @@ def test_the_rows_of_a_failed_step_are_listed_and_found_in_the_ledger(
     capsys.readouterr()
     assert main(["show", "ledger", str(tmp_path / "run"), "path=empty"]) == 0
     assert "empty_answer (an answer without content)" in capsys.readouterr().out
+
+
+def test_an_evaluation_set_is_named_on_the_command_line_and_is_an_input(
+    model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    question = "How many eggs do the ducks of the farm lay in a week of seven days?"
+    sets = write_rows(tmp_path / "eval.jsonl", [{"q": question}])
+    keys = ("name=eggs", f"file={sets}", "fields=q", "id=")
+    words = [f"decontaminate.sets.0.{key}" for key in keys]
+    words = ["decontaminate=ContaminationConfig", *words]
+    prefixed = [f"prepare.{word}" for word in words]
+    assert align(tmp_path, model, "align.sft", [chat(question, "49")], *prefixed) == 1
+    assert "dropped: contaminated 1" in capsys.readouterr().err
+    config = override(PrepareConfig(data=(sets,)), words)
+    assert prepare_step(config, "tokenizer").external == {sets: Path(sets)}
+    assert prepare_step(replace(config, data=()), "t", answers="a").external == {sets: Path(sets)}

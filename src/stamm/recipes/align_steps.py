@@ -7,7 +7,7 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
-from stamm.align.data.inputs import locate_data, locate_file
+from stamm.align.data.inputs import evaluation_files, locate_data, locate_file
 from stamm.align.data.prepare_config import PrepareConfig
 from stamm.align.data.select_config import SelectConfig
 from stamm.align.results.answers_config import AnswersConfig
@@ -43,8 +43,14 @@ def prepare_step(
         folder=folder,
         inputs=inputs,
         after=tuple(after),
-        external={} if answers else locate_data(config.data),
-        outputs=("examples.parquet", "held_out.parquet", "summary.json", "bad_rows.jsonl"),
+        external={**({} if answers else locate_data(config.data)), **evaluation_files(config)},
+        outputs=(
+            "examples.parquet",
+            "held_out.parquet",
+            "alignment_ledger-00000.parquet",
+            "summary.json",
+            "bad_rows.jsonl",
+        ),
     )
 
 

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import json
 import math
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from stamm.align.data.encoded import EncodedExamples
-from stamm.align.data.inputs import files_of
+from stamm.align.data.inputs import evaluation_files
 from stamm.align.data.prepare_config import APERTUS_REFUSED, PrepareConfig
 from stamm.base.config import override
 from stamm.base.errors import ConfigError, DataError
@@ -244,8 +243,8 @@ def test_rows_of_an_earlier_step_are_read_where_no_file_is_named(tmp_path: Path)
     assert [each.name for each in summary(out).files] == ["selected/examples.jsonl"]
     sets = EvaluationSet(name="rows", file=str(path))
     config = PrepareConfig(decontaminate=ContaminationConfig(sets=(sets,)))
-    assert files_of(config) == {str(path): path}
-    assert list(files_of(replace(config, data=(str(tmp_path / "selected"),)))) == [str(path)]
+    assert evaluation_files(config) == {str(path): path}
+    assert evaluation_files(PrepareConfig()) == {}
 
 
 def test_data_that_is_not_there(tmp_path: Path) -> None:

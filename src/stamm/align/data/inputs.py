@@ -62,12 +62,10 @@ def locate_data(names: Sequence[str], where: str = "data") -> dict[str, Path]:
     return found
 
 
-def files_of(config: PrepareConfig) -> dict[str, Path]:
-    """Every file outside of a run that preparing data reads: data, and evaluation sets.
+def evaluation_files(config: PrepareConfig) -> dict[str, Path]:
+    """The files of the evaluation sets of a configuration, by their name in it.
 
-    Edge     without data, which an earlier step then writes, the evaluation sets alone
-    Raises   as `locate_data`
+    Raises   DataError when one is not there
     """
     sets = config.decontaminate.sets if config.decontaminate else ()
-    found = {one.file: locate_file(one.file, "decontaminate.sets") for one in sets}
-    return (locate_data(config.data) if config.data else {}) | found
+    return {one.file: locate_file(one.file, "decontaminate.sets") for one in sets}

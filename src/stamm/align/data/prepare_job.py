@@ -35,7 +35,7 @@ from stamm.align.data.encoded import (
     SplitWriter,
 )
 from stamm.align.data.examples import Example, RatedAnswer, row_text
-from stamm.align.data.inputs import locate_data, locate_file
+from stamm.align.data.inputs import evaluation_files, locate_data
 from stamm.align.data.licence_policy import normalized_licence, refused_by
 from stamm.align.data.prepare_config import UNKNOWN, PrepareConfig
 from stamm.align.data.row_encoder import (
@@ -228,8 +228,9 @@ def _files(config: PrepareConfig, workspace: Workspace) -> dict[str, Path]:
 
 def _items(config: PrepareConfig) -> Iterator[Item]:
     """The items of every evaluation set, set after set."""
+    files = evaluation_files(config)
     for one in config.decontaminate.sets if config.decontaminate else ():
-        yield from read_items(one, locate_file(one.file, "decontaminate.sets"), config.limits)
+        yield from read_items(one, files[one.file], config.limits)
 
 
 def _decided(
