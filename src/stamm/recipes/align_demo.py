@@ -46,7 +46,7 @@ _TEST = "start"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Objective:
+class TunedObjective:
     """One objective of the demo and the settings that are tried for it, as on the command line."""
 
     train: FineTuneConfig
@@ -91,7 +91,7 @@ class AlignDemo:
     test_n: int = 8
     reward: RewardConfig = field(default_factory=Language)
     select: SelectConfig = field(default_factory=SelectConfig)
-    objectives: tuple[Objective, ...] = field(default_factory=lambda: _objectives())
+    objectives: tuple[TunedObjective, ...] = field(default_factory=lambda: _objectives())
     answers: AnswersConfig = field(default_factory=AnswersConfig)
     evaluate: EvaluateConfig = field(default_factory=lambda: EvaluateConfig(tasks=("held_out",)))
     export: ExportConfig = field(default_factory=ExportConfig)
@@ -221,7 +221,7 @@ class AlignDemo:
         )
         return [*steps, choice]
 
-    def _aligned(self, objective: Objective, tuned: StartModel) -> list[Step]:
+    def _aligned(self, objective: TunedObjective, tuned: StartModel) -> list[Step]:
         name = objective.name
         training = self._training(objective, tuned, name, f"arms/{name}", None)
         policy = {**tuned.inputs, "start": f"arms/{name}/model"}
@@ -251,7 +251,7 @@ class AlignDemo:
 
     def _training(
         self,
-        objective: Objective,
+        objective: TunedObjective,
         tuned: StartModel,
         name: str,
         folder: str,
@@ -330,7 +330,7 @@ def _settings(
     )
 
 
-def _objectives() -> tuple[Objective, ...]:
+def _objectives() -> tuple[TunedObjective, ...]:
     """Two learning rates and two strengths of each objective."""
     betas: tuple[tuple[QRPO | DPO | SimPO | REBEL, tuple[float, float]], ...] = (
         (QRPO(ties="mid"), (0.1, 0.3)),
@@ -339,7 +339,7 @@ def _objectives() -> tuple[Objective, ...]:
         (REBEL(), (0.1, 0.3)),
     )
     return tuple(
-        Objective(
+        TunedObjective(
             train=_settings(loss, 3e-4, epochs=2.0),
             settings=tuple((f"loss.beta={beta}",) for beta in each),
         )
