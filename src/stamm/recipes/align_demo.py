@@ -15,6 +15,7 @@ from stamm.align.training.finetune_config import FineTuneConfig
 from stamm.align.training.loss_config import DPO, QRPO, REBEL, SFT, SimPO
 from stamm.align.training.reference_config import ReferenceConfig
 from stamm.base.config import override, validate
+from stamm.corpus.contamination.config import ContaminationConfig, EvaluationSet
 from stamm.engine.config import EngineConfig
 from stamm.evaluate.config import EvaluateConfig
 from stamm.export.config import ExportConfig
@@ -79,11 +80,7 @@ class AlignDemo:
     prompts: str = "package:align_prompts.jsonl.zst"
     validation: str = "package:align_validation_prompts.jsonl.zst"
     test: str = "package:align_test_prompts.jsonl.zst"
-    prepare: PrepareConfig = field(
-        default_factory=lambda: PrepareConfig(
-            refused_licences=APERTUS_REFUSED, without_source="refuse"
-        )
-    )
+    prepare: PrepareConfig = field(default_factory=lambda: _prepare())
     sft: FineTuneConfig = field(default_factory=lambda: _settings(SFT(), 2e-3, epochs=3.0))
     n: int = 12
     sampling: SamplingConfig = field(default_factory=lambda: SamplingConfig(max_new_tokens=48))
@@ -300,6 +297,19 @@ class AlignDemo:
 def align_demo() -> AlignDemo:
     """Fine-tuning, then QRPO, DPO, SimPO and REBEL from the same start on answers of the model; 6 minutes."""
     return AlignDemo()
+
+
+def _prepare() -> PrepareConfig:
+    """Licences as Apertus; no row may contain a prompt that the models are compared with."""
+    sets = tuple(
+        EvaluationSet(name=name, file=f"package:align_{name}_prompts.jsonl.zst", fields=("prompt",))
+        for name in ("validation", "test")
+    )
+    return PrepareConfig(
+        refused_licences=APERTUS_REFUSED,
+        without_source="refuse",
+        decontaminate=ContaminationConfig(sets=sets),
+    )
 
 
 def _trunk() -> Study:
