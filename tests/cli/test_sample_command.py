@@ -42,8 +42,8 @@ def test_every_prompt_gets_its_completions(arm: Path, stamm: Stamm, tmp_path: Pa
         assert row["completion"][0]["role"] == "assistant"
         assert row["stopped"] or row["num_tokens"] == 12
         assert row["log_prob"] < 0
-    (bad,) = (tmp_path / "completions" / "bad_rows.jsonl").read_text().splitlines()
-    assert json.loads(bad)["row"] == 4
+    bad = (tmp_path / "completions" / "bad_rows.jsonl").read_text().splitlines()
+    assert [json.loads(row)["row"] for row in bad] == [4, 5]
     manifest = json.loads((tmp_path / "completions" / "manifests" / "00001.json").read_text())
     assert manifest["dropped"] == {"too_long": 1}
 
@@ -65,12 +65,13 @@ def test_what_is_wrong_is_one_line(
     (tmp_path / "none.jsonl").write_text("")
     cases = {
         (str(arm),): "Set prompts=FILE",
-        (str(arm), "prompts=gone.jsonl"): "gone.jsonl is not a file",
+        (str(arm), "prompts=gone.jsonl"): "gone.jsonl",
+        (str(arm), "prompts=prompts.jsonl", "engine=vllm"): "vLLM is not installed",
         (str(arm), "prompts=none.jsonl"): "none.jsonl has no prompt",
         (str(arm), "prompts=prompts.jsonl", "n=0"): "n = 0",
         (str(arm), "prompts=prompts.jsonl", "temperature=-1"): "temperature",
         (str(smoke_run), "prompts=prompts.jsonl"): "trained models",
-        (str(tmp_path), "prompts=prompts.jsonl"): "is not a run folder",
+        (str(tmp_path), "prompts=prompts.jsonl"): "holds no trained model",
     }
     for words, message in cases.items():
         done = stamm("sample", *words)

@@ -56,6 +56,7 @@ DOORS = {
     "torchao": {"engine/float8.py"},
     "trackio": {"runs/trackers.py"},
     "wandb": {"runs/trackers.py"},
+    "vllm": {"align/sampling/vllm_engine.py"},
 }
 # Deriving a spec of the user's own needs sympy; a built-in one must never load it.
 SYMPY_DOOR = (

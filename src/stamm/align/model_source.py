@@ -22,7 +22,7 @@ from stamm.models.decoder import Decoder
 from stamm.models.hub import CONFIG, INDEX, WEIGHTS, hub_weights_sha256, load_hub
 from stamm.models.serialization import load_decoder
 from stamm.runs.arms import input_of_arm, trained_arms
-from stamm.runs.model_outputs import weights_sha256
+from stamm.runs.model_outputs import DECODER, weights_sha256
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,6 +87,12 @@ def find_model(path: str, arm: str | None = None) -> ModelSource:
     return ModelSource(
         kind="run", model=found / "model", tokenizer=input_of_arm(found, "tokenizer")
     )
+
+
+def source_of(model: Path, tokenizer: Path) -> ModelSource:
+    """The source of a model folder: a stored decoder of stamm's, or else a Hugging Face folder."""
+    kind: Literal["run", "hub"] = "run" if (model / DECODER).is_file() else "hub"
+    return ModelSource(kind=kind, model=model, tokenizer=tokenizer)
 
 
 def load_chat_model(source: ModelSource) -> ChatModel:

@@ -95,6 +95,11 @@ def write_json(path: Path, value: Any) -> None:
     write_text(path, json.dumps(value, indent=1, ensure_ascii=False) + "\n")
 
 
+def json_line(value: Any) -> str:
+    """`value` as a line of JSONL; what JSON does not know, such as a date of a Parquet file, as text."""
+    return json.dumps(value, ensure_ascii=False, default=str) + "\n"
+
+
 def read_json(path: Path, fix: str = "Correct it, or restore it from a copy") -> Any:
     """The JSON value in `path`.
 

@@ -1,6 +1,8 @@
-"""Argument types of the command line."""
+"""Argument types of the command line, and arguments that several verbs have."""
 
 from __future__ import annotations
+
+import argparse
 
 from stamm.base.errors import ConfigError
 
@@ -19,3 +21,13 @@ def text(word: str) -> str:
             f"{word!r} is not valid UTF-8", where="the command line", fix="Rename the file"
         ) from None
     return word
+
+
+def add_changes(parser: argparse.ArgumentParser, known: str) -> None:
+    """Add the arguments key=value that change settings, as `options.changes`.
+
+    known   the keys, for the help text
+    """
+    parser.add_argument(
+        "changes", type=text, nargs="*", default=[], metavar="key=value", help=known
+    )

@@ -12,7 +12,7 @@ from stamm.base.config import from_plain, override
 from stamm.base.console import Console
 from stamm.base.errors import RunError
 from stamm.base.files import read_json
-from stamm.cli.arg_types import text
+from stamm.cli.arg_types import add_changes, text
 from stamm.evaluate.config import EvaluateConfig
 from stamm.export.config import ExportConfig
 from stamm.recipes.jobs import job
@@ -37,14 +37,7 @@ _NEEDS = {
 def arguments(parser: argparse.ArgumentParser, verb: str) -> None:
     """Add the arguments of the four verbs."""
     parser.add_argument("run", type=text, metavar="RUN", help="a run folder, or one arm of it")
-    parser.add_argument(
-        "changes",
-        type=text,
-        nargs="*",
-        default=[],
-        metavar="key=value",
-        help="changes to the settings",
-    )
+    add_changes(parser, "changes to the settings")
     parser.add_argument(
         "--dry-run", action="store_true", help="print what would be written, run nothing"
     )

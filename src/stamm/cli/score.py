@@ -10,7 +10,7 @@ from stamm.align.rewards.reward_config import RewardConfig, ScoreConfig
 from stamm.align.rewards.score import ScoreSummary, score_file
 from stamm.base.config import override
 from stamm.base.errors import visible
-from stamm.cli.arg_types import text
+from stamm.cli.arg_types import add_changes, text
 
 _SHOWN = 5
 
@@ -20,13 +20,9 @@ def arguments(parser: argparse.ArgumentParser, verb: str) -> None:
     parser.add_argument(
         "data", type=text, metavar="DATA", help="a JSONL or Parquet file with prompts and answers"
     )
-    parser.add_argument(
-        "changes",
-        type=text,
-        nargs="*",
-        default=[],
-        metavar="key=value",
-        help=f"reward={', '.join(kind.__name__ for kind in get_args(RewardConfig))} or "
+    add_changes(
+        parser,
+        f"reward={', '.join(kind.__name__ for kind in get_args(RewardConfig))} or "
         "mine.py:MyReward, and its settings",
     )
     parser.add_argument(

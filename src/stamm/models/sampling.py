@@ -43,14 +43,14 @@ class Sampled:
     tokens             without the prompt; the stop token included
     log_prob           log-probability of the tokens at temperature 1 without top_k and top_p, in nats
     sampled_log_prob   the same under the distribution that they were drawn from: with temperature,
-                       top_k and top_p. 0 at temperature 0
+                       top_k and top_p. 0 at temperature 0; None where it is not known
     stopped            True when it ended with a stop token, False at its longest length
     """
 
     request: int
     tokens: list[int]
     log_prob: float
-    sampled_log_prob: float
+    sampled_log_prob: float | None
     stopped: bool
 
 

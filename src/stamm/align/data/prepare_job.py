@@ -49,7 +49,7 @@ from stamm.align.data.row_encoder import (
 )
 from stamm.align.model_source import load_chat_format
 from stamm.base.errors import DataError
-from stamm.base.files import atomic, remove_leftovers, sha256_file
+from stamm.base.files import atomic, json_line, remove_leftovers, sha256_file
 from stamm.base.schema import write_record
 from stamm.chat.formats import ChatFormat
 from stamm.corpus.contamination.index import Index, build_index, hits_text
@@ -302,7 +302,7 @@ def _write_bad(file: TextIO, row: LedgerRow) -> None:
         "reason": row.reason,
         "detail": row.detail,
     }
-    file.write(json.dumps(line, ensure_ascii=False) + "\n")
+    file.write(json_line(line))
 
 
 def _finish(

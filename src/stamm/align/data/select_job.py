@@ -20,7 +20,7 @@ from typing import Any
 
 from stamm.align.data.select_config import SelectConfig
 from stamm.base.errors import DataError
-from stamm.base.files import atomic, sha256_file
+from stamm.base.files import atomic, json_line, sha256_file
 from stamm.base.schema import write_record
 from stamm.runs.job import Workspace
 from stamm.runs.schemas.selection import SelectionSummary
@@ -54,7 +54,7 @@ def run(config: SelectConfig, workspace: Workspace) -> None:
             kept += 1
             counts.append(len(rewards))
             for example in examples:
-                file.write(json.dumps(example, ensure_ascii=False) + "\n")
+                file.write(json_line(example))
                 written += 1
     if not kept:
         reasons = ", ".join(f"{reason} {count}" for reason, count in dropped.items())

@@ -13,7 +13,6 @@ Checked  tests/cli/test_charter_command.py
 from __future__ import annotations
 
 import contextlib
-import json
 import math
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -33,7 +32,7 @@ from stamm.align.judge.rated_answers import AnswerFile, read_answers
 from stamm.align.judge.request import JudgeModel
 from stamm.align.judge.validation import first_preferred, read_chains, validate_judge
 from stamm.base.errors import RunError
-from stamm.base.files import atomic, sha256_file
+from stamm.base.files import atomic, json_line, sha256_file
 from stamm.base.schema import write_record
 from stamm.runs.job import Workspace
 from stamm.runs.schemas.judge import CharterSummary, JudgeFile, OrderedShare
@@ -236,7 +235,7 @@ def _write_rewards(
 def _write_lines(path: Path, rows: Any) -> None:
     with atomic(path) as temporary, temporary.open("w", encoding="utf-8") as file:
         for row in rows:
-            file.write(json.dumps(row, ensure_ascii=False, default=str) + "\n")
+            file.write(json_line(row))
 
 
 def _comparison_counts(comparisons: ComparisonCount) -> dict[str, Any]:

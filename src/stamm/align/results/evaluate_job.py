@@ -25,7 +25,7 @@ from typing import Any
 
 import numpy as np
 
-from stamm.align.model_source import ChatModel, ModelSource, load_chat_model
+from stamm.align.model_source import ChatModel, load_chat_model, source_of
 from stamm.align.results import measures
 from stamm.align.results.answer_tokens import EncodedCompletion, encode_completion
 from stamm.align.results.answers_config import AnswersConfig
@@ -41,7 +41,6 @@ from stamm.base.files import sha256_file
 from stamm.base.schema import write_record
 from stamm.models.determinism import set_determinism
 from stamm.runs.job import Workspace
-from stamm.runs.model_outputs import DECODER
 from stamm.runs.schemas.alignment import AlignmentFile
 
 RESULT = "alignment.json"
@@ -220,8 +219,7 @@ def _log_probs(
 
 
 def _model(folder: Path, tokenizer: Path) -> ChatModel:
-    kind = "run" if (folder / DECODER).is_file() else "hub"
-    return load_chat_model(ModelSource(kind=kind, model=folder, tokenizer=tokenizer))  # type: ignore[arg-type]
+    return load_chat_model(source_of(folder, tokenizer))
 
 
 def _distinct_4(model: ChatModel, prompts: Sequence[PromptAnswers]) -> AnswerValues:

@@ -12,7 +12,6 @@ Checked  tests/cli/test_score.py
 from __future__ import annotations
 
 import itertools
-import json
 import math
 from array import array
 from collections.abc import Iterator, Mapping, Sequence
@@ -28,7 +27,7 @@ from stamm.align.rewards.reward_config import ScoreConfig
 from stamm.align.rewards.statistics import constant_prompts, rank_correlation, tied_pairs
 from stamm.base.config import to_plain
 from stamm.base.errors import ConfigError, DataError
-from stamm.base.files import atomic, sha256_file, sha256_value
+from stamm.base.files import atomic, json_line, sha256_file, sha256_value
 from stamm.base.schema import write_record
 from stamm.chat.conversation import to_messages
 from stamm.runs.schemas.rewards import ScoreManifest
@@ -183,7 +182,7 @@ def _write(file: TextIO, data: Path, reward: Reward, config: ScoreConfig) -> Sco
             )
             names = PAIR_COLUMNS if len(values) == 2 else (COLUMN,)
             line = {**row.answers[0].row, **dict(zip(names, values, strict=True))}
-            file.write(json.dumps(line, ensure_ascii=False, default=str) + "\n")
+            file.write(json_line(line))
             if len(values) == 2:
                 num_pairs += 1
                 agreeing += 0.5 * ((values[0] > values[1]) + (values[0] >= values[1]))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 from stamm.base.config import validate
 from stamm.models.sampling_config import SamplingConfig
@@ -15,11 +16,14 @@ class SampleConfig(SamplingConfig):
     prompts             a file with a prompt per row: a column prompt, or messages
     n                   completions of each prompt
     prompts_per_shard   prompts that are sampled and proven together
+    engine              "stamm", or "vllm" for a Hugging Face folder, when vLLM is installed; slots
+                        has no effect then
     """
 
     prompts: str = ""
     n: int = 1
     prompts_per_shard: int = 64
+    engine: Literal["stamm", "vllm"] = "stamm"
 
     def __post_init__(self) -> None:
         super().__post_init__()

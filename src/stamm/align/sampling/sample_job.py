@@ -1,173 +1,251 @@
 """Sample completions of prompts, in shards that are proven by manifests.
 
-Reads    model (a stored decoder), tokenizer, and a file of prompts
-Leaves   prompts-00000.jsonl, .. (what each shard answers), completions-00000.jsonl, .., manifests/,
-         completions.jsonl (all of them, in the order of the prompts), bad_rows.jsonl
+Reads    model (a stored decoder or a Hugging Face folder), tokenizer, and a file of prompts
+Writes   prompts-00000.jsonl, .. (what each shard answers), completions-00000.jsonl, ..,
+         unanswered-00000.jsonl, .., manifests/, completions.jsonl (all of them, in the order of the
+         prompts), bad_rows.jsonl (rows without a prompt, and prompts that were left out: file, row,
+         reason and cause)
 
-A row of completions has "prompt" and "completion" as messages, "id", "sample" (from 0), "log_prob" (at
-temperature 1, in nats), "num_tokens" and "stopped" (false: cut at its longest length).
+A shard is sampled again when its prompts, the settings, the weights, the tokenizer, the chat format or
+the code change.
 
-Checked  tests/cli/test_sample_command.py
+A row of completions.jsonl:
+
+id, prompt, tools, deliberation   of the prompt; prompt is a list of messages
+completion         the answer: a list with one message
+sample             from 0 to n - 1
+log_prob           of the completion's tokens in nats, at temperature 1 without top_k and top_p: that
+                   of the model, as a reference for preference objectives
+sampled_log_prob   the same under the distribution that was drawn from; null where the engine does not
+                   report it. It differs from log_prob with temperature, top_k or top_p: then the
+                   reference distribution of the rewards is not the model's own
+num_tokens         tokens of the completion, the end token included
+stopped            false when it was cut at its longest length
+others             columns of the prompt's row, as `prompts.kept_columns` keeps them
+
+Checked  tests/unit/align/test_sample_job.py, tests/cli/test_sample_command.py
 """
 
 from __future__ import annotations
 
 import dataclasses
 import functools
-import json
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from stamm.align.data.dataset_reader import BadRow, read_examples
-from stamm.align.data.examples import ChatExample
+from stamm.align.data.dataset_reader import BadRow
 from stamm.align.data.inputs import locate_file
+from stamm.align.imported_format import CONFIG as TOKENIZER_CONFIG
+from stamm.align.imported_format import TEMPLATE
+from stamm.align.model_source import (
+    ChatModel,
+    ModelSource,
+    load_chat_format,
+    load_chat_model,
+    source_of,
+)
+from stamm.align.sampling.prompts import SamplePrompt, read_prompts
 from stamm.align.sampling.sample_config import SampleConfig
+from stamm.align.sampling.vllm_engine import VllmEngine, check_installed
 from stamm.base.config import from_plain, to_plain
-from stamm.base.errors import DataError
-from stamm.base.files import atomic, remove_leftovers, write_text
-from stamm.chat.conversation import AssistantTurn, Conversation, read_conversation, to_messages
-from stamm.chat.parse import parse_assistant, segments_of_ids
-from stamm.chat.render import ASSISTANT_END, encode_conversation
-from stamm.corpus.special_tokens import END_ID
-from stamm.corpus.tokenizer.tokenizer import FILE, Tokenizer
-from stamm.models.decoder import Decoder
+from stamm.base.errors import ConfigError, DataError
+from stamm.base.files import atomic, json_line, read_json, remove_leftovers, write_text
+from stamm.base.schema import read_objects
+from stamm.chat.conversation import AssistantTurn, to_messages
+from stamm.chat.formats import ChatFormat
+from stamm.corpus.tokenizer.tokenizer import FILE
 from stamm.models.determinism import set_determinism
-from stamm.models.sampling import sample
-from stamm.models.serialization import load_decoder
+from stamm.models.hub import CONFIG, INDEX
+from stamm.models.sampling import Sampled, sample
+from stamm.runs.executors import LocalExecutor
 from stamm.runs.job import Workspace
-from stamm.runs.model_outputs import DECODER, WEIGHTS
+from stamm.runs.model_outputs import DECODER
 from stamm.runs.run_sharded import run_shards
 from stamm.runs.sharded_job import ShardedJob, ShardResult, ShardTask, common_files
 
-COMPLETIONS = "completions.jsonl"
-TOO_LONG = "too_long"
+COMPLETIONS, BAD_ROWS = "completions.jsonl", "bad_rows.jsonl"
+TOO_LONG, NOT_WRITABLE = "too_long", "not_writable"
+CODE_PACKAGES = ("activations", "align", "base", "chat", "corpus/tokenizer", "models")
+"""Folders of the package whose code decides a completion."""
 
 
 def run(config: SampleConfig, workspace: Workspace) -> None:
     """Sample `config.n` completions of every prompt.
 
-    Raises   DataError when the file has no prompt
+    Raises   DataError when the file has no prompt; ConfigError for an engine that is not there
     """
     folder = workspace.folder
     remove_leftovers(folder)
-    model = workspace.inputs["model"]
-    # The path of the prompts is not part of a shard's identity; their content is.
-    settings = to_plain(dataclasses.replace(config, prompts="-"))
+    source = source_of(workspace.inputs["model"], workspace.inputs["tokenizer"])
+    if config.engine == "vllm":
+        _check_vllm(source)
+        # One process holds the GPU.
+        workspace = dataclasses.replace(workspace, execution=LocalExecutor(workers=1))
+    bad: list[BadRow] = []
     job = ShardedJob(
         folder=folder,
         work="stamm.align.sampling.sample_job:sample_shard",
-        settings=settings,
-        code_packages=("align", "chat", "models"),
-        common={
-            "weights": str((model / WEIGHTS).resolve()),
-            "decoder": str((model / DECODER).resolve()),
-            "tokenizer": str((workspace.inputs["tokenizer"] / FILE).resolve()),
+        settings={
+            # The path of the prompts is not part of a shard's identity; their content is.
+            "sample": to_plain(dataclasses.replace(config, prompts="-")),
+            "chat_format_sha256": load_chat_format(source.tokenizer).sha256,
         },
-        shards=tuple(_write_prompts(config, folder)),
+        code_packages=CODE_PACKAGES,
+        common=_files(source),
+        places={"model": str(source.model.resolve()), "tokenizer": str(source.tokenizer.resolve())},
+        shards=tuple(_write_prompts(config, folder, bad)),
     )
     run_shards(job, workspace, "sample")
-    with atomic(folder / COMPLETIONS) as temporary, temporary.open("wb") as file:
-        for shard in job.shards:
-            file.write((folder / f"completions-{shard.name}.jsonl").read_bytes())
+    _join(folder / COMPLETIONS, (), (_completions(folder, shard.name) for shard in job.shards))
+    _join(folder / BAD_ROWS, bad, (_unanswered(folder, shard.name) for shard in job.shards))
 
 
 def sample_shard(job: ShardedJob, task: ShardTask) -> ShardResult:
     """Answer the prompts of one shard."""
-    config = from_plain(SampleConfig, job.settings)
-    decoder, tokenizer = _loaded(common_files(job))
-    rows: list[dict[str, Any]] = []
-    prompts: list[list[int]] = []
+    config = from_plain(SampleConfig, job.settings["sample"])
+    chat, engine, context = _loaded(
+        config.engine, job.places["model"], job.places["tokenizer"], common_files(job)
+    )
+    answered: list[SamplePrompt] = []
+    tokens: list[list[int]] = []
     keys: list[int] = []
-    dropped = 0
-    for place, row in enumerate(_lines(Path(task.inputs["prompts"]))):
-        conversation = read_conversation(
-            row["prompt"], tools=row["tools"], deliberation=row["deliberation"]
-        )
-        ids = encode_conversation(conversation, tokenizer, prompt=True).ids
-        if len(ids) >= decoder.config.max_context:
-            dropped += 1
+    left_out: list[BadRow] = []
+    for place, (_, plain) in enumerate(read_objects(Path(task.inputs["prompts"]))):
+        prompt = SamplePrompt(**plain)
+        ids = _encoded(chat, prompt, context)
+        if isinstance(ids, BadRow):
+            left_out.append(ids)
             continue
-        rows.append(row)
+        answered.append(prompt)
         first = (task.extra["first"] + place) * config.n
-        prompts += [ids] * config.n
+        tokens += [ids] * config.n
         keys += range(first, first + config.n)
-    stop = frozenset({tokenizer.control_id(ASSISTANT_END), END_ID})
-    found = sorted(sample(decoder, prompts, config, stop, keys), key=lambda each: each.request)
-    lines = []
-    for each in found:
-        row, number = rows[each.request // config.n], each.request % config.n
-        blocks = parse_assistant(segments_of_ids(each.tokens, tokenizer))
-        answer = {
-            **row,
-            "completion": to_messages(None, [AssistantTurn(blocks)]),
-            "sample": number,
-            "log_prob": each.log_prob,
-            "num_tokens": len(each.tokens),
-            "stopped": each.stopped,
-        }
-        lines.append(json.dumps(answer, ensure_ascii=False) + "\n")
-    name = f"completions-{task.name}.jsonl"
-    write_text(job.folder / name, "".join(lines))
+    if isinstance(engine, VllmEngine):
+        found = engine.sample(tokens, config, chat.stop_ids, keys)
+    else:
+        done = sample(engine.decoder, tokens, config, chat.stop_ids, keys)
+        found = sorted(done, key=lambda each: each.request)
+    rows = (_row(answered[each.request // config.n], each, config.n, chat) for each in found)
+    completions, unanswered = (
+        _completions(job.folder, task.name),
+        _unanswered(job.folder, task.name),
+    )
+    write_text(completions, "".join(map(json_line, rows)))
+    write_text(unanswered, "".join(json_line(vars(row)) for row in left_out))
     return ShardResult(
-        outputs=(name,),
-        num_read=len(rows) + dropped,
-        kept=len(rows),
-        dropped={TOO_LONG: dropped} if dropped else {},
+        outputs=(completions.name, unanswered.name),
+        num_read=len(answered) + len(left_out),
+        kept=len(answered),
+        dropped=dict(Counter(row.cause for row in left_out)),
         facts={"tokens": sum(len(each.tokens) for each in found)},
     )
 
 
-def _write_prompts(config: SampleConfig, folder: Path) -> Iterator[ShardTask]:
-    """Write the prompts of each shard, and the rows that cannot be read."""
-    prompts, bad = _prompts(locate_file(config.prompts, "prompts"))
-    text = "".join(json.dumps(vars(row), ensure_ascii=False) + "\n" for row in bad)
-    write_text(folder / "bad_rows.jsonl", text)
-    if not prompts:
-        example = f": {bad[0].line()}" if bad else ""
-        raise DataError(f"{config.prompts} has no prompt{example}")
-    for first in range(0, len(prompts), config.prompts_per_shard):
-        name = f"{first // config.prompts_per_shard:05d}"
-        path = folder / f"prompts-{name}.jsonl"
-        rows = prompts[first : first + config.prompts_per_shard]
-        lines = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
-        if not path.is_file() or path.read_text(encoding="utf-8") != lines:
-            write_text(path, lines)
-        yield ShardTask(name=name, inputs={"prompts": str(path)}, extra={"first": first})
+def _encoded(chat: ChatFormat, prompt: SamplePrompt, context: int) -> list[int] | BadRow:
+    """The ids of a prompt, or why it gets no completion."""
+    try:
+        ids = list(chat.encode(prompt.conversation, prompt=True).ids)
+    except DataError as error:
+        return BadRow(prompt.file, prompt.row, error.line().rstrip("."), NOT_WRITABLE)
+    if len(ids) < context:
+        return ids
+    reason = f"the prompt has {len(ids)} tokens, and the model's context {context}"
+    return BadRow(prompt.file, prompt.row, reason, TOO_LONG)
 
 
-def _prompts(path: Path) -> tuple[list[dict[str, Any]], list[BadRow]]:
-    prompts, bad = [], []
-    for example in read_examples(path):
-        if isinstance(example, BadRow):
-            bad.append(example)
-            continue
-        if isinstance(example, ChatExample):
-            whole = example.conversation
-            prompt = dataclasses.replace(whole, turns=whole.turns[:-1])
-        else:
-            prompt = example.prompt
-        prompts.append(_row(example.origin.id, prompt))
-    return prompts, bad
-
-
-def _row(identifier: str, prompt: Conversation) -> dict[str, Any]:
+def _row(prompt: SamplePrompt, found: Sampled, n: int, chat: ChatFormat) -> dict[str, Any]:
     return {
-        "id": identifier,
-        "prompt": to_messages(prompt.system, prompt.turns),
-        "tools": [dict(tool) for tool in prompt.tools] or None,
+        "id": prompt.id,
+        "prompt": prompt.messages,
+        "tools": prompt.tools,
         "deliberation": prompt.deliberation,
+        "completion": to_messages(None, [AssistantTurn(chat.parse(found.tokens))]),
+        "sample": found.request % n,
+        "log_prob": found.log_prob,
+        "sampled_log_prob": found.sampled_log_prob,
+        "num_tokens": len(found.tokens),
+        "stopped": found.stopped,
+        **prompt.columns,
     }
 
 
-def _lines(path: Path) -> Iterator[dict[str, Any]]:
-    with path.open(encoding="utf-8") as file:
-        yield from map(json.loads, file)
+def _write_prompts(config: SampleConfig, folder: Path, bad: list[BadRow]) -> Iterator[ShardTask]:
+    """Write the prompts of each shard; rows that cannot be read are added to `bad`."""
+    path = locate_file(config.prompts, "prompts")
+    batch: list[SamplePrompt] = []
+    first = 0
+    for prompt in read_prompts(path):
+        if isinstance(prompt, BadRow):
+            bad.append(prompt)
+            continue
+        batch.append(prompt)
+        if len(batch) == config.prompts_per_shard:
+            yield _written(batch, first, config, folder)
+            first += len(batch)
+            batch = []
+    if batch:
+        yield _written(batch, first, config, folder)
+    elif not first:
+        example = f": {bad[0].line()}" if bad else ""
+        raise DataError(f"{config.prompts} has no prompt{example}")
+
+
+def _written(
+    batch: Sequence[SamplePrompt], first: int, config: SampleConfig, folder: Path
+) -> ShardTask:
+    name = f"{first // config.prompts_per_shard:05d}"
+    path = folder / f"prompts-{name}.jsonl"
+    lines = "".join(json_line(vars(prompt)) for prompt in batch)
+    if not path.is_file() or path.read_bytes() != lines.encode():
+        write_text(path, lines)
+    return ShardTask(name=name, inputs={"prompts": str(path)}, extra={"first": first})
+
+
+def _join(out: Path, rows: Iterable[BadRow], parts: Iterable[Path]) -> None:
+    with atomic(out) as temporary, temporary.open("wb") as file:
+        for row in rows:
+            file.write(json_line(vars(row)).encode())
+        for part in parts:
+            file.write(part.read_bytes())
+
+
+def _completions(folder: Path, name: str) -> Path:
+    return folder / f"completions-{name}.jsonl"
+
+
+def _unanswered(folder: Path, name: str) -> Path:
+    return folder / f"unanswered-{name}.jsonl"
+
+
+def _files(source: ModelSource) -> dict[str, str]:
+    """The files that decide a completion, by name."""
+    names = [DECODER, CONFIG, INDEX, *(path.name for path in source.model.glob("*.safetensors"))]
+    files = [source.model / name for name in names]
+    files += [source.tokenizer / name for name in (FILE, TOKENIZER_CONFIG, TEMPLATE)]
+    return {path.name: str(path.resolve()) for path in files if path.is_file()}
+
+
+def _check_vllm(source: ModelSource) -> None:
+    check_installed()
+    if source.kind != "hub":
+        raise ConfigError(
+            f"engine = vllm, and {source.model} is not a Hugging Face folder",
+            fix="Export the model (`stamm export`) and name the exported folder, or use engine=stamm",
+        )
 
 
 @functools.lru_cache(maxsize=1)
-def _loaded(files: tuple[tuple[str, str, str], ...]) -> tuple[Decoder, Tokenizer]:
-    """The model and the tokenizer: role, path and hash of each file, as `common_files` gives them."""
+def _loaded(
+    engine: str, model: str, tokenizer: str, files: tuple[tuple[str, str, str], ...]
+) -> tuple[ChatFormat, ChatModel | VllmEngine, int]:
+    """Chat format, model and context. `files` has the hash of every file, for the cache."""
     set_determinism(1)
-    paths = {role: Path(path) for role, path, _ in files}
-    return load_decoder(paths["weights"].parent), Tokenizer.load(paths["tokenizer"])
+    source = source_of(Path(model), Path(tokenizer))
+    if engine == "vllm":
+        context = int(read_json(source.model / CONFIG)["max_position_embeddings"])
+        chat = load_chat_format(source.tokenizer)
+        return chat, VllmEngine(source.model, source.tokenizer, context), context
+    loaded = load_chat_model(source)
+    return loaded.chat, loaded, loaded.decoder.config.max_context

@@ -1,0 +1,92 @@
+"""Prompts to sample completions of: rows of a data file, and which of their columns are kept.
+
+Checked  tests/unit/align/test_sample_job.py
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from stamm.align.data.dataset_reader import BadRow, read_rows
+from stamm.align.data.examples import ChatExample
+from stamm.chat.conversation import Conversation, read_conversation, to_messages
+
+NOT_KEPT = frozenset(
+    {
+        *("messages", "prompt", "completion", "chosen", "rejected", "label", "reward", "rewards"),
+        *("chosen_reward", "rejected_reward", "chosen_rewards", "rejected_rewards", "ref_rewards"),
+        *("score_chosen", "score_rejected", "id", "tools", "deliberation", "sample", "log_prob"),
+        *("sampled_log_prob", "num_tokens", "stopped"),
+    }
+)
+"""Columns of a prompt's row that its completions do not have, or have with another content."""
+LONGEST_NAME, LONGEST_TEXT = 100, 4000
+
+
+@dataclass(frozen=True, kw_only=True)
+class SamplePrompt:
+    """A prompt with its place and the columns that its completions get.
+
+    columns   what `kept_columns` keeps of the row
+    """
+
+    file: str
+    row: int
+    id: str
+    messages: list[dict[str, Any]]
+    tools: list[dict[str, Any]] | None
+    deliberation: bool
+    columns: dict[str, Any]
+
+    @property
+    def conversation(self) -> Conversation:
+        """The conversation that the model is to continue."""
+        return read_conversation(self.messages, tools=self.tools, deliberation=self.deliberation)
+
+
+def read_prompts(path: Path) -> Iterator[SamplePrompt | BadRow]:
+    """The prompts of a file; of a row with an answer, the conversation before the last turn.
+
+    Raises   as `read_rows`
+    """
+    for row, example in read_rows(path):
+        if isinstance(example, BadRow):
+            yield example
+            continue
+        if isinstance(example, ChatExample):
+            whole = example.conversation
+            conversation = dataclasses.replace(whole, turns=whole.turns[:-1])
+        else:
+            conversation = example.prompt
+        yield SamplePrompt(
+            file=example.origin.file,
+            row=example.origin.row,
+            id=example.origin.id,
+            messages=to_messages(conversation.system, conversation.turns),
+            tools=[dict(tool) for tool in conversation.tools] or None,
+            deliberation=conversation.deliberation,
+            columns=kept_columns(row),
+        )
+
+
+def kept_columns(row: Mapping[str, Any]) -> dict[str, Any]:
+    """The columns that rewards may read: finite numbers, true and false, and texts up to 4,000 characters."""
+    return {
+        name: value
+        for name, value in row.items()
+        if name not in NOT_KEPT and len(name) <= LONGEST_NAME and _is_kept(name) and _is_kept(value)
+    }
+
+
+def _is_kept(value: object) -> bool:
+    if isinstance(value, str):
+        # Half of a surrogate pair cannot be stored.
+        return len(value) <= LONGEST_TEXT and not any("\ud800" <= c <= "\udfff" for c in value)
+    if isinstance(value, float):
+        return math.isfinite(value)
+    return isinstance(value, bool | int)
