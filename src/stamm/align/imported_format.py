@@ -69,7 +69,7 @@ def load_folder_chat(folder: Path) -> FolderChat:
         else:
             return FolderChat(ApertusFormat(own, own.sha256), own)
     tokenizer = ImportedTokenizer.load(folder, template)
-    known = {name for name in _known_starts() if _has(tokenizer, name)}
+    known = {name for name in _known_starts() if tokenizer.has(name)}
     written = {name for name in known if not template or name in template}
     if len(written) != 1:
         raise _unrecognised(folder, template, written)
@@ -116,13 +116,13 @@ def _turns(
 ) -> ChatFormat:
     if rendered is None:
         llama = syntax is LLAMA3
-        begin = _BEGIN if llama and _has(tokenizer, _BEGIN) else ""
+        begin = _BEGIN if llama and tokenizer.has(_BEGIN) else ""
         traits = TemplateTraits(begin=begin, trim=llama)
     else:
         traits = find_traits(syntax, rendered, tokens.get("bos_token", ""))
     required = [syntax.end, traits.begin, syntax.header_end, THINK if traits.thoughts else ""]
     for token in required:
-        if token and not _has(tokenizer, token):
+        if token and not tokenizer.has(token):
             raise DataError(f"the chat template writes {token!r}, which is not a special token")
     chat = TurnFormat(
         syntax,
@@ -200,14 +200,6 @@ def _token_text(value: object) -> str:
     """The text of a token in tokenizer_config.json: a string, or an object with its content."""
     text = value.get("content") if isinstance(value, dict) else value
     return text if isinstance(text, str) else ""
-
-
-def _has(tokenizer: ImportedTokenizer, token: str) -> bool:
-    try:
-        tokenizer.control_id(token)
-    except KeyError:
-        return False
-    return True
 
 
 def _unrecognised(folder: Path, template: str, written: set[str]) -> DataError:

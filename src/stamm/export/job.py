@@ -1,8 +1,9 @@
 """Export one trained decoder to a target, and check parity of its logits with the original.
 
-Reads    model (a stored decoder), tokenizer, pack (optional: held-out text for the parity report and
-         the samples, and the data section of the model card); the prepared data that the manifest
-         beside the model names, for the model card of an aligned one
+Reads    model (a stored decoder; chat.json in it marks a chat model), tokenizer, pack (optional:
+         held-out text for the parity report and the samples, and the data section of the model
+         card); the prepared data that the manifest beside the model names, for the model card of an
+         aligned one
 Leaves   export/TARGET/: the files of the target, parity.json, samples.json (if the target generates
          text), README.md
 
@@ -25,8 +26,12 @@ from stamm.base.errors import ConfigError, ExportError, RunError
 from stamm.base.files import write_text
 from stamm.base.schema import write_record
 from stamm.base.user_code import guarded
+from stamm.chat.conversation import to_messages
+from stamm.chat.formats import ApertusFormat
+from stamm.chat.template_traits import PROBES
 from stamm.corpus.packed_dataset import PackedSplit
 from stamm.corpus.special_tokens import BEGIN_ID, END_ID
+from stamm.corpus.tokenizer.imported import ImportedTokenizer
 from stamm.corpus.tokenizer.tokenizer import FILE, Tokenizer
 from stamm.export import parity
 from stamm.export.alignment_card import alignment_summaries
@@ -34,13 +39,19 @@ from stamm.export.config import BUILT_IN_TARGETS, ExportConfig
 from stamm.export.model_card import model_card, origin_of
 from stamm.export.registry import load_target
 from stamm.export.samples import check_sample_length, write_samples
-from stamm.export.target import ExportTarget, LoadedExport
+from stamm.export.target import ChatTarget, ExportTarget, LoadedExport
 from stamm.models.config import DecoderConfig
 from stamm.models.decoder import Decoder
 from stamm.models.determinism import set_determinism
 from stamm.models.serialization import load_decoder
 from stamm.runs.job import Workspace
-from stamm.runs.model_outputs import aside_folder, recorded_sha256, weights_sha256
+from stamm.runs.model_outputs import (
+    aside_folder,
+    read_chat_record,
+    recorded_sha256,
+    weights_sha256,
+)
+from stamm.runs.schemas.chat_model import ChatModelFile
 from stamm.runs.schemas.export import LogitDifference, ParityFile, SamplesFile
 
 PARITY = "parity.json"
@@ -95,6 +106,10 @@ def _export(
     tokenizer_file = source / FILE if source.is_dir() else source
     folder.mkdir(parents=True)
     _guarded(target, lambda: target.write(folder, decoder, tokenizer_file))
+    chat = read_chat_record(workspace.inputs["model"])
+    if chat is not None and isinstance(target, ChatTarget):
+        limit = decoder.config.max_context
+        _guarded(target, lambda: target.write_chat(folder, tokenizer_file, limit))
     progress.advance(1, "written")
     loaded = _guarded(target, lambda: target.load(folder))
     if not isinstance(loaded, LoadedExport):
@@ -102,7 +117,7 @@ def _export(
             f"{type(target).__name__}.load returned {type(loaded).__name__}, not a LoadedExport",
             fix="Return stamm.export.target.LoadedExport",
         )
-    tokenizer = Tokenizer.load(tokenizer_file)
+    tokenizer = open_tokenizer(tokenizer_file)
     pack = workspace.inputs.get("pack")
     held_out = None if pack is None else PackedSplit.open(pack, "held_out")
     progress.advance(2, "loaded")
@@ -111,6 +126,8 @@ def _export(
     report = parity.report(found, config.tolerance, loaded.description, sha256)
     parity.require(found, config.tolerance)
     _guarded(target, lambda: check_tokenizer(loaded, tokenizer, texts))
+    if chat is not None and isinstance(tokenizer, Tokenizer):
+        _guarded(target, lambda: check_chat(loaded, tokenizer, chat))
     progress.advance(3, "parity checked")
     write_record(folder / PARITY, ParityFile, report)
     if loaded.generate is not None:
@@ -165,8 +182,39 @@ def compare(
     return found
 
 
-def check_tokenizer(loaded: LoadedExport, tokenizer: Tokenizer, texts: Sequence[Tensor]) -> None:
+def open_tokenizer(file: Path) -> Tokenizer | ImportedTokenizer:
+    """The tokenizer of a model: an imported one has its configuration beside it."""
+    imported = (file.parent / "tokenizer_config.json").is_file()
+    return ImportedTokenizer.load(file) if imported else Tokenizer.load(file)
+
+
+def check_chat(loaded: LoadedExport, tokenizer: Tokenizer, chat: ChatModelFile) -> None:
+    """Check that the exported chat template, if any, gives the ids that the model was trained with.
+
+    Raises   ExportError when it does not, or when the model was trained with another chat format.
+    """
+    if loaded.encode_chat is None:
+        return
+    ours = ApertusFormat(tokenizer, tokenizer.sha256)
+    if ours.sha256 != chat.sha256:
+        raise ExportError(
+            f"the model was trained with the chat format {chat.sha256[:12]}, and its tokenizer has"
+            f" {ours.sha256[:12]} here",
+            fix="Use the version of stamm that trained it",
+        )
+    for asked in PROBES:
+        messages = to_messages(asked.system, asked.turns)
+        for prompt in (False, True):
+            if loaded.encode_chat(messages, prompt) != ours.encode(asked, prompt=prompt).ids:
+                raise ExportError(f"the exported chat template gives other ids for {messages!r}")
+
+
+def check_tokenizer(
+    loaded: LoadedExport, tokenizer: Tokenizer | ImportedTokenizer, texts: Sequence[Tensor]
+) -> None:
     """Check that the exported tokenizer, if any, encodes and decodes texts as the original does.
+
+    That of an imported model may begin a text with its own tokens, and change blanks in decoding.
 
     Raises   ExportError with a text on which they differ.
     """
@@ -180,7 +228,12 @@ def check_tokenizer(loaded: LoadedExport, tokenizer: Tokenizer, texts: Sequence[
     ]
     for text in (*TRICKY, *decoded):
         tokens = tokenizer.encode(text)
-        if encode(text) != [BEGIN_ID, *tokens] or decode(tokens) != text:
+        found = encode(text)
+        if isinstance(tokenizer, ImportedTokenizer):
+            same = found[len(found) - len(tokens) :] == tokens
+        else:
+            same = found == [BEGIN_ID, *tokens] and decode(tokens) == text
+        if not same:
             raise ExportError(
                 f"the exported tokenizer does not agree with the original on {text[:80]!r}",
                 fix="Use a tokenizer.json written by stamm's tokenizer step",

@@ -6,6 +6,7 @@ from typing import Any
 
 from stamm.base.errors import ConfigError
 from stamm.corpus.packed_dataset import PackedSplit
+from stamm.corpus.tokenizer.imported import ImportedTokenizer
 from stamm.corpus.tokenizer.tokenizer import Tokenizer
 from stamm.export.config import ExportConfig
 from stamm.export.target import LoadedExport
@@ -43,7 +44,10 @@ def prompts(config: ExportConfig, split: PackedSplit) -> list[tuple[str, list[in
 
 
 def write_samples(
-    config: ExportConfig, loaded: LoadedExport, tokenizer: Tokenizer, split: PackedSplit | None
+    config: ExportConfig,
+    loaded: LoadedExport,
+    tokenizer: Tokenizer | ImportedTokenizer,
+    split: PackedSplit | None,
 ) -> dict[str, Any]:
     """The content of samples.json: prompts from held-out text and their continuations.
 

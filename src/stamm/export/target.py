@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from stamm.models.config import DecoderConfig
 
@@ -46,6 +46,8 @@ class LoadedExport:
                   None: the target has no tokenizer
     generate      (prompt, number of new tokens) to new tokens, greedy decoding: writes samples.json.
                   None: no samples
+    encode_chat   (messages, whether a prompt) to token ids, by the engine's chat template: compared
+                  with the chat format. None: the target has no chat template
     references    further originals to compare `logits` with, by a remark for the report
     card          the target's part of the model card
     """
@@ -55,8 +57,20 @@ class LoadedExport:
     encode: Callable[[str], list[int]] | None = None
     decode: Callable[[Sequence[int]], str] | None = None
     generate: Callable[[Sequence[int], int], list[int]] | None = None
+    encode_chat: Callable[[Sequence[Mapping[str, Any]], bool], list[int]] | None = None
     references: Mapping[str, Logits] = field(default_factory=dict)
     card: CardText = field(default_factory=CardText)
+
+
+@runtime_checkable
+class ChatTarget(Protocol):
+    """An export target that can hold a chat format."""
+
+    def write_chat(self, folder: Path, tokenizer: Path, max_context: int) -> None:
+        """Add the chat format to a folder that `ExportTarget.write` has written.
+
+        tokenizer   a tokenizer.json; that of an imported model has its template beside it
+        """
 
 
 @runtime_checkable

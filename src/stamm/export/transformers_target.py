@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from safetensors.torch import save_file
 
-from stamm.base.files import atomic, write_bytes, write_json, write_text
+from stamm.base.errors import DataError
+from stamm.base.files import atomic, read_json, write_bytes, write_json, write_text
+from stamm.chat.formats import chat_template
+from stamm.chat.render import ASSISTANT_END
+from stamm.chat.turn_formats import SYNTAXES
 from stamm.corpus.special_tokens import BEGIN_ID, END_ID, PAD_ID, RESERVED_TOKENS, UNKNOWN_ID
+from stamm.corpus.tokenizer.imported import ImportedTokenizer
 from stamm.export.target import CardText, LoadedExport
 from stamm.models.config import DecoderConfig
 from stamm.models.decoder import Decoder
@@ -28,6 +34,8 @@ from stamm.models.hub import (
 )
 
 TOKENIZER = "tokenizer.json"
+TOKENIZER_CONFIG = "tokenizer_config.json"
+TEMPLATE = "chat_template.jinja"
 SPECIAL = HubSpecialIds(begin=BEGIN_ID, end=END_ID, pad=PAD_ID)
 # Separates differences of the layout (there are none) from those of the order of evaluation.
 SAME_ORDER = ", xIELU evaluated in the order of transformers"
@@ -41,14 +49,22 @@ tokens = tokenizer("Once", return_tensors="pt")
 print(tokenizer.decode(model.generate(**tokens, max_new_tokens=40)[0]))
 ```"""
 
-_OWN_CODE_USAGE = (
-    _USAGE.replace(
-        "CausalLM.from_pretrained(folder)",
-        "CausalLM.from_pretrained(folder, trust_remote_code=True)",
-    )
-    + f"\n\ntransformers does not have this activation: `{CODE}` computes it and is executed with"
-    " `trust_remote_code=True`."
+_CHAT_USAGE = _USAGE.replace(
+    'tokens = tokenizer("Once", return_tensors="pt")',
+    'chat = [{"role": "user", "content": "Hello"}]\n'
+    "tokens = tokenizer.apply_chat_template(\n"
+    '    chat, add_generation_prompt=True, return_dict=True, return_tensors="pt"\n'
+    ")",
 )
+
+
+def _with_own_code(usage: str) -> str:
+    loading = "CausalLM.from_pretrained(folder"
+    return (
+        usage.replace(f"{loading})", f"{loading}, trust_remote_code=True)")
+        + f"\n\ntransformers does not have this activation: `{CODE}` computes it and is executed with"
+        " `trust_remote_code=True`."
+    )
 
 
 class TransformersTarget:
@@ -64,6 +80,10 @@ class TransformersTarget:
         """Write the folder, as `write_folder`."""
         write_folder(folder, model, tokenizer)
 
+    def write_chat(self, folder: Path, tokenizer: Path, max_context: int) -> None:
+        """Add the chat format, as `write_chat_files`."""
+        write_chat_files(folder, tokenizer, max_context)
+
     def load(self, folder: Path) -> LoadedExport:
         """The folder in transformers; for xIELU also our decoder with its order of evaluation.
 
@@ -72,18 +92,21 @@ class TransformersTarget:
         model = HubModel(folder)
         kind = hub_class(load_hub(folder).config)
         architecture = kind.own_code or kind.architecture
+        chat = (folder / TEMPLATE).is_file()
+        usage = _CHAT_USAGE if chat else _USAGE
         same = {SAME_ORDER: load_hub(folder, compat="eps")} if kind.hidden_act == "xielu" else {}
         return LoadedExport(
             description=f"transformers {hub_version()} {architecture}",
             logits=model.logits,
-            encode=model.encode,
+            encode=model.encode_split if chat else model.encode,
             decode=model.decode,
             generate=model.write,
+            encode_chat=model.encode_chat if chat else None,
             references=same,
             card=CardText(
                 library="transformers",
                 architecture=architecture,
-                usage=_OWN_CODE_USAGE if kind.own_code else _USAGE,
+                usage=_with_own_code(usage) if kind.own_code else usage,
             ),
         )
 
@@ -106,7 +129,69 @@ def write_folder(folder: Path, decoder: Decoder, tokenizer: Path) -> None:
     write_json(folder / "generation_config.json", generation_config())
     write_bytes(folder / TOKENIZER, tokenizer.read_bytes())
     limit = decoder.config.max_context
-    write_json(folder / "tokenizer_config.json", tokenizer_config(limit))
+    write_json(folder / TOKENIZER_CONFIG, tokenizer_config(limit))
+
+
+def write_chat_files(folder: Path, tokenizer: Path, max_context: int) -> None:
+    """Write chat_template.jinja, and configurations in which the end of an answer ends generation.
+
+    In a chat template transformers must read control tokens, so that it reads them in plain texts,
+    too; the template of stamm's own models changes those that a message spells out.
+
+    folder      a folder that `write_folder` has written
+    tokenizer   tokenizer.json; that of an imported model has its configuration beside it
+
+    Raises   DataError when a file cannot be read.
+    """
+    beside = tokenizer.parent
+    if not (beside / TOKENIZER_CONFIG).is_file():
+        end = RESERVED_TOKENS.index(ASSISTANT_END)
+        special, ends = replace(SPECIAL, end=end), [end, END_ID]
+        write_text(folder / TEMPLATE, chat_template())
+        config = tokenizer_config(max_context)
+        config.update(eos_token=ASSISTANT_END, split_special_tokens=False)
+        write_json(folder / TOKENIZER_CONFIG, config)
+    else:
+        for name in (TEMPLATE, TOKENIZER_CONFIG):
+            if (beside / name).is_file():
+                write_bytes(folder / name, (beside / name).read_bytes())
+        special, ends = imported_special_ids(beside)
+    ids = {
+        "bos_token_id": special.begin,
+        "eos_token_id": special.end,
+        "pad_token_id": special.pad,
+    }
+    write_json(folder / CONFIG, {**read_json(folder / CONFIG), **ids})
+    generation = {**generation_config(), **ids, "eos_token_id": ends}
+    write_json(folder / "generation_config.json", generation)
+
+
+def imported_special_ids(folder: Path) -> tuple[HubSpecialIds, list[int]]:
+    """The special ids of an imported model's tokenizer folder, and all ids that end an answer."""
+    config = read_json(folder / TOKENIZER_CONFIG)
+    tokenizer = ImportedTokenizer.load(folder)
+    named = {
+        name: found.get("content") if isinstance(found := config.get(name), dict) else found
+        for name in ("bos_token", "eos_token", "pad_token")
+    }
+    texts = [named["eos_token"]]
+    for syntax in SYNTAXES:
+        if tokenizer.has(syntax.start):
+            texts += [syntax.end, *syntax.stops]
+    ends = dict.fromkeys(
+        tokenizer.control_id(text)
+        for text in texts
+        if isinstance(text, str) and tokenizer.has(text)
+    )
+    if not ends:
+        raise DataError(f"{folder / TOKENIZER_CONFIG} has no eos_token")
+    end = next(iter(ends))
+    found = {
+        name: tokenizer.control_id(text) if isinstance(text, str) and tokenizer.has(text) else end
+        for name, text in named.items()
+    }
+    special = HubSpecialIds(begin=found["bos_token"], end=end, pad=found["pad_token"])
+    return special, list(ends)
 
 
 def generation_config() -> dict[str, Any]:

@@ -242,6 +242,20 @@ class HubModel:
             tokens: list[int] = self._tokenizer(text)["input_ids"]
         return tokens
 
+    def encode_split(self, text: str) -> list[int]:
+        """As `encode`; control tokens that `text` spells out stay text, as a user can ask for."""
+        with quiet_transformers():
+            tokens: list[int] = self._tokenizer(text, split_special_tokens=True)["input_ids"]
+        return tokens
+
+    def encode_chat(self, messages: Sequence[Mapping[str, Any]], prompt: bool) -> list[int]:
+        """Token ids of messages by the folder's chat template; a prompt ends where the model begins."""
+        with quiet_transformers():
+            tokens: list[int] = self._tokenizer.apply_chat_template(
+                list(messages), tokenize=True, return_dict=False, add_generation_prompt=prompt
+            )
+        return tokens
+
     def decode(self, tokens: Sequence[int]) -> str:
         """The text of the tokens, without special tokens."""
         text: str = self._tokenizer.decode(list(tokens), skip_special_tokens=True)

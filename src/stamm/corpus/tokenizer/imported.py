@@ -85,6 +85,10 @@ class ImportedTokenizer:
         """
         return self._ids[token]
 
+    def has(self, token: str) -> bool:
+        """Whether there is a control token of this text."""
+        return token in self._ids
+
     def control_token(self, token_id: int) -> str | None:
         """The control token of an id; None for an id of text."""
         return self._names.get(token_id)

@@ -1,0 +1,129 @@
+"""Exported chat models: transformers' chat template gives our ids, and the end of an answer ends it."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import transformers
+from hypothesis import HealthCheck, given, settings
+
+from stamm.align.import_config import ImportConfig
+from stamm.align.import_job import run as import_model
+from stamm.align.model_source import find_model, load_chat_format, load_chat_model
+from stamm.base.errors import ExportError
+from stamm.base.files import read_json
+from stamm.chat.conversation import read_conversation
+from stamm.export import job, transformers_target
+from stamm.export.config import ExportConfig
+from stamm.runs.job import Workspace
+from stamm.runs.model_outputs import write_chat_record
+from tests.unit.align.test_import_job import ASKED, llama_folder
+from tests.unit.chat.conversations import messages
+
+CONFIG = ExportConfig(parity_rows=2, parity_tokens=40, prompt_tokens=6, sample_tokens=8)
+
+
+@pytest.fixture(scope="module")
+def chat_inputs(
+    inputs: dict[str, Path], tmp_path_factory: pytest.TempPathFactory
+) -> dict[str, Path]:
+    """The untrained run as a fine-tuned one has it: with chat.json."""
+    model = tmp_path_factory.mktemp("chat") / "model"
+    shutil.copytree(inputs["model"], model)
+    write_chat_record(model, "apertus", load_chat_format(inputs["tokenizer"]).sha256)
+    return {**inputs, "model": model}
+
+
+@pytest.fixture(scope="module")
+def exported(chat_inputs: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("export")
+    job.run(CONFIG, Workspace(folder=folder, inputs=chat_inputs))
+    return folder / "transformers"
+
+
+@settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(messages())
+def test_its_chat_template_gives_our_ids(
+    exported: Path, chat_inputs: dict[str, Path], rows: list[dict[str, Any]]
+) -> None:
+    tokenizer = _tokenizer(exported)
+    ours = load_chat_format(chat_inputs["tokenizer"])
+    conversation = read_conversation(rows)
+    for prompt in (False, True):
+        found = tokenizer.apply_chat_template(
+            rows, tokenize=True, return_dict=False, add_generation_prompt=prompt
+        )
+        assert list(found) == ours.encode(conversation, prompt=prompt).ids
+
+
+_LOADED: dict[Path, Any] = {}
+
+
+def _tokenizer(folder: Path) -> Any:
+    if folder not in _LOADED:
+        _LOADED[folder] = transformers.AutoTokenizer.from_pretrained(folder)
+    return _LOADED[folder]
+
+
+def test_the_end_of_an_answer_ends_generation(exported: Path) -> None:
+    assert read_json(exported / "generation_config.json")["eos_token_id"] == [68, 2]
+    assert read_json(exported / "config.json")["eos_token_id"] == 68
+    assert _tokenizer(exported).eos_token == "<|assistant_end|>"
+    assert "apply_chat_template" in (exported / "README.md").read_text()
+
+
+def test_it_is_a_source_again(exported: Path, chat_inputs: dict[str, Path]) -> None:
+    again = load_chat_model(find_model(str(exported)))
+    assert again.chat.sha256 == load_chat_format(chat_inputs["tokenizer"]).sha256
+
+
+def test_a_model_without_chat_record_has_no_template(
+    inputs: dict[str, Path], tmp_path: Path
+) -> None:
+    job.run(CONFIG, Workspace(folder=tmp_path, inputs=inputs))
+    assert not (tmp_path / "transformers" / "chat_template.jinja").exists()
+
+
+def test_another_chat_format_or_template_is_refused(
+    chat_inputs: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    template = transformers_target.chat_template().replace("Deliberation: ", "Deliberation:")
+    with monkeypatch.context() as patch:
+        patch.setattr(transformers_target, "chat_template", lambda: template)
+        with pytest.raises(ExportError, match="the exported chat template gives other ids"):
+            job.run(CONFIG, Workspace(folder=tmp_path, inputs=chat_inputs))
+    model = tmp_path / "model"
+    shutil.copytree(chat_inputs["model"], model)
+    write_chat_record(model, "apertus", "0" * 64)
+    with pytest.raises(ExportError, match="trained with the chat format 000000000000, and its"):
+        job.run(CONFIG, Workspace(folder=tmp_path, inputs={**chat_inputs, "model": model}))
+    assert not (tmp_path / "transformers").exists()
+
+
+def test_an_imported_model_keeps_its_template(tmp_path: Path) -> None:
+    source = llama_folder(tmp_path / "hub")
+    run = tmp_path / "run"
+    run.mkdir()
+    import_model(ImportConfig(), Workspace(folder=run, inputs={"source": source}))
+    chat = load_chat_format(run / "tokenizer")
+    write_chat_record(run / "model", chat.name, chat.sha256)
+    given = {"model": run / "model", "tokenizer": run / "tokenizer"}
+    job.run(CONFIG, Workspace(folder=tmp_path / "out", inputs=given))
+    folder = tmp_path / "out" / "transformers"
+    again = load_chat_model(find_model(str(folder)))
+    assert (again.chat.name, again.chat.sha256) == ("llama3", chat.sha256)
+    ours = load_chat_model(find_model(str(source)))
+    tokens = torch.tensor([again.chat.encode(ASKED, prompt=True).ids])
+    with torch.no_grad():
+        assert torch.equal(again.decoder(tokens), ours.decoder(tokens))
+    assert set(read_json(folder / "generation_config.json")["eos_token_id"]) == chat.stop_ids
+    tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
+    shown = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Hello"}]
+    found = tokenizer.apply_chat_template(
+        shown, tokenize=True, return_dict=False, add_generation_prompt=True
+    )
+    assert list(found) == tokens[0].tolist()
