@@ -78,7 +78,7 @@ def test_the_reward_of_the_tutorial_scores_a_file(stamm: Stamm, tmp_path: Path) 
     ]
     assert rewards == [0, 1 / 3, 0]
     manifest = read_record(ScoreManifest, tmp_path / "scored.jsonl.manifest.json")
-    code = manifest.reads["mine.py:FewWords"]
+    code = manifest.reads["mine.py"]
     assert (code.path, code.sha256) == ("mine.py", sha256_file(tmp_path / "mine.py"))
 
 
@@ -165,6 +165,8 @@ def test_what_is_wrong_is_one_line(stamm: Stamm, tmp_path: Path) -> None:
         ("reward=mine.py:Other",): "mine.py:Other is not a reward",
         ("reward=mine.py:Nothing",): "mine.py has no 'Nothing'",
         ("reward=Wizard",): "Wizard",
+        ("reward=ModelReward", "reward.run=none"): "none holds no reward models",
+        ("reward=NotMemorized", "reward.corpus=none.txt"): "none.txt is neither a run folder nor",
         ("reward=Number", "bad_rows=stop"): "answers.jsonl, row 3",
         ("reward=Number", "bad_rows=x"): "bad_rows",
     }

@@ -39,6 +39,22 @@ def reference_files(names: Iterable[str]) -> dict[str, Path]:
     return {path: Path(path) for path in paths if path.endswith(".py")}
 
 
+def code_files(references: Iterable[str]) -> dict[str, Path]:
+    """The source file of each reference, by file or module name; its hash identifies the code.
+
+    Edge     of a module of a package it is that module's file only; a module that cannot be found
+             has none.
+    """
+    names = tuple(references)
+    files = reference_files(names)
+    for name in names:
+        module = name.rpartition(":")[0]
+        if module and not module.endswith(".py"):
+            origin = _module_file(module)
+            files |= {} if origin is None else {module: origin}
+    return files
+
+
 def load_reference(reference: str, kind: type[T] | None, what: str) -> T:
     """The object that `reference` names.
 
@@ -203,3 +219,12 @@ def _unfit(name: str, kind: type, what: str) -> ConfigError:
     return ConfigError(
         f"{name} is not {what}", fix=f"It must provide what {kind.__name__} declares{needs}"
     )
+
+
+def _module_file(module: str) -> Path | None:
+    try:
+        spec = importlib.util.find_spec(module)
+    except (ImportError, ValueError):
+        return None
+    path = Path(spec.origin) if spec is not None and spec.origin else None
+    return path if path is not None and path.is_file() else None

@@ -6,7 +6,6 @@ that the built-in document filters keep. Tutorial: docs/extending/corpus_filter.
 
 from __future__ import annotations
 
-import importlib.util
 import re
 import sys
 import traceback
@@ -16,7 +15,7 @@ from pathlib import Path
 from typing import Protocol, runtime_checkable
 
 from stamm.base.errors import ConfigError, DataError, visible
-from stamm.base.user_code import load_reference, reference_files
+from stamm.base.user_code import load_reference
 from stamm.corpus.reasons import REASONS
 
 LONGEST_DETAIL = 200
@@ -136,33 +135,9 @@ def load_filters(references: Sequence[str]) -> tuple[LoadedFilter, ...]:
     return tuple(found.values())
 
 
-def filter_files(references: Sequence[str]) -> dict[str, Path]:
-    """The source file of each reference; its hash decides whether a shard is done again.
-
-    Edge     of a module of a package it is that module's file only; a module that cannot be found
-             has none.
-    """
-    files = reference_files(references)
-    for reference in references:
-        module = reference.rpartition(":")[0]
-        if module and not module.endswith(".py"):
-            origin = _module_file(module)
-            files |= {} if origin is None else {module: origin}
-    return files
-
-
 def at_absolute_path(reference: str, files: Mapping[str, Path]) -> str:
-    """`reference` with its file in `files`, as `filter_files` gives them; a module is kept as it is."""
+    """`reference` with its file in `files`, as `code_files` gives them; a module is kept as it is."""
     path, colon, name = (
         (reference, "", "") if reference.endswith(".py") else reference.rpartition(":")
     )
     return f"{files[path]}{colon}{name}" if path.endswith(".py") else reference
-
-
-def _module_file(module: str) -> Path | None:
-    try:
-        spec = importlib.util.find_spec(module)
-    except (ImportError, ValueError):
-        return None
-    path = Path(spec.origin) if spec is not None and spec.origin else None
-    return path if path is not None and path.is_file() else None

@@ -22,13 +22,14 @@ import pyarrow as pa
 from stamm.base.config import from_plain, to_plain
 from stamm.base.files import atomic, canonical_json
 from stamm.base.stopwatch import Stopwatch
+from stamm.base.user_code import code_files
 from stamm.corpus.classifiers.config import CLASSIFIER_FILES
 from stamm.corpus.config import FilterConfig
 from stamm.corpus.consent.policies import ConsentPolicies, load_policies
 from stamm.corpus.consent.snapshot_index import index_snapshots
 from stamm.corpus.contamination.index import build_index, load_index
 from stamm.corpus.contamination.items import read_sets
-from stamm.corpus.corpus_filter import at_absolute_path, filter_files
+from stamm.corpus.corpus_filter import at_absolute_path
 from stamm.corpus.dedup.cluster import keys_row, keys_schema
 from stamm.corpus.dedup.config import DedupConfig
 from stamm.corpus.dedup.exact import text_key
@@ -220,7 +221,7 @@ def _common(config: FilterConfig, workspace: Workspace) -> dict[str, str]:
         for gap in index.gaps():
             workspace.progress.log(gap)
         common |= {f"{_INDEX}.{file.name}": file for file in sorted(folder.iterdir())}
-    common |= {f"filters.{name}": path for name, path in filter_files(config.filters).items()}
+    common |= {f"filters.{name}": path for name, path in code_files(config.filters).items()}
     for role in ("toxicity_classifier", "quality_classifier"):
         folder = Path(getattr(config, role))
         if getattr(config, role):

@@ -12,6 +12,7 @@ from stamm.align.data.prepare_config import PrepareConfig
 from stamm.align.data.select_config import SelectConfig
 from stamm.align.results.answers_config import AnswersConfig
 from stamm.align.rewards.reward_config import ScoreConfig
+from stamm.align.rewards.sources import reward_sources
 from stamm.align.sampling.sample_config import SampleConfig
 from stamm.align.training.finetune_config import FineTuneConfig
 from stamm.align.training.loss_config import SFT, SimPO
@@ -168,6 +169,7 @@ def sample_steps(
         folder=f"scored/{name}",
         inputs={"answers": f"samples/{name}/completions.jsonl"},
         after=(sample.name,),
+        external=reward_sources(reward.reward),
         outputs=("scored.jsonl", "scored.jsonl.manifest.json"),
     )
     return [sample, score]

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from stamm.base.user_code import code_files
 from stamm.corpus.classifiers.config import CLASSIFIER_FILES
 from stamm.corpus.config import CorpusConfig
-from stamm.corpus.corpus_filter import filter_files, load_filters
+from stamm.corpus.corpus_filter import load_filters
 from stamm.corpus.inputs import expand, locate
 from stamm.corpus.pack_config import PackConfig
 from stamm.corpus.tokenizer.config import TekkenConfig, TokenizeConfig, TokenizerConfig
@@ -42,7 +43,7 @@ def corpus_steps(config: CorpusConfig) -> tuple[Step, ...]:
         if folder:
             read |= expand([f"{folder}/{file}" for file in CLASSIFIER_FILES], f"corpus.{role}")
     load_filters(config.filters)  # an error in one shows before the run starts
-    read |= filter_files(config.filters)
+    read |= code_files(config.filters)
     screen = Step(
         name="screen",
         job="screen",

@@ -12,8 +12,9 @@ import pytest
 
 from stamm.align.rewards.load_reward import load_reward
 from stamm.align.rewards.memorized import n_gram_index, shares_run
-from stamm.align.rewards.reward import Answer, files_of
+from stamm.align.rewards.reward import Answer
 from stamm.align.rewards.reward_config import NotMemorized
+from stamm.align.rewards.sources import reward_sources
 from stamm.base.errors import ConfigError, DataError
 from stamm.chat.conversation import AssistantTurn, Conversation, Response, UserTurn
 from tests.unit.untrained_run import untrained_run
@@ -67,7 +68,7 @@ def test_every_format_gives_the_same_index(tmp_path: Path) -> None:
     for name in ("a.jsonl", "a.jsonl.zst", "a.parquet"):
         config = NotMemorized(corpus=(str(tmp_path / name),), words=7, min_words=7, column="body")
         reward = load_reward(config)
-        assert files_of(reward) == {str(tmp_path / name): tmp_path / name}
+        assert reward_sources(config) == {str(tmp_path / name): tmp_path / name}
         assert [reward(answer(" ".join(words[8:16]))) for words in (WORDS, OTHER)] == [0, 0]
         assert reward(answer(" ".join([*WORDS[34:], *OTHER[:6]]))) == 1  # across two documents
 
@@ -78,10 +79,11 @@ def test_the_corpus_of_a_run_is_what_it_is_trained_on(tmp_path: Path) -> None:
     rows = pq.read_table(file).to_pylist()
     rows.append({**rows[0], "text": TEXT, "split": "held_out"})
     pq.write_table(pa.Table.from_pylist(rows, schema=pq.read_schema(file)), file)
-    reward = load_reward(NotMemorized(corpus=(str(tmp_path),), words=9, min_words=9))
+    config = NotMemorized(corpus=(str(tmp_path),), words=9, min_words=9)
+    reward = load_reward(config)
     assert reward(answer("the river is wide and the road is long the river")) == 0
     assert reward(answer(TEXT)) == 1  # held out
-    assert files_of(reward) == {str(file): file}
+    assert reward_sources(config) == {str(file): file}
 
 
 def test_an_index_of_many_texts_equals_that_of_one_after_the_other(

@@ -11,17 +11,17 @@ from safetensors.torch import save_file
 
 from stamm.align.model_source import find_model, load_chat_model
 from stamm.align.rewards.load_reward import load_reward
-from stamm.align.rewards.reward import Answer, BatchReward, files_of
+from stamm.align.rewards.reward import Answer, BatchReward
 from stamm.align.rewards.reward_config import (
     Length,
     ModelReward,
-    RewardConfig,
     ScoreConfig,
     Weighted,
 )
 from stamm.align.rewards.reward_model import answer_rewards, load_head, reward_at_stop, save_head
 from stamm.align.rewards.score import score_file
-from stamm.base.errors import ConfigError, DataError, RunError
+from stamm.align.rewards.sources import reward_sources
+from stamm.base.errors import ConfigError, DataError
 from stamm.base.files import sha256_file
 from stamm.base.schema import read_record
 from stamm.chat.conversation import AssistantTurn, Conversation, Response, UserTurn
@@ -112,7 +112,7 @@ def test_a_file_is_scored_and_the_manifest_names_the_model(run: Path, tmp_path: 
     data = tmp_path / "answers.jsonl"
     data.write_text("".join(json.dumps(row) + "\n" for row in rows))
     out = tmp_path / "out.jsonl"
-    config: RewardConfig = ModelReward(run=str(run))
+    config = ModelReward(run=str(run))
     summary = score_file(data, out, ScoreConfig(reward=config))
     assert len(summary.rewards) == len(TEXTS)
     assert summary.rewards[0] == summary.rewards[4]
@@ -121,23 +121,21 @@ def test_a_file_is_scored_and_the_manifest_names_the_model(run: Path, tmp_path: 
     manifest = read_record(ScoreManifest, tmp_path / "out.jsonl.manifest.json")
     head = run / "model" / "head.safetensors"
     assert manifest.reads[str(head)].sha256 == sha256_file(head)
-    both = load_reward(Weighted(rewards=(config, Length(largest=1)), weights=(1.0, 10.0)))
-    assert len(files_of(both)) == 3
-    scored = score_file(
-        data,
-        tmp_path / "both.jsonl",
-        ScoreConfig(reward=Weighted(rewards=(config, Length(largest=1)), weights=(1.0, 10.0))),
-    )
+    both = Weighted(rewards=(config, Length(largest=1)), weights=(1.0, 10.0))
+    assert [path.name for path in reward_sources(both).values()] == [
+        "head.safetensors",
+        "model.safetensors",
+    ]
+    scored = score_file(data, tmp_path / "both.jsonl", ScoreConfig(reward=both))
     bonus = [b - a for a, b in zip(summary.rewards, scored.rewards, strict=True)]
     assert bonus == pytest.approx([10, 0, 0, 0, 10, 0], abs=1e-6)
 
 
 def test_what_is_not_a_reward_model_is_an_error(run: Path, tmp_path: Path) -> None:
     untrained_run(tmp_path)
-    with pytest.raises(DataError, match=r"is not a reward model.*has no head\.safetensors"):
-        load_reward(ModelReward(run=str(tmp_path)))
-    with pytest.raises(RunError, match="is not a folder"):
-        load_reward(ModelReward(run=str(tmp_path / "absent")))
+    for folder in (tmp_path, tmp_path / "absent"):
+        with pytest.raises(DataError, match=r"holds no reward models.*head\.safetensors"):
+            load_reward(ModelReward(run=str(folder)))
     with pytest.raises(ConfigError, match="run"):
         ModelReward(run="")
     model = tmp_path / "model"

@@ -10,12 +10,13 @@ from typing import Any
 import pytest
 
 from stamm.align.rewards.load_reward import load_reward
-from stamm.align.rewards.reward import Answer, BatchReward, files_of, rewards_of
+from stamm.align.rewards.reward import Answer, BatchReward, rewards_of
 from stamm.align.rewards.reward_config import (
     CustomReward,
     JsonFormat,
     Language,
     Length,
+    NotMemorized,
     Number,
     RewardConfig,
     ScoreConfig,
@@ -23,6 +24,7 @@ from stamm.align.rewards.reward_config import (
     Weighted,
 )
 from stamm.align.rewards.rules import last_number
+from stamm.align.rewards.sources import reward_sources
 from stamm.base.config import override
 from stamm.base.errors import ConfigError, DataError
 from stamm.chat.conversation import (
@@ -142,6 +144,24 @@ def test_the_language_of_an_answer() -> None:
             load_reward(Language(language=label))
 
 
+def test_the_files_that_decide_a_reward(tmp_path: Path) -> None:
+    for name in ("mine.py", "schema.json", "texts.jsonl"):
+        (tmp_path / name).write_text("{}")
+    own, schema = CustomReward(reference=f"{tmp_path}/mine.py:Own"), f"{tmp_path}/schema.json"
+    parts = (
+        own,
+        JsonFormat(schema=schema),
+        Number(),
+        NotMemorized(corpus=(f"{tmp_path}/texts.jsonl",)),
+    )
+    assert reward_sources(Weighted(rewards=parts)) == {
+        str(tmp_path / name): tmp_path / name for name in ("mine.py", "schema.json", "texts.jsonl")
+    }
+    installed = reward_sources(CustomReward(reference="stamm.align.rewards.rules:LengthReward"))
+    assert [path.name for path in installed.values()] == ["rules.py"]
+    assert reward_sources(JsonFormat()) == {}
+
+
 def test_an_answer_that_the_model_ended() -> None:
     assert [score(Stopped(), "", stopped=stopped) for stopped in (True, False)] == [1, 0]
     with pytest.raises(DataError, match="no column stopped"):
@@ -207,7 +227,6 @@ def test_a_users_reward_of_many_answers(tmp_path: Path) -> None:
     for name, is_batch in (("Longest", False), ("Together", True)):
         reward = load_reward(CustomReward(reference=f"{file}:{name}"))
         assert isinstance(reward, BatchReward) == is_batch
-        assert files_of(reward) == {f"{file}:{name}": file}
         values = rewards_of(reward, answers)
         assert (values[0], values[2]) == (3.0, 1.0)
         assert isinstance(values[1], DataError)

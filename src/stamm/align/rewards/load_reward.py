@@ -7,7 +7,7 @@ from typing import Protocol
 
 from stamm.align.rewards.instructions import InstructionReward
 from stamm.align.rewards.memorized import NotMemorizedReward
-from stamm.align.rewards.reward import Answer, Reward, files_of, rewards_of
+from stamm.align.rewards.reward import Answer, Reward, rewards_of
 from stamm.align.rewards.reward_config import (
     CustomReward,
     Instructions,
@@ -67,10 +67,7 @@ def load_reward(config: RewardConfig) -> Reward:
 
 
 class WeightedReward:
-    """See `reward_config.Weighted`.
-
-    files   those of its parts
-    """
+    """See `reward_config.Weighted`."""
 
     name = "weighted"
 
@@ -79,7 +76,6 @@ class WeightedReward:
         weights = config.weights or (1.0,) * len(self._parts)
         total = sum(weights) if config.combine == "mean" else 1.0
         self._weights = tuple(weight / total for weight in weights)
-        self.files = {name: path for part in self._parts for name, path in files_of(part).items()}
 
     def __call__(self, answer: Answer) -> float:
         """The weighted sum."""

@@ -16,17 +16,16 @@ import numpy as np
 
 from stamm.align.rewards.reward import Answer
 from stamm.align.rewards.reward_config import NotMemorized
+from stamm.align.rewards.sources import corpus_files
 from stamm.base.errors import DataError
 from stamm.chat.conversation import AssistantTurn, Response
 from stamm.corpus.dedup.shingles import Hashes, hash_shingles, hash_words
-from stamm.corpus.formats import JSONL
 from stamm.corpus.limits import FieldNames, ReadLimits
 from stamm.corpus.readers.open import read_input
 from stamm.corpus.records import UnreadableRecord
-from stamm.corpus.tables import parts, read_rows
+from stamm.corpus.tables import read_rows
 
 _TRAIN = "train"
-_READABLE = (".txt", *JSONL, ".parquet")
 _MERGED_AT_ONCE = 1 << 24  # hashes that are kept apart before they are merged: 128 MiB
 
 
@@ -65,21 +64,6 @@ def shares_run(text: str, words: int, index: Hashes, but: Hashes) -> bool:
     return bool(shared.any())
 
 
-def corpus_files(source: str) -> list[Path]:
-    """The files of a source of texts: the documents of a run folder, or one file.
-
-    Raises   DataError when there is none, or when its format is not known.
-    """
-    path = Path(source)
-    if path.is_dir():
-        return parts(path / "corpus" if (path / "corpus").is_dir() else path, "documents")
-    if not path.is_file():
-        raise DataError(f"{source} is neither a run folder nor a file")
-    if not path.name.endswith(_READABLE):
-        raise DataError(f"{source} has an unknown format", fix=f"Use {', '.join(_READABLE)}")
-    return [path]
-
-
 def corpus_texts(source: str, column: str) -> Iterator[str]:
     """The texts of a run's corpus (those that are trained on) or of a file.
 
@@ -104,16 +88,12 @@ def corpus_texts(source: str, column: str) -> Iterator[str]:
 
 
 class NotMemorizedReward:
-    """See `reward_config.NotMemorized`.
-
-    files   those of the corpus
-    """
+    """See `reward_config.NotMemorized`."""
 
     name = "not_memorized"
 
     def __init__(self, config: NotMemorized) -> None:
         self._config = config
-        self.files = {str(path): path for each in config.corpus for path in corpus_files(each)}
         texts = (text for each in config.corpus for text in corpus_texts(each, config.column))
         self._index = n_gram_index(texts, config.words)
         if not len(self._index):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
 from stamm.base.errors import DataError, visible
@@ -58,21 +57,6 @@ class BatchReward(Reward, Protocol):
 
         A reward does not depend on the other answers, but for rounding.
         """
-
-
-@runtime_checkable
-class ReadsFiles(Protocol):
-    """A reward that files outside the package decide.
-
-    files   by the name that the configuration gives; the manifest of scored answers has their hashes
-    """
-
-    files: Mapping[str, Path]
-
-
-def files_of(reward: Reward) -> Mapping[str, Path]:
-    """The files that decide a reward, by name."""
-    return reward.files if isinstance(reward, ReadsFiles) else {}
 
 
 def rewards_of(reward: Reward, answers: Sequence[Answer]) -> list[float | DataError]:

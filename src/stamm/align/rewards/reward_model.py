@@ -24,15 +24,14 @@ from torch import Tensor
 
 from stamm.align.model_source import ChatModel, find_model, load_chat_model
 from stamm.align.rewards.reward import Answer
+from stamm.align.rewards.sources import HEAD, reward_model_folder
 from stamm.align.training.log_probs import AnswerTokens, length_batches
 from stamm.base.errors import DataError
 from stamm.base.files import atomic
 from stamm.chat.render import EncodedChat
-from stamm.corpus.tokenizer.tokenizer import FILE
 from stamm.models.decoder import Decoder
 from stamm.runs.model_outputs import WEIGHTS, WEIGHTS_KEY
 
-HEAD = "head.safetensors"
 WEIGHT = "weight"
 BATCH_TOKENS = 16_384
 
@@ -127,17 +126,13 @@ def answer_rewards(
 
 
 class RewardModel:
-    """A reward model in memory; a `BatchReward`. See `reward_config.ModelReward`.
-
-    files   decoder, head and tokenizer
-    """
+    """A reward model in memory; a `BatchReward`. See `reward_config.ModelReward`."""
 
     name = "reward_model"
 
-    def __init__(self, model: ChatModel, weight_D: Tensor, files: Sequence[Path] = ()) -> None:
+    def __init__(self, model: ChatModel, weight_D: Tensor) -> None:
         self._model = model
         self._weight_D = weight_D
-        self.files = {str(path): path for path in files}
 
     @classmethod
     def load(cls, run: str) -> RewardModel:
@@ -145,17 +140,11 @@ class RewardModel:
 
         Raises   RunError when there is no model, DataError when it has no head or is damaged.
         """
+        reward_model_folder(run)  # before the weights are read: most models are not reward models
         source = find_model(run)
-        # Before the weights are read: most models are not reward models.
-        if not (source.model / HEAD).is_file():
-            raise DataError(
-                f"{run} is not a reward model: {source.model} has no {HEAD}",
-                fix="Train one: `stamm run align.reward`",
-            )
         model = load_chat_model(source)
         weight_D = load_head(source.model, model.decoder.config.d_model, model.weights_sha256)
-        files = (source.model / WEIGHTS, source.model / HEAD, source.tokenizer / FILE)
-        return cls(model, weight_D, files)
+        return cls(model, weight_D)
 
     def __call__(self, answer: Answer) -> float:
         """The reward of one answer."""

@@ -79,10 +79,8 @@ class JsonReward:
     def __init__(self, config: JsonFormat) -> None:
         self._fence = config.fence
         self._validator: Any = None
-        self.files: dict[str, Path] = {}
         if config.schema:
             self._validator = _validator(read_json(Path(config.schema)), config.schema)
-            self.files[config.schema] = Path(config.schema)
 
     def __call__(self, answer: Answer) -> float:
         """1 or 0."""

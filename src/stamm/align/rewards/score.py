@@ -22,8 +22,9 @@ from typing import Any, TextIO
 from stamm.align.data.dataset_reader import BadRow, read_rows
 from stamm.align.data.examples import ChatExample, Example, PreferencePair, RatedAnswer, last_answer
 from stamm.align.rewards.load_reward import load_reward
-from stamm.align.rewards.reward import Answer, BatchReward, Reward, files_of, rewards_of
+from stamm.align.rewards.reward import Answer, BatchReward, Reward, rewards_of
 from stamm.align.rewards.reward_config import ScoreConfig
+from stamm.align.rewards.sources import reward_sources
 from stamm.align.rewards.statistics import constant_prompts, rank_correlation, tied_pairs
 from stamm.base.config import to_plain
 from stamm.base.errors import ConfigError, DataError
@@ -119,6 +120,7 @@ def score_file(data: Path, out: Path, config: ScoreConfig) -> ScoreSummary:
         raise DataError(f"cannot read {data}: no such file")
     before = sha256_file(data)
     reward = load_reward(config.reward)
+    sources = reward_sources(config.reward)
     out.parent.mkdir(parents=True, exist_ok=True)
     with atomic(out) as temporary:
         with temporary.open("w", encoding="utf-8") as file:
@@ -138,7 +140,7 @@ def score_file(data: Path, out: Path, config: ScoreConfig) -> ScoreSummary:
                 "config": to_plain(config),
                 "reads": {
                     name: {"path": str(path), "sha256": sha256_file(path)}
-                    for name, path in files_of(reward).items()
+                    for name, path in sources.items()
                 },
                 "input": {"path": str(data), "sha256": before},
                 "output": {"path": out.name, "sha256": sha256_file(temporary)},

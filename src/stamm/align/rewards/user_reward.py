@@ -11,17 +11,12 @@ from stamm.base.user_code import guarded, load_named, source_file
 
 
 class UserReward:
-    """See `reward_config.CustomReward`; a DataError of the user's is one answer without a reward.
-
-    files   the user's file by its reference
-    """
+    """See `reward_config.CustomReward`; a DataError of the user's is one answer without a reward."""
 
     def __init__(self, reward: Reward, reference: str) -> None:
-        file = source_file(reference, type(reward))
         self.name = reward.name
-        self.files = {reference: file}
         self._reward = reward
-        self._file = file
+        self._file = source_file(reference, type(reward))
 
     def __call__(self, answer: Answer) -> float:
         """The user's reward, unchecked."""
