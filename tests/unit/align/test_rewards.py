@@ -37,6 +37,8 @@ from stamm.chat.conversation import (
     ToolOutputs,
     UserTurn,
 )
+from stamm.models.sampling_config import SamplingConfig
+from stamm.recipes.align_steps import sample_config, sample_steps
 
 
 def answer(text: str, **row: Any) -> Answer:
@@ -160,6 +162,18 @@ def test_the_files_that_decide_a_reward(tmp_path: Path) -> None:
     installed = reward_sources(CustomReward(reference="stamm.align.rewards.rules:LengthReward"))
     assert [path.name for path in installed.values()] == ["rules.py"]
     assert reward_sources(JsonFormat()) == {}
+
+
+def test_a_step_that_scores_reads_the_files_of_its_reward(tmp_path: Path) -> None:
+    file = tmp_path / "mine.py"
+    file.write_text(BATCH)
+    reward = CustomReward(reference=f"{file}:Longest")
+    config = sample_config(SamplingConfig(), f"{file}", n=2)
+    model = {"start": "start", "tokenizer": "tokenizer"}
+    _, score_step = sample_steps(
+        "start", config, ScoreConfig(reward=reward), model, after=(), external={}
+    )
+    assert dict(score_step.external) == {str(file): file}
 
 
 def test_an_answer_that_the_model_ended() -> None:
