@@ -32,6 +32,7 @@ from __future__ import annotations
 import argparse
 import json
 import math
+import statistics
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator
@@ -236,6 +237,7 @@ def curve(seed: int, steps: int) -> Iterator[Line]:
         yield line
 
 
+TIES: tuple[Ties, ...] = ("le", "mid")
 RATES = (0.02, 0.05, 0.1, 0.3, 0.5, 0.7, 0.9, 0.98)
 
 
@@ -247,17 +249,20 @@ def binary(seed: int, beta: float = 0.1, rows: int = 2000, references: int = 16)
     """
     draw = torch.Generator().manual_seed(3000 + seed)
     for rate in RATES:
-        for prompt in range(8):
+        lifts: dict[tuple[Ties, str], list[float]] = defaultdict(list)
+        for _ in range(8):
             passed = (torch.rand(rows, generator=draw) < rate).double()
             compared = (torch.rand(rows, references, generator=draw) < rate).double()
-            for ties in ("le", "mid"):
+            for ties in TIES:
                 for partition in ("exact", "grid", "empirical", "enumerated"):
                     lift = _log_odds_lift(passed, compared, rate, ties, partition, beta)
-                    yield {
-                        "question": "binary", "seed": seed, "arm": f"{ties}, {partition}",
-                        "beta": beta, "rate": rate, "prompt": prompt, "lift": lift,
-                        "predicted": rate / beta if ties == "le" else 1 / (2 * beta),
-                    }  # fmt: skip
+                    lifts[ties, partition].append(lift)
+        for (ties, partition), found in lifts.items():
+            yield {
+                "question": "binary", "seed": seed, "arm": f"{ties}, {partition}", "beta": beta,
+                "rate": rate, "lift": statistics.fmean(found),
+                "predicted": rate / beta if ties == "le" else 1 / (2 * beta),
+            }  # fmt: skip
 
 
 def _log_odds_lift(
