@@ -220,7 +220,7 @@ def length_figure(study: RunResults) -> Figure:
             _lengths(left, arm, "after", series(arm.number), legend_name(arm.name), dashed=False)
         left.set_xlabel("quantile of the answer's reward")
         left.set_title("Tokens by quantile", pad=36)
-        left.set_ylim(bottom=0)
+        left.set_ylim(0, 1.08 * left.get_ylim()[1])
         left.set_xlim(0, 1)
         _legend(left, [arm.name for arm in study.aligned])
         right.axvline(first.file.tokens.before.mean, color=drawn("ink"), lw=1, ls=(0, (4, 2)))

@@ -269,6 +269,30 @@ def test_an_answer_that_the_format_cannot_write_is_left_out_of_the_kl(
     assert found.kl.recoded == pytest.approx(2 / 16)
 
 
+def test_sampled_tokens_are_taken_before_the_text(made: dict[str, Any], tmp_path: Path) -> None:
+    rows = [dict(row) for row in made["rows"]["aligned.1"]]
+    tokens = [300, 301, 299, 300]
+    for row in rows:
+        row["completion"] = [{"role": "assistant", "content": ""}]
+        row |= {"tokens": tokens, "num_tokens": 4}
+    path = tmp_path / "completions.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    (tmp_path / "out").mkdir()
+    inputs = one_seed(made, aligned=path)
+    run(AnswersConfig(draws=100), Workspace(folder=tmp_path / "out", inputs=inputs))
+    found = read_record(AlignmentFile, tmp_path / "out" / "alignment.json")
+    ratios = []
+    for row in rows:
+        chat = load_chat_format(inputs["tokenizer"])
+        prompt = list(chat.encode(read_conversation(row["prompt"]), prompt=True).ids)
+        ratios.append(
+            log_prob(made["decoders"]["model.1"], prompt + tokens, len(prompt))
+            - log_prob(made["decoders"]["reference"], prompt + tokens, len(prompt))
+        )
+    assert found.kl.k1.mean == pytest.approx(np.mean(ratios), abs=1e-4)
+    assert found.kl.recoded == 0.0
+
+
 def test_a_configuration_is_read_back_as_it_was_written() -> None:
     config = AnswersConfig(gold_name="judge", beta=0.2, draws=300)
     assert from_plain(AnswersConfig, to_plain(config)) == config

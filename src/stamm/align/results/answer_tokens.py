@@ -31,18 +31,22 @@ class EncodedCompletion:
 
 
 def encode_completion(chat: ChatFormat, line: CompletionLine) -> EncodedCompletion | None:
-    """The ids of a completion; without a stop token where it was cut at its longest length.
+    """The ids of a completion: those that were sampled, or its text encoded again.
+
+    Text that is encoded again has no stop token where it was cut at its longest length, and its
+    tokens may differ from those that were sampled.
 
     Edge   None for a completion that the chat format cannot write, such as an empty one
     """
     try:
-        prompt = _conversation(line, [])
-        whole = _conversation(line, _messages(line.completion))
-        start = len(chat.encode(prompt, prompt=True).ids)
-        encoded = chat.encode(whole)
+        prompt = list(chat.encode(_conversation(line, []), prompt=True).ids)
+        if line.tokens:
+            sampled = [False] * len(prompt) + [True] * len(line.tokens)
+            return EncodedCompletion([*prompt, *line.tokens], sampled, len(prompt), False)
+        encoded = chat.encode(_conversation(line, _messages(line.completion)))
     except DataError:
         return None
-    ids, supervised = list(encoded.ids), list(encoded.supervised)
+    start, ids, supervised = len(prompt), list(encoded.ids), list(encoded.supervised)
     if not line.stopped and ids[-1] in chat.stop_ids:
         ids, supervised = ids[:-1], supervised[:-1]
     supervised[:start] = [False] * start

@@ -65,8 +65,8 @@ class KlEstimate:
     k1          mean of d: unbiased
     k3          mean of exp(-d) - 1 + d: unbiased, never negative; None where it overflows
     per_token   sum of d / sum of tokens
-    recoded     share of answers whose tokens, encoded again from their text, are of another number
-                than those sampled; the estimate takes the former
+    recoded     share of answers whose sampled tokens were not recorded, and whose text has another
+                number of tokens when it is encoded again; the estimate takes these
     """
 
     k1: MeanInterval
