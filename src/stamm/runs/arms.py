@@ -6,7 +6,9 @@ from pathlib import Path
 
 from stamm.base.errors import RunError
 from stamm.base.files import read_json
+from stamm.base.schema import read_record
 from stamm.runs.manifest import MANIFEST_FIX
+from stamm.runs.schemas.run import ManifestFile
 
 _MODEL = Path("model", "decoder.json")
 _PREPARED = "examples.parquet"
@@ -33,6 +35,8 @@ def prepared_data_of_arm(arm: Path) -> list[Path]:
 
     They are followed by the manifests of the arm and of the arms that it started from. A folder
     that was moved or removed is left out.
+
+    Raises   DataError for a damaged manifest
     """
     found: list[Path] = []
     seen: set[Path] = set()
@@ -43,8 +47,8 @@ def prepared_data_of_arm(arm: Path) -> list[Path]:
         if stage in seen or not manifest.is_file():
             continue
         seen.add(stage)
-        inputs = read_json(manifest, MANIFEST_FIX).get("inputs", {})
-        paths = [(stage / str(each.get("path", ""))).resolve() for each in inputs.values()]
+        inputs = read_record(ManifestFile, manifest, MANIFEST_FIX).inputs
+        paths = [(stage / each.path).resolve() for each in inputs.values()]
         found = [
             path for path in paths if (path / _PREPARED).is_file() and path not in found
         ] + found

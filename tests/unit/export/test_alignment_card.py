@@ -37,7 +37,7 @@ def arm(folder: Path, inputs: dict[str, Path]) -> Path:
     """An arm whose manifest records `inputs`; the folder of its model."""
     (folder / "model").mkdir(parents=True)
     recorded = {name: {"path": os.path.relpath(path, folder)} for name, path in inputs.items()}
-    (folder / "manifest.json").write_text(json.dumps({"inputs": recorded}))
+    (folder / "manifest.json").write_text(json.dumps({"schema": 1, "inputs": recorded}))
     return folder / "model"
 
 
@@ -80,5 +80,8 @@ def test_the_data_of_every_stage_are_found_through_manifests(tmp_path: Path) -> 
     assert prepared_data_of_arm(run / "dpo") == [chats, pairs]
     assert prepared_data_of_arm(run / "sft") == [chats]
     assert prepared_data_of_arm(tmp_path) == []
+    (tmp_path / "manifest.json").write_text('{"schema": 1, "inputs": {"data": "x"}}')
+    with pytest.raises(DataError, match="inputs, data holds text"):
+        prepared_data_of_arm(tmp_path)
     text = "\n".join(alignment_section(alignment_summaries(second)))
     assert text.index("### 1. Conversations") < text.index("### 2. Preference pairs")
