@@ -25,6 +25,7 @@ from stamm.recipes.align_steps import (
     prepare_step,
     sample_config,
     sample_steps,
+    score_step,
     select_step,
     training_steps,
 )
@@ -115,6 +116,7 @@ class PreferenceRecipe:
     rounds         of sampling and training
     test_prompts   prompts whose answers are compared before and after, with `reward`; "": none
     test_n         answers of each; half of the start model's are references for quantiles
+    gold           a second reward for the comparison, which training does not see; None: none
     answers        how they are compared
     """
 
@@ -133,6 +135,7 @@ class PreferenceRecipe:
     train: FineTuneConfig
     test_prompts: str = ""
     test_n: int = 8
+    gold: RewardConfig | None = None
     answers: AnswersConfig = field(default_factory=AnswersConfig)
     evaluate: EvaluateConfig | None = field(
         default_factory=lambda: EvaluateConfig(tasks=("held_out",))
@@ -255,7 +258,6 @@ class PreferenceRecipe:
         config = sample_config(self.sampling, self.test_prompts, self.test_n)
         reward = ScoreConfig(reward=self.reward)
         tuned = {**start.inputs, "start": f"arms/{self.name}/model"}
-        evaluated = self.evaluate is not None and bool(start.pack)
         steps = [
             *sample_steps(
                 _BEFORE, config, reward, start.inputs, after=start.after, external=start.external
@@ -269,8 +271,13 @@ class PreferenceRecipe:
                 external=start.external,
             ),
         ]
-        if evaluated and self.evaluate is not None:
-            steps.append(evaluate_step(self.name, self.evaluate, start, of_start=True))
+        evaluated = None
+        if self.evaluate is not None and start.pack:
+            evaluated = evaluate_step(self.name, self.evaluate, start, of_start=True)
+            steps.append(evaluated)
+        if self.gold is not None:
+            gold = ScoreConfig(reward=self.gold)
+            steps += [score_step(name, gold, gold=True) for name in (_BEFORE, self.name)]
         loss = self.train.loss
         beta = loss.beta if isinstance(loss, QRPO) and loss.transform == "identity" else None
         compare = replace(self.answers, beta=beta)
@@ -280,6 +287,7 @@ class PreferenceRecipe:
                 compare,
                 start.inputs,
                 before=_BEFORE,
+                gold=self.gold is not None,
                 evaluated=evaluated,
                 external=start.external,
             )

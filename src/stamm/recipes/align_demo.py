@@ -10,7 +10,14 @@ from stamm.align.data.prepare_config import APERTUS_REFUSED, PrepareConfig
 from stamm.align.data.select_config import SelectConfig
 from stamm.align.results.answers_config import AnswersConfig
 from stamm.align.results.choose_config import ArmCandidates, ChooseConfig
-from stamm.align.rewards.reward_config import Language, RewardConfig, ScoreConfig
+from stamm.align.rewards.reward_config import (
+    Language,
+    Length,
+    RewardConfig,
+    ScoreConfig,
+    Stopped,
+    Weighted,
+)
 from stamm.align.training.finetune_config import FineTuneConfig
 from stamm.align.training.loss_config import DPO, QRPO, REBEL, SFT, SimPO
 from stamm.align.training.reference_config import ReferenceConfig
@@ -31,6 +38,7 @@ from stamm.recipes.align_steps import (
     reference_step,
     sample_config,
     sample_steps,
+    score_step,
     select_step,
     training_steps,
 )
@@ -68,7 +76,7 @@ class AlignDemo:
     chats        conversations for supervised fine-tuning
     prompts      answered by the fine-tuned model, n times each, to be trained on
     validation   prompts to choose the settings of each objective with, test to compare with
-    reward       of an answer
+    reward       of an answer; `gold` is a second one, which training does not see
     objectives   each is trained with all of its settings; the best on the validation prompts counts
     context      tokens of a training sequence
     """
@@ -87,6 +95,7 @@ class AlignDemo:
     validation_n: int = 4
     test_n: int = 8
     reward: RewardConfig = field(default_factory=Language)
+    gold: RewardConfig | None = field(default_factory=lambda: _gold())
     select: SelectConfig = field(default_factory=SelectConfig)
     objectives: tuple[TunedObjective, ...] = field(default_factory=lambda: _objectives())
     answers: AnswersConfig = field(default_factory=AnswersConfig)
@@ -123,7 +132,7 @@ class AlignDemo:
             steps.append(evaluate_step(_SFT, self.evaluate, start))
         steps += self._training_data(tuned)
         steps += self._chosen(tuned)
-        steps += self._sampled(_TEST, tuned.inputs, tuned.after, tuned.external, self.test)
+        steps += self._tested(_TEST, tuned.inputs, tuned.after, tuned)
         for objective in self.objectives:
             steps += self._aligned(objective, tuned)
         best = self.objectives[0].name
@@ -222,8 +231,7 @@ class AlignDemo:
         name = objective.name
         training = self._training(objective, tuned, name, f"arms/{name}", None)
         policy = {**tuned.inputs, "start": f"arms/{name}/model"}
-        sampled = self._sampled(name, policy, (training.name,), tuned.external, self.test)
-        steps = [training, *sampled]
+        steps = [training, *self._tested(name, policy, (training.name,), tuned)]
         if tuned.pack:
             steps.append(evaluate_step(name, self.evaluate, tuned))
         compare = answers_step(
@@ -231,20 +239,20 @@ class AlignDemo:
             self.answers,
             tuned.inputs,
             before=_TEST,
-            evaluated=False,
+            gold=self.gold is not None,
+            evaluated=evaluate_step(_SFT, self.evaluate, tuned) if tuned.pack else None,
             external=tuned.external,
         )
-        if tuned.pack:
-            evaluated = {
-                "evaluate": f"arms/{name}/evaluate",
-                "start_evaluate": f"arms/{_SFT}/evaluate",
-            }
-            compare = replace(
-                compare,
-                inputs={**compare.inputs, **evaluated},
-                after=(*compare.after, f"evaluate.{name}", f"evaluate.{_SFT}"),
-            )
         return [*steps, compare]
+
+    def _tested(
+        self, name: str, model: Mapping[str, str], after: tuple[str, ...], tuned: StartModel
+    ) -> list[Step]:
+        """Answers to the test prompts, and their rewards."""
+        steps = self._sampled(name, model, after, tuned.external, self.test)
+        if self.gold is None:
+            return steps
+        return [*steps, score_step(name, ScoreConfig(reward=self.gold), gold=True)]
 
     def _training(
         self,
@@ -310,6 +318,11 @@ def _prepare() -> PrepareConfig:
         without_source="refuse",
         decontaminate=ContaminationConfig(sets=sets),
     )
+
+
+def _gold() -> RewardConfig:
+    # An answer that a reader would accept at a glance: some length, and an end of its own.
+    return Weighted(rewards=(Stopped(), Length(smallest=8, largest=120)), combine="mean")
 
 
 def _trunk() -> Study:

@@ -162,17 +162,22 @@ def sample_steps(
         outputs=("completions.jsonl",),
         sharded=True,
     )
-    score = Step(
-        name=f"score.{name}",
+    return [sample, score_step(name, reward)]
+
+
+def score_step(name: str, reward: ScoreConfig, *, gold: bool = False) -> Step:
+    """Rewards of the completions of a sample step, in scored/NAME; of a second reward, in gold/NAME."""
+    kind = "gold" if gold else "score"
+    return Step(
+        name=f"{kind}.{name}",
         job="score",
         config=reward,
-        folder=f"scored/{name}",
+        folder=f"{'gold' if gold else 'scored'}/{name}",
         inputs={"answers": f"samples/{name}/completions.jsonl"},
-        after=(sample.name,),
+        after=(f"sample.{name}",),
         external=reward_sources(reward.reward),
         outputs=("scored.jsonl", "scored.jsonl.manifest.json"),
     )
-    return [sample, score]
 
 
 def select_step(name: str, config: SelectConfig, answers: str, references: str = "") -> Step:
@@ -202,13 +207,15 @@ def answers_step(
     start: Mapping[str, str],
     *,
     before: str,
-    evaluated: bool,
+    gold: bool,
+    evaluated: Step | None,
     external: Mapping[str, Path],
 ) -> Step:
     """The comparison of an aligned arm's answers with those of the start model.
 
     before      name of the sample step of the start model; that of the arm is called like it
-    evaluated   whether both models have results of `evaluate`
+    gold        whether both have rewards of a second kind
+    evaluated   the evaluation of the start model, if both models are evaluated
     """
     inputs = {
         "start": f"scored/{before}/scored.jsonl",
@@ -218,10 +225,14 @@ def answers_step(
         "tokenizer": start["tokenizer"],
     }
     after = [f"score.{before}", f"score.{arm}", f"finetune.{arm}"]
-    if evaluated:
+    if gold:
+        inputs["start_gold"] = f"gold/{before}/scored.jsonl"
+        inputs["gold"] = f"gold/{arm}/scored.jsonl"
+        after += [f"gold.{before}", f"gold.{arm}"]
+    if evaluated is not None:
         inputs["evaluate"] = f"arms/{arm}/evaluate"
-        inputs["start_evaluate"] = "start_evaluate"
-        after += [f"evaluate.{arm}", "evaluate.start"]
+        inputs["start_evaluate"] = evaluated.folder
+        after += [f"evaluate.{arm}", evaluated.name]
     return Step(
         name=f"answers.{arm}",
         job="answers",

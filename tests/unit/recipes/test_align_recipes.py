@@ -1,0 +1,140 @@
+"""Steps of the alignment recipes: every input is made by an earlier step, and wrong requests are refused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from stamm.align.training.loss_config import DPO, SFT, SimPO
+from stamm.base.errors import ConfigError
+from stamm.recipes import align, align_demo
+from stamm.recipes.align import PreferenceRecipe
+from stamm.recipes.jobs import JOBS
+from stamm.recipes.resolve import build
+from stamm.runs.job import Step
+from tests.unit.untrained_run import untrained_run
+
+PROMPTS = "package:align_prompts.jsonl.zst"
+CHATS = "package:align_chats.jsonl.zst"
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """An arm of a run with an untrained model."""
+    root = tmp_path_factory.mktemp("run")
+    untrained_run(root)
+    return str(root)
+
+
+def check(steps: tuple[Step, ...], root: Path) -> None:
+    """Check that steps read what earlier ones wrote, or what exists, and wait for them."""
+    made: dict[str, str] = {}
+    before: dict[str, set[str]] = {}
+    for step in steps:
+        assert step.job in JOBS, step.name
+        assert step.name not in made
+        for name, path in step.inputs.items():
+            writers = [
+                earlier
+                for earlier, folder in made.items()
+                if name != "run"
+                and (Path(path) == Path(folder) or Path(folder) in Path(path).parents)
+            ]
+            if writers:
+                waits = set(step.after).union(*(before[each] for each in step.after))
+                assert set(writers) & waits, (step.name, name, path)
+            else:
+                assert (root / path).exists(), (step.name, name, path)
+        assert set(step.after) <= made.keys(), step.name
+        made[step.name] = step.folder
+        before[step.name] = set(step.after).union(*(before[each] for each in step.after))
+
+
+@pytest.mark.parametrize("name", ["align.sft", "align.qrpo", "align.dpo", "align.rebel"])
+def test_offline_recipes_prepare_train_and_report(model: str, tmp_path: Path, name: str) -> None:
+    data = tmp_path / "rows.jsonl"
+    data.write_text("")
+    recipe = build(name, f"run={model}", f"data={data}")
+    steps = recipe.steps(tmp_path)  # type: ignore[union-attr, call-arg]
+    check(steps, tmp_path)
+    kinds = [step.job for step in steps]
+    assert ("reference" in kinds) == (name != "align.sft")
+    assert kinds.index("prepare") < kinds.index("finetune") < kinds.index("report")
+
+
+def test_simpo_computes_no_reference(model: str, tmp_path: Path) -> None:
+    recipe = build("align.simpo", f"run={model}", f"data={CHATS}")
+    assert "reference" not in [step.job for step in recipe.steps(tmp_path)]  # type: ignore[union-attr, call-arg]
+
+
+def test_rounds_sample_the_newest_policy_and_keep_the_reference(model: str, tmp_path: Path) -> None:
+    recipe = build(
+        "align.qrpo", f"run={model}", f"prompts={PROMPTS}", "reward=Length", "rounds=2",
+        f"test_prompts={PROMPTS}", "gold=Stopped",
+    )  # fmt: skip
+    steps = recipe.steps(tmp_path)  # type: ignore[union-attr, call-arg]
+    check(steps, tmp_path)
+    named = {step.name: step for step in steps}
+    start = named["sample.round1"].inputs["model"]
+    assert named["sample.round2"].inputs["model"] == "arms/qrpo-round1/model"
+    assert named["finetune.qrpo"].inputs["start"] == "arms/qrpo-round1/model"
+    assert named["finetune.qrpo"].inputs["reference_model"] == start
+    assert named["reference.qrpo"].inputs["start"] == start
+    assert named["select.round2"].inputs["references"] == "scored/round1/scored.jsonl"
+    assert "references" not in named["select.round1"].inputs
+    seeds = {named[f"sample.round{number}"].config.seed for number in (1, 2)}
+    assert len(seeds) == 2
+    assert named["answers.qrpo"].inputs["gold"] == "gold/qrpo/scored.jsonl"
+
+
+def test_the_demo_trains_and_tunes_all_objectives_alike(model: str, tmp_path: Path) -> None:
+    for overrides in ((), (f"run={model}",)):
+        steps = build("align.demo", *overrides).steps(tmp_path)  # type: ignore[union-attr, call-arg]
+        check(steps, tmp_path)
+        trained = [step for step in steps if step.job == "finetune"]
+        counts = [
+            sum(step.name.startswith(f"finetune.{name}") for step in trained)
+            for name in ("qrpo", "dpo", "simpo", "rebel")
+        ]
+        assert counts == [3, 3, 3, 3]
+        data = {step.inputs["data"] for step in trained if step.name != "finetune.sft"}
+        start = {step.inputs["start"] for step in trained if step.name != "finetune.sft"}
+        assert len(data) == len(start) == 1
+
+
+@pytest.mark.parametrize(
+    ("overrides", "problem"),
+    [
+        (["run="], "run is empty"),
+        (["run=nowhere", f"data={CHATS}"], "nowhere is not a folder"),
+        ([], "data and prompts are empty"),
+        ([f"prompts={PROMPTS}"], "reward = None is needed with prompts"),
+        ([f"prompts={PROMPTS}", f"data={CHATS}", "reward=Length"], "and data too: choose one"),
+        ([f"data={CHATS}", "rounds=2"], "rounds = 2 needs prompts"),
+        ([f"prompts={PROMPTS}", "reward=Length", "n=4"], r"n = 4 must exceed select\.candidates"),
+        ([f"data={CHATS}", "context=100000"], "context = 100000 exceeds the model's max_context"),
+        (
+            [f"data={CHATS}", "select.take=all"],
+            "take=all makes single answers, and DPO needs pairs",
+        ),
+        ([f"data={CHATS}", "train.loss=SFT"], "is SFT: use align.sft"),
+    ],
+)
+def test_wrong_requests_are_refused(
+    model: str, tmp_path: Path, overrides: list[str], problem: str
+) -> None:
+    run = [] if overrides and overrides[0].startswith("run=") else [f"run={model}"]
+    data = [f"data={CHATS}"] if overrides == ["run="] else []
+    with pytest.raises(Exception, match=problem):
+        build("align.dpo", *run, *overrides, *data).steps(tmp_path)  # type: ignore[union-attr, call-arg]
+
+
+def test_a_recipe_is_refused_with_the_loss_of_another() -> None:
+    with pytest.raises(ConfigError, match=r"is DPO: use align\.dpo"):
+        build("align.sft", "train.loss=DPO")
+    with pytest.raises(ConfigError, match=r"SFT: use align\.sft"):
+        PreferenceRecipe(train=align.sft().train)
+    assert isinstance(align.simpo().train.loss, SimPO)
+    assert isinstance(align.dpo().train.loss, DPO)
+    assert isinstance(align_demo.align_demo().sft.loss, SFT)
