@@ -11,7 +11,7 @@ import pytest
 
 from stamm.align.data.dataset_reader import read_examples
 from stamm.align.data.examples import PreferencePair
-from stamm.align.rewards.reward_config import CustomReward, ScoreConfig
+from stamm.align.rewards.reward_config import CustomReward, Length, ScoreConfig
 from stamm.align.rewards.score import score_file
 from stamm.base.errors import DataError
 from stamm.base.files import sha256_file
@@ -137,6 +137,30 @@ def test_both_answers_of_a_pair_are_scored(stamm: Stamm, tmp_path: Path) -> None
     pair = next(iter(read_examples(out)))
     assert isinstance(pair, PreferencePair)
     assert (pair.chosen_reward, pair.rejected_reward) == (1.0, 0.0)
+
+
+def test_columns_of_an_earlier_reward_are_replaced(tmp_path: Path) -> None:
+    earlier = {"reward": 0.5, "ref_rewards": [0.1, 0.2], "id": "a"}
+    pair = {"chosen_rewards": 2.0, "score_rejected": 1.0, "ref_rewards": [0.3], "id": "b"}
+    rows = [
+        {"prompt": "?", "completion": "one", **earlier},
+        {"prompt": "?", "chosen": "one", "rejected": "longer", **pair},
+    ]
+    data = tmp_path / "a.jsonl"
+    data.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    score_file(data, tmp_path / "b.jsonl", ScoreConfig(reward=Length(largest=4)))
+    found = [json.loads(line) for line in (tmp_path / "b.jsonl").read_text().splitlines()]
+    assert found == [
+        {"prompt": "?", "completion": "one", "id": "a", "reward": 1.0},
+        {
+            "prompt": "?",
+            "chosen": "one",
+            "rejected": "longer",
+            "id": "b",
+            "chosen_reward": 1.0,
+            "rejected_reward": 0.0,
+        },
+    ]
 
 
 def test_a_file_that_changes_while_it_is_read_is_not_scored(tmp_path: Path) -> None:

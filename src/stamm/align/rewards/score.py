@@ -2,7 +2,8 @@
 
 Reads    a file of rows with a prompt and a completion, with messages that end with the assistant, or
          with a chosen and a rejected answer
-Writes   the same rows with the column "reward" (of a pair: chosen_reward, rejected_reward), as JSONL,
+Writes   the same rows with the column "reward" (of a pair: chosen_reward, rejected_reward) and
+         without columns of an earlier reward, such as ref_rewards, as JSONL,
          and beside it NAME.manifest.json (`runs.schemas.rewards`): reward, hashes of its files, of input
          and output, and the rows that could not be read or scored
 
@@ -20,7 +21,15 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from stamm.align.data.dataset_reader import BadRow, read_rows
-from stamm.align.data.examples import ChatExample, Example, PreferencePair, RatedAnswer, last_answer
+from stamm.align.data.examples import (
+    CHOSEN_REWARD,
+    REJECTED_REWARD,
+    ChatExample,
+    Example,
+    PreferencePair,
+    RatedAnswer,
+    last_answer,
+)
 from stamm.align.rewards.load_reward import load_reward
 from stamm.align.rewards.reward import Answer, BatchReward, Reward, rewards_of
 from stamm.align.rewards.reward_config import ScoreConfig
@@ -36,6 +45,8 @@ from stamm.runs.schemas.rewards import ScoreManifest
 BATCH_ROWS = 1024
 """Rows that a `BatchReward` scores together."""
 COLUMN, PAIR_COLUMNS = "reward", ("chosen_reward", "rejected_reward")
+# Columns of another reward: those of references would be compared with this one.
+_EARLIER = frozenset({COLUMN, "ref_rewards", *CHOSEN_REWARD, *REJECTED_REWARD})
 NO_REWARD = "no_reward"
 _NAMED = 1000  # bad rows that the manifest lists
 
@@ -183,7 +194,8 @@ def _write(file: TextIO, data: Path, reward: Reward, config: ScoreConfig) -> Sco
                 known.setdefault(_prompt_key(answer), len(known)) for answer in row.answers
             )
             names = PAIR_COLUMNS if len(values) == 2 else (COLUMN,)
-            line = {**row.answers[0].row, **dict(zip(names, values, strict=True))}
+            kept = {k: v for k, v in row.answers[0].row.items() if k not in _EARLIER}
+            line = {**kept, **dict(zip(names, values, strict=True))}
             file.write(json_line(line))
             if len(values) == 2:
                 num_pairs += 1
