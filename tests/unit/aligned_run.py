@@ -230,7 +230,8 @@ def write_metrics(folder: Path, loss: str) -> None:
 def write_arm(folder: Path, loss: str) -> None:
     """A fine-tuned arm as training leaves it."""
     ffn = {"kind": "PlainFFN", "width": 384, "activation": "xielu"}
-    config = {"seed": 1, "loss": {"kind": loss, "beta": 0.1}, "model": {"ffn": ffn}}
+    objective = {"kind": loss, "beta": BETA, "transform": "identity", "normalize": "none"}
+    config = {"seed": 1, "loss": objective, "model": {"ffn": ffn}}
     write(folder / "config.json", {"schema": 1, "kind": "finetune", "config": config})
     summary = {
         "schema": 1, "parameters": 1_200_000, "steps": STEPS, "trained_tokens": 640_000,

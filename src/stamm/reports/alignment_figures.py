@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import math
 from collections.abc import Sequence
 
 from stamm.reports.alignment_results import AlignedArm
@@ -18,7 +20,7 @@ from stamm.reports.svg_figure import (
 )
 from stamm.reports.text import one_line
 from stamm.reports.theme import drawn, series
-from stamm.runs.schemas.alignment import AnswerChange, DistributionBin
+from stamm.runs.schemas.alignment import AnswerChange, CurvePoint, DistributionBin
 from stamm.runs.schemas.evaluation import MeanInterval
 
 _MARKS = "osD^vP"
@@ -88,11 +90,7 @@ def optimum_figure(study: RunResults) -> Figure:
     """Each arm's KL and mean quantile beside the curve that no policy exceeds."""
     curve = max((arm.file.curve for arm in study.aligned), key=len)
     most = max((arm.file.kl.k1.high or arm.file.kl.k1.mean for arm in study.aligned), default=1.0)
-    targets = [
-        (arm, arm.file.optimum.target)
-        for arm in study.aligned
-        if arm.file.optimum.target is not None
-    ]
+    targets = [(arm, one) for arm in study.aligned if (one := _target(study, arm)) is not None]
     end = 1.15 * max([most, 0.1, *(one.kl for _, one in targets)])
 
     def paint(panels: list[Axes]) -> None:
@@ -254,6 +252,25 @@ def length_figure(study: RunResults) -> Figure:
         source=_sources(study),
         command=study.made_by(),
     )  # fmt: skip
+
+
+def _target(study: RunResults, aligned: AlignedArm) -> CurvePoint | None:
+    """The optimum of the beta that an arm was trained with, as recorded or from its configuration.
+
+    The latter lies on the chord of the two nearest points of the curve.
+    """
+    if aligned.file.optimum.target is not None:
+        return aligned.file.optimum.target
+    beta = next((arm.training.beta for arm in study.arms if arm.name == aligned.name), None)
+    for high, low in itertools.pairwise(aligned.file.curve):
+        if beta is not None and low.beta <= beta <= high.beta and low.beta < high.beta:
+            share = math.log(high.beta / beta) / math.log(high.beta / low.beta)
+            return CurvePoint(
+                beta=beta,
+                kl=high.kl + share * (low.kl - high.kl),
+                quantile=high.quantile + share * (low.quantile - high.quantile),
+            )
+    return None
 
 
 def _legend(axes: Axes, names: Sequence[str]) -> None:

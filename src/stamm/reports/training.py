@@ -75,6 +75,9 @@ class _Loss:
     OPEN: ClassVar[bool] = True
 
     kind: str = ""
+    beta: float | None = None
+    transform: str = ""
+    normalize: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,11 +93,14 @@ class ArmTraining:
 
     kind   of the job that trained it ("pretrain", "finetune"); "" where it is not recorded
     loss   name of what was minimised in fine-tuning ("SFT", "DPO"); "" in pretraining
+    beta   of QRPO with the identity transform and without length normalisation, whose optimum is
+           known in closed form; None for others
     spec   of the activation; None for a name that the catalogue does not have
     """
 
     kind: str
     loss: str
+    beta: float | None
     activation: str | None
     spec: Spec | None
     ffn_kind: str | None
@@ -119,6 +125,7 @@ def read_training(folder: Path) -> ArmTraining:
     return ArmTraining(
         kind=file.kind if file else "",
         loss=config.loss.kind if config and config.loss else "",
+        beta=_closed_form_beta(config.loss) if config and config.loss else None,
         activation=activation,
         spec=spec,
         ffn_kind=ffn.kind if ffn else None,
@@ -128,6 +135,11 @@ def read_training(folder: Path) -> ArmTraining:
         summary=read_record_if_present(TrainingSummary, folder / "summary.json"),
         timing=read_record_if_present(TimingFile, folder / "log" / "timing.json"),
     )
+
+
+def _closed_form_beta(loss: _Loss) -> float | None:
+    closed = loss.kind == "QRPO" and loss.transform == "identity" and loss.normalize != "beta"
+    return loss.beta if closed else None
 
 
 def _activation(plain: object, where: str) -> tuple[str, Spec | None]:

@@ -14,6 +14,7 @@ from test_page import Page
 from stamm.base.errors import DataError
 from stamm.base.schema import write_record
 from stamm.losses.quantile import optimum_kl, optimum_mean_quantile
+from stamm.reports.alignment_figures import optimum_figure
 from stamm.reports.alignment_section import BETTER, NOT_SHOWN, WORSE, alignment_section
 from stamm.reports.config import ReportConfig
 from stamm.reports.job import verdict, write_report
@@ -131,6 +132,18 @@ def test_the_verdict_is_corrected_over_the_arms(copied: Path) -> None:
     worse = verdict(copied)
     assert worse.alignment is not None and worse.alignment.lines[0].verdicts == (WORSE,)
     assert worse.sentences[0].startswith("Worse than the start model: qrpo (wins 30.0 %).")
+
+
+def test_the_optimum_of_a_chosen_beta_is_taken_from_the_configuration(copied: Path) -> None:
+    path = copied / "arms" / "qrpo" / "answers" / "alignment.json"
+    gap = json.loads(path.read_text())["optimum"]
+    change(path, optimum={**gap, "target": None})
+    study = collect(copied)
+    assert [arm.training.beta for arm in study.arms] == [None, BETA, None, None]
+    figure = optimum_figure(study)
+    assert "A star is the optimum" in figure.caption
+    (copied / "arms" / "qrpo" / "config.json").unlink()
+    assert "A star is the optimum" not in optimum_figure(collect(copied)).caption
 
 
 def test_a_reward_that_rises_while_the_other_falls_is_told(copied: Path) -> None:
