@@ -5,13 +5,16 @@ from __future__ import annotations
 import os
 import pty
 import select
+import shutil
 import subprocess
 import sys
 import time
 from pathlib import Path
 
 import pytest
+import torch
 
+from stamm.align.model_source import load_chat_format
 from stamm.models.config import DecoderConfig, PlainFFN
 from stamm.models.decoder import build_decoder
 from stamm.models.serialization import save_decoder
@@ -24,13 +27,16 @@ pytestmark = pytest.mark.slow  # starts processes
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """An untrained model whose context takes long to fill."""
+    """An untrained model that never stops at temperature 0, and whose context takes long to fill."""
     root = tmp_path_factory.mktemp("run")
     untrained_run(root)
     config = DecoderConfig(
         vocab_size=352, d_model=32, num_layers=2, ffn=PlainFFN(width=48), max_context=16384
     )
-    save_decoder(build_decoder(config, seed=2), root / "model")
+    decoder = build_decoder(config, seed=2)
+    with torch.no_grad():  # logit 0 for the tokens that end an answer; the largest is positive
+        decoder.lm_head.weight[sorted(load_chat_format(root / "tokenizer").stop_ids)] = 0
+    save_decoder(decoder, root / "model")
     return root
 
 
@@ -90,8 +96,8 @@ class Screen:
 
 
 def test_ctrl_c_stops_an_answer_and_ctrl_d_ends(run: Path) -> None:
-    write_chat_record(run / "model", "apertus", "0" * 64)
-    screen = Screen("chat", str(run), "max_new_tokens=16000")
+    write_chat_record(run / "model", "apertus", load_chat_format(run / "tokenizer").sha256)
+    screen = Screen("chat", str(run), "temperature=0", "max_new_tokens=16000")
     screen.wait_for(b"Ctrl-C stops an answer.")
     screen.wait_for(b"> ")
     screen.type(b"\x03")  # at the prompt it explains and stays
@@ -108,9 +114,12 @@ def test_ctrl_c_stops_an_answer_and_ctrl_d_ends(run: Path) -> None:
 
 
 def test_bad_settings_and_folders_are_errors(run: Path, stamm: Stamm) -> None:
+    other = run.parent / "other"
+    shutil.copytree(run, other)
+    write_chat_record(other / "model", "apertus", "0" * 64)
     for words, message, code in (
+        ((str(other),), "fine-tuned with the chat format apertus 000000000000, and its", 1),
         ((str(run), "temperature=-1"), "temperature", 2),
-        ((str(run), "speed=2"), "speed", 2),
         (("absent",), "absent is not a folder", 1),
         ((str(run), "--arm", "x"), "no arm 'x'", 1),
     ):

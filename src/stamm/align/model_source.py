@@ -22,7 +22,7 @@ from stamm.models.decoder import Decoder
 from stamm.models.hub import CONFIG, INDEX, WEIGHTS, hub_weights_sha256, load_hub
 from stamm.models.serialization import load_decoder
 from stamm.runs.arms import input_of_arm, trained_arms
-from stamm.runs.model_outputs import DECODER, weights_sha256
+from stamm.runs.model_outputs import DECODER, read_chat_record, weights_sha256
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -99,9 +99,17 @@ def load_chat_model(source: ModelSource) -> ChatModel:
     """The decoder of a source with its chat format.
 
     Raises   DataError when files are damaged, when the model has fewer tokens than the tokenizer,
-             or when its chat format is not supported.
+             when its chat format is not supported, or is another than the one it was fine-tuned with.
     """
     loaded = load_folder_chat(source.tokenizer)
+    trained = read_chat_record(source.model)
+    if trained is not None and trained.sha256 != loaded.chat.sha256:
+        raise DataError(
+            f"the model was fine-tuned with the chat format {trained.format} {trained.sha256[:12]}, "
+            f"and its tokenizer has {loaded.chat.name} {loaded.chat.sha256[:12]}",
+            where=str(source.tokenizer),
+            fix="Use the tokenizer, and the version of stamm, that it was trained with",
+        )
     hub = source.kind == "hub"
     decoder = load_hub(source.model) if hub else load_decoder(source.model)
     check_vocabulary(decoder, loaded.tokenizer.size, source.tokenizer)
