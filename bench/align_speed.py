@@ -252,7 +252,7 @@ def trl(options: argparse.Namespace, folder: Path) -> StepClock:
         "output_dir": str(folder),
         "max_steps": 1 + WARM_UP + options.steps,
         "learning_rate": 1e-5,
-        "max_length": CONTEXT + 1,
+        "max_length": CONTEXT + 2,  # the ids of two examples that fill a sequence
         "use_cpu": True,
         "bf16": False,
         "gradient_checkpointing": options.arm == "trl-checkpointing",
