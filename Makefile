@@ -2,7 +2,7 @@
 # make test    set up, then run the fast tests (about 6 minutes on 2 cores)
 # make test-all  the fast tests, then the slow ones and the sweeps over the catalogue
 # make check   set up, then lint, format and type checks
-# make bench   measure speed here, with the machine's own vectors and with AVX2 (about 12 minutes)
+# make bench   measure speed here, with the machine's own vectors and with AVX2 (about 14 minutes)
 # make gpu     on a machine with a GPU: numerics, races and benchmarks (docs/gpu.md)
 PYTHON ?= python3
 BIN := .venv/bin

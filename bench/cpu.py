@@ -35,6 +35,10 @@ PARTS: dict[str, tuple[list[str], list[str]]] = {
     ),
     "attention": (["bench/attention.py"], ["--rounds", "1"]),
     "optimizer": (["bench/optimizer.py"], ["--rounds", "1"]),
+    "sampling": (
+        ["bench/sampling.py", "--threads", "2"],
+        ["--rounds", "1", "--tokens", "12", "--sizes", "small"],
+    ),
     "trainers": (
         [
             *("bench/trainers.py", "--models", "llama", "apertus", "--threads", "2"),
