@@ -274,7 +274,7 @@ def test_sampled_tokens_are_taken_before_the_text(made: dict[str, Any], tmp_path
     tokens = [300, 301, 299, 300]
     for row in rows:
         row["completion"] = [{"role": "assistant", "content": ""}]
-        row |= {"tokens": tokens, "num_tokens": 4}
+        row |= {"token_ids": tokens, "num_tokens": 4}
     path = tmp_path / "completions.jsonl"
     path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
     (tmp_path / "out").mkdir()

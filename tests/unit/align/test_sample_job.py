@@ -73,6 +73,7 @@ def test_completions_have_the_documented_columns_and_those_of_their_prompt(tmp_p
             "none": None,
             "reward": 3.0,
             "log_prob": 1.0,
+            "token_ids": 7,
             "infinite": float("inf"),
             "half": "\ud800",
         }
@@ -82,8 +83,10 @@ def test_completions_have_the_documented_columns_and_those_of_their_prompt(tmp_p
     first, second = lines(place.folder / "completions.jsonl")
     assert list(first) == [
         *("id", "prompt", "tools", "deliberation", "completion", "sample", "log_prob"),
-        *("sampled_log_prob", "num_tokens", "stopped", "answer", "language", "exact", "level"),
+        *("sampled_log_prob", "num_tokens", "stopped", "token_ids"),
+        *("answer", "language", "exact", "level"),
     ]
+    assert len(first["token_ids"]) == first["num_tokens"]
     assert (first["sample"], second["sample"]) == (0, 1)
     assert first["answer"] == 4 and first["exact"] is True and first["level"] == 0.5
     assert first["log_prob"] < 0 and first["sampled_log_prob"] < 0

@@ -40,9 +40,9 @@ def encode_completion(chat: ChatFormat, line: CompletionLine) -> EncodedCompleti
     """
     try:
         prompt = list(chat.encode(_conversation(line, []), prompt=True).ids)
-        if line.tokens:
-            sampled = [False] * len(prompt) + [True] * len(line.tokens)
-            return EncodedCompletion([*prompt, *line.tokens], sampled, len(prompt), False)
+        if line.token_ids:
+            sampled = [False] * len(prompt) + [True] * len(line.token_ids)
+            return EncodedCompletion([*prompt, *line.token_ids], sampled, len(prompt), False)
         encoded = chat.encode(_conversation(line, _messages(line.completion)))
     except DataError:
         return None

@@ -28,7 +28,7 @@ class CompletionLine:
 
     prompt, completion   messages, as `chat.conversation.read_conversation` reads them
     num_tokens           sampled tokens, the stop token included
-    tokens               their ids; () in files that did not record them
+    token_ids            their ids; () in files that did not record them
     stopped              ended by a stop token, not by its longest length
     """
 
@@ -39,7 +39,7 @@ class CompletionLine:
     deliberation: bool = False
     sample: int = 0
     num_tokens: int
-    tokens: tuple[int, ...] = ()
+    token_ids: tuple[int, ...] = ()
     stopped: bool
 
 

@@ -21,7 +21,7 @@ NOT_KEPT = frozenset(
         *("messages", "prompt", "completion", "chosen", "rejected", "label", "reward", "rewards"),
         *("chosen_reward", "rejected_reward", "chosen_rewards", "rejected_rewards", "ref_rewards"),
         *("score_chosen", "score_rejected", "id", "tools", "deliberation", "sample", "log_prob"),
-        *("sampled_log_prob", "num_tokens", "stopped"),
+        *("sampled_log_prob", "num_tokens", "stopped", "token_ids"),
     }
 )
 """Columns of a prompt's row that its completions do not have, or have with another content."""

@@ -21,6 +21,7 @@ sampled_log_prob   the same under the distribution that was drawn from; null whe
                    reference distribution of the rewards is not the model's own
 num_tokens         tokens of the completion, the end token included
 stopped            false when it was cut at its longest length
+token_ids          the sampled tokens: text that is encoded again may be divided otherwise
 others             columns of the prompt's row, as `prompts.kept_columns` keeps them
 
 Checked  tests/unit/align/test_sample_job.py, tests/cli/test_sample_command.py
@@ -167,6 +168,7 @@ def _row(prompt: SamplePrompt, found: Sampled, n: int, chat: ChatFormat) -> dict
         "sampled_log_prob": found.sampled_log_prob,
         "num_tokens": len(found.tokens),
         "stopped": found.stopped,
+        "token_ids": found.tokens,
         **prompt.columns,
     }
 
