@@ -20,6 +20,8 @@ from stamm.models.decoder import build_decoder
 from stamm.models.serialization import save_decoder
 from stamm.runs.model_outputs import write_chat_record
 from tests.conftest import Stamm, command, environment
+from tests.unit.align.test_import_job import llama_folder
+from tests.unit.chat.imported_folders import LLAMA3
 from tests.unit.untrained_run import untrained_run
 
 pytestmark = pytest.mark.slow  # starts processes
@@ -127,3 +129,32 @@ def test_bad_settings_and_folders_are_errors(run: Path, stamm: Stamm) -> None:
         assert done.returncode == code, done.stderr
         assert message in done.stderr
         assert "Traceback" not in done.stderr
+
+
+def test_hugging_face_folders(stamm: Stamm, tmp_path: Path) -> None:
+    folder = llama_folder(tmp_path / "hub")
+    answered = subprocess.run(
+        command("chat", str(folder), "system=Be brief.", "max_new_tokens=4"),
+        input=b"Hello\n",
+        capture_output=True,
+        env=environment(),
+        timeout=240,
+        check=False,
+    )
+    assert answered.returncode == 0, answered.stderr
+    assert answered.stdout
+    refusal = "{% if messages[0].role == 'system' %}{{ raise_exception('no') }}{% endif %}"
+    (folder / "chat_template.jinja").write_text(refusal + LLAMA3)
+    done = stamm("chat", "hub", "system=Be brief.")
+    assert done.returncode == 1
+    assert done.stderr.strip() == (
+        "stamm: the chat format llama3 of this model cannot write a system message."
+    )
+    (folder / "chat_template.jinja").write_text("{{ messages }}")
+    done = stamm("chat", "hub")
+    assert done.returncode == 1
+    assert "the chat template of hub is not supported" in done.stderr
+    llama_folder(tmp_path / "small", vocab_size=200)
+    done = stamm("chat", "small")
+    assert done.returncode == 1
+    assert " ids, and the model 200 (" in done.stderr

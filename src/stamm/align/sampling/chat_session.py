@@ -23,6 +23,8 @@ class ChatSession:
 
     write   receives the answer's text, piece by piece, escaped for a terminal
     note    receives remarks of one line each, which are not part of the answer
+
+    Raises   DataError when the model's chat format has no system message and one is configured.
     """
 
     def __init__(
@@ -36,6 +38,7 @@ class ChatSession:
         self._generator = StreamingGenerator(model.decoder)
         self._turns: list[UserTurn | AssistantTurn] = []
         self._answers = 0
+        model.chat.encode(self._conversation("Hello"), prompt=True)
 
     def run(self, read: Callable[[], str]) -> None:
         """Answer lines until the end of input or /quit.
@@ -65,13 +68,8 @@ class ChatSession:
         Edge   Ctrl-C stops the answer, and what was written so far is kept. A message that leaves no
                room in the model's context is not added
         """
-        asked = Conversation(
-            turns=(*self._turns, UserTurn(text)),
-            system=self._config.system or None,
-            deliberation=self._config.deliberation,
-        )
         try:
-            prompt = self._model.chat.encode(asked, prompt=True).ids
+            prompt = self._model.chat.encode(self._conversation(text), prompt=True).ids
         except DataError as error:
             self._note(error.line())
             return
@@ -97,6 +95,14 @@ class ChatSession:
                 self._note(f"[stopped: max_new_tokens={self._config.max_new_tokens}]")
         answer = AssistantTurn(self._model.chat.parse(ids))
         self._turns += [UserTurn(text), answer]
+
+    def _conversation(self, text: str) -> Conversation:
+        """The conversation so far, and a message of the user."""
+        return Conversation(
+            turns=(*self._turns, UserTurn(text)),
+            system=self._config.system or None,
+            deliberation=self._config.deliberation,
+        )
 
     def _stream(self, prompt: list[int], ids: list[int]) -> None:
         """Write the answer to `prompt`; its tokens are added to `ids`."""
