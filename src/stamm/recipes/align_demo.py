@@ -356,7 +356,7 @@ def _settings(
 def _objectives() -> tuple[TunedObjective, ...]:
     """Two learning rates and two strengths of each objective."""
     betas: tuple[tuple[QRPO | DPO | SimPO | REBEL, tuple[float, float]], ...] = (
-        (QRPO(ties="mid"), (0.1, 0.3)),
+        (QRPO(ties="mid", partition="empirical"), (0.1, 0.3)),
         (DPO(), (0.1, 0.3)),
         (SimPO(), (2.0, 5.0)),
         (REBEL(), (0.1, 0.3)),

@@ -167,3 +167,14 @@ def test_probit_with_two_references_is_refused_before_training(tmp_path: Path) -
     prepare(tmp_path, rows, context=finetuned.CONTEXT)
     with pytest.raises(ConfigError, match="transform probit with 2 reference rewards"):
         job.check_data(QRPO(transform="probit"), EncodedExamples.open(tmp_path / "prepared"))
+
+
+def test_many_equal_reference_rewards_are_advised_about(tmp_path: Path) -> None:
+    rows = [{**row, "ref_rewards": [0.0, 0.0, 1.0, 1.0]} for row in rated()]
+    prepare(tmp_path, rows, context=finetuned.CONTEXT)
+    data = EncodedExamples.open(tmp_path / "prepared")
+    warning = job.tie_warning(QRPO(), data)
+    assert warning.startswith("33% of the pairs of reference rewards are equal")
+    assert job.tie_warning(QRPO(partition="empirical", ties="mid"), data) == ""
+    prepare(tmp_path / "apart", rated(), context=finetuned.CONTEXT)
+    assert job.tie_warning(QRPO(), EncodedExamples.open(tmp_path / "apart" / "prepared")) == ""

@@ -12,6 +12,7 @@ Checked  tests/unit/align/test_finetune.py
 from __future__ import annotations
 
 import dataclasses
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -44,6 +45,8 @@ from stamm.pretrain.training_run import TrainingData, TrainingKind, save_trained
 from stamm.runs.job import Workspace
 from stamm.runs.model_outputs import weights_sha256, write_chat_record
 
+_MANY_TIES = 0.1  # share of equal pairs of reference rewards from which on it matters
+
 
 def run(config: FineTuneConfig, workspace: Workspace) -> None:
     """Train the start model on the prepared examples, from the newest checkpoint when there is one.
@@ -61,6 +64,8 @@ def run(config: FineTuneConfig, workspace: Workspace) -> None:
     data = EncodedExamples.open(inputs["data"])
     check_chat_format(data, inputs["tokenizer"])
     check_data(config.loss, data)
+    if warning := tie_warning(config.loss, data):
+        workspace.progress.log(warning)
     chat = load_chat_format(inputs["tokenizer"])
     identity = [data.sha256, weights_sha256(start)]
     sequences: TrainingSequences[Any]
@@ -136,6 +141,27 @@ def check_data(loss: Preference | SFT, data: EncodedExamples) -> None:
         )
     if isinstance(loss, QRPO):
         _check_quantiles(loss, answers)
+
+
+def tie_warning(loss: Preference | SFT, data: EncodedExamples) -> str:
+    """Advice where rewards tie often and the closed-form partition function is used; "" without.
+
+    With equal rewards quantiles are not uniform, and the closed form is wrong: measured in
+    docs/log/2026-11-23-alignment-truth.md, question 7.
+    """
+    if not isinstance(loss, QRPO) or loss.partition == "empirical":
+        return ""
+    pairs = ties = 0
+    for answer in data.answers:
+        for count in Counter(answer.ref_rewards).values():
+            ties += count * (count - 1)
+        pairs += len(answer.ref_rewards) * (len(answer.ref_rewards) - 1)
+    if not pairs or ties / pairs <= _MANY_TIES:
+        return ""
+    return (
+        f"{ties / pairs:.0%} of the pairs of reference rewards are equal, as with pass or fail: "
+        "train.loss.ties=mid train.loss.partition=empirical is exact for such rewards."
+    )
 
 
 def _check_quantiles(loss: QRPO, answers: Sequence[EncodedAnswer]) -> None:
