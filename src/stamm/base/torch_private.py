@@ -36,6 +36,8 @@ PRIVATE_NAMES: dict[str, str] = {
     "torch.nn.Module._apply": "activation parameters stay in float32 when a model is cast",
     "torch.nn.Module._load_from_state_dict": "activation parameters load from earlier names",
     "torch.ops.aten._unsafe_view": "a view that is a new tensor for autograd, as torch's own products return it",
+    "torch.ops.mkldnn._linear_pointwise": "products of few rows with a matrix packed for oneDNN, for decoding",
+    "torch.ops.mkldnn._reorder_linear_weight": "packs that matrix",
     "torch.utils._pytree": "name of a logger that is silenced while torchao is imported",
 }
 

@@ -33,6 +33,8 @@ from stamm.models.norm import RMSNorm
 from stamm.models.rope import rotation
 
 _SPARE = 128  # columns that are free after the cache was moved
+_PACKED_MATRIX = 2**18  # numbers of the smallest matrix that is packed
+_PACKED_MODEL = 2**27  # parameters of the largest model whose matrices are packed: a copy in memory
 
 
 @dataclass(frozen=True)
@@ -76,6 +78,8 @@ class DecodeStep:
 
     lengths   tokens of each sequence; 0 where a row is free
 
+    Memory    the cache, the matrices of queries, keys and values again, and for a model of up to 134
+              million parameters on a CPU its large matrices again, packed for few rows
     A free row computes numbers that mean nothing and that other rows do not depend on.
     """
 
@@ -85,9 +89,14 @@ class DecodeStep:
         self.lengths = [0] * rows
         self._embedding = decoder.model.embed_tokens.weight
         self._frequencies = decoder.model.frequencies
-        self._layers = [_StepLayer(layer, config.num_heads) for layer in decoder.model.layers]
+        small = sum(parameter.numel() for parameter in decoder.parameters()) <= _PACKED_MODEL
+        packed_rows = rows if small else 0
+        self._layers = [
+            _StepLayer(layer, config.num_heads, packed_rows) for layer in decoder.model.layers
+        ]
         self._norm = _norm(decoder.model.norm)
         self._head = decoder.lm_head.weight
+        self._logits = _product(self._head, packed_rows)
         half = torch.ones(config.head_width // 2, dtype=self._head.dtype, device=self._head.device)
         self._sign_E = torch.cat((-half, half))
         self._position_B = torch.zeros(rows, dtype=torch.int64, device=self._head.device)
@@ -145,7 +154,7 @@ class DecodeStep:
         self._position_B += 1
         self._column += 1
         self.lengths = [length + 1 if length else 0 for length in self.lengths]
-        return F.linear(self._norm(x_BD), self._head)
+        return self._logits(self._norm(x_BD))
 
     def _move(self, column: int) -> None:
         """Make `column` the next to be written, with free columns after it."""
@@ -176,23 +185,23 @@ class DecodeStep:
 class _StepLayer:
     """A decoder layer for one new token of each row."""
 
-    def __init__(self, layer: nn.Module, heads: int) -> None:
+    def __init__(self, layer: nn.Module, heads: int, packed_rows: int) -> None:
         assert isinstance(layer, DecoderLayer)
         attention = layer.self_attn
         self._heads, self._width = heads, attention.head_width
         projections = (attention.q_proj, attention.k_proj, attention.v_proj)
-        self._qkv = torch.cat([_weight(each) for each in projections])
+        weight = torch.cat([_weight(each) for each in projections])
+        self._qkv = _product(weight, packed_rows)
         self._kv_heads = attention.k_proj.weight.shape[0] // self._width
-        self._out = _weight(attention.o_proj).t()
+        self._out = _product(_weight(attention.o_proj), packed_rows)
         self._norms = _norm(layer.attention_layernorm), _norm(layer.feedforward_layernorm)
         self._qk_norm: tuple[Tensor, float] | None = None
         if attention.q_norm is not None and attention.k_norm is not None:
             weights: list[Tensor] = [attention.q_norm.weight] * heads
             weights += [attention.k_norm.weight] * self._kv_heads
-            self._qk_norm = torch.stack(weights).to(self._qkv.dtype), attention.q_norm.eps
+            self._qk_norm = torch.stack(weights).to(weight.dtype), attention.q_norm.eps
         block: Any = layer.mlp
-        self._ffn = _feed_forward(block)
-        self._down = _weight(block.down_proj).t()
+        self._ffn = _feed_forward(block, packed_rows)
 
     def __call__(
         self,
@@ -205,7 +214,7 @@ class _StepLayer:
     ) -> Tensor:
         rows, width, heads = x_BD.shape[0], self._width, self._heads
         column = seen.stop - 1
-        qkv_BHE = F.linear(self._norms[0](x_BD), self._qkv).view(rows, -1, width)
+        qkv_BHE = self._qkv(self._norms[0](x_BD)).view(rows, -1, width)
         qk_BHE = qkv_BHE[:, : heads + self._kv_heads]
         if self._qk_norm is not None:
             weight_HE, eps = self._qk_norm
@@ -220,8 +229,8 @@ class _StepLayer:
             values_BKCE[:, :, seen],
             attn_mask=mask_BGC,
         )
-        x_BD = torch.addmm(x_BD, y_BKGE.reshape(rows, -1), self._out)
-        return torch.addmm(x_BD, self._ffn(self._norms[1](x_BD)), self._down)
+        x_BD = x_BD + self._out(y_BKGE.reshape(rows, -1))
+        return x_BD + self._ffn(self._norms[1](x_BD))
 
 
 def _norm(norm: RMSNorm) -> Callable[[Tensor], Tensor]:
@@ -230,15 +239,31 @@ def _norm(norm: RMSNorm) -> Callable[[Tensor], Tensor]:
     return lambda x_BD: F.rms_norm(x_BD, weight.shape, weight.to(x_BD.dtype), eps)
 
 
-def _feed_forward(block: PlainFeedForward | GatedFeedForward) -> Callable[[Tensor], Tensor]:
-    """The block without its last matrix, with the present shape parameters."""
+def _feed_forward(
+    block: PlainFeedForward | GatedFeedForward, packed_rows: int
+) -> Callable[[Tensor], Tensor]:
+    """The block with its present shape parameters."""
     activation: Activation | GatedActivation = block.act_fn
     function = activation.frozen()
-    up = _weight(block.up_proj)
+    up, down = (_product(_weight(each), packed_rows) for each in (block.up_proj, block.down_proj))
     if isinstance(block, GatedFeedForward):
-        gate = _weight(block.gate_proj)
-        return lambda x_BD: function(F.linear(x_BD, gate), F.linear(x_BD, up))
-    return lambda x_BD: function(F.linear(x_BD, up))
+        gate = _product(_weight(block.gate_proj), packed_rows)
+        return lambda x_BD: down(function(gate(x_BD), up(x_BD)))
+    return lambda x_BD: down(function(up(x_BD)))
+
+
+def _product(weight: Tensor, packed_rows: int) -> Callable[[Tensor], Tensor]:
+    """x W' for few rows x, packed for oneDNN where that is faster: large float32 matrices on a CPU.
+
+    packed_rows   rows of x that the matrix is packed for; 0: never pack, which takes no memory
+    """
+    large = weight.numel() >= _PACKED_MATRIX and weight.dtype == torch.float32
+    built: bool = torch.backends.mkldnn.is_available()  # type: ignore[no-untyped-call]  # torch's
+    if not (packed_rows and large and weight.is_cpu and built):
+        return lambda x_BD: F.linear(x_BD, weight)
+    packed = torch.ops.mkldnn._reorder_linear_weight(weight.detach(), packed_rows)
+    multiply = torch.ops.mkldnn._linear_pointwise
+    return lambda x_BD: multiply(x_BD, packed, None, "none", [], "")
 
 
 def _weight(linear: nn.Module) -> Tensor:

@@ -88,6 +88,22 @@ def test_kept_rows_go_on_unchanged() -> None:
     torch.testing.assert_close(logits[1], last_logits(model, [*prompts[1], 2, 6]))
 
 
+def test_packed_matrices_give_the_same_logits() -> None:
+    """In float32 the output matrix is large enough to be packed; fewer rows use it, too."""
+    model = decoder(ffn=PlainFFN(width=40), vocab_size=2**14).float()
+    prompts = [tokens(length, seed=length) for length in (4, 9, 2)]
+    step, states = DecodeStep(model, 3), run_prompts(model, prompts)
+    for row in range(3):
+        step.fill(row, states, row)
+    logits = step(torch.tensor([1, 2, 3]))
+    for row, prompt in enumerate(prompts):
+        expected = last_logits(model, [*prompt, row + 1])
+        torch.testing.assert_close(logits[row], expected, rtol=1e-4, atol=1e-5)
+    step.keep([2])
+    expected = last_logits(model, [*prompts[2], 3, 5])
+    torch.testing.assert_close(step(torch.tensor([5]))[0], expected, rtol=1e-4, atol=1e-5)
+
+
 def test_the_cache_grows_with_the_longest_sequence_alone() -> None:
     """Short completions one after another reuse the columns of those before."""
     model = decoder(ffn=PlainFFN(width=40))
