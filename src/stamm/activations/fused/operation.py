@@ -119,13 +119,29 @@ def without_gradients(form: str, parameters: Sequence[Tensor]) -> Operation:
     """
     built = _built(form)
     fixed = [parameter.detach() for parameter in parameters]
+    single = all(parameter.numel() == 1 for parameter in fixed)
+    bound: dict[torch.dtype, Callable[[Sequence[Tensor], Tensor], None]] = {}
+
+    def write(inputs: Sequence[Tensor], result: Tensor) -> None:
+        stored = result.dtype
+        if not (single and result.is_cpu and all(t.is_contiguous() for t in inputs)):
+            _run("forward", built, inputs, [result], fixed)
+            return
+        if stored not in bound:
+            name: PassName = "forward" if built.layout == "plain" else "gated_forward"
+            computing = built.computing(result)
+            bound[stored] = cpu.bound_forward(
+                name, built.kernel, built.fixed, computing, stored, fixed
+            )
+        bound[stored](inputs, result)
 
     def operation(*inputs: Tensor) -> Tensor:
         if form in _EAGER or form in _UNBUILT or not _has_backend(inputs[0]):
             return built.eager(*inputs, *fixed)
-        result = torch.empty_like(inputs[0], memory_format=torch.contiguous_format)
+        read = apart(inputs, built.layout)
+        result = torch.empty_like(read[0], memory_format=torch.contiguous_format)
         try:
-            _run("forward", built, apart(inputs, built.layout), [result], fixed)
+            write(read, result)
         except RunError as error:
             _say_unbuilt(form, error)
             return built.eager(*inputs, *fixed)
