@@ -53,6 +53,10 @@ class TrainConfig(Protocol):
         """Adapters to train in place of all parameters; None: none."""
 
     @property
+    def reward_head(self) -> bool:
+        """Whether to train a reward head on the decoder."""
+
+    @property
     def context(self) -> int:
         """Length of the sequences that the model sees."""
 
@@ -163,6 +167,8 @@ def _build(
         decoder.add_guides()
     if lora is not None:
         add_adapters(decoder, lora)
+    if config.reward_head:
+        decoder.add_reward_head()
     if not blank:
         decoder.to(world.device)
     use_float8(decoder, engine, config.context, world.device)

@@ -26,6 +26,7 @@ from stamm.models.ffn import build_ffn
 from stamm.models.guide_draws import uses_guide
 from stamm.models.linear import structured_linears
 from stamm.models.norm import RMSNorm
+from stamm.models.reward_head import RewardHead
 from stamm.models.rope import inverse_frequencies
 from stamm.models.self_guide import guide_weight
 
@@ -122,14 +123,14 @@ class DecoderStack(nn.Module):
 
 
 class Decoder(nn.Module):
-    """A causal language model: `model` (a DecoderStack) and `lm_head`.
+    """A causal language model: `model` (a DecoderStack) and `lm_head`; `reward_head` is that of a reward model.
 
     FORWARD_METHODS   methods other than `forward` that compute with the parameters of the model
                       itself. FSDP gathers the shards before each of them
                       (`engine.parallel.apply_fsdp`); a subclass adds its own
     """
 
-    FORWARD_METHODS: ClassVar[tuple[str, ...]] = ("losses", "sequence_log_probs")
+    FORWARD_METHODS: ClassVar[tuple[str, ...]] = ("losses", "sequence_log_probs", "sequence_rewards")
 
     def __init__(self, config: DecoderConfig) -> None:
         super().__init__()
@@ -138,6 +139,7 @@ class Decoder(nn.Module):
         self.lm_head = nn.Linear(config.d_model, config.vocab_size, bias=False)
         if config.tied_embeddings:
             self.lm_head.weight = self.model.embed_tokens.weight
+        self.reward_head: RewardHead | None = None
 
     def forward(self, tokens_BT: Tensor, document_BT: Tensor | None = None) -> Tensor:
         """Logits of the next token, shape (B, T, V)."""
@@ -195,6 +197,29 @@ class Decoder(nn.Module):
             completions,
         )
 
+    def sequence_rewards(
+        self,
+        tokens_BT: Tensor,
+        answer_BT: Tensor,
+        answers: int,
+        document_BT: Tensor | None = None,
+        attention: AttentionInputs | None = None,
+    ) -> Tensor:
+        """The reward of each answer, differentiable, float64, shape (answers,); no logits are computed.
+
+        answer_BT            the answer whose stop token each token is, -1 for others, as in
+                             `RewardHead.forward`
+        document_BT, attention   as in `DecoderStack.forward`
+        Edge                 sums over the tokens of this process, as in `sequence_log_probs`
+        Raises               ConfigError without a reward head
+        Checked              tests/unit/engine/test_sequence_processes.py (FSDP2, two processes)
+        """
+        if self.reward_head is None:
+            raise ConfigError("the decoder has no reward head", fix="Call add_reward_head()")
+        hidden_BTD = self.model(tokens_BT, document_BT, attention=attention)
+        found: Tensor = self.reward_head(hidden_BTD.flatten(0, 1), answer_BT.flatten(), answers)
+        return found
+
     @torch.no_grad()
     def initialise(self, seed: int, put: Callable[[Tensor, Tensor], object] = Tensor.copy_) -> None:
         """Draw every weight from `seed`; norms are 1, activations have their spec's initial values.
@@ -217,8 +242,20 @@ class Decoder(nn.Module):
         for module in self.modules():
             if isinstance(module, RMSNorm):
                 module.weight.fill_(1.0)
+            if isinstance(module, RewardHead):
+                module.weight.zero_()
             if isinstance(module, (Activation, GatedActivation)):
                 module.reset_parameters()
+
+    def add_reward_head(self) -> None:
+        """Add a reward head of weight 0, before the decoder is divided over processes.
+
+        Rewards do not pass through an output matrix of its own (`lm_head` without tied embeddings):
+        it is frozen.
+        """
+        if not self.config.tied_embeddings:
+            self.lm_head.requires_grad_(requires_grad=False)
+        self.reward_head = RewardHead(self.config.d_model, self.model.norm.weight.device)
 
     def add_guides(self) -> None:
         """Add a dense guide to every structured matrix, if the configuration has guides.

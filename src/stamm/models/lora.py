@@ -20,6 +20,7 @@ from stamm.models.config import DecoderConfig
 from stamm.models.decoder import Decoder, normal_values
 from stamm.models.linear import StructuredLinear
 from stamm.models.lora_config import Lora
+from stamm.models.reward_head import REWARD_HEAD
 
 _WEIGHT, _A, _B = ".weight", ".lora_A", ".lora_B"
 
@@ -102,8 +103,12 @@ def is_adapter(name: str) -> bool:
 
 
 def base_parameters(model: nn.Module) -> dict[str, nn.Parameter]:
-    """The parameters that are not of an adapter, by name: those of the model without adapters."""
-    return {name: p for name, p in model.named_parameters() if not is_adapter(name)}
+    """The parameters by name without those of adapters and of a reward head: those of the start model."""
+    return {
+        name: p
+        for name, p in model.named_parameters()
+        if not is_adapter(name) and name != REWARD_HEAD
+    }
 
 
 def adapters(weights: Mapping[str, Tensor]) -> dict[str, tuple[Tensor, Tensor]]:

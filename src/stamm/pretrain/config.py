@@ -171,6 +171,11 @@ class PretrainConfig:
         """None: pretraining trains all parameters. Configurations of fine-tuning have a field in its place."""
         return None
 
+    @property
+    def reward_head(self) -> bool:
+        """False: pretraining trains a language model."""
+        return False
+
     def total_sequences(self, corpus_sequences: int | None = None) -> int:
         """Length of the run in sequences, given how many the packed corpus holds.
 

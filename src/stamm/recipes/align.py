@@ -10,7 +10,7 @@ from stamm.align.data.select_config import SelectConfig
 from stamm.align.results.answers_config import AnswersConfig
 from stamm.align.rewards.reward_config import RewardConfig, ScoreConfig
 from stamm.align.training.finetune_config import FineTuneConfig
-from stamm.align.training.loss_config import DPO, QRPO, REBEL, SFT, Preference, SimPO
+from stamm.align.training.loss_config import DPO, QRPO, REBEL, SFT, BradleyTerry, Preference, SimPO
 from stamm.align.training.reference_config import ReferenceConfig
 from stamm.base.config import validate
 from stamm.base.errors import ConfigError
@@ -65,7 +65,8 @@ class SFTRecipe:
     def __post_init__(self) -> None:
         _check_context(self.context)
         kind = type(self.train.loss)
-        wrong = f"is {kind.__name__}: use align.{kind.__name__.lower()}"
+        recipe = "reward" if kind is BradleyTerry else kind.__name__.lower()
+        wrong = f"is {kind.__name__}: use align.{recipe}"
         validate(self, ("train", isinstance(self.train.loss, SFT), wrong))
 
     def steps(self, root: Path) -> tuple[Step, ...]:
@@ -150,6 +151,11 @@ class PreferenceRecipe:
         validate(
             self,
             ("train", not isinstance(self.train.loss, SFT), "is SFT: use align.sft"),
+            (
+                "train",
+                not isinstance(self.train.loss, BradleyTerry),
+                "is BradleyTerry: use align.reward",
+            ),
             ("prompts", not (sampled and self.data), "is given, and data too: choose one"),
             ("rounds", self.rounds >= 1, "must be at least 1"),
             ("rounds", self.rounds == 1 or sampled, "needs prompts=FILE"),

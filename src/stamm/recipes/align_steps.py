@@ -15,7 +15,7 @@ from stamm.align.rewards.reward_config import ScoreConfig
 from stamm.align.rewards.sources import reward_sources
 from stamm.align.sampling.sample_config import SampleConfig
 from stamm.align.training.finetune_config import FineTuneConfig
-from stamm.align.training.loss_config import SFT, SimPO
+from stamm.align.training.loss_config import needs_reference
 from stamm.align.training.reference_config import ReferenceConfig
 from stamm.evaluate.config import EvaluateConfig
 from stamm.export.config import ExportConfig
@@ -80,7 +80,7 @@ def training_steps(
     steps: list[Step] = []
     inputs = {**start, "data": data}
     needed = tuple(after)
-    if not isinstance(config.loss, SFT | SimPO):
+    if needs_reference(config.loss):
         place = "reference" if shared else f"reference/{arm}"
         if not shared:
             policy = {**inputs, **(base or {})}

@@ -12,6 +12,7 @@ from stamm.recipes import (
     align,
     align_charter,
     align_demo,
+    align_reward,
     apertus,
     branches,
     comparisons,
@@ -25,6 +26,7 @@ from stamm.recipes import (
 from stamm.recipes.align import PreferenceRecipe, SFTRecipe
 from stamm.recipes.align_charter import CharterRecipe
 from stamm.recipes.align_demo import AlignDemo
+from stamm.recipes.align_reward import RewardModelRecipe
 from stamm.recipes.branches import CooldownRecipe, LongerRecipe
 from stamm.recipes.compare import Comparison
 from stamm.recipes.corpus import CorpusRecipe
@@ -44,7 +46,15 @@ Stepwise = (
     | CharterRecipe
 )
 # Recipes that read another run; their steps depend on the run folder.
-Branching = ReplayRecipe | CooldownRecipe | LongerRecipe | SFTRecipe | PreferenceRecipe | AlignDemo
+Branching = (
+    ReplayRecipe
+    | CooldownRecipe
+    | LongerRecipe
+    | SFTRecipe
+    | PreferenceRecipe
+    | RewardModelRecipe
+    | AlignDemo
+)
 Config = Stepwise | Branching | PretrainConfig
 """Configuration of a recipe."""
 
@@ -86,6 +96,7 @@ RECIPES: tuple[Recipe, ...] = (
     Recipe("align.dpo", align.dpo),
     Recipe("align.simpo", align.simpo),
     Recipe("align.rebel", align.rebel),
+    Recipe("align.reward", align_reward.reward),
     Recipe("pretrain.llama_1b_xielu", llama.llama_1b_xielu),
     Recipe("pretrain.llama_3b_xielu", llama.llama_3b_xielu),
 )

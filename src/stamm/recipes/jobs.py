@@ -51,6 +51,7 @@ JOBS: Mapping[str, tuple[str, str]] = MappingProxyType(
         "select": ("stamm.align.data.select_job", "run"),
         "finetune": ("stamm.align.training.job", "run"),
         "reference": ("stamm.align.training.reference_job", "run"),
+        "reward_accuracy": ("stamm.align.training.reward_accuracy", "run"),
         "judge": ("stamm.align.judge.charter_job", "validate"),
         "charter": ("stamm.align.judge.charter_job", "run"),
         "evidence": ("stamm.corpus.transparency.job", "evidence"),

@@ -7,7 +7,7 @@ from typing import Any
 
 from stamm.align.training import job, reference_job
 from stamm.align.training.finetune_config import FineTuneConfig
-from stamm.align.training.loss_config import SFT, Loss
+from stamm.align.training.loss_config import SFT, Loss, needs_reference
 from stamm.align.training.reference_config import ReferenceConfig
 from stamm.base.files import read_json
 from stamm.engine.config import EngineConfig
@@ -93,7 +93,7 @@ def fine_tune(
     if not (folder / "prepared").is_dir():
         prepare(folder, rows, context=CONTEXT)
     inputs["data"] = folder / "prepared"
-    if job.needs_reference(loss):
+    if needs_reference(loss):
         inputs["reference"] = folder / "reference"
         inputs["reference"].mkdir(exist_ok=True)
         reference_job.run(ReferenceConfig(), Workspace(folder=inputs["reference"], inputs=inputs))

@@ -123,7 +123,7 @@ def validate_judge(
     return {**found, "unrated": counts}
 
 
-def wilson(right: int, pairs: int, confidence: float = 0.95) -> tuple[float, float]:
+def wilson(right: float, pairs: int, confidence: float = 0.95) -> tuple[float, float]:
     """The Wilson interval of a share of `pairs` independent trials; (0, 1) without any.
 
     Source   Wilson 1927, Journal of the American Statistical Association 22

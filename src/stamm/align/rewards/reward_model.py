@@ -4,8 +4,9 @@
 
 where hidden[t] is the final-normed hidden state at the answer's stop token, the last token that the
 assistant writes. A folder of a reward model has decoder.json and model.safetensors as any stored
-decoder, and head.safetensors: the tensor "weight", float32, shape (D,), and the SHA-256 of the decoder's
-weights that it was trained with.
+decoder, and head.safetensors: the tensor "weight", float32, shape (D,), and in the metadata "sha256": that
+of the decoder's weights that it was trained with and, after a space, that of its own numbers. `stamm run
+align.reward` trains one (`align.training.reward_objective`).
 
 Letters: B answers, T tokens, D model.
 Checked  tests/unit/align/test_reward_model.py
@@ -26,13 +27,14 @@ from stamm.align.model_source import ChatModel, find_model, load_chat_model
 from stamm.align.rewards.reward import Answer
 from stamm.align.rewards.sources import HEAD, reward_model_folder
 from stamm.align.training.log_probs import AnswerTokens, length_batches
-from stamm.base.errors import DataError
-from stamm.base.files import atomic
+from stamm.base.errors import DataError, visible
+from stamm.base.files import atomic, sha256_bytes
 from stamm.chat.render import EncodedChat
 from stamm.models.decoder import Decoder
-from stamm.runs.model_outputs import WEIGHTS, WEIGHTS_KEY
+from stamm.runs.model_outputs import WEIGHTS
 
 WEIGHT = "weight"
+_SHA256 = "sha256"
 BATCH_TOKENS = 16_384
 
 
@@ -43,34 +45,44 @@ def save_head(weight_D: Tensor, model: Path, weights_sha256: str) -> None:
     """
     with atomic(model / HEAD) as temporary:
         weight = weight_D.detach().float().cpu().contiguous()
-        save_file({WEIGHT: weight}, temporary, metadata={WEIGHTS_KEY: weights_sha256})
+        # One entry: safetensors writes several in any order.
+        hashes = f"{weights_sha256} {_hash(weight)}"
+        save_file({WEIGHT: weight}, temporary, metadata={_SHA256: hashes})
 
 
 def load_head(model: Path, d_model: int, weights_sha256: str) -> Tensor:
     """The head of the reward model in the folder `model`, float32, shape (D,).
 
     Raises   DataError when there is none, when it has another shape or a number that is not finite,
-             and when it was trained with other weights.
+             when it was changed, and when it was trained with other weights.
     """
     path = model / HEAD
     if not path.is_file():
         raise DataError(f"{model} is not a reward model: it has no {HEAD}")
     try:
         with safe_open(path, framework="pt") as file:
-            trained_with = (file.metadata() or {}).get(WEIGHTS_KEY, weights_sha256)
+            hashes = (file.metadata() or {}).get(_SHA256, "")
             weight_D: Tensor = file.get_tensor(WEIGHT)
     except (OSError, SafetensorError) as error:
         raise DataError(f"{path} cannot be read: {error}") from None
     if weight_D.shape != (d_model,) or not bool(weight_D.isfinite().all()):
         shape = tuple(weight_D.shape)
         raise DataError(f"{path} has weights of shape {shape}, not {d_model} finite numbers")
+    weight_D = weight_D.float()
+    trained_with, _, recorded = hashes.partition(" ")
+    if recorded != _hash(weight_D):
+        raise DataError(
+            f"{path} has numbers with SHA-256 {_hash(weight_D)[:12]}, and its header names"
+            f" {visible(recorded[:12])}",
+            fix="The head was changed after it was written: restore it",
+        )
     if trained_with != weights_sha256:
         raise DataError(
-            f"{path} belongs to weights with SHA-256 {trained_with[:12]}, and {WEIGHTS} has"
+            f"{path} belongs to weights with SHA-256 {visible(trained_with[:12])}, and {WEIGHTS} has"
             f" {weights_sha256[:12]}",
             fix="Restore both files from the same run",
         )
-    return weight_D.float()
+    return weight_D
 
 
 def stop_place(supervised: Sequence[bool]) -> int:
@@ -171,3 +183,7 @@ class RewardModel:
         if length > limit:
             return DataError(f"the answer ends at token {length}, the model reads {limit}")
         return chat
+
+
+def _hash(weight_D: Tensor) -> str:
+    return sha256_bytes(weight_D.numpy().tobytes())

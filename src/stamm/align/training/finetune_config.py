@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, fields
 
-from stamm.align.training.loss_config import SFT, Loss
+from stamm.align.training.loss_config import SFT, BradleyTerry, Loss
 from stamm.base.config import validate
 from stamm.losses.config import Goldfish
 from stamm.models.config import DecoderConfig
@@ -20,7 +20,7 @@ _ANY_CONTEXT = 2**24
 class FineTuneConfig(PretrainConfig):
     """Fine-tuning of a trained model on prepared examples.
 
-    loss    what is minimised: SFT, QRPO, DPO, SimPO or REBEL
+    loss    what is minimised: SFT, QRPO, DPO, SimPO, REBEL or BradleyTerry
     batch   SFT: packed sequences a step. Others: examples a step, an answer or a pair of answers
     epochs, sequences   likewise counted in packed sequences or examples
     model   replaced by that of the start model
@@ -59,3 +59,8 @@ class FineTuneConfig(PretrainConfig):
             ("tuned", not self.tuned, unused),
             ("begin", self.begin is None, "is the recipe's run= in fine-tuning: leave it out"),
         )
+
+    @property
+    def reward_head(self) -> bool:
+        """Whether a reward model is trained."""
+        return isinstance(self.loss, BradleyTerry)

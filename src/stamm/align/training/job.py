@@ -1,10 +1,10 @@
-"""Fine-tune a trained model: SFT on conversations, or QRPO, DPO, SimPO and REBEL on answers.
+"""Fine-tune a trained model: SFT on conversations; QRPO, DPO, SimPO and REBEL on answers; reward models.
 
 Reads    start (a stored decoder), tokenizer, data (prepared examples); reference (log-probabilities
          under the start model, or under reference_model where that is another) for losses with a
          reference policy; chosen, where the configuration names an entry of it
 Writes   what `pretrain.training_run` writes; with LoRA, model/ is the merged decoder and adapter/
-         holds the adapters in PEFT's layout
+         holds the adapters in PEFT's layout; model/ of a reward model also has head.safetensors
 
 Checked  tests/unit/align/test_finetune.py
 """
@@ -19,15 +19,24 @@ from typing import Any
 
 import torch
 
-from stamm.align.data.encoded import EncodedAnswer, EncodedExamples
+from stamm.align.data.encoded import CHOSEN, REJECTED, EncodedAnswer, EncodedExamples
 from stamm.align.model_source import load_chat_format
+from stamm.align.rewards.reward_model import save_head
 from stamm.align.training.answer_dataset import AnswerBatch, AnswerSequences
 from stamm.align.training.chat_dataset import ChatWindows
 from stamm.align.training.chosen_settings import apply_chosen
 from stamm.align.training.finetune_config import FineTuneConfig
-from stamm.align.training.loss_config import QRPO, REBEL, SFT, Preference, SimPO
+from stamm.align.training.loss_config import (
+    QRPO,
+    REBEL,
+    SFT,
+    BradleyTerry,
+    Loss,
+    needs_reference,
+)
 from stamm.align.training.preference_objective import PreferenceObjective
 from stamm.align.training.reference_job import check_chat_format, read_reference
+from stamm.align.training.reward_objective import RewardObjective, answers_at_stop
 from stamm.base.errors import DataError
 from stamm.base.files import sha256_value
 from stamm.corpus.shuffle import Proof
@@ -38,9 +47,11 @@ from stamm.losses.quantile import quantile_rewards, transformed
 from stamm.models.config import DecoderConfig
 from stamm.models.decoder import Decoder
 from stamm.models.peft_adapter import save_adapted
+from stamm.models.reward_head import REWARD_HEAD
 from stamm.models.serialization import checked_config
 from stamm.pretrain.config import PretrainConfig
 from stamm.pretrain.dataset import TrainingSequences
+from stamm.pretrain.train import MakeObjective
 from stamm.pretrain.training_run import TrainingData, TrainingKind, save_trained, train_run
 from stamm.runs.job import Workspace
 from stamm.runs.model_outputs import weights_sha256, write_chat_record
@@ -76,8 +87,11 @@ def run(config: FineTuneConfig, workspace: Workspace) -> None:
         if needs_reference(config.loss):
             policy = inputs.get("reference_model", start)
             reference = read_reference(inputs["reference"], data, policy).tolist()
+        answers = list(data.answers)
+        if isinstance(config.loss, BradleyTerry):
+            answers = answers_at_stop(answers, chat.pad_id)
         sequences = AnswerSequences(
-            list(data.answers),
+            answers,
             reference,
             paired=data.kind == "preference",
             context=config.context,
@@ -90,28 +104,26 @@ def run(config: FineTuneConfig, workspace: Workspace) -> None:
         return TrainingData(name="data", sequences=sequences, proof=proof)
 
     def save(model: DecoderConfig, weights: dict[str, torch.Tensor], folder: Path) -> None:
+        head = weights.pop(REWARD_HEAD, None)
         if config.lora is None:
             save_trained(model, weights, folder)
         else:
             save_adapted(model, weights, folder, lora=config.lora)
+        if head is not None:
+            save_head(head, folder, weights_sha256(folder))
         write_chat_record(folder, chat.name, chat.sha256)
 
     kind = TrainingKind(
         name="finetune",
         open_data=open_data,
-        make_objective=None if isinstance(config.loss, SFT) else _objective,
+        make_objective=_maker(config.loss),
         start=InitialCheckpoint(start, optimizer_state=False),
         save=save,
     )
     train_run(config, workspace, kind)
 
 
-def needs_reference(loss: Preference | SFT) -> bool:
-    """Whether a loss compares with the reference policy."""
-    return not isinstance(loss, SFT | SimPO)
-
-
-def check_data(loss: Preference | SFT, data: EncodedExamples) -> None:
+def check_data(loss: Loss, data: EncodedExamples) -> None:
     """Check that prepared examples have what a loss needs.
 
     Raises   DataError naming the first example that does not
@@ -124,6 +136,8 @@ def check_data(loss: Preference | SFT, data: EncodedExamples) -> None:
             f"{name} is trained on {' or '.join(kinds)} rows, and the data has {data.kind} rows",
             fix="Choose another data file, or another recipe",
         )
+    if isinstance(loss, BradleyTerry) and loss.margin:
+        _check_margins(list(data.answers))
     if not isinstance(loss, QRPO | REBEL):
         return
     answers = list(data.answers)
@@ -143,7 +157,7 @@ def check_data(loss: Preference | SFT, data: EncodedExamples) -> None:
         _check_quantiles(loss, answers)
 
 
-def tie_warning(loss: Preference | SFT, data: EncodedExamples) -> str:
+def tie_warning(loss: Loss, data: EncodedExamples) -> str:
     """Advice where rewards tie often and the closed-form partition function is used; "" without.
 
     With equal rewards quantiles are not uniform, and the closed form is wrong: measured in
@@ -162,6 +176,30 @@ def tie_warning(loss: Preference | SFT, data: EncodedExamples) -> str:
         f"{ties / pairs:.0%} of the pairs of reference rewards are equal, as with pass or fail: "
         "train.loss.ties=mid train.loss.partition=empirical is exact for such rewards."
     )
+
+
+def _check_margins(answers: Sequence[EncodedAnswer]) -> None:
+    """Check that some pair has a margin, and that none contradicts its order."""
+    rewards: dict[int, dict[str, float | None]] = {}
+    for answer in answers:
+        rewards.setdefault(answer.example, {})[answer.role] = answer.reward
+    found = 0
+    for example, pair in rewards.items():
+        chosen, rejected = pair.get(CHOSEN), pair.get(REJECTED)
+        if chosen is None or rejected is None:
+            continue
+        found += 1
+        if chosen < rejected:
+            raise DataError(
+                f"the chosen answer of example {example} has the reward {chosen}, and the rejected one"
+                f" {rejected}: a margin cannot be negative",
+                fix="Swap the two answers, leave the row out, or set train.loss.margin=false",
+            )
+    if not found:
+        raise DataError(
+            "margin is set, and no pair has rewards",
+            fix="Give rows chosen_reward and rejected_reward, or set train.loss.margin=false",
+        )
 
 
 def _check_quantiles(loss: QRPO, answers: Sequence[EncodedAnswer]) -> None:
@@ -187,6 +225,13 @@ def _lacking(name: str, answer: EncodedAnswer, what: str) -> DataError:
     )
 
 
+def _maker(loss: Loss) -> MakeObjective | None:
+    """What makes the objective of a loss; None: next-token prediction."""
+    if isinstance(loss, SFT):
+        return None
+    return _reward_objective if isinstance(loss, BradleyTerry) else _objective
+
+
 def _objective(
     config: PretrainConfig,
     decoder: Decoder,
@@ -195,3 +240,13 @@ def _objective(
 ) -> Objective:
     assert isinstance(config, FineTuneConfig)
     return PreferenceObjective(config, decoder, sequences, world)
+
+
+def _reward_objective(
+    config: PretrainConfig,
+    decoder: Decoder,
+    sequences: TrainingSequences[AnswerBatch],
+    world: DistributedContext,
+) -> Objective:
+    assert isinstance(config, FineTuneConfig)
+    return RewardObjective(config, decoder, sequences, world)

@@ -112,5 +112,32 @@ class REBEL:
         validate(self, ("beta", 0 < self.beta < math.inf, _POSITIVE))
 
 
+@dataclass(frozen=True, kw_only=True)
+class BradleyTerry:
+    """A reward model, trained on pairs of answers: the probability of the human's preference.
+
+    loss = -log sigmoid(r(chosen) - r(rejected) - margin) + centre (r(chosen) + r(rejected))^2
+
+    margin   use the difference of the rows' rewards, where a pair has both; 0 for other pairs
+    centre   regularisation of the mean reward towards 0, which the preferences leave open
+
+    Source   Ouyang et al., arXiv 2203.02155, equation 1; margin: Touvron et al., arXiv 2307.09288,
+             equation 2; centre: Eisenstein et al., arXiv 2312.09244, equation 5
+    """
+
+    margin: bool = False
+    centre: float = 0.0
+
+    def __post_init__(self) -> None:
+        validate(
+            self, ("centre", 0 <= self.centre < math.inf, "must be finite and not negative")
+        )
+
+
 Preference = QRPO | DPO | SimPO | REBEL
-Loss = SFT | Preference
+Loss = SFT | Preference | BradleyTerry
+
+
+def needs_reference(loss: Loss) -> bool:
+    """Whether a loss compares with the reference policy."""
+    return not isinstance(loss, SFT | SimPO | BradleyTerry)

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from stamm.align.training.answer_dataset import AnswerBatch
 from stamm.align.training.finetune_config import FineTuneConfig
-from stamm.align.training.loss_config import DPO, QRPO, REBEL, SFT, SimPO
+from stamm.align.training.loss_config import DPO, QRPO, REBEL, SFT, BradleyTerry, SimPO
 from stamm.base.errors import ConfigError
 from stamm.engine.distributed import DistributedContext
 from stamm.engine.objective import StepLoss
@@ -39,7 +39,8 @@ class PreferenceObjective(SequenceObjective[AnswerBatch]):
     Metrics  "train/loss"; for pairs "reward/chosen_log_ratio", "reward/rejected_log_ratio" (nats; for
              SimPO log-probabilities per token) and "reward/accuracy", the share of pairs in order;
              for QRPO "reward/log_ratio", "reward/quantile" and "reward/target", means over answers
-    Raises   ConfigError for SFT, which is `pretrain.next_token.NextToken`
+    Raises   ConfigError for SFT, which is `pretrain.next_token.NextToken`, and for BradleyTerry, which
+             is `align.training.reward_objective.RewardObjective`
     """
 
     primary_metric = PREFERENCE_LOSS
@@ -51,8 +52,8 @@ class PreferenceObjective(SequenceObjective[AnswerBatch]):
         answers: TrainingSequences[AnswerBatch],
         world: DistributedContext,
     ) -> None:
-        if isinstance(config.loss, SFT):
-            raise ConfigError("SFT is not a loss on answers")
+        if isinstance(config.loss, SFT | BradleyTerry):
+            raise ConfigError(f"{type(config.loss).__name__} is not a loss on log-probabilities")
         super().__init__(config, decoder, answers, world)
         self._loss = config.loss
 
@@ -127,7 +128,7 @@ def _reference_quantiles(loss: QRPO, ref_reward_BN: Tensor) -> Tensor | None:
 
 
 def _pairwise(
-    loss: DPO | SimPO | REBEL | SFT, log_prob_B: Tensor, batch: AnswerBatch
+    loss: DPO | SimPO | REBEL, log_prob_B: Tensor, batch: AnswerBatch
 ) -> tuple[Tensor, dict[str, Tensor]]:
     """Loss of each pair and metrics."""
     chosen, rejected = slice(0, None, 2), slice(1, None, 2)
@@ -149,8 +150,6 @@ def _pairwise(
         if isinstance(loss, REBEL):
             rewards = batch.reward_B[chosen], batch.reward_B[rejected]
             loss_P = rebel_loss(*pair, *rewards, beta=loss.beta)
-        elif not isinstance(loss, DPO):
-            raise ConfigError(f"{type(loss).__name__} is not a loss on pairs")
         elif loss.form == "ipo":
             loss_P = ipo_loss(*pair, *lengths, beta=loss.beta)
         else:

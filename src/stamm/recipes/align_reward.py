@@ -1,0 +1,107 @@
+"""Recipe of a reward model: Bradley-Terry on preference pairs, and its accuracy on held-out pairs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from stamm.align.data.prepare_config import PrepareConfig
+from stamm.align.training.finetune_config import FineTuneConfig
+from stamm.align.training.loss_config import BradleyTerry
+from stamm.align.training.reference_config import ReferenceConfig
+from stamm.align.training.reward_accuracy_config import RewardAccuracyConfig
+from stamm.base.config import validate
+from stamm.base.errors import ConfigError
+from stamm.engine.config import EngineConfig
+from stamm.recipes.align import context_of
+from stamm.recipes.align_steps import prepare_step, training_steps
+from stamm.recipes.report_step import report_step
+from stamm.recipes.start_model import start_model
+from stamm.reports.config import ReportConfig
+from stamm.runs.job import Step
+
+_ARM = "reward"
+
+
+@dataclass(frozen=True, kw_only=True)
+class RewardModelRecipe:
+    """A reward model of preference pairs, trained from a trained model.
+
+    `stamm score FILE reward=ModelReward reward.run=RUN` rates answers with the result.
+
+    run        folder of a run or of one of its arms, or a Hugging Face folder; required
+    arm        of a run with several
+    data       files of rows with prompt, chosen and rejected; required
+    context    longest answer in tokens, prompt included; None: the model's, at most 4,096
+    prepare    how rows become training examples; its data and context are those above
+    accuracy   on the pairs that prepare.held_out keeps from training
+    """
+
+    run: str = ""
+    arm: str | None = None
+    data: tuple[str, ...] = ()
+    context: int | None = None
+    prepare: PrepareConfig = field(default_factory=lambda: PrepareConfig(held_out=0.1))
+    # Packed answers have another number of rows in every step, which a compiler would have to
+    # compile again.
+    train: FineTuneConfig = field(
+        default_factory=lambda: FineTuneConfig(
+            loss=BradleyTerry(), engine=EngineConfig(compile="off")
+        )
+    )
+    accuracy: RewardAccuracyConfig = field(default_factory=RewardAccuracyConfig)
+    report: ReportConfig = field(default_factory=ReportConfig)
+
+    def __post_init__(self) -> None:
+        kind = type(self.train.loss)
+        validate(
+            self,
+            ("context", self.context is None or self.context >= 2, "must be at least 2"),
+            ("train", kind is BradleyTerry, f"is {kind.__name__}: align.reward needs BradleyTerry"),
+        )
+
+    def steps(self, root: Path) -> tuple[Step, ...]:
+        """All steps in the run folder `root`, in order.
+
+        Raises   ConfigError when run or data is empty; what finding the model raises
+        """
+        if not self.data:
+            raise ConfigError("there is nothing to train on: data is empty", fix="Set data=FILE")
+        start = start_model(self.run, self.arm, root)
+        context = context_of(self.context, start)
+        prepare = prepare_step(
+            replace(self.prepare, data=self.data, context=context, kind="preference"),
+            start.tokenizer,
+            after=start.after,
+        )
+        training = training_steps(
+            replace(self.train, context=context),
+            _ARM,
+            start.inputs,
+            data="data",
+            after=(*start.after, prepare.name),
+            external=start.external,
+            reference=ReferenceConfig(),
+            pack=start.pack,
+        )
+        accuracy = Step(
+            name=f"reward_accuracy.{_ARM}",
+            job="reward_accuracy",
+            config=self.accuracy,
+            folder=f"arms/{_ARM}/accuracy",
+            inputs={
+                "model": f"arms/{_ARM}/model",
+                "tokenizer": start.tokenizer,
+                "data": prepare.folder,
+            },
+            after=(training[-1].name,),
+            external=start.external,
+            outputs=("accuracy.json",),
+        )
+        steps = [*start.steps, prepare, *training, accuracy]
+        return (*steps, report_step(self.report, steps))
+
+
+def reward() -> RewardModelRecipe:
+    """A reward model of preference pairs, with its held-out accuracy; set run=FOLDER data=FILE."""
+    return RewardModelRecipe()
