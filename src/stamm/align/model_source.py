@@ -18,6 +18,7 @@ from stamm.base.files import read_json
 from stamm.chat.formats import ChatFormat
 from stamm.chat.render import ChatTokenizer
 from stamm.corpus.tokenizer.tokenizer import FILE
+from stamm.models.config import DecoderConfig
 from stamm.models.decoder import Decoder
 from stamm.models.hub import CONFIG, INDEX, WEIGHTS, hub_weights_sha256, load_hub
 from stamm.models.serialization import load_decoder
@@ -112,7 +113,7 @@ def load_chat_model(source: ModelSource) -> ChatModel:
         )
     hub = source.kind == "hub"
     decoder = load_hub(source.model) if hub else load_decoder(source.model)
-    check_vocabulary(decoder, loaded.tokenizer.size, source.tokenizer)
+    check_vocabulary(decoder.config, loaded.tokenizer.size, source.tokenizer)
     return ChatModel(
         decoder=decoder,
         chat=loaded.chat,
@@ -131,14 +132,14 @@ def load_chat_format(folder: Path) -> ChatFormat:
     return load_folder_chat(folder).chat
 
 
-def check_vocabulary(decoder: Decoder, size: int, where: Path) -> None:
+def check_vocabulary(config: DecoderConfig, size: int, where: Path) -> None:
     """Check that the decoder has an embedding for each id of a tokenizer of `size` ids.
 
     Raises   DataError with both numbers.
     """
-    if decoder.config.vocab_size < size:
+    if config.vocab_size < size:
         raise DataError(
-            f"the tokenizer has {size} ids, and the model {decoder.config.vocab_size}",
+            f"the tokenizer has {size} ids, and the model {config.vocab_size}",
             where=str(where / FILE),
             fix="Use the tokenizer that the model was trained with",
         )

@@ -130,7 +130,11 @@ class Decoder(nn.Module):
                       (`engine.parallel.apply_fsdp`); a subclass adds its own
     """
 
-    FORWARD_METHODS: ClassVar[tuple[str, ...]] = ("losses", "sequence_log_probs", "sequence_rewards")
+    FORWARD_METHODS: ClassVar[tuple[str, ...]] = (
+        "losses",
+        "sequence_log_probs",
+        "sequence_rewards",
+    )
 
     def __init__(self, config: DecoderConfig) -> None:
         super().__init__()

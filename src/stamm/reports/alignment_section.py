@@ -10,6 +10,7 @@ from stamm.reports.alignment_results import AlignedArm
 from stamm.reports.figure import DataTable
 from stamm.reports.formatting import fixed, percent, signed
 from stamm.reports.intervals import holm
+from stamm.reports.reward_models import reward_sentence
 from stamm.reports.run_data import RunResults
 from stamm.reports.text import one_line
 from stamm.reports.training import FINETUNE
@@ -288,7 +289,9 @@ def _not_evaluated(study: RunResults) -> list[str]:
         said.append("No model was fine-tuned yet.")
     if rows:
         said.append(f"{rows:,} rows of data were prepared.")
-    said.append("No answers were compared with the start model's.")
+    said = [*map(reward_sentence, study.reward_models), *said]
+    if len(study.reward_models) < max(len(tuned), 1):
+        said.append("No answers were compared with the start model's.")
     return said
 
 

@@ -19,6 +19,7 @@ from stamm.reports.corpus_evaluations import evaluations_table
 from stamm.reports.corpus_record import Corpus, read_corpus, read_pack, read_vocabulary
 from stamm.reports.figure import DataTable
 from stamm.reports.results import Measured, read_measured
+from stamm.reports.reward_models import TrainedReward, read_reward_models
 from stamm.reports.text import one_line
 from stamm.reports.training import FINETUNE, ArmTraining, read_training
 from stamm.runs.manifest import MANIFEST_FIX
@@ -70,6 +71,7 @@ class RunResults:
     evaluations   the evaluation sets that a screen looked for
     aligned       answers of aligned models; () where none were evaluated
     prepared      summaries of prepared alignment data, by folder
+    reward_models   arms that are reward models, with their held-out accuracy
     """
 
     name: str
@@ -86,6 +88,7 @@ class RunResults:
     is_single: bool
     aligned: tuple[AlignedArm, ...]
     prepared: tuple[tuple[str, PreparedSummary], ...]
+    reward_models: tuple[TrainedReward, ...] = ()
 
     def inside(self, arm: ArmResults) -> str:
         """The folder of an arm with its final slash, for naming files: "arms/xielu/"."""
@@ -166,6 +169,7 @@ def collect(run_folder: Path) -> RunResults:
             run_folder, () if single else tuple((arm.name, arm.number) for arm in arms)
         ),
         prepared=read_prepared(run_folder),
+        reward_models=read_reward_models(run_folder, [(arm.name, arm.place) for arm in arms]),
     )
 
 

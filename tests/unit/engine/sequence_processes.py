@@ -1,13 +1,15 @@
 """Started by torchrun: a preference loss on completions, on a divided decoder; compared with one that is whole.
 
 Argument   a JSON object with "context" and "tensor" ways. Exits with an error where values or
-           gradients differ.
+           gradients differ. Done for log-probabilities of completions, and for rewards at their ends.
 """
 
 from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Callable
+from functools import partial
 
 import torch
 import torch.nn.functional as F
@@ -24,6 +26,7 @@ from stamm.engine.sequence_sharding import SequenceShard
 from stamm.models.config import DecoderConfig, PlainFFN
 from stamm.models.decoder import Decoder, build_decoder
 
+Values = Callable[[Decoder, SequenceShard, int, int], Tensor]
 PAIRS, T, V = 4, 32, 64
 MODEL = DecoderConfig(
     vocab_size=V, d_model=32, num_layers=2, num_kv_heads=2, ffn=PlainFFN(width=48), max_context=T
@@ -36,6 +39,22 @@ def drawn() -> tuple[Tensor, Tensor]:
     tokens = torch.randint(0, V, (2 * PAIRS, T + 1), generator=draw)
     counted = torch.arange(T)[None] >= torch.randint(4, 20, (2 * PAIRS, 1), generator=draw)
     return tokens, counted
+
+
+def rewards(decoder: Decoder, share: SequenceShard, first: int, count: int) -> Tensor:
+    """Like `log_probs`, the reward at one token of each sequence."""
+    tokens, _ = drawn()
+    rows = share.rows(first, count)
+    ends = torch.tensor([3, 30, 16, 9, 31, 5, 0, 12])[rows.start : rows.stop]
+    number = torch.arange(len(rows))[:, None].expand(-1, T)
+    answer = torch.where(torch.arange(T)[None] == ends[:, None], number, -1)
+    document = torch.zeros(len(rows), T, dtype=torch.int64)
+    return decoder.sequence_rewards(
+        share.tokens(tokens[rows.start : rows.stop, :-1]),
+        share.tokens(answer),
+        len(rows),
+        attention=share.attention_inputs(decoder.model.frequencies, document, torch.float32),
+    )
 
 
 def log_probs(decoder: Decoder, share: SequenceShard, first: int, count: int) -> Tensor:
@@ -55,33 +74,46 @@ def log_probs(decoder: Decoder, share: SequenceShard, first: int, count: int) ->
     )
 
 
-def loss(decoder: Decoder, world: DistributedContext) -> tuple[Tensor, Tensor, Tensor]:
-    """Sum over this process's pairs of -log sigmoid(0.1 (chosen - rejected)), and both log-probabilities.
+def loss(
+    decoder: Decoder, world: DistributedContext, values: Values
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Sum over this process's pairs of -log sigmoid(0.1 (chosen - rejected)), and both values.
 
     Two forward passes before one backward pass. Partial sums of one sequence are added up over
     processes; each keeps the gradient of its own part.
     """
     share = SequenceShard(world, T)
-    both = [log_probs(decoder, share, first, PAIRS) for first in (0, PAIRS)]
+    both = [values(decoder, share, first, PAIRS) for first in (0, PAIRS)]
     if world.context * world.tensor > 1:
         both = [x + (world.all_reduce_sum(x.detach().clone()) - x.detach()) for x in both]
     chosen, rejected = both
     return -F.logsigmoid(0.1 * (chosen - rejected)).sum(), chosen, rejected
 
 
-def check(context: int, tensor: int) -> None:
+def with_head() -> Decoder:
+    """A decoder with a reward head that is not 0."""
+    decoder = build_decoder(MODEL, 7)
+    decoder.add_reward_head()
+    assert decoder.reward_head is not None
+    with torch.no_grad():
+        decoder.reward_head.weight.normal_(generator=torch.Generator().manual_seed(1))
+    return decoder
+
+
+def check(context: int, tensor: int, values: Values) -> None:
     """Compare with the whole decoder in this process."""
     config = EngineConfig(
         threads=1, compile="off", parallel=Parallel(context=context, tensor=tensor)
     )
     world = init_distributed(config.parallel, torch.device("cpu"), collectives=True)
     alone = DistributedContext(torch.device("cpu"))
-    whole, divided = build_decoder(MODEL, 7), build_decoder(MODEL, 7)
+    make = with_head if values is rewards else partial(build_decoder, MODEL, 7)
+    whole, divided = make(), make()
     apply_tensor_parallel(divided, world, config)
     apply_fsdp(divided, world, config)
-    expected, *logs = loss(whole, alone)
+    expected, *logs = loss(whole, alone, values)
     expected.backward()
-    found, *mine = loss(divided, world)
+    found, *mine = loss(divided, world, values)
     found.backward()
     rows = SequenceShard(world, T).rows(0, PAIRS)
     for one, all_of_them in zip(mine, logs, strict=True):
@@ -92,6 +124,9 @@ def check(context: int, tensor: int) -> None:
     assert isinstance(sharded["lm_head.weight"], DTensor)
     for name, parameter in whole.named_parameters():
         gradient = sharded[name].grad
+        if not parameter.requires_grad:
+            assert gradient is None
+            continue
         assert parameter.grad is not None and gradient is not None, name
         gradient = gradient.full_tensor() if isinstance(gradient, DTensor) else gradient
         scale = float(parameter.grad.abs().max())
@@ -116,7 +151,8 @@ def main() -> None:
     """Every division that the command line asks for."""
     torch.set_num_threads(1)
     for text in sys.argv[1:]:
-        check(**json.loads(text))
+        for values in (log_probs, rewards):
+            check(**json.loads(text), values=values)
     check_effective()
     destroy_process_group()
     exit_immediately(0)

@@ -20,7 +20,8 @@ from typing import Any
 import torch
 
 from stamm.align.data.encoded import CHOSEN, REJECTED, EncodedAnswer, EncodedExamples
-from stamm.align.model_source import load_chat_format
+from stamm.align.imported_format import load_folder_chat
+from stamm.align.model_source import check_vocabulary
 from stamm.align.rewards.reward_model import save_head
 from stamm.align.training.answer_dataset import AnswerBatch, AnswerSequences
 from stamm.align.training.chat_dataset import ChatWindows
@@ -63,7 +64,7 @@ def run(config: FineTuneConfig, workspace: Workspace) -> None:
     """Train the start model on the prepared examples, from the newest checkpoint when there is one.
 
     Raises   DataError when the data does not fit the loss, or was encoded with another chat format,
-             or the reference log-probabilities are those of another model
+             or the tokenizer has more ids than the start model, or the reference log-probabilities are those of another model
     """
     inputs = workspace.inputs
     start = inputs["start"]
@@ -77,7 +78,9 @@ def run(config: FineTuneConfig, workspace: Workspace) -> None:
     check_data(config.loss, data)
     if warning := tie_warning(config.loss, data):
         workspace.progress.log(warning)
-    chat = load_chat_format(inputs["tokenizer"])
+    loaded = load_folder_chat(inputs["tokenizer"])
+    check_vocabulary(model, loaded.tokenizer.size, inputs["tokenizer"])
+    chat = loaded.chat
     identity = [data.sha256, weights_sha256(start)]
     sequences: TrainingSequences[Any]
     if isinstance(config.loss, SFT):

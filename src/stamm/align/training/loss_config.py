@@ -129,9 +129,7 @@ class BradleyTerry:
     centre: float = 0.0
 
     def __post_init__(self) -> None:
-        validate(
-            self, ("centre", 0 <= self.centre < math.inf, "must be finite and not negative")
-        )
+        validate(self, ("centre", 0 <= self.centre < math.inf, "must be finite and not negative"))
 
 
 Preference = QRPO | DPO | SimPO | REBEL

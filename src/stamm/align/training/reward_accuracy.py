@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from stamm.align.data.encoded import CHOSEN, HELD_OUT, REJECTED, EncodedAnswer, EncodedExamples
+from stamm.align.data.encoded import CHOSEN, REJECTED, EncodedAnswer, EncodedExamples
 from stamm.align.judge.validation import wilson
 from stamm.align.rewards.reward_model import HEAD, answer_rewards, load_head
 from stamm.align.training.reference_job import check_chat_format
@@ -39,7 +39,7 @@ def run(config: RewardAccuracyConfig, workspace: Workspace) -> None:
              model without a head
     """
     model, folder = workspace.inputs["model"], workspace.inputs["data"]
-    data = EncodedExamples.open(folder, HELD_OUT)
+    data = EncodedExamples.open(folder, "held_out")
     check_chat_format(data, workspace.inputs["tokenizer"])
     set_determinism(1)
     decoder, sha256 = load_decoder(model), weights_sha256(model)
