@@ -1,4 +1,4 @@
-"""Reward models of a run: their held-out accuracy, read and told."""
+"""Reward models of a run: their held-out accuracy, and its sentence on the page."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def read_reward_models(
 
 
 def reward_sentence(model: TrainedReward) -> str:
-    """How often a reward model agrees with held-out pairs, and whether that is shown to exceed chance."""
+    """The share of held-out pairs that a reward model orders right, and whether it exceeds chance."""
     file, name = model.file, one_line(model.name, _LONGEST_NAME)
     if file.accuracy.share is None:
         return f"The reward model {name} was not tested: no pairs were held out."

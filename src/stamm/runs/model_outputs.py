@@ -18,6 +18,8 @@ WEIGHTS = "model.safetensors"
 WEIGHTS_KEY = "weights_sha256"
 KEY = "model_sha256"
 CHAT = "chat.json"
+HEAD = "head.safetensors"
+"""Of a reward model, beside its decoder."""
 _DIGITS = 8
 
 

@@ -18,9 +18,9 @@ from stamm.align.rewards.reward_config import (
     ScoreConfig,
     Weighted,
 )
-from stamm.align.rewards.reward_model import answer_rewards, load_head, reward_at_stop, save_head
 from stamm.align.rewards.score import score_file
 from stamm.align.rewards.sources import reward_sources
+from stamm.align.training.answer_rewards import answer_rewards, load_head, reward_at_stop, save_head
 from stamm.base.errors import ConfigError, DataError
 from stamm.base.files import sha256_file
 from stamm.base.schema import read_record

@@ -13,9 +13,9 @@ import pytest
 import torch
 
 from stamm.align.data.encoded import EncodedExamples
-from stamm.align.rewards.reward_model import HEAD, answer_rewards, load_head
 from stamm.align.training import job, reward_accuracy
 from stamm.align.training.answer_dataset import AnswerSequences
+from stamm.align.training.answer_rewards import answer_rewards, load_head
 from stamm.align.training.loss_config import SFT, BradleyTerry
 from stamm.align.training.reward_accuracy_config import RewardAccuracyConfig
 from stamm.align.training.reward_objective import RewardObjective, answers_at_stop
@@ -28,7 +28,7 @@ from stamm.models.lora_config import Lora
 from stamm.models.serialization import load_decoder, save_decoder
 from stamm.optim.schedules import BatchStage, ConstantRate
 from stamm.runs.job import Workspace
-from stamm.runs.model_outputs import weights_sha256
+from stamm.runs.model_outputs import HEAD, weights_sha256
 from stamm.runs.schemas.reward_model import RewardAccuracyFile
 from tests.unit.align import finetuned
 from tests.unit.align.finetuned import MODEL, fine_tune, metrics, pairs, trained

@@ -17,8 +17,8 @@ from stamm.base.errors import DataError
 from stamm.base.user_code import code_files
 from stamm.corpus.formats import JSONL
 from stamm.runs.arms import trained_arms
+from stamm.runs.model_outputs import HEAD
 
-HEAD = "head.safetensors"
 _READABLE = (".txt", *JSONL, ".parquet")
 
 

@@ -22,8 +22,8 @@ import torch
 from stamm.align.data.encoded import CHOSEN, REJECTED, EncodedAnswer, EncodedExamples
 from stamm.align.imported_format import load_folder_chat
 from stamm.align.model_source import check_vocabulary
-from stamm.align.rewards.reward_model import save_head
 from stamm.align.training.answer_dataset import AnswerBatch, AnswerSequences
+from stamm.align.training.answer_rewards import save_head
 from stamm.align.training.chat_dataset import ChatWindows
 from stamm.align.training.chosen_settings import apply_chosen
 from stamm.align.training.finetune_config import FineTuneConfig
@@ -229,7 +229,7 @@ def _lacking(name: str, answer: EncodedAnswer, what: str) -> DataError:
 
 
 def _maker(loss: Loss) -> MakeObjective | None:
-    """What makes the objective of a loss; None: next-token prediction."""
+    """The function that makes the objective of a loss; None: next-token prediction."""
     if isinstance(loss, SFT):
         return None
     return _reward_objective if isinstance(loss, BradleyTerry) else _objective

@@ -122,7 +122,7 @@ class BradleyTerry:
     centre   regularisation of the mean reward towards 0, which the preferences leave open
 
     Source   Ouyang et al., arXiv 2203.02155, equation 1; margin: Touvron et al., arXiv 2307.09288,
-             equation 2; centre: Eisenstein et al., arXiv 2312.09244, equation 5
+             equation 2; centre: Eisenstein et al., arXiv 2312.09244
     """
 
     margin: bool = False

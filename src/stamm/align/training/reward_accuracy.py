@@ -16,7 +16,7 @@ from torch import Tensor
 
 from stamm.align.data.encoded import CHOSEN, REJECTED, EncodedAnswer, EncodedExamples
 from stamm.align.judge.validation import wilson
-from stamm.align.rewards.reward_model import HEAD, answer_rewards, load_head
+from stamm.align.training.answer_rewards import answer_rewards, load_head
 from stamm.align.training.reference_job import check_chat_format
 from stamm.align.training.reward_accuracy_config import RewardAccuracyConfig
 from stamm.base.errors import DataError
@@ -26,7 +26,7 @@ from stamm.losses.bradley_terry import bradley_terry_accuracy, bradley_terry_los
 from stamm.models.determinism import set_determinism
 from stamm.models.serialization import load_decoder
 from stamm.runs.job import Workspace
-from stamm.runs.model_outputs import weights_sha256
+from stamm.runs.model_outputs import HEAD, weights_sha256
 from stamm.runs.schemas.reward_model import RewardAccuracyFile
 
 ACCURACY = "accuracy.json"
@@ -59,7 +59,7 @@ def run(config: RewardAccuracyConfig, workspace: Workspace) -> None:
         "head_sha256": sha256_file(model / HEAD),
     }
     write_record(workspace.folder / ACCURACY, RewardAccuracyFile, found)
-    workspace.progress.log(_told(found))
+    workspace.progress.log(_sentence(found))
 
 
 def _measured(chosen_P: Tensor, rejected_P: Tensor) -> dict[str, Any]:
@@ -81,7 +81,7 @@ def _share(right_P: Tensor) -> dict[str, float | None]:
     return {"share": right / pairs if pairs else None, "low": low, "high": high}
 
 
-def _told(found: dict[str, Any]) -> str:
+def _sentence(found: dict[str, Any]) -> str:
     """The result as one line."""
     if not found["pairs"]:
         return "No pairs are held out: set prepare.held_out above 0, or give more data."

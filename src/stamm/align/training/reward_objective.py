@@ -1,6 +1,6 @@
 """The objective of a reward model: Bradley-Terry on pairs of answers, in the training loop of pretraining.
 
-The reward is read at an answer's stop token, where `align.rewards.reward_model` reads it.
+The reward is read at an answer's stop token, where `align.training.answer_rewards` reads it.
 
 Letters: B answers, P pairs.
 Checked  tests/unit/align/test_reward_training.py
@@ -14,8 +14,8 @@ from collections.abc import Sequence
 from torch import Tensor
 
 from stamm.align.data.encoded import EncodedAnswer
-from stamm.align.rewards.reward_model import stop_place
 from stamm.align.training.answer_dataset import AnswerBatch
+from stamm.align.training.answer_rewards import stop_place
 from stamm.align.training.finetune_config import FineTuneConfig
 from stamm.align.training.loss_config import BradleyTerry
 from stamm.align.training.preference_objective import PREFERENCE_LOSS
