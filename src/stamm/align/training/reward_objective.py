@@ -64,7 +64,7 @@ class RewardObjective(SequenceObjective[AnswerBatch]):
             loss_P = loss_P + self._loss.centre * (chosen_P + rejected_P).square()
         chosen_P, rejected_P = chosen_P.detach(), rejected_P.detach()
         sums = {
-            PREFERENCE_LOSS: loss_P,
+            PREFERENCE_LOSS: loss_P.detach(),
             "reward/accuracy": bradley_terry_accuracy(chosen_P, rejected_P),
             "reward/margin": chosen_P - rejected_P,
             "reward/chosen": chosen_P,
