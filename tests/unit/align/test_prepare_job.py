@@ -11,6 +11,7 @@ import pytest
 from stamm.align.data.encoded import EncodedExamples
 from stamm.align.data.inputs import evaluation_files
 from stamm.align.data.prepare_config import APERTUS_REFUSED, PrepareConfig
+from stamm.align.data.prepare_job import run
 from stamm.base.config import override
 from stamm.base.errors import ConfigError, DataError
 from stamm.base.schema import read_record
@@ -18,6 +19,7 @@ from stamm.chat.conversation import read_conversation
 from stamm.chat.render import encode_conversation
 from stamm.corpus.contamination.config import ContaminationConfig, EvaluationSet
 from stamm.corpus.tables import read_rows
+from stamm.runs.job import Workspace
 from stamm.runs.schemas.prepared_data import PreparedSummary
 from tests.unit.align.prepared import bad_rows, chat, prepare, write_rows
 from tests.unit.chat.conversations import TOKENIZER
@@ -265,3 +267,32 @@ def test_evaluation_sets_are_named_on_the_command_line() -> None:
     assert found.decontaminate == ContaminationConfig(sets=(expected,))
     with pytest.raises(ConfigError, match="name at least one evaluation set"):
         override(PrepareConfig(), ["decontaminate=ContaminationConfig"])
+
+
+def test_sampled_ids_of_an_earlier_step_are_kept_and_those_of_a_file_are_not(
+    tmp_path: Path,
+) -> None:
+    cut = TOKENIZER.encode("4 and")
+    row = {**PAIR, "chosen_token_ids": cut, "rejected_token_ids": [68]}
+    text = EncodedExamples.open(prepare(tmp_path / "file", [row])).answers
+    assert [TOKENIZER.decode(a.ids[a.prompt_tokens :]) for a in text] == [
+        "4<|assistant_end|>",
+        "5<|assistant_end|>",
+    ]
+    out, tokenizer = tmp_path / "own", tmp_path / "file" / "tokenizer"
+    out.mkdir()
+    inputs = {"tokenizer": tokenizer, "rows": tmp_path / "file" / "rows.jsonl"}
+    run(PrepareConfig(context=256), Workspace(folder=out, inputs=inputs))
+    own = EncodedExamples.open(out).answers
+    assert [a.ids[a.prompt_tokens :] for a in own] == [cut, [68]]
+    assert [a.ids[: a.prompt_tokens] for a in own] == [a.ids[: a.prompt_tokens] for a in text]
+    assert [a.supervised.count(True) for a in own] == [len(cut), 1]
+
+
+@pytest.mark.parametrize("ids", ["12", [1.5], [-1], [True]])
+def test_sampled_ids_that_are_no_ids_are_bad_rows(tmp_path: Path, ids: object) -> None:
+    prepare(tmp_path, [PAIR])
+    write_rows(tmp_path / "rows.jsonl", [PAIR, {**PAIR, "prompt": "x", "chosen_token_ids": ids}])
+    inputs = {"tokenizer": tmp_path / "tokenizer", "rows": tmp_path / "rows.jsonl"}
+    run(PrepareConfig(context=256), Workspace(folder=tmp_path / "prepared", inputs=inputs))
+    assert bad_rows(tmp_path / "prepared") == [(2, "bad_row")]

@@ -26,6 +26,7 @@ def scored(rewards: list[list[float]]) -> list[dict[str, Any]]:
             "prompt": [{"role": "user", "content": f"question {prompt}"}],
             "completion": [{"role": "assistant", "content": f"answer {prompt}.{sample}"}],
             "sample": sample,
+            "token_ids": [prompt, sample],
             "reward": reward,
         }
         for prompt, row in enumerate(rewards)
@@ -59,6 +60,7 @@ def test_the_best_and_the_worst_candidate_are_ranked_among_the_others(tmp_path: 
     assert [line["rejected"][0]["content"] for line in lines] == ["answer 0.2", "answer 2.2"]
     assert [line["ref_rewards"] for line in lines] == [[9.0, -9.0], [0.0]]
     assert (lines[0]["chosen_reward"], lines[0]["rejected_reward"]) == (2.0, -1.0)
+    assert (lines[0]["chosen_token_ids"], lines[0]["rejected_token_ids"]) == ([0, 1], [0, 2])
     assert second.origin.id == "p2"
     summary = read_json(tmp_path / "summary.json")
     assert summary["dropped"] == {"tied": 1} and summary["references"] == [1, 2]

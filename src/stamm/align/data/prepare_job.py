@@ -45,6 +45,7 @@ from stamm.align.data.row_encoder import (
     encode_row,
     first_question,
     kind_of,
+    sampled_ids,
     texts_of,
 )
 from stamm.align.model_source import load_chat_format
@@ -114,11 +115,17 @@ class _Filter:
         self.contaminated: Counter[str] = Counter()
 
     def keep(
-        self, plain: bytes, row: Example, ledger: LedgerRow, number: int
+        self,
+        plain: bytes,
+        row: Example,
+        ledger: LedgerRow,
+        number: int,
+        sampled: Mapping[str, list[int]],
     ) -> list[EncodedAnswer]:
         """The encoded answers of a row.
 
-        plain   the row as canonical JSON
+        plain     the row as canonical JSON
+        sampled   ids of its answers by role, where a model of this run sampled them
 
         Raises   RowDropError with the reason why it is not kept
         """
@@ -127,7 +134,7 @@ class _Filter:
         if kind != self.kind:
             raise RowDropError(BAD_ROW, f"a row of kind {kind} in data of kind {self.kind}")
         self._check_licence(ledger)
-        answers = encode_row(row, self._chat, self._config.context, number, ledger.licence)
+        answers = encode_row(row, self._chat, self._config.context, number, ledger.licence, sampled)
         self._check_contamination(row)
         self._check_duplicate(plain if isinstance(row, RatedAnswer) else b"", answers)
         return answers
@@ -195,10 +202,11 @@ def run(config: PrepareConfig, workspace: Workspace) -> None:
             stack.enter_context(atomic(folder / BAD_ROWS)).open("w", encoding="utf-8")
         )
         workspace.progress.begin("prepare", len(files), "files")
+        own = "rows" in workspace.inputs and not config.data
         for done, (name, path) in enumerate(files.items()):
             before = (counts.read, counts.kept)
             for plain, example in read_rows(path, config.limits, name):
-                row, answers = _decided(config, filter_, counts.kept, plain, example)
+                row, answers = _decided(config, filter_, counts.kept, plain, example, own=own)
                 counts.add(row, answers)
                 ledger.add(row.plain())
                 if answers:
@@ -239,15 +247,21 @@ def _decided(
     number: int,
     plain: Mapping[str, Any],
     example: Example | BadRow,
+    *,
+    own: bool,
 ) -> tuple[LedgerRow, list[EncodedAnswer]]:
-    """The ledger's row and the answers; none when the row is dropped."""
+    """The ledger's row and the answers; none when the row is dropped.
+
+    own   the row is from an earlier step of the run
+    """
     text = json.dumps(plain, sort_keys=True, ensure_ascii=False, default=str)
     data = text.encode("utf-8", "surrogatepass")
     row = _ledger_row(plain, example, data)
     try:
         if isinstance(example, BadRow):
             raise RowDropError(example.cause, example.reason)
-        answers = filter_.keep(data, example, row, number)
+        # Ids are read from files of this run alone: other text never becomes a control token.
+        answers = filter_.keep(data, example, row, number, sampled_ids(plain) if own else {})
     except RowDropError as drop:
         row.reason, row.detail = drop.reason, clean_field(whole_text(drop.what))
         if config.bad_rows == "stop" and drop.reason in DEFECTS:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 from stamm.align.data.encoded import CHAT, CHOSEN, RATED, REJECTED, EncodedAnswer
 from stamm.align.data.examples import (
@@ -44,21 +45,50 @@ class RowDropError(DataError):
         super().__init__(detail)
 
 
+SAMPLED_IDS = {RATED: "token_ids", CHOSEN: "chosen_token_ids", REJECTED: "rejected_token_ids"}
+"""Columns with the ids that a model sampled, by the role of the answer."""
+
+
+def sampled_ids(row: Mapping[str, Any]) -> dict[str, list[int]]:
+    """The sampled ids of a row's answers by role; {} for a row without them.
+
+    Raises   RowDropError for a column that is not a list of token ids
+    """
+    found = {}
+    for role, column in SAMPLED_IDS.items():
+        ids = row.get(column)
+        if ids is None:
+            continue
+        if not isinstance(ids, list) or not all(type(each) is int and each >= 0 for each in ids):
+            raise RowDropError(BAD_ROW, f"{column} is not a list of token ids")
+        found[role] = ids
+    return found
+
+
 def encode_row(
-    row: Example, chat: ChatFormat, context: int, number: int, licence: str
+    row: Example,
+    chat: ChatFormat,
+    context: int,
+    number: int,
+    licence: str,
+    sampled: Mapping[str, list[int]] | None = None,
 ) -> list[EncodedAnswer]:
     """The answers of a row: one, or the chosen and the rejected one.
 
     context   longest answer in tokens, prompt included
     number    of the example
     licence   of the row, normalized
+    sampled   ids of the answers by role, as a model sampled them: they take the place of the text,
+              which may be encoded as other tokens, and whose end token may not have been sampled
 
     Raises   RowDropError when an answer is longer, is blank or has no token of the loss, and when
              the row is a prompt alone or its text cannot be encoded
     """
     try:
         return [
-            _answer(row, role, conversation, chat, context, number, licence)
+            _answer(
+                row, role, conversation, chat, context, number, licence, (sampled or {}).get(role)
+            )
             for role, conversation in _conversations(row)
         ]
     except RowDropError:
@@ -110,20 +140,25 @@ def _answer(
     context: int,
     number: int,
     licence: str,
+    sampled: list[int] | None,
 ) -> EncodedAnswer:
     learned = conversation.turns if role == CHAT else conversation.turns[-1:]
-    if any(isinstance(turn, AssistantTurn) and _is_blank(turn) for turn in learned):
+    blank = any(isinstance(turn, AssistantTurn) and _is_blank(turn) for turn in learned)
+    if blank and sampled is None:
         raise RowDropError(EMPTY_ANSWER, f"an answer of the {role} conversation is blank")
-    encoded = chat.encode(conversation)
-    if len(encoded.ids) > context:
-        raise RowDropError(TOO_LONG, f"{len(encoded.ids)} tokens, context {context}")
     prompt = dataclasses.replace(conversation, turns=conversation.turns[:-1])
     start = chat.encode(prompt, prompt=True).ids
-    if encoded.ids[: len(start)] != start:
+    if sampled is None:
+        encoded = chat.encode(conversation)
+        ids, supervised = encoded.ids, encoded.supervised
+    else:
+        ids, supervised = [*start, *sampled], [True] * (len(start) + len(sampled))
+    if len(ids) > context:
+        raise RowDropError(TOO_LONG, f"{len(ids)} tokens, context {context}")
+    if ids[: len(start)] != start:
         raise RowDropError(
             BAD_ROW, "the chat format writes the prompt differently when an answer follows"
         )
-    supervised = encoded.supervised
     if role != CHAT:
         supervised = [False] * len(start) + supervised[len(start) :]
     if not any(supervised):
@@ -132,7 +167,7 @@ def _answer(
     return EncodedAnswer(
         example=number,
         role=role,
-        ids=encoded.ids,
+        ids=ids,
         supervised=supervised,
         prompt_tokens=len(start),
         reward=reward,

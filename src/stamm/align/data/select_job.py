@@ -3,7 +3,7 @@
 Reads    answers (scored completions, n of each prompt, "sample" from 0), and optionally references
          (scored completions of the reference policy on the same prompts; without it, the completions
          of `answers` that are not candidates)
-Writes   examples.jsonl (rows for the prepare job), summary.json
+Writes   examples.jsonl (rows for the prepare job, with the ids that were sampled), summary.json
 
 A prompt whose candidates all have the same reward makes no pair; it is counted as "tied".
 
@@ -28,6 +28,7 @@ from stamm.runs.schemas.selection import SelectionSummary
 EXAMPLES = "examples.jsonl"
 TIED, FEW, UNKNOWN = "tied", "too_few_candidates", "no_references"
 _PASSED = ("id", "source", "licence", "tools", "deliberation")
+_SAMPLED = (*_PASSED, "token_ids")
 
 
 def run(config: SelectConfig, workspace: Workspace) -> None:
@@ -96,12 +97,14 @@ def _examples(
         "rejected_reward": float(worst["reward"]),
         "ref_rewards": references,
     }
+    if "token_ids" in best and "token_ids" in worst:
+        pair |= {"chosen_token_ids": best["token_ids"], "rejected_token_ids": worst["token_ids"]}
     return [{**_passed(best), **pair}], ""
 
 
 def _rated(row: dict[str, Any], references: list[float]) -> dict[str, Any]:
     return {
-        **_passed(row),
+        **_passed(row, _SAMPLED),
         "prompt": row["prompt"],
         "completion": row["completion"],
         "reward": float(row["reward"]),
@@ -110,8 +113,8 @@ def _rated(row: dict[str, Any], references: list[float]) -> dict[str, Any]:
     }
 
 
-def _passed(row: dict[str, Any]) -> dict[str, Any]:
-    return {name: row[name] for name in _PASSED if row.get(name) is not None}
+def _passed(row: dict[str, Any], names: Sequence[str] = _PASSED) -> dict[str, Any]:
+    return {name: row[name] for name in names if row.get(name) is not None}
 
 
 def _by_prompt(path: Path) -> dict[str, list[dict[str, Any]]]:
