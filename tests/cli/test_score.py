@@ -39,6 +39,26 @@ def write(folder: Path) -> Path:
     return data
 
 
+def test_an_answer_without_content_is_scored_as_any_other(stamm: Stamm, tmp_path: Path) -> None:
+    """`stamm sample` writes it where the model ends its turn at once."""
+    texts = ["4", "", "five", "-"]
+    rows = [
+        {"prompt": "2+2?", "completion": [{"role": "assistant", "content": text}], "answer": 4}
+        for text in texts
+    ]
+    (tmp_path / "answers.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    for words, rewards in (
+        (("reward=Number",), [1, 0, 0, 0]),
+        (("reward=Length", "reward.smallest=1", "reward.largest=3"), [1, 0, 0, 1]),
+        (("reward=Language", "reward.language=eng_Latn"), [0, 0, 0, 0]),
+    ):
+        done = stamm("score", "answers.jsonl", *words, "--out", f"{words[0]}.jsonl")
+        assert done.returncode == 0, done.stderr
+        assert "without a reward" not in done.stdout
+        lines = (tmp_path / f"{words[0]}.jsonl").read_text().splitlines()
+        assert [json.loads(line)["reward"] for line in lines] == rewards
+
+
 def test_each_answer_gets_its_reward_and_bad_rows_are_named(stamm: Stamm, tmp_path: Path) -> None:
     data = write(tmp_path)
     done = stamm("score", "answers.jsonl", "reward=Number")

@@ -98,13 +98,19 @@ class Conversation:
 
 
 def read_conversation(
-    messages: object, *, tools: object = None, deliberation: bool = False
+    messages: object,
+    *,
+    tools: object = None,
+    deliberation: bool = False,
+    empty_answer: bool = False,
 ) -> Conversation:
     """The conversation of a row's messages.
 
     messages       a list of {"role", "content", ...}; "from"/"value" pairs are read as well
     tools          a list of JSON schemas, with or without OpenAI's {"type": "function"} around them
     deliberation   see Conversation
+    empty_answer   whether the last turn may be the assistant's without content: a model that ended
+                   its turn at once
 
     Raises   DataError naming the message, from 1, that cannot be read.
     """
@@ -134,7 +140,8 @@ def read_conversation(
         AssistantTurn(merge_blocks(turn.blocks)) if isinstance(turn, AssistantTurn) else turn
         for turn in turns
     )
-    _check_turns(done)
+    ended = empty_answer and done[-1:] == (AssistantTurn(()),)
+    _check_turns(done[:-1] if ended else done)
     return Conversation(
         turns=done, system=system, deliberation=deliberation, tools=read_tools(tools)
     )

@@ -199,8 +199,10 @@ class PreferenceRecipe:
         return (*steps, report_step(self.report, steps))
 
     def _offline(self, start: StartModel, context: int) -> list[Step]:
+        paired = not isinstance(self.train.loss, QRPO)
+        kind = "preference" if paired else self.prepare.kind
         prepare = prepare_step(
-            replace(self.prepare, data=self.data, context=context),
+            replace(self.prepare, data=self.data, context=context, kind=kind),
             start.tokenizer,
             after=start.after,
         )

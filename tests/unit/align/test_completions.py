@@ -9,8 +9,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+from stamm.align.model_source import load_chat_format
+from stamm.align.results.answer_tokens import encode_completion
 from stamm.align.results.bootstrap import Bootstrap
 from stamm.align.results.completions import (
+    CompletionLine,
     answer_text,
     prompt_text,
     read_completions,
@@ -27,6 +30,8 @@ from stamm.align.results.measures import (
     win_shares,
 )
 from stamm.base.errors import DataError
+from stamm.corpus.tokenizer.tokenizer import FILE
+from tests.unit.chat.conversations import DESCRIPTION
 
 
 def line(prompt: str, sample: int, reward: object, tokens: int = 5, **more: Any) -> dict[str, Any]:
@@ -79,6 +84,20 @@ def test_a_second_reward_is_of_the_same_completion(tmp_path: Path) -> None:
     assert [one.rewards for one in next(iter(found.values()))] == [(0, 0), (1, 10), (3, 30)]
     paired = read_paired(paths[0], [paths[0]], "reward", (paths[1], [paths[1]]))
     assert [one.rewards for one in paired.prompts[0].references] == [(1, 10), (3, 30)]
+
+
+def test_a_turn_that_ended_at_once_is_its_stop_token(tmp_path: Path) -> None:
+    (tmp_path / FILE).write_text(DESCRIPTION)
+    chat = load_chat_format(tmp_path)
+    messages = {
+        "prompt": [{"role": "user", "content": "2+2?"}],
+        "completion": [{"role": "assistant", "content": ""}],
+    }
+    found = encode_completion(chat, CompletionLine(**messages, num_tokens=1, stopped=True))
+    assert found is not None
+    assert set(found.completion) == chat.stop_ids & set(found.ids)
+    assert (sum(found.supervised), len(found.completion), found.recoded) == (1, 1, False)
+    assert encode_completion(chat, CompletionLine(**messages, num_tokens=0, stopped=False)) is None
 
 
 def test_the_same_identifier_with_another_text_is_another_prompt(tmp_path: Path) -> None:

@@ -72,6 +72,19 @@ def test_a_pair_may_repeat_its_prompt_in_both_answers() -> None:
     assert (found.chosen_reward, found.rejected_reward) == (8.5, 1.0)
 
 
+def test_an_answer_without_content_is_read_only_where_it_is_asked_for() -> None:
+    row = {"prompt": "2+2?", "completion": [{"role": "assistant", "content": ""}]}
+    origin = RowOrigin(file="f", row=1)
+    found = read_example(row, origin, empty_answers=True)
+    assert isinstance(found, ChatExample)
+    assert found.conversation.turns == (UserTurn("2+2?"), AssistantTurn(()))
+    with pytest.raises(DataError, match="turn is empty"):
+        read_example(row, origin)
+    earlier = [USER, {"role": "assistant", "content": ""}, USER]
+    with pytest.raises(DataError, match="turn is empty"):
+        read_example({**row, "prompt": earlier}, origin, empty_answers=True)
+
+
 def test_rewards_and_labels_are_numbers() -> None:
     rated = read(prompt="2+2?", completion="4", reward=0.5, ref_rewards=[1, 0.25])
     assert (rated.reward, rated.ref_rewards, rated.completion) == (0.5, (1.0, 0.25), FOUR)

@@ -289,6 +289,20 @@ def test_sampled_ids_of_an_earlier_step_are_kept_and_those_of_a_file_are_not(
     assert [a.supervised.count(True) for a in own] == [len(cut), 1]
 
 
+def test_a_turn_that_the_model_ended_at_once_is_trained_on_by_its_end_token(tmp_path: Path) -> None:
+    stop = TOKENIZER.control_id("<|assistant_end|>")
+    empty = [{"role": "assistant", "content": ""}]
+    prepare(tmp_path, [PAIR])
+    row = {**PAIR, "prompt": "x", "rejected": empty}
+    ids = {"chosen_token_ids": [68, stop], "rejected_token_ids": [stop]}
+    write_rows(tmp_path / "rows.jsonl", [{**row, **ids}, {**row, "prompt": "y"}])
+    inputs = {"tokenizer": tmp_path / "tokenizer", "rows": tmp_path / "rows.jsonl"}
+    run(PrepareConfig(context=256), Workspace(folder=tmp_path / "prepared", inputs=inputs))
+    found = EncodedExamples.open(tmp_path / "prepared").answers
+    assert [a.ids[a.prompt_tokens :] for a in found] == [[68, stop], [stop]]
+    assert bad_rows(tmp_path / "prepared") == [(2, "empty_answer")]
+
+
 @pytest.mark.parametrize("ids", ["12", [1.5], [-1], [True]])
 def test_sampled_ids_that_are_no_ids_are_bad_rows(tmp_path: Path, ids: object) -> None:
     prepare(tmp_path, [PAIR])

@@ -52,11 +52,16 @@ def read_examples(path: Path, limits: ReadLimits | None = None) -> Iterator[Exam
 
 
 def read_rows(
-    path: Path, limits: ReadLimits | None = None, name: str = ""
+    path: Path,
+    limits: ReadLimits | None = None,
+    name: str = "",
+    *,
+    empty_answers: bool = False,
 ) -> Iterator[tuple[Mapping[str, Any], Example | BadRow]]:
     """The rows of a file with their examples; a row that cannot be read has a BadRow instead.
 
-    name     of the file in origins; empty: the last part of its path
+    name            of the file in origins; empty: the last part of its path
+    empty_answers   as `examples.read_example`
 
     Edge     a row that is not an object is {}
     Raises   DataError when the file is missing or its format is not known.
@@ -76,7 +81,8 @@ def read_rows(
             yield {}, row
             continue
         try:
-            example = read_example(row, RowOrigin(file=file, row=number))
+            origin = RowOrigin(file=file, row=number)
+            example = read_example(row, origin, empty_answers=empty_answers)
         except DataError as error:
             cause = EMPTY_ANSWER if isinstance(error, EmptyAnswerError) else BAD_ROW
             shown = row if isinstance(row, Mapping) else {}

@@ -110,8 +110,10 @@ REJECTED_REWARD = ("rejected_reward", "rejected_rewards", "score_rejected")
 """Names of the rewards of a pair; the first that a row has is read."""
 
 
-def read_example(row: object, origin: RowOrigin) -> Example:
+def read_example(row: object, origin: RowOrigin, *, empty_answers: bool = False) -> Example:
     """The example of a row.
+
+    empty_answers   whether the answer may have no content, as completions that are scored
 
     Raises   DataError naming the column that is wrong.
     """
@@ -132,11 +134,11 @@ def read_example(row: object, origin: RowOrigin) -> Example:
         licence=row_text(row, "licence") or row_text(row, "license"),
     )
     if kind is ChatExample:
-        return _dialogue(row, origin)
+        return _dialogue(row, origin, empty_answers)
     if kind is PreferencePair:
-        return _pair(row, origin)
+        return _pair(row, origin, empty_answers)
     if kind is RatedAnswer:
-        return _rated(row, origin)
+        return _rated(row, origin, empty_answers)
     return PromptExample(origin, _prompt(_messages(row, "prompt", "user"), row))
 
 
@@ -162,17 +164,17 @@ def last_answer(conversation: Conversation) -> AssistantTurn:
     return last
 
 
-def _dialogue(row: Mapping[str, Any], origin: RowOrigin) -> ChatExample:
+def _dialogue(row: Mapping[str, Any], origin: RowOrigin, empty: bool) -> ChatExample:
     if "messages" in row and row["messages"] is not None:
         messages = _messages(row, "messages", "user")
     else:
         messages = _messages(row, "prompt", "user") + _messages(row, "completion", "assistant")
-    conversation = _read(messages, row)
+    conversation = _read(messages, row, empty)
     last_answer(conversation)
     return ChatExample(origin, conversation)
 
 
-def _pair(row: Mapping[str, Any], origin: RowOrigin) -> PreferencePair:
+def _pair(row: Mapping[str, Any], origin: RowOrigin, empty: bool) -> PreferencePair:
     chosen = _messages(row, "chosen", "assistant")
     rejected = _messages(row, "rejected", "assistant")
     if row.get("prompt") is not None:
@@ -185,8 +187,8 @@ def _pair(row: Mapping[str, Any], origin: RowOrigin) -> PreferencePair:
         while shared < min(len(chosen), len(rejected)) and chosen[shared] == rejected[shared]:
             shared += 1
         prompt, chosen, rejected = chosen[:shared], chosen[shared:], rejected[shared:]
-    start, better = _split(prompt, chosen, row, "chosen")
-    _, worse = _split(prompt, rejected, row, "rejected")
+    start, better = _split(prompt, chosen, row, "chosen", empty)
+    _, worse = _split(prompt, rejected, row, "rejected", empty)
     if better == worse:
         raise DataError("chosen and rejected are the same answer")
     chosen_reward, rejected_reward = _first(row, CHOSEN_REWARD), _first(row, REJECTED_REWARD)
@@ -196,9 +198,10 @@ def _pair(row: Mapping[str, Any], origin: RowOrigin) -> PreferencePair:
     return PreferencePair(origin, start, better, worse, chosen_reward, rejected_reward, references)
 
 
-def _rated(row: Mapping[str, Any], origin: RowOrigin) -> RatedAnswer:
+def _rated(row: Mapping[str, Any], origin: RowOrigin, empty: bool) -> RatedAnswer:
     prompt = _messages(row, "prompt", "user")
-    start, answer = _split(prompt, _messages(row, "completion", "assistant"), row, "completion")
+    completion = _messages(row, "completion", "assistant")
+    start, answer = _split(prompt, completion, row, "completion", empty)
     if row.get("reward") is None:
         if not isinstance(row["label"], bool):
             raise DataError("label is not true or false")
@@ -214,14 +217,14 @@ def _references(row: Mapping[str, Any]) -> tuple[float, ...]:
 
 
 def _split(
-    prompt: list[Any], answer: list[Any], row: Mapping[str, Any], column: str
+    prompt: list[Any], answer: list[Any], row: Mapping[str, Any], column: str, empty: bool
 ) -> tuple[Conversation, AssistantTurn]:
     """The prompt and the one assistant's turn that `answer` is.
 
     Raises   DataError when `answer` is empty or holds turns of the user.
     """
     start = _prompt(prompt, row)
-    whole = _read(prompt + answer, row) if answer else start
+    whole = _read(prompt + answer, row, empty) if answer else start
     if len(whole.turns) != len(start.turns) + 1 or not isinstance(whole.turns[-1], AssistantTurn):
         raise DataError(f"{column} is not exactly one answer of the assistant")
     return start, whole.turns[-1]
@@ -234,9 +237,12 @@ def _prompt(messages: list[Any], row: Mapping[str, Any]) -> Conversation:
     return conversation
 
 
-def _read(messages: list[Any], row: Mapping[str, Any]) -> Conversation:
+def _read(messages: list[Any], row: Mapping[str, Any], empty: bool = False) -> Conversation:
     return read_conversation(
-        messages, tools=row.get("tools"), deliberation=row.get("deliberation") is True
+        messages,
+        tools=row.get("tools"),
+        deliberation=row.get("deliberation") is True,
+        empty_answer=empty,
     )
 
 

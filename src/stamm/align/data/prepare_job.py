@@ -205,7 +205,7 @@ def run(config: PrepareConfig, workspace: Workspace) -> None:
         own = "rows" in workspace.inputs and not config.data
         for done, (name, path) in enumerate(files.items()):
             before = (counts.read, counts.kept)
-            for plain, example in read_rows(path, config.limits, name):
+            for plain, example in read_rows(path, config.limits, name, empty_answers=own):
                 row, answers = _decided(config, filter_, counts.kept, plain, example, own=own)
                 counts.add(row, answers)
                 ledger.add(row.plain())
@@ -332,6 +332,8 @@ def _finish(
 ) -> None:
     dropped = dict(sorted(counts.dropped.items(), key=lambda each: (-each[1], each[0])))
     shown = ", ".join(f"{reason} {count:,}" for reason, count in dropped.items())
+    if not counts.read:
+        raise DataError(f"{', '.join(map(str, _files(config, workspace).values()))} has no rows")
     if not writers[TRAIN].examples:
         first = f"; the first one dropped is {counts.first_drop}" if counts.first_drop else ""
         raise DataError(

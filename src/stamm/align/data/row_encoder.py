@@ -79,7 +79,8 @@ def encode_row(
     number    of the example
     licence   of the row, normalized
     sampled   ids of the answers by role, as a model sampled them: they take the place of the text,
-              which may be encoded as other tokens, and whose end token may not have been sampled
+              which may be encoded as other tokens, and whose end token may not have been sampled;
+              a blank answer has such ids, of a model that ended its turn at once
 
     Raises   RowDropError when an answer is longer, is blank or has no token of the loss, and when
              the row is a prompt alone or its text cannot be encoded

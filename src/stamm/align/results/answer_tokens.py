@@ -36,7 +36,7 @@ def encode_completion(chat: ChatFormat, line: CompletionLine) -> EncodedCompleti
     Text that is encoded again has no stop token where it was cut at its longest length, and its
     tokens may differ from those that were sampled.
 
-    Edge   None for a completion that the chat format cannot write, such as an empty one
+    Edge   None for a completion that the chat format cannot write, and for one without a sampled token
     """
     try:
         prompt = list(chat.encode(_conversation(line, []), prompt=True).ids)
@@ -57,7 +57,10 @@ def encode_completion(chat: ChatFormat, line: CompletionLine) -> EncodedCompleti
 
 def _conversation(line: CompletionLine, answer: list[object]) -> Conversation:
     return read_conversation(
-        [*_messages(line.prompt), *answer], tools=line.tools, deliberation=line.deliberation
+        [*_messages(line.prompt), *answer],
+        tools=line.tools,
+        deliberation=line.deliberation,
+        empty_answer=True,
     )
 
 

@@ -78,8 +78,8 @@ class PromptAnswers:
 class PairedAnswers:
     """Prompts that all models answered, in the start file's order, and counts of what was left out.
 
-    Answers without a reward, such as empty ones, are not in the files: what a prompt has fewer than
-    the prompt with the most is counted.
+    Answers without a reward are not in the files: what a prompt has fewer than the prompt with the
+    most is counted.
     """
 
     prompts: tuple[PromptAnswers, ...]

@@ -7,6 +7,9 @@ Writes   the same rows with the column "reward" (of a pair: chosen_reward, rejec
          and beside it NAME.manifest.json (`runs.schemas.rewards`): reward, hashes of its files, of input
          and output, and the rows that could not be read or scored
 
+An answer without content, of a model that ended its turn at once, is scored as any other: without it
+the mean reward would be that of the answers with content.
+
 Checked  tests/cli/test_score.py
 """
 
@@ -138,7 +141,7 @@ def score_file(data: Path, out: Path, config: ScoreConfig) -> ScoreSummary:
             summary = _write(file, data, reward, config)
         if not summary.rewards:
             first = f": {summary.bad[0].line()}" if summary.bad else ""
-            raise DataError(f"{data} has no row with an answer{first}")
+            raise DataError(f"no row of {data} can be scored{first}")
         if sha256_file(data) != before:
             raise DataError(f"{data} changed while it was read", fix="Score it again")
         # Written before the file that it describes: what exists has a manifest.
@@ -235,7 +238,7 @@ def _scored(reward: Reward, batch: Sequence[_Row]) -> Iterator[tuple[float, ...]
 
 
 def _rows(data: Path) -> Iterator[_Row]:
-    for row, example in read_rows(data):
+    for row, example in read_rows(data, empty_answers=True):
         if isinstance(example, BadRow):
             yield _Row((), example)
             continue

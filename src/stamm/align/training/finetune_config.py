@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, fields
 
 from stamm.align.training.loss_config import SFT, BradleyTerry, Loss
 from stamm.base.config import validate
+from stamm.base.errors import ConfigError
 from stamm.losses.config import Goldfish
 from stamm.models.config import DecoderConfig
 from stamm.models.lora_config import Lora
@@ -46,6 +47,22 @@ class FineTuneConfig(PretrainConfig):
     loss: Loss = field(default_factory=SFT)
     lora: Lora | None = None
     chosen: str = ""
+
+    def total_sequences(self, corpus_sequences: int | None = None) -> int:
+        """Length of the run in packed sequences or examples, given how many the data holds.
+
+        Raises   as in pretraining
+        """
+        size = self.batch[0].size
+        if self.sequences is None and corpus_sequences is not None:
+            total = int(corpus_sequences * self.epochs)
+            if total < size:
+                what = "packed sequences" if isinstance(self.loss, SFT) else "examples"
+                raise ConfigError(
+                    f"the data gives {total} {what}, fewer than one batch of {size}",
+                    fix="Add rows, or lower train.batch.0.size",
+                )
+        return super().total_sequences(corpus_sequences)
 
     def __post_init__(self) -> None:
         super().__post_init__()

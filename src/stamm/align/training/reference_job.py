@@ -20,7 +20,8 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from stamm.align.data.encoded import FILES, SUMMARY, TRAIN, EncodedExamples
-from stamm.align.model_source import load_chat_format
+from stamm.align.imported_format import load_folder_chat
+from stamm.align.model_source import check_vocabulary, load_chat_format
 from stamm.align.training.log_probs import completion_log_probs
 from stamm.align.training.reference_config import ReferenceConfig
 from stamm.base.config import from_plain, to_plain
@@ -30,7 +31,7 @@ from stamm.base.schema import read_record, write_record
 from stamm.corpus.tables import TableWriter, read_table
 from stamm.models.decoder import Decoder
 from stamm.models.determinism import set_determinism
-from stamm.models.serialization import load_decoder
+from stamm.models.serialization import checked_config, load_decoder
 from stamm.runs.job import Workspace
 from stamm.runs.model_outputs import DECODER, WEIGHTS, weights_sha256
 from stamm.runs.run_sharded import run_shards
@@ -45,12 +46,15 @@ _FIX = "Delete the folder and run the step that writes it again"
 def run(config: ReferenceConfig, workspace: Workspace) -> None:
     """Compute the log-probability of every answer of the training split.
 
-    Raises   DataError when data and tokenizer have different chat formats
+    Raises   DataError when data and tokenizer have different chat formats, or the tokenizer has more
+             ids than the start model
     """
     folder, start = workspace.folder, workspace.inputs["start"]
     remove_leftovers(folder)
     data = EncodedExamples.open(workspace.inputs["data"])
-    check_chat_format(data, workspace.inputs["tokenizer"])
+    tokenizer = workspace.inputs["tokenizer"]
+    check_chat_format(data, tokenizer)
+    check_vocabulary(checked_config(start), load_folder_chat(tokenizer).tokenizer.size, tokenizer)
     total, size = len(data.answers), config.answers_per_shard
     prepared = {
         "data": str((workspace.inputs["data"] / FILES[TRAIN]).resolve()),

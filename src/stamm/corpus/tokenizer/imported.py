@@ -50,9 +50,13 @@ class ImportedTokenizer:
         """Load a tokenizer.json, or the one in a folder; raises also when it cannot be read."""
         file = path / FILE if path.is_dir() else path
         try:
-            return cls(file.read_text(encoding="utf-8"), template)
+            description = file.read_text(encoding="utf-8")
         except (OSError, UnicodeDecodeError) as error:
             raise DataError(f"{file} cannot be read: {error}", fix=_FIX) from None
+        try:
+            return cls(description, template)
+        except DataError as error:
+            raise DataError(error.what, where=str(file), fix=error.fix) from None
 
     @property
     def size(self) -> int:

@@ -1,0 +1,91 @@
+"""Fine-tuning in one process and in two: the same losses and norms, whatever the division."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from stamm.align.training import reference_job
+from stamm.align.training.reference_config import ReferenceConfig
+from stamm.models.decoder import build_decoder
+from stamm.models.serialization import save_decoder
+from stamm.runs.job import Workspace
+from tests.conftest import ROOT, environment
+from tests.unit.align import finetuned
+from tests.unit.align.finetune_processes import LOSSES, STEPS, train
+from tests.unit.align.prepared import prepare
+
+pytestmark = pytest.mark.slow  # each starts two processes that train several models
+
+# Both heads and key-value heads are divided over two processes.
+MODEL = dataclasses.replace(finetuned.MODEL, num_kv_heads=2)
+DIVISIONS: dict[str, dict[str, int]] = {
+    "data": {},
+    "tensor": {"tensor": 2},
+    "context": {"context": 2},
+}
+CLOSE = ("train/loss_nats", "train/loss", "optim/gradient_norm", "reward/")
+EQUAL = ("tokens", "train/tokens", "train/kept_tokens", "optim/learning_rate")
+
+
+def _inputs(folder: Path, rows: list[dict[str, Any]], *, reference: bool) -> dict[str, str]:
+    """Prepared rows, a start model, and its log-probabilities."""
+    prepare(folder, rows, context=finetuned.CONTEXT)
+    save_decoder(build_decoder(MODEL, 5), folder / "start")
+    inputs = {name: folder / name for name in ("tokenizer", "start")}
+    inputs["data"] = folder / "prepared"
+    if reference:
+        inputs["reference"] = folder / "reference"
+        inputs["reference"].mkdir()
+        reference_job.run(ReferenceConfig(), Workspace(folder=inputs["reference"], inputs=inputs))
+    return {name: str(path) for name, path in inputs.items()}
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder LOSS/DIVISION for each loss and division, "one" being one process."""
+    root = tmp_path_factory.mktemp("processes")
+    given = {
+        "chat": _inputs(root / "chat", finetuned.chats() * 4, reference=False),
+        "pairs": _inputs(root / "pairs", finetuned.pairs(), reference=True),
+        "rated": _inputs(root / "rated", finetuned.rated(), reference=True),
+    }
+    kinds = {"SFT": "chat", "QRPO, rated": "rated"}
+    asked = []
+    for loss in LOSSES:
+        inputs = given[kinds.get(loss, "pairs")]
+        train({"loss": loss, "inputs": inputs, "folder": str(root / loss / "one")})
+        for division, ways in DIVISIONS.items():
+            folder = str(root / loss / division)
+            asked.append({"loss": loss, "inputs": inputs, "folder": folder, **ways})
+    command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2", "--standalone"]
+    done = subprocess.run(
+        [*command, "-m", "tests.unit.align.finetune_processes", *map(json.dumps, asked)],
+        cwd=ROOT, env=environment(), capture_output=True, text=True, timeout=900, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-4000:]
+    return root
+
+
+@pytest.mark.parametrize("division", DIVISIONS)
+@pytest.mark.parametrize("loss", LOSSES)
+def test_two_processes_follow_one(trained: Path, loss: str, division: str) -> None:
+    expected, found = (finetuned.metrics(trained / loss / name) for name in ("one", division))
+    assert len(expected) == len(found) == STEPS
+    assert [sorted(line) for line in found] == [sorted(line) for line in expected]
+    compared = [key for key in expected[0] if key.startswith(CLOSE)]
+    assert len(compared) >= 2
+    for key in compared:
+        # Before the first update log-ratios are rounding, and their order is chance.
+        first = 1 if key == "reward/accuracy" else 0
+        reference = [line[key] for line in expected[first:]]
+        values = [line[key] for line in found[first:]]
+        assert values == pytest.approx(reference, rel=2e-5, abs=1e-6), key
+    for key in EQUAL:
+        assert [line.get(key) for line in found] == [line.get(key) for line in expected], key
