@@ -39,7 +39,9 @@ def test_a_trained_reward_model_scores_answers(
     assert found.pairs >= 5
     assert found.accuracy.share is not None and found.accuracy.share > 0.9
     sentence = f"of {found.pairs:,} held-out pairs"
-    assert sentence in (run / "report.html").read_text()
+    page = (run / "report.html").read_text()
+    assert sentence in page
+    assert "Rewards during the training of the reward model" in page
     shown = stamm("report", "runs/align.reward")
     assert shown.returncode == 0, shown.stderr
     again = stamm(*words, f"run={arm}")

@@ -11,7 +11,7 @@ from stamm.reports.corpus_figures import dropped_figure, stayed_figure
 from stamm.reports.corpus_vocabulary import fairness_figure
 from stamm.reports.figure import Figure
 from stamm.reports.measure_figures import grammar_figure, language_figure, memorization_figure
-from stamm.reports.preference_figures import log_ratio_figure, target_figure
+from stamm.reports.preference_figures import log_ratio_figure, reward_figure, target_figure
 from stamm.reports.run_data import RunResults
 from stamm.reports.shape_figures import shape_figures
 from stamm.reports.training_figures import goldfish_figure, loss_figure, optimisation_figure
@@ -22,7 +22,11 @@ def figures_of(study: RunResults, config: ReportConfig) -> Mapping[str, tuple[Fi
     return {
         "alignment": (
             *alignment_figures(study),
-            *_there(log_ratio_figure(study, config), target_figure(study, config)),
+            *_there(
+                log_ratio_figure(study, config),
+                target_figure(study, config),
+                reward_figure(study, config),
+            ),
         ),
         "training": _there(loss_figure(study, config), optimisation_figure(study, config)),
         "shape": tuple(shape_figures(study, config)),

@@ -1,4 +1,4 @@
-"""Figures of preference training: log-ratios of answers by step, and the targets of QRPO."""
+"""Figures of preference training by step: log-ratios of answers, targets of QRPO, rewards of reward models."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from stamm.reports.training import Series
 _MOST_POINTS = 600
 _CHOSEN, _REJECTED = "reward/chosen_log_ratio", "reward/rejected_log_ratio"
 _ACCURACY = "reward/accuracy"
+_CHOSEN_REWARD, _REJECTED_REWARD = "reward/chosen", "reward/rejected"
 _RATIO, _TARGET, _QUANTILE = "reward/log_ratio", "reward/target", "reward/quantile"
 _NO_ROWS = DataTable(columns=(), rows=())
 
@@ -112,6 +113,52 @@ def target_figure(study: RunResults, config: ReportConfig) -> Figure | None:
                 for arm, found in curves
             ),
             svg=draw_panels("targets", 3.2, paint, 2),
+            data=_NO_ROWS,
+            source="",
+            command=study.made_by(),
+        ),
+    )
+
+
+def reward_figure(study: RunResults, config: ReportConfig) -> Figure | None:
+    """Rewards of chosen and rejected answers by step; None without a reward model."""
+    curves = _preference_curves(study, config, _CHOSEN_REWARD)
+    if not curves:
+        return None
+
+    def paint(panels: list[Axes]) -> None:
+        for arm, found in curves:
+            colour, name = series(arm.number), legend_name(arm.name)
+            _curve(panels[0], found.get(_CHOSEN_REWARD), colour, "-", name)
+            _curve(panels[0], found.get(_REJECTED_REWARD), colour, (0, (4, 1.6)), "")
+            _curve(panels[1], found.get(_ACCURACY), colour, "-", "")
+        panels[0].set_title("Reward: chosen, and rejected (dashed)", pad=36)
+        legend(panels[0], columns=3)
+        panels[1].axhline(0.5, color=drawn("muted"), lw=0.9, ls=(0, (2, 2)))
+        panels[1].set_title("Pairs in the right order, share", pad=36)
+        panels[1].set_ylim(0, 1.02)
+        for axes in panels:
+            whole_steps(axes)
+
+    return _training_figure(
+        study,
+        config,
+        curves,
+        (_CHOSEN_REWARD, _REJECTED_REWARD, _ACCURACY),
+        Figure(
+            key="rewards",
+            title="Rewards during the training of the reward model",
+            caption=(
+                "Mean rewards of the training pairs of each step, before its update, smoothed. Only the "
+                "difference of the two curves is trained; the dotted line is chance. The accuracy on "
+                "held-out pairs is in the verdict."
+            ),
+            alt="; ".join(
+                f"{arm.name} ends at {_last(found.get(_CHOSEN_REWARD))} for chosen and "
+                f"{_last(found.get(_REJECTED_REWARD))} for rejected answers"
+                for arm, found in curves
+            ),
+            svg=draw_panels("rewards", 3.2, paint, 2),
             data=_NO_ROWS,
             source="",
             command=study.made_by(),

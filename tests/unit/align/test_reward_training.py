@@ -216,7 +216,7 @@ def test_a_changed_head_is_refused(tmp_path: Path) -> None:
 def test_sft_starts_from_a_reward_model_without_its_head(tmp_path: Path) -> None:
     arm = fine_tune(tmp_path, pairs(), BradleyTerry(), epochs=1.0)
     shutil.copytree(arm / "model", tmp_path / "sft" / "start")
-    tuned = fine_tune(tmp_path / "sft", finetuned.chats(), SFT(), epochs=8.0)
+    tuned = fine_tune(tmp_path / "sft", finetuned.chats(), SFT(), epochs=4.0)
     lines = metrics(tuned)
     assert lines[-1]["train/loss_nats"] < lines[0]["train/loss_nats"]
     assert not (tuned / "model" / HEAD).exists()
@@ -225,7 +225,7 @@ def test_sft_starts_from_a_reward_model_without_its_head(tmp_path: Path) -> None
 def test_held_out_accuracy_has_an_interval(tmp_path: Path) -> None:
     # Questions are held out, not rows: other questions with the same answers.
     rows = [
-        {**row, "prompt": f"{row['prompt']} {number}"} for number in range(6) for row in pairs()
+        {**row, "prompt": f"{row['prompt']} {number}"} for number in range(5) for row in pairs()
     ]
     prepare(tmp_path, rows, context=finetuned.CONTEXT, held_out=0.4)
     arm = fine_tune(tmp_path, rows, BradleyTerry(), batch=(BatchStage(size=4),))
