@@ -197,9 +197,10 @@ def _sentences(study: RunResults, lines: Sequence[AlignedLine]) -> list[str]:
     said.append(_certainty(lines))
     cautions: dict[str, list[str]] = {}
     for line in lines:
-        for caution in _cautions(line):
-            cautions.setdefault(caution, []).append(one_line(line.arm.name, _LONGEST_NAME))
-    return [*said, *(f"{', '.join(names)}: {caution}." for caution, names in cautions.items())]
+        name = one_line(line.arm.name, _LONGEST_NAME)
+        for caution, detail in _cautions(line):
+            cautions.setdefault(caution, []).append(f"{name} ({detail})" if detail else name)
+    return [*said, *(f"{caution}: {', '.join(arms)}." for caution, arms in cautions.items())]
 
 
 def _lead(lines: Sequence[AlignedLine], place: int) -> str:
@@ -238,38 +239,42 @@ def _certainty(lines: Sequence[AlignedLine]) -> str:
     )
 
 
-def _cautions(line: AlignedLine) -> list[str]:
-    """Facts that limit what an arm's win rate means."""
+def _cautions(line: AlignedLine) -> list[tuple[str, str]]:
+    """Facts that limit what an arm's win rate means, each with its numbers."""
     file = line.arm.file
     said = []
     if len(line.verdicts) > 1 and line.verdicts[0] == BETTER and line.verdicts[1] == WORSE:
-        said.append("its reward rises while the one that was not trained on falls")
+        said.append(("The reward rises while the one that was not trained on falls", ""))
     if (high := file.stopped.difference.high) is not None and high < 0:
-        said.append(
-            f"fewer of its answers end by themselves ({percent(file.stopped.before.mean)} → "
-            f"{percent(file.stopped.after.mean)})"
-        )
+        said.append(("Fewer answers end by themselves", _before_after(file.stopped)))
     if (high := file.distinct_4.difference.high) is not None and high < -0.02:
-        said.append(
-            f"its answers repeat themselves more (distinct 4-grams "
-            f"{percent(file.distinct_4.before.mean)} → {percent(file.distinct_4.after.mean)})"
-        )
+        changed = _before_after(file.distinct_4)
+        said.append(("Answers repeat themselves more (distinct 4-grams)", changed))
     if file.kl.recoded > 0.05:
         said.append(
-            f"{percent(file.kl.recoded)} of its answers are encoded otherwise than they were "
-            "sampled, so its KL is approximate"
+            (
+                "KL is approximate, because answers are encoded otherwise than they were sampled",
+                percent(file.kl.recoded),
+            )
         )
     if (most := max(one.ties for one in file.rewards)) > 0.1:
         said.append(
-            f"{percent(most)} of the compared pairs are ties, and the closed-form curve is exact "
-            "for rewards without ties"
+            (
+                "The closed-form curve is exact for rewards without ties, and of the compared pairs "
+                "many are ties",
+                percent(most),
+            )
         )
     if file.left_out:
         gone = ", ".join(
             f"{count:,} {one_line(key, 60)}" for key, count in list(file.left_out.items())[:5]
         )
-        said.append(f"left out: {gone}")
+        said.append(("Left out", gone))
     return said
+
+
+def _before_after(change: AnswerChange) -> str:
+    return f"{percent(change.before.mean)} → {percent(change.after.mean)}"
 
 
 def _not_evaluated(study: RunResults) -> list[str]:

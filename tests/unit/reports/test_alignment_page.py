@@ -154,9 +154,9 @@ def test_a_reward_that_rises_while_the_other_falls_is_told(copied: Path) -> None
     plain["kl"]["recoded"] = 0.4
     change(path, **plain)
     told = " ".join(verdict(copied).sentences)
-    assert "dpo: its reward rises while the one that was not trained on falls." in told
-    assert "dpo: fewer of its answers end by themselves" in told
-    assert "40.0 % of its answers are encoded otherwise" in told
+    assert "The reward rises while the one that was not trained on falls: dpo." in told
+    assert "Fewer answers end by themselves: dpo (" in told
+    assert "encoded otherwise than they were sampled: dpo (40.0 %)." in told
 
 
 def test_the_sections_and_figures_of_alignment(html: str) -> None:
@@ -172,7 +172,7 @@ def test_the_sections_and_figures_of_alignment(html: str) -> None:
         "Not shown to differ from the start model: simpo",
         f"Intervals are over {PROMPTS} test prompts and one seed of training",
         "corrected over the 3 arms (Holm)",
-        "qrpo, dpo, simpo: left out: 3 prompts with too few start answers.",
+        "Left out: qrpo (3 prompts with too few start answers), dpo (3 prompts",
         "from the lowest quantile to the highest",
         "memorized, 16 times",
         "too long 150 6.8 %",
