@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from stamm.align.training.answer_dataset import AnswerBatch
+from stamm.align.training.answer_objective import AnswerObjective
 from stamm.align.training.finetune_config import FineTuneConfig
 from stamm.align.training.loss_config import DPO, QRPO, REBEL, SFT, BradleyTerry, SimPO
 from stamm.base.errors import ConfigError
@@ -28,12 +29,9 @@ from stamm.losses.preference import (
 from stamm.losses.quantile import quantile_rewards
 from stamm.models.decoder import Decoder
 from stamm.pretrain.dataset import TrainingSequences
-from stamm.pretrain.sequence_objective import SequenceObjective
-
-PREFERENCE_LOSS = "train/loss"
 
 
-class PreferenceObjective(SequenceObjective[AnswerBatch]):
+class PreferenceObjective(AnswerObjective):
     """The loss that `config.loss` names, on answers.
 
     Metrics  "train/loss"; for pairs "reward/chosen_log_ratio", "reward/rejected_log_ratio" (nats; for
@@ -42,8 +40,6 @@ class PreferenceObjective(SequenceObjective[AnswerBatch]):
     Raises   ConfigError for SFT, which is `pretrain.next_token.NextToken`, and for BradleyTerry, which
              is `align.training.reward_objective.RewardObjective`
     """
-
-    primary_metric = PREFERENCE_LOSS
 
     def __init__(
         self,
@@ -64,11 +60,7 @@ class PreferenceObjective(SequenceObjective[AnswerBatch]):
             loss_B, metrics = _qrpo(self._loss, log_prob_B, batch)
         else:
             loss_B, metrics = _pairwise(self._loss, log_prob_B, batch)
-        loss = loss_B.sum() / num_loss_tokens
-        # Processes that divide sequences compute the same values: each reports its share of them.
-        share = 1.0 / (num_loss_tokens * self._world.context * self._world.tensor)
-        sums = {PREFERENCE_LOSS: loss_B, **metrics}
-        return StepLoss(loss, {name: value.sum() * share for name, value in sums.items()})
+        return self.mean_loss(loss_B, metrics, num_loss_tokens)
 
     def _log_probs(self, batch: AnswerBatch) -> Tensor:
         """Log-probability of each answer, whichever processes hold its tokens, float64."""
@@ -79,11 +71,7 @@ class PreferenceObjective(SequenceObjective[AnswerBatch]):
             len(batch.length_B),
             attention=self.attention(batch.document_RT),
         )
-        if self._shard.is_whole:
-            return part_B
-        # The value is that of the whole answer, the gradient that of this process's tokens.
-        whole_B = self._world.all_reduce_sequences(part_B.detach().clone())
-        return part_B + (whole_B - part_B.detach())
+        return self.over_processes(part_B)
 
 
 def _qrpo(loss: QRPO, log_prob_B: Tensor, batch: AnswerBatch) -> tuple[Tensor, dict[str, Tensor]]:

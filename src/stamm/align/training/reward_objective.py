@@ -15,20 +15,19 @@ from torch import Tensor
 
 from stamm.align.data.encoded import EncodedAnswer
 from stamm.align.training.answer_dataset import AnswerBatch
+from stamm.align.training.answer_objective import AnswerObjective
 from stamm.align.training.answer_rewards import stop_place
 from stamm.align.training.finetune_config import FineTuneConfig
 from stamm.align.training.loss_config import BradleyTerry
-from stamm.align.training.preference_objective import PREFERENCE_LOSS
 from stamm.base.errors import ConfigError
 from stamm.engine.distributed import DistributedContext
 from stamm.engine.objective import StepLoss
 from stamm.losses.bradley_terry import bradley_terry_accuracy, bradley_terry_loss
 from stamm.models.decoder import Decoder
 from stamm.pretrain.dataset import TrainingSequences
-from stamm.pretrain.sequence_objective import SequenceObjective
 
 
-class RewardObjective(SequenceObjective[AnswerBatch]):
+class RewardObjective(AnswerObjective):
     """The loss `BradleyTerry` on pairs of `answers_at_stop`.
 
     Metrics  "train/loss" (nats, the regularisation included), "reward/accuracy" (share of pairs in
@@ -36,8 +35,6 @@ class RewardObjective(SequenceObjective[AnswerBatch]):
              "reward/rejected": means over pairs
     Raises   ConfigError for another loss
     """
-
-    primary_metric = PREFERENCE_LOSS
 
     def __init__(
         self,
@@ -63,19 +60,13 @@ class RewardObjective(SequenceObjective[AnswerBatch]):
         if self._loss.centre:
             loss_P = loss_P + self._loss.centre * (chosen_P + rejected_P).square()
         chosen_P, rejected_P = chosen_P.detach(), rejected_P.detach()
-        sums = {
-            PREFERENCE_LOSS: loss_P.detach(),
+        metrics = {
             "reward/accuracy": bradley_terry_accuracy(chosen_P, rejected_P),
             "reward/margin": chosen_P - rejected_P,
             "reward/chosen": chosen_P,
             "reward/rejected": rejected_P,
         }
-        # Processes that divide sequences compute the same values: each reports its share of them.
-        share = 1.0 / (num_loss_tokens * self._world.context * self._world.tensor)
-        return StepLoss(
-            loss_P.sum() / num_loss_tokens,
-            {name: value.sum() * share for name, value in sums.items()},
-        )
+        return self.mean_loss(loss_P, metrics, num_loss_tokens)
 
     def _rewards(self, batch: AnswerBatch) -> Tensor:
         """The reward of each answer, whichever process holds its stop token, float64."""
@@ -85,11 +76,7 @@ class RewardObjective(SequenceObjective[AnswerBatch]):
             len(batch.length_B),
             attention=self.attention(batch.document_RT),
         )
-        if self._shard.is_whole:
-            return part_B
-        # The value is that of the whole answer, the gradient that of this process's tokens.
-        whole_B = self._world.all_reduce_sequences(part_B.detach().clone())
-        return part_B + (whole_B - part_B.detach())
+        return self.over_processes(part_B)
 
 
 def answers_at_stop(answers: Sequence[EncodedAnswer], pad: int) -> list[EncodedAnswer]:
