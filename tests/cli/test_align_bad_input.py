@@ -59,10 +59,10 @@ def refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Refused:
 @pytest.mark.parametrize(
     ("recipe", "rows", "words", "message"),
     [
-        ("qrpo", [NO_REFERENCES], (), "QRPO needs rewards, and example 0 has no ref_rewards"),
-        ("qrpo", [{**RATED, "ref_rewards": []}], (), "example 0 has no ref_rewards"),
-        ("qrpo", [PAIR], (), "QRPO needs rewards, and example 0 has no reward. `stamm score` adds"),
-        ("rebel", [PAIR], (), "REBEL needs rewards, and example 0 has no reward"),
+        ("qrpo", [NO_REFERENCES], (), "row 1: bad_row, no ref_rewards, the rewards of reference completions"),
+        ("qrpo", [{**RATED, "ref_rewards": []}], (), "row 1: bad_row, no ref_rewards"),
+        ("qrpo", [PAIR], (), "row 1: bad_row, no chosen_reward and rejected_reward: `stamm score` adds"),
+        ("rebel", [PAIR], (), "row 1: bad_row, no chosen_reward and rejected_reward"),
         ("qrpo", TIED, (), "all rewards are 0.5: there is nothing to learn from. Score the"),
         ("qrpo", [{**RATED, "ref_rewards": [float("nan")]}], (), "row 1: bad_row, ref_rewards holds"),
         ("qrpo", [GOOD], (), "QRPO is trained on preference or rated rows, and the data has chat"),

@@ -4,13 +4,23 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Literal
 
 from stamm.align.data.prepare_config import PrepareConfig
 from stamm.align.data.select_config import SelectConfig
 from stamm.align.results.answers_config import AnswersConfig
 from stamm.align.rewards.reward_config import RewardConfig, ScoreConfig
 from stamm.align.training.finetune_config import FineTuneConfig
-from stamm.align.training.loss_config import DPO, QRPO, REBEL, SFT, BradleyTerry, Preference, SimPO
+from stamm.align.training.loss_config import (
+    DPO,
+    QRPO,
+    REBEL,
+    SFT,
+    BradleyTerry,
+    Loss,
+    Preference,
+    SimPO,
+)
 from stamm.align.training.reference_config import ReferenceConfig
 from stamm.base.config import validate
 from stamm.base.errors import ConfigError
@@ -200,9 +210,14 @@ class PreferenceRecipe:
 
     def _offline(self, start: StartModel, context: int) -> list[Step]:
         paired = not isinstance(self.train.loss, QRPO)
-        kind = "preference" if paired else self.prepare.kind
         prepare = prepare_step(
-            replace(self.prepare, data=self.data, context=context, kind=kind),
+            replace(
+                self.prepare,
+                data=self.data,
+                context=context,
+                kind="preference" if paired else self.prepare.kind,
+                needs=_needs(self.train.loss),
+            ),
             start.tokenizer,
             after=start.after,
         )
@@ -357,6 +372,13 @@ def _finish(
     if export is not None:
         steps.append(export_step(arm, export, start))
     return steps
+
+
+def _needs(loss: Loss) -> Literal["nothing", "rewards", "ref_rewards"]:
+    """The columns that a loss reads of each row."""
+    if isinstance(loss, QRPO):
+        return "ref_rewards"
+    return "rewards" if isinstance(loss, REBEL) else "nothing"
 
 
 def _check_context(context: int | None) -> None:

@@ -289,6 +289,14 @@ def test_sampled_ids_of_an_earlier_step_are_kept_and_those_of_a_file_are_not(
     assert [a.supervised.count(True) for a in own] == [len(cut), 1]
 
 
+def test_a_row_without_the_columns_of_the_loss_is_a_bad_row(tmp_path: Path) -> None:
+    rated = {**PAIR, "chosen_reward": 1.0, "rejected_reward": 0.0}
+    rows = [PAIR, {**rated, "prompt": "x"}, {**rated, "prompt": "y", "ref_rewards": [0.5]}]
+    for needs, bad in (("nothing", []), ("rewards", [1]), ("ref_rewards", [1, 2])):
+        out = prepare(tmp_path / needs, rows, needs=needs)
+        assert bad_rows(out) == [(row, "bad_row") for row in bad]
+
+
 def test_a_turn_that_the_model_ended_at_once_is_trained_on_by_its_end_token(tmp_path: Path) -> None:
     stop = TOKENIZER.control_id("<|assistant_end|>")
     empty = [{"role": "assistant", "content": ""}]

@@ -27,6 +27,8 @@ class PrepareConfig:
                       order
     kind              kind of every row; "auto": that of the first readable row. A row of another
                       kind is a bad row
+    needs             columns without which a row is a bad row: "rewards" (of an answer, or of both of
+                      a pair), or "ref_rewards" too; recipes set it for their loss
     context           longest answer that is kept, in tokens, prompt included; none is truncated
     refused_licences  families (share-alike, copyleft, noncommercial, no-derivatives, reserved, ...)
                       and SPDX identifiers whose rows are dropped; "unknown": rows with no licence, or
@@ -41,6 +43,7 @@ class PrepareConfig:
 
     data: tuple[str, ...] = ()
     kind: Literal["auto", "chat", "preference", "rated"] = "auto"
+    needs: Literal["nothing", "rewards", "ref_rewards"] = "nothing"
     context: int = 4096
     refused_licences: tuple[str, ...] = ()
     without_source: Literal["accept", "refuse"] = "accept"

@@ -34,7 +34,7 @@ from stamm.align.data.encoded import (
     EncodedAnswer,
     SplitWriter,
 )
-from stamm.align.data.examples import Example, RatedAnswer, row_text
+from stamm.align.data.examples import Example, PreferencePair, RatedAnswer, row_text
 from stamm.align.data.inputs import evaluation_files, locate_data
 from stamm.align.data.licence_policy import normalized_licence, refused_by
 from stamm.align.data.prepare_config import UNKNOWN, PrepareConfig
@@ -133,11 +133,22 @@ class _Filter:
         self.kind = self.kind or kind
         if kind != self.kind:
             raise RowDropError(BAD_ROW, f"a row of kind {kind} in data of kind {self.kind}")
+        self._check_columns(row)
         self._check_licence(ledger)
         answers = encode_row(row, self._chat, self._config.context, number, ledger.licence, sampled)
         self._check_contamination(row)
         self._check_duplicate(plain if isinstance(row, RatedAnswer) else b"", answers)
         return answers
+
+    def _check_columns(self, row: Example) -> None:
+        needs = self._config.needs
+        if needs == "nothing" or not isinstance(row, PreferencePair | RatedAnswer):
+            return
+        if isinstance(row, PreferencePair) and row.chosen_reward is None:
+            detail = "no chosen_reward and rejected_reward: `stamm score` adds them"
+            raise RowDropError(BAD_ROW, detail)
+        if needs == "ref_rewards" and not row.ref_rewards:
+            raise RowDropError(BAD_ROW, "no ref_rewards, the rewards of reference completions")
 
     def _check_licence(self, row: LedgerRow) -> None:
         refused = refused_by(row.licence, self._config.refused_licences)
