@@ -1,0 +1,67 @@
+"""Commands on an aligned run, and alignment of an exported Hugging Face folder."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import Stamm
+
+pytestmark = pytest.mark.slow  # each test needs whole runs
+
+SETTINGS = ("data=chats.jsonl", "train.batch.0.size=2", "train.engine.threads=1")
+
+
+@pytest.fixture
+def arm(smoke_run: Path, tmp_path: Path) -> Path:
+    """A trained arm; chats.jsonl and prompts.jsonl are in the test's folder."""
+    rows = [{"prompt": f"What is {n} and {n}?", "completion": f"It is {2 * n}."} for n in range(8)]
+    lines = "".join(json.dumps(row) + "\n" for row in rows)
+    (tmp_path / "chats.jsonl").write_text(lines)
+    return smoke_run / "arms" / "xielu"
+
+
+def test_an_exported_folder_gives_the_bits_of_its_run(
+    arm: Path, stamm: Stamm, tmp_path: Path
+) -> None:
+    folder = arm / "export" / "transformers"
+    for out, start in (("own", arm), ("hub", folder)):
+        done = stamm("run", "align.sft", f"run={start}", *SETTINGS, "--out", out)
+        assert done.returncode == 0, done.stderr
+        words = ("prompts=chats.jsonl", "n=2", "max_new_tokens=8", "--out", f"answers-{out}")
+        done = stamm("sample", str(start), *words)
+        assert done.returncode == 0, done.stderr
+    for name in ("arms/sft/model/model.safetensors", "arms/sft/metrics.jsonl"):
+        assert (tmp_path / "own" / name).read_bytes() == (tmp_path / "hub" / name).read_bytes()
+    own, hub = (tmp_path / f"answers-{out}" / "completions.jsonl" for out in ("own", "hub"))
+    assert own.read_bytes() == hub.read_bytes()
+    # Without the corpus of its pretraining, there is nothing to measure on.
+    for verb, missing in (("evaluate", "pack"), ("audit", "corpus")):
+        done = stamm(verb, "hub")
+        assert done.returncode == 1
+        assert f"the {missing} of hub/arms/sft is not found" in done.stderr
+
+
+def test_every_command_works_on_an_aligned_run(arm: Path, stamm: Stamm, tmp_path: Path) -> None:
+    done = stamm("plan", "align.sft", f"run={arm}", *SETTINGS)
+    assert done.returncode == 2
+    assert done.stderr.strip() == (
+        "stamm: recipe align.sft has no plan. Use `stamm run`, or `stamm show` to print it."
+    )
+    done = stamm("run", "align.sft", f"run={arm}", *SETTINGS, "--out", "tuned")
+    assert done.returncode == 0, done.stderr
+    for words, said in (
+        (("show", "tuned"), "finetune.sft"),
+        (("show", "ledger", "tuned", "decision=kept"), "8 documents"),
+        (("evaluate", "tuned"), "tuned/arms/sft/evaluate"),
+        (("audit", "tuned"), "tuned/arms/sft/audit"),
+        (("export", "tuned", "--out", "exported"), "exported"),
+    ):
+        done = stamm(*words)
+        assert done.returncode == 0, done.stderr
+        assert said in done.stdout
+    assert list((tmp_path / "exported").rglob("model.safetensors"))
+    again = stamm("run", "align.sft", f"run={arm}", *SETTINGS, "--out", "tuned")
+    assert again.returncode == 0 and "nothing to do" in again.stdout
