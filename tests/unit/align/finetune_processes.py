@@ -12,7 +12,7 @@ from typing import Any
 
 from stamm.align.training import job
 from stamm.align.training.finetune_config import FineTuneConfig
-from stamm.align.training.loss_config import DPO, QRPO, REBEL, SFT, Loss, SimPO
+from stamm.align.training.loss_config import DPO, QRPO, REBEL, SFT, BradleyTerry, Loss, SimPO
 from stamm.base.shutdown import exit_immediately
 from stamm.engine.config import EngineConfig, Parallel
 from stamm.engine.distributed import destroy_process_group
@@ -31,6 +31,7 @@ LOSSES: dict[str, Loss] = {
     "IPO": DPO(form="ipo"),
     "SimPO": SimPO(),
     "REBEL": REBEL(),
+    "reward model": BradleyTerry(),
 }
 STEPS, BATCH = 6, 4
 
