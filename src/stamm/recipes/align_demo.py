@@ -321,13 +321,12 @@ def _prepare() -> PrepareConfig:
 
 
 def _reward() -> RewardConfig:
-    # Without Stopped every objective learns to write to the longest length: longer text is
-    # identified more often.
-    return Weighted(rewards=(Language(), Stopped()), combine="mean")
+    # What a model of this size can learn: short answers that it ends itself.
+    return Weighted(rewards=(Length(smallest=20, largest=60), Stopped()), combine="mean")
 
 
 def _gold() -> RewardConfig:
-    return Length(smallest=8, largest=120)
+    return Language()
 
 
 def _trunk() -> Study:
