@@ -54,6 +54,7 @@ class Adapting:
 
     model: DecoderConfig = MODEL
     lora: Lora | None = None
+    reward_head: bool = False
     context: int = CONTEXT
     optimizer: OptimizerConfig = field(default_factory=AdEMAMix)
     clip_norm: float = 1.0
