@@ -45,8 +45,8 @@ from torch import Tensor
 from bench.align_truth_page import page
 from bench.capability import processor_facts
 from stamm.losses.preference import dpo_loss, qrpo_loss, rebel_loss, simpo_loss
+from stamm.losses.preference_types import Ties
 from stamm.losses.quantile import (
-    Ties,
     empirical_beta_log_partition,
     optimum_kl,
     optimum_mean_quantile,

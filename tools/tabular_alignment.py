@@ -27,7 +27,8 @@ from stamm.losses.preference import (
     rebel_loss,
     simpo_loss,
 )
-from stamm.losses.quantile import Ties, quantile_rewards
+from stamm.losses.preference_types import Ties
+from stamm.losses.quantile import quantile_rewards
 
 PAGE = Path(__file__).parents[1] / "docs" / "alignment.md"
 BEGIN, END = "<!-- tables: written by tools/tabular_alignment.py -->", "<!-- end of tables -->"

@@ -11,24 +11,21 @@ Letters: B samples (completions for QRPO and KTO, pairs for DPO, SimPO, REBEL).
 
 from __future__ import annotations
 
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 from torch.nn.functional import logsigmoid
 
 from stamm.base.errors import ConfigError
+from stamm.losses.preference_types import LengthNormalization, Partition, Transform
 from stamm.losses.quantile import (
-    Transform,
     beta_log_partition,
     empirical_beta_log_partition,
     grid_beta_log_partition,
     released_beta_log_partition,
     transformed,
 )
-
-Partition = Literal["exact", "released", "released_anyway", "grid", "empirical"]
-LengthNormalization = Literal["none", "beta", "loss"]
 
 
 class QRPOLoss(NamedTuple):

@@ -11,16 +11,13 @@ Letters: B completions, N reference completions of each prompt.
 from __future__ import annotations
 
 import math
-from typing import Literal
 
 import torch
 from torch import Tensor
 
 from stamm.base.errors import ConfigError, DataError
+from stamm.losses.preference_types import Ties, Transform
 
-Ties = Literal["le", "mid"]
-Transform = Literal["identity", "log", "square", "sqrt", "probit"]
-TRANSFORMS: tuple[Transform, ...] = ("identity", "log", "square", "sqrt", "probit")
 # The released trainer's partition function, beta log beta + 1, is refused where it is wrong by more.
 RELEASED_ERROR = 1e-3
 _PROBIT_NEEDS = 3

@@ -62,11 +62,6 @@ def sequence_log_probs(
     return found
 
 
-def completion_lengths(completion_N: Tensor, completions: int) -> Tensor:
-    """Number of tokens of each completion, end-of-turn token included, int64, shape (B,)."""
-    return torch.bincount(completion_N[completion_N >= 0], minlength=completions)
-
-
 class _SequenceLogProbs(torch.autograd.Function):
     @staticmethod
     def forward(

@@ -31,18 +31,10 @@ def log_ratio_figure(study: RunResults, config: ReportConfig) -> Figure | None:
 
     def paint(panels: list[Axes]) -> None:
         panels[0].axhline(0.0, color=drawn("muted"), lw=0.9, ls=(0, (2, 2)))
-        for arm, found in curves:
-            colour, name = series(arm.number), legend_name(arm.name)
-            _curve(panels[0], found.get(_CHOSEN), colour, "-", name)
-            _curve(panels[0], found.get(_REJECTED), colour, (0, (4, 1.6)), "")
-            _curve(panels[1], found.get(_ACCURACY), colour, "-", "")
         panels[0].set_ylabel("nats")
         panels[0].set_title("log π/π_ref: chosen, and rejected (dashed)", pad=36)
-        legend(panels[0], columns=3)
         panels[1].set_title("Pairs in the right order, share", pad=36)
-        panels[1].set_ylim(0, 1.02)
-        for axes in panels:
-            whole_steps(axes)
+        _paint_curves(panels, curves, (_CHOSEN, _REJECTED, _ACCURACY))
 
     simpo = [one_line(arm.name, 40) for arm, _ in curves if arm.training.loss == "SimPO"]
     per_token = (
@@ -81,18 +73,10 @@ def target_figure(study: RunResults, config: ReportConfig) -> Figure | None:
         return None
 
     def paint(panels: list[Axes]) -> None:
-        for arm, found in curves:
-            colour, name = series(arm.number), legend_name(arm.name)
-            _curve(panels[0], found.get(_RATIO), colour, "-", name)
-            _curve(panels[0], found.get(_TARGET), colour, (0, (4, 1.6)), "")
-            _curve(panels[1], found.get(_QUANTILE), colour, "-", "")
         panels[0].set_ylabel("nats")
         panels[0].set_title("log π/π_ref, and its target (dashed)", pad=36)
-        legend(panels[0], columns=3)
         panels[1].set_title("Quantile of the answers trained on", pad=36)
-        panels[1].set_ylim(0, 1.02)
-        for axes in panels:
-            whole_steps(axes)
+        _paint_curves(panels, curves, (_RATIO, _TARGET, _QUANTILE))
 
     return _training_figure(
         study,
@@ -127,18 +111,10 @@ def reward_figure(study: RunResults, config: ReportConfig) -> Figure | None:
         return None
 
     def paint(panels: list[Axes]) -> None:
-        for arm, found in curves:
-            colour, name = series(arm.number), legend_name(arm.name)
-            _curve(panels[0], found.get(_CHOSEN_REWARD), colour, "-", name)
-            _curve(panels[0], found.get(_REJECTED_REWARD), colour, (0, (4, 1.6)), "")
-            _curve(panels[1], found.get(_ACCURACY), colour, "-", "")
         panels[0].set_title("Reward: chosen, and rejected (dashed)", pad=36)
-        legend(panels[0], columns=3)
         panels[1].axhline(0.5, color=drawn("muted"), lw=0.9, ls=(0, (2, 2)))
         panels[1].set_title("Pairs in the right order, share", pad=36)
-        panels[1].set_ylim(0, 1.02)
-        for axes in panels:
-            whole_steps(axes)
+        _paint_curves(panels, curves, (_CHOSEN_REWARD, _REJECTED_REWARD, _ACCURACY))
 
     return _training_figure(
         study,
@@ -175,6 +151,24 @@ def _preference_curves(
         for arm in study.arms
         if (metrics := arm.training.metrics) and needed in metrics.preference
     ]
+
+
+def _paint_curves(
+    panels: Sequence[Axes],
+    curves: Sequence[tuple[ArmResults, dict[str, Series]]],
+    keys: tuple[str, str, str],
+) -> None:
+    """The first two metrics in the first panel, the second of them dashed; a share in the other."""
+    solid, dashed, share = keys
+    for arm, found in curves:
+        colour = series(arm.number)
+        _curve(panels[0], found.get(solid), colour, "-", legend_name(arm.name))
+        _curve(panels[0], found.get(dashed), colour, (0, (4, 1.6)), "")
+        _curve(panels[1], found.get(share), colour, "-", "")
+    legend(panels[0], columns=3)
+    panels[1].set_ylim(0, 1.02)
+    for axes in panels:
+        whole_steps(axes)
 
 
 def _training_figure(

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from stamm.losses.preference import dpo_loss, ipo_loss, kto_loss, simpo_loss
-from stamm.losses.sequence import completion_lengths, sequence_log_probs
+from stamm.losses.sequence import sequence_log_probs
 
 pytest.importorskip("trl", reason="trl is not installed")
 
@@ -51,7 +51,7 @@ class Completions:
             number,
             2 * PAIRS,
         )
-        return log_prob, completion_lengths(number, 2 * PAIRS)
+        return log_prob, torch.bincount(number[number >= 0], minlength=2 * PAIRS)
 
     def logits(self) -> Tensor:
         return self.hidden @ self.weight.T

@@ -23,7 +23,7 @@ from stamm.losses.quantile import (
     empirical_beta_log_partition,
     quantile_rewards,
 )
-from stamm.losses.sequence import completion_lengths, sequence_log_probs
+from stamm.losses.sequence import sequence_log_probs
 
 ONE = torch.ones(1, dtype=torch.float64)
 
@@ -164,7 +164,7 @@ def qrpo_of_hidden(
         torch.linspace(0, 1, BATCH, dtype=torch.float64)[answers],
         beta=0.5,
         references=5,
-        length_B=completion_lengths(completion, len(answers)),
+        length_B=torch.bincount(completion[completion >= 0], minlength=len(answers)),
         normalize="beta",
     )
     loss = found.loss_B.sum()

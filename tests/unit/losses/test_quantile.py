@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import math
+from typing import get_args
 
 import mpmath
 import pytest
 import torch
 
 from stamm.base.errors import ConfigError, DataError
+from stamm.losses.preference_types import Transform
 from stamm.losses.quantile import (
-    TRANSFORMS,
-    Transform,
     beta_log_partition,
     empirical_beta_log_partition,
     grid_beta_log_partition,
@@ -24,6 +24,8 @@ from stamm.losses.quantile import (
 
 BETAS = (1e-5, 3e-4, 3e-3, 0.05, 0.19, 0.3, 0.99, 1.0, 2.0, 2.01, 7.0, 100.0)
 REFERENCES = torch.tensor([[1.0, 2.0, 2.0, 5.0], [0.0, 0.0, 1.0, torch.nan]])
+
+TRANSFORMS: tuple[Transform, ...] = get_args(Transform)
 
 
 def true_beta_log_z(transform: str, beta: float) -> mpmath.mpf:

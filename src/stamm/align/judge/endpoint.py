@@ -13,10 +13,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import email.utils
 import json
 import random
-import re
 import ssl
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -32,6 +30,7 @@ from stamm.align.judge.judge_config import EndpointJudge
 from stamm.align.judge.judge_prompt import WORDING
 from stamm.align.judge.request import JudgeReply, JudgeRequest, NoReply, Received
 from stamm.base.errors import RunError, visible
+from stamm.base.retry_after import retry_after_seconds
 
 _IN_A_ROW = 16
 _MAX_TOKENS = 4
@@ -256,7 +255,7 @@ class EndpointModel:
             data = bytes(body)
             if self._key:  # some endpoints repeat it in messages
                 data = data.replace(self._key.encode(), b"***")
-            pause = _retry_after(fields.get(b"retry-after", b""))
+            pause = retry_after_seconds(fields.get(b"retry-after", b""), datetime.now(UTC))
             return _HttpReply(response.status, pause, data)
 
     def _body(self, request: JudgeRequest) -> dict[str, Any]:
@@ -283,16 +282,3 @@ def _excerpt(body: bytes) -> str:
         text = str(json.loads(body)["error"]["message"])
     text = " ".join(text.split())
     return f" ({visible(text, _SHOWN)})" if text else ""
-
-
-def _retry_after(value: bytes) -> float:
-    """Seconds of a Retry-After header (RFC 9110, 10.2.3); 0 for a missing or invalid one."""
-    text = value[:64].decode("ascii", "replace").strip()
-    if re.fullmatch(r"[0-9]+(\.[0-9]+)?", text):
-        return float(text)
-    try:
-        until = email.utils.parsedate_to_datetime(text)
-    except ValueError:
-        return 0.0
-    until = until if until.tzinfo else until.replace(tzinfo=UTC)
-    return max(0.0, (until - datetime.now(UTC)).total_seconds())

@@ -25,15 +25,15 @@ class Bootstrap:
     A measure is a ratio of sums over prompts, averaged over seeds. One draw takes P prompts with
     replacement, whichever seed answered them, since all seeds answered the same prompts; and S seeds.
     The part of the seeds is widened by sqrt(S / (S - 1)) t / z, with t and z the quantiles of Student's
-    distribution of S - 1 degrees of freedom and of the normal: a bootstrap of few seeds is too narrow by this factor. So an interval is that
-    of Student's t over seeds where seeds differ more than prompts, and that of the bootstrap over
-    prompts where they differ less. With one seed it is over prompts alone.
+    distribution of S - 1 degrees of freedom and of the normal: a bootstrap of few seeds is too narrow
+    by this factor. So an interval is that of Student's t over seeds where seeds differ more than
+    prompts, and that of the bootstrap over prompts where they differ less. With one seed it is over
+    prompts alone.
     """
 
     def __init__(self, prompts: int, seeds: int, draws: int, seed: int, confidence: float) -> None:
         random = np.random.default_rng(seed)
         self.confidence = confidence
-        self._seeds = seeds
         rows = max(_CHUNK // max(prompts, 1), 1)
         self._counts_DP = np.concatenate(
             [

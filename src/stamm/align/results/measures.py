@@ -16,7 +16,8 @@ import torch
 from stamm.align.results.bootstrap import Array, Bootstrap
 from stamm.align.results.completions import PromptAnswers, ScoredAnswer
 from stamm.base.config import to_plain
-from stamm.losses.quantile import Ties, quantile_rewards
+from stamm.losses.preference_types import Ties
+from stamm.losses.quantile import quantile_rewards
 
 LENGTH_BINS, REWARD_BINS, _MOST_BINS = 5, 24, 32
 _FEW = 12

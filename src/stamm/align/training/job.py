@@ -64,7 +64,8 @@ def run(config: FineTuneConfig, workspace: Workspace) -> None:
     """Train the start model on the prepared examples, from the newest checkpoint when there is one.
 
     Raises   DataError when the data does not fit the loss, or was encoded with another chat format,
-             or the tokenizer has more ids than the start model, or the reference log-probabilities are those of another model
+             or the tokenizer has more ids than the start model, or the reference
+             log-probabilities are those of another model
     """
     inputs = workspace.inputs
     start = inputs["start"]

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 from stamm.base.config import validate
+from stamm.losses.preference_types import LengthNormalization, Partition, Ties, Transform
 
-Transform = Literal["identity", "log", "square", "sqrt", "probit"]
 _POSITIVE = "must be positive and finite"
 
 
@@ -43,10 +43,10 @@ class QRPO:
 
     beta: float = 0.1
     transform: Transform = "identity"
-    partition: Literal["exact", "empirical", "grid", "released", "released_anyway"] = "exact"
-    ties: Literal["le", "mid"] = "le"
+    partition: Partition = "exact"
+    ties: Ties = "le"
     leave_one_out: bool = False
-    normalize: Literal["none", "beta", "loss"] = "none"
+    normalize: LengthNormalization = "none"
     largest_beta: float | None = None
 
     def __post_init__(self) -> None:

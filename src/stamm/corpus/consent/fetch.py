@@ -13,7 +13,6 @@ Source   RFC 9309, 2.3.1: redirects are followed to other hosts, five at most; 4
 from __future__ import annotations
 
 import asyncio
-import email.utils
 import ipaddress
 import re
 import socket
@@ -29,6 +28,7 @@ from weakref import WeakValueDictionary
 import httpcore2
 
 from stamm.base.files import sha256_bytes
+from stamm.base.retry_after import retry_after_seconds
 from stamm.corpus.consent.fetch_config import FetchConfig, Kind
 from stamm.corpus.consent.robots_parser import PARSED_BYTES, whole_lines
 from stamm.corpus.consent.snapshot_entry import SnapshotEntry, decode_body
@@ -278,7 +278,7 @@ class Fetcher:
             return _Reply(
                 status=response.status,
                 location=fields.get(b"location", b"").decode("utf-8", "replace"),
-                pause=_retry_after(fields.get(b"retry-after", b""), self._clock()),
+                pause=retry_after_seconds(fields.get(b"retry-after", b""), self._clock()),
                 body=body,
                 truncated=truncated,
             )
@@ -426,16 +426,3 @@ def _redirect_target(url: str, location: str) -> str:
     if len(target) > LONGEST_URL:
         raise FetchError("redirects")
     return target
-
-
-def _retry_after(value: bytes, now: datetime) -> float:
-    """Seconds of a Retry-After header (RFC 9110, 10.2.3); 0 for a missing or invalid one."""
-    text = value[:64].decode("ascii", "replace").strip()
-    if re.fullmatch(r"[0-9]+", text):
-        return float(text)
-    try:
-        until = email.utils.parsedate_to_datetime(text)
-    except ValueError:
-        return 0.0
-    until = until if until.tzinfo else until.replace(tzinfo=UTC)
-    return max(0.0, (until - now).total_seconds())
