@@ -32,6 +32,7 @@ from stamm.recipes.align_steps import (
     answers_step,
     evaluate_step,
     export_step,
+    offline_steps,
     prepare_step,
     sample_config,
     sample_steps,
@@ -86,27 +87,9 @@ class SFTRecipe:
         """
         start = start_model(self.run, self.arm, root)
         context = context_of(self.context, start)
-        prepare = prepare_step(
-            replace(self.prepare, data=self.data, context=context, kind="chat"),
-            start.tokenizer,
-            after=start.after,
-        )
-        training = training_steps(
-            replace(self.train, context=context),
-            "sft",
-            start.inputs,
-            data="data",
-            after=(*start.after, prepare.name),
-            external=start.external,
-            reference=ReferenceConfig(),
-            pack=start.pack,
-        )
-        steps = [
-            *start.steps,
-            prepare,
-            *training,
-            *_finish("sft", start, self.evaluate, self.export),
-        ]
+        prepare = replace(self.prepare, data=self.data, context=context, kind="chat")
+        training = offline_steps(self.train, "sft", start, prepare, ReferenceConfig())
+        steps = [*start.steps, *training, *_finish("sft", start, self.evaluate, self.export)]
         return (*steps, report_step(self.report, steps))
 
 
@@ -210,28 +193,14 @@ class PreferenceRecipe:
 
     def _offline(self, start: StartModel, context: int) -> list[Step]:
         paired = not isinstance(self.train.loss, QRPO)
-        prepare = prepare_step(
-            replace(
-                self.prepare,
-                data=self.data,
-                context=context,
-                kind="preference" if paired else self.prepare.kind,
-                needs=_needs(self.train.loss),
-            ),
-            start.tokenizer,
-            after=start.after,
+        prepare = replace(
+            self.prepare,
+            data=self.data,
+            context=context,
+            kind="preference" if paired else self.prepare.kind,
+            needs=_needs(self.train.loss),
         )
-        training = training_steps(
-            replace(self.train, context=context),
-            self.name,
-            start.inputs,
-            data="data",
-            after=(*start.after, prepare.name),
-            external=start.external,
-            reference=self.reference,
-            pack=start.pack,
-        )
-        return [prepare, *training]
+        return offline_steps(self.train, self.name, start, prepare, self.reference)
 
     def _sampled(self, start: StartModel, context: int) -> list[Step]:
         assert self.reward is not None
@@ -338,27 +307,26 @@ def sft() -> SFTRecipe:
 
 def qrpo() -> PreferenceRecipe:
     """QRPO on rated answers or the model's own; set run=FOLDER, and data=FILE or prompts=FILE reward=NAME."""
-    return PreferenceRecipe(train=_preference(QRPO()))
+    return PreferenceRecipe(train=on_answers(QRPO()))
 
 
 def dpo() -> PreferenceRecipe:
     """DPO on pairs of answers; set run=FOLDER, and data=FILE or prompts=FILE reward=NAME."""
-    return PreferenceRecipe(train=_preference(DPO()))
+    return PreferenceRecipe(train=on_answers(DPO()))
 
 
 def simpo() -> PreferenceRecipe:
     """SimPO on pairs of answers; set run=FOLDER, and data=FILE or prompts=FILE reward=NAME."""
-    return PreferenceRecipe(train=_preference(SimPO()))
+    return PreferenceRecipe(train=on_answers(SimPO()))
 
 
 def rebel() -> PreferenceRecipe:
     """REBEL on pairs of answers with rewards; set run=FOLDER, and data=FILE or prompts=FILE reward=NAME."""
-    return PreferenceRecipe(train=_preference(REBEL()))
+    return PreferenceRecipe(train=on_answers(REBEL()))
 
 
-def _preference(loss: Preference) -> FineTuneConfig:
-    # Packed answers have another number of rows in every step, which a compiler would have to
-    # compile again.
+def on_answers(loss: Preference | BradleyTerry) -> FineTuneConfig:
+    """Training on answers, not compiled: packed, they have another number of rows in every step."""
     return FineTuneConfig(loss=loss, engine=EngineConfig(compile="off"))
 
 

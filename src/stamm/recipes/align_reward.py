@@ -12,9 +12,8 @@ from stamm.align.training.reference_config import ReferenceConfig
 from stamm.align.training.reward_accuracy_config import RewardAccuracyConfig
 from stamm.base.config import validate
 from stamm.base.errors import ConfigError
-from stamm.engine.config import EngineConfig
-from stamm.recipes.align import context_of
-from stamm.recipes.align_steps import prepare_step, training_steps
+from stamm.recipes.align import context_of, on_answers
+from stamm.recipes.align_steps import offline_steps
 from stamm.recipes.report_step import report_step
 from stamm.recipes.start_model import start_model
 from stamm.reports.config import ReportConfig
@@ -42,13 +41,7 @@ class RewardModelRecipe:
     data: tuple[str, ...] = ()
     context: int | None = None
     prepare: PrepareConfig = field(default_factory=lambda: PrepareConfig(held_out=0.1))
-    # Packed answers have another number of rows in every step, which a compiler would have to
-    # compile again.
-    train: FineTuneConfig = field(
-        default_factory=lambda: FineTuneConfig(
-            loss=BradleyTerry(), engine=EngineConfig(compile="off")
-        )
-    )
+    train: FineTuneConfig = field(default_factory=lambda: on_answers(BradleyTerry()))
     accuracy: RewardAccuracyConfig = field(default_factory=RewardAccuracyConfig)
     report: ReportConfig = field(default_factory=ReportConfig)
 
@@ -69,21 +62,8 @@ class RewardModelRecipe:
             raise ConfigError("there is nothing to train on: data is empty", fix="Set data=FILE")
         start = start_model(self.run, self.arm, root)
         context = context_of(self.context, start)
-        prepare = prepare_step(
-            replace(self.prepare, data=self.data, context=context, kind="preference"),
-            start.tokenizer,
-            after=start.after,
-        )
-        training = training_steps(
-            replace(self.train, context=context),
-            _ARM,
-            start.inputs,
-            data="data",
-            after=(*start.after, prepare.name),
-            external=start.external,
-            reference=ReferenceConfig(),
-            pack=start.pack,
-        )
+        prepare = replace(self.prepare, data=self.data, context=context, kind="preference")
+        training = offline_steps(self.train, _ARM, start, prepare, ReferenceConfig())
         accuracy = Step(
             name=f"reward_accuracy.{_ARM}",
             job="reward_accuracy",
@@ -92,13 +72,13 @@ class RewardModelRecipe:
             inputs={
                 "model": f"arms/{_ARM}/model",
                 "tokenizer": start.tokenizer,
-                "data": prepare.folder,
+                "data": training[0].folder,
             },
             after=(training[-1].name,),
             external=start.external,
             outputs=("accuracy.json",),
         )
-        steps = [*start.steps, prepare, *training, accuracy]
+        steps = [*start.steps, *training, accuracy]
         return (*steps, report_step(self.report, steps))
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -53,6 +53,28 @@ def prepare_step(
             "bad_rows.jsonl",
         ),
     )
+
+
+def offline_steps(
+    config: FineTuneConfig,
+    arm: str,
+    start: StartModel,
+    prepare: PrepareConfig,
+    reference: ReferenceConfig,
+) -> list[Step]:
+    """Prepared data and the training of one arm on it; `prepare` names the files and the context."""
+    prepared = prepare_step(prepare, start.tokenizer, after=start.after)
+    training = training_steps(
+        replace(config, context=prepare.context),
+        arm,
+        start.inputs,
+        data=prepared.folder,
+        after=(*start.after, prepared.name),
+        external=start.external,
+        reference=reference,
+        pack=start.pack,
+    )
+    return [prepared, *training]
 
 
 def training_steps(
