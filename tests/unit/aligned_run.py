@@ -16,12 +16,12 @@ from typing import Any
 
 import numpy as np
 
-from stamm.align.results import measures
+from stamm.align.results import answer_metrics
 from stamm.align.results.bootstrap import Bootstrap
 from stamm.align.results.completions import CompletionLine, PromptAnswers, ScoredAnswer
-from stamm.align.results.divergence import OptimumCurve, kl_estimate, optimum_gap
 from stamm.align.results.evaluate_job import METHOD
 from stamm.align.results.examples import EXAMPLE_RULE, example_pairs
+from stamm.align.results.kl_divergence import OptimumCurve, kl_estimate, optimum_gap
 from stamm.base.schema import write_record
 from stamm.losses.quantile import beta_log_partition
 from stamm.runs.schemas.alignment import AlignmentFile
@@ -136,9 +136,9 @@ def result(arm: str, seeds: int = 1) -> dict[str, Any]:
     prompts, ratios = world(arm, seeds)
     bootstrap = Bootstrap(PROMPTS, seeds, 300, 0, 0.95)
     columns = ("reward", "gold")
-    rewards = [measures.of_answers(prompts, lambda a, i=i: a.rewards[i]) for i in range(2)]  # type: ignore[misc]
-    ranks = [measures.quantiles(prompts, i, "mid") for i in range(2)]
-    tokens = measures.of_answers(prompts, lambda a: a.line.num_tokens)
+    rewards = [answer_metrics.of_answers(prompts, lambda a, i=i: a.rewards[i]) for i in range(2)]  # type: ignore[misc]
+    ranks = [answer_metrics.quantiles(prompts, i, "mid") for i in range(2)]
+    tokens = answer_metrics.of_answers(prompts, lambda a: a.line.num_tokens)
     counts = [[[a.line.num_tokens for a in p.after[s]] for p in prompts] for s in range(seeds)]
     estimate = {"mean": -0.6, "low": -0.8, "high": -0.4}
     return {
@@ -155,7 +155,7 @@ def result(arm: str, seeds: int = 1) -> dict[str, Any]:
         "tie_rule": "mid",
         "beta": BETA if arm == "qrpo" else None,
         "rewards": [
-            measures.reward_change(bootstrap, *each, REFERENCES)
+            answer_metrics.reward_change(bootstrap, *each, REFERENCES)
             for each in zip(columns, rewards, ranks, strict=True)
         ],
         "kl": kl_estimate(bootstrap, ratios, counts, 0.01),
@@ -163,18 +163,18 @@ def result(arm: str, seeds: int = 1) -> dict[str, Any]:
             bootstrap, ratios, ranks[0].means()[1], BETA if arm == "qrpo" else None
         ),
         "curve": OptimumCurve().points(),
-        "tokens": measures.change(bootstrap, tokens),
-        "stopped": measures.change(
-            bootstrap, measures.of_answers(prompts, lambda a: float(a.line.stopped))
+        "tokens": answer_metrics.change(bootstrap, tokens),
+        "stopped": answer_metrics.change(
+            bootstrap, answer_metrics.of_answers(prompts, lambda a: float(a.line.stopped))
         ),
-        "distinct_4": measures.change(
+        "distinct_4": answer_metrics.change(
             bootstrap,
-            measures.of_answers(
-                prompts, lambda a: measures.distinct_4(list(map(hash, str(a.line.completion).split())))
+            answer_metrics.of_answers(
+                prompts, lambda a: answer_metrics.distinct_4(list(map(hash, str(a.line.completion).split())))
             ),
         ),
-        "length_slope": measures.length_slope(bootstrap, tokens, ranks[0]),
-        "length_bins": measures.length_bins(bootstrap, tokens, ranks[0]),
+        "length_slope": answer_metrics.length_slope(bootstrap, tokens, ranks[0]),
+        "length_bins": answer_metrics.length_bins(bootstrap, tokens, ranks[0]),
         "bits_per_byte": {
             "before": {"mean": 1.312}, "after": {"mean": 1.335},
             "difference": {"mean": 0.023, "low": 0.011, "high": 0.036},

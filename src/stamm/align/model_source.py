@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from stamm.align.imported_format import load_folder_chat
+from stamm.align.hf_chat_format import load_folder_chat
 from stamm.base.config import nearest
 from stamm.base.errors import DataError, RunError
 from stamm.base.files import read_json

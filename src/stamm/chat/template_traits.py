@@ -6,7 +6,7 @@
 The probes are conversations with and without a system message, of one and several turns, with blanks
 around the contents and with other scripts; as prompts and as wholes.
 
-Checked  tests/unit/align/test_imported_format.py
+Checked  tests/unit/align/test_hf_chat_format.py
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from stamm.base.errors import DataError
+from stamm.chat.chatml_llama3 import THINK, TemplateTraits, TurnSyntax
 from stamm.chat.conversation import AssistantTurn, Conversation, Response, Thoughts, UserTurn
 from stamm.chat.template_sandbox import Rendered
-from stamm.chat.turn_formats import THINK, TemplateTraits, TurnSyntax
 
 _FIX = "Supported are the templates of Apertus, and those of ChatML and Llama 3 without tools"
 _HELLO, _SYSTEM, _ANSWER = "Hello", "Be brief.", "Hi!"

@@ -41,7 +41,7 @@ def run(options: argparse.Namespace, verb: str) -> int:
     if config.prompts == "-":
         raise ConfigError("no prompts are given", fix="Set prompts=FILE")
     with interrupt_delayed():
-        from stamm.align.data.inputs import locate_file
+        from stamm.align.data.data_files import locate_file
         from stamm.align.model_source import find_model
     source = find_model(options.model, options.arm)
     locate_file(config.prompts, "prompts")

@@ -11,9 +11,9 @@ from safetensors.torch import save_file
 
 from stamm.base.errors import DataError
 from stamm.base.files import atomic, read_json, write_bytes, write_json, write_text
+from stamm.chat.chatml_llama3 import SYNTAXES
 from stamm.chat.formats import chat_template
 from stamm.chat.render import ASSISTANT_END
-from stamm.chat.turn_formats import SYNTAXES
 from stamm.corpus.special_tokens import BEGIN_ID, END_ID, PAD_ID, RESERVED_TOKENS, UNKNOWN_ID
 from stamm.corpus.tokenizer.imported import ImportedTokenizer
 from stamm.export.target import CardText, LoadedExport

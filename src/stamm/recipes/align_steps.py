@@ -7,7 +7,7 @@ from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
-from stamm.align.data.inputs import evaluation_files, locate_data, locate_file
+from stamm.align.data.data_files import evaluation_files, locate_data, locate_file
 from stamm.align.data.prepare_config import PrepareConfig
 from stamm.align.data.select_config import SelectConfig
 from stamm.align.results.answers_config import AnswersConfig

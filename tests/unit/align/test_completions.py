@@ -10,6 +10,15 @@ import numpy as np
 import pytest
 
 from stamm.align.model_source import load_chat_format
+from stamm.align.results.answer_metrics import (
+    distinct_4,
+    length_bins,
+    length_slope,
+    of_answers,
+    quantiles,
+    reward_distribution,
+    win_shares,
+)
 from stamm.align.results.answer_tokens import encode_completion
 from stamm.align.results.bootstrap import Bootstrap
 from stamm.align.results.completions import (
@@ -20,15 +29,6 @@ from stamm.align.results.completions import (
     read_paired,
 )
 from stamm.align.results.examples import example_pairs
-from stamm.align.results.measures import (
-    distinct_4,
-    length_bins,
-    length_slope,
-    of_answers,
-    quantiles,
-    reward_distribution,
-    win_shares,
-)
 from stamm.base.errors import DataError
 from stamm.corpus.tokenizer.tokenizer import FILE
 from tests.unit.chat.conversations import DESCRIPTION

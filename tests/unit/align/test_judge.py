@@ -13,8 +13,8 @@ from stamm.align.judge.answer_store import AnswerStore
 from stamm.align.judge.charter import Article, Clause
 from stamm.align.judge.judge import Judge, JudgeQuestion, Unrated
 from stamm.align.judge.judge_config import RatingConfig
-from stamm.align.judge.rate import rank_answers, rate
 from stamm.align.judge.rated_answers import JudgedAnswer
+from stamm.align.judge.rating import rank_answers, rate
 from stamm.align.judge.request import JudgeReply, JudgeRequest, NoReply, Received
 from stamm.base.console import NoProgress
 from stamm.base.errors import RunError

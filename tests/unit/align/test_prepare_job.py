@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from stamm.align.data.data_files import evaluation_files
 from stamm.align.data.encoded import EncodedExamples
-from stamm.align.data.inputs import evaluation_files
 from stamm.align.data.prepare_config import APERTUS_REFUSED, PrepareConfig
 from stamm.align.data.prepare_job import run
 from stamm.base.config import override

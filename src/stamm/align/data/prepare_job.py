@@ -25,6 +25,7 @@ from typing import Any, TextIO
 
 import numpy as np
 
+from stamm.align.data.data_files import evaluation_files, locate_data
 from stamm.align.data.dataset_reader import BadRow, read_rows
 from stamm.align.data.encoded import (
     FILES,
@@ -35,7 +36,6 @@ from stamm.align.data.encoded import (
     SplitWriter,
 )
 from stamm.align.data.examples import Example, PreferencePair, RatedAnswer, row_text
-from stamm.align.data.inputs import evaluation_files, locate_data
 from stamm.align.data.licence_policy import normalized_licence, refused_by
 from stamm.align.data.prepare_config import UNKNOWN, PrepareConfig
 from stamm.align.data.row_encoder import (

@@ -27,8 +27,8 @@ from stamm.align.judge.judge import Judge, Unrated
 from stamm.align.judge.judge_config import CharterConfig, Connection, EndpointJudge, LocalJudge
 from stamm.align.judge.local_model import load_local_judge
 from stamm.align.judge.ranking import reward
-from stamm.align.judge.rate import AnswerRating, ComparisonCount, rank_answers, rate
 from stamm.align.judge.rated_answers import AnswerFile, read_answers
+from stamm.align.judge.rating import AnswerRating, ComparisonCount, rank_answers, rate
 from stamm.align.judge.request import JudgeModel
 from stamm.align.judge.validation import first_preferred, read_chains, validate_judge
 from stamm.base.errors import RunError

@@ -26,15 +26,15 @@ from typing import Any
 import numpy as np
 
 from stamm.align.model_source import ChatModel, load_chat_model, source_of
-from stamm.align.results import measures
+from stamm.align.results import answer_metrics
+from stamm.align.results.alignment_tax import bits_change, memorization_changes
+from stamm.align.results.answer_metrics import AnswerValues, of_answers
 from stamm.align.results.answer_tokens import EncodedCompletion, encode_completion
 from stamm.align.results.answers_config import AnswersConfig
 from stamm.align.results.bootstrap import Bootstrap
 from stamm.align.results.completions import PairedAnswers, PromptAnswers, read_paired
-from stamm.align.results.cost import bits_change, memorization_changes
-from stamm.align.results.divergence import OptimumCurve, kl_estimate, optimum_gap
 from stamm.align.results.examples import EXAMPLE_RULE, example_pairs
-from stamm.align.results.measures import AnswerValues, of_answers
+from stamm.align.results.kl_divergence import OptimumCurve, kl_estimate, optimum_gap
 from stamm.align.training.log_probs import completion_log_probs
 from stamm.base.errors import ConfigError, DataError
 from stamm.base.files import sha256_file
@@ -84,11 +84,11 @@ def run(config: AnswersConfig, workspace: Workspace) -> None:
     found = _log_ratios(config, workspace, seeds, prompts)
     chat = found.reference.chat
     rewards = [of_answers(prompts, lambda one, i=i: one.rewards[i]) for i in range(len(columns))]  # type: ignore[misc]
-    ranks = [measures.quantiles(prompts, i, config.ties) for i in range(len(columns))]
+    ranks = [answer_metrics.quantiles(prompts, i, config.ties) for i in range(len(columns))]
     tokens = of_answers(prompts, lambda one: one.line.num_tokens)
     references = sorted(len(p.references) for p in prompts)[len(prompts) // 2]
     changes = [
-        measures.reward_change(bootstrap, *each, references)
+        answer_metrics.reward_change(bootstrap, *each, references)
         for each in zip(columns, rewards, ranks, strict=True)
     ]
     body: dict[str, Any] = {
@@ -110,13 +110,13 @@ def run(config: AnswersConfig, workspace: Workspace) -> None:
         "kl": kl_estimate(bootstrap, found.ratios, found.tokens, found.recoded),
         "optimum": optimum_gap(bootstrap, found.ratios, ranks[0].means()[1], config.beta),
         "curve": OptimumCurve().points(),
-        "tokens": measures.change(bootstrap, tokens),
-        "stopped": measures.change(
+        "tokens": answer_metrics.change(bootstrap, tokens),
+        "stopped": answer_metrics.change(
             bootstrap, of_answers(prompts, lambda one: float(one.line.stopped))
         ),
-        "distinct_4": measures.change(bootstrap, _distinct_4(found.reference, prompts)),
-        "length_slope": measures.length_slope(bootstrap, tokens, ranks[0]),
-        "length_bins": measures.length_bins(bootstrap, tokens, ranks[0]),
+        "distinct_4": answer_metrics.change(bootstrap, _distinct_4(found.reference, prompts)),
+        "length_slope": answer_metrics.length_slope(bootstrap, tokens, ranks[0]),
+        "length_bins": answer_metrics.length_bins(bootstrap, tokens, ranks[0]),
         "bits_per_byte": bits_change(
             config, inputs.get("start_evaluate"), _every(inputs, "evaluate", seeds)
         ),
@@ -225,6 +225,6 @@ def _model(folder: Path, tokenizer: Path) -> ChatModel:
 def _distinct_4(model: ChatModel, prompts: Sequence[PromptAnswers]) -> AnswerValues:
     def value(line: Any) -> float:
         encoded = encode_completion(model.chat, line)
-        return measures.distinct_4(encoded.completion if encoded else [])
+        return answer_metrics.distinct_4(encoded.completion if encoded else [])
 
     return of_answers(prompts, lambda one: value(one.line))

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from stamm.align.results.answer_metrics import AnswerValues
 from stamm.align.results.completions import PromptAnswers, answer_text, prompt_text
-from stamm.align.results.measures import AnswerValues
 
 _LONGEST = 4000
 EXAMPLE_RULE = (

@@ -36,10 +36,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from stamm.align.data.data_files import locate_file
 from stamm.align.data.dataset_reader import BadRow
-from stamm.align.data.inputs import locate_file
-from stamm.align.imported_format import CONFIG as TOKENIZER_CONFIG
-from stamm.align.imported_format import TEMPLATE
+from stamm.align.hf_chat_format import CONFIG as TOKENIZER_CONFIG
+from stamm.align.hf_chat_format import TEMPLATE
 from stamm.align.model_source import (
     ChatModel,
     ModelSource,

@@ -20,7 +20,7 @@ from typing import Any
 import torch
 
 from stamm.align.data.encoded import CHOSEN, REJECTED, EncodedAnswer, EncodedExamples
-from stamm.align.imported_format import load_folder_chat
+from stamm.align.hf_chat_format import load_folder_chat
 from stamm.align.model_source import check_vocabulary
 from stamm.align.training.answer_dataset import AnswerBatch, AnswerSequences
 from stamm.align.training.answer_rewards import save_head

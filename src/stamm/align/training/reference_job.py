@@ -20,7 +20,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from stamm.align.data.encoded import FILES, SUMMARY, TRAIN, EncodedExamples
-from stamm.align.imported_format import load_folder_chat
+from stamm.align.hf_chat_format import load_folder_chat
 from stamm.align.model_source import check_vocabulary, load_chat_format
 from stamm.align.training.log_probs import completion_log_probs
 from stamm.align.training.reference_config import ReferenceConfig

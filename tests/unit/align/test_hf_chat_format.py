@@ -14,8 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from transformers import PreTrainedTokenizerFast
 
-from stamm.align import imported_format
-from stamm.align.imported_format import load_folder_chat
+from stamm.align import hf_chat_format
+from stamm.align.hf_chat_format import load_folder_chat
 from stamm.align.model_source import load_chat_format
 from stamm.base.errors import DataError
 from stamm.chat.conversation import (
@@ -251,7 +251,7 @@ def test_other_templates_are_refused(tmp_path: Path, template: str, message: str
 
 
 def test_a_template_without_end_is_stopped(tmp_path: Path, monkeypatch: Any) -> None:
-    monkeypatch.setattr(imported_format, "_CPU_S", 1)
+    monkeypatch.setattr(hf_chat_format, "_CPU_S", 1)
     spin = "{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}"
     with pytest.raises(DataError, match="needs more than 1 s or 1 GiB"):
         load_chat_format(imported_folder(tmp_path, CHATML + spin))

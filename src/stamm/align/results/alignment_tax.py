@@ -1,4 +1,4 @@
-"""Cost of alignment: bits per byte of held-out text, and memorization, before and after."""
+"""Alignment tax: what alignment cost in held-out bits per byte, and in memorized passages."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 
+from stamm.align.results.answer_metrics import ratio_change
 from stamm.align.results.answers_config import AnswersConfig
 from stamm.align.results.bootstrap import Bootstrap
-from stamm.align.results.measures import ratio_change
 from stamm.base.config import to_plain
 from stamm.base.errors import DataError
 from stamm.base.schema import read_lines, read_record

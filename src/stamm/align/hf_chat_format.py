@@ -4,7 +4,7 @@ A folder's template is recognised by the control tokens that it writes; it is th
 conversations, in a sandbox with bounds on time and memory, and the text and the ids must be those of
 our own encoder. A template that differs is refused.
 
-Checked  tests/unit/align/test_imported_format.py
+Checked  tests/unit/align/test_hf_chat_format.py
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from typing import Any
 
 from stamm.base.errors import DataError
 from stamm.base.files import read_json
+from stamm.chat.chatml_llama3 import LLAMA3, SYNTAXES, THINK, TemplateTraits, TurnFormat, TurnSyntax
 from stamm.chat.conversation import Conversation
 from stamm.chat.formats import ApertusFormat, ChatFormat, chat_template
 from stamm.chat.render import (
@@ -30,7 +31,6 @@ from stamm.chat.render import (
 )
 from stamm.chat.template_sandbox import Rendered, render_all
 from stamm.chat.template_traits import cases, find_traits, verify
-from stamm.chat.turn_formats import LLAMA3, SYNTAXES, THINK, TemplateTraits, TurnFormat, TurnSyntax
 from stamm.corpus.sandbox import apart
 from stamm.corpus.tokenizer.imported import ImportedTokenizer
 from stamm.corpus.tokenizer.tokenizer import FILE, Tokenizer

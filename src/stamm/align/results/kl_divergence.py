@@ -1,6 +1,6 @@
 """KL(pi || pi_ref) sampled from answers of the aligned model, and its distance to the optimum.
 
-Checked  tests/unit/align/test_divergence.py
+Checked  tests/unit/align/test_kl_divergence.py
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from stamm.align.results.bootstrap import Bootstrap
-from stamm.align.results.divergence import OptimumCurve, kl_estimate, optimum_gap
+from stamm.align.results.kl_divergence import OptimumCurve, kl_estimate, optimum_gap
 from stamm.losses.quantile import optimum_kl, optimum_mean_quantile
 
 

@@ -8,7 +8,7 @@ thoughts) is its `TemplateTraits`, which `stamm.chat.template_traits` finds and 
 supported.
 
 Source   the templates of Qwen 2.5, Qwen 3 and Llama 3 to 3.2
-Checked  tests/unit/align/test_imported_format.py
+Checked  tests/unit/align/test_hf_chat_format.py
 """
 
 from __future__ import annotations
