@@ -358,17 +358,17 @@ def _settings(
 
 
 def _objectives() -> tuple[TunedObjective, ...]:
-    """Two learning rates and two strengths of each objective."""
-    betas: tuple[tuple[QRPO | DPO | SimPO | REBEL, tuple[float, float]], ...] = (
-        (QRPO(ties="mid", partition="empirical"), (0.1, 0.3)),
-        (DPO(), (0.1, 0.3)),
-        (SimPO(), (2.0, 5.0)),
-        (REBEL(), (0.1, 0.3)),
+    """Two learning rates of each objective."""
+    losses: tuple[QRPO | DPO | SimPO | REBEL, ...] = (
+        QRPO(ties="mid", partition="empirical"),
+        DPO(),
+        SimPO(),
+        REBEL(),
     )
     return tuple(
         TunedObjective(
             train=_settings(loss, 3e-4, epochs=2.0),
-            settings=tuple((f"loss.beta={beta}",) for beta in each),
+            settings=tuple((f"schedule.peak={peak}",) for peak in (1e-4, 3e-4)),
         )
-        for loss, each in betas
+        for loss in losses
     )
