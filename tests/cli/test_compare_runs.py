@@ -65,7 +65,9 @@ def test_a_plan_lists_runs_and_cost_and_leaves_nothing(stamm: Stamm, tmp_path: P
 
 def test_it_ends_with_a_verdict_and_a_page(done: Path) -> None:
     said = (done.parent / "said").read_text()
-    assert "No arm is shown to differ from swiglu." in said or "Shown to have" in said
+    assert "not shown to differ from swiglu" in said or "than swiglu by" in said
+    sha256 = (done / "plan" / "plan.sha256").read_text().split()[0]
+    assert f"plan.json, SHA-256 {sha256}." in said
     assert "Report: run/comparison.html" in said
     assert "vs swiglu" in said
     assert (done / "comparison.html").read_text().startswith("<!DOCTYPE html>")
@@ -186,6 +188,17 @@ def test_equal_time_measures_first_and_follows_the_record(tmp_path: Path) -> Non
     ):
         config = read(tmp_path / "run" / folder / "config.json")["config"]
         assert config["sequences"] == pace["runs"][f"{arm}.{kind}"]["sequences"]
+
+
+def test_a_look_that_decides_ends_the_comparison(tmp_path: Path) -> None:
+    """Every interval lies within a large difference, so the first look decides; nothing is pending."""
+    words = ("--out", "run", "seeds=1,2,3,4", "looks=3,4", "difference=1e9", "tuning.refinements=0")
+    finished = compare(tmp_path, *words)
+    assert finished.returncode == 0, finished.stderr
+    assert "This is look 1 of 2, after 3 of at most 4 seeds." in finished.stdout
+    assert "every arm is decided" in finished.stdout
+    assert not (tmp_path / "run" / "final" / "swiglu" / "4").exists()
+    assert "nothing to do" in compare(tmp_path, *words).stdout
 
 
 def test_what_is_no_comparison_is_told(stamm: Stamm) -> None:

@@ -15,7 +15,7 @@ from stamm.recipes.catalog import RECIPES
 from stamm.recipes.compare import Comparison
 from stamm.recipes.matching import EqualTime
 from stamm.recipes.resolve import resolve
-from stamm.reports.intervals import widest
+from stamm.reports.power import MOST_SEEDS, POWER, Spread, detectable, seeds_needed
 from stamm.runs.torchrun_env import rank_and_size
 
 _PREFIX = "compare."
@@ -73,18 +73,59 @@ def _print_cost(config: Comparison) -> None:
         f"\n{len(rows) * (trials + seeds)} runs, {flops_text(work)} of useful work, "
         f"{bytes_text(disk)} of checkpoints and models."
     )
-    first = widest(len(rows) - 1, seeds, config.confidence)
-    last = widest(1, seeds, config.confidence)
-    print(
-        f"With {seeds} seeds the largest of {len(rows) - 1} differences is significant from "
-        f"{first:.1f} standard deviations between seeds on, a single one from {last:.1f}."
-    )
+    for line in power_lines(config):
+        print(line)
     if isinstance(config.matched, EqualTime):
         print(
             f"Run lengths other than {config.baseline}'s are set after step times are measured (step "
             "pace); this table assumes equal step times."
         )
     print()
+
+
+def power_lines(config: Comparison) -> list[str]:
+    """Lines on the difference that the plan shows, and on the seeds that `config.difference` needs."""
+    looks, others = config.planned_looks(), len(config.arms) - 1
+    units = detectable(looks, others, config.confidence)
+    family = f"after Holm over {others} comparisons" if others > 1 else "in one comparison"
+    planned = f"{looks[-1]} seeds" + (
+        f", looks after {', '.join(map(str, looks))}" if looks[1:] else ""
+    )
+    said = [
+        f"With {planned}, a difference of {units:.2f} standard deviations of the paired difference is "
+        f"shown with power {POWER:g} {family}."
+    ]
+    spread = _spread(config)
+    if spread is None:
+        said.append(
+            "The standard deviation is not known: name a pilot, pilot=FOLDER (a comparison)."
+        )
+        return said
+    said.append(
+        f"Pilot {config.pilot}: {spread.value:.4f} bits per byte over {spread.seeds} seeds (95 % interval "
+        f"{spread.low:.4f} to {spread.high:.4f}), so the plan shows {units * spread.value:.4f} "
+        f"({units * spread.low:.4f} to {units * spread.high:.4f})."
+    )
+    if config.difference is not None:
+        counts = [
+            seeds_needed(config.difference / deviation, looks, others, config.confidence)
+            for deviation in (spread.value, spread.low, spread.high)
+        ]
+        needed, low, high = (f"more than {MOST_SEEDS:,}" if n is None else f"{n:,}" for n in counts)
+        tokens = config.pretrain.total_sequences() * config.pretrain.context * (counts[0] or 0)
+        cost = f", {count_text(tokens)} tokens of each arm" if tokens else ""
+        said.append(
+            f"A difference of {config.difference:g} needs {needed} seeds ({low} to {high}){cost}."
+        )
+    return said
+
+
+def _spread(config: Comparison) -> Spread | None:
+    if not config.pilot:
+        return None
+    from stamm.reports.comparison_plan import pilot_spread
+
+    return pilot_spread(config.pilot, config.baseline, [arm.name for arm in config.arms])
 
 
 def _length(run: PretrainConfig) -> str:

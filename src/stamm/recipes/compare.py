@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
-from stamm.base.config import validate
+from stamm.base.config import to_plain, validate
 from stamm.base.user_code import reference_files
 from stamm.corpus.config import CorpusConfig
 from stamm.corpus.pack_config import PackConfig
 from stamm.corpus.tokenizer.config import TekkenConfig, TokenizerConfig
 from stamm.engine.config import RollBackAndSkip, SkipUpdate
 from stamm.evaluate.config import EvaluateConfig
+from stamm.models.flops import count_parameters
 from stamm.optim.schedules import WarmupStableDecay
 from stamm.pretrain.config import PretrainConfig
 from stamm.pretrain.lr_finder import CHOSEN, FINAL, REFINED, SHORT, ChoiceConfig
@@ -22,9 +24,18 @@ from stamm.recipes.checks import check_evaluation
 from stamm.recipes.corpus_steps import corpus_steps, token_steps
 from stamm.recipes.matching import EqualFlops, EqualParameters, EqualTime, equal_widths, equal_work
 from stamm.recipes.study import Arm
+from stamm.reports.comparison_config import (
+    LOOK,
+    PLAN,
+    PLAN_SHA256,
+    LookConfig,
+    PlanConfig,
+    config_hash,
+)
 from stamm.reports.config import ReportConfig
 from stamm.runs.executors import Execution, LocalExecutor
 from stamm.runs.job import Step
+from stamm.runs.schemas.comparison import PlannedArm
 
 TRAINED = ("config.json", "model", "metrics.jsonl", "summary.json")
 PAGE = ("comparison.json", "comparison.html")
@@ -74,6 +85,11 @@ class Comparison:
     matched      EqualParameters, EqualFlops or EqualTime
     seeds        of the compared runs; a seed sets data order and initial weights, and parameters
                  that arms share start equal
+    looks        numbers of finished seeds after which the comparison may stop (group-sequential,
+                 `reports.sequential`); the last is all seeds. (): one look, at the end
+    difference   smallest difference of interest in bits per byte: an arm whose interval excludes it
+                 is decided. None: only a shown difference decides
+    pilot        folder of an earlier comparison, whose spread over seeds the plan states; "": none
     confidence   of the intervals, and of all verdicts together (Holm)
     execution    executor of the corpus shards; may change when a run is resumed
 
@@ -89,6 +105,9 @@ class Comparison:
     matched: EqualParameters | EqualFlops | EqualTime = field(default_factory=EqualParameters)
     tuning: Tuning = field(default_factory=Tuning)
     seeds: tuple[int, ...] = (1, 2, 3)
+    looks: tuple[int, ...] = ()
+    difference: float | None = None
+    pilot: str = ""
     confidence: float = 0.95
     evaluate: EvaluateConfig = field(default_factory=EvaluateConfig)
     report: ReportConfig = field(default_factory=ReportConfig)
@@ -110,6 +129,18 @@ class Comparison:
                 f"holds tuning.seed = {self.tuning.seed}: seeds used for tuning must not be compared",
             ),
             ("confidence", 0.5 <= self.confidence < 1, "must lie in [0.5, 1)"),
+            ("looks", list(self.looks) == sorted(set(self.looks)), "must rise"),
+            (
+                "looks",
+                not self.looks or self.looks[-1] == len(self.seeds),
+                f"must end with the number of seeds, {len(self.seeds)}",
+            ),
+            (
+                "looks",
+                not self.looks or self.looks[0] >= max(2, len(self.seeds) / 4),
+                "must begin with two seeds or more, and a quarter of all",
+            ),
+            ("difference", self.difference is None or self.difference > 0, "must be positive"),
         )
         validate(
             pretrain,
@@ -167,7 +198,7 @@ class Comparison:
         return _to_its_end(replace(run, engine=replace(run.engine, keep_checkpoints=1)))
 
     def steps(self) -> tuple[Step, ...]:
-        """Everything to be done, in order: corpus, tuning arm by arm, then all arms seed by seed."""
+        """Everything to be done, in order: corpus, tuning, the plan, then all arms seed by seed."""
         runs = self.runs()
         steps = [
             *activation_steps(arm.ffn for arm in self.arms),
@@ -178,10 +209,15 @@ class Comparison:
             steps.append(self._pace_step(runs, self.matched))
         for arm, run in runs.items():
             steps += self._tuning_steps(arm, run)
-        for seed in self.seeds:
+        steps.append(self._plan_step(runs))
+        gate = ""
+        for number, seed in enumerate(self.seeds, start=1):
             for arm, run in runs.items():
                 run = replace(_to_its_end(run), seed=seed, tuned=FINAL)
-                steps += self._final_steps(arm, run)
+                steps += [replace(step, unless=gate) for step in self._final_steps(arm, run)]
+            if number in self.looks[:-1]:
+                steps.append(self._look_step(number, steps, gate))
+                gate = steps[-1].name
         report = Step(
             name="compare",
             job="compare",
@@ -192,6 +228,59 @@ class Comparison:
             outputs=PAGE,
         )
         return (*steps, report)
+
+    def planned_looks(self) -> tuple[int, ...]:
+        """Seeds after which there is a verdict: `looks`, or all seeds."""
+        return self.looks or (len(self.seeds),)
+
+    def _plan_step(self, runs: Mapping[str, PretrainConfig]) -> Step:
+        arms = tuple(
+            PlannedArm(
+                name=name,
+                activation=run.model.ffn.spec.name,
+                width=run.model.ffn.width,
+                parameters=count_parameters(run.model).total,
+                sequences=run.total_sequences(),
+                tokens=run.total_sequences() * run.context,
+                rate=run.schedule.peak,
+            )
+            for name, run in runs.items()
+        )
+        config = PlanConfig(
+            config_sha256=config_hash(to_plain(self)),
+            evaluated="the final weights",
+            baseline=self.baseline,
+            matched=type(self.matched).__name__,
+            confidence=self.confidence,
+            seeds=self.seeds,
+            looks=self.planned_looks(),
+            arms=arms,
+            difference=self.difference,
+            pilot=self.pilot,
+        )
+        pilot = Path(self.pilot) / PAGE[0]
+        return Step(
+            name="plan",
+            job="plan",
+            config=config,
+            folder="plan",
+            inputs={f"chosen.{name}": f"tune/{name}/chosen/{CHOSEN}" for name in runs},
+            after=tuple(f"choose.{name}" for name in runs),
+            external={str(pilot): pilot} if self.pilot else {},
+            outputs=(PLAN, PLAN_SHA256),
+        )
+
+    def _look_step(self, number: int, before: list[Step], gate: str) -> Step:
+        return Step(
+            name=f"look.{number}",
+            job="look",
+            config=LookConfig(seeds=number, difference=self.difference),
+            folder=f"looks/{number}",
+            inputs={"run": "."},
+            after=tuple(step.name for step in before),
+            outputs=(LOOK,),
+            unless=gate,
+        )
 
     def _pace_step(self, runs: Mapping[str, PretrainConfig], matched: EqualTime) -> Step:
         config = PaceConfig(
@@ -246,6 +335,7 @@ class Comparison:
         name, folder = f"{arm}.{run.seed}", f"final/{arm}/{run.seed}"
         chosen = (f"tune/{arm}/chosen/{CHOSEN}", f"choose.{arm}")
         train = _train(f"pretrain.{name}", folder, run, chosen)
+        train = replace(train, after=(*train.after, "plan"))
         evaluate = Step(
             name=f"evaluate.{name}",
             job="evaluate",

@@ -56,6 +56,8 @@ JOBS: Mapping[str, tuple[str, str]] = MappingProxyType(
         "charter": ("stamm.align.judge.charter_job", "run"),
         "evidence": ("stamm.corpus.transparency.job", "evidence"),
         "report": ("stamm.reports.job", "run"),
+        "plan": ("stamm.reports.comparison_plan", "run"),
+        "look": ("stamm.reports.comparison_look", "run"),
         "compare": ("stamm.reports.comparison_job", "run"),
     }
 )

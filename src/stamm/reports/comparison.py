@@ -10,9 +10,11 @@ from pathlib import Path
 
 from stamm.base.errors import RunError
 from stamm.base.schema import FieldError, decode, read_record, read_record_if_present
+from stamm.reports.comparison_config import LOOK
 from stamm.reports.results import read_measured
 from stamm.reports.run_data import RunResults, collect
 from stamm.reports.training import ArmTraining, read_training
+from stamm.runs.schemas.comparison import LookFile
 from stamm.runs.schemas.evaluation import HeldOutFile
 from stamm.runs.schemas.run import ConfigFile
 from stamm.runs.schemas.training import ChosenRate, RateTrial
@@ -86,6 +88,8 @@ class Compared:
     study     the rest of its folder: manifest, corpus, steps
     matched   "parameters", "FLOPs" or "time"
     short     length of a short run, as a share
+    looks     numbers of seeds after which a verdict was planned; () where none was
+    stopped   the look that ended the comparison; None where none did
     """
 
     study: RunResults
@@ -95,6 +99,23 @@ class Compared:
     confidence: float
     seeds: tuple[int, ...]
     short: float
+    looks: tuple[int, ...] = ()
+    stopped: int | None = None
+
+    def finished(self) -> int:
+        """Number of leading seeds that have a result of every arm."""
+        results = [arm.judged().keys() for arm in self.arms]
+        missing = (n for n, seed in enumerate(self.seeds) if any(seed not in r for r in results))
+        return next(missing, len(self.seeds))
+
+    def first(self, seeds: int) -> Compared:
+        """The comparison as it was after its first `seeds` seeds."""
+        counted = self.seeds[:seeds]
+        arms = tuple(
+            replace(arm, runs=tuple(run for run in arm.runs if run.seed in counted))
+            for arm in self.arms
+        )
+        return replace(self, arms=arms, seeds=counted)
 
 
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,100}")
@@ -132,6 +153,7 @@ class _ComparisonConfig:
     confidence: float
     seeds: tuple[int, ...]
     tuning: _Tuning
+    looks: tuple[int, ...] = ()
 
 
 def is_comparison(run_folder: Path) -> bool:
@@ -170,7 +192,14 @@ def read_comparison(run_folder: Path) -> Compared:
         confidence=config.confidence,
         seeds=config.seeds,
         short=config.tuning.length,
+        looks=config.looks,
+        stopped=_stopped(run_folder, config.looks),
     )
+
+
+def _stopped(root: Path, looks: tuple[int, ...]) -> int | None:
+    files = (read_record_if_present(LookFile, root / "looks" / str(n) / LOOK) for n in looks)
+    return next((file.seeds for file in files if file and file.stop), None)
 
 
 def _arm(

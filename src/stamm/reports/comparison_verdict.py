@@ -6,9 +6,13 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from stamm.base.units import count_text
 from stamm.reports.comparison import Compared, ComparedArm
+from stamm.reports.comparison_plan import Registration
 from stamm.reports.formatting import ABSENT, fixed, percent, signed
-from stamm.reports.intervals import ConfidenceInterval, Difference, differences, interval, widest
+from stamm.reports.intervals import ConfidenceInterval, Difference, differences, interval
+from stamm.reports.power import smallest_shown
+from stamm.reports.sequential import reached, shares_of
 from stamm.reports.text import one_line
 
 _DIGITS = 4
@@ -45,13 +49,17 @@ class ArmLine:
 class Judgement:
     """The result of a comparison.
 
-    sentences   findings, most important first
+    sentences     findings, most important first
+    plan_sha256   of plan.json; "" where no plan was written
+    exploratory   whether what was run deviates from the plan, or there is none
     """
 
     baseline: str
     confidence: float
     lines: tuple[ArmLine, ...]
     sentences: tuple[str, ...]
+    plan_sha256: str = ""
+    exploratory: bool = False
 
     def columns(self) -> tuple[str, ...]:
         """Headings of the table, in the order of `cells`."""
@@ -99,19 +107,38 @@ class Judgement:
         return "\n".join([*table, "", *self.sentences])
 
 
-def judge_comparison(compared: Compared) -> Judgement:
-    """The verdict of a comparison, finished or not."""
+def judge_comparison(
+    compared: Compared, seeds: int | None = None, registered: Registration | None = None
+) -> Judgement:
+    """The verdict of a comparison, finished or not, at the last planned look that it reached.
+
+    seeds        take only so many seeds; None: all that are finished
+    registered   its plan, named in the sentences; None: not asked
+    """
+    whole, looks = compared, compared.looks
+    finished = compared.finished() if seeds is None else seeds
+    look = reached(looks, finished) if looks else 0
+    if looks and look is not None:
+        compared = compared.first(looks[look])
     bits = {arm.name: arm.judged() for arm in compared.arms}
     found: dict[str, Difference] = {}
-    if bits.get(compared.baseline):
-        pairs = differences(bits, compared.baseline, compared.confidence)
+    if bits.get(compared.baseline) and look is not None:
+        shares = shares_of(looks) if looks else (1.0,)
+        pairs = differences(bits, compared.baseline, compared.confidence, shares, look)
         found = {one.name: one for one in pairs}
     lines = tuple(_line(arm, compared, found.get(arm.name)) for arm in compared.arms)
+    sentences = _sentences(compared, lines)
+    if looks:
+        sentences.insert(len(lines) - 1 if found else 1, _progress(whole, look, finished))
+    if registered is not None and found:
+        sentences.append(_planned(registered))
     return Judgement(
         baseline=compared.baseline,
         confidence=compared.confidence,
         lines=lines,
-        sentences=tuple(_sentences(compared, lines)),
+        sentences=tuple(sentences),
+        plan_sha256=registered.sha256 if registered else "",
+        exploratory=bool(registered and registered.deviations),
     )
 
 
@@ -171,32 +198,74 @@ def _sentences(compared: Compared, lines: Sequence[ArmLine]) -> list[str]:
         return ["No two arms have been evaluated yet: nothing can be compared."]
     base = next(line for line in lines if line.name == compared.baseline)
     others = len(lines) - 1
-    said = [_lead(judged, base)]
+    said = _leads(judged, base)
     said += [_divergence(line, base, compared) for line in judged if line.diverged or base.diverged]
     said += _shortfalls(compared, lines)
     said += [_fairness(compared, lines), _certainty(compared, others)]
     return said
 
 
-def _lead(judged: Sequence[ArmLine], base: ArmLine) -> str:
-    """All verdicts in one sentence or two."""
-    reference, groups = one_line(base.name, 40), dict[str, list[str]]()
+def _leads(judged: Sequence[ArmLine], base: ArmLine) -> list[str]:
+    """The verdict about each arm."""
     if base.diverged:
-        return f"{reference}, the baseline, diverged: the others have nothing to be measured by."
-    for line in judged:
-        difference = line.difference
-        if line.diverged:
-            place = "Diverged, and so lost"
-        elif difference is None or not difference.shown:
-            place = "Not shown to differ"
-        else:
-            side = "lower" if difference.interval.mean < 0 else "higher"
-            place = f"Shown to have a {side} loss than {reference}"
-        groups.setdefault(place, []).append(one_line(line.name, 40))
-    if list(groups) == ["Not shown to differ"]:
-        return f"No arm is shown to differ from {reference}."
-    order = sorted(groups, key=lambda place: (not place.startswith("Shown"), place))
-    return " ".join(f"{place}: {', '.join(groups[place])}." for place in order)
+        reference = one_line(base.name, 40)
+        return [f"{reference}, the baseline, diverged: the others have nothing to be measured by."]
+    order = {"shown": 0, "not shown": 1}
+    found = [(_lead(line, base), line) for line in judged if not line.diverged]
+    found.sort(
+        key=lambda one: order[
+            "shown" if one[1].difference and one[1].difference.shown else "not shown"
+        ]
+    )
+    gone = [one_line(line.name, 40) for line in judged if line.diverged]
+    lost = [f"Diverged, and so lost: {', '.join(gone)}."] if gone else []
+    return lost + [said for said, _ in found]
+
+
+def _lead(line: ArmLine, base: ArmLine) -> str:
+    name, reference, found = one_line(line.name, 40), one_line(base.name, 40), line.difference
+    assert found is not None
+    ends = found.interval
+    if ends.low is None or ends.high is None or found.adjusted is None:
+        return f"{name} is not shown to differ from {reference}: two seeds are needed."
+    if not found.shown:
+        return (
+            f"{name} is not shown to differ from {reference}: any difference above "
+            f"{fixed(max(-ends.low, ends.high), 3)} bits per byte is excluded."
+        )
+    half = (ends.high - ends.low) / 2
+    side = "better" if ends.mean < 0 else "worse"
+    at = ""
+    if base.parameters is not None and base.tokens is not None:
+        at = f" at {count_text(base.parameters)} parameters and {count_text(base.tokens)} tokens"
+    return (
+        f"{name} is {side} than {reference} by {fixed(abs(ends.mean), 3)} ± {fixed(half, 3)} bits "
+        f"per byte{at} ({_p_text(found.adjusted)})."
+    )
+
+
+def _p_text(chance: float) -> str:
+    return next((f"p < {edge}" for edge in (0.001, 0.01) if chance < edge), f"p = {chance:.2g}")
+
+
+def _progress(compared: Compared, look: int | None, finished: int) -> str:
+    looks = compared.looks
+    if look is None:
+        return f"No verdict yet: the first look is after {looks[0]} seeds, and {finished} are finished."
+    said = f"This is look {look + 1} of {len(looks)}, after {looks[look]} of at most {looks[-1]} seeds."
+    if compared.stopped == looks[look] != looks[-1]:
+        return f"{said} The comparison stopped here, as planned: every arm is decided."
+    waiting = finished - looks[look]
+    return f"{said} Finished seeds that the next look will count: {waiting}." if waiting else said
+
+
+def _planned(registered: Registration) -> str:
+    if registered.deviations:
+        return f"Exploratory: {'; '.join(registered.deviations)}."
+    return (
+        "Arms, rates, seeds, looks and the primary measure were planned before the first counted "
+        f"run: plan.json, SHA-256 {registered.sha256}."
+    )
 
 
 def _divergence(line: ArmLine, base: ArmLine, compared: Compared) -> str:
@@ -219,6 +288,7 @@ def _with(seeds: Sequence[int], compared: Compared) -> str:
 
 def _certainty(compared: Compared, others: int) -> str:
     seeds, confidence = len(compared.seeds), compared.confidence
+    looks = compared.looks or (seeds,)
     first = f"the clearest of {others} differences" if others > 1 else "a difference"
     freedom = f"{seeds - 1} degree{'s' * (seeds > 2)} of freedom"
     return (
@@ -227,7 +297,7 @@ def _certainty(compared: Compared, others: int) -> str:
         "they are. Of all these comparisons together, one that shows a difference where there is "
         f"none is then expected in at most {percent(1 - confidence, 0)} of such experiments. Not "
         f"shown is not equal: {first} is shown from "
-        f"{fixed(widest(others, seeds, confidence), 1)} times its standard deviation over seeds. "
+        f"{fixed(smallest_shown(looks, others, confidence), 1)} times its standard deviation over seeds. "
         "All of it is about other seeds of this corpus, size and length, not about other texts, "
         "sizes or lengths."
     )

@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from stamm.base.student_t import t_probability, t_quantile
+from stamm.reports.sequential import nominal_levels, sequential_p
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,7 +42,7 @@ class Difference:
                 exactly when the difference is shown. It holds the plain interval of the same
                 confidence, so it covers the truth at least as often
     p_value     two-sided, of the paired t test; None from fewer than two seeds
-    adjusted    the same after Holm's correction
+    adjusted    the same after Holm's correction, and that for several looks
     shown       whether the difference is shown at the family's confidence
     """
 
@@ -69,24 +70,22 @@ def interval(values: Sequence[float], confidence: float) -> ConfidenceInterval:
     return ConfidenceInterval(mean=mean, low=mean - reach, high=mean + reach, count=count)
 
 
-def widest(comparisons: int, seeds: int, confidence: float) -> float:
-    """The smallest difference that Holm's first step shows, in standard deviations over seeds.
-
-    t / sqrt(n), t the quantile of n - 1 degrees at 1 - (1 - confidence) / comparisons
-    """
-    return t_quantile(1 - (1 - confidence) / comparisons, seeds - 1) / math.sqrt(seeds)
-
-
 def differences(
-    arms: Mapping[str, Mapping[int, float]], baseline: str, confidence: float
+    arms: Mapping[str, Mapping[int, float]],
+    baseline: str,
+    confidence: float,
+    shares: tuple[float, ...] = (1.0,),
+    look: int = 0,
 ) -> tuple[Difference, ...]:
     """Every other arm against the baseline, lower meaning less, in the order of `arms`.
 
-    arms   values by seed, by name of the arm
+    arms     values by seed, by name of the arm
+    shares   of the planned seeds at each look of a group-sequential plan; `look` is this one
 
     The k hypotheses "no difference" are ordered by p; the i-th (from 0) is rejected while
-    p_i <= (1 - confidence) / (k - i), up to the first that is not. So the chance that any
-    difference is shown where there is none is at most 1 - confidence, whatever the arms share.
+    p_i <= the nominal level of this look in a test at (1 - confidence) / (k - i), up to the first
+    that is not. So the chance that any difference is shown where there is none is at most
+    1 - confidence over all looks, whatever the arms share.
 
     Edge     an arm with a value that is not finite, or fewer than two seeds in common with the
              baseline, has no p and is not shown; it counts among the k all the same
@@ -103,13 +102,13 @@ def differences(
     # A difference without a p is last.
     ordered = sorted(chances, key=lambda name: _of(chances[name]))
     found: dict[str, Difference] = {}
-    rejecting, adjusted = True, 0.0
-    level = 1 - confidence
+    rejecting, adjusted, level = True, 0.0, 1 - confidence
     for place, name in enumerate(ordered):
         chance, left = chances[name], len(paired) - place
-        adjusted = max(adjusted, min(_of(chance) * left, 1.0))
+        overall = 2.0 if chance is None else sequential_p(chance, look, shares)
+        adjusted = max(adjusted, min(overall * left, 1.0))
         if rejecting:
-            level = (1 - confidence) / left
+            level = nominal_levels(shares, (1 - confidence) / left)[look]
             rejecting = chance is not None and chance <= level
         found[name] = Difference(
             name=name,

@@ -46,6 +46,8 @@ class Step:
     outputs   files and folders that must exist afterwards, relative to `folder`
     sharded   the job has a manifest per shard: when an input of the step has changed, its folder
               is kept and only the shards concerned are repeated
+    unless    name of an earlier step: where the JSON object in its first output has "stop": true, this
+              step is left out
     costly    the outputs are expensive: when an input has changed, the folder is moved to
               set-aside/ instead of removed
     """
@@ -60,3 +62,4 @@ class Step:
     outputs: tuple[str, ...]
     sharded: bool = False
     costly: bool = False
+    unless: str = ""

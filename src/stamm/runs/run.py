@@ -150,7 +150,7 @@ class Run:
         """The steps that are not complete, in order."""
         done: dict[str, str] = {}
         waiting: list[Step] = []
-        for step in steps:
+        for step in self._wanted(steps, done):
             receipt = self._valid_receipt(step, done)
             if receipt is None:
                 waiting.append(step)
@@ -174,14 +174,26 @@ class Run:
         """
         self._note_session(progress)
         done: dict[str, str] = {}
-        for number, step in enumerate(steps, start=1):
+        numbers = {step.name: number for number, step in enumerate(steps, start=1)}
+        for step in self._wanted(steps, done):
             receipt = self._valid_receipt(step, done)
             if receipt is None:
-                announce(number, len(steps), step)
+                announce(numbers[step.name], len(steps), step)
                 place = workspace(self.root, step, progress, execution)
                 receipt = self._do(step, done, jobs(step.job), place)
             done[step.name] = receipt["digest"]
         self._note_state("complete")
+
+    def _wanted(self, steps: Sequence[Step], done: Mapping[str, str]) -> Iterator[Step]:
+        """The steps that none of the finished ones stops; `done` grows while this is read."""
+        folders = {step.name: self.root / step.folder / step.outputs[0] for step in steps}
+        ended: set[str] = set()
+        for step in steps:
+            gate = step.unless
+            if gate in ended or (gate in done and read_json(folders[gate]).get("stop") is True):
+                ended.add(step.name)
+            else:
+                yield step
 
     def unfinished(self) -> str:
         """Why the run is not complete; "" when it is."""
@@ -260,7 +272,7 @@ class Run:
         return sha256_value(
             {
                 "job": step.job,
-                "config": _without_free_keys(to_plain(step.config)),
+                "config": without_free_keys(to_plain(step.config)),
                 "folder": step.folder,
                 "inputs": dict(step.inputs),
                 "after": {name: done.get(name, "") for name in step.after},
@@ -335,11 +347,11 @@ def workspace(
     )
 
 
-def _without_free_keys(plain: Any) -> Any:
-    """A configuration without the keys that may change when a run is resumed."""
+def without_free_keys(plain: Any) -> Any:
+    """A configuration in plain form without the keys that may change when a run is resumed."""
     if isinstance(plain, dict):
-        return {key: _without_free_keys(value) for key, value in plain.items() if key not in _FREE}
-    return [_without_free_keys(value) for value in plain] if isinstance(plain, list) else plain
+        return {key: without_free_keys(value) for key, value in plain.items() if key not in _FREE}
+    return [without_free_keys(value) for value in plain] if isinstance(plain, list) else plain
 
 
 def _read_receipt(path: Path) -> dict[str, Any] | None:

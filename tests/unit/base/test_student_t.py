@@ -5,7 +5,7 @@ from __future__ import annotations
 import mpmath
 import pytest
 
-from stamm.base.student_t import t_probability, t_quantile
+from stamm.base.student_t import chi_quantile, noncentral_t_power, t_probability, t_quantile
 
 # Two-sided 95 % points of Student's t, from the tables every textbook prints.
 TABLE = {
@@ -48,3 +48,54 @@ def test_quantiles_are_those_of_the_tables(freedom: int) -> None:
 
 def test_the_quantile_tends_to_the_normal_one() -> None:
     assert 1.959964 < t_quantile(0.95, 5000) < 1.961
+
+
+@pytest.mark.parametrize(
+    ("noncentrality", "freedom", "critical"),
+    [
+        (0.0, 2, 4.303),
+        (2.5, 3, 3.182),
+        (4.0, 7, 5.2),
+        (3.1, 30, 2.042),
+        (1.0, 1, 12.706),
+        (8.0, 120, 2.0),
+    ],
+)
+def test_power_of_the_noncentral_t_against_mpmath(
+    noncentrality: float, freedom: int, critical: float
+) -> None:
+    """P(|T| > c) as the integral over the chi-square below it, which is another one than ours."""
+
+    def inner(v: mpmath.mpf) -> mpmath.mpf:
+        scale = critical * mpmath.sqrt(v / freedom)
+        above = mpmath.erfc((scale - noncentrality) / mpmath.sqrt(2))
+        above += mpmath.erfc((scale + noncentrality) / mpmath.sqrt(2))
+        density = v ** (mpmath.mpf(freedom) / 2 - 1) * mpmath.exp(-v / 2)
+        return above / 2 * density / (2 ** (mpmath.mpf(freedom) / 2) * mpmath.gamma(freedom / 2))
+
+    cuts = [0, 0.01, freedom / 2, freedom, 2 * freedom, 4 * freedom + 20, 8 * freedom + 80]
+    exact = mpmath.quad(inner, cuts)
+    assert noncentral_t_power(noncentrality, freedom, critical) == pytest.approx(
+        float(exact), abs=1e-8
+    )
+
+
+def test_power_without_an_effect_is_the_level() -> None:
+    for freedom in (1, 2, 7, 40):
+        critical = t_quantile(0.95, freedom)
+        assert noncentral_t_power(0.0, freedom, critical) == pytest.approx(0.05, abs=1e-7)
+
+
+@pytest.mark.parametrize(
+    ("probability", "freedom", "table"),
+    # chi-square tables: 0.0506 and 7.378 with 2 degrees, 20.48 with 10
+    [
+        (0.025, 2, (0.050636 / 2) ** 0.5),
+        (0.975, 2, (7.37776 / 2) ** 0.5),
+        (0.975, 10, (20.4832 / 10) ** 0.5),
+    ],
+)
+def test_the_quantiles_of_a_standard_deviation(
+    probability: float, freedom: int, table: float
+) -> None:
+    assert chi_quantile(probability, freedom) == pytest.approx(table, rel=2e-4)

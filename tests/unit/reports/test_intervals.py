@@ -8,7 +8,8 @@ import random
 import pytest
 
 from stamm.base.student_t import t_quantile
-from stamm.reports.intervals import differences, holm, interval, widest
+from stamm.reports.intervals import differences, holm, interval
+from stamm.reports.power import smallest_shown
 
 REPEATS = 2000
 
@@ -101,10 +102,10 @@ def test_a_difference_is_shown_exactly_when_its_interval_leaves_out_nothing() ->
 
 def test_what_can_be_shown_at_all() -> None:
     # t of 0.975 with 2 degrees is 4.303, of 1 - 0.05/14 it is 11.77
-    assert widest(1, 3, 0.95) == pytest.approx(4.3027 / math.sqrt(3), abs=1e-4)
-    assert widest(7, 3, 0.95) == pytest.approx(11.769 / math.sqrt(3), abs=1e-3)
+    assert smallest_shown((3,), 1, 0.95) == pytest.approx(4.3027 / math.sqrt(3), abs=1e-4)
+    assert smallest_shown((3,), 7, 0.95) == pytest.approx(11.769 / math.sqrt(3), abs=1e-3)
     for factor, shown in ((0.99, False), (1.01, True)):
-        mean = factor * widest(2, 3, 0.95) * 0.5
+        mean = factor * smallest_shown((3,), 2, 0.95) * 0.5
         arms = {"base": dict.fromkeys(range(3), 0.0), "b": {0: -1.0, 1: 0.0, 2: 1.0}}
         arms["a"] = {0: mean - 0.5, 1: mean, 2: mean + 0.5}
         assert differences(arms, "base", 0.95)[1].shown == shown

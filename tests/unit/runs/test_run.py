@@ -271,3 +271,24 @@ def test_metrics_drop_what_will_be_done_again_and_a_torn_line(tmp_path: Path) ->
     with MetricsFile(path, after_step=2) as metrics:
         metrics.write({"step": 3, "loss": 0.5})
     assert read_metrics(path) == [{"step": 1}, {"step": 2}, {"step": 3, "loss": 0.5}]
+
+
+def test_a_step_that_stops_the_run_ends_all_later_ones(tmp_path: Path) -> None:
+    """Steps behind a gate that says stop, and gates behind it, are neither done nor pending."""
+
+    def steps(said: str) -> tuple[Step, ...]:
+        one = replace(_steps(said)[0], name="gate", folder="gate")
+        two = replace(_steps()[0], name="later", folder="later", after=("gate",), unless="gate")
+        gate = replace(two, name="gate2", folder="gate2", config=Copy(text='{"stop": false}'))
+        last = replace(two, name="last", folder="last", unless="gate2")
+        report = replace(two, name="report", folder="report", unless="", after=("gate", "last"))
+        return one, two, gate, last, report
+
+    for said, done in (('{"stop": true}', 2), ('{"stop": false}', 5)):
+        jobs, root = Jobs(), tmp_path / str(done)
+        run = _execute(root, steps(said), jobs)
+        assert len(jobs.done) == done
+        assert run.state() == "complete" and run.pending(steps(said)) == []
+        assert (root / "last").exists() == (done == 5)
+        (root / "gate" / "x").write_text('{"stop": 1}')  # edited by hand: the step is repeated
+        assert "gate" in [step.name for step in run.pending(steps(said))]
