@@ -182,6 +182,26 @@ VERBS: tuple[Verb, ...] = (
         ),
     ),
     Verb(
+        "release",
+        "stamm.cli.release",
+        "write weights, cards, results and records of a model to one folder; upload it",
+        (
+            "stamm release runs/demo/arms/xielu --out release",
+            "stamm release runs/demo/arms/xielu --out release --sign key.pem checkpoints=true",
+            "stamm release runs/demo/arms/xielu --out release --push someone/model --dry-run",
+        ),
+    ),
+    Verb(
+        "verify",
+        "stamm.cli.verify",
+        "check a released folder offline: hashes, files, records, signature",
+        (
+            "stamm verify release",
+            "stamm verify release --all --json",
+            "stamm verify release --key public.pem",
+        ),
+    ),
+    Verb(
         "report",
         "stamm.cli.model_verbs",
         "write a self-contained HTML report of a run",

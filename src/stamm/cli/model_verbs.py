@@ -55,7 +55,7 @@ def run(options: argparse.Namespace, verb: str) -> int:
     root = Path(options.run)
     if not (root / "config.json").is_file():
         raise RunError(f"{root} is not a run folder", fix="`stamm ls runs` lists them")
-    config = override(_settings(run_of_arm(root), verb), options.changes)
+    config = override(settings_of(run_of_arm(root), verb), options.changes)
     if verb == "report":
         return _report(root, config, options)
     arms = _arms(root)
@@ -67,12 +67,14 @@ def run(options: argparse.Namespace, verb: str) -> int:
     for arm, folder in zip(arms, targets, strict=True):
         folder.mkdir(parents=True, exist_ok=True)
         with Run(run_of_arm(arm), "", (), None).locked(), contextlib.closing(Console()) as console:
-            job(verb)(config, Workspace(folder=folder, inputs=_inputs(arm, verb), progress=console))
+            job(verb)(
+                config, Workspace(folder=folder, inputs=inputs_of(arm, verb), progress=console)
+            )
         print(folder)
     return 0
 
 
-def _inputs(arm: Path, verb: str) -> dict[str, Path]:
+def inputs_of(arm: Path, verb: str) -> dict[str, Path]:
     """The inputs of a verb for one arm. An aligned arm is exported without a packed corpus, too."""
     aligned = verb == "export" and bool(prepared_data_of_arm(arm))
     inputs = {"model": arm / "model"}
@@ -85,7 +87,7 @@ def _inputs(arm: Path, verb: str) -> dict[str, Path]:
     return inputs
 
 
-def _settings(root: Path, verb: str) -> Any:
+def settings_of(root: Path, verb: str) -> Any:
     """The run's own settings for `verb`, or the defaults when it has none.
 
     So repeating a measurement gives the recorded result unless settings are changed.

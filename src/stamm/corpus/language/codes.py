@@ -26,6 +26,10 @@ _CODES = (
 CLD2_QUECHUA: Final = "quz"
 QUECHUAN: Final = ("qu", "qv", "qw", "qx")
 _THREE_LETTERS: Final = dict(pair.split(":") for pair in _CODES.split())
+# The first of several two-letter codes; no: nn and nb are the written standards.
+_TWO_LETTERS: Final = {
+    three: two for two, three in reversed(_THREE_LETTERS.items()) if two not in ("iw", "jw", "no")
+}
 _CLD2 = {"zh-Hant": "cmn", "sr-ME": "srp"}
 # Second codes of a language in the texts used here.
 _SAME = {"nep": "npi", "fry": "fri", "ekk": "est", "lvs": "lav"}
@@ -36,6 +40,11 @@ def to_iso639_3(code: str) -> str:
     if len(code) == 2:
         return _THREE_LETTERS.get(code, "")
     return _SAME.get(code, code) if len(code) == 3 else ""
+
+
+def to_iso639_1(code: str) -> str:
+    """The two-letter code for a code of ISO 639-3; `code` itself when there is none."""
+    return _TWO_LETTERS.get(_SAME.get(code, code), code)
 
 
 def cld2_code(code: str) -> str:

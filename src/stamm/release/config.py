@@ -1,0 +1,36 @@
+"""Configuration of a release. No torch here."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from stamm.base.config import validate
+
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,95}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReleaseConfig:
+    """A released folder of one model.
+
+    name         of the model; "": recipe and arm, "demo-xielu"
+    formats      export targets to include; missing exports are made. (): every export that the arm
+                 has, or transformers
+    checkpoints  include the checkpoints of training
+    answers      JSON file with the provider's answers to open questions of the model documentation,
+                 by number: {"4.1": "https://..."}; "": none
+    """
+
+    name: str = ""
+    formats: tuple[str, ...] = ()
+    checkpoints: bool = False
+    answers: str = ""
+
+    def __post_init__(self) -> None:
+        known = not self.name or _NAME.fullmatch(self.name) is not None
+        validate(
+            self,
+            ("name", known, "is not letters, digits, '.', '_' and '-' (at most 96)"),
+            ("formats", len(set(self.formats)) == len(self.formats), "names a format twice"),
+        )

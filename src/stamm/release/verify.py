@@ -1,0 +1,130 @@
+"""Verification of a released folder, offline: hashes, files, and records that contradict each other."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from stamm.base.errors import DataError, RunError
+from stamm.base.files import read_json
+from stamm.base.schema import read_record
+from stamm.release.checksums import SUMS, hash_files, list_files, read_sums
+from stamm.release.layout import (
+    BOM,
+    EVIDENCE,
+    PARITY,
+    RECORD,
+    RUN,
+    SIGNATURE,
+    arm_folder,
+    export_folder,
+)
+from stamm.release.signature import signature_problem
+from stamm.runs.model_outputs import DECODER, KEY, WEIGHTS, WEIGHTS_KEY
+from stamm.runs.schemas.release import ReleaseFile
+
+
+@dataclass(frozen=True, kw_only=True)
+class Problem:
+    """Something in a released folder that does not hold: the file, and what is wrong with it."""
+
+    file: str
+    what: str
+
+
+def verify(folder: Path, key: Path | None = None) -> Iterator[Problem]:
+    """The problems of a released folder, one at a time: files and hashes, records, signature.
+
+    key   the public key of the signature; None: the signature is not checked
+
+    Raises   RunError when it is not a folder.
+    Checked  tests/unit/release/test_verify.py
+    """
+    if not folder.is_dir():
+        raise RunError(f"{folder} is not a folder", fix="Name a folder that `stamm release` wrote")
+    try:
+        sums = read_sums(folder)
+    except DataError as error:
+        yield Problem(file=SUMS, what=error.what)
+        return
+    present = list_files(folder)
+    for name in sorted(set(present) ^ set(sums)):
+        yield Problem(file=name, what="is missing" if name in sums else f"is not listed in {SUMS}")
+    for name, sha256 in hash_files(folder, sorted(set(present) & set(sums))):
+        if sha256 != sums[name]:
+            found = "cannot be read" if sha256 is None else f"has SHA-256 {sha256}"
+            yield Problem(file=name, what=f"{found}, and {SUMS} lists {sums[name]}")
+    try:
+        record = read_record(ReleaseFile, folder / RECORD)
+    except DataError as error:
+        yield Problem(file=RECORD, what=error.what)
+        return
+    for name, what, stated, wanted in _statements(folder, record, sums):
+        if stated != wanted:
+            shown = f"{str(stated)[:80]!r}, and {RECORD} wants {str(wanted)[:80]!r}"
+            yield Problem(file=name, what=f"{what} is {shown}")
+    if key is not None:
+        yield from (Problem(file=SIGNATURE, what=what) for what in signature_problem(folder, key))
+
+
+def _statements(
+    folder: Path, record: ReleaseFile, sums: Mapping[str, str]
+) -> Iterator[tuple[str, str, object, object]]:
+    """(file, key, stated, wanted) of everything that the files of a release say about each other."""
+    arm = arm_folder(record.arm)
+    weights, tokenizer = f"{arm}/model/{WEIGHTS}", f"{RUN}/tokenizer/tokenizer.json"
+    pack, corpus = f"{RUN}/pack/manifest.json", f"{RUN}/corpus/summary.json"
+    of = {"pack": record.pack_sha256, "tokenizer": record.tokenizer_sha256}
+    yield weights, "its SHA-256", sums.get(weights), record.model_sha256
+    yield tokenizer, "its SHA-256", sums.get(tokenizer), record.tokenizer_sha256
+    yield pack, "its SHA-256", sums.get(pack), record.pack_sha256
+    yield corpus, "its SHA-256", sums.get(corpus), record.corpus_sha256
+
+    decoder = f"{arm}/model/{DECODER}"
+    yield decoder, WEIGHTS_KEY, _value(folder, decoder, WEIGHTS_KEY), record.model_sha256
+    for target in record.formats:
+        name = f"{export_folder(target)}{PARITY}"
+        yield name, KEY, _value(folder, name, KEY), record.model_sha256
+        yield name, "passed", _value(folder, name, "passed"), True
+    if (name := f"{export_folder('transformers')}tokenizer.json") in sums:
+        yield name, "its SHA-256", sums[name], record.tokenizer_sha256
+    for name in sums:
+        measured = name.startswith((f"{arm}/evaluate/", f"{arm}/audit/"))
+        if measured and name.endswith(".json"):
+            stated = _value(folder, name, KEY)
+            yield name, KEY, stated or record.model_sha256, record.model_sha256
+    manifest = f"{arm}/manifest.json"
+    for key, wanted in of.items():
+        stated = _value(folder, manifest, "inputs", key, "sha256")
+        if stated and wanted:
+            yield manifest, f"inputs.{key}.sha256", stated, wanted
+    if record.pack_sha256:
+        stated = _value(folder, pack, "tokenizer_sha256")
+        yield pack, "tokenizer_sha256", stated or of["tokenizer"], of["tokenizer"]
+    summary = f"{EVIDENCE}/training_summary.json"
+    for read, wanted in (
+        ("corpus/summary.json", record.corpus_sha256),
+        ("pack/manifest.json", record.pack_sha256),
+    ):
+        if stated := _value(folder, summary, "read", read):
+            yield summary, f"read.{read}", stated, wanted
+    hashes = _value(folder, BOM, "metadata", "component", "hashes")
+    yield (
+        BOM,
+        "metadata.component.hashes",
+        hashes,
+        [{"alg": "SHA-256", "content": record.model_sha256}],
+    )
+
+
+def _value(folder: Path, name: str, *keys: str) -> Any:
+    """A value in a JSON file; None where the file or a key is missing, or not of this form."""
+    try:
+        found = read_json(folder / name)
+    except (DataError, OSError):
+        return None
+    for key in keys:
+        found = found.get(key) if isinstance(found, dict) else None
+    return found

@@ -1,0 +1,167 @@
+"""Write a released folder: generated documents, copies of the run's files, checksums, signature.
+
+Everything is written under a hidden name beside the folder and renamed at the end. The same run
+gives the same bytes, in any folder; only a signature differs each time.
+"""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections.abc import Callable, Mapping
+from dataclasses import asdict
+from pathlib import Path
+
+from stamm.base.errors import DataError, RunError
+from stamm.base.files import disk_full_error, is_full, sha256_file, write_json, write_text
+from stamm.base.schema import read_record, record, write_record
+from stamm.release.activation_files import write_activation
+from stamm.release.bom import bill_of_materials
+from stamm.release.card import release_card
+from stamm.release.checksums import SUMS, list_files, read_sums, write_sums
+from stamm.release.config import ReleaseConfig
+from stamm.release.contents import copied_files, write_kept_ledger
+from stamm.release.documentation import (
+    documentation_json,
+    documentation_markdown,
+    documented_items,
+    read_answers,
+)
+from stamm.release.evaluations import eval_results
+from stamm.release.facts import ReleaseFacts
+from stamm.release.layout import BOM, CARD, EVIDENCE, RECORD, RELEASED
+from stamm.release.signature import check_key, sign
+from stamm.runs.job import Workspace
+from stamm.runs.run import Job
+from stamm.runs.schemas.release import ReleasedFile, ReleaseFile
+
+Jobs = Callable[[str], Job]
+
+
+def write_release(
+    config: ReleaseConfig, facts: ReleaseFacts, out: Path, jobs: Jobs, key: Path | None = None
+) -> dict[str, str]:
+    """Write the release of one arm to `out`, and released.json into the folder of the arm.
+
+    jobs   the function of a kind of job; "evidence" writes the documents about the corpus
+    key    a private key that signs; None: no signature
+
+    Returns  SHA-256 by name, as in SHA256SUMS
+    Raises   RunError when `out` is not a release of the same weights, when the disk is full, or when
+             the key cannot sign; ConfigError for answers that do not fit. `out` is unchanged then.
+    Checked  tests/unit/release/test_write_release.py
+    """
+    _check_replaceable(out, facts)
+    if key is not None:
+        check_key(key)
+    part = out.with_name(f".{out.name}.part")
+    _remove(part)
+    try:
+        part.mkdir(parents=True)
+        _write_documents(config, facts, part, jobs)
+        for name, source in copied_files(config, facts).items():
+            (part / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(source, part / name)
+        if key is not None:
+            sign(part, key)
+        sums = write_sums(part)
+        _note(facts, part, sums, key is not None)
+        _exchange(part, out)
+    except OSError as error:
+        if is_full(error):
+            raise disk_full_error(out) from error
+        raise
+    finally:
+        _remove(part)
+    return sums
+
+
+def planned_files(config: ReleaseConfig, facts: ReleaseFacts, jobs: Jobs) -> dict[str, int]:
+    """Bytes of every file of the release by name, without SHA256SUMS and a signature.
+
+    Documents are written to a temporary folder to know their sizes.
+    """
+    with tempfile.TemporaryDirectory() as scratch:
+        _write_documents(config, facts, Path(scratch), jobs)
+        sizes = {name: (Path(scratch) / name).stat().st_size for name in list_files(Path(scratch))}
+    copied = copied_files(config, facts).items()
+    return dict(sorted({**sizes, **{name: at.stat().st_size for name, at in copied}}.items()))
+
+
+def _write_documents(config: ReleaseConfig, facts: ReleaseFacts, folder: Path, jobs: Jobs) -> None:
+    """Write everything that is not a copy of a file of the run."""
+    items = documented_items(facts, read_answers(config.answers))
+    documents = folder / EVIDENCE
+    documents.mkdir()
+    if facts.corpus is not None:
+        inputs = {"corpus": facts.corpus} | ({"pack": facts.pack} if facts.pack else {})
+        jobs("evidence")(facts.evidence, Workspace(folder=documents, inputs=inputs))
+    sources = write_kept_ledger(facts, folder)
+    write_text(documents / "model_documentation.md", documentation_markdown(items))
+    write_json(documents / "model_documentation.json", documentation_json(items))
+    write_activation(facts.arm / "model", folder)
+    for task, entries in eval_results(facts.tasks).items():
+        write_json(folder / ".eval_results" / f"{task}.yaml", entries)  # JSON is YAML, too
+    write_json(folder / BOM, bill_of_materials(facts, sources))
+    write_text(folder / CARD, release_card(facts, sum(item.answer is None for item in items)))
+    write_record(folder / RECORD, ReleaseFile, asdict(facts.record))
+
+
+def _note(facts: ReleaseFacts, part: Path, sums: Mapping[str, str], signed: bool) -> None:
+    """Write released.json beside the arm's results, for its report."""
+    body = {
+        "name": facts.record.name,
+        "model_sha256": facts.record.model_sha256,
+        "licence": facts.record.licence,
+        "formats": list(facts.record.formats),
+        "signed": signed,
+        "sums_sha256": sha256_file(part / SUMS),
+        "files": {
+            name: {"bytes": (part / name).stat().st_size, "sha256": sha256}
+            for name, sha256 in sums.items()
+        },
+    }
+    write_json(facts.arm / RELEASED, record(ReleasedFile, body))
+
+
+def _check_replaceable(out: Path, facts: ReleaseFacts) -> None:
+    """Only a release of the same weights without files of anyone else is ever replaced."""
+    if not out.exists() and not out.is_symlink():
+        return
+    if not out.is_dir():
+        raise RunError(f"{out} is a file", fix="Choose a folder with --out")
+    if not any(out.iterdir()):
+        return
+    fix = "Choose another folder with --out, or move it away"
+    try:
+        there, listed = read_record(ReleaseFile, out / RECORD), read_sums(out)
+    except DataError:
+        raise RunError(f"{out} is not empty and is not a release", fix=fix) from None
+    if there.model_sha256 != facts.record.model_sha256:
+        raise RunError(
+            f"{out} is the release of other weights: {there.model_sha256[:12]}, here are "
+            f"{facts.record.model_sha256[:12]}",
+            fix=fix,
+        )
+    if others := sorted(set(list_files(out)) - set(listed)):
+        raise RunError(f"{out} has a file that the release did not write: {others[0]!r}", fix=fix)
+
+
+def _exchange(part: Path, out: Path) -> None:
+    """Rename `part` to `out`; an earlier release is removed afterwards."""
+    replaced = out.with_name(f".{out.name}.replaced.part")
+    _remove(replaced)
+    if out.exists():
+        out.replace(replaced)
+    try:
+        part.replace(out)
+    except OSError:
+        if replaced.exists():
+            replaced.replace(out)
+        raise
+    _remove(replaced)
+
+
+def _remove(folder: Path) -> None:
+    if folder.exists():
+        shutil.rmtree(folder)

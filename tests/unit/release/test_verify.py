@@ -1,0 +1,124 @@
+"""`stamm verify` finds and names every change of a released folder."""
+
+from __future__ import annotations
+
+import json
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from stamm.base.errors import RunError
+from stamm.base.files import sha256_bytes
+from stamm.cli.main import main
+from stamm.release.checksums import SUMS, read_sums, write_sums
+from stamm.release.verify import verify
+
+ARM = "run/arms/xielu"
+
+
+def named(folder: Path) -> list[str]:
+    """The files that `verify` names."""
+    return [problem.file for problem in verify(folder)]
+
+
+def test_a_release_holds(released: Path) -> None:
+    assert not list(verify(released))
+    assert main(["verify", str(released)]) == 0
+
+
+def test_every_flipped_byte_is_found_and_named(released: Path) -> None:
+    files = [path for path in sorted(released.rglob("*")) if path.is_file()]
+    sizes = [path.stat().st_size for path in files]
+    draw = random.Random(19)
+    # Every file, SHA256SUMS and its last line among them, and then by size.
+    picked = [*files, *draw.choices(files, weights=sizes, k=200 - len(files))]
+    for path in picked:
+        before = path.read_bytes()
+        place = draw.randrange(len(before))
+        changed = bytearray(before)
+        changed[place] ^= 1 << draw.randrange(8)
+        path.write_bytes(changed)
+        first = next(verify(released), None)
+        assert first is not None, (path, place)
+        assert first.file == path.relative_to(released).as_posix()
+        path.write_bytes(before)
+    assert not named(released)
+
+
+def test_missing_changed_and_extra_files_are_all_named(
+    released: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (released / "config.json").unlink()
+    (released / "tokenizer.json").write_bytes(b"{}")
+    (released / "run" / "more.bin").write_bytes(b"x")
+    assert named(released)[:3] == ["config.json", "run/more.bin", "tokenizer.json"]
+    assert main(["verify", str(released)]) == 1
+    assert capsys.readouterr().out.splitlines() == ["config.json is missing"]
+    assert main(["verify", str(released), "--all", "--json"]) == 1
+    assert len(json.loads(capsys.readouterr().out)["problems"]) == 3
+
+
+@pytest.mark.parametrize("name", [".gitattributes", ".cache/huggingface/x.lock", ".git/HEAD"])
+def test_files_of_git_and_the_hubs_client_are_no_problem(released: Path, name: str) -> None:
+    (released / name).parent.mkdir(parents=True, exist_ok=True)
+    (released / name).write_text("*.safetensors filter=lfs")
+    assert not named(released)
+
+
+OTHER = "0" * 64
+
+
+@pytest.mark.parametrize(
+    ("file", "keys", "value"),
+    [
+        (f"{ARM}/evaluate/blimp.json", ("model_sha256",), OTHER),
+        (f"{ARM}/model/decoder.json", ("weights_sha256",), OTHER),
+        (f"{ARM}/manifest.json", ("inputs", "pack", "sha256"), OTHER),
+        (f"{ARM}/manifest.json", ("inputs", "tokenizer", "sha256"), OTHER),
+        ("parity.json", ("model_sha256",), OTHER),
+        ("parity.json", ("passed",), False),
+        ("run/pack/manifest.json", ("tokenizer_sha256",), OTHER),
+        ("bom.cdx.json", ("metadata", "component", "hashes"), [{"content": OTHER}]),
+        ("bom.cdx.json", ("metadata", "component", "hashes"), 3),
+        ("release.json", ("formats",), 3),
+    ],
+)
+def test_records_that_contradict_each_other_are_named(
+    released: Path, file: str, keys: tuple[str, ...], value: Any
+) -> None:
+    """Even when SHA256SUMS was made again: the hashes hold, what the files state does not."""
+    content = json.loads((released / file).read_text())
+    inner = content
+    for key in keys[:-1]:
+        inner = inner[key]
+    inner[keys[-1]] = value
+    (released / file).write_text(json.dumps(content))
+    write_sums(released)
+    assert file in named(released)
+
+
+def test_another_tokenizer_beside_the_exported_weights_is_named(released: Path) -> None:
+    (released / "tokenizer.json").write_bytes(b"{}")
+    write_sums(released)
+    assert named(released) == ["tokenizer.json"]
+
+
+def test_sums_that_lead_out_of_the_folder_are_refused(released: Path) -> None:
+    lines = f"{OTHER}  ../outside\n"
+    own = f"# SHA-256 of the lines above: {sha256_bytes(lines.encode())}\n"
+    (released / SUMS).write_text(lines + own)
+    assert named(released) == [SUMS]
+
+
+def test_a_folder_without_sums_is_not_a_release(tmp_path: Path) -> None:
+    assert named(tmp_path) == [SUMS]
+    with pytest.raises(RunError, match="is not a folder"):
+        list(verify(tmp_path / "none"))
+
+
+def test_sha256sum_reads_the_sums(released: Path) -> None:
+    lines = (released / SUMS).read_text().splitlines()
+    assert lines[-1].startswith("# ")
+    assert [line.split("  ", 1)[1] for line in lines[:-1]] == sorted(read_sums(released))

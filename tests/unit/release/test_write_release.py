@@ -1,0 +1,171 @@
+"""A release: the same bytes from the same run, nothing half written, nothing of others replaced."""
+
+from __future__ import annotations
+
+import errno
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+import yaml
+from huggingface_hub import ModelCard, parse_eval_result_entries
+from huggingface_hub.repocard_data import model_index_to_eval_results
+
+from stamm.base.errors import ConfigError, DataError, RunError
+from stamm.base.files import write_json
+from stamm.cli.main import main
+from stamm.corpus.transparency.config import SourceKind
+from stamm.release import write_release as writing
+from stamm.release.card import release_card
+from stamm.release.checksums import SUMS
+from stamm.release.config import ReleaseConfig
+from stamm.release.facts import read_release_facts
+from stamm.release.write_release import planned_files, write_release
+from tests.unit.release.conftest import facts_of, no_job
+
+CONFIG = ReleaseConfig()
+
+
+@pytest.fixture
+def own(arm: Path, tmp_path: Path) -> Path:
+    """A copy of the arm in a run of its own."""
+    shutil.copytree(arm.parents[1], tmp_path / "run")
+    return tmp_path / "run" / "arms" / "xielu"
+
+
+@pytest.mark.usefixtures("light")
+def test_the_same_run_gives_the_same_bytes_in_any_folder(released: Path, own: Path) -> None:
+    again = released.parent / "elsewhere" / "again"
+    for _ in range(2):
+        write_release(CONFIG, facts_of(own), again, no_job)
+        assert (again / SUMS).read_bytes() == (released / SUMS).read_bytes()
+    noted = json.loads((own / "released.json").read_text())
+    assert noted["files"].keys() | {SUMS} == {
+        path.relative_to(again).as_posix() for path in again.rglob("*") if path.is_file()
+    }
+
+
+@pytest.mark.usefixtures("light")
+def test_a_dry_run_lists_the_files_of_the_release(released: Path, arm: Path) -> None:
+    sizes = planned_files(CONFIG, facts_of(arm), no_job)
+    assert sizes == {
+        name: path.stat().st_size
+        for path in released.rglob("*")
+        if path.is_file() and (name := path.relative_to(released).as_posix()) != SUMS
+    }
+
+
+@pytest.mark.usefixtures("light")
+def test_a_release_of_other_weights_is_not_replaced(released: Path, own: Path) -> None:
+    facts = facts_of(own)
+    record = json.loads((released / "release.json").read_text())
+    write_json(released / "release.json", {**record, "model_sha256": "0" * 64})
+    before = (released / SUMS).read_bytes()
+    with pytest.raises(RunError, match="is the release of other weights"):
+        write_release(CONFIG, facts, released, no_job)
+    assert (released / SUMS).read_bytes() == before
+
+
+@pytest.mark.usefixtures("light")
+def test_files_of_others_are_not_removed(released: Path, own: Path) -> None:
+    (released / "notes.txt").write_text("mine")
+    with pytest.raises(RunError, match=r"notes\.txt"):
+        write_release(CONFIG, facts_of(own), released, no_job)
+    with pytest.raises(RunError, match="is not a release"):
+        write_release(CONFIG, facts_of(own), own, no_job)
+
+
+@pytest.mark.usefixtures("light")
+def test_a_full_disk_is_one_line_and_leaves_nothing(
+    own: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(source: Path, target: Path) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(writing.shutil, "copyfile", full)
+    with pytest.raises(RunError, match="no space left to write"):
+        write_release(CONFIG, facts_of(own), tmp_path / "out" / "model", no_job)
+    assert not list((tmp_path / "out").iterdir())
+
+
+def test_half_an_export_and_other_weights_are_refused(own: Path) -> None:
+    parity = own / "export" / "transformers" / "parity.json"
+    content = json.loads(parity.read_text())
+    write_json(parity, {**content, "model_sha256": "0" * 64})
+    with pytest.raises(RunError, match="was made from other weights"):
+        facts_of(own)
+    parity.unlink()
+    with pytest.raises(RunError, match="has no export"):
+        facts_of(own)
+    weights = own / "model" / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-1] + b"\xff")
+    with pytest.raises(DataError, match="weights were changed"):
+        facts_of(own)
+
+
+def test_a_run_without_a_model_is_one_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_json(tmp_path / "config.json", {"schema": 1})
+    assert main(["release", str(tmp_path), "--out", str(tmp_path / "out")]) == 1
+    assert "holds no trained model" in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
+
+
+def test_the_hub_reads_the_front_matter(arm: Path) -> None:
+    source = SourceKind(source="x", kind="public", link="https://huggingface.co/datasets/a/b")
+    content = release_card(facts_of(arm, sources=(source,)), 3)
+    front = yaml.safe_load(content.split("---\n")[1])
+    assert front["license"] == "apache-2.0"
+    assert front["language"] == ["de", "en"]
+    assert front["datasets"] == ["a/b"]
+    assert (front["library_name"], front["pipeline_tag"]) == ("transformers", "text-generation")
+    name, results = model_index_to_eval_results(front["model-index"])
+    assert name == "mine-xielu"
+    assert {(one.dataset_name, one.metric_value) for one in results} == {
+        ("blimp", 0.5),
+        ("mine", 0.5),
+    }
+    assert ModelCard(content).data.license == "apache-2.0"
+
+
+def test_eval_results_are_read_by_the_hub(released: Path) -> None:
+    (file,) = (released / ".eval_results").iterdir()
+    (entry,) = parse_eval_result_entries(yaml.safe_load(file.read_text()))
+    assert (entry.dataset_id, entry.value) == ("nyu-mll/blimp", 0.5)
+
+
+def test_text_of_results_and_documents_is_escaped(released: Path) -> None:
+    card = (released / "README.md").read_text()
+    _, _, body = card.partition("\n---\n")
+    assert "<script" not in body
+    assert "\nlicense: mit" not in card
+
+
+def test_what_is_not_known_stays_open(released: Path) -> None:
+    form = json.loads((released / "documents" / "model_documentation.json").read_text())
+    items = {item["number"]: item for item in form["items"]}
+    for number in ("1.1", "1.4", "4.1", "4.2", "6.2", "8.1"):
+        assert items[number]["answer"] is None
+    assert items["7.2"] == {
+        "number": "7.2", "asks": "Amount of computation", "answer": "1 GFLOP", "origin": "run",
+    }  # fmt: skip
+    assert form["open"] == sum(item["answer"] is None for item in form["items"])
+
+
+def test_the_provider_answers_open_items_alone(arm: Path, tmp_path: Path) -> None:
+    answers = tmp_path / "answers.json"
+    write_json(answers, {"4.1": "https://example.org/use"})
+    items = writing.documented_items(facts_of(arm), writing.read_answers(str(answers)))
+    (item,) = (item for item in items if item.number == "4.1")
+    assert (item.answer, item.origin) == ("https://example.org/use", "provider")
+    for wrong in ({"7.2": "more"}, {"9.9": "what"}):
+        with pytest.raises(ConfigError, match=r"7\.2|9\.9"):
+            writing.documented_items(facts_of(arm), wrong)
+
+
+def test_formats_that_were_not_exported_are_named(arm: Path) -> None:
+    evidence = facts_of(arm).evidence
+    with pytest.raises(RunError, match="has no export to gguf"):
+        read_release_facts(ReleaseConfig(formats=("gguf",)), arm, evidence)
