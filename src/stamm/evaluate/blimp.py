@@ -17,7 +17,6 @@ import zstandard
 
 from stamm.base.console import Progress
 from stamm.base.errors import ConfigError
-from stamm.corpus.special_tokens import BEGIN_ID
 from stamm.corpus.tokenizer.tokenizer import Tokenizer
 from stamm.evaluate.task import TaskContext, TaskMetric, TaskResult
 from stamm.models.decoder import Decoder
@@ -156,8 +155,9 @@ class BlimpTask:
         """
         config = context.config
         pairs = shipped_pairs(config.blimp_pairs_per_paradigm)
+        (begin, *_) = context.model.context_ids("")
         scores = score_pairs(
-            model, tokenizer.encode, BEGIN_ID, pairs, config.batch_tokens, context.progress
+            model, tokenizer.encode, begin, pairs, config.batch_tokens, context.progress
         )
         summary = summarize(scores)
         return TaskResult(

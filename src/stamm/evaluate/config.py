@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass
+from importlib import resources
 from typing import Literal, get_args
 
 from stamm.base.config import nearest, validate
@@ -12,6 +14,20 @@ from stamm.base.user_code import is_reference
 PAIRS_SHIPPED = 15
 BuiltInTask = Literal["held_out", "blimp"]
 BUILT_IN_TASKS: tuple[str, ...] = get_args(BuiltInTask)
+DESCRIPTIONS = "data/tasks"
+_DATA = (".jsonl", ".jsonl.zst", ".jsonl.gz")
+
+
+@functools.cache
+def shipped_tasks() -> tuple[str, ...]:
+    """Names of the shipped task descriptions, sorted."""
+    folder = resources.files(__package__) / DESCRIPTIONS
+    return tuple(sorted(f.name.removesuffix(".json") for f in folder.iterdir()))
+
+
+def is_task_file(name: str) -> bool:
+    """Whether a task is named by a file (description or data), or is a shipped description."""
+    return name.endswith((".json", *_DATA)) or name in shipped_tasks()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -19,7 +35,13 @@ class EvaluateConfig:
     """Evaluation tasks and how the model reads text in them.
 
     tasks          "held_out" (loss and bits per byte of held-out text), "blimp" (English minimal
-                   pairs), or your own "mine.py:MyTask" (docs/extending/evaluation_task.md)
+                   pairs), a shipped task ("hellaswag"), a file "mine.jsonl" or "mine.json"
+                   (docs/evaluation.md), or "mine.py:MyTask" (docs/extending/evaluation_task.md)
+    task_folder    folder with the data of tasks that are shipped without them, or one above it
+    shots          examples before each question (few-shot), from the split that the task names
+    shots_seed     that chooses them
+    chat           whether questions are asked in the model's chat format
+    checkpoints    "all": every checkpoint of the arm, for `stamm evaluate`; "last": its model
     batch_tokens   tokens of one forward pass, padding included; results depend on it only in the
                    last digits, and it is fixed so that they do not depend on the machine
     context        tokens the model sees at once; None means the model's max_context
@@ -30,6 +52,11 @@ class EvaluateConfig:
     """
 
     tasks: tuple[str, ...] = BUILT_IN_TASKS
+    task_folder: str | None = None
+    shots: int = 0
+    shots_seed: int = 28
+    chat: bool = False
+    checkpoints: Literal["last", "all"] = "last"
     batch_tokens: int = 8192
     context: int | None = None
     overlap: int | None = None
@@ -42,6 +69,7 @@ class EvaluateConfig:
             self,
             ("tasks", bool(self.tasks), "is empty"),
             ("tasks", len(set(self.tasks)) == len(self.tasks), "names a task twice"),
+            ("shots", self.shots >= 0, "must not be negative"),
             ("threads", self.threads >= 1, "must be at least 1"),
             ("batch_tokens", self.batch_tokens >= 1, "must be at least 1"),
             ("context", context is None or context >= 2, "must be at least 2"),
@@ -58,8 +86,9 @@ class EvaluateConfig:
             ),
         )
         for name in self.tasks:
-            if name not in BUILT_IN_TASKS and not is_reference(name):
+            if not (name in BUILT_IN_TASKS or is_task_file(name) or is_reference(name)):
+                known = (*BUILT_IN_TASKS, *shipped_tasks())
                 raise ConfigError(
                     f"EvaluateConfig.tasks: {name!r} is not an evaluation task",
-                    fix=f'{nearest(name, BUILT_IN_TASKS)}, or your own as "mine.py:MyTask"',
+                    fix=f'{nearest(name, known)}, a file "mine.jsonl", or "mine.py:MyTask"',
                 )

@@ -166,6 +166,12 @@ class HeldOutTask:
         Raises   as `document_losses` does.
         """
         length, overlap = context_and_overlap(context.config, model)
+        if context.pack is None:
+            raise ConfigError(
+                "held_out reads the held-out text of a run's packed corpus, and there is none",
+                where="evaluate.tasks",
+                fix="Leave held_out out of tasks, or score texts of your own (docs/evaluation.md)",
+            )
         split = PackedSplit.open(context.pack, "held_out")
         costs = document_losses(context.config, model, split, context.progress)
         overall = summarize(costs)

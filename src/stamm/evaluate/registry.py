@@ -1,12 +1,14 @@
-"""Registry of the built-in evaluation tasks; other names are references to a user's task."""
+"""Registry of the built-in evaluation tasks; other names are files, or references to a user's task."""
 
 from __future__ import annotations
 
 from stamm.base.errors import ConfigError
 from stamm.evaluate.blimp import BlimpTask
-from stamm.evaluate.config import BuiltInTask
+from stamm.evaluate.config import BuiltInTask, is_task_file
+from stamm.evaluate.file_task import FileTask
 from stamm.evaluate.held_out import HeldOutTask
 from stamm.evaluate.task import EvaluationTask, load_user_task
+from stamm.evaluate.task_file import open_task
 
 TASKS: dict[BuiltInTask, EvaluationTask] = {
     "held_out": HeldOutTask(),
@@ -14,13 +16,15 @@ TASKS: dict[BuiltInTask, EvaluationTask] = {
 }
 
 
-def load_tasks(names: tuple[str, ...]) -> list[EvaluationTask]:
-    """The tasks of these names or references, in order.
+def load_tasks(names: tuple[str, ...], folder: str | None = None) -> list[EvaluationTask]:
+    """The tasks of these names, files or references, in order.
 
-    Raises   ConfigError for a reference that cannot be loaded, and for two tasks of one name.
+    folder   with the data of tasks that are shipped without them
+
+    Raises   ConfigError for a reference that cannot be loaded, and for two tasks of one name; and as
+             `open_task`.
     """
-    built_in: dict[str, EvaluationTask] = dict(TASKS.items())
-    tasks = [built_in[name] if name in built_in else load_user_task(name) for name in names]
+    tasks = [_load(name, folder) for name in names]
     own = [task.name for task in tasks]
     twice = sorted({name for name in own if own.count(name) > 1})
     if twice:
@@ -30,3 +34,10 @@ def load_tasks(names: tuple[str, ...]) -> list[EvaluationTask]:
             fix="Rename one of them",
         )
     return tasks
+
+
+def _load(name: str, folder: str | None) -> EvaluationTask:
+    built_in: dict[str, EvaluationTask] = dict(TASKS.items())
+    if name in built_in:
+        return built_in[name]
+    return FileTask(open_task(name, folder)) if is_task_file(name) else load_user_task(name)

@@ -19,6 +19,8 @@ from stamm.evaluate.config import BUILT_IN_TASKS, EvaluateConfig
 
 if TYPE_CHECKING:  # a recipe checks the names of tasks without loading torch
     from stamm.corpus.tokenizer.tokenizer import Tokenizer
+    from stamm.evaluate.item_file import ItemFile
+    from stamm.evaluate.text_model import TextModel
     from stamm.models.decoder import Decoder
 
 NORMAL_95 = 1.96
@@ -87,6 +89,7 @@ class TaskResult:
     num_items    items that the metrics are computed from
     items        one JSON object per item, written to NAME_<item_label>.jsonl, so that two models can
                  be compared item by item
+    item_file    finished items on disk, instead of `items`
     item_label   plural noun of an item, in the file's name
     details      further JSON values of NAME.json
     """
@@ -94,6 +97,7 @@ class TaskResult:
     metrics: Mapping[str, TaskMetric]
     num_items: int
     items: Sequence[Mapping[str, Any]] = ()
+    item_file: ItemFile | None = None
     item_label: str = "items"
     details: Mapping[str, Any] = field(default_factory=dict)
 
@@ -103,13 +107,17 @@ class TaskContext:
     """What a task reads beside the model and the tokenizer.
 
     config     batch_tokens, context length and overlap
-    pack       folder of the packed corpus (stamm.corpus.packed_dataset.PackedSplit)
+    pack       folder of the packed corpus (stamm.corpus.packed_dataset.PackedSplit); None without one
     progress   progress bar
+    model      the model with its tokenizer, chat format and hash
+    folder     where results are written
     """
 
     config: EvaluateConfig
-    pack: Path
+    pack: Path | None
     progress: Progress
+    model: TextModel
+    folder: Path
 
 
 @runtime_checkable

@@ -55,12 +55,14 @@ def rotation(
 def rotate(x_BHTE: Tensor, cosine_TE: Tensor, sine_TE: Tensor) -> Tensor:
     """`x` with each pair (i, i + E/2) rotated by its position's angle; same shape and dtype.
 
+    cosine_TE, sine_TE   of the positions; (B, T, E) where those of the rows differ
+
     Layout   (B, T, H, E) in memory, as projections leave it, so that heads merge without a copy
     """
     x_BTHE = x_BHTE.transpose(1, 2)
     first, second = x_BTHE.chunk(2, dim=-1)
-    c1, c2 = cosine_TE.to(x_BHTE.dtype)[:, None].chunk(2, dim=-1)
-    s1, s2 = sine_TE.to(x_BHTE.dtype)[:, None].chunk(2, dim=-1)
+    c1, c2 = cosine_TE.to(x_BHTE.dtype)[..., None, :].chunk(2, dim=-1)
+    s1, s2 = sine_TE.to(x_BHTE.dtype)[..., None, :].chunk(2, dim=-1)
     # By halves: the bits of x cosine + (-second, first) sine, without a negated copy of x. Compiled,
     # forward and backward take .4 of its time on a CPU core (float32, 2026-11).
     turned_BTHE = torch.cat((first * c1 - second * s1, second * c2 + first * s2), dim=-1)

@@ -62,7 +62,8 @@ def set_aside(folder: Path, sha256: str) -> Path | None:
     aside = aside_folder(folder, found.pop() if len(found) == 1 else None)
     aside.mkdir(exist_ok=True)
     for path in sorted(folder.iterdir()):
-        path.replace(aside / path.name)
+        if not path.name.startswith("."):  # the items of an evaluation in progress
+            path.replace(aside / path.name)
     return aside
 
 

@@ -76,6 +76,11 @@ class ImportedTokenizer:
             raise DataError("a text contains a lone surrogate, half of a character") from None
         return list(encoding.ids), list(encoding.offsets)
 
+    def prefix_ids(self) -> list[int]:
+        """The ids that tokenizer.json adds to every text, such as <s>; [] where it adds none."""
+        ids: list[int] = self._tokenizer.encode("", add_special_tokens=True).ids
+        return ids
+
     def encode_rendered(self, text: str) -> list[int]:
         """The ids of a text whose control tokens are spelled out, as transformers encodes a template's."""
         self._tokenizer.encode_special_tokens = False

@@ -24,11 +24,35 @@ class MetricValue:
 
 
 @dataclass(frozen=True, kw_only=True)
+class GroupValue:
+    """Main metric of a task over the items of one group."""
+
+    items: int
+    value: float
+    standard_error: float | None = None
+    chance: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
 class TaskFile:
     """evaluate/NAME.json of any task; a task adds keys of its own. Names are untrusted.
 
     model_sha256   of the model's weights; None in files that did not record it
     num_items      items that the metrics are computed from
+
+    Of tasks from files (docs/evaluation.md):
+    identity       hash of everything that the result depends on
+    metric         the main metric
+    data_sha256    of the data file
+    groups         by field and its value, such as "language"
+    blind          blind baselines: answers_only, longest, shortest, unigram, majority
+    strongest_blind       the best of them
+    sighted_minus_blind   main metric minus the strongest blind baseline, item by item
+    solved_blind   items that a blind baseline other than the majority solves
+    warning        why the score may not measure what the task is for; "" for none
+    rejected       rows that could not be asked, by reason
+    truncated      items whose context was cut to fit into the model's
+    contamination  whether the run's corpus was screened for the task; "" where it is not known
     """
 
     SCHEMA: ClassVar[int] = 1
@@ -38,6 +62,40 @@ class TaskFile:
     model_sha256: str | None = None
     num_items: int = 0
     metrics: Mapping[str, MetricValue] = field(default_factory=dict)
+    identity: str = ""
+    metric: str = ""
+    data_sha256: str = ""
+    groups: Mapping[str, Mapping[str, GroupValue]] = field(default_factory=dict)
+    blind: Mapping[str, MetricValue] = field(default_factory=dict)
+    strongest_blind: str = ""
+    sighted_minus_blind: MetricValue | None = None
+    solved_blind: int = 0
+    warning: str = ""
+    rejected: Mapping[str, int] = field(default_factory=dict)
+    truncated: int = 0
+    contamination: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ItemLine:
+    """A line of evaluate/NAME_items.jsonl of a task from a file.
+
+    line       of the data file: two models are compared item by item
+    rejected   why the row could not be asked; "" for an item
+    values     metrics of the item
+    weight     of the item in a metric: 1, or the bytes of a text
+    """
+
+    line: int
+    rejected: str = ""
+    groups: Mapping[str, str] = field(default_factory=dict)
+    cluster: str = ""
+    weight: float = 1.0
+    chance: float | None = None
+    values: Mapping[str, float] = field(default_factory=dict)
+    blind: Mapping[str, float] = field(default_factory=dict)
+    label: int = -1
+    truncated: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,0 +1,434 @@
+"""A task from a file: score items in blocks, then metrics with intervals, groups and blind baselines."""
+
+from __future__ import annotations
+
+import functools
+import math
+import re
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from decimal import Decimal, InvalidOperation
+from pathlib import Path
+from typing import Any
+
+from stamm.base.clustered_ratio import ClusteredRatio
+from stamm.base.config import to_plain
+from stamm.base.errors import DataError
+from stamm.base.files import sha256_file, sha256_value
+from stamm.base.schema import read_lines, read_record_if_present
+from stamm.corpus.packed_dataset import MANIFEST
+from stamm.corpus.tokenizer.tokenizer import Tokenizer
+from stamm.evaluate.blind import BLIND_ERRORS, blind_credits, credit, unigram_log_probs
+from stamm.evaluate.item_file import ItemFile, blocks_of
+from stamm.evaluate.items import (
+    Examples,
+    RejectedRow,
+    TaskItem,
+    choose_examples,
+    first_group,
+    read_items,
+)
+from stamm.evaluate.scoring import (
+    Score,
+    ScoringRequest,
+    generate_until,
+    loglikelihood_rolling,
+    score_questions,
+)
+from stamm.evaluate.task import TaskContext, TaskMetric, TaskResult
+from stamm.evaluate.task_file import TaskData, TaskDescription
+from stamm.models.decoder import Decoder
+from stamm.runs.schemas.corpus import CoverageFile
+from stamm.runs.schemas.evaluation import ItemLine
+
+BLOCK = 2000  # items that are scored, then written, together
+VERSION = 1  # of the rules; a change of numbers makes it larger
+MOST_GROUPS = 1000
+MANY = "(others)"
+TOO_LONG = "longer than the model's context"
+_LONGEST_OUTPUT = 2000
+_COVERAGE = Path("screened", "contamination", "coverage.json")
+_NUMBER = re.compile(r"-?\d[\d,]*(?:\.\d+)?")
+
+
+class FileTask:
+    """The task of a description and its data, for any model.
+
+    Checked  tests/unit/evaluate/test_file_task.py
+    """
+
+    def __init__(self, data: TaskData) -> None:
+        self.data = data
+        self.name = data.name
+
+    def identity(self, context: TaskContext) -> str:
+        """Hash of everything that the result depends on."""
+        config, pack, model = context.config, context.pack, context.model
+        counted = self.data.description.is_choice and pack is not None
+        return sha256_value(
+            [
+                VERSION,
+                to_plain(self.data.description),
+                self.data.sha256,
+                model.sha256,
+                model.tokenizer.sha256,
+                [config.shots, config.shots_seed, config.batch_tokens],
+                model.chat.sha256 if config.chat and model.chat is not None else config.chat,
+                sha256_file(pack / MANIFEST) if counted and pack is not None else "",
+            ]
+        )
+
+    def run(self, model: Decoder, tokenizer: Tokenizer, context: TaskContext) -> TaskResult:
+        """Score every item that an earlier, killed run did not score.
+
+        Raises   DataError when no item can be asked; ConfigError as `choose_examples` and the scoring.
+        """
+        config, described = context.config, self.data.description
+        examples = choose_examples(self.data, config.shots, config.shots_seed)
+        identity = self.identity(context)
+        total = sum(1 for _ in read_items(self.data))
+        file = ItemFile(context.folder / f".{self.name}.jsonl", identity)
+        scorer = _Scorer(described, context, examples)
+        context.progress.begin(self.name, total, "items")
+        done = 0
+        for number, block in enumerate(blocks_of(read_items(self.data), BLOCK)):
+            if number >= file.blocks:
+                file.append(scorer.lines(block))
+            done += len(block)
+            context.progress.advance(done)
+        context.progress.end(f"{total:,} items")
+        summary = _Summary(described)
+        summary.read(file.path)
+        if not summary.items:
+            raise DataError(
+                f"{self.data.data} has no item that can be asked: {_reasons(summary.rejected)}",
+                where=f"task {self.name}",
+                fix="Correct the fields that the description names",
+            )
+        return TaskResult(
+            metrics=summary.metrics(),
+            num_items=summary.items,
+            item_file=file,
+            details={
+                "identity": identity,
+                "kind": described.kind,
+                "metric": described.main_metric,
+                "source": described.source,
+                "license": described.license,
+                "data_sha256": self.data.sha256,
+                "shots": config.shots,
+                "chat": config.chat,
+                **summary.details(),
+                "contamination": contamination_status(self.name, context.pack),
+            },
+        )
+
+
+def contamination_status(task: str, pack: Path | None) -> str:
+    """Whether the corpus of a run was screened for the items of a task; "" without an index.
+
+    pack   of the run, beside which its decontamination index is
+    """
+    coverage = None
+    if pack is not None:
+        coverage = read_record_if_present(CoverageFile, pack.resolve().parent / _COVERAGE)
+    if coverage is None:
+        return ""
+    found = coverage.sets.get(task)
+    if found is None:
+        return "not in the run's decontamination index"
+    return (
+        f"documents with its items were dropped; {found.blind:,} of {found.items:,} items are too "
+        "short to search for"
+    )
+
+
+class _Scorer:
+    """Turns blocks of items into lines of results."""
+
+    def __init__(
+        self, described: TaskDescription, context: TaskContext, examples: Examples
+    ) -> None:
+        self._described, self._context, self._examples = described, context, examples
+        self._model, self._config = context.model, context.config
+        self._limit = context.model.decoder.config.max_context
+
+    @functools.cached_property
+    def _unigram(self) -> Any:
+        """None without a packed corpus, or one of another vocabulary."""
+        pack = self._context.pack
+        known = pack is not None and isinstance(self._model.tokenizer, Tokenizer)
+        return unigram_log_probs(pack) if known and pack is not None else None
+
+    def lines(self, block: Sequence[TaskItem | RejectedRow]) -> list[Mapping[str, Any]]:
+        """A line for each item, rejected ones included, in order."""
+        lines: dict[int, Mapping[str, Any]] = {
+            row.line: {"line": row.line, "rejected": row.reason}
+            for row in block
+            if isinstance(row, RejectedRow)
+        }
+        items = [item for item in block if isinstance(item, TaskItem)]
+        kind = self._described.kind
+        if kind == "perplexity":
+            lines |= self._rolling(items)
+        elif kind == "generation":
+            lines |= self._generated(items)
+        else:
+            lines |= self._scored(items)
+        return [lines[row.line] for row in block]
+
+    def _scored(self, items: Sequence[TaskItem]) -> dict[int, Mapping[str, Any]]:
+        lines: dict[int, Mapping[str, Any]] = {}
+        asked: list[tuple[TaskItem, ScoringRequest]] = []
+        for item in items:
+            question = self._question(item)
+            if max(map(len, question.continuations)) > self._limit:
+                lines[item.line] = {"line": item.line, "rejected": TOO_LONG}
+            else:
+                asked.append((item, question))
+        questions = [question for _, question in asked]
+        scores = self._scores(questions)
+        alone: list[list[Score]] = [[] for _ in asked]
+        if self._described.kind == "multiple_choice":
+            begin = self._model.context_ids("")
+            alone = self._scores([ScoringRequest(begin, q.continuations) for q in questions])
+        for (item, question), found, free in zip(asked, scores, alone, strict=True):
+            line = self._begun(item, question)
+            if self._described.kind == "cloze":
+                values = {"acc": float(found[0].greedy), "log_prob": found[0].log_prob}
+                lines[item.line] = {**line, "values": values, "tokens": found[0].tokens}
+            else:
+                lines[item.line] = {**line, **self._choice(item, question, found, free)}
+        return lines
+
+    def _choice(
+        self, item: TaskItem, question: ScoringRequest, found: list[Score], free: list[Score]
+    ) -> Mapping[str, Any]:
+        log_probs = [score.log_prob for score in found]
+        alone = [score.log_prob for score in free] or None
+        by_metric = {
+            "acc": log_probs,
+            "acc_norm": [p / len(c) for p, c in zip(log_probs, item.choices, strict=True)],
+            "acc_bytes": [
+                p / len(c.encode()) for p, c in zip(log_probs, item.choices, strict=True)
+            ],
+            "acc_token": [score.log_prob / score.tokens for score in found],
+        }
+        if alone is not None:
+            by_metric["acc_pmi"] = [p - q for p, q in zip(log_probs, alone, strict=True)]
+        if self._described.kind == "minimal_pairs":
+            by_metric = {name: by_metric[name] for name in ("acc", "acc_token")}
+        blind = blind_credits(
+            item.choices, question.continuations, item.label, alone, self._unigram
+        )
+        return {
+            "chance": 1 / len(item.choices),
+            "label": item.label,
+            "values": {name: credit(values, item.label) for name, values in by_metric.items()},
+            "blind": blind,
+            "solved_blind": [name for name, value in blind.items() if value == 1.0],
+            "log_probs": log_probs,
+            "tokens": [score.tokens for score in found],
+            "unconditional": alone,
+        }
+
+    def _generated(self, items: Sequence[TaskItem]) -> dict[int, Mapping[str, Any]]:
+        described = self._described
+        contexts = [self._context_ids(item) for item in items]
+        outputs = generate_until(self._model, contexts, described.until, described.max_new_tokens)
+        room = self._limit - described.max_new_tokens
+        return {
+            item.line: {
+                **self._begun(item, None),
+                "truncated": len(context) > room,
+                "values": {"acc": float(is_right(described, output, item.answer))},
+                "output": output[:_LONGEST_OUTPUT],
+            }
+            for item, context, output in zip(items, contexts, outputs, strict=True)
+        }
+
+    def _rolling(self, items: Sequence[TaskItem]) -> dict[int, Mapping[str, Any]]:
+        texts = [item.answer for item in items]
+        found = loglikelihood_rolling(self._model, texts, self._config.batch_tokens)
+        lines: dict[int, Mapping[str, Any]] = {}
+        for item, log_prob in zip(items, found, strict=True):
+            size = len(item.answer.encode())
+            bits = -log_prob / math.log(2) / size
+            values = {"bits_per_byte": bits}
+            lines[item.line] = {**self._begun(item, None), "weight": float(size), "values": values}
+        return lines
+
+    def _begun(self, item: TaskItem, question: ScoringRequest | None) -> dict[str, Any]:
+        cut = False
+        if question is not None:
+            longest = max(map(len, question.continuations))
+            cut = len(question.context) + longest - 1 > self._limit
+        return {
+            "line": item.line,
+            "id": item.name,
+            "groups": dict(item.groups),
+            "cluster": item.cluster,
+            "truncated": cut,
+        }
+
+    def _question(self, item: TaskItem) -> ScoringRequest:
+        texts = item.choices or (item.answer,)
+        if self._config.chat and self._described.kind == "multiple_choice":
+            encode = self._model.tokenizer.encode
+            return ScoringRequest(self._context_ids(item), [encode(text.strip()) for text in texts])
+        between = self._described.delimiter if item.context else ""
+        if self._described.kind == "cloze":
+            between = " "
+        before = self._before(item)
+        pairs = [self._model.encode_pair(before, between + text) for text in texts]
+        return ScoringRequest(pairs[0][0], [y for _, y in pairs])
+
+    def _context_ids(self, item: TaskItem) -> list[int]:
+        if self._config.chat:
+            shots = self._examples.get(first_group(item.groups), ())
+            return self._model.chat_ids(shots, item.context)
+        return self._model.context_ids(self._before(item))
+
+    def _before(self, item: TaskItem) -> str:
+        """The context behind its examples, two line breaks between them."""
+        shots = self._examples.get(first_group(item.groups), ())
+        answered = [f"{asked}{self._described.delimiter}{answer}" for asked, answer in shots]
+        return "\n\n".join((*answered, item.context))
+
+    def _scores(self, questions: Sequence[ScoringRequest]) -> list[list[Score]]:
+        return score_questions(self._model.decoder, questions, self._config.batch_tokens)
+
+
+def is_right(described: TaskDescription, output: str, answer: str) -> bool:
+    """Whether a completion gives the answer, by the rule of the description."""
+    if described.match == "number":
+        wanted, found = _last_number(answer), _last_number(output)
+        return wanted is not None and wanted == found
+    found_text = output
+    if described.match == "regex":
+        matches = re.findall(described.pattern, output)
+        found_text = matches[-1] if matches else ""
+    one, other = found_text.strip(), answer.strip()
+    return (one.casefold() == other.casefold()) if described.ignore_case else one == other
+
+
+def _last_number(text: str) -> Decimal | None:
+    found = _NUMBER.findall(text)
+    try:
+        return Decimal(found[-1].replace(",", "")) if found else None
+    except InvalidOperation:  # digits of a script that Decimal does not read
+        return None
+
+
+@dataclass
+class _Summary:
+    """Metrics of a file of items, read line by line: memory does not grow with it."""
+
+    described: TaskDescription
+    items: int = 0
+    truncated: int = 0
+    solved: int = 0
+    rejected: Counter[str] = field(default_factory=Counter)
+    values: dict[str, ClusteredRatio] = field(default_factory=dict)
+    blind: dict[str, ClusteredRatio] = field(default_factory=dict)
+    minus: dict[str, ClusteredRatio] = field(default_factory=dict)
+    chance: ClusteredRatio = field(default_factory=ClusteredRatio)
+    groups: dict[str, dict[str, tuple[ClusteredRatio, ClusteredRatio]]] = field(
+        default_factory=dict
+    )
+
+    def read(self, path: Path) -> None:
+        """Add every line of a file."""
+        majority = -1
+        if self.described.kind == "multiple_choice":
+            labels = Counter(one.label for one in read_lines(ItemLine, path) if not one.rejected)
+            majority = labels.most_common(1)[0][0] if labels else -1
+        for one in read_lines(ItemLine, path):
+            if one.rejected:
+                self.rejected[one.rejected] += 1
+                continue
+            self.items += 1
+            self.truncated += one.truncated
+            self.solved += any(value == 1.0 for value in one.blind.values())
+            main = one.values[self.described.main_metric]
+            for name, value in one.values.items():
+                _put(self.values, name, value, one)
+            blind = dict(one.blind)
+            if majority >= 0:
+                blind["majority"] = float(one.label == majority)
+            for name, value in blind.items():
+                _put(self.blind, name, value, one)
+                _put(self.minus, name, main - value, one)
+            if one.chance is not None:
+                self.chance.add(one.chance)
+            for key, value_of in one.groups.items():
+                among = self.groups.setdefault(key, {})
+                known = value_of in among or len(among) < MOST_GROUPS
+                ratio, chance = among.setdefault(
+                    value_of if known else MANY, (ClusteredRatio(), ClusteredRatio())
+                )
+                ratio.add(main * one.weight, one.weight, one.cluster)
+                chance.add(one.chance or 0.0)
+
+    def metrics(self) -> dict[str, TaskMetric]:
+        """Every metric, the main one first."""
+        main = self.described.main_metric
+        chance = self.chance.value if self.chance.count else None
+        names = [main, *(name for name in self.values if name != main)]
+        return {name: _metric(self.values[name], chance) for name in names}
+
+    def details(self) -> dict[str, Any]:
+        """Groups, blind baselines and rejected rows."""
+        chance = self.chance.value if self.chance.count else None
+        strongest = max(self.blind, key=lambda name: self.blind[name].value, default="")
+        found: dict[str, Any] = {
+            "clusters": self.values[self.described.main_metric].clusters,
+            "groups": {
+                key: {
+                    name: {
+                        "items": ratio.count,
+                        "value": ratio.value,
+                        "standard_error": ratio.standard_error,
+                        "chance": None if chance is None else guess.value,
+                    }
+                    for name, (ratio, guess) in sorted(among.items())
+                }
+                for key, among in self.groups.items()
+            },
+            "rejected": dict(self.rejected),
+            "truncated": self.truncated,
+        }
+        if strongest and chance is not None:
+            solved = {
+                name: ratio.value
+                for name, ratio in self.blind.items()
+                if ratio.value - chance > BLIND_ERRORS * (ratio.standard_error or 0.0)
+            }
+            named = ", ".join(f"{name} {value:.3f}" for name, value in solved.items())
+            found |= {
+                "blind": {name: _metric(r, chance).plain() for name, r in self.blind.items()},
+                "strongest_blind": strongest,
+                "sighted_minus_blind": _metric(self.minus[strongest], None).plain(),
+                "solved_blind": self.solved,
+                "warning": f"solved blind above chance: {named}" if solved else "",
+            }
+        return found
+
+
+def _put(ratios: dict[str, ClusteredRatio], name: str, value: float, one: ItemLine) -> None:
+    ratios.setdefault(name, ClusteredRatio()).add(value * one.weight, one.weight, one.cluster)
+
+
+def _metric(ratio: ClusteredRatio, chance: float | None) -> TaskMetric:
+    half = ratio.half_width
+    return TaskMetric(
+        value=ratio.value,
+        standard_error=ratio.standard_error,
+        interval=None if half is None else (ratio.value - half, ratio.value + half),
+        chance=chance,
+    )
+
+
+def _reasons(rejected: Mapping[str, int]) -> str:
+    return ", ".join(f"{count:,} {reason}" for reason, count in rejected.items()) or "it is empty"

@@ -1,0 +1,227 @@
+"""Task files: a description in JSON, and items in JSONL. docs/evaluation.md describes the format.
+
+"mine.json" is a description that names its data file; "mine.jsonl" has its description in the first
+line, {"stamm_task": {…}}. Descriptions that are shipped have a name ("hellaswag"); their data are
+shipped, too, or in a folder that the user names.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import dataclass, replace
+from importlib import resources
+from pathlib import Path
+from typing import Any, Literal
+
+from stamm.base.config import from_plain, validate
+from stamm.base.errors import ConfigError, DataError
+from stamm.base.files import read_json, sha256_file
+from stamm.corpus.streams import BoundedStream, StreamError, bounded_lines
+from stamm.evaluate.config import DESCRIPTIONS, shipped_tasks
+
+Kind = Literal["multiple_choice", "minimal_pairs", "cloze", "generation", "perplexity"]
+Match = Literal["exact", "number", "regex"]
+CHOICE_METRICS = ("acc", "acc_norm", "acc_bytes", "acc_token", "acc_pmi")
+METRICS: dict[Kind, tuple[str, ...]] = {
+    "multiple_choice": CHOICE_METRICS,
+    "minimal_pairs": ("acc", "acc_token"),
+    "cloze": ("acc", "log_prob"),
+    "generation": ("acc",),
+    "perplexity": ("bits_per_byte",),
+}
+"""Metrics of each kind; acc_norm divides log-likelihoods by characters, as lm-evaluation-harness does."""
+_ASKED = ("multiple_choice", "generation")
+HEADER = "stamm_task"
+LINE_BYTES = 2**20
+EXPANSION = 200
+_UNNAMED = re.compile(r"[^a-z0-9_]+")
+
+
+@dataclass(frozen=True, kw_only=True)
+class TaskDescription:
+    """Description of a task: its kind, and templates with fields of an item, "{field}" or "{a.b}".
+
+    kind            multiple_choice and minimal_pairs compare log-likelihoods; cloze asks whether the
+                    last word is the greedy continuation; generation compares a greedy completion;
+                    perplexity scores whole texts
+    file            data file, beside the description or in the folder of tasks
+    context         template of the question; "" for minimal pairs
+    choices         templates of the choices, or the one name of a field with a list of texts
+    answer          field of the right choice: its number from 0, its letter, its text, or a list of
+                    0 and 1; of a generation, the field of the answer
+    text            template of the text of cloze and perplexity
+    delimiter       between context and continuation
+    until           texts that end a completion
+    max_new_tokens  longest completion
+    metric          the main metric; "" for acc_norm of multiple_choice, and else the first
+    match           exact: the whole completion, without white space at its ends; number: its last
+                    number; regex: the first group of the last match of `pattern`
+    pattern         regular expression
+    ignore_case     whether exact and regex ignore case
+    split           items whose field "split" has this value are asked; "" for all
+    shots_split     items of this split serve as examples (few-shot)
+    shots_answer    template of the answer of an example; "" for that of an item
+    groups          fields whose values results are given by
+    cluster         field of items that depend on each other, for standard errors: a document, a paradigm
+    sha256          of the data file; "" for any
+    """
+
+    kind: Kind
+    name: str = ""
+    file: str = ""
+    context: str = ""
+    choices: tuple[str, ...] = ("choices",)
+    answer: str = "answer"
+    text: str = "{text}"
+    delimiter: str = " "
+    until: tuple[str, ...] = ("\n",)
+    max_new_tokens: int = 128
+    metric: str = ""
+    match: Match = "exact"
+    pattern: str = ""
+    ignore_case: bool = False
+    split: str = ""
+    shots_split: str = ""
+    shots_answer: str = ""
+    groups: tuple[str, ...] = ("language",)
+    cluster: str = ""
+    source: str = ""
+    license: str = ""
+    sha256: str = ""
+
+    def __post_init__(self) -> None:
+        try:
+            groups = re.compile(self.pattern).groups
+        except re.error:
+            groups = -1
+        validate(
+            self,
+            ("choices", bool(self.choices), "is empty"),
+            ("max_new_tokens", self.max_new_tokens >= 1, "must be at least 1"),
+            ("until", all(self.until), "contains an empty text"),
+            (
+                "pattern",
+                self.match != "regex" or groups == 1,
+                "must be a regular expression with one group",
+            ),
+            ("context", self.kind not in _ASKED or bool(self.context), "is empty"),
+            (
+                "metric",
+                self.metric in ("", *METRICS[self.kind]),
+                f"is not one of {METRICS[self.kind]}",
+            ),
+        )
+
+    @property
+    def is_choice(self) -> bool:
+        """Whether the answer is one of several given."""
+        return self.kind in ("multiple_choice", "minimal_pairs")
+
+    @property
+    def main_metric(self) -> str:
+        """The metric that is shown first."""
+        return self.metric or METRICS[self.kind][self.kind == "multiple_choice"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class TaskData:
+    """A description with its data.
+
+    data        JSONL, plain or compressed
+    skip        lines before the items: 1 where the first is the description
+    """
+
+    name: str
+    description: TaskDescription
+    data: Path
+    skip: int
+    sha256: str
+
+
+def open_task(name: str, folder: str | None) -> TaskData:
+    """The task that `name` stands for: a file, or a shipped description.
+
+    folder   where data files of shipped descriptions are looked for, and one level below
+
+    Raises   ConfigError for a description that does not fit; DataError when a file is missing, damaged
+             or not the one that the description is for.
+    """
+    skip = 0
+    if name in shipped_tasks():
+        path = Path(str(resources.files(__package__) / DESCRIPTIONS / f"{name}.json"))
+        described = _description(read_json(path), str(path))
+        data = _shipped_data(name, described.file, folder)
+    elif name.endswith(".json"):
+        path = Path(name)
+        described = _description(read_json(path), name)
+        data = path.parent / described.file
+    else:
+        path = data = Path(name)
+        described = _header(data)
+        skip = 1
+    if not data.is_file():
+        raise DataError(
+            f"{data} is not a file", where=name, fix='Correct "file" of the description'
+        )
+    sha256 = sha256_file(data)
+    if described.sha256 and described.sha256 != sha256:
+        raise DataError(
+            f"{data} has SHA-256 {sha256[:12]}, and the description is for {described.sha256[:12]}",
+            where=name,
+            fix='Get the file again, or write a description of your own without "sha256"',
+        )
+    stem = described.name or path.name.split(".", 1)[0]
+    own = _UNNAMED.sub("_", stem.lower()).strip("_")[:40]
+    if not own:
+        raise ConfigError(f"{name}: {stem!r} cannot name result files", fix='Set "name"')
+    return TaskData(name=own, description=described, data=data, skip=skip, sha256=sha256)
+
+
+def _description(plain: Any, where: str) -> TaskDescription:
+    if not isinstance(plain, dict):
+        raise ConfigError(f"{where} is not a JSON object, which describes a task")
+    given = dict(plain)
+    for key in ("choices", "groups", "until"):
+        if isinstance(given.get(key), str):
+            given[key] = [given[key]]
+    if given.get("kind") == "minimal_pairs":
+        given.setdefault("choices", ["{good}", "{bad}"])
+    try:
+        return from_plain(TaskDescription, given, where)
+    except ConfigError as error:
+        raise ConfigError(error.what, where=where, fix=error.fix) from None
+
+
+def _header(data: Path) -> TaskDescription:
+    """The description in the first line of a JSONL file."""
+    try:
+        with BoundedStream(data, EXPANSION) as stream:
+            first = next(bounded_lines(stream, LINE_BYTES), None)
+        plain = json.loads(first.data) if first is not None else None
+    except (StreamError, ValueError, RecursionError) as error:
+        raise DataError(f"line 1 of {data} is not JSON: {str(error)[:200]}") from None
+    if not isinstance(plain, dict) or HEADER not in plain:
+        raise ConfigError(
+            f"the first line of {data} does not describe the task",
+            fix=f'Begin the file with {{"{HEADER}": {{"kind": "multiple_choice", …}}}}, or name a '
+            "description, mine.json (docs/evaluation.md)",
+        )
+    return replace(_description(plain[HEADER], f"{data}, line 1"), file=data.name)
+
+
+def _shipped_data(name: str, file: str, folder: str | None) -> Path:
+    packed = Path(str(resources.files(__package__) / "data" / file))
+    if packed.is_file():
+        return packed
+    if folder is None:
+        raise ConfigError(
+            f"the data of task {name!r}, {file}, are not shipped",
+            where="evaluate.task_folder",
+            fix="Set task_folder to a folder that has them",
+        )
+    root = Path(folder)
+    found = next((p for p in (root / file, *sorted(root.glob(f"*/{file}"))) if p.is_file()), None)
+    if found is None:
+        raise DataError(f"{root} has no {file}, also not one level below", where=f"task {name!r}")
+    return found

@@ -1,0 +1,265 @@
+"""Tasks from files: rows, hostile ones too, become items; scores, blind baselines and resumption."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from stamm.base.errors import ConfigError, DataError
+from stamm.base.files import read_json
+from stamm.evaluate import file_task, job
+from stamm.evaluate.config import EvaluateConfig, shipped_tasks
+from stamm.evaluate.file_task import is_right
+from stamm.evaluate.items import RejectedRow, TaskItem, read_items
+from stamm.evaluate.scoring import loglikelihood
+from stamm.evaluate.task_file import METRICS, TaskDescription, open_task
+from stamm.evaluate.text_model import load_tokenizer, text_model
+from stamm.models.serialization import load_decoder
+from stamm.runs.job import Workspace
+
+ASKED = {"kind": "multiple_choice", "context": "{question}", "answer": "label"}
+ROWS: list[dict[str, Any]] = [
+    {"question": "The river is", "choices": ["wide", "a short note"], "label": 0, "language": "en"},
+    {
+        "question": "Trees",
+        "choices": ["grow", "is long", "fiel Schnee"],
+        "label": 2,
+        "language": "de",
+    },
+    {"question": "Der Weg ist", "choices": ["weit", "breit"], "label": "B", "language": "de"},
+    {"question": "The road", "choices": ["is", "was"], "label": "is", "language": "en"},
+]
+
+
+def write(path: Path, rows: list[Any], header: dict[str, Any] | None = ASKED) -> str:
+    lines = [json.dumps(row) if not isinstance(row, str) else row for row in rows]
+    if header is not None:
+        lines = [json.dumps({"stamm_task": header}), *lines]
+    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    return str(path)
+
+
+def evaluate(inputs: dict[str, Path], folder: Path, **settings: Any) -> Path:
+    folder.mkdir(exist_ok=True)
+    job.run(EvaluateConfig(threads=1, **settings), Workspace(folder=folder, inputs=inputs))
+    return folder
+
+
+def lines_of(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+
+
+def test_a_users_file_of_three_lines_is_scored(inputs: dict[str, Path], tmp_path: Path) -> None:
+    out = evaluate(inputs, tmp_path / "out", tasks=(write(tmp_path / "My Task.jsonl", ROWS),))
+    result = read_json(out / "my_task.json")
+    assert (result["num_items"], result["metric"]) == (4, "acc_norm")
+    assert next(iter(result["metrics"])) == "acc_norm"
+    assert set(result["metrics"]) == set(METRICS["multiple_choice"])
+    assert result["metrics"]["acc"]["chance"] == pytest.approx((3 / 2 + 1 / 3) / 4)
+    assert result["groups"]["language"]["de"]["items"] == 2
+    tokenizer = load_tokenizer(inputs["tokenizer"])
+    model = text_model(load_decoder(inputs["model"]), tokenizer, inputs["tokenizer"], "")
+    for line, row in zip(lines_of(out / "my_task_items.jsonl"), ROWS, strict=True):
+        pairs = [(row["question"], " " + choice) for choice in row["choices"]]
+        expected = [log_prob for log_prob, _ in loglikelihood(model, pairs, 1000)]
+        assert line["log_probs"] == pytest.approx(expected, rel=1e-5)
+        best = expected.index(max(expected))
+        assert line["values"]["acc"] == float(best == line["label"])
+    assert [line["label"] for line in lines_of(out / "my_task_items.jsonl")] == [0, 2, 1, 0]
+
+
+def test_a_killed_task_does_not_repeat_items(
+    inputs: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(file_task, "BLOCK", 2)
+    name = write(tmp_path / "mine.jsonl", [*ROWS, "broken", *ROWS])
+    whole = evaluate(inputs, tmp_path / "whole", tasks=(name,))
+    asked: list[int] = []
+    original = file_task._Scorer.lines
+
+    def counted(self: Any, block: Any) -> Any:
+        if len(asked) == 4:
+            asked.append(-1)
+            raise KeyboardInterrupt
+        asked.extend(row.line for row in block)
+        return original(self, block)
+
+    monkeypatch.setattr(file_task._Scorer, "lines", counted)
+    with pytest.raises(KeyboardInterrupt):
+        evaluate(inputs, tmp_path / "out", tasks=(name,))
+    assert not list((tmp_path / "out").glob("*.json"))
+    with (tmp_path / "out" / ".mine.jsonl").open("a") as partial:
+        partial.write('{"line": 99, "val')  # a block that was not finished
+    evaluate(inputs, tmp_path / "out", tasks=(name,))
+    assert asked == [2, 3, 4, 5, -1, 6, 7, 8, 9, 10]
+    for file in ("mine.json", "mine_items.jsonl"):
+        assert (tmp_path / "out" / file).read_bytes() == (whole / file).read_bytes()
+    assert sorted(path.name for path in whole.iterdir()) == ["mine.json", "mine_items.jsonl"]
+    # Finished results of the same data, weights and settings are kept.
+    monkeypatch.setattr(file_task._Scorer, "lines", lambda *_: pytest.fail("scored again"))
+    evaluate(inputs, whole, tasks=(name,))
+
+
+def test_hostile_rows_are_rejected_with_a_reason(tmp_path: Path) -> None:
+    fine = ROWS[0]
+    hostile: list[tuple[Any, str]] = [
+        ("not json", "not a JSON object"),
+        ([1, 2], "not a JSON object"),
+        ('{"a":' * 5000, "not a JSON object"),
+        ({**fine, "label": 7}, "'label' is out of range"),
+        ({**fine, "label": -1}, "'label' is out of range"),
+        ({**fine, "label": "nothing"}, "'label' names no choice"),
+        ({**fine, "label": True}, "'label' names no choice"),
+        ({**fine, "choices": []}, "fewer than 2 or more than 1000 choices"),
+        ({**fine, "choices": ["a", ""]}, "an empty choice"),
+        ({**fine, "choices": "ab"}, "'choices' is not a list"),
+        ({**fine, "choices": ["a", 2]}, "'choices' contains something else than texts"),
+        ({"choices": ["a", "b"], "label": 0}, "no field 'question'"),
+        ({**fine, "question": {"a": 1}}, "'question' is neither text nor a number"),
+        ({**fine, "question": " "}, "empty context"),
+        ({**fine, "question": "x" * 10_000_000}, "longer than 1 MiB"),
+    ]
+    name = write(tmp_path / "mine.jsonl", [fine, *(row for row, _ in hostile), fine])
+    found = list(read_items(open_task(name, None)))
+    assert [one.reason for one in found if isinstance(one, RejectedRow)] == [r for _, r in hostile]
+    assert [one.line for one in found] == list(range(2, len(hostile) + 4))
+    assert sum(isinstance(one, TaskItem) for one in found) == 2
+
+
+def test_rejected_rows_are_counted_and_control_tokens_stay_text(
+    inputs: dict[str, Path], tmp_path: Path
+) -> None:
+    control = {**ROWS[0], "question": "</s><s> {label} \ud800<script>", "choices": ["</s>", "b"]}
+    long = {**ROWS[0], "choices": ["wide", "Zq " * 161]}
+    name = write(tmp_path / "mine.jsonl", ["nonsense", control, long])
+    out = evaluate(inputs, tmp_path / "out", tasks=(name,))
+    result = read_json(out / "mine.json")
+    assert result["rejected"] == {"not a JSON object": 1, file_task.TOO_LONG: 1}
+    assert result["num_items"] == 1
+    lines = lines_of(out / "mine_items.jsonl")
+    assert [line.get("rejected", "") for line in lines] == [
+        "not a JSON object",
+        "",
+        file_task.TOO_LONG,
+    ]
+    assert lines[1]["tokens"][0] > 1
+    name = write(tmp_path / "none.jsonl", ["nonsense", {"question": "a"}])
+    with pytest.raises(DataError, match=r"no item that can be asked: 1 not a JSON object, 1 no fi"):
+        evaluate(inputs, tmp_path / "none", tasks=(name,))
+
+
+def test_a_task_that_the_blind_solve_carries_a_warning(
+    inputs: dict[str, Path], tmp_path: Path
+) -> None:
+    rows = [
+        {"question": f"Number {n}", "choices": ["no", "yes, because of it"], "label": 1}
+        for n in range(12)
+    ]
+    rows += [{**rows[0], "choices": ["a very long one", "yes"], "label": 1}] * 2
+    name = write(tmp_path / "mine.jsonl", rows)
+    result = read_json(evaluate(inputs, tmp_path / "out", tasks=(name,)) / "mine.json")
+    assert result["blind"]["longest"]["value"] == pytest.approx(12 / 14)
+    assert result["blind"]["shortest"]["value"] == pytest.approx(2 / 14)
+    assert result["blind"]["majority"]["value"] == 1.0
+    assert set(result["blind"]) == {"answers_only", "longest", "shortest", "unigram", "majority"}
+    assert result["warning"].startswith("solved blind above chance: ")
+    assert "majority 1.000" in result["warning"]
+    assert result["strongest_blind"] == "majority"
+    difference = result["sighted_minus_blind"]["value"]
+    assert difference == pytest.approx(result["metrics"]["acc_norm"]["value"] - 1.0)
+    assert result["solved_blind"] >= 12
+
+
+def test_other_kinds_and_few_shot(inputs: dict[str, Path], tmp_path: Path) -> None:
+    pairs = [
+        {"good": "The river is wide.", "bad": "The river wide is.", "kind": str(n % 3)}
+        for n in range(6)
+    ]
+    described = {"kind": "minimal_pairs", "groups": ["kind"], "cluster": "kind"}
+    texts = [
+        {"text": "The river is wide. " * 40, "language": "en"},
+        {"text": "Über Nacht", "language": "de"},
+    ]
+    sums = [
+        {"q": f"{n}+1=", "answer": str(n + 1), "split": "test" if n else "shots"} for n in range(3)
+    ]
+    asked = {
+        "kind": "generation", "context": "{q}", "match": "number", "max_new_tokens": 4,
+        "split": "test", "shots_split": "shots", "delimiter": "",
+    }  # fmt: skip
+    names = (
+        write(tmp_path / "pairs.jsonl", pairs, described),
+        write(tmp_path / "texts.jsonl", texts, {"kind": "perplexity"}),
+        write(tmp_path / "words.jsonl", texts, {"kind": "cloze"}),
+    )
+    out = evaluate(inputs, tmp_path / "out", tasks=names)
+    result = read_json(out / "pairs.json")
+    assert (result["clusters"], result["metrics"]["acc"]["chance"]) == (3, 0.5)
+    assert "majority" not in result["blind"]
+    assert "answers_only" not in result["blind"]
+    result = read_json(out / "texts.json")
+    assert set(result["groups"]["language"]) == {"en", "de"}
+    weights = [line["weight"] for line in lines_of(out / "texts_items.jsonl")]
+    values = [line["values"]["bits_per_byte"] for line in lines_of(out / "texts_items.jsonl")]
+    whole = sum(w * v for w, v in zip(weights, values, strict=True)) / sum(weights)
+    assert result["metrics"]["bits_per_byte"]["value"] == pytest.approx(whole)
+    assert read_json(out / "words.json")["metrics"]["log_prob"]["value"] < 0
+    name = write(tmp_path / "sums.jsonl", sums, asked)
+    out = evaluate(inputs, tmp_path / "shots", tasks=(name,), shots=1)
+    assert read_json(out / "sums.json")["num_items"] == 2
+    with pytest.raises(ConfigError, match=r"shots = 2, and split 'shots' of sums has 1 items"):
+        evaluate(inputs, tmp_path / "more", tasks=(name,), shots=2)
+    with pytest.raises(ConfigError, match=r"the task pairs names no other split for examples"):
+        evaluate(inputs, tmp_path / "more", tasks=names[:1], shots=2)
+    out = evaluate(inputs, tmp_path / "chat", tasks=(name,), shots=1, chat=True)
+    assert (
+        read_json(out / "sums.json")["identity"]
+        != read_json(tmp_path / "shots/sums.json")["identity"]
+    )
+
+
+@pytest.mark.parametrize(
+    ("rule", "output", "answer", "right"),
+    [
+        ({"match": "number"}, "so 3 and 4 make 1,234.0", "1234", True),
+        ({"match": "number"}, "none", "1234", False),
+        ({"match": "exact"}, " Bern\n", "Bern", True),
+        ({"match": "exact"}, "bern", "Bern", False),
+        ({"match": "exact", "ignore_case": True}, "bern", "Bern", True),
+        ({"match": "regex", "pattern": r"#### (\S+)"}, "#### 2 then #### 7", "7", True),
+        ({"match": "regex", "pattern": r"#### (\S+)"}, "7", "7", False),
+    ],
+)
+def test_answers_are_checked_by_rule(
+    rule: dict[str, Any], output: str, answer: str, right: bool
+) -> None:
+    described = TaskDescription(kind="generation", context="{q}", **rule)
+    assert is_right(described, output, answer) is right
+
+
+def test_descriptions_are_checked(inputs: dict[str, Path], tmp_path: Path) -> None:
+    for name in shipped_tasks():
+        with pytest.raises(ConfigError, match=r"are not shipped.*task_folder"):
+            open_task(name, None)
+    with pytest.raises(DataError, match=r"has no hellaswag_val\.jsonl\.zst"):
+        open_task("hellaswag", str(tmp_path))
+    with pytest.raises(
+        ConfigError, match=r"first line of .* does not describe the task.*stamm_task"
+    ):
+        open_task(write(tmp_path / "bare.jsonl", ROWS, None), None)
+    wrong = {**ASKED, "choises": "x"}
+    with pytest.raises(ConfigError, match=r"choises"):
+        open_task(write(tmp_path / "wrong.jsonl", ROWS, wrong), None)
+    with pytest.raises(ConfigError, match=r"regular expression with one group"):
+        TaskDescription(kind="generation", context="{q}", match="regex", pattern="(a")
+    write(tmp_path / "rows.jsonl", ROWS, None)
+    (tmp_path / "mine.json").write_text(json.dumps({**ASKED, "file": "rows.jsonl", "sha256": "0"}))
+    with pytest.raises(DataError, match=r"has SHA-256 .* the description is for 0"):
+        open_task(str(tmp_path / "mine.json"), None)
+    (tmp_path / "mine.json").write_text(json.dumps({**ASKED, "file": "rows.jsonl"}))
+    assert len(list(read_items(open_task(str(tmp_path / "mine.json"), None)))) == 4
+    with pytest.raises(ConfigError, match=r"'helaswag' is not an evaluation task.*hellaswag"):
+        EvaluateConfig(tasks=("helaswag",))
