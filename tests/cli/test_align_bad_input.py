@@ -19,6 +19,8 @@ from tests.unit.untrained_run import untrained_run
 GOOD = chat("2+2?", "4")
 PAIR = {"prompt": "2+2?", "chosen": "4", "rejected": "5"}
 RATED = {"prompt": "2+2?", "completion": "4", "reward": 1.0, "ref_rewards": [0.5]}
+LABELLED = {"prompt": "2+2?", "completion": "4", "label": True}
+OWN = {**RATED, "ref_rewards": [0.5, 0.6]}
 NO_REFERENCES = {name: value for name, value in RATED.items() if name != "ref_rewards"}
 TIED = [{**RATED, "reward": 0.5}, {**RATED, "prompt": "3+3?", "reward": 0.5}]
 SAMPLED = ("n=3", "select.candidates=2", "sampling.max_new_tokens=4")
@@ -64,13 +66,20 @@ def refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Refused:
         ("qrpo", [PAIR], (), "row 1: bad_row, no chosen_reward and rejected_reward: `stamm score` adds"),
         ("rebel", [PAIR], (), "row 1: bad_row, no chosen_reward and rejected_reward"),
         ("qrpo", TIED, (), "all rewards are 0.5: there is nothing to learn from. Score the"),
+        ("rebel", [{**PAIR, "chosen_reward": 1, "rejected_reward": 1}], (), "all rewards are 1.0: there is nothing"),
+        ("kto", [LABELLED, {**LABELLED, "prompt": "3+3?"}], (), "all rewards are 1.0: there is nothing"),
+        ("kto", [{**LABELLED, "label": "yes"}], (), "row 1: bad_row, label is not true or false"),
+        ("kto", [GOOD], (), "row 1: bad_row, a row of kind chat, which has no reward"),
+        ("qrpo", [{**RATED, "reward": float("nan")}], (), "row 1: bad_row, reward holds nan, which is not a finite"),
+        ("qrpo", [RATED], ("train.loss.transform=probit",), "row 1: bad_row, 1 ref_rewards, and the loss needs 3"),
+        ("qrpo", [OWN], ("train.loss.leave_one_out=true",), "row 1: bad_row, a reward that is not among its"),
         ("qrpo", [{**RATED, "ref_rewards": [float("nan")]}], (), "row 1: bad_row, ref_rewards holds"),
-        ("qrpo", [GOOD], (), "QRPO is trained on preference or rated rows, and the data has chat"),
+        ("qrpo", [GOOD], (), "row 1: bad_row, a row of kind chat, which has no reward"),
         ("dpo", [GOOD], (), "row 1: bad_row, a row of kind chat in data of kind preference"),
         ("simpo", [RATED], (), "row 1: bad_row, a row of kind rated in data of kind preference"),
         ("sft", [RATED], (), "row 1: bad_row, a row of kind rated in data of kind chat"),
         ("sft", [GOOD], (), "the data gives 1 packed sequences, fewer than one batch of 16. Add"),
-        ("dpo", [PAIR], (), "the data gives 1 examples, fewer than one batch of 16. Add rows, or"),
+        ("dpo", [PAIR], (), "the data gives 1 examples, and one batch needs 16. Add rows, or lower"),
         ("sft", [], (), "rows.jsonl has no rows"),
         ("sft", [GOOD], ("context=161",), "context = 161 exceeds the model's max_context = 160"),
         ("sft", [GOOD], ("context=1",), "context = 1 must be at least 2"),
@@ -89,6 +98,7 @@ def test_data_and_settings_that_do_not_fit(
 ) -> None:
     data = write_rows(refused.folder / "rows.jsonl", rows)
     assert message in refused("run", f"align.{recipe}", f"run={model}", f"data={data}", *words)
+    assert not (refused.folder / "run" / "reference").exists(), "a costly step came before"
 
 
 def test_files_that_are_no_rows(refused: Refused, model: Path) -> None:

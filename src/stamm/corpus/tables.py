@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import bisect
+import itertools
+from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
+from threading import Lock
 from typing import Any
 
 import numpy as np
@@ -21,12 +25,12 @@ _GROUP_LETTERS = 32 * 2**20
 class TableWriter:
     """Writes rows to a Parquet file, a group at a time. Use it inside base.files.atomic.
 
-    A group ends with 2,048 rows, or with the row that brings its texts and arrays to 32 Mi
+    A group ends with `group_rows` rows, or with the row that brings its texts and arrays to 32 Mi
     characters or bytes.
     """
 
-    def __init__(self, path: Path, schema: pa.Schema) -> None:
-        self._schema = schema
+    def __init__(self, path: Path, schema: pa.Schema, group_rows: int = _GROUP_ROWS) -> None:
+        self._schema, self._group_rows = schema, group_rows
         self._writer = _writer(path, schema)
         self._rows: list[Row] = []
         self._letters = 0
@@ -45,7 +49,7 @@ class TableWriter:
         self._rows.append(row)
         self._letters += sum(map(_size, row.values()))
         self.count += 1
-        if len(self._rows) >= _GROUP_ROWS or self._letters >= _GROUP_LETTERS:
+        if len(self._rows) >= self._group_rows or self._letters >= _GROUP_LETTERS:
             self._flush()
 
     def _flush(self) -> None:
@@ -53,6 +57,52 @@ class TableWriter:
             columns = {name: [row[name] for row in self._rows] for name in self._schema.names}
             self._writer.write_table(pa.table(columns, schema=self._schema))
             self._rows, self._letters = [], 0
+
+
+class RowGroups:
+    """Random access to the rows of a Parquet file: the `kept` row groups read last are in memory.
+
+    Raises   DataError as `read_table` does
+    """
+
+    def __init__(self, path: Path, columns: list[str], kept: int = 64) -> None:
+        self._path, self._columns, self._kept = path, columns, kept
+        try:
+            self._file = pq.ParquetFile(path)
+        except (OSError, pa.ArrowException) as error:
+            raise _unreadable(path, error) from None
+        metadata = self._file.metadata
+        sizes = [metadata.row_group(number).num_rows for number in range(metadata.num_row_groups)]
+        self._ends = list(itertools.accumulate(sizes))
+        self._groups: OrderedDict[int, pa.Table] = OrderedDict()
+        self._lock = Lock()
+
+    def __len__(self) -> int:
+        return self._ends[-1] if self._ends else 0
+
+    def read(self) -> Iterator[pa.Table]:
+        """The groups in order; none stays in memory."""
+        return map(self._read, range(len(self._ends)))
+
+    def row(self, place: int) -> dict[str, Any]:
+        """The row at `place`, of 0 to len - 1."""
+        number = bisect.bisect_right(self._ends, place)
+        with self._lock:
+            if number not in self._groups:
+                self._groups[number] = self._read(number)
+                if len(self._groups) > self._kept:
+                    self._groups.popitem(last=False)
+            self._groups.move_to_end(number)
+            group = self._groups[number]
+        first = self._ends[number] - group.num_rows
+        found: dict[str, Any] = group.slice(place - first, 1).to_pylist()[0]
+        return found
+
+    def _read(self, number: int) -> pa.Table:
+        try:
+            return self._file.read_row_group(number, columns=self._columns).combine_chunks()
+        except (OSError, pa.ArrowException) as error:
+            raise _unreadable(self._path, error) from None
 
 
 def _size(value: object) -> int:

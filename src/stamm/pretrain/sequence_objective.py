@@ -10,7 +10,7 @@ from __future__ import annotations
 import itertools
 from abc import abstractmethod
 from bisect import bisect_right
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from typing import Generic
@@ -84,12 +84,16 @@ class SequenceObjective(Objective, Generic[BatchT]):
         mine = self._plan.step(step - 1).size // self._world.data
         largest = self._config.largest_micro_batch(mine)
         self._count = self.total_count(batches)
+        self.begin_step(batches)
         guides = tuple(one.guided for _, one in structured_linears(self.decoder))
         pieces = [
             MicroBatch(partial(self._compute, piece, self._count), kind=(piece.num_rows, guides))
             for piece in batches
         ]
         return MicroBatches(pieces, at_once=self._pieces(largest))
+
+    def begin_step(self, batches: Sequence[BatchT]) -> None:
+        """Called before the micro-batches of a step are computed, with this process's part of it."""
 
     @abstractmethod
     def step_loss(self, batch: BatchT, num_loss_tokens: float) -> StepLoss:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal
@@ -13,15 +14,16 @@ from stamm.align.rewards.reward_config import RewardConfig, ScoreConfig
 from stamm.align.training.finetune_config import FineTuneConfig
 from stamm.align.training.loss_config import (
     DPO,
+    KTO,
     QRPO,
     REBEL,
     SFT,
     BradleyTerry,
-    Loss,
     Preference,
     SimPO,
 )
 from stamm.align.training.reference_config import ReferenceConfig
+from stamm.audit.config import AuditConfig
 from stamm.base.config import validate
 from stamm.base.errors import ConfigError
 from stamm.engine.config import EngineConfig
@@ -30,6 +32,7 @@ from stamm.export.config import ExportConfig
 from stamm.models.sampling_config import SamplingConfig
 from stamm.recipes.align_steps import (
     answers_step,
+    audit_steps,
     evaluate_step,
     export_step,
     offline_steps,
@@ -58,6 +61,8 @@ class SFTRecipe:
     context    longest conversation in tokens; None: the model's, at most 4,096
     prepare    how rows become training sequences; its data and context are those above
     evaluate   of the tuned model, where the run has held-out text; None: none
+    audit      of memorization before and after, where passages were planted in the run's corpus;
+               the defaults stand for the settings of the run's own audit. None: none
     export     None: the model is not exported
     """
 
@@ -70,6 +75,7 @@ class SFTRecipe:
     evaluate: EvaluateConfig | None = field(
         default_factory=lambda: EvaluateConfig(tasks=("held_out",))
     )
+    audit: AuditConfig | None = field(default_factory=AuditConfig)
     export: ExportConfig | None = field(default_factory=ExportConfig)
     report: ReportConfig = field(default_factory=ReportConfig)
 
@@ -89,7 +95,9 @@ class SFTRecipe:
         context = context_of(self.context, start)
         prepare = replace(self.prepare, data=self.data, context=context, kind="chat")
         training = offline_steps(self.train, "sft", start, prepare, ReferenceConfig())
-        steps = [*start.steps, *training, *_finish("sft", start, self.evaluate, self.export)]
+        audits = audit_steps("sft", self.audit, start)
+        ends = _finish("sft", start, self.evaluate, self.export)
+        steps = [*start.steps, *training, *audits, *ends]
         return (*steps, report_step(self.report, steps))
 
 
@@ -102,7 +110,7 @@ class PreferenceRecipe:
     `select` makes training examples of them; `rounds` repeats this, each time with answers of the
     model that the round before trained. The reference policy is always the start model.
 
-    run, arm, context, prepare, evaluate, export   as in `SFTRecipe`
+    run, arm, context, prepare, evaluate, audit, export   as in `SFTRecipe`
     reference      log-probabilities of the answers under the start model
     n              completions of each prompt
     sampling       how they are drawn
@@ -134,13 +142,14 @@ class PreferenceRecipe:
     evaluate: EvaluateConfig | None = field(
         default_factory=lambda: EvaluateConfig(tasks=("held_out",))
     )
+    audit: AuditConfig | None = field(default_factory=AuditConfig)
     export: ExportConfig | None = field(default_factory=ExportConfig)
     report: ReportConfig = field(default_factory=ReportConfig)
 
     def __post_init__(self) -> None:
         _check_context(self.context)
         sampled = bool(self.prompts)
-        paired = not isinstance(self.train.loss, QRPO)
+        paired = not isinstance(self.train.loss, QRPO | KTO)
         validate(
             self,
             ("train", not isinstance(self.train.loss, SFT), "is SFT: use align.sft"),
@@ -186,21 +195,43 @@ class PreferenceRecipe:
         context = context_of(self.context, start)
         steps = [*start.steps]
         steps += self._sampled(start, context) if self.prompts else self._offline(start, context)
-        steps += _finish(self.name, start, self.evaluate, self.export)
+        audits = audit_steps(self.name, self.audit, start)
+        steps += [*audits, *_finish(self.name, start, self.evaluate, self.export)]
         if self.test_prompts:
-            steps += self._compared(start)
+            steps += self._compared(start, audited=bool(audits))
         return (*steps, report_step(self.report, steps))
 
     def _offline(self, start: StartModel, context: int) -> list[Step]:
-        paired = not isinstance(self.train.loss, QRPO)
+        paired = not isinstance(self.train.loss, QRPO | KTO)
         prepare = replace(
-            self.prepare,
+            self._prepare(context),
             data=self.data,
-            context=context,
             kind="preference" if paired else self.prepare.kind,
-            needs=_needs(self.train.loss),
         )
-        return offline_steps(self.train, self.name, start, prepare, self.reference)
+        return offline_steps(self.train, self.name, start, prepare, self._reference)
+
+    @property
+    def _reference(self) -> ReferenceConfig:
+        return replace(self.reference, mismatched=isinstance(self.train.loss, KTO))
+
+    def _prepare(self, context: int) -> PrepareConfig:
+        """With the columns that the loss reads of each row."""
+        loss, train = self.train.loss, self.train
+        examples = math.ceil(train.batch[0].size / train.epochs) if train.sequences is None else 1
+        least = self.prepare.min_references
+        needs: Literal["nothing", "labels", "rewards", "ref_rewards", "own_ref_rewards"] = "nothing"
+        if isinstance(loss, QRPO):
+            needs = "own_ref_rewards" if loss.leave_one_out else "ref_rewards"
+            least = 3 if loss.transform == "probit" else 1 + loss.leave_one_out
+        elif isinstance(loss, REBEL | KTO):
+            needs = "rewards" if isinstance(loss, REBEL) else "labels"
+        return replace(
+            self.prepare,
+            context=context,
+            needs=needs,
+            min_references=least,
+            min_examples=examples,
+        )
 
     def _sampled(self, start: StartModel, context: int) -> list[Step]:
         assert self.reward is not None
@@ -220,7 +251,7 @@ class PreferenceRecipe:
             )
             selected = select_step(name, self.select, name, "round1")
             prepared = prepare_step(
-                replace(self.prepare, data=(), context=context),
+                replace(self._prepare(context), data=()),
                 start.tokenizer,
                 name=f"prepare.{name}",
                 folder=f"data/{name}",
@@ -236,7 +267,7 @@ class PreferenceRecipe:
                 data=prepared.folder,
                 after=(*after, prepared.name),
                 external=start.external,
-                reference=self.reference,
+                reference=self._reference,
                 pack=start.pack,
                 base=start.inputs,
             )
@@ -245,7 +276,7 @@ class PreferenceRecipe:
             after = (training[-1].name,)
         return steps
 
-    def _compared(self, start: StartModel) -> list[Step]:
+    def _compared(self, start: StartModel, *, audited: bool) -> list[Step]:
         assert self.reward is not None
         config = sample_config(self.sampling, self.test_prompts, self.test_n)
         reward = ScoreConfig(reward=self.reward)
@@ -282,6 +313,7 @@ class PreferenceRecipe:
                 gold=self.gold is not None,
                 evaluated=evaluated,
                 external=start.external,
+                audited=audited,
             )
         )
         return steps
@@ -325,6 +357,11 @@ def rebel() -> PreferenceRecipe:
     return PreferenceRecipe(train=on_answers(REBEL()))
 
 
+def kto() -> PreferenceRecipe:
+    """KTO on labelled answers or pairs; set run=FOLDER, and data=FILE or prompts=FILE reward=NAME."""
+    return PreferenceRecipe(train=on_answers(KTO()))
+
+
 def on_answers(loss: Preference | BradleyTerry) -> FineTuneConfig:
     """Training on answers, not compiled: packed, they have another number of rows in every step."""
     return FineTuneConfig(loss=loss, engine=EngineConfig(compile="off"))
@@ -340,13 +377,6 @@ def _finish(
     if export is not None:
         steps.append(export_step(arm, export, start))
     return steps
-
-
-def _needs(loss: Loss) -> Literal["nothing", "rewards", "ref_rewards"]:
-    """The columns that a loss reads of each row."""
-    if isinstance(loss, QRPO):
-        return "ref_rewards"
-    return "rewards" if isinstance(loss, REBEL) else "nothing"
 
 
 def _check_context(context: int | None) -> None:

@@ -17,6 +17,8 @@ from stamm.align.sampling.sample_config import SampleConfig
 from stamm.align.training.finetune_config import FineTuneConfig
 from stamm.align.training.loss_config import needs_reference
 from stamm.align.training.reference_config import ReferenceConfig
+from stamm.audit.config import AuditConfig
+from stamm.base.errors import ConfigError
 from stamm.evaluate.config import EvaluateConfig
 from stamm.export.config import ExportConfig
 from stamm.models.sampling_config import SamplingConfig
@@ -24,6 +26,7 @@ from stamm.recipes.start_model import StartModel
 from stamm.runs.job import Step
 
 ARM_OUTPUTS = ("config.json", "model", "metrics.jsonl", "summary.json")
+START_AUDIT = "start_audit"
 
 
 def prepare_step(
@@ -232,12 +235,14 @@ def answers_step(
     gold: bool,
     evaluated: Step | None,
     external: Mapping[str, Path],
+    audited: bool = False,
 ) -> Step:
     """The comparison of an aligned arm's answers with those of the start model.
 
     before      name of the sample step of the start model; that of the arm is called like it
     gold        whether both have rewards of a second kind
     evaluated   the evaluation of the start model, if both models are evaluated
+    audited     whether both models are audited
     """
     inputs = {
         "start": f"scored/{before}/scored.jsonl",
@@ -255,6 +260,10 @@ def answers_step(
         inputs["evaluate"] = f"arms/{arm}/evaluate"
         inputs["start_evaluate"] = evaluated.folder
         after += [f"evaluate.{arm}", evaluated.name]
+    if audited:
+        inputs["audit"] = f"arms/{arm}/audit"
+        inputs["start_audit"] = START_AUDIT
+        after += [f"audit.{arm}", "audit.start"]
     return Step(
         name=f"answers.{arm}",
         job="answers",
@@ -285,6 +294,45 @@ def evaluate_step(
         external=start.external,
         outputs=(".",),
     )
+
+
+def audit_steps(arm: str, config: AuditConfig | None, start: StartModel) -> list[Step]:
+    """Audits of the start model and of an arm, with the settings of the start model's run.
+
+    Settings other than the defaults are used as they are. Without planted passages, and where they do
+    not fit into the model's context with the default settings, there is none.
+
+    Raises   ConfigError for settings that do not fit into the model's context
+    """
+    if config is None or not start.corpus:
+        return []
+    own = config != AuditConfig()
+    config = config if own or start.audit is None else start.audit
+    needed = 1 + config.prefix_tokens + config.new_tokens
+    if needed > start.max_context:
+        if not own:
+            return []
+        raise ConfigError(
+            f"<s>, audit.prefix_tokens and audit.new_tokens are {needed} tokens, more than the "
+            f"model's max_context = {start.max_context}",
+            fix="Lower them, or set audit=none",
+        )
+    return [
+        Step(
+            name=f"audit.{name}",
+            job="audit",
+            config=config,
+            folder=folder,
+            inputs={"model": model, "tokenizer": start.tokenizer, "corpus": start.corpus},
+            after=after,
+            external=start.external,
+            outputs=(".",),
+        )
+        for name, folder, model, after in (
+            ("start", START_AUDIT, start.model, start.after),
+            (arm, f"arms/{arm}/audit", f"arms/{arm}/model", (f"finetune.{arm}",)),
+        )
+    ]
 
 
 def export_step(arm: str, config: ExportConfig, start: StartModel) -> Step:

@@ -96,6 +96,7 @@ RECIPES: tuple[Recipe, ...] = (
     Recipe("align.dpo", align.dpo),
     Recipe("align.simpo", align.simpo),
     Recipe("align.rebel", align.rebel),
+    Recipe("align.kto", align.kto),
     Recipe("align.reward", align_reward.reward),
     Recipe("pretrain.llama_1b_xielu", llama.llama_1b_xielu),
     Recipe("pretrain.llama_3b_xielu", llama.llama_3b_xielu),

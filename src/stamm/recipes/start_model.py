@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from stamm.align.import_config import ImportConfig, import_files
+from stamm.audit.config import AuditConfig
+from stamm.base.config import from_plain
 from stamm.base.errors import ConfigError, DataError, RunError
 from stamm.base.files import read_json
 from stamm.recipes.jobs import model_finder
@@ -18,6 +20,7 @@ from stamm.runs.model_outputs import DECODER
 LONGEST_CONTEXT = 4096
 _IMPORTED = "start"
 _TOKENIZER = "tokenizer.json"
+_PROBES = "probes.json"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,6 +31,8 @@ class StartModel:
     steps         that make it: the import of a Hugging Face folder
     external      files that identify it, outside the run folder
     pack          the packed corpus that it was trained on, for held-out text; "" when it is not there
+    corpus        the corpus that passages were planted in, as its probes.json lists them; "" without
+    audit         settings of the run's own audit; None without
     max_context   longest context of the model
     """
 
@@ -38,6 +43,8 @@ class StartModel:
     steps: tuple[Step, ...] = ()
     external: Mapping[str, Path] = field(default_factory=dict)
     pack: str = ""
+    corpus: str = ""
+    audit: AuditConfig | None = None
 
     @property
     def after(self) -> tuple[str, ...]:
@@ -63,7 +70,10 @@ def start_model(run: str, arm: str | None, root: Path) -> StartModel:
     source = model_finder().find_model(run, arm)
     if source.kind == "hub":
         return _imported(source.model, root)
-    pack = _pack_of(source.model.parent)
+    arm_folder = source.model.parent
+    pack, corpus = _input_of(arm_folder, "pack"), _input_of(arm_folder, "corpus")
+    if corpus is not None and not (corpus / _PROBES).is_file():
+        corpus = None
     config = read_json(source.model / DECODER)["decoder"]
     return StartModel(
         name=source.model.parent.name,
@@ -74,6 +84,8 @@ def start_model(run: str, arm: str | None, root: Path) -> StartModel:
             str(path): path for path in (source.model / DECODER, source.tokenizer / _TOKENIZER)
         },
         pack="" if pack is None else os.path.relpath(pack, root),
+        corpus="" if corpus is None else os.path.relpath(corpus, root),
+        audit=None if corpus is None else _audit_of(corpus.parent),
     )
 
 
@@ -101,8 +113,16 @@ def _imported(folder: Path, root: Path) -> StartModel:
     )
 
 
-def _pack_of(arm: Path) -> Path | None:
+def _input_of(arm: Path, name: str) -> Path | None:
     try:
-        return input_of_arm(arm, "pack")
+        return input_of_arm(arm, name)
     except RunError:
         return None
+
+
+def _audit_of(run: Path) -> AuditConfig | None:
+    path = run / "config.json"
+    stored = read_json(path) if path.is_file() else None
+    config = stored.get("config") if isinstance(stored, dict) else None
+    section = config.get("audit") if isinstance(config, dict) else None
+    return None if section is None else from_plain(AuditConfig, section, str(path))

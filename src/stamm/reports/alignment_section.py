@@ -110,7 +110,7 @@ def alignment_section(study: RunResults) -> AlignmentSection | None:
             ),
             "mean quantile", "KL, nats", "tokens", "bits/byte, change",
         ),
-        cost=_cost(study.aligned),
+        cost=_cost(study),
         prepared=tuple((name, _prepared(one)) for name, one in study.prepared),
     )  # fmt: skip
 
@@ -300,12 +300,14 @@ def _not_evaluated(study: RunResults) -> list[str]:
     return said
 
 
-def _cost(aligned: Sequence[AlignedArm]) -> DataTable:
+def _cost(study: RunResults) -> DataTable:
     """Measures before and after: the rows of each measure together, one per arm."""
     by_measure: dict[str, list[tuple[str, ...]]] = {}
-    for arm in aligned:
-        for measure, *cells in _cost_rows(arm.file):
-            row = (measure, one_line(arm.name, _LONGEST_NAME), *cells)
+    measured = [(arm.name, _cost_rows(arm.file)) for arm in study.aligned]
+    measured += _memorized_rows(study)
+    for name, rows in measured:
+        for measure, *cells in rows:
+            row = (measure, one_line(name, _LONGEST_NAME), *cells)
             by_measure.setdefault(measure, []).append(row)
     return DataTable(
         columns=("measure", "arm", "start", "aligned", "difference"),
@@ -319,6 +321,35 @@ def _cost(aligned: Sequence[AlignedArm]) -> DataTable:
         "stop token. Distinct-4: share of distinct 4-grams of tokens in an answer. Bits per byte are "
         "of held-out text. Memorized: nats per token of planted passages, repeated so many times, "
         "minus those of passages never seen; below 0 is remembered.",
+    )
+
+
+def _memorized_rows(study: RunResults) -> list[tuple[str, list[tuple[str, ...]]]]:
+    """Memorization before and after of audited arms whose answers were not compared."""
+    if study.start_memorization is None:
+        return []
+    compared = {arm.name for arm in study.aligned if arm.file.memorization}
+    start = {one.repeats: one.nll_minus_control for one in study.start_memorization.buckets}
+    return [
+        (
+            arm.name,
+            [
+                _memorized_row(one.repeats, before, after)
+                for one in audit.buckets[:_MOST_ROWS]
+                if (before := start.get(one.repeats)) and (after := one.nll_minus_control)
+            ],
+        )
+        for arm in study.arms
+        if (audit := arm.measured.memorization) and arm.name not in compared
+    ]
+
+
+def _memorized_row(repeats: int, before: MeanInterval, after: MeanInterval) -> tuple[str, ...]:
+    return (
+        f"memorized, {repeats:,} times",
+        fixed(before.mean, 3),
+        fixed(after.mean, 3),
+        signed(after.mean - before.mean, 3),
     )
 
 
@@ -339,13 +370,7 @@ def _cost_rows(file: AlignmentFile) -> list[tuple[str, ...]]:
     if file.bits_per_byte is not None:
         rows.append(_row("bits per byte", file.bits_per_byte, 4))
     rows += [
-        (
-            f"memorized, {one.repeats:,} times",
-            fixed(one.before.mean, 3),
-            fixed(one.after.mean, 3),
-            signed(one.after.mean - one.before.mean, 3),
-        )
-        for one in file.memorization[:_MOST_ROWS]
+        _memorized_row(one.repeats, one.before, one.after) for one in file.memorization[:_MOST_ROWS]
     ]
     return rows
 

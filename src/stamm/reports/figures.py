@@ -11,7 +11,12 @@ from stamm.reports.corpus_figures import dropped_figure, stayed_figure
 from stamm.reports.corpus_vocabulary import fairness_figure
 from stamm.reports.figure import Figure
 from stamm.reports.measure_figures import grammar_figure, language_figure, memorization_figure
-from stamm.reports.preference_figures import log_ratio_figure, reward_figure, target_figure
+from stamm.reports.preference_figures import (
+    kto_figure,
+    log_ratio_figure,
+    reward_figure,
+    target_figure,
+)
 from stamm.reports.run_data import RunResults
 from stamm.reports.shape_figures import shape_figures
 from stamm.reports.training_figures import goldfish_figure, loss_figure, optimisation_figure
@@ -25,6 +30,7 @@ def figures_of(study: RunResults, config: ReportConfig) -> Mapping[str, tuple[Fi
             *_there(
                 log_ratio_figure(study, config),
                 target_figure(study, config),
+                kto_figure(study, config),
                 reward_figure(study, config),
             ),
         ),

@@ -19,6 +19,7 @@ _MOST_POINTS = 600
 _CHOSEN, _REJECTED = "reward/chosen_log_ratio", "reward/rejected_log_ratio"
 _ACCURACY = "reward/accuracy"
 _CHOSEN_REWARD, _REJECTED_REWARD = "reward/chosen", "reward/rejected"
+_KL = "reward/kl"
 _RATIO, _TARGET, _QUANTILE = "reward/log_ratio", "reward/target", "reward/quantile"
 _NO_ROWS = DataTable(columns=(), rows=())
 
@@ -68,7 +69,7 @@ def log_ratio_figure(study: RunResults, config: ReportConfig) -> Figure | None:
 
 def target_figure(study: RunResults, config: ReportConfig) -> Figure | None:
     """Log-ratios of QRPO beside their targets, and training quantiles; None without QRPO."""
-    curves = _preference_curves(study, config, _RATIO)
+    curves = _preference_curves(study, config, _TARGET)
     if not curves:
         return None
 
@@ -97,6 +98,44 @@ def target_figure(study: RunResults, config: ReportConfig) -> Figure | None:
                 for arm, found in curves
             ),
             svg=draw_panels("targets", 3.2, paint, 2),
+            data=_NO_ROWS,
+            source="",
+            command=study.made_by(),
+        ),
+    )
+
+
+def kto_figure(study: RunResults, config: ReportConfig) -> Figure | None:
+    """Log-ratios of KTO beside the estimate of KL; None without KTO."""
+    curves = _preference_curves(study, config, _KL)
+    if not curves:
+        return None
+
+    def paint(panels: list[Axes]) -> None:
+        panels[0].set_ylabel("nats")
+        panels[0].set_title("log π/π_ref, and KL (dashed)", pad=36)
+        panels[1].axhline(0.5, color=drawn("muted"), lw=0.9, ls=(0, (2, 2)))
+        panels[1].set_title("Answers on the right side of KL, share", pad=36)
+        _paint_curves(panels, curves, (_RATIO, _KL, _ACCURACY))
+
+    return _training_figure(
+        study,
+        config,
+        curves,
+        (_RATIO, _KL, _ACCURACY),
+        Figure(
+            key="kto",
+            title="KTO: log-ratios and KL during training",
+            caption=(
+                "Means over the answers of a step, smoothed. KTO raises the log-ratio of desirable "
+                "answers above the KL to the reference policy, which it estimates from prompts with "
+                "answers to others, and lowers that of undesirable ones below it."
+            ),
+            alt="; ".join(
+                f"{arm.name} ends at {_last(found.get(_RATIO))} nats, KL at {_last(found.get(_KL))}"
+                for arm, found in curves
+            ),
+            svg=draw_panels("kto", 3.2, paint, 2),
             data=_NO_ROWS,
             source="",
             command=study.made_by(),

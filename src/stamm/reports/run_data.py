@@ -24,10 +24,12 @@ from stamm.reports.text import one_line
 from stamm.reports.training import FINETUNE, ArmTraining, read_training
 from stamm.runs.manifest import MANIFEST_FIX
 from stamm.runs.schemas.corpus import PackManifest, TokenizerSummary
+from stamm.runs.schemas.evaluation import MemorizationFile
 from stamm.runs.schemas.prepared_data import PreparedSummary
 from stamm.runs.schemas.run import ConfigFile, ManifestFile, ReceiptFile
 
 _REPORT = "report"
+_START_AUDIT = Path("start_audit", "memorization.json")
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,100}")
 _LONGEST_NAME = 120
 _LONGEST_PATH = 4096
@@ -72,6 +74,7 @@ class RunResults:
     aligned       answers of aligned models; () where none were evaluated
     prepared      summaries of prepared alignment data, by folder
     reward_models   arms that are reward models, with their held-out accuracy
+    start_memorization   audit of the model that an alignment run started from
     """
 
     name: str
@@ -89,6 +92,7 @@ class RunResults:
     aligned: tuple[AlignedArm, ...]
     prepared: tuple[tuple[str, PreparedSummary], ...]
     reward_models: tuple[TrainedReward, ...] = ()
+    start_memorization: MemorizationFile | None = None
 
     def inside(self, arm: ArmResults) -> str:
         """The folder of an arm with its final slash, for naming files: "arms/xielu/"."""
@@ -170,6 +174,7 @@ def collect(run_folder: Path) -> RunResults:
         ),
         prepared=read_prepared(run_folder),
         reward_models=read_reward_models(run_folder, [(arm.name, arm.place) for arm in arms]),
+        start_memorization=read_record_if_present(MemorizationFile, run_folder / _START_AUDIT),
     )
 
 

@@ -81,7 +81,7 @@ def loss_figure(study: RunResults, config: ReportConfig) -> Figure | None:
 
 def optimisation_figure(study: RunResults, config: ReportConfig) -> Figure | None:
     """Learning rate and gradient norm by step, or None when nothing was trained."""
-    arms = _with_metrics(study)
+    arms = _with_rates(study)
     if not arms:
         return None
     rates = {a.name: a.training.metrics.learning_rate for a in arms if a.training.metrics}
@@ -245,6 +245,11 @@ def _group_name(names: list[str], total: int) -> str:
 
 def _with_metrics(study: RunResults) -> list[ArmResults]:
     return [a for a in study.arms if a.training.metrics and a.training.metrics.loss.values]
+
+
+def _with_rates(study: RunResults) -> list[ArmResults]:
+    """Preference losses and those of reward models are drawn in the section of alignment."""
+    return [a for a in study.arms if a.training.metrics and a.training.metrics.learning_rate.values]
 
 
 def _cooldown_starts(study: RunResults) -> list[int]:

@@ -12,7 +12,7 @@ from typing import Any
 
 from stamm.align.training import job
 from stamm.align.training.finetune_config import FineTuneConfig
-from stamm.align.training.loss_config import DPO, QRPO, REBEL, SFT, BradleyTerry, Loss, SimPO
+from stamm.align.training.loss_config import DPO, KTO, QRPO, REBEL, SFT, BradleyTerry, Loss, SimPO
 from stamm.base.shutdown import exit_immediately
 from stamm.engine.config import EngineConfig, Parallel
 from stamm.engine.distributed import destroy_process_group
@@ -24,6 +24,7 @@ from tests.unit.align import finetuned
 LOSSES: dict[str, Loss] = {
     "SFT": SFT(),
     "QRPO": QRPO(),
+    "KTO": KTO(),
     "QRPO, rated": QRPO(transform="log", ties="mid", beta=0.1),
     "DPO": DPO(),
     "DPO, normalized": DPO(form="normalized"),

@@ -7,7 +7,7 @@ from typing import Any
 
 from stamm.align.training import job, reference_job
 from stamm.align.training.finetune_config import FineTuneConfig
-from stamm.align.training.loss_config import SFT, Loss, needs_reference
+from stamm.align.training.loss_config import KTO, SFT, Loss, needs_reference
 from stamm.align.training.reference_config import ReferenceConfig
 from stamm.base.files import read_json
 from stamm.engine.config import EngineConfig
@@ -96,7 +96,8 @@ def fine_tune(
     if needs_reference(loss):
         inputs["reference"] = folder / "reference"
         inputs["reference"].mkdir(exist_ok=True)
-        reference_job.run(ReferenceConfig(), Workspace(folder=inputs["reference"], inputs=inputs))
+        settings = ReferenceConfig(mismatched=isinstance(loss, KTO), answers_per_shard=5)
+        reference_job.run(settings, Workspace(folder=inputs["reference"], inputs=inputs))
     arm = folder / "arms" / "tuned"
     arm.mkdir(parents=True, exist_ok=True)
     job.run(config(loss, **changes), Workspace(folder=arm, inputs=inputs))

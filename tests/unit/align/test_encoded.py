@@ -9,10 +9,13 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import torch
 
 from stamm.align.data.encoded import ENCODED_SCHEMA, EncodedAnswer, EncodedExamples, SplitWriter
+from stamm.align.training.chat_dataset import ChatWindows
 from stamm.base.errors import DataError
 from stamm.base.files import sha256_file
+from stamm.corpus.tables import RowGroups
 from tests.unit.align.prepared import chat, prepare
 
 ROWS = [chat(f"{k}+1?", f"{k + 1}", id=str(k)) for k in range(5)]
@@ -95,3 +98,23 @@ def test_a_missing_folder_and_missing_files_are_named(tmp_path: Path) -> None:
 
 def test_the_file_has_the_columns_of_the_schema(tmp_path: Path) -> None:
     assert pq.read_schema(prepare(tmp_path, ROWS) / "examples.parquet").equals(ENCODED_SCHEMA)
+
+
+def test_few_row_groups_are_in_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Training sequences of many conversations: memory is that of 64 row groups, whatever the file."""
+    monkeypatch.setattr("stamm.align.data.encoded._GROUP_ROWS", 2)
+    out = prepare(tmp_path, [chat(f"{k} plus 1?", f"{k + 1}") for k in range(400)], context=64)
+    read: list[int] = []
+    real = RowGroups._read
+    monkeypatch.setattr(RowGroups, "_read", lambda self, n: read.append(n) or real(self, n))
+    data = EncodedExamples.open(out)
+    assert read == list(range(200))
+    sequences = ChatWindows(data.answers, 64, seed=1, pad=0)
+    held = ChatWindows(list(data.answers), 64, seed=1, pad=0)
+    read.clear()
+    whole, same = (each.batch(0, each.per_epoch) for each in (sequences, held))
+    assert sequences.num_tokens(0, 9) == held.num_tokens(0, 9)
+    for name in ("tokens_BT", "target_BT", "document_BT", "keep_BT"):
+        assert torch.equal(getattr(whole, name), getattr(same, name))
+    assert len(read) >= 200
+    assert len(data.answers._rows._groups) == 64

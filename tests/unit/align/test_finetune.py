@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import shutil
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -16,14 +15,13 @@ from stamm.align.training.log_probs import completion_log_probs
 from stamm.align.training.loss_config import DPO, QRPO, REBEL, SFT, Loss, SimPO
 from stamm.align.training.reference_config import ReferenceConfig
 from stamm.align.training.reference_job import read_reference
-from stamm.base.errors import ConfigError, DataError
+from stamm.base.errors import DataError
 from stamm.base.files import sha256_file
 from stamm.models.serialization import load_decoder
 from stamm.optim.schedules import BatchStage, ConstantRate
 from stamm.runs.job import Workspace
 from tests.unit.align import finetuned
 from tests.unit.align.finetuned import chats, fine_tune, metrics, pairs, rated, trained
-from tests.unit.align.prepared import prepare
 
 PAIRWISE = [DPO(), DPO(form="ipo"), DPO(form="normalized", beta=1.0), SimPO(), REBEL(beta=1.0)]
 POINTWISE = [
@@ -133,48 +131,3 @@ def test_data_of_another_chat_format_is_refused(tmp_path: Path) -> None:
     folder.mkdir()
     with pytest.raises(DataError, match=r"encoded with another chat format: SHA-256 [0-9a-f]{64}"):
         reference_job.run(ReferenceConfig(), Workspace(folder=folder, inputs=inputs))
-
-
-def without(rows: list[dict[str, Any]], column: str) -> list[dict[str, Any]]:
-    return [{k: v for k, v in row.items() if k != column} for row in rows]
-
-
-@pytest.mark.parametrize(
-    ("rows", "loss", "problem"),
-    [
-        (chats(), DPO(), "DPO is trained on preference rows, and the data has chat rows"),
-        (rated(), REBEL(), "REBEL is trained on preference rows, and the data has rated rows"),
-        (pairs(), SFT(), "SFT is trained on chat rows, and the data has preference rows"),
-        (without(without(pairs(), "chosen_reward"), "rejected_reward"), REBEL(), "0 has no reward"),
-        (without(rated(), "ref_rewards"), QRPO(), "example 0 has no ref_rewards"),
-        (
-            [{**row, "reward": 1.0, "ref_rewards": [1.0]} for row in rated()],
-            QRPO(),
-            "all rewards are 1.0: there is nothing to learn from",
-        ),
-    ],
-)
-def test_data_that_does_not_fit_the_loss_is_refused(
-    tmp_path: Path, rows: list[dict[str, Any]], loss: Loss, problem: str
-) -> None:
-    prepare(tmp_path, rows, context=finetuned.CONTEXT)
-    with pytest.raises(DataError, match=problem):
-        job.check_data(loss, EncodedExamples.open(tmp_path / "prepared"))
-
-
-def test_probit_with_two_references_is_refused_before_training(tmp_path: Path) -> None:
-    rows = [{**row, "ref_rewards": [0.0, 0.5]} for row in rated()]
-    prepare(tmp_path, rows, context=finetuned.CONTEXT)
-    with pytest.raises(ConfigError, match="transform probit with 2 reference rewards"):
-        job.check_data(QRPO(transform="probit"), EncodedExamples.open(tmp_path / "prepared"))
-
-
-def test_many_equal_reference_rewards_are_advised_about(tmp_path: Path) -> None:
-    rows = [{**row, "ref_rewards": [0.0, 0.0, 1.0, 1.0]} for row in rated()]
-    prepare(tmp_path, rows, context=finetuned.CONTEXT)
-    data = EncodedExamples.open(tmp_path / "prepared")
-    warning = job.tie_warning(QRPO(), data)
-    assert warning.startswith("33% of the pairs of reference rewards are equal")
-    assert job.tie_warning(QRPO(partition="empirical", ties="mid"), data) == ""
-    prepare(tmp_path / "apart", rated(), context=finetuned.CONTEXT)
-    assert job.tie_warning(QRPO(), EncodedExamples.open(tmp_path / "apart" / "prepared")) == ""

@@ -43,7 +43,8 @@ def _inputs(folder: Path, rows: list[dict[str, Any]], *, reference: bool) -> dic
     if reference:
         inputs["reference"] = folder / "reference"
         inputs["reference"].mkdir()
-        reference_job.run(ReferenceConfig(), Workspace(folder=inputs["reference"], inputs=inputs))
+        settings = ReferenceConfig(mismatched=True)
+        reference_job.run(settings, Workspace(folder=inputs["reference"], inputs=inputs))
     return {name: str(path) for name, path in inputs.items()}
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -51,7 +53,9 @@ def check(steps: tuple[Step, ...], root: Path) -> None:
         before[step.name] = set(step.after).union(*(before[each] for each in step.after))
 
 
-@pytest.mark.parametrize("name", ["align.sft", "align.qrpo", "align.dpo", "align.rebel"])
+@pytest.mark.parametrize(
+    "name", ["align.sft", "align.qrpo", "align.dpo", "align.rebel", "align.kto"]
+)
 def test_offline_recipes_prepare_train_and_report(model: str, tmp_path: Path, name: str) -> None:
     data = tmp_path / "rows.jsonl"
     data.write_text("")
@@ -61,6 +65,40 @@ def test_offline_recipes_prepare_train_and_report(model: str, tmp_path: Path, na
     kinds = [step.job for step in steps]
     assert ("reference" in kinds) == (name != "align.sft")
     assert kinds.index("prepare") < kinds.index("finetune") < kinds.index("report")
+
+
+def test_models_of_a_corpus_with_planted_passages_are_audited(model: str, tmp_path: Path) -> None:
+    root = tmp_path / "planted"
+    shutil.copytree(model, root)
+    (root / "corpus" / "probes.json").write_text("{}")
+    data = tmp_path / "rows.jsonl"
+    data.write_text("")
+    given = (f"run={root}", f"data={data}")
+    for name, words in (
+        ("align.sft", ()),
+        ("align.dpo", (f"test_prompts={PROMPTS}", "reward=Length")),
+    ):
+        steps = build(name, *given, *words).steps(tmp_path)  # type: ignore[union-attr, call-arg]
+        check(steps, tmp_path)
+        audits = {step.name: step for step in steps if step.job == "audit"}
+        arm = name.removeprefix("align.")
+        assert audits.keys() == {"audit.start", f"audit.{arm}"}
+        assert audits["audit.start"].folder == "start_audit"
+        compared = [step.inputs for step in steps if step.job == "answers"]
+        assert [each["start_audit"] for each in compared] == ["start_audit"] * bool(words)
+
+    def jobs(*words: str) -> list[str]:
+        return [step.job for step in build("align.sft", *given, *words).steps(tmp_path)]  # type: ignore[union-attr, call-arg]
+
+    assert "audit" not in jobs("audit=none")
+    with pytest.raises(
+        ConfigError, match="are 201 tokens, more than the model's max_context = 160"
+    ):
+        jobs("audit.prefix_tokens=100")
+    settings = {"config": {"audit": {"prefix_tokens": 8, "new_tokens": 9}}}
+    (root / "config.json").write_text(json.dumps(settings))
+    steps = build("align.sft", *given).steps(tmp_path)  # type: ignore[union-attr, call-arg]
+    assert {step.config.new_tokens for step in steps if step.job == "audit"} == {9}
 
 
 def test_simpo_computes_no_reference(model: str, tmp_path: Path) -> None:

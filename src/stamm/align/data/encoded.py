@@ -11,22 +11,24 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal, overload
+from typing import Any, Literal, overload
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from numpy.typing import NDArray
 
 from stamm.base.errors import DataError
 from stamm.base.files import sha256_file
 from stamm.base.schema import read_record
-from stamm.corpus.tables import TableWriter, read_table, require_columns
+from stamm.corpus.tables import RowGroups, TableWriter, require_columns
 from stamm.runs.schemas.prepared_data import PreparedSplit, PreparedSummary
 
 SUMMARY = "summary.json"
 TRAIN, HELD_OUT = "train", "held_out"
 FILES = {TRAIN: "examples.parquet", HELD_OUT: "held_out.parquet"}
 CHAT, CHOSEN, REJECTED, RATED = "chat", "chosen", "rejected", "rated"
+_GROUP_ROWS = 256  # training reads examples in random order, and a whole row group for each
 _FIX = "Delete the folder and run the step that writes it again"
 
 ENCODED_SCHEMA = pa.schema(
@@ -73,13 +75,19 @@ class EncodedAnswer:
 
 
 class EncodedAnswers(Sequence[EncodedAnswer]):
-    """The answers of a Parquet file, read into Arrow memory and made into objects on access."""
+    """The answers of a Parquet file, read a row group at a time: memory does not grow with the file.
 
-    def __init__(self, table: pa.Table) -> None:
-        self._table = table.combine_chunks()
+    num_tokens   of each answer, prompt included
+    Raises       DataError when a row is malformed
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._rows = RowGroups(path, list(_READ))
+        counts = [_checked_lengths(group, path) for group in self._rows.read()]
+        self.num_tokens: NDArray[np.int64] = np.concatenate([np.zeros(0, np.int64), *counts])
 
     def __len__(self) -> int:
-        return int(self._table.num_rows)
+        return len(self._rows)
 
     @overload
     def __getitem__(self, index: int) -> EncodedAnswer: ...
@@ -96,18 +104,15 @@ class EncodedAnswers(Sequence[EncodedAnswer]):
         return self._at(place)
 
     def __iter__(self) -> Iterator[EncodedAnswer]:
-        return map(self._at, range(len(self)))
+        for group in self._rows.read():
+            yield from map(_answer, group.to_pylist())
 
     def _at(self, place: int) -> EncodedAnswer:
-        row = {name: self._table[name][place] for name in _READ}
-        ids, supervised = row.pop("ids").values, row.pop("supervised").values
-        plain = {name: scalar.as_py() for name, scalar in row.items()}
-        plain["ref_rewards"] = tuple(plain["ref_rewards"] or ())
-        return EncodedAnswer(
-            ids=ids.to_numpy().tolist(),
-            supervised=supervised.to_numpy(zero_copy_only=False).tolist(),
-            **plain,
-        )
+        return _answer(self._rows.row(place))
+
+
+def _answer(row: dict[str, Any]) -> EncodedAnswer:
+    return EncodedAnswer(**{**row, "ref_rewards": tuple(row["ref_rewards"] or ())})
 
 
 _READ = tuple(name for name in ENCODED_SCHEMA.names if name not in ("file", "row"))
@@ -145,9 +150,7 @@ class EncodedExamples:
                 f"{path} has SHA-256 {found}, and {SUMMARY} names {stated.sha256[:64]}", fix=_FIX
             )
         require_columns(path, ENCODED_SCHEMA)
-        table = read_table(path, list(_READ))
-        _check_lengths(table, path)
-        return cls(EncodedAnswers(table), summary, found)
+        return cls(EncodedAnswers(path), summary, found)
 
     @property
     def kind(self) -> str:
@@ -182,7 +185,7 @@ class SplitWriter:
     _writer: TableWriter = field(init=False)
 
     def __post_init__(self) -> None:
-        self._writer = TableWriter(self.path, ENCODED_SCHEMA)
+        self._writer = TableWriter(self.path, ENCODED_SCHEMA, _GROUP_ROWS)
 
     def __enter__(self) -> SplitWriter:
         self._writer.__enter__()
@@ -212,13 +215,18 @@ class SplitWriter:
             self.answers_with_reward += answer.reward is not None
             self.answers_with_ref_rewards += bool(answer.ref_rewards)
 
+    @property
+    def answers(self) -> int:
+        """Number of answers."""
+        return self._writer.count
+
     def summary(self, file: Path) -> PreparedSplit:
         """The counts, and the hash of the finished `file`."""
         return PreparedSplit(
             file=file.name,
             sha256=sha256_file(file),
             examples=self.examples,
-            answers=self._writer.count,
+            answers=self.answers,
             tokens=self.tokens,
             supervised_tokens=self.supervised_tokens,
             longest=self.longest,
@@ -227,7 +235,8 @@ class SplitWriter:
         )
 
 
-def _check_lengths(table: pa.Table, path: Path) -> None:
+def _checked_lengths(table: pa.Table, path: Path) -> NDArray[np.int64]:
+    """Number of ids of each row."""
     if table.schema != pa.schema([ENCODED_SCHEMA.field(name) for name in _READ]):
         raise DataError(f"{path} has columns of other types", fix=_FIX)
     for name in ("ids", "supervised", "role", "prompt_tokens"):
@@ -236,3 +245,4 @@ def _check_lengths(table: pa.Table, path: Path) -> None:
     sizes = [pc.list_value_length(table[name]) for name in ("ids", "supervised")]
     if not pc.all(pc.equal(*sizes), min_count=0).as_py():
         raise DataError(f"{path} has a row with unequal numbers of ids and of the mask", fix=_FIX)
+    return np.asarray(sizes[0].to_numpy(), dtype=np.int64)

@@ -27,8 +27,12 @@ class PrepareConfig:
                       order
     kind              kind of every row; "auto": that of the first readable row. A row of another
                       kind is a bad row
-    needs             columns without which a row is a bad row: "rewards" (of an answer, or of both of
-                      a pair), or "ref_rewards" too; recipes set it for their loss
+    needs             what a row needs for the loss, which recipes set. "rewards": of an answer, or of
+                      both of a pair; "ref_rewards": these too; "own_ref_rewards": and the answer's own
+                      reward is one of them; "labels": a pair, or an answer with a reward. A row without
+                      is a bad row. When all these rewards are equal, no data is written
+    min_references    fewest ref_rewards of a row, where it needs them
+    min_examples      fewest examples to train on: those of one batch
     context           longest answer that is kept, in tokens, prompt included; none is truncated
     refused_licences  families (share-alike, copyleft, noncommercial, no-derivatives, reserved, ...)
                       and SPDX identifiers whose rows are dropped; "unknown": rows with no licence, or
@@ -43,7 +47,9 @@ class PrepareConfig:
 
     data: tuple[str, ...] = ()
     kind: Literal["auto", "chat", "preference", "rated"] = "auto"
-    needs: Literal["nothing", "rewards", "ref_rewards"] = "nothing"
+    needs: Literal["nothing", "labels", "rewards", "ref_rewards", "own_ref_rewards"] = "nothing"
+    min_references: int = 1
+    min_examples: int = 1
     context: int = 4096
     refused_licences: tuple[str, ...] = ()
     without_source: Literal["accept", "refuse"] = "accept"
@@ -65,6 +71,8 @@ class PrepareConfig:
         validate(
             self,
             ("context", self.context >= 2, "must be at least 2"),
+            ("min_references", self.min_references >= 1, "must be at least 1"),
+            ("min_examples", self.min_examples >= 1, "must be at least 1"),
             ("refused_licences", not wrong, f"names no family and no SPDX identifier. {hint}"),
             ("held_out", 0.0 <= self.held_out < 1.0, "must lie in [0, 1)"),
             ("seed", 0 <= self.seed <= LARGEST_SEED, "must lie in 0 to 2^63 - 1"),

@@ -28,8 +28,10 @@ import numpy as np
 from stamm.align.data.data_files import evaluation_files, locate_data
 from stamm.align.data.dataset_reader import BadRow, read_rows
 from stamm.align.data.encoded import (
+    CHOSEN,
     FILES,
     HELD_OUT,
+    REJECTED,
     SUMMARY,
     TRAIN,
     EncodedAnswer,
@@ -113,6 +115,7 @@ class _Filter:
         self.kind: str = "" if config.kind == "auto" else config.kind
         self._seen: set[bytes] = set()
         self.contaminated: Counter[str] = Counter()
+        self._rewards: set[float] = set()
 
     def keep(
         self,
@@ -130,25 +133,55 @@ class _Filter:
         Raises   RowDropError with the reason why it is not kept
         """
         kind = kind_of(row)
-        self.kind = self.kind or kind
-        if kind != self.kind:
+        if kind != (self.kind or kind):
             raise RowDropError(BAD_ROW, f"a row of kind {kind} in data of kind {self.kind}")
-        self._check_columns(row)
+        self._check_columns(row, kind)
+        self.kind = kind
         self._check_licence(ledger)
         answers = encode_row(row, self._chat, self._config.context, number, ledger.licence, sampled)
         self._check_contamination(row)
         self._check_duplicate(plain if isinstance(row, RatedAnswer) else b"", answers)
         return answers
 
-    def _check_columns(self, row: Example) -> None:
+    def add_rewards(self, answers: Sequence[EncodedAnswer]) -> None:
+        """Note the rewards of an example that is trained on, as far as the loss reads them."""
+        if len(self._rewards) > 1 or self._config.needs == "nothing":
+            return
+        for answer in answers:
+            if self._config.needs == "labels" and answer.role in (CHOSEN, REJECTED):
+                self._rewards.add(float(answer.role == CHOSEN))
+            elif answer.reward is not None:
+                self._rewards.update((answer.reward, *answer.ref_rewards))
+
+    def check_rewards(self) -> None:
+        """Raise DataError when all rewards are equal."""
+        if len(self._rewards) == 1:
+            raise DataError(
+                f"all rewards are {self._rewards.pop()}: there is nothing to learn from",
+                fix="Score the answers with a reward that differs between them",
+            )
+
+    def _check_columns(self, row: Example, kind: str) -> None:
         needs = self._config.needs
-        if needs == "nothing" or not isinstance(row, PreferencePair | RatedAnswer):
+        if needs == "nothing":
+            return
+        if not isinstance(row, PreferencePair | RatedAnswer):
+            raise RowDropError(BAD_ROW, f"a row of kind {kind}, which has no reward")
+        if needs == "labels":
             return
         if isinstance(row, PreferencePair) and row.chosen_reward is None:
             detail = "no chosen_reward and rejected_reward: `stamm score` adds them"
             raise RowDropError(BAD_ROW, detail)
-        if needs == "ref_rewards" and not row.ref_rewards:
+        if needs == "rewards":
+            return
+        if not row.ref_rewards:
             raise RowDropError(BAD_ROW, "no ref_rewards, the rewards of reference completions")
+        found, least = len(row.ref_rewards), self._config.min_references
+        if found < least:
+            raise RowDropError(BAD_ROW, f"{found} ref_rewards, and the loss needs {least}")
+        if needs == "own_ref_rewards" and not set(_rewards(row)) <= set(row.ref_rewards):
+            detail = "a reward that is not among its ref_rewards, with leave_one_out"
+            raise RowDropError(BAD_ROW, detail)
 
     def _check_licence(self, row: LedgerRow) -> None:
         refused = refused_by(row.licence, self._config.refused_licences)
@@ -180,11 +213,18 @@ class _Filter:
         self._seen.add(key)
 
 
+def _rewards(row: PreferencePair | RatedAnswer) -> tuple[float | None, ...]:
+    if isinstance(row, RatedAnswer):
+        return (row.reward,)
+    return row.chosen_reward, row.rejected_reward
+
+
 def run(config: PrepareConfig, workspace: Workspace) -> None:
     """Encode every row of the data, in the order of the files.
 
-    Raises   DataError for a file that cannot be read, for a bad row with bad_rows="stop", and when
-             no row is left to train on: then bad_rows.jsonl names the reason of each
+    Raises   DataError for a file that cannot be read, for a bad row with bad_rows="stop", when all
+             rewards that the loss needs are equal, and when no row is left to train on: then
+             bad_rows.jsonl names the reason of each
     """
     folder = workspace.folder
     remove_leftovers(folder)
@@ -221,6 +261,8 @@ def run(config: PrepareConfig, workspace: Workspace) -> None:
                 counts.add(row, answers)
                 ledger.add(row.plain())
                 if answers:
+                    if row.split == TRAIN:
+                        filter_.add_rewards(answers)
                     splits[row.split].add(answers, name, row.input_position)
                 else:
                     _write_bad(bad, row)
@@ -350,6 +392,15 @@ def _finish(
         raise DataError(
             f"no row is left to train on: {counts.read:,} read, dropped: {shown or 'none'}{first}",
             fix=f"{workspace.folder / BAD_ROWS} names each row",
+        )
+    filter_.check_rewards()
+    # KTO trains on both answers of a pair as examples of their own.
+    train = writers[TRAIN]
+    examples = train.answers if config.needs == "labels" else train.examples
+    if examples < config.min_examples:
+        raise DataError(
+            f"the data gives {examples} examples, and one batch needs {config.min_examples}",
+            fix="Add rows, or lower train.batch.0.size",
         )
     decontamination = None
     if config.decontaminate is not None and index is not None:

@@ -17,7 +17,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from stamm.align.training.chat_dataset import best_fit
+from stamm.align.training.chat_dataset import best_fit, token_counts
 from stamm.align.training.epoch_order import epoch_order
 from stamm.align.training.log_probs import AnswerTokens
 from stamm.base.errors import DataError
@@ -56,6 +56,7 @@ class AnswerBatch:
     ref_reward_BN          rewards of reference completions, float64, filled up with NaN
     length_B               tokens that count, int64
     num_examples           pairs, or single answers
+    mismatched             prompts with answers to other prompts, for KTO
     """
 
     tokens_RT: Tensor
@@ -67,6 +68,7 @@ class AnswerBatch:
     ref_reward_BN: Tensor
     length_B: Tensor
     num_examples: int
+    mismatched: AnswerBatch | None = None
 
     @property
     def num_rows(self) -> int:
@@ -80,10 +82,12 @@ class AnswerBatch:
 
     def to(self, device: torch.device) -> AnswerBatch:
         """The same batch on a device."""
-        names = [f.name for f in dataclasses.fields(self) if f.name != "num_examples"]
+        left = ("num_examples", "mismatched")
+        names = [f.name for f in dataclasses.fields(self) if f.name not in left]
         values = moved([getattr(self, name) for name in names], device)
         tensors: dict[str, Any] = dict(zip(names, values, strict=True))
-        return dataclasses.replace(self, **tensors)
+        others = None if self.mismatched is None else self.mismatched.to(device)
+        return dataclasses.replace(self, **tensors, mismatched=others)
 
 
 class AnswerSequences:
@@ -95,6 +99,9 @@ class AnswerSequences:
     context      tokens of a packed row
     seed         decides the order in each epoch
     pad          id of the padding token
+    labels       1 or 0 for each answer, in place of its reward; None: rewards are read
+    mismatched   prompts with answers to others, and their log-probabilities under the reference
+                 policy, as `mismatched_answers.MismatchedAnswers`; None: not needed
 
     Raises   DataError without answers, for an answer that is longer than a row, and with `paired`
              for an example that is not one chosen and one rejected answer
@@ -109,13 +116,16 @@ class AnswerSequences:
         context: int,
         seed: int,
         pad: int,
+        labels: Sequence[float] | None = None,
+        mismatched: tuple[Sequence[TrainingAnswer | None], Sequence[float]] | None = None,
     ) -> None:
         if not answers:
             raise DataError("no answer to train on", fix="Check the data and the context")
         self._answers, self._context, self._seed, self._pad = answers, context, seed, pad
+        self._labels, self._mismatched = labels, mismatched
         self._reference = [math.nan] * len(answers) if reference is None else list(reference)
         self._examples = _pairs(answers) if paired else [(place,) for place in range(len(answers))]
-        self._lengths = np.array([len(answer.ids) - 1 for answer in answers], dtype=np.int64)
+        self._lengths = token_counts(answers) - 1
         longest = int(self._lengths.max())
         if longest > context:
             raise DataError(
@@ -139,14 +149,39 @@ class AnswerSequences:
         """Examples first .. first + count - 1 of the run, packed into as few rows as best fit finds."""
         examples = [self._examples[place] for place in self._places(first, count)]
         chosen = [place for example in examples for place in example]
-        rows = best_fit([int(self._lengths[place]) for place in chosen], self._context)
+        found = [self._answers[place] for place in chosen]
+        rewards = [math.nan if answer.reward is None else answer.reward for answer in found]
+        if self._labels is not None:
+            rewards = [self._labels[place] for place in chosen]
+        batch = self._packed(found, [self._reference[place] for place in chosen], rewards, count)
+        if self._mismatched is None:
+            return batch
+        answers, log_probs = self._mismatched
+        others = [
+            (other, log_probs[place]) for place in chosen if (other := answers[place]) is not None
+        ]
+        unrated = [math.nan] * len(others)
+        rest = [list(part) for part in zip(*others, strict=True)] or [[], []]
+        mismatched = self._packed(rest[0], rest[1], unrated, len(others))
+        return dataclasses.replace(batch, mismatched=mismatched)
+
+    def _packed(
+        self,
+        found: Sequence[TrainingAnswer],
+        reference: Sequence[float],
+        rewards: Sequence[float],
+        count: int,
+    ) -> AnswerBatch:
+        """These answers in as few rows as best fit finds."""
+        # A pass over no answers has a row of padding: all processes run the same passes.
+        rows = best_fit([len(answer.ids) - 1 for answer in found], self._context) or [[]]
         shape = (len(rows), self._context)
         tokens, target = np.full(shape, self._pad), np.full(shape, self._pad)
         document, completion = np.zeros(shape, dtype=np.int64), np.full(shape, -1)
         for row, inside in enumerate(rows):
             start = 0
             for number, position in enumerate(inside):
-                answer = self._answers[chosen[position]]
+                answer = found[position]
                 stop = start + len(answer.ids) - 1
                 tokens[row, start:stop] = answer.ids[:-1]
                 target[row, start:stop] = answer.ids[1:]
@@ -155,24 +190,20 @@ class AnswerSequences:
                 completion[row, start:stop][counted] = position
                 start = stop
             document[row, start:] = len(inside)
-        found = [self._answers[place] for place in chosen]
-        most = max(max(len(answer.ref_rewards) for answer in found), 1)
+        most = max([1, *(len(answer.ref_rewards) for answer in found)])
         references = [
             [*answer.ref_rewards, *[math.nan] * (most - len(answer.ref_rewards))]
             for answer in found
         ]
-        rewards = [math.nan if answer.reward is None else answer.reward for answer in found]
         lengths = [sum(answer.supervised[1:]) for answer in found]
         return AnswerBatch(
             tokens_RT=torch.from_numpy(tokens),
             target_RT=torch.from_numpy(target),
             document_RT=torch.from_numpy(document),
             completion_RT=torch.from_numpy(completion),
-            reference_B=torch.tensor(
-                [self._reference[place] for place in chosen], dtype=torch.float64
-            ),
+            reference_B=torch.tensor(reference, dtype=torch.float64),
             reward_B=torch.tensor(rewards, dtype=torch.float64),
-            ref_reward_BN=torch.tensor(references, dtype=torch.float64),
+            ref_reward_BN=torch.tensor(references, dtype=torch.float64).reshape(len(found), most),
             length_B=torch.tensor(lengths, dtype=torch.int64),
             num_examples=count,
         )

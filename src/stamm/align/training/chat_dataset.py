@@ -17,6 +17,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from stamm.align.data.encoded import EncodedAnswers
 from stamm.align.training.epoch_order import epoch_order
 from stamm.align.training.log_probs import AnswerTokens
 from stamm.base.errors import DataError
@@ -48,13 +49,21 @@ def best_fit(lengths: Sequence[int], capacity: int) -> list[list[int]]:
     return [sorted(each) for each in sorted(bins, key=min)]
 
 
+def token_counts(answers: Sequence[AnswerTokens]) -> NDArray[np.int64]:
+    """Tokens of each conversation, prompt included."""
+    if isinstance(answers, EncodedAnswers):
+        return answers.num_tokens
+    return np.array([len(answer.ids) for answer in answers], dtype=np.int64)
+
+
 class ChatWindows:
     """Training sequences of conversations by their place in the run; random access, no state.
 
     It has the interface of `stamm.pretrain.dataset.SequenceSampler`, so that the objective of pretraining
     trains on it.
 
-    chats     conversations of 2 to context + 1 tokens
+    chats     conversations of 2 to context + 1 tokens; they are read again for each batch, so that
+              prepared ones are not held in memory
     context   tokens of a sequence
     seed      decides the order in each epoch
     pad       id of the padding token
@@ -63,14 +72,11 @@ class ChatWindows:
     def __init__(self, chats: Sequence[AnswerTokens], context: int, seed: int, pad: int) -> None:
         if not chats:
             raise DataError("no conversation to train on", fix="Check the data and the context")
-        self._tokens = [np.asarray(chat.ids, dtype=np.int64) for chat in chats]
-        self._learned = [np.asarray(chat.supervised, dtype=np.bool_) for chat in chats]
-        self._context, self._seed, self._pad = context, seed, pad
+        self._chats, self._context, self._seed, self._pad = chats, context, seed, pad
         # A conversation of n tokens has n - 1 inputs with a target.
-        self._bins = best_fit([len(tokens) - 1 for tokens in self._tokens], context)
-        self._bin_tokens = np.array(
-            [sum(len(self._tokens[chat]) - 1 for chat in each) for each in self._bins]
-        )
+        lengths = (token_counts(chats) - 1).tolist()
+        self._bins = best_fit(lengths, context)
+        self._bin_tokens = np.array([sum(lengths[chat] for chat in each) for each in self._bins])
 
     @property
     def per_epoch(self) -> int:
@@ -80,8 +86,7 @@ class ChatWindows:
     @property
     def fill(self) -> float:
         """Fraction of the positions that hold a token with a target."""
-        used = sum(len(tokens) - 1 for tokens in self._tokens)
-        return used / (self._context * len(self._bins))
+        return int(self._bin_tokens.sum()) / (self._context * len(self._bins))
 
     def num_tokens(self, first: int, count: int) -> int:
         """Tokens with a target in these sequences, padding left out."""
@@ -111,11 +116,12 @@ class ChatWindows:
         document = np.full(self._context, len(chats), dtype=np.int64)
         keep = np.zeros(self._context, dtype=np.bool_)
         start = 0
-        for number, chat in enumerate(chats):
-            stop = start + len(self._tokens[chat]) - 1
-            tokens[start:stop] = self._tokens[chat][:-1]
-            target[start:stop] = self._tokens[chat][1:]
+        for number, place in enumerate(chats):
+            chat = self._chats[place]
+            stop = start + len(chat.ids) - 1
+            tokens[start:stop] = chat.ids[:-1]
+            target[start:stop] = chat.ids[1:]
             document[start:stop] = number
-            keep[start:stop] = self._learned[chat][1:]
+            keep[start:stop] = chat.supervised[1:]
             start = stop
         return tokens, target, document, keep

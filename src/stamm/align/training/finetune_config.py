@@ -21,7 +21,7 @@ _ANY_CONTEXT = 2**24
 class FineTuneConfig(PretrainConfig):
     """Fine-tuning of a trained model on prepared examples.
 
-    loss    what is minimised: SFT, QRPO, DPO, SimPO, REBEL or BradleyTerry
+    loss    what is minimised: SFT, QRPO, DPO, SimPO, REBEL, KTO or BradleyTerry
     batch   SFT: packed sequences a step. Others: examples a step, an answer or a pair of answers
     epochs, sequences   likewise counted in packed sequences or examples
     model   replaced by that of the start model

@@ -1,4 +1,4 @@
-"""Fine-tune a trained model: SFT on conversations; QRPO, DPO, SimPO and REBEL on answers; reward models.
+"""Fine-tune a trained model: SFT on conversations; QRPO, DPO, SimPO, REBEL, KTO on answers; reward models.
 
 Reads    start (a stored decoder), tokenizer, data (prepared examples); reference (log-probabilities
          under the start model, or under reference_model where that is another) for losses with a
@@ -12,14 +12,13 @@ Checked  tests/unit/align/test_finetune.py
 from __future__ import annotations
 
 import dataclasses
-from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from stamm.align.data.encoded import CHOSEN, REJECTED, EncodedAnswer, EncodedExamples
+from stamm.align.data.encoded import EncodedAnswer, EncodedExamples
 from stamm.align.hf_chat_format import load_folder_chat
 from stamm.align.model_source import check_vocabulary
 from stamm.align.training.answer_dataset import AnswerBatch, AnswerSequences
@@ -27,24 +26,17 @@ from stamm.align.training.answer_rewards import save_head
 from stamm.align.training.chat_dataset import ChatWindows
 from stamm.align.training.chosen_settings import apply_chosen
 from stamm.align.training.finetune_config import FineTuneConfig
-from stamm.align.training.loss_config import (
-    QRPO,
-    REBEL,
-    SFT,
-    BradleyTerry,
-    Loss,
-    needs_reference,
-)
+from stamm.align.training.loss_config import KTO, SFT, BradleyTerry, Loss, needs_reference
+from stamm.align.training.loss_data import check_data, desirable_answers, with_tie_rules
+from stamm.align.training.mismatched_answers import MismatchedAnswers
 from stamm.align.training.preference_objective import PreferenceObjective
-from stamm.align.training.reference_job import check_chat_format, read_reference
+from stamm.align.training.reference_job import check_chat_format, read_mismatched, read_reference
 from stamm.align.training.reward_objective import RewardObjective, answers_at_stop
-from stamm.base.errors import DataError
 from stamm.base.files import sha256_value
 from stamm.corpus.shuffle import Proof
 from stamm.engine.distributed import DistributedContext
 from stamm.engine.objective import Objective
 from stamm.engine.trainer import InitialCheckpoint
-from stamm.losses.quantile import quantile_rewards, transformed
 from stamm.models.config import DecoderConfig
 from stamm.models.decoder import Decoder
 from stamm.models.peft_adapter import save_adapted
@@ -56,8 +48,6 @@ from stamm.pretrain.train import MakeObjective
 from stamm.pretrain.training_run import TrainingData, TrainingKind, save_trained, train_run
 from stamm.runs.job import Workspace
 from stamm.runs.model_outputs import weights_sha256, write_chat_record
-
-_MANY_TIES = 0.1  # share of equal pairs of reference rewards from which on it matters
 
 
 def run(config: FineTuneConfig, workspace: Workspace) -> None:
@@ -77,30 +67,39 @@ def run(config: FineTuneConfig, workspace: Workspace) -> None:
     data = EncodedExamples.open(inputs["data"])
     check_chat_format(data, inputs["tokenizer"])
     check_data(config.loss, data)
-    if warning := tie_warning(config.loss, data):
-        workspace.progress.log(warning)
+    loss, remark = with_tie_rules(config.loss, data)
+    config = dataclasses.replace(config, loss=loss)
+    if remark:
+        workspace.progress.log(remark)
     loaded = load_folder_chat(inputs["tokenizer"])
     check_vocabulary(model, loaded.tokenizer.size, inputs["tokenizer"])
     chat = loaded.chat
     identity = [data.sha256, weights_sha256(start)]
     sequences: TrainingSequences[Any]
     if isinstance(config.loss, SFT):
-        sequences = ChatWindows(list(data.answers), config.context, config.seed, chat.pad_id)
+        sequences = ChatWindows(data.answers, config.context, config.seed, chat.pad_id)
     else:
-        reference = None
-        if needs_reference(config.loss):
+        reference = labels = mismatched = None
+        if needs_reference(loss):
             policy = inputs.get("reference_model", start)
             reference = read_reference(inputs["reference"], data, policy).tolist()
-        answers = list(data.answers)
-        if isinstance(config.loss, BradleyTerry):
-            answers = answers_at_stop(answers, chat.pad_id)
+            identity.append(weights_sha256(policy))
+        answers: Sequence[EncodedAnswer] = data.answers
+        if isinstance(loss, BradleyTerry):
+            answers = answers_at_stop(list(answers), chat.pad_id)
+        if isinstance(loss, KTO):
+            labels = desirable_answers(loss, data)
+            others = MismatchedAnswers(answers, data.summary.context)
+            mismatched = (others, read_mismatched(inputs["reference"]).tolist())
         sequences = AnswerSequences(
             answers,
             reference,
-            paired=data.kind == "preference",
+            paired=data.kind == "preference" and not isinstance(loss, KTO),
             context=config.context,
             seed=config.seed,
             pad=chat.pad_id,
+            labels=labels,
+            mismatched=mismatched,
         )
     proof = Proof(sha256=sha256_value(identity), facts={"examples": data.sha256})
 
@@ -125,108 +124,6 @@ def run(config: FineTuneConfig, workspace: Workspace) -> None:
         save=save,
     )
     train_run(config, workspace, kind)
-
-
-def check_data(loss: Loss, data: EncodedExamples) -> None:
-    """Check that prepared examples have what a loss needs.
-
-    Raises   DataError naming the first example that does not
-    """
-    name = type(loss).__name__
-    kinds: tuple[str, ...] = ("chat",) if isinstance(loss, SFT) else ("preference",)
-    kinds = ("preference", "rated") if isinstance(loss, QRPO) else kinds
-    if data.kind not in kinds:
-        raise DataError(
-            f"{name} is trained on {' or '.join(kinds)} rows, and the data has {data.kind} rows",
-            fix="Choose another data file, or another recipe",
-        )
-    if isinstance(loss, BradleyTerry) and loss.margin:
-        _check_margins(list(data.answers))
-    if not isinstance(loss, QRPO | REBEL):
-        return
-    answers = list(data.answers)
-    for answer in answers:
-        if answer.reward is None:
-            raise _lacking(name, answer, "no reward")
-        if isinstance(loss, QRPO) and not answer.ref_rewards:
-            raise _lacking(name, answer, "no ref_rewards, rewards of reference completions")
-    rewards = {answer.reward for answer in answers}
-    references = {reward for answer in answers for reward in answer.ref_rewards}
-    if len(rewards | references) == 1:
-        raise DataError(
-            f"all rewards are {rewards.pop()}: there is nothing to learn from",
-            fix="Score the answers with a reward that differs between them",
-        )
-    if isinstance(loss, QRPO):
-        _check_quantiles(loss, answers)
-
-
-def tie_warning(loss: Loss, data: EncodedExamples) -> str:
-    """Advice where rewards tie often and the closed-form partition function is used; "" without.
-
-    With equal rewards quantiles are not uniform, and the closed form is wrong: measured in
-    docs/log/2026-11-23-alignment-truth.md, question 7.
-    """
-    if not isinstance(loss, QRPO) or loss.partition == "empirical":
-        return ""
-    pairs = ties = 0
-    for answer in data.answers:
-        for count in Counter(answer.ref_rewards).values():
-            ties += count * (count - 1)
-        pairs += len(answer.ref_rewards) * (len(answer.ref_rewards) - 1)
-    if not pairs or ties / pairs <= _MANY_TIES:
-        return ""
-    return (
-        f"{ties / pairs:.0%} of the pairs of reference rewards are equal, as with pass or fail: "
-        "train.loss.ties=mid train.loss.partition=empirical is exact for such rewards."
-    )
-
-
-def _check_margins(answers: Sequence[EncodedAnswer]) -> None:
-    """Check that some pair has a margin, and that none contradicts its order."""
-    rewards: dict[int, dict[str, float | None]] = {}
-    for answer in answers:
-        rewards.setdefault(answer.example, {})[answer.role] = answer.reward
-    found = 0
-    for example, pair in rewards.items():
-        chosen, rejected = pair.get(CHOSEN), pair.get(REJECTED)
-        if chosen is None or rejected is None:
-            continue
-        found += 1
-        if chosen < rejected:
-            raise DataError(
-                f"the chosen answer of example {example} has the reward {chosen}, and the rejected one"
-                f" {rejected}: a margin cannot be negative",
-                fix="Swap the two answers, leave the row out, or set train.loss.margin=false",
-            )
-    if not found:
-        raise DataError(
-            "margin is set, and no pair has rewards",
-            fix="Give rows chosen_reward and rejected_reward, or set train.loss.margin=false",
-        )
-
-
-def _check_quantiles(loss: QRPO, answers: Sequence[EncodedAnswer]) -> None:
-    """Check every quantile and its transform before training starts, by number of references."""
-    groups: dict[int, list[EncodedAnswer]] = {}
-    for answer in answers:
-        groups.setdefault(len(answer.ref_rewards), []).append(answer)
-    for count, group in groups.items():
-        quantile_B = quantile_rewards(
-            torch.tensor([answer.reward for answer in group], dtype=torch.float64),
-            torch.tensor([answer.ref_rewards for answer in group], dtype=torch.float64),
-            ties=loss.ties,
-            leave_one_out=loss.leave_one_out,
-        )
-        transformed(quantile_B, loss.transform, count)
-
-
-def _lacking(name: str, answer: EncodedAnswer, what: str) -> DataError:
-    identifier = f" (id {answer.id[:80]!r})" if answer.id else ""
-    return DataError(
-        f"{name} needs rewards, and example {answer.example}{identifier} has {what}",
-        fix="`stamm score` adds rewards; the columns are in docs/alignment.md",
-    )
 
 
 def _maker(loss: Loss) -> MakeObjective | None:

@@ -30,12 +30,13 @@ class QRPO:
     beta            strength of the KL regularisation. With normalize="beta" it is divided by the
                     answer's tokens (Apertus: 5.0)
     transform       f, of the quantile q among the reference rewards
-    partition       log Z: "exact"; "empirical", from the references themselves (exact for rewards
+    partition       log Z: "auto" is "empirical" for rewards with ties, else "exact"; "empirical", from the references themselves (exact for rewards
                     with ties); "grid", for quantiles on the grid 0, 1/n .. 1; "released", the
                     approximation of the released trainers, refused where its error exceeds 1e-3;
                     "released_anyway", without that check
-    ties            "le" counts references that are at most the reward, as published; "mid" counts
-                    equal ones half
+    ties            "auto" is "mid" for rewards with ties, else "le"; "le" counts references that are
+                    at most the reward, as published; "mid" counts equal ones half. Rewards have ties
+                    when more than 10 % of the pairs of reference rewards of the data are equal
     leave_one_out   the answer is itself one of the references, and is left out of them
     normalize       "none"; "beta": beta / tokens; "loss": loss / tokens
     largest_beta    clamp of beta / tokens (Apertus: 0.1); None: none
@@ -43,8 +44,8 @@ class QRPO:
 
     beta: float = 0.1
     transform: Transform = "identity"
-    partition: Partition = "exact"
-    ties: Ties = "le"
+    partition: Literal["auto", "exact", "empirical", "grid", "released", "released_anyway"] = "auto"
+    ties: Literal["auto", "le", "mid"] = "auto"
     leave_one_out: bool = False
     normalize: LengthNormalization = "none"
     largest_beta: float | None = None
@@ -56,6 +57,13 @@ class QRPO:
             ("beta", 0 < self.beta < math.inf, _POSITIVE),
             ("largest_beta", largest is None or 0 < largest < math.inf, _POSITIVE),
         )
+
+    def tie_rules(self, has_ties: bool = False) -> tuple[Ties, Partition]:
+        """`ties` and `partition`, where they are "auto" those for rewards with ties, or without."""
+        ties: Ties = ("mid" if has_ties else "le") if self.ties == "auto" else self.ties
+        if self.partition != "auto":
+            return ties, self.partition
+        return ties, "empirical" if has_ties else "exact"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -113,6 +121,36 @@ class REBEL:
 
 
 @dataclass(frozen=True, kw_only=True)
+class KTO:
+    """Kahneman-Tversky Optimization on single answers that are desirable or not.
+
+    loss = w (1 - sigmoid(beta (log-ratio - KL))) of desirable answers, w (1 - sigmoid(beta (KL -
+    log-ratio))) of undesirable ones. KL is estimated once for each step, from mismatched answers
+    (`align.training.mismatched_answers`).
+
+    beta                                   strength of the KL regularisation
+    desirable_weight, undesirable_weight   w
+    threshold   rated answers with at least this reward are desirable; None: rewards are 1 or 0. Of a
+                pair the chosen answer is desirable
+
+    Source   Ethayarajh et al., arXiv 2402.01306, equations 7 to 9
+    """
+
+    beta: float = 0.1
+    desirable_weight: float = 1.0
+    undesirable_weight: float = 1.0
+    threshold: float | None = None
+
+    def __post_init__(self) -> None:
+        validate(
+            self,
+            ("beta", 0 < self.beta < math.inf, _POSITIVE),
+            ("desirable_weight", 0 < self.desirable_weight < math.inf, _POSITIVE),
+            ("undesirable_weight", 0 < self.undesirable_weight < math.inf, _POSITIVE),
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
 class BradleyTerry:
     """A reward model, trained on pairs of answers: the probability of the human's preference.
 
@@ -132,7 +170,7 @@ class BradleyTerry:
         validate(self, ("centre", 0 <= self.centre < math.inf, "must be finite and not negative"))
 
 
-Preference = QRPO | DPO | SimPO | REBEL
+Preference = QRPO | DPO | SimPO | REBEL | KTO
 Loss = SFT | Preference | BradleyTerry
 
 

@@ -1,4 +1,4 @@
-"""Objectives on answers: QRPO, DPO, SimPO and REBEL, in the training loop of pretraining.
+"""Objectives on answers: QRPO, DPO, SimPO, REBEL and KTO, in the training loop of pretraining.
 
 One forward pass gives the log-probabilities of all answers of a micro-batch; those of the reference
 policy are data. Losses are means over the examples of a step.
@@ -9,19 +9,23 @@ Checked  tests/unit/align/test_finetune.py
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
 from stamm.align.training.answer_dataset import AnswerBatch
 from stamm.align.training.answer_objective import AnswerObjective
 from stamm.align.training.finetune_config import FineTuneConfig
-from stamm.align.training.loss_config import DPO, QRPO, REBEL, SFT, BradleyTerry, SimPO
+from stamm.align.training.loss_config import DPO, KTO, QRPO, REBEL, SFT, BradleyTerry, SimPO
 from stamm.base.errors import ConfigError
 from stamm.engine.distributed import DistributedContext
 from stamm.engine.objective import StepLoss
+from stamm.losses.bradley_terry import bradley_terry_accuracy
 from stamm.losses.preference import (
     dpo_loss,
     ipo_loss,
+    kto_loss,
     qrpo_loss,
     rebel_loss,
     simpo_loss,
@@ -30,13 +34,18 @@ from stamm.losses.quantile import quantile_rewards
 from stamm.models.decoder import Decoder
 from stamm.pretrain.dataset import TrainingSequences
 
+ROUNDING = 1e-4
+"""Nats: packed and padded passes in float32 give sums of log-probabilities that differ by less."""
+
 
 class PreferenceObjective(AnswerObjective):
     """The loss that `config.loss` names, on answers.
 
     Metrics  "train/loss"; for pairs "reward/chosen_log_ratio", "reward/rejected_log_ratio" (nats; for
-             SimPO log-probabilities per token) and "reward/accuracy", the share of pairs in order;
-             for QRPO "reward/log_ratio", "reward/quantile" and "reward/target", means over answers
+             SimPO log-probabilities per token) and "reward/accuracy", the share of pairs in order, a
+             tie counting 1/2; for QRPO "reward/log_ratio", "reward/quantile" and "reward/target", means
+             over answers; for KTO "reward/log_ratio", "reward/kl" (the estimate, at least 0), and
+             "reward/accuracy", the share of answers whose log-ratio is on the right side of it
     Raises   ConfigError for SFT, which is `pretrain.next_token.NextToken`, and for BradleyTerry, which
              is `align.training.reward_objective.RewardObjective`
     """
@@ -52,12 +61,32 @@ class PreferenceObjective(AnswerObjective):
             raise ConfigError(f"{type(config.loss).__name__} is not a loss on log-probabilities")
         super().__init__(config, decoder, answers, world)
         self._loss = config.loss
+        self._kl = torch.zeros((), dtype=torch.float64)
+
+    def begin_step(self, batches: Sequence[AnswerBatch]) -> None:
+        """Estimate KTO's KL over the whole step: its micro-batches and processes have one value."""
+        if not isinstance(self._loss, KTO):
+            return
+        world = self._world
+        found = torch.zeros(2, dtype=torch.float64, device=world.device)
+        with torch.no_grad():
+            for whole in batches:
+                assert whole.mismatched is not None
+                batch = whole.mismatched.to(world.device)
+                log_prob_B = self._log_probs(batch)
+                found[0] += (log_prob_B - batch.reference_B).sum()
+                found[1] += len(log_prob_B)
+        # Processes of context and tensor parallelism have the same values: the quotient is theirs.
+        total, count = world.all_reduce_sum(found).tolist()
+        self._kl = torch.tensor(max(total / max(count, 1.0), 0.0), dtype=torch.float64)
 
     def step_loss(self, batch: AnswerBatch, num_loss_tokens: float) -> StepLoss:
         """Loss of the micro-batch's examples, divided by those of the whole step, and metrics."""
         log_prob_B = self._log_probs(batch)
         if isinstance(self._loss, QRPO):
             loss_B, metrics = _qrpo(self._loss, log_prob_B, batch)
+        elif isinstance(self._loss, KTO):
+            loss_B, metrics = _kto(self._loss, log_prob_B, batch, self._kl)
         else:
             loss_B, metrics = _pairwise(self._loss, log_prob_B, batch)
         return self.mean_loss(loss_B, metrics, num_loss_tokens)
@@ -77,8 +106,9 @@ class PreferenceObjective(AnswerObjective):
 def _qrpo(loss: QRPO, log_prob_B: Tensor, batch: AnswerBatch) -> tuple[Tensor, dict[str, Tensor]]:
     """Loss of each example and metrics; an example of two answers has the mean of their losses."""
     log_ratio_B = log_prob_B - batch.reference_B
+    ties, partition = loss.tie_rules()
     quantile_B = quantile_rewards(
-        batch.reward_B, batch.ref_reward_BN, ties=loss.ties, leave_one_out=loss.leave_one_out
+        batch.reward_B, batch.ref_reward_BN, ties=ties, leave_one_out=loss.leave_one_out
     )
     known_B = (~batch.ref_reward_BN.isnan()).sum(dim=1)
     found = qrpo_loss(
@@ -87,7 +117,7 @@ def _qrpo(loss: QRPO, log_prob_B: Tensor, batch: AnswerBatch) -> tuple[Tensor, d
         beta=loss.beta,
         references=known_B,
         transform=loss.transform,
-        partition=loss.partition,
+        partition=partition,
         reference_quantile_BN=_reference_quantiles(loss, batch.ref_reward_BN),
         length_B=batch.length_B,
         normalize=loss.normalize,
@@ -104,15 +134,42 @@ def _qrpo(loss: QRPO, log_prob_B: Tensor, batch: AnswerBatch) -> tuple[Tensor, d
 
 def _reference_quantiles(loss: QRPO, ref_reward_BN: Tensor) -> Tensor | None:
     """Quantiles of the references among themselves, NaN where missing; None: not needed."""
-    if loss.partition != "empirical":
+    ties, partition = loss.tie_rules()
+    if partition != "empirical":
         return None
     known_BN = ~ref_reward_BN.isnan()
     below_BN = (ref_reward_BN[:, None, :] < ref_reward_BN[:, :, None]).sum(-1).double()
     equal_BN = (ref_reward_BN[:, None, :] == ref_reward_BN[:, :, None]).sum(-1).double()
-    quantile_BN = (below_BN + equal_BN * (1.0 if loss.ties == "le" else 0.5)) / known_BN.sum(
+    quantile_BN = (below_BN + equal_BN * (1.0 if ties == "le" else 0.5)) / known_BN.sum(
         dim=1, keepdim=True
     )
     return quantile_BN.masked_fill(~known_BN, torch.nan)
+
+
+def _kto(
+    loss: KTO, log_prob_B: Tensor, batch: AnswerBatch, kl: Tensor
+) -> tuple[Tensor, dict[str, Tensor]]:
+    """Loss of each answer and metrics."""
+    log_ratio_B = log_prob_B - batch.reference_B
+    desirable_B = batch.reward_B > 0.5
+    loss_B = kto_loss(
+        log_ratio_B,
+        desirable_B,
+        kl,
+        beta=loss.beta,
+        desirable_weight=loss.desirable_weight,
+        undesirable_weight=loss.undesirable_weight,
+    )
+    log_ratio_B = log_ratio_B.detach()
+    kl_B = torch.full_like(log_ratio_B, float(kl))
+    margin_B = torch.where(desirable_B, log_ratio_B - kl_B, kl_B - log_ratio_B)
+    accuracy_B = bradley_terry_accuracy(margin_B, torch.zeros_like(margin_B))
+    metrics = {
+        "reward/log_ratio": log_ratio_B,
+        "reward/kl": kl_B,
+        "reward/accuracy": accuracy_B.masked_fill(margin_B.abs() <= ROUNDING, 0.5),
+    }
+    return loss_B, metrics
 
 
 def _pairwise(
@@ -149,10 +206,13 @@ def _pairwise(
                 chosen_length_B=lengths[0] if normalized else None,
                 rejected_length_B=lengths[1] if normalized else None,
             )
+    # A log-ratio of rounding errors is a tie, as all are before the first update.
     score_B = score_B.detach()
+    near_P = (score_B[chosen] - score_B[rejected]).abs() <= ROUNDING
+    accuracy_P = bradley_terry_accuracy(score_B[chosen], score_B[rejected])
     metrics = {
         "reward/chosen_log_ratio": score_B[chosen],
         "reward/rejected_log_ratio": score_B[rejected],
-        "reward/accuracy": (score_B[chosen] > score_B[rejected]).double(),
+        "reward/accuracy": accuracy_P.masked_fill(near_P, 0.5),
     }
     return loss_P, metrics

@@ -13,10 +13,12 @@ class ReferenceConfig:
 
     batch_tokens        of one forward pass, padding included
     answers_per_shard   answers that are computed and proven together
+    mismatched          also of prompts with answers to others, for KTO
     """
 
     batch_tokens: int = 16_384
     answers_per_shard: int = 4096
+    mismatched: bool = False
 
     def __post_init__(self) -> None:
         validate(

@@ -5,7 +5,8 @@ by hash to the weights, the data and the chat format; a mismatch is refused.
 
 Reads    start (a stored decoder), tokenizer, data (prepared examples)
 Writes   log_probs-00000.parquet, .., manifests/, log_probs.parquet (a row per answer, in the order of
-         the data: log_prob in nats, float64, and num_tokens), summary.json
+         the data: log_prob in nats, float64, and num_tokens; for KTO also mismatched_log_prob, of
+         `MismatchedAnswers`, null where there is none), summary.json
 
 Checked  tests/unit/align/test_finetune.py
 """
@@ -23,6 +24,7 @@ from stamm.align.data.encoded import FILES, SUMMARY, TRAIN, EncodedExamples
 from stamm.align.hf_chat_format import load_folder_chat
 from stamm.align.model_source import check_vocabulary, load_chat_format
 from stamm.align.training.log_probs import completion_log_probs
+from stamm.align.training.mismatched_answers import MismatchedAnswers
 from stamm.align.training.reference_config import ReferenceConfig
 from stamm.base.config import from_plain, to_plain
 from stamm.base.errors import DataError
@@ -39,6 +41,7 @@ from stamm.runs.schemas.reference import ReferenceSummary
 from stamm.runs.sharded_job import ShardedJob, ShardResult, ShardTask, common_files
 
 LOG_PROBS = "log_probs.parquet"
+MISMATCHED = "mismatched_log_prob"
 _SCHEMA = pa.schema([("log_prob", pa.float64()), ("num_tokens", pa.int32())])
 _FIX = "Delete the folder and run the step that writes it again"
 
@@ -78,10 +81,11 @@ def run(config: ReferenceConfig, workspace: Workspace) -> None:
         ),
     )
     run_shards(job, workspace, "reference log-probabilities")
-    with atomic(folder / LOG_PROBS) as temporary, TableWriter(temporary, _SCHEMA) as table:
+    schema = _schema(config)
+    with atomic(folder / LOG_PROBS) as temporary, TableWriter(temporary, schema) as table:
         nats, tokens = 0.0, 0
         for shard in job.shards:
-            for row in read_table(folder / _part(shard.name), list(_SCHEMA.names)).to_pylist():
+            for row in read_table(folder / _part(shard.name), list(schema.names)).to_pylist():
                 table.add(row)
                 nats -= row["log_prob"]
                 tokens += row["num_tokens"]
@@ -100,15 +104,26 @@ def run(config: ReferenceConfig, workspace: Workspace) -> None:
 def reference_shard(job: ShardedJob, task: ShardTask) -> ShardResult:
     """Compute the log-probabilities of one range of answers."""
     config = from_plain(ReferenceConfig, job.settings)
-    decoder, data = _loaded(common_files(job))
-    answers = data.answers[task.extra["first"] : task.extra["last"]]
+    decoder, data, mismatched = _loaded(config, common_files(job))
+    mine = slice(task.extra["first"], task.extra["last"])
+    answers = data.answers[mine]
     found = completion_log_probs(decoder, answers, config.batch_tokens)
+    rows: list[dict[str, float | None]] = [
+        {"log_prob": log_prob, "num_tokens": sum(answer.supervised[1:])}
+        for answer, log_prob in zip(answers, found.tolist(), strict=True)
+    ]
+    if mismatched is not None:
+        others = mismatched[mine]
+        known = [other for other in others if other is not None]
+        log_probs = iter(completion_log_probs(decoder, known, config.batch_tokens).tolist())
+        for row, other in zip(rows, others, strict=True):
+            row[MISMATCHED] = None if other is None else next(log_probs)
     with (
         atomic(job.folder / _part(task.name)) as temporary,
-        TableWriter(temporary, _SCHEMA) as table,
+        TableWriter(temporary, _schema(config)) as table,
     ):
-        for answer, log_prob in zip(answers, found.tolist(), strict=True):
-            table.add({"log_prob": log_prob, "num_tokens": sum(answer.supervised[1:])})
+        for row in rows:
+            table.add(row)
     return ShardResult(outputs=(_part(task.name),), num_read=len(answers), kept=len(answers))
 
 
@@ -137,6 +152,15 @@ def read_reference(folder: Path, data: EncodedExamples, start: Path) -> NDArray[
     return np.asarray(log_probs, dtype=np.float64)
 
 
+def read_mismatched(folder: Path) -> NDArray[np.float64]:
+    """The same of `MismatchedAnswers`, of files that `read_reference` has checked; NaN where none is.
+
+    Raises   DataError when they were not computed
+    """
+    found = read_table(folder / LOG_PROBS, [MISMATCHED])[MISMATCHED]
+    return np.asarray(found.cast(pa.float64()).to_numpy(), dtype=np.float64)
+
+
 def check_chat_format(data: EncodedExamples, tokenizer: Path) -> None:
     """Check that prepared data was encoded with the chat format of `tokenizer`.
 
@@ -151,13 +175,22 @@ def check_chat_format(data: EncodedExamples, tokenizer: Path) -> None:
         )
 
 
+def _schema(config: ReferenceConfig) -> pa.Schema:
+    more = [pa.field(MISMATCHED, pa.float64())] if config.mismatched else []
+    return pa.schema([*_SCHEMA, *more])
+
+
 def _part(name: str) -> str:
     return f"log_probs-{name}.parquet"
 
 
 @functools.lru_cache(maxsize=1)
-def _loaded(files: tuple[tuple[str, str, str], ...]) -> tuple[Decoder, EncodedExamples]:
+def _loaded(
+    config: ReferenceConfig, files: tuple[tuple[str, str, str], ...]
+) -> tuple[Decoder, EncodedExamples, MismatchedAnswers | None]:
     """The model and the data: role, path and hash of each file, as `common_files` gives them."""
     set_determinism(1)
     paths = {role: Path(path) for role, path, _ in files}
-    return load_decoder(paths["weights"].parent), EncodedExamples.open(paths["data"].parent)
+    data = EncodedExamples.open(paths["data"].parent)
+    others = MismatchedAnswers(data.answers, data.summary.context) if config.mismatched else None
+    return load_decoder(paths["weights"].parent), data, others
