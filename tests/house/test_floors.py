@@ -61,6 +61,10 @@ DOORS = {
     "model_signing": {"release/signature.py"},
     "huggingface_hub": {"release/push.py"},
     "httpx2": {"release/push.py"},
+    "gguf": {"export/gguf_file.py"},
+    "xllamacpp": {"export/llama_cpp.py"},
+    "onnx": {"export/onnx_graph.py"},
+    "onnxruntime": {"export/onnx_target.py"},
 }
 # Deriving a spec of the user's own needs sympy; a built-in one must never load it.
 SYMPY_DOOR = (

@@ -8,8 +8,9 @@ from typing import Literal, get_args
 from stamm.base.config import nearest, validate
 from stamm.base.errors import ConfigError
 from stamm.base.user_code import is_reference
+from stamm.export.runtime_support import FORMATS
 
-BuiltInTarget = Literal["transformers"]
+BuiltInTarget = Literal["transformers", "gguf", "onnx"]
 BUILT_IN_TARGETS: tuple[str, ...] = get_args(BuiltInTarget)
 
 
@@ -17,9 +18,17 @@ BUILT_IN_TARGETS: tuple[str, ...] = get_args(BuiltInTarget)
 class ExportConfig:
     """A decoder written for another engine, and its parity with the original in float32.
 
-    target          "transformers", or your own "mine.py:MyTarget" (docs/extending/export_target.md)
+    target          "transformers", "gguf" (llama.cpp), "onnx" (ONNX Runtime), or your own
+                    "mine.py:MyTarget" (docs/extending/export_target.md)
+    quantization    type of the matrices: F32; BF16 (transformers, gguf); Q8_0, Q4_K, Q5_K,
+                    Q6_K (gguf)
+    max_shard_bytes largest file of weights (transformers): more tensors come in further files
     tolerance       largest difference of any logit, as a share of the largest logit. Two correct
                     implementations differ by about 1e-6; a wrong activation by 0.01 and more
+    bits_tolerance  gate of rounded weights (all but F32) instead: largest increase of held-out bits
+                    per byte, as a share
+    held_out_tokens tokens of held-out text whose ids and bits per byte are compared: documents of
+                    each language in turn
     parity_rows     sequences compared, of random tokens and again of held-out text
     parity_tokens   tokens of each; at most the model's max_context
     seed            draws the random tokens
@@ -31,7 +40,11 @@ class ExportConfig:
     """
 
     target: str = "transformers"
-    tolerance: float = 1e-4
+    quantization: str = "F32"
+    max_shard_bytes: int = 5_000_000_000
+    tolerance: float = 1e-5
+    bits_tolerance: float = 0.005
+    held_out_tokens: int = 16_384
     parity_rows: int = 4
     parity_tokens: int = 256
     seed: int = 28
@@ -43,10 +56,19 @@ class ExportConfig:
 
     def __post_init__(self) -> None:
         plain = self.licence.replace("-", "").replace(".", "").replace("+", "")
+        formats = FORMATS.get(self.target, ("F32",))
         validate(
             self,
             ("threads", self.threads >= 1, "must be at least 1"),
+            (
+                "quantization",
+                self.quantization in formats,
+                f"is not a type that {self.target} has: {', '.join(formats)}",
+            ),
+            ("max_shard_bytes", self.max_shard_bytes >= 1, "must be at least 1"),
             ("tolerance", 0.0 < self.tolerance < 1.0, "must lie between 0 and 1"),
+            ("bits_tolerance", 0.0 < self.bits_tolerance < 1.0, "must lie between 0 and 1"),
+            ("held_out_tokens", self.held_out_tokens >= 1, "must be at least 1"),
             ("parity_rows", self.parity_rows >= 1, "must be at least 1"),
             ("parity_tokens", self.parity_tokens >= 2, "must be at least 2"),
             ("seed", 0 <= self.seed < 2**63, "must lie in [0, 2^63)"),

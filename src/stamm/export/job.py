@@ -36,10 +36,24 @@ from stamm.corpus.tokenizer.tokenizer import FILE, Tokenizer
 from stamm.export import parity
 from stamm.export.alignment_card import alignment_summaries
 from stamm.export.config import BUILT_IN_TARGETS, ExportConfig
+from stamm.export.held_out import (
+    HeldOutText,
+    bits_agreement,
+    greedy_agreement,
+    held_out_texts,
+    token_agreement,
+)
 from stamm.export.model_card import model_card, origin_of
 from stamm.export.registry import load_target
-from stamm.export.samples import check_sample_length, write_samples
-from stamm.export.target import ChatTarget, ExportTarget, LoadedExport
+from stamm.export.samples import check_sample_length, prompts, write_samples
+from stamm.export.target import (
+    ChatTarget,
+    ExportOptions,
+    ExportTarget,
+    LoadedExport,
+    OptionsTarget,
+)
+from stamm.export.transformers_target import open_tokenizer
 from stamm.models.config import DecoderConfig
 from stamm.models.decoder import Decoder
 from stamm.models.determinism import set_determinism
@@ -67,6 +81,20 @@ def run(config: ExportConfig, workspace: Workspace) -> None:
              hold the model, or when the loaded export differs from it.
     """
     target = load_target(config.target)
+    source = workspace.inputs["tokenizer"]
+    tokenizer_file = source / FILE if source.is_dir() else source
+    tokenizer = open_tokenizer(tokenizer_file)
+    held_out = _held_out(workspace)
+    texts = held_out_texts(held_out, tokenizer, config.held_out_tokens)
+    if isinstance(target, OptionsTarget):
+        target.configure(
+            ExportOptions(
+                quantization=config.quantization,
+                max_shard_bytes=config.max_shard_bytes,
+                chat=read_chat_record(workspace.inputs["model"]) is not None,
+                texts=[each.text for each in texts],
+            )
+        )
     finished = workspace.folder / target.name
     unverified = workspace.folder / f".{target.name}.part"
     _check_replaceable(finished)
@@ -77,10 +105,15 @@ def run(config: ExportConfig, workspace: Workspace) -> None:
     _check_target(target, decoder.config)
     check_sample_length(config, decoder.config.max_context)
     try:
-        _export(config, workspace, decoder, target, unverified)
+        _export(config, workspace, decoder, target, unverified, tokenizer, texts)
         _exchange(unverified, finished)
     finally:
         _remove(unverified)
+
+
+def _held_out(workspace: Workspace) -> PackedSplit | None:
+    pack = workspace.inputs.get("pack")
+    return None if pack is None else PackedSplit.open(pack, "held_out")
 
 
 def _check_target(target: ExportTarget, config: DecoderConfig) -> None:
@@ -98,6 +131,8 @@ def _export(
     decoder: Decoder,
     target: ExportTarget,
     folder: Path,
+    tokenizer: Tokenizer | ImportedTokenizer,
+    documents: Sequence[HeldOutText],
 ) -> None:
     progress = workspace.progress
     progress.begin("export", 4, "stages")
@@ -117,25 +152,44 @@ def _export(
             f"{type(target).__name__}.load returned {type(loaded).__name__}, not a LoadedExport",
             fix="Return stamm.export.target.LoadedExport",
         )
-    tokenizer = open_tokenizer(tokenizer_file)
-    pack = workspace.inputs.get("pack")
-    held_out = None if pack is None else PackedSplit.open(pack, "held_out")
+    held_out = _held_out(workspace)
     progress.advance(2, "loaded")
     texts = [] if held_out is None else held_out_tokens(config, decoder, held_out)
     found = _guarded(target, lambda: compare(config, decoder, loaded, texts))
-    report = parity.report(found, config.tolerance, loaded.description, sha256)
-    parity.require(found, config.tolerance)
-    _guarded(target, lambda: check_tokenizer(loaded, tokenizer, texts))
+    if not loaded.rounded:
+        parity.require(found, config.tolerance)
+    tokens = _guarded(target, lambda: token_agreement(documents, tokenizer, loaded))
+    parity.require_tokens(tokens, loaded.token_limit)
+    if not loaded.token_limit:
+        _guarded(target, lambda: check_tokenizer(loaded, tokenizer, texts))
+    bits = _guarded(target, lambda: bits_agreement(documents, decoder, loaded.logits))
+    if loaded.rounded:
+        parity.require_bits(bits, config.bits_tolerance)
+    starts = [] if held_out is None else [tokens for _, tokens in prompts(config, held_out)]
+    same = _guarded(target, lambda: greedy_agreement(starts, decoder, loaded, config.sample_tokens))
     if chat is not None and isinstance(tokenizer, Tokenizer):
         _guarded(target, lambda: check_chat(loaded, tokenizer, chat))
     progress.advance(3, "parity checked")
+    report = parity.report(
+        found,
+        config.tolerance,
+        loaded.description,
+        sha256,
+        bits_tolerance=config.bits_tolerance if loaded.rounded else None,
+        tokens=tokens,
+        bits=bits,
+        greedy=same,
+    )
     write_record(folder / PARITY, ParityFile, report)
     if loaded.generate is not None:
         samples = write_samples(config, loaded, tokenizer, held_out)
         write_record(folder / "samples.json", SamplesFile, samples)
+    pack = workspace.inputs.get("pack")
     origin = None if pack is None else origin_of(PackedSplit.open(pack, "train"))
     alignment = alignment_summaries(workspace.inputs["model"])
-    card = model_card(decoder, origin, config.licence, found, loaded.card, sha256, alignment)
+    card = model_card(
+        decoder, origin, config.licence, found, loaded.card, sha256, alignment, tokens, bits, same
+    )
     write_text(folder / "README.md", card)
     progress.end(f"logits differ by {max(one.max_relative for one in found):.1e}")
 
@@ -180,12 +234,6 @@ def compare(
             if tokens:
                 found.append(parity.difference(name + remark, ours, loaded.logits, tokens))
     return found
-
-
-def open_tokenizer(file: Path) -> Tokenizer | ImportedTokenizer:
-    """The tokenizer of a model: an imported one has its configuration beside it."""
-    imported = (file.parent / "tokenizer_config.json").is_file()
-    return ImportedTokenizer.load(file) if imported else Tokenizer.load(file)
 
 
 def check_chat(loaded: LoadedExport, tokenizer: Tokenizer, chat: ChatModelFile) -> None:

@@ -18,7 +18,12 @@ from stamm.export.target import CardText
 from stamm.models.config import GatedFFN, PlainRope
 from stamm.models.decoder import Decoder
 from stamm.models.flops import count_parameters
-from stamm.runs.schemas.export import LogitDifference
+from stamm.runs.schemas.export import (
+    BitsAgreement,
+    GreedyAgreement,
+    LogitDifference,
+    TokenAgreement,
+)
 from stamm.runs.schemas.prepared_data import PreparedSummary
 
 
@@ -64,6 +69,9 @@ def model_card(
     target: CardText,
     sha256: str,
     alignment: Sequence[PreparedSummary] = (),
+    tokens: Sequence[TokenAgreement] = (),
+    bits: Sequence[BitsAgreement] = (),
+    greedy: GreedyAgreement | None = None,
 ) -> str:
     """README.md: front matter for the Hub, architecture, activation, data, licence and parity.
 
@@ -73,6 +81,7 @@ def model_card(
     target      what the export target adds
     sha256      of the weights of the original model
     alignment   prepared data of each stage of alignment, in order
+    tokens, bits, greedy   agreement on held-out text
 
     Unknown facts are listed as unknown; no use, ability or limit is claimed.
     """
@@ -96,7 +105,7 @@ def model_card(
         else "No licence was stated for this model when it was exported.",
         "## Parity with the original",
         "Logits of the exported files, loaded again, against those of the original model, both in"
-        " float32. `parity.json` holds the full numbers.",
+        " float32 arithmetic. `parity.json` holds the full numbers.",
         card_table(
             ("text", "positions", "largest difference", "share of largest logit", "same argmax"),
             (
@@ -110,8 +119,41 @@ def model_card(
                 for one in found
             ),
         ),
+        *_held_out(tokens, bits, greedy),
     ]
     return "\n\n".join(parts) + "\n"
+
+
+def _held_out(
+    tokens: Sequence[TokenAgreement],
+    bits: Sequence[BitsAgreement],
+    greedy: GreedyAgreement | None,
+) -> Iterable[str]:
+    if tokens:
+        total, wrong = sum(one.tokens for one in tokens), sum(one.differing for one in tokens)
+        yield f"Token ids of held-out text in {len(tokens)} languages: {wrong} of {total} differ."
+        differing = [one for one in tokens if one.differing]
+        if differing:
+            rows = [(one.language, str(one.tokens), str(one.differing)) for one in differing]
+            yield card_table(("language", "tokens", "different"), rows)
+    if greedy is not None:
+        yield (
+            f"Greedy continuations of {greedy.prompts} prompts: {greedy.equal} of {greedy.tokens}"
+            " tokens before the first difference."
+        )
+    if bits:
+        yield "Held-out bits per byte, up to 1,024 tokens of each document:"
+        lines = [
+            (
+                one.language or "all languages",
+                str(one.bytes),
+                f"{one.original:.5f}",
+                f"{one.exported:.5f}",
+                f"{one.exported / one.original - 1:+.3%}" if one.original else "0",
+            )
+            for one in bits
+        ]
+        yield card_table(("language", "bytes", "original", "exported", "change"), lines)
 
 
 def _front_matter(activation: str, origin: Origin | None, licence: str, library: str) -> str:

@@ -12,9 +12,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from stamm.base.errors import ExportError
+from stamm.base.errors import ExportError, visible
 from stamm.runs.model_outputs import KEY
-from stamm.runs.schemas.export import LogitDifference
+from stamm.runs.schemas.export import (
+    BitsAgreement,
+    GreedyAgreement,
+    LogitDifference,
+    TokenAgreement,
+)
 
 Logits = Callable[[Tensor], Tensor]
 
@@ -62,12 +67,22 @@ def random_tokens(vocab_size: int, rows: int, length: int, seed: int) -> list[Te
 
 
 def report(
-    found: Sequence[LogitDifference], tolerance: float, candidate: str, sha256: str
+    found: Sequence[LogitDifference],
+    tolerance: float,
+    candidate: str,
+    sha256: str,
+    *,
+    bits_tolerance: float | None = None,
+    tokens: Sequence[TokenAgreement] = (),
+    bits: Sequence[BitsAgreement] = (),
+    greedy: GreedyAgreement | None = None,
 ) -> dict[str, Any]:
     """The content of parity.json.
 
-    candidate   engine and class of the exported model ("transformers 5.1.0 ApertusForCausalLM")
-    sha256      of the weights of the original model
+    candidate        engine and class of the exported model ("transformers 5.1.0 ApertusForCausalLM")
+    sha256           of the weights of the original model
+    bits_tolerance   gate of rounded weights, checked by `require_bits`; None: `tolerance` is the gate
+    tokens, bits, greedy   as in `stamm.export.held_out`
 
     Dtypes    both in float32. Float64 shows no smaller difference: transformers computes RMSNorm,
               rotary angles and the softmax of eager attention in float32 whatever its weights are.
@@ -77,12 +92,53 @@ def report(
     return {
         KEY: sha256,
         "reference": "stamm, float32",
-        "candidate": f"{candidate}, float32",
+        "candidate": candidate if bits_tolerance else f"{candidate}, float32",
         "measure": "largest |difference| of any logit, and its share of the largest |logit|",
         "tolerance": tolerance,
-        "passed": all(one.within(tolerance) for one in found),
+        "passed": bits_tolerance is not None or all(one.within(tolerance) for one in found),
         "comparisons": [asdict(one) for one in found],
+        "bits_tolerance": bits_tolerance,
+        "tokens": [asdict(one) for one in tokens],
+        "bits": [asdict(one) for one in bits],
+        "greedy": None if greedy is None else asdict(greedy),
     }
+
+
+def require_tokens(found: Sequence[TokenAgreement], limit: float) -> None:
+    """Check that at most the share `limit` of each language's tokens differs.
+
+    Raises   ExportError with the languages and their numbers.
+    """
+    wrong = [each for each in found if each.differing > limit * each.tokens]
+    if wrong:
+        listed = ", ".join(
+            f"{visible(each.language, 40)} {each.differing} of {each.tokens}" for each in wrong[:20]
+        )
+        raise ExportError(
+            f"the exported tokenizer gives other ids for held-out text: {listed} tokens",
+            fix="The export folder was not written: the engine cannot represent this tokenizer",
+        )
+
+
+def require_bits(found: Sequence[BitsAgreement], tolerance: float) -> None:
+    """Check that held-out bits per byte increase by at most the share `tolerance`.
+
+    Raises   ExportError with both numbers, and without held-out text.
+    """
+    if not found:
+        raise ExportError(
+            "rounded weights are checked by bits per byte, and there is no held-out text",
+            fix="Export with quantization=F32, or from a run with a packed corpus and held-out text",
+        )
+    whole = found[0]
+    increase = whole.exported / whole.original - 1 if whole.original else 0.0
+    if not increase <= tolerance:  # also for a NaN
+        raise ExportError(
+            f"held-out text needs {whole.exported:.4g} bits per byte in the exported model and "
+            f"{whole.original:.4g} in the original, {increase:.2%} more; {tolerance:.2%} are allowed",
+            where="export.bits_tolerance",
+            fix="The export folder was not written. Choose a finer export.quantization",
+        )
 
 
 def require(found: Sequence[LogitDifference], tolerance: float) -> None:

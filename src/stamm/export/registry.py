@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from stamm.base.user_code import load_named, load_reference
 from stamm.export.config import BUILT_IN_TARGETS, BuiltInTarget
+from stamm.export.runtime_support import gguf_reasons, onnx_reasons
 from stamm.export.target import ExportTarget
 from stamm.models.config import DecoderConfig
 from stamm.models.hf_architecture import unsupported_reasons
@@ -32,6 +33,8 @@ TARGETS: dict[BuiltInTarget, BuiltIn] = {
         check=unsupported_reasons,
         target="stamm.export.transformers_target:TransformersTarget",
     ),
+    "gguf": BuiltIn(check=gguf_reasons, target="stamm.export.gguf_target:GgufTarget"),
+    "onnx": BuiltIn(check=onnx_reasons, target="stamm.export.onnx_target:OnnxTarget"),
 }
 
 
@@ -53,11 +56,15 @@ def load_target(name: str) -> ExportTarget:
     )
 
 
-def export_problems(name: str, config: DecoderConfig) -> tuple[str, ...]:
+def export_problems(name: str, config: DecoderConfig, quantization: str = "F32") -> tuple[str, ...]:
     """The reasons why the target `name` cannot hold a model; structured matrices are merged first.
+
+    quantization   type of the matrices, one that the target has
 
     Raises   ConfigError as `load_target` does.
     """
+    if name == "gguf":
+        return gguf_reasons(config.merged(), quantization)
     check = (_built_in(name) or load_target(name)).check
     return tuple(check(config.merged()))
 

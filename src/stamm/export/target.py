@@ -49,6 +49,8 @@ class LoadedExport:
     encode_chat   (messages, whether a prompt) to token ids, by the engine's chat template: compared
                   with the chat format. None: the target has no chat template
     references    further originals to compare `logits` with, by a remark for the report
+    rounded       the weights are rounded: held-out bits per byte are the gate, not logits
+    token_limit   largest share of a language's held-out tokens that `encode` may give otherwise
     card          the target's part of the model card
     """
 
@@ -59,7 +61,33 @@ class LoadedExport:
     generate: Callable[[Sequence[int], int], list[int]] | None = None
     encode_chat: Callable[[Sequence[Mapping[str, Any]], bool], list[int]] | None = None
     references: Mapping[str, Logits] = field(default_factory=dict)
+    rounded: bool = False
+    token_limit: float = 0.0
     card: CardText = field(default_factory=CardText)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExportOptions:
+    """Options of an export target.
+
+    quantization      type of the matrices, one of `runtime_support.FORMATS`
+    max_shard_bytes   largest file of weights
+    chat              whether the model has the chat format of its tokenizer
+    texts             held-out texts, for choices of the tokenizer
+    """
+
+    quantization: str = "F32"
+    max_shard_bytes: int = 5_000_000_000
+    chat: bool = False
+    texts: Sequence[str] = ()
+
+
+@runtime_checkable
+class OptionsTarget(Protocol):
+    """An export target with options; its name may depend on them."""
+
+    def configure(self, options: ExportOptions) -> None:
+        """Set the options, before any other method is called."""
 
 
 @runtime_checkable

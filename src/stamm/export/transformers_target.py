@@ -16,6 +16,7 @@ from stamm.chat.formats import chat_template
 from stamm.chat.render import ASSISTANT_END
 from stamm.corpus.special_tokens import BEGIN_ID, END_ID, PAD_ID, RESERVED_TOKENS, UNKNOWN_ID
 from stamm.corpus.tokenizer.imported import ImportedTokenizer
+from stamm.corpus.tokenizer.tokenizer import Tokenizer
 from stamm.export.target import CardText, LoadedExport
 from stamm.models.config import DecoderConfig
 from stamm.models.decoder import Decoder
@@ -120,16 +121,20 @@ def write_folder(folder: Path, decoder: Decoder, tokenizer: Path) -> None:
 
     Raises   ExportError when no class of transformers holds the decoder.
     """
-    write_json(folder / CONFIG, hub_config(decoder.config, SPECIAL))
     with atomic(folder / WEIGHTS) as temporary:
         # transformers refuses weights that do not say which library's layout they have
         save_file(hub_state(decoder), temporary, metadata={"format": "pt"})
     if code := hub_code(decoder.config):
         write_text(folder / CODE, code)
+    write_companions(folder, decoder.config, tokenizer)
+
+
+def write_companions(folder: Path, config: DecoderConfig, tokenizer: Path) -> None:
+    """Write config.json, generation_config.json and the tokenizer's two files."""
+    write_json(folder / CONFIG, hub_config(config, SPECIAL))
     write_json(folder / "generation_config.json", generation_config())
     write_bytes(folder / TOKENIZER, tokenizer.read_bytes())
-    limit = decoder.config.max_context
-    write_json(folder / TOKENIZER_CONFIG, tokenizer_config(limit))
+    write_json(folder / TOKENIZER_CONFIG, tokenizer_config(config.max_context))
 
 
 def write_chat_files(folder: Path, tokenizer: Path, max_context: int) -> None:
@@ -192,6 +197,12 @@ def imported_special_ids(folder: Path) -> tuple[HubSpecialIds, list[int]]:
     }
     special = HubSpecialIds(begin=found["bos_token"], end=end, pad=found["pad_token"])
     return special, list(ends)
+
+
+def open_tokenizer(file: Path) -> Tokenizer | ImportedTokenizer:
+    """The tokenizer of a model: an imported one has its configuration beside it."""
+    imported = (file.parent / TOKENIZER_CONFIG).is_file()
+    return ImportedTokenizer.load(file) if imported else Tokenizer.load(file)
 
 
 def generation_config() -> dict[str, Any]:

@@ -72,7 +72,7 @@ def check_export(config: ExportConfig, models: Mapping[str, DecoderConfig]) -> N
     Raises   ConfigError with the arm, the unsupported part and the fix.
     """
     for arm, model in models.items():
-        problems = export_problems(config.target, model)
+        problems = export_problems(config.target, model, config.quantization)
         if problems:
             raise ConfigError(
                 f"arm {arm!r} cannot be exported to {config.target}: {'; '.join(problems)}",

@@ -61,7 +61,7 @@ def test_an_unknown_target_is_one_line_with_the_known_ones() -> None:
     message = str(raised.value)
     assert message == (
         "ExportConfig.target = 'transfomers' is not an export target. "
-        "Did you mean 'transformers'? Known: transformers, or your own as \"mine.py:MyTarget\"."
+        "Did you mean 'transformers'? Known: gguf, onnx, transformers, or your own as \"mine.py:MyTarget\"."
     )
 
 
@@ -103,7 +103,7 @@ def test_a_target_exports_from_the_command_line(
     error = capsys.readouterr().err
     assert error.count("\n") == 1
     assert "'hf' is not an export target" in error
-    assert "Known: transformers, or your own" in error
+    assert "Known: gguf, onnx, transformers, or your own" in error
 
 
 def test_a_recipe_checks_the_target_first_and_reads_its_file_as_an_input(

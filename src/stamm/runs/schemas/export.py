@@ -29,12 +29,48 @@ class LogitDifference:
 
 
 @dataclass(frozen=True, kw_only=True)
+class TokenAgreement:
+    """Held-out texts of one language, encoded by the exported tokenizer and by the original.
+
+    differing   tokens of the original that the other does not have at their place
+    """
+
+    language: str
+    texts: int
+    tokens: int
+    differing: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class BitsAgreement:
+    """Bits per byte of held-out texts, up to 1,024 tokens of each document."""
+
+    language: str
+    tokens: int
+    bytes: int
+    original: float
+    exported: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class GreedyAgreement:
+    """Greedy continuations by both models: tokens before the first difference, of all."""
+
+    prompts: int
+    tokens: int
+    equal: int
+
+
+@dataclass(frozen=True, kw_only=True)
 class ParityFile:
     """parity.json: agreement of the exported model with the trained one.
 
     model_sha256           of the trained model's weights; None in files that did not record it
     reference, candidate   the two implementations and their dtype
     measure                what max_absolute and max_relative are
+    bits_tolerance         largest increase of bits per byte, as a share, of a model whose weights are rounded;
+                           None: `tolerance` of its logits is the gate
+    tokens, bits           held-out text by language; bits begins with all languages, ""
     """
 
     SCHEMA: ClassVar[int] = 1
@@ -46,6 +82,10 @@ class ParityFile:
     tolerance: float
     passed: bool
     comparisons: tuple[LogitDifference, ...]
+    bits_tolerance: float | None = None
+    tokens: tuple[TokenAgreement, ...] = ()
+    bits: tuple[BitsAgreement, ...] = ()
+    greedy: GreedyAgreement | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,0 +1,151 @@
+"""Export target `gguf`: a file that llama.cpp, Ollama and LM Studio load, checked in llama.cpp."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from stamm.base.errors import ExportError
+from stamm.chat.formats import chat_template
+from stamm.chat.render import ASSISTANT_END
+from stamm.chat.template_sandbox import render_all
+from stamm.corpus.special_tokens import BEGIN_ID, END_ID, PAD_ID, RESERVED_TOKENS
+from stamm.export.gguf_file import (
+    GgufTokenizer,
+    prepends_begin,
+    read_bpe,
+    read_metadata,
+    stored_types,
+    write_gguf,
+)
+from stamm.export.held_out import different_tokens
+from stamm.export.llama_cpp import VERSION, LlamaCpp
+from stamm.export.runtime_support import gguf_reasons
+from stamm.export.target import CardText, ExportOptions, LoadedExport
+from stamm.export.transformers_target import (
+    TEMPLATE,
+    TOKENIZER_CONFIG,
+    imported_special_ids,
+    open_tokenizer,
+)
+from stamm.models.config import DecoderConfig
+from stamm.models.decoder import Decoder
+
+# llama.cpp's rules that cut texts into words; it knows no others (src/llama-vocab.cpp).
+PRE_TOKENIZERS = ("qwen35", "tekken", "llama-bpe", "qwen2", "gpt-4o", "smollm", "gpt-2")
+MOST_DIFFERING = 0.01
+"""Largest share of a language's held-out tokens that llama.cpp's tokenizer may give otherwise."""
+_PROBE = "Über 1234 Wörter, l'ÉCOLE; it's 3.14!\n\n  hello_world()\t日本語 हिन्दी العَرَبِيَّة 🙂"
+
+
+class GgufTarget:
+    """One file, model-TYPE.gguf."""
+
+    name = "gguf"
+
+    def __init__(self) -> None:
+        self._options = ExportOptions()
+
+    def configure(self, options: ExportOptions) -> None:
+        """Set the type of the matrices; other types than F32 have folders of their own."""
+        self._options = options
+        kind = options.quantization
+        self.name = "gguf" if kind == "F32" else f"gguf_{kind.lower()}"
+
+    def check(self, config: DecoderConfig) -> Sequence[str]:
+        """Why llama.cpp cannot run the model; empty when it can."""
+        return gguf_reasons(config, self._options.quantization)
+
+    def write(self, folder: Path, model: Decoder, tokenizer: Path) -> None:
+        """Write the file.
+
+        Raises   ExportError for a tokenizer other than byte-level BPE, or when a package is missing.
+        """
+        described = self._tokenizer(tokenizer, model.config.vocab_size)
+        rule = _best_rule(folder, described, tokenizer, (*self._options.texts, _PROBE))
+        kind = self._options.quantization
+        described = replace(described, pre=rule)
+        write_gguf(folder / f"model-{kind}.gguf", described, model, kind)
+
+    def load(self, folder: Path) -> LoadedExport:
+        """The file in llama.cpp.
+
+        Raises   ExportError when llama.cpp does not load it.
+        """
+        kind = self._options.quantization
+        path = folder / f"model-{kind}.gguf"
+        facts = read_metadata(path)
+        engine = LlamaCpp(path, int(facts["context_length"]))
+        template = facts["template"]
+
+        def encode_chat(messages: Sequence[Mapping[str, Any]], prompt: bool) -> list[int]:
+            case = {"messages": list(messages), "add_generation_prompt": prompt}
+            text = render_all(template, [case], {"bos_token": RESERVED_TOKENS[BEGIN_ID]})[0].text
+            return engine.encode(text, control=True)
+
+        types = ", ".join(f"{count} {name}" for name, count in stored_types(path).items())
+        rule = facts["pre"]
+        return LoadedExport(
+            description=f"llama.cpp (xllamacpp {VERSION}), {facts['architecture']}, matrices: {types}",
+            logits=engine.logits,
+            encode=engine.encode,
+            generate=engine.generate,
+            encode_chat=encode_chat if template else None,
+            rounded=kind != "F32",
+            token_limit=MOST_DIFFERING,
+            card=CardText(
+                library="gguf",
+                architecture=f"{facts['architecture']} of llama.cpp, pre-tokenizer {rule}",
+                usage=f"```\nllama-cli -m {path.name} {'-cnv' if template else '-no-cnv -p Once'}\n```",
+            ),
+        )
+
+    def _tokenizer(self, file: Path, vocab_size: int) -> GgufTokenizer:
+        tokens, types, merges = read_bpe(file, vocab_size)
+        beside, chat = file.parent, self._options.chat
+        begin, pad, ends, template = BEGIN_ID, PAD_ID, [END_ID], ""
+        if (beside / TOKENIZER_CONFIG).is_file():
+            special, ends = imported_special_ids(beside)
+            begin, pad = special.begin, special.pad
+            if chat and (beside / TEMPLATE).is_file():
+                template = (beside / TEMPLATE).read_text(encoding="utf-8")
+        elif chat:
+            ends, template = [END_ID, RESERVED_TOKENS.index(ASSISTANT_END)], chat_template()
+        return GgufTokenizer(
+            pre="",
+            tokens=tokens,
+            types=types,
+            merges=merges,
+            begin=begin,
+            pad=pad,
+            add_begin=prepends_begin(file),
+            ends=ends,
+            template=template,
+        )
+
+
+def _best_rule(
+    folder: Path, described: GgufTokenizer, tokenizer: Path, texts: Sequence[str]
+) -> str:
+    """The rule with which llama.cpp differs from the tokenizer in the fewest tokens of `texts`."""
+    original = open_tokenizer(tokenizer)
+    wanted = [original.encode(text) for text in texts]
+    found: dict[str, int] = {}
+    for rule in PRE_TOKENIZERS:
+        file = folder / ".vocabulary.gguf"
+        write_gguf(file, replace(described, pre=rule, add_begin=False), None, "F32")
+        try:
+            engine = LlamaCpp(file, 0)
+        except ExportError as error:  # a rule that this version does not have
+            if "pre-tokenizer" not in error.what:
+                raise
+            continue
+        finally:
+            file.unlink()
+        pairs = zip(wanted, texts, strict=True)
+        found[rule] = sum(different_tokens(ids, engine.encode(text)) for ids, text in pairs)
+        if not found[rule]:
+            break
+    return min(found, key=lambda rule: found[rule])

@@ -1,0 +1,76 @@
+"""Which models llama.cpp and ONNX Runtime can run, and the weight formats of each export target.
+
+No torch here: a recipe checks its export target before training.
+"""
+
+from __future__ import annotations
+
+from stamm.activations.spec.shipped import NAMES
+from stamm.models.config import DecoderConfig, GatedFFN, PlainRope
+
+# GGML types and the number of weights that share a scale (ggml/src/ggml-common.h).
+BLOCKS = {"F32": 1, "BF16": 1, "Q8_0": 32, "Q4_K": 256, "Q5_K": 256, "Q6_K": 256}
+QUANTIZER_TYPES = {"Q4_K": 12, "Q5_K": 13, "Q6_K": 14}
+"""Types that only llama.cpp's quantizer writes, with their numbers (enum ggml_type)."""
+FORMATS = {
+    "transformers": ("F32", "BF16"),
+    "gguf": tuple(BLOCKS),
+    "onnx": ("F32",),
+}
+ONNX_PLAIN = ("xielu", "relu2", "relu", "gelu", "silu")
+ONNX_GATED = ("swiglu", "geglu", "reglu")
+
+
+def activation_name(config: DecoderConfig) -> str:
+    """The catalogue's name of the activation, also for a Spec given by its formula."""
+    return NAMES.get(config.ffn.spec.content_hash, config.ffn.spec.name)
+
+
+def gguf_architecture(config: DecoderConfig) -> str:
+    """The architecture of llama.cpp that computes the model; "" when none does."""
+    gated, name = isinstance(config.ffn, GatedFFN), activation_name(config)
+    if not gated and name == "xielu" and config.qk_norm:
+        return "apertus"
+    if gated and name == "swiglu":
+        return "qwen3" if config.qk_norm else "llama"
+    return ""
+
+
+def gguf_reasons(config: DecoderConfig, quantization: str = "F32") -> tuple[str, ...]:
+    """Why llama.cpp cannot run the model with weights of this type; empty when it can.
+
+    Source   llama.cpp, src/models/apertus.cpp, qwen3.cpp (no factors of rotary frequencies), llama.cpp
+    """
+    found = []
+    architecture = gguf_architecture(config)
+    if not architecture:
+        norm = "with" if config.qk_norm else "without"
+        found.append(
+            f"llama.cpp has no architecture with the activation {activation_name(config)!r} {norm}"
+            " qk_norm: it has xielu with qk_norm (apertus), swiglu with qk_norm (qwen3) and without"
+            " (llama)"
+        )
+    if architecture == "qwen3" and not isinstance(config.rope, PlainRope):
+        found.append("llama.cpp's qwen3 ignores the factors of Llama3Rope: use PlainRope")
+    block = BLOCKS[quantization]
+    rows = {
+        "model.d_model": config.d_model,
+        "num_heads * head_dim": config.num_heads * config.head_width,
+        "model.ffn.width": config.ffn.width,
+    }
+    found += [
+        f"{quantization} stores blocks of {block} weights, and {name} = {size} does not divide by it"
+        for name, size in rows.items()
+        if size % block
+    ]
+    return tuple(found)
+
+
+def onnx_reasons(config: DecoderConfig) -> tuple[str, ...]:
+    """Why the ONNX graph cannot hold the model; empty when it can."""
+    known = ONNX_GATED if isinstance(config.ffn, GatedFFN) else ONNX_PLAIN
+    name = activation_name(config)
+    if name in known:
+        return ()
+    listed = ", ".join((*ONNX_PLAIN, *ONNX_GATED))
+    return (f"the ONNX graph has no formula of the activation {name!r}: it has {listed}",)

@@ -1,0 +1,264 @@
+"""GGUF files in llama.cpp itself: logits, token ids, chat format, quantization and refusals."""
+
+from __future__ import annotations
+
+import errno
+import shutil
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from stamm.align.model_source import load_chat_format
+from stamm.base.errors import ConfigError, ExportError, RunError
+from stamm.base.files import read_json
+from stamm.chat.conversation import to_messages
+from stamm.chat.template_traits import PROBES
+from stamm.corpus.tokenizer.tokenizer import Tokenizer
+from stamm.export import gguf_file, job, llama_cpp
+from stamm.export.config import ExportConfig
+from stamm.export.gguf_target import GgufTarget
+from stamm.export.llama_cpp import LlamaCpp
+from stamm.export.parity import difference, random_tokens
+from stamm.export.runtime_support import gguf_reasons
+from stamm.export.target import ExportOptions, LoadedExport
+from stamm.models.config import DecoderConfig, GatedFFN, Llama3Rope, PlainFFN
+from stamm.models.decoder import Decoder, build_decoder
+from stamm.models.serialization import load_decoder
+from stamm.runs.job import Workspace
+from stamm.runs.model_outputs import write_chat_record
+
+CONFIG = ExportConfig(
+    target="gguf", parity_rows=2, parity_tokens=40, prompt_tokens=6, sample_tokens=8
+)
+SMALL = DecoderConfig(
+    vocab_size=352, d_model=32, num_layers=2, ffn=PlainFFN(width=64), max_context=96, init_std=0.2
+)
+ROPE = Llama3Rope(theta=10_000.0, original_context=16)
+SWIGLU = GatedFFN(width=64, activation="swiglu")
+# layout and its architecture in llama.cpp
+LAYOUTS = {
+    "plain": (SMALL, "apertus"),
+    "tied": (replace(SMALL, tied_embeddings=True), "apertus"),
+    "wide heads": (replace(SMALL, head_dim=16), "apertus"),
+    "llama3 rope": (replace(SMALL, rope=ROPE), "apertus"),
+    "qwen3": (replace(SMALL, ffn=SWIGLU), "qwen3"),
+    "llama": (replace(SMALL, ffn=SWIGLU, qk_norm=False, tied_embeddings=True), "llama"),
+    "llama with llama3 rope": (replace(SMALL, ffn=SWIGLU, qk_norm=False, rope=ROPE), "llama"),
+}
+
+
+def decoder_of(config: DecoderConfig, seed: int = 2) -> Decoder:
+    """A decoder with random weights, norms and alphas."""
+    decoder = build_decoder(config, seed=seed)
+    torch.manual_seed(seed)
+    with torch.no_grad():
+        for parameter in decoder.parameters():
+            if parameter.dim() == 1:
+                parameter += 0.3 * torch.randn_like(parameter)
+    return decoder.eval()
+
+
+def exported(
+    folder: Path, decoder: Decoder, inputs: dict[str, Path], quantization: str = "F32"
+) -> LoadedExport:
+    target = GgufTarget()
+    target.configure(ExportOptions(quantization=quantization))
+    folder.mkdir(exist_ok=True)
+    target.write(folder, decoder, inputs["tokenizer"] / "tokenizer.json")
+    return target.load(folder)
+
+
+def largest(decoder: Decoder, loaded: LoadedExport) -> float:
+    tokens = random_tokens(decoder.config.vocab_size, 1, 90, seed=1)
+    return difference("random tokens", decoder, loaded.logits, tokens).max_absolute
+
+
+def test_an_export_passes_its_gates_in_llama_cpp(inputs: dict[str, Path], tmp_path: Path) -> None:
+    job.run(CONFIG, Workspace(folder=tmp_path, inputs=inputs))
+    folder = tmp_path / "gguf"
+    names = ["README.md", "model-F32.gguf", "parity.json", "samples.json"]
+    assert sorted(path.name for path in folder.iterdir()) == names
+    report = read_json(folder / "parity.json")
+    assert report["candidate"].startswith("llama.cpp (xllamacpp ")
+    assert max(one["max_absolute"] for one in report["comparisons"]) < 1e-5
+    assert {(one["language"], one["differing"]) for one in report["tokens"]} == {
+        ("eng_Latn", 0),
+        ("deu_Latn", 0),
+    }
+    for one in report["bits"]:
+        assert one["exported"] == pytest.approx(one["original"], rel=1e-6)
+    assert report["greedy"] == {"prompts": 2, "tokens": 16, "equal": 16}
+    assert "bits per byte" in (folder / "README.md").read_text()
+    first = (folder / "model-F32.gguf").read_bytes()
+    job.run(CONFIG, Workspace(folder=tmp_path, inputs=inputs))
+    assert (folder / "model-F32.gguf").read_bytes() == first
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_a_layout_agrees(layout: str, inputs: dict[str, Path], tmp_path: Path) -> None:
+    config, architecture = LAYOUTS[layout]
+    decoder = decoder_of(config)
+    loaded = exported(tmp_path, decoder, inputs)
+    assert f"), {architecture}, matrices:" in loaded.description
+    assert largest(decoder, loaded) < 2e-5
+
+
+def negated_alpha(decoder: Decoder) -> Any:
+    arrays = xielu_arrays(decoder)
+    return {**arrays, "alpha_n": [-arrays["alpha_n"][0], *arrays["alpha_n"][1:]]}
+
+
+def softplus_twice(decoder: Decoder) -> Any:
+    arrays = xielu_arrays(decoder)
+    raw = torch.tensor(arrays["alpha_p"])
+    return {**arrays, "alpha_p": torch.nn.functional.softplus(raw).tolist()}
+
+
+xielu_arrays = gguf_file.xielu_arrays
+MUTANTS = {
+    "negated alpha": ("plain", "xielu_arrays", negated_alpha),
+    "effective alpha": ("plain", "xielu_arrays", softplus_twice),
+    "rotary factors forgotten": ("llama3 rope", "rope_factors", lambda config: None),
+    "rotation of halves": ("llama", "to_neighbours", lambda weight, width: weight),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("mutant", MUTANTS)
+def test_a_wrong_file_fails_the_gate(
+    mutant: str, inputs: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    layout, name, wrong = MUTANTS[mutant]
+    monkeypatch.setattr(gguf_file, name, wrong)
+    decoder = decoder_of(LAYOUTS[layout][0])
+    loaded = exported(tmp_path, decoder, inputs)
+    tokens = random_tokens(decoder.config.vocab_size, 1, 90, seed=1)
+    assert difference("", decoder, loaded.logits, tokens).max_relative > 100 * CONFIG.tolerance
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("quantization", "most"), [("BF16", 0.1), ("Q8_0", 0.5), ("Q6_K", 0.6), ("Q4_K", 3.0)]
+)
+def test_quantized_types_are_those_named(
+    quantization: str, most: float, inputs: dict[str, Path], tmp_path: Path
+) -> None:
+    decoder = decoder_of(replace(SMALL, d_model=256, ffn=PlainFFN(width=256), init_std=0.06))
+    loaded = exported(tmp_path, decoder, inputs, quantization)
+    assert loaded.rounded
+    assert loaded.description.endswith(f"matrices: 14 {quantization}")
+    assert 1e-4 < largest(decoder, loaded) < most
+
+
+@pytest.mark.slow
+def test_two_conversions_do_not_mix(inputs: dict[str, Path], tmp_path: Path) -> None:
+    models = [decoder_of(SMALL, seed) for seed in (3, 4)]
+    loaded = [exported(tmp_path / str(n), model, inputs) for n, model in enumerate(models)]
+    for model, one in zip(models, loaded, strict=True):
+        assert largest(model, one) < 2e-5
+
+
+@pytest.mark.parametrize(
+    ("config", "quantization", "message"),
+    [
+        (replace(SMALL, ffn=PlainFFN(activation="relu2")), "F32", "no architecture with the"),
+        (replace(SMALL, qk_norm=False), "F32", "'xielu' without qk_norm"),
+        (replace(SMALL, ffn=SWIGLU, rope=ROPE), "F32", "ignores the factors of Llama3Rope"),
+        (replace(SMALL, d_model=40), "Q8_0", r"blocks of 32 .* model\.d_model = 40 does not"),
+        (SMALL, "Q4_K", r"blocks of 256 weights, and model\.d_model = 32 does not divide"),
+    ],
+)
+def test_what_llama_cpp_cannot_run_is_refused(
+    config: DecoderConfig, quantization: str, message: str
+) -> None:
+    reasons = gguf_reasons(config, quantization)
+    with pytest.raises(AssertionError, match=message):
+        raise AssertionError("; ".join(reasons))
+
+
+def test_an_unknown_quantization_is_one_line() -> None:
+    with pytest.raises(
+        ConfigError, match=r"quantization = 'Q8' is not a type that gguf has: F32, BF16, Q8_0"
+    ) as raised:
+        ExportConfig(target="gguf", quantization="Q8")
+    assert "\n" not in str(raised.value)
+
+
+@pytest.mark.slow
+def test_rounded_weights_are_gated_by_bits_per_byte(
+    inputs: dict[str, Path], tmp_path: Path
+) -> None:
+    config = replace(CONFIG, quantization="BF16")
+    job.run(config, Workspace(folder=tmp_path, inputs=inputs))
+    report = read_json(tmp_path / "gguf_bf16" / "parity.json")
+    whole = report["bits"][0]
+    assert report["bits_tolerance"] == 0.005
+    assert 0 < abs(whole["exported"] / whole["original"] - 1) < 0.005
+    with pytest.raises(ExportError, match=r"bits per byte .*% more; 0\.00% are allowed"):
+        strict = replace(config, bits_tolerance=1e-12)
+        job.run(strict, Workspace(folder=tmp_path / "strict", inputs=inputs))
+    without = {name: inputs[name] for name in ("model", "tokenizer")}
+    with pytest.raises(ExportError, match="there is no held-out text"):
+        job.run(config, Workspace(folder=tmp_path / "without", inputs=without))
+    assert not list((tmp_path / "strict").iterdir() if (tmp_path / "strict").exists() else [])
+
+
+@pytest.mark.slow
+def test_the_tokenizer_splits_as_the_original(inputs: dict[str, Path], tmp_path: Path) -> None:
+    loaded = exported(tmp_path, decoder_of(SMALL), inputs)
+    original = Tokenizer.load(inputs["tokenizer"])
+    assert loaded.encode is not None
+    for text in (*job.TRICKY, "ÜBUNG École 12.5\r\n\n  x", "हिन्दी العَرَبِيَّة ไทย", "a <email-pii> b"):
+        assert loaded.encode(text) == [1, *original.encode(text)]
+
+
+@pytest.mark.slow
+def test_the_chat_template_gives_our_ids(inputs: dict[str, Path], tmp_path: Path) -> None:
+    model = tmp_path / "model"
+    shutil.copytree(inputs["model"], model)
+    ours = load_chat_format(inputs["tokenizer"])
+    write_chat_record(model, "apertus", ours.sha256)
+    target = GgufTarget()
+    target.configure(ExportOptions(chat=True))
+    target.write(tmp_path, load_decoder(model), inputs["tokenizer"] / "tokenizer.json")
+    encode = target.load(tmp_path).encode_chat
+    assert encode is not None
+    for asked in PROBES:
+        messages = to_messages(asked.system, asked.turns)
+        for prompt in (False, True):
+            assert encode(messages, prompt) == ours.encode(asked, prompt=prompt).ids
+
+
+@pytest.mark.slow
+def test_no_space_left_leaves_nothing(
+    inputs: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(gguf_file, "_add_model", full)
+    with pytest.raises(RunError, match=r"no space left to write .*model-F32\.gguf"):
+        job.run(CONFIG, Workspace(folder=tmp_path / "out", inputs=inputs))
+    assert not list((tmp_path / "out").iterdir())
+
+
+@pytest.mark.slow
+def test_a_damaged_file_is_one_line(inputs: dict[str, Path], tmp_path: Path) -> None:
+    exported(tmp_path, decoder_of(SMALL), inputs)
+    path = tmp_path / "model-F32.gguf"
+    path.write_bytes(path.read_bytes()[:4000])
+    with pytest.raises(ExportError, match=r"llama\.cpp cannot load") as raised:
+        LlamaCpp(path, 32)
+    assert "\n" not in str(raised.value)
+
+
+def test_another_layout_of_the_library_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(llama_cpp._CONTEXT, "type_k", (112, 1))
+    with pytest.raises(ExportError, match=r"laid out differently .*: type_k\. Run: pip install"):
+        llama_cpp._default(
+            llama_cpp._library().call.llama_context_default_params, llama_cpp._CONTEXT, "params"
+        )

@@ -1,0 +1,118 @@
+"""ONNX graphs in ONNX Runtime: logits, generation with a cache, padding and refusals."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from stamm.base.errors import ConfigError
+from stamm.base.files import read_json
+from stamm.export import job, onnx_graph
+from stamm.export.config import ExportConfig
+from stamm.export.onnx_target import OnnxRuntime, OnnxTarget
+from stamm.export.parity import difference, random_tokens
+from stamm.export.runtime_support import ONNX_GATED, ONNX_PLAIN, onnx_reasons
+from stamm.export.transformers_target import write_folder
+from stamm.models.config import DecoderConfig, GatedFFN, Llama3Rope, PlainFFN
+from stamm.models.decoder import Decoder, build_decoder
+from stamm.models.hub import HubModel
+from stamm.runs.job import Workspace
+from tests.unit.export.test_gguf import SMALL, decoder_of
+
+FFNS = [
+    *(PlainFFN(width=48, activation=name) for name in ONNX_PLAIN),
+    *(GatedFFN(width=48, activation=name) for name in ONNX_GATED),
+]
+
+
+def engine_of(folder: Path, decoder: Decoder, inputs: dict[str, Path]) -> OnnxRuntime:
+    OnnxTarget().write(folder, decoder, inputs["tokenizer"] / "tokenizer.json")
+    return OnnxRuntime(folder)
+
+
+@pytest.mark.slow
+def test_an_export_passes_its_gates(inputs: dict[str, Path], tmp_path: Path) -> None:
+    config = ExportConfig(
+        target="onnx", parity_rows=2, parity_tokens=40, prompt_tokens=6, sample_tokens=8
+    )
+    job.run(config, Workspace(folder=tmp_path, inputs=inputs))
+    report = read_json(tmp_path / "onnx" / "parity.json")
+    assert max(one["max_absolute"] for one in report["comparisons"]) < 1e-5
+    assert report["greedy"] == {"prompts": 2, "tokens": 16, "equal": 16}
+    names = ["README.md", "config.json", "generation_config.json", "model.onnx", "model.onnx_data",
+             "parity.json", "samples.json", "tokenizer.json", "tokenizer_config.json"]  # fmt: skip
+    assert sorted(path.name for path in (tmp_path / "onnx").iterdir()) == names
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("ffn", FFNS, ids=lambda ffn: ffn.spec.name)
+def test_an_activation_agrees(
+    ffn: PlainFFN | GatedFFN, inputs: dict[str, Path], tmp_path: Path
+) -> None:
+    rope = Llama3Rope(theta=10_000.0, original_context=16)
+    plain = isinstance(ffn, GatedFFN)
+    config = replace(SMALL, ffn=ffn, rope=rope, qk_norm=not plain, tied_embeddings=plain)
+    decoder = decoder_of(config)
+    tokens = random_tokens(SMALL.vocab_size, 1, 90, seed=1)
+    found = difference("", decoder, engine_of(tmp_path, decoder, inputs).logits, tokens)
+    assert found.max_absolute < 2e-5
+
+
+@pytest.mark.slow
+def test_a_negated_alpha_fails_the_gate(
+    inputs: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    right = onnx_graph._activation
+
+    def wrong(g: Any, name: str, x: str, values: dict[str, float]) -> str:
+        return right(g, name, x, {**values, "alpha_n": -values["alpha_n"]})
+
+    monkeypatch.setattr(onnx_graph, "_activation", wrong)
+    decoder = decoder_of(SMALL)
+    tokens = random_tokens(SMALL.vocab_size, 1, 30, seed=1)
+    found = difference("", decoder, engine_of(tmp_path, decoder, inputs).logits, tokens)
+    assert found.max_relative > 1e-3
+
+
+@pytest.mark.slow
+def test_generation_equals_transformers_over_200_tokens(
+    inputs: dict[str, Path], tmp_path: Path
+) -> None:
+    config = replace(SMALL, max_context=256, init_std=0.3)
+    decoder = build_decoder(config, seed=5).eval()
+    with torch.no_grad():
+        decoder.lm_head.weight[2] = 0  # </s> does not end it
+    engine = engine_of(tmp_path, decoder, inputs)
+    (tmp_path / "hub").mkdir()
+    write_folder(tmp_path / "hub", decoder, inputs["tokenizer"] / "tokenizer.json")
+    prompt = [1, 80, 90, 100]
+    written = engine.generate(prompt, 200)
+    assert len(written) == 200
+    assert written == HubModel(tmp_path / "hub").write(prompt, 200)
+
+
+@pytest.mark.slow
+def test_padding_on_the_left_changes_nothing(inputs: dict[str, Path], tmp_path: Path) -> None:
+    engine = engine_of(tmp_path, decoder_of(SMALL), inputs)
+    tokens = np.array([[3, 3, 1, 90, 100]])
+    given = {
+        "input_ids": tokens,
+        "attention_mask": np.array([[0, 0, 1, 1, 1]]),
+        "position_ids": np.array([[0, 0, 0, 1, 2]]),
+        **{name: engine._empty for name, _ in engine._names},
+    }
+    padded = engine._session.run(None, given)[0][:, 2:]
+    alone = engine.logits(torch.from_numpy(tokens[:, 2:])).numpy()
+    np.testing.assert_allclose(padded, alone, atol=1e-5)
+
+
+def test_what_the_graph_cannot_hold_is_refused() -> None:
+    config = DecoderConfig(ffn=PlainFFN(activation="mish"))
+    assert "no formula of the activation 'mish': it has xielu" in onnx_reasons(config)[0]
+    with pytest.raises(ConfigError, match=r"'Q8_0' is not a type that onnx has: F32"):
+        ExportConfig(target="onnx", quantization="Q8_0")
