@@ -3,6 +3,7 @@
 # make test-all  the fast tests, then the slow ones and the sweeps over the catalogue
 # make check   set up, then lint, format and type checks
 # make bench   measure speed here, with the machine's own vectors and with AVX2 (about 14 minutes)
+# make docs    build the documentation site into build/docs (about three minutes)
 # make gpu     on a machine with a GPU: numerics, races and benchmarks (docs/gpu.md)
 PYTHON ?= python3
 BIN := .venv/bin
@@ -10,7 +11,7 @@ READY := .venv/ready
 # Its torch must be built with CUDA, so this may be the Python of the machine.
 GPU_PYTHON ?= $(if $(wildcard $(READY)),$(BIN)/python,$(PYTHON))
 
-.PHONY: setup demo test test-slow test-all check bench gpu format generated lock clean
+.PHONY: setup demo test test-slow test-all check bench docs gpu format generated lock clean
 
 setup: $(READY)
 
@@ -43,6 +44,9 @@ check: $(READY)
 
 bench: $(READY)
 	@$(BIN)/python -m bench.cpu
+
+docs: $(READY)
+	@$(BIN)/python -m tools.docs_site build/docs
 
 gpu:
 	@PYTHONPATH="$(CURDIR)/src:$$PYTHONPATH" $(GPU_PYTHON) -m bench.gpu

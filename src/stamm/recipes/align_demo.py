@@ -368,7 +368,7 @@ def _objectives() -> tuple[TunedObjective, ...]:
     return tuple(
         TunedObjective(
             train=_settings(loss, 3e-4, epochs=2.0),
-            settings=tuple((f"schedule.peak={peak}",) for peak in (1e-4, 3e-4)),
+            settings=tuple((f"schedule.peak={peak}",) for peak in (3e-5, 3e-4)),
         )
         for loss in losses
     )
