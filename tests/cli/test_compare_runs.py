@@ -190,15 +190,20 @@ def test_equal_time_measures_first_and_follows_the_record(tmp_path: Path) -> Non
         assert config["sequences"] == pace["runs"][f"{arm}.{kind}"]["sequences"]
 
 
-def test_a_look_that_decides_ends_the_comparison(tmp_path: Path) -> None:
+def test_a_look_that_decides_ends_the_evidence(stamm: Stamm, tmp_path: Path) -> None:
     """Every interval lies within a large difference, so the first look decides; nothing is pending."""
-    words = ("--out", "run", "seeds=1,2,3,4", "looks=3,4", "difference=1e9", "tuning.refinements=0")
-    finished = compare(tmp_path, *words)
+    words = ("compare", "evidence_smoke", "--out", "run", "difference=1e9")
+    finished = stamm(*words)
     assert finished.returncode == 0, finished.stderr
-    assert "This is look 1 of 2, after 3 of at most 4 seeds." in finished.stdout
+    assert "This is look 1 of 2, after 2 of at most 3 seeds." in finished.stdout
     assert "every arm is decided" in finished.stdout
-    assert not (tmp_path / "run" / "final" / "swiglu" / "4").exists()
-    assert "nothing to do" in compare(tmp_path, *words).stdout
+    assert not (tmp_path / "run" / "final" / "swiglu" / "3").exists()
+    weights = [
+        tmp_path / f"run/final/xielu/1/{part}model/decoder.json" for part in ("", "averaged/")
+    ]
+    final, averaged = (read(path)["weights_sha256"] for path in weights)
+    assert final != averaged
+    assert "nothing to do" in stamm(*words).stdout
 
 
 def test_what_is_no_comparison_is_told(stamm: Stamm) -> None:

@@ -36,17 +36,20 @@ class ChoiceConfig:
 
     arm      its name, and the key of its lengths in pace
     trials   number of short runs
+    margin   the lowest rate is chosen whose score is at most this above the best, in nats per token
     tail     last fraction of a short run whose mean training loss is its score
     """
 
     arm: str
     trials: int
+    margin: float = 0.0
     tail: float = 0.1
 
     def __post_init__(self) -> None:
         validate(
             self,
             ("trials", self.trials >= 2, "must be at least 2"),
+            ("margin", 0 <= self.margin < math.inf, "must be finite and not negative"),
             ("tail", 0 < self.tail <= 1, "must lie in (0, 1]"),
         )
 
@@ -97,13 +100,14 @@ def refine(config: ChoiceConfig, workspace: Workspace) -> None:
 
 
 def choose(config: ChoiceConfig, workspace: Workspace) -> None:
-    """Write the rate with the lowest score, and all rates tried, to chosen.json.
+    """Write the rate with the lowest score, or a lower rate within the margin, to chosen.json.
 
     Edge     where every short run ends with a non-finite loss, the lowest rate is chosen: what it
              gives is the arm's result, and the other arms continue
     """
     trials = sorted(_trials(config, workspace), key=lambda trial: trial.rate)
-    best = _best(trials)
+    limit = trials[_best(trials)].loss + config.margin
+    best = next(i for i, trial in enumerate(trials) if trial.loss <= limit)
     final = {"peak": trials[best].rate, **_lengths(config, workspace).get(FINAL, {})}
     plain = {
         "arm": config.arm,

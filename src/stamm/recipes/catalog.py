@@ -77,6 +77,8 @@ RECIPES: tuple[Recipe, ...] = (
     Recipe("smoke", demo.smoke),
     Recipe("compare.smoke", comparisons.smoke),
     Recipe("compare.activations", comparisons.activations),
+    Recipe("compare.evidence_activations", comparisons.evidence_activations),
+    Recipe("compare.evidence_smoke", comparisons.evidence_smoke),
     Recipe("compare.activations_gpu", comparisons.activations_gpu),
     Recipe("corpus.demo", corpus.demo_corpus),
     Recipe("corpus.replay", replay.replay),

@@ -16,6 +16,7 @@ from stamm.engine.config import RollBackAndSkip, SkipUpdate
 from stamm.evaluate.config import EvaluateConfig
 from stamm.models.flops import count_parameters
 from stamm.optim.schedules import WarmupStableDecay
+from stamm.pretrain.average_config import WeightAverage
 from stamm.pretrain.config import PretrainConfig
 from stamm.pretrain.lr_finder import CHOSEN, FINAL, REFINED, SHORT, ChoiceConfig
 from stamm.pretrain.step_timing_config import PaceConfig, TimedArm
@@ -50,12 +51,15 @@ class Tuning:
     rates         initial grid of every arm
     refinements   how often two more rates are tried: next to the best, or beyond an edge
     length        of a short run and its warm-up, as a share of the full run
+    margin        nats per token by which the chosen rate may lose to the best one: the lowest such
+                  rate is chosen, away from the rates at which training becomes unstable
     seed          of the short runs; must differ from `seeds`, to avoid selection bias
     """
 
     rates: tuple[float, ...] = (1e-3, 2e-3, 4e-3)
     refinements: int = 1
     length: float = 0.25
+    margin: float = 0.0
     seed: int = 0
 
     def __post_init__(self) -> None:
@@ -67,6 +71,7 @@ class Tuning:
             ("rates", all(step >= 1.1 for step in steps), "must rise, each 1.1 times or more"),
             ("refinements", 0 <= self.refinements <= 4, "must lie in [0, 4]"),
             ("length", 0 < self.length <= 1, "must lie in (0, 1]"),
+            ("margin", 0 <= self.margin < 1, "must lie in [0, 1)"),
         )
 
     @property
@@ -89,6 +94,8 @@ class Comparison:
                  `reports.sequential`); the last is all seeds. (): one look, at the end
     difference   smallest difference of interest in bits per byte: an arm whose interval excludes it
                  is decided. None: only a shown difference decides
+    average      evaluate the mean of the last weights instead of the final ones, which are evaluated
+                 beside it; None: the final ones
     pilot        folder of an earlier comparison, whose spread over seeds the plan states; "": none
     confidence   of the intervals, and of all verdicts together (Holm)
     execution    executor of the corpus shards; may change when a run is resumed
@@ -108,6 +115,7 @@ class Comparison:
     looks: tuple[int, ...] = ()
     difference: float | None = None
     pilot: str = ""
+    average: WeightAverage | None = None
     confidence: float = 0.95
     evaluate: EvaluateConfig = field(default_factory=EvaluateConfig)
     report: ReportConfig = field(default_factory=ReportConfig)
@@ -160,6 +168,16 @@ class Comparison:
             ("on_nonfinite", not rolls, "would train arms on different text"),
         )
         check_evaluation(self.evaluate, self.corpus, pretrain.model)
+        if self.average is not None:
+            total, back = pretrain.total_sequences(), (self.average.last - 1) * self.average.every
+            validate(
+                self,
+                (
+                    "average",
+                    total > back * pretrain.batch[0].size,
+                    f"reaches back {back} steps, more than the run has",
+                ),
+            )
         self.matched_arms()
 
     def matched_arms(self) -> tuple[Arm, ...]:
@@ -181,8 +199,11 @@ class Comparison:
         if isinstance(self.matched, EqualFlops):
             base = models[[arm.name for arm in arms].index(self.baseline)]
             lengths = equal_work(models, base, self.pretrain.context, lengths[0], batch)
+        engine = self.pretrain.engine
+        if (kept := self.average) is not None:
+            engine = replace(engine, checkpoint_every=kept.every, keep_checkpoints=kept.last)
         return {
-            arm.name: replace(self.pretrain, model=model, sequences=length)
+            arm.name: replace(self.pretrain, model=model, sequences=length, engine=engine)
             for arm, model, length in zip(arms, models, lengths, strict=True)
         }
 
@@ -248,7 +269,7 @@ class Comparison:
         )
         config = PlanConfig(
             config_sha256=config_hash(to_plain(self)),
-            evaluated="the final weights",
+            evaluated=_evaluated(self.average),
             baseline=self.baseline,
             matched=type(self.matched).__name__,
             confidence=self.confidence,
@@ -329,24 +350,49 @@ class Comparison:
             ]
             trials += more
             steps += [refine, *more]
-        return [*steps, _decide("choose", f"choose.{arm}", "chosen", arm, trials, paced)]
+        choose = _decide("choose", f"choose.{arm}", "chosen", arm, trials, paced)
+        return [*steps, replace(choose, config=replace(choose.config, margin=self.tuning.margin))]
 
     def _final_steps(self, arm: str, run: PretrainConfig) -> list[Step]:
         name, folder = f"{arm}.{run.seed}", f"final/{arm}/{run.seed}"
         chosen = (f"tune/{arm}/chosen/{CHOSEN}", f"choose.{arm}")
         train = _train(f"pretrain.{name}", folder, run, chosen)
         train = replace(train, after=(*train.after, "plan"))
-        evaluate = Step(
-            name=f"evaluate.{name}",
+        if self.average is None:
+            return [train, self._evaluate_step(f"evaluate.{name}", folder, train)]
+        average = Step(
+            name=f"average.{name}",
+            job="average",
+            config=self.average,
+            folder=f"{folder}/averaged",
+            inputs={"run": folder},
+            after=(train.name,),
+            outputs=("model",),
+        )
+        return [
+            train,
+            self._evaluate_step(f"evaluate_final.{name}", folder, train),
+            average,
+            self._evaluate_step(f"evaluate.{name}", average.folder, average),
+        ]
+
+    def _evaluate_step(self, name: str, folder: str, made: Step) -> Step:
+        return Step(
+            name=name,
             job="evaluate",
             config=self.evaluate,
             folder=f"{folder}/evaluate",
             inputs={"model": f"{folder}/model", "tokenizer": "tokenizer", "pack": "pack"},
-            after=(train.name, "tokenizer", "pack"),
+            after=(made.name, "tokenizer", "pack"),
             external=reference_files(self.evaluate.tasks),
             outputs=(".",),
         )
-        return [train, evaluate]
+
+
+def _evaluated(average: WeightAverage | None) -> str:
+    if average is None:
+        return "the final weights"
+    return f"the mean of {average.last} weights: the final ones and those every {average.every} steps before"
 
 
 def _to_its_end(run: PretrainConfig) -> PretrainConfig:

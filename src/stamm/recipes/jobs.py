@@ -39,6 +39,7 @@ JOBS: Mapping[str, tuple[str, str]] = MappingProxyType(
         "pace": ("stamm.pretrain.step_timing", "run"),
         "refine": ("stamm.pretrain.lr_finder", "refine"),
         "choose": ("stamm.pretrain.lr_finder", "choose"),
+        "average": ("stamm.pretrain.average", "run"),
         "evaluate": ("stamm.evaluate.job", "run"),
         "audit": ("stamm.audit.job", "run"),
         "export": ("stamm.export.job", "run"),

@@ -5,28 +5,47 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from stamm.base.errors import RunError
-from stamm.base.schema import FieldError, decode, read_record, read_record_if_present
+from stamm.base.schema import (
+    FieldError,
+    decode,
+    read_lines,
+    read_record,
+    read_record_if_present,
+)
 from stamm.reports.comparison_config import LOOK
 from stamm.reports.results import read_measured
 from stamm.reports.run_data import RunResults, collect
 from stamm.reports.training import ArmTraining, read_training
+from stamm.reports.variance_components import Documents
 from stamm.runs.schemas.comparison import LookFile
-from stamm.runs.schemas.evaluation import HeldOutFile
+from stamm.runs.schemas.evaluation import DocumentLoss, HeldOutFile
 from stamm.runs.schemas.run import ConfigFile
 from stamm.runs.schemas.training import ChosenRate, RateTrial
 
 
 @dataclass(frozen=True, kw_only=True)
 class SeedRun:
-    """A full-length run. held_out is None where it was not evaluated."""
+    """A full-length run; None where it was not evaluated.
+
+    held_out    of the weights that the verdict is about
+    documents   the same by document: bytes and nats
+    final       of the final weights, where averaged ones are in the verdict
+    """
 
     seed: int
     training: ArmTraining
     held_out: HeldOutFile | None
+    documents: Documents = field(default_factory=dict)
+    final: HeldOutFile | None = None
+
+    def curve(self) -> dict[int, float]:
+        """Training loss by step, in nats per kept token."""
+        metrics = self.training.metrics
+        return dict(zip(metrics.loss.steps, metrics.loss.values, strict=True)) if metrics else {}
 
     @property
     def diverged(self) -> bool:
@@ -154,6 +173,7 @@ class _ComparisonConfig:
     seeds: tuple[int, ...]
     tuning: _Tuning
     looks: tuple[int, ...] = ()
+    average: object = None
 
 
 def is_comparison(run_folder: Path) -> bool:
@@ -184,7 +204,7 @@ def read_comparison(run_folder: Path) -> Compared:
     return Compared(
         study=study,
         arms=tuple(
-            _arm(run_folder, arm.name, number, config.seeds, study)
+            _arm(run_folder, arm.name, number, config, study)
             for number, arm in enumerate(config.arms)
         ),
         baseline=config.baseline,
@@ -203,10 +223,10 @@ def _stopped(root: Path, looks: tuple[int, ...]) -> int | None:
 
 
 def _arm(
-    root: Path, name: str, number: int, seeds: tuple[int, ...], study: RunResults
+    root: Path, name: str, number: int, config: _ComparisonConfig, study: RunResults
 ) -> ComparedArm:
     chosen = read_record_if_present(ChosenRate, root / "tune" / name / "chosen" / "chosen.json")
-    folders = {seed: root / "final" / name / str(seed) for seed in seeds}
+    folders = {seed: root / "final" / name / str(seed) for seed in config.seeds}
     return ComparedArm(
         name=name,
         number=number,
@@ -214,13 +234,24 @@ def _arm(
         rate=chosen.rate if chosen else None,
         at_edge=chosen.at_edge if chosen else False,
         runs=tuple(
-            SeedRun(
-                seed=seed,
-                training=read_training(folder),
-                held_out=read_measured(folder).held_out,
-            )
+            _run(folder, seed, config.average is not None)
             for seed, folder in folders.items()
             if (folder / "summary.json").exists()
         ),
         tuning_seconds=math.fsum(s for step, s in study.steps if step.startswith(f"tune.{name}.")),
+    )
+
+
+def _run(folder: Path, seed: int, averaged: bool) -> SeedRun:
+    measured = folder / "averaged" if averaged else folder
+    documents = measured / "evaluate" / "held_out_documents.jsonl"
+    return SeedRun(
+        seed=seed,
+        training=read_training(folder),
+        held_out=read_measured(measured).held_out,
+        documents={
+            one.document_id: (one.bytes, one.nats)
+            for one in (read_lines(DocumentLoss, documents) if documents.exists() else ())
+        },
+        final=read_measured(folder).held_out if averaged else None,
     )

@@ -15,6 +15,7 @@ from stamm.base.files import write_json, write_text
 from stamm.base.units import count_text, flops_text, seconds_text
 from stamm.reports.comparison import Compared, read_comparison
 from stamm.reports.comparison_figures import comparison_figures
+from stamm.reports.comparison_noise import noise_table
 from stamm.reports.comparison_plan import registration
 from stamm.reports.comparison_verdict import ArmLine, Judgement, judge_comparison
 from stamm.reports.config import ReportConfig
@@ -32,6 +33,7 @@ TEMPLATE = "comparison.html"
 CONTENTS = (
     ("verdict", "Verdict"),
     ("figures", "Differences and curves"),
+    ("noise", "Noise"),
     ("cost", "Cost"),
     ("again", "Doing it again"),
 )
@@ -82,6 +84,7 @@ def render_comparison(compared: Compared, judgement: Judgement, config: ReportCo
         "contents": CONTENTS,
         "judgement": judgement,
         "figures": comparison_figures(compared, judgement, config),
+        "noise": noise_table(compared),
         "cost": cost_table(compared, judgement),
         "events": events_table(
             [(f"{a.name}, seed {one.seed}", one.training) for a in compared.arms for one in a.runs],

@@ -185,3 +185,13 @@ def test_nothing_takes_longer_than_the_baseline() -> None:
             steps = found[f"{name}.final"]["sequences"] // 16
             assert steps * each <= whole * (1 + 1e-6) or steps == 1
             assert (steps + 1) * each > whole * (1 - 1e-6)
+
+
+def test_the_lowest_rate_within_the_margin_is_chosen(tmp_path: Path) -> None:
+    losses = {1e-3: 2.10, 2e-3: 2.004, 4e-3: 2.0, 8e-3: 2.002}
+    folders = [write_trial(tmp_path / str(r), r, [loss]) for r, loss in losses.items()]
+    for margin, rate in ((0.0, 4e-3), (0.005, 2e-3), (0.2, 1e-3)):
+        choose(ChoiceConfig(arm="a", trials=4, margin=margin), workspace(tmp_path, folders))
+        found = json.loads((tmp_path / "out" / "chosen.json").read_text())
+        assert found["rate"] == found["runs"]["final"]["peak"] == rate
+        assert found["at_edge"] == (rate == 1e-3)

@@ -15,11 +15,17 @@ from stamm.models.config import DecoderConfig, GatedFFN, LowRank, PlainFFN
 from stamm.models.flops import count_parameters, training_flops
 from stamm.pretrain.config import PretrainConfig
 from stamm.recipes.compare import Comparison
-from stamm.recipes.comparisons import activations, activations_gpu, smoke
+from stamm.recipes.comparisons import (
+    activations,
+    activations_gpu,
+    evidence_activations,
+    evidence_smoke,
+    smoke,
+)
 from stamm.recipes.matching import EqualFlops, EqualTime, equal_widths, equal_work
 from stamm.recipes.study import Arm
 
-COMPARISONS = [smoke, activations, activations_gpu]
+COMPARISONS = [smoke, activations, activations_gpu, evidence_activations, evidence_smoke]
 
 
 @pytest.mark.parametrize("build", COMPARISONS, ids=lambda build: build.__name__)
@@ -144,6 +150,11 @@ def test_the_command_line_changes_how_arms_are_matched() -> None:
         ("tokenizer.vocab_size=600", "has not the vocabulary of tokenizer.vocab_size = 600"),
         ("corpus.held_out=0", "leaves no text to evaluate"),
         ("confidence=1", "must lie in"),
+        ("looks=2,1", "must rise"),
+        ("looks=1,3", "must end with the number of seeds, 2"),
+        ("looks=1,2", "must begin with two seeds or more"),
+        ("difference=0", "must be positive"),
+        ("tuning.margin=-1", "must lie in"),
         ("pretrain.engine.on_nonfinite=RollBackAndSkip", "would train arms on different text"),
     ],
 )
@@ -160,3 +171,45 @@ def test_no_run_is_stopped_by_its_losses_and_spikes_are_judged_as_asked() -> Non
         policy = run.engine.on_nonfinite
         assert isinstance(policy, SkipUpdate) and policy.window == 64
         assert policy.at_most >= run.batches(run.total_sequences()).num_steps
+
+
+def test_later_seeds_wait_for_a_look_and_all_of_them_for_the_plan() -> None:
+    config = evidence_activations()
+    steps = {step.name: step for step in config.steps()}
+    names = list(steps)
+    counted = [name for name in names if name.startswith("pretrain.")]
+    assert names.index("plan") < names.index(counted[0])
+    assert all("plan" in steps[name].after for name in counted)
+    assert {steps["pretrain.xielu.8"].unless, steps["evaluate.xielu.8"].unless} == {""}
+    later = {step.unless for name, step in steps.items() if name.endswith((".9", ".16"))}
+    assert later == {"look.8"}
+    assert steps["compare"].unless == ""
+    assert (
+        names.index("evaluate.xielu.8") < names.index("look.8") < names.index("pretrain.swiglu.9")
+    )
+    many = replace(config, looks=(4, 8, 12, 16))
+    assert [s.unless for s in many.steps() if s.job == "look"] == ["", "look.4", "look.8"]
+
+
+def test_averaged_weights_are_evaluated_beside_the_final_ones() -> None:
+    steps = {step.name: step for step in evidence_activations().steps()}
+    run = steps["pretrain.xielu.1"].config
+    assert (run.engine.checkpoint_every, run.engine.keep_checkpoints) == (16, 4)
+    assert steps["evaluate.xielu.1"].inputs["model"] == "final/xielu/1/averaged/model"
+    assert steps["evaluate_final.xielu.1"].inputs["model"] == "final/xielu/1/model"
+    assert steps["plan"].config.evaluated.startswith("the mean of 4 weights")
+    with pytest.raises(ConfigError, match="reaches back 12 steps, more than the run has"):
+        override(evidence_smoke(), ["average.last=4"])
+
+
+def test_the_plan_states_the_configuration_and_its_pilot_is_an_input() -> None:
+    config = evidence_activations()
+    plan = next(step for step in config.steps() if step.name == "plan")
+    assert [(arm.name, arm.tokens) for arm in plan.config.arms] == [
+        (name, 512 * 16 * 256) for name in ("swiglu", "relu2", "xielu")
+    ]
+    assert not plan.external
+    other = next(s for s in replace(config, confidence=0.9).steps() if s.name == "plan")
+    assert other.config.config_sha256 != plan.config.config_sha256
+    piloted = next(s for s in replace(config, pilot="runs/x").steps() if s.name == "plan")
+    assert list(piloted.external) == ["runs/x/comparison.json"]

@@ -15,6 +15,7 @@ from stamm.base.errors import DataError, RunError
 from stamm.reports.comparison import is_comparison, read_comparison
 from stamm.reports.comparison_figures import comparison_figures
 from stamm.reports.comparison_job import judgement_in, run
+from stamm.reports.comparison_noise import noise_table
 from stamm.reports.comparison_verdict import judge_comparison
 from stamm.reports.config import ReportConfig
 from stamm.runs.job import Workspace
@@ -82,12 +83,13 @@ def change(path: Path, **facts: object) -> None:
 
 def test_a_difference_that_is_shown_and_one_that_is_not(root: Path) -> None:
     found = judgement_in(root)
-    assert found.sentences[:2] == (
+    assert found.sentences[0].startswith(
         "xielu is better than swiglu by 0.100 ± 0.004 bits per byte at 1M parameters and 246k tokens "
-        "(p < 0.001).",
-        # s = 0.0208; 0.0033 + 4.3027 * 0.0208 / sqrt 3
-        "relu2 is not shown to differ from swiglu: any difference above 0.055 bits per byte is "
-        "excluded.",
+        "(p < 0.001); to reach swiglu's loss it needs "
+    )
+    # s = 0.0208; 0.0033 + 4.3027 * 0.0208 / sqrt 3
+    assert found.sentences[1] == (
+        "relu2 is not shown to differ from swiglu: any difference above 0.055 bits per byte is excluded."
     )
     # -0.02, +0.02, +0.01
     assert cells_of(root, "relu2")[5] == "+0.0033"
@@ -111,6 +113,69 @@ def test_a_worse_arm_is_said_to_be_higher(tmp_path: Path) -> None:
     lead = judgement_in(root).sentences[0]
     assert cells_of(root, "xielu")[5] == "+0.1000"
     assert lead.startswith("xielu is worse than swiglu by 0.100 ± 0.004 bits per byte")
+
+
+def test_tokens_to_an_equal_loss_follow_the_training_losses(root: Path) -> None:
+    """Loss 6 - 0.4 ln(step), and the same at 80 % of the steps: 20 % fewer tokens."""
+    for name, share in (("swiglu", 1.0), ("relu2", 1.0), ("xielu", 0.8)):
+        for seed in SEEDS:
+            lines = metrics(4.4, False, seed)
+            for line in lines:
+                own = 0.9 + seed / 20 if name == "xielu" else 1.0
+                loss = 6 - 0.4 * math.log(line["step"] / (share * own))
+                line["train/loss_nats"] = loss
+            write_lines(root / "final" / name / str(seed) / "metrics.jsonl", lines)
+    found = judgement_in(root)
+    # shares 0.76, 0.80 and 0.84: ln has the mean -0.2240 and s = 0.0500; 4.3027 * 0.05 / sqrt 3 = 0.1243
+    assert "to reach swiglu's loss it needs 20 % fewer tokens (9 % to 29 %)." in found.sentences[0]
+    assert any(
+        "read from training losses before the learning rate decays" in s for s in found.sentences
+    )
+    for line in found.lines[1:]:
+        assert line.log_tokens is not None
+    assert found.lines[1].log_tokens is not None
+    assert found.lines[1].log_tokens.mean == pytest.approx(0.0, abs=1e-9)
+
+
+def test_the_page_tells_the_noise_of_seeds_and_texts_apart(root: Path) -> None:
+    for name in LOSSES:
+        for seed in SEEDS:
+            evaluated = root / "final" / name / str(seed) / "evaluate"
+            worse = {"swiglu": 0.0, "relu2": 0.1, "xielu": 0.2}[name]
+            lines = [
+                {"document_id": f"d{i}", "tokens": 9, "bytes": 1000, "nats": 1500 + worse * i * 10}
+                for i in range(20)
+            ]
+            write_lines(evaluated / "held_out_documents.jsonl", lines)
+    table = noise_table(read_comparison(root))
+    assert table is not None
+    relu2 = dict(zip(table.columns, table.rows[0], strict=True))
+    # -0.02, +0.02, +0.01 paired; swiglu has s = 0.05, relu2 0.0586
+    assert relu2["paired, over seeds"] == "0.0208" and relu2["unpaired"] == "0.0770"
+    assert relu2["standard error, seeds"] == "0.0120"
+    # 10 i / 1000 / ln 2 of 20 documents: s of 0..19 is 5.916, over sqrt 20
+    text = 0.1 * 5.916 * 10 / 1000 / math.log(2) / math.sqrt(20)
+    assert relu2["standard error, texts"] == f"{text:.4f}"
+    assert (relu2["held-out documents"], relu2["held-out bytes"]) == ("20", "20,000")
+    run(ReportConfig(), Workspace(folder=root, inputs={"run": root}))
+    assert "Noise of the differences" in (root / "comparison.html").read_text()
+
+
+def test_averaged_weights_are_judged_and_the_final_ones_stay_beside(root: Path) -> None:
+    config = json.loads((root / "config.json").read_text())["config"]
+    change(root / "config.json", config={**config, "average": {"last": 4, "every": 20}})
+    for name in LOSSES:
+        for seed in SEEDS:
+            folder = root / "final" / name / str(seed)
+            bits = 2.0 + 0.01 * seed - (0.05 + 0.001 * seed) * (name == "xielu")
+            write(folder / "averaged" / "evaluate" / "held_out.json", held_out(bits))
+    found = judgement_in(root)
+    assert "by 0.052 ± " in found.sentences[0]
+    table = noise_table(read_comparison(root))
+    assert table is not None
+    cells = dict(zip(table.columns, table.rows[1], strict=True))
+    # final: -0.099, -0.101, -0.100; averaged: -0.051, -0.052, -0.053
+    assert cells["paired, final weights"] == "0.0010" and cells["paired, over seeds"] == "0.0010"
 
 
 def test_arms_alike_are_not_told_apart(tmp_path: Path) -> None:

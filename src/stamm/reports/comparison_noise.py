@@ -1,0 +1,87 @@
+"""Noise of a comparison's differences: what pairing, averaged weights, seeds and texts contribute."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Mapping
+
+from stamm.reports.comparison import Compared, ComparedArm
+from stamm.reports.figure import DataTable
+from stamm.reports.formatting import ABSENT, fixed
+from stamm.reports.text import one_line
+from stamm.reports.variance_components import NoiseComponents, noise_components
+
+_DIGITS = 4
+Bits = Mapping[int, float]
+
+
+def noise_table(compared: Compared) -> DataTable | None:
+    """Standard deviations of each difference to the baseline; None before two seeds of two arms."""
+    base = next(arm for arm in compared.arms if arm.name == compared.baseline)
+    rows = tuple(
+        row for arm in compared.arms if arm is not base and (row := _row(arm, base)) is not None
+    )
+    if not rows:
+        return None
+    return DataTable(
+        columns=(
+            "arm", "paired, over seeds", "unpaired", "paired, final weights", "standard error, seeds",
+            "standard error, texts", "standard error, both", "held-out documents", "held-out bytes",
+        ),
+        rows=rows,
+        words=1,
+        note="Bits per byte. The first three columns are standard deviations over seeds: of the "
+        "difference within a seed, of the same without pairing, and where averaged weights were "
+        "evaluated, of the final ones. Differences are taken document by document; the standard "
+        "error over texts is what other held-out documents would change, and more seeds do not "
+        "lower it. Intervals in the verdict are over seeds, for these documents.",
+    )  # fmt: skip
+
+
+def components_of(arm: ComparedArm, base: ComparedArm) -> NoiseComponents | None:
+    """The noise components of one arm's difference, over the seeds that both have."""
+    one, other = (
+        {run.seed: run.documents for run in side.runs if run.documents} for side in (arm, base)
+    )
+    seeds = sorted(one.keys() & other.keys())
+    return noise_components([one[seed] for seed in seeds], [other[seed] for seed in seeds])
+
+
+def _row(arm: ComparedArm, base: ComparedArm) -> tuple[str, ...] | None:
+    bits, other = _finite(arm.judged()), _finite(base.judged())
+    paired = [bits[seed] - other[seed] for seed in bits if seed in other]
+    if len(paired) < 2:
+        return None
+    seeds = sorted(bits.keys() & other.keys())
+    unpaired = math.sqrt(
+        statistics.variance(bits[seed] for seed in seeds)
+        + statistics.variance(other[seed] for seed in seeds)
+    )
+    error = statistics.stdev(paired) / math.sqrt(len(paired))
+    found = components_of(arm, base)
+    documents = [run.documents for run in arm.runs if run.documents]
+    return (
+        one_line(arm.name, 40),
+        fixed(statistics.stdev(paired), _DIGITS),
+        fixed(unpaired, _DIGITS),
+        fixed(_final(arm, base), _DIGITS),
+        fixed(error, _DIGITS),
+        fixed(found.text if found else None, _DIGITS),
+        fixed(math.hypot(error, found.text) if found else None, _DIGITS),
+        f"{found.documents:,}" if found else ABSENT,
+        f"{sum(size for size, _ in documents[0].values()):,}" if documents else ABSENT,
+    )
+
+
+def _final(arm: ComparedArm, base: ComparedArm) -> float | None:
+    one, other = (
+        _finite({run.seed: run.final.bits_per_byte for run in side.runs if run.final})
+        for side in (arm, base)
+    )
+    paired = [one[seed] - other[seed] for seed in one if seed in other]
+    return statistics.stdev(paired) if len(paired) > 1 else None
+
+
+def _finite(bits: Bits) -> Bits:
+    return {seed: value for seed, value in bits.items() if math.isfinite(value)}
