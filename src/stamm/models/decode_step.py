@@ -5,10 +5,10 @@ lengths, so a step writes with one copy and never changes the attention mask. Wh
 used up, the cache is moved, and enlarged if it must.
 
 The projections of queries, keys and values are multiplied as one matrix, and shape parameters of
-activations are evaluated once.
+activations are evaluated once. What lies between the products is in `decode_layer`.
 
-Letters: B rows (sequences), L layers, C columns of the cache, H heads, K key-value heads, G heads of
-one key-value head, E head width, D model, V vocabulary, P prompts, T tokens of a prompt.
+Letters: B rows (sequences), C columns of the cache, H heads, K key-value heads, E head width, D model,
+V vocabulary, P prompts, T tokens of a prompt.
 
 Checked  tests/unit/models/test_decode_step.py, tests/unit/models/test_sampling.py
 """
@@ -27,10 +27,10 @@ from torch import Tensor, nn
 from stamm.activations.module import Activation, GatedActivation
 from stamm.base.errors import ConfigError
 from stamm.models.attention import KVCache
+from stamm.models.decode_layer import DecodeOperations, HeadShape, QKNorm, build_operations
 from stamm.models.decoder import Decoder, DecoderLayer
 from stamm.models.ffn import GatedFeedForward, PlainFeedForward
 from stamm.models.norm import RMSNorm
-from stamm.models.rope import rotation
 
 _SPARE = 128  # columns that are free after the cache was moved
 _PACKED_MATRIX = 2**18  # numbers of the smallest matrix that is packed
@@ -79,7 +79,7 @@ class DecodeStep:
     lengths   tokens of each sequence; 0 where a row is free
 
     Memory    the cache, the matrices of queries, keys and values again, and for a model of up to 134
-              million parameters on a CPU its large matrices again, packed for few rows
+              million parameters on a CPU its matrices again, rearranged for few rows
     A free row computes numbers that mean nothing and that other rows do not depend on.
     """
 
@@ -88,21 +88,25 @@ class DecodeStep:
         config = decoder.config
         self.lengths = [0] * rows
         self._embedding = decoder.model.embed_tokens.weight
-        self._frequencies = decoder.model.frequencies
         small = sum(parameter.numel() for parameter in decoder.parameters()) <= _PACKED_MODEL
         packed_rows = rows if small else 0
-        self._layers = [
-            _StepLayer(layer, config.num_heads, packed_rows) for layer in decoder.model.layers
-        ]
-        self._norm = _norm(decoder.model.norm)
         self._head = decoder.lm_head.weight
+        dtype = self._head.dtype
+        self._layers = [_StepLayer(layer, dtype, packed_rows) for layer in decoder.model.layers]
+        self._norm = _norm(decoder.model.norm, dtype)
         self._logits = _product(self._head, packed_rows)
-        half = torch.ones(config.head_width // 2, dtype=self._head.dtype, device=self._head.device)
-        self._sign_E = torch.cat((-half, half))
         self._position_B = torch.zeros(rows, dtype=torch.int64, device=self._head.device)
-        self._shape = (config.num_kv_heads, config.head_width)
+        self._shape = HeadShape(config.num_heads, config.num_kv_heads, config.head_width)
+        self._operations = build_operations(
+            self._shape,
+            [_qk_norm(layer, self._shape, dtype) for layer in decoder.model.layers],
+            decoder.model.frequencies,
+            self._norm[0],
+        )
         self._column = 0  # that the next token writes
-        self._keys, self._values, self._mask_BC = self._allocated(rows, 0)
+        self._keys: list[Tensor] = []
+        self._values: list[Tensor] = []
+        self._mask_BC = self._head.new_zeros(rows, 0)
 
     def fill(self, row: int, states: PromptStates, prompt: int) -> None:
         """Begin a sequence in a free row with a prompt."""
@@ -129,6 +133,7 @@ class DecodeStep:
         self._keys = [keys[kept] for keys in self._keys]
         self._values = [values[kept] for values in self._values]
         self._mask_BC, self._position_B = self._mask_BC[kept], self._position_B[kept]
+        self._operations.bind(self._keys, self._values)
         self.lengths = [self.lengths[row] for row in rows]
 
     @property
@@ -141,20 +146,16 @@ class DecodeStep:
         """Add a token to each sequence; the logits after it, (B, V)."""
         if self._column == self.columns:
             self._move(max(self.lengths))
-        column = self._column
-        seen = slice(column - max(self.lengths), column + 1)
-        mask_BGC = self._mask_BC[:, None, None, seen]
-        cosine_BE, sine_BE = rotation(self._frequencies, self._position_B, self._head.dtype)
-        turn = cosine_BE[:, None], (sine_BE * self._sign_E)[:, None]
-        x_BD = F.embedding(token_B, self._embedding)
-        for layer, keys_BKCE, values_BKCE in zip(
-            self._layers, self._keys, self._values, strict=True
-        ):
-            x_BD = layer(x_BD, turn, keys_BKCE, values_BKCE, seen, mask_BGC)
+        operations = self._operations
+        operations.begin(self._position_B, self._mask_BC, self._column, max(self.lengths))
+        x_BD, added_BD = F.embedding(token_B, self._embedding), None
+        for number, layer in enumerate(self._layers):
+            x_BD, added_BD = layer(x_BD, added_BD, number, operations)
+        _, normal_BD = operations.add_norm(x_BD, added_BD, *self._norm)
         self._position_B += 1
         self._column += 1
         self.lengths = [length + 1 if length else 0 for length in self.lengths]
-        return self._logits(self._norm(x_BD))
+        return self._logits(normal_BD)
 
     def _move(self, column: int) -> None:
         """Make `column` the next to be written, with free columns after it."""
@@ -168,14 +169,14 @@ class DecodeStep:
             self._values[layer][:, :, new] = values[layer][:, :, old]
         self._mask_BC[:, : column - longest] = -math.inf
         self._mask_BC[:, new] = mask_BC[:, old]
+        self._operations.bind(self._keys, self._values)
         self._column = column
 
     def _allocated(self, rows: int, column: int) -> tuple[list[Tensor], list[Tensor], Tensor]:
         """Keys and values of each layer and the mask, with free columns after `column`."""
         columns = column + _SPARE + column // 2
-        heads, width = self._shape
         like = self._head
-        shape = (rows, heads, columns, width)
+        shape = (rows, self._shape.kv_heads, columns, self._shape.width)
         # Zeros, because 0 times the value of a masked column must be 0.
         keys = [like.new_zeros(shape) for _ in self._layers]
         values = [like.new_zeros(shape) for _ in self._layers]
@@ -185,58 +186,42 @@ class DecodeStep:
 class _StepLayer:
     """A decoder layer for one new token of each row."""
 
-    def __init__(self, layer: nn.Module, heads: int, packed_rows: int) -> None:
+    def __init__(self, layer: nn.Module, dtype: torch.dtype, packed_rows: int) -> None:
         assert isinstance(layer, DecoderLayer)
         attention = layer.self_attn
-        self._heads, self._width = heads, attention.head_width
         projections = (attention.q_proj, attention.k_proj, attention.v_proj)
         weight = torch.cat([_weight(each) for each in projections])
         self._qkv = _product(weight, packed_rows)
-        self._kv_heads = attention.k_proj.weight.shape[0] // self._width
         self._out = _product(_weight(attention.o_proj), packed_rows)
-        self._norms = _norm(layer.attention_layernorm), _norm(layer.feedforward_layernorm)
-        self._qk_norm: tuple[Tensor, float] | None = None
-        if attention.q_norm is not None and attention.k_norm is not None:
-            weights: list[Tensor] = [attention.q_norm.weight] * heads
-            weights += [attention.k_norm.weight] * self._kv_heads
-            self._qk_norm = torch.stack(weights).to(weight.dtype), attention.q_norm.eps
+        norms = layer.attention_layernorm, layer.feedforward_layernorm
+        self._norms = [_norm(norm, dtype) for norm in norms]
         block: Any = layer.mlp
         self._ffn = _feed_forward(block, packed_rows)
 
     def __call__(
-        self,
-        x_BD: Tensor,
-        turn: tuple[Tensor, Tensor],
-        keys_BKCE: Tensor,
-        values_BKCE: Tensor,
-        seen: slice,
-        mask_BGC: Tensor,
-    ) -> Tensor:
-        rows, width, heads = x_BD.shape[0], self._width, self._heads
-        column = seen.stop - 1
-        qkv_BHE = self._qkv(self._norms[0](x_BD)).view(rows, -1, width)
-        qk_BHE = qkv_BHE[:, : heads + self._kv_heads]
-        if self._qk_norm is not None:
-            weight_HE, eps = self._qk_norm
-            qk_BHE = F.rms_norm(qk_BHE, (width,), None, eps) * weight_HE
-        cosine, sine = turn
-        qk_BHE = torch.addcmul(qk_BHE * cosine, qk_BHE.roll(width // 2, -1), sine)
-        keys_BKCE[:, :, column] = qk_BHE[:, heads:]
-        values_BKCE[:, :, column] = qkv_BHE[:, heads + self._kv_heads :]
-        y_BKGE = F.scaled_dot_product_attention(
-            qk_BHE[:, :heads].view(rows, self._kv_heads, -1, width),
-            keys_BKCE[:, :, seen],
-            values_BKCE[:, :, seen],
-            attn_mask=mask_BGC,
-        )
-        x_BD = x_BD + self._out(y_BKGE.reshape(rows, -1))
-        return x_BD + self._ffn(self._norms[1](x_BD))
+        self, x_BD: Tensor, added_BD: Tensor | None, number: int, operations: DecodeOperations
+    ) -> tuple[Tensor, Tensor]:
+        """Two tensors whose sum leaves the layer, of two whose sum enters it."""
+        x_BD, normal_BD = operations.add_norm(x_BD, added_BD, *self._norms[0])
+        attended_BD = self._out(operations.attend(number, self._qkv(normal_BD)))
+        x_BD, normal_BD = operations.add_norm(x_BD, attended_BD, *self._norms[1])
+        return x_BD, self._ffn(normal_BD)
 
 
-def _norm(norm: RMSNorm) -> Callable[[Tensor], Tensor]:
-    """The norm as one operation of torch."""
-    weight, eps = norm.weight, norm.eps
-    return lambda x_BD: F.rms_norm(x_BD, weight.shape, weight.to(x_BD.dtype), eps)
+def _norm(norm: RMSNorm, dtype: torch.dtype) -> tuple[Tensor, float]:
+    """Weight and epsilon."""
+    return norm.weight.detach().to(dtype), norm.eps
+
+
+def _qk_norm(layer: nn.Module, shape: HeadShape, dtype: torch.dtype) -> QKNorm | None:
+    """Weights of all heads of queries and keys, and epsilon."""
+    assert isinstance(layer, DecoderLayer)
+    queries, keys = layer.self_attn.q_norm, layer.self_attn.k_norm
+    if queries is None or keys is None:
+        return None
+    weights: list[Tensor] = [queries.weight] * shape.heads
+    weights += [keys.weight] * shape.kv_heads
+    return torch.stack(weights).detach().to(dtype), queries.eps
 
 
 def _feed_forward(
@@ -253,14 +238,17 @@ def _feed_forward(
 
 
 def _product(weight: Tensor, packed_rows: int) -> Callable[[Tensor], Tensor]:
-    """x W' for few rows x, packed for oneDNN where that is faster: large float32 matrices on a CPU.
+    """x W' for few rows x, with W rearranged for float32 on a CPU: for oneDNN where W is large.
 
-    packed_rows   rows of x that the matrix is packed for; 0: never pack, which takes no memory
+    packed_rows   rows of x that the matrix is packed for; 0: no copy of it, which takes no memory
     """
-    large = weight.numel() >= _PACKED_MATRIX and weight.dtype == torch.float32
+    large = weight.numel() >= _PACKED_MATRIX
     built: bool = torch.backends.mkldnn.is_available()  # type: ignore[no-untyped-call]  # torch's
-    if not (packed_rows and large and weight.is_cpu and built):
+    if not (packed_rows and weight.is_cpu and weight.dtype == torch.float32):
         return lambda x_BD: F.linear(x_BD, weight)
+    if not (large and built):
+        turned = weight.detach().t().contiguous()
+        return lambda x_BD: torch.mm(x_BD, turned)
     packed = torch.ops.mkldnn._reorder_linear_weight(weight.detach(), packed_rows)
     multiply = torch.ops.mkldnn._linear_pointwise
     return lambda x_BD: multiply(x_BD, packed, None, "none", [], "")
