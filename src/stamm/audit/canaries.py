@@ -92,7 +92,7 @@ def rival_costs(
     config: AuditConfig,
     decoder: Decoder,
     encode: Callable[[str], Sequence[int]],
-    begin: int,
+    begin: Sequence[int],
     kind: Kind,
     drawing: Drawing,
 ) -> list[float]:
@@ -100,7 +100,7 @@ def rival_costs(
     texts = rivals(kind, config.candidates, drawing.seed, drawing.words, drawing.vocabulary)
     cut = prompts(config, encode, [Passage(probe_id="", repeats=NEVER, text=t) for t in texts])
     costs = nats_of_sequences(
-        decoder, [[begin, *one.prefix, *one.truth] for one in cut], config.batch_tokens
+        decoder, [[*begin, *one.prefix, *one.truth] for one in cut], config.batch_tokens
     )
     return [float(cost.double().sum()) for cost in costs]
 

@@ -2,20 +2,77 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import itertools
+import math
+from dataclasses import dataclass, field
+from typing import Literal
 
 from stamm.base.config import validate
+
+Published = Literal["offset_bucket", "low_type_token_ratio"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class GridConfig:
+    """Continuations over prefix length x offset, greedy and sampled. Points that do not fit into a
+    passage or the context are left out and counted.
+
+    prefixes        tokens of the passage shown
+    offsets         tokens of the passage skipped before them
+    match_tokens    tokens that must all be right for an exact match
+    temperature, top_k, top_p   of the sampled continuations, and of the distribution for which the
+                    probability of extraction is computed. Hayes et al. take top_k=40; the audit of
+                    Apertus top_k=0 top_p=0.9
+    seed            of the sampled continuations
+    as_published    rules of the audit of Apertus that change its result. "offset_bucket": passages
+                    with 3 repeats have no points with an offset (its loader rejects them);
+                    "low_type_token_ratio": passages are left out where the truth has a type-token
+                    ratio below 0.4
+    excluded        identifiers of passages to leave out, as its list of 21 contaminated ones
+
+    Source   swiss-ai/apertus_memorization, scripts/submit_offset_experiment.sh and
+             utils/exclude_noises.py; Hayes et al. 2024, arXiv 2410.19482
+    """
+
+    prefixes: tuple[int, ...] = (50, 100, 250, 500, 1000, 2000, 3000, 4000, 5000)
+    offsets: tuple[int, ...] = (0, 1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048)
+    match_tokens: int = 50
+    temperature: float = 1.0
+    top_k: int = 40
+    top_p: float = 1.0
+    seed: int = 42
+    as_published: tuple[Published, ...] = ()
+    excluded: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        warm = math.isfinite(self.temperature) and self.temperature > 0
+        validate(
+            self,
+            ("prefixes", _rising(self.prefixes) and self.prefixes[0] >= 1, "must rise from 1"),
+            ("offsets", _rising(self.offsets) and self.offsets[0] >= 0, "must rise from 0"),
+            ("match_tokens", self.match_tokens >= 1, "must be at least 1"),
+            ("temperature", warm, "must be positive"),
+            ("top_k", self.top_k >= 0, "must be 0 or more"),
+            ("top_p", 0 < self.top_p <= 1, "must be above 0 and at most 1"),
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
 class AuditConfig:
-    """Greedy continuations of planted passages, compared with the true text.
+    """Continuations of planted passages, compared with the true text.
 
     prefix_tokens   tokens of the passage shown after <s>. 50 is the shortest of Apertus' audit
                     and the usual choice in the literature (Carlini et al. 2023, arXiv 2202.07646)
     new_tokens      tokens continued and compared
     candidates      texts drawn as a made-up canary is, never planted, among which it is ranked;
                     exposure is at most log2(candidates + 1) bits
+    grid            None: prefix_tokens without an offset alone
+    min_k           share of the least likely tokens in the membership scores min-k % and min-k %++
+    passages        JSONL of passages to audit in place of those planted in the corpus, a
+                    `PassageLine` each: text, repeats and, where known, language, twin, probe_id
+    reference       run, arm or Hugging Face folder for reference-calibrated membership scores; a
+                    model that did not see the passages (`stamm audit` alone)
+    redact          store lengths and SHA-256 in place of the texts of passages and continuations
     batch_tokens    tokens of one forward pass, padding included
     threads         CPU threads; part of the configuration because sums depend on it
     """
@@ -23,6 +80,11 @@ class AuditConfig:
     prefix_tokens: int = 50
     new_tokens: int = 100
     candidates: int = 255
+    grid: GridConfig | None = field(default_factory=GridConfig)
+    min_k: float = 0.2
+    passages: str = ""
+    reference: str = ""
+    redact: bool = False
     batch_tokens: int = 8192
     threads: int = 2
 
@@ -33,5 +95,10 @@ class AuditConfig:
             ("prefix_tokens", self.prefix_tokens >= 1, "must be at least 1"),
             ("new_tokens", self.new_tokens >= 1, "must be at least 1"),
             ("candidates", 1 <= self.candidates <= 1_000_000, "must lie in 1 to 1000000"),
+            ("min_k", 0 < self.min_k <= 1, "must be above 0 and at most 1"),
             ("batch_tokens", self.batch_tokens >= 1, "must be at least 1"),
         )
+
+
+def _rising(values: tuple[int, ...]) -> bool:
+    return bool(values) and all(a < b for a, b in itertools.pairwise(values))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Sequence
+from statistics import NormalDist
 
 from stamm.base.student_t import t_quantile
 from stamm.runs.schemas.evaluation import MeanInterval
@@ -44,3 +45,16 @@ def difference_estimate(values: Sequence[float], control: Sequence[float]) -> Me
     # rounding can put the quotient just below a whole number
     half = t_quantile(LEVEL, max(math.floor(freedom * (1 + 1e-12)), 1)) * math.sqrt(a + b)
     return MeanInterval(mean=mean, low=mean - half, high=mean + half)
+
+
+def share_estimate(values: Sequence[float]) -> MeanInterval:
+    """Share of ones among independent values of 0 and 1, with its Wilson interval.
+
+    Source   Wilson 1927, Journal of the American Statistical Association 22
+    """
+    count, z = len(values), NormalDist().inv_cdf((1 + LEVEL) / 2)
+    share = statistics.fmean(values)
+    middle = (share + z * z / (2 * count)) / (1 + z * z / count)
+    half = z * math.sqrt(share * (1 - share) / count + (z / (2 * count)) ** 2) / (1 + z * z / count)
+    low, high = max(middle - half, 0.0), min(middle + half, 1.0)
+    return MeanInterval(mean=share, low=min(low, share), high=max(high, share))

@@ -1,27 +1,25 @@
 """Audit one trained decoder for memorization of planted passages and canaries.
 
-Reads    model (a stored decoder), tokenizer, corpus (its probes.json)
-Leaves   memorization.json, continuations.jsonl (passages of books), canaries.jsonl
+Reads    model (a stored decoder or a Hugging Face folder), tokenizer, and corpus (its probes.json) or
+         the passages of the configuration; reference and reference_tokenizer where there are
+Leaves   memorization.json, continuations.jsonl (passages of books), canaries.jsonl, grid.json,
+         grid_points.jsonl, membership.json, membership_scores.jsonl
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
-from stamm.audit.canaries import (
-    Drawing,
-    Exposure,
-    by_kind,
-    exposures,
-    rival_costs,
-)
-from stamm.audit.config import AuditConfig
+from stamm.audit.canaries import Exposure, by_kind, exposures, rival_costs
+from stamm.audit.config import AuditConfig, GridConfig
+from stamm.audit.grid import Encoded, cells, extraction_rates, measures, outcomes, point_row, points
 from stamm.audit.interval import LEVEL
+from stamm.audit.membership import areas, scores
 from stamm.audit.memorization import (
+    NEVER,
     Continuation,
     Passage,
     by_repeats,
@@ -30,39 +28,31 @@ from stamm.audit.memorization import (
     metrics,
     prompts,
 )
+from stamm.audit.passages import read_own, read_planted
+from stamm.audit.text_model import AuditedModel, load_audited
 from stamm.base.config import to_plain
+from stamm.base.console import Progress
 from stamm.base.errors import DataError
-from stamm.base.files import read_json, write_text
+from stamm.base.files import json_line, write_text
+from stamm.base.hashing import redacted
 from stamm.base.schema import write_record
 from stamm.corpus.canaries.config import Kind
 from stamm.corpus.canaries.random_text import MADE_UP
-from stamm.corpus.special_tokens import BEGIN_ID
-from stamm.corpus.tokenizer.tokenizer import Tokenizer
 from stamm.models.determinism import set_determinism
-from stamm.models.serialization import load_decoder
 from stamm.runs.job import Workspace
-from stamm.runs.model_outputs import KEY, set_aside, weights_sha256
+from stamm.runs.model_outputs import KEY, set_aside
+from stamm.runs.schemas.audit import GridFile, MembershipFile
 from stamm.runs.schemas.evaluation import MemorizationFile
 
-CORPUS_SCHEMA = 1
-OUTPUTS = ("memorization.json", "continuations.jsonl", "canaries.jsonl")
-PROBES = "probes.json"
-
-
-@dataclass(frozen=True, kw_only=True)
-class Planted:
-    """Passages and canaries planted in a corpus.
-
-    passages    of books, control included, sorted by repeats and identifier
-    canaries    by kind, in the corpus' order of kinds, sorted likewise
-    drawing     how the made-up ones were drawn; None if not recorded
-    withdrawn   probes and canaries that a replay removed, which are not measured
-    """
-
-    passages: list[Passage]
-    canaries: Mapping[Kind, list[Passage]]
-    drawing: Drawing | None
-    withdrawn: int
+GRID_FILES = ("grid.json", "grid_points.jsonl")
+OUTPUTS = (
+    "memorization.json",
+    "continuations.jsonl",
+    "canaries.jsonl",
+    "membership.json",
+    "membership_scores.jsonl",
+    *GRID_FILES,
+)
 
 
 def run(config: AuditConfig, workspace: Workspace) -> None:
@@ -71,36 +61,50 @@ def run(config: AuditConfig, workspace: Workspace) -> None:
     Nothing is written before all texts are measured, so a failure keeps the earlier results; those
     of other weights are moved to a folder beside.
     """
-    planted = read_planted(workspace.inputs["corpus"])
+    inputs, progress = workspace.inputs, workspace.progress
+    planted = read_own(Path(config.passages)) if config.passages else read_planted(inputs["corpus"])
     set_determinism(config.threads)
-    decoder = load_decoder(workspace.inputs["model"])
-    check_context(config, decoder)
-    tokenizer = Tokenizer.load(workspace.inputs["tokenizer"])
-    cut = prompts(config, tokenizer.encode, planted.passages)
+    model = load_audited(inputs["model"], inputs["tokenizer"])
+    check_context(config, model.decoder, len(model.begin))
+    cut = prompts(config, model.encode, planted.passages)
     if not cut:
-        raise _too_short(config, tokenizer.encode, planted.passages)
-    progress = workspace.progress
+        raise _too_short(config, model.encode, planted.passages)
+    reference = (
+        load_audited(inputs["reference"], inputs["reference_tokenizer"])
+        if "reference" in inputs
+        else None
+    )
     progress.begin("planted passages", 1 + len(planted.canaries), "kinds")
-    passages = continuations(config, decoder, BEGIN_ID, cut)
+    passages = continuations(config, model.decoder, model.begin, cut)
     progress.advance(1)
     given: dict[Kind, list[Continuation]] = {}
     costs: dict[Kind, list[float]] = {}
     for number, (kind, texts) in enumerate(planted.canaries.items(), start=2):
-        cut = prompts(config, tokenizer.encode, texts)
-        given[kind] = continuations(config, decoder, BEGIN_ID, cut)
+        cut = prompts(config, model.encode, texts)
+        given[kind] = continuations(config, model.decoder, model.begin, cut)
         if cut and planted.drawing is not None and kind in MADE_UP:
             costs[kind] = rival_costs(
-                config, decoder, tokenizer.encode, BEGIN_ID, kind, planted.drawing
+                config, model.decoder, model.encode, model.begin, kind, planted.drawing
             )
         progress.advance(number)
     exposed = exposures(given, costs)
     skipped = {kind: len(texts) - len(given[kind]) for kind, texts in planted.canaries.items()}
     left_out = len(planted.passages) - len(passages)
-    sha256 = weights_sha256(workspace.inputs["model"])
-    set_aside(workspace.folder, sha256)
+    notes = [
+        f"{len(passages) + sum(map(len, given.values()))} continued",
+        *([f"{n} too short" for n in [left_out + sum(skipped.values())] if n]),
+        *([f"{planted.withdrawn} withdrawn from the corpus"] if planted.withdrawn else []),
+    ]
+    progress.end(", ".join(notes))
+    encoded = [Encoded(passage=p, tokens=list(model.encode(p.text))) for p in planted.passages]
+    membership = scores(config, model, encoded, reference)
+    grid = _grid(config, config.grid, model, encoded, progress) if config.grid else None
+    folder = workspace.folder
+    set_aside(folder, model.sha256)
+    settings = {name: value for name, value in to_plain(config).items() if name in _RECORDED}
     report: dict[str, Any] = {
-        KEY: sha256,
-        **to_plain(config),
+        KEY: model.sha256,
+        **settings,
         "interval": f"Student's t over passages, {LEVEL:.0%}; differences by Welch",
         "passages": len(passages),
         "skipped": left_out,
@@ -108,82 +112,82 @@ def run(config: AuditConfig, workspace: Workspace) -> None:
         "buckets": by_repeats(passages),
         "canaries": by_kind(given, passages, exposed, skipped),
     }
-    text = "".join(_line(one, tokenizer) for one in passages)
-    write_text(workspace.folder / "continuations.jsonl", text)
-    text = "".join(
-        _line(one, tokenizer, {"kind": kind, **_exposure_fields(exposed.get(one.passage.probe_id))})
+    lines = [_line(config, one, model) for one in passages]
+    write_text(folder / "continuations.jsonl", "".join(lines))
+    lines = [
+        _line(
+            config,
+            one,
+            model,
+            {"kind": kind, **_exposure_fields(exposed.get(one.passage.probe_id))},
+        )
         for kind, group in given.items()
         for one in group
-    )
-    write_text(workspace.folder / "canaries.jsonl", text)
-    write_record(workspace.folder / "memorization.json", MemorizationFile, report)
-    notes = [
-        f"{len(passages) + sum(map(len, given.values()))} continued",
-        *([f"{n} too short" for n in [left_out + sum(skipped.values())] if n]),
-        *([f"{planted.withdrawn} withdrawn from the corpus"] if planted.withdrawn else []),
     ]
-    progress.end(", ".join(notes))
+    write_text(folder / "canaries.jsonl", "".join(lines))
+    _write_membership(config, workspace, model, reference, membership)
+    for name in GRID_FILES:
+        if grid is None:
+            (folder / name).unlink(missing_ok=True)
+    if grid is not None:
+        write_text(folder / "grid_points.jsonl", "".join(map(json_line, grid[1])))
+        write_record(folder / "grid.json", GridFile, grid[0])
+    write_record(folder / "memorization.json", MemorizationFile, report)
 
 
-def read_planted(corpus: Path) -> Planted:
-    """The passages and canaries planted in a corpus.
-
-    Raises   DataError when it has no passages, or its list of them is malformed.
-    """
-    path = corpus / PROBES
-    stored = read_json(path)
-    try:
-        if stored["schema"] != CORPUS_SCHEMA:
-            raise DataError(
-                f"{path} has schema {stored['schema']!r}, this audit reads {CORPUS_SCHEMA}",
-                fix="Run the corpus step again with this version",
-            )
-        canaries: dict[Kind, list[Passage]] = {}
-        for row in stored.get("canaries", []):
-            canaries.setdefault(_kind(row["kind"]), []).append(_passage(row))
-        made_up = stored.get("made_up")
-        found = Planted(
-            passages=_sorted(map(_passage, stored["probes"])),
-            canaries={kind: _sorted(group) for kind, group in canaries.items()},
-            drawing=None
-            if made_up is None
-            else Drawing(
-                seed=int(stored["seed"]),
-                words=int(made_up["words"]),
-                vocabulary=tuple(made_up["vocabulary"]),
-            ),
-            withdrawn=len(stored.get("withdrawn", [])),
-        )
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise DataError(
-            f"{path} is not a list of planted passages: {type(error).__name__}: {error}",
-            fix="Run the corpus step again",
-        ) from None
-    if not found.passages:
-        gone = f" ({found.withdrawn} were withdrawn)" if found.withdrawn else ""
-        raise DataError(
-            f"{path} lists no planted passage{gone}: there is nothing to audit",
-            fix="Set corpus.probes=ProbesConfig, or run without audit",
-        )
-    return found
+_RECORDED = ("prefix_tokens", "new_tokens", "batch_tokens", "threads", "candidates")
 
 
-def _passage(row: Any) -> Passage:
-    name, repeats, text = row["probe_id"], row["repeat"], row["text"]
-    if not (isinstance(name, str) and isinstance(repeats, int) and isinstance(text, str)):
-        raise TypeError("probe_id and text must be strings, repeat an integer")
-    return Passage(probe_id=name, repeats=repeats, text=text)
+def _grid(
+    config: AuditConfig,
+    grid: GridConfig,
+    model: AuditedModel,
+    encoded: Sequence[Encoded],
+    progress: Progress,
+) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    """grid.json and the lines of grid_points.jsonl."""
+    room = model.decoder.config.max_context - len(model.begin)
+    wanted, left_out = points(grid, config.new_tokens, room, encoded)
+    found = outcomes(config, grid, model.decoder, model.begin, wanted, progress)
+    rows = [point_row(one, measures(grid, one)) for one in found]
+    rows.sort(key=lambda row: (row["prefix_tokens"], row["offset_tokens"], row["probe_id"]))
+    report = {
+        KEY: model.sha256,
+        "new_tokens": config.new_tokens,
+        "match_tokens": min(grid.match_tokens, config.new_tokens),
+        "temperature": grid.temperature,
+        "top_k": grid.top_k,
+        "top_p": grid.top_p,
+        "seed": grid.seed,
+        "as_published": list(grid.as_published),
+        "excluded": len(set(grid.excluded) & {one.passage.probe_id for one in encoded}),
+        "points": len(found),
+        "left_out": left_out,
+        "cells": cells(rows),
+        "extraction": extraction_rates(rows),
+    }
+    return report, rows
 
 
-def _kind(name: str) -> Kind:
-    if name not in get_args(Kind):
-        raise ValueError(f"{name!r} is not a kind of canary")
-    kind: Kind = name  # type: ignore[assignment]  # checked above
-    return kind
-
-
-def _sorted(passages: Any) -> list[Passage]:
-    return sorted(passages, key=lambda passage: (passage.repeats, passage.probe_id))
+def _write_membership(
+    config: AuditConfig,
+    workspace: Workspace,
+    model: AuditedModel,
+    reference: AuditedModel | None,
+    rows: Sequence[Mapping[str, Any]],
+) -> None:
+    controls = sum(row["repeats"] == NEVER for row in rows)
+    report = {
+        KEY: model.sha256,
+        "reference_sha256": reference.sha256 if reference else None,
+        "min_k": config.min_k,
+        "passages": len(rows) - controls,
+        "controls": controls,
+        "areas": areas(rows),
+    }
+    text = "".join(json_line(row) for row in rows)
+    write_text(workspace.folder / "membership_scores.jsonl", text)
+    write_record(workspace.folder / "membership.json", MembershipFile, report)
 
 
 def _too_short(
@@ -209,15 +213,22 @@ def _exposure_fields(exposure: Exposure | None) -> dict[str, Any]:
     }
 
 
-def _line(given: Continuation, tokenizer: Tokenizer, more: Mapping[str, Any] | None = None) -> str:
+def _line(
+    config: AuditConfig,
+    given: Continuation,
+    model: AuditedModel,
+    more: Mapping[str, Any] | None = None,
+) -> str:
     """One continuation as a line of JSON. Its texts come from documents and a model: untrusted."""
+    texts = {"prefix": given.prefix, "truth": given.truth, "produced": given.produced}
+    shown = {name: model.decode(tokens) for name, tokens in texts.items()}
+    if config.redact:
+        shown = {name: redacted(text) for name, text in shown.items()}
     record = {
         "probe_id": given.passage.probe_id,
         **(more or {}),
         "repeats": given.passage.repeats,
-        "prefix": tokenizer.decode(given.prefix),
-        "truth": tokenizer.decode(given.truth),
-        "produced": tokenizer.decode(given.produced),
+        **shown,
         **metrics(given),
     }
     return json.dumps(record, ensure_ascii=False) + "\n"

@@ -25,11 +25,16 @@ NEVER = 0
 
 @dataclass(frozen=True, kw_only=True)
 class Passage:
-    """A planted passage: its text and its number of repeats in the training text (0: the control)."""
+    """A planted passage: its text and its number of repeats in the training text (0: the control).
+
+    twin   passages that may be compared with each other share it; "": those of the same language
+    """
 
     probe_id: str
     repeats: int
     text: str
+    language: str = ""
+    twin: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -108,26 +113,25 @@ def prompts(
 
 
 def continuations(
-    config: AuditConfig, decoder: Decoder, begin: int, given: Sequence[Prompt]
+    config: AuditConfig, decoder: Decoder, begin: Sequence[int], given: Sequence[Prompt]
 ) -> list[Continuation]:
     """The decoder's continuation of each passage, in the order given.
 
-    begin    id of <s>, the first token of every prompt
+    begin    ids before every prompt, such as <s>
     """
     if not given:
         return []
     costs = nats_of_sequences(
-        decoder, [[begin, *one.prefix, *one.truth] for one in given], config.batch_tokens
+        decoder, [[*begin, *one.prefix, *one.truth] for one in given], config.batch_tokens
     )
-    produced = greedy(decoder, [[begin, *one.prefix] for one in given], config.new_tokens)
+    produced = greedy(decoder, [[*begin, *one.prefix] for one in given], config.new_tokens)
     return [
         Continuation(
             passage=one.passage,
             prefix=one.prefix,
             truth=one.truth,
             produced=written,
-            # cost[0] is that of the first token after <s>: the truth begins prefix_tokens later
-            nll_nats=float(cost[config.prefix_tokens :].double().mean()),
+            nll_nats=float(cost[-len(one.truth) :].double().mean()),
             total_nats=float(cost.double().sum()),
         )
         for one, written, cost in zip(given, produced, costs, strict=True)
@@ -182,11 +186,14 @@ def _columns(group: Sequence[Continuation]) -> dict[str, list[float]]:
     return {name: [row[name] for row in measured] for name in measured[0]}
 
 
-def check_context(config: AuditConfig, decoder: Decoder) -> None:
-    """Raise ConfigError when prefix and continuation do not fit into the decoder's context."""
+def check_context(config: AuditConfig, decoder: Decoder, begin: int = 1) -> None:
+    """Raise ConfigError when prefix and continuation do not fit into the decoder's context.
+
+    begin   tokens before a prefix, such as <s>
+    """
     limit = decoder.config.max_context
-    needed = 1 + config.prefix_tokens + config.new_tokens
-    room = limit - 1 - config.prefix_tokens
+    needed = begin + config.prefix_tokens + config.new_tokens
+    room = limit - begin - config.prefix_tokens
     if needed > limit:
         raise ConfigError(
             f"<s>, {config.prefix_tokens} prefix tokens and {config.new_tokens} new ones are "

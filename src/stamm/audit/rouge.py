@@ -6,15 +6,22 @@ from collections.abc import Sequence
 
 
 def longest_common_subsequence(first: Sequence[int], second: Sequence[int]) -> int:
-    """Length in tokens of the longest sequence that both hold in order, gaps allowed."""
-    row = [0] * (len(second) + 1)
+    """Length in tokens of the longest sequence that both hold in order, gaps allowed.
+
+    A column of the table is one integer of len(second) bits.
+
+    Source   Hyyrö 2004, Bit-parallel LCS-length computation revisited
+    """
+    places: dict[int, int] = {}
+    for j, token in enumerate(second):
+        places[token] = places.get(token, 0) | 1 << j
+    # Bit j of `row` is 0 where the length grows at column j.
+    whole = (1 << len(second)) - 1
+    row = whole
     for token in first:
-        diagonal = 0
-        for j, other in enumerate(second, start=1):
-            above = row[j]
-            row[j] = diagonal + 1 if token == other else max(above, row[j - 1])
-            diagonal = above
-    return row[-1]
+        both = row & places.get(token, 0)
+        row = (row + both | row - both) & whole
+    return len(second) - row.bit_count()
 
 
 def longest_common_span(first: Sequence[int], second: Sequence[int]) -> int:

@@ -1,6 +1,8 @@
-"""Well-mixed 64-bit numbers that no library version can change."""
+"""Well-mixed 64-bit numbers that no library version can change; texts replaced by their hash."""
 
 from __future__ import annotations
+
+import hashlib
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,3 +26,9 @@ def splitmix64(values: NDArray[np.uint64]) -> NDArray[np.uint64]:
     """One output step of SplitMix64 for each state in `values`: mix64(value + GOLDEN)."""
     with np.errstate(over="ignore"):
         return mix64(values + GOLDEN)
+
+
+def redacted(text: str) -> str:
+    """Length and SHA-256 of a text, to show in its place."""
+    found = hashlib.sha256(text.encode(errors="surrogatepass")).hexdigest()
+    return f"{len(text):,} characters, SHA-256 {found[:16]}"

@@ -10,7 +10,7 @@ from typing import Any
 from stamm.audit.config import AuditConfig
 from stamm.base.config import from_plain, override
 from stamm.base.console import Console
-from stamm.base.errors import RunError
+from stamm.base.errors import ConfigError, RunError
 from stamm.base.files import read_json
 from stamm.cli.arg_types import add_changes, text
 from stamm.evaluate.config import EvaluateConfig
@@ -36,12 +36,15 @@ _NEEDS = {
 
 def arguments(parser: argparse.ArgumentParser, verb: str) -> None:
     """Add the arguments of the four verbs."""
-    parser.add_argument("run", type=text, metavar="RUN", help="a run folder, or one arm of it")
+    folder = ", or a Hugging Face folder (with passages=FILE)" if verb == "audit" else ""
+    parser.add_argument(
+        "run", type=text, metavar="RUN", help=f"a run folder, or one arm of it{folder}"
+    )
     add_changes(parser, "changes to the settings")
     parser.add_argument(
         "--dry-run", action="store_true", help="print what would be written, run nothing"
     )
-    if verb in ("report", "export"):
+    if verb in ("report", "export", "audit"):
         parser.add_argument(
             "--out",
             type=text,
@@ -55,6 +58,8 @@ def run(options: argparse.Namespace, verb: str) -> int:
     root = Path(options.run)
     if not (root / "config.json").is_file():
         raise RunError(f"{root} is not a run folder", fix="`stamm ls runs` lists them")
+    if verb == "audit" and not (root / "manifest.json").is_file() and not trained_arms(root):
+        return _audit_folder(root, override(AuditConfig(), options.changes), options)
     config = override(settings_of(run_of_arm(root), verb), options.changes)
     if verb == "report":
         return _report(root, config, options)
@@ -68,17 +73,57 @@ def run(options: argparse.Namespace, verb: str) -> int:
         folder.mkdir(parents=True, exist_ok=True)
         with Run(run_of_arm(arm), "", (), None).locked(), contextlib.closing(Console()) as console:
             job(verb)(
-                config, Workspace(folder=folder, inputs=inputs_of(arm, verb), progress=console)
+                config,
+                Workspace(folder=folder, inputs=inputs_of(arm, verb, config), progress=console),
             )
         print(folder)
     return 0
 
 
-def inputs_of(arm: Path, verb: str) -> dict[str, Path]:
-    """The inputs of a verb for one arm. An aligned arm is exported without a packed corpus, too."""
+def _audit_folder(root: Path, config: AuditConfig, options: argparse.Namespace) -> int:
+    """Audit a Hugging Face folder for the user's own passages."""
+    from stamm.align.model_source import find_model
+
+    source = find_model(str(root))
+    if not config.passages:
+        raise ConfigError(
+            f"{root} is a Hugging Face folder: nothing says which passages it was trained on",
+            fix="Set passages=FILE, a JSONL with text and repeats (0: never seen); see docs/audit.md",
+        )
+    folder = Path(options.out or "audit")
+    if options.dry_run:
+        print(f"audit {root} -> {folder}")
+        return 0
+    folder.mkdir(parents=True, exist_ok=True)
+    inputs = {"model": source.model, "tokenizer": source.tokenizer, **_reference(config)}
+    with contextlib.closing(Console()) as console:
+        job("audit")(config, Workspace(folder=folder, inputs=inputs, progress=console))
+    print(folder)
+    return 0
+
+
+def _reference(config: AuditConfig) -> dict[str, Path]:
+    """Inputs of the reference model, if any."""
+    if not config.reference:
+        return {}
+    from stamm.align.model_source import find_model
+
+    source = find_model(config.reference)
+    return {"reference": source.model, "reference_tokenizer": source.tokenizer}
+
+
+def inputs_of(arm: Path, verb: str, config: Any = None) -> dict[str, Path]:
+    """The inputs of a verb for one arm.
+
+    An aligned arm is exported without a packed corpus, too; an audit of own passages needs no corpus.
+    """
     aligned = verb == "export" and bool(prepared_data_of_arm(arm))
     inputs = {"model": arm / "model"}
+    own = isinstance(config, AuditConfig) and bool(config.passages)
+    inputs.update(_reference(config) if isinstance(config, AuditConfig) else {})
     for name in _NEEDS[verb]:
+        if name == "corpus" and own:
+            continue
         try:
             inputs[name] = input_of_arm(arm, name)
         except RunError:

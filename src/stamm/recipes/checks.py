@@ -47,10 +47,16 @@ def check_audit(config: AuditConfig, corpus: CorpusConfig, model: DecoderConfig)
 
     Raises   ConfigError with the values and the fix.
     """
-    if corpus.probes is None:
+    if config.reference:
+        raise ConfigError(
+            f"audit.reference = {config.reference} is not read in a study",
+            fix="Leave it out, and run `stamm audit RUN reference=FOLDER` afterwards",
+        )
+    if corpus.probes is None and not config.passages:
         raise ConfigError(
             "corpus.probes = None plants no passages, so there is nothing to audit",
-            fix="Set audit=none, or plant passages with corpus.probes=ProbesConfig",
+            fix="Set audit=none, plant passages with corpus.probes=ProbesConfig, or name your "
+            "own with audit.passages=FILE",
         )
     needed, limit = 1 + config.prefix_tokens + config.new_tokens, model.max_context
     if needed > limit:

@@ -194,6 +194,7 @@ def _audit_step(arm: str, config: AuditConfig) -> Step:
         folder=f"arms/{arm}/audit",
         inputs={"model": f"arms/{arm}/model", "tokenizer": "tokenizer", "corpus": "corpus"},
         after=(f"pretrain.{arm}", "tokenizer", "corpus"),
+        external={config.passages: Path(config.passages)} if config.passages else {},
         outputs=(".",),
     )
 

@@ -95,7 +95,7 @@ def test_cost_of_the_truth_is_that_of_the_definition(inputs: dict[str, Path]) ->
     decoder, tokenizer = load_decoder(inputs["model"]), Tokenizer.load(inputs["tokenizer"])
     passage = Passage(probe_id="p", repeats=0, text=UNSEEN[0])
     (found,) = continuations(
-        CONFIG, decoder, BEGIN_ID, prompts(CONFIG, tokenizer.encode, [passage])
+        CONFIG, decoder, [BEGIN_ID], prompts(CONFIG, tokenizer.encode, [passage])
     )
     tokens = [BEGIN_ID, *tokenizer.encode(passage.text)]
     assert (found.prefix, found.truth) == (tokens[1:7], tokens[7:19])

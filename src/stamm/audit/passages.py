@@ -1,0 +1,146 @@
+"""Passages to audit: those planted in a corpus, or a user's own file."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, get_args
+
+from stamm.audit.canaries import Drawing
+from stamm.audit.memorization import Passage
+from stamm.base.errors import DataError
+from stamm.base.files import read_json
+from stamm.base.schema import LONGEST_LINE, decode
+from stamm.base.units import bytes_text
+from stamm.corpus.canaries.config import Kind
+from stamm.runs.schemas.audit import PassageLine
+
+CORPUS_SCHEMA = 1
+PROBES = "probes.json"
+_FIX = "Give each line text, repeats and, if known, language, twin, probe_id"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Planted:
+    """Passages and canaries planted in a corpus.
+
+    passages    of books, control included, sorted by repeats and identifier
+    canaries    by kind, in the corpus' order of kinds, sorted likewise
+    drawing     how the made-up ones were drawn; None if not recorded
+    withdrawn   probes and canaries that a replay removed, which are not measured
+    """
+
+    passages: list[Passage]
+    canaries: Mapping[Kind, list[Passage]]
+    drawing: Drawing | None
+    withdrawn: int
+
+
+def read_planted(corpus: Path) -> Planted:
+    """The passages and canaries planted in a corpus.
+
+    Raises   DataError when it has no passages, or its list of them is malformed.
+    """
+    path = corpus / PROBES
+    stored = read_json(path)
+    try:
+        if stored["schema"] != CORPUS_SCHEMA:
+            raise DataError(
+                f"{path} has schema {stored['schema']!r}, this audit reads {CORPUS_SCHEMA}",
+                fix="Run the corpus step again with this version",
+            )
+        canaries: dict[Kind, list[Passage]] = {}
+        for row in stored.get("canaries", []):
+            canaries.setdefault(_kind(row["kind"]), []).append(_passage(row))
+        made_up = stored.get("made_up")
+        found = Planted(
+            passages=_sorted(map(_passage, stored["probes"])),
+            canaries={kind: _sorted(group) for kind, group in canaries.items()},
+            drawing=None
+            if made_up is None
+            else Drawing(
+                seed=int(stored["seed"]),
+                words=int(made_up["words"]),
+                vocabulary=tuple(made_up["vocabulary"]),
+            ),
+            withdrawn=len(stored.get("withdrawn", [])),
+        )
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise DataError(
+            f"{path} is not a list of planted passages: {type(error).__name__}: {error}",
+            fix="Run the corpus step again",
+        ) from None
+    if not found.passages:
+        gone = f" ({found.withdrawn} were withdrawn)" if found.withdrawn else ""
+        raise DataError(
+            f"{path} lists no planted passage{gone}: there is nothing to audit",
+            fix="Set corpus.probes=ProbesConfig, or run without audit",
+        )
+    return found
+
+
+def read_own(path: Path) -> Planted:
+    """The passages of a user's JSONL file, one `PassageLine` each.
+
+    Raises   DataError with the line for one that is not such a passage, and for a file without any.
+    """
+    found: dict[str, Passage] = {}
+    try:
+        with path.open("rb") as opened:
+            number = 0
+            while line := opened.readline(LONGEST_LINE + 1):
+                number += 1
+                if line.strip():
+                    one = _own_line(line, f"{path}, line {number}")
+                    name = one.probe_id or f"line-{number:06d}"
+                    if name in found:
+                        raise DataError(f"{path}, line {number}: {name!r} is there twice", fix=_FIX)
+                    found[name] = Passage(
+                        probe_id=name,
+                        repeats=one.repeats,
+                        text=one.text,
+                        language=one.language,
+                        twin=one.twin,
+                    )
+    except OSError as error:
+        raise DataError(f"{path} cannot be read: {error.strerror}") from None
+    if not found:
+        raise DataError(f"{path} has no passage", fix=_FIX)
+    return Planted(passages=_sorted(found.values()), canaries={}, drawing=None, withdrawn=0)
+
+
+def _own_line(line: bytes, where: str) -> PassageLine:
+    if len(line) > LONGEST_LINE:
+        raise DataError(f"{where} is over {bytes_text(LONGEST_LINE)}")
+    try:
+        plain = json.loads(line)
+    except (ValueError, RecursionError) as error:
+        raise DataError(f"{where} is not JSON: {error}", fix=_FIX) from None
+    try:
+        found: PassageLine = decode(PassageLine, plain, where)
+        found.text.encode()
+    except DataError as error:
+        raise DataError(error.what, fix=_FIX) from None
+    except UnicodeEncodeError:
+        raise DataError(f"{where}: the text has a lone surrogate, half of a character") from None
+    return found
+
+
+def _passage(row: Any) -> Passage:
+    name, repeats, text = row["probe_id"], row["repeat"], row["text"]
+    if not (isinstance(name, str) and isinstance(repeats, int) and isinstance(text, str)):
+        raise TypeError("probe_id and text must be strings, repeat an integer")
+    return Passage(probe_id=name, repeats=repeats, text=text, language=row.get("language") or "")
+
+
+def _kind(name: str) -> Kind:
+    if name not in get_args(Kind):
+        raise ValueError(f"{name!r} is not a kind of canary")
+    kind: Kind = name  # type: ignore[assignment]  # checked above
+    return kind
+
+
+def _sorted(passages: Any) -> list[Passage]:
+    return sorted(passages, key=lambda passage: (passage.repeats, passage.probe_id))

@@ -1,0 +1,126 @@
+"""audit/ beside memorization.json: the grid, membership scores, safety; and a user's passages."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from stamm.base.schema import FieldError
+from stamm.runs.schemas.evaluation import MeanInterval
+
+
+@dataclass(frozen=True, kw_only=True)
+class PassageLine:
+    """A line of a user's file of passages. Untrusted.
+
+    repeats    times that the text stood in the training text; 0: never, a control
+    twin       passages with the same twin are compared with each other alone in membership scores;
+               "": those of the same language
+    probe_id   "": its line number
+    """
+
+    text: str
+    repeats: int
+    language: str = ""
+    twin: str = ""
+    probe_id: str = ""
+
+    def __post_init__(self) -> None:
+        if self.repeats < 0:
+            raise FieldError("repeats", "0 or more")
+
+
+@dataclass(frozen=True, kw_only=True)
+class GridMeasures:
+    """Means over passages. exact_match: the first match_tokens tokens are right; Wilson interval."""
+
+    rouge_l: MeanInterval
+    longest_common_span_share: MeanInterval
+    exact_match: MeanInterval
+    type_token_ratio: MeanInterval
+
+
+@dataclass(frozen=True, kw_only=True)
+class GridCell:
+    """Passages of one number of repeats and language ("": all) at one point of the grid."""
+
+    prefix_tokens: int
+    offset_tokens: int
+    language: str
+    repeats: int
+    passages: int
+    nll_nats: MeanInterval
+    true_type_token_ratio: MeanInterval
+    greedy: GridMeasures
+    sampled: GridMeasures
+    nll_minus_control: MeanInterval | None = None
+    rouge_l_minus_control: MeanInterval | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExtractionRate:
+    """Share of passages that `samples` samples contain with a chance of at least `chance`."""
+
+    repeats: int
+    samples: int
+    chance: float
+    passages: int
+    share: MeanInterval
+
+
+@dataclass(frozen=True, kw_only=True)
+class GridFile:
+    """audit/grid.json: memorization by prefix length, offset, repeats and language.
+
+    points       measured
+    left_out     points that do not fit into the passage or the context, or that a rule excludes
+    as_published rules of the published audit that were applied
+    excluded     number of passages left out by identifier
+    extraction   of the shortest prefix and offset
+    """
+
+    SCHEMA: ClassVar[int] = 1
+
+    model_sha256: str | None = None
+    new_tokens: int
+    match_tokens: int
+    temperature: float
+    top_k: int
+    top_p: float
+    seed: int
+    as_published: tuple[str, ...]
+    excluded: int
+    points: int
+    left_out: int
+    cells: tuple[GridCell, ...]
+    extraction: tuple[ExtractionRate, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class MembershipScore:
+    """AUC of one membership score: planted passages against controls.
+
+    repeats   None: of any number
+    """
+
+    score: str
+    repeats: int | None = None
+    auc: MeanInterval
+
+
+@dataclass(frozen=True, kw_only=True)
+class MembershipFile:
+    """audit/membership.json: how well scores tell planted passages from those never planted.
+
+    passages, controls   with scores
+    reference_sha256     of the reference model's weights; None without one
+    """
+
+    SCHEMA: ClassVar[int] = 1
+
+    model_sha256: str | None = None
+    reference_sha256: str | None = None
+    min_k: float
+    passages: int
+    controls: int
+    areas: tuple[MembershipScore, ...]
