@@ -69,7 +69,7 @@ class AuditConfig:
     grid            None: prefix_tokens without an offset alone
     min_k           share of the least likely tokens in the membership scores min-k % and min-k %++
     passages        JSONL of passages to audit in place of those planted in the corpus, a
-                    `PassageLine` each: text, repeats and, where known, language, twin, probe_id
+                    `PassageLine` each: text, repeats and, where known, language, group, probe_id
     reference       run, arm or Hugging Face folder for reference-calibrated membership scores; a
                     model that did not see the passages (`stamm audit` alone)
     redact          store lengths and SHA-256 in place of the texts of passages and continuations

@@ -60,7 +60,7 @@ class Point:
 
 @dataclass(frozen=True, kw_only=True)
 class Outcome:
-    """What the model makes of a point.
+    """The continuations of a point and their costs.
 
     nll_nats         mean negative log-likelihood of a token of the truth
     log_p            log-probability, nats, that a sample begins with the first match_tokens of the

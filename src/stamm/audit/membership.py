@@ -1,4 +1,4 @@
-"""Membership scores of passages, and how well each tells planted passages from controls.
+"""Membership scores of passages, and how well each separates them from controls.
 
 A score is higher for a text that the model is likelier to have seen:
 
@@ -67,7 +67,7 @@ def scores(
             {
                 "probe_id": one.passage.probe_id,
                 "language": one.passage.language,
-                "twin": one.passage.twin,
+                "group": one.passage.group,
                 "repeats": one.passage.repeats,
                 "loss": float(stats.log_prob.mean()),
                 "min_k": float(stats.log_prob.sort().values[:lowest].mean()),
@@ -94,7 +94,7 @@ def _against(
 def areas(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """AUC of each score: planted passages of each number of repeats, and of all, against controls.
 
-    Passages are compared within their twin, or else within their language.
+    Passages are compared within their group, or else within their language.
     """
     planted = sorted({row["repeats"] for row in rows} - {NEVER})
     found = []
@@ -114,7 +114,7 @@ def areas(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
 def _by_stratum(rows: Iterable[Mapping[str, Any]], name: str) -> dict[tuple[str, str], list[float]]:
     found: dict[tuple[str, str], list[float]] = {}
     for row in rows:
-        key = (row["twin"], "") if row["twin"] else ("", row["language"])
+        key = (row["group"], "") if row["group"] else ("", row["language"])
         found.setdefault(key, []).append(row[name])
     return found
 

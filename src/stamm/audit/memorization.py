@@ -27,14 +27,14 @@ NEVER = 0
 class Passage:
     """A planted passage: its text and its number of repeats in the training text (0: the control).
 
-    twin   passages that may be compared with each other share it; "": those of the same language
+    group   passages that may be compared with each other share it; "": those of the same language
     """
 
     probe_id: str
     repeats: int
     text: str
     language: str = ""
-    twin: str = ""
+    group: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)

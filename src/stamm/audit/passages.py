@@ -19,7 +19,7 @@ from stamm.runs.schemas.audit import PassageLine
 
 CORPUS_SCHEMA = 1
 PROBES = "probes.json"
-_FIX = "Give each line text, repeats and, if known, language, twin, probe_id"
+_FIX = "Give each line text, repeats and, if known, language, group, probe_id"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -102,7 +102,7 @@ def read_own(path: Path) -> Planted:
                         repeats=one.repeats,
                         text=one.text,
                         language=one.language,
-                        twin=one.twin,
+                        group=one.group,
                     )
     except OSError as error:
         raise DataError(f"{path} cannot be read: {error.strerror}") from None

@@ -87,7 +87,7 @@ def _audit_folder(root: Path, config: AuditConfig, options: argparse.Namespace) 
     source = find_model(str(root))
     if not config.passages:
         raise ConfigError(
-            f"{root} is a Hugging Face folder: nothing says which passages it was trained on",
+            f"{root} is a Hugging Face folder: its training passages are unknown",
             fix="Set passages=FILE, a JSONL with text and repeats (0: never seen); see docs/audit.md",
         )
     folder = Path(options.out or "audit")

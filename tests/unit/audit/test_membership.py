@@ -84,9 +84,9 @@ def test_scores_of_the_definition() -> None:
 
 
 def test_twins_are_compared_with_each_other_alone() -> None:
-    def row(twin: str, repeats: int, score: float) -> dict[str, object]:
+    def row(group: str, repeats: int, score: float) -> dict[str, object]:
         named = dict.fromkeys(("min_k", "min_k_pp", "zlib"), score)
-        return {"twin": twin, "language": "", "repeats": repeats, "loss": score, "reference": None,
+        return {"group": group, "language": "", "repeats": repeats, "loss": score, "reference": None,
                 **named}  # fmt: skip
 
     found = areas([row("a", 4, 1.0), row("a", 0, 0.0), row("b", 8, -3.0), row("b", 0, -2.0)])

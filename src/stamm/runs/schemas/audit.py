@@ -14,7 +14,7 @@ class PassageLine:
     """A line of a user's file of passages. Untrusted.
 
     repeats    times that the text stood in the training text; 0: never, a control
-    twin       passages with the same twin are compared with each other alone in membership scores;
+    group       passages with the same group are compared with each other alone in membership scores;
                "": those of the same language
     probe_id   "": its line number
     """
@@ -22,7 +22,7 @@ class PassageLine:
     text: str
     repeats: int
     language: str = ""
-    twin: str = ""
+    group: str = ""
     probe_id: str = ""
 
     def __post_init__(self) -> None:
@@ -110,7 +110,7 @@ class MembershipScore:
 
 @dataclass(frozen=True, kw_only=True)
 class MembershipFile:
-    """audit/membership.json: how well scores tell planted passages from those never planted.
+    """audit/membership.json: how well scores separate planted passages from those never planted.
 
     passages, controls   with scores
     reference_sha256     of the reference model's weights; None without one
