@@ -20,8 +20,9 @@ from stamm.chat.render import ChatTokenizer
 from stamm.corpus.tokenizer.tokenizer import FILE
 from stamm.models.config import DecoderConfig
 from stamm.models.decoder import Decoder
-from stamm.models.hub import CONFIG, INDEX, WEIGHTS, hub_weights_sha256, load_hub
+from stamm.models.hub import CONFIG, hub_weights_sha256, load_hub
 from stamm.models.serialization import load_decoder
+from stamm.models.weight_shards import INDEX, WEIGHTS
 from stamm.runs.arms import input_of_arm, trained_arms
 from stamm.runs.model_outputs import DECODER, read_chat_record, weights_sha256
 

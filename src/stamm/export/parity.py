@@ -105,12 +105,14 @@ def report(
 
 
 def require_tokens(found: Sequence[TokenAgreement], limit: float) -> None:
-    """Check that at most the share `limit` of each language's tokens differs.
+    """Check that at most the share `limit` of the tokens of all languages differs.
 
     Raises   ExportError with the languages and their numbers.
     """
-    wrong = [each for each in found if each.differing > limit * each.tokens]
-    if wrong:
+    wrong = sorted(
+        (each for each in found if each.differing), key=lambda each: -each.differing / each.tokens
+    )
+    if sum(each.differing for each in wrong) > limit * sum(each.tokens for each in found):
         listed = ", ".join(
             f"{visible(each.language, 40)} {each.differing} of {each.tokens}" for each in wrong[:20]
         )

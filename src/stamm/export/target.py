@@ -50,7 +50,7 @@ class LoadedExport:
                   with the chat format. None: the target has no chat template
     references    further originals to compare `logits` with, by a remark for the report
     rounded       the weights are rounded: held-out bits per byte are the gate, not logits
-    token_limit   largest share of a language's held-out tokens that `encode` may give otherwise
+    token_limit   largest share of held-out tokens that `encode` may give otherwise
     card          the target's part of the model card
     """
 

@@ -7,24 +7,23 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from safetensors.torch import save_file
+import torch
 
 from stamm.base.errors import DataError
-from stamm.base.files import atomic, read_json, write_bytes, write_json, write_text
+from stamm.base.files import read_json, write_bytes, write_json, write_text
 from stamm.chat.chatml_llama3 import SYNTAXES
 from stamm.chat.formats import chat_template
 from stamm.chat.render import ASSISTANT_END
 from stamm.corpus.special_tokens import BEGIN_ID, END_ID, PAD_ID, RESERVED_TOKENS, UNKNOWN_ID
 from stamm.corpus.tokenizer.imported import ImportedTokenizer
 from stamm.corpus.tokenizer.tokenizer import Tokenizer
-from stamm.export.target import CardText, LoadedExport
+from stamm.export.target import CardText, ExportOptions, LoadedExport
 from stamm.models.config import DecoderConfig
 from stamm.models.decoder import Decoder
 from stamm.models.hf_architecture import hub_class, unsupported_reasons
 from stamm.models.hub import (
     CODE,
     CONFIG,
-    WEIGHTS,
     HubModel,
     HubSpecialIds,
     hub_code,
@@ -33,10 +32,12 @@ from stamm.models.hub import (
     hub_version,
     load_hub,
 )
+from stamm.models.weight_shards import write_weights
 
 TOKENIZER = "tokenizer.json"
 TOKENIZER_CONFIG = "tokenizer_config.json"
 TEMPLATE = "chat_template.jinja"
+_DTYPES = {"F32": torch.float32, "BF16": torch.bfloat16}
 SPECIAL = HubSpecialIds(begin=BEGIN_ID, end=END_ID, pad=PAD_ID)
 # Separates differences of the layout (there are none) from those of the order of evaluation.
 SAME_ORDER = ", xIELU evaluated in the order of transformers"
@@ -73,13 +74,22 @@ class TransformersTarget:
 
     name = "transformers"
 
+    def __init__(self) -> None:
+        self._options = ExportOptions()
+
+    def configure(self, options: ExportOptions) -> None:
+        """Set the type and the size of the files of weights; BF16 has a folder of its own."""
+        self._options = options
+        self.name = "transformers" if options.quantization == "F32" else "transformers_bf16"
+
     def check(self, config: DecoderConfig) -> Sequence[str]:
         """Why no class of transformers holds the model; empty when one does."""
         return unsupported_reasons(config)
 
     def write(self, folder: Path, model: Decoder, tokenizer: Path) -> None:
         """Write the folder, as `write_folder`."""
-        write_folder(folder, model, tokenizer)
+        options = self._options
+        write_folder(folder, model, tokenizer, options.quantization, options.max_shard_bytes)
 
     def write_chat(self, folder: Path, tokenizer: Path, max_context: int) -> None:
         """Add the chat format, as `write_chat_files`."""
@@ -90,20 +100,23 @@ class TransformersTarget:
 
         Raises   ExportError when transformers does not load it.
         """
-        model = HubModel(folder)
+        rounded = self._options.quantization != "F32"
+        model = HubModel(folder, rounded=rounded)
         kind = hub_class(load_hub(folder).config)
         architecture = kind.own_code or kind.architecture
         chat = (folder / TEMPLATE).is_file()
         usage = _CHAT_USAGE if chat else _USAGE
-        same = {SAME_ORDER: load_hub(folder, compat="eps")} if kind.hidden_act == "xielu" else {}
+        own_order = kind.hidden_act == "xielu" and not rounded
+        same = {SAME_ORDER: load_hub(folder, compat="eps")} if own_order else {}
         return LoadedExport(
-            description=f"transformers {hub_version()} {architecture}",
+            description=f"transformers {hub_version()} {architecture}{', BF16 weights' * rounded}",
             logits=model.logits,
             encode=model.encode_split if chat else model.encode,
             decode=model.decode,
             generate=model.write,
             encode_chat=model.encode_chat if chat else None,
             references=same,
+            rounded=rounded,
             card=CardText(
                 library="transformers",
                 architecture=architecture,
@@ -112,26 +125,38 @@ class TransformersTarget:
         )
 
 
-def write_folder(folder: Path, decoder: Decoder, tokenizer: Path) -> None:
+def write_folder(
+    folder: Path,
+    decoder: Decoder,
+    tokenizer: Path,
+    quantization: str = "F32",
+    max_shard_bytes: int = 5_000_000_000,
+) -> None:
     """Write config.json, model.safetensors, generation_config.json and the tokenizer's two files.
 
     An activation that transformers does not have comes as Python code, modeling_stamm.py.
 
-    tokenizer   a tokenizer.json, copied byte for byte
+    tokenizer         a tokenizer.json, copied byte for byte
+    quantization      F32 or BF16; xIELU's parameters stay F32
+    max_shard_bytes   largest file of weights
 
     Raises   ExportError when no class of transformers holds the decoder.
     """
-    with atomic(folder / WEIGHTS) as temporary:
-        # transformers refuses weights that do not say which library's layout they have
-        save_file(hub_state(decoder), temporary, metadata={"format": "pt"})
+    state = hub_state(decoder)
+    dtype = _DTYPES[quantization]
+    kept = {name: torch.float32 if "act_fn" in name else dtype for name in state}
+    write_weights(folder, state, kept, max_shard_bytes)
     if code := hub_code(decoder.config):
         write_text(folder / CODE, code)
-    write_companions(folder, decoder.config, tokenizer)
+    name = str(dtype).removeprefix("torch.")
+    write_companions(folder, decoder.config, tokenizer, name)
 
 
-def write_companions(folder: Path, config: DecoderConfig, tokenizer: Path) -> None:
+def write_companions(
+    folder: Path, config: DecoderConfig, tokenizer: Path, dtype: str = "float32"
+) -> None:
     """Write config.json, generation_config.json and the tokenizer's two files."""
-    write_json(folder / CONFIG, hub_config(config, SPECIAL))
+    write_json(folder / CONFIG, hub_config(config, SPECIAL, dtype))
     write_json(folder / "generation_config.json", generation_config())
     write_bytes(folder / TOKENIZER, tokenizer.read_bytes())
     write_json(folder / TOKENIZER_CONFIG, tokenizer_config(config.max_context))

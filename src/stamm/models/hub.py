@@ -26,10 +26,9 @@ from stamm.models.config import DecoderConfig, GatedFFN, Llama3Rope, PlainFFN, P
 from stamm.models.decoder import Decoder
 from stamm.models.hf_architecture import CLASSES, GATED_ACTS, PLAIN_ACTS, hub_class
 from stamm.models.remote_code import MODULE, remote_code
+from stamm.models.weight_shards import INDEX, WEIGHTS
 
 CONFIG = "config.json"
-WEIGHTS = "model.safetensors"
-INDEX = "model.safetensors.index.json"
 CODE = f"{MODULE}.py"
 ACTIVATION_KEY = "stamm_activation"
 
@@ -38,7 +37,6 @@ _LLAMA_NAMES = {
     ".feedforward_layernorm.": ".post_attention_layernorm.",
 }
 _XIELU_BUFFERS = ("beta", "eps")
-_AUTO_CLASS = "AutoModelForCausalLM"
 _ACTIVATIONS = "transformers.activations"
 
 
@@ -51,22 +49,29 @@ class HubSpecialIds:
     pad: int
 
 
-def hub_config(config: DecoderConfig, special: HubSpecialIds) -> dict[str, Any]:
-    """The content of config.json.
+def hub_config(
+    config: DecoderConfig, special: HubSpecialIds, dtype: str = "float32"
+) -> dict[str, Any]:
+    """The content of config.json, with the keys that other engines read as well.
 
+    dtype    of the weights, a name of torch's
+
+    Source   keys that transformers does not need: MLX-LM, models/apertus.py and qwen3.py (ModelArgs);
+             rope_theta and rope_scaling also transformers before version 5
     Raises   ExportError as `hub_class` does.
     """
     kind = hub_class(config)
     spec = config.ffn.spec
     own = {
-        "auto_map": {_AUTO_CLASS: f"{MODULE}.{kind.own_code}"},
+        "auto_map": {"AutoModelForCausalLM": f"{MODULE}.{kind.own_code}"},
         ACTIVATION_KEY: {"content_hash": spec.content_hash, "spec": to_plain(spec)},
     }
+    plain, apertus = isinstance(config.rope, PlainRope), kind.model_type == "apertus"
     return {
         **(own if kind.own_code else {}),
         "architectures": [kind.own_code or kind.architecture],
         "model_type": kind.model_type,
-        "dtype": "float32",
+        "dtype": dtype,
         "vocab_size": config.vocab_size,
         "hidden_size": config.d_model,
         "intermediate_size": config.ffn.width,
@@ -80,6 +85,9 @@ def hub_config(config: DecoderConfig, special: HubSpecialIds) -> dict[str, Any]:
         "rms_norm_eps": config.norm_eps,
         "tie_word_embeddings": config.tied_embeddings,
         "rope_parameters": _rope_parameters(config.rope),
+        "rope_theta": config.rope.theta,
+        **({} if plain else {"rope_scaling": _rope_parameters(config.rope)}),
+        **({"mlp_bias": False, "qk_norm": True, "post_norm": False} if apertus else {}),
         "attention_bias": False,
         "attention_dropout": 0.0,
         "use_cache": True,
@@ -106,14 +114,15 @@ def hub_state(decoder: Decoder) -> dict[str, Tensor]:
     """The tensors of model.safetensors, under the names of the class that `hub_class` chose.
 
     xIELU's alpha_p and alpha_n stay raw (before softplus), shape (1,); its constants are buffers
-    beside them. A shared output matrix is left out: it is the embedding.
+    beside them. A shared output matrix is left out, since it is the embedding, except of Apertus:
+    MLX-LM and llama.cpp do not share it.
     """
     kind = hub_class(decoder.config)
     state = {
         _hub_name(name, kind.model_type): tensor.detach().contiguous()
         for name, tensor in decoder.state_dict().items()
     }
-    if decoder.config.tied_embeddings:
+    if decoder.config.tied_embeddings and kind.model_type != "apertus":
         del state["lm_head.weight"]
     if kind.hidden_act == "xielu":
         constants = xielu_constants()
@@ -151,7 +160,8 @@ def load_hub(
     config = _decoder_config(read_json(folder / CONFIG), str(folder / CONFIG), compat)
     kind = hub_class(config)
     state = {
-        _own_name(name, kind.model_type): tensor for name, tensor in _read_weights(folder).items()
+        _hub_name(name, kind.model_type, own=True): tensor
+        for name, tensor in _read_weights(folder).items()
     }
     if config.tied_embeddings and "model.embed_tokens.weight" in state:
         state["lm_head.weight"] = state["model.embed_tokens.weight"]
@@ -181,12 +191,15 @@ def hub_weights_sha256(folder: Path) -> str:
 class HubModel:
     """Model and tokenizer that transformers loads from a folder, float32, on the CPU.
 
+    rounded   the folder's weights are bfloat16: they are converted
+
     Edge     the folder's own code is executed only when it is what `hub_code` writes
     Raises   ExportError when transformers is missing, cannot load the folder, reports tensors
              that are missing or unexpected, or does not keep them in float32.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *, rounded: bool = False) -> None:
+        wanted = {"dtype": torch.float32} if rounded else {}
         with quiet_transformers() as transformers:
             try:
                 model, report = transformers.AutoModelForCausalLM.from_pretrained(
@@ -194,6 +207,7 @@ class HubModel:
                     local_files_only=True,
                     output_loading_info=True,
                     trust_remote_code=_is_our_code(folder),
+                    **wanted,
                 )
                 tokenizer = transformers.AutoTokenizer.from_pretrained(
                     folder, local_files_only=True
@@ -340,17 +354,10 @@ def _rope_parameters(rope: PlainRope | Llama3Rope) -> dict[str, Any]:
     }
 
 
-def _hub_name(name: str, model_type: str) -> str:
-    if model_type != "apertus":
-        for ours, theirs in _LLAMA_NAMES.items():
-            name = name.replace(ours, theirs)
-    return name
-
-
-def _own_name(name: str, model_type: str) -> str:
-    if model_type != "apertus":
-        for ours, theirs in _LLAMA_NAMES.items():
-            name = name.replace(theirs, ours)
+def _hub_name(name: str, model_type: str, *, own: bool = False) -> str:
+    """A tensor's name in transformers, or, given that, our `own`."""
+    for ours, theirs in _LLAMA_NAMES.items() if model_type != "apertus" else ():
+        name = name.replace(theirs, ours) if own else name.replace(ours, theirs)
     return name
 
 

@@ -238,7 +238,7 @@ def test_older_rope_keys_are_read(tmp_path: Path) -> None:
             r"partial_rotary_factor = 0\.5 is not supported",
         ),
         ({"partial_rotary_factor": 0.25}, r"partial_rotary_factor = 0\.25 is not supported"),
-        ({"rope_parameters": None}, r"has no rope_theta"),
+        ({"rope_parameters": None, "rope_theta": None}, r"has no rope_theta"),
         ({"hidden_size": None}, r"does not describe a decoder: d_model = None is not int"),
         ({"rope_parameters": {"rope_theta": "a"}}, r"rope\.theta = 'a' is not float"),
         ({"num_key_value_heads": 3}, r"does not describe a decoder.*does not divide"),

@@ -58,8 +58,9 @@ from stamm.chat.conversation import AssistantTurn, to_messages
 from stamm.chat.formats import ChatFormat
 from stamm.corpus.tokenizer.tokenizer import FILE
 from stamm.models.determinism import set_determinism
-from stamm.models.hub import CONFIG, INDEX
+from stamm.models.hub import CONFIG
 from stamm.models.sampling import Sampled, sample
+from stamm.models.weight_shards import INDEX
 from stamm.runs.executors import LocalExecutor
 from stamm.runs.job import Workspace
 from stamm.runs.model_outputs import DECODER
