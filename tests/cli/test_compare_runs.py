@@ -159,6 +159,14 @@ def test_a_report_says_what_the_run_said_and_writes_the_same_page(done: Path) ->
     assert not (done / "report.html").exists()
 
 
+def test_folders_of_comparisons_are_tabled_by_size(done: Path, stamm: Stamm) -> None:
+    found = stamm("compare", str(done), str(done))
+    assert found.returncode == 0, found.stderr
+    lines = found.stdout.splitlines()
+    assert lines[0].startswith("comparison  arm")
+    assert [line.split()[:2] for line in lines[1:]] == [["run", "xielu"]] * 2
+
+
 def test_arms_that_diverge_are_an_answer(tmp_path: Path) -> None:
     finished = compare(
         tmp_path, "--out", "run", "tuning.rates=1e6,1e9", "tuning.length=1", "tuning.refinements=0"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from pathlib import Path
 
 from stamm.base.errors import ConfigError
 from stamm.base.units import bytes_text, count_text, flops_text
@@ -27,7 +28,12 @@ def arguments(parser: argparse.ArgumentParser, verb: str) -> None:
 
 
 def run(options: argparse.Namespace, verb: str) -> int:
-    """Execute the comparison and print its verdict; with --dry-run print its runs and their cost."""
+    """Execute the comparison and print its verdict; with --dry-run print its runs and their cost.
+
+    With folders of finished comparisons: print their differences by size, with a fitted trend.
+    """
+    if (Path(options.recipe) / "config.json").is_file():
+        return _print_sizes([Path(folder) for folder in (options.recipe, *options.changes)])
     options.recipe = _comparison_named(options.recipe)
     recipe = resolve(options.recipe, options.changes)
     if not isinstance(recipe.config, Comparison):
@@ -39,6 +45,16 @@ def run(options: argparse.Namespace, verb: str) -> int:
     if options.dry_run and not rank:
         _print_cost(recipe.config)
     return running.run(options, verb)
+
+
+def _print_sizes(folders: list[Path]) -> int:
+    from stamm.reports.comparison_sizes import COLUMNS, size_points, trends
+
+    points = size_points(folders)
+    print_table(list(COLUMNS), [list(point.cells()) for point in points])
+    for line in trends(points):
+        print(line)
+    return 0
 
 
 def _known() -> list[str]:

@@ -121,6 +121,13 @@ class Compared:
     looks: tuple[int, ...] = ()
     stopped: int | None = None
 
+    def paired(self, name: str) -> list[float]:
+        """Finite differences of an arm to the baseline, in bits per byte, in the order of seeds."""
+        arms = {arm.name: arm.judged() for arm in self.arms}
+        bits, base = arms[name], arms[self.baseline]
+        pairs = [bits[seed] - base[seed] for seed in self.seeds if seed in bits and seed in base]
+        return [value for value in pairs if math.isfinite(value)]
+
     def finished(self) -> int:
         """Number of leading seeds that have a result of every arm."""
         results = [arm.judged().keys() for arm in self.arms]

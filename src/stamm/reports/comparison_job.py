@@ -13,11 +13,10 @@ from typing import Any
 
 from stamm.base.files import write_json, write_text
 from stamm.base.units import count_text, flops_text, seconds_text
-from stamm.reports.comparison import Compared, read_comparison
+from stamm.reports.comparison import Compared
 from stamm.reports.comparison_figures import comparison_figures
 from stamm.reports.comparison_noise import noise_table
-from stamm.reports.comparison_plan import registration
-from stamm.reports.comparison_verdict import ArmLine, Judgement, judge_comparison
+from stamm.reports.comparison_verdict import ArmLine, Judgement, judged
 from stamm.reports.config import ReportConfig
 from stamm.reports.events import events_table
 from stamm.reports.figure import DataTable
@@ -42,7 +41,7 @@ CONTENTS = (
 def run(config: ReportConfig, workspace: Workspace) -> None:
     """Write the page and the numbers of the comparison in inputs["run"]."""
     workspace.progress.begin("compare", 1, "page")
-    compared, judgement = _judged(workspace.inputs["run"])
+    compared, judgement = judged(workspace.inputs["run"])
     write_json(workspace.folder / NUMBERS, numbers(compared, judgement))
     write_text(workspace.folder / PAGE, render_comparison(compared, judgement, config))
     workspace.progress.end()
@@ -50,20 +49,14 @@ def run(config: ReportConfig, workspace: Workspace) -> None:
 
 def write_comparison(run_folder: Path, out: Path, config: ReportConfig) -> Judgement:
     """Write the page about the comparison in `run_folder` to `out`; return its verdict."""
-    compared, judgement = _judged(run_folder)
+    compared, judgement = judged(run_folder)
     write_text(out, render_comparison(compared, judgement, config))
     return judgement
 
 
 def judgement_in(run_folder: Path) -> Judgement:
     """The verdict of the comparison in `run_folder`, finished or not."""
-    return _judged(run_folder)[1]
-
-
-def _judged(run_folder: Path) -> tuple[Compared, Judgement]:
-    compared = read_comparison(run_folder)
-    registered = registration(run_folder, compared)
-    return compared, judge_comparison(compared, registered=registered)
+    return judged(run_folder)[1]
 
 
 def render_comparison(compared: Compared, judgement: Judgement, config: ReportConfig) -> str:

@@ -20,7 +20,9 @@ def noise_table(compared: Compared) -> DataTable | None:
     """Standard deviations of each difference to the baseline; None before two seeds of two arms."""
     base = next(arm for arm in compared.arms if arm.name == compared.baseline)
     rows = tuple(
-        row for arm in compared.arms if arm is not base and (row := _row(arm, base)) is not None
+        _row(arm, base, paired)
+        for arm in compared.arms
+        if arm is not base and len(paired := compared.paired(arm.name)) > 1
     )
     if not rows:
         return None
@@ -48,29 +50,22 @@ def components_of(arm: ComparedArm, base: ComparedArm) -> NoiseComponents | None
     return noise_components([one[seed] for seed in seeds], [other[seed] for seed in seeds])
 
 
-def _row(arm: ComparedArm, base: ComparedArm) -> tuple[str, ...] | None:
+def _row(arm: ComparedArm, base: ComparedArm, paired: list[float]) -> tuple[str, ...]:
     bits, other = _finite(arm.judged()), _finite(base.judged())
-    paired = [bits[seed] - other[seed] for seed in bits if seed in other]
-    if len(paired) < 2:
-        return None
-    seeds = sorted(bits.keys() & other.keys())
-    unpaired = math.sqrt(
-        statistics.variance(bits[seed] for seed in seeds)
-        + statistics.variance(other[seed] for seed in seeds)
-    )
+    alone = [statistics.variance(one.values()) for one in (bits, other) if len(one) > 1]
     error = statistics.stdev(paired) / math.sqrt(len(paired))
     found = components_of(arm, base)
-    documents = [run.documents for run in arm.runs if run.documents]
+    documents = next((run.documents for run in arm.runs if run.documents), {})
     return (
         one_line(arm.name, 40),
         fixed(statistics.stdev(paired), _DIGITS),
-        fixed(unpaired, _DIGITS),
+        fixed(math.sqrt(sum(alone)), _DIGITS),
         fixed(_final(arm, base), _DIGITS),
         fixed(error, _DIGITS),
         fixed(found.text if found else None, _DIGITS),
         fixed(math.hypot(error, found.text) if found else None, _DIGITS),
         f"{found.documents:,}" if found else ABSENT,
-        f"{sum(size for size, _ in documents[0].values()):,}" if documents else ABSENT,
+        f"{sum(size for size, _ in documents.values()):,}" if found else ABSENT,
     )
 
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from stamm.base.units import count_text
-from stamm.reports.comparison import Compared, ComparedArm
-from stamm.reports.comparison_plan import Registration
+from stamm.reports.comparison import Compared, ComparedArm, read_comparison
+from stamm.reports.comparison_plan import Registration, registration
 from stamm.reports.formatting import ABSENT, fixed, percent, signed
 from stamm.reports.intervals import ConfidenceInterval, Difference, differences, interval
 from stamm.reports.power import smallest_shown
@@ -108,6 +109,16 @@ class Judgement:
             for row in rows
         ]
         return "\n".join([*table, "", *self.sentences])
+
+
+def judged(run_folder: Path) -> tuple[Compared, Judgement]:
+    """The comparison in `run_folder` and its verdict, which names its plan.
+
+    Raises   as `read_comparison` and `registration`
+    """
+    compared = read_comparison(run_folder)
+    registered = registration(run_folder, compared)
+    return compared, judge_comparison(compared, registered=registered)
 
 
 def judge_comparison(

@@ -1,0 +1,36 @@
+"""What `stamm compare --dry-run` prints about the power of a plan."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from stamm.cli import compare
+from stamm.recipes.comparisons import evidence_activations
+from stamm.reports.power import Spread, detectable
+
+
+def test_without_a_pilot_the_difference_is_in_standard_deviations() -> None:
+    config = evidence_activations()
+    first, second = compare.power_lines(config)
+    units = detectable((8, 16), 2, 0.95)
+    assert first.startswith(
+        f"With 16 seeds, looks after 8, 16, a difference of {units:.2f} standard deviations"
+    )
+    assert first.endswith("with power 0.8 after Holm over 2 comparisons.")
+    assert "pilot=FOLDER" in second
+
+
+def test_a_pilot_gives_the_difference_and_the_seeds(monkeypatch: pytest.MonkeyPatch) -> None:
+    spread = Spread(value=0.02, low=0.01, high=0.071, seeds=3, arms=("xielu",))
+    monkeypatch.setattr(compare, "_spread", lambda config: spread)
+    config = replace(
+        evidence_activations(), seeds=(1, 2, 3), looks=(), pilot="runs/x", difference=0.05
+    )
+    _, pilot, needed = compare.power_lines(config)
+    assert pilot.startswith(
+        "Pilot runs/x: 0.0200 bits per byte over 3 seeds (95 % interval 0.0100 to"
+    )
+    # 5 seeds for a deviation of 0.02, 3 for 0.01, 22 for 0.071; 5 runs of 2,097,152 tokens
+    assert needed == ("A difference of 0.05 needs 5 seeds (3 to 22), 10.5M tokens of each arm.")
