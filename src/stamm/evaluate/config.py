@@ -30,13 +30,19 @@ def is_task_file(name: str) -> bool:
     return name.endswith((".json", *_DATA)) or name in shipped_tasks()
 
 
+def is_harness_file(name: str) -> bool:
+    """Whether a task is a YAML file of lm-evaluation-harness."""
+    return name.endswith((".yaml", ".yml"))
+
+
 @dataclass(frozen=True, kw_only=True)
 class EvaluateConfig:
     """Evaluation tasks and how the model reads text in them.
 
     tasks          "held_out" (loss and bits per byte of held-out text), "blimp" (English minimal
                    pairs), a shipped task ("hellaswag"), a file "mine.jsonl" or "mine.json"
-                   (docs/evaluation.md), or "mine.py:MyTask" (docs/extending/evaluation_task.md)
+                   (docs/evaluation.md), "mine.yaml" of lm-evaluation-harness, or "mine.py:MyTask"
+                   (docs/extending/evaluation_task.md)
     task_folder    folder with the data of tasks that are shipped without them, or one above it
     shots          examples before each question (few-shot), from the split that the task names
     shots_seed     that chooses them
@@ -86,7 +92,8 @@ class EvaluateConfig:
             ),
         )
         for name in self.tasks:
-            if not (name in BUILT_IN_TASKS or is_task_file(name) or is_reference(name)):
+            from_file = is_task_file(name) or is_harness_file(name)
+            if not (name in BUILT_IN_TASKS or from_file or is_reference(name)):
                 known = (*BUILT_IN_TASKS, *shipped_tasks())
                 raise ConfigError(
                     f"EvaluateConfig.tasks: {name!r} is not an evaluation task",

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from stamm.base.errors import ConfigError
 from stamm.evaluate.blimp import BlimpTask
-from stamm.evaluate.config import BuiltInTask, is_task_file
+from stamm.evaluate.config import BuiltInTask, is_harness_file, is_task_file
 from stamm.evaluate.file_task import FileTask
+from stamm.evaluate.harness_task import HarnessTask
 from stamm.evaluate.held_out import HeldOutTask
 from stamm.evaluate.task import EvaluationTask, load_user_task
 from stamm.evaluate.task_file import open_task
@@ -40,4 +43,6 @@ def _load(name: str, folder: str | None) -> EvaluationTask:
     built_in: dict[str, EvaluationTask] = dict(TASKS.items())
     if name in built_in:
         return built_in[name]
+    if is_harness_file(name):
+        return HarnessTask(Path(name))
     return FileTask(open_task(name, folder)) if is_task_file(name) else load_user_task(name)
