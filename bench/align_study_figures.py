@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from bench.align_study_page import CURVE, at_chosen, blocks, difference, peaks, select
+from bench.align_study_page import CURVE, at_chosen, blocks, difference, few, peaks, select
 from bench.align_study_plan import BEST_OF, SETTINGS, SWEEP, Line
 from stamm.reports.svg_figure import Axes, draw, legend
 from stamm.reports.theme import LIGHT, drawn, painted_in, series
@@ -20,7 +20,7 @@ def figures(lines: Sequence[Line]) -> dict[str, str]:
     """The SVG text of each figure whose runs are there, by name."""
     makers: dict[str, tuple[int, Callable[[Sequence[Line], list[Axes]], None]]] = {
         "curve": (1, _curve),
-        "length": (2, _length),
+        "length": (1, _length),
         "proxy": (len(SWEEP), _proxy),
         "references": (1, _references),
     }
@@ -78,22 +78,19 @@ def _curve(lines: Sequence[Line], panels: list[Axes]) -> None:
 
 
 def _length(lines: Sequence[Line], panels: list[Axes]) -> None:
-    for axes, name, title in zip(
-        panels, ("excess", "length"), ("excess length, tokens", "longer than the start model"),
-        strict=True,
-    ):  # fmt: skip
-        for place, arm in enumerate(SETTINGS):
-            of = [(rho, at_chosen(lines, arm, rho=rho)) for rho in (0.0, 0.3, 0.6)]
-            of = [(rho, x) for rho, x in of if len(x) > 1]
-            mean = [statistics.fmean(y[name] for y in x) for _, x in of]
-            half = [difference(blocks(x, "excess"))[1] for _, x in of] if name == "excess" else None
-            axes.errorbar(
-                [rho + 0.008 * (place - 3) for rho, _ in of], mean, yerr=half,
-                fmt=_MARKS[place] + "-", color=series(place), ms=4, lw=1.1, label=arm,
-            )  # fmt: skip
-        axes.set_title(title)
-        axes.set_xlabel("correlation of the reward with length")
-    legend(panels[0], 2)
+    axes = panels[0]
+    for place, arm in enumerate(SETTINGS):
+        of = [(rho, at_chosen(lines, arm, rho=rho)) for rho in (0.0, 0.3, 0.6)]
+        of = [(rho, x) for rho, x in of if len(x) > 1]
+        found = [difference(blocks(x, "excess")) for _, x in of]
+        axes.errorbar(
+            [rho + 0.006 * (place - 3) for rho, _ in of], [mean for mean, _, _ in found],
+            yerr=[half for _, half, _ in found], fmt=_MARKS[place] + "-", color=series(place),
+            ms=4, lw=1.1, label=arm,
+        )  # fmt: skip
+    axes.set_xlabel("correlation of the reward with length")
+    axes.set_ylabel("excess length, tokens")
+    legend(axes, 4)
 
 
 def _proxy(lines: Sequence[Line], panels: list[Axes]) -> None:
@@ -109,20 +106,17 @@ def _proxy(lines: Sequence[Line], panels: list[Axes]) -> None:
             [statistics.fmean(x["gold"] for x in of) for of in of_n],
             color=drawn("muted"), lw=1.2, label="gold, best of N",
         )  # fmt: skip
-        axes.set_title(arm)
-        axes.set_xlabel("KL, nats")
+        axes.set_xlabel(f"KL of {arm}, nats")
+        axes.set_xscale("symlog", linthresh=1.0)
         axes.set_ylim(0.45, 1.0)
     panels[0].set_ylabel("mean quantile")
-    legend(panels[0], 1)
+    legend(panels[0], 3)
 
 
 def _references(lines: Sequence[Line], panels: list[Axes]) -> None:
     names = {"own": "off-policy: own answers", "other": "offline: another model's"}
     for place, (source, label) in enumerate(names.items()):
-        of = [
-            (n, [x for x in at_chosen(lines, "qrpo", references=n, source=source) if x["seed"] < 5])
-            for n in BEST_OF
-        ]
+        of = [(n, few(lines, "qrpo", references=n, source=source)) for n in BEST_OF]
         of = [(n, x) for n, x in of if len(x) > 1]
         found = [difference(blocks(x, "below")) for _, x in of]
         panels[0].errorbar(

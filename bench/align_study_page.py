@@ -8,11 +8,22 @@ from __future__ import annotations
 
 import functools
 import statistics
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from typing import TypeVar
 
 import numpy as np
 
-from bench.align_study_plan import MORE_BETA, SETTINGS, SWEEP, SWEEP_RATE, Line, chosen
+from bench.align_study_plan import (
+    BEST_OF,
+    FEW,
+    MORE_BETA,
+    SETTINGS,
+    SWEEP,
+    SWEEP_RATE,
+    Line,
+    chosen,
+)
 from bench.align_study_run import STEPS
 from bench.align_truth_page import interval
 from stamm.align.results.bootstrap import Array, Bootstrap
@@ -21,6 +32,9 @@ from stamm.losses.quantile import optimum_kl, optimum_mean_quantile
 from stamm.reports.intervals import holm
 
 DRAWS = 4000
+BySeed = dict[int, Array]
+Key = TypeVar("Key")
+_USUAL_HEAD = ("KL, nats", "mean quantile", "below the curve")
 CURVE = OptimumCurve()
 _USUAL = {
     "rho": 0.0, "noise": 0.0, "references": 16, "source": "own", "answers": 4, "reward": "gold",
@@ -61,10 +75,9 @@ def _bootstrap(count: int, seeds: int) -> Bootstrap:
     return Bootstrap(count, seeds, DRAWS, 1, 0.95)
 
 
-def difference(first: Array, second: Array | None = None) -> tuple[float, float, float]:
-    """Mean of first - second over seeds and blocks, half its 95 % interval, and the p of 0."""
-    bootstrap = _bootstrap(first.shape[1], len(first))
-    both = first if second is None else first - second
+def difference(both: Array) -> tuple[float, float, float]:
+    """Mean over seeds and blocks (S, B), half its 95 % interval, and the p of 0."""
+    bootstrap = _bootstrap(both.shape[1], len(both))
     draws = bootstrap.draws(both)
     low, high = np.percentile(draws, [2.5, 97.5])
     return float(both.mean()), float(high - low) / 2, bootstrap.p_value(draws, 0.0)
@@ -77,18 +90,26 @@ def shown(value: Array | Sequence[Line], name: str = "", digits: int = 3) -> str
     return f"{mean:.{digits}f} ± {half:.{digits}f}"
 
 
-def compared(
-    pairs: Mapping[str, tuple[Array, Array | None]], digits: int = 3
-) -> dict[str, tuple[str, bool]]:
-    """Differences of one family as text, and whether each is shown after Holm's correction."""
-    found = {name: difference(*pair) for name, pair in pairs.items()}
-    adjusted = holm({name: p for name, (_, _, p) in found.items()})
+def by_seed(lines: Sequence[Line], name: str) -> BySeed:
+    """A measure of the blocks, by seed."""
+    return {x["seed"]: row for x, row in zip(lines, blocks(lines, name), strict=True)}
+
+
+def minus(first: BySeed, second: BySeed) -> BySeed:
+    """The differences of the seeds that both have."""
+    return {seed: row - second[seed] for seed, row in first.items() if seed in second}
+
+
+def compared(family: Mapping[Key, BySeed], digits: int = 3) -> dict[Key, str]:
+    """Mean ± half the interval of each; * where 0 is refused after Holm's correction over all."""
+    found = {
+        key: difference(np.stack(list(of.values()))) for key, of in family.items() if len(of) > 1
+    }
+    names = {str(key): p for key, (_, _, p) in found.items()}
+    adjusted = holm(names)
     return {
-        name: (
-            f"{mean:+.{digits}f} ± {half:.{digits}f}{' *' if adjusted[name] < 0.05 else ''}",
-            adjusted[name] < 0.05,
-        )
-        for name, (mean, half, _) in found.items()
+        key: f"{mean:+.{digits}f} ± {half:.{digits}f}{' *' if adjusted[str(key)] < 0.05 else ''}"
+        for key, (mean, half, _) in found.items()
     }
 
 
@@ -145,27 +166,26 @@ def _curve(lines: Sequence[Line]) -> str:
     return table(head, rows) if rows else ""
 
 
+def _usual(lines: Sequence[Line]) -> list[str]:
+    return [shown(lines, "kl"), shown(lines, "quantile"), shown(lines, "below")]
+
+
 def _arms(lines: Sequence[Line]) -> str:
     of = {arm: at_chosen(lines, arm) for arm in SETTINGS}
-    if any(len(x) < 2 for x in of.values()):
+    of = {arm: x for arm, x in of.items() if len(x) > 1}
+    if len(of) < 2:
         return ""
-    rivals = [arm for arm in SETTINGS if arm != "qrpo"]
-    gaps = compared(
-        {arm: (blocks(of[arm], "below"), blocks(of["qrpo"], "below")) for arm in rivals}
-    )
+    below = {arm: by_seed(x, "below") for arm, x in of.items()}
+    gaps = compared({arm: minus(x, below["qrpo"]) for arm, x in below.items() if arm != "qrpo"})
     rows = [
         [
-            arm, shown(x, "quantile"), shown(x, "kl"), shown(x, "below"),
-            gaps[arm][0] if arm in gaps else "", _over_seeds(x, "length", 2),
+            arm, *_usual(x), gaps.get(arm, ""), _over_seeds(x, "length", 2),
             f"{statistics.fmean(y['stopped'] for y in x):.3f}",
             f"{statistics.fmean(y['distinct_4'] for y in x):.2f}",
         ]
         for arm, x in of.items()
     ]  # fmt: skip
-    head = [
-        "arm", "mean quantile", "KL, nats", "below the curve", "minus QRPO's", "length, tokens more",
-        "stopped", "distinct 4-grams",
-    ]  # fmt: skip
+    head = ["arm", *_USUAL_HEAD, "minus QRPO's", "length", "stopped", "distinct 4-grams"]
     return table(head, rows)
 
 
@@ -175,30 +195,25 @@ def _over_seeds(lines: Sequence[Line], name: str, digits: int) -> str:
 
 
 def _length(lines: Sequence[Line]) -> str:
-    of = {(arm, rho): at_chosen(lines, arm, rho=rho) for rho in (0.0, 0.3, 0.6) for arm in SETTINGS}
+    of = {(rho, arm): at_chosen(lines, arm, rho=rho) for rho in (0.0, 0.3, 0.6) for arm in SETTINGS}
     of = {key: x for key, x in of.items() if len(x) > 1}
-    if not any(rho for _, rho in of):
+    if not any(rho for rho, _ in of):
         return ""
-    names = {f"{arm} {rho}": x for (arm, rho), x in of.items()}
-    zero = compared({name: (blocks(x, "excess"), None) for name, x in names.items()}, 2)
+    excess = {key: by_seed(x, "excess") for key, x in of.items()}
+    zero = compared(excess, 2)
     against = compared(
-        {
-            f"{arm} {rho}": (blocks(x, "excess"), blocks(of["qrpo", rho], "excess"))
-            for (arm, rho), x in of.items()
-            if arm != "qrpo" and ("qrpo", rho) in of
-        },
+        {(rho, arm): minus(x, excess[rho, "qrpo"]) for (rho, arm), x in excess.items() if arm != "qrpo"},
         2,
-    )
+    )  # fmt: skip
     rows = [
         [
             f"{rho:g}", arm, shown(x, "kl", 2), shown(x, "quantile"), shown(x, "gold"),
-            _over_seeds(x, "length", 2), zero[f"{arm} {rho}"][0],
-            against.get(f"{arm} {rho}", ("", False))[0],
+            _over_seeds(x, "length", 2), zero[rho, arm], against.get((rho, arm), ""),
         ]
-        for (arm, rho), x in of.items()
+        for (rho, arm), x in of.items()
     ]  # fmt: skip
     head = [
-        "correlation", "arm", "KL, nats", "mean quantile", "gold quantile", "length, tokens more",
+        "correlation", "arm", "KL, nats", "mean quantile", "gold quantile", "length",
         "excess length", "minus QRPO's",
     ]  # fmt: skip
     return table(head, rows)
@@ -211,8 +226,12 @@ def peaks(lines: Sequence[Line], arm: str) -> tuple[list[list[Line]], Array, lis
     not bias the difference.
     """
     every = select(lines, arm=arm, rate=SWEEP_RATE, reward="proxy")
+    done = Counter(x["seed"] for x in every)
+    every = [x for x in every if done[x["seed"]] == len(SWEEP[arm])]
     of = [[x for x in every if x["beta"] == beta] for beta in SWEEP[arm]]
-    of = sorted((x for x in of if x), key=lambda x: statistics.fmean(y["kl"] for y in x))
+    if len(of[0]) < 2:
+        return of, np.zeros((0, 1)), []
+    of = sorted(of, key=lambda x: statistics.fmean(y["kl"] for y in x))
     gold = np.array([[y["gold"] for y in x] for x in of])  # (settings, S)
     found = []
     for seed in range(gold.shape[1]):
@@ -224,117 +243,82 @@ def peaks(lines: Sequence[Line], arm: str) -> tuple[list[list[Line]], Array, lis
 
 
 def _proxy(lines: Sequence[Line]) -> str:
-    if len(select(lines, arm="qrpo", reward="proxy")) < 2:
+    if any(len(peaks(lines, arm)[1]) < 2 for arm in SWEEP):
         return ""
     rows, ends = [], []
-    fall = compared({arm: (peaks(lines, arm)[1], None) for arm in SWEEP})
+    fall = compared({arm: dict(enumerate(peaks(lines, arm)[1])) for arm in SWEEP})
     for arm in SWEEP:
         of, _, top = peaks(lines, arm)
-        rows += [
-            [arm, f"{x[0]['beta']:g}", shown(x, "kl", 2), shown(x, "quantile"), shown(x, "gold")]
-            for x in of
-        ]
-        ends.append(
-            [arm, shown(top, "kl", 2), shown(top, "gold"), shown(of[-1], "gold"), fall[arm][0]]
-        )
-    for n in sorted({x["n"] for x in lines if x.get("arm") == "best of N"}):
+        for x in of:
+            three = [shown(x, "kl", 2), shown(x, "quantile"), shown(x, "gold")]
+            rows.append([arm, f"{x[0]['beta']:g}", *three])
+        three = [shown(top, "kl", 2), shown(top, "gold"), shown(of[-1], "gold")]
+        ends.append([arm, *three, fall[arm]])
+    for n in BEST_OF:
         x = [y for y in lines if y.get("n") == n]
-        rows.append(
-            [
-                "best of N",
-                f"N = {n}",
-                f"{x[0]['kl']:.2f}",
-                f"{x[0]['quantile']:.3f}",
-                shown(x, "gold"),
-            ]
-        )
+        if not x:
+            continue
+        two = [f"{x[0]['kl']:.2f}", f"{x[0]['quantile']:.3f}"]
+        rows.append(["best of N", f"N = {n}", *two, shown(x, "gold")])
     head = ["arm", "β", "KL, nats", "proxy quantile", "gold quantile"]
     last = ["arm", "KL at the peak of gold", "gold there", "gold at the largest KL", "fall"]
     return table(head, rows) + "\n\n" + table(last, ends)
 
 
+def few(lines: Sequence[Line], arm: str, **conditions: object) -> list[Line]:
+    """The runs at the chosen setting of the first 5 seeds."""
+    return [x for x in at_chosen(lines, arm, **conditions) if x["seed"] < FEW]
+
+
 def _noise(lines: Sequence[Line]) -> str:
-    arms, levels = ("qrpo", "dpo", "dpo, smoothed", "simpo", "rebel"), (0.0, 0.1, 0.2, 0.4)
+    arms = ("qrpo", "dpo", "dpo, smoothed", "simpo", "rebel")
     of = {}
     for arm in arms:
-        for noise in levels:
-            name = "dpo" if arm == "dpo, smoothed" and not noise else arm
-            x = [y for y in at_chosen(lines, name, noise=noise) if y["seed"] < 5]
-            if len(x) > 1:
-                of[arm, noise] = x
-    if not any(noise for _, noise in of):
+        for noise in (0.0, 0.1, 0.2, 0.4):
+            same = "dpo" if arm == "dpo, smoothed" and not noise else arm
+            of[arm, noise] = few(lines, same, noise=noise)
+    of = {key: x for key, x in of.items() if len(x) > 1}
+    value = {key: by_seed(x, "quantile") for key, x in of.items()}
+    lost = {(arm, noise): minus(x, value[arm, 0.0]) for (arm, noise), x in value.items() if noise}
+    if not lost:
         return ""
-    lost = {
-        f"{arm} {noise}": (blocks(x, "quantile"), blocks(of[arm, 0.0], "quantile"))
-        for (arm, noise), x in of.items()
-        if noise
-    }
-    against = {
-        f"{arm} {noise}": (first - second, np.subtract(*lost[f"qrpo {noise}"]))
-        for (arm, noise), (first, second) in zip(
-            [key for key in of if key[1]], lost.values(), strict=True
-        )
-        if arm != "qrpo" and f"qrpo {noise}" in lost
-    }
-    losses, apart = compared(lost), compared(against)
+    apart = compared(
+        {(arm, noise): minus(x, lost["qrpo", noise]) for (arm, noise), x in lost.items() if arm != "qrpo"}
+    )  # fmt: skip
+    losses = compared(lost)
     rows = [
-        [
-            arm, f"{noise:.0%}", shown(x, "kl", 2), shown(x, "quantile"), shown(x, "below"),
-            losses.get(f"{arm} {noise}", ("", 0))[0], apart.get(f"{arm} {noise}", ("", 0))[0],
-        ]
-        for (arm, noise), x in of.items()
-    ]  # fmt: skip
-    head = [
-        "arm", "pairs turned round", "KL, nats", "mean quantile", "below the curve",
-        "minus that at 0 %", "and minus QRPO's",
-    ]  # fmt: skip
+        [key[0], f"{key[1]:.0%}", *_usual(x), losses.get(key, ""), apart.get(key, "")]
+        for key, x in of.items()
+    ]
+    head = ["arm", "pairs turned round", *_USUAL_HEAD, "quantile minus that at 0 %", "minus QRPO's"]
     return table(head, rows)
 
 
 def _references(lines: Sequence[Line]) -> str:
-    rows = []
-    pairs: dict[str, tuple[Array, Array | None]] = {}
-    of = {}
-    for source in ("own", "other"):
-        for n in (1, 2, 4, 8, 16, 32):
-            x = [y for y in at_chosen(lines, "qrpo", references=n, source=source) if y["seed"] < 5]
-            if len(x) > 1:
-                of[source, n] = x
-        if (source, 1) in of:
-            for n in (2, 4, 8, 16, 32):
-                if (source, n) in of:
-                    pairs[f"{source} {n}"] = (
-                        blocks(of[source, n], "below"), blocks(of[source, 1], "below"),
-                    )  # fmt: skip
-    if not pairs:
-        return ""
-    apart = compared(pairs)
     names = {"own": "off-policy: own answers", "other": "offline: another model's"}
-    for (source, n), x in of.items():
-        rows.append(
-            [
-                names[source], str(n), shown(x, "kl"), shown(x, "quantile"), shown(x, "below"),
-                apart.get(f"{source} {n}", ("", 0))[0],
-            ]
-        )  # fmt: skip
-    head = ["answers", "n", "KL, nats", "mean quantile", "below the curve", "minus that at n = 1"]
-    return table(head, rows)
+    of = {
+        (source, n): few(lines, "qrpo", references=n, source=source)
+        for source in names
+        for n in BEST_OF
+    }
+    of = {key: x for key, x in of.items() if len(x) > 1 and len(of[key[0], 1]) > 1}
+    below = {key: by_seed(x, "below") for key, x in of.items()}
+    apart = compared({key: minus(x, below[key[0], 1]) for key, x in below.items() if key[1] > 1})
+    rows = [[names[key[0]], str(key[1]), *_usual(x), apart.get(key, "")] for key, x in of.items()]
+    return table(["answers", "n", *_USUAL_HEAD, "minus that at n = 1"], rows) if rows else ""
 
 
 def _single(lines: Sequence[Line]) -> str:
-    of = {arm: at_chosen(lines, arm, answers=1) for arm in ("qrpo", "sft on best")}
-    if any(len(x) < 2 for x in of.values()):
-        return ""
-    four = {arm: [y for y in at_chosen(lines, arm) if y["seed"] < 5] for arm in of}
+    of = {arm: few(lines, arm, answers=1) for arm in ("qrpo", "sft on best")}
+    of = {arm: x for arm, x in of.items() if len(x) > 1}
     apart = compared(
-        {arm: (blocks(x, "below"), blocks(four[arm], "below")) for arm, x in of.items()}
+        {
+            arm: minus(by_seed(x, "below"), by_seed(few(lines, arm), "below"))
+            for arm, x in of.items()
+        }
     )
-    rows = [
-        [arm, shown(x, "kl"), shown(x, "quantile"), shown(x, "below"), apart[arm][0]]
-        for arm, x in of.items()
-    ]
-    head = ["arm", "KL, nats", "mean quantile", "below the curve", "minus that with 4 answers"]
-    return table(head, rows)
+    rows = [[arm, *_usual(x), apart.get(arm, "")] for arm, x in of.items()]
+    return table(["arm", *_USUAL_HEAD, "minus that with 4 answers"], rows) if rows else ""
 
 
 TABLES: dict[str, Callable[[Sequence[Line]], str]] = {
