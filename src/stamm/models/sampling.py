@@ -9,7 +9,8 @@ on the slot or on other requests. Logits are not equal to the bit for every batc
 and softmax sum in an order that depends on the number of rows and on the longest sequence. A
 completion can therefore differ between batches where a random number falls within rounding of the
 border between two tokens (in float32 about one token in a million). The same requests with the same
-settings and number of threads give the same bits.
+settings and number of threads give the same bits on one machine, while its measurement in
+`decode_layer` is kept.
 
 Letters: B slots, P prompts, V vocabulary, T places of new tokens.
 Checked  tests/unit/models/test_sampling.py
