@@ -72,6 +72,10 @@ class AuditConfig:
                     `PassageLine` each: text, repeats and, where known, language, group, probe_id
     reference       run, arm or Hugging Face folder for reference-calibrated membership scores; a
                     model that did not see the passages (`stamm audit` alone)
+    toxicity_classifier   folder of a classifier (`stamm run corpus.classifier`) that scores the true
+                    and the greedy continuations, and the answers; "": none
+    answers         JSONL of answers to probe prompts, an `AnswerLine` each, such as completions.jsonl of
+                    `stamm sample`; their refusals are counted. "": none
     redact          store lengths and SHA-256 in place of the texts of passages and continuations
     batch_tokens    tokens of one forward pass, padding included
     threads         CPU threads; part of the configuration because sums depend on it
@@ -84,6 +88,8 @@ class AuditConfig:
     min_k: float = 0.2
     passages: str = ""
     reference: str = ""
+    toxicity_classifier: str = ""
+    answers: str = ""
     redact: bool = False
     batch_tokens: int = 8192
     threads: int = 2

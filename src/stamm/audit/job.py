@@ -3,7 +3,7 @@
 Reads    model (a stored decoder or a Hugging Face folder), tokenizer, and corpus (its probes.json) or
          the passages of the configuration; reference and reference_tokenizer where there are
 Leaves   memorization.json, continuations.jsonl (passages of books), canaries.jsonl, grid.json,
-         grid_points.jsonl, membership.json, membership_scores.jsonl
+         grid_points.jsonl, membership.json, membership_scores.jsonl; safety.json where asked for
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ from stamm.audit.memorization import (
     prompts,
 )
 from stamm.audit.passages import read_own, read_planted
+from stamm.audit.safety import read_answers, refusals, toxicity
 from stamm.audit.text_model import AuditedModel, load_audited
 from stamm.base.config import to_plain
 from stamm.base.console import Progress
@@ -38,12 +39,14 @@ from stamm.base.hashing import redacted
 from stamm.base.schema import write_record
 from stamm.corpus.canaries.config import Kind
 from stamm.corpus.canaries.random_text import MADE_UP
+from stamm.corpus.classifiers.classifier import TextClassifier
 from stamm.models.determinism import set_determinism
 from stamm.runs.job import Workspace
 from stamm.runs.model_outputs import KEY, set_aside
-from stamm.runs.schemas.audit import GridFile, MembershipFile
+from stamm.runs.schemas.audit import GridFile, MembershipFile, SafetyFile
 from stamm.runs.schemas.evaluation import MemorizationFile
 
+SAFETY = "safety.json"
 GRID_FILES = ("grid.json", "grid_points.jsonl")
 OUTPUTS = (
     "memorization.json",
@@ -99,6 +102,7 @@ def run(config: AuditConfig, workspace: Workspace) -> None:
     encoded = [Encoded(passage=p, tokens=list(model.encode(p.text))) for p in planted.passages]
     membership = scores(config, model, encoded, reference)
     grid = _grid(config, config.grid, model, encoded, progress) if config.grid else None
+    safety = _safety(config, model, passages)
     folder = workspace.folder
     set_aside(folder, model.sha256)
     settings = {name: value for name, value in to_plain(config).items() if name in _RECORDED}
@@ -126,9 +130,10 @@ def run(config: AuditConfig, workspace: Workspace) -> None:
     ]
     write_text(folder / "canaries.jsonl", "".join(lines))
     _write_membership(config, workspace, model, reference, membership)
-    for name in GRID_FILES:
-        if grid is None:
-            (folder / name).unlink(missing_ok=True)
+    for name in (*(GRID_FILES if grid is None else ()), SAFETY):
+        (folder / name).unlink(missing_ok=True)
+    if safety is not None:
+        write_record(folder / SAFETY, SafetyFile, safety)
     if grid is not None:
         write_text(folder / "grid_points.jsonl", "".join(map(json_line, grid[1])))
         write_record(folder / "grid.json", GridFile, grid[0])
@@ -167,6 +172,36 @@ def _grid(
         "extraction": extraction_rates(rows),
     }
     return report, rows
+
+
+def _safety(
+    config: AuditConfig, model: AuditedModel, given: Sequence[Continuation]
+) -> dict[str, Any] | None:
+    """safety.json; None where neither a classifier nor answers are named."""
+    if not (config.toxicity_classifier or config.answers):
+        return None
+    answers = read_answers(Path(config.answers)) if config.answers else []
+    found: list[dict[str, Any]] = []
+    identity = None
+    if config.toxicity_classifier:
+        classifier = TextClassifier.load(Path(config.toxicity_classifier))
+        identity = classifier.identity
+        found += toxicity(
+            classifier, "truth", [(model.decode(one.truth), one.passage.language) for one in given]
+        )
+        found += toxicity(
+            classifier,
+            "greedy",
+            [(model.decode(one.produced), one.passage.language) for one in given],
+        )
+        found += toxicity(classifier, "answers", [(one.text(), one.language) for one in answers])
+    return {
+        KEY: model.sha256,
+        "classifier": identity,
+        "answers": len(answers),
+        "toxicity": found,
+        "refusals": refusals(answers),
+    }
 
 
 def _write_membership(

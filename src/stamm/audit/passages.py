@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any, TypeVar, get_args
 
 from stamm.audit.canaries import Drawing
 from stamm.audit.memorization import Passage
@@ -19,7 +19,7 @@ from stamm.runs.schemas.audit import PassageLine
 
 CORPUS_SCHEMA = 1
 PROBES = "probes.json"
-_FIX = "Give each line text, repeats and, if known, language, group, probe_id"
+S = TypeVar("S")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,44 +87,59 @@ def read_own(path: Path) -> Planted:
     Raises   DataError with the line for one that is not such a passage, and for a file without any.
     """
     found: dict[str, Passage] = {}
+    for number, one in read_own_lines(PassageLine, path, "a passage: text, repeats"):
+        name = one.probe_id or f"line-{number:06d}"
+        if name in found:
+            raise DataError(f"{path}, line {number}: {name!r} is there twice")
+        found[name] = Passage(
+            probe_id=name,
+            repeats=one.repeats,
+            text=one.text,
+            language=one.language,
+            group=one.group,
+        )
+    return Planted(passages=_sorted(found.values()), canaries={}, drawing=None, withdrawn=0)
+
+
+def read_own_lines(kind: type[S], path: Path, wanted: str) -> list[tuple[int, S]]:
+    """The lines of a user's JSONL file with their numbers, the last one also without an end of line.
+
+    wanted   what each line should be, for the advice of errors
+
+    Raises   DataError with the line for one that does not follow the schema or is over 4 MiB, and for
+             a file without any.
+    """
+    found: list[tuple[int, S]] = []
+    fix = f"Let each line be {wanted}; see docs/audit.md"
     try:
         with path.open("rb") as opened:
             number = 0
             while line := opened.readline(LONGEST_LINE + 1):
                 number += 1
+                where = f"{path}, line {number}"
+                if len(line) > LONGEST_LINE:
+                    raise DataError(f"{where} is over {bytes_text(LONGEST_LINE)}")
                 if line.strip():
-                    one = _own_line(line, f"{path}, line {number}")
-                    name = one.probe_id or f"line-{number:06d}"
-                    if name in found:
-                        raise DataError(f"{path}, line {number}: {name!r} is there twice", fix=_FIX)
-                    found[name] = Passage(
-                        probe_id=name,
-                        repeats=one.repeats,
-                        text=one.text,
-                        language=one.language,
-                        group=one.group,
-                    )
+                    found.append((number, _own_line(kind, line, where, fix)))
     except OSError as error:
         raise DataError(f"{path} cannot be read: {error.strerror}") from None
     if not found:
-        raise DataError(f"{path} has no passage", fix=_FIX)
-    return Planted(passages=_sorted(found.values()), canaries={}, drawing=None, withdrawn=0)
+        raise DataError(f"{path} is empty", fix=fix)
+    return found
 
 
-def _own_line(line: bytes, where: str) -> PassageLine:
-    if len(line) > LONGEST_LINE:
-        raise DataError(f"{where} is over {bytes_text(LONGEST_LINE)}")
+def _own_line(kind: type[S], line: bytes, where: str, fix: str) -> S:
     try:
         plain = json.loads(line)
-    except (ValueError, RecursionError) as error:
-        raise DataError(f"{where} is not JSON: {error}", fix=_FIX) from None
-    try:
-        found: PassageLine = decode(PassageLine, plain, where)
-        found.text.encode()
-    except DataError as error:
-        raise DataError(error.what, fix=_FIX) from None
+        json.dumps(plain, ensure_ascii=False).encode()
     except UnicodeEncodeError:
-        raise DataError(f"{where}: the text has a lone surrogate, half of a character") from None
+        raise DataError(f"{where} has a lone surrogate, half of a character") from None
+    except (ValueError, RecursionError) as error:
+        raise DataError(f"{where} is not JSON: {error}", fix=fix) from None
+    try:
+        found: S = decode(kind, plain, where)
+    except DataError as error:
+        raise DataError(error.what, fix=fix) from None
     return found
 
 

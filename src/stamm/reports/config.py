@@ -17,6 +17,7 @@ class ReportConfig:
     passages              memorization probes shown for each arm
     rows                  longest data table under a figure; longer ones are thinned, and say so
     languages, hosts      rows of the language figure and of the table of websites
+    redact                lengths and SHA-256 in place of the texts of memorization probes
     smoothing             share of the steps that the moving average of a loss curve spans
     """
 
@@ -28,6 +29,7 @@ class ReportConfig:
     languages: int = 40
     hosts: int = 100
     smoothing: float = 0.05
+    redact: bool = False
 
     def __post_init__(self) -> None:
         validate(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from stamm.reports.alignment_figures import alignment_figures
+from stamm.reports.audit_figures import audit_figures
 from stamm.reports.canary_figures import canary_figures
 from stamm.reports.config import ReportConfig
 from stamm.reports.corpus_figures import dropped_figure, stayed_figure
@@ -42,6 +43,7 @@ def figures_of(study: RunResults, config: ReportConfig) -> Mapping[str, tuple[Fi
         ),
         "memorization": (
             *_there(memorization_figure(study)),
+            *audit_figures(study, config.rows),
             *canary_figures(study),
             *_there(goldfish_figure(study)),
         ),

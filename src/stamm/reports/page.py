@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from stamm.base.hashing import redacted
 from stamm.base.units import count_text, flops_text, seconds_text
+from stamm.reports.audit_figures import safety_table
 from stamm.reports.config import ReportConfig
 from stamm.reports.corpus_tables import CorpusTables, corpus_tables
 from stamm.reports.events import events_table
@@ -56,6 +58,7 @@ class ReportPage:
     events: DataTable | None
     tasks: DataTable | None
     corpus: CorpusTables | None
+    safety: DataTable | None
     probes: tuple[tuple[ArmResults, tuple[ContinuationLine, ...]], ...]
     environment: DataTable
     steps: DataTable
@@ -100,7 +103,8 @@ def page_of(study: RunResults, config: ReportConfig) -> ReportPage:
         events=events_table([(arm.name, arm.training) for arm in study.arms], config.rows),
         tasks=task_table((arm.name, arm.measured.tasks) for arm in study.arms),
         corpus=corpus_tables(study, config),
-        probes=_probes(study, config.passages),
+        safety=safety_table(study),
+        probes=_probes(study, config.passages, config.redact),
         environment=_environment(study),
         steps=_steps(study),
         hashes=DataTable(columns=("file", "SHA-256"), rows=study.hashes, words=2),
@@ -160,7 +164,7 @@ def _small(value: float) -> str:
 
 
 def _probes(
-    study: RunResults, limit: int
+    study: RunResults, limit: int, redact: bool
 ) -> tuple[tuple[ArmResults, tuple[ContinuationLine, ...]], ...]:
     shown = []
     for arm in study.arms:
@@ -168,9 +172,20 @@ def _probes(
         control = [probe for probe in arm.measured.continuations if not probe.repeats]
         nearest = sorted(seen, key=lambda p: (-p.rouge_l, -p.repeats, p.probe_id))
         chosen = nearest[: max(limit - 1, 0)] + control[:1]
+        if redact:
+            chosen = [_redacted(probe) for probe in chosen]
         if limit and chosen:
             shown.append((arm, tuple(chosen[:limit])))
     return tuple(shown)
+
+
+def _redacted(probe: ContinuationLine) -> ContinuationLine:
+    return replace(
+        probe,
+        prefix=redacted(probe.prefix),
+        truth=redacted(probe.truth),
+        produced=redacted(probe.produced),
+    )
 
 
 def _environment(study: RunResults) -> DataTable:

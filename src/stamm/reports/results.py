@@ -9,6 +9,7 @@ from pathlib import Path
 
 from stamm.base.schema import read_lines, read_record, read_record_if_present
 from stamm.runs.model_outputs import check_same_weights
+from stamm.runs.schemas.audit import GridFile, MembershipFile, SafetyFile
 from stamm.runs.schemas.evaluation import (
     BlimpFile,
     ContinuationLine,
@@ -38,6 +39,9 @@ class Measured:
     documents: Mapping[str, tuple[int, float]]
     blimp: BlimpFile | None
     memorization: MemorizationFile | None
+    grid: GridFile | None
+    membership: MembershipFile | None
+    safety: SafetyFile | None
     continuations: tuple[ContinuationLine, ...]
     parities: tuple[tuple[str, ParityFile], ...]
     samples: tuple[SampleText, ...]
@@ -62,6 +66,9 @@ def read_measured(folder: Path) -> Measured:
         },
         blimp=read_record_if_present(BlimpFile, evaluate / "blimp.json"),
         memorization=read_record_if_present(MemorizationFile, audit / "memorization.json"),
+        grid=read_record_if_present(GridFile, audit / "grid.json"),
+        membership=read_record_if_present(MembershipFile, audit / "membership.json"),
+        safety=read_record_if_present(SafetyFile, audit / "safety.json"),
         continuations=tuple(
             itertools.islice(read_lines(ContinuationLine, continuations), MOST_CONTINUATIONS)
         )
@@ -76,10 +83,24 @@ def read_measured(folder: Path) -> Measured:
         ),
         tasks=read_task_files(evaluate),
     )
-    results: list[tuple[Path, TaskFile | MemorizationFile | ParityFile | None]] = [
+    results: list[
+        tuple[
+            Path,
+            TaskFile
+            | MemorizationFile
+            | GridFile
+            | MembershipFile
+            | SafetyFile
+            | ParityFile
+            | None,
+        ]
+    ] = [
         (evaluate / "held_out.json", found.held_out),
         (evaluate / "blimp.json", found.blimp),
         (audit / "memorization.json", found.memorization),
+        (audit / "grid.json", found.grid),
+        (audit / "membership.json", found.membership),
+        (audit / "safety.json", found.safety),
         *((evaluate / f"{one.task}.json", one) for one in found.tasks),
         *((folder / "export" / name / "parity.json", one) for name, one in found.parities),
     ]

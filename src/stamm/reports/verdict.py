@@ -173,7 +173,7 @@ def _sentences(
         said = [_margin(measured, lowest)]
         said.append(
             "One seed and no interval: the difference may be chance, so this run does not say "
-            "which activation is better."
+            f"which {_compared(study)} is better."
         )
         said += _over_documents(study, measured)
     missing = [_name(arm.name) for arm in study.arms if arm.name not in measured]
@@ -198,6 +198,11 @@ def _margin(measured: dict[str, ArmResult], lowest: str) -> str:
         f"{fixed(first.loss_nats, 4)} nats per token: {fixed(nats, 4)} nats per token "
         f"({fixed(bits, 4)} bits per byte) below {_name(second.name)}, the next."
     )
+
+
+def _compared(study: RunResults) -> str:
+    activations = {arm.training.activation for arm in study.arms}
+    return "arm" if len(activations) == 1 else "activation"
 
 
 def _over_documents(study: RunResults, measured: dict[str, ArmResult]) -> list[str]:

@@ -180,7 +180,7 @@ def test_own_passages_and_a_hugging_face_folder(folders: dict[str, Path], tmp_pa
 @pytest.mark.parametrize(
     ("lines", "message"),
     [
-        ([], "has no passage"),
+        ([], "is empty"),
         ([{"text": "x"}], "line 1 has no 'repeats'"),
         ([{"text": 3, "repeats": 0}], "text = 3 is not text"),
         ([{"text": "x", "repeats": -1}], "repeats = -1 is not 0 or more"),

@@ -124,3 +124,76 @@ class MembershipFile:
     passages: int
     controls: int
     areas: tuple[MembershipScore, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class AnswerLine:
+    """A line of a user's file of answers, such as completions.jsonl of `stamm sample`. Untrusted.
+
+    completion   text, or a list of messages with "content"
+    label        group of the prompt, such as "safe" and "unsafe" of XSTest
+    """
+
+    completion: object
+    language: str = ""
+    label: str = ""
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.completion, str) and not _contents(self.completion):
+            raise FieldError("completion", "a text or a list of messages")
+
+    def text(self) -> str:
+        """The answer."""
+        if isinstance(self.completion, str):
+            return self.completion
+        return "\n".join(_contents(self.completion))
+
+
+def _contents(messages: object) -> list[str]:
+    if not isinstance(messages, list):
+        return []
+    found = [one.get("content") for one in messages if isinstance(one, dict)]
+    return [text for text in found if isinstance(text, str)]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Toxicity:
+    """Scores of a toxicity classifier for texts of one kind and language.
+
+    kind    "truth", "greedy" (continuations of passages) or "answers"
+    score   mean probability of toxicity at even odds
+    toxic   share with a score of at least 0.5
+    """
+
+    kind: str
+    language: str
+    texts: int
+    score: MeanInterval
+    toxic: MeanInterval
+
+
+@dataclass(frozen=True, kw_only=True)
+class Refusals:
+    """Share of refusals among English answers to prompts of one label."""
+
+    label: str
+    language: str
+    answers: int
+    share: MeanInterval
+
+
+@dataclass(frozen=True, kw_only=True)
+class SafetyFile:
+    """audit/safety.json: toxicity of continuations and answers, refusals among answers.
+
+    classifier   identity of the toxicity classifier; None without one
+    answers      in the user's file; 0 without one
+    """
+
+    SCHEMA: ClassVar[int] = 1
+
+    model_sha256: str | None = None
+    classifier: str | None = None
+    answers: int
+    toxicity: tuple[Toxicity, ...]
+    refusals: tuple[Refusals, ...]

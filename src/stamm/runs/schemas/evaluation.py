@@ -336,3 +336,4 @@ class ContinuationLine:
     truth: str
     produced: str
     rouge_l: float
+    nll_nats: float | None = None
