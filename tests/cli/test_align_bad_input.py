@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from stamm.cli.main import main
 from stamm.models.decoder import build_decoder
@@ -176,6 +177,19 @@ def test_prompts_and_rewards_of_the_models_own_answers(refused: Refused, model: 
     ):  # fmt: skip
         told = refused("run", "align.qrpo", f"run={model}", *SAMPLED, *words)
         assert message in told
+        shutil.rmtree(refused.folder / "run", ignore_errors=True)
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+def test_a_gpu_that_is_not_there(refused: Refused, model: Path) -> None:
+    rows = write_rows(refused.folder / "rows.jsonl", [PAIR])
+    small = (f"run={model}", f"data={rows}", "train.batch.0.size=1")
+    for words, where in (
+        (("sample", model, f"prompts={rows}", "device=cuda"), "device"),
+        (("run", "align.dpo", *small, "reference.device=cuda"), "reference.device"),
+    ):
+        told = refused(*words)
+        assert f"{where} = 'cuda', and torch sees no GPU. Set {where}=cpu" in told
         shutil.rmtree(refused.folder / "run", ignore_errors=True)
 
 

@@ -117,23 +117,21 @@ def mesh_coordinates_of(
     return (rank // block, rank // parallel.tensor % parallel.context, rank % parallel.tensor), data
 
 
-def select_device(name: str) -> torch.device:
-    """The device for engine.device = "auto", "cpu" or "cuda".
+def select_device(name: str, where: str = "engine.device") -> torch.device:
+    """The device for `where` = "auto", "cpu" or "cuda".
 
     Raises   ConfigError when there is no GPU, or none for this process
     """
     if name == "cpu" or (name == "auto" and not torch.cuda.is_available()):
         return torch.device("cpu")
     if not torch.cuda.is_available():
-        raise ConfigError(
-            "engine.device = 'cuda', and torch sees no GPU", fix="Set engine.device=cpu"
-        )
+        raise ConfigError(f"{where} = 'cuda', and torch sees no GPU", fix=f"Set {where}=cpu")
     number, count = local_rank(), torch.cuda.device_count()
     if number >= count:
         raise ConfigError(
             f"process {number} of this machine has no GPU of its own: torch sees {count}",
             fix=f"Start {count} processes on it (torchrun --nproc-per-node={count}), or set "
-            "engine.device=cpu",
+            f"{where}=cpu",
         )
     return torch.device("cuda", number)
 

@@ -65,8 +65,10 @@ class Objective(Protocol):
     primary_metric   the metric of `StepLoss` that decides whether a step is non-finite or a spike,
                      and that the progress line shows as the loss
     unit             what throughput counts, in the plural: "tokens" gives `speed/tokens_per_s`
+    least_spread     of the losses, for the detection of loss spikes
 
-    Subclass it to inherit what is optional: `milestones`, `flops`, `fraction_done` and `metrics`.
+    Subclass it to inherit what is optional: `least_spread`, `milestones`, `flops`, `fraction_done` and
+    `metrics`.
     """
 
     num_steps: int

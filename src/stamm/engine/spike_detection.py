@@ -24,12 +24,16 @@ class SpikeDetector:
     """Classifies one loss after another.
 
     before   the losses of the steps that were already done
+    spread   least spread: losses that all begin at one value have none
     """
 
     def __init__(
-        self, policy: StopOnNonfinite | RollBackAndSkip | SkipUpdate, before: Iterable[float]
+        self,
+        policy: StopOnNonfinite | RollBackAndSkip | SkipUpdate,
+        before: Iterable[float],
+        spread: float = 0.0,
     ) -> None:
-        self._policy = policy
+        self._policy, self._spread = policy, spread
         self._last: deque[float] = deque(before, maxlen=policy.window)
 
     def classify(self, loss: float, norm: float) -> LossStatus:
@@ -48,4 +52,4 @@ class SpikeDetector:
             return math.inf
         middle = statistics.median(self._last)
         spread = _NORMAL * statistics.median(abs(loss - middle) for loss in self._last)
-        return middle + self._policy.deviations * max(spread, 1e-3 * abs(middle))
+        return middle + self._policy.deviations * max(spread, 1e-3 * abs(middle), self._spread)

@@ -151,7 +151,8 @@ class Trainer:
             self._open("log/speed.jsonl", done) as speed,
         ):
             # Opening the metrics has dropped lines of later steps, and damaged lines.
-            detector = SpikeDetector(self._config.on_nonfinite, self._recent_losses())
+            spread = getattr(self._objective, "least_spread", 0.0)
+            detector = SpikeDetector(self._config.on_nonfinite, self._recent_losses(), spread)
             if done == 0 and can_roll_back:
                 self._save(0, metrics)  # a step may be skipped before the first checkpoint
             for step in range(done + 1, until + 1):

@@ -45,6 +45,7 @@ from stamm.export.held_out import (
 )
 from stamm.export.model_card import model_card, origin_of
 from stamm.export.registry import load_target
+from stamm.export.reward_model import add_head, reward_card, reward_class, reward_difference
 from stamm.export.samples import check_sample_length, prompts, write_samples
 from stamm.export.target import (
     ChatTarget,
@@ -57,9 +58,11 @@ from stamm.export.transformers_target import open_tokenizer
 from stamm.models.config import DecoderConfig
 from stamm.models.decoder import Decoder
 from stamm.models.determinism import set_determinism
+from stamm.models.reward_head import load_head
 from stamm.models.serialization import load_decoder
 from stamm.runs.job import Workspace
 from stamm.runs.model_outputs import (
+    HEAD,
     aside_folder,
     read_chat_record,
     recorded_sha256,
@@ -103,9 +106,14 @@ def run(config: ExportConfig, workspace: Workspace) -> None:
     # Targets hold dense matrices: structured ones are multiplied out.
     decoder = load_decoder(workspace.inputs["model"]).merged()
     _check_target(target, decoder.config)
+    is_reward = (workspace.inputs["model"] / HEAD).is_file()
+    architecture = reward_class(decoder, target.name) if is_reward else ""
     check_sample_length(config, decoder.config.max_context)
     try:
-        _export(config, workspace, decoder, target, unverified, tokenizer, texts)
+        if architecture:
+            _export_reward(config, workspace, decoder, target, unverified, architecture)
+        else:
+            _export(config, workspace, decoder, target, unverified, tokenizer, texts)
         _exchange(unverified, finished)
     finally:
         _remove(unverified)
@@ -192,6 +200,38 @@ def _export(
     )
     write_text(folder / "README.md", card)
     progress.end(f"logits differ by {max(one.max_relative for one in found):.1e}")
+
+
+def _export_reward(
+    config: ExportConfig,
+    workspace: Workspace,
+    decoder: Decoder,
+    target: ExportTarget,
+    folder: Path,
+    architecture: str,
+) -> None:
+    inputs, progress = workspace.inputs, workspace.progress
+    progress.begin("export", 2, "stages")
+    source, sha256 = inputs["tokenizer"], weights_sha256(inputs["model"])
+    file = source / FILE if source.is_dir() else source
+    head_D = load_head(inputs["model"], decoder.config.d_model, sha256)
+    folder.mkdir(parents=True)
+    target.write(folder, decoder, file)
+    if isinstance(target, ChatTarget) and read_chat_record(inputs["model"]) is not None:
+        target.write_chat(folder, file, decoder.config.max_context)
+    add_head(folder, architecture, decoder, head_D, config.max_shard_bytes)
+    progress.advance(1, "written")
+    found = [reward_difference(config, folder, decoder, head_D)]
+    parity.require(found, config.tolerance)
+    description, card = reward_card(architecture)
+    report = parity.report(found, config.tolerance, description, sha256)
+    write_record(folder / PARITY, ParityFile, report)
+    pack = inputs.get("pack")
+    origin = None if pack is None else origin_of(PackedSplit.open(pack, "train"))
+    alignment = alignment_summaries(inputs["model"])
+    text = model_card(decoder, origin, config.licence, found, card, sha256, alignment)
+    write_text(folder / "README.md", text)
+    progress.end(f"rewards differ by {found[0].max_relative:.1e}")
 
 
 def _guarded(target: ExportTarget, work: Callable[[], T]) -> T:

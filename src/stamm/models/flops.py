@@ -90,12 +90,17 @@ def forward_flops(config: DecoderConfig, context: int) -> ForwardFlops:
     )
 
 
-def training_flops(config: DecoderConfig, context: int) -> int:
+def training_flops(
+    config: DecoderConfig, context: int, *, frozen: int = 0, adapters: int = 0
+) -> int:
     """Useful FLOPs of training on one sequence: a forward pass and a backward pass of twice that.
+
+    frozen     parameters of matrices that are not trained: their gradients are not computed
+    adapters   parameters of LoRA's matrices
 
     Without guides: add `guide_flops` for each layer that uses its guides at the step.
     """
-    return 3 * forward_flops(config, context).useful
+    return 3 * forward_flops(config, context).useful + 2 * context * (3 * adapters - frozen)
 
 
 def guide_parameters(config: DecoderConfig) -> int:

@@ -102,6 +102,21 @@ def is_adapter(name: str) -> bool:
     return name.endswith((_A, _B))
 
 
+def lora_sizes(decoder: Decoder) -> dict[str, int]:
+    """Parameters of frozen matrices and of adapters, for `flops.training_flops`."""
+    frozen = adapter = 0
+    for name, parameter in decoder.named_parameters():
+        if is_adapter(name):
+            adapter += parameter.numel()
+        # A tied output matrix is a parameter once, by the name of the embedding.
+        elif not parameter.requires_grad and parameter.ndim > 1:
+            frozen += parameter.numel()
+    embedding = decoder.model.embed_tokens.weight
+    if decoder.lm_head.weight is not embedding and not embedding.requires_grad:
+        frozen -= embedding.numel()
+    return {"frozen": frozen, "adapters": adapter}
+
+
 def base_parameters(model: nn.Module) -> dict[str, nn.Parameter]:
     """The parameters by name without those of adapters and of a reward head: those of the start model."""
     return {

@@ -29,6 +29,7 @@ from stamm.models.decoder import Decoder
 from stamm.models.flops import guide_flops, training_flops
 from stamm.models.guide_draws import guide_uses
 from stamm.models.linear import structured_linears
+from stamm.models.lora import lora_sizes
 from stamm.optim.schedules import BatchPlan
 from stamm.pretrain.config import PretrainConfig
 from stamm.pretrain.dataset import BatchT, TrainingSequences
@@ -128,7 +129,8 @@ class SequenceObjective(Objective, Generic[BatchT]):
         """Model FLOPs of the step."""
         model, context = self._config.model, self._config.context
         guided = guide_uses(model, step, self.num_steps, self._config.seed)
-        flops = training_flops(model, context) + guided * guide_flops(model, context)
+        flops = training_flops(model, context, **lora_sizes(self.decoder))
+        flops += guided * guide_flops(model, context)
         return flops * self._num_tokens(step) // context
 
     def fraction_done(self, step: int) -> float:

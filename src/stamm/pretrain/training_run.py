@@ -47,6 +47,7 @@ from stamm.models.config import DecoderConfig
 from stamm.models.decoder import Decoder
 from stamm.models.determinism import operation_threads, set_determinism
 from stamm.models.flops import count_parameters, training_flops
+from stamm.models.lora import lora_sizes
 from stamm.models.serialization import describe_decoder, save_decoder
 from stamm.optim.config import CustomOptimizer
 from stamm.optim.custom import optimizer_file
@@ -176,7 +177,7 @@ def _train(
     if world.is_main_process:
         progress.end(_outcome(folder, trained.objective.primary_metric))
         kind.save(config.model, weights, folder / "model")
-        summary = _summary(config, data, trained.objective.primary_metric, folder)
+        summary = _summary(config, data, trained, folder)
         write_record(folder / "summary.json", TrainingSummary, summary)
         timing = _timing(config, folder, trained, world, devices)
         write_record(folder / "log" / "timing.json", TimingFile, timing)
@@ -293,8 +294,10 @@ def _user_code(config: PretrainConfig) -> dict[str, dict[str, str]]:
 
 
 def _summary(
-    config: PretrainConfig, data: TrainingData, primary_metric: str, folder: Path
+    config: PretrainConfig, data: TrainingData, trained: TrainedModel, folder: Path
 ) -> dict[str, Any]:
+    primary_metric = trained.objective.primary_metric
+    per_sequence = training_flops(config.model, config.context, **lora_sizes(trained.decoder))
     steps = read_metrics(folder / "metrics.jsonl")
     per_epoch = data.sequences.per_epoch
     total = config.total_sequences(per_epoch)
@@ -305,13 +308,16 @@ def _summary(
     tail = [line[LOSS] for line in steps[-max(len(steps) // 20, 1) :] if LOSS in line]
     return {
         "parameters": count_parameters(config.model).total,
+        "trainable_parameters": sum(
+            each.numel() for each in trained.decoder.parameters() if each.requires_grad
+        ),
         "steps": plan.num_steps,
         "trained_sequences": sequences,
         "trained_tokens": tokens,
         "learned_tokens": int(sum(line.get("train/kept_tokens", 0) for line in steps)),
         "epochs": sequences / per_epoch,
         "final_loss_nats": statistics.fmean(tail) if tail and primary_metric == LOSS else None,
-        "flops": training_flops(config.model, config.context) * tokens // config.context,
+        "flops": per_sequence * tokens // config.context,
         "decay_start_step": steps_before(plan, config.schedule.decay_start(total)),
         "events": read_events(folder / "events.json"),
         "goldfish": data.goldfish(),

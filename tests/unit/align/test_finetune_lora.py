@@ -9,17 +9,21 @@ from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import load_file
 
 from stamm.align.data.encoded import EncodedExamples
 from stamm.align.training.log_probs import completion_log_probs
 from stamm.align.training.loss_config import QRPO, SFT, Loss
 from stamm.base.files import sha256_file
+from stamm.base.schema import read_record
 from stamm.models.config import BlockDense, PlainFFN, SelfGuide, Structured
 from stamm.models.decoder import build_decoder
+from stamm.models.flops import training_flops
 from stamm.models.lora_config import Lora
 from stamm.models.serialization import load_decoder, save_decoder
 from stamm.optim.schedules import ConstantRate
-from tests.unit.align.finetuned import MODEL, chats, fine_tune, metrics, pairs, trained
+from stamm.runs.schemas.training import TrainingSummary
+from tests.unit.align.finetuned import CONTEXT, MODEL, chats, fine_tune, metrics, pairs, trained
 
 LORA = Lora(rank=8, alpha=16.0)
 
@@ -43,6 +47,10 @@ def test_adapters_learn_from_the_start_model_on(tmp_path: Path, loss: Loss) -> N
         assert (gain > 0.5).all()
     described = json.loads((arm / "adapter" / "adapter_config.json").read_text())
     assert (described["r"], described["lora_alpha"]) == (8, 16.0)
+    summary = read_record(TrainingSummary, arm / "summary.json")
+    adapters = load_file(arm / "adapter" / "adapter_model.safetensors")
+    assert summary.trainable_parameters == sum(each.numel() for each in adapters.values())
+    assert summary.flops < 0.95 * training_flops(MODEL, CONTEXT) * summary.trained_tokens // CONTEXT
 
 
 def test_a_resumed_run_has_the_same_bits(tmp_path: Path) -> None:

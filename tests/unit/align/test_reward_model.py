@@ -20,12 +20,13 @@ from stamm.align.rewards.reward_config import (
 )
 from stamm.align.rewards.score import score_file
 from stamm.align.rewards.sources import reward_sources
-from stamm.align.training.answer_rewards import answer_rewards, load_head, reward_at_stop, save_head
+from stamm.align.training.answer_rewards import answer_rewards, reward_at_stop
 from stamm.base.errors import ConfigError, DataError
 from stamm.base.files import sha256_file
 from stamm.base.schema import read_record
 from stamm.chat.conversation import AssistantTurn, Conversation, Response, UserTurn
 from stamm.chat.render import ASSISTANT_END, EncodedChat
+from stamm.models.reward_head import load_head, save_head
 from stamm.models.serialization import load_decoder
 from stamm.runs.schemas.rewards import ScoreManifest
 from tests.unit.untrained_run import untrained_run

@@ -15,7 +15,7 @@ import torch
 from stamm.align.data.encoded import EncodedExamples
 from stamm.align.training import job, reward_accuracy
 from stamm.align.training.answer_dataset import AnswerSequences
-from stamm.align.training.answer_rewards import answer_rewards, load_head
+from stamm.align.training.answer_rewards import answer_rewards
 from stamm.align.training.loss_config import SFT, BradleyTerry
 from stamm.align.training.reward_accuracy_config import RewardAccuracyConfig
 from stamm.align.training.reward_objective import RewardObjective, answers_at_stop
@@ -25,6 +25,7 @@ from stamm.base.schema import read_record
 from stamm.engine.distributed import DistributedContext
 from stamm.models.decoder import Decoder, build_decoder
 from stamm.models.lora_config import Lora
+from stamm.models.reward_head import load_head
 from stamm.models.serialization import load_decoder, save_decoder
 from stamm.optim.schedules import BatchStage, ConstantRate
 from stamm.runs.job import Workspace

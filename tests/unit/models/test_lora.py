@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 import torch
 from torch import nn
+from torch.utils.flop_counter import FlopCounterMode
 
 from stamm.base.errors import ConfigError
 from stamm.models.config import (
@@ -18,11 +19,13 @@ from stamm.models.config import (
     Structured,
 )
 from stamm.models.decoder import Decoder, build_decoder
+from stamm.models.flops import training_flops
 from stamm.models.lora import (
     LoraLinear,
     add_adapters,
     init_adapters,
     is_adapter,
+    lora_sizes,
     merged_decoder,
 )
 from stamm.models.lora_config import TARGETS, Lora
@@ -183,3 +186,24 @@ def test_a_model_that_adapters_do_not_fit_is_refused(
 def test_a_wrong_setting_is_refused(values: dict[str, object], told: str) -> None:
     with pytest.raises(ConfigError, match=told):
         Lora(**values)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("config", [PLAIN, GATED])
+def test_gradients_of_frozen_matrices_are_no_flops(config: DecoderConfig) -> None:
+    """Against torch's count. Gradients of the first layer's inputs, which it leaves out, are ours."""
+
+    def counted(decoder: Decoder) -> int:
+        with FlopCounterMode(display=False) as counter:
+            _loss(decoder).backward()
+        return int(counter.get_total_flops())
+
+    config = replace(config, num_layers=8)
+    whole, adapted = build_decoder(config, seed=1), _adapted(config, Lora(rank=2))
+    assert lora_sizes(whole) == {"frozen": 0, "adapters": 0}
+    sizes = lora_sizes(adapted)
+    matrices = sum(p.numel() for p in whole.parameters() if p.ndim > 1)
+    embedding = 0 if config.tied_embeddings else whole.model.embed_tokens.weight.numel()
+    assert sizes["frozen"] == matrices - embedding
+    ratio = training_flops(config, 9, **sizes) / training_flops(config, 9)
+    assert counted(adapted) / counted(whole) == pytest.approx(ratio, rel=0.05)
+    assert ratio < 0.85

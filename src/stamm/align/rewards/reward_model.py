@@ -13,9 +13,10 @@ from torch import Tensor
 from stamm.align.model_source import ChatModel, find_model, load_chat_model
 from stamm.align.rewards.reward import Answer
 from stamm.align.rewards.sources import reward_model_folder
-from stamm.align.training.answer_rewards import answer_rewards, load_head, stop_place
+from stamm.align.training.answer_rewards import answer_rewards, stop_place
 from stamm.base.errors import DataError
 from stamm.chat.render import EncodedChat
+from stamm.models.reward_head import load_head
 
 
 class RewardModel:

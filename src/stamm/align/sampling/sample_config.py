@@ -18,12 +18,14 @@ class SampleConfig(SamplingConfig):
     prompts_per_shard   prompts that are sampled and proven together
     engine              "stamm", or "vllm" for a Hugging Face folder, when vLLM is installed; slots
                         has no effect then
+    device              of engine=stamm; "auto" uses a GPU where there is one, by one process
     """
 
     prompts: str = ""
     n: int = 1
     prompts_per_shard: int = 64
     engine: Literal["stamm", "vllm"] = "stamm"
+    device: Literal["auto", "cpu", "cuda"] = "auto"
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -50,6 +50,7 @@ from stamm.align.model_source import (
 from stamm.align.sampling.prompts import SamplePrompt, read_prompts
 from stamm.align.sampling.sample_config import SampleConfig
 from stamm.align.sampling.vllm_engine import VllmEngine, check_installed
+from stamm.align.shard_device import device_type, on_device
 from stamm.base.config import from_plain, to_plain
 from stamm.base.errors import ConfigError, DataError
 from stamm.base.files import atomic, json_line, read_json, remove_leftovers, write_text
@@ -57,11 +58,11 @@ from stamm.base.schema import read_objects
 from stamm.chat.conversation import AssistantTurn, to_messages
 from stamm.chat.formats import ChatFormat
 from stamm.corpus.tokenizer.tokenizer import FILE
+from stamm.engine.distributed import select_device
 from stamm.models.determinism import set_determinism
 from stamm.models.hub import CONFIG
 from stamm.models.sampling import Sampled, sample
 from stamm.models.weight_shards import INDEX
-from stamm.runs.executors import LocalExecutor
 from stamm.runs.job import Workspace
 from stamm.runs.model_outputs import DECODER
 from stamm.runs.run_sharded import run_shards
@@ -83,15 +84,15 @@ def run(config: SampleConfig, workspace: Workspace) -> None:
     source = source_of(workspace.inputs["model"], workspace.inputs["tokenizer"])
     if config.engine == "vllm":
         _check_vllm(source)
-        # One process holds the GPU.
-        workspace = dataclasses.replace(workspace, execution=LocalExecutor(workers=1))
+    device = "cuda" if config.engine == "vllm" else device_type(config.device, "device")
+    workspace = on_device(workspace, device)
     bad: list[BadRow] = []
     job = ShardedJob(
         folder=folder,
         work="stamm.align.sampling.sample_job:sample_shard",
         settings={
             # The path of the prompts is not part of a shard's identity; their content is.
-            "sample": to_plain(dataclasses.replace(config, prompts="-")),
+            "sample": to_plain(dataclasses.replace(config, prompts="-", device=device)),
             "chat_format_sha256": load_chat_format(source.tokenizer).sha256,
         },
         code_packages=CODE_PACKAGES,
@@ -108,7 +109,11 @@ def sample_shard(job: ShardedJob, task: ShardTask) -> ShardResult:
     """Answer the prompts of one shard."""
     config = from_plain(SampleConfig, job.settings["sample"])
     chat, engine, context = _loaded(
-        config.engine, job.places["model"], job.places["tokenizer"], common_files(job)
+        config.engine,
+        config.device,
+        job.places["model"],
+        job.places["tokenizer"],
+        common_files(job),
     )
     answered: list[SamplePrompt] = []
     tokens: list[list[int]] = []
@@ -241,7 +246,7 @@ def _check_vllm(source: ModelSource) -> None:
 
 @functools.lru_cache(maxsize=1)
 def _loaded(
-    engine: str, model: str, tokenizer: str, files: tuple[tuple[str, str, str], ...]
+    engine: str, device: str, model: str, tokenizer: str, files: tuple[tuple[str, str, str], ...]
 ) -> tuple[ChatFormat, ChatModel | VllmEngine, int]:
     """Chat format, model and context. `files` has the hash of every file, for the cache."""
     set_determinism(1)
@@ -251,4 +256,5 @@ def _loaded(
         chat = load_chat_format(source.tokenizer)
         return chat, VllmEngine(source.model, source.tokenizer, context), context
     loaded = load_chat_model(source)
+    loaded.decoder.to(select_device(device))
     return loaded.chat, loaded, loaded.decoder.config.max_context

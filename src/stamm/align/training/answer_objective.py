@@ -20,6 +20,7 @@ class AnswerObjective(SequenceObjective[AnswerBatch]):
     """An objective on answers; its loss is a mean over the examples of a step."""
 
     primary_metric = PREFERENCE_LOSS
+    least_spread = 0.05  # these losses begin at one value, such as log 2, in every step
 
     def over_processes(self, part_B: Tensor) -> Tensor:
         """Values of whole answers, from the parts that this process computed from its tokens.

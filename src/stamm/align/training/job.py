@@ -22,7 +22,6 @@ from stamm.align.data.encoded import EncodedAnswer, EncodedExamples
 from stamm.align.hf_chat_format import load_folder_chat
 from stamm.align.model_source import check_vocabulary
 from stamm.align.training.answer_dataset import AnswerBatch, AnswerSequences
-from stamm.align.training.answer_rewards import save_head
 from stamm.align.training.chat_dataset import ChatWindows
 from stamm.align.training.chosen_settings import apply_chosen
 from stamm.align.training.finetune_config import FineTuneConfig
@@ -40,7 +39,7 @@ from stamm.engine.trainer import InitialCheckpoint
 from stamm.models.config import DecoderConfig
 from stamm.models.decoder import Decoder
 from stamm.models.peft_adapter import save_adapted
-from stamm.models.reward_head import REWARD_HEAD
+from stamm.models.reward_head import REWARD_HEAD, save_head
 from stamm.models.serialization import checked_config
 from stamm.pretrain.config import PretrainConfig
 from stamm.pretrain.dataset import TrainingSequences

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 from stamm.base.config import validate
 
@@ -12,6 +13,7 @@ class ReferenceConfig:
     """Log-probabilities of prepared answers under the model that training starts from.
 
     batch_tokens        of one forward pass, padding included
+    device              "auto" uses a GPU where there is one, by one process
     answers_per_shard   answers that are computed and proven together
     mismatched          also of prompts with answers to others, for KTO
     """
@@ -19,6 +21,7 @@ class ReferenceConfig:
     batch_tokens: int = 16_384
     answers_per_shard: int = 4096
     mismatched: bool = False
+    device: Literal["auto", "cpu", "cuda"] = "auto"
 
     def __post_init__(self) -> None:
         validate(

@@ -14,6 +14,7 @@ Checked  tests/unit/align/test_finetune.py
 from __future__ import annotations
 
 import functools
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -23,6 +24,7 @@ from numpy.typing import NDArray
 from stamm.align.data.encoded import FILES, SUMMARY, TRAIN, EncodedExamples
 from stamm.align.hf_chat_format import load_folder_chat
 from stamm.align.model_source import check_vocabulary, load_chat_format
+from stamm.align.shard_device import device_type, on_device
 from stamm.align.training.log_probs import completion_log_probs
 from stamm.align.training.mismatched_answers import MismatchedAnswers
 from stamm.align.training.reference_config import ReferenceConfig
@@ -31,6 +33,7 @@ from stamm.base.errors import DataError
 from stamm.base.files import atomic, remove_leftovers, sha256_file
 from stamm.base.schema import read_record, write_record
 from stamm.corpus.tables import TableWriter, read_table
+from stamm.engine.distributed import select_device
 from stamm.models.decoder import Decoder
 from stamm.models.determinism import set_determinism
 from stamm.models.serialization import checked_config, load_decoder
@@ -58,6 +61,7 @@ def run(config: ReferenceConfig, workspace: Workspace) -> None:
     tokenizer = workspace.inputs["tokenizer"]
     check_chat_format(data, tokenizer)
     check_vocabulary(checked_config(start), load_folder_chat(tokenizer).tokenizer.size, tokenizer)
+    device = device_type(config.device, "reference.device")
     total, size = len(data.answers), config.answers_per_shard
     prepared = {
         "data": str((workspace.inputs["data"] / FILES[TRAIN]).resolve()),
@@ -68,7 +72,7 @@ def run(config: ReferenceConfig, workspace: Workspace) -> None:
     job = ShardedJob(
         folder=folder,
         work="stamm.align.training.reference_job:reference_shard",
-        settings=to_plain(config),
+        settings=to_plain(replace(config, device=device)),
         code_packages=("activations", "align", "losses", "models"),
         common=prepared,
         shards=tuple(
@@ -80,7 +84,7 @@ def run(config: ReferenceConfig, workspace: Workspace) -> None:
             for first in range(0, total, size)
         ),
     )
-    run_shards(job, workspace, "reference log-probabilities")
+    run_shards(job, on_device(workspace, device), "reference log-probabilities")
     schema = _schema(config)
     with atomic(folder / LOG_PROBS) as temporary, TableWriter(temporary, schema) as table:
         nats, tokens = 0.0, 0
@@ -193,4 +197,5 @@ def _loaded(
     paths = {role: Path(path) for role, path, _ in files}
     data = EncodedExamples.open(paths["data"].parent)
     others = MismatchedAnswers(data.answers, data.summary.context) if config.mismatched else None
-    return load_decoder(paths["weights"].parent), data, others
+    decoder = load_decoder(paths["weights"].parent)
+    return decoder.to(select_device(config.device)), data, others

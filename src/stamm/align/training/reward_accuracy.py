@@ -16,14 +16,16 @@ from torch import Tensor
 
 from stamm.align.data.encoded import CHOSEN, REJECTED, EncodedAnswer, EncodedExamples
 from stamm.align.judge.validation import wilson
-from stamm.align.training.answer_rewards import answer_rewards, load_head
+from stamm.align.training.answer_rewards import answer_rewards
 from stamm.align.training.reference_job import check_chat_format
 from stamm.align.training.reward_accuracy_config import RewardAccuracyConfig
 from stamm.base.errors import DataError
 from stamm.base.files import sha256_file
 from stamm.base.schema import write_record
+from stamm.engine.distributed import select_device
 from stamm.losses.bradley_terry import bradley_terry_accuracy, bradley_terry_loss
 from stamm.models.determinism import set_determinism
+from stamm.models.reward_head import load_head
 from stamm.models.serialization import load_decoder
 from stamm.runs.job import Workspace
 from stamm.runs.model_outputs import HEAD, weights_sha256
@@ -42,8 +44,9 @@ def run(config: RewardAccuracyConfig, workspace: Workspace) -> None:
     data = EncodedExamples.open(folder, "held_out")
     check_chat_format(data, workspace.inputs["tokenizer"])
     set_determinism(1)
-    decoder, sha256 = load_decoder(model), weights_sha256(model)
-    weight_D = load_head(model, decoder.config.d_model, sha256)
+    device, sha256 = select_device(config.device, "accuracy.device"), weights_sha256(model)
+    decoder = load_decoder(model).to(device)
+    weight_D = load_head(model, decoder.config.d_model, sha256).to(device)
     answers = list(data.answers)
     pairs = _pairs(answers)
     rewards = answer_rewards(decoder, weight_D, answers, config.batch_tokens)

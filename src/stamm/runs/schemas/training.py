@@ -56,6 +56,7 @@ class TrainingEvent:
 class TrainingSummary:
     """summary.json: the end of a training run.
 
+    trainable_parameters   those that are not frozen, adapters included; None in earlier files
     trained_tokens     tokens of all steps, learned or not
     learned_tokens     labels that the loss mask kept
     final_loss_nats    mean over the last 5 % of the steps; None without any
@@ -66,6 +67,7 @@ class TrainingSummary:
     SCHEMA: ClassVar[int] = 1
 
     parameters: int
+    trainable_parameters: int | None = None
     steps: int
     trained_sequences: int = 0
     trained_tokens: int
