@@ -1,0 +1,47 @@
+"""docs/evidence.md: written from committed JSON alone."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from run_folder import write
+from test_comparison import LOSSES, write_comparison
+
+from stamm.reports.comparison_job import run
+from stamm.reports.config import ReportConfig
+from stamm.runs.job import Workspace
+from tools.evidence import FOLDER, PAGE, measured, page
+
+
+def test_the_page_is_what_the_committed_results_give() -> None:
+    assert PAGE.read_text(encoding="utf-8") == page(), "run `python -m tools.evidence`"
+    claims = json.loads((FOLDER / "claims.json").read_text(encoding="utf-8"))
+    assert [claim["key"] for claim in claims] == list("abcdefg")
+    assert page().count("not yet measured") == sum(not claim["result"] for claim in claims)
+
+
+@pytest.mark.parametrize(
+    ("apart", "verdict"),
+    [(-0.1, "shown"), (0.1, "contradicted"), (0.0, "not shown; above 0.0036 excluded")],
+)
+def test_a_verdict_follows_from_the_result(tmp_path: Path, apart: float, verdict: str) -> None:
+    # apart +- 0.001: 6.2053 * 0.001 / sqrt 3, for Holm's first of two comparisons shows nothing at 0.0
+    base = LOSSES["swiglu"]
+    mine = tuple(bits + apart + off for bits, off in zip(base, (0.001, -0.001, 0.0), strict=True))
+    root = write_comparison(tmp_path / "mine", {**LOSSES, "xielu": mine})
+    run(ReportConfig(), Workspace(folder=root, inputs={"run": root}))
+    claim = {
+        "key": "a",
+        "claim": "c",
+        "source": "s",
+        "published": "p",
+        "command": "",
+        "arm": "xielu",
+    }
+    found = measured({**claim, "result": "mine/comparison.json"}, tmp_path)
+    assert found[1] == f"{verdict} (exploratory)"
+    assert "against swiglu, 1M parameters, 246k tokens, 3 seeds" in found[0]
+    write(tmp_path / "claims.json", [{**claim, "result": "mine/comparison.json"}])
+    assert f"| {found[0]} | {found[1]} |" in page(tmp_path)

@@ -1,0 +1,67 @@
+"""Write docs/evidence.md from docs/evidence/claims.json and the committed results that it names.
+
+    python -m tools.evidence
+
+A row of claims.json: key, claim, source, published, command, arm (whose difference to the baseline of the
+comparison is the claim, lower meaning that it holds) and result: "", or the path below docs/evidence of the
+comparison.json that `stamm compare` wrote. Every figure of ours on the page comes from those files.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from stamm.base.files import write_text
+from stamm.base.units import count_text
+
+ROOT = Path(__file__).parents[1]
+PAGE, FOLDER = ROOT / "docs" / "evidence.md", ROOT / "docs" / "evidence"
+HEAD = """# Evidence
+
+The claims of the papers behind stamm, and what was measured here. Differences are in bits per byte of held-out text with 95 %
+intervals over seeds, corrected for arms and looks (see [comparisons.md](comparisons.md)). The verdict is *shown*, *not shown* with the
+differences that are excluded, or *contradicted*. `python -m tools.evidence` writes this page from `evidence/claims.json`.
+
+| | claim | published | measured | verdict | command |
+|---|---|---|---|---|---|
+"""
+
+
+def page(folder: Path = FOLDER) -> str:
+    """The page as Markdown."""
+    claims = json.loads((folder / "claims.json").read_text(encoding="utf-8"))
+    return HEAD + "".join(_row(claim, folder) for claim in claims)
+
+
+def measured(claim: Mapping[str, Any], folder: Path) -> tuple[str, str]:
+    """What was measured, and the verdict."""
+    if not claim["result"]:
+        return "", "not yet measured"
+    found = json.loads((folder / claim["result"]).read_text(encoding="utf-8"))
+    lines = {line["name"]: line for line in found["lines"]}
+    line, base = lines[claim["arm"]], lines[found["baseline"]]
+    ends, seeds = line["difference"]["interval"], line["bits"]["count"]
+    said = (
+        f"{ends['mean']:+.4f} ({ends['low']:+.4f} to {ends['high']:+.4f}) against {base['name']}, "
+        f"{count_text(base['parameters'])} parameters, {count_text(base['tokens'])} tokens, {seeds} seeds"
+    )
+    if line["difference"]["shown"]:
+        verdict = "shown" if ends["mean"] < 0 else "contradicted"
+    else:
+        verdict = f"not shown; above {max(-ends['low'], ends['high']):.4f} excluded"
+    return said, f"{verdict} (exploratory)" if found["exploratory"] else verdict
+
+
+def _row(claim: Mapping[str, Any], folder: Path) -> str:
+    said, verdict = measured(claim, folder)
+    published = ": ".join(part for part in (claim["source"], claim["published"]) if part)
+    command = f"`{claim['command']}`" if claim["command"] else ""
+    cells = (claim["key"], claim["claim"], published, said, verdict, command)
+    return f"| {' | '.join(cells)} |\n"
+
+
+if __name__ == "__main__":
+    write_text(PAGE, page())
