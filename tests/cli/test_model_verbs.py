@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from stamm.base.files import write_json
-from stamm.cli import model_verbs
+from stamm.cli import evaluate
 from stamm.evaluate.config import EvaluateConfig
 
 
@@ -40,9 +40,12 @@ def test_settings_and_lock_are_those_of_the_run(
     def record(config: Any, workspace: object) -> None:
         used.append(config)
 
-    monkeypatch.setattr(model_verbs, "job", lambda verb: record)
+    monkeypatch.setattr(evaluate, "job", lambda verb: record)
     monkeypatch.chdir(run_folder / place)
-    model_verbs.run(argparse.Namespace(run=named, changes=[], dry_run=False), "evaluate")
+    options = argparse.Namespace(
+        run=named, changes=[], dry_run=False, against=None, out=None, json=False
+    )
+    evaluate.run(options, "evaluate")
     assert [config.context for config in used] == [77]
     assert capsys.readouterr().out == f"{Path(named) / 'evaluate'}\n"
     before = {path.name for path in run_folder.iterdir()}

@@ -16,7 +16,7 @@ import pytest
 import stamm as package
 from stamm.base.console import Console
 from stamm.base.errors import RunError
-from stamm.cli import main, model_verbs
+from stamm.cli import evaluate, main
 from stamm.runs.job import Workspace
 from stamm.runs.run import Run
 from tests.conftest import Stamm, command, environment
@@ -339,7 +339,7 @@ def test_a_measure_that_is_stopped_shows_the_cursor_again(
         (tmp_path / name).mkdir()
     (tmp_path / "model" / "decoder.json").write_text("{}")
     (tmp_path / "config.json").write_text('{"config": {}}')
-    monkeypatch.setattr(model_verbs, "job", lambda verb: stopped)
+    monkeypatch.setattr(evaluate, "job", lambda verb: stopped)
     stream = _Terminal()
     monkeypatch.setattr(sys, "stderr", stream)
     assert main.main(["evaluate", str(tmp_path)]) == 130

@@ -123,12 +123,12 @@ VERBS: tuple[Verb, ...] = (
     ),
     Verb(
         "evaluate",
-        "stamm.cli.model_verbs",
-        "evaluate a trained model: held-out bits per byte, BLiMP, your own tasks",
+        "stamm.cli.evaluate",
+        "evaluate a run or a Hugging Face folder: shipped tasks, your own files, two models compared",
         (
-            "stamm evaluate runs/demo/arms/xielu",
-            "stamm evaluate runs/demo",
-            "stamm evaluate runs/demo/arms/xielu --dry-run",
+            "stamm evaluate runs/demo/arms/xielu tasks=held_out,blimp,mine.jsonl",
+            "stamm evaluate runs/demo/arms/xielu --against models/SmolLM2 tasks=hellaswag task_folder=data",
+            "stamm evaluate runs/demo checkpoints=all tasks=blimp",
         ),
     ),
     Verb(

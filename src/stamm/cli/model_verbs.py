@@ -1,4 +1,4 @@
-"""`stamm evaluate`, `audit`, `export` and `report`: measure, export or report trained models."""
+"""`stamm audit`, `export` and `report`: audit, export or report trained models."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _NEEDS = {
 
 
 def arguments(parser: argparse.ArgumentParser, verb: str) -> None:
-    """Add the arguments of the four verbs."""
+    """Add the arguments of the verbs."""
     folder = ", or a Hugging Face folder (with passages=FILE)" if verb == "audit" else ""
     parser.add_argument(
         "run", type=text, metavar="RUN", help=f"a run folder, or one arm of it{folder}"
@@ -115,9 +115,10 @@ def _reference(config: AuditConfig) -> dict[str, Path]:
 def inputs_of(arm: Path, verb: str, config: Any = None) -> dict[str, Path]:
     """The inputs of a verb for one arm.
 
-    An aligned arm is exported without a packed corpus, too; an audit of own passages needs no corpus.
+    An aligned arm is exported, and any evaluated, without a packed corpus, too; an audit of own
+    passages needs no corpus.
     """
-    aligned = verb == "export" and bool(prepared_data_of_arm(arm))
+    optional = verb == "evaluate" or (verb == "export" and bool(prepared_data_of_arm(arm)))
     inputs = {"model": arm / "model"}
     own = isinstance(config, AuditConfig) and bool(config.passages)
     inputs.update(_reference(config) if isinstance(config, AuditConfig) else {})
@@ -127,7 +128,7 @@ def inputs_of(arm: Path, verb: str, config: Any = None) -> dict[str, Path]:
         try:
             inputs[name] = input_of_arm(arm, name)
         except RunError:
-            if name != "pack" or not aligned:
+            if name != "pack" or not optional:
                 raise
     return inputs
 

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib import resources
+from pathlib import Path
 from typing import Literal, get_args
 
 from stamm.base.config import nearest, validate
 from stamm.base.errors import ConfigError
-from stamm.base.user_code import is_reference
+from stamm.base.user_code import is_reference, reference_files
 
 PAIRS_SHIPPED = 15
 BuiltInTask = Literal["held_out", "blimp"]
@@ -33,6 +35,12 @@ def is_task_file(name: str) -> bool:
 def is_harness_file(name: str) -> bool:
     """Whether a task is a YAML file of lm-evaluation-harness."""
     return name.endswith((".yaml", ".yml"))
+
+
+def task_files(names: Sequence[str]) -> dict[str, Path]:
+    """The files among the names of tasks: of a user's code, a description, or data."""
+    data = {name: Path(name) for name in names if name.endswith((".json", ".yaml", ".yml", *_DATA))}
+    return reference_files(names) | data
 
 
 @dataclass(frozen=True, kw_only=True)

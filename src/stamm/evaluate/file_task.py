@@ -400,10 +400,12 @@ class _Summary:
             "truncated": self.truncated,
         }
         if strongest and chance is not None:
+            # At least the error of guessing: of a few items all may be solved by accident.
+            least = math.sqrt(chance * (1 - chance) / self.items)
             solved = {
                 name: ratio.value
                 for name, ratio in self.blind.items()
-                if ratio.value - chance > BLIND_ERRORS * (ratio.standard_error or 0.0)
+                if ratio.value - chance > BLIND_ERRORS * max(ratio.standard_error or 0.0, least)
             }
             named = ", ".join(f"{name} {value:.3f}" for name, value in solved.items())
             found |= {

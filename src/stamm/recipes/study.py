@@ -14,7 +14,7 @@ from stamm.base.user_code import reference_files
 from stamm.corpus.config import CorpusConfig
 from stamm.corpus.pack_config import PackConfig
 from stamm.corpus.tokenizer.config import TekkenConfig, TokenizerConfig
-from stamm.evaluate.config import EvaluateConfig
+from stamm.evaluate.config import EvaluateConfig, task_files
 from stamm.export.config import ExportConfig
 from stamm.models.config import DecoderConfig, GatedFFN, PlainFFN
 from stamm.models.flops import count_parameters
@@ -181,7 +181,7 @@ def _evaluate_step(arm: str, config: EvaluateConfig) -> Step:
         folder=f"arms/{arm}/evaluate",
         inputs={"model": f"arms/{arm}/model", "tokenizer": "tokenizer", "pack": "pack"},
         after=(f"pretrain.{arm}", "tokenizer", "pack"),
-        external=reference_files(config.tasks),
+        external=task_files(config.tasks),
         outputs=(".",),
     )
 

@@ -20,6 +20,7 @@ from stamm.reports.preference_figures import (
 )
 from stamm.reports.run_data import RunResults
 from stamm.reports.shape_figures import shape_figures
+from stamm.reports.task_curves import curve_figures
 from stamm.reports.training_figures import goldfish_figure, loss_figure, optimisation_figure
 
 
@@ -37,7 +38,10 @@ def figures_of(study: RunResults, config: ReportConfig) -> Mapping[str, tuple[Fi
         ),
         "training": _there(loss_figure(study, config), optimisation_figure(study, config)),
         "shape": tuple(shape_figures(study, config)),
-        "languages": _there(language_figure(study, config), grammar_figure(study)),
+        "languages": (
+            *_there(language_figure(study, config), grammar_figure(study)),
+            *curve_figures(study),
+        ),
         "corpus": _there(
             dropped_figure(study), stayed_figure(study, config), fairness_figure(study, config)
         ),

@@ -14,7 +14,8 @@ from stamm.reports.events import events_table
 from stamm.reports.figure import DataTable
 from stamm.reports.formatting import fixed, percent
 from stamm.reports.run_data import ArmResults, RunResults
-from stamm.reports.task_results import task_table
+from stamm.reports.task_comparison import difference_table
+from stamm.reports.task_results import group_table, task_table
 from stamm.reports.text import one_line
 from stamm.runs.schemas.evaluation import ContinuationLine
 from stamm.runs.schemas.export import ParityFile
@@ -45,7 +46,8 @@ class ReportPage:
     is_corpus   nothing was trained: the page is about the corpus alone
     shown       keys of the sections that the page has
     events      loss spikes, non-finite losses, skipped steps; None where they were not recorded
-    tasks       results of a user's evaluation tasks; None without any
+    tasks       results of evaluation tasks other than held_out and blimp; None without any
+    task_groups, task_differences   the same by language and other groups, and between arms
     """
 
     title: str
@@ -57,6 +59,8 @@ class ReportPage:
     not_audited: tuple[ArmResults, ...]
     events: DataTable | None
     tasks: DataTable | None
+    task_groups: DataTable | None
+    task_differences: DataTable | None
     corpus: CorpusTables | None
     safety: DataTable | None
     probes: tuple[tuple[ArmResults, tuple[ContinuationLine, ...]], ...]
@@ -102,6 +106,8 @@ def page_of(study: RunResults, config: ReportConfig) -> ReportPage:
         not_audited=tuple(arm for arm in study.arms if arm.measured.memorization is None),
         events=events_table([(arm.name, arm.training) for arm in study.arms], config.rows),
         tasks=task_table((arm.name, arm.measured.tasks) for arm in study.arms),
+        task_groups=group_table((arm.name, arm.measured.tasks) for arm in study.arms),
+        task_differences=difference_table(study.differences),
         corpus=corpus_tables(study, config),
         safety=safety_table(study),
         probes=_probes(study, config.passages, config.redact),
@@ -123,7 +129,7 @@ def _shown(study: RunResults, corpus_alone: bool) -> frozenset[str]:
         "answers": any(arm.file.examples for arm in study.aligned),
         "prepared": bool(study.prepared),
         "shape": any(arm.training.metrics and arm.training.metrics.shapes for arm in study.arms),
-        "languages": any(one.held_out or one.blimp or one.tasks for one in measured),
+        "languages": any(one.held_out or one.blimp or one.tasks or one.curves for one in measured),
         "corpus": study.corpus is not None,
         "memorization": any(one.memorization for one in measured),
         "export": any(one.parities or one.samples for one in measured),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,6 +24,7 @@ from stamm.runs.schemas.export import ParityFile, SamplesFile, SampleText
 # more passages than this are never shown; an audit of a large model writes thousands
 MOST_CONTINUATIONS = 20_000
 _MOST_TASKS = 50
+_STEP = re.compile(r"step-(\d{8})")
 _WITH_FIGURES = ("held_out.json", "blimp.json")
 
 
@@ -33,6 +35,7 @@ class Measured:
     documents   tokens and nats of each held-out document by its identifier
     parities    parity reports by export target
     tasks       evaluation tasks other than held_out and blimp
+    curves      results of evaluated checkpoints, by step
     """
 
     held_out: HeldOutFile | None
@@ -46,6 +49,7 @@ class Measured:
     parities: tuple[tuple[str, ParityFile], ...]
     samples: tuple[SampleText, ...]
     tasks: tuple[TaskFile, ...] = ()
+    curves: tuple[tuple[int, tuple[TaskFile, ...]], ...] = ()
 
 
 def read_measured(folder: Path) -> Measured:
@@ -82,6 +86,7 @@ def read_measured(folder: Path) -> Measured:
             for sample in read_record(SamplesFile, file).samples
         ),
         tasks=read_task_files(evaluate),
+        curves=read_curves(folder / "curves"),
     )
     results: list[
         tuple[
@@ -110,10 +115,25 @@ def read_measured(folder: Path) -> Measured:
     return found
 
 
-def read_task_files(folder: Path) -> tuple[TaskFile, ...]:
+def read_task_files(folder: Path, without: tuple[str, ...] = _WITH_FIGURES) -> tuple[TaskFile, ...]:
     """Results in `folder` (an arm's evaluate/) of tasks other than held_out and blimp.
+
+    without   files that are left out
 
     Raises   DataError when a result file does not follow its schema.
     """
-    files = [path for path in sorted(folder.glob("*.json")) if path.name not in _WITH_FIGURES]
+    files = [path for path in sorted(folder.glob("*.json")) if path.name not in without]
     return tuple(read_record(TaskFile, path) for path in files[:_MOST_TASKS])
+
+
+def read_curves(folder: Path) -> tuple[tuple[int, tuple[TaskFile, ...]], ...]:
+    """The results of every evaluated checkpoint of an arm, by step.
+
+    folder   the arm's curves/
+
+    Raises   DataError when a file does not follow its schema.
+    """
+    if not folder.is_dir():
+        return ()
+    steps = [(int(m.group(1)), p) for p in folder.iterdir() if (m := _STEP.fullmatch(p.name))]
+    return tuple((step, read_task_files(path, ())) for step, path in sorted(steps))

@@ -18,8 +18,10 @@ from stamm.reports.alignment_results import AlignedArm, read_aligned, read_prepa
 from stamm.reports.corpus_evaluations import evaluations_table
 from stamm.reports.corpus_record import Corpus, read_corpus, read_pack, read_vocabulary
 from stamm.reports.figure import DataTable
+from stamm.reports.paired import REFERENCE
 from stamm.reports.results import Measured, read_measured
 from stamm.reports.reward_models import TrainedReward, read_reward_models
+from stamm.reports.task_comparison import TaskDifference, compare_tasks
 from stamm.reports.text import one_line
 from stamm.reports.training import FINETUNE, ArmTraining, read_training
 from stamm.runs.manifest import MANIFEST_FIX
@@ -75,6 +77,7 @@ class RunResults:
     prepared      summaries of prepared alignment data, by folder
     reward_models   arms that are reward models, with their held-out accuracy
     start_memorization   audit of the model that an alignment run started from
+    differences   names of two arms, and their differences on evaluation tasks from files
     """
 
     name: str
@@ -93,6 +96,7 @@ class RunResults:
     prepared: tuple[tuple[str, PreparedSummary], ...]
     reward_models: tuple[TrainedReward, ...] = ()
     start_memorization: MemorizationFile | None = None
+    differences: tuple[tuple[str, str, tuple[TaskDifference, ...]], ...] = ()
 
     def inside(self, arm: ArmResults) -> str:
         """The folder of an arm with its final slash, for naming files: "arms/xielu/"."""
@@ -175,6 +179,22 @@ def collect(run_folder: Path) -> RunResults:
         prepared=read_prepared(run_folder),
         reward_models=read_reward_models(run_folder, [(arm.name, arm.place) for arm in arms]),
         start_memorization=read_record_if_present(MemorizationFile, run_folder / _START_AUDIT),
+        differences=_differences(run_folder, [arm for arm in arms if arm.measured.tasks]),
+    )
+
+
+def _differences(
+    run_folder: Path, arms: Sequence[ArmResults]
+) -> tuple[tuple[str, str, tuple[TaskDifference, ...]], ...]:
+    """Every arm against the reference arm, or the first, on the tasks from files of both."""
+    if not any(task.identity for arm in arms for task in arm.measured.tasks):
+        return ()
+    base = next((arm for arm in arms if arm.name == REFERENCE), arms[0])
+    folders = {arm.name: run_folder / arm.place / "evaluate" for arm in arms}
+    return tuple(
+        (base.name, arm.name, compare_tasks(folders[base.name], folders[arm.name]))
+        for arm in arms
+        if arm is not base
     )
 
 

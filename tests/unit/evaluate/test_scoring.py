@@ -18,10 +18,12 @@ from stamm.evaluate.scoring import (
 from stamm.evaluate.text_model import TextModel, load_tokenizer, text_model
 from stamm.models.config import DecoderConfig, PlainFFN
 from stamm.models.decoder import Decoder, build_decoder
+from stamm.models.determinism import set_determinism
 from stamm.models.serialization import load_decoder
 
 
 def decoder() -> Decoder:
+    set_determinism(1)  # two threads wait for each other longer than they compute
     config = DecoderConfig(
         vocab_size=61,
         d_model=32,

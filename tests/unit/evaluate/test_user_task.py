@@ -46,7 +46,10 @@ def test_the_tutorials_task_runs_from_the_command_line(
     working_folder(inputs["model"], tmp_path, monkeypatch)
     tutorial_file("evaluation_task", tmp_path / "mine.py")
     assert main(["evaluate", "run", "tasks=held_out,mine.py:Addition"]) == 0
-    assert capsys.readouterr().out == "run/evaluate\n"
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].split()[:5] == ["task", "metric", "arm", "verdict", "value"]
+    assert lines[1].startswith("addition  accuracy")
+    assert lines[-1] == "run/evaluate"
     folder = tmp_path / "run" / "evaluate"
     names = ["addition.json", "addition_items.jsonl", "held_out.json", "held_out_documents.jsonl"]
     assert sorted(path.name for path in folder.iterdir()) == names

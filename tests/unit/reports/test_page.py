@@ -312,3 +312,32 @@ def test_speed_and_time_of_a_row_are_explained(html: str) -> None:
 
 def test_no_caption_takes_overlapping_bars_for_equality(html: str) -> None:
     assert "Bars that overlap show no difference" not in html
+
+
+def test_tasks_of_hostile_files_are_tables_and_curves(tmp_path: Path) -> None:
+    root = write_study(tmp_path / "run")
+    evil = "<script>alert(2)</script>"
+    metric = {"value": 0.5, "standard_error": 0.1, "interval_95": [0.3, 0.7], "chance": 0.5}
+    arms = sorted(path.name for path in (root / "arms").iterdir())
+    for number, arm in enumerate(arms):
+        result = {
+            "schema": 1, "task": evil, "identity": "i", "metric": "acc", "num_items": 9,
+            "metrics": {"acc": metric}, "groups": {"language": {evil: {"items": 9, "value": 0.5}}},
+            "warning": evil, "rejected": {evil: 1},
+        }  # fmt: skip
+        places = [root / "arms" / arm / "evaluate"]
+        places += [root / "arms" / arm / "curves" / f"step-{step:08d}" for step in (2, 4)]
+        for place in places:
+            write(place / "mine.json", result)
+            items = [{"line": n, "values": {"acc": float(n % (2 + number))}} for n in range(9)]
+            lines = "".join(json.dumps(item) + "\n" for item in items)
+            (place / "mine_items.jsonl").write_text(lines, encoding="utf-8")
+    out = tmp_path / "page.html"
+    write_report(root, out, ReportConfig())
+    html = out.read_text(encoding="utf-8")
+    page = Page(html)
+    assert page.problems == []
+    assert "<script" not in html
+    words = " ".join(page.words)
+    for shown in ("at chance", "Learning curve", "Against another arm", "By language", evil):
+        assert shown in words, shown

@@ -44,6 +44,7 @@ class TaskFile:
     identity       hash of everything that the result depends on
     metric         the main metric
     data_sha256    of the data file
+    shots, chat    examples before each question; whether it was asked in the chat format
     groups         by field and its value, such as "language"
     blind          blind baselines: answers_only, longest, shortest, unigram, majority
     strongest_blind       the best of them
@@ -65,6 +66,8 @@ class TaskFile:
     identity: str = ""
     metric: str = ""
     data_sha256: str = ""
+    shots: int = 0
+    chat: bool = False
     groups: Mapping[str, Mapping[str, GroupValue]] = field(default_factory=dict)
     blind: Mapping[str, MetricValue] = field(default_factory=dict)
     strongest_blind: str = ""

@@ -1,0 +1,238 @@
+"""`stamm evaluate`: evaluate runs, their checkpoints, and Hugging Face folders; compare two models."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+from stamm.base.config import override, to_plain
+from stamm.base.console import Console, Progress
+from stamm.base.errors import DataError, RunError
+from stamm.base.files import read_json, sha256_file, sha256_value, write_text
+from stamm.base.shutdown import interrupt_delayed
+from stamm.cli.arg_types import add_changes, text
+from stamm.cli.model_verbs import inputs_of, settings_of
+from stamm.cli.output import print_json, print_table
+from stamm.evaluate.config import EvaluateConfig
+from stamm.recipes.jobs import job
+from stamm.runs.arms import run_of_arm, trained_arms
+from stamm.runs.job import Workspace
+from stamm.runs.run import Run
+
+CURVES = "curves"
+_DONE = ".evaluated"
+
+
+def arguments(parser: argparse.ArgumentParser, verb: str) -> None:
+    """Add the arguments of the verb."""
+    parser.add_argument(
+        "run",
+        type=text,
+        metavar="RUN_OR_FOLDER",
+        help="a run folder, one arm of it, or a Hugging Face folder",
+    )
+    add_changes(
+        parser, "tasks=hellaswag,mine.jsonl, task_folder, shots, chat, checkpoints=all and others"
+    )
+    parser.add_argument(
+        "--against",
+        type=text,
+        metavar="RUN_OR_FOLDER",
+        help="evaluate this model too, and compare on the same items",
+    )
+    parser.add_argument(
+        "--out",
+        type=text,
+        metavar="PATH",
+        help="results of a Hugging Face folder (default: evaluations/NAME)",
+    )
+    parser.add_argument("--json", action="store_true", help="print the results as JSON")
+    parser.add_argument(
+        "--dry-run", action="store_true", help="print what would be written, run nothing"
+    )
+
+
+def run(options: argparse.Namespace, verb: str) -> int:
+    """Evaluate, then print the table of results and the folders that hold them."""
+    first = _targets(options.run, options.out)
+    config = _config(options.run, options.changes)
+    if config.checkpoints == "all":
+        return _curves(options, config, first)
+    rival = _targets(options.against, None) if options.against else {}
+    if len(rival) > 1:
+        named = ", ".join(map(str, rival))
+        raise RunError(f"{options.against} holds {len(rival)} models", fix=f"Name one: {named}")
+    for model, folder in {**first, **rival}.items():
+        if options.dry_run:
+            print(f"{verb} {model} -> {folder}")
+        else:
+            _evaluate(model, folder, config)
+    if not options.dry_run:
+        _print(options, first, rival)
+    return 0
+
+
+def _targets(named: str, out: str | None) -> dict[Path, Path]:
+    """The folder of results of each model at a place: an arm's evaluate/, or --out."""
+    root = Path(named)
+    if _is_hub(root):
+        return {root: Path(out) if out else Path("evaluations") / root.resolve().name}
+    if not (root / "config.json").is_file():
+        raise RunError(
+            f"{root} is neither a run folder nor a Hugging Face folder",
+            fix="`stamm ls runs` lists the runs",
+        )
+    if out:
+        raise RunError("--out is for Hugging Face folders", fix="Results of a run are kept in it")
+    arms = trained_arms(root)
+    if not arms:
+        raise RunError(f"{root} holds no trained model yet", fix="Finish its run first")
+    return {arm: arm / "evaluate" for arm in arms}
+
+
+def _is_hub(root: Path) -> bool:
+    path = root / "config.json"
+    stored = read_json(path) if path.is_file() else None
+    return isinstance(stored, dict) and "model_type" in stored
+
+
+def _config(named: str, changes: list[str]) -> EvaluateConfig:
+    """The run's own settings, or the defaults, with the changes."""
+    root = Path(named)
+    given: EvaluateConfig = EvaluateConfig()
+    if not _is_hub(root):
+        given = settings_of(run_of_arm(root), "evaluate") or given
+    return override(given, changes)
+
+
+def _evaluate(model: Path, folder: Path, config: EvaluateConfig) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    with contextlib.closing(Console()) as console:
+        if _is_hub(model):
+            kept = tuple(name for name in config.tasks if name != "held_out")
+            own = replace(config, tasks=kept or config.tasks)
+            _with_model(own, Workspace(folder=folder, progress=console), model, hub=True)
+            return
+        workspace = Workspace(folder=folder, inputs=inputs_of(model, "evaluate"), progress=console)
+        with Run(run_of_arm(model), "", (), None).locked():
+            if config.chat:
+                _with_model(config, workspace, model, hub=False)
+            else:
+                job("evaluate")(config, workspace)
+
+
+def _with_model(config: EvaluateConfig, workspace: Workspace, model: Path, *, hub: bool) -> None:
+    """Evaluate a model with the chat format of its tokenizer, where it has one."""
+    with interrupt_delayed():
+        from stamm.align.model_source import check_vocabulary, find_model, load_chat_model
+        from stamm.evaluate.job import evaluate_model
+        from stamm.evaluate.text_model import load_tokenizer, text_model
+        from stamm.models.hub import hub_weights_sha256, load_hub
+    source = find_model(str(model))
+    try:
+        loaded = load_chat_model(source)
+        decoder, sha256 = loaded.decoder, loaded.weights_sha256
+        tokenizer: Any = loaded.tokenizer
+        chat = loaded.chat
+    except DataError:
+        if config.chat or not hub:
+            raise
+        decoder, sha256 = load_hub(source.model), hub_weights_sha256(source.model)
+        tokenizer, chat = load_tokenizer(source.tokenizer), None
+        check_vocabulary(decoder.config, tokenizer.size, source.tokenizer)
+    evaluate_model(
+        config, workspace, text_model(decoder, tokenizer, source.tokenizer, sha256, chat)
+    )
+
+
+def _curves(options: argparse.Namespace, config: EvaluateConfig, arms: Mapping[Path, Path]) -> int:
+    """Evaluate every checkpoint of every arm; one that is done is not repeated."""
+    with interrupt_delayed():
+        from stamm.engine.checkpoint import STATE, checkpoint_steps
+    for arm in arms:
+        steps = checkpoint_steps(arm / "checkpoints")
+        if not steps:
+            raise RunError(f"{arm} holds no checkpoints", fix="Keep more with checkpoint_every")
+        for step in steps:
+            path = arm / "checkpoints" / f"step-{step:08d}"
+            folder = arm / CURVES / path.name
+            if options.dry_run:
+                print(f"evaluate {path} -> {folder}")
+                continue
+            identity = sha256_value([to_plain(config), sha256_file(path / STATE)])
+            mark = folder / _DONE
+            if not mark.is_file() or mark.read_text(encoding="utf-8") != identity:
+                folder.mkdir(parents=True, exist_ok=True)
+                with (
+                    Run(run_of_arm(arm), "", (), None).locked(),
+                    contextlib.closing(Console()) as console,
+                ):
+                    _evaluate_checkpoint(config, arm, path, folder, console)
+                write_text(mark, identity)
+        if not options.dry_run:
+            print(arm / CURVES)
+    return 0
+
+
+def _evaluate_checkpoint(
+    config: EvaluateConfig, arm: Path, path: Path, folder: Path, progress: Progress
+) -> None:
+    with interrupt_delayed():
+        import torch
+
+        from stamm.engine.checkpoint import Checkpoints
+        from stamm.engine.distributed import DistributedContext
+        from stamm.evaluate.job import evaluate_model
+        from stamm.evaluate.text_model import load_tokenizer, text_model
+        from stamm.models.decoder import Decoder
+        from stamm.models.serialization import checked_config
+    inputs = inputs_of(arm, "evaluate")
+    decoder = Decoder(checked_config(arm / "model"))
+    checkpoints = Checkpoints(path.parent, 1, DistributedContext(device=torch.device("cpu")))
+    updater: Any = None  # read for the optimizer state alone
+    sha256 = checkpoints.load(path, decoder, updater, moments=False)
+    model = text_model(
+        decoder.eval(), load_tokenizer(inputs["tokenizer"]), inputs["tokenizer"], sha256
+    )
+    progress.log(f"{path.name}")
+    evaluate_model(config, Workspace(folder=folder, inputs=inputs, progress=progress), model)
+
+
+def _print(
+    options: argparse.Namespace, first: Mapping[Path, Path], rival: Mapping[Path, Path]
+) -> None:
+    with interrupt_delayed():
+        from stamm.reports.results import read_task_files
+        from stamm.reports.task_comparison import compare_tasks, difference_table
+        from stamm.reports.task_results import group_table, task_table
+    every = {**first, **rival}
+    tasks = [(str(model), read_task_files(folder, ())) for model, folder in every.items()]
+    pairs = [
+        (str(other), str(model), compare_tasks(results, folder))
+        for other, results in rival.items()
+        for model, folder in first.items()
+    ]
+    if options.json:
+        plain: Callable[[Any], Any] = asdict
+        print_json(
+            {
+                "folders": {str(model): str(folder) for model, folder in every.items()},
+                "tasks": {name: [plain(one) for one in found] for name, found in tasks},
+                "differences": [
+                    {"against": other, "model": model, **plain(one)}
+                    for other, model, found in pairs
+                    for one in found
+                ],
+            }
+        )
+        return
+    for table in (task_table(tasks), group_table(tasks), difference_table(pairs)):
+        if table is not None:
+            print_table(table.columns, table.rows)
+            print(f"{table.note}\n")
+    for folder in every.values():
+        print(folder)

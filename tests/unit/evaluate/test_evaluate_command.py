@@ -1,0 +1,127 @@
+"""`stamm evaluate`: Hugging Face folders, two models compared, every checkpoint, and the page."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+import tokenizers
+import torch
+from safetensors.torch import save_file
+
+from stamm.base.files import read_json, write_json
+from stamm.cli.main import main
+from stamm.engine.checkpoint import Checkpoints
+from stamm.engine.distributed import DistributedContext
+from stamm.engine.sharded_optimizer import ShardedOptimizer
+from stamm.models.config import DecoderConfig, GatedFFN
+from stamm.models.decoder import build_decoder
+from stamm.models.hub import HubSpecialIds, hub_config, hub_state
+from stamm.models.serialization import load_decoder, save_decoder
+from stamm.reports.results import read_measured
+from tests.unit.tutorials import working_folder
+
+HEADER = {"stamm_task": {"kind": "multiple_choice", "context": "{q}", "answer": "label"}}
+ROWS = [
+    {"q": "The river is", "choices": ["wide", "<script>"], "label": n % 2, "language": "<b>en"}
+    for n in range(6)
+]
+
+
+@pytest.fixture
+def folder(inputs: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    working_folder(inputs["model"], tmp_path, monkeypatch)
+    lines = [json.dumps(row) for row in (HEADER, *ROWS)]
+    (tmp_path / "mine.jsonl").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    return tmp_path
+
+
+def other_model(folder: Path) -> Path:
+    """A folder of transformers without a chat template, with a tokenizer that is not stamm's."""
+    folder.mkdir()
+    model = tokenizers.Tokenizer(tokenizers.models.BPE({}, []))
+    model.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
+    model.decoder = tokenizers.decoders.ByteLevel()
+    trainer = tokenizers.trainers.BpeTrainer(
+        vocab_size=300,
+        special_tokens=["<|endoftext|>"],
+        initial_alphabet=tokenizers.pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    model.train_from_iterator(["The river is wide and the road is long."] * 3, trainer)
+    (folder / "tokenizer.json").write_text(model.to_str(), encoding="utf-8")
+    write_json(folder / "tokenizer_config.json", {"eos_token": {"content": "<|endoftext|>"}})
+    config = DecoderConfig(
+        vocab_size=320, d_model=32, num_layers=1, num_heads=4, num_kv_heads=2,
+        ffn=GatedFFN(width=48), qk_norm=False, max_context=96, init_std=0.2,
+    )  # fmt: skip
+    write_json(folder / "config.json", hub_config(config, HubSpecialIds(begin=0, end=0, pad=0)))
+    save_file(hub_state(build_decoder(config, seed=3)), folder / "model.safetensors")
+    return folder
+
+
+def test_a_hugging_face_folder_is_evaluated_and_compared(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    other_model(folder / "other")
+    command = ["evaluate", "other", "--against", "run", "tasks=held_out,mine.jsonl,blimp"]
+    command += ["blimp_pairs_per_paradigm=1", "threads=1"]
+    assert main([*command, "--dry-run"]) == 0
+    assert capsys.readouterr().out.splitlines() == [
+        "evaluate other -> evaluations/other",
+        "evaluate run -> run/evaluate",
+    ]
+    assert main([*command, "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    tasks = {name: [one["task"] for one in each] for name, each in found["tasks"].items()}
+    assert tasks == {"other": ["blimp", "mine"], "run": ["blimp", "held_out", "mine"]}
+    differences = {one["task"]: one for one in found["differences"]}
+    assert set(differences) == {"blimp", "mine"}
+    assert (differences["blimp"]["against"], differences["blimp"]["items"]) == ("run", 67)
+    item = json.loads((folder / "evaluations/other/mine_items.jsonl").read_text().splitlines()[0])
+    assert "unigram" not in item["blind"]
+    assert main(["evaluate", "other", "tasks=mine.jsonl", "chat=true"]) == 1
+    assert "no chat template" in capsys.readouterr().err
+    assert main(["evaluate", "other", "tasks=held_out"]) == 2
+    assert "packed corpus" in capsys.readouterr().err
+    assert main(["evaluate", "run", "--out", "x"]) == 1
+    assert main(["evaluate", "nothing"]) == 1
+
+
+def test_every_checkpoint_is_evaluated_once(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    model = load_decoder(folder / "run" / "model")
+    store = Checkpoints(folder / "run/checkpoints", 9, DistributedContext(torch.device("cpu")))
+    updater = ShardedOptimizer(model, lambda shard: torch.optim.SGD(model.parameters()))
+    for step in (5, 10):
+        with torch.no_grad():
+            model.lm_head.weight.mul_(1.5)
+        store.save(step, model, updater, "")
+    save_decoder(model, folder / "run" / "model")
+    command = ["evaluate", "run", "checkpoints=all", "tasks=mine.jsonl", "threads=1"]
+    assert main([*command, "--dry-run"]) == 0
+    assert main(command) == 0
+    assert capsys.readouterr().out.splitlines()[-1] == "run/curves"
+    curves = folder / "run" / "curves"
+    shas = {path.name: read_json(path / "mine.json")["model_sha256"] for path in curves.iterdir()}
+    assert set(shas) == {"step-00000005", "step-00000010"}
+    assert len(set(shas.values())) == 2
+    # The last checkpoint has the weights of the model.
+    assert main(["evaluate", "run", "tasks=mine.jsonl", "threads=1"]) == 0
+    lines = [
+        (place / "mine_items.jsonl").read_text()
+        for place in (curves / "step-00000010", folder / "run" / "evaluate")
+    ]
+    assert lines[0] == lines[1]
+    written = (curves / "step-00000005" / "mine.json").stat().st_mtime_ns
+    shutil.rmtree(curves / "step-00000010")
+    assert main(command) == 0
+    assert (curves / "step-00000005" / "mine.json").stat().st_mtime_ns == written
+    assert (curves / "step-00000010" / "mine.json").is_file()
+    assert [step for step, _ in read_measured(folder / "run").curves] == [5, 10]
+    shutil.rmtree(folder / "run" / "checkpoints")
+    assert main(command) == 1
+    assert "holds no checkpoints" in capsys.readouterr().err

@@ -1,0 +1,107 @@
+"""Two models on the same items: paired differences, Holm's correction, and tables of results."""
+
+from __future__ import annotations
+
+import json
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from stamm.base.files import write_json
+from stamm.reports.task_comparison import compare_tasks, difference_table
+from stamm.reports.task_results import group_table, task_table, verdict
+from stamm.runs.schemas.evaluation import GroupValue, MetricValue, TaskFile
+
+
+def results(folder: Path, task: str, values: list[float], **changes: Any) -> None:
+    folder.mkdir(exist_ok=True)
+    record = {
+        "schema": 1, "task": task, "metric": "acc", "data_sha256": "d", "num_items": len(values),
+        "metrics": {"acc": {"value": 0.5}}, **changes,
+    }  # fmt: skip
+    write_json(folder / f"{task}.json", record)
+    lines = [
+        {"line": n, "values": {record["metric"]: value}}
+        if value >= 0
+        else {"line": n, "rejected": "x"}
+        for n, value in enumerate(values)
+    ]
+    (folder / f"{task}_items.jsonl").write_text("".join(json.dumps(one) + "\n" for one in lines))
+
+
+def test_a_paired_difference_is_shown_where_values_apart_would_not(tmp_path: Path) -> None:
+    draw = random.Random(1)
+    easy = [float(draw.random() < 0.5) for _ in range(300)]
+    better = [1.0 if value or n % 15 == 0 else 0.0 for n, value in enumerate(easy)]
+    other = [float(draw.random() < 0.5) for _ in range(300)]
+    results(tmp_path / "a", "easy", easy)
+    results(tmp_path / "b", "easy", better)
+    results(tmp_path / "a", "noise", easy)
+    results(tmp_path / "b", "noise", other)
+    found = {one.task: one for one in compare_tasks(tmp_path / "a", tmp_path / "b")}
+    one = found["easy"]
+    assert one.verdict == "better"
+    assert one.difference == pytest.approx(one.second - one.first)
+    assert one.difference > one.half_width > 0
+    assert one.smallest > one.half_width  # two tasks
+    assert found["noise"].verdict == "no difference shown"
+    (back, _) = compare_tasks(tmp_path / "b", tmp_path / "a")
+    assert (back.verdict, back.difference) == ("worse", -one.difference)
+    table = difference_table([("a", "b", tuple(found.values()))])
+    assert table is not None
+    assert table.rows[0][:5] == ("easy", "acc", "b", "a", "better")
+    assert difference_table([("a", "b", ())]) is None
+
+
+def test_only_the_same_items_and_settings_are_compared(tmp_path: Path) -> None:
+    results(tmp_path / "a", "gaps", [1.0, -1.0, 0.0, 1.0, 1.0])
+    results(tmp_path / "b", "gaps", [1.0, 1.0, -1.0, 0.0, 1.0])
+    results(tmp_path / "a", "other", [1.0, 0.0])
+    results(tmp_path / "b", "other", [1.0, 0.0], shots=2)
+    results(tmp_path / "a", "alone", [1.0, 0.0])
+    results(tmp_path / "a", "bits", [1.0, 2.0, 1.5, 1.0], metric="bits_per_byte")
+    results(tmp_path / "b", "bits", [0.5, 1.5, 1.0, 0.501], metric="bits_per_byte")
+    found = {one.task: one for one in compare_tasks(tmp_path / "a", tmp_path / "b")}
+    assert set(found) == {"gaps", "bits"}
+    assert (found["gaps"].items, found["gaps"].difference) == (3, pytest.approx(-1 / 3))
+    assert found["bits"].verdict == "better"  # lower
+
+
+def test_a_table_names_chance_blind_baselines_and_warnings() -> None:
+    def metric(value: float) -> MetricValue:
+        interval = (value - 0.05, value + 0.05)
+        return MetricValue(value=value, standard_error=0.025, interval_95=interval, chance=0.25)
+
+    assert verdict(metric(0.28), 500) == "at chance"
+    assert verdict(metric(0.35), 500) == "above chance"
+    assert verdict(metric(0.15), 500) == "below chance"
+    assert verdict(MetricValue(value=0.3), 500) == "–"
+    certain = MetricValue(value=1.0, standard_error=0.0, interval_95=(1.0, 1.0), chance=0.5)
+    assert (verdict(certain, 3), verdict(certain, 30)) == ("at chance", "above chance")
+    task = TaskFile(
+        task="mine",
+        num_items=1000,
+        metric="acc_norm",
+        metrics={"acc_norm": metric(0.35), "acc": metric(0.28)},
+        blind={"longest": metric(0.4)},
+        strongest_blind="longest",
+        sighted_minus_blind=MetricValue(value=-0.05, interval_95=(-0.09, -0.01)),
+        warning="solved blind above chance: longest 0.400",
+        contamination="not in the run's decontamination index",
+        rejected={"<b>no field": 2},
+        groups={"language": {"<script>": GroupValue(items=3, value=0.5)}},
+    )
+    table = task_table([("arm", (task,))])
+    assert table is not None
+    first = dict(zip(table.columns, table.rows[0], strict=True))
+    assert (first["task"], first["verdict"]) == ("mine (!)", "above chance")
+    assert (first["blind"], first["sighted minus blind"]) == ("0.400 longest", "−0.050 ± 0.040")
+    assert table.rows[1][7:9] == ("–", "–")
+    for part in ("solved blind above chance", "decontamination index", "2 <b>no field"):
+        assert part in table.note
+    groups = group_table([("arm", (task,))])
+    assert groups is not None
+    assert groups.rows[0][:4] == ("mine", "language", "<script>", "arm")
+    assert group_table([("arm", (TaskFile(),))]) is None
