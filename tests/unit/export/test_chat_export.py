@@ -24,7 +24,7 @@ from stamm.runs.model_outputs import write_chat_record
 from tests.unit.align.test_import_job import ASKED, llama_folder
 from tests.unit.chat.conversations import messages
 
-CONFIG = ExportConfig(parity_rows=2, parity_tokens=40, prompt_tokens=6, sample_tokens=8)
+CONFIG = ExportConfig(parity_rows=2, parity_tokens=40, prompt_tokens=6, sample_tokens=8, threads=1)
 
 
 @pytest.fixture(scope="module")

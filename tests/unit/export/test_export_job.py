@@ -26,7 +26,7 @@ from stamm.models.hub import hub_state
 from stamm.models.serialization import load_decoder, save_decoder
 from stamm.runs.job import Workspace
 
-CONFIG = ExportConfig(parity_rows=2, parity_tokens=40, prompt_tokens=6, sample_tokens=8)
+CONFIG = ExportConfig(parity_rows=2, parity_tokens=40, prompt_tokens=6, sample_tokens=8, threads=1)
 FILES = [
     "README.md",
     "config.json",
@@ -173,7 +173,11 @@ def test_settings_that_fail_leave_the_earlier_export(
 ) -> None:
     before = contents(run(inputs, tmp_path))
     with pytest.raises(ExportError):
-        run(inputs, tmp_path, ExportConfig(parity_rows=2, parity_tokens=40, tolerance=1e-12))
+        run(
+            inputs,
+            tmp_path,
+            ExportConfig(parity_rows=2, parity_tokens=40, tolerance=1e-12, threads=1),
+        )
     with pytest.raises(ConfigError):
         run(inputs, tmp_path, ExportConfig(prompt_tokens=100, sample_tokens=60))
     assert contents(tmp_path / "transformers") == before

@@ -17,9 +17,10 @@ from stamm.base.files import read_json
 from stamm.chat.conversation import to_messages
 from stamm.chat.template_traits import PROBES
 from stamm.corpus.tokenizer.tokenizer import Tokenizer
-from stamm.export import gguf_file, job, llama_cpp
+from stamm.export import gguf_file, job, llama_cpp, parity
 from stamm.export.config import ExportConfig
 from stamm.export.gguf_target import GgufTarget
+from stamm.export.held_out import different_tokens
 from stamm.export.llama_cpp import LlamaCpp
 from stamm.export.parity import difference, random_tokens
 from stamm.export.runtime_support import gguf_reasons
@@ -29,9 +30,10 @@ from stamm.models.decoder import Decoder, build_decoder
 from stamm.models.serialization import load_decoder
 from stamm.runs.job import Workspace
 from stamm.runs.model_outputs import write_chat_record
+from stamm.runs.schemas.export import TokenAgreement
 
 CONFIG = ExportConfig(
-    target="gguf", parity_rows=2, parity_tokens=40, prompt_tokens=6, sample_tokens=8
+    target="gguf", parity_rows=2, parity_tokens=40, prompt_tokens=6, sample_tokens=8, threads=1
 )
 SMALL = DecoderConfig(
     vocab_size=352, d_model=32, num_layers=2, ffn=PlainFFN(width=64), max_context=96, init_std=0.2
@@ -262,3 +264,27 @@ def test_another_layout_of_the_library_is_refused(monkeypatch: pytest.MonkeyPatc
         llama_cpp._default(
             llama_cpp._library().call.llama_context_default_params, llama_cpp._CONTEXT, "params"
         )
+
+
+def test_without_the_wheel_the_fix_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(llama_cpp.importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(ExportError, match=r"xllamacpp\. Run: pip install 'stamm\[gguf\]'"):
+        llama_cpp._library.__wrapped__()
+
+
+def test_a_tokenizer_of_another_kind_is_refused(tmp_path: Path) -> None:
+    file = tmp_path / "tokenizer.json"
+    file.write_text('{"model": {"type": "Unigram", "vocab": []}}', encoding="utf-8")
+    with pytest.raises(ExportError, match="is not a byte-level BPE tokenizer"):
+        gguf_file.read_bpe(file, 10)
+
+
+def test_other_ids_are_refused_above_a_limit_and_named_by_language() -> None:
+    found = [
+        TokenAgreement(language="hin_Deva", texts=1, tokens=100, differing=31),
+        TokenAgreement(language="eng_Latn", texts=1, tokens=900, differing=0),
+    ]
+    parity.require_tokens(found, 0.05)
+    with pytest.raises(ExportError, match=r"for held-out text: hin_Deva 31 of 100 tokens\."):
+        parity.require_tokens(found, 0.01)
+    assert different_tokens([1, 2, 3, 4], [1, 9, 9, 3, 4]) == 1

@@ -38,7 +38,7 @@ def engine_of(folder: Path, decoder: Decoder, inputs: dict[str, Path]) -> OnnxRu
 @pytest.mark.slow
 def test_an_export_passes_its_gates(inputs: dict[str, Path], tmp_path: Path) -> None:
     config = ExportConfig(
-        target="onnx", parity_rows=2, parity_tokens=40, prompt_tokens=6, sample_tokens=8
+        target="onnx", parity_rows=2, parity_tokens=40, prompt_tokens=6, sample_tokens=8, threads=1
     )
     job.run(config, Workspace(folder=tmp_path, inputs=inputs))
     report = read_json(tmp_path / "onnx" / "parity.json")

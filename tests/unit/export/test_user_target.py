@@ -20,7 +20,7 @@ from stamm.reports.results import read_measured
 from stamm.runs.job import Workspace
 from tests.unit.tutorials import tutorial_file, working_folder
 
-CONFIG = ExportConfig(parity_rows=1, parity_tokens=20, samples=0)
+CONFIG = ExportConfig(parity_rows=1, parity_tokens=20, samples=0, threads=1)
 TARGET = """
 from stamm.base.errors import ExportError
 from stamm.export.target import LoadedExport

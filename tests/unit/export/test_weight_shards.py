@@ -86,7 +86,9 @@ def test_a_tied_sharded_folder_gives_the_same_logits(
 
 @pytest.mark.slow
 def test_a_bf16_copy_loads_as_bfloat16(inputs: dict[str, Path], tmp_path: Path) -> None:
-    config = ExportConfig(quantization="BF16", parity_rows=1, parity_tokens=40, samples=0)
+    config = ExportConfig(
+        quantization="BF16", parity_rows=1, parity_tokens=40, samples=0, threads=1
+    )
     job.run(config, Workspace(folder=tmp_path, inputs=inputs))
     folder = tmp_path / "transformers_bf16"
     model = transformers.AutoModelForCausalLM.from_pretrained(folder)
