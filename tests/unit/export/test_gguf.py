@@ -94,9 +94,14 @@ def test_an_export_passes_its_gates_in_llama_cpp(inputs: dict[str, Path], tmp_pa
         assert one["exported"] == pytest.approx(one["original"], rel=1e-6)
     assert report["greedy"] == {"prompts": 2, "tokens": 16, "equal": 16}
     assert "bits per byte" in (folder / "README.md").read_text()
-    first = (folder / "model-F32.gguf").read_bytes()
-    job.run(CONFIG, Workspace(folder=tmp_path, inputs=inputs))
-    assert (folder / "model-F32.gguf").read_bytes() == first
+
+
+@pytest.mark.slow
+def test_the_same_model_gives_the_same_bytes(inputs: dict[str, Path], tmp_path: Path) -> None:
+    files = [tmp_path / name / "model-Q8_0.gguf" for name in "ab"]
+    for file in files:
+        exported(file.parent, decoder_of(SMALL), inputs, "Q8_0")
+    assert files[0].read_bytes() == files[1].read_bytes()
 
 
 @pytest.mark.slow
