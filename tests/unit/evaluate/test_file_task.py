@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from importlib import resources
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from stamm.evaluate.text_model import load_tokenizer, text_model
 from stamm.models.serialization import load_decoder
 from stamm.runs.job import Workspace
 
+SHIPPED = {"svamp": 1000, "xcopa_slice": 550}
 ASKED = {"kind": "multiple_choice", "context": "{question}", "answer": "label"}
 ROWS: list[dict[str, Any]] = [
     {"question": "The river is", "choices": ["wide", "a short note"], "label": 0, "language": "en"},
@@ -241,7 +243,16 @@ def test_answers_are_checked_by_rule(
 
 
 def test_descriptions_are_checked(inputs: dict[str, Path], tmp_path: Path) -> None:
-    for name in shipped_tasks():
+    note = (resources.files("stamm.evaluate") / "data" / "LICENSE.md").read_text(encoding="utf-8")
+    for name, items in SHIPPED.items():
+        task = open_task(name, None)
+        assert task.sha256 == task.description.sha256
+        assert f"## {task.description.file}\n" in note
+        assert task.sha256 in note
+        found = list(read_items(task))
+        assert len(found) == items
+        assert all(isinstance(one, TaskItem) for one in found)
+    for name in set(shipped_tasks()) - set(SHIPPED):
         with pytest.raises(ConfigError, match=r"are not shipped.*task_folder"):
             open_task(name, None)
     with pytest.raises(DataError, match=r"has no hellaswag_val\.jsonl\.zst"):

@@ -76,6 +76,10 @@ def test_a_recipe_loads_the_file_first_and_reads_it_as_an_input(
     assert [dict(s.external) for s in steps if s.job == "evaluate"] == [
         {"mine.py": Path("mine.py")}
     ] * 3
+    data = replace(demo(), evaluate=EvaluateConfig(tasks=("mine.jsonl", "blimp"))).steps()
+    assert [dict(s.external) for s in data if s.job == "evaluate"] == [
+        {"mine.jsonl": Path("mine.jsonl")}
+    ] * 3
 
 
 @pytest.mark.parametrize(
