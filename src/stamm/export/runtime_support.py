@@ -58,11 +58,12 @@ def gguf_reasons(config: DecoderConfig, quantization: str = "F32") -> tuple[str,
         "num_heads * head_dim": config.num_heads * config.head_width,
         "model.ffn.width": config.ffn.width,
     }
-    found += [
-        f"{quantization} stores blocks of {block} weights, and {name} = {size} does not divide by it"
-        for name, size in rows.items()
-        if size % block
-    ]
+    wrong = [f"{name} = {size}" for name, size in rows.items() if size % block]
+    if wrong:
+        found.append(
+            f"{quantization} stores blocks of {block} weights, which do not divide"
+            f" {', '.join(wrong)}: choose another export.quantization"
+        )
     return tuple(found)
 
 

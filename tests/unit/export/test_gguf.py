@@ -175,8 +175,12 @@ def test_two_conversions_do_not_mix(inputs: dict[str, Path], tmp_path: Path) -> 
         (replace(SMALL, ffn=PlainFFN(activation="relu2")), "F32", "no architecture with the"),
         (replace(SMALL, qk_norm=False), "F32", "'xielu' without qk_norm"),
         (replace(SMALL, ffn=SWIGLU, rope=ROPE), "F32", "ignores the factors of Llama3Rope"),
-        (replace(SMALL, d_model=40), "Q8_0", r"blocks of 32 .* model\.d_model = 40 does not"),
-        (SMALL, "Q4_K", r"blocks of 256 weights, and model\.d_model = 32 does not divide"),
+        (
+            replace(SMALL, d_model=40),
+            "Q8_0",
+            r"blocks of 32 .* not divide model\.d_model = 40, num_heads \* head_dim = 40: choose",
+        ),
+        (SMALL, "Q4_K", r"blocks of 256 weights, which do not divide model\.d_model = 32"),
     ],
 )
 def test_what_llama_cpp_cannot_run_is_refused(
