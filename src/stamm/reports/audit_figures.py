@@ -79,7 +79,7 @@ def _grid(study: RunResults, arm: ArmResults, grid: GridFile, rows: int) -> Figu
             places = sorted({int(getattr(cell, key)) for cell in kept})
             lines = [
                 (
-                    "control" if count == 0 else f"{count} times",
+                    "control" if count == 0 else f"{count} ×",
                     number,
                     [
                         (places.index(getattr(cell, key)), cell.nll_nats)
@@ -91,7 +91,7 @@ def _grid(study: RunResults, arm: ArmResults, grid: GridFile, rows: int) -> Figu
             ]
             _lines(one, lines, [str(place) for place in places], name)
         axes[0].set_ylabel("cost of the truth, nats/token")
-        legend(axes[0], columns=5)
+        legend(axes[0], columns=3)
 
     rules = ", ".join(one_line(rule, _NAME).replace("_", " ") for rule in grid.as_published)
     key, name = f"grid-{arm.number}", one_line(arm.name, _NAME)
@@ -167,7 +167,12 @@ def _extraction(study: RunResults) -> Figure | None:
             )
             for arm, one in grids
         ]
-        _lines(axes[0], rates, [f"{n:,}" for n in samples], "samples, n")
+        _lines(
+            axes[0],
+            rates,
+            [str(n) if n < 1000 else f"{n // 1000} k" for n in samples],
+            "samples, n",
+        )
         axes[0].set_title("Passages within n samples, chance 50 %", pad=22)
         areas: list[Line] = [
             (
