@@ -39,20 +39,30 @@ def push(folder: Path, repository: str, message: str) -> str:
              it would not verify.
     """
     import httpx2
-    from huggingface_hub import HfApi
+    from huggingface_hub import CommitOperationAdd, HfApi
     from huggingface_hub.errors import HfHubHTTPError, LocalTokenNotFoundError
 
-    api = HfApi()
+    api, names = HfApi(), [*list_files(folder), SUMS]
     try:
         api.create_repo(repository, private=True, exist_ok=True)
-        there = set(api.list_repo_files(repository)) - {SUMS, ".gitattributes"}
-        if others := sorted(there - set(list_files(folder))):
+        there = set(api.list_repo_files(repository)) - {".gitattributes"}
+        if others := sorted(there - set(names)):
             raise RunError(
                 f"{repository} has {len(others)} files that are not in {folder}: {others[0]!r}",
                 fix="Delete them there, or choose another repository",
             )
-        done = api.upload_folder(repo_id=repository, folder_path=folder, commit_message=message)
-    except (HfHubHTTPError, LocalTokenNotFoundError, httpx2.HTTPError, OSError) as error:
+        done = api.create_commit(
+            repository,
+            [CommitOperationAdd(name, folder / name) for name in names],
+            commit_message=message,
+        )
+    except (
+        HfHubHTTPError,
+        LocalTokenNotFoundError,
+        httpx2.HTTPError,
+        OSError,
+        ValueError,
+    ) as error:
         raise RunError(
             f"{repository} was not uploaded: {' '.join(str(error).split())[:400]}",
             fix="`hf auth login` stores a token that may write there; then repeat the command",

@@ -18,33 +18,25 @@ from stamm.release.layout import SIGNATURE
 def sign(folder: Path, key: Path) -> None:
     """Write model.sig into `folder`.
 
-    key   a private elliptic-curve key in PEM, without a password
-
-    Raises   RunError when the key cannot sign, or `model_signing` is not installed.
+    Raises   RunError as `check_key` does.
     """
-    library = _library()
-    hashing = library.hashing.Config().set_ignored_paths(
-        paths=[folder / SIGNATURE, folder / SUMS], ignore_git_paths=False
+    hashing = (
+        _library()
+        .hashing.Config()
+        .set_ignored_paths(paths=[folder / SIGNATURE, folder / SUMS], ignore_git_paths=False)
     )
-    try:
-        signer = library.signing.Config().set_hashing_config(hashing)
-        signer.use_elliptic_key_signer(private_key=key).sign(folder, folder / SIGNATURE)
-    except Exception as error:  # the libraries below raise many kinds
-        raise RunError(
-            f"{key} cannot sign: {_line(error)}",
-            fix="Make a key with `openssl ecparam -name prime256v1 -genkey -noout -out KEY`",
-        ) from None
+    check_key(key).set_hashing_config(hashing).sign(folder, folder / SIGNATURE)
 
 
-def check_key(key: Path) -> None:
-    """Check that `key` is a private key that can sign, before any work.
+def check_key(key: Path) -> Any:
+    """The signer of a private elliptic-curve key in PEM, without a password.
 
-    Raises   RunError as `sign` does.
+    Raises   RunError when it cannot sign, or `model_signing` is not installed.
     """
     library = _library()
     try:
-        library.signing.Config().use_elliptic_key_signer(private_key=key)
-    except Exception as error:
+        return library.signing.Config().use_elliptic_key_signer(private_key=key)
+    except Exception as error:  # the libraries below raise many kinds
         raise RunError(
             f"{key} cannot sign: {_line(error)}",
             fix="Make a key with `openssl ecparam -name prime256v1 -genkey -noout -out KEY`",
