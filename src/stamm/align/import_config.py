@@ -19,7 +19,12 @@ TEMPLATE = "chat_template.jinja"
 
 @dataclass(frozen=True, kw_only=True)
 class ImportConfig:
-    """Import of a Hugging Face folder. Nothing to choose: the folder decides."""
+    """Import of a Hugging Face folder.
+
+    chat   the folder must have a supported chat format; False: a base model is imported, too
+    """
+
+    chat: bool = True
 
 
 def import_files(folder: Path) -> dict[str, Path]:

@@ -9,11 +9,16 @@ Checked  tests/unit/align/test_import_job.py
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from stamm.align.import_config import TEMPLATE, TOKENIZER, TOKENIZER_CONFIG, ImportConfig
-from stamm.align.model_source import find_model, load_chat_model
+from stamm.align.model_source import check_vocabulary, find_model, load_chat_format
 from stamm.base.errors import DataError
 from stamm.base.files import remove_leftovers, write_bytes
 from stamm.base.schema import write_record
+from stamm.chat.formats import ChatFormat
+from stamm.corpus.tokenizer.imported import ImportedTokenizer
+from stamm.models.hub import hub_weights_sha256, load_hub
 from stamm.models.serialization import save_decoder
 from stamm.runs.job import Workspace
 from stamm.runs.schemas.chat_model import ImportFile
@@ -25,7 +30,7 @@ def run(config: ImportConfig, workspace: Workspace) -> None:
     """Write the decoder and the tokenizer of inputs["source"].
 
     Raises   DataError when a stamm decoder cannot represent the model, its tokenizer has more ids
-             than the model, or its chat format is not supported.
+             than the model, or its chat format is needed and not supported.
     """
     folder, progress = workspace.folder, workspace.progress
     remove_leftovers(folder)
@@ -33,18 +38,31 @@ def run(config: ImportConfig, workspace: Workspace) -> None:
     if source.kind != "hub":
         raise DataError(f"{source.model.parent} is a run of stamm's: it needs no import")
     progress.begin("import", 2, "stages")
-    model = load_chat_model(source)
+    chat = _chat_format(config, source.tokenizer)
+    tokenizer = ImportedTokenizer.load(source.tokenizer)
+    decoder = load_hub(source.model)
+    check_vocabulary(decoder.config, tokenizer.size, source.tokenizer)
     progress.advance(1, "read")
     for name in (TOKENIZER, TOKENIZER_CONFIG, TEMPLATE):
         if (source.tokenizer / name).is_file():
             write_bytes(folder / "tokenizer" / name, (source.tokenizer / name).read_bytes())
-    save_decoder(model.decoder, folder / "model")
+    save_decoder(decoder, folder / "model")
     record = {
         "folder": source.model.resolve().name,
-        "weights_sha256": model.weights_sha256,
-        "tokenizer_sha256": model.tokenizer_sha256,
-        "chat_format": model.chat.name,
-        "chat_sha256": model.chat.sha256,
+        "weights_sha256": hub_weights_sha256(source.model),
+        "tokenizer_sha256": tokenizer.sha256,
+        "chat_format": chat.name if chat else "",
+        "chat_sha256": chat.sha256 if chat else "",
     }
     write_record(folder / RECORD, ImportFile, record)
-    progress.end(f"{model.chat.name}, {model.decoder.config.vocab_size:,} tokens")
+    named = chat.name if chat else "no chat format"
+    progress.end(f"{named}, {decoder.config.vocab_size:,} tokens")
+
+
+def _chat_format(config: ImportConfig, folder: Path) -> ChatFormat | None:
+    try:
+        return load_chat_format(folder)
+    except DataError:
+        if config.chat:
+            raise
+        return None

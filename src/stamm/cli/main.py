@@ -182,6 +182,16 @@ VERBS: tuple[Verb, ...] = (
         ),
     ),
     Verb(
+        "import",
+        "stamm.cli.import_model",
+        "turn a Hugging Face folder into a run to evaluate, align, export and release",
+        (
+            "stamm import models/Qwen3-0.6B",
+            "stamm import models/Llama-3.2-1B --out runs/llama",
+            "stamm import models/Apertus-8B --dry-run",
+        ),
+    ),
+    Verb(
         "release",
         "stamm.cli.release",
         "write weights, cards, results and records of a model to one folder; upload it",

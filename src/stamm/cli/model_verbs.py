@@ -12,6 +12,7 @@ from stamm.base.config import from_plain, override
 from stamm.base.console import Console
 from stamm.base.errors import ConfigError, RunError
 from stamm.base.files import read_json
+from stamm.base.schema import read_record_if_present
 from stamm.cli.arg_types import add_changes, text
 from stamm.evaluate.config import EvaluateConfig
 from stamm.export.config import ExportConfig
@@ -19,7 +20,9 @@ from stamm.recipes.jobs import job
 from stamm.reports.config import ReportConfig
 from stamm.runs.arms import input_of_arm, prepared_data_of_arm, run_of_arm, trained_arms
 from stamm.runs.job import Workspace
+from stamm.runs.manifest import MANIFEST_FIX
 from stamm.runs.run import Run
+from stamm.runs.schemas.run import ManifestFile
 
 _CONFIGS: dict[str, Any] = {
     "evaluate": EvaluateConfig,
@@ -115,10 +118,13 @@ def _reference(config: AuditConfig) -> dict[str, Path]:
 def inputs_of(arm: Path, verb: str, config: Any = None) -> dict[str, Path]:
     """The inputs of a verb for one arm.
 
-    An aligned arm is exported, and any evaluated, without a packed corpus, too; an audit of own
-    passages needs no corpus.
+    An aligned or imported arm is exported, and any evaluated, without a packed corpus, too; an audit
+    of own passages needs no corpus.
     """
-    optional = verb == "evaluate" or (verb == "export" and bool(prepared_data_of_arm(arm)))
+    manifest = read_record_if_present(ManifestFile, arm / "manifest.json", MANIFEST_FIX)
+    never_packed = manifest is not None and "pack" not in manifest.inputs
+    exported = verb == "export" and (never_packed or bool(prepared_data_of_arm(arm)))
+    optional = verb == "evaluate" or exported
     inputs = {"model": arm / "model"}
     own = isinstance(config, AuditConfig) and bool(config.passages)
     inputs.update(_reference(config) if isinstance(config, AuditConfig) else {})

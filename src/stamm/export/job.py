@@ -150,7 +150,8 @@ def _export(
     folder.mkdir(parents=True)
     _guarded(target, lambda: target.write(folder, decoder, tokenizer_file))
     chat = read_chat_record(workspace.inputs["model"])
-    if chat is not None and isinstance(target, ChatTarget):
+    imported = (tokenizer_file.parent / "tokenizer_config.json").is_file()
+    if (chat is not None or imported) and isinstance(target, ChatTarget):
         limit = decoder.config.max_context
         _guarded(target, lambda: target.write_chat(folder, tokenizer_file, limit))
     progress.advance(1, "written")

@@ -19,11 +19,13 @@ from typing import Any
 from stamm.base.errors import ConfigError
 from stamm.base.files import read_json
 from stamm.base.markdown import escape_markdown
+from stamm.base.schema import read_record_if_present
 from stamm.base.units import flops_text, seconds_text
 from stamm.models.config import GatedFFN, PlainRope
 from stamm.models.flops import count_parameters
 from stamm.release.facts import ReleaseFacts
 from stamm.runs.model_outputs import DECODER, weights_sha256
+from stamm.runs.schemas.chat_model import ImportFile
 
 _LONGEST = 10_000
 _TITLE = "Model documentation"
@@ -162,9 +164,6 @@ def _general(facts: ReleaseFacts) -> Iterator[tuple[str, str, str]]:
         f"{config.ffn.width} with {config.ffn.spec.name}, rotary positions with theta "
         f"{rope.theta:g}{scaling}, vocabulary of {config.vocab_size} tokens"
     )
-    dependencies = said.dependencies or (
-        f"start model with weights of SHA-256 {start}" if (start := _start(facts)) else ""
-    )
     yield "1.1", "Legal name of the provider", said.provider
     yield "1.2", "Name of the model, and of its versions", said.model or record.name
     yield (
@@ -174,7 +173,7 @@ def _general(facts: ReleaseFacts) -> Iterator[tuple[str, str, str]]:
     )
     yield "1.4", "Date of the first release", ""
     yield "1.5", "Date of placing on the Union market", said.placed
-    yield "1.6", "Models that this one was made from", dependencies
+    yield "1.6", "Models that this one was made from", said.dependencies or _start(facts)
     yield "2.1", "Architecture", "Transformer decoder, autoregressive"
     yield "2.2", "Design specifications", design
     yield "2.3", "Input modalities and largest input", f"Text, {config.max_context} tokens"
@@ -270,7 +269,11 @@ def _provenance(facts: ReleaseFacts) -> str:
 
 
 def _start(facts: ReleaseFacts) -> str:
-    """SHA-256 of the weights that training started from, "" when there are none or they were moved."""
+    """The model that this one started from or is, by folder and weights; "" when none is known."""
+    imported = read_record_if_present(ImportFile, facts.arm / "import.json")
+    if imported is not None:
+        return f"imported from {imported.folder}, weights {imported.weights_sha256}"
     inputs = facts.manifest.inputs if facts.manifest else {}
     model = facts.arm / inputs["start"].path if "start" in inputs else None
-    return weights_sha256(model) if model and (model / DECODER).is_file() else ""
+    known = model is not None and (model / DECODER).is_file()
+    return f"weights {weights_sha256(model)}" if model and known else ""

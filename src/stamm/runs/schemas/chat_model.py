@@ -27,8 +27,8 @@ class ImportFile:
     folder            name of the folder, without its path
     weights_sha256    of its weights; of several files, of their names and hashes
     tokenizer_sha256  of its tokenizer.json
-    chat_format       name of its chat format
-    chat_sha256       of all that decides the ids of a conversation
+    chat_format       name of its chat format; "" for a base model
+    chat_sha256       of all that decides the ids of a conversation; "" for a base model
     """
 
     SCHEMA: ClassVar[int] = 1

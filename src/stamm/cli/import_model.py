@@ -1,0 +1,79 @@
+"""`stamm import`: a Hugging Face folder becomes a run with one arm."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import re
+import shutil
+from pathlib import Path
+
+import stamm
+from stamm.align.import_config import TOKENIZER, ImportConfig, import_files
+from stamm.base.config import to_plain
+from stamm.base.console import Console
+from stamm.base.errors import RunError
+from stamm.base.files import sha256_file, write_json
+from stamm.base.schema import write_record
+from stamm.base.units import bytes_text
+from stamm.cli.arg_types import text
+from stamm.recipes.jobs import job
+from stamm.runs.job import Workspace
+from stamm.runs.manifest import new_manifest
+from stamm.runs.schemas.run import ConfigFile
+
+_OTHERS = re.compile(r"[^A-Za-z0-9_]+")
+
+
+def arguments(parser: argparse.ArgumentParser, verb: str) -> None:
+    """Add the arguments of `import`."""
+    parser.add_argument(
+        "folder", type=text, help="a Hugging Face folder: Apertus, Llama, Qwen3 or Arcee"
+    )
+    parser.add_argument(
+        "--out", type=text, metavar="RUN", help="the run folder (default: runs/NAME of the folder)"
+    )
+    parser.add_argument(
+        "--dry-run", action="store_true", help="print what would be read and written"
+    )
+
+
+def run(options: argparse.Namespace, verb: str) -> int:
+    """Write the run folder; it gets its name when it is complete."""
+    source = Path(options.folder)
+    if not source.is_dir():
+        raise RunError(f"{source} is not a folder", fix="Name a folder with config.json")
+    name = _OTHERS.sub("-", source.resolve().name).strip("-")[:100] or "model"
+    out = Path(options.out) if options.out else Path("runs") / name
+    files = import_files(source)
+    if out.exists() and (not out.is_dir() or any(out.iterdir())):
+        raise RunError(f"{out} exists", fix="Choose another folder with --out, or remove it")
+    if options.dry_run:
+        size = sum(path.stat().st_size for path in files.values())
+        print(f"import {source} ({len(files)} files, {bytes_text(size)}) -> {out / 'arms' / name}")
+        return 0
+    part = out.with_name(f".{out.name}.part")
+    shutil.rmtree(part, ignore_errors=True)
+    arm = part / "arms" / name
+    arm.mkdir(parents=True)
+    config = ImportConfig(chat=False)
+    try:
+        with contextlib.closing(Console()) as console:
+            place = Workspace(folder=arm, inputs={"source": source}, progress=console)
+            job("import_model")(config, place)
+        (arm / "tokenizer").rename(part / "tokenizer")
+        request = {"version": stamm.__version__, "kind": "import", "config": to_plain(config)}
+        tokenizer = {
+            "path": "../../tokenizer",
+            "sha256": sha256_file(part / "tokenizer" / TOKENIZER),
+        }
+        facts = {"kind": "import", "inputs": {"tokenizer": tokenizer}}
+        write_record(arm / "config.json", ConfigFile, request)
+        write_json(arm / "manifest.json", new_manifest(**facts))
+        write_record(part / "config.json", ConfigFile, {**request, "recipe": "import"})
+        write_json(part / "manifest.json", new_manifest(recipe="import", state="complete"))
+        part.replace(out)
+    finally:
+        shutil.rmtree(part, ignore_errors=True)
+    print(out / "arms" / name)
+    return 0

@@ -1,0 +1,72 @@
+"""`stamm import`: a Hugging Face folder becomes a run that the other verbs read."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from stamm.base.files import read_json
+from stamm.cli.main import main
+from tests.unit.align.test_import_job import llama_folder
+
+
+def base_model(folder: Path) -> Path:
+    """A Llama without a chat template, whose tokens are those of no chat format."""
+    llama_folder(folder)
+    (folder / "chat_template.jinja").unlink(missing_ok=True)
+    stored = json.loads((folder / "tokenizer_config.json").read_text())
+    stored.pop("chat_template", None)
+    (folder / "tokenizer_config.json").write_text(json.dumps(stored))
+    return folder
+
+
+@pytest.mark.parametrize("kind", [llama_folder, base_model])
+def test_a_folder_becomes_a_run(
+    kind: object, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert callable(kind)
+    kind(tmp_path / "Some-Llama.1")
+    assert main(["import", "Some-Llama.1", "--dry-run"]) == 0
+    assert not (tmp_path / "runs").exists()
+    assert main(["import", "Some-Llama.1"]) == 0
+    run = tmp_path / "runs" / "Some-Llama-1"
+    arm = run / "arms" / "Some-Llama-1"
+    assert sorted(p.name for p in arm.iterdir()) == [
+        "config.json", "import.json", "manifest.json", "model",
+    ]  # fmt: skip
+    named = read_json(arm / "import.json")
+    assert named["folder"] == "Some-Llama.1"
+    assert main(["import", "Some-Llama.1"]) == 1, "the run exists"
+    assert main(["ls", "runs"]) == 0
+
+
+def test_a_damaged_folder_leaves_no_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    folder = llama_folder(tmp_path / "model")
+    weights = folder / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:1000])
+    assert main(["import", "model", "--out", "runs/x"]) == 1
+    assert not [path for path in (tmp_path / "runs").rglob("*") if path.is_file()]
+
+
+@pytest.mark.slow
+def test_an_imported_model_is_evaluated_exported_and_released(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    config = llama_folder(tmp_path / "model") / "config.json"
+    config.write_text(config.read_text().replace('embeddings": 96', 'embeddings": 512'))
+    assert main(["import", "model"]) == 0
+    assert main(["evaluate", "runs/model", "tasks=blimp"]) == 0
+    assert main(["release", "runs/model", "--out", "out"]) == 0
+    assert main(["verify", "out", "--all"]) == 0
+    exported, source = (read_json(Path(name) / "config.json") for name in ("out", "model"))
+    assert exported["architectures"] == source["architectures"]
+    tokenizer = [Path(name, "tokenizer_config.json").read_bytes() for name in ("out", "model")]
+    assert tokenizer[0] == tokenizer[1]
+    form = Path("out/documents/model_documentation.md").read_text()
+    assert "imported from model, weights" in form
+    assert "Not known here: the licence of the model, the lang" in Path("out/README.md").read_text()
