@@ -6,9 +6,10 @@ import argparse
 import contextlib
 from pathlib import Path
 
+from stamm.activations import catalog
 from stamm.base.config import from_plain, override
 from stamm.base.console import Console
-from stamm.base.errors import RunError
+from stamm.base.errors import ConfigError, RunError
 from stamm.base.units import bytes_text
 from stamm.cli.arg_types import add_changes, text
 from stamm.cli.model_verbs import inputs_of, settings_of
@@ -26,7 +27,12 @@ from stamm.runs.run import Run
 
 def arguments(parser: argparse.ArgumentParser, verb: str) -> None:
     """Add the arguments of `release`."""
-    parser.add_argument("run", type=text, metavar="RUN", help="one arm, or a run with one arm")
+    parser.add_argument(
+        "run",
+        type=text,
+        metavar="RUN",
+        help="one arm, a run with one arm, or the name of an activation",
+    )
     add_changes(parser, "changes to the settings; evidence.KEY=... for the corpus documents")
     parser.add_argument("--out", type=text, metavar="FOLDER", required=True, help="where to write")
     parser.add_argument("--sign", type=text, metavar="KEY", help="private key (PEM) that signs")
@@ -76,6 +82,18 @@ def run(options: argparse.Namespace, verb: str) -> int:
     if options.push:
         message = f"{facts.record.name}, weights {facts.record.model_sha256[:16]}, {SUMS}"
         print(push(out, options.push, message))
+    return 0
+
+
+def _kernel(options: argparse.Namespace) -> int:
+    """Write an activation of the catalogue in the layout of the kernels hub."""
+    from stamm.release.kernel_folder import write_kernel_folder
+
+    if options.changes or options.sign or options.push:
+        raise ConfigError(f"a kernel folder of {options.run} takes --out and --dry-run alone")
+    if not options.dry_run:
+        write_kernel_folder(catalog.get(options.run), Path(options.out))
+    print(options.out)
     return 0
 
 

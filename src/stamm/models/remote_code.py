@@ -7,7 +7,7 @@ loaded. It contains the derived formula of f with the primitives that the formul
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import stamm
@@ -70,22 +70,27 @@ def remote_code(spec: Spec, *, hidden_act: str, base: str, architecture: str) ->
     """
     raw = spec.raw_values({p.name: p.initial for p in spec.trainable})
     stored = [f"self.{name} = nn.Parameter(torch.full((1,), {raw[name]!r}))" for name in raw]
-    bounds_first = sorted(spec.parameters, key=lambda p: p.above_name is not None)
-    names = "".join(f"{_local(p.name)}, " for p in spec.parameters)
-    effective = [f"{_local(p.name)} = {_effective(p)}" for p in bounds_first]
-    effective.append(f"return ({names.strip() if len(spec.parameters) == 1 else names[:-2]})")
+    effective = effective_lines(spec)
     return _TEMPLATE.format(
         title=spec.title,
         name=spec.name,
         version=stamm.__version__,
         content_hash=spec.content_hash,
         base=base,
-        definitions="\n\n\n".join(_definitions(kernel_text(spec))),
+        definitions="\n\n\n".join(definitions(kernel_text(spec), ("Parameters", "value"))),
         stored=_indented(stored),
         effective=_indented(effective),
         hidden_act=hidden_act,
         architecture=architecture,
     )
+
+
+def effective_lines(spec: Spec) -> list[str]:
+    """The body of a method that returns the effective values of all parameters of `self`."""
+    bounds_first = sorted(spec.parameters, key=lambda p: p.above_name is not None)
+    names = "".join(f"{_local(p.name)}, " for p in spec.parameters)
+    lines = [f"{_local(p.name)} = {_effective(p)}" for p in bounds_first]
+    return [*lines, f"return ({names.strip() if len(spec.parameters) == 1 else names[:-2]})"]
 
 
 def _effective(parameter: Parameter) -> str:
@@ -111,8 +116,8 @@ def _local(name: str) -> str:
     return f"{name}_value"
 
 
-def _definitions(kernel: str) -> Iterator[str]:
-    """The definitions that `value` of a kernel needs, in the order in which they are used."""
+def definitions(kernel: str, wanted: Sequence[str]) -> Iterator[str]:
+    """The definitions that `wanted` of a kernel's text need, in the order in which they are used."""
     sources = [path.read_text(encoding="utf-8") for path in sorted(_folder().glob("*.py"))]
     found: dict[str, tuple[str, ast.stmt]] = {}
     for source in (*sources, kernel):
@@ -134,7 +139,7 @@ def _definitions(kernel: str) -> Iterator[str]:
             text = text.replace(f"{namespace}.", "")
         ordered.setdefault(text, text)
 
-    for name in ("Parameters", "value"):
+    for name in wanted:
         visit(name)
     return iter(ordered)
 

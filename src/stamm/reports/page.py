@@ -19,6 +19,7 @@ from stamm.reports.task_results import group_table, task_table
 from stamm.reports.text import one_line
 from stamm.runs.schemas.evaluation import ContinuationLine
 from stamm.runs.schemas.export import ParityFile
+from stamm.runs.schemas.release import ReleasedFile
 from stamm.runs.schemas.run import ManifestFile
 
 CONTENTS = (
@@ -90,6 +91,15 @@ class ReportPage:
                 for one in parity.comparisons
             ),
         )  # fmt: skip
+
+    def released(self, release: ReleasedFile) -> DataTable:
+        """The files of a release with size and SHA-256, at most 200."""
+        rows = tuple(
+            (_cell(name), f"{one.bytes:,}", _cell(one.sha256))
+            for name, one in release.files.items()
+        )
+        left = f"{len(rows) - 200:,} more files are in SHA256SUMS." if len(rows) > 200 else ""
+        return DataTable(columns=("file", "bytes", "SHA-256"), rows=rows[:200], note=left)
 
 
 def page_of(study: RunResults, config: ReportConfig) -> ReportPage:

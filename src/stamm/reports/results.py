@@ -20,6 +20,7 @@ from stamm.runs.schemas.evaluation import (
     TaskFile,
 )
 from stamm.runs.schemas.export import ParityFile, SamplesFile, SampleText
+from stamm.runs.schemas.release import ReleasedFile
 
 # more passages than this are never shown; an audit of a large model writes thousands
 MOST_CONTINUATIONS = 20_000
@@ -34,6 +35,7 @@ class Measured:
 
     documents   tokens and nats of each held-out document by its identifier
     parities    parity reports by export target
+    released    the latest release
     tasks       evaluation tasks other than held_out and blimp
     curves      results of evaluated checkpoints, by step
     """
@@ -50,6 +52,7 @@ class Measured:
     samples: tuple[SampleText, ...]
     tasks: tuple[TaskFile, ...] = ()
     curves: tuple[tuple[int, tuple[TaskFile, ...]], ...] = ()
+    released: ReleasedFile | None = None
 
 
 def read_measured(folder: Path) -> Measured:
@@ -87,6 +90,7 @@ def read_measured(folder: Path) -> Measured:
         ),
         tasks=read_task_files(evaluate),
         curves=read_curves(folder / "curves"),
+        released=read_record_if_present(ReleasedFile, folder / "released.json"),
     )
     results: list[
         tuple[

@@ -42,8 +42,7 @@ class ReleaseFile:
 class ReleasedFile:
     """released.json in the folder of an arm: its latest release, for the report.
 
-    sums_sha256   of SHA256SUMS, which identifies the release; None for a signed release, whose
-                  signature has other bytes each time
+    sums_sha256   of SHA256SUMS; of a signed release it differs each time
     files         size and SHA-256 by name
     """
 
