@@ -78,8 +78,9 @@ def test_the_wheel_works_outside_of_the_repository(tmp_path: Path) -> None:
 
     def call(*words: str) -> str:
         done = subprocess.run(
-            words, cwd=tmp_path, env=environment, capture_output=True, text=True, check=True
+            words, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
         )
+        assert done.returncode == 0, done.stderr
         return done.stdout
 
     assert str(own) in call(str(python), "-c", "import stamm; print(stamm.__file__)")

@@ -47,6 +47,8 @@ def run(options: argparse.Namespace, verb: str) -> int:
     from stamm.release.push import check_repository, push
     from stamm.release.write_release import planned_files, write_release
 
+    if not Path(options.run).exists() and options.run in catalog.names():
+        return _kernel(options)
     arm, out = _one_arm(Path(options.run)), Path(options.out)
     if options.push:
         check_repository(options.push)
