@@ -63,5 +63,22 @@ def test_every_command_works_on_an_aligned_run(arm: Path, stamm: Stamm, tmp_path
         assert done.returncode == 0, done.stderr
         assert said in done.stdout
     assert list((tmp_path / "exported").rglob("model.safetensors"))
+    page = (tmp_path / "tuned" / "report.html").read_text()
+    assert "memorized, 4 times" in page, "audits of the start model and of the tuned one"
     again = stamm("run", "align.sft", f"run={arm}", *SETTINGS, "--out", "tuned")
     assert again.returncode == 0 and "nothing to do" in again.stdout
+
+
+def test_kto_trains_on_labelled_answers(arm: Path, stamm: Stamm, tmp_path: Path) -> None:
+    rows = [
+        {"prompt": f"What is {n} and {n}?", "completion": f"{text} {2 * n}.", "label": label}
+        for n in range(8)
+        for text, label in (("It is", True), ("No idea", False))
+    ]
+    (tmp_path / "labels.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    words = ("data=labels.jsonl", "train.batch.0.size=4", "train.engine.threads=1", "export=none")
+    done = stamm("run", "align.kto", f"run={arm}", *words, "audit=none", "--out", "kto")
+    assert done.returncode == 0, done.stderr
+    page = (tmp_path / "kto" / "report.html").read_text()
+    assert "KTO: log-ratios and KL during training" in page
+    assert not (tmp_path / "kto" / "start_audit").exists()

@@ -42,6 +42,7 @@ def test_a_trained_reward_model_scores_answers(
     page = (run / "report.html").read_text()
     assert sentence in page
     assert "Rewards during the training of the reward model" in page
+    assert "Gradient norm before clipping" in page and "Training: not run" not in page
     shown = stamm("report", "runs/align.reward")
     assert shown.returncode == 0, shown.stderr
     again = stamm(*words, f"run={arm}")

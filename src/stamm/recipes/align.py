@@ -61,8 +61,8 @@ class SFTRecipe:
     context    longest conversation in tokens; None: the model's, at most 4,096
     prepare    how rows become training sequences; its data and context are those above
     evaluate   of the tuned model, where the run has held-out text; None: none
-    audit      of memorization before and after, where passages were planted in the run's corpus;
-               the defaults stand for the settings of the run's own audit. None: none
+    audit      of memorization before and after, where passages were planted in the run's corpus and
+               the settings fit into the model's context; None: none
     export     None: the model is not exported
     """
 

@@ -297,20 +297,17 @@ def evaluate_step(
 
 
 def audit_steps(arm: str, config: AuditConfig | None, start: StartModel) -> list[Step]:
-    """Audits of the start model and of an arm, with the settings of the start model's run.
+    """Audits of the start model and of an arm.
 
-    Settings other than the defaults are used as they are. Without planted passages, and where they do
-    not fit into the model's context with the default settings, there is none.
+    None without planted passages, and where the default settings do not fit into the model's context.
 
     Raises   ConfigError for settings that do not fit into the model's context
     """
     if config is None or not start.corpus:
         return []
-    own = config != AuditConfig()
-    config = config if own or start.audit is None else start.audit
     needed = 1 + config.prefix_tokens + config.new_tokens
     if needed > start.max_context:
-        if not own:
+        if config == AuditConfig():
             return []
         raise ConfigError(
             f"<s>, audit.prefix_tokens and audit.new_tokens are {needed} tokens, more than the "

@@ -8,8 +8,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from stamm.align.import_config import ImportConfig, import_files
-from stamm.audit.config import AuditConfig
-from stamm.base.config import from_plain
 from stamm.base.errors import ConfigError, DataError, RunError
 from stamm.base.files import read_json
 from stamm.recipes.jobs import model_finder
@@ -32,7 +30,6 @@ class StartModel:
     external      files that identify it, outside the run folder
     pack          the packed corpus that it was trained on, for held-out text; "" when it is not there
     corpus        the corpus that passages were planted in, as its probes.json lists them; "" without
-    audit         settings of the run's own audit; None without
     max_context   longest context of the model
     """
 
@@ -44,7 +41,6 @@ class StartModel:
     external: Mapping[str, Path] = field(default_factory=dict)
     pack: str = ""
     corpus: str = ""
-    audit: AuditConfig | None = None
 
     @property
     def after(self) -> tuple[str, ...]:
@@ -85,7 +81,6 @@ def start_model(run: str, arm: str | None, root: Path) -> StartModel:
         },
         pack="" if pack is None else os.path.relpath(pack, root),
         corpus="" if corpus is None else os.path.relpath(corpus, root),
-        audit=None if corpus is None else _audit_of(corpus.parent),
     )
 
 
@@ -118,11 +113,3 @@ def _input_of(arm: Path, name: str) -> Path | None:
         return input_of_arm(arm, name)
     except RunError:
         return None
-
-
-def _audit_of(run: Path) -> AuditConfig | None:
-    path = run / "config.json"
-    stored = read_json(path) if path.is_file() else None
-    config = stored.get("config") if isinstance(stored, dict) else None
-    section = config.get("audit") if isinstance(config, dict) else None
-    return None if section is None else from_plain(AuditConfig, section, str(path))

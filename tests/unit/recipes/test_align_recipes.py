@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from pathlib import Path
 
@@ -95,9 +94,7 @@ def test_models_of_a_corpus_with_planted_passages_are_audited(model: str, tmp_pa
         ConfigError, match="are 201 tokens, more than the model's max_context = 160"
     ):
         jobs("audit.prefix_tokens=100")
-    settings = {"config": {"audit": {"prefix_tokens": 8, "new_tokens": 9}}}
-    (root / "config.json").write_text(json.dumps(settings))
-    steps = build("align.sft", *given).steps(tmp_path)  # type: ignore[union-attr, call-arg]
+    steps = build("align.sft", *given, "audit.new_tokens=9").steps(tmp_path)  # type: ignore[union-attr, call-arg]
     assert {step.config.new_tokens for step in steps if step.job == "audit"} == {9}
 
 
