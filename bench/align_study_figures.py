@@ -108,9 +108,11 @@ def _proxy(lines: Sequence[Line], panels: list[Axes]) -> None:
         )  # fmt: skip
         axes.set_xlabel(f"KL of {arm}, nats")
         axes.set_xscale("symlog", linthresh=1.0)
+        axes.set_xticks([0, 1, 3, 10, 30], ["0", "1", "3", "10", "30"])
+        axes.minorticks_off()
         axes.set_ylim(0.45, 1.0)
     panels[0].set_ylabel("mean quantile")
-    legend(panels[0], 3)
+    panels[-1].legend(loc="lower right")
 
 
 def _references(lines: Sequence[Line], panels: list[Axes]) -> None:

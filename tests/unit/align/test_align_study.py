@@ -116,7 +116,6 @@ def test_a_file_of_results_is_continued(
     assert len({run.key for run in runs_of("arms", first)}) == 8
 
 
-@pytest.mark.skipif(not LOG.exists(), reason="no page yet")
 def test_the_log_shows_the_committed_results() -> None:
     lines = read_lines(RESULTS)
     tables = page(lines).split("\n\n")
