@@ -76,7 +76,7 @@ def _reasons(run: Path) -> list[str]:
         (["run", "apertus_8b"], 2, ["no packed corpus to train on", "pack=FOLDER"]),
         (["run", "mine.py"], 2, ["mine.py does not exist", "stamm cp demo mine.py"]),
         (["plan", "apertus_8b", "--gpus", "8xH2000"], 2, ["8xH2000", "Known: A100"]),
-        (["evaluate", "nowhere"], 1, ["nowhere is not a run folder"]),
+        (["evaluate", "nowhere"], 1, ["nowhere is neither a run folder nor a Hugging Face folder"]),
         (["cp", "demo", "absent/mine.py"], 1, ["absent/mine.py"]),
         (["run", "smoke", "--out", "/dev/null"], 1, ["/dev/null is a file"]),
         (["run", "smoke", "--out", "/proc/stamm"], 1, ["/proc/stamm"]),
