@@ -91,10 +91,30 @@ class Screen:
         """Read until `text` is shown after what was waited for before."""
         end = time.monotonic() + seconds
         while text not in self.shown:
-            ready, _, _ = select.select([self._master], [], [], max(0, end - time.monotonic()))
-            assert ready, f"no {text!r} in {self.shown!r}"
-            self.shown += os.read(self._master, 65536)
+            assert self._read(end - time.monotonic()), f"no {text!r} in {self.shown!r}"
         self.shown = self.shown.partition(text)[2]
+
+    def interrupt_until(self, text: bytes, times: int = 10) -> None:
+        """Type Ctrl-C until `text` is shown.
+
+        Python misses a signal that arrives just before it waits for a line: a person presses again.
+        """
+        for _ in range(times):
+            self.type(b"\x03")
+            end = time.monotonic() + 10
+            while text not in self.shown and self._read(end - time.monotonic()):
+                pass
+            if text in self.shown:
+                self.shown = self.shown.partition(text)[2]
+                return
+        raise AssertionError(f"no {text!r} in {self.shown!r}")
+
+    def _read(self, seconds: float) -> bool:
+        """Read what is shown within some seconds; False when nothing was."""
+        ready, _, _ = select.select([self._master], [], [], max(0, seconds))
+        if ready:
+            self.shown += os.read(self._master, 65536)
+        return bool(ready)
 
 
 def test_ctrl_c_stops_an_answer_and_ctrl_d_ends(run: Path) -> None:
@@ -102,14 +122,12 @@ def test_ctrl_c_stops_an_answer_and_ctrl_d_ends(run: Path) -> None:
     screen = Screen("chat", str(run), "temperature=0", "max_new_tokens=16000")
     screen.wait_for(b"Ctrl-C stops an answer.")
     screen.wait_for(b"> ")
-    screen.type(b"\x03")  # at the prompt it explains and stays
-    screen.wait_for(b"Ctrl-C stops an answer.")
+    screen.interrupt_until(b"Ctrl-C stops an answer.")  # at the prompt it explains and stays
     screen.wait_for(b"> ")
     screen.type(b"Hello\n")
     screen.wait_for(b"Hello")
     time.sleep(1)
-    screen.type(b"\x03")
-    screen.wait_for(b"[stopped]")
+    screen.interrupt_until(b"[stopped]")
     screen.wait_for(b"> ")
     screen.type(b"\x04")
     assert screen.process.wait(timeout=60) == 0
