@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -31,6 +32,9 @@ from stamm.engine.preemption import PreemptionHandler
 from stamm.engine.sharded_optimizer import ShardedOptimizer
 from stamm.engine.spike_detection import LossStatus, SpikeDetector
 from stamm.runs.metrics import MetricsFile, metrics_hash, read_metrics
+
+Evaluator = Callable[[int], dict[str, float]]
+"""Metrics of the model after a step, by name; {} where it is not evaluated. Changes no tensor of it."""
 
 
 @dataclass(frozen=True)
@@ -57,6 +61,7 @@ class Trainer:
                 log/speed.jsonl (wall clock; not reproducible) and checkpoints/ are written here
     peak        peak FLOP/s of a device, the denominator of MFU; 0 where it is not known
     start       checkpoint or stored decoder to load in place of the weights that the model has
+    evaluate    further metrics after a step, timed apart from it
     """
 
     def __init__(
@@ -71,11 +76,12 @@ class Trainer:
         progress: Progress,
         peak: float = 0.0,
         start: InitialCheckpoint | None = None,
+        evaluate: Evaluator | None = None,
     ) -> None:
         self._objective, self._model, self._optimizer = objective, model, optimizer
         self._clip_norm, self._config, self._world = clip_norm, config, world
         self._folder, self._progress, self._peak = folder, progress, peak
-        self._start = start
+        self._start, self._evaluate = start, evaluate
         self._accumulator = GradientAccumulator(model, config.threads)
         self._metric_names: tuple[str, ...] = ()
         self._path = folder / "metrics.jsonl"
@@ -214,6 +220,11 @@ class Trainer:
             "speed/flops_per_s": round(flops),
             "speed/mfu": round(mfu, 4),
         }
+        if self._evaluate is not None:
+            started = time.perf_counter()
+            if found := self._evaluate(step):
+                line |= found
+                timing["speed/evaluation_seconds"] = time.perf_counter() - started
         if metrics is not None and speed is not None:
             metrics.write(line)
             speed.write(timing)

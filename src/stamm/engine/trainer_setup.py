@@ -29,7 +29,7 @@ from stamm.engine.parallel import (
 )
 from stamm.engine.peak_flops import peak_flops
 from stamm.engine.sharded_optimizer import ShardedOptimizer
-from stamm.engine.trainer import InitialCheckpoint, Trainer
+from stamm.engine.trainer import Evaluator, InitialCheckpoint, Trainer
 from stamm.models.config import DecoderConfig, Dense
 from stamm.models.decoder import Decoder, build_blank, build_decoder
 from stamm.models.lora import add_adapters, init_adapters
@@ -98,12 +98,14 @@ def fit(
     workspace: Workspace,
     world: DistributedContext,
     start: InitialCheckpoint | None = None,
+    make_evaluator: Callable[[Decoder], Evaluator | None] | None = None,
 ) -> TrainedModel:
     """Train from the newest checkpoint, or from the beginning, to the end.
 
     make_objective   makes the objective for the decoder that was built, already split over the
                      processes; it has `num_steps` steps
     start            checkpoint of another run or stored decoder to start from; None: random weights
+    make_evaluator   makes what evaluates the decoder between steps
     Raises           what `Trainer.run` raises, and ConfigError for parallelism or adapters that do
                      not fit
     """
@@ -117,8 +119,9 @@ def fit(
     while True:
         first, last = (0, guided) if reached < guided else (guided, num_steps)
         trained, trainer = _build(
-            config, make_objective, workspace, world, peak, start, guides=first < guided
-        )
+            config, make_objective, workspace, world, peak, start, make_evaluator,
+            guides=first < guided,
+        )  # fmt: skip
         # A checkpoint that turns out to be damaged may lead back into the first part.
         reached = trainer.run(first=first, until=last)
         if reached == num_steps:
@@ -155,6 +158,7 @@ def _build(
     world: DistributedContext,
     peak: float,
     start: InitialCheckpoint | None,
+    make_evaluator: Callable[[Decoder], Evaluator | None] | None,
     *,
     guides: bool,
 ) -> tuple[TrainedModel, Trainer]:
@@ -200,6 +204,7 @@ def _build(
         workspace.progress,
         peak=peak,
         start=start,
+        evaluate=make_evaluator(decoder) if make_evaluator else None,
     )
     implementation = implementation_of(optimizer.optimizer)
     return TrainedModel(decoder, objective, compiled, implementation), trainer

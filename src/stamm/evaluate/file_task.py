@@ -89,7 +89,7 @@ class FileTask:
         identity = self.identity(context)
         total = sum(1 for _ in read_items(self.data))
         file = ItemFile(context.folder / f".{self.name}.jsonl", identity)
-        scorer = _Scorer(described, context, examples)
+        scorer = ItemScorer(described, context, examples)
         context.progress.begin(self.name, total, "items")
         done = 0
         for number, block in enumerate(blocks_of(read_items(self.data), BLOCK)):
@@ -144,7 +144,7 @@ def contamination_status(task: str, pack: Path | None) -> str:
     )
 
 
-class _Scorer:
+class ItemScorer:
     """Turns blocks of items into lines of results."""
 
     def __init__(

@@ -62,6 +62,7 @@ def nats_of_sequences(
     """
     _check_lengths(decoder, [sequence[:-1] or sequence for sequence in sequences], 0)
     bar = NoProgress() if progress is None else progress
+    device = decoder.lm_head.weight.device
     nats: list[Tensor] = [torch.zeros(0) for _ in sequences]
     done = 0
     for rows in _batches([len(sequence) for sequence in sequences], batch_tokens):
@@ -70,6 +71,7 @@ def nats_of_sequences(
         for place, row in enumerate(rows):
             tokens_BT[place, : lengths[place] + 1] = torch.tensor(list(sequences[row]))
         real_BT = torch.arange(max(lengths)) < torch.tensor(lengths)[:, None]
+        tokens_BT, real_BT = tokens_BT.to(device), real_BT.to(device)
         hidden_BTD = decoder.model(tokens_BT[:, :-1])
         found = nll_of_tokens(
             hidden_BTD[real_BT], decoder.lm_head.weight, tokens_BT[:, 1:][real_BT]

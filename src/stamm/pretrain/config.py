@@ -11,6 +11,7 @@ from stamm.base.config import validate
 from stamm.base.errors import ConfigError
 from stamm.base.user_code import is_reference
 from stamm.engine.config import EngineConfig
+from stamm.evaluate.config import BuiltInTask, is_task_file
 from stamm.losses.config import Goldfish, Rule
 from stamm.models.config import DecoderConfig
 from stamm.models.lora_config import Lora
@@ -19,6 +20,7 @@ from stamm.optim.schedules import BatchPlan, BatchStage, Schedule, WarmupStableD
 from stamm.runs.tracker_config import TensorBoard, Trackio, WandB
 
 NEXT_TOKEN = "next-token"
+HELD_OUT: BuiltInTask = "held_out"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,6 +75,33 @@ class InitialWeights:
 
 
 @dataclass(frozen=True, kw_only=True)
+class PeriodicEvaluation:
+    """Evaluation during training, on a sample of each task.
+
+    every         steps between evaluations; the last step is evaluated, too
+    tasks         "held_out", and tasks from files whose answers are not generated
+    task_folder   folder with the data of tasks that are shipped without them, or one above it
+    share         largest share of the training's computation: it determines the size of the samples
+    """
+
+    every: int = 100
+    tasks: tuple[str, ...] = (HELD_OUT,)
+    task_folder: str | None = None
+    share: float = 0.02
+
+    def __post_init__(self) -> None:
+        known = all(name == HELD_OUT or is_task_file(name) for name in self.tasks)
+        validate(
+            self,
+            ("every", self.every >= 1, "must be at least 1"),
+            ("tasks", bool(self.tasks), "is empty"),
+            ("tasks", len(set(self.tasks)) == len(self.tasks), "names a task twice"),
+            ("tasks", known, f"may name {HELD_OUT}, shipped tasks, and files .jsonl or .json"),
+            ("share", 0 < self.share <= 1, "must lie in (0, 1]"),
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
 class PretrainConfig:
     """Pretraining of one model.
 
@@ -94,6 +123,7 @@ class PretrainConfig:
     optimizer      AdamW, AdEMAMix, Muon, or your own, "mine.py:MyOptimizer"
                    (docs/extending/optimizer.md)
     clip_norm      gradient clipping: largest gradient norm
+    evaluate       evaluation during training; None: none. It changes no weight
     record_shapes_every   steps between records of the learned activation parameters
     pack           folder of the packed corpus; empty where a recipe packs one itself
     trackers       trackers that receive the metrics; may change when a run resumes
@@ -118,6 +148,7 @@ class PretrainConfig:
     schedule: Schedule = field(default_factory=WarmupStableDecay)
     clip_norm: float = 1.0
     seed: int = 28
+    evaluate: PeriodicEvaluation | None = None
     record_shapes_every: int = 10
     engine: EngineConfig = field(default_factory=EngineConfig)
     pack: str = ""

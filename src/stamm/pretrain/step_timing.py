@@ -106,6 +106,7 @@ def _timed(
     short = replace(
         pretrain,
         sequences=steps * pretrain.batch[0].size,
+        evaluate=None,
         engine=replace(pretrain.engine, checkpoint_every=steps + 1),
     )
     windows = SequenceSampler(

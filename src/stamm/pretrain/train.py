@@ -9,12 +9,13 @@ from stamm.base.errors import ConfigError
 from stamm.base.user_code import load_reference
 from stamm.engine.distributed import DistributedContext
 from stamm.engine.objective import Objective
-from stamm.engine.trainer import InitialCheckpoint
+from stamm.engine.trainer import Evaluator, InitialCheckpoint
 from stamm.engine.trainer_setup import TrainedModel, fit
 from stamm.models.decoder import Decoder
 from stamm.pretrain.config import NEXT_TOKEN, PretrainConfig
 from stamm.pretrain.dataset import TrainingSequences
 from stamm.pretrain.next_token import NextToken
+from stamm.pretrain.periodic_evaluation import make_evaluator
 from stamm.runs.job import Workspace
 
 MakeObjective = Callable[
@@ -53,7 +54,11 @@ def train_decoder(
     if start is None and config.begin is not None:
         keep = config.begin.moments == "keep"
         start = InitialCheckpoint(workspace.inputs["begin"], optimizer_state=keep)
-    return fit(config, objective, num_steps, workspace, world, start)
+
+    def evaluator(decoder: Decoder) -> Evaluator | None:
+        return make_evaluator(config, decoder, num_steps, workspace, world)
+
+    return fit(config, objective, num_steps, workspace, world, start, evaluator)
 
 
 def load_objective(name: str) -> MakeObjective:

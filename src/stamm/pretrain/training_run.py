@@ -70,6 +70,7 @@ from stamm.runs.schemas.run import ConfigFile, ManifestFile
 from stamm.runs.schemas.training import TimingFile, TrainingSummary
 from stamm.runs.tracking import tracking
 
+EVALUATION = "speed/evaluation_seconds"
 _USER_CODE = ("objective", "optimizer")
 
 
@@ -180,6 +181,9 @@ def _train(
         summary = _summary(config, data, trained, folder)
         write_record(folder / "summary.json", TrainingSummary, summary)
         timing = _timing(config, folder, trained, world, devices)
+        spent = timing["evaluation_seconds"] / max(timing["seconds"], 1e-9)
+        if config.evaluate is not None and spent > config.evaluate.share:
+            progress.log(f"Evaluation took {spent:.1%} of the training time; raise evaluate.every.")
         write_record(folder / "log" / "timing.json", TimingFile, timing)
     world.broadcast_object(None)  # the other processes wait until all is written
     if world.size == 1:
@@ -348,6 +352,7 @@ def _timing(
         "tokens_per_s_median": _median(lines, "speed/tokens_per_s"),
         "mfu_median": _median(lines, "speed/mfu"),
         "seconds": round(sum(line["speed/seconds"] for line in lines), 2),
+        "evaluation_seconds": round(sum(line.get(EVALUATION, 0.0) for line in lines), 3),
         "peak_gib": round(peak / 2**30, 3),
     }
 

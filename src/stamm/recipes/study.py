@@ -154,7 +154,7 @@ def single_steps(
         step,
         inputs={name: os.path.relpath(path, root) for name, path in inputs.items()},
         after=(),
-        external={str(path): path for path in external},
+        external={**step.external, **{str(path): path for path in external}},
     )
     checks = activation_steps([config.model.ffn])
     return (*checks, train, report_step(ReportConfig(), [*checks, train]))
@@ -168,6 +168,7 @@ def _pretrain_step(arm: str, config: PretrainConfig) -> Step:
         folder=f"arms/{arm}",
         inputs={"pack": "pack", "tokenizer": "tokenizer"},
         after=("pack", "tokenizer"),
+        external=task_files(config.evaluate.tasks) if config.evaluate else {},
         outputs=("config.json", "model", "metrics.jsonl", "summary.json"),
         costly=True,
     )

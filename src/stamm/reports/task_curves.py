@@ -1,31 +1,103 @@
-"""Learning curves: the main metric of each evaluation task at every checkpoint that was evaluated."""
+"""Learning curves: evaluation tasks at every checkpoint that was evaluated, and during training."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from stamm.reports.figure import Figure, thinned
-from stamm.reports.formatting import fixed
+from stamm.reports.formatting import fixed, percent
 from stamm.reports.run_data import ArmResults, RunResults
 from stamm.reports.svg_figure import Axes, draw, legend, legend_name, whole_steps
 from stamm.reports.task_results import half_width
 from stamm.reports.text import one_line
 from stamm.reports.theme import drawn, series
+from stamm.reports.training import Series
 from stamm.runs.schemas.evaluation import MetricValue, TaskFile
 
 _MOST_FIGURES = 12
 _ROWS = 200
+_ERROR = "standard_error"
 Point = tuple[int, MetricValue]
 
 
+@dataclass(frozen=True, kw_only=True)
+class _Origin:
+    """Where the points of a learning curve come from."""
+
+    key: str
+    title: str
+    where: str
+    folder: str
+    source: str
+    command: str
+
+
+_CHECKPOINTS = _Origin(
+    key="curve",
+    title="Learning curve",
+    where="at every checkpoint",
+    folder="curves/",
+    source="curves/step-*/{task}.json",
+    command="stamm evaluate {run} checkpoints=all",
+)
+_SAMPLES = _Origin(
+    key="sampled-curve",
+    title="During training",
+    where="of a sample, evaluated while the model was trained",
+    folder="metrics.jsonl",
+    source="metrics.jsonl",
+    command="",
+)
+
+
 def curve_figures(study: RunResults) -> tuple[Figure, ...]:
-    """A figure for each task; () where no checkpoint was evaluated."""
+    """A figure for each task; () where nothing was evaluated before the end of training."""
     found: dict[tuple[str, str], list[tuple[ArmResults, list[Point]]]] = {}
     for arm in study.arms:
         for key, points in _curves(arm.measured.curves).items():
             found.setdefault(key, []).append((arm, points))
     keys = sorted(found)[:_MOST_FIGURES]
-    return tuple(_figure(study, n, *key, found[key]) for n, key in enumerate(keys))
+    curves = [_figure(study, n, *key, found[key], _CHECKPOINTS) for n, key in enumerate(keys)]
+    sampled: dict[tuple[str, str], list[tuple[ArmResults, list[Point]]]] = {}
+    for arm in study.arms:
+        for key, points in _during_training(arm).items():
+            sampled.setdefault(key, []).append((arm, points))
+    keys = sorted(sampled)[:_MOST_FIGURES]
+    during = [_figure(study, n, *key, sampled[key], _SAMPLES) for n, key in enumerate(keys)]
+    return (*curves, *during)
+
+
+def _during_training(arm: ArmResults) -> dict[tuple[str, str], list[Point]]:
+    """Metrics of evaluation during training, with 1.96 standard errors, by task and metric."""
+    known = arm.training.metrics.evaluations if arm.training.metrics else {}
+    found = {}
+    for key, values in known.items():
+        _, task, metric = key.split("/")
+        if metric == _ERROR:
+            continue
+        errors = known.get(f"evaluate/{task}/{_ERROR}", Series())
+        error_at = dict(zip(errors.steps, errors.values, strict=True))
+        found[task, metric] = [
+            (step, MetricValue(value=value, interval_95=_around(value, error_at.get(step))))
+            for step, value in zip(values.steps, values.values, strict=True)
+        ]
+    return found
+
+
+def _around(value: float, error: float | None) -> tuple[float, float] | None:
+    return None if error is None else (value - 1.96 * error, value + 1.96 * error)
+
+
+def _time(arms: Sequence[ArmResults]) -> str:
+    """The measured share of the training time that evaluations took, of each arm."""
+    timings = [(arm.name, arm.training.timing) for arm in arms]
+    shares = [
+        f"{one_line(name, 60)} {percent(timing.evaluation_seconds / timing.seconds, 1)}"
+        for name, timing in timings
+        if timing is not None and timing.seconds
+    ]
+    return f" Measured share of the training time: {', '.join(shares)}." if shares else ""
 
 
 def _curves(
@@ -46,6 +118,7 @@ def _figure(
     task: str,
     metric: str,
     arms: Sequence[tuple[ArmResults, list[Point]]],
+    origin: _Origin,
 ) -> Figure:
     shown_task, shown_metric = one_line(task, 60), one_line(metric, 60)
 
@@ -77,16 +150,17 @@ def _figure(
         for arm, points in arms
     )
     return Figure(
-        key=f"curve-{number}",
-        title=f"Learning curve: {shown_task}",
+        key=f"{origin.key}-{number}",
+        title=f"{origin.title}: {shown_task}",
         caption=(
-            f"{shown_metric} at every checkpoint, with 95 % intervals over items; dotted: guessing. "
+            f"{shown_metric} {origin.where}, with 95 % intervals over items; dotted: guessing. "
             "Points of one arm share their items, so their intervals are wider than what is known of "
             "the change from one to the next."
+            + (_time([arm for arm, _ in arms]) if origin is _SAMPLES else "")
         ),
         alt=ends,
-        svg=draw(f"curve-{number}", 2.6, paint),
-        data=thinned(("arm", "step", shown_metric, "± 95 %"), rows, _ROWS, "curves/"),
-        source=study.files([arm for arm, _ in arms], f"curves/step-*/{shown_task}.json"),
-        command=f"stamm evaluate {study.name} checkpoints=all",
+        svg=draw(f"{origin.key}-{number}", 2.6, paint),
+        data=thinned(("arm", "step", shown_metric, "± 95 %"), rows, _ROWS, origin.folder),
+        source=study.files([arm for arm, _ in arms], origin.source.format(task=shown_task)),
+        command=origin.command.format(run=study.name) or study.made_by(),
     )

@@ -19,6 +19,7 @@ from stamm.runs.schemas.training import MetricsLine, TimingFile, TrainingSummary
 FINETUNE = "finetune"
 _SHAPE = re.compile(r"shape/layers\.([0-9]{1,4})\.([a-z][a-z0-9_]{0,63})")
 _PREFERENCE = re.compile(r"reward/[a-z][a-z0-9_]{0,63}")
+_EVALUATION = re.compile(r"evaluate/[a-z0-9_]{1,40}/[a-z_]{1,40}")
 _COLUMNS = ("train/loss_nats", "optim/learning_rate", "optim/gradient_norm")
 
 
@@ -39,6 +40,7 @@ class Metrics:
     gradient_norm   before clipping, of each step
     shapes          effective activation parameter by (name, layer), on some steps
     preference      metrics of a preference objective by name ("reward/accuracy"), of each step
+    evaluations     metrics of evaluation during training ("evaluate/held_out/bits_per_byte")
     """
 
     loss: Series
@@ -46,6 +48,7 @@ class Metrics:
     gradient_norm: Series
     shapes: Mapping[tuple[str, int], Series]
     preference: Mapping[str, Series]
+    evaluations: Mapping[str, Series]
 
     def shape_names(self) -> tuple[str, ...]:
         """Names of the trainable shape parameters, in alphabetical order."""
@@ -168,7 +171,8 @@ def _read_metrics(path: Path) -> Metrics:
         last = line.step
         for key, value in line.values.items():
             match = _SHAPE.fullmatch(key)
-            if match or key in _COLUMNS or _PREFERENCE.fullmatch(key):
+            known = key in _COLUMNS or _PREFERENCE.fullmatch(key) or _EVALUATION.fullmatch(key)
+            if match or known:
                 column = (match[2], int(match[1])) if match else key
                 steps, values = columns.setdefault(column, ([], []))
                 steps.append(line.step)
@@ -178,11 +182,13 @@ def _read_metrics(path: Path) -> Metrics:
         for key, (steps, values) in columns.items()
     }
     loss, rate, norm = (series.pop(name, Series()) for name in _COLUMNS)
-    preference = {key: series.pop(key) for key in list(series) if isinstance(key, str)}
+    named = {key: series.pop(key) for key in sorted(k for k in series if isinstance(k, str))}
+    evaluations = {key: named.pop(key) for key in list(named) if key.startswith("evaluate/")}
     return Metrics(
         loss=loss,
         learning_rate=rate,
         gradient_norm=norm,
         shapes=dict(sorted(series.items())),
-        preference=dict(sorted(preference.items())),
+        preference=named,
+        evaluations=evaluations,
     )

@@ -80,7 +80,7 @@ def test_a_killed_task_does_not_repeat_items(
     name = write(tmp_path / "mine.jsonl", [*ROWS, "broken", *ROWS])
     whole = evaluate(inputs, tmp_path / "whole", tasks=(name,))
     asked: list[int] = []
-    original = file_task._Scorer.lines
+    original = file_task.ItemScorer.lines
 
     def counted(self: Any, block: Any) -> Any:
         if len(asked) == 4:
@@ -89,7 +89,7 @@ def test_a_killed_task_does_not_repeat_items(
         asked.extend(row.line for row in block)
         return original(self, block)
 
-    monkeypatch.setattr(file_task._Scorer, "lines", counted)
+    monkeypatch.setattr(file_task.ItemScorer, "lines", counted)
     with pytest.raises(KeyboardInterrupt):
         evaluate(inputs, tmp_path / "out", tasks=(name,))
     assert not list((tmp_path / "out").glob("*.json"))
@@ -101,7 +101,7 @@ def test_a_killed_task_does_not_repeat_items(
         assert (tmp_path / "out" / file).read_bytes() == (whole / file).read_bytes()
     assert sorted(path.name for path in whole.iterdir()) == ["mine.json", "mine_items.jsonl"]
     # Finished results of the same data, weights and settings are kept.
-    monkeypatch.setattr(file_task._Scorer, "lines", lambda *_: pytest.fail("scored again"))
+    monkeypatch.setattr(file_task.ItemScorer, "lines", lambda *_: pytest.fail("scored again"))
     evaluate(inputs, whole, tasks=(name,))
 
 

@@ -98,6 +98,7 @@ class TimingFile:
     tokens_per_s_median  over steps; None without a step
     mfu_median           model FLOPs utilization (MFU)
     seconds              of all steps
+    evaluation_seconds   of evaluations during training, which are not part of a step
     """
 
     SCHEMA: ClassVar[int] = 1
@@ -112,6 +113,7 @@ class TimingFile:
     tokens_per_s_median: float | None = None
     mfu_median: float | None = None
     seconds: float
+    evaluation_seconds: float = 0.0
     peak_gib: float
 
 
