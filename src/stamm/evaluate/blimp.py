@@ -17,7 +17,9 @@ import zstandard
 
 from stamm.base.console import Progress
 from stamm.base.errors import ConfigError
+from stamm.corpus.contamination.items import Item
 from stamm.corpus.tokenizer.tokenizer import Tokenizer
+from stamm.evaluate.contamination import find_items
 from stamm.evaluate.task import TaskContext, TaskMetric, TaskResult
 from stamm.models.decoder import Decoder
 from stamm.models.generate import nats_of_sequences
@@ -160,6 +162,10 @@ class BlimpTask:
             model, tokenizer.encode, begin, pairs, config.batch_tokens, context.progress
         )
         summary = summarize(scores)
+        texts = (
+            Item(set_name=self.name, item_id=str(number), texts=(pair.good,))
+            for number, pair in enumerate(pairs)
+        )
         return TaskResult(
             metrics={
                 "accuracy": TaskMetric(
@@ -175,6 +181,7 @@ class BlimpTask:
                 "source": "BLiMP (Warstadt et al. 2020), CC-BY-4.0",
                 "language": "eng_Latn",
                 "pairs_per_paradigm": config.blimp_pairs_per_paradigm,
+                **find_items(self.name, texts, context.pack).details(),
                 **summary,
             },
         )

@@ -16,10 +16,11 @@ from stamm.base.clustered_ratio import ClusteredRatio
 from stamm.base.config import to_plain
 from stamm.base.errors import DataError
 from stamm.base.files import sha256_file, sha256_value
-from stamm.base.schema import read_lines, read_record_if_present
+from stamm.base.schema import read_lines
 from stamm.corpus.packed_dataset import MANIFEST
 from stamm.corpus.tokenizer.tokenizer import Tokenizer
 from stamm.evaluate.blind import BLIND_ERRORS, blind_credits, credit, unigram_log_probs
+from stamm.evaluate.contamination import contamination_of
 from stamm.evaluate.item_file import ItemFile, blocks_of
 from stamm.evaluate.items import (
     Examples,
@@ -39,16 +40,14 @@ from stamm.evaluate.scoring import (
 from stamm.evaluate.task import TaskContext, TaskMetric, TaskResult
 from stamm.evaluate.task_file import TaskData, TaskDescription
 from stamm.models.decoder import Decoder
-from stamm.runs.schemas.corpus import CoverageFile
 from stamm.runs.schemas.evaluation import ItemLine
 
 BLOCK = 2000  # items that are scored, then written, together
 VERSION = 1  # of the rules; a change of numbers makes it larger
-MOST_GROUPS = 1000
+MOST_GROUPS = MOST_LINES = 1000
 MANY = "(others)"
 TOO_LONG = "longer than the model's context"
 _LONGEST_OUTPUT = 2000
-_COVERAGE = Path("screened", "contamination", "coverage.json")
 _NUMBER = re.compile(r"-?\d[\d,]*(?:\.\d+)?")
 
 
@@ -65,7 +64,6 @@ class FileTask:
     def identity(self, context: TaskContext) -> str:
         """Hash of everything that the result depends on."""
         config, pack, model = context.config, context.pack, context.model
-        counted = self.data.description.is_choice and pack is not None
         return sha256_value(
             [
                 VERSION,
@@ -75,7 +73,7 @@ class FileTask:
                 model.tokenizer.sha256,
                 [config.shots, config.shots_seed, config.batch_tokens],
                 model.chat.sha256 if config.chat and model.chat is not None else config.chat,
-                sha256_file(pack / MANIFEST) if counted and pack is not None else "",
+                "" if pack is None else sha256_file(pack / MANIFEST),
             ]
         )
 
@@ -106,6 +104,7 @@ class FileTask:
                 where=f"task {self.name}",
                 fix="Correct the fields that the description names",
             )
+        contamination = contamination_of(self.data, context.pack)
         return TaskResult(
             metrics=summary.metrics(),
             num_items=summary.items,
@@ -120,28 +119,10 @@ class FileTask:
                 "shots": config.shots,
                 "chat": config.chat,
                 **summary.details(),
-                "contamination": contamination_status(self.name, context.pack),
+                **contamination.details(),
+                "contaminated_lines": list(contamination.items or ())[:MOST_LINES],
             },
         )
-
-
-def contamination_status(task: str, pack: Path | None) -> str:
-    """Whether the corpus of a run was screened for the items of a task; "" without an index.
-
-    pack   of the run, beside which its decontamination index is
-    """
-    coverage = None
-    if pack is not None:
-        coverage = read_record_if_present(CoverageFile, pack.resolve().parent / _COVERAGE)
-    if coverage is None:
-        return ""
-    found = coverage.sets.get(task)
-    if found is None:
-        return "not in the run's decontamination index"
-    return (
-        f"documents with its items were dropped; {found.blind:,} of {found.items:,} items are too "
-        "short to search for"
-    )
 
 
 class ItemScorer:

@@ -25,6 +25,7 @@ _MODEL = "stamm.evaluate.harness_model:HarnessModel"  # imports lm_eval when it 
 _MACHINE = ("pretty_env_info", "config")  # of the harness' results: they describe the machine
 _NAME = re.compile(r"^(?:task|group):\s*[\"']?([^\s\"'#]+)", re.MULTILINE)
 _UNNAMED = re.compile(r"[^a-z0-9_]+")
+_UNKNOWN = "unknown, because lm-evaluation-harness reads the items"
 
 
 class HarnessTask:
@@ -108,5 +109,5 @@ def _result(task: str, found: Mapping[str, Any]) -> TaskResult:
         metrics=metrics,
         num_items=len({(item["task"], item["doc_id"]) for item in items}),
         items=items,
-        details={"kind": "lm_eval", "lm_eval": kept},
+        details={"kind": "lm_eval", "lm_eval": kept, "contamination": _UNKNOWN},
     )

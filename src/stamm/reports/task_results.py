@@ -15,7 +15,8 @@ _NORMAL_95 = 1.96
 _NOTE = (
     "At chance: the 95 % interval contains the value of guessing, so accuracies are not ranked. "
     "Blind: the best baseline that does not see the question (the choices alone, the longest or "
-    "shortest, token frequencies of the training corpus, the most frequent answer). "
+    "shortest, token frequencies of the training corpus, the most frequent answer). In corpus: items "
+    "whose question is in the run's training text. "
 )
 
 
@@ -45,6 +46,7 @@ def task_table(arms: Iterable[tuple[str, tuple[TaskFile, ...]]]) -> DataTable | 
                         one_line(arm, 60), verdict(metric, max(task.num_items, 1)), _number(metric.value),
                         _number(half_width(metric)), _number(metric.chance),
                         *(_blind(task) if is_main else ("–", "–")), f"{task.num_items:,}",
+                        _in_corpus(task),
                     )
                 )  # fmt: skip
     if not rows:
@@ -53,6 +55,7 @@ def task_table(arms: Iterable[tuple[str, tuple[TaskFile, ...]]]) -> DataTable | 
         columns=(
             "task", "metric", "arm", "verdict", "value", "± 95 %", "chance", "blind",
             "sighted minus blind", "items",
+            "in corpus",
         ),
         rows=tuple(sorted(rows, key=lambda row: (row[0], row[2]))),
         words=4,
@@ -107,6 +110,12 @@ def half_width(metric: MetricValue) -> float | None:
     if metric.interval_95 is not None and len(metric.interval_95) == 2:
         return (metric.interval_95[1] - metric.interval_95[0]) / 2
     return metric.smallest_difference_from_chance
+
+
+def _in_corpus(task: TaskFile) -> str:
+    """Items that are in the training text."""
+    known = "unknown" if task.contamination else "–"
+    return known if task.contaminated is None else f"{task.contaminated:,}"
 
 
 def _blind(task: TaskFile) -> tuple[str, str]:

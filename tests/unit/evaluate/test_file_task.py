@@ -274,3 +274,20 @@ def test_descriptions_are_checked(inputs: dict[str, Path], tmp_path: Path) -> No
     assert len(list(read_items(open_task(str(tmp_path / "mine.json"), None)))) == 4
     with pytest.raises(ConfigError, match=r"'helaswag' is not an evaluation task.*hellaswag"):
         EvaluateConfig(tasks=("helaswag",))
+
+
+def test_items_in_the_training_text_are_counted(inputs: dict[str, Path], tmp_path: Path) -> None:
+    seen = "The RIVER is wide, and the road is long. The river"
+    unseen = "No page of this corpus speaks of seven snails on a green bicycle"
+    texts = (unseen, seen, "The river is", unseen + " again")
+    rows = [{"question": text, "choices": ["is wide", "a b"], "label": 0} for text in texts]
+    name = write(tmp_path / "mine.jsonl", rows)
+    result = read_json(evaluate(inputs, tmp_path / "run", tasks=(name,)) / "mine.json")
+    assert (result["contaminated"], result["contaminated_lines"]) == (1, [3])
+    assert result["contamination"] == (
+        "1 of 4 items are in the training text; 1 are too short to search for"
+    )
+    alone = {key: inputs[key] for key in ("model", "tokenizer")}
+    result = read_json(evaluate(alone, tmp_path / "alone", tasks=(name,)) / "mine.json")
+    assert result["contaminated"] is None
+    assert result["contamination"].startswith("unknown")

@@ -89,7 +89,8 @@ def test_a_table_names_chance_blind_baselines_and_warnings() -> None:
         strongest_blind="longest",
         sighted_minus_blind=MetricValue(value=-0.05, interval_95=(-0.09, -0.01)),
         warning="solved blind above chance: longest 0.400",
-        contamination="not in the run's decontamination index",
+        contamination="7 of 1,000 items are in the training text",
+        contaminated=7,
         rejected={"<b>no field": 2},
         groups={"language": {"<script>": GroupValue(items=3, value=0.5)}},
     )
@@ -98,8 +99,9 @@ def test_a_table_names_chance_blind_baselines_and_warnings() -> None:
     first = dict(zip(table.columns, table.rows[0], strict=True))
     assert (first["task"], first["verdict"]) == ("mine (!)", "above chance")
     assert (first["blind"], first["sighted minus blind"]) == ("0.400 longest", "−0.050 ± 0.040")
+    assert first["in corpus"] == "7"
     assert table.rows[1][7:9] == ("–", "–")
-    for part in ("solved blind above chance", "decontamination index", "2 <b>no field"):
+    for part in ("solved blind above chance", "in the training text", "2 <b>no field"):
         assert part in table.note
     groups = group_table([("arm", (task,))])
     assert groups is not None

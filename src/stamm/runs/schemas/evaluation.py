@@ -53,7 +53,8 @@ class TaskFile:
     warning        why the score may not measure what the task is for; "" for none
     rejected       rows that could not be asked, by reason
     truncated      items whose context was cut to fit into the model's
-    contamination  whether the run's corpus was screened for the task; "" where it is not known
+    contamination  which items are in the run's training text, as a sentence; "" in earlier files
+    contaminated   items found there; None where that is not known
     """
 
     SCHEMA: ClassVar[int] = 1
@@ -77,6 +78,7 @@ class TaskFile:
     rejected: Mapping[str, int] = field(default_factory=dict)
     truncated: int = 0
     contamination: str = ""
+    contaminated: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
