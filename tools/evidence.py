@@ -4,7 +4,9 @@
 
 A row of claims.json: key, claim, source, published, command, arm (whose difference to the baseline of the
 comparison is the claim, lower meaning that it holds) and result: "", or the path below docs/evidence of the
-comparison.json that `stamm compare` wrote. Every figure of ours on the page comes from those files.
+comparison.json that `stamm compare` wrote, or, for a claim with `measure`, of the observe_comparison.json that
+`stamm observe` wrote: the claim holds if the slope of that measure over depth is negative. Every figure of ours on
+the page comes from those files.
 """
 
 from __future__ import annotations
@@ -22,7 +24,8 @@ PAGE, FOLDER = ROOT / "docs" / "evidence.md", ROOT / "docs" / "evidence"
 HEAD = """# Evidence
 
 The claims of the papers behind stamm, and what was measured here. Differences are in bits per byte of held-out text with 95 %
-intervals over seeds, corrected for arms and looks (see [comparisons.md](comparisons.md)). The verdict is *shown*, *not shown* with the
+intervals over seeds, corrected for arms and looks (see [comparisons.md](comparisons.md)); slopes over depth are of
+[observe.md](observe.md). The verdict is *shown*, *not shown* with the
 differences that are excluded, or *contradicted*. `python -m tools.evidence` writes this page from `evidence/claims.json`.
 
 | | claim | published | measured | verdict | command |
@@ -41,6 +44,8 @@ def measured(claim: Mapping[str, Any], folder: Path) -> tuple[str, str]:
     if not claim["result"]:
         return "", "not yet measured"
     found = json.loads((folder / claim["result"]).read_text(encoding="utf-8"))
+    if "measure" in claim:
+        return _slope(claim, found)
     lines = {line["name"]: line for line in found["lines"]}
     line, base = lines[claim["arm"]], lines[found["baseline"]]
     ends, seeds = line["difference"]["interval"], line["bits"]["count"]
@@ -53,6 +58,19 @@ def measured(claim: Mapping[str, Any], folder: Path) -> tuple[str, str]:
     else:
         verdict = f"not shown; above {max(-ends['low'], ends['high']):.4f} excluded"
     return said, f"{verdict} (exploratory)" if found["exploratory"] else verdict
+
+
+def _slope(claim: Mapping[str, Any], found: Mapping[str, Any]) -> tuple[str, str]:
+    arm = next(one for one in found["arms"] if one["name"] == claim["arm"])
+    measure = next(one for one in arm["measures"] if one["name"] == claim["measure"])
+    slope, layers, seeds = measure["slope"], measure["layers"], len(arm["seeds"])
+    said = (
+        f"{claim['measure']} changes by {slope['mean']:+.4f} a layer ({slope['low']:+.4f} to {slope['high']:+.4f}), "
+        f"from {layers[0]['mean']:.3f} to {layers[-1]['mean']:.3f} over {len(layers)} layers, {seeds} seeds"
+    )
+    if slope["high"] < 0 or slope["low"] > 0:
+        return said, "shown" if slope["mean"] < 0 else "contradicted"
+    return said, "not shown"
 
 
 def _row(claim: Mapping[str, Any], folder: Path) -> str:

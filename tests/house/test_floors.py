@@ -26,6 +26,7 @@ FLOOR = {
     "engine": 4,
     "evaluate": 4,
     "audit": 4,
+    "observe": 4,
     "export": 4,
     "pretrain": 5,
     "release": 5,

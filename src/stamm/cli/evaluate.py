@@ -7,7 +7,7 @@ import contextlib
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from stamm.base.config import override, to_plain
 from stamm.base.console import Console, Progress
@@ -22,6 +22,9 @@ from stamm.recipes.jobs import job
 from stamm.runs.arms import run_of_arm, trained_arms
 from stamm.runs.job import Workspace
 from stamm.runs.run import Run
+
+if TYPE_CHECKING:
+    from stamm.evaluate.text_model import TextModel
 
 CURVES = "curves"
 _DONE = ".evaluated"
@@ -79,7 +82,7 @@ def run(options: argparse.Namespace, verb: str) -> int:
 def _targets(named: str, out: str | None) -> dict[Path, Path]:
     """The folder of results of each model at a place: an arm's evaluate/, or --out."""
     root = Path(named)
-    if _is_hub(root):
+    if is_hub(root):
         return {root: Path(out) if out else Path("evaluations") / root.resolve().name}
     if not (root / "config.json").is_file():
         raise RunError(
@@ -94,7 +97,8 @@ def _targets(named: str, out: str | None) -> dict[Path, Path]:
     return {arm: arm / "evaluate" for arm in arms}
 
 
-def _is_hub(root: Path) -> bool:
+def is_hub(root: Path) -> bool:
+    """Whether the folder is in the layout of transformers."""
     path = root / "config.json"
     stored = read_json(path) if path.is_file() else None
     return isinstance(stored, dict) and "model_type" in stored
@@ -104,7 +108,7 @@ def _config(named: str, changes: list[str]) -> EvaluateConfig:
     """The run's own settings, or the defaults, with the changes."""
     root = Path(named)
     given: EvaluateConfig = EvaluateConfig()
-    if not _is_hub(root):
+    if not is_hub(root):
         given = settings_of(run_of_arm(root), "evaluate") or given
     return override(given, changes)
 
@@ -112,7 +116,7 @@ def _config(named: str, changes: list[str]) -> EvaluateConfig:
 def _evaluate(model: Path, folder: Path, config: EvaluateConfig) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     with contextlib.closing(Console()) as console:
-        if _is_hub(model):
+        if is_hub(model):
             kept = tuple(name for name in config.tasks if name != "held_out")
             own = replace(config, tasks=kept or config.tasks)
             _with_model(own, Workspace(folder=folder, progress=console), model, hub=True)
@@ -128,25 +132,32 @@ def _evaluate(model: Path, folder: Path, config: EvaluateConfig) -> None:
 def _with_model(config: EvaluateConfig, workspace: Workspace, model: Path, *, hub: bool) -> None:
     """Evaluate a model with the chat format of its tokenizer, where it has one."""
     with interrupt_delayed():
-        from stamm.align.model_source import check_vocabulary, find_model, load_chat_model
         from stamm.evaluate.job import evaluate_model
+    evaluate_model(config, workspace, model_with_chat(model, needed=config.chat or not hub))
+
+
+def model_with_chat(folder: Path, *, needed: bool) -> TextModel:
+    """The model of a run's arm or of a Hugging Face folder, with its chat format where it has one.
+
+    needed   whether a model without a chat format is an error
+    """
+    with interrupt_delayed():
+        from stamm.align.model_source import check_vocabulary, find_model, load_chat_model
         from stamm.evaluate.text_model import load_tokenizer, text_model
         from stamm.models.hub import hub_weights_sha256, load_hub
-    source = find_model(str(model))
+    source = find_model(str(folder))
     try:
         loaded = load_chat_model(source)
         decoder, sha256 = loaded.decoder, loaded.weights_sha256
         tokenizer: Any = loaded.tokenizer
         chat = loaded.chat
     except DataError:
-        if config.chat or not hub:
+        if needed:
             raise
         decoder, sha256 = load_hub(source.model), hub_weights_sha256(source.model)
         tokenizer, chat = load_tokenizer(source.tokenizer), None
         check_vocabulary(decoder.config, tokenizer.size, source.tokenizer)
-    evaluate_model(
-        config, workspace, text_model(decoder, tokenizer, source.tokenizer, sha256, chat)
-    )
+    return text_model(decoder, tokenizer, source.tokenizer, sha256, chat)
 
 
 def _curves(options: argparse.Namespace, config: EvaluateConfig, arms: Mapping[Path, Path]) -> int:
@@ -182,24 +193,31 @@ def _evaluate_checkpoint(
     config: EvaluateConfig, arm: Path, path: Path, folder: Path, progress: Progress
 ) -> None:
     with interrupt_delayed():
+        from stamm.evaluate.job import evaluate_model
+    inputs = inputs_of(arm, "evaluate")
+    model = checkpoint_model(arm / "model", path, inputs["tokenizer"])
+    progress.log(f"{path.name}")
+    evaluate_model(config, Workspace(folder=folder, inputs=inputs, progress=progress), model)
+
+
+def checkpoint_model(model: Path, path: Path, tokenizer: Path) -> TextModel:
+    """The model of a checkpoint.
+
+    model   folder of the trained model, whose configuration it has
+    """
+    with interrupt_delayed():
         import torch
 
         from stamm.engine.checkpoint import Checkpoints
         from stamm.engine.distributed import DistributedContext
-        from stamm.evaluate.job import evaluate_model
         from stamm.evaluate.text_model import load_tokenizer, text_model
         from stamm.models.decoder import Decoder
         from stamm.models.serialization import checked_config
-    inputs = inputs_of(arm, "evaluate")
-    decoder = Decoder(checked_config(arm / "model"))
+    decoder = Decoder(checked_config(model))
     checkpoints = Checkpoints(path.parent, 1, DistributedContext(device=torch.device("cpu")))
     updater: Any = None  # read for the optimizer state alone
     sha256 = checkpoints.load(path, decoder, updater, moments=False)
-    model = text_model(
-        decoder.eval(), load_tokenizer(inputs["tokenizer"]), inputs["tokenizer"], sha256
-    )
-    progress.log(f"{path.name}")
-    evaluate_model(config, Workspace(folder=folder, inputs=inputs, progress=progress), model)
+    return text_model(decoder.eval(), load_tokenizer(tokenizer), tokenizer, sha256)
 
 
 def _print(

@@ -23,10 +23,6 @@ from stamm.runs.torchrun_env import rank_and_size
 SPINS = 3000  # iterations, about 10 us
 RANK_0_PRINTS_S = 10.0  # rank 0 may have to close files before it prints its error
 
-NOT_YET = {
-    "observe": "dead units, ranks and outliers of a trained model",
-}
-
 
 @dataclass(frozen=True)
 class Verb:
@@ -129,6 +125,16 @@ VERBS: tuple[Verb, ...] = (
             "stamm evaluate runs/demo/arms/xielu tasks=held_out,blimp,mine.jsonl",
             "stamm evaluate runs/demo/arms/xielu --against models/SmolLM2 tasks=hellaswag task_folder=data",
             "stamm evaluate runs/demo checkpoints=all tasks=blimp",
+        ),
+    ),
+    Verb(
+        "observe",
+        "stamm.cli.observe",
+        "measure the layers of a trained model: shapes, negative branch, rank, nonlinearity by depth",
+        (
+            "stamm observe runs/demo/arms/xielu",
+            "stamm observe models/Apertus-8B text=mine.jsonl tokens=4096",
+            "stamm observe runs/compare.evidence_activations",
         ),
     ),
     Verb(
@@ -319,9 +325,6 @@ def _rank_prefix() -> str:
 
 
 def _dispatch(argv: list[str]) -> int:
-    if argv and argv[0] in NOT_YET:
-        print(f"stamm: {argv[0]} ({NOT_YET[argv[0]]}) is not built yet.", file=sys.stderr)
-        return 2
     parser = _parser()
     if not argv:
         parser.print_help()

@@ -65,7 +65,7 @@ def nats_of_sequences(
     device = decoder.lm_head.weight.device
     nats: list[Tensor] = [torch.zeros(0) for _ in sequences]
     done = 0
-    for rows in _batches([len(sequence) for sequence in sequences], batch_tokens):
+    for rows in length_batches([len(sequence) for sequence in sequences], batch_tokens):
         lengths = [len(sequences[row]) - 1 for row in rows]
         tokens_BT = torch.zeros(len(rows), max(lengths) + 1, dtype=torch.int64)
         for place, row in enumerate(rows):
@@ -106,7 +106,7 @@ def _rows_of_equal_length(prompts: Sequence[Sequence[int]]) -> Iterator[list[int
             yield rows[first : first + GREEDY_ROWS]
 
 
-def _batches(lengths: Sequence[int], batch_tokens: int) -> Iterator[list[int]]:
+def length_batches(lengths: Sequence[int], batch_tokens: int) -> Iterator[list[int]]:
     """Indices of the sequences of each batch: similar lengths, shortest first."""
     batch: list[int] = []
     scored = (row for row in range(len(lengths)) if lengths[row] > 1)

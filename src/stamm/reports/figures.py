@@ -12,6 +12,7 @@ from stamm.reports.corpus_figures import dropped_figure, stayed_figure
 from stamm.reports.corpus_vocabulary import fairness_figure
 from stamm.reports.figure import Figure
 from stamm.reports.measure_figures import grammar_figure, language_figure, memorization_figure
+from stamm.reports.observation_section import observation_figure
 from stamm.reports.preference_figures import (
     kto_figure,
     log_ratio_figure,
@@ -38,6 +39,7 @@ def figures_of(study: RunResults, config: ReportConfig) -> Mapping[str, tuple[Fi
         ),
         "training": _there(loss_figure(study, config), optimisation_figure(study, config)),
         "shape": tuple(shape_figures(study, config)),
+        "observe": _there(observation_figure(study)),
         "languages": (
             *_there(language_figure(study, config), grammar_figure(study)),
             *curve_figures(study),

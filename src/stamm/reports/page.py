@@ -13,6 +13,7 @@ from stamm.reports.corpus_tables import CorpusTables, corpus_tables
 from stamm.reports.events import events_table
 from stamm.reports.figure import DataTable
 from stamm.reports.formatting import fixed, percent
+from stamm.reports.observation_section import observation_table, observed_arms
 from stamm.reports.run_data import ArmResults, RunResults
 from stamm.reports.task_comparison import difference_table
 from stamm.reports.task_results import group_table, task_table
@@ -29,6 +30,7 @@ CONTENTS = (
     ("prepared", "Prepared data"),
     ("training", "Training"),
     ("shape", "Learned shape"),
+    ("observe", "Layers"),
     ("languages", "Held-out text"),
     ("corpus", "Corpus and consent"),
     ("memorization", "Memorization"),
@@ -64,6 +66,7 @@ class ReportPage:
     task_differences: DataTable | None
     corpus: CorpusTables | None
     safety: DataTable | None
+    observed: DataTable | None
     probes: tuple[tuple[ArmResults, tuple[ContinuationLine, ...]], ...]
     environment: DataTable
     steps: DataTable
@@ -120,6 +123,7 @@ def page_of(study: RunResults, config: ReportConfig) -> ReportPage:
         task_differences=difference_table(study.differences),
         corpus=corpus_tables(study, config),
         safety=safety_table(study),
+        observed=observation_table(study),
         probes=_probes(study, config.passages, config.redact),
         environment=_environment(study),
         steps=_steps(study),
@@ -132,6 +136,8 @@ def _shown(study: RunResults, corpus_alone: bool) -> frozenset[str]:
     if corpus_alone:
         return frozenset(_OF_A_CORPUS)
     every = frozenset(key for key, _ in CONTENTS)
+    if not observed_arms(study):
+        every -= {"observe"}
     if not study.is_alignment:
         return every - _OF_ALIGNMENT
     measured = [arm.measured for arm in study.arms]

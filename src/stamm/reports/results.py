@@ -20,6 +20,7 @@ from stamm.runs.schemas.evaluation import (
     TaskFile,
 )
 from stamm.runs.schemas.export import ParityFile, SamplesFile, SampleText
+from stamm.runs.schemas.observation import ObserveFile
 from stamm.runs.schemas.release import ReleasedFile
 
 # more passages than this are never shown; an audit of a large model writes thousands
@@ -36,6 +37,7 @@ class Measured:
     documents   tokens and nats of each held-out document by its identifier
     parities    parity reports by export target
     released    the latest release
+    observed    statistics of its layers
     tasks       evaluation tasks other than held_out and blimp
     curves      results of evaluated checkpoints, by step
     """
@@ -53,6 +55,7 @@ class Measured:
     tasks: tuple[TaskFile, ...] = ()
     curves: tuple[tuple[int, tuple[TaskFile, ...]], ...] = ()
     released: ReleasedFile | None = None
+    observed: ObserveFile | None = None
 
 
 def read_measured(folder: Path) -> Measured:
@@ -91,6 +94,7 @@ def read_measured(folder: Path) -> Measured:
         tasks=read_task_files(evaluate),
         curves=read_curves(folder / "curves"),
         released=read_record_if_present(ReleasedFile, folder / "released.json"),
+        observed=read_record_if_present(ObserveFile, folder / "observe" / "observe.json"),
     )
     results: list[
         tuple[
@@ -101,6 +105,7 @@ def read_measured(folder: Path) -> Measured:
             | MembershipFile
             | SafetyFile
             | ParityFile
+            | ObserveFile
             | None,
         ]
     ] = [
@@ -110,6 +115,7 @@ def read_measured(folder: Path) -> Measured:
         (audit / "grid.json", found.grid),
         (audit / "membership.json", found.membership),
         (audit / "safety.json", found.safety),
+        (folder / "observe" / "observe.json", found.observed),
         *((evaluate / f"{one.task}.json", one) for one in found.tasks),
         *((folder / "export" / name / "parity.json", one) for name, one in found.parities),
     ]

@@ -45,3 +45,21 @@ def test_a_verdict_follows_from_the_result(tmp_path: Path, apart: float, verdict
     assert "against swiglu, 1M parameters, 246k tokens, 3 seeds" in found[0]
     write(tmp_path / "claims.json", [{**claim, "result": "mine/comparison.json"}])
     assert f"| {found[0]} | {found[1]} |" in page(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "verdict"),
+    [(-0.03, -0.01, "shown"), (0.01, 0.03, "contradicted"), (-0.01, 0.03, "not shown")],
+)
+def test_a_verdict_on_a_slope_over_depth(
+    tmp_path: Path, low: float, high: float, verdict: str
+) -> None:
+    slope = {"mean": (low + high) / 2, "low": low, "high": high}
+    layers = [{"mean": 0.5}, {"mean": 0.25}]
+    measure = {"name": "nonlinearity", "layers": layers, "slope": slope}
+    arm = {"name": "xielu", "seeds": [1, 2, 3], "measures": [measure]}
+    write(tmp_path / "observed.json", {"arms": [arm]})
+    claim = {"arm": "xielu", "measure": "nonlinearity", "result": "observed.json"}
+    said, found = measured(claim, tmp_path)
+    assert found == verdict
+    assert "from 0.500 to 0.250 over 2 layers, 3 seeds" in said

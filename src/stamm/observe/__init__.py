@@ -1,0 +1,1 @@
+"""Statistics of the feed-forward layers of a trained model, over a text."""

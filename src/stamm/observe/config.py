@@ -1,0 +1,37 @@
+"""Configuration of `stamm observe`. No torch here."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from stamm.base.config import validate
+
+
+@dataclass(frozen=True, kw_only=True)
+class ObserveConfig:
+    """Text that the layers of a model are observed on.
+
+    text           file of texts: JSONL with "text" (plain, .gz or .zst), or .txt, one text; None: the
+                   held-out split of the run's packed corpus
+    tokens         tokens observed at most: of each document its first context, documents in the order of
+                   the hash of their identifier; None: all of them
+    checkpoints    "all": every checkpoint of a run; "last": its model
+    batch_tokens   tokens of one forward and backward pass, padding included; results depend on it only
+                   in the last digits
+    threads        CPU threads; part of the configuration because sums depend on it
+    """
+
+    text: str | None = None
+    tokens: int | None = 32_768
+    checkpoints: Literal["last", "all"] = "last"
+    batch_tokens: int = 4096
+    threads: int = 2
+
+    def __post_init__(self) -> None:
+        validate(
+            self,
+            ("tokens", self.tokens is None or self.tokens >= 2, "must be at least 2"),
+            ("batch_tokens", self.batch_tokens >= 1, "must be at least 1"),
+            ("threads", self.threads >= 1, "must be at least 1"),
+        )

@@ -1,0 +1,237 @@
+"""Observe the feed-forward layers of a decoder on token sequences, with one backward pass."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from stamm.base.console import Progress
+from stamm.base.errors import ConfigError, DataError
+from stamm.base.files import sha256_file
+from stamm.corpus.packed_dataset import MANIFEST, PackedSplit
+from stamm.corpus.records import whole_text
+from stamm.corpus.streams import BoundedStream, StreamError, bounded_lines
+from stamm.models.config import SavePost
+from stamm.models.decoder import Decoder
+from stamm.models.generate import length_batches
+from stamm.observe.config import ObserveConfig
+from stamm.observe.statistics import LayerStatistics
+from stamm.runs.schemas.observation import LayerObservation
+
+_LINE_BYTES = 16 * 2**20
+_EXPANSION = 1000
+Encode = Callable[[str], list[int]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ObservedText:
+    """Token sequences with what precedes them, at most one context each.
+
+    name   of the file, or "held-out split"
+    """
+
+    name: str
+    sequences: tuple[list[int], ...]
+
+    @property
+    def tokens(self) -> int:
+        """Tokens that layers see: all but the last of each sequence."""
+        return sum(len(sequence) - 1 for sequence in self.sequences)
+
+
+def text_sha256(config: ObserveConfig, pack: Path | None) -> str:
+    """SHA-256 of the file of texts, or of the manifest of the packed corpus.
+
+    Raises   ConfigError when there is neither; DataError when the file is missing.
+    """
+    if config.text is None:
+        if pack is None:
+            raise ConfigError(
+                "the model has no held-out text",
+                fix='Name a file with text=FILE: a .txt file, or JSONL with "text"',
+            )
+        return sha256_file(pack / MANIFEST)
+    if not Path(config.text).is_file():
+        raise DataError(f"{config.text} is not a file", where="text")
+    return sha256_file(Path(config.text))
+
+
+def held_out_text(config: ObserveConfig, pack: Path, context: int) -> ObservedText:
+    """The first `context` + 1 tokens of held-out documents, in the order of hashed identifiers.
+
+    Raises   DataError when the packed corpus has no held-out document of two tokens.
+    """
+    split = PackedSplit.open(pack, "held_out")
+    documents = sorted(
+        split.documents().to_pylist(),
+        key=lambda row: hashlib.sha256(row["document_id"].encode()).hexdigest(),
+    )
+    sequences = (
+        split.read(row["start"], min(row["stop"], row["start"] + context + 1)).tolist()
+        for row in documents
+    )
+    found = _first(sequences, config.tokens)
+    if not found:
+        raise DataError(
+            "the packed corpus holds no held-out document",
+            fix="Set corpus.held_out above 0, or name a file with text=FILE",
+        )
+    return ObservedText(name="held-out split", sequences=found)
+
+
+def text_of_file(
+    config: ObserveConfig, path: Path, encode: Encode, prefix: Sequence[int], context: int
+) -> ObservedText:
+    """The first `context` + 1 tokens of the texts of a file, in its order.
+
+    prefix   ids before every text
+
+    Raises   DataError when the file cannot be read, or has no text of two tokens.
+    """
+    texts = _texts(path)
+    sequences = ([*prefix, *encode(text)][: context + 1] for text in texts)
+    found = _first(sequences, config.tokens)
+    if not found:
+        raise DataError(f"{path} holds no text", fix='Name a .txt file, or JSONL with "text"')
+    return ObservedText(name=path.name, sequences=found)
+
+
+def _first(sequences: Iterator[list[int]], tokens: int | None) -> tuple[list[int], ...]:
+    found: list[list[int]] = []
+    left = tokens
+    for sequence in sequences:
+        kept = sequence if left is None else sequence[: left + 1]
+        if len(kept) < 2:
+            continue
+        found.append(kept)
+        if left is not None:
+            left -= len(kept) - 1
+            if left < 1:
+                break
+    return tuple(found)
+
+
+def _texts(path: Path) -> Iterator[str]:
+    if path.suffix == ".txt":
+        try:
+            yield path.read_text(encoding="utf-8", errors="replace")
+        except OSError as error:
+            raise DataError(f"cannot read {path}: {error.strerror}") from None
+        return
+    with BoundedStream(path, _EXPANSION) as stream:
+        try:
+            for line in bounded_lines(stream, _LINE_BYTES):
+                if not line.data.strip():
+                    continue
+                try:
+                    row = json.loads(line.data.decode("utf-8-sig"))
+                except (ValueError, RecursionError):
+                    row = None
+                text = row.get("text") if isinstance(row, dict) else None
+                if not isinstance(text, str):
+                    raise DataError(
+                        f'line {line.number} of {path} is not a JSON object with "text"',
+                        fix="Correct it, or name a .txt file",
+                    )
+                yield whole_text(text)
+        except StreamError as stopped:
+            raise DataError(
+                f"{path} is cut or damaged: {stopped.detail}", fix="Get the file again"
+            ) from None
+
+
+def observe_layers(
+    config: ObserveConfig, decoder: Decoder, text: ObservedText, progress: Progress
+) -> tuple[LayerObservation, ...]:
+    """The statistics of every layer of `decoder` on `text`.
+
+    The loss whose gradient is observed is the sum of the nats of all tokens after the first of each
+    sequence. Gradients of weights are not computed.
+
+    Edge     the decoder cannot be trained afterwards: its parameters are frozen
+    Raises   DataError when a pre-activation or an output is not finite.
+    """
+    recorder = _Recorder(decoder)
+    progress.begin("layers", text.tokens, "tokens")
+    done = 0
+    try:
+        lengths = [len(sequence) for sequence in text.sequences]
+        for rows in length_batches(lengths, config.batch_tokens):
+            batch = [text.sequences[row] for row in rows]
+            recorder.add(batch)
+            done += sum(len(sequence) - 1 for sequence in batch)
+            progress.advance(done)
+    finally:
+        recorder.remove()
+    progress.end(f"{text.tokens:,} tokens")
+    return tuple(layer.result() for layer in recorder.layers)
+
+
+class _Recorder:
+    """Hooks in a decoder that add what passes to statistics."""
+
+    def __init__(self, decoder: Decoder) -> None:
+        self._decoder = decoder.eval().requires_grad_(requires_grad=False)
+        self._real_BT = torch.zeros(0, 0, dtype=torch.bool)
+        self.layers: list[LayerStatistics] = []
+        embedding = decoder.model.embed_tokens
+        # Gradients flow from the embeddings on, although no weight needs one.
+        self._handles = [embedding.register_forward_hook(lambda _m, _i, out: out.requires_grad_())]
+        for index, layer in enumerate(decoder.model.layers):
+            block: Any = layer.mlp
+            # The other memory policies call the activation twice, or never.
+            block.keep = SavePost()
+            width = decoder.config.ffn_of(index).width
+            statistics = LayerStatistics(index, block.act_fn, width)
+            self.layers.append(statistics)
+            self._handles += [
+                block.act_fn.register_forward_hook(partial(self._features, statistics)),
+                layer.register_forward_hook(partial(self._residual, statistics)),
+            ]
+
+    def add(self, sequences: Sequence[Sequence[int]]) -> None:
+        """A forward and a backward pass; rows are padded on the right, which causal attention ignores."""
+        width = max(len(sequence) for sequence in sequences)
+        tokens_BT = torch.zeros(len(sequences), width, dtype=torch.int64)
+        for row, sequence in enumerate(sequences):
+            tokens_BT[row, : len(sequence)] = torch.tensor(list(sequence))
+        lengths = torch.tensor([len(sequence) - 1 for sequence in sequences])
+        self._real_BT = torch.arange(width - 1) < lengths[:, None]
+        with torch.enable_grad():
+            loss = self._decoder.losses(
+                tokens_BT[:, :-1], tokens_BT[:, 1:], self._real_BT.float(), kept=1.0
+            ).loss
+            loss.backward()  # type: ignore[no-untyped-call]  # torch leaves it untyped
+
+    def remove(self) -> None:
+        """Remove the hooks."""
+        for handle in self._handles:
+            handle.remove()
+
+    def _features(
+        self, into: LayerStatistics, module: nn.Module, inputs: tuple[Tensor, ...], output: Tensor
+    ) -> None:
+        x_NC = inputs[0].detach()[self._real_BT]
+        y_NC = output.detach()[self._real_BT]
+        if not (torch.isfinite(x_NC).all() and torch.isfinite(y_NC).all()):
+            raise DataError(
+                f"layer {into.layer} has activations that are not finite",
+                fix="The model diverged, or its weights are damaged",
+            )
+        into.add_features(x_NC, y_NC)
+        inputs[0].register_hook(  # type: ignore[no-untyped-call]  # torch leaves it untyped
+            lambda gradient: into.add_gradients(x_NC, gradient[self._real_BT])
+        )
+
+    def _residual(
+        self, into: LayerStatistics, module: nn.Module, inputs: Any, output: Tensor
+    ) -> None:
+        into.add_residual(output.detach()[self._real_BT])

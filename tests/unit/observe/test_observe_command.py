@@ -1,0 +1,262 @@
+"""`stamm observe`: runs, checkpoints, Hugging Face folders; nothing is observed twice."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from stamm.base.console import NoProgress
+from stamm.base.errors import DataError
+from stamm.base.files import read_json, write_json
+from stamm.base.schema import read_record
+from stamm.cli.main import main
+from stamm.engine.checkpoint import Checkpoints
+from stamm.engine.distributed import DistributedContext
+from stamm.engine.sharded_optimizer import ShardedOptimizer
+from stamm.models.config import DecoderConfig, FewBit, GatedFFN, MemoryPolicy, PlainFFN, Recompute
+from stamm.models.decoder import build_decoder
+from stamm.models.serialization import load_decoder, save_decoder
+from stamm.observe.config import ObserveConfig
+from stamm.observe.model import ObservedText, observe_layers
+from stamm.reports.job import write_report
+from stamm.runs.schemas.observation import LayerObservation, ObserveComparisonFile, ObserveFile
+from tests.unit.tutorials import working_folder
+from tests.unit.untrained_run import untrained_run
+
+
+@pytest.fixture(scope="module")
+def inputs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    return untrained_run(tmp_path_factory.mktemp("run"))
+
+
+@pytest.fixture
+def folder(inputs: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    working_folder(inputs["model"], tmp_path, monkeypatch)
+    return tmp_path
+
+
+def layers_of(ffn: PlainFFN | GatedFFN, batch_tokens: int = 4096) -> tuple[LayerObservation, ...]:
+    config = DecoderConfig(
+        vocab_size=64, d_model=16, num_layers=2, num_heads=2, ffn=ffn, max_context=16, init_std=0.2
+    )
+    drawn = torch.Generator().manual_seed(1)
+    rows = (tuple(torch.randint(64, (n,), generator=drawn).tolist()) for n in (17, 9, 5))
+    text = ObservedText(name="t", sequences=tuple(list(row) for row in rows))
+    settings = ObserveConfig(batch_tokens=batch_tokens)
+    return observe_layers(settings, build_decoder(config, seed=4), text, NoProgress())
+
+
+def test_padding_and_memory_policies_do_not_change_the_numbers() -> None:
+    policies: list[tuple[str, MemoryPolicy]] = [("xielu", Recompute()), ("gelu", FewBit(bits=4))]
+    for name, policy in policies:
+        ffn = PlainFFN(width=24, activation=name)
+        alone = layers_of(ffn, batch_tokens=1)
+        together = layers_of(replace(ffn, memory=policy))
+        for one, other in zip(alone, together, strict=True):
+            for key in ("negative_share", "nonlinearity", "negative_gradient_share", "max_median"):
+                assert getattr(one, key) == pytest.approx(getattr(other, key), rel=1e-5)
+
+
+def test_gradients_are_those_of_the_loss() -> None:
+    """In the first layer of a linear network all gradients pass a slope of 1."""
+    found = layers_of(PlainFFN(width=24, activation="identity"))
+    assert [one.mean_abs_slope for one in found] == [1.0, 1.0]
+    assert all(one.nonlinearity == 0.0 for one in found)
+    assert all(0.2 < (one.negative_gradient_share or 0.0) < 0.8 for one in found)
+    assert [one.negative_slope_share for one in found] == [0.0, 0.0]
+    dead = layers_of(PlainFFN(width=24, activation="relu"))
+    # No gradient passes the negative side of ReLU.
+    assert [one.negative_gradient_share for one in dead] == [0.0, 0.0]
+
+
+def test_a_run_is_observed_once(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    command = ["observe", "run", "threads=1", "tokens=200"]
+    assert main([*command, "--dry-run"]) == 0
+    assert capsys.readouterr().out.splitlines() == ["observe run/model -> run/observe/observe.json"]
+    assert main([*command, "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)["run/observe/observe.json"]
+    stored = read_record(ObserveFile, folder / "run/observe/observe.json")
+    assert [one["nonlinearity"] for one in found["layers"]] == [
+        one.nonlinearity for one in stored.layers
+    ]
+    assert (stored.tokens, len(stored.layers)) == (200, 2)
+    assert set(stored.layers[0].parameters) == {"alpha_p", "alpha_n"}
+    assert 0 < stored.layers[0].effective_rank <= 48
+    written = (folder / "run/observe/observe.json").stat().st_mtime_ns
+    assert main(command) == 0
+    assert (folder / "run/observe/observe.json").stat().st_mtime_ns == written
+    assert "nonlinearity" in capsys.readouterr().out
+    assert main([*command, "tokens=100"]) == 0
+    assert read_record(ObserveFile, folder / "run/observe/observe.json").tokens == 100
+    assert main(["observe", "nothing"]) == 1
+    assert main(["observe", "run", "--out", "x"]) == 1
+
+
+def test_checkpoints_are_observed_and_resumed(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    model = load_decoder(folder / "run" / "model")
+    store = Checkpoints(folder / "run/checkpoints", 9, DistributedContext(torch.device("cpu")))
+    updater = ShardedOptimizer(model, lambda shard: torch.optim.SGD(model.parameters()))
+    for step in (5, 10):
+        with torch.no_grad():
+            model.model.layers[0].mlp.act_fn.alpha_p.add_(0.5)  # type: ignore[operator, union-attr]
+        store.save(step, model, updater, "")
+    save_decoder(model, folder / "run" / "model")
+    command = ["observe", "run", "checkpoints=all", "threads=1", "tokens=64"]
+    assert main(command) == 0
+    steps = folder / "run/observe/steps"
+    files = [read_record(ObserveFile, path) for path in sorted(steps.iterdir())]
+    assert [one.step for one in files] == [5, 10]
+    first, second = (one.layers[0].parameters["alpha_p"].mean for one in files)
+    assert second > first > 0.8
+    # The last checkpoint has the weights of the model.
+    model_file = read_record(ObserveFile, folder / "run/observe/observe.json")
+    assert model_file.layers == files[1].layers
+    written = (steps / "step-00000005.json").stat().st_mtime_ns
+    (steps / "step-00000010.json").unlink()
+    assert main(command) == 0
+    assert (steps / "step-00000005.json").stat().st_mtime_ns == written
+    assert (steps / "step-00000010.json").is_file()
+    shutil.rmtree(folder / "run" / "checkpoints")
+    capsys.readouterr()
+    assert main(command) == 1
+    assert "holds no checkpoints" in capsys.readouterr().err
+
+
+def test_a_text_of_the_user(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    lines = ['{"text": "The river is wide."}', '{"text": "Trees grow."}']
+    (folder / "mine.jsonl").write_text("\n".join(lines), encoding="utf-8")
+    (folder / "mine.txt").write_text("The river is wide.", encoding="utf-8")
+    assert main(["observe", "run", "text=mine.jsonl", "threads=1"]) == 0
+    stored = read_record(ObserveFile, folder / "run/observe/observe.json")
+    assert (stored.text, stored.documents) == ("mine.jsonl", 2)
+    assert main(["observe", "run", "text=mine.txt", "threads=1"]) == 0
+    (folder / "bad.jsonl").write_text('{"text": 3}\n', encoding="utf-8")
+    for name, said in (
+        ("bad.jsonl", "line 1"), ("gone.jsonl", "not a file"), ("empty.txt", "no text"),
+    ):  # fmt: skip
+        (folder / "empty.txt").write_text("", encoding="utf-8")
+        capsys.readouterr()
+        assert main(["observe", "run", f"text={name}", "threads=1"]) == 1
+        assert said in capsys.readouterr().err
+
+
+def test_a_hugging_face_folder_needs_a_text(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from tests.unit.evaluate.test_evaluate_command import other_model
+
+    other_model(folder / "other")
+    assert main(["observe", "other"]) == 2
+    assert "text=FILE" in capsys.readouterr().err
+    (folder / "mine.txt").write_text("The river is wide.", encoding="utf-8")
+    assert main(["observe", "other", "text=mine.txt", "threads=1"]) == 0
+    stored = read_record(ObserveFile, folder / "observations/other/observe.json")
+    assert stored.layers[0].observed == "gate pre-activation"
+    assert main(["observe", "other", "text=mine.txt", "checkpoints=all"]) == 1
+
+
+def test_weights_that_are_not_finite_are_an_error(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    model = load_decoder(folder / "run" / "model")
+    with torch.no_grad():
+        model.model.layers[1].mlp.up_proj.weight[0, 0] = float("inf")  # type: ignore[index, union-attr]
+    save_decoder(model, folder / "run" / "model")
+    assert main(["observe", "run", "threads=1", "tokens=64"]) == 1
+    assert "layer 1 has activations that are not finite" in capsys.readouterr().err
+
+
+def test_results_of_other_weights_are_kept(folder: Path) -> None:
+    assert main(["observe", "run", "threads=1", "tokens=64"]) == 0
+    before = read_json(folder / "run/observe/observe.json")
+    model = load_decoder(folder / "run" / "model")
+    with torch.no_grad():
+        model.lm_head.weight.mul_(2)
+    save_decoder(model, folder / "run" / "model")
+    assert main(["observe", "run", "threads=1", "tokens=64"]) == 0
+    kept = folder / "run" / f"observe-{before['model_sha256'][:8]}" / "observe.json"
+    assert read_json(kept) == before
+    write_json(folder / "run/observe/observe.json", {"schema": 1})
+    assert main(["observe", "run", "threads=1", "tokens=64"]) == 0
+
+
+def test_the_page_shows_observed_layers(folder: Path) -> None:
+    assert main(["observe", "run", "threads=1", "tokens=64"]) == 0
+    study = folder / "study"
+    shutil.copytree(folder / "run", study / "arms" / "b")
+    stored = read_json(folder / "run/observe/observe.json")
+    stored["text"] = "<script>alert(1)</script>"
+    write_json(study / "arms/b/observe/observe.json", stored)
+    (study / "arms/b/config.json").unlink()
+    page = write_report(study, folder / "page.html").read_text(encoding="utf-8")
+    assert 'id="observe"' in page
+    assert 'id="observed"' in page
+    assert "<script>" not in page
+    shutil.rmtree(study / "arms/b/observe")
+    page = write_report(study, folder / "page.html").read_text(encoding="utf-8")
+    assert 'id="observe"' not in page
+    stored["model_sha256"] = "0" * 64
+    write_json(study / "arms/b/observe/observe.json", stored)
+    with pytest.raises(DataError, match="was made from weights"):
+        write_report(study, folder / "page.html")
+
+
+def test_the_runs_of_a_comparison_are_observed_by_depth(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    root = folder / "compared"
+    for name in ("tokenizer", "pack"):
+        shutil.copytree(folder / "run" / name, root / name)
+    config = load_decoder(folder / "run" / "model").config
+    settings = {
+        "arms": [{"name": "xielu"}, {"name": "relu"}], "baseline": "relu", "seeds": [1, 2, 3],
+        "matched": {"kind": "EqualParameters"}, "tuning": {"length": 1.0}, "confidence": 0.95,
+    }  # fmt: skip
+    write_json(root / "config.json", {"schema": 1, "config": settings})
+    summary = {
+        "schema": 1, "parameters": 1, "steps": 2, "trained_tokens": 9, "epochs": 0.1, "flops": 1.0,
+        "decay_start_step": 1,
+    }  # fmt: skip
+    for name in ("xielu", "relu"):
+        for seed in (1, 2):
+            arm = root / "final" / name / str(seed)
+            for place in (arm, arm / "averaged"):
+                model = replace(config, ffn=PlainFFN(width=48, activation=name))
+                drawn = seed if place == arm else seed + 10
+                save_decoder(build_decoder(model, seed=drawn), place / "model")
+            write_json(arm / "summary.json", summary)
+    # An arm whose loss rose diverged.
+    lines = ['{"step": 1, "train/loss_nats": 3.0}', '{"step": 2, "train/loss_nats": 9.0}']
+    lost = root / "final/relu/2/metrics.jsonl"
+    lost.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    command = ["observe", "compared", "threads=1", "tokens=64"]
+    assert main([*command, "--dry-run"]) == 0
+    shown = capsys.readouterr().out.splitlines()
+    assert shown[0] == (
+        "observe compared/final/xielu/1/averaged/model -> "
+        "compared/final/xielu/1/averaged/observe/observe.json"
+    )
+    assert shown[3:] == ["compared/observe_comparison.json"]
+    assert main([*command, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["diverged"] == ["relu/2"]
+    found = read_record(ObserveComparisonFile, root / "observe_comparison.json")
+    assert [(arm.name, arm.seeds) for arm in found.arms] == [("xielu", (1, 2)), ("relu", (1,))]
+    each = [
+        read_record(ObserveFile, root / f"final/xielu/{seed}/averaged/observe/observe.json")
+        for seed in (1, 2)
+    ]
+    assert found.identities["xielu/2"] == each[1].identity
+    by_name = {one.name: one for one in found.arms[0].measures}
+    first = by_name["nonlinearity"].layers[0]
+    assert first is not None
+    assert first.mean == pytest.approx(sum(one.layers[0].nonlinearity or 0 for one in each) / 2)
+    assert by_name["alpha_p"].layers[0] is not None
+    assert main(command) == 0
+    assert "relu (relu), seeds (1,)" in capsys.readouterr().out
