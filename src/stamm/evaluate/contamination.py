@@ -23,14 +23,14 @@ from stamm.evaluate.items import TaskItem, read_items
 from stamm.evaluate.task_file import TaskData
 from stamm.runs.schemas.corpus import CoverageFile
 
-UNKNOWN = "unknown, because the training text of the model is not here"
+UNKNOWN = "unknown, because the training text of the model is not available"
 _COVERAGE = Path("screened", "contamination", "coverage.json")
 _MOST_HITS = 2**31
 
 
 @dataclass(frozen=True, kw_only=True)
 class ContaminationStatus:
-    """How many items of a task are in the training text.
+    """Number of items of a task that are in the training text.
 
     text    the status as a sentence without its full stop
     items   numbers of those found; None where the training text is not known
