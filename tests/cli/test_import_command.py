@@ -1,4 +1,4 @@
-"""`stamm import`: a Hugging Face folder becomes a run that the other verbs read."""
+"""`stamm import`: a Hugging Face folder or a GGUF file becomes a run that the other verbs read."""
 
 from __future__ import annotations
 
@@ -6,10 +6,14 @@ import json
 from pathlib import Path
 
 import pytest
+import torch
 
 from stamm.base.files import read_json
 from stamm.cli.main import main
+from stamm.models.serialization import load_decoder
 from tests.unit.align.test_import_job import llama_folder
+from tests.unit.export.test_gguf_import import write
+from tests.unit.untrained_run import untrained_run
 
 
 def base_model(folder: Path) -> Path:
@@ -41,6 +45,29 @@ def test_a_folder_becomes_a_run(
     assert named["folder"] == "Some-Llama.1"
     assert main(["import", "Some-Llama.1"]) == 1, "the run exists"
     assert main(["ls", "runs"]) == 0
+
+
+def test_a_gguf_file_becomes_a_run_with_the_same_logits(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    inputs = untrained_run(tmp_path)
+    decoder = load_decoder(inputs["model"])
+    write(tmp_path / "model.gguf", inputs, decoder=decoder)
+    assert main(["import", "model.gguf"]) == 0
+    arm = tmp_path / "runs" / "model" / "arms" / "model"
+    assert read_json(arm / "import.json")["quantization"] == "23 F32"
+    tokens = torch.arange(100)[None]
+    with torch.no_grad():
+        assert torch.equal(load_decoder(arm / "model")(tokens), decoder(tokens))
+    (tmp_path / "short.gguf").write_bytes((tmp_path / "model.gguf").read_bytes()[:5000])
+    assert main(["import", "short.gguf"]) == 1
+    assert main(["import", "model.bin"]) == 1
+    assert sorted(path.name for path in (tmp_path / "runs").iterdir()) == ["model"]
+    errors = capsys.readouterr().err.splitlines()
+    assert [line.split(": ", 2)[1][:12] for line in errors if line.startswith("stamm: ")] == [
+        "short.gguf i", "model.bin is",
+    ]  # fmt: skip
 
 
 def test_a_damaged_folder_leaves_no_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

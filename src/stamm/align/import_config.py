@@ -1,4 +1,4 @@
-"""Configuration of `import_model`, and the files of a Hugging Face folder that it reads. No torch here."""
+"""Configuration of `import_model`, and the files of a model that it reads. No torch here."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ TEMPLATE = "chat_template.jinja"
 
 @dataclass(frozen=True, kw_only=True)
 class ImportConfig:
-    """Import of a Hugging Face folder.
+    """Import of a Hugging Face folder or a GGUF file.
 
-    chat   the folder must have a supported chat format; False: a base model is imported, too
+    chat   it must have a supported chat format; False: a base model is imported, too
     """
 
     chat: bool = True
@@ -30,8 +30,12 @@ class ImportConfig:
 def import_files(folder: Path) -> dict[str, Path]:
     """The files of a Hugging Face folder that an import reads, by name, for a step's `external`.
 
+    A GGUF file is one file.
+
     Raises   DataError when a file that is needed is missing.
     """
+    if folder.is_file():
+        return {folder.name: folder}
     weights = [WEIGHTS]
     if not (folder / WEIGHTS).is_file() and (folder / INDEX).is_file():
         stored = read_json(folder / INDEX)

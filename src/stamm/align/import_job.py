@@ -1,6 +1,6 @@
-"""Import a Hugging Face folder, so that training starts from a stored decoder.
+"""Import a Hugging Face folder or a GGUF file, so that training starts from a stored decoder.
 
-Reads    source (a Hugging Face folder: Llama, Qwen3, Apertus or Arcee)
+Reads    source (a Hugging Face folder: Llama, Qwen3, Apertus or Arcee; or a GGUF file of the first three)
 Leaves   model/ (decoder.json, model.safetensors), tokenizer/ (tokenizer.json and, where the folder
          has them, tokenizer_config.json and chat_template.jinja), import.json
 
@@ -14,10 +14,11 @@ from pathlib import Path
 from stamm.align.import_config import TEMPLATE, TOKENIZER, TOKENIZER_CONFIG, ImportConfig
 from stamm.align.model_source import check_vocabulary, find_model, load_chat_format
 from stamm.base.errors import DataError
-from stamm.base.files import remove_leftovers, write_bytes
+from stamm.base.files import remove_leftovers, sha256_file, write_bytes
 from stamm.base.schema import write_record
 from stamm.chat.formats import ChatFormat
 from stamm.corpus.tokenizer.imported import ImportedTokenizer
+from stamm.export.gguf_import import GgufModel
 from stamm.models.hub import hub_weights_sha256, load_hub
 from stamm.models.serialization import save_decoder
 from stamm.runs.job import Workspace
@@ -34,25 +35,30 @@ def run(config: ImportConfig, workspace: Workspace) -> None:
     """
     folder, progress = workspace.folder, workspace.progress
     remove_leftovers(folder)
-    source = find_model(str(workspace.inputs["source"]))
-    if source.kind != "hub":
-        raise DataError(f"{source.model.parent} is a run of stamm's: it needs no import")
+    source, written = workspace.inputs["source"], folder / "tokenizer"
+    gguf = GgufModel(source) if source.is_file() else None
     progress.begin("import", 2, "stages")
-    chat = _chat_format(config, source.tokenizer)
-    tokenizer = ImportedTokenizer.load(source.tokenizer)
-    decoder = load_hub(source.model)
-    check_vocabulary(decoder.config, tokenizer.size, source.tokenizer)
+    if gguf is not None:
+        gguf.write_tokenizer(written)
+    elif find_model(str(source)).kind != "hub":
+        raise DataError(f"{source} is a run of stamm's: it needs no import")
+    described = source if gguf is None else written
+    chat = _chat_format(config, described)
+    tokenizer = ImportedTokenizer.load(described)
+    decoder = load_hub(source) if gguf is None else gguf.decoder()
+    check_vocabulary(decoder.config, tokenizer.size, source)
     progress.advance(1, "read")
     for name in (TOKENIZER, TOKENIZER_CONFIG, TEMPLATE):
-        if (source.tokenizer / name).is_file():
-            write_bytes(folder / "tokenizer" / name, (source.tokenizer / name).read_bytes())
+        if gguf is None and (source / name).is_file():
+            write_bytes(written / name, (source / name).read_bytes())
     save_decoder(decoder, folder / "model")
     record = {
-        "folder": source.model.resolve().name,
-        "weights_sha256": hub_weights_sha256(source.model),
+        "folder": source.resolve().name,
+        "weights_sha256": hub_weights_sha256(source) if gguf is None else sha256_file(source),
         "tokenizer_sha256": tokenizer.sha256,
         "chat_format": chat.name if chat else "",
         "chat_sha256": chat.sha256 if chat else "",
+        "quantization": "" if gguf is None else gguf.quantization,
     }
     write_record(folder / RECORD, ImportFile, record)
     named = chat.name if chat else "no chat format"

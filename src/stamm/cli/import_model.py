@@ -1,4 +1,4 @@
-"""`stamm import`: a Hugging Face folder becomes a run with one arm."""
+"""`stamm import`: a Hugging Face folder or a GGUF file becomes a run with one arm."""
 
 from __future__ import annotations
 
@@ -28,10 +28,16 @@ _OTHERS = re.compile(r"[^A-Za-z0-9_]+")
 def arguments(parser: argparse.ArgumentParser, verb: str) -> None:
     """Add the arguments of `import`."""
     parser.add_argument(
-        "folder", type=text, help="a Hugging Face folder: Apertus, Llama, Qwen3 or Arcee"
+        "folder",
+        type=text,
+        help="a Hugging Face folder (Apertus, Llama, Qwen3 or Arcee) or a GGUF file of llama.cpp"
+        " (Apertus, Llama or Qwen3)",
     )
     parser.add_argument(
-        "--out", type=text, metavar="RUN", help="the run folder (default: runs/NAME of the folder)"
+        "--out",
+        type=text,
+        metavar="RUN",
+        help="the run folder (default: runs/NAME of the folder or file)",
     )
     parser.add_argument(
         "--dry-run", action="store_true", help="print what would be read and written"
@@ -41,9 +47,14 @@ def arguments(parser: argparse.ArgumentParser, verb: str) -> None:
 def run(options: argparse.Namespace, verb: str) -> int:
     """Write the run folder; it gets its name when it is complete."""
     source = Path(options.folder)
-    if not source.is_dir():
-        raise RunError(f"{source} is not a folder", fix="Name a folder with config.json")
-    name = _OTHERS.sub("-", source.resolve().name).strip("-")[:100] or "model"
+    if not source.is_dir() and not (source.is_file() and source.suffix == ".gguf"):
+        raise RunError(
+            f"{source} is neither a folder nor a .gguf file", fix="Name a folder with config.json"
+        )
+    named = source.resolve()
+    name = (
+        _OTHERS.sub("-", named.stem if source.is_file() else named.name).strip("-")[:100] or "model"
+    )
     out = Path(options.out) if options.out else Path("runs") / name
     files = import_files(source)
     if out.exists() and (not out.is_dir() or any(out.iterdir())):

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,7 @@ from stamm.export.runtime_support import QUANTIZER_TYPES, gguf_architecture
 from stamm.models.config import DecoderConfig, Llama3Rope, PlainRope
 from stamm.models.decoder import Decoder
 from stamm.models.hub import xielu_constants
+from stamm.models.parameter_shapes import parameter_shapes
 from stamm.models.rope import inverse_frequencies
 
 _TENSORS = {
@@ -38,6 +39,7 @@ _TENSORS = {
     "mlp.up_proj": "ffn_up",
     "mlp.down_proj": "ffn_down",
 }
+ROTATED = ("attn_q.weight", "attn_k.weight")
 _FILE_TYPES = {
     "F32": 0,
     "Q8_0": 7,
@@ -46,7 +48,9 @@ _FILE_TYPES = {
     "Q6_K": 18,
     "BF16": 32,
 }  # enum llama_ftype
-_NORMAL, _CONTROL, _USER_DEFINED, _UNUSED = 1, 3, 4, 5  # enum llama_token_type
+TOKEN_NORMAL, TOKEN_CONTROL, TOKEN_USER_DEFINED, _UNUSED = 1, 3, 4, 5  # enum llama_token_type
+HF_TOKENIZER = "tokenizer.huggingface.json"
+"""Key of a whole tokenizer.json (https://github.com/ggml-org/ggml/blob/master/docs/gguf.md)."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,6 +62,7 @@ class GgufTokenizer:
     add_begin  whether <s> is put before a text
     ends       ids that end a text or an answer; the first is that of a text
     template   chat template, "" for a base model
+    json       the content of tokenizer.json, for readers that cut texts by its pattern
     """
 
     pre: str
@@ -69,6 +74,7 @@ class GgufTokenizer:
     add_begin: bool
     ends: Sequence[int]
     template: str = ""
+    json: str = ""
 
 
 def read_bpe(file: Path, vocab_size: int) -> tuple[list[str], list[int], list[str]]:
@@ -84,10 +90,10 @@ def read_bpe(file: Path, vocab_size: int) -> tuple[list[str], list[int], list[st
             fix="Choose another target with export.target",
         )
     known = {int(number): text for text, number in model["vocab"].items()}
-    kinds = dict.fromkeys(known, _NORMAL)
+    kinds = dict.fromkeys(known, TOKEN_NORMAL)
     for token in plain.get("added_tokens") or ():
         known[int(token["id"])] = token["content"]
-        kinds[int(token["id"])] = _CONTROL if token["special"] else _USER_DEFINED
+        kinds[int(token["id"])] = TOKEN_CONTROL if token["special"] else TOKEN_USER_DEFINED
     if max(known) >= vocab_size:
         raise ExportError(f"{file} has an id {max(known)}, and the model has {vocab_size} ids")
     tokens = [known.get(number, f"[PAD{number}]") for number in range(vocab_size)]
@@ -158,19 +164,30 @@ def gguf_tensors(decoder: Decoder) -> Iterator[tuple[str, Tensor]]:
     """
     config = decoder.config
     neighbours = gguf_architecture(config) == "llama"
-    factors = rope_factors(config)
+    names = gguf_names(config)
+    factors = rope_factors(config.rope, config.head_width)
     if factors is not None:
         yield "rope_freqs.weight", factors
     for name, parameter in decoder.state_dict().items():
+        if name not in names:  # alphas of xIELU are metadata
+            continue
+        tensor = parameter.detach().float().contiguous()
+        if neighbours and names[name].endswith(ROTATED):
+            tensor = to_neighbours(tensor, config.head_width)
+        yield names[name], tensor
+
+
+def gguf_names(config: DecoderConfig) -> dict[str, str]:
+    """The name in GGUF of each parameter that is a tensor there, with a tied output matrix."""
+    untied = replace(config, tied_embeddings=False)
+    found = {}
+    for name in parameter_shapes(untied):
         layer, _, inner = name.removeprefix("model.layers.").partition(".")
         place = f"blk.{layer}." if layer.isdigit() else ""
         known = _TENSORS.get((inner if place else name).removesuffix(".weight"))
-        if known is None:  # alphas of xIELU are metadata
-            continue
-        tensor = parameter.detach().float().contiguous()
-        if neighbours and known in ("attn_q", "attn_k"):
-            tensor = to_neighbours(tensor, config.head_width)
-        yield f"{place}{known}.weight", tensor
+        if known is not None:
+            found[name] = f"{place}{known}.weight"
+    return found
 
 
 def to_neighbours(weight_OD: Tensor, head_width: int) -> Tensor:
@@ -179,12 +196,18 @@ def to_neighbours(weight_OD: Tensor, head_width: int) -> Tensor:
     return halves.transpose(1, 2).reshape(weight_OD.shape).contiguous()
 
 
-def rope_factors(config: DecoderConfig) -> Tensor | None:
+def from_neighbours(weight_OD: Tensor, head_width: int) -> Tensor:
+    """The inverse of `to_neighbours`."""
+    pairs = weight_OD.view(-1, head_width // 2, 2, weight_OD.shape[1])
+    return pairs.transpose(1, 2).reshape(weight_OD.shape).contiguous()
+
+
+def rope_factors(rope: PlainRope | Llama3Rope, head_width: int) -> Tensor | None:
     """Divisors of the plain rotary frequencies, shape (head_width / 2,); None for plain rotations."""
-    if not isinstance(config.rope, Llama3Rope):
+    if not isinstance(rope, Llama3Rope):
         return None
-    plain = inverse_frequencies(PlainRope(theta=config.rope.theta), config.head_width)
-    return plain / inverse_frequencies(config.rope, config.head_width)
+    plain = inverse_frequencies(PlainRope(theta=rope.theta), head_width)
+    return plain / inverse_frequencies(rope, head_width)
 
 
 def xielu_arrays(decoder: Decoder) -> dict[str, list[float]]:
@@ -244,6 +267,8 @@ def _add_tokenizer(writer: Any, tokenizer: GgufTokenizer) -> None:
     writer.add_add_eos_token(False)
     if tokenizer.template:
         writer.add_chat_template(tokenizer.template)
+    if tokenizer.json:
+        writer.add_string(HF_TOKENIZER, tokenizer.json)
 
 
 def _add_model(writer: Any, decoder: Decoder, config: DecoderConfig) -> None:

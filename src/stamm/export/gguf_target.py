@@ -123,6 +123,7 @@ class GgufTarget:
             add_begin=prepends_begin(file),
             ends=ends,
             template=template,
+            json=file.read_text(encoding="utf-8"),
         )
 
 
@@ -135,7 +136,7 @@ def _best_rule(
     found: dict[str, int] = {}
     for rule in PRE_TOKENIZERS:
         file = folder / ".vocabulary.gguf"
-        write_gguf(file, replace(described, pre=rule, add_begin=False), None, "F32")
+        write_gguf(file, replace(described, pre=rule, add_begin=False, json=""), None, "F32")
         try:
             engine = LlamaCpp(file, 0)
         except ExportError as error:  # a rule that this version does not have

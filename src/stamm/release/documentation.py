@@ -272,7 +272,8 @@ def _start(facts: ReleaseFacts) -> str:
     """The model that this one started from or is, by folder and weights; "" when none is known."""
     imported = read_record_if_present(ImportFile, facts.arm / "import.json")
     if imported is not None:
-        return f"imported from {imported.folder}, weights {imported.weights_sha256}"
+        types = f" ({imported.quantization})" if imported.quantization else ""
+        return f"imported from {imported.folder}{types}, weights {imported.weights_sha256}"
     inputs = facts.manifest.inputs if facts.manifest else {}
     model = facts.arm / inputs["start"].path if "start" in inputs else None
     known = model is not None and (model / DECODER).is_file()

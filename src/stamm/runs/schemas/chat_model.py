@@ -22,13 +22,14 @@ class ChatModelFile:
 
 @dataclass(frozen=True, kw_only=True)
 class ImportFile:
-    """import.json: the Hugging Face folder that a model was imported from.
+    """import.json: the Hugging Face folder or GGUF file that a model was imported from.
 
-    folder            name of the folder, without its path
+    folder            name of the folder or file, without its path
     weights_sha256    of its weights; of several files, of their names and hashes
     tokenizer_sha256  of its tokenizer.json
     chat_format       name of its chat format; "" for a base model
     chat_sha256       of all that decides the ids of a conversation; "" for a base model
+    quantization      types of the tensors of a GGUF file and their numbers: "9 F32, 14 Q8_0"
     """
 
     SCHEMA: ClassVar[int] = 1
@@ -38,3 +39,4 @@ class ImportFile:
     tokenizer_sha256: str
     chat_format: str
     chat_sha256: str
+    quantization: str = ""
