@@ -183,6 +183,23 @@ def test_settings_that_fail_leave_the_earlier_export(
     assert contents(tmp_path / "transformers") == before
 
 
+@pytest.mark.slow
+def test_the_gate_widens_with_the_models_own_error(
+    inputs: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    decoder = load_decoder(inputs["model"])
+    assert 1e-8 < job.float64_error(ExportConfig(parity_tokens=40), decoder, []) < 3e-6
+    first = read_json(run(inputs, tmp_path) / "parity.json")
+    apart = max(one["max_relative"] for one in first["comparisons"])
+    strict = ExportConfig(parity_rows=2, parity_tokens=40, tolerance=apart / 2, threads=1)
+    monkeypatch.setattr(job, "float64_error", lambda *_: apart / 3)
+    report = read_json(run(inputs, tmp_path, strict) / "parity.json")
+    assert report["tolerance"] == pytest.approx(apart * 4 / 3)
+    monkeypatch.setattr(job, "float64_error", lambda *_: apart / 9)
+    with pytest.raises(ExportError, match="logits differ by"):
+        run(inputs, tmp_path, strict)
+
+
 def test_a_wrong_tokenizer_fails_and_leaves_nothing_at_first(
     inputs: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -129,7 +129,7 @@ xielu_arrays = gguf_file.xielu_arrays
 MUTANTS = {
     "negated alpha": ("plain", "xielu_arrays", negated_alpha),
     "effective alpha": ("plain", "xielu_arrays", softplus_twice),
-    "rotary factors forgotten": ("llama3 rope", "rope_factors", lambda config: None),
+    "rotary factors forgotten": ("llama3 rope", "rope_factors", lambda rope, width: None),
     "rotation of halves": ("llama", "to_neighbours", lambda weight, width: weight),
 }
 
