@@ -21,6 +21,7 @@ from stamm.corpus.packed_dataset import MANIFEST
 from stamm.corpus.tokenizer.tokenizer import Tokenizer
 from stamm.evaluate.blind import BLIND_ERRORS, blind_credits, credit, unigram_log_probs
 from stamm.evaluate.contamination import contamination_of
+from stamm.evaluate.instructions import followed
 from stamm.evaluate.item_file import ItemFile, blocks_of
 from stamm.evaluate.items import (
     Examples,
@@ -38,7 +39,7 @@ from stamm.evaluate.scoring import (
     score_questions,
 )
 from stamm.evaluate.task import TaskContext, TaskMetric, TaskResult
-from stamm.evaluate.task_file import TaskData, TaskDescription
+from stamm.evaluate.task_file import GENERATED, TaskData, TaskDescription
 from stamm.models.decoder import Decoder
 from stamm.runs.schemas.evaluation import ItemLine
 
@@ -153,7 +154,7 @@ class ItemScorer:
         kind = self._described.kind
         if kind == "perplexity":
             lines |= self._rolling(items)
-        elif kind == "generation":
+        elif kind in GENERATED:
             lines |= self._generated(items)
         else:
             lines |= self._scored(items)
@@ -217,13 +218,15 @@ class ItemScorer:
     def _generated(self, items: Sequence[TaskItem]) -> dict[int, Mapping[str, Any]]:
         described = self._described
         contexts = [self._context_ids(item) for item in items]
-        outputs = generate_until(self._model, contexts, described.until, described.max_new_tokens)
-        room = self._limit - described.max_new_tokens
+        # A small model has no room for the whole answer that a large one would give.
+        new_tokens = min(described.max_new_tokens, self._limit // 2)
+        outputs = generate_until(self._model, contexts, described.until, new_tokens)
+        room = self._limit - new_tokens
         return {
             item.line: {
                 **self._begun(item, None),
                 "truncated": len(context) > room,
-                "values": {"acc": float(is_right(described, output, item.answer))},
+                **answer_values(described, item, output),
                 "output": output[:_LONGEST_OUTPUT],
             }
             for item, context, output in zip(items, contexts, outputs, strict=True)
@@ -279,6 +282,22 @@ class ItemScorer:
 
     def _scores(self, questions: Sequence[ScoringRequest]) -> list[list[Score]]:
         return score_questions(self._model.decoder, questions, self._config.batch_tokens)
+
+
+def answer_values(described: TaskDescription, item: TaskItem, output: str) -> dict[str, Any]:
+    """Metrics of a completion and their weights: right or not, or the instructions that it follows.
+
+    Source   of the four accuracies of instructions: arXiv 2311.07911, section 2.2
+    """
+    if described.kind != "instructions":
+        return {"values": {"acc": float(is_right(described, output, item.answer))}}
+    values, weights = {}, {}
+    for mode in ("strict", "loose"):
+        results = followed(item.instructions, output, loose=mode == "loose")
+        values[f"prompt_level_{mode}_acc"] = float(all(results))
+        values[f"inst_level_{mode}_acc"] = sum(results) / len(results)
+        weights[f"inst_level_{mode}_acc"] = float(len(results))
+    return {"values": values, "weights": weights}
 
 
 def is_right(described: TaskDescription, output: str, answer: str) -> bool:
@@ -400,7 +419,8 @@ class _Summary:
 
 
 def _put(ratios: dict[str, ClusteredRatio], name: str, value: float, one: ItemLine) -> None:
-    ratios.setdefault(name, ClusteredRatio()).add(value * one.weight, one.weight, one.cluster)
+    weight = one.weights.get(name, one.weight)
+    ratios.setdefault(name, ClusteredRatio()).add(value * weight, weight, one.cluster)
 
 
 def _metric(ratio: ClusteredRatio, chance: float | None) -> TaskMetric:

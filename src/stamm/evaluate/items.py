@@ -12,6 +12,7 @@ from typing import Any
 from stamm.base.errors import ConfigError, DataError
 from stamm.corpus.records import clean_field, whole_text
 from stamm.corpus.streams import BoundedStream, StreamError, bounded_lines
+from stamm.evaluate.instructions import Instruction, read_instructions
 from stamm.evaluate.task_file import EXPANSION, LINE_BYTES, TaskData, TaskDescription
 
 _FIELD = re.compile(r"\{([A-Za-z0-9_.]+)\}")
@@ -36,6 +37,7 @@ class TaskItem:
     answer     text that is checked: the right choice, the answer, the last word, or the whole text
     groups     value of each field that results are given by
     cluster    items of one cluster depend on each other; "" for an item by itself
+    instructions   that an answer is checked by
     """
 
     line: int
@@ -46,6 +48,7 @@ class TaskItem:
     answer: str
     groups: Mapping[str, str]
     cluster: str
+    instructions: tuple[Instruction, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -147,6 +150,7 @@ def _rows(task: TaskData) -> Iterator[tuple[int, dict[str, Any] | RejectedRow]]:
 def _item(described: TaskDescription, row: dict[str, Any], line: int) -> TaskItem:
     context, answer, label = "", "", -1
     choices: tuple[str, ...] = ()
+    instructions: tuple[Instruction, ...] = ()
     if described.is_choice:
         choices = _choices(described, row)
         label = 0 if described.kind == "minimal_pairs" else _label(described, row, choices)
@@ -155,13 +159,16 @@ def _item(described: TaskDescription, row: dict[str, Any], line: int) -> TaskIte
             context = _filled(described.context, row)
     elif described.kind == "generation":
         context, answer = _filled(described.context, row), _text(row, described.answer)
+    elif described.kind == "instructions":
+        context = answer = _filled(described.context, row)
+        instructions = _instructions(row)
     else:
         answer = _filled(described.text, row)
         if described.kind == "cloze":
             context, _, answer = answer.rstrip().rpartition(" ")
     if not answer.strip():
         raise RejectedError("empty text")
-    if described.kind in ("cloze", "multiple_choice", "generation") and not context.strip():
+    if described.kind not in ("minimal_pairs", "perplexity") and not context.strip():
         raise RejectedError("empty context")
     return TaskItem(
         line=line,
@@ -172,11 +179,19 @@ def _item(described: TaskDescription, row: dict[str, Any], line: int) -> TaskIte
         answer=answer,
         groups=_groups(described, row),
         cluster=_label_text(row.get(described.cluster, "")) if described.cluster else "",
+        instructions=instructions,
     )
 
 
 def _groups(described: TaskDescription, row: dict[str, Any]) -> dict[str, str]:
     return {key: _label_text(row[key]) for key in described.groups if key in row}
+
+
+def _instructions(row: dict[str, Any]) -> tuple[Instruction, ...]:
+    try:
+        return read_instructions(row)
+    except DataError:
+        raise RejectedError("an instruction that is not known, or wrong arguments") from None
 
 
 def _choices(described: TaskDescription, row: dict[str, Any]) -> tuple[str, ...]:
@@ -199,6 +214,11 @@ def _choices(described: TaskDescription, row: dict[str, Any]) -> tuple[str, ...]
 
 def _label(described: TaskDescription, row: dict[str, Any], choices: tuple[str, ...]) -> int:
     found = _value(row, described.answer)
+    if described.labels:
+        labels = _value(row, described.labels)
+        if not isinstance(labels, list) or labels.count(found) != 1 or len(labels) != len(choices):
+            raise RejectedError(f"{described.answer!r} is not one of {described.labels!r}")
+        return labels.index(found)
     if isinstance(found, list) and len(found) == len(choices) and found.count(1) == 1:
         return found.index(1)
     if isinstance(found, str):

@@ -20,7 +20,9 @@ from stamm.base.files import read_json, sha256_file
 from stamm.corpus.streams import BoundedStream, StreamError, bounded_lines
 from stamm.evaluate.config import DESCRIPTIONS, shipped_tasks
 
-Kind = Literal["multiple_choice", "minimal_pairs", "cloze", "generation", "perplexity"]
+Kind = Literal[
+    "multiple_choice", "minimal_pairs", "cloze", "generation", "instructions", "perplexity"
+]
 Match = Literal["exact", "number", "regex"]
 CHOICE_METRICS = ("acc", "acc_norm", "acc_bytes", "acc_token", "acc_pmi")
 METRICS: dict[Kind, tuple[str, ...]] = {
@@ -28,10 +30,17 @@ METRICS: dict[Kind, tuple[str, ...]] = {
     "minimal_pairs": ("acc", "acc_token"),
     "cloze": ("acc", "log_prob"),
     "generation": ("acc",),
+    "instructions": (
+        "prompt_level_strict_acc",
+        "inst_level_strict_acc",
+        "prompt_level_loose_acc",
+        "inst_level_loose_acc",
+    ),
     "perplexity": ("bits_per_byte",),
 }
 """Metrics of each kind; acc_norm divides log-likelihoods by characters, as lm-evaluation-harness does."""
-_ASKED = ("multiple_choice", "generation")
+GENERATED = ("generation", "instructions")
+_ASKED = ("multiple_choice", *GENERATED)
 HEADER = "stamm_task"
 LINE_BYTES = 2**20
 EXPANSION = 200
@@ -44,12 +53,13 @@ class TaskDescription:
 
     kind            multiple_choice and minimal_pairs compare log-likelihoods; cloze asks whether the
                     last word is the greedy continuation; generation compares a greedy completion;
-                    perplexity scores whole texts
+                    instructions checks those of the row, as IFEval; perplexity scores whole texts
     file            data file, beside the description or in the folder of tasks
     context         template of the question; "" for minimal pairs
     choices         templates of the choices, or the one name of a field with a list of texts
     answer          field of the right choice: its number from 0, its letter, its text, or a list of
                     0 and 1; of a generation, the field of the answer
+    labels          field with a list of the labels that `answer` names one of; "" for none
     text            template of the text of cloze and perplexity
     delimiter       between context and continuation
     until           texts that end a completion
@@ -73,6 +83,7 @@ class TaskDescription:
     context: str = ""
     choices: tuple[str, ...] = ("choices",)
     answer: str = "answer"
+    labels: str = ""
     text: str = "{text}"
     delimiter: str = " "
     until: tuple[str, ...] = ("\n",)

@@ -29,7 +29,7 @@ from stamm.evaluate.file_task import ItemScorer
 from stamm.evaluate.held_out import windows
 from stamm.evaluate.items import TaskItem, read_items
 from stamm.evaluate.task import TaskContext
-from stamm.evaluate.task_file import TaskData, open_task
+from stamm.evaluate.task_file import GENERATED, TaskData, open_task
 from stamm.evaluate.text_model import TextModel, load_tokenizer, text_model
 from stamm.models.decoder import Decoder
 from stamm.models.generate import nats_of_sequences
@@ -156,7 +156,7 @@ def _held_out(model: TextModel, pack: Path, context: int, limit: int) -> tuple[i
 def _task(model: TextModel, task: TaskData, limit: int, folder: Path) -> tuple[int, Probe]:
     """Items of a task from a file, by hash."""
     described = task.description
-    if described.kind == "generation":
+    if described.kind in GENERATED:
         raise ConfigError(
             f"task {task.name} generates text, which is too slow during training",
             where="pretrain.evaluate.tasks",

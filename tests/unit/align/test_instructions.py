@@ -6,13 +6,14 @@ from typing import Any
 
 import pytest
 
-from stamm.align.rewards.instruction_checks import CHECKS, sentences_of, words_of
-from stamm.align.rewards.instructions import InstructionReward, loosened
+from stamm.align.rewards.instructions import InstructionReward
 from stamm.align.rewards.load_reward import load_reward
 from stamm.align.rewards.reward import Answer
 from stamm.align.rewards.reward_config import Instructions
 from stamm.base.errors import DataError
 from stamm.chat.conversation import AssistantTurn, Conversation, Response, UserTurn
+from stamm.evaluate.instruction_checks import CHECKS, sentences_of, words_of
+from stamm.evaluate.instructions import loosened
 
 ENGLISH = "this is a whole sentence about the weather in the mountains, written in plain english"
 SPANISH = "esta es una frase entera sobre el tiempo que hace en las montañas de nuestro país"

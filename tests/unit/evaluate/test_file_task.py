@@ -291,3 +291,50 @@ def test_items_in_the_training_text_are_counted(inputs: dict[str, Path], tmp_pat
     result = read_json(evaluate(alone, tmp_path / "alone", tasks=(name,)) / "mine.json")
     assert result["contaminated"] is None
     assert result["contamination"].startswith("unknown")
+
+
+def test_instructions_are_checked_strictly_and_loosely(
+    inputs: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows: list[dict[str, Any]] = [
+        {"prompt": "a", "instruction_id_list": ["punctuation:no_comma"], "kwargs": [{}]},
+        {
+            "prompt": "b",
+            "instruction_id_list": ["en:keywords:existence", "startend:quotation"],
+            "kwargs": [{"keywords": ["snow"]}, None],
+        },
+        {"prompt": "c", "instruction_id_list": ["no:such"], "kwargs": [{}]},
+        {"prompt": "d", "instruction_id_list": ["keywords:existence"], "kwargs": [{}]},
+        {"prompt": "e", "instruction_id_list": "x", "kwargs": 7},
+    ]
+    answers = {"a": "Sure, here:\nno comma here", "b": "no white page"}
+    monkeypatch.setattr(
+        file_task, "generate_until", lambda model, asked, *_: list(answers.values())[: len(asked)]
+    )
+    header = {"kind": "instructions", "context": "{prompt}", "until": [], "max_new_tokens": 1280}
+    name = write(tmp_path / "mine.jsonl", rows, header)
+    result = read_json(evaluate(inputs, tmp_path / "out", tasks=(name,)) / "mine.json")
+    assert {key: metric["value"] for key, metric in result["metrics"].items()} == {
+        "prompt_level_strict_acc": 0.0,
+        "inst_level_strict_acc": 0.0,
+        "prompt_level_loose_acc": 0.5,
+        "inst_level_loose_acc": pytest.approx(1 / 3),
+    }
+    assert result["rejected"] == {"an instruction that is not known, or wrong arguments": 3}
+
+
+def test_an_answer_may_be_one_of_the_labels_of_the_choices(tmp_path: Path) -> None:
+    choices = {"text": ["one", "two", "three"], "label": ["1", "2", "3"]}
+    rows: list[dict[str, Any]] = [
+        {"question": "q", "choices": choices, "answerKey": key} for key in ("2", "4", {})
+    ]
+    rows.append({"question": "q", "choices": {**choices, "label": None}, "answerKey": "1"})
+    header = {
+        "kind": "multiple_choice", "context": "{question}", "choices": "choices.text",
+        "answer": "answerKey", "labels": "choices.label",
+    }  # fmt: skip
+    name = write(tmp_path / "arc.jsonl", rows, header)
+    found = list(read_items(open_task(name, None)))
+    assert [one.label for one in found if isinstance(one, TaskItem)] == [1]
+    reasons = {one.reason for one in found if isinstance(one, RejectedRow)}
+    assert reasons == {"'answerKey' is not one of 'choices.label'"}

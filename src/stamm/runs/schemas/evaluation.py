@@ -89,6 +89,7 @@ class ItemLine:
     rejected   why the row could not be asked; "" for an item
     values     metrics of the item
     weight     of the item in a metric: 1, or the bytes of a text
+    weights    of the item in metrics with another weight: its number of instructions
     """
 
     line: int
@@ -96,6 +97,7 @@ class ItemLine:
     groups: Mapping[str, str] = field(default_factory=dict)
     cluster: str = ""
     weight: float = 1.0
+    weights: Mapping[str, float] = field(default_factory=dict)
     chance: float | None = None
     values: Mapping[str, float] = field(default_factory=dict)
     blind: Mapping[str, float] = field(default_factory=dict)

@@ -20,11 +20,11 @@ import re
 import unicodedata
 from collections.abc import Callable, Mapping, Sequence
 
-from stamm.align.rewards.instruction_arguments import InstructionArguments
 from stamm.base.errors import DataError
 from stamm.corpus.language.codes import UNDETERMINED, to_iso639_3
 from stamm.corpus.language.scripts import script_of
 from stamm.corpus.quality.word_split import WITHOUT_BLANKS, split_words
+from stamm.evaluate.instruction_arguments import InstructionArguments
 
 Check = Callable[[str, InstructionArguments], bool]
 
