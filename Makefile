@@ -1,6 +1,7 @@
 # make demo    set up, then run the main job (about 4 minutes on 2 cores)
 # make test    set up, then run the fast tests (about 6 minutes on 2 cores)
-# make test-all  the fast tests, then the slow ones and the sweeps over the catalogue
+# make test-all  the fast tests, then the slow ones
+# make test-sweep  the tests that repeat one path of the code for every activation of the catalogue
 # make check   set up, then lint, format and type checks
 # make bench   measure speed here, with the machine's own vectors and with AVX2 (about 14 minutes)
 # make docs    build the documentation site into build/docs (about three minutes)
@@ -11,7 +12,7 @@ READY := .venv/ready
 # Its torch must be built with CUDA, so this may be the Python of the machine.
 GPU_PYTHON ?= $(if $(wildcard $(READY)),$(BIN)/python,$(PYTHON))
 
-.PHONY: setup demo test test-slow test-all check bench docs gpu format generated lock clean
+.PHONY: setup demo test test-slow test-sweep test-all check bench docs gpu format generated lock clean
 
 setup: $(READY)
 
@@ -33,7 +34,10 @@ test: $(READY)
 	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 -m "not slow and not sweep"
 
 test-slow: $(READY)
-	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 -m "slow or sweep"
+	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 -m "slow and not sweep"
+
+test-sweep: $(READY)
+	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 -m sweep
 
 test-all: test test-slow
 

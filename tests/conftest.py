@@ -8,10 +8,12 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+
+from tests.forked import Parent, loaded
 
 # A shell that starts the tests in the background lets them, and all they start, ignore interrupts.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
@@ -45,20 +47,19 @@ def contents(run: Path) -> dict[str, bytes]:
     return found
 
 
+@pytest.fixture(scope="session")
+def parent(own_home: None) -> Iterator[Parent]:
+    """The process that has loaded the package, which forks the others."""
+    with loaded(environment()) as process:
+        yield process
+
+
 @pytest.fixture
-def stamm(tmp_path: Path) -> Stamm:
+def stamm(parent: Parent, tmp_path: Path) -> Stamm:
     """Runs a command line in a folder of its own; the result has stdout, stderr, returncode."""
 
     def call(*words: str, timeout: float = 240) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            command(*words),
-            capture_output=True,
-            text=True,
-            cwd=tmp_path,
-            env=environment(),
-            timeout=timeout,
-            check=False,
-        )
+        return parent.run(["stamm", *words], tmp_path, environment(), timeout=timeout)
 
     return call
 

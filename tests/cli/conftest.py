@@ -7,11 +7,12 @@ from pathlib import Path
 import pytest
 
 from tests.cli.torchrun_runs import Place
+from tests.forked import Parent
 
 
 @pytest.fixture
-def place(smoke_run: Path, tmp_path: Path) -> Place:
+def place(smoke_run: Path, tmp_path: Path, parent: Parent) -> Place:
     """A folder of the test's own with the recipe."""
-    made = Place(tmp_path, smoke_run / "pack")
+    made = Place(tmp_path, smoke_run / "pack", parent)
     made.recipe()
     return made

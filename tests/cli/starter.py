@@ -1,49 +1,16 @@
-"""A process that has loaded the package once, and starts `stamm run` of a small recipe from itself.
-
-So dozens of runs fit in a test; what is called is the command line's own function.
-"""
+"""`stamm run` of a small recipe, begun, disturbed and ended; what undisturbed runs leave is kept."""
 
 from __future__ import annotations
 
-import contextlib
-import json
-import os
 import signal
-import subprocess
-import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 from tests.conftest import contents, environment
+from tests.forked import Forked, Parent
 
-_STARTER = """
-import json, os, resource, sys, traceback
-
-import matplotlib.pyplot
-import stamm.cli.main, stamm.cli.run, stamm.pretrain.job, stamm.reports.job
-
-for line in sys.stdin:
-    asked = json.loads(line)
-    child = os.fork()
-    if not child:
-        os.chdir(asked["folder"])
-        for number, name in ((1, "stdout"), (2, "stderr")):
-            os.dup2(os.open(name, os.O_CREAT | os.O_TRUNC | os.O_WRONLY), number)
-        if asked["largest"]:
-            resource.setrlimit(resource.RLIMIT_FSIZE, (asked["largest"],) * 2)
-        sys.argv, code = ["stamm", *asked["words"]], 99
-        try:
-            code = stamm.cli.main.main(asked["words"])
-        except BaseException:
-            traceback.print_exc()
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os._exit(code)
-    print(child, flush=True)
-    print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
-"""
 RECIPE = '''
 from dataclasses import replace
 
@@ -78,6 +45,7 @@ def _poisoned(self, step):
 _Task.micro_batches = _poisoned
 """
 ARM = "arms/xielu"
+_WHOLE: dict[tuple[str, ...], dict[str, bytes]] = {}
 
 
 def poisoned(table: str) -> str:
@@ -96,34 +64,36 @@ class Done:
 class Starter:
     """Starts `stamm run mine.py` in a folder, one at a time."""
 
-    def __init__(self, process: subprocess.Popen[str], place: Path, pack: Path) -> None:
+    def __init__(self, parent: Parent, place: Path, pack: Path) -> None:
         self.place, self.pack = place, pack
-        self._process = process
-        self._pid = 0
+        self._parent = parent
+        self._running: Forked | None = None
         self.recipe()
 
     def recipe(self, more: str = "") -> None:
         """Write the recipe, with `more` lines before it."""
-        (self.place / "mine.py").write_text(RECIPE.format(more=more))
+        self._recipe = RECIPE.format(more=more)
+        (self.place / "mine.py").write_text(self._recipe)
 
     def begin(self, out: str, *changes: str, largest: int = 0) -> None:
         """Start a run; `largest` bytes may be written into a file."""
-        assert self._process.stdin and self._process.stdout
-        words = ["run", "mine.py", f"pack={self.pack}", "--out", out, *changes]
-        asked = {"folder": str(self.place), "words": words, "largest": largest}
-        self._process.stdin.write(json.dumps(asked) + "\n")
-        self._process.stdin.flush()
-        self._pid = int(self._process.stdout.readline())
+        words = ["stamm", "run", "mine.py", f"pack={self.pack}", "--out", out, *changes]
+        self._errors = self.place / "stderr"
+        self._errors.unlink(missing_ok=True)
+        self._running = self._parent.start(
+            words, self.place, environment(), self.place / "stdout", self._errors, largest
+        )
 
     def send(self, number: signal.Signals) -> None:
         """A signal to the run, if it is still there."""
-        os.kill(self._pid, number)  # a zombie until `end` is answered, so never another's
+        assert self._running is not None
+        self._running.send_signal(number)
 
     def end(self) -> Done:
         """Wait for the run."""
-        assert self._process.stdout
-        code = int(self._process.stdout.readline())
-        said = (self.place / "stderr").read_text()
+        assert self._running is not None
+        code = self._running.wait()
+        said = self._errors.read_text()
         assert "Traceback" not in said, said
         return Done(code, said)
 
@@ -142,30 +112,18 @@ class Starter:
         return self.end()
 
     def whole(self, *changes: str, out: str = "whole") -> dict[str, bytes]:
-        """What an uninterrupted run leaves."""
-        done = self.run(out, *changes)
-        assert done.code == 0, done.said
-        return contents(self.place / out)
+        """What an uninterrupted run leaves; the same run is made once for all tests."""
+        key = (self._recipe, str(self.pack), *changes)
+        if key not in _WHOLE or out != "whole":
+            done = self.run(out, *changes)
+            assert done.code == 0, done.said
+            _WHOLE[key] = contents(self.place / out)
+        return _WHOLE[key]
 
 
 def lines_of(run: Path) -> int:
     metrics = run / ARM / "metrics.jsonl"
     return metrics.read_bytes().count(b"\n") if metrics.exists() else 0
-
-
-@contextlib.contextmanager
-def started() -> Iterator[subprocess.Popen[str]]:
-    """The process that starts the runs."""
-    with subprocess.Popen(
-        [sys.executable, "-c", _STARTER],
-        env=environment(),
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    ) as process:
-        yield process
-        assert process.stdin
-        process.stdin.close()
 
 
 def same(found: Path, expected: dict[str, bytes]) -> None:

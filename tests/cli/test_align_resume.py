@@ -12,7 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import command, contents, environment
+from tests.conftest import contents, environment
+from tests.forked import Forked, Parent
 
 pytestmark = pytest.mark.slow  # each test needs whole runs
 
@@ -26,31 +27,40 @@ SETTINGS = (
 ARM = Path("arms") / "qrpo"
 
 
-def start(folder: Path, model: Path) -> subprocess.Popen[bytes]:
-    (folder / "prompts.jsonl").write_text(
-        "".join(json.dumps({"prompt": p}) + "\n" for p in PROMPTS)
-    )
-    words = ["run", "align.qrpo", f"run={model}", "prompts=prompts.jsonl", *SETTINGS]
-    return subprocess.Popen(
-        command(*words, "--out", "run"),
-        cwd=folder, env=environment(), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
-    )  # fmt: skip
+class Recipe:
+    """The recipe on one model, in any folder."""
 
+    def __init__(self, parent: Parent, model: Path) -> None:
+        self._parent, self._model = parent, model
 
-def finish(folder: Path, model: Path) -> dict[str, bytes]:
-    process = start(folder, model)
-    _, errors = process.communicate(timeout=280)
-    assert process.returncode == 0, errors.decode()[-3000:]
-    return contents(folder / "run")
+    def start(self, folder: Path) -> Forked:
+        """Start it."""
+        return self._parent.start(self._words(folder), folder, environment())
+
+    def finish(self, folder: Path) -> dict[str, bytes]:
+        """Run it to its end; the files that it leaves."""
+        done = self._parent.run(self._words(folder), folder, environment())
+        assert done.returncode == 0, done.stderr[-3000:]
+        return contents(folder / "run")
+
+    def _words(self, folder: Path) -> list[str]:
+        (folder / "prompts.jsonl").write_text(
+            "".join(json.dumps({"prompt": p}) + "\n" for p in PROMPTS)
+        )
+        words = ["stamm", "run", "align.qrpo", f"run={self._model}", "prompts=prompts.jsonl"]
+        return [*words, *SETTINGS, "--out", "run"]
 
 
 @pytest.fixture(scope="module")
-def whole(
-    smoke_run: Path, tmp_path_factory: pytest.TempPathFactory
-) -> tuple[Path, dict[str, bytes]]:
-    """The model to start from, and the files of a run that met no fault."""
-    model = smoke_run / "arms" / "xielu"
-    return model, finish(tmp_path_factory.mktemp("whole"), model)
+def recipe(parent: Parent, smoke_run: Path) -> Recipe:
+    """The recipe on a trained model."""
+    return Recipe(parent, smoke_run / "arms" / "xielu")
+
+
+@pytest.fixture(scope="module")
+def expected(recipe: Recipe, tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
+    """The files of a run that met no fault."""
+    return recipe.finish(tmp_path_factory.mktemp("whole"))
 
 
 def lines(path: Path) -> int:
@@ -69,40 +79,38 @@ MOMENTS: dict[str, Callable[[Path], bool]] = {
 
 
 def test_killed_at_every_step_it_ends_with_the_same_bits(
-    whole: tuple[Path, dict[str, bytes]], tmp_path: Path
+    recipe: Recipe, expected: dict[str, bytes], tmp_path: Path
 ) -> None:
-    model, expected = whole
     killed = []
     for name, reached in MOMENTS.items():
-        process = start(tmp_path, model)
+        process = recipe.start(tmp_path)
         began = time.monotonic()
         while process.poll() is None and not reached(tmp_path / "run"):
             assert time.monotonic() - began < 250, name
             time.sleep(0.001)
         process.kill()
-        process.communicate()
+        process.wait()
         killed += [name] if process.returncode == -signal.SIGKILL else []
     assert len(killed) >= len(MOMENTS) - 1, killed
-    found = finish(tmp_path, model)
+    found = recipe.finish(tmp_path)
     assert found.keys() == expected.keys()
     assert [name for name in found if found[name] != expected[name]] == []
     assert f"{ARM}/model/model.safetensors" in found
 
 
 def test_killed_at_random_moments_it_ends_with_the_same_bits(
-    whole: tuple[Path, dict[str, bytes]], tmp_path: Path
+    recipe: Recipe, expected: dict[str, bytes], tmp_path: Path
 ) -> None:
-    model, expected = whole
     draw = random.Random(16)
     kills = 0
     for _ in range(5):
-        process = start(tmp_path, model)
+        process = recipe.start(tmp_path)
         try:
-            process.wait(timeout=draw.uniform(1.5, 7.0))
+            process.wait(timeout=draw.uniform(0.5, 4.0))
             break  # it ended before it was killed
         except subprocess.TimeoutExpired:
             process.kill()
-            process.communicate()
+            process.wait()
             kills += 1
     assert kills >= 2
-    assert finish(tmp_path, model) == expected
+    assert recipe.finish(tmp_path) == expected

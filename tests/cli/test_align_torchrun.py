@@ -1,20 +1,18 @@
-"""Alignment recipes under torchrun: the same losses as in one process, and one finished run folder."""
+"""Alignment recipes in the ranks of torchrun: the same losses as in one process, and one finished run folder."""
 
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.conftest import command, environment
+from tests.conftest import environment
+from tests.forked import Parent
 
 pytestmark = pytest.mark.slow  # each test needs whole runs
 
-TORCHRUN = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", "-m", "stamm")
 PAIRS = [
     {"prompt": f"What is {n} and {n}?", "chosen": f"It is {2 * n}.", "rejected": "No."}
     for n in range(8)
@@ -27,17 +25,14 @@ SAMPLED = (
 )  # fmt: skip
 
 
-def run(folder: Path, count: int, out: str, *words: str) -> list[dict[str, Any]]:
+def run(parent: Parent, folder: Path, count: int, out: str, *words: str) -> list[dict[str, Any]]:
     """Metrics of `stamm run` in so many processes, a line for each step."""
     (folder / "pairs.jsonl").write_text("".join(json.dumps(row) + "\n" for row in PAIRS))
     (folder / "prompts.jsonl").write_text(
         "".join(json.dumps({"prompt": row["prompt"]}) + "\n" for row in PAIRS)
     )
-    started = command() if count == 1 else [sys.executable, *TORCHRUN]
-    done = subprocess.run(
-        [*started, "run", *words, *SETTINGS, "--out", out],
-        cwd=folder, env=environment(), capture_output=True, text=True, timeout=280, check=False,
-    )  # fmt: skip
+    words = ("stamm", "run", *words, *SETTINGS, "--out", out)
+    done = parent.run(words, folder, environment(), ranks=count)
     assert done.returncode == 0, done.stderr[-3000:]
     assert (folder / out / "report.html").is_file()
     (arm,) = (folder / out / "arms").iterdir()
@@ -52,21 +47,23 @@ def close(found: list[dict[str, Any]], expected: list[dict[str, Any]]) -> None:
         assert [line[key] for line in found] == pytest.approx(values, rel=2e-5), key
 
 
-def test_dpo_in_two_processes_is_that_of_one(smoke_run: Path, tmp_path: Path) -> None:
+def test_dpo_in_two_processes_is_that_of_one(
+    smoke_run: Path, tmp_path: Path, parent: Parent
+) -> None:
     words = ("align.dpo", f"run={smoke_run / 'arms' / 'xielu'}", "data=pairs.jsonl")
-    expected = run(tmp_path, 1, "one", *words)
-    close(run(tmp_path, 2, "data", *words), expected)
-    close(run(tmp_path, 2, "context", *words, "train.engine.parallel.context=2"), expected)
+    expected = run(parent, tmp_path, 1, "one", *words)
+    close(run(parent, tmp_path, 2, "data", *words), expected)
+    close(run(parent, tmp_path, 2, "context", *words, "train.engine.parallel.context=2"), expected)
 
 
 def test_qrpo_on_its_own_answers_in_two_processes_is_that_of_one(
-    smoke_run: Path, tmp_path: Path
+    smoke_run: Path, tmp_path: Path, parent: Parent
 ) -> None:
     # Answers with equal rewards have targets other than 0 then, so that no loss is rounding alone.
     rules = ("train.loss.ties=le", "train.loss.partition=exact")
     words = ("align.qrpo", f"run={smoke_run / 'arms' / 'xielu'}", *SAMPLED, *rules)
-    expected = run(tmp_path, 1, "one", *words)
-    close(run(tmp_path, 2, "data", *words), expected)
+    expected = run(parent, tmp_path, 1, "one", *words)
+    close(run(parent, tmp_path, 2, "data", *words), expected)
     names = ("samples/round1/completions.jsonl", "data/round1/examples.parquet")
     for name in names:
         assert (tmp_path / "data" / name).read_bytes() == (tmp_path / "one" / name).read_bytes()

@@ -3,20 +3,13 @@
 from __future__ import annotations
 
 import json
-import subprocess
 from pathlib import Path
 from typing import Any
 
-from tests.conftest import command, environment
+from tests.conftest import Stamm
 
 BATCH_TOKENS = 4 * 256  # of the smoke recipe
 STAGE = {"context": 512, "theta": 1e6, "tokens": 4 * 1024, "batch": 2}
-
-
-def _stamm(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        command(*words), cwd=folder, env=environment(), capture_output=True, text=True, check=False
-    )
 
 
 def _metrics(folder: Path) -> list[dict[str, Any]]:
@@ -24,12 +17,11 @@ def _metrics(folder: Path) -> list[dict[str, Any]]:
 
 
 def test_a_cooldown_as_long_as_the_runs_own_is_the_runs_own(
-    smoke_run: Path, tmp_path: Path
+    smoke_run: Path, tmp_path: Path, stamm: Stamm
 ) -> None:
     """From the checkpoint that stays before the rate falls: 9 steps, the same bits."""
     own = _metrics(smoke_run / "arms" / "xielu")[21:]
-    done = _stamm(
-        tmp_path,
+    done = stamm(
         *("run", "pretrain.cooldown", f"run={smoke_run}", "arm=xielu"),
         *(f"tokens={9 * BATCH_TOKENS}", "--out", "cool"),
     )
@@ -46,11 +38,13 @@ def test_a_cooldown_as_long_as_the_runs_own_is_the_runs_own(
     assert left.read_bytes() == right.read_bytes()
 
 
-def test_branches_are_planned_before_they_run(smoke_run: Path, tmp_path: Path) -> None:
+def test_branches_are_planned_before_they_run(
+    smoke_run: Path, tmp_path: Path, stamm: Stamm
+) -> None:
     run = (f"run={smoke_run}", "arm=xielu", "--json")
-    cool = _stamm(tmp_path, "plan", "pretrain.cooldown", *run, f"tokens={9 * BATCH_TOKENS}")
+    cool = stamm("plan", "pretrain.cooldown", *run, f"tokens={9 * BATCH_TOKENS}")
     stages = [f"stages.0.{key}={value}" for key, value in STAGE.items()]
-    longer = _stamm(tmp_path, "plan", "pretrain.longer", *run, "peak=1e-3", *stages)
+    longer = stamm("plan", "pretrain.longer", *run, "peak=1e-3", *stages)
     plans = {**json.loads(cool.stdout), **json.loads(longer.stdout)}
     assert {name: (plan["tokens"], plan["steps"]) for name, plan in plans.items()} == {
         "xielu-cooldown": (9 * BATCH_TOKENS, 9),
@@ -60,12 +54,12 @@ def test_branches_are_planned_before_they_run(smoke_run: Path, tmp_path: Path) -
         (("plan", "pretrain.cooldown", "--sequences", "9"), "is set by its tokens"),
         (("plan", "compare.activations"), "has no plan. Use `stamm compare` with --dry-run"),
     ):
-        refused = _stamm(tmp_path, *words)
+        refused = stamm(*words)
         assert refused.returncode == 2 and said in refused.stderr
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_cooldown_says_what_it_needs(smoke_run: Path, tmp_path: Path) -> None:
+def test_a_cooldown_says_what_it_needs(smoke_run: Path, tmp_path: Path, stamm: Stamm) -> None:
     run = f"run={smoke_run}"
     for words, said in (
         ((), "run is empty"),
@@ -74,12 +68,12 @@ def test_a_cooldown_says_what_it_needs(smoke_run: Path, tmp_path: Path) -> None:
         ((run, "arm=xielu"), "tokens = 0 is less than one step of 1024"),
         ((run, "arm=xielu", "tokens=9999", "step=30"), "no checkpoint of step 30 that fits"),
     ):
-        done = _stamm(tmp_path, "run", "pretrain.cooldown", *words)
+        done = stamm("run", "pretrain.cooldown", *words)
         assert done.returncode == 2 and said in done.stderr, done.stderr
     assert list(tmp_path.iterdir()) == []
 
 
-def test_longer_contexts_follow_one_another(smoke_run: Path, tmp_path: Path) -> None:
+def test_longer_contexts_follow_one_another(smoke_run: Path, tmp_path: Path, stamm: Stamm) -> None:
     """Two stages; the optimizer goes on counting, or begins anew in each."""
     stages = [
         f"stages.{i}.{key}={value}"
@@ -92,8 +86,7 @@ def test_longer_contexts_follow_one_another(smoke_run: Path, tmp_path: Path) -> 
         for key, value in stage.items()
     ]
     for moments, counts in (("keep", [34, 37]), ("restart", [4, 3])):
-        done = _stamm(
-            tmp_path,
+        done = stamm(
             *("run", "pretrain.longer", f"run={smoke_run}", "arm=xielu", "peak=1e-3"),
             *(f"moments={moments}", *stages, "--out", moments),
         )
@@ -106,7 +99,5 @@ def test_longer_contexts_follow_one_another(smoke_run: Path, tmp_path: Path) -> 
             assert described["max_context"] == context
     assert (
         "the learning rate was 0"
-        in _stamm(
-            tmp_path, "run", "pretrain.longer", f"run={smoke_run}", "arm=xielu", *stages
-        ).stderr
+        in stamm("run", "pretrain.longer", f"run={smoke_run}", "arm=xielu", *stages).stderr
     )

@@ -6,12 +6,14 @@ import json
 import shutil
 import subprocess
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.conftest import Stamm, command, contents, environment
+from tests.conftest import Stamm, contents, environment
+from tests.forked import Parent
 
 pytestmark = pytest.mark.slow  # each test needs whole runs
 
@@ -31,12 +33,19 @@ def mine() -> Comparison:
 CLOCK = ("comparison.html",)
 
 
-def compare(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
-    (folder / "mine.py").write_text(RECIPE)
-    return subprocess.run(
-        command("compare", "mine.py", *words),
-        cwd=folder, env=environment(), capture_output=True, text=True, check=False, timeout=400,
-    )  # fmt: skip
+Compare = Callable[..., "subprocess.CompletedProcess[str]"]
+
+
+@pytest.fixture(scope="module")
+def compare(parent: Parent) -> Compare:
+    """Runs `stamm compare mine.py` with more words in a folder."""
+
+    def call(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
+        (folder / "mine.py").write_text(RECIPE)
+        said = ["stamm", "compare", "mine.py", *words]
+        return parent.run(said, folder, environment(), timeout=400)
+
+    return call
 
 
 def read(path: Path) -> Any:
@@ -44,7 +53,7 @@ def read(path: Path) -> Any:
 
 
 @pytest.fixture(scope="module")
-def done(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def done(tmp_path_factory: pytest.TempPathFactory, compare: Compare) -> Path:
     """A comparison that nothing disturbed, with what it said beside it."""
     folder = tmp_path_factory.mktemp("compare")
     finished = compare(folder, "--out", "run")
@@ -100,7 +109,7 @@ def test_arms_of_one_seed_see_the_same_text(done: Path) -> None:
     assert kept("swiglu", 1) != kept("swiglu", 2)
 
 
-def test_the_same_line_again_does_nothing_and_says_the_same(done: Path) -> None:
+def test_the_same_line_again_does_nothing_and_says_the_same(done: Path, compare: Compare) -> None:
     before = contents(done)
     again = compare(done.parent, "--out", "run")
     assert again.returncode == 0, again.stderr
@@ -110,24 +119,21 @@ def test_the_same_line_again_does_nothing_and_says_the_same(done: Path) -> None:
     assert contents(done) == before
 
 
-@pytest.mark.parametrize(
-    "until_there",
-    ["steps/refine.swiglu.0.json", "final/xielu/1/metrics.jsonl", "final/swiglu/2/evaluate"],
-)
 def test_killed_and_continued_is_the_same_to_the_bit(
-    done: Path, tmp_path: Path, until_there: str
+    done: Path, tmp_path: Path, parent: Parent, compare: Compare
 ) -> None:
     (tmp_path / "mine.py").write_text(RECIPE)
-    line = command("compare", "mine.py", "--out", "run")
-    working = subprocess.Popen(
-        line, cwd=tmp_path, env=environment(), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
-    )
-    until = time.monotonic() + 300
-    while not (tmp_path / "run" / until_there).exists():
-        assert working.poll() is None and time.monotonic() < until
-        time.sleep(0.02)
-    working.kill()
-    working.wait()
+    words = ["stamm", "compare", "mine.py", "--out", "run"]
+    for until_there in (
+        "steps/refine.swiglu.0.json", "final/xielu/1/metrics.jsonl", "final/swiglu/2/evaluate",
+    ):  # fmt: skip
+        working = parent.start(words, tmp_path, environment())
+        until = time.monotonic() + 300
+        while not (tmp_path / "run" / until_there).exists():
+            assert working.poll() is None and time.monotonic() < until
+            time.sleep(0.02)
+        working.kill()
+        working.wait()
     again = compare(tmp_path, "--out", "run")
     assert again.returncode == 0, again.stderr
     left, right = contents(done), contents(tmp_path / "run")
@@ -135,7 +141,9 @@ def test_killed_and_continued_is_the_same_to_the_bit(
     assert [name for name in left if left[name] != right[name] and name not in CLOCK] == []
 
 
-def test_a_lost_choice_is_made_again_without_training(done: Path, tmp_path: Path) -> None:
+def test_a_lost_choice_is_made_again_without_training(
+    done: Path, tmp_path: Path, compare: Compare
+) -> None:
     shutil.copytree(done, tmp_path / "run")
     path = tmp_path / "run/tune/xielu/chosen/chosen.json"
     kept = path.read_bytes()
@@ -146,12 +154,11 @@ def test_a_lost_choice_is_made_again_without_training(done: Path, tmp_path: Path
     assert "train" not in again.stderr
 
 
-def test_a_report_says_what_the_run_said_and_writes_the_same_page(done: Path) -> None:
+def test_a_report_says_what_the_run_said_and_writes_the_same_page(
+    done: Path, parent: Parent
+) -> None:
     page = (done / "comparison.html").read_bytes()
-    again = subprocess.run(
-        command("report", "run"),
-        cwd=done.parent, env=environment(), capture_output=True, text=True, check=False, timeout=60,
-    )  # fmt: skip
+    again = parent.run(["stamm", "report", "run"], done.parent, environment())
     assert again.returncode == 0, again.stderr
     verdict = (done.parent / "said").read_text().partition("\n\n")[2].partition("\n\nReport:")[0]
     assert "xielu" in verdict and again.stdout == f"{verdict}\n\nrun/comparison.html\n"
@@ -167,7 +174,7 @@ def test_folders_of_comparisons_are_tabled_by_size(done: Path, stamm: Stamm) -> 
     assert [line.split()[:2] for line in lines[1:]] == [["run", "xielu"]] * 2
 
 
-def test_arms_that_diverge_are_an_answer(tmp_path: Path) -> None:
+def test_arms_that_diverge_are_an_answer(tmp_path: Path, compare: Compare) -> None:
     finished = compare(
         tmp_path, "--out", "run", "tuning.rates=1e6,1e9", "tuning.length=1", "tuning.refinements=0"
     )
@@ -177,7 +184,7 @@ def test_arms_that_diverge_are_an_answer(tmp_path: Path) -> None:
     assert "Events during training" in page
 
 
-def test_equal_time_measures_first_and_follows_the_record(tmp_path: Path) -> None:
+def test_equal_time_measures_first_and_follows_the_record(tmp_path: Path, compare: Compare) -> None:
     finished = compare(
         tmp_path, "--out", "run", "matched=EqualTime", "matched.rounds=1", "matched.steps=2",
         "matched.warmup_steps=1", "tuning.refinements=0",

@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import Stamm, command, contents, environment
+from tests.conftest import Stamm, contents, environment
+from tests.forked import Parent
 
 pytestmark = pytest.mark.slow  # each test needs whole runs
 
@@ -24,43 +25,35 @@ RECIPE = (
 )
 
 
-def start(folder: Path, workers: int) -> subprocess.Popen[bytes]:
-    return subprocess.Popen(
-        command("run", *RECIPE, f"execution.workers={workers}", "--out", "run"),
-        cwd=folder,
-        env=environment(),
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-    )
+def _words(workers: int) -> list[str]:
+    return ["stamm", "run", *RECIPE, f"execution.workers={workers}", "--out", "run"]
 
 
 @pytest.fixture(scope="module")
-def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def finished(tmp_path_factory: pytest.TempPathFactory, parent: Parent) -> Path:
     folder = tmp_path_factory.mktemp("finished")
-    process = start(folder, workers=1)
-    _, errors = process.communicate(timeout=240)
-    assert process.returncode == 0, errors.decode()
+    done = parent.run(_words(1), folder, environment())
+    assert done.returncode == 0, done.stderr
     return folder / "run"
 
 
 def test_a_corpus_killed_twenty_times_loses_and_doubles_nothing(
-    finished: Path, tmp_path: Path
+    finished: Path, tmp_path: Path, parent: Parent
 ) -> None:
     """Two workers killed at random moments, against one worker that never was."""
     draw = random.Random(20261122)
     kills = 0
     while kills < KILLS:
-        process = start(tmp_path, workers=2)
+        process = parent.start(_words(2), tmp_path, environment())
         try:
-            process.wait(timeout=draw.uniform(0.3, 1.7))
+            process.wait(timeout=draw.uniform(0.1, 1.4))
             break
         except subprocess.TimeoutExpired:
             process.send_signal(signal.SIGKILL)
             process.wait()
             kills += 1
-    last = start(tmp_path, workers=2)
-    _, errors = last.communicate(timeout=240)
-    assert last.returncode == 0, errors.decode()
+    last = parent.run(_words(2), tmp_path, environment())
+    assert last.returncode == 0, last.stderr
     left, right = contents(finished), contents(tmp_path / "run")
     assert left.pop("config.json") != right.pop("config.json")  # it tells the number of workers
     assert left.keys() == right.keys()

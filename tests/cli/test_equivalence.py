@@ -10,29 +10,22 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.cli.starter import ARM, Starter, started
+from tests.cli.starter import ARM, Starter
 from tests.conftest import contents, environment
+from tests.forked import Parent
 
 pytestmark = pytest.mark.slow  # each test needs whole runs
 
 
-@pytest.fixture(scope="module")
-def process() -> Iterator[subprocess.Popen[str]]:
-    """The process that starts the runs."""
-    with started() as running:
-        yield running
-
-
 @pytest.fixture
-def starter(process: subprocess.Popen[str], smoke_run: Path, tmp_path: Path) -> Starter:
+def starter(parent: Parent, smoke_run: Path, tmp_path: Path) -> Starter:
     """Starts runs in a folder of this test's own."""
-    return Starter(process, tmp_path, smoke_run / "pack")
+    return Starter(parent, tmp_path, smoke_run / "pack")
 
 
 def _learned(files: dict[str, bytes]) -> dict[str, bytes]:

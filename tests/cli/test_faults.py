@@ -1,7 +1,7 @@
 """Every fault that a month of training meets, through the real command line: the run says what it
 was in one line, the same command goes on, and it ends with the bits of a run that met none.
 
-A process that has loaded the package once starts each run (starter.py), so that dozens fit in a test.
+Forked processes (tests/forked.py) make each run, so that dozens fit in a test.
 """
 
 from __future__ import annotations
@@ -21,23 +21,17 @@ from typing import Any
 
 import pytest
 
-from tests.cli.starter import ARM, Starter, lines_of, poisoned, same, started
+from tests.cli.starter import ARM, Starter, lines_of, poisoned, same
 from tests.conftest import contents, environment
+from tests.forked import Parent
 
 pytestmark = pytest.mark.slow  # each test needs whole runs
 
 
-@pytest.fixture(scope="module")
-def process() -> Iterator[subprocess.Popen[str]]:
-    """The process that starts the runs."""
-    with started() as running:
-        yield running
-
-
 @pytest.fixture
-def starter(process: subprocess.Popen[str], smoke_run: Path, tmp_path: Path) -> Starter:
+def starter(parent: Parent, smoke_run: Path, tmp_path: Path) -> Starter:
     """Starts runs in a folder of this test's own."""
-    return Starter(process, tmp_path, smoke_run / "pack")
+    return Starter(parent, tmp_path, smoke_run / "pack")
 
 
 def _all_whole(run: Path) -> None:
@@ -94,12 +88,19 @@ def test_asked_to_end_it_saves_and_goes_on(starter: Starter, background: str) ->
 
 
 def test_where_files_may_not_grow_it_says_so_and_goes_on_when_they_may(starter: Starter) -> None:
+    """The checkpoint before stays."""
     expected = starter.whole()
+    starter.begin("run")
+    starter.until("run", 7, lambda: starter.send(signal.SIGKILL))
+    checkpoints = starter.place / "run" / ARM / "checkpoints"
+    kept = sorted(path.name for path in checkpoints.glob("step-*"))
+    assert kept
     for largest in (200_000, 20_000, 3_000):
         ended = starter.run("run", largest=largest)
         assert ended.code == 1 and "no space left to write" in ended.said.splitlines()[-1], (
             ended.said
         )
+        assert sorted(path.name for path in checkpoints.iterdir()) == kept
         _all_whole(starter.place / "run")
     assert starter.run("run").code == 0
     same(starter.place / "run", expected)
@@ -148,10 +149,10 @@ def test_a_disk_that_fills_up_is_told_and_the_run_goes_on_when_there_is_room(
 
 @pytest.fixture(scope="module")
 def killed(
-    process: subprocess.Popen[str], smoke_run: Path, tmp_path_factory: pytest.TempPathFactory
+    parent: Parent, smoke_run: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> tuple[Path, dict[str, bytes]]:
     """A run killed behind step 12, with checkpoints of 5 and 10; what it would have left. Read only."""
-    starter = Starter(process, tmp_path_factory.mktemp("killed"), smoke_run / "pack")
+    starter = Starter(parent, tmp_path_factory.mktemp("killed"), smoke_run / "pack")
     expected = starter.whole()
     starter.begin("run")
     starter.until("run", 12, lambda: starter.send(signal.SIGKILL))
@@ -374,7 +375,7 @@ def test_a_clock_that_jumps_changes_nothing(starter: Starter) -> None:
     same(starter.place / "run", expected)
 
 
-def test_other_threads_another_run_and_another_division(starter: Starter, process: object) -> None:
+def test_other_threads_another_run_and_another_division(starter: Starter) -> None:
     """What may not change is refused; what may, changes no bit."""
     expected = starter.whole()
     starter.begin("run")

@@ -7,7 +7,6 @@ import random
 import shutil
 import signal
 import struct
-import subprocess
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -20,7 +19,8 @@ from stamm.corpus.packed_dataset import PackedSplit
 from stamm.corpus.tokenizer.config import TokenizerConfig
 from stamm.corpus.tokenizer.job import train_tokenizer
 from stamm.runs.job import Workspace
-from tests.conftest import Stamm, command, contents, environment
+from tests.conftest import Stamm, contents, environment
+from tests.forked import Parent
 from tests.unit.foreign_files import write_foreign
 from tests.unit.small_corpus import build_corpus, pack_corpus
 
@@ -93,12 +93,10 @@ def here(place: Path, tmp_path: Path) -> Path:
 
 
 @pytest.fixture(scope="module")
-def finished(place: Path) -> Path:
+def finished(place: Path, parent: Parent) -> Path:
     """The run on the files of others, never interrupted. Read only."""
-    done = subprocess.run(
-        command("run", "mine.py", *FOREIGN, "--out", "finished"),
-        cwd=place, env=environment(), capture_output=True, text=True, timeout=240, check=False,
-    )  # fmt: skip
+    words = ["stamm", "run", "mine.py", *FOREIGN, "--out", "finished"]
+    done = parent.run(words, place, environment())
     assert done.returncode == 0, done.stderr
     return place / "finished"
 
@@ -141,11 +139,11 @@ def test_the_manifest_names_what_was_read(finished: Path, place: Path) -> None:
 
 
 def test_killed_it_goes_on_to_the_same_bits_but_not_with_other_tokens(
-    finished: Path, here: Path, stamm: Stamm
+    finished: Path, here: Path, stamm: Stamm, parent: Parent
 ) -> None:
     words = ("run", "mine.py", *FOREIGN, "--out", "killed")
     arm = here / "killed" / "arms" / "xielu"
-    process = subprocess.Popen(command(*words), cwd=here, env=environment())
+    process = parent.start(["stamm", *words], here, environment())
     began = time.monotonic()
     metrics = arm / "metrics.jsonl"
     while process.poll() is None and time.monotonic() - began < 200:

@@ -8,30 +8,28 @@ import shutil
 import signal
 import subprocess
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from tests.conftest import Stamm, command, contents, environment
+from tests.forked import Forked, Parent
 
 
-def _start(folder: Path) -> subprocess.Popen[bytes]:
-    return subprocess.Popen(
-        command("run", "smoke"),
-        cwd=folder,
-        env=environment(),
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-    )
+@pytest.fixture
+def start(parent: Parent, tmp_path: Path) -> Callable[[], Forked]:
+    """Starts the run in the test's folder."""
+    return lambda: parent.start(["stamm", "run", "smoke"], tmp_path, environment())
 
 
 def test_a_run_killed_at_random_moments_ends_with_the_same_bits(
-    smoke_run: Path, tmp_path: Path
+    smoke_run: Path, tmp_path: Path, stamm: Stamm, start: Callable[[], Forked]
 ) -> None:
     draw = random.Random(20261120)
     kills = 0
     for _ in range(6):
-        process = _start(tmp_path)
+        process = start()
         try:
             process.wait(timeout=draw.uniform(0.8, 3.2))
             break  # it ended before it was killed
@@ -42,52 +40,35 @@ def test_a_run_killed_at_random_moments_ends_with_the_same_bits(
     assert kills >= 3
     manifest = json.loads((smoke_run / "arms" / "xielu" / "manifest.json").read_text())
     assert set(manifest["kernels"]) == {"attention", "activation xielu, fast"}
-    last = _start(tmp_path)
-    _, errors = last.communicate(timeout=240)
-    assert last.returncode == 0, errors.decode()
+    last = stamm("run", "smoke")
+    assert last.returncode == 0, last.stderr
     left, right = contents(smoke_run), contents(tmp_path / "runs" / "smoke")
     assert left.keys() == right.keys()
     assert [name for name in left if left[name] != right[name]] == []
 
 
-@pytest.mark.parametrize("at_step", [7, 22])
 def test_training_killed_between_checkpoints_ends_with_the_same_bits(
-    smoke_run: Path, tmp_path: Path, at_step: int
+    smoke_run: Path, tmp_path: Path, stamm: Stamm, start: Callable[[], Forked]
 ) -> None:
-    """Aimed at the training loop: kill as soon as the given step is in the metrics."""
-    metrics = tmp_path / "runs" / "smoke" / "arms" / "xielu" / "metrics.jsonl"
-    process = _start(tmp_path)
-    began = time.monotonic()
-    while process.poll() is None and time.monotonic() - began < 200:
-        if metrics.exists() and metrics.read_bytes().count(b"\n") >= at_step:
-            process.send_signal(signal.SIGKILL)
-            break
-        time.sleep(0.002)
-    assert process.wait() == -signal.SIGKILL
+    """Killed at two steps of the training loop; then with what a kill within a checkpoint leaves."""
+    arm = tmp_path / "runs" / "smoke" / "arms" / "xielu"
+    metrics = arm / "metrics.jsonl"
+    for at_step in (7, 22):
+        process = start()
+        began = time.monotonic()
+        while process.poll() is None and time.monotonic() - began < 200:
+            if metrics.exists() and metrics.read_bytes().count(b"\n") >= at_step:
+                process.send_signal(signal.SIGKILL)
+                break
+            time.sleep(0.002)
+        assert process.wait() == -signal.SIGKILL
     assert not (tmp_path / "runs" / "smoke" / "report.html").exists()
-    last = _start(tmp_path)
-    _, errors = last.communicate(timeout=240)
-    assert last.returncode == 0, errors.decode()
-    assert b"Resuming after step" in errors
-    assert contents(smoke_run) == contents(tmp_path / "runs" / "smoke")
-
-
-def test_a_kill_in_the_middle_of_a_checkpoint_leaves_a_run_that_goes_on(
-    smoke_run: Path, tmp_path: Path
-) -> None:
-    """What such a kill leaves is planted: a checkpoint's folder under its temporary name."""
-    arm = tmp_path / "runs" / "smoke" / "arms" / "swiglu"
-    process = _start(tmp_path)
-    while process.poll() is None and not list((arm / "checkpoints").glob("step-*")):
-        time.sleep(0.001)
-    process.kill()
-    process.wait()
     half = arm / "checkpoints" / ".step-00000099.part"
     half.mkdir(parents=True)
     (half / "model.safetensors").write_bytes(b"half")
-    last = _start(tmp_path)
-    _, errors = last.communicate(timeout=240)
-    assert last.returncode == 0, errors.decode()
+    last = stamm("run", "smoke")
+    assert last.returncode == 0, last.stderr
+    assert "Resuming after step" in last.stderr
     assert contents(smoke_run) == contents(tmp_path / "runs" / "smoke")
 
 
@@ -122,12 +103,17 @@ def test_training_without_its_metrics_is_refused_and_keeps_its_checkpoints(
 
 
 def test_a_complete_run_does_nothing_and_does_not_load_torch(
-    smoke_run: Path, stamm: Stamm, monkeypatch: pytest.MonkeyPatch
+    smoke_run: Path,
 ) -> None:
     """`python -m bench.start` times light verbs."""
     before = {p: p.stat().st_mtime_ns for p in smoke_run.rglob("*") if p.name != ".lock"}
-    monkeypatch.setenv("PYTHONPROFILEIMPORTTIME", "1")  # every import is a line of stderr
-    done = stamm("run", "smoke", "--out", str(smoke_run))
+    done = subprocess.run(
+        command("run", "smoke", "--out", str(smoke_run)),
+        env={**environment(), "PYTHONPROFILEIMPORTTIME": "1"},  # every import is a line of stderr
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     assert done.returncode == 0, done.stderr
     assert "is complete: nothing to do" in done.stdout
     assert str(smoke_run / "report.html") in done.stdout

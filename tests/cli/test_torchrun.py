@@ -7,24 +7,22 @@ import json
 import os
 import re
 import signal
-import subprocess
 from pathlib import Path
 
 import pytest
 
 from tests.cli.torchrun_runs import Place
-from tests.conftest import ROOT, command, environment
+from tests.conftest import ROOT, environment
 
 pytestmark = pytest.mark.slow  # each test needs whole runs
 
 
 def test_two_processes_train_what_one_trains(place: Place) -> None:
-    for count, out, changes in (
-        (1, "one", ()),
-        (2, "data", ("micro_batch=1",)),
-        (2, "context", ("engine.parallel.context=2",)),
+    for done in (
+        place.run(1, "one"),
+        place.torchrun("data", "micro_batch=1"),
+        place.run(2, "context", "engine.parallel.context=2"),
     ):
-        done = place.run(count, out, *changes)
         assert done.returncode == 0, done.stderr[-3000:]
     reference = place.metrics("one")
     for out in ("data", "context"):
@@ -57,10 +55,8 @@ def test_a_users_optimizer_is_planned_and_trained(place: Place) -> None:
     code = re.findall(r"```python\n(.*?)```", page, re.S)[0]
     (place.folder / "lion.py").write_text(code)
     changes = ("optimizer=lion.py:Lion", "schedule.peak=1e-4")
-    planned = subprocess.run(
-        [*command(), "plan", "mine.py", f"pack={place.pack}", *changes],
-        cwd=place.folder, env=environment(), capture_output=True, text=True, check=False,
-    )  # fmt: skip
+    words = ["stamm", "plan", "mine.py", f"pack={place.pack}", *changes]
+    planned = place.parent.run(words, place.folder, environment())
     assert planned.returncode == 0, planned.stderr
     assert "estimated from 1 numbers of 32 bits per parameter" in planned.stdout
     for count in (1, 2):

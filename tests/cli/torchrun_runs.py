@@ -13,7 +13,12 @@ from pathlib import Path
 from typing import Any
 
 from tests.cli.starter import ARM, RECIPE, lines_of
-from tests.conftest import command, environment
+from tests.conftest import environment
+from tests.forked import Parent
+
+TORCHRUN = (
+    sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", "-m", "stamm",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -22,15 +27,21 @@ class Place:
 
     folder: Path
     pack: Path
+    parent: Parent
 
     def recipe(self, more: str = "") -> None:
         """Write the recipe, with `more` lines before it."""
         (self.folder / "mine.py").write_text(RECIPE.format(more=more))
 
     def run(self, count: int, out: str, *changes: str) -> subprocess.CompletedProcess[str]:
-        """`stamm run` in `count` processes, to its end."""
+        """`stamm run` in `count` forked processes, to its end."""
+        words = ["stamm", *self._words(out, *changes)]
+        return self.parent.run(words, self.folder, environment(), ranks=count)
+
+    def torchrun(self, out: str, *changes: str) -> subprocess.CompletedProcess[str]:
+        """`stamm run` in two processes that torchrun starts, to its end."""
         return subprocess.run(
-            self._words(count, out, *changes),
+            [*TORCHRUN, *self._words(out, *changes)],
             cwd=self.folder,
             env=environment(),
             capture_output=True,
@@ -41,11 +52,11 @@ class Place:
 
     @contextlib.contextmanager
     def begun(self, out: str, lines: int, *changes: str) -> Iterator[subprocess.Popen[bytes]]:
-        """`stamm run` in two processes, until its metrics have so many lines; says into `stderr`."""
+        """`stamm run` under torchrun, until its metrics have so many lines; says into `stderr`."""
         with (
             (self.folder / "stderr").open("w") as said,
             subprocess.Popen(
-                self._words(2, out, *changes),
+                [*TORCHRUN, *self._words(out, *changes)],
                 cwd=self.folder,
                 env=environment(),
                 stdout=subprocess.DEVNULL,
@@ -84,8 +95,5 @@ class Place:
                 continue
         raise AssertionError(f"no process of rank {rank} in {self.folder}")
 
-    def _words(self, count: int, out: str, *changes: str) -> list[str]:
-        start = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
-        start += [f"--nproc-per-node={count}", "-m", "stamm"]
-        asked = ["run", "mine.py", f"pack={self.pack}", "--out", out, *changes]
-        return [*(start if count > 1 else command()), *asked]
+    def _words(self, out: str, *changes: str) -> list[str]:
+        return ["run", "mine.py", f"pack={self.pack}", "--out", out, *changes]

@@ -26,15 +26,14 @@ def longest_common_subsequence(first: Sequence[int], second: Sequence[int]) -> i
 
 def longest_common_span(first: Sequence[int], second: Sequence[int]) -> int:
     """Length in tokens of the longest run that both hold without gaps."""
+    places: dict[int, list[int]] = {}
+    for j, token in enumerate(second):
+        places.setdefault(token, []).append(j)
     longest = 0
-    row = [0] * (len(second) + 1)
+    spans: dict[int, int] = {}  # length of the common run that ends at each position of `second`
     for token in first:
-        diagonal = 0
-        for j, other in enumerate(second, start=1):
-            above = row[j]
-            row[j] = diagonal + 1 if token == other else 0
-            longest = max(longest, row[j])
-            diagonal = above
+        spans = {j: spans.get(j - 1, 0) + 1 for j in places.get(token, ())}
+        longest = max(longest, *spans.values(), 0)
     return longest
 
 

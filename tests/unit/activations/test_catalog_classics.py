@@ -116,7 +116,7 @@ CLOSED: dict[str, Callable[..., Any]] = {
     scope="module",
     params=[
         pytest.param(
-            spec, id=spec.name, marks=pytest.mark.slow if spec.name in SLOW_TO_DERIVE else ()
+            spec, id=spec.name, marks=pytest.mark.sweep if spec.name in SLOW_TO_DERIVE else ()
         )
         for spec in ENTRIES
     ],

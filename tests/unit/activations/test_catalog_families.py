@@ -34,7 +34,7 @@ QUOTIENT = 1e-45  # the difference quotient at 80 digits is no better than this
 SLOW_TO_DERIVE = {"aglu", "dice", "mish", "pau", "srs", "velu"}
 NAMES = pytest.mark.parametrize(
     "name",
-    [pytest.param(n, marks=pytest.mark.slow if n in SLOW_TO_DERIVE else ()) for n in SPECS],
+    [pytest.param(n, marks=pytest.mark.sweep if n in SLOW_TO_DERIVE else ()) for n in SPECS],
 )
 
 

@@ -34,7 +34,14 @@ needs_triton = pytest.mark.skipif(
 
 @pytest.mark.slow
 @needs_triton
-@pytest.mark.parametrize("part", ["bfloat16", "float16 and not bfloat16", "float32", "layout"])
+@pytest.mark.parametrize(
+    "part",
+    [
+        "not layout and not sweep",
+        "layout",
+        pytest.param("sweep", marks=pytest.mark.sweep),
+    ],
+)
 def test_kernels_in_a_process_of_their_own(part: str) -> None:
     """On a GPU where there is one, else in the interpreter; see triton_cases.py."""
     ran_in_a_process_of_its_own(CASES, part)

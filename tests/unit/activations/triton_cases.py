@@ -6,6 +6,7 @@ process, when Triton is loaded.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -23,7 +24,8 @@ from stamm.activations.conformance.implementations import Bound
 from stamm.activations.conformance.inputs import inputs, knots
 from stamm.activations.conformance.ulp import dtype_name, neighbours
 from stamm.activations.fused import gpu
-from stamm.activations.fused.passes import Fixed, PassName
+from stamm.activations.fused.passes import Fixed, PassName, graph_of
+from stamm.activations.fused.triton_source import source
 from stamm.activations.spec import Gated, Spec
 from stamm.base.errors import ConfigError
 
@@ -139,9 +141,30 @@ class Kernels:
         return Bound(call, exact, leaves, holds="effective")
 
 
-# float16 differs from bfloat16 in two conversions only: the slow interpreter takes some entries.
+def representatives() -> set[str]:
+    """Entries that together use every function, arity and number of parameters of the catalogue."""
+    seen: set[str] = set()
+    chosen = set()
+    for spec in ENTRIES:
+        name: PassName = "gated_backward" if isinstance(spec.arity, Gated) else "backward"
+        graph = graph_of(name, kernel_of(spec), fixed_of(spec), torch.float32)
+        text = source(
+            graph, torch.float32, "flat", parameters=len(spec.trainable), interpreted=True
+        )
+        used = {*re.findall(r"\b(?:tl|functions)\.\w+", text), f"{name} {len(spec.trainable)}"}
+        if used - seen:
+            chosen.add(spec.name)
+        seen |= used
+    return chosen
+
+
+# The slow interpreter leaves the other entries to the sweep, and of float16, which differs from
+# bfloat16 in two conversions only, takes some.
 CHOSEN = [
-    pytest.param(spec, dtype, id=f"{spec.name}-{dtype_name(dtype)}")
+    pytest.param(
+        spec, dtype, id=f"{'' if spec.name in few else 'sweep-'}{spec.name}-{dtype_name(dtype)}"
+    )
+    for few in [representatives()]
     for dtype in COMPUTING
     for spec in ENTRIES[:: 4 if INTERPRETED and dtype == torch.float16 else 1]
 ]

@@ -16,6 +16,7 @@ from stamm.models.decoder import Decoder, build_decoder
 from stamm.models.serialization import load_decoder, save_decoder
 from stamm.optim.config import AdamW
 from stamm.optim.schedules import BatchStage, ConstantRate
+from stamm.runs.executors import LocalExecutor
 from stamm.runs.job import Workspace
 from stamm.runs.metrics import read_metrics
 from tests.unit.align.prepared import prepare
@@ -78,6 +79,11 @@ def start_model(folder: Path, seed: int = 5) -> Path:
     return folder
 
 
+def workspace(folder: Path, inputs: dict[str, Path]) -> Workspace:
+    """A workspace whose shards run in this process."""
+    return Workspace(folder=folder, inputs=inputs, execution=LocalExecutor(workers=1))
+
+
 def fine_tune(
     folder: Path, rows: list[dict[str, Any]], loss: Loss | None = None, **changes: Any
 ) -> Path:
@@ -97,7 +103,7 @@ def fine_tune(
         inputs["reference"] = folder / "reference"
         inputs["reference"].mkdir(exist_ok=True)
         settings = ReferenceConfig(mismatched=isinstance(loss, KTO), answers_per_shard=5)
-        reference_job.run(settings, Workspace(folder=inputs["reference"], inputs=inputs))
+        reference_job.run(settings, workspace(inputs["reference"], inputs))
     arm = folder / "arms" / "tuned"
     arm.mkdir(parents=True, exist_ok=True)
     job.run(config(loss, **changes), Workspace(folder=arm, inputs=inputs))

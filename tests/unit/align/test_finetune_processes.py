@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +13,8 @@ from stamm.align.training import reference_job
 from stamm.align.training.reference_config import ReferenceConfig
 from stamm.models.decoder import build_decoder
 from stamm.models.serialization import save_decoder
-from stamm.runs.job import Workspace
 from tests.conftest import ROOT, environment
+from tests.forked import Parent
 from tests.unit.align import finetuned
 from tests.unit.align.finetune_processes import LOSSES, STEPS, train
 from tests.unit.align.prepared import prepare
@@ -44,12 +42,12 @@ def _inputs(folder: Path, rows: list[dict[str, Any]], *, reference: bool) -> dic
         inputs["reference"] = folder / "reference"
         inputs["reference"].mkdir()
         settings = ReferenceConfig(mismatched=True)
-        reference_job.run(settings, Workspace(folder=inputs["reference"], inputs=inputs))
+        reference_job.run(settings, finetuned.workspace(inputs["reference"], inputs))
     return {name: str(path) for name, path in inputs.items()}
 
 
 @pytest.fixture(scope="module")
-def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def trained(parent: Parent, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder LOSS/DIVISION for each loss and division, "one" being one process."""
     root = tmp_path_factory.mktemp("processes")
     given = {
@@ -65,11 +63,8 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
         for division, ways in DIVISIONS.items():
             folder = str(root / loss / division)
             asked.append({"loss": loss, "inputs": inputs, "folder": folder, **ways})
-    command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2", "--standalone"]
-    done = subprocess.run(
-        [*command, "-m", "tests.unit.align.finetune_processes", *map(json.dumps, asked)],
-        cwd=ROOT, env=environment(), capture_output=True, text=True, timeout=900, check=False,
-    )  # fmt: skip
+    said = ["-m", "tests.unit.align.finetune_processes", *map(json.dumps, asked)]
+    done = parent.run(said, ROOT, environment(), ranks=2, timeout=900)
     assert done.returncode == 0, done.stderr[-4000:]
     return root
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 from collections.abc import Iterator
 from dataclasses import replace
@@ -27,6 +26,7 @@ from stamm.models.config import DecoderConfig, GatedFFN, LowRank, PlainFFN
 from stamm.models.decoder import build_blank, build_decoder
 from stamm.optim.config import AdEMAMix
 from tests.conftest import environment
+from tests.forked import Parent
 from tests.unit.engine.processes import Packed
 
 SCRIPT = Path(__file__).with_name("processes.py")
@@ -169,24 +169,23 @@ def test_as_much_is_kept_for_the_backward_pass_as_in_bfloat16(precision: str) ->
     assert kept(eight=True) == kept(eight=False) > 0
 
 
-def _train(folder: Path, count: int, *asked: dict[str, Any]) -> list[list[dict[str, Any]]]:
+def _train(
+    parent: Parent, folder: Path, count: int, *asked: dict[str, Any]
+) -> list[list[dict[str, Any]]]:
     out = folder / f"{count}.json"
     given = [{"folder": str(folder / f"{count}-{i}"), "steps": 4, **a} for i, a in enumerate(asked)]
     told = [json.dumps(each) for each in given]
-    module = ["-m", "torch.distributed.run", f"--nproc-per-node={count}", "--standalone"]
-    command = [sys.executable, *(module if count > 1 else []), str(SCRIPT), str(out), *told]
-    done = subprocess.run(
-        command, env=environment(), capture_output=True, text=True, timeout=900, check=False
-    )
+    said = [str(SCRIPT), str(out), *told]
+    done = parent.run(said, folder, environment(), ranks=count, timeout=900)
     assert done.returncode == 0, done.stderr[-4000:]
     trained: list[list[dict[str, Any]]] = json.loads(out.read_text())
     return trained
 
 
 @pytest.fixture(scope="module")
-def alone(tmp_path_factory: pytest.TempPathFactory) -> list[list[dict[str, Any]]]:
+def alone(parent: Parent, tmp_path_factory: pytest.TempPathFactory) -> list[list[dict[str, Any]]]:
     """Four steps in bfloat16 and in both kinds of 8 bits, in one process."""
-    return _train(tmp_path_factory.mktemp("alone"), 1, {"precision": "bfloat16"}, *BOTH)
+    return _train(parent, tmp_path_factory.mktemp("alone"), 1, {"precision": "bfloat16"}, *BOTH)
 
 
 BOTH: list[dict[str, Any]] = [{"precision": precision} for precision in EIGHT]
@@ -201,11 +200,11 @@ def _follows(trained: list[dict[str, Any]], short: list[dict[str, Any]]) -> None
 
 
 def test_training_follows_bfloat16_eager_compiled_and_recomputed(
-    alone: list[list[dict[str, Any]]], tmp_path: Path
+    alone: list[list[dict[str, Any]]], tmp_path: Path, parent: Parent
 ) -> None:
     short, eager, rows = alone
     compiled, again = _train(
-        tmp_path, 1, {**BOTH[0], "compile": "layers"}, {**BOTH[1], "recompute": "layers"}
+        parent, tmp_path, 1, {**BOTH[0], "compile": "layers"}, {**BOTH[1], "recompute": "layers"}
     )
     for trained in (eager, rows, compiled):
         _follows(trained, short)
@@ -213,7 +212,7 @@ def test_training_follows_bfloat16_eager_compiled_and_recomputed(
 
 
 def test_training_follows_bfloat16_in_two_processes(
-    alone: list[list[dict[str, Any]]], tmp_path: Path
+    alone: list[list[dict[str, Any]]], tmp_path: Path, parent: Parent
 ) -> None:
-    for trained in _train(tmp_path, 2, *BOTH, *[{**asked, "tensor": 2} for asked in BOTH]):
+    for trained in _train(parent, tmp_path, 2, *BOTH, *[{**asked, "tensor": 2} for asked in BOTH]):
         _follows(trained, alone[0])

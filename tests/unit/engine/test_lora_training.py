@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import signal
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +26,8 @@ from stamm.models.lora_config import Lora
 from stamm.models.serialization import load_decoder, save_decoder
 from stamm.runs.job import Workspace
 from stamm.runs.model_outputs import weights_sha256
-from tests.conftest import ROOT, environment
+from tests.conftest import environment
+from tests.forked import Parent
 from tests.unit.engine.lora_processes import MODEL, OPTIMIZERS, Adapting, train
 
 SCRIPT = Path(__file__).with_name("lora_processes.py")
@@ -48,20 +47,11 @@ def _asked(folder: Path, start: Path, **others: Any) -> dict[str, Any]:
 
 
 def _processes(
-    folder: Path, count: int, *asked: dict[str, Any]
+    parent: Parent, folder: Path, count: int, *asked: dict[str, Any]
 ) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable]
-    if count > 1:
-        command += ["-m", "torch.distributed.run", f"--nproc-per-node={count}", "--standalone"]
     words = [json.dumps(one) for one in asked]
-    return subprocess.run(
-        [*command, str(SCRIPT), str(folder / f"results-{count}.json"), *words],
-        env=environment() | {"PYTHONPATH": os.pathsep.join((str(ROOT / "src"), str(ROOT)))},
-        capture_output=True,
-        text=True,
-        timeout=900,
-        check=False,
-    )
+    said = [str(SCRIPT), str(folder / f"results-{count}.json"), *words]
+    return parent.run(said, folder, environment(), ranks=count, timeout=900)
 
 
 def _contents(folder: Path) -> dict[str, bytes]:
@@ -138,12 +128,12 @@ def test_a_run_does_not_resume_on_other_frozen_weights(tmp_path: Path, start: Pa
 
 
 @pytest.mark.slow
-def test_a_killed_run_ends_with_the_same_bits(tmp_path: Path, start: Path) -> None:
+def test_a_killed_run_ends_with_the_same_bits(tmp_path: Path, start: Path, parent: Parent) -> None:
     reference = tmp_path / "reference"
     train(_asked(reference, start))
     for kill in (2, 6):
         run = tmp_path / f"killed-{kill}"
-        done = _processes(tmp_path, 1, _asked(run, start, kill=kill))
+        done = _processes(parent, tmp_path, 1, _asked(run, start, kill=kill))
         assert done.returncode == -signal.SIGKILL, done.stderr
         train(_asked(run, start))
         assert _contents(run) == _contents(reference)
@@ -151,22 +141,23 @@ def test_a_killed_run_ends_with_the_same_bits(tmp_path: Path, start: Path) -> No
 
 @pytest.mark.slow
 def test_a_rank_that_tensor_parallelism_does_not_divide_is_refused(
-    tmp_path: Path, start: Path
+    tmp_path: Path, start: Path, parent: Parent
 ) -> None:
     asked = _asked(tmp_path / "run", start, tensor=2, lora=to_plain(Lora(rank=3)))
-    done = _processes(tmp_path, 2, asked)
+    done = _processes(parent, tmp_path, 2, asked)
     assert done.returncode != 0
     assert "engine.parallel.tensor = 2 does not divide lora.rank = 3" in done.stderr
 
 
 @pytest.mark.slow
-def test_two_processes_follow_one(tmp_path: Path, start: Path) -> None:
+def test_two_processes_follow_one(tmp_path: Path, start: Path, parent: Parent) -> None:
     kinds: list[dict[str, Any]] = [
         {},
         {"tensor": 2},
         {"optimizer": "Muon", "recompute": "layers"},
     ]
     done = _processes(
+        parent,
         tmp_path,
         2,
         *(_asked(tmp_path / f"two-{n}", start, **kind) for n, kind in enumerate(kinds)),

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -14,29 +12,21 @@ from stamm.models.config import DecoderConfig, GatedFFN
 from stamm.models.decoder import build_decoder
 from stamm.models.serialization import save_decoder
 from tests.conftest import environment
+from tests.forked import Parent
 
 SCRIPT = Path(__file__).with_name("processes.py")
 Trained = list[dict[str, Any]]
 
 
-def _train(folder: Path, count: int, *asked: dict[str, Any]) -> list[Trained]:
+def _train(parent: Parent, folder: Path, count: int, *asked: dict[str, Any]) -> list[Trained]:
     """What `asked` gives in `count` processes."""
     folder.mkdir(exist_ok=True)
     out = folder / f"results-{count}.json"
     words = [
         json.dumps({"folder": str(folder / str(count) / str(i)), **a}) for i, a in enumerate(asked)
     ]
-    start = [
-        sys.executable,
-        "-m",
-        "torch.distributed.run",
-        f"--nproc-per-node={count}",
-        "--standalone",
-    ]
-    command = [*(start if count > 1 else [sys.executable]), str(SCRIPT), str(out), *words]
-    done = subprocess.run(
-        command, env=environment(), capture_output=True, text=True, timeout=900, check=False
-    )
+    said = [str(SCRIPT), str(out), *words]
+    done = parent.run(said, folder, environment(), ranks=count, timeout=900)
     assert done.returncode == 0, done.stderr[-4000:]
     results: list[Trained] = json.loads(out.read_text())
     return results
@@ -60,14 +50,15 @@ PLAIN: list[dict[str, Any]] = [
 
 
 @pytest.fixture(scope="module")
-def alone(tmp_path_factory: pytest.TempPathFactory) -> list[Trained]:
+def alone(parent: Parent, tmp_path_factory: pytest.TempPathFactory) -> list[Trained]:
     """PLAIN in one process; what all divisions are held against."""
-    return _train(tmp_path_factory.mktemp("alone"), 1, *PLAIN)
+    return _train(parent, tmp_path_factory.mktemp("alone"), 1, *PLAIN)
 
 
-def test_two_processes_follow_one(alone: list[Trained], tmp_path: Path) -> None:
+def test_two_processes_follow_one(parent: Parent, alone: list[Trained], tmp_path: Path) -> None:
     gated = PLAIN[1]
     data, tensor, context, recomputed, other, other_tensor, short, short_tensor = _train(
+        parent,
         tmp_path,
         2,
         {},
@@ -87,19 +78,23 @@ def test_two_processes_follow_one(alone: list[Trained], tmp_path: Path) -> None:
         _close(trained, alone[2], 2e-3, norms=5e-2)
 
 
-def test_four_processes_in_two_directions_follow_one(alone: list[Trained], tmp_path: Path) -> None:
-    both, cut = _train(tmp_path, 4, {"context": 2, "tensor": 2}, {"tensor": 2})
+def test_four_processes_in_two_directions_follow_one(
+    parent: Parent, alone: list[Trained], tmp_path: Path
+) -> None:
+    both, cut = _train(parent, tmp_path, 4, {"context": 2, "tensor": 2}, {"tensor": 2})
     _close(both, alone[0], 2e-5)
     _close(cut, alone[0], 2e-5)
 
 
-def test_a_run_goes_on_in_another_number_of_processes(alone: list[Trained], tmp_path: Path) -> None:
+def test_a_run_goes_on_in_another_number_of_processes(
+    parent: Parent, alone: list[Trained], tmp_path: Path
+) -> None:
     """Three steps cut by neurons in two processes, then three in one, then in two divided by tokens."""
     folder = str(tmp_path / "run")
     first = {"folder": folder, "steps": 3}
-    _train(tmp_path, 2, {**first, "tensor": 2})
-    _close(_train(tmp_path, 1, {**first, "steps": 4})[0], alone[0][:4], 2e-5)
-    _close(_train(tmp_path, 2, {**first, "steps": 6, "context": 2})[0], alone[0], 2e-5)
+    _train(parent, tmp_path, 2, {**first, "tensor": 2})
+    _close(_train(parent, tmp_path, 1, {**first, "steps": 4})[0], alone[0][:4], 2e-5)
+    _close(_train(parent, tmp_path, 2, {**first, "steps": 6, "context": 2})[0], alone[0], 2e-5)
 
 
 # State as tensors, as a number of a parameter and as a number of a group.
@@ -128,19 +123,21 @@ class Centered(torch.optim.Optimizer):
 """
 
 
-def test_a_users_optimizer_resumes_in_another_number_of_processes(tmp_path: Path) -> None:
+def test_a_users_optimizer_resumes_in_another_number_of_processes(
+    parent: Parent, tmp_path: Path
+) -> None:
     (tmp_path / "centered.py").write_text(CENTERED)
     asked = {"optimizer": f"{tmp_path}/centered.py:Centered"}
-    reference = _train(tmp_path / "one", 1, asked)[0]
+    reference = _train(parent, tmp_path / "one", 1, asked)[0]
     assert reference[-1]["train/loss_nats"] < reference[0]["train/loss_nats"]
     run = {**asked, "folder": str(tmp_path / "run")}
-    _train(tmp_path, 2, {**run, "steps": 3, "tensor": 2})
-    _close(_train(tmp_path, 1, {**run, "steps": 4})[0], reference[:4], 2e-5)
-    _close(_train(tmp_path, 2, run)[0], reference, 2e-5)
+    _train(parent, tmp_path, 2, {**run, "steps": 3, "tensor": 2})
+    _close(_train(parent, tmp_path, 1, {**run, "steps": 4})[0], reference[:4], 2e-5)
+    _close(_train(parent, tmp_path, 2, run)[0], reference, 2e-5)
 
 
 @pytest.mark.slow
-def test_a_run_starts_from_a_stored_decoder_in_any_division(tmp_path: Path) -> None:
+def test_a_run_starts_from_a_stored_decoder_in_any_division(parent: Parent, tmp_path: Path) -> None:
     decoder = build_decoder(
         DecoderConfig(
             vocab_size=64,
@@ -155,14 +152,18 @@ def test_a_run_starts_from_a_stored_decoder_in_any_division(tmp_path: Path) -> N
     )
     save_decoder(decoder, tmp_path / "model")
     asked = {**PLAIN[1], "start": str(tmp_path / "model")}
-    reference, other = _train(tmp_path, 1, asked, PLAIN[1])
+    reference, other = _train(parent, tmp_path, 1, asked, PLAIN[1])
     assert reference[0]["train/loss_nats"] != other[0]["train/loss_nats"]
-    data, tensor = _train(tmp_path, 2, asked, {**asked, "tensor": 2})
+    data, tensor = _train(parent, tmp_path, 2, asked, {**asked, "tensor": 2})
     _close(data, reference, 2e-5)
     _close(tensor, reference, 2e-5)
 
 
-def test_compiled_layers_are_divided_too(alone: list[Trained], tmp_path: Path) -> None:
-    data, tensor = _train(tmp_path, 2, {"compile": "layers"}, {"compile": "layers", "tensor": 2})
+def test_compiled_layers_are_divided_too(
+    parent: Parent, alone: list[Trained], tmp_path: Path
+) -> None:
+    data, tensor = _train(
+        parent, tmp_path, 2, {"compile": "layers"}, {"compile": "layers", "tensor": 2}
+    )
     _close(data, alone[0], 1e-4)
     _close(tensor, alone[0], 1e-4)

@@ -3,28 +3,20 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 from tests.conftest import environment
+from tests.forked import Parent
 
 SCRIPT = Path(__file__).with_name("sequence_processes.py")
 
 
-def test_values_and_gradients_are_those_of_one_process() -> None:
+def test_values_and_gradients_are_those_of_one_process(parent: Parent, tmp_path: Path) -> None:
     divisions = (
         {"context": 1, "tensor": 1},
         {"context": 2, "tensor": 1},
         {"context": 1, "tensor": 2},
     )
-    start = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
-    done = subprocess.run(
-        [*start, str(SCRIPT), *map(json.dumps, divisions)],
-        env=environment(),
-        capture_output=True,
-        text=True,
-        timeout=600,
-        check=False,
-    )
+    said = [str(SCRIPT), *map(json.dumps, divisions)]
+    done = parent.run(said, tmp_path, environment(), ranks=2, timeout=600)
     assert done.returncode == 0, done.stderr[-4000:]

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +18,7 @@ from stamm.optim.config import AdamW, Muon
 from stamm.optim.groups import parameter_groups, set_learning_rate
 from stamm.optim.muon import MuonWithAdamW, orthogonalised
 from tests.conftest import environment
+from tests.forked import Parent
 
 SCRIPT = Path(__file__).with_name("muon_processes.py")
 
@@ -180,19 +179,12 @@ def test_the_rest_may_learn_at_another_rate() -> None:
 
 @pytest.mark.parametrize(("count", "tensor"), [(2, 1), (2, 2), (4, 2)])
 def test_pieces_over_processes_take_the_steps_of_whole_matrices(
-    count: int, tensor: int, tmp_path: Path
+    count: int, tensor: int, tmp_path: Path, parent: Parent
 ) -> None:
     """FSDP2, tensor parallel, both: the same bits as one process, given the same gradients."""
     out = tmp_path / "found.json"
-    start = [sys.executable, "-m", "torch.distributed.run", f"--nproc-per-node={count}"]
-    done = subprocess.run(
-        [*start, "--standalone", str(SCRIPT), str(out), str(tensor)],
-        env=environment(),
-        capture_output=True,
-        text=True,
-        timeout=280,
-        check=False,
-    )
+    said = [str(SCRIPT), str(out), str(tensor)]
+    done = parent.run(said, tmp_path, environment(), ranks=count)
     assert done.returncode == 0, done.stderr[-4000:]
     found = json.loads(out.read_text())
     assert len(found) == 4

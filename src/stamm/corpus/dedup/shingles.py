@@ -154,10 +154,12 @@ def _fewer_marks(text: str) -> str:
 @functools.cache
 def _marks() -> NDArray[np.bool_]:
     """Whether each code point is a combining mark, or decomposes into some, such as U+FF9E."""
-    marks = np.zeros(0x110000, np.bool_)
-    for code in range(0x300, 0x110000):
-        first = unicodedata.normalize("NFKD", chr(code))[0]
-        marks[code] = unicodedata.combining(first) != 0
+    characters = [chr(code) for code in range(0x110000)]
+    classes = np.fromiter(map(unicodedata.combining, characters), np.uint8)
+    marks = classes.astype(np.bool_)
+    for character in filter(unicodedata.decomposition, characters):
+        first = unicodedata.normalize("NFKD", character)[0]
+        marks[ord(character)] = unicodedata.combining(first) != 0
     return marks
 
 
