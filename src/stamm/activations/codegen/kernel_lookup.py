@@ -98,7 +98,7 @@ def _kernel(module: ModuleType) -> Kernel:
         value=module.value,
         slopes=module.slopes,
         curvatures=module.curvatures,
-        compat=module.COMPAT,
+        compat=getattr(module, "COMPAT", {}),
         up=_up(module.CONTENT_HASH, module.up) if hasattr(module, "up") else None,
     )
 
