@@ -15,7 +15,7 @@ from tests.forked import Parent
 
 pytestmark = pytest.mark.slow  # each test needs whole runs
 
-KILLS = 20
+KILLS = 10
 RECIPE = (
     "corpus.demo",
     "corpus.inputs=package:rights.jsonl.zst,package:pages.warc.gz,package:guides.jsonl.zst",
@@ -37,7 +37,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory, parent: Parent) -> Path:
     return folder / "run"
 
 
-def test_a_corpus_killed_twenty_times_loses_and_doubles_nothing(
+def test_a_corpus_killed_ten_times_loses_and_doubles_nothing(
     finished: Path, tmp_path: Path, parent: Parent
 ) -> None:
     """Two workers killed at random moments, against one worker that never was."""

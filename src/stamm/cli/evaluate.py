@@ -163,7 +163,7 @@ def model_with_chat(folder: Path, *, needed: bool) -> TextModel:
 def _curves(options: argparse.Namespace, config: EvaluateConfig, arms: Mapping[Path, Path]) -> int:
     """Evaluate every checkpoint of every arm; one that is done is not repeated."""
     with interrupt_delayed():
-        from stamm.engine.checkpoint import STATE, checkpoint_steps
+        from stamm.engine.checkpoint_files import STATE, checkpoint_steps
     for arm in arms:
         steps = checkpoint_steps(arm / "checkpoints")
         if not steps:

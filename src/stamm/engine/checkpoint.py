@@ -8,9 +8,6 @@ temporary name and renamed when complete; state.json holds the hashes of the oth
 from __future__ import annotations
 
 import contextlib
-import json
-import os
-import re
 import shutil
 import warnings
 from collections.abc import Callable, Iterator, Mapping
@@ -32,27 +29,24 @@ from torch.distributed.checkpoint.state_dict_saver import async_save, save
 
 from stamm.base.console import Progress
 from stamm.base.errors import ConfigError, DataError, RunError
-from stamm.base.files import (
-    disk_full_error,
-    is_full,
-    read_json,
-    sha256_file,
-    sha256_value,
-    write_json,
+from stamm.base.files import disk_full_error, is_full, sha256_file, sha256_value
+from stamm.engine.checkpoint_files import (
+    GONE,
+    PART,
+    checkpoint_folder,
+    checkpoint_steps,
+    flush,
+    order_names,
+    read_state,
+    write_state,
 )
 from stamm.engine.distributed import DistributedContext
 from stamm.engine.sharded_optimizer import ShardedOptimizer
 from stamm.engine.stored_decoder import is_stored_decoder, load_stored_decoder
 from stamm.models.lora import base_parameters
 
-SCHEMA = 3
-STATE = "state.json"
-_SEAL = "state_sha256"
 _VALUES = "optimizer"  # state of a user's optimizer that is not a tensor
-_PART, _GONE = ".part", ".gone"  # being written; being deleted
 _FROZEN = "frozen_sha256"  # of the start model, when its frozen weights are not in the checkpoint
-_STATE_KEYS = {"schema", "step", "counts", "sha256", "metrics_sha256", _SEAL}
-_NAME = re.compile(r"step-(\d{8})")
 _ALONE = "torch.distributed is disabled"
 _Failure = tuple[bool, str]  # whether the disk is full, and the error message
 
@@ -168,7 +162,7 @@ class Checkpoints:
         Raises   RunError when none can be used; with `at_most` also when there is none
         """
         if self._world.is_main_process:
-            for ending in (_PART, _GONE):
+            for ending in (PART, GONE):
                 for leftover in self.folder.glob(f".step-*{ending}"):
                     shutil.rmtree(leftover)
         found = [s for s in checkpoint_steps(self.folder) if at_most is None or s <= at_most]
@@ -212,7 +206,7 @@ class Checkpoints:
         if damage:
             raise DataError(f"the checkpoint {path} cannot be used: {damage}")
         main = self._world.is_main_process
-        return str(self._world.broadcast_object(sha256_value(_read_state(path)) if main else ""))
+        return str(self._world.broadcast_object(sha256_value(read_state(path)) if main else ""))
 
     def load_frozen(self, path: Path, model: nn.Module, updater: ShardedOptimizer) -> None:
         """Load the start model of a run that trains adapters, before `restore`.
@@ -261,17 +255,17 @@ class Checkpoints:
             hashes = self._hashes(part, written=True)
             if not self._world.is_main_process:
                 return None
-            state = {"schema": SCHEMA, "step": pending.step, "counts": pending.counts}
+            state: dict[str, Any] = {"step": pending.step, "counts": pending.counts}
             state |= {"sha256": hashes, "metrics_sha256": pending.metrics}
             if pending.values is not None:
                 state[_VALUES] = pending.values
             if self._frozen is not None:
                 state[_FROZEN] = self._frozen
-            write_json(part / STATE, state | {_SEAL: sha256_value(state)})
+            write_state(part, state)
             final = self._path(pending.step)
             self._drop(pending.step)
             part.replace(final)
-            _flush(self.folder)
+            flush(self.folder)
             for old in self._outdated(pending.step):
                 self._drop(old)
         except OSError as error:
@@ -302,8 +296,8 @@ class Checkpoints:
         try:
             for name in names[self._world.rank :: self._world.size]:
                 if written:
-                    _order_names(folder / name)
-                    _flush(folder / name)
+                    order_names(folder / name)
+                    flush(folder / name)
                 mine[name] = sha256_file(folder / name)
         except OSError as error:
             failure = error
@@ -319,7 +313,7 @@ class Checkpoints:
         state, told = None, ""
         if self._world.is_main_process:
             try:
-                state = _read_state(path)
+                state = read_state(path)
                 if metrics is not None and self._path(state["step"]) != path:
                     told = f"it is that of step {state['step']}"
                 elif metrics is not None and metrics() != state["metrics_sha256"]:
@@ -356,7 +350,7 @@ class Checkpoints:
         start   it is another run's, whose weights the model has apart from adapters
         """
         state = self._world.broadcast_object(
-            _read_state(path) if self._world.is_main_process else None
+            read_state(path) if self._world.is_main_process else None
         )
         counts, values = state["counts"], state.get(_VALUES)
         self._check_frozen(path, state.get(_FROZEN), start=start)
@@ -411,24 +405,16 @@ class Checkpoints:
 
     def _drop(self, step: int) -> None:
         """Delete a checkpoint if it exists, atomically: a kill leaves it whole or deleted."""
-        gone = self.folder / f".step-{step:08d}{_GONE}"
+        gone = checkpoint_folder(self.folder, step, GONE)
         with contextlib.suppress(FileNotFoundError):
             self._path(step).replace(gone)
             shutil.rmtree(gone)
 
     def _path(self, step: int) -> Path:
-        return self.folder / f"step-{step:08d}"
+        return checkpoint_folder(self.folder, step)
 
     def _part(self, step: int) -> Path:
-        return self.folder / f".step-{step:08d}{_PART}"
-
-
-def checkpoint_steps(folder: Path) -> list[int]:
-    """The steps of the checkpoints in `folder`, damaged ones included, in order."""
-    if not folder.is_dir():
-        return []
-    found = (_NAME.fullmatch(path.name) for path in folder.iterdir())
-    return sorted(int(match.group(1)) for match in found if match)
+        return checkpoint_folder(self.folder, step, PART)
 
 
 def _optimizer(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
@@ -437,19 +423,6 @@ def _optimizer(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
 
 def _named(parameters: Mapping[str, Tensor]) -> dict[str, Tensor]:
     return {f"model/{name}": p.detach() for name, p in parameters.items()}
-
-
-def _read_state(path: Path) -> Any:
-    state = read_json(path / STATE)
-    if not isinstance(state, dict) or "schema" not in state:
-        raise DataError(f"{STATE} is not the state of a checkpoint")
-    if state["schema"] != SCHEMA:
-        raise DataError(f"{STATE} has schema {state['schema']!r}, not {SCHEMA}")
-    if not state.keys() >= _STATE_KEYS:
-        raise DataError(f"{STATE} is incomplete")
-    if state.pop(_SEAL) != sha256_value(state):
-        raise DataError(f"{STATE} has changed since it was written")
-    return state
 
 
 def _failure(written: Future[Any]) -> _Failure | None:
@@ -474,24 +447,3 @@ def _quiet() -> Iterator[None]:
 
 def _first_line(error: BaseException) -> str:
     return (str(error).strip().splitlines() or [type(error).__name__])[0]
-
-
-def _order_names(path: Path) -> None:
-    """Sort the metadata of a safetensors header: safetensors writes it in any order."""
-    with path.open("r+b") as file:
-        size = int.from_bytes(file.read(8), "little")
-        described = json.loads(file.read(size))
-        described["__metadata__"] = dict(sorted(described.get("__metadata__", {}).items()))
-        ordered = json.dumps(described, separators=(",", ":"), ensure_ascii=False).encode()
-        if len(ordered) > size:
-            raise OSError(f"{path.name} has a header that cannot be put in order")
-        file.seek(8)
-        file.write(ordered.ljust(size))
-
-
-def _flush(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

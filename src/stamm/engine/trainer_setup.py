@@ -14,7 +14,7 @@ import torch
 from torch import nn
 
 from stamm.base.errors import ConfigError
-from stamm.engine.checkpoint import checkpoint_steps
+from stamm.engine.checkpoint_files import checkpoint_steps
 from stamm.engine.compile import compile_layers
 from stamm.engine.config import EIGHT_BITS, EngineConfig
 from stamm.engine.custom_optimizer_state import CustomShardedOptimizer

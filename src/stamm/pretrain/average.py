@@ -17,7 +17,7 @@ from torch import Tensor
 
 from stamm.base.errors import DataError, RunError
 from stamm.base.files import read_json, sha256_file
-from stamm.engine.checkpoint import STATE, checkpoint_steps
+from stamm.engine.checkpoint_files import STATE, checkpoint_steps
 from stamm.models.serialization import load_decoder, save_decoder
 from stamm.pretrain.average_config import WeightAverage
 from stamm.runs.job import Workspace

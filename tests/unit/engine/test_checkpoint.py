@@ -297,7 +297,7 @@ def test_a_disk_that_is_full_for_the_state_alone_leaves_nothing_half_written(
 
     model, updater = _pair(0)
     store = Checkpoints(tmp_path, keep=1, world=ALONE)
-    monkeypatch.setattr("stamm.engine.checkpoint.write_json", full)
+    monkeypatch.setattr("stamm.engine.checkpoint_files.write_json", full)
     with pytest.raises(RunError, match=r"no space left to write .*step-00000001"):
         store.save(1, model, updater, "m1")
     assert list(tmp_path.iterdir()) == []
