@@ -132,7 +132,7 @@ def _with_checkpoints(
     """The checkpoints of a model, where the configuration asks for all, then the model."""
     if config.checkpoints == "all":
         with interrupt_delayed():
-            from stamm.engine.checkpoint import checkpoint_steps
+            from stamm.engine.checkpoint_files import checkpoint_steps
         steps = checkpoint_steps(checkpoints)
         if not steps:
             raise RunError(
@@ -156,7 +156,7 @@ def _observed(target: _Target, config: ObserveConfig) -> ObserveFile:
 
 def _observe(target: _Target, config: ObserveConfig) -> ObserveFile:
     with interrupt_delayed():
-        from stamm.engine.checkpoint import STATE
+        from stamm.engine.checkpoint_files import STATE
         from stamm.models.determinism import set_determinism
         from stamm.models.hub import hub_weights_sha256
         from stamm.observe.model import observe_layers, text_sha256
