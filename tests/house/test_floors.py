@@ -23,6 +23,7 @@ FLOOR = {
     "models": 3,
     "corpus": 3,
     "reports": 3,
+    "search": 3,
     "engine": 4,
     "evaluate": 4,
     "audit": 4,

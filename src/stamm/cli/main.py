@@ -118,6 +118,16 @@ VERBS: tuple[Verb, ...] = (
         ),
     ),
     Verb(
+        "search",
+        "stamm.cli.search",
+        "search a family of gradients for something better, and confirm it on fresh seeds and text",
+        (
+            "stamm search activations --dry-run",
+            "stamm search smoke",
+            "stamm search mine.py:family --out runs/mine",
+        ),
+    ),
+    Verb(
         "evaluate",
         "stamm.cli.evaluate",
         "evaluate a run or a Hugging Face folder: shipped tasks, your own files, two models compared",

@@ -7,11 +7,13 @@ import os
 import sys
 from pathlib import Path
 
+from stamm.base.errors import ConfigError
 from stamm.base.units import seconds_text
 from stamm.cli.arg_types import text
 from stamm.cli.output import print_table
 from stamm.recipes.execute import RecipeRun
 from stamm.recipes.resolve import resolve
+from stamm.recipes.search import Search
 
 
 def arguments(parser: argparse.ArgumentParser, verb: str) -> None:
@@ -36,6 +38,10 @@ def arguments(parser: argparse.ArgumentParser, verb: str) -> None:
 def run(options: argparse.Namespace, verb: str) -> int:
     """Execute the recipe, then print its result and the path of its report."""
     recipe = resolve(options.recipe, options.changes)
+    if isinstance(recipe.config, Search):
+        raise ConfigError(
+            f"{recipe.name} is a search, of several runs", fix=f"`stamm search {options.recipe}`"
+        )
     root = Path(options.out or Path("runs") / recipe.name)
     execution = RecipeRun(recipe, root)
     if execution.rank:
@@ -45,14 +51,18 @@ def run(options: argparse.Namespace, verb: str) -> int:
     execution.folder.check()
     if options.dry_run:
         return _print_plan(execution)
-    # tokenizers warns when a process that used its threads forks, unless this is set.
-    os.environ.setdefault("TOKENIZERS_PARALLELISM", "true")
+    allow_tokenizer_threads()
     if execution.execute():
         spent = sum(receipt["seconds"] for receipt in execution.folder.receipts())
         print(f"{root} is complete: {len(execution.steps)} steps, {seconds_text(spent)}.")
     else:
         print(f"{root} is complete: nothing to do.")
     return _print_result(root)
+
+
+def allow_tokenizer_threads() -> None:
+    """Let tokenizers use threads; it warns when a process that used them forks, unless this is set."""
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "true")
 
 
 def _print_plan(execution: RecipeRun) -> int:

@@ -9,11 +9,12 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from stamm.recipes.arm import Arm
     from stamm.recipes.catalog import RECIPES, Config, Recipe, get
     from stamm.recipes.compare import Comparison, Tuning
     from stamm.recipes.corpus import CorpusRecipe
     from stamm.recipes.resolve import build
-    from stamm.recipes.study import Arm, Study
+    from stamm.recipes.study import Study
 
 __all__ = [
     "RECIPES",
@@ -29,11 +30,12 @@ __all__ = [
 ]
 
 _MODULES = {
+    "arm": ("Arm",),
     "catalog": ("RECIPES", "Config", "Recipe", "get"),
     "compare": ("Comparison", "Tuning"),
     "corpus": ("CorpusRecipe",),
     "resolve": ("build",),
-    "study": ("Arm", "Study"),
+    "study": ("Study",),
 }
 _MODULE_OF = {name: module for module, names in _MODULES.items() for name in names}
 

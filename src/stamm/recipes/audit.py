@@ -8,7 +8,8 @@ from stamm.losses.config import Goldfish
 from stamm.models.config import PlainFFN
 from stamm.pretrain.config import PretrainConfig
 from stamm.recipes import demo
-from stamm.recipes.study import Arm, Study
+from stamm.recipes.arm import Arm
+from stamm.recipes.study import Study
 
 
 @dataclass(frozen=True, kw_only=True)

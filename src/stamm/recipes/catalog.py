@@ -23,6 +23,7 @@ from stamm.recipes import (
     llama,
     replay,
     robots,
+    searches,
 )
 from stamm.recipes.align import PreferenceRecipe, SFTRecipe
 from stamm.recipes.align_charter import CharterRecipe
@@ -34,11 +35,13 @@ from stamm.recipes.corpus import CorpusRecipe
 from stamm.recipes.corpus_models import BoundsRecipe, ClassifierRecipe, LanguagesRecipe
 from stamm.recipes.replay import ReplayRecipe
 from stamm.recipes.robots import RobotsRecipe
+from stamm.recipes.search import Search
 from stamm.recipes.study import Study
 
 Stepwise = (
     Study
     | Comparison
+    | Search
     | CorpusRecipe
     | RobotsRecipe
     | ClassifierRecipe
@@ -81,6 +84,8 @@ RECIPES: tuple[Recipe, ...] = (
     Recipe("compare.evidence_activations", comparisons.evidence_activations),
     Recipe("compare.evidence_smoke", comparisons.evidence_smoke),
     Recipe("compare.activations_gpu", comparisons.activations_gpu),
+    Recipe("search.activations", searches.activations),
+    Recipe("search.smoke", searches.smoke),
     Recipe("audit.goldfish", audit.goldfish),
     Recipe("audit.smoke", audit.smoke),
     Recipe("corpus.demo", corpus.demo_corpus),

@@ -21,10 +21,10 @@ from stamm.pretrain.config import PretrainConfig
 from stamm.pretrain.lr_finder import CHOSEN, FINAL, REFINED, SHORT, ChoiceConfig
 from stamm.pretrain.step_timing_config import PaceConfig, TimedArm
 from stamm.recipes.activation_steps import activation_steps
+from stamm.recipes.arm import Arm
 from stamm.recipes.checks import check_evaluation
 from stamm.recipes.corpus_steps import corpus_steps, token_steps
 from stamm.recipes.matching import EqualFlops, EqualParameters, EqualTime, equal_widths, equal_work
-from stamm.recipes.study import Arm
 from stamm.reports.comparison_config import (
     LOOK,
     PLAN,
@@ -180,11 +180,15 @@ class Comparison:
             )
         self.matched_arms()
 
+    def baseline_arm(self) -> Arm:
+        """The arm that the others are compared with."""
+        return next(arm for arm in self.arms if arm.name == self.baseline)
+
     def matched_arms(self) -> tuple[Arm, ...]:
         """The arms with their matched widths."""
         if not isinstance(self.matched, EqualParameters):
             return self.arms
-        base = next(arm for arm in self.arms if arm.name == self.baseline)
+        base = self.baseline_arm()
         return equal_widths(self.pretrain.model, self.arms, base, self.matched.tolerance)
 
     def runs(self) -> Mapping[str, PretrainConfig]:

@@ -24,10 +24,10 @@ from stamm.optim.config import AdEMAMix
 from stamm.optim.schedules import BatchStage, WarmupStableDecay
 from stamm.pretrain.average_config import WeightAverage
 from stamm.pretrain.config import PretrainConfig
+from stamm.recipes.arm import Arm
 from stamm.recipes.compare import Comparison, Tuning
 from stamm.recipes.demo import demo
 from stamm.recipes.demo import smoke as smoke_study
-from stamm.recipes.study import Arm
 
 _GATED = ("swiglu", "geglu", "xatglu")
 _PLAIN = ("relu2", "xielu", "xssslupr", "polyrelu", "golu")

@@ -19,7 +19,8 @@ from stamm.models.config import DecoderConfig, GatedFFN, PlainFFN
 from stamm.optim.config import AdEMAMix
 from stamm.optim.schedules import BatchStage, WarmupStableDecay
 from stamm.pretrain.config import PretrainConfig
-from stamm.recipes.study import Arm, Study
+from stamm.recipes.arm import Arm
+from stamm.recipes.study import Study
 
 SMOKE_INPUTS = ("package:rights.jsonl.zst", "package:pages.warc.gz")
 _VOCABULARY = 4096

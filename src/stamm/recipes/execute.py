@@ -19,6 +19,7 @@ from stamm.recipes.catalog import Branching, Config
 from stamm.recipes.jobs import ALL_RANKS, coordinator, job, megatron_reader
 from stamm.recipes.resolve import Resolved, resolve
 from stamm.recipes.run_folder import RunFolder
+from stamm.recipes.search import Search
 from stamm.recipes.study import MANIFEST, single_steps
 from stamm.runs.job import Step
 from stamm.runs.run import Run, workspace
@@ -44,6 +45,8 @@ def run(
     Raises      StammError (ConfigError, DataError, RunError ...) with what is wrong and the fix
     """
     resolved = _resolved(recipe, overrides)
+    if isinstance(resolved.config, Search):
+        raise ConfigError(f"{resolved.name} is a search, of several runs", fix="Use `stamm search`")
     if out is None and isinstance(recipe, Config):
         raise ConfigError("a configuration has no name for its run folder", fix="Pass out=FOLDER")
     root = Path(out or Path("runs") / resolved.name)

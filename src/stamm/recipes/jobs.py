@@ -59,6 +59,9 @@ JOBS: Mapping[str, tuple[str, str]] = MappingProxyType(
         "report": ("stamm.reports.job", "run"),
         "plan": ("stamm.reports.comparison_plan", "run"),
         "look": ("stamm.reports.comparison_look", "run"),
+        "candidate": ("stamm.search.screen_job", "run"),
+        "candidate_costs": ("stamm.search.cost_job", "run"),
+        "search_plan": ("stamm.search.plan_job", "run"),
         "compare": ("stamm.reports.comparison_job", "run"),
     }
 )

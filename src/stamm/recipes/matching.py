@@ -9,7 +9,7 @@ from stamm.base.config import validate
 from stamm.base.errors import ConfigError
 from stamm.models.config import DecoderConfig, Dense, GatedFFN, PlainFFN
 from stamm.models.flops import count_parameters, training_flops
-from stamm.recipes.study import Arm
+from stamm.recipes.arm import Arm
 
 _ROUND = 64  # widths that are multiples of powers of two up to 64 are faster on a GPU
 

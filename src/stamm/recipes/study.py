@@ -16,10 +16,11 @@ from stamm.corpus.pack_config import PackConfig
 from stamm.corpus.tokenizer.config import TekkenConfig, TokenizerConfig
 from stamm.evaluate.config import EvaluateConfig, task_files
 from stamm.export.config import ExportConfig
-from stamm.models.config import DecoderConfig, GatedFFN, PlainFFN
+from stamm.models.config import DecoderConfig
 from stamm.models.flops import count_parameters
 from stamm.pretrain.config import PretrainConfig
 from stamm.recipes.activation_steps import activation_steps
+from stamm.recipes.arm import Arm
 from stamm.recipes.checks import check_audit, check_evaluation, check_export
 from stamm.recipes.corpus_steps import corpus_steps, token_steps
 from stamm.recipes.report_step import report_step
@@ -28,20 +29,6 @@ from stamm.runs.executors import Execution, LocalExecutor
 from stamm.runs.job import Step
 
 MANIFEST = "manifest.json"
-
-
-@dataclass(frozen=True, kw_only=True)
-class Arm:
-    """One candidate: its name in the run folder, and its feed-forward block."""
-
-    name: str = "xielu"
-    ffn: PlainFFN | GatedFFN = field(default_factory=PlainFFN)
-
-    def __post_init__(self) -> None:
-        plain = self.name.replace("_", "").replace("-", "")
-        validate(
-            self, ("name", plain.isalnum() and plain.isascii(), "must be letters, digits, - and _")
-        )
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -14,6 +14,7 @@ from stamm.engine.config import SkipUpdate
 from stamm.models.config import DecoderConfig, GatedFFN, LowRank, PlainFFN
 from stamm.models.flops import count_parameters, training_flops
 from stamm.pretrain.config import PretrainConfig
+from stamm.recipes.arm import Arm
 from stamm.recipes.compare import Comparison
 from stamm.recipes.comparisons import (
     activations,
@@ -23,7 +24,6 @@ from stamm.recipes.comparisons import (
     smoke,
 )
 from stamm.recipes.matching import EqualFlops, EqualTime, equal_widths, equal_work
-from stamm.recipes.study import Arm
 
 COMPARISONS = [smoke, activations, activations_gpu, evidence_activations, evidence_smoke]
 

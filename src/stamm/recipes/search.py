@@ -1,0 +1,225 @@
+"""Search recipe: a family of gradients, screened, trained in rounds, the best one confirmed."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+from stamm.activations.spec import Spec
+from stamm.base.config import to_plain, validate
+from stamm.base.errors import ConfigError
+from stamm.models.config import PlainFFN
+from stamm.recipes.arm import Arm
+from stamm.recipes.compare import Comparison
+from stamm.recipes.matching import EqualParameters
+from stamm.reports.comparison_config import config_hash
+from stamm.reports.config import ReportConfig
+from stamm.runs.job import Step
+from stamm.runs.schemas.search import COSTS, PLAN, PLAN_SHA256, SCREENED, PlannedCandidate
+from stamm.search.config import (
+    CandidateConfig,
+    CostConfig,
+    ScreenLimits,
+    SearchPlanConfig,
+)
+from stamm.search.families import Family, Proposal, proposals
+
+RULE = (
+    "After each round a candidate is dropped when its corrected interval shows that it is worse than the "
+    "baseline, and of the others the best are kept, by their mean over seeds. The best of the last "
+    "round is the finalist. It is the winner when every confirmation shows that it is better than the "
+    "baseline, each at its own confidence, on seeds and text that the search did not use."
+)
+CONFIRMED = 0.99  # smallest confidence of a confirmation
+
+
+@dataclass(frozen=True, kw_only=True)
+class Round:
+    """A round of successive halving: a comparison of the candidates that are left.
+
+    length   of its runs, as a share of those of `compare`
+    seeds    of its runs
+    keep     number of candidates that are left, at most
+    """
+
+    length: float = 1.0
+    seeds: tuple[int, ...] = (1, 2)
+    keep: int = 1
+
+    def __post_init__(self) -> None:
+        validate(
+            self,
+            ("length", 0 < self.length <= 1, "must lie in (0, 1]"),
+            ("keep", self.keep >= 1, "must be at least 1"),
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Confirmation:
+    """A comparison of the finalist with the baseline, in the folder confirm/NAME."""
+
+    name: str
+    compare: Comparison
+
+    def __post_init__(self) -> None:
+        plain = self.name.replace("_", "")
+        validate(
+            self, ("name", plain.isalnum() and plain.isascii(), "must be letters, digits and _")
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Search:
+    """Candidates from families of gradients, and the comparisons that judge them.
+
+    screen    limits of certificate and cost
+    compare   the comparison of the rounds; its arms, the baseline among them, are references that
+              each round trains beside the candidates, which take the baseline's place
+    rounds    of successive halving, the shortest first; the last keeps one
+    confirm   comparisons of the finalist, with seeds and text that `compare` does not have
+
+    Raises    ConfigError for a plan whose confirmation would not be one
+    """
+
+    families: tuple[Family, ...]
+    screen: ScreenLimits = field(default_factory=ScreenLimits)
+    compare: Comparison
+    rounds: tuple[Round, ...]
+    confirm: tuple[Confirmation, ...]
+    report: ReportConfig = field(default_factory=ReportConfig)
+
+    def __post_init__(self) -> None:
+        names = [one.name for one in self.confirm]
+        comparisons = [one.compare for one in self.confirm]
+        used = {self.compare.tuning.seed}.union(*(one.seeds for one in self.rounds))
+        fresh = {seed for one in comparisons for seed in (*one.seeds, one.tuning.seed)}
+        texts = {text for one in comparisons for text in one.corpus.inputs}
+        repeated = sorted(texts.intersection(self.compare.corpus.inputs))
+        sure = all(one.confidence >= CONFIRMED for one in comparisons)
+        plain = all(isinstance(one.baseline_arm().ffn, PlainFFN) for one in self._comparisons())
+        baselines = {one.baseline for one in self._comparisons()}
+        for broken, problem in (
+            (not self.families, "families is empty"),
+            (not self.rounds, "rounds is empty"),
+            (bool(self.rounds) and self.rounds[-1].keep != 1, "the last round must have keep = 1"),
+            (not self.confirm, "confirm is empty: nothing found would be confirmed"),
+            (len(set(names)) != len(names), "two confirmations have one name"),
+            (bool(used & fresh), f"confirm has seeds of the search: {sorted(used & fresh)}"),
+            (bool(repeated), f"confirm has texts of the search: {', '.join(repeated)}"),
+            (not sure, f"each confirmation must have a confidence of {CONFIRMED:g} or more"),
+            (not plain, "the baseline is gated, and candidates have one input"),
+            (
+                len(baselines) != 1,
+                f"the comparisons differ in baseline: {', '.join(sorted(baselines))}",
+            ),
+        ):
+            if broken:
+                raise ConfigError(problem, where="Search", fix="docs/comparisons.md, Search")
+
+    def _comparisons(self) -> tuple[Comparison, ...]:
+        return (self.compare, *(one.compare for one in self.confirm))
+
+    def proposals(self) -> tuple[Proposal, ...]:
+        """All candidates; some are refused already.
+
+        Raises   ConfigError when one has the name of a reference arm.
+        """
+        found = proposals(self.families)
+        taken = {arm.name for one in self._comparisons() for arm in one.arms}
+        both = sorted(taken & {one.name for one in found if one.spec is not None})
+        if both:
+            raise ConfigError(
+                f"the families propose {', '.join(both)}, an arm of compare already",
+                where="Search",
+                fix="Leave it out of one of them",
+            )
+        return found
+
+    def specs(self, names: Sequence[str]) -> list[Spec]:
+        """The specs of candidates by name."""
+        known = {one.name: one.spec for one in self.proposals()}
+        return [spec for name in names if (spec := known[name]) is not None]
+
+    def steps(self) -> tuple[Step, ...]:
+        """Everything before the first training run: the screen, the timing, the plan."""
+        found = self.proposals()
+        screens = [
+            Step(
+                name=f"candidate.{one.name}",
+                job="candidate",
+                config=CandidateConfig(
+                    name=one.name, spec=one.spec, refused=one.refused, screen=self.screen
+                ),
+                folder=f"candidates/{one.name}",
+                outputs=(SCREENED,),
+            )
+            for one in found
+        ]
+        specs = tuple(one.spec for one in found if one.spec is not None)
+        cost = Step(
+            name="costs",
+            job="candidate_costs",
+            config=CostConfig(
+                baseline=self.compare.baseline_arm().ffn.spec,
+                candidates=specs,
+                slower=self.screen.slower,
+                threads=self.compare.pretrain.engine.threads,
+            ),
+            folder="costs",
+            inputs={f"candidate.{spec.name}": f"candidates/{spec.name}" for spec in specs},
+            after=tuple(f"candidate.{spec.name}" for spec in specs),
+            outputs=(COSTS,),
+        )
+        plan = Step(
+            name="plan",
+            job="search_plan",
+            config=SearchPlanConfig(
+                config_sha256=config_hash(to_plain(self)),
+                baseline=self.compare.baseline,
+                candidates=tuple(
+                    PlannedCandidate(name=spec.name, content_hash=spec.content_hash)
+                    for spec in specs
+                ),
+                rounds=tuple(one.keep for one in self.rounds),
+                confirmations=tuple(map(_sentence, self.confirm)),
+                rule=RULE,
+            ),
+            folder="plan",
+            inputs={"costs": f"costs/{COSTS}"},
+            after=("costs",),
+            outputs=(PLAN, PLAN_SHA256),
+        )
+        return (*screens, cost, plan)
+
+    def round_of(self, number: int, names: Sequence[str]) -> Comparison:
+        """The comparison of round `number`, from 0, among the candidates called `names`."""
+        this, base = self.rounds[number], self.compare
+        batch = base.pretrain.batch[0].size
+        total = max(1, round(base.pretrain.total_sequences() * this.length / batch)) * batch
+        share = total / base.pretrain.total_sequences()
+        schedule = base.pretrain.schedule
+        schedule = replace(schedule, warmup_sequences=math.ceil(schedule.warmup_sequences * share))
+        pretrain = replace(base.pretrain, sequences=total, schedule=schedule)
+        return self._with(replace(base, pretrain=pretrain, seeds=this.seeds), names)
+
+    def confirmation(self, number: int, finalist: str) -> Comparison:
+        """Comparison `number` of the finalist, from 0."""
+        return self._with(self.confirm[number].compare, [finalist])
+
+    def _with(self, comparison: Comparison, names: Sequence[str]) -> Comparison:
+        ffn = comparison.baseline_arm().ffn
+        arms = [Arm(name=s.name, ffn=replace(ffn, activation=s)) for s in self.specs(names)]
+        return replace(comparison, arms=(*comparison.arms, *arms))
+
+
+def _sentence(one: Confirmation) -> str:
+    compare = one.compare
+    matched = type(compare.matched).__name__
+    tokens = compare.pretrain.total_sequences() * compare.pretrain.context
+    size = "" if not isinstance(compare.matched, EqualParameters) else ", equal parameters"
+    return (
+        f"{one.name}: {matched}{size}, {tokens:,} tokens a run, seeds "
+        f"{', '.join(map(str, compare.seeds))}, looks after {', '.join(map(str, compare.planned_looks()))}, "
+        f"confidence {compare.confidence:g}"
+    )

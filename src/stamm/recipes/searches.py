@@ -1,0 +1,129 @@
+"""Search recipes: three minutes for tests, and hours of a laptop for something better than xIELU."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from stamm.models.config import PlainFFN
+from stamm.recipes import comparisons
+from stamm.recipes.arm import Arm
+from stamm.recipes.compare import Tuning
+from stamm.recipes.matching import EqualTime
+from stamm.recipes.search import Confirmation, Round, Search
+from stamm.search.config import ScreenLimits
+from stamm.search.families import Integrals, Linear, Pieces
+
+_SEARCHED = ("package:guides.jsonl.zst", "package:rights.jsonl.zst", "package:pages.warc.gz")
+_CONFIRMED = ("package:manuals.jsonl.zst", "package:novels.jsonl.zst", "package:public.jsonl.zst")
+# Gradients that meet at f'(0) = beta, between -beta and one that grows without bound, as xIELU's is.
+_FAMILIES = (
+    Pieces(
+        right=(
+            "2*alpha_p*x + beta",
+            "alpha_p*log1p(x) + beta",
+            "alpha_p*tanh(x) + beta",
+        ),
+        left=(
+            "alpha_n*expm1(x) + beta",
+            "alpha_n*tanh(x) + beta",
+            "alpha_n*x/(1 - x) + beta",
+            "alpha_n*x*exp(x) + beta",
+        ),
+        parameters=("alpha_p=0.8:softplus", "alpha_n=0.8:softplus>beta", "beta=0.5:fixed"),
+    ),
+    Integrals(of=("softplus", "silu", "gelu", "arctan")),
+    Linear(basis=("1", "x", "logistic(x)", "tanh(x)"), terms=(2, 3)),
+)
+
+
+def activations() -> Search:
+    """About 25 gradients in 3 rounds, the best confirmed against xIELU at 2 sizes; set the corpora."""
+    base = comparisons.evidence_activations()
+    arms = (base.arms[2], base.arms[0])  # xIELU, and SwiGLU for the scale
+    small = replace(
+        base,
+        arms=arms,
+        baseline="xielu",
+        confidence=0.99,
+        seeds=tuple(range(101, 117)),
+        tuning=replace(base.tuning, seed=100),
+        corpus=replace(base.corpus, inputs=_CONFIRMED),
+    )
+    model = replace(base.pretrain.model, d_model=144, num_layers=6)
+    large = replace(small, pretrain=replace(base.pretrain, model=model), arms=_wider(arms, 384))
+    searched = replace(
+        base,
+        arms=arms,
+        baseline="xielu",
+        corpus=replace(base.corpus, inputs=_SEARCHED),
+        tuning=Tuning(rates=(1e-3, 2e-3), refinements=0, length=0.5),
+        seeds=(1, 2),
+        looks=(),
+    )
+    return Search(
+        families=_FAMILIES,
+        compare=searched,
+        rounds=(
+            Round(length=0.25, seeds=(1, 2), keep=8),
+            Round(length=0.5, seeds=(1, 2, 3), keep=3),
+            Round(length=1.0, seeds=(1, 2, 3, 4, 5), keep=1),
+        ),
+        confirm=(
+            Confirmation(name="small", compare=small),
+            Confirmation(name="large", compare=large),
+            Confirmation(name="small_equal_time", compare=replace(small, matched=EqualTime())),
+        ),
+    )
+
+
+def smoke() -> Search:
+    """Toys in the steps of search.activations: 4 gradients, 2 rounds, 2 confirmations."""
+    toy = comparisons.smoke()
+    base = replace(
+        toy,
+        arms=(_plain("xielu", 48), _plain("relu2", 48)),
+        baseline="xielu",
+        tuning=Tuning(rates=(3e-3, 9e-3), refinements=0, length=0.5),
+        corpus=replace(toy.corpus, inputs=_SEARCHED[:1], held_out=0.1),
+    )
+    fresh = replace(
+        base,
+        confidence=0.99,
+        seeds=(11, 12),
+        tuning=replace(base.tuning, seed=10),
+        corpus=replace(base.corpus, inputs=_CONFIRMED[2:]),
+    )
+    model = replace(base.pretrain.model, num_layers=3)
+    return Search(
+        families=(
+            Pieces(
+                right=("2*alpha_p*x + beta", "alpha_p*tanh(x) + beta"),
+                left=("alpha_n*expm1(x) + beta", "alpha_n*tanh(x) + beta"),
+                parameters=("alpha_p=0.8:softplus", "alpha_n=0.8:softplus>beta", "beta=0.5:fixed"),
+            ),
+        ),
+        screen=ScreenLimits(slower=100.0),  # times of toys on a busy machine decide nothing
+        compare=base,
+        rounds=(Round(length=0.5, seeds=(1, 2), keep=2), Round(seeds=(1, 2), keep=1)),
+        confirm=(
+            Confirmation(name="small", compare=fresh),
+            Confirmation(
+                name="deep", compare=replace(fresh, pretrain=replace(fresh.pretrain, model=model))
+            ),
+        ),
+    )
+
+
+def _plain(activation: str, width: int) -> Arm:
+    return Arm(name=activation, ffn=PlainFFN(width=width, activation=activation))
+
+
+def _wider(arms: tuple[Arm, ...], gated: int) -> tuple[Arm, ...]:
+    """The arms with a gated width, or 1.5 times as much where one matrix does both."""
+    return tuple(
+        replace(
+            arm,
+            ffn=replace(arm.ffn, width=3 * gated // 2 if isinstance(arm.ffn, PlainFFN) else gated),
+        )
+        for arm in arms
+    )

@@ -1,0 +1,1 @@
+"""Search for activations: families of gradients, screened by their certificates and their cost."""

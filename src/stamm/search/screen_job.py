@@ -1,0 +1,107 @@
+"""ScreenLimits one candidate: derive it, certify it, compare it with the catalogue.
+
+Reads    nothing: the spec is in the configuration
+Leaves   screen.json
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from stamm.activations.cache import register_kernel_source, store_kernel_source
+from stamm.activations.certificates.certificate import certify
+from stamm.activations.codegen.kernel import kernel_source
+from stamm.activations.cost import cost, operations_text
+from stamm.activations.derivation.derive import derive
+from stamm.activations.equivalence.detect import rediscover
+from stamm.activations.spec import Spec
+from stamm.base.errors import ConfigError, DataError
+from stamm.base.schema import write_record
+from stamm.runs.job import Workspace
+from stamm.runs.schemas.search import SCREENED, CandidateFile
+from stamm.search.config import CandidateConfig, ScreenLimits
+
+
+def run(config: CandidateConfig, workspace: Workspace) -> None:
+    """Write what the screen finds about the candidate; one that fails raises nothing."""
+    progress = workspace.progress
+    progress.begin(f"candidate {config.name}", 1, "candidate")
+    if config.spec is None:
+        found = CandidateFile(name=config.name, reasons=(config.refused,))
+    else:
+        found = screened(config.spec, config.screen)
+    write_record(workspace.folder / SCREENED, CandidateFile, vars(found))
+    progress.end("; ".join(found.reasons) or "passed")
+
+
+def screened(spec: Spec, screen: ScreenLimits) -> CandidateFile:
+    """The facts about `spec`, and the limits of `screen` that it does not keep.
+
+    Checked   tests/unit/search/test_screen.py
+    """
+    gradient = tuple(f"{piece.where}: {piece.formula}" for piece in spec.pieces)
+    parameters = tuple(parameter.constraint for parameter in spec.parameters)
+    try:
+        derived = derive(spec)
+        kernel = kernel_source(derived, "stamm search")
+        certificate = certify(derived)
+    except (ConfigError, DataError) as error:
+        return CandidateFile(
+            name=spec.name,
+            content_hash=spec.content_hash,
+            gradient=gradient,
+            parameters=parameters,
+            reasons=(error.line(),),
+        )
+    register_kernel_source(spec.content_hash, kernel)
+    store_kernel_source(spec.content_hash, kernel)
+    findings = [one for one in rediscover(spec) if one.always]
+    same = [one for one in findings if one.kind in ("same spec", "same function")]
+    reasons = list(broken_limits(certificate, screen))
+    if same and not screen.known:
+        reasons.append(f"known: {same[0].sentence(spec.name)}")
+    moments = certificate["gaussian"]["moments"]
+    bounds, operations = certificate["bounds"], cost(spec, kernel)
+    return CandidateFile(
+        name=spec.name,
+        content_hash=spec.content_hash,
+        gradient=gradient,
+        parameters=parameters,
+        reasons=tuple(reasons),
+        known=tuple(one.sentence(spec.name) for one in findings),
+        growth=(bounds["growth_left"]["claim"], bounds["growth_right"]["claim"]),
+        nonlinearity=moments.get("nonlinearity_index"),
+        gain=moments.get("gain"),
+        chi=moments.get("chi"),
+        operations=tuple(operations_text(operations[step]) for step in ("forward", "backward")),
+    )
+
+
+def broken_limits(certificate: Mapping[str, Any], screen: ScreenLimits) -> Iterator[str]:
+    """Limits that a certificate does not keep, one sentence each."""
+    for side in ("left", "right"):
+        growth = certificate["bounds"][f"growth_{side}"]
+        if growth["status"] != "proved":
+            yield f"growth: {growth['claim']}: {growth['reason']}"
+        elif growth["kind"] == "exponential" or (growth["degree"] or 0.0) > screen.degree:
+            yield f"growth: {growth['claim']}, which is more than |x|^{screen.degree:g}"
+    zeros = certificate["shape"]["zeros_of_slope"]
+    if zeros["status"] != "proved":
+        yield f"flat: {zeros['claim']}: {zeros.get('reason', zeros['status'])}"
+    elif zeros["flat"] and not screen.flat:
+        yield f"flat: {zeros['claim']}"
+    moments = certificate["gaussian"]["moments"]
+    if moments["status"] != "measured":
+        yield f"signal propagation: {moments['claim']}: {moments['reason']}"
+        return
+    low, high = screen.gain
+    if not low <= moments["gain"] <= high:
+        yield f"gain: {moments['gain']:.3g} under N(0, 1), outside [{low:g}, {high:g}]"
+    if moments["chi"] is None:
+        yield "signal propagation: E[f'(z)^2] under N(0, 1) is not finite"
+    if moments["nonlinearity_index"] < screen.nonlinearity:
+        yield (
+            f"nonlinearity: {moments['nonlinearity_index']:.3g} under N(0, 1), below "
+            f"{screen.nonlinearity:g}"
+        )

@@ -1,0 +1,76 @@
+"""The screen: limits on certificates, and facts about a candidate."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from stamm.activations import catalog
+from stamm.activations.describe import certificate
+from stamm.base.errors import ConfigError
+from stamm.search.config import ScreenLimits
+from stamm.search.families import Listed, Pieces, proposals
+from stamm.search.screen_job import broken_limits, screened
+
+
+def _certified(name: str) -> dict[str, Any]:
+    found = certificate(catalog.get(name))
+    assert found is not None
+    return found
+
+
+@pytest.mark.parametrize(
+    ("name", "screen", "said"),
+    [
+        ("xielu", ScreenLimits(), ()),
+        ("relu2", ScreenLimits(), ("flat: f' is 0 on (-infinity, 0)",)),
+        ("relu2", ScreenLimits(flat=True), ()),
+        ("xielu", ScreenLimits(degree=1.5), ("growth: f grows like 0.8 |x|^2 far to the right",)),
+        ("xielu", ScreenLimits(gain=(0.8, 2.0)), ("gain: 0.759",)),
+        ("xielu", ScreenLimits(nonlinearity=0.4), ("nonlinearity: 0.383",)),
+        ("cube", ScreenLimits(), ("growth: ", "growth: ")),
+    ],
+)
+def test_limits_of_a_certificate(name: str, screen: ScreenLimits, said: tuple[str, ...]) -> None:
+    found = tuple(broken_limits(_certified(name), screen))
+    assert len(found) == len(said)
+    for sentence, start in zip(found, said, strict=True):
+        assert sentence.startswith(start)
+
+
+def test_what_is_not_proved_does_not_pass() -> None:
+    changed = _certified("xielu")
+    changed["bounds"]["growth_left"] = {
+        "claim": "growth on the left", "status": "not proved", "reason": "no expansion",
+    }  # fmt: skip
+    changed["gaussian"]["moments"] = {
+        "claim": "moments", "status": "not proved", "reason": "the integrals do not settle",
+    }  # fmt: skip
+    first, second = broken_limits(changed, ScreenLimits())
+    assert first == "growth: growth on the left: no expansion"
+    assert second == "signal propagation: moments: the integrals do not settle"
+
+
+@pytest.mark.slow
+def test_xielu_in_other_words_is_known_and_a_new_function_passes() -> None:
+    family = Pieces(
+        right=("2*alpha_p*x + beta",),
+        left=("alpha_n*expm1(x) + beta", "alpha_n*tanh(x) + beta"),
+        parameters=("alpha_p=0.8:softplus", "alpha_n=0.8:softplus>beta", "beta=0.5:fixed"),
+    )
+    old, new = (screened(one.spec, ScreenLimits()) for one in proposals((family,)) if one.spec)
+    assert len(old.reasons) == 1
+    assert old.reasons[0].startswith("known: pieces_0_0 is the function xielu")
+    assert new.reasons == ()
+    assert new.gradient == ("x > 0: 2*alpha_p*x + beta", "x <= 0: alpha_n*tanh(x) + beta")
+    assert new.nonlinearity == pytest.approx(0.413, abs=1e-3)
+    (allowed,) = proposals((Listed(activations=("xielu",)),))
+    assert allowed.spec is not None
+    assert screened(allowed.spec, ScreenLimits(known=True)).reasons == ()
+
+
+def test_bad_limits_are_errors() -> None:
+    for bad in ({"degree": 0.0}, {"gain": (2.0, 1.0)}, {"nonlinearity": 1.0}, {"slower": 0.0}):
+        with pytest.raises(ConfigError):
+            ScreenLimits(**bad)  # type: ignore[arg-type]
