@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 from stamm.base.errors import ConfigError
@@ -90,6 +90,6 @@ class SearchRun:
         self, rounds: list[RoundResult], confirmations: list[ConfirmationResult]
     ) -> SearchFile:
         result = search_result(self.root, rounds, confirmations, len(self._search.confirm))
-        write_record(self.root / RESULT, SearchFile, vars(result))
+        write_record(self.root / RESULT, SearchFile, asdict(result))
         write_text(self.root / PAGE, render_search(self.root, result, self._search.report))
         return result

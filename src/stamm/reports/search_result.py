@@ -147,7 +147,7 @@ def _sentences(
     slow = len(every) - failed - len(plan.candidates)
     said = [
         f"{len(every)} candidates: {failed} failed the screen, {slow} were too slow, "
-        f"{len(plan.candidates)} were trained."
+        f"{len(plan.candidates)} were registered for training."
     ]
     if rounds and not any(one.kept for one in rounds[-1].ranking):
         said.insert(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
@@ -72,11 +73,7 @@ def root(tmp_path: Path) -> Path:
         confirmations=("small", "large"),
         rule="rule",
     )
-    write_record(
-        tmp_path / "plan" / PLAN,
-        SearchPlanFile,
-        {**vars(plan), "candidates": [{"name": "a", "content_hash": "1" * 64}]},
-    )
+    write_record(tmp_path / "plan" / PLAN, SearchPlanFile, asdict(plan))
     for name, reasons in (("a", ()), ("b", ("flat",))):
         found = CandidateFile(name=name, reasons=reasons)
         write_record(tmp_path / "candidates" / name / "screen.json", CandidateFile, vars(found))
@@ -115,7 +112,10 @@ def test_without_a_winner_the_verdict_excludes_an_improvement(root: Path) -> Non
         "a, the finalist, is not shown to be better than xielu, but only in: small."
     )
     assert "an improvement of more than 0.0030 is excluded" in done.sentences[-1]
-    assert "2 candidates: 1 failed the screen, 0 were too slow, 1 were trained." in done.sentences
+    assert (
+        "2 candidates: 1 failed the screen, 0 were too slow, 1 were registered for training."
+        in done.sentences
+    )
 
 
 def test_a_search_ends_when_no_candidate_is_left(root: Path) -> None:
