@@ -9,6 +9,7 @@ from pathlib import Path
 from stamm.base.files import sha256_file
 from stamm.base.schema import read_record
 from stamm.reports.comparison_verdict import ArmLine, Judgement, judged
+from stamm.reports.formatting import signed
 from stamm.reports.text import one_line
 from stamm.runs.schemas.search import (
     COSTS,
@@ -181,9 +182,9 @@ def _confirmation(one: ConfirmationResult, name: str, base: str) -> str:
     span = (
         ""
         if one.low is None or one.high is None
-        else f" (interval {one.low:+.4f} to {one.high:+.4f})"
+        else f" (interval {signed(one.low, 4)} to {signed(one.high, 4)})"
     )
-    said = f"{head}{name} has {one.difference:+.4f} bits per byte against {base}{span}"
+    said = f"{head}{name} has {signed(one.difference, 4)} bits per byte against {base}{span}"
     if one.excluded is None:
         return f"{said}."
     return f"{said}; an improvement of more than {one.excluded:.4f} is excluded."
