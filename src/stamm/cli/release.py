@@ -15,6 +15,7 @@ from stamm.cli.arg_types import add_changes, text
 from stamm.cli.model_verbs import inputs_of, settings_of
 from stamm.cli.output import print_table
 from stamm.corpus.transparency.config import EvidenceConfig
+from stamm.export.config import BUILT_IN_TARGETS
 from stamm.recipes.jobs import job
 from stamm.release.checksums import SUMS
 from stamm.release.config import ReleaseConfig
@@ -65,7 +66,7 @@ def run(options: argparse.Namespace, verb: str) -> int:
             if options.dry_run:
                 print(f"export {arm} to {target} first: its files are not listed")
                 continue
-            settings = override(settings_of(root, "export"), [f"target={target}"])
+            settings = override(settings_of(root, "export"), _target(target))
             place = arm / "export"
             place.mkdir(exist_ok=True)
             inputs = inputs_of(arm, "export")
@@ -102,6 +103,14 @@ def _kernel(options: argparse.Namespace) -> int:
 def _missing_exports(config: ReleaseConfig, arm: Path) -> list[str]:
     made = {path.parent.name for path in (arm / "export").glob(f"*/{PARITY}")}
     return sorted((set(config.formats) or made or {TOP_FORMAT}) - made)
+
+
+def _target(name: str) -> list[str]:
+    """The settings of an export by the name of its folder: gguf_q8_0 has target gguf and Q8_0."""
+    target, _, kind = name.partition("_")
+    if kind and target in BUILT_IN_TARGETS:
+        return [f"target={target}", f"quantization={kind.upper()}"]
+    return [f"target={name}", "quantization=F32"]
 
 
 def _one_arm(root: Path) -> Path:

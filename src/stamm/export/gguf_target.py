@@ -34,7 +34,9 @@ from stamm.models.config import DecoderConfig
 from stamm.models.decoder import Decoder
 
 # llama.cpp's rules that cut texts into words; it knows no others (src/llama-vocab.cpp).
-PRE_TOKENIZERS = ("qwen35", "tekken", "llama-bpe", "qwen2", "gpt-4o", "smollm", "gpt-2")
+PRE_TOKENIZERS = (
+    "qwen35", "tiny_aya", "superbpe", "tekken", "llama-bpe", "qwen2", "gpt-4o", "smollm", "gpt-2",
+)  # fmt: skip
 MOST_DIFFERING = 0.01
 """Largest share of held-out tokens that llama.cpp's tokenizer may give otherwise."""
 _PROBE = "Über 1234 Wörter, l'ÉCOLE; it's 3.14!\n\n  hello_world()\t日本語 हिन्दी العَرَبِيَّة 🙂"

@@ -20,6 +20,7 @@ from stamm.release.evaluations import finite_metrics, model_index
 from stamm.release.facts import ReleaseFacts
 from stamm.release.layout import ACTIVATION, BOM, CARD, EVIDENCE, RECORD, RUN, export_folder
 from stamm.runs.schemas.evaluation import MeanInterval
+from stamm.runs.schemas.export import ParityFile
 
 _DATASET = re.compile(r"https://huggingface\.co/datasets/([\w.-]+/[\w.-]+)/?", re.ASCII)
 _LANGUAGE = re.compile(r"[a-z]{2,3}")
@@ -157,9 +158,26 @@ def _contents(facts: ReleaseFacts) -> Iterator[str]:
         (SUMS, "SHA-256 of every file"),
     ]  # fmt: skip
     yield card_table(("path", "content"), rows)
+    yield "Parity of the exports with the trained model:"
+    yield card_table(
+        ("export", "engine", "logits", "bits per byte", "other ids"),
+        [(name, found.candidate, *_parity(found)) for name, found in facts.parity.items()],
+    )
     yield (
         "`stamm verify .` checks all hashes, and that evaluation, audit and exports were made from"
         f" these weights; `sha256sum --check {SUMS}` checks the hashes alone."
+    )
+
+
+def _parity(found: ParityFile) -> tuple[str, str, str]:
+    """Largest difference of logits, change of bits per byte, differing token ids; "" if not measured."""
+    apart = max((one.max_relative for one in found.comparisons), default=None)
+    bits = found.bits[0] if found.bits and found.bits[0].original else None
+    wrong = sum(one.differing for one in found.tokens)
+    return (
+        "" if apart is None else f"{apart:.1e}",
+        "" if bits is None else f"{bits.exported / bits.original - 1:+.3%}",
+        f"{wrong} of {sum(one.tokens for one in found.tokens)}" if found.tokens else "",
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import json
+import re
 import shutil
 from pathlib import Path
 
@@ -169,3 +170,43 @@ def test_formats_that_were_not_exported_are_named(arm: Path) -> None:
     evidence = facts_of(arm).evidence
     with pytest.raises(RunError, match="has no export to gguf"):
         read_release_facts(ReleaseConfig(formats=("gguf",)), arm, evidence)
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("light")
+def test_formats_of_other_engines_are_released_verified_and_the_same_bytes(
+    own: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    names = ["gguf", "gguf_bf16", "onnx"]
+    small = {
+        "parity_rows": 1,
+        "parity_tokens": 20,
+        "samples": 1,
+        "prompt_tokens": 4,
+        "sample_tokens": 4,
+    }
+    request = {"schema": 1, "recipe": "mine.py", "config": {"export": {**small, "threads": 1}}}
+    write_json(own.parents[1] / "config.json", request)
+    formats = f"formats=transformers,{','.join(names)}"
+    assert main(["release", str(own), formats, "--out", str(tmp_path / "x"), "--dry-run"]) == 0
+    assert [line.split()[3] for line in capsys.readouterr().out.splitlines()] == names
+    for number in "12":
+        out = tmp_path / number
+        for name in ("transformers", *names):
+            shutil.rmtree(own / "export" / name, ignore_errors=True)
+        assert main(["release", str(own), formats, "--out", str(out)]) == 0
+        assert main(["verify", str(out), "--all"]) == 0
+    sums = [(tmp_path / number / SUMS).read_text() for number in "12"]
+    assert sums[0] == sums[1]
+    for file in ("gguf/model-F32.gguf", "gguf_bf16/model-BF16.gguf", "onnx/model.onnx"):
+        assert f"export/{file}\n" in sums[0]
+    card = (tmp_path / "1" / "README.md").read_text()
+    rows = [line for line in card.splitlines() if line.startswith("| gguf |")]
+    assert re.search(r"14 F32, float32 \| \d\.\de-07 \| [+-]0\.000% \| 0 of \d+ \|$", rows[0])
+    path = tmp_path / "1" / "export" / "gguf" / "model-F32.gguf"
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    path.write_bytes(data)
+    capsys.readouterr()
+    assert main(["verify", str(tmp_path / "1")]) == 1
+    assert "export/gguf/model-F32.gguf" in capsys.readouterr().out
