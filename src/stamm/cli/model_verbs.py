@@ -40,8 +40,9 @@ _NEEDS = {
 def arguments(parser: argparse.ArgumentParser, verb: str) -> None:
     """Add the arguments of the verbs."""
     folder = ", or a Hugging Face folder (with passages=FILE)" if verb == "audit" else ""
+    results = ", or results of a Hugging Face folder" if verb == "report" else ""
     parser.add_argument(
-        "run", type=text, metavar="RUN", help=f"a run folder, or one arm of it{folder}"
+        "run", type=text, metavar="RUN", help=f"a run folder, or one arm of it{folder}{results}"
     )
     add_changes(parser, "changes to the settings")
     parser.add_argument(
@@ -59,6 +60,11 @@ def arguments(parser: argparse.ArgumentParser, verb: str) -> None:
 def run(options: argparse.Namespace, verb: str) -> int:
     """Run the verb for the given arm, or for every arm of the given run."""
     root = Path(options.run)
+    if verb == "report":
+        from stamm.reports.results import is_results_folder
+
+        if is_results_folder(root):
+            return _report(root, override(ReportConfig(), options.changes), options)
     if not (root / "config.json").is_file():
         raise RunError(f"{root} is not a run folder", fix="`stamm ls runs` lists them")
     if verb == "audit" and not (root / "manifest.json").is_file() and not trained_arms(root):
@@ -93,7 +99,7 @@ def _audit_folder(root: Path, config: AuditConfig, options: argparse.Namespace) 
             f"{root} is a Hugging Face folder: its training passages are unknown",
             fix="Set passages=FILE, a JSONL with text and repeats (0: never seen); see docs/audit.md",
         )
-    folder = Path(options.out or "audit")
+    folder = Path(options.out or Path("evaluations", root.resolve().name, "audit"))
     if options.dry_run:
         print(f"audit {root} -> {folder}")
         return 0

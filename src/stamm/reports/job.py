@@ -12,7 +12,8 @@ from stamm.base.files import write_text
 from stamm.reports.config import ReportConfig
 from stamm.reports.html import render, render_judge
 from stamm.reports.judge_section import judge_section
-from stamm.reports.run_data import collect
+from stamm.reports.results import is_results_folder
+from stamm.reports.run_data import collect, collect_results
 from stamm.reports.verdict import Verdict, verdict
 from stamm.runs.job import Workspace
 
@@ -28,13 +29,15 @@ def run(config: ReportConfig, workspace: Workspace) -> None:
 
 
 def write_report(run_folder: Path, out: Path, config: ReportConfig | None = None) -> Path:
-    """Write the page about `run_folder` to `out` and return `out`.
+    """Write the page about `run_folder`, a run or results of a Hugging Face folder, to `out`; `out`.
 
     The same folder gives the same bytes. `out` need not lie in the run.
 
     Raises   RunError when the folder holds no run; DataError when a file in it is malformed.
     """
-    settings, study = config or ReportConfig(), collect(run_folder)
+    settings = config or ReportConfig()
+    of_folder = is_results_folder(run_folder)
+    study = collect_results(run_folder) if of_folder else collect(run_folder)
     judge = judge_section(run_folder) if not study.arms else None
     page = render_judge(study, judge, settings) if judge else render(study, settings)
     write_text(out, page)

@@ -109,14 +109,15 @@ def page_of(study: RunResults, config: ReportConfig) -> ReportPage:
     """The page about `study`."""
     alone = study.corpus is not None and not study.arms and not study.is_alignment
     shown = _shown(study, alone)
+    run_arms = () if study.is_results else study.arms
     return ReportPage(
         title=one_line(config.title, 200) or _title(study),
         facts=_facts(study),
         contents=tuple(one for one in CONTENTS if one[0] in shown),
         is_corpus=alone,
         shown=shown,
-        not_evaluated=tuple(arm for arm in study.arms if arm.measured.held_out is None),
-        not_audited=tuple(arm for arm in study.arms if arm.measured.memorization is None),
+        not_evaluated=tuple(arm for arm in run_arms if arm.measured.held_out is None),
+        not_audited=tuple(arm for arm in run_arms if arm.measured.memorization is None),
         events=events_table([(arm.name, arm.training) for arm in study.arms], config.rows),
         tasks=task_table((arm.name, arm.measured.tasks) for arm in study.arms),
         task_groups=group_table((arm.name, arm.measured.tasks) for arm in study.arms),
@@ -136,6 +137,10 @@ def _shown(study: RunResults, corpus_alone: bool) -> frozenset[str]:
     if corpus_alone:
         return frozenset(_OF_A_CORPUS)
     every = frozenset(key for key, _ in CONTENTS)
+    if study.is_results:
+        (found,) = (arm.measured for arm in study.arms)
+        evaluated = {"languages"} if found.tasks or found.blimp else set()
+        return frozenset(evaluated | ({"memorization"} if found.memorization else set()))
     if not observed_arms(study):
         every -= {"observe"}
     if not study.is_alignment:
@@ -162,6 +167,11 @@ def _title(study: RunResults) -> str:
 
 def _facts(study: RunResults) -> tuple[str, ...]:
     facts = []
+    if study.is_results:
+        found = study.arms[0].measured
+        known = (*found.tasks, found.blimp, found.memorization)
+        hashes = sorted({one.model_sha256 for one in known if one and one.model_sha256})
+        facts += [f"weights {_cell(sha256[:12])}" for sha256 in hashes]
     summaries = [arm.training.summary for arm in study.arms if arm.training.summary]
     if summaries:
         facts.append(f"{count_text(max(s.parameters for s in summaries))} parameters")

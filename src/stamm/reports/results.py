@@ -27,7 +27,8 @@ from stamm.runs.schemas.release import ReleasedFile
 MOST_CONTINUATIONS = 20_000
 _MOST_TASKS = 50
 _STEP = re.compile(r"step-(\d{8})")
-_WITH_FIGURES = ("held_out.json", "blimp.json")
+_AUDIT = ("memorization.json", "grid.json", "membership.json", "safety.json")
+_WITH_FIGURES = ("held_out.json", "blimp.json", *_AUDIT)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,13 +59,38 @@ class Measured:
     observed: ObserveFile | None = None
 
 
-def read_measured(folder: Path) -> Measured:
+def is_results_folder(folder: Path) -> bool:
+    """Whether a folder has results of `stamm evaluate` or `stamm audit` of a Hugging Face folder."""
+    own = not (folder / "config.json").exists() and not (folder / "arms").exists()
+    patterns = (
+        "*_items.jsonl",
+        "blimp_pairs.jsonl",
+        "memorization.json",
+        "audit/memorization.json",
+    )
+    return own and any(any(folder.glob(pattern)) for pattern in patterns)
+
+
+def read_results_folder(folder: Path) -> Measured:
+    """The measurements in a folder of results, with an audit in it or in its audit/.
+
+    Raises   DataError when a file does not follow its schema.
+    """
+    below = folder / "audit"
+    return read_measured(folder, folder, below if below.is_dir() else folder)
+
+
+def read_measured(
+    folder: Path, evaluate: Path | None = None, audit: Path | None = None
+) -> Measured:
     """The measurements in `folder`, an arm's.
+
+    evaluate, audit   folders of results; None: those of the arm
 
     Raises   DataError when a file does not follow its schema, or was made from other weights than
              the arm's model has.
     """
-    evaluate, audit = folder / "evaluate", folder / "audit"
+    evaluate, audit = evaluate or folder / "evaluate", audit or folder / "audit"
     documents = evaluate / "held_out_documents.jsonl"
     continuations = audit / "continuations.jsonl"
     exports = sorted((folder / "export").glob("[!.]*/parity.json"))

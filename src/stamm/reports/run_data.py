@@ -19,7 +19,7 @@ from stamm.reports.corpus_evaluations import evaluations_table
 from stamm.reports.corpus_record import Corpus, read_corpus, read_pack, read_vocabulary
 from stamm.reports.figure import DataTable
 from stamm.reports.paired import REFERENCE
-from stamm.reports.results import Measured, read_measured
+from stamm.reports.results import Measured, read_measured, read_results_folder
 from stamm.reports.reward_models import TrainedReward, read_reward_models
 from stamm.reports.task_comparison import TaskDifference, compare_tasks
 from stamm.reports.text import one_line
@@ -78,6 +78,7 @@ class RunResults:
     reward_models   arms that are reward models, with their held-out accuracy
     start_memorization   audit of the model that an alignment run started from
     differences   names of two arms, and their differences on evaluation tasks from files
+    is_results    whether it has only the results of a Hugging Face folder
     """
 
     name: str
@@ -97,6 +98,7 @@ class RunResults:
     reward_models: tuple[TrainedReward, ...] = ()
     start_memorization: MemorizationFile | None = None
     differences: tuple[tuple[str, str, tuple[TaskDifference, ...]], ...] = ()
+    is_results: bool = False
 
     def inside(self, arm: ArmResults) -> str:
         """The folder of an arm with its final slash, for naming files: "arms/xielu/"."""
@@ -180,6 +182,39 @@ def collect(run_folder: Path) -> RunResults:
         reward_models=read_reward_models(run_folder, [(arm.name, arm.place) for arm in arms]),
         start_memorization=read_record_if_present(MemorizationFile, run_folder / _START_AUDIT),
         differences=_differences(run_folder, [arm for arm in arms if arm.measured.tasks]),
+    )
+
+
+def collect_results(folder: Path) -> RunResults:
+    """The results of a Hugging Face folder, as a run of one arm without training.
+
+    Raises   DataError when a file in it is not what it should be.
+    """
+    name = one_line(folder.resolve().name, _LONGEST_NAME)
+    arm = ArmResults(
+        name=name,
+        number=0,
+        place="",
+        manifest=None,
+        training=read_training(folder),
+        measured=read_results_folder(folder),
+    )
+    return RunResults(
+        name="FOLDER",  # commands name the model's folder, which is not recorded
+        recipe=name,
+        overrides=(),
+        manifest=None,
+        corpus=None,
+        vocabulary=None,
+        pack=None,
+        evaluations=evaluations_table(folder / "screened"),
+        arms=(arm,),
+        steps=(),
+        hashes=(),
+        is_single=True,
+        aligned=(),
+        prepared=(),
+        is_results=True,
     )
 
 

@@ -125,3 +125,27 @@ def test_every_checkpoint_is_evaluated_once(
     shutil.rmtree(folder / "run" / "checkpoints")
     assert main(command) == 1
     assert "holds no checkpoints" in capsys.readouterr().err
+
+
+def test_results_of_a_hugging_face_folder_have_a_page(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    other_model(folder / "other<b>")
+    text = "It was the best of times <script>alert(1)</script> and the worst of times. "
+    lines = [json.dumps({"text": text * 6, "repeats": 4 * (n % 2)}) for n in range(6)]
+    (folder / "passages.jsonl").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    assert main(["evaluate", "other<b>", "tasks=mine.jsonl", "threads=1"]) == 0
+    audit = ["passages=passages.jsonl", "prefix_tokens=20", "new_tokens=20", "grid=none"]
+    assert main(["audit", "other<b>", *audit, "threads=1"]) == 0
+    assert (folder / "evaluations/other<b>/audit/memorization.json").is_file()
+    capsys.readouterr()
+    assert main(["report", "evaluations/other<b>"]) == 0
+    page = (folder / "evaluations/other<b>/report.html").read_text(encoding="utf-8")
+    for part in ("Evaluation tasks", "Memorization", "other&lt;b&gt;", "unknown", "It was the"):
+        assert part in page
+    for part in ("<script", "How training went", "other<b>"):
+        assert part not in page
+    assert main(["report", "evaluations/other<b>", "redact=true", "--out", "page.html"]) == 0
+    assert "It was the" not in (folder / "page.html").read_text(encoding="utf-8")
+    assert main(["report", "evaluations/other<b>/audit", "--out", "audit.html"]) == 0
+    assert "Evaluation tasks" not in (folder / "audit.html").read_text(encoding="utf-8")
