@@ -9,11 +9,13 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Callable, Sequence
+from datetime import datetime, timedelta
 from pathlib import Path
 
 from stamm.base.config import override, to_plain
 from stamm.base.console import Console, NoProgress, Progress
 from stamm.base.errors import ConfigError, StammError
+from stamm.base.units import seconds_text
 from stamm.pretrain.config import MegatronFiles, PretrainConfig
 from stamm.recipes.catalog import Branching, Config
 from stamm.recipes.jobs import ALL_RANKS, coordinator, job, megatron_reader
@@ -22,6 +24,7 @@ from stamm.recipes.run_folder import RunFolder
 from stamm.recipes.search import Search
 from stamm.recipes.study import MANIFEST, single_steps
 from stamm.runs.job import Step
+from stamm.runs.remaining import seconds_left
 from stamm.runs.run import Run, workspace
 from stamm.runs.torchrun_env import rank_and_size
 
@@ -97,7 +100,7 @@ class RecipeRun:
         others = coordinator() if self.size > 1 else None
 
         def announce(number: int, count: int, step: Step) -> None:
-            console.prefix = f"[{number}/{count}] "
+            console.prefix = f"[{number}/{count}{self._end()}] "
             if others is not None and step.job in ALL_RANKS:
                 others.broadcast(step.name)
 
@@ -112,6 +115,15 @@ class RecipeRun:
             raise
         finally:
             console.close()
+
+    def _end(self) -> str:
+        """When the run is expected to end; "" for a run of few steps, and at its start."""
+        times = {one["step"]: float(one["seconds"]) for one in self.folder.receipts()}
+        left = seconds_left(self.steps, times)
+        if left is None:
+            return ""
+        end = datetime.now().astimezone() + timedelta(seconds=left)
+        return f", about {seconds_text(left)} left, until {end:%Y-%m-%d %H:%M}"
 
     def follow(self, progress: Progress | None = None) -> None:
         """Join rank 0 in the steps that all ranks execute; returns when the run ends."""
