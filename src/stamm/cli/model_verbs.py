@@ -15,12 +15,17 @@ from stamm.base.files import read_json
 from stamm.base.schema import read_record_if_present
 from stamm.cli.arg_types import add_changes, text
 from stamm.evaluate.config import EvaluateConfig
-from stamm.export.config import ExportConfig
+from stamm.export.config import BUILT_IN_TARGETS, ExportConfig
+from stamm.models.config import DecoderConfig
+from stamm.pretrain.config import PretrainConfig
 from stamm.recipes.jobs import job
+from stamm.recipes.resolve import resolve
+from stamm.recipes.study import Study
 from stamm.reports.config import ReportConfig
 from stamm.runs.arms import input_of_arm, prepared_data_of_arm, run_of_arm, trained_arms
 from stamm.runs.job import Workspace
 from stamm.runs.manifest import MANIFEST_FIX
+from stamm.runs.model_outputs import DECODER
 from stamm.runs.run import Run
 from stamm.runs.schemas.run import ManifestFile
 
@@ -65,6 +70,8 @@ def run(options: argparse.Namespace, verb: str) -> int:
 
         if is_results_folder(root):
             return _report(root, override(ReportConfig(), options.changes), options)
+    if verb == "export" and options.dry_run and not root.exists():
+        return _plan_recipe(options)
     if not (root / "config.json").is_file():
         raise RunError(f"{root} is not a run folder", fix="`stamm ls runs` lists them")
     if verb == "audit" and not (root / "manifest.json").is_file() and not trained_arms(root):
@@ -77,6 +84,9 @@ def run(options: argparse.Namespace, verb: str) -> int:
     if options.dry_run:
         for arm, folder in zip(arms, targets, strict=True):
             print(f"{verb} {arm} -> {folder}")
+            if isinstance(config, ExportConfig) and config.target in BUILT_IN_TARGETS:
+                stored = read_json(arm / "model" / DECODER)["decoder"]
+                _print_plan(config, from_plain(DecoderConfig, stored))
         return 0
     for arm, folder in zip(arms, targets, strict=True):
         folder.mkdir(parents=True, exist_ok=True)
@@ -86,6 +96,28 @@ def run(options: argparse.Namespace, verb: str) -> int:
                 Workspace(folder=folder, inputs=inputs_of(arm, verb, config), progress=console),
             )
         print(folder)
+    return 0
+
+
+def _print_plan(config: ExportConfig, model: DecoderConfig) -> None:
+    from stamm.export.plan import export_plan
+
+    print("\n".join(export_plan(config, model).lines()))
+
+
+def _plan_recipe(options: argparse.Namespace) -> int:
+    """Print the files and the memory of an export of a recipe's models, before they are trained."""
+    recipe = resolve(options.run, []).config
+    if isinstance(recipe, Study):
+        models = {arm.name: recipe.pretrain_of(arm).model for arm in recipe.arms}
+    elif isinstance(recipe, PretrainConfig):
+        models = {options.run: recipe.model}
+    else:
+        raise ConfigError(f"the recipe {options.run} trains no model of its own")
+    config = override(ExportConfig(), options.changes)
+    for name, model in models.items():
+        print(f"export {name}")
+        _print_plan(config, model)
     return 0
 
 

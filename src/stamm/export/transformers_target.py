@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -143,13 +143,17 @@ def write_folder(
     Raises   ExportError when no class of transformers holds the decoder.
     """
     state = hub_state(decoder)
-    dtype = _DTYPES[quantization]
-    kept = {name: torch.float32 if "act_fn" in name else dtype for name in state}
-    write_weights(folder, state, kept, max_shard_bytes)
+    write_weights(folder, state, weight_dtypes(state, quantization), max_shard_bytes)
     if code := hub_code(decoder.config):
         write_text(folder / CODE, code)
-    name = str(dtype).removeprefix("torch.")
+    name = str(_DTYPES[quantization]).removeprefix("torch.")
     write_companions(folder, decoder.config, tokenizer, name)
+
+
+def weight_dtypes(names: Iterable[str], quantization: str) -> dict[str, torch.dtype]:
+    """The dtype of each tensor in the files; xIELU's parameters stay F32."""
+    dtype = _DTYPES[quantization]
+    return {name: torch.float32 if "act_fn" in name else dtype for name in names}
 
 
 def write_companions(

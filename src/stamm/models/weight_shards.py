@@ -31,21 +31,32 @@ def write_weights(
     Raises   RunError when no space is left.
     """
     sizes = {name: tensor.numel() * dtypes[name].itemsize for name, tensor in state.items()}
-    shards: list[list[str]] = [[]]
-    for name in sorted(state):
-        if shards[-1] and sum(sizes[each] for each in shards[-1]) + sizes[name] > max_bytes:
-            shards.append([])
-        shards[-1].append(name)
+    shards = split_shards(sizes, max_bytes)
     if len(shards) == 1:
         _write(folder / WEIGHTS, {name: state[name] for name in shards[0]}, dtypes)
         return
     table = {}
     for number, names in enumerate(shards, 1):
-        file = f"model-{number:05d}-of-{len(shards):05d}.safetensors"
+        file = shard_file(number, len(shards))
         _write(folder / file, {name: state[name] for name in names}, dtypes)
         table.update(dict.fromkeys(names, file))
     index = {"metadata": {"total_size": sum(sizes.values())}, "weight_map": table}
     write_json(folder / INDEX, index)
+
+
+def split_shards(sizes: Mapping[str, int], max_bytes: int) -> list[list[str]]:
+    """Names of the tensors of each file, from their bytes."""
+    shards: list[list[str]] = [[]]
+    for name in sorted(sizes):
+        if shards[-1] and sum(sizes[each] for each in shards[-1]) + sizes[name] > max_bytes:
+            shards.append([])
+        shards[-1].append(name)
+    return shards
+
+
+def shard_file(number: int, count: int) -> str:
+    """The name of one of several files, counted from 1."""
+    return f"model-{number:05d}-of-{count:05d}.safetensors"
 
 
 def _write(path: Path, state: Mapping[str, Tensor], dtypes: Mapping[str, torch.dtype]) -> None:
