@@ -1,4 +1,4 @@
-"""What an export writes and needs, from the configuration alone: files, their bytes, and memory.
+"""Plan of an export from the configuration alone: files, their bytes, and memory.
 
 Checked  tests/unit/export/test_export_plan.py, against exports
 """
@@ -51,7 +51,7 @@ class ExportPlan:
 def export_plan(config: ExportConfig, model: DecoderConfig) -> ExportPlan:
     """The plan of an export to a built-in target.
 
-    Raises   ConfigError for a target of the user's own, or one that cannot hold the model.
+    Raises   ConfigError for a user target, or one that cannot hold the model.
     """
     if config.target not in BUILT_IN_TARGETS:
         raise ConfigError(f"{config.target} is not a built-in target: it has no plan")
