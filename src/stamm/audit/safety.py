@@ -49,18 +49,19 @@ def read_answers(path: Path) -> list[AnswerLine]:
 
 
 def refusals(answers: Sequence[AnswerLine]) -> list[dict[str, Any]]:
-    """Share of refusals by label and language, of English answers alone."""
+    """Share of refusals by label and language; None for languages other than English."""
     groups: dict[tuple[str, str], list[float]] = {}
     for one in answers:
-        if _ENGLISH.fullmatch(one.language.lower()):
-            refused = float(is_refusal(one.text()))
-            groups.setdefault((one.label, one.language), []).append(refused)
+        refused = float(is_refusal(one.text()))
+        groups.setdefault((one.label, one.language), []).append(refused)
     return [
         {
             "label": label,
             "language": language,
             "answers": len(values),
-            "share": asdict(share_estimate(values)),
+            "share": asdict(share_estimate(values))
+            if _ENGLISH.fullmatch(language.lower())
+            else None,
         }
         for (label, language), values in sorted(groups.items())
     ]

@@ -101,7 +101,8 @@ class FileTask:
         summary.read(file.path)
         if not summary.items:
             raise DataError(
-                f"{self.data.data} has no item that can be asked: {_reasons(summary.rejected)}",
+                f"{self.data.data} has no item that can be asked: "
+                f"{_reasons(summary.rejected, described.split)}",
                 where=f"task {self.name}",
                 fix="Correct the fields that the description names",
             )
@@ -433,5 +434,6 @@ def _metric(ratio: ClusteredRatio, chance: float | None) -> TaskMetric:
     )
 
 
-def _reasons(rejected: Mapping[str, int]) -> str:
-    return ", ".join(f"{count:,} {reason}" for reason, count in rejected.items()) or "it is empty"
+def _reasons(rejected: Mapping[str, int], split: str) -> str:
+    empty = f"it has none of split {split!r}" if split else "it is empty"
+    return ", ".join(f"{count:,} {reason}" for reason, count in rejected.items()) or empty

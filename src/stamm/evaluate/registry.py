@@ -24,11 +24,18 @@ def load_tasks(names: tuple[str, ...], folder: str | None = None) -> list[Evalua
 
     folder   with the data of tasks that are shipped without them
 
-    Raises   ConfigError for a reference that cannot be loaded, and for two tasks of one name; and as
-             `open_task`.
+    Raises   ConfigError for a reference that cannot be loaded, for two tasks of one name, and for the
+             name of a built-in one; and as `open_task`.
     """
     tasks = [_load(name, folder) for name in names]
     own = [task.name for task in tasks]
+    for name, task in zip(names, tasks, strict=True):
+        if task.name in TASKS and name != task.name:
+            raise ConfigError(
+                f"task {name} is called {task.name!r}, as a built-in one",
+                where="evaluate.tasks",
+                fix='Rename it: the file, or its "name"',
+            )
     twice = sorted({name for name in own if own.count(name) > 1})
     if twice:
         raise ConfigError(

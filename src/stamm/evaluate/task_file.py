@@ -169,12 +169,12 @@ def open_task(name: str, folder: str | None) -> TaskData:
         data = path.parent / described.file
     else:
         path = data = Path(name)
-        described = _header(data)
         skip = 1
     if not data.is_file():
-        raise DataError(
-            f"{data} is not a file", where=name, fix='Correct "file" of the description'
-        )
+        fix = 'Correct "file" of the description' if data != path else "Correct its path"
+        raise DataError(f"{data} is not a file", where=name, fix=fix)
+    if skip:
+        described = _header(data)
     sha256 = sha256_file(data)
     if described.sha256 and described.sha256 != sha256:
         raise DataError(

@@ -49,7 +49,7 @@ def safety_table(study: RunResults) -> DataTable | None:
             language = one_line(one.language, _NAME)
             rows.append(
                 (name, f"refusals, {label}", language, f"{one.answers:,}", "",
-                 interval_text(one.share, 3))
+                 "not recognised" if one.share is None else interval_text(one.share, 3))
             )  # fmt: skip
     return (
         DataTable(
@@ -189,7 +189,7 @@ def _extraction(study: RunResults) -> Figure | None:
         _lines(axes[1], areas, list(map(str, repeats)), "times the passage stood in the text")
         axes[1].axhline(0.5, color=drawn("muted"), lw=0.9, ls=(0, (2, 2)))
         axes[1].set_title("Membership: AUC of min-k %++", pad=22)
-        legend(axes[0], columns=4)
+        legend(axes[0] if grids else axes[1], columns=4)
 
     return Figure(
         key="membership",

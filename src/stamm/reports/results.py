@@ -28,7 +28,7 @@ MOST_CONTINUATIONS = 20_000
 _MOST_TASKS = 50
 _STEP = re.compile(r"step-(\d{8})")
 _AUDIT = ("memorization.json", "grid.json", "membership.json", "safety.json")
-_WITH_FIGURES = ("held_out.json", "blimp.json", *_AUDIT)
+_WITH_FIGURES = ("held_out.json", "blimp.json")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -117,7 +117,9 @@ def read_measured(
             if (file := path.with_name("samples.json")).exists()
             for sample in read_record(SamplesFile, file).samples
         ),
-        tasks=read_task_files(evaluate),
+        tasks=read_task_files(
+            evaluate, _WITH_FIGURES if evaluate != audit else (*_WITH_FIGURES, *_AUDIT)
+        ),
         curves=read_curves(folder / "curves"),
         released=read_record_if_present(ReleasedFile, folder / "released.json"),
         observed=read_record_if_present(ObserveFile, folder / "observe" / "observe.json"),

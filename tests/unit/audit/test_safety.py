@@ -64,7 +64,9 @@ def test_refusals_by_label_of_english_answers_alone(tmp_path: Path) -> None:
     answers = read_answers(path)
     assert len(answers) == 4
     found = {(one["label"], one["language"]): one for one in refusals(answers)}
-    assert set(found) == {("unsafe", "eng_Latn"), ("safe", "en")}
+    judged = {key for key, one in found.items() if one["share"] is not None}
+    assert judged == {("unsafe", "eng_Latn"), ("safe", "en")}
+    assert [one["answers"] for one in found.values() if one["share"] is None] == [1]
     assert found["unsafe", "eng_Latn"]["share"]["mean"] == 0.5
     tones = toxicity(classifier(), "answers", [(one.text(), one.language) for one in answers])
     assert [(one["language"], one["texts"]) for one in tones] == [

@@ -252,6 +252,14 @@ def test_descriptions_are_checked(inputs: dict[str, Path], tmp_path: Path) -> No
         found = list(read_items(task))
         assert len(found) == items
         assert all(isinstance(one, TaskItem) for one in found)
+    with pytest.raises(DataError, match=r"gone\.jsonl is not a file.*Correct its path"):
+        open_task(str(tmp_path / "gone.jsonl"), None)
+    name = write(tmp_path / "blimp.jsonl", ROWS)
+    with pytest.raises(ConfigError, match="is called 'blimp', as a built-in one"):
+        evaluate(inputs, tmp_path / "out", tasks=(name,))
+    name = write(tmp_path / "train.jsonl", ROWS, {**ASKED, "split": "test"})
+    with pytest.raises(DataError, match="it has none of split 'test'"):
+        evaluate(inputs, tmp_path / "out", tasks=(name,))
     for name in set(shipped_tasks()) - set(SHIPPED):
         with pytest.raises(ConfigError, match=r"are not shipped.*task_folder"):
             open_task(name, None)

@@ -174,12 +174,15 @@ class Toxicity:
 
 @dataclass(frozen=True, kw_only=True)
 class Refusals:
-    """Share of refusals among English answers to prompts of one label."""
+    """Share of refusals among answers to prompts of one label.
+
+    share   None in languages other than English, whose refusals are not recognised
+    """
 
     label: str
     language: str
     answers: int
-    share: MeanInterval
+    share: MeanInterval | None
 
 
 @dataclass(frozen=True, kw_only=True)
