@@ -23,13 +23,19 @@ LIBRARIES = ("torch._dynamo", "matplotlib.pyplot", "transformers.models.apertus.
 
 
 def load() -> None:
-    """Import what the verbs and jobs of the command line import."""
-    from stamm.cli.main import VERBS
-    from stamm.recipes.jobs import JOBS
+    """Import what the verbs and jobs of the command line import.
 
-    modules = {verb.module for verb in VERBS} | {module for module, _ in JOBS.values()}
+    Sharded jobs start worker processes, which load the package, only where their number is set.
+    """
+    from stamm.cli import main
+    from stamm.recipes.jobs import JOBS
+    from stamm.runs import run_sharded
+
+    main._limit_openmp_spin()  # read when torch is loaded
+    modules = {verb.module for verb in main.VERBS} | {module for module, _ in JOBS.values()}
     for module in (*sorted(modules), *LIBRARIES):
         importlib.import_module(module)
+    run_sharded.cores = lambda: 1
 
 
 def reap(number: int, frame: FrameType | None) -> None:

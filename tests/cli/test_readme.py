@@ -55,6 +55,9 @@ def test_a_command_of_the_readme_runs(
             (tmp_path / "runs" / name).symlink_to(smoke_run)
     if "mine.py:demo" in words:
         assert stamm("cp", "demo", "mine.py").returncode == 0
+    words = [
+        word.replace("1024x4096", "64x512") for word in words
+    ]  # a benchmark as short as can be
     if words[0] in WRITES:
         words.append("--dry-run")
     before = _files(tmp_path)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -11,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import ROOT, environment
+from tests.forked import Parent
 
 PAGES = sorted((ROOT / "docs" / "tutorials").glob("*.md"))
 BLOCK = re.compile(r"```(bash|python)\n(.*?)```", re.DOTALL)
@@ -18,7 +20,9 @@ BLOCK = re.compile(r"```(bash|python)\n(.*?)```", re.DOTALL)
 
 @pytest.mark.slow
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
-def test_the_commands_of_a_tutorial_run(page: Path, smoke_run: Path, tmp_path: Path) -> None:
+def test_the_commands_of_a_tutorial_run(
+    page: Path, smoke_run: Path, tmp_path: Path, parent: Parent
+) -> None:
     # `stamm run smoke` finds its run complete.
     shutil.copytree(smoke_run, tmp_path / "runs" / "smoke")
     run = {**environment(), "PATH": f"{Path(sys.executable).parent}:/usr/bin:/bin"}
@@ -29,13 +33,18 @@ def test_the_commands_of_a_tutorial_run(page: Path, smoke_run: Path, tmp_path: P
         if named:
             (tmp_path / named[1]).write_text(code, encoding="utf-8")
             continue
-        program = ["bash", "-euo", "pipefail"] if language == "bash" else [sys.executable]
-        done = subprocess.run(
-            [*program, "-c", code],
-            capture_output=True,
-            text=True,
-            cwd=tmp_path,
-            env=run,
-            check=False,
-        )
-        assert done.returncode == 0, f"{code}\n{done.stderr[-2000:]}"
+        for part in code.splitlines() if language == "bash" else [code]:
+            if re.match(r"stamm [^|<>]*$", part) and language == "bash":
+                done = parent.run(shlex.split(part), tmp_path, run)
+            else:
+                bash = ["bash", "-euo", "pipefail"]
+                program = bash if language == "bash" else [sys.executable]
+                done = subprocess.run(
+                    [*program, "-c", part],
+                    capture_output=True,
+                    text=True,
+                    cwd=tmp_path,
+                    env=run,
+                    check=False,
+                )
+            assert done.returncode == 0, f"{part}\n{done.stderr[-2000:]}"
