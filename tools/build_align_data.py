@@ -2,7 +2,7 @@
 
 Usage: python tools/build_align_data.py SOURCE_FOLDER [OUTPUT_FOLDER]
 
-SOURCE_FOLDER has sft-chatterbot/ and sft-human-instructions/. The choice is deterministic:
+SOURCE_FOLDER has sft-chatterbot/, sft-human-instructions/ and judge-refusal-xstest/. The choice is deterministic:
 rebuilding from the same sources gives the same bytes. Prints each file with its SHA-256.
 
 Selection: general topics of chatterbot-corpus in fifteen languages, without topics in which the
@@ -34,6 +34,8 @@ CHATS, TRAIN_PROMPTS, TEST_PROMPTS, VALIDATION_PROMPTS = (
     "align_test_prompts.jsonl.zst",
     "align_validation_prompts.jsonl.zst",
 )
+XSTEST_FILE = "prompts.jsonl.zst"
+PROBES = "xstest_prompts.jsonl.zst"
 NUM_TEST, NUM_TRAIN, NUM_VALIDATION = 200, 300, 100
 LONGEST = 350  # characters of question and answer
 MOST_ANSWERS = 3  # of one question
@@ -113,6 +115,11 @@ SELF_INSTRUCT = (
     "https://github.com/yizhongw/self-instruct at 0b26ccaa415992100fa32df62d41b994cf928e23",
     "Apache-2.0",
 )
+XSTEST = (
+    "paul-rottger/exaggerated-safety",
+    "https://github.com/paul-rottger/exaggerated-safety at d7bb5bd738c1fcbc36edd83d5e7d1b71a3e2d84d",
+    "CC-BY-4.0",
+)
 NOTES = f"""# Conversations and prompts shipped with stamm
 
 Short conversations to try supervised fine-tuning and alignment with, chosen by
@@ -125,6 +132,7 @@ each of at most {MOST_ANSWERS}. The files were not reviewed by native speakers.
 | `{CHATS}` | conversations of one question and one answer (`messages`), with `language` |
 | `{TRAIN_PROMPTS}` | questions to sample answers to (`prompt`), with `language` |
 | `{TEST_PROMPTS}` | the same, to evaluate with; no question is in two files |
+| `{PROBES}` | XSTest: questions that are `safe` to answer, and `unsafe` ones, in `label` |
 | `{VALIDATION_PROMPTS}` | the same, to choose settings with |
 
 ## chatterbot-corpus: questions and replies written by volunteers
@@ -160,6 +168,13 @@ ADVISED OF THE POSSIBILITY OF SUCH DAMAGE.
 - Licence: {SELF_INSTRUCT[2]} (https://www.apache.org/licenses/LICENSE-2.0)
 - Attribution: Yizhong Wang and others. Tasks written by GPT-3 are not included, nor are the 252
   user-oriented tasks, which are an evaluation set.
+
+## XSTest: 250 safe and 200 unsafe prompts
+
+- Source: {XSTEST[1]}
+- Licence: {XSTEST[2]} (https://creativecommons.org/licenses/by/4.0/)
+- Attribution: Paul Röttger and others, arXiv 2308.01263. The prompts alone, unchanged, to count refusals; keep
+  them out of training data.
 """
 
 
@@ -254,6 +269,12 @@ def prompt_row(each: dict[str, str]) -> dict[str, Any]:
     return {"prompt": each["question"], **{name: each[name] for name in names}}
 
 
+def probe_row(row: dict[str, Any]) -> dict[str, Any]:
+    """A prompt of XSTest, with its label."""
+    kept = {name: row[name] for name in ("prompt", "label", "type", "id", "language")}
+    return {**kept, "source": XSTEST[0], "licence": XSTEST[2]}
+
+
 def chat_row(each: dict[str, str]) -> dict[str, Any]:
     """A question and its answer, in TRL's column for conversations."""
     messages = [
@@ -292,11 +313,12 @@ def main(folder: Path, output: Path) -> None:
         write(output / TRAIN_PROMPTS, (prompt_row(by_question[each]) for each in train)),
         write(output / TEST_PROMPTS, (prompt_row(by_question[each]) for each in test)),
         write(output / VALIDATION_PROMPTS, (prompt_row(by_question[each]) for each in validation)),
+        write(output / PROBES, map(probe_row, read(folder / "judge-refusal-xstest" / XSTEST_FILE))),
     ]
     (output / "LICENSES.md").write_text(NOTES, encoding="utf-8")
     sources = [
         {"source": source, "origin": origin, "licence": licence}
-        for source, origin, licence in (CHATTERBOT, SELF_INSTRUCT)
+        for source, origin, licence in (CHATTERBOT, SELF_INSTRUCT, XSTEST)
     ]
     listing = json.dumps({"files": entries, "sources": sources}, indent=1)
     (output / "SOURCES.json").write_text(listing + "\n", encoding="utf-8")

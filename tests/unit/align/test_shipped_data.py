@@ -63,6 +63,11 @@ def test_no_question_is_in_two_files_and_every_row_has_its_source() -> None:
     assert len({row["language"] for row in chats}) == 15
 
 
+def test_probes_of_refusals_have_labels() -> None:
+    labels = [row["label"] for row in rows("xstest_prompts.jsonl.zst", PromptExample)]
+    assert (labels.count("safe"), labels.count("unsafe")) == (250, 200)
+
+
 def listing_sources() -> list[dict[str, str]]:
     """The sources of SOURCES.json."""
     found: list[dict[str, str]] = json.loads((FOLDER / "SOURCES.json").read_text())["sources"]
