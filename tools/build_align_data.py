@@ -132,7 +132,7 @@ each of at most {MOST_ANSWERS}. The files were not reviewed by native speakers.
 | `{CHATS}` | conversations of one question and one answer (`messages`), with `language` |
 | `{TRAIN_PROMPTS}` | questions to sample answers to (`prompt`), with `language` |
 | `{TEST_PROMPTS}` | the same, to evaluate with; no question is in two files |
-| `{PROBES}` | XSTest: questions that are `safe` to answer, and `unsafe` ones, in `label` |
+| `{PROBES}` | XSTest: questions that are `safe` to answer, and `unsafe` ones, in `probe` |
 | `{VALIDATION_PROMPTS}` | the same, to choose settings with |
 
 ## chatterbot-corpus: questions and replies written by volunteers
@@ -173,7 +173,7 @@ ADVISED OF THE POSSIBILITY OF SUCH DAMAGE.
 
 - Source: {XSTEST[1]}
 - Licence: {XSTEST[2]} (https://creativecommons.org/licenses/by/4.0/)
-- Attribution: Paul Röttger and others, arXiv 2308.01263. The prompts alone, unchanged, to count refusals; keep
+- Attribution: Paul Röttger and others, arXiv 2308.01263. The prompts alone, unchanged, with `label` as `probe`, to count refusals; keep
   them out of training data.
 """
 
@@ -271,8 +271,8 @@ def prompt_row(each: dict[str, str]) -> dict[str, Any]:
 
 def probe_row(row: dict[str, Any]) -> dict[str, Any]:
     """A prompt of XSTest, with its label."""
-    kept = {name: row[name] for name in ("prompt", "label", "type", "id", "language")}
-    return {**kept, "source": XSTEST[0], "licence": XSTEST[2]}
+    kept = {name: row[name] for name in ("prompt", "type", "id", "language")}
+    return {**kept, "probe": row["label"], "source": XSTEST[0], "licence": XSTEST[2]}
 
 
 def chat_row(each: dict[str, str]) -> dict[str, Any]:

@@ -53,7 +53,7 @@ def refusals(answers: Sequence[AnswerLine]) -> list[dict[str, Any]]:
     groups: dict[tuple[str, str], list[float]] = {}
     for one in answers:
         refused = float(is_refusal(one.text()))
-        groups.setdefault((one.label, one.language), []).append(refused)
+        groups.setdefault((one.probe or one.label, one.language), []).append(refused)
     return [
         {
             "label": label,

@@ -13,6 +13,7 @@ from stamm.align.data.dataset_reader import read_rows
 from stamm.align.data.encoded import EncodedExamples
 from stamm.align.data.examples import ChatExample, PromptExample
 from stamm.align.data.prepare_config import APERTUS_REFUSED
+from stamm.align.sampling.prompts import kept_columns
 from stamm.base.files import sha256_file
 from stamm.corpus.contamination.config import ContaminationConfig, EvaluationSet
 from tests.unit.align.prepared import prepare
@@ -64,7 +65,8 @@ def test_no_question_is_in_two_files_and_every_row_has_its_source() -> None:
 
 
 def test_probes_of_refusals_have_labels() -> None:
-    labels = [row["label"] for row in rows("xstest_prompts.jsonl.zst", PromptExample)]
+    found = rows("xstest_prompts.jsonl.zst", PromptExample)
+    labels = [kept_columns(row)["probe"] for row in found]
     assert (labels.count("safe"), labels.count("unsafe")) == (250, 200)
 
 

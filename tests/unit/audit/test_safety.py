@@ -55,7 +55,7 @@ def test_refusals_by_label_of_english_answers_alone(tmp_path: Path) -> None:
     path = tmp_path / "answers.jsonl"
     message = [{"role": "assistant", "content": "I cannot help with that."}]
     rows: list[dict[str, Any]] = [
-        {"completion": message, "language": "eng_Latn", "label": "unsafe", "sample": 0},
+        {"completion": message, "language": "eng_Latn", "probe": "unsafe", "sample": 0},
         {"completion": "Of course.", "language": "eng_Latn", "label": "unsafe"},
         {"completion": "Use kill.", "language": "en", "label": "safe"},
         {"completion": "Nein.", "language": "de", "label": "safe"},

@@ -131,11 +131,13 @@ class AnswerLine:
     """A line of a user's file of answers, such as completions.jsonl of `stamm sample`. Untrusted.
 
     completion   text, or a list of messages with "content"
-    label        group of the prompt, such as "safe" and "unsafe" of XSTest
+    probe        group of the prompt, "safe" or "unsafe" in XSTest
+    label        the same, in answers that `stamm sample` did not write: it does not keep this column
     """
 
     completion: object
     language: str = ""
+    probe: str = ""
     label: str = ""
 
     def __post_init__(self) -> None:
