@@ -196,7 +196,7 @@ def _export(
         bits=bits,
         greedy=same,
     )
-    write_record(folder / PARITY, ParityFile, report)
+    write_record(folder / PARITY, ParityFile, {**report, "files": _sizes(folder)})
     if loaded.generate is not None:
         samples = write_samples(config, loaded, tokenizer, held_out)
         write_record(folder / "samples.json", SamplesFile, samples)
@@ -233,13 +233,18 @@ def _export_reward(
     parity.require(found, config.tolerance)
     description, card = reward_card(architecture)
     report = parity.report(found, config.tolerance, description, sha256)
-    write_record(folder / PARITY, ParityFile, report)
+    write_record(folder / PARITY, ParityFile, {**report, "files": _sizes(folder)})
     pack = inputs.get("pack")
     origin = None if pack is None else origin_of(PackedSplit.open(pack, "train"))
     alignment = alignment_summaries(inputs["model"])
     text = model_card(decoder, origin, config.licence, found, card, sha256, alignment)
     write_text(folder / "README.md", text)
     progress.end(f"rewards differ by {found[0].max_relative:.1e}")
+
+
+def _sizes(folder: Path) -> dict[str, int]:
+    files = sorted(path for path in folder.rglob("*") if path.is_file())
+    return {path.relative_to(folder).as_posix(): path.stat().st_size for path in files}
 
 
 def _guarded(target: ExportTarget, work: Callable[[], T]) -> T:

@@ -97,6 +97,13 @@ def read_release_facts(config: ReleaseConfig, arm: Path, evidence: EvidenceConfi
                 f"{exports[name]} was made from other weights, or does not name them",
                 fix=f"Repeat `stamm export {arm} target={name}`",
             )
+        for file, size in result.files.items():
+            path = exports[name] / file
+            if not path.is_file() or path.stat().st_size != size:
+                raise RunError(
+                    f"{path} is missing or is not the file of {size} bytes that was exported",
+                    fix=f"Remove {exports[name]} and repeat `stamm export`",
+                )
     for name, measured in {**tasks, "memorization": memorization}.items():
         if measured is not None:
             check_same_weights(measured.model_sha256, f"{name}.json of {arm}", arm / "model")

@@ -93,6 +93,16 @@ def test_a_full_disk_is_one_line_and_leaves_nothing(
 def test_half_an_export_and_other_weights_are_refused(own: Path) -> None:
     parity = own / "export" / "transformers" / "parity.json"
     content = json.loads(parity.read_text())
+    exported = parity.parent / "model.safetensors"
+    whole = exported.stat().st_size
+    write_json(parity, {**content, "files": {"model.safetensors": whole}})
+    assert facts_of(own)
+    exported.write_bytes(exported.read_bytes()[: whole // 2])
+    with pytest.raises(RunError, match=rf"safetensors is missing or is not the file of {whole}"):
+        facts_of(own)
+    exported.unlink()
+    with pytest.raises(RunError, match=r"model\.safetensors is missing"):
+        facts_of(own)
     write_json(parity, {**content, "model_sha256": "0" * 64})
     with pytest.raises(RunError, match="was made from other weights"):
         facts_of(own)

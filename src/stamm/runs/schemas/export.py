@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import ClassVar
 
 
@@ -71,6 +72,7 @@ class ParityFile:
     bits_tolerance         largest increase of bits per byte, as a share, of a model whose weights are rounded;
                            None: `tolerance` of its logits is the gate
     tokens, bits           held-out text by language; bits begins with all languages, ""
+    files                  bytes of the files that were checked; {} in files that did not record them
     """
 
     SCHEMA: ClassVar[int] = 1
@@ -86,6 +88,7 @@ class ParityFile:
     tokens: tuple[TokenAgreement, ...] = ()
     bits: tuple[BitsAgreement, ...] = ()
     greedy: GreedyAgreement | None = None
+    files: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)
