@@ -51,6 +51,7 @@ def test_dpo_in_two_processes_is_that_of_one(
     smoke_run: Path, tmp_path: Path, parent: Parent
 ) -> None:
     words = ("align.dpo", f"run={smoke_run / 'arms' / 'xielu'}", "data=pairs.jsonl")
+    words += ("export=none", "audit=none")
     expected = run(parent, tmp_path, 1, "one", *words)
     close(run(parent, tmp_path, 2, "data", *words), expected)
     close(run(parent, tmp_path, 2, "context", *words, "train.engine.parallel.context=2"), expected)
