@@ -5,8 +5,9 @@
 A row of claims.json: key, claim, source, published, command, arm (whose difference to the baseline of the
 comparison is the claim, lower meaning that it holds) and result: "", or the path below docs/evidence of the
 comparison.json that `stamm compare` wrote, or, for a claim with `measure`, of the observe_comparison.json that
-`stamm observe` wrote: the claim holds if the slope of that measure over depth is negative. Every figure of ours on
-the page comes from those files.
+`stamm observe` wrote: the claim holds if the slope of that measure over depth is negative. A claim with `pairs` has an
+arm and its rival in each, at the planned `looks`; all pairs together have the level (Bonferroni). A claim with `why`
+cannot be tried. Every figure of ours on the page comes from those files.
 """
 
 from __future__ import annotations
@@ -18,6 +19,8 @@ from typing import Any
 
 from stamm.base.files import write_text
 from stamm.base.units import count_text
+from stamm.reports.intervals import differences
+from stamm.reports.sequential import shares_of
 
 ROOT = Path(__file__).parents[1]
 PAGE, FOLDER = ROOT / "docs" / "evidence.md", ROOT / "docs" / "evidence"
@@ -26,7 +29,7 @@ HEAD = """# Evidence
 The claims of the papers behind stamm, and what was measured here. Differences are in bits per byte of held-out text with 95 %
 intervals over seeds, corrected for arms and looks (see [comparisons.md](comparisons.md)); slopes over depth are of
 [observe.md](observe.md). The verdict is *shown*, *not shown* with the
-differences that are excluded, or *contradicted*. `python -m tools.evidence` writes this page from `evidence/claims.json`.
+differences that are excluded, or *contradicted*; of pairs of arms, which loss is *lower* or *higher*. `python -m tools.evidence` writes this page from `evidence/claims.json`.
 
 | | claim | published | measured | verdict | command |
 |---|---|---|---|---|---|
@@ -41,11 +44,15 @@ def page(folder: Path = FOLDER) -> str:
 
 def measured(claim: Mapping[str, Any], folder: Path) -> tuple[str, str]:
     """What was measured, and the verdict."""
+    if claim.get("why"):
+        return "", f"cannot be tried: {claim['why']}"
     if not claim["result"]:
         return "", "not yet measured"
     found = json.loads((folder / claim["result"]).read_text(encoding="utf-8"))
     if "measure" in claim:
         return _slope(claim, found)
+    if "pairs" in claim:
+        return _pairs(claim, found)
     lines = {line["name"]: line for line in found["lines"]}
     line, base = lines[claim["arm"]], lines[found["baseline"]]
     ends, seeds = line["difference"]["interval"], line["bits"]["count"]
@@ -58,6 +65,30 @@ def measured(claim: Mapping[str, Any], folder: Path) -> tuple[str, str]:
     else:
         verdict = f"not shown; above {max(-ends['low'], ends['high']):.4f} excluded"
     return said, f"{verdict} (exploratory)" if found["exploratory"] else verdict
+
+
+def _pairs(claim: Mapping[str, Any], found: Mapping[str, Any]) -> tuple[str, str]:
+    """Every pair of arms, paired by seed, at the level of the look that ended the comparison."""
+    bits = {
+        name: {int(seed): value for seed, value in one["bits_per_byte"].items()}
+        for name, one in found["by_seed"].items()
+    }
+    looks, level = tuple(claim["looks"]), 1 - (1 - found["confidence"]) / len(claim["pairs"])
+    said, verdicts = [], []
+    for arm, rival in claim["pairs"]:
+        both = {name: bits[name] for name in (rival, arm)}
+        seeds = len(both[arm].keys() & both[rival].keys())
+        (one,) = differences(both, rival, level, shares_of(looks), looks.index(seeds))
+        ends = one.interval
+        if ends.low is None or ends.high is None:
+            raise ValueError(f"{arm} against {rival} has no interval")
+        said.append(f"{arm} {ends.mean:+.4f} ({ends.low:+.4f} to {ends.high:+.4f}) against {rival}")
+        side = "lower" if ends.mean < 0 else "higher"
+        verdicts.append(f"{arm} {side if one.shown else 'not shown to differ'}")
+    base = next(line for line in found["lines"] if line["name"] == found["baseline"])
+    size = f"{count_text(base['parameters'])} parameters, {count_text(base['tokens'])} tokens, {seeds} seeds"
+    end = " (exploratory)" if found["exploratory"] else ""
+    return f"{'; '.join(said)}; {size}", f"{', '.join(verdicts)}{end}"
 
 
 def _slope(claim: Mapping[str, Any], found: Mapping[str, Any]) -> tuple[str, str]:

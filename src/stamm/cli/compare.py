@@ -10,11 +10,11 @@ from stamm.base.units import bytes_text, count_text, flops_text
 from stamm.cli import run as running
 from stamm.cli.output import print_table
 from stamm.engine.estimate import checkpoint_bytes
-from stamm.models.flops import count_parameters, training_flops
+from stamm.models.flops import count_parameters
 from stamm.pretrain.config import PretrainConfig
 from stamm.recipes.catalog import RECIPES
 from stamm.recipes.compare import Comparison
-from stamm.recipes.matching import EqualTime
+from stamm.recipes.matching import EqualTime, training_work
 from stamm.recipes.resolve import resolve
 from stamm.reports.power import MOST_SEEDS, POWER, Spread, detectable, seeds_needed
 from stamm.runs.torchrun_env import rank_and_size
@@ -151,7 +151,8 @@ def _length(run: PretrainConfig) -> str:
 
 
 def _work(run: PretrainConfig) -> int:
-    return run.total_sequences() * training_flops(run.model, run.context)
+    sequences, batch = run.total_sequences(), run.batch[0].size
+    return round(training_work(run.model, run.context, sequences // batch, batch))
 
 
 def _disk(run: PretrainConfig, times: int) -> int:

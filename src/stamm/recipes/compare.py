@@ -82,10 +82,12 @@ class Tuning:
 
 @dataclass(frozen=True, kw_only=True)
 class Comparison:
-    """Arms that differ only in their feed-forward block, compared with confidence intervals.
+    """Arms that differ in their feed-forward block, or in what they override, with confidence intervals.
 
     pretrain     shared by the arms: its model takes each arm's block, its schedule each arm's rate;
                  non-finite losses do not stop a run: an arm that diverges loses
+    arms         each with its block and `overrides` (optimizer, schedule, Goldfish loss, QK-norm,
+                 self-guided training); self-guided ones need EqualFlops, which counts their guides
     baseline     the arm that the others are compared with; its width and its length are as given
     matched      EqualParameters, EqualFlops or EqualTime
     seeds        of the compared runs; a seed sets data order and initial weights, and parameters
@@ -149,6 +151,12 @@ class Comparison:
                 "must begin with two seeds or more, and a quarter of all",
             ),
             ("difference", self.difference is None or self.difference > 0, "must be positive"),
+            (
+                "matched",
+                isinstance(self.matched, EqualFlops) or not any(map(_is_guided, self.arms)),
+                "must be EqualFlops: an arm is self-guided, and its guides are parameters and time of a "
+                "part of the run",
+            ),
         )
         validate(
             pretrain,
@@ -197,7 +205,8 @@ class Comparison:
         With EqualTime, lengths are the baseline's until step times are measured.
         """
         arms = self.matched_arms()
-        models = [replace(self.pretrain.model, ffn=arm.ffn) for arm in arms]
+        changed = [arm.pretrain_of(self.pretrain) for arm in arms]
+        models = [run.model for run in changed]
         total, batch = self.pretrain.total_sequences(), self.pretrain.batch[0].size
         lengths: tuple[int, ...] = (total // batch * batch,) * len(arms)
         if isinstance(self.matched, EqualFlops):
@@ -207,8 +216,8 @@ class Comparison:
         if (kept := self.average) is not None:
             engine = replace(engine, checkpoint_every=kept.every, keep_checkpoints=kept.last)
         return {
-            arm.name: replace(self.pretrain, model=model, sequences=length, engine=engine)
-            for arm, model, length in zip(arms, models, lengths, strict=True)
+            arm.name: replace(run, sequences=length, engine=engine)
+            for arm, run, length in zip(arms, changed, lengths, strict=True)
         }
 
     def short(self, run: PretrainConfig, rate: float) -> PretrainConfig:
@@ -391,6 +400,11 @@ class Comparison:
             external=reference_files(self.evaluate.tasks),
             outputs=(".",),
         )
+
+
+def _is_guided(arm: Arm) -> bool:
+    structured = arm.overrides.structured
+    return structured is not None and structured.guide is not None
 
 
 def _evaluated(average: WeightAverage | None) -> str:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from stamm.base.config import validate
 from stamm.base.errors import ConfigError
-from stamm.models.config import DecoderConfig, Dense, GatedFFN, PlainFFN
-from stamm.models.flops import count_parameters, training_flops
+from stamm.models.config import DecoderConfig, Dense
+from stamm.models.flops import count_parameters, guide_flops, training_flops
+from stamm.models.self_guide import expected_guide_uses
 from stamm.recipes.arm import Arm
 
 _ROUND = 64  # widths that are multiples of powers of two up to 64 are faster on a GPU
@@ -57,10 +59,10 @@ def equal_widths(
     Edge     the baseline keeps its width, and so does an arm that already matches
     Raises   ConfigError when no width fits
     """
-    wanted = _parameters(model, baseline.ffn)
+    wanted = _parameters(model, baseline)
     return tuple(
         arm
-        if abs(_parameters(model, arm.ffn) - wanted) <= tolerance * wanted
+        if abs(_parameters(model, arm) - wanted) <= tolerance * wanted
         else replace(arm, ffn=replace(arm.ffn, width=_width(model, arm, wanted, tolerance)))
         for arm in arms
     )
@@ -75,15 +77,34 @@ def equal_work(
 ) -> tuple[int, ...]:
     """For each model, the number of sequences with the FLOPs of `sequences` of the baseline.
 
-    Rounded to whole steps of `batch` sequences: FLOPs differ by at most half a step.
+    Rounded to whole steps of `batch` sequences: FLOPs differ by at most half a step. Guides of
+    self-guided training count by the mean of their draws.
     """
-    work = sequences * training_flops(baseline, context)
-    steps = (round(work / (training_flops(model, context) * batch)) for model in models)
-    return tuple(max(count, 1) * batch for count in steps)
+    work = training_work(baseline, context, sequences // batch, batch)
+    found = []
+    for model in models:
+        # Without guides the first division is exact; with them the share of guided steps is fixed.
+        steps = max(round(work / (training_flops(model, context) * batch)), 1)
+        for _ in range(3):
+            each = training_work(model, context, steps, batch) / steps
+            steps = max(round(work / each), 1)
+        found.append(steps * batch)
+    return tuple(found)
 
 
-def _parameters(model: DecoderConfig, ffn: PlainFFN | GatedFFN) -> int:
-    return count_parameters(replace(model, ffn=ffn)).total
+def training_work(model: DecoderConfig, context: int, steps: int, batch: int) -> float:
+    """FLOPs of `steps` steps of `batch` sequences, guides of self-guided training included."""
+    guided = guide_flops(model, context)
+    uses = (
+        math.fsum(expected_guide_uses(model, step, steps) for step in range(1, steps + 1))
+        if guided
+        else 0.0
+    )
+    return batch * (steps * training_flops(model, context) + uses * guided)
+
+
+def _parameters(model: DecoderConfig, arm: Arm) -> int:
+    return count_parameters(arm.model_of(model)).total
 
 
 def _width(model: DecoderConfig, arm: Arm, wanted: int, tolerance: float) -> int:
@@ -93,12 +114,16 @@ def _width(model: DecoderConfig, arm: Arm, wanted: int, tolerance: float) -> int
             f"{type(arm.ffn.linear).__name__}",
             fix="Set a width with an equal parameter count",
         )
-    one, two = (_parameters(model, replace(arm.ffn, width=width)) for width in (1, 2))
+
+    def parameters(width: int) -> int:
+        return _parameters(model, replace(arm, ffn=replace(arm.ffn, width=width)))
+
+    one, two = parameters(1), parameters(2)
     exact = (wanted - one) / (two - one) + 1
     power = _ROUND
     while power:
         width = max(round(exact / power), 1) * power
-        found = _parameters(model, replace(arm.ffn, width=width))
+        found = parameters(width)
         if abs(found - wanted) <= tolerance * wanted:
             return width
         power //= 2

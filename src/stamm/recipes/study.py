@@ -1,4 +1,4 @@
-"""Study recipe: one corpus, several arms that differ only in their feed-forward block, one report."""
+"""Study recipe: one corpus, several arms that differ in their feed-forward block or more, one report."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ MANIFEST = "manifest.json"
 class Study:
     """From raw pages to trained, audited and exported models.
 
-    pretrain   shared by the arms, which differ in the feed-forward block of pretrain.model
+    pretrain   shared by the arms, which differ in the feed-forward block, and in what they override
     evaluate   None: the models are not evaluated; likewise audit and export
     exported   names of the arms that are exported, unless export is None
     tolerance  largest difference in parameters between arms, as a share of the largest
@@ -102,11 +102,11 @@ class Study:
 
     def model_of(self, arm: Arm) -> DecoderConfig:
         """The decoder of one arm."""
-        return replace(self.pretrain.model, ffn=arm.ffn)
+        return arm.model_of(self.pretrain.model)
 
     def pretrain_of(self, arm: Arm) -> PretrainConfig:
         """The pretraining run of one arm."""
-        return replace(self.pretrain, model=self.model_of(arm))
+        return arm.pretrain_of(self.pretrain)
 
     def steps(self) -> tuple[Step, ...]:
         """All steps, in order."""

@@ -63,3 +63,34 @@ def test_a_verdict_on_a_slope_over_depth(
     said, found = measured(claim, tmp_path)
     assert found == verdict
     assert "from 0.500 to 0.250 over 2 layers, 3 seeds" in said
+
+
+def test_pairs_of_arms_are_judged_at_the_level_of_the_look(tmp_path: Path) -> None:
+    bits = {
+        "child": (2.201, 2.249, 2.15),
+        "parent": (2.30, 2.35, 2.25),
+        "other": (2.31, 2.34, 2.25),
+    }
+    by_seed = {
+        name: {"bits_per_byte": {str(n): v for n, v in enumerate(values, 1)}}
+        for name, values in bits.items()
+    }
+    base = {"name": "parent", "parameters": 1_000_000, "tokens": 245_760}
+    result = {
+        "by_seed": by_seed, "confidence": 0.95, "baseline": "parent", "lines": [base],
+        "exploratory": False,
+    }  # fmt: skip
+    write(tmp_path / "c.json", result)
+    pairs = [["child", "parent"], ["other", "parent"]]
+    claim = {"pairs": pairs, "looks": [3], "result": "c.json"}
+    said, verdict = measured(claim, tmp_path)
+    # -0.099, -0.101, -0.1: s / sqrt 3 = 0.000577, t of 1 - 0.05 / 4 and 2 degrees: 6.2053
+    assert "child -0.1000 (-0.1036 to -0.0964) against parent" in said
+    assert verdict == "child lower, other not shown to differ"
+    # The first of two looks has less of the error rate, so its interval is wider.
+    wider, _ = measured({**claim, "looks": [3, 6]}, tmp_path)
+    assert "(-0.1036" not in wider
+
+
+def test_a_claim_that_cannot_be_tried_has_its_reason(tmp_path: Path) -> None:
+    assert measured({"why": "not built"}, tmp_path) == ("", "cannot be tried: not built")
