@@ -194,13 +194,18 @@ def _report(root: Path, config: ReportConfig, options: argparse.Namespace) -> in
     from stamm.reports.comparison import is_comparison
     from stamm.reports.comparison_job import PAGE, write_comparison
     from stamm.reports.job import write_report
+    from stamm.reports.search_page import SEARCH_PAGE, write_search
+    from stamm.reports.search_result import RESULT
 
-    compared = is_comparison(root)
-    out = Path(options.out) if options.out else root / (PAGE if compared else "report.html")
+    compared, searched = is_comparison(root), (root / RESULT).is_file()
+    name = PAGE if compared else SEARCH_PAGE if searched else "report.html"
+    out = Path(options.out) if options.out else root / name
     if out.is_dir():
         raise RunError(f"{out} is a folder", fix="Name a file with --out")
     if compared and not options.dry_run:
         print(f"{write_comparison(root, out, config).text()}\n")
+    elif searched and not options.dry_run:
+        print("\n".join(write_search(root, out, config).sentences) + "\n")
     elif not options.dry_run:
         write_report(root, out, config)
     print(out)

@@ -38,7 +38,8 @@ def run(options: argparse.Namespace, verb: str) -> int:
             fix=f"Known: {', '.join(names)}; or a Python file with a Search",
         )
     root = Path(options.out or Path("runs") / recipe.name)
-    from stamm.cli.search_run import PAGE, SearchRun
+    from stamm.cli.search_run import SearchRun
+    from stamm.reports.search_page import SEARCH_PAGE
 
     search = SearchRun(recipe, root)
     if options.dry_run:
@@ -47,7 +48,7 @@ def run(options: argparse.Namespace, verb: str) -> int:
         return 0
     allow_tokenizer_threads()
     result = search.execute()
-    print("\n" + "\n".join(result.sentences) + f"\n\nReport: {root / PAGE}")
+    print("\n" + "\n".join(result.sentences) + f"\n\nReport: {root / SEARCH_PAGE}")
     return 0
 
 

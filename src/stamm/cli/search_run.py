@@ -6,13 +6,12 @@ from dataclasses import asdict, replace
 from pathlib import Path
 
 from stamm.base.errors import ConfigError
-from stamm.base.files import write_text
 from stamm.base.schema import read_record, write_record
 from stamm.recipes.compare import Comparison
 from stamm.recipes.execute import RecipeRun
 from stamm.recipes.resolve import Resolved
 from stamm.recipes.search import Search
-from stamm.reports.search_page import render_search
+from stamm.reports.search_page import SEARCH_PAGE, write_search
 from stamm.reports.search_result import (
     CONFIRM,
     RESULT,
@@ -28,8 +27,6 @@ from stamm.runs.schemas.search import (
     SearchFile,
     SearchPlanFile,
 )
-
-PAGE = "search.html"
 
 
 class SearchRun:
@@ -91,5 +88,4 @@ class SearchRun:
     ) -> SearchFile:
         result = search_result(self.root, rounds, confirmations, len(self._search.confirm))
         write_record(self.root / RESULT, SearchFile, asdict(result))
-        write_text(self.root / PAGE, render_search(self.root, result, self._search.report))
-        return result
+        return write_search(self.root, self.root / SEARCH_PAGE, self._search.report)

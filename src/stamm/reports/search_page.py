@@ -4,19 +4,28 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from stamm.base.files import write_text
+from stamm.base.schema import read_record
 from stamm.reports.config import ReportConfig
 from stamm.reports.figure import DataTable
 from stamm.reports.formatting import ABSENT, fixed, signed
 from stamm.reports.html import fill
 from stamm.reports.page import page_of
 from stamm.reports.run_data import collect
-from stamm.reports.search_result import costs, screened
+from stamm.reports.search_result import RESULT, costs, screened
 from stamm.reports.text import one_line
 from stamm.runs.schemas.search import RoundResult, SearchFile
 
-TEMPLATE = "search.html"
+SEARCH_PAGE = TEMPLATE = "search.html"
 _DIGITS = 4
 _LONGEST = 160
+
+
+def write_search(root: Path, out: Path, config: ReportConfig) -> SearchFile:
+    """Write the page about the search in `root` to `out`; return its result so far."""
+    result = read_record(SearchFile, root / RESULT)
+    write_text(out, render_search(root, result, config))
+    return result
 
 
 def render_search(root: Path, result: SearchFile, config: ReportConfig) -> str:
