@@ -14,7 +14,7 @@ import pytest
 from tests.conftest import ROOT, Stamm, environment
 
 README = (ROOT / "README.md").read_text()
-WRITES = ("run", "evaluate", "audit", "export", "release", "report")
+WRITES = ("run", "evaluate", "audit", "observe", "export", "release", "report")
 
 
 def _commands() -> list[str]:
