@@ -1,5 +1,5 @@
 # make demo    set up, then run the main job (about 4 minutes on 2 cores)
-# make test    set up, then run the fast tests (about 6 minutes on 2 cores)
+# make test    set up, then run the fast tests (about 7 minutes on 2 cores)
 # make test-all  the fast tests, then the slow ones
 # make test-sweep  the tests that repeat one path of the code for every activation of the catalogue
 # make check   set up, then lint, format and type checks
