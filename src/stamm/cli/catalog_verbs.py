@@ -188,8 +188,10 @@ def _cp(options: argparse.Namespace) -> int:
         raise ConfigError(f"{target} is not a .py file", fix="Name it mine.py")
     if target.exists():
         raise ConfigError(f"{target} exists already", fix="Choose another name")
-    function = recipes.get(options.recipe).build.__name__
+    recipe = recipes.get(options.recipe)
+    function = recipe.build.__name__
+    verb = "search" if recipe.name.startswith("search.") else "run"
     if not options.dry_run:
         shutil.copyfile(source, target)
-    print(f"{target}: edit it, then `stamm run {target}:{function}`")
+    print(f"{target}: edit it, then `stamm {verb} {target}:{function}`")
     return 0

@@ -71,7 +71,7 @@ def _print_cost(config: Comparison) -> None:
     trials, seeds = config.tuning.trials, len(config.seeds)
     for name, run in config.runs().items():
         short = config.short(run, config.tuning.rates[0])
-        flops = trials * _work(short) + seeds * _work(run)
+        flops = trials * run_flops(short) + seeds * run_flops(run)
         work += flops
         disk += _disk(run, seeds) + _disk(short, trials)
         rows.append(
@@ -150,7 +150,8 @@ def _length(run: PretrainConfig) -> str:
     return f"{steps:,} steps, {count_text(total * run.context)} tokens"
 
 
-def _work(run: PretrainConfig) -> int:
+def run_flops(run: PretrainConfig) -> int:
+    """Useful work of a training run, in FLOPs."""
     sequences, batch = run.total_sequences(), run.batch[0].size
     return round(training_work(run.model, run.context, sequences // batch, batch))
 

@@ -23,6 +23,7 @@ from stamm.recipes.compare import Comparison
 from stamm.recipes.corpus import CorpusRecipe
 from stamm.recipes.length import CorpusLength, corpus_length, packed_length
 from stamm.recipes.resolve import resolve
+from stamm.recipes.search import Search
 from stamm.recipes.study import MANIFEST, Study
 
 _BARS = "▁▂▃▄▅▆▇█"
@@ -111,6 +112,8 @@ def _branches(config: CooldownRecipe | LongerRecipe, root: Path) -> dict[str, Pr
 def _instead(config: object) -> str:
     if isinstance(config, Comparison):
         return "Use `stamm compare` with --dry-run, which prints size and work of each arm"
+    if isinstance(config, Search):
+        return "Use `stamm search` with --dry-run, which prints candidates, runs and work"
     return "Use `stamm run`, or `stamm show` to print it"
 
 

@@ -7,10 +7,10 @@ from pathlib import Path
 
 from stamm.base.errors import ConfigError
 from stamm.base.units import count_text, flops_text
+from stamm.cli.compare import run_flops
 from stamm.cli.output import print_table
 from stamm.cli.run import allow_tokenizer_threads
 from stamm.cli.run import arguments as run_arguments
-from stamm.models.flops import training_flops
 from stamm.recipes.catalog import RECIPES
 from stamm.recipes.compare import Comparison
 from stamm.recipes.resolve import resolve
@@ -83,7 +83,7 @@ def _cost(compare: Comparison, more: int = 0) -> tuple[list[str], int]:
     run, arms = compare.runs()[compare.baseline], len(compare.arms) + more
     tuning, seeds = compare.tuning, len(compare.seeds)
     tokens = run.total_sequences() * run.context
-    flops = run.total_sequences() * training_flops(run.model, run.context)
-    work = round(arms * (seeds + tuning.trials * tuning.length) * flops)
+    short = compare.short(run, tuning.rates[0])
+    work = arms * (seeds * run_flops(run) + tuning.trials * run_flops(short))
     runs = f"{arms * (seeds + tuning.trials)}"
     return [str(arms), runs, count_text(tokens), flops_text(work)], work

@@ -1,9 +1,8 @@
 """Comparison recipes for the claims of docs/evidence.md; each costs at most 2.5 hours on 2 cores.
 
-All are built on compare.evidence_activations: 1.3 M parameters, tuning at the full length, averaged
-weights, looks. Its runs of 2.1 M tokens (512 steps) took 133 s on 2 cores, 0.26 s a step, and its two
-evaluations a run 30 s. So a recipe of A arms, T tuning runs, S seeds and N steps costs
-A (T + S) N 0.26 s + A S 30 s; the first look ends it earlier.
+All are built on compare.evidence_activations: 1.3 M parameters, tuning at the full length, looks.
+Its runs of 2.1 M tokens (512 steps) took 133 s on 2 cores, 0.26 s a step, and the evaluation of a run
+15 s. So a recipe of A arms, T tuning runs, S seeds and N steps costs A (T + S) N 0.26 s + A S 15 s; the first look ends it earlier.
 
 Set corpus.inputs=YOUR_TEXT, 30 MB or more, and of much more a corpus.held_out that leaves 2 to 3 MB.
 """
@@ -29,9 +28,9 @@ _PLAIN, _GATED = 384, 256
 
 
 def evidence_expanded() -> Comparison:
-    """Expanded gating ranges and their parents, plain and gated, 10 arms; set corpus.inputs=YOUR_TEXT; 2.4 hours.
+    """Expanded gating ranges and their parents, plain and gated, 10 arms; set corpus.inputs=YOUR_TEXT; 2.1 hours.
 
-    10 (3 + 6) 288 0.26 s + 10 6 30 s = 2.4 h; 1.6 h if the look after 3 seeds ends it. Pairs of child
+    10 (3 + 6) 288 0.26 s + 10 6 15 s = 2.1 h; 1.4 h if the look after 3 seeds ends it. Pairs of child
     and parent are judged by `tools.evidence`. xgeglu and xswiglu are G(gate) * up with an expanded G, of
     first order as in arXiv 2405.20768, whose parents there are of second order.
     """
@@ -43,9 +42,9 @@ def evidence_expanded() -> Comparison:
 
 
 def evidence_optimizer() -> Comparison:
-    """AdEMAMix, QK-norm, WSD and the whole recipe against a Llama-like baseline; set corpus.inputs=YOUR_TEXT; 2.3 hours.
+    """AdEMAMix, QK-norm, WSD and the whole recipe against a Llama-like baseline; set corpus.inputs=YOUR_TEXT; 2.2 hours.
 
-    5 (5 + 6) 512 0.26 s + 5 6 30 s = 2.3 h; two more rates per arm, as optimizers differ in theirs.
+    5 (5 + 6) 512 0.26 s + 5 6 15 s = 2.2 h; two more rates per arm, as optimizers differ in theirs.
     The baseline has SwiGLU, AdamW, a cosine and no QK-norm; every other arm changes one thing, as in
     arXiv 2509.14233, and "apertus" all, with xIELU and the Goldfish loss.
     """
@@ -78,9 +77,9 @@ def evidence_optimizer() -> Comparison:
 
 
 def evidence_goldfish() -> Comparison:
-    """Cost of the Goldfish loss in held-out loss, by both hashes; set corpus.inputs=YOUR_TEXT; 1.7 hours.
+    """Cost of the Goldfish loss in held-out loss, by both hashes; set corpus.inputs=YOUR_TEXT; 1.6 hours.
 
-    3 (3 + 10) 512 0.26 s + 3 10 30 s = 1.7 h. Memorization: audit.goldfish.
+    3 (3 + 10) 512 0.26 s + 3 10 15 s = 1.6 h. Memorization: audit.goldfish.
     """
     ffn = PlainFFN(width=_PLAIN, activation="xielu")
     masks = (Goldfish(k=50, h=50, hash="apertus"), Goldfish(k=50, h=50, hash="stamm"))
@@ -95,7 +94,7 @@ def evidence_structured() -> Comparison:
 
     GELU at 4 d_model, rank d_model / 2, the first layer dense (arXiv 2406.16450). Guides run in half of
     the guided steps' blocks on average; their FLOPs count, so the guided arm is shorter.
-    3 (5 + 8) 512 0.26 s + 3 8 30 s = 1.6 h, and a quarter more, since small factors use the cores less.
+    3 (5 + 8) 512 0.26 s + 3 8 15 s = 1.5 h, and a quarter more, since small factors use the cores less.
     """
     low_rank = PlainFFN(width=_PLAIN, activation="gelu", linear=LowRank(rank=48))
     guided = ArmOverrides(structured=Structured(guide=SelfGuide()))
@@ -109,9 +108,9 @@ def evidence_structured() -> Comparison:
 
 
 def evidence_beta() -> Comparison:
-    """xIELU with beta learned against beta fixed at 0.5, 16 seeds; set corpus.inputs=YOUR_TEXT; 1.7 hours.
+    """xIELU with beta learned against beta fixed at 0.5, 16 seeds; set corpus.inputs=YOUR_TEXT; 1.5 hours.
 
-    2 (3 + 16) 512 0.26 s + 2 16 30 s = 1.7 h; 1 h if the look after 8 seeds ends it.
+    2 (3 + 16) 512 0.26 s + 2 16 15 s = 1.5 h; 0.9 h if the look after 8 seeds ends it.
     """
     arms = (
         Arm(name="fixed", ffn=PlainFFN(width=_PLAIN, activation="xielu")),
@@ -156,6 +155,8 @@ def _evidence(
         tuning=Tuning(rates=base.tuning.rates, refinements=0, length=1.0, margin=0.005),
         seeds=tuple(range(1, seeds + 1)),
         looks=(seeds // 2, seeds),
+        # Averaged weights were worse than the final ones in all of the first runs, by about .005.
+        average=None,
         # Windows that overlap by half are read twice: as long as training takes, at 2 MB of text.
         evaluate=replace(base.evaluate, overlap=32),
     )

@@ -116,6 +116,8 @@ class Search:
         ):
             if broken:
                 raise ConfigError(problem, where="Search", fix="docs/comparisons.md, Search")
+        for number in range(len(self.rounds)):
+            self.round_of(number, [])  # raises for looks or averages that do not fit the round
 
     def _comparisons(self) -> tuple[Comparison, ...]:
         return (self.compare, *(one.compare for one in self.confirm))
@@ -138,6 +140,8 @@ class Search:
 
     def specs(self, names: Sequence[str]) -> list[Spec]:
         """The specs of candidates by name."""
+        if not names:
+            return []
         known = {one.name: one.spec for one in self.proposals()}
         return [spec for name in names if (spec := known[name]) is not None]
 
