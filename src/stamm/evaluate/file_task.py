@@ -17,6 +17,7 @@ from stamm.base.config import to_plain
 from stamm.base.errors import DataError
 from stamm.base.files import sha256_file, sha256_value
 from stamm.base.schema import read_lines
+from stamm.base.time_limit import MATCH_SECONDS, time_limit
 from stamm.corpus.packed_dataset import MANIFEST
 from stamm.corpus.tokenizer.tokenizer import Tokenizer
 from stamm.evaluate.blind import BLIND_ERRORS, blind_credits, credit, unigram_log_probs
@@ -288,10 +289,16 @@ class ItemScorer:
 def answer_values(described: TaskDescription, item: TaskItem, output: str) -> dict[str, Any]:
     """Metrics of a completion and their weights: right or not, or the instructions that it follows.
 
+    Edge     a completion whose match takes longer than MATCH_SECONDS is unanswered, and wrong
     Source   of the four accuracies of instructions: arXiv 2311.07911, section 2.2
     """
     if described.kind != "instructions":
-        return {"values": {"acc": float(is_right(described, output, item.answer))}}
+        try:
+            with time_limit():
+                right = is_right(described, output, item.answer)
+        except TimeoutError:
+            return {"values": {"acc": 0.0}, "unanswered": True}
+        return {"values": {"acc": float(right)}}
     values, weights = {}, {}
     for mode in ("strict", "loose"):
         results = followed(item.instructions, output, loose=mode == "loose")
@@ -329,6 +336,7 @@ class _Summary:
     described: TaskDescription
     items: int = 0
     truncated: int = 0
+    unanswered: int = 0
     solved: int = 0
     rejected: Counter[str] = field(default_factory=Counter)
     values: dict[str, ClusteredRatio] = field(default_factory=dict)
@@ -351,6 +359,7 @@ class _Summary:
                 continue
             self.items += 1
             self.truncated += one.truncated
+            self.unanswered += one.unanswered
             self.solved += any(value == 1.0 for value in one.blind.values())
             main = one.values[self.described.main_metric]
             for name, value in one.values.items():
@@ -399,7 +408,13 @@ class _Summary:
             },
             "rejected": dict(self.rejected),
             "truncated": self.truncated,
+            "unanswered": self.unanswered,
         }
+        if self.unanswered:
+            found["warning"] = (
+                f"{self.unanswered:,} of {self.items:,} items count as unanswered: the match of "
+                f"`pattern` took more than {MATCH_SECONDS} s"
+            )
         if strongest and chance is not None:
             # At least the error of guessing: of a few items all may be solved by accident.
             least = math.sqrt(chance * (1 - chance) / self.items)

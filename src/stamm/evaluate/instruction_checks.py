@@ -28,7 +28,7 @@ from stamm.evaluate.instruction_arguments import InstructionArguments
 
 Check = Callable[[str, InstructionArguments], bool]
 
-_SENTENCE_END = re.compile(r"[.!?…]+[\"'”’»)\]]*(?=\s|$)|[。！？]+[」』）]*|\n\s*\n")
+_SENTENCE_END = re.compile(r"(?<![.!?…])[.!?…]++[\"'”’»)\]]*+(?=\s|$)|[。！？]+[」』）]*|\n\s*\n")
 _EMPTY_LINES = re.compile(r"\n[^\S\n]*\n\s*")
 _DIVIDER, _TWO_DIVIDER = re.compile(r"\*{3}"), re.compile(r"\*{6}")
 _BULLET = re.compile(r"^[^\S\n]*(?:[*\-+•][^\S\n]+|・)\S", re.MULTILINE)
@@ -37,8 +37,8 @@ _BOLD, _EMPHASIS = re.compile(r"\*\*(?=\S)[^*\n]+\*\*"), re.compile(r"\*(?=\S)[^
 _JAPANESE_EMPHASIS = re.compile(r"《[^《》\n]+》")
 _PLACEHOLDER = re.compile(r"\[[^\[\]\n]+\]")
 _TITLES = {
-    "": re.compile(r"<<[^<>\n]*[^<>\s][^<>\n]*>>"),
-    "fr": re.compile(r"##[^#\n]*[^#\s][^#\n]*##"),
+    "": re.compile(r"<<[^\S\n]*+[^<>\s][^<>\n]*>>"),
+    "fr": re.compile(r"##[^\S\n]*+[^#\s][^#\n]*##"),
     "ja": re.compile(r"『[^『』\n]+』"),
 }
 _OPTIONS = {
@@ -48,10 +48,11 @@ _OPTIONS = {
     "ja": ("はい、そうです。", "いいえ、違います。", "どちらとも言えません。"),
 }
 _QUOTES = (('"', '"'), ("“", "”"), ("„", "“"), ("»", "«"), ("«", "»"), ("「", "」"), ("”", "”"))
-_FENCE = re.compile(r"\s*```(?:json)?\s*\n(.*?)\n?```\s*", re.DOTALL | re.IGNORECASE)
-_KANJI = re.compile(r"[\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff々〆]")
+_FENCE = re.compile(r"\s*+```(?:json)?[^\S\n]*+\n(.*)```\s*", re.DOTALL | re.IGNORECASE)
+_HAN = r"[\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff々〆]"
+_KANJI = re.compile(_HAN)
 _HIRAGANA, _KATAKANA = re.compile(r"[\u3041-\u309f]"), re.compile(r"[\u30a1-\u30fa\u30fc-\u30ff]")
-_FURIGANA = re.compile(r"[\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff々〆]+（[\u3041-\u309fー]+）")
+_FURIGANA = re.compile(rf"(?<!{_HAN}){_HAN}++（[\u3041-\u309fー]+）")
 _TU = re.compile(r"\b(?:tu|te|toi)\b|\bt['’]", re.IGNORECASE)
 _VOUS = re.compile(r"\b(?:vous|votre|vos)\b", re.IGNORECASE)
 _ACCENTS = frozenset("\u0300\u0301\u0302\u0308")  # grave, acute, circumflex, diaeresis

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
 from stamm.base.errors import ConfigError
+from stamm.base.time_limit import MATCH_SECONDS, time_limit
 from stamm.optim.config import AdEMAMix, CustomOptimizer, GroupRule, Muon, OptimizerConfig
 
 Method = Literal["adamw", "ademamix", "muon", "custom"]
@@ -135,7 +136,19 @@ def _method(config: OptimizerConfig, name: str, shape: tuple[int, ...], kind: st
 
 
 def _deciding(rules: tuple[GroupRule, ...], name: str) -> int | None:
-    return next((k for k, rule in enumerate(rules) if re.search(rule.pattern, name)), None)
+    return next((k for k, rule in enumerate(rules) if _matches(rule.pattern, name)), None)
+
+
+def _matches(pattern: str, name: str) -> bool:
+    try:
+        with time_limit():
+            return re.search(pattern, name) is not None
+    except TimeoutError:
+        raise ConfigError(
+            f"pattern {pattern!r} takes more than {MATCH_SECONDS} s on the name {name!r}",
+            where="optimizer.groups",
+            fix="Write it without a repetition inside a repetition, such as (a+)+",
+        ) from None
 
 
 def _check_rules_match(
@@ -144,7 +157,7 @@ def _check_rules_match(
     for place, rule in enumerate(rules):
         if place in used:
             continue
-        matched = any(re.search(rule.pattern, name) for name in shapes)
+        matched = any(_matches(rule.pattern, name) for name in shapes)
         said = "only parameters of earlier rules" if matched else "no parameter"
         names = ", ".join(list(shapes)[:3])
         raise ConfigError(

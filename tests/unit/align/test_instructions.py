@@ -11,7 +11,9 @@ from stamm.align.rewards.load_reward import load_reward
 from stamm.align.rewards.reward import Answer
 from stamm.align.rewards.reward_config import Instructions
 from stamm.base.errors import DataError
+from stamm.base.time_limit import time_limit
 from stamm.chat.conversation import AssistantTurn, Conversation, Response, UserTurn
+from stamm.evaluate.instruction_arguments import InstructionArguments
 from stamm.evaluate.instruction_checks import CHECKS, sentences_of, words_of
 from stamm.evaluate.instructions import loosened
 
@@ -322,3 +324,20 @@ def test_a_row_that_cannot_be_checked_is_an_error(
 def test_numbers_of_parquet_columns_with_missing_values(reward: InstructionReward) -> None:
     row = rows(("detectable_format:number_bullet_lists", {"num_bullets": 1.0, "keyword": None}))
     assert reward(answer("* one", **row)) == 1
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("length_constraints:number_sentences", "." * 100_000 + "a"),
+        ("detectable_format:title", "<<" + "a" * 100_000),
+        ("fr:detectable_format:title", "##" + "a" * 100_000),
+        ("detectable_format:json_format", "```json" + "\n" * 100_000),
+        ("ja:letters:furigana", "漢" * 100_000),
+    ],
+)
+def test_degenerate_answers_take_linear_time(name: str, text: str) -> None:
+    language, _, key = name.partition(":") if name[2] == ":" else ("", "", name)
+    given = InstructionArguments(name, {"num_sentences": 1}, language, lambda _: "und")
+    with time_limit(1.0):
+        CHECKS[key](text, given)

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from stamm.align.rewards import rules
 from stamm.align.rewards.load_reward import load_reward
 from stamm.align.rewards.reward import Answer, BatchReward, rewards_of
 from stamm.align.rewards.reward_config import (
@@ -108,6 +109,22 @@ def test_json_is_parsed_and_checked_against_a_schema(tmp_path: Path) -> None:
     assert score(JsonFormat(), "[" * 100_000) == 0
     assert score(JsonFormat(), '{"a": 1}', schema=schema) == 1
     assert score(JsonFormat(), "{}", schema=schema) == 0
+
+
+def test_a_schema_that_takes_too_long_leaves_the_row_without_a_reward(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(rules, "VALIDATION_SECONDS", 0.1)
+    twice: dict[str, Any] = {"a0": {"type": "integer"}}
+    for step in range(1, 40):
+        twice[f"a{step}"] = {"allOf": [{"$ref": f"#/$defs/a{step - 1}"}] * 2}
+    for schema, text in (
+        ({"pattern": "(a+)+$"}, json.dumps("a" * 60 + "b")),
+        ({"patternProperties": {"(a+)+$": {}}}, json.dumps({"a" * 60 + "b": 1})),
+        ({"$defs": twice, "$ref": "#/$defs/a39"}, "1"),
+    ):
+        with pytest.raises(DataError, match="schema cannot be applied: TimeoutError"):
+            score(JsonFormat(), text, schema=schema)
 
 
 def test_schemas_that_are_wrong_or_elsewhere_are_named(tmp_path: Path) -> None:

@@ -242,6 +242,27 @@ def test_answers_are_checked_by_rule(
     assert is_right(described, output, answer) is right
 
 
+def test_a_match_without_end_counts_as_unanswered(
+    inputs: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(file_task, "generate_until", lambda *_: ["a" * 60 + "b", "aaa"])
+    header = {
+        "kind": "generation",
+        "context": "{q}",
+        "answer": "a",
+        "match": "regex",
+        "pattern": "(a+)+$",
+    }
+    name = write(tmp_path / "hostile.jsonl", [{"q": "one", "a": "aaa"}] * 2, header)
+    out = evaluate(inputs, tmp_path / "out", tasks=(name,))
+    result = read_json(out / "hostile.json")
+    assert (result["num_items"], result["unanswered"]) == (2, 1)
+    assert result["metrics"]["acc"]["value"] == 0.5
+    assert result["warning"].startswith("1 of 2 items count as unanswered")
+    lines = lines_of(out / "hostile_items.jsonl")
+    assert [line.get("unanswered", False) for line in lines] == [True, False]
+
+
 def test_descriptions_are_checked(inputs: dict[str, Path], tmp_path: Path) -> None:
     note = (resources.files("stamm.evaluate") / "data" / "LICENSE.md").read_text(encoding="utf-8")
     for name, items in SHIPPED.items():

@@ -147,6 +147,9 @@ def test_a_rule_that_decides_about_nothing_is_an_error() -> None:
     misspelt = AdamW(groups=(GroupRule(pattern="lm_heed"),))
     with pytest.raises(ConfigError, match=r"groups\.0\.pattern = 'lm_heed' matches no parameter"):
         grouped(misspelt, SHAPES)
+    endless = AdamW(groups=(GroupRule(pattern=r"([a-z_.0-9]+)+!"),))
+    with pytest.raises(ConfigError, match=r"takes more than 0\.5 s on the name"):
+        grouped(endless, SHAPES)
     late = AdamW(groups=(GroupRule(pattern="head"), GroupRule(pattern="lm_head")))
     with pytest.raises(ConfigError, match="'lm_head' matches only parameters of earlier rules"):
         grouped(late, SHAPES)

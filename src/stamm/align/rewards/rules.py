@@ -24,12 +24,15 @@ from stamm.align.rewards.reward_config import (
 )
 from stamm.base.errors import DataError, visible
 from stamm.base.files import read_json
+from stamm.base.time_limit import time_limit
 from stamm.corpus.language.codes import UNDETERMINED, to_iso639_3
 from stamm.corpus.language.config import LanguageConfig
 from stamm.corpus.language.identify import LanguageIdentifier
 
 LONGEST_TEXT = 1_000_000
 """Characters of an answer; a longer one has no verifiable reward."""
+VALIDATION_SECONDS = 5.0
+"""Processor time to validate one answer by its schema; beyond it the row has no reward."""
 
 _NUMBER = re.compile(r"-?(?:\d{1,3}(?:,\d{3})+(?!\d)|\d+)(?:\.\d+)?|-?\.\d+")
 _MARKED = re.compile(r"####\s*(.+)|\\boxed\{([^{}]*)\}")
@@ -40,7 +43,7 @@ _STANDARD_FORM = {
     "pus": "pbt", "mlg": "plt",
 }  # fmt: skip
 _SAME_SCRIPT = {"Hans": "Hani", "Hant": "Hani", "Hang": "Kore"}
-_FENCE = re.compile(r"\s*```(?:json)?\s*\n(.*?)\n?```\s*", re.DOTALL)
+_FENCE = re.compile(r"\s*+```(?:json)?[^\S\n]*+\n(.*)```\s*", re.DOTALL)
 
 
 def last_number(text: str) -> Decimal | None:
@@ -85,20 +88,21 @@ class JsonReward:
     def __call__(self, answer: Answer) -> float:
         """1 or 0."""
         text = answer.text
-        if self._fence and (fenced := _FENCE.fullmatch(text)):
-            text = fenced.group(1)
         if len(text) > LONGEST_TEXT:
             return 0.0
+        if self._fence and (fenced := _FENCE.fullmatch(text)):
+            text = fenced.group(1)
         try:
             value = json.loads(text, parse_constant=_reject_constant)
         except (ValueError, RecursionError):
             return 0.0
         validator = self._validator
-        if validator is None and answer.row.get("schema") is not None:
-            validator = _validator(answer.row["schema"], "column schema")
         try:
-            return float(validator is None or validator.is_valid(value))
-        except (RecursionError, referencing.exceptions.Unresolvable) as error:
+            with time_limit(VALIDATION_SECONDS):
+                if validator is None and answer.row.get("schema") is not None:
+                    validator = _validator(answer.row["schema"], "column schema")
+                return float(validator is None or validator.is_valid(value))
+        except (RecursionError, TimeoutError, referencing.exceptions.Unresolvable) as error:
             raise DataError(f"the schema cannot be applied: {type(error).__name__}") from None
 
 

@@ -53,6 +53,7 @@ class TaskFile:
     warning        why the score may not measure what the task is for; "" for none
     rejected       rows that could not be asked, by reason
     truncated      items whose context was cut to fit into the model's
+    unanswered     items whose answer could not be extracted in time, counted as wrong
     contamination  which items are in the run's training text, as a sentence; "" in earlier files
     contaminated   items found there; None where that is not known
     """
@@ -77,6 +78,7 @@ class TaskFile:
     warning: str = ""
     rejected: Mapping[str, int] = field(default_factory=dict)
     truncated: int = 0
+    unanswered: int = 0
     contamination: str = ""
     contaminated: int | None = None
 
@@ -103,6 +105,7 @@ class ItemLine:
     blind: Mapping[str, float] = field(default_factory=dict)
     label: int = -1
     truncated: bool = False
+    unanswered: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
