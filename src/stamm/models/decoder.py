@@ -133,6 +133,7 @@ class Decoder(nn.Module):
     FORWARD_METHODS: ClassVar[tuple[str, ...]] = (
         "losses",
         "sequence_log_probs",
+        "sequence_log_probs_and_hidden",
         "sequence_rewards",
     )
 
@@ -193,6 +194,24 @@ class Decoder(nn.Module):
         Checked              tests/unit/engine/test_sequence_processes.py (FSDP2, two processes)
         """
         hidden_BTD = self.model(tokens_BT, document_BT, attention=attention)
+        return self._log_probs(hidden_BTD, target_BT, completion_BT, completions)
+
+    def sequence_log_probs_and_hidden(
+        self,
+        tokens_BT: Tensor,
+        target_BT: Tensor,
+        completion_BT: Tensor,
+        completions: int,
+        attention: AttentionInputs | None = None,
+    ) -> tuple[Tensor, Tensor]:
+        """`sequence_log_probs`, and the normalised hidden states that they are computed from, (B, T, D)."""
+        hidden_BTD = self.model(tokens_BT, attention=attention)
+        found = self._log_probs(hidden_BTD, target_BT, completion_BT, completions)
+        return found, hidden_BTD
+
+    def _log_probs(
+        self, hidden_BTD: Tensor, target_BT: Tensor, completion_BT: Tensor, completions: int
+    ) -> Tensor:
         return sequence_log_probs(
             hidden_BTD.flatten(0, 1),
             self.lm_head.weight,

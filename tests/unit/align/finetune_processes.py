@@ -12,7 +12,17 @@ from typing import Any
 
 from stamm.align.training import job
 from stamm.align.training.finetune_config import FineTuneConfig
-from stamm.align.training.loss_config import DPO, KTO, QRPO, REBEL, SFT, BradleyTerry, Loss, SimPO
+from stamm.align.training.loss_config import (
+    DPO,
+    KTO,
+    PFO,
+    QRPO,
+    REBEL,
+    SFT,
+    BradleyTerry,
+    Loss,
+    SimPO,
+)
 from stamm.base.shutdown import exit_immediately
 from stamm.engine.config import EngineConfig, Parallel
 from stamm.engine.distributed import destroy_process_group
@@ -29,6 +39,7 @@ LOSSES: dict[str, Loss] = {
     "DPO": DPO(),
     "DPO, normalized": DPO(form="normalized"),
     "DPO, LoRA": DPO(),
+    "REBEL, PFO": REBEL(),
     "IPO": DPO(form="ipo"),
     "SimPO": SimPO(),
     "REBEL": REBEL(),
@@ -47,6 +58,7 @@ def train(asked: dict[str, Any]) -> None:
         batch=(BatchStage(size=BATCH),),
         sequences=STEPS * BATCH,
         lora=Lora(rank=4) if name.endswith("LoRA") else None,
+        pfo=PFO() if name.endswith("PFO") else None,
         engine=engine,
     )
     folder = Path(asked["folder"])

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, fields
 
-from stamm.align.training.loss_config import SFT, BradleyTerry, Loss
+from stamm.align.training.loss_config import PFO, SFT, BradleyTerry, Loss, Preference
 from stamm.base.config import validate
 from stamm.base.errors import ConfigError
+from stamm.engine.config import EIGHT_BITS
 from stamm.losses.config import Goldfish
 from stamm.models.config import DecoderConfig
 from stamm.models.lora_config import Lora
@@ -25,6 +26,7 @@ class FineTuneConfig(PretrainConfig):
     batch   SFT: packed sequences a step. Others: examples a step, an answer or a pair of answers
     epochs, sequences   likewise counted in packed sequences or examples
     model   replaced by that of the start model
+    pfo     distance to the features of the start model, beside a loss on answers; None: none
     lora    adapters to train beside frozen weights; None: all parameters are trained
     chosen  "", or an entry of an input file with the settings that an earlier step chose
             (`align.training.chosen_settings`)
@@ -45,6 +47,7 @@ class FineTuneConfig(PretrainConfig):
         default_factory=lambda: WarmupStableDecay(peak=1e-4, decay_share=1.0, law="linear")
     )
     loss: Loss = field(default_factory=SFT)
+    pfo: PFO | None = None
     lora: Lora | None = None
     chosen: str = ""
 
@@ -68,6 +71,8 @@ class FineTuneConfig(PretrainConfig):
         super().__post_init__()
         unused = "is not used in fine-tuning: leave it out"
         files = [f.name for f in fields(self) if isinstance(getattr(self, f.name), MegatronFiles)]
+        pfo, parallel = self.pfo is not None, self.engine.parallel
+        whole = parallel.context == parallel.tensor == 1
         validate(
             self,
             *((name, False, unused) for name in files),
@@ -75,6 +80,21 @@ class FineTuneConfig(PretrainConfig):
             ("pack", not self.pack, unused),
             ("tuned", not self.tuned, unused),
             ("begin", self.begin is None, "is the recipe's run= in fine-tuning: leave it out"),
+            (
+                "pfo",
+                not pfo or isinstance(self.loss, Preference),
+                f"is not defined for {type(self.loss).__name__}: leave it out",
+            ),
+            (
+                "pfo",
+                not pfo or whole,
+                "needs engine.parallel.context=1 and engine.parallel.tensor=1",
+            ),
+            (
+                "pfo",
+                not pfo or self.engine.precision not in EIGHT_BITS,
+                "needs engine.precision=float32 or bfloat16",
+            ),
         )
 
     @property

@@ -70,6 +70,10 @@ def run(config: FineTuneConfig, workspace: Workspace) -> None:
     config = dataclasses.replace(config, loss=loss)
     if remark:
         workspace.progress.log(remark)
+    if config.pfo is not None and config.pfo.weight:
+        workspace.progress.log(
+            "PFO: a frozen copy of the start model, and one more forward pass of every micro-batch."
+        )
     loaded = load_folder_chat(inputs["tokenizer"])
     check_vocabulary(model, loaded.tokenizer.size, inputs["tokenizer"])
     chat = loaded.chat
@@ -118,35 +122,27 @@ def run(config: FineTuneConfig, workspace: Workspace) -> None:
     kind = TrainingKind(
         name="finetune",
         open_data=open_data,
-        make_objective=_maker(config.loss),
+        make_objective=_maker(config.loss, start),
         start=InitialCheckpoint(start, optimizer_state=False),
         save=save,
     )
     train_run(config, workspace, kind)
 
 
-def _maker(loss: Loss) -> MakeObjective | None:
+def _maker(loss: Loss, start: Path) -> MakeObjective | None:
     """The function that makes the objective of a loss; None: next-token prediction."""
     if isinstance(loss, SFT):
         return None
-    return _reward_objective if isinstance(loss, BradleyTerry) else _objective
 
+    def make(
+        config: PretrainConfig,
+        decoder: Decoder,
+        sequences: TrainingSequences[AnswerBatch],
+        world: DistributedContext,
+    ) -> Objective:
+        assert isinstance(config, FineTuneConfig)
+        if isinstance(loss, BradleyTerry):
+            return RewardObjective(config, decoder, sequences, world)
+        return PreferenceObjective(config, decoder, sequences, world, start)
 
-def _objective(
-    config: PretrainConfig,
-    decoder: Decoder,
-    sequences: TrainingSequences[AnswerBatch],
-    world: DistributedContext,
-) -> Objective:
-    assert isinstance(config, FineTuneConfig)
-    return PreferenceObjective(config, decoder, sequences, world)
-
-
-def _reward_objective(
-    config: PretrainConfig,
-    decoder: Decoder,
-    sequences: TrainingSequences[AnswerBatch],
-    world: DistributedContext,
-) -> Objective:
-    assert isinstance(config, FineTuneConfig)
-    return RewardObjective(config, decoder, sequences, world)
+    return make

@@ -7,7 +7,13 @@ from dataclasses import dataclass
 from typing import Literal
 
 from stamm.base.config import validate
-from stamm.losses.preference_types import LengthNormalization, Partition, Ties, Transform
+from stamm.losses.preference_types import (
+    FeatureDistance,
+    LengthNormalization,
+    Partition,
+    Ties,
+    Transform,
+)
 
 _POSITIVE = "must be positive and finite"
 
@@ -168,6 +174,26 @@ class BradleyTerry:
 
     def __post_init__(self) -> None:
         validate(self, ("centre", 0 <= self.centre < math.inf, "must be finite and not negative"))
+
+
+@dataclass(frozen=True, kw_only=True)
+class PFO:
+    """Proximal Feature Optimization: keep the last hidden states near those of the start model.
+
+    Adds weight times the mean over answer tokens of `feature_distances`. Experimental: no result for
+    language models is published.
+
+    weight     0: no term, no second model
+    distance   "squared", as published; "relative"; "cosine"
+
+    Source   Moalla et al., arXiv 2405.00662
+    """
+
+    weight: float = 1.0
+    distance: FeatureDistance = "relative"
+
+    def __post_init__(self) -> None:
+        validate(self, ("weight", 0 <= self.weight < math.inf, "must be finite and not negative"))
 
 
 Preference = QRPO | DPO | SimPO | REBEL | KTO

@@ -10,6 +10,7 @@ Checked  tests/unit/align/test_finetune.py
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 
 import torch
 from torch import Tensor
@@ -18,6 +19,7 @@ from stamm.align.training.answer_dataset import AnswerBatch
 from stamm.align.training.answer_objective import AnswerObjective
 from stamm.align.training.finetune_config import FineTuneConfig
 from stamm.align.training.loss_config import DPO, KTO, QRPO, REBEL, SFT, BradleyTerry, SimPO
+from stamm.align.training.proximal_features import ProximalFeatures
 from stamm.base.errors import ConfigError
 from stamm.engine.distributed import DistributedContext
 from stamm.engine.objective import StepLoss
@@ -31,6 +33,7 @@ from stamm.losses.preference import (
     simpo_loss,
 )
 from stamm.losses.quantile import quantile_rewards
+from stamm.models.attention_mask import AttentionInputs
 from stamm.models.decoder import Decoder
 from stamm.pretrain.dataset import TrainingSequences
 
@@ -45,7 +48,9 @@ class PreferenceObjective(AnswerObjective):
              SimPO log-probabilities per token) and "reward/accuracy", the share of pairs in order, a
              tie counting 1/2; for QRPO "reward/log_ratio", "reward/quantile" and "reward/target", means
              over answers; for KTO "reward/log_ratio", "reward/kl" (the estimate, at least 0), and
-             "reward/accuracy", the share of answers whose log-ratio is on the right side of it
+             "reward/accuracy", the share of answers whose log-ratio is on the right side of it; with
+             PFO "train/pfo", the mean distance without its weight, which "train/loss" does not have
+    start    folder of the start model, which PFO compares with
     Raises   ConfigError for SFT, which is `pretrain.next_token.NextToken`, and for BradleyTerry, which
              is `align.training.reward_objective.RewardObjective`
     """
@@ -56,15 +61,21 @@ class PreferenceObjective(AnswerObjective):
         decoder: Decoder,
         answers: TrainingSequences[AnswerBatch],
         world: DistributedContext,
+        start: Path,
     ) -> None:
         if isinstance(config.loss, SFT | BradleyTerry):
             raise ConfigError(f"{type(config.loss).__name__} is not a loss on log-probabilities")
         super().__init__(config, decoder, answers, world)
         self._loss = config.loss
         self._kl = torch.zeros((), dtype=torch.float64)
+        self._pfo = (
+            ProximalFeatures(config, start, world) if config.pfo and config.pfo.weight else None
+        )
 
     def begin_step(self, batches: Sequence[AnswerBatch]) -> None:
-        """Estimate KTO's KL over the whole step: its micro-batches and processes have one value."""
+        """Compute what micro-batches and processes share: KTO's KL, and PFO's number of tokens."""
+        if self._pfo is not None:
+            self._pfo.begin_step(batches)
         if not isinstance(self._loss, KTO):
             return
         world = self._world
@@ -82,25 +93,33 @@ class PreferenceObjective(AnswerObjective):
 
     def step_loss(self, batch: AnswerBatch, num_loss_tokens: float) -> StepLoss:
         """Loss of the micro-batch's examples, divided by those of the whole step, and metrics."""
-        log_prob_B = self._log_probs(batch)
+        attention = self.attention(batch.document_RT)
+        log_prob_B, hidden_RTD = self._log_probs_and_hidden(batch, attention)
         if isinstance(self._loss, QRPO):
             loss_B, metrics = _qrpo(self._loss, log_prob_B, batch)
         elif isinstance(self._loss, KTO):
             loss_B, metrics = _kto(self._loss, log_prob_B, batch, self._kl)
         else:
             loss_B, metrics = _pairwise(self._loss, log_prob_B, batch)
-        return self.mean_loss(loss_B, metrics, num_loss_tokens)
+        found = self.mean_loss(loss_B, metrics, num_loss_tokens)
+        return found if self._pfo is None else self._pfo.added(found, batch, hidden_RTD, attention)
 
     def _log_probs(self, batch: AnswerBatch) -> Tensor:
         """Log-probability of each answer, whichever processes hold its tokens, float64."""
-        part_B = self.decoder.sequence_log_probs(
+        return self._log_probs_and_hidden(batch, self.attention(batch.document_RT))[0]
+
+    def _log_probs_and_hidden(
+        self, batch: AnswerBatch, attention: AttentionInputs
+    ) -> tuple[Tensor, Tensor]:
+        """The same, and the last hidden states of this process's tokens."""
+        part_B, hidden_RTD = self.decoder.sequence_log_probs_and_hidden(
             self._shard.tokens(batch.tokens_RT),
             self._shard.tokens(batch.target_RT),
             self._shard.tokens(batch.completion_RT),
             len(batch.length_B),
-            attention=self.attention(batch.document_RT),
+            attention=attention,
         )
-        return self.over_processes(part_B)
+        return self.over_processes(part_B), hidden_RTD
 
 
 def _qrpo(loss: QRPO, log_prob_B: Tensor, batch: AnswerBatch) -> tuple[Tensor, dict[str, Tensor]]:
