@@ -29,6 +29,7 @@ FLOOR = {
     "audit": 4,
     "observe": 4,
     "export": 4,
+    "adapt": 5,
     "pretrain": 5,
     "release": 5,
     "align": 6,

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 FOLDER, FILE, STEPS = "observe", "observe.json", "steps"
 COMPARISON = "observe_comparison.json"
 _COLUMNS = ("negative_share", "negative_gradient_share", "mean_abs_slope", "nonlinearity")
-_MORE = ("dead_share", "effective_rank", "kurtosis", "max_median")
+_MORE = ("dead_share", "zero_share", "effective_rank", "kurtosis", "max_median")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -209,10 +209,10 @@ def _load(target: _Target) -> TextModel:
 
 def _text(config: ObserveConfig, target: _Target, model: TextModel) -> Any:
     with interrupt_delayed():
-        from stamm.observe.model import held_out_text, text_of_file
+        from stamm.observe.model import packed_text, text_of_file
     context = model.decoder.config.max_context
     if config.text is None and target.pack is not None:
-        return held_out_text(config, target.pack, context)
+        return packed_text(config, target.pack, context)
     path = Path(config.text or "")
     return text_of_file(config, path, model.tokenizer.encode, model.prefix, context)
 

@@ -64,27 +64,30 @@ def text_sha256(config: ObserveConfig, pack: Path | None) -> str:
     return sha256_file(Path(config.text))
 
 
-def held_out_text(config: ObserveConfig, pack: Path, context: int) -> ObservedText:
-    """The first `context` + 1 tokens of held-out documents, in the order of hashed identifiers.
+def packed_text(
+    config: ObserveConfig, pack: Path, context: int, split: str = "held_out"
+) -> ObservedText:
+    """The first `context` + 1 tokens of the documents of a split, in the order of hashed identifiers.
 
-    Raises   DataError when the packed corpus has no held-out document of two tokens.
+    Raises   DataError when the packed corpus has no document of two tokens in that split.
     """
-    split = PackedSplit.open(pack, "held_out")
+    packed = PackedSplit.open(pack, split)
     documents = sorted(
-        split.documents().to_pylist(),
+        packed.documents().to_pylist(),
         key=lambda row: hashlib.sha256(row["document_id"].encode()).hexdigest(),
     )
     sequences = (
-        split.read(row["start"], min(row["stop"], row["start"] + context + 1)).tolist()
+        packed.read(row["start"], min(row["stop"], row["start"] + context + 1)).tolist()
         for row in documents
     )
     found = _first(sequences, config.tokens)
     if not found:
         raise DataError(
-            "the packed corpus holds no held-out document",
+            f"the packed corpus holds no document in its split {split}",
             fix="Set corpus.held_out above 0, or name a file with text=FILE",
         )
-    return ObservedText(name="held-out split", sequences=found)
+    name = f"{split.replace('_', '-')} split"
+    return ObservedText(name=name, sequences=found)
 
 
 def text_of_file(

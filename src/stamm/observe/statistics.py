@@ -36,6 +36,7 @@ class LayerStatistics:
     unit_nonlinearity         the same with a line for each unit: sum of their residuals / sum of variances
     dead_share                share of units whose features never exceed DEAD times the layer's root mean
                               square
+    zero_share                share of features that are exactly 0, which a sparse product skips
     effective_rank            exp(-sum p log p), p the singular values of the features (N, R), not centred,
                               divided by their sum; of at most RANK_UNITS units, evenly spaced
     kurtosis                  mean_j m_j^2 / (mean_j m_j)^2, m_j the mean square of residual dimension j:
@@ -51,7 +52,7 @@ class LayerStatistics:
     def __init__(self, layer: int, module: Activation | GatedActivation, units: int) -> None:
         self.layer, self.units = layer, units
         self._module, self._kernel = module, kernel_of(module.spec)
-        self._tokens, self._negative = 0, 0
+        self._tokens, self._negative, self._zeros = 0, 0, 0
         # sums over tokens: x, x^2, f, f^2, x f
         self._moments = torch.zeros(5, units, dtype=torch.float64)
         self._squares = torch.zeros(units, dtype=torch.float64)
@@ -74,6 +75,7 @@ class LayerStatistics:
             for row, values in enumerate((x, x * x, f, f * f, x * f)):
                 self._moments[row] += values.sum(0)
             self._negative += int((x < 0).sum())
+            self._zeros += int((y == 0).sum())
             self._slope += float(slope.abs().sum())
             self._squares += (y * y).sum(0)
             self._largest = torch.maximum(self._largest, y.abs().amax(0))
@@ -117,6 +119,7 @@ class LayerStatistics:
             nonlinearity=_unexplained(self._moments.sum(1, keepdim=True), count),
             unit_nonlinearity=_unexplained(self._moments, tokens),
             dead_share=float((self._largest <= DEAD * mean_square**0.5).double().mean()),
+            zero_share=self._zeros / count,
             effective_rank=_effective_rank(self._gram),
             rank_units=len(self._columns),
             kurtosis=float((square**2).mean() / square.mean().clamp(min=_SMALLEST) ** 2),

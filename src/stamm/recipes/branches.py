@@ -257,7 +257,7 @@ def _source(run: str, arm: str | None, step: int | None, *, before_decay: bool) 
             fix=f"Set arm=NAME; there are: {listed}" if arms else "Name the folder of a run",
         )
     folder = named[0]
-    config = _config(folder)
+    config = pretraining_of(folder)
     pack = Path(config.pack) if config.pack else Path(run) / "pack"
     if config.foreign is not None or not (pack / MANIFEST).is_file():
         raise ConfigError(
@@ -302,7 +302,11 @@ def _source(run: str, arm: str | None, step: int | None, *, before_decay: bool) 
     )
 
 
-def _config(folder: Path) -> PretrainConfig:
+def pretraining_of(folder: Path) -> PretrainConfig:
+    """The configuration of the pretraining run in `folder`.
+
+    Raises   DataError when it is none
+    """
     path = folder / "config.json"
     try:
         return from_plain(PretrainConfig, read_json(path)["config"], str(path))

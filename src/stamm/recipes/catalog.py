@@ -9,6 +9,7 @@ from stamm.base.config import closest
 from stamm.base.errors import ConfigError
 from stamm.pretrain.config import PretrainConfig
 from stamm.recipes import (
+    adapt,
     align,
     align_charter,
     align_demo,
@@ -26,6 +27,7 @@ from stamm.recipes import (
     robots,
     searches,
 )
+from stamm.recipes.adapt import AdaptRecipe
 from stamm.recipes.align import PreferenceRecipe, SFTRecipe
 from stamm.recipes.align_charter import CharterRecipe
 from stamm.recipes.align_demo import AlignDemo
@@ -55,6 +57,7 @@ Branching = (
     ReplayRecipe
     | CooldownRecipe
     | LongerRecipe
+    | AdaptRecipe
     | SFTRecipe
     | PreferenceRecipe
     | RewardModelRecipe
@@ -106,6 +109,7 @@ RECIPES: tuple[Recipe, ...] = (
     Recipe("pretrain.cooldown", branches.cooldown),
     Recipe("pretrain.longer", branches.longer),
     Recipe("pretrain.apertus_8b_longer", branches.apertus_8b_longer),
+    Recipe("adapt.activation", adapt.activation),
     Recipe("align.demo", align_demo.align_demo),
     Recipe("align.sft", align.sft),
     Recipe("align.qrpo", align.qrpo),

@@ -46,6 +46,7 @@ JOBS: Mapping[str, tuple[str, str]] = MappingProxyType(
         "prepare": ("stamm.align.data.prepare_job", "run"),
         "choose_settings": ("stamm.align.results.choose_job", "run"),
         "answers": ("stamm.align.results.evaluate_job", "run"),
+        "swap": ("stamm.adapt.swap_job", "run"),
         "import_model": ("stamm.align.import_job", "run"),
         "sample": ("stamm.align.sampling.sample_job", "run"),
         "score": ("stamm.align.rewards.score_job", "run"),

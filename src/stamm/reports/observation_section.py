@@ -42,7 +42,7 @@ def observation_table(study: RunResults) -> DataTable | None:
         columns=(
             "arm", "layer", "learned shape", "x below 0", "gradient, through x below 0",
             "gradient, where f\u2032 is negative", "mean |f\u2032|", "nonlinearity",
-            "nonlinearity, unit by unit", "dead units", "effective rank, of units",
+            "nonlinearity, unit by unit", "dead units", "zero features", "effective rank, of units",
             "kurtosis, of the residual stream", "max / median, of the residual stream",
         ),
         rows=tuple(rows[:_MOST_ROWS]),
@@ -121,6 +121,7 @@ def _row(arm: ArmResults, one: LayerObservation) -> tuple[str, ...]:
         _number(one.nonlinearity, 4),
         _number(one.unit_nonlinearity, 4),
         fixed(one.dead_share, 3),
+        _number(one.zero_share, 3),
         f"{fixed(one.effective_rank, 1)} / {one.rank_units}",
         fixed(one.kurtosis, 2),
         fixed(one.max_median, 1),

@@ -15,6 +15,7 @@ from stamm.reports.figure import DataTable
 from stamm.reports.formatting import fixed, percent
 from stamm.reports.observation_section import observation_table, observed_arms
 from stamm.reports.run_data import ArmResults, RunResults
+from stamm.reports.swap_section import swap_table
 from stamm.reports.task_comparison import difference_table
 from stamm.reports.task_results import group_table, task_table
 from stamm.reports.text import one_line
@@ -25,6 +26,7 @@ from stamm.runs.schemas.run import ManifestFile
 
 CONTENTS = (
     ("verdict", "Verdict"),
+    ("swap", "Replaced activation"),
     ("alignment", "Aligned answers"),
     ("answers", "Side by side"),
     ("prepared", "Prepared data"),
@@ -67,6 +69,7 @@ class ReportPage:
     corpus: CorpusTables | None
     safety: DataTable | None
     observed: DataTable | None
+    swapped: DataTable | None
     probes: tuple[tuple[ArmResults, tuple[ContinuationLine, ...]], ...]
     environment: DataTable
     steps: DataTable
@@ -125,6 +128,7 @@ def page_of(study: RunResults, config: ReportConfig) -> ReportPage:
         corpus=corpus_tables(study, config),
         safety=safety_table(study),
         observed=observation_table(study),
+        swapped=None if study.swap is None else swap_table(study.swap),
         probes=_probes(study, config.passages, config.redact),
         environment=_environment(study),
         steps=_steps(study),
@@ -141,6 +145,10 @@ def _shown(study: RunResults, corpus_alone: bool) -> frozenset[str]:
         (found,) = (arm.measured for arm in study.arms)
         evaluated = {"languages"} if found.tasks or found.blimp else set()
         return frozenset(evaluated | ({"memorization"} if found.memorization else set()))
+    if study.swap is None:
+        every -= {"swap"}
+    elif not study.arms:
+        return frozenset({"swap", "again"})
     if not observed_arms(study):
         every -= {"observe"}
     if not study.is_alignment:

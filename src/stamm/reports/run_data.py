@@ -25,6 +25,7 @@ from stamm.reports.task_comparison import TaskDifference, compare_tasks
 from stamm.reports.text import one_line
 from stamm.reports.training import FINETUNE, ArmTraining, read_training
 from stamm.runs.manifest import MANIFEST_FIX
+from stamm.runs.schemas.adaptation import SwapFile
 from stamm.runs.schemas.corpus import PackManifest, TokenizerSummary
 from stamm.runs.schemas.evaluation import MemorizationFile
 from stamm.runs.schemas.prepared_data import PreparedSummary
@@ -32,6 +33,7 @@ from stamm.runs.schemas.run import ConfigFile, ManifestFile, ReceiptFile
 
 _REPORT = "report"
 _START_AUDIT = Path("start_audit", "memorization.json")
+_SWAP = Path("swap", "swap.json")
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,100}")
 _LONGEST_NAME = 120
 _LONGEST_PATH = 4096
@@ -77,6 +79,7 @@ class RunResults:
     prepared      summaries of prepared alignment data, by folder
     reward_models   arms that are reward models, with their held-out accuracy
     start_memorization   audit of the model that an alignment run started from
+    swap          fit of a replaced activation
     differences   names of two arms, and their differences on evaluation tasks from files
     is_results    whether it has only the results of a Hugging Face folder
     """
@@ -97,6 +100,7 @@ class RunResults:
     prepared: tuple[tuple[str, PreparedSummary], ...]
     reward_models: tuple[TrainedReward, ...] = ()
     start_memorization: MemorizationFile | None = None
+    swap: SwapFile | None = None
     differences: tuple[tuple[str, str, tuple[TaskDifference, ...]], ...] = ()
     is_results: bool = False
 
@@ -181,6 +185,7 @@ def collect(run_folder: Path) -> RunResults:
         prepared=read_prepared(run_folder),
         reward_models=read_reward_models(run_folder, [(arm.name, arm.place) for arm in arms]),
         start_memorization=read_record_if_present(MemorizationFile, run_folder / _START_AUDIT),
+        swap=read_record_if_present(SwapFile, run_folder / _SWAP),
         differences=_differences(run_folder, [arm for arm in arms if arm.measured.tasks]),
     )
 

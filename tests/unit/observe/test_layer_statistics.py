@@ -40,6 +40,7 @@ def test_relu_of_a_standard_normal() -> None:
     assert found.mean_abs_slope == pytest.approx(0.5)
     assert found.negative_gradient_share == pytest.approx(0.5)
     assert found.negative_slope_share == 0.0
+    assert found.zero_share == pytest.approx(0.5)
     assert found.observed == "pre-activation"
 
 

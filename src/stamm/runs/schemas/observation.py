@@ -17,6 +17,7 @@ MEASURES = (
     "nonlinearity",
     "unit_nonlinearity",
     "dead_share",
+    "zero_share",
     "effective_rank",
     "kurtosis",
     "max_median",
@@ -55,6 +56,7 @@ class LayerObservation:
     nonlinearity: float | None = None
     unit_nonlinearity: float | None = None
     dead_share: float
+    zero_share: float | None = None
     effective_rank: float
     rank_units: int
     kurtosis: float

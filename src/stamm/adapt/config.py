@@ -1,0 +1,76 @@
+"""Configuration of an activation swap. No torch here."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from stamm.activations.catalog.load import named_activation
+from stamm.activations.spec import Gated, Spec
+from stamm.base.config import validate
+from stamm.base.errors import ConfigError
+from stamm.models.config import DecoderConfig, Dense, GatedFFN, PlainFFN
+
+
+@dataclass(frozen=True, kw_only=True)
+class SwapConfig:
+    """Replace the activation of a trained decoder.
+
+    activation     an entry of the catalogue, or your own, as in `PlainFFN`: of one input for a plain
+                   block, gated for a gated one
+    text           file of texts, as in `stamm observe`: the first half is fitted on, the other
+                   measured; None: the training and held-out documents of the run's packed corpus
+    tokens         tokens that are fitted on, at most, and as many that are measured
+    batch_tokens   tokens of one forward pass, padding included
+    threads        CPU threads; part of the configuration because sums depend on it
+    """
+
+    activation: str | Spec = "xielu"
+    text: str | None = None
+    tokens: int = 32_768
+    batch_tokens: int = 4096
+    threads: int = 2
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "activation", named_activation(self.activation))
+        validate(
+            self,
+            ("tokens", self.tokens >= 2, "must be at least 2"),
+            ("batch_tokens", self.batch_tokens >= 1, "must be at least 1"),
+            ("threads", self.threads >= 1, "must be at least 1"),
+        )
+
+
+def swapped_config(config: DecoderConfig, activation: str | Spec) -> DecoderConfig:
+    """The decoder with another activation, and the same sizes.
+
+    Raises   ConfigError when it has the activation already, one is gated and the other is not, a
+             gated one multiplies by a function of up, or a matrix is structured
+    """
+    ffn = config.ffn
+    if not isinstance(ffn.linear, Dense):
+        raise ConfigError(
+            f"the model's feed-forward matrices are {type(ffn.linear).__name__}",
+            fix="Only dense matrices can take up the scales: export and import the model first",
+        )
+    found: PlainFFN | GatedFFN
+    try:
+        if isinstance(ffn, PlainFFN):
+            found = replace(ffn, activation=activation, compat="exact")
+        else:
+            found = replace(ffn, activation=activation)
+    except ConfigError as error:
+        kind = "of one input" if isinstance(ffn, PlainFFN) else "gated"
+        raise ConfigError(
+            f"the model's blocks have {ffn.spec.name}, which is {kind}: {error.what}",
+            where="activation",
+            fix=f"Choose one that is {kind}: `stamm ls activations`",
+        ) from None
+    for spec in (ffn.spec, found.spec):
+        if isinstance(spec.arity, Gated) and spec.arity.up is not None:
+            raise ConfigError(
+                f"{spec.name} multiplies by a function of up, which cannot be fitted",
+                where="activation",
+            )
+    if found.spec.content_hash == ffn.spec.content_hash:
+        raise ConfigError(f"the model has {ffn.spec.name} already", where="activation")
+    return replace(config, ffn=found)

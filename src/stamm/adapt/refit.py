@@ -1,0 +1,123 @@
+"""Refit the last matrix of each feed-forward block to a new activation, by ridge regression.
+
+With h the old and k the new outputs of the activation (of a gated block: times up), on the tokens of a text:
+
+    min over V of   sum_n |W h_n - V k_n|^2 + r |V - c W|^2,   r = RIDGE x the mean square of k x tokens
+
+c is the output scale of `adapt.fit`: without the sum over tokens V would be c W.
+
+Letters: N tokens of a batch without padding, C units of a block, D width of the residual stream.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from stamm.activations.codegen.kernel_lookup import kernel_of
+from stamm.activations.module import GatedActivation
+from stamm.activations.spec import Spec
+from stamm.adapt.fit import ActivationFit
+from stamm.adapt.sample import token_batches
+from stamm.models.config import SavePost
+from stamm.models.decoder import Decoder
+
+RIDGE = 1e-3
+_LARGEST = 2 * 2**30  # bytes of the sums of one pass over the text
+
+
+@dataclass(frozen=True, kw_only=True)
+class RefitMatrix:
+    """The last matrix of one block.
+
+    weight   V, (D, C), float32
+    error    share of the mean square of W h that V k misses, on the text of the fit
+    scaled   the same with V = c W
+    """
+
+    weight: Tensor
+    error: float
+    scaled: float
+
+
+@torch.no_grad()
+def refit_layers(
+    decoder: Decoder,
+    spec: Spec,
+    fits: Sequence[ActivationFit],
+    sequences: Sequence[Sequence[int]],
+    batch_tokens: int,
+) -> list[RefitMatrix]:
+    """The last matrix of every block of `decoder`, for the activation `spec` with the shapes of `fits`.
+
+    Memory   three C x C matrices a layer, in float64; the text is read again for each 2 GiB of them
+    Checked  tests/unit/adapt/test_refit.py
+    """
+    width = max(decoder.config.ffn_of(layer).width for layer in range(len(fits)))
+    together = max(1, _LARGEST // (3 * 8 * width * width))
+    found: list[RefitMatrix] = []
+    for first in range(0, len(fits), together):
+        sums = [
+            _Sums(decoder.model.layers[first + place].mlp, spec, fit)
+            for place, fit in enumerate(fits[first : first + together])
+        ]
+        try:
+            for batch_BT, real_BT in token_batches(sequences, batch_tokens):
+                for one in sums:
+                    one.real_BT = real_BT
+                decoder.model(batch_BT[:, :-1])
+        finally:
+            for one in sums:
+                one.handle.remove()
+        found += [one.result() for one in sums]
+    return found
+
+
+class _Sums:
+    """A hook on the activation of one block that adds up products of old and new outputs.
+
+    real_BT   the inputs of the next batch that are not padding
+    """
+
+    def __init__(self, block: Any, spec: Spec, fit: ActivationFit) -> None:
+        self.real_BT = torch.zeros(0, 0, dtype=torch.bool)
+        block.keep = SavePost()
+        self._weight_DC = block.down_proj.weight.double()
+        self._kernel, self._scale, self._behind = kernel_of(spec), fit.input_scale, fit.output_scale
+        self._values = tuple(spec.effective_values(fit.raw).values())
+        units = self._weight_DC.shape[1]
+        self._old, self._mixed, self._new = (
+            torch.zeros(units, units, dtype=torch.float64) for _ in range(3)
+        )
+        self.handle = block.act_fn.register_forward_hook(self._add)
+
+    def _add(self, module: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> None:
+        h_NC = output[self.real_BT].double()
+        k_NC = self._kernel.value(self._scale * inputs[0][self.real_BT].double(), self._values)
+        if isinstance(module, GatedActivation):
+            k_NC = k_NC * inputs[1][self.real_BT]
+        self._old += h_NC.T @ h_NC
+        self._mixed += k_NC.T @ h_NC
+        self._new += k_NC.T @ k_NC
+
+    def result(self) -> RefitMatrix:
+        """The matrix, from all batches."""
+        ridge = RIDGE * float(self._new.diagonal().mean())
+        eye = torch.eye(len(self._new), dtype=torch.float64)
+        target_CD = self._mixed @ self._weight_DC.T + ridge * self._behind * self._weight_DC.T
+        refit_DC = torch.linalg.solve(self._new + ridge * eye, target_CD).T
+        return RefitMatrix(
+            weight=refit_DC.float(),
+            error=self._error(refit_DC.float().double()),
+            scaled=self._error(self._behind * self._weight_DC),
+        )
+
+    def _error(self, refit_DC: Tensor) -> float:
+        whole = float(((self._weight_DC @ self._old) * self._weight_DC).sum())
+        mixed = float(((refit_DC @ self._mixed) * self._weight_DC).sum())
+        new = float(((refit_DC @ self._new) * refit_DC).sum())
+        return (whole - 2 * mixed + new) / whole if whole > 0 else 0.0

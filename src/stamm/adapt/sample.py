@@ -1,0 +1,133 @@
+"""A sample of the pre-activations of every layer, and the loss of a decoder on a text.
+
+Letters: B batch, T tokens, N tokens of a batch without padding, C units of a feed-forward block.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from stamm.activations.codegen.kernel_lookup import kernel_of
+from stamm.activations.module import ActivationModule, GatedActivation
+from stamm.base.errors import DataError
+from stamm.models.config import SavePost
+from stamm.models.decoder import Decoder
+from stamm.models.generate import length_batches
+
+_SAMPLE = 32_768
+_SEED = 7
+
+
+@dataclass(frozen=True, kw_only=True)
+class LayerSample:
+    """Pre-activations x of one layer, f(x), and the weight of an error there, each (sample,), float64.
+
+    An error e of unit i changes the block's output by e times column i of the last matrix, and by up
+    too in a gated block: the weight is the square of both, as if errors of units were independent.
+    """
+
+    x: Tensor
+    f: Tensor
+    weight: Tensor
+
+
+@torch.no_grad()
+def sample_layers(
+    decoder: Decoder, sequences: Sequence[Sequence[int]], batch_tokens: int
+) -> list[LayerSample]:
+    """About 32,768 random pre-activations of each layer, over all of `sequences`.
+
+    Raises   DataError when one is not finite
+    """
+    tokens = sum(len(sequence) - 1 for sequence in sequences)
+    collectors = [
+        _Collector(layer, decoder.model.layers[layer].mlp, tokens)
+        for layer in range(decoder.config.num_layers)
+    ]
+    try:
+        for batch_BT, real_BT in token_batches(sequences, batch_tokens):
+            for one in collectors:
+                one.real_BT = real_BT
+            decoder.model(batch_BT[:, :-1])
+    finally:
+        for one in collectors:
+            one.handle.remove()
+    return [one.result() for one in collectors]
+
+
+@torch.no_grad()
+def mean_loss(decoder: Decoder, sequences: Sequence[Sequence[int]], batch_tokens: int) -> float:
+    """Mean loss in nats per token, of all tokens after the first of each sequence."""
+    total, tokens = 0.0, 0
+    for batch_BT, real_BT in token_batches(sequences, batch_tokens):
+        loss = decoder.losses(batch_BT[:, :-1], batch_BT[:, 1:], real_BT.float(), kept=1.0).loss
+        total += float(loss)
+        tokens += int(real_BT.sum())
+    return total / tokens
+
+
+class _Collector:
+    """A hook on the activation of one block that keeps random pre-activations.
+
+    real_BT   the inputs of the next batch that are not padding
+    """
+
+    def __init__(self, layer: int, block: Any, tokens: int) -> None:
+        self.real_BT = torch.zeros(0, 0, dtype=torch.bool)
+        # The other memory policies call the activation twice, or never.
+        block.keep = SavePost()
+        self._layer = layer
+        self._column_C = block.down_proj.weight.double().square().sum(0)
+        self._share = min(1.0, _SAMPLE / (tokens * len(self._column_C)))
+        self._random = torch.Generator().manual_seed(_SEED + layer)
+        self._parts: list[tuple[Tensor, Tensor, Tensor]] = []
+        self.handle = block.act_fn.register_forward_hook(self._keep)
+
+    def _keep(self, module: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> None:
+        assert isinstance(module, ActivationModule)
+        x_NC = inputs[0][self.real_BT]
+        count = x_NC.numel()
+        chosen = torch.rand(count, generator=self._random) < self._share
+        unit = chosen.nonzero().squeeze(1) % x_NC.shape[1]
+        x = x_NC.flatten()[chosen].double()
+        weight = self._column_C[unit]
+        if isinstance(module, GatedActivation):
+            weight = weight * inputs[1][self.real_BT].flatten()[chosen].double().square()
+        f = kernel_of(module.spec).value(x, _parameters(module, unit))
+        if not bool(torch.isfinite(x).all() and torch.isfinite(f).all()):
+            raise DataError(
+                f"layer {self._layer} has activations that are not finite",
+                fix="The model diverged, or its weights are damaged",
+            )
+        self._parts.append((x, f, weight))
+
+    def result(self) -> LayerSample:
+        """The sample, over all batches."""
+        x, f, weight = (torch.cat(parts) for parts in zip(*self._parts, strict=True))
+        return LayerSample(x=x, f=f, weight=weight)
+
+
+def _parameters(module: ActivationModule, unit: Tensor) -> tuple[Tensor | float, ...]:
+    """Effective values of the spec's parameters at each number of the sample."""
+    trained = (tensor.detach().double() for tensor in module.effective_tensors())
+    each = iter([t.reshape(()) if t.numel() == 1 else t[unit] for t in trained])
+    return tuple(next(each) if p.trainable else p.initial for p in module.spec.parameters)
+
+
+def token_batches(
+    sequences: Sequence[Sequence[int]], batch_tokens: int
+) -> Iterator[tuple[Tensor, Tensor]]:
+    """Token ids (B, T + 1), padded on the right, which causal attention ignores; True for real inputs (B, T)."""
+    for rows in length_batches([len(sequence) for sequence in sequences], batch_tokens):
+        batch = [sequences[row] for row in rows]
+        width = max(map(len, batch))
+        tokens_BT = torch.zeros(len(batch), width, dtype=torch.int64)
+        for row, sequence in enumerate(batch):
+            tokens_BT[row, : len(sequence)] = torch.tensor(list(sequence))
+        lengths = torch.tensor([len(sequence) - 1 for sequence in batch])
+        yield tokens_BT, torch.arange(width - 1) < lengths[:, None]

@@ -1,0 +1,188 @@
+"""Give a trained model another activation, fitted to the old one, and train on."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from stamm.activations.catalog.load import named_activation
+from stamm.activations.spec import Spec
+from stamm.adapt.config import SwapConfig, swapped_config
+from stamm.base.config import validate
+from stamm.base.errors import ConfigError
+from stamm.evaluate.config import EvaluateConfig
+from stamm.models.config import DecoderConfig
+from stamm.optim.schedules import BatchStage, WarmupStableDecay
+from stamm.pretrain.config import InitialWeights, PretrainConfig
+from stamm.recipes.activation_steps import activation_steps
+from stamm.recipes.branches import pretraining_of
+from stamm.recipes.length import packed_length
+from stamm.recipes.report_step import report_step
+from stamm.recipes.start_model import StartModel, start_model
+from stamm.recipes.study import MANIFEST
+from stamm.reports.config import ReportConfig
+from stamm.runs.job import Step
+
+_CONTROL, _SWAP = "control", "swap"
+
+
+@dataclass(frozen=True, kw_only=True)
+class AdaptRecipe:
+    """Replace the activation of a trained model, then train on at the same tokens with and without it.
+
+    Each layer's new activation is fitted to the old one on the pre-activations of the model, with a
+    scale before and behind it that the matrices take up (`adapt.fit`).
+
+    run, arm     the model: a run folder, one of its arms, or a Hugging Face folder; required
+    activation   the new one, as in `PlainFFN`
+    tokens       of further training; 0: none. It needs a pretraining run, whose model, optimizer,
+                 batch and masks it keeps
+    peak         peak learning rate; None: a quarter of that run's
+    warmup_share   share of further training in which the rate rises; then it falls linearly to 0
+    control      whether the unchanged model is trained on alike, for the cost of the swap
+    pack         packed corpus of further training; None: the run's own, from where it stopped reading
+    evaluate     of the model before, after the swap, and after training, where the run has held-out
+                 text; None: none
+    """
+
+    run: str = ""
+    arm: str | None = None
+    activation: str | Spec = "xielu"
+    swap: SwapConfig = field(default_factory=SwapConfig)
+    tokens: int = 0
+    peak: float | None = None
+    warmup_share: float = 0.05
+    control: bool = True
+    pack: str | None = None
+    evaluate: EvaluateConfig | None = field(
+        default_factory=lambda: EvaluateConfig(tasks=("held_out",))
+    )
+    report: ReportConfig = field(default_factory=ReportConfig)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "activation", named_activation(self.activation))
+        own = self.swap.activation in ("xielu", self.activation)
+        validate(
+            self,
+            ("tokens", self.tokens >= 0, "must not be negative"),
+            ("peak", self.peak is None or self.peak > 0, "must be positive"),
+            ("warmup_share", 0 <= self.warmup_share < 1, "must be at least 0 and below 1"),
+            ("swap", own, "has another activation: set activation=NAME alone"),
+        )
+
+    def steps(self, root: Path) -> tuple[Step, ...]:
+        """All steps in the run folder `root`, in order.
+
+        Raises   ConfigError when the activation does not fit the model's blocks, or the model cannot
+                 be trained on; what finding the model raises
+        """
+        start = start_model(self.run, self.arm, root)
+        trained = self._pretraining(start, root) if self.tokens else None
+        config = trained.model if trained else None
+        checks = activation_steps([swapped_config(config, self.activation).ffn] if config else [])
+        text = self.swap.text
+        swap = Step(
+            name=_SWAP,
+            job="swap",
+            config=replace(self.swap, activation=self.activation),
+            folder=_SWAP,
+            inputs={**start.inputs, **({"pack": start.pack} if start.pack else {})},
+            after=(*start.after, *(step.name for step in checks)),
+            external={**start.external, **({text: Path(text)} if text else {})},
+            outputs=("model", "swap.json"),
+        )
+        steps = [*start.steps, *checks, swap]
+        steps += self._evaluations(start, "start", start.model, start.after)
+        steps += self._evaluations(start, _SWAP, f"{_SWAP}/model", (_SWAP,))
+        if trained is not None:
+            steps += self._training(start, trained, root)
+        return (*steps, report_step(self.report, steps))
+
+    def _pretraining(self, start: StartModel, root: Path) -> PretrainConfig:
+        if start.steps:
+            raise ConfigError(
+                f"run = {self.run} is a Hugging Face folder, which has no corpus to train on",
+                fix="Leave out tokens, and train the swapped model with a recipe of your own",
+            )
+        return pretraining_of(Path(os.path.normpath(root / start.model)).parent)
+
+    def _training(self, start: StartModel, source: PretrainConfig, root: Path) -> list[Step]:
+        pack = self.pack or (start.pack and os.path.normpath(root / start.pack))
+        if not pack or not (Path(pack) / MANIFEST).is_file():
+            raise ConfigError(f"run = {self.run} has no packed corpus", fix="Set pack=FOLDER")
+        batch = source.batch[-1].size
+        sequences = self.tokens // source.context
+        if sequences < batch:
+            least = batch * source.context
+            raise ConfigError(
+                f"tokens = {self.tokens} is less than one step of {least}",
+                fix=f"Set tokens=N, such as tokens={100 * least}",
+            )
+        read = source.total_sequences(packed_length(Path(pack)).sequences(source.context))
+        config = replace(
+            source,
+            first_sequence=0 if self.pack else source.first_sequence + read,
+            sequences=sequences,
+            batch=(BatchStage(size=batch),),
+            schedule=WarmupStableDecay(
+                peak=self.peak or source.schedule.peak / 4,
+                warmup_sequences=round(self.warmup_share * sequences),
+                decay_share=1 - self.warmup_share,
+                law="linear",
+            ),
+        )
+        models = {"swapped": (swapped_config(source.model, self.activation), f"{_SWAP}/model")}
+        if self.control:
+            models[_CONTROL] = (source.model, start.model)
+        steps: list[Step] = []
+        for name, (model, weights) in models.items():
+            train = self._train(name, config, model, weights, start, os.path.relpath(pack, root))
+            steps += [train, *self._evaluations(start, name, f"arms/{name}/model", (train.name,))]
+        return steps
+
+    def _train(
+        self,
+        name: str,
+        config: PretrainConfig,
+        model: DecoderConfig,
+        weights: str,
+        start: StartModel,
+        pack: str,
+    ) -> Step:
+        begin = InitialWeights(checkpoint=weights, moments="restart")
+        return Step(
+            name=f"pretrain.{name}",
+            job="pretrain",
+            config=replace(config, model=model, begin=begin),
+            folder=f"arms/{name}",
+            inputs={"pack": pack, "begin": weights, "tokenizer": start.tokenizer},
+            after=(_SWAP,),
+            external=start.external,
+            outputs=("config.json", "model", "metrics.jsonl", "summary.json"),
+            costly=True,
+        )
+
+    def _evaluations(
+        self, start: StartModel, name: str, model: str, after: tuple[str, ...]
+    ) -> list[Step]:
+        if self.evaluate is None or not start.pack:
+            return []
+        folders = {"start": "start_evaluate", _SWAP: f"{_SWAP}/evaluate"}
+        return [
+            Step(
+                name=f"evaluate.{name}",
+                job="evaluate",
+                config=self.evaluate,
+                folder=folders.get(name, f"arms/{name}/evaluate"),
+                inputs={"model": model, "tokenizer": start.tokenizer, "pack": start.pack},
+                after=after,
+                external=start.external,
+                outputs=(".",),
+            )
+        ]
+
+
+def activation() -> AdaptRecipe:
+    """Another activation in a trained model, fitted to the old one; set run=FOLDER activation=NAME tokens=N."""
+    return AdaptRecipe()

@@ -1,0 +1,46 @@
+"""Another activation in a trained model, through the command line."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import Stamm
+
+
+@pytest.mark.slow
+def test_a_model_is_swapped_trained_on_and_evaluated(
+    smoke_run: Path, tmp_path: Path, stamm: Stamm
+) -> None:
+    command = (
+        *("run", "adapt.activation", f"run={smoke_run}", "arm=swiglu", "activation=reglu"),
+        *("swap.tokens=2048", f"tokens={8 * 1024}", "--out", "adapted"),
+    )
+    done = stamm(*command)
+    assert done.returncode == 0, done.stderr
+    found = json.loads((tmp_path / "adapted/swap/swap.json").read_text())
+    assert (found["before"], found["after"]) == ("swiglu", "reglu")
+    assert found["swapped_loss"] < found["initial_loss"]
+    page = (tmp_path / "adapted/report.html").read_text()
+    assert "Replaced activation" in page and "swiglu to reglu, fitted on 2,048 tokens" in page
+    first = [
+        json.loads((tmp_path / f"adapted/arms/{name}/metrics.jsonl").read_text().partition("\n")[0])
+        for name in ("swapped", "control")
+    ]
+    assert abs(first[0]["train/loss_nats"] - first[1]["train/loss_nats"]) < 0.05
+    again = stamm(*command)
+    assert "complete" in again.stdout + again.stderr
+    for verb in (("evaluate", "tasks=held_out"), ("observe", "tokens=512"), ("export",)):
+        used = stamm(verb[0], "adapted/swap", *verb[1:])
+        assert used.returncode == 0, used.stderr
+
+
+def test_an_activation_of_another_kind_is_refused_before_anything_is_written(
+    smoke_run: Path, tmp_path: Path, stamm: Stamm
+) -> None:
+    command = ("run", "adapt.activation", f"run={smoke_run}", "arm=xielu", "activation=swiglu")
+    refused = stamm(*command, "tokens=8192", "--out", "adapted")
+    assert refused.returncode == 2 and "Choose one that is of one input" in refused.stderr
+    assert not (tmp_path / "adapted").exists()

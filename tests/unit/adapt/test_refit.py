@@ -1,0 +1,97 @@
+"""The last matrix of a block, refit to another activation."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from stamm.activations.catalog.load import spec_of
+from stamm.adapt.fit import ActivationFit
+from stamm.adapt.refit import RIDGE, refit_layers
+from stamm.adapt.sample import sample_layers
+from stamm.models.config import DecoderConfig, GatedFFN, PlainFFN
+from stamm.models.decoder import Decoder, build_decoder
+
+TEXT = [[(7 * n + 3 * i) % 60 + 1 for i in range(4 + n % 20)] for n in range(40)]
+
+
+def _decoder(ffn: PlainFFN | GatedFFN) -> Decoder:
+    config = DecoderConfig(
+        vocab_size=64, d_model=16, num_layers=2, num_heads=2, ffn=ffn, init_std=0.3, max_context=32
+    )
+    return build_decoder(config, seed=5).eval()
+
+
+def _fit(raw: dict[str, float], scale: float = 1.0, behind: float = 1.0) -> ActivationFit:
+    return ActivationFit(
+        raw=raw, input_scale=scale, output_scale=behind, error=0.0, initial_error=0.0
+    )
+
+
+def _features(decoder: Decoder, layer: int) -> list[torch.Tensor]:
+    """Inputs of the activation of a layer on every text, one after another."""
+    block: Any = decoder.model.layers[layer].mlp
+    kept: list[tuple[torch.Tensor, ...]] = []
+    handle = block.act_fn.register_forward_hook(lambda _m, inputs, _o: kept.append(inputs))
+    with torch.no_grad():
+        for one in TEXT:
+            decoder.model(torch.tensor([one[:-1]]))
+    handle.remove()
+    return [torch.cat([part.flatten(0, -2) for part in parts]) for parts in zip(*kept, strict=True)]
+
+
+@pytest.mark.parametrize("ffn", [PlainFFN(width=24), GatedFFN(width=16, activation="swiglu")])
+def test_the_same_activation_leaves_the_matrix(ffn: PlainFFN | GatedFFN) -> None:
+    decoder = _decoder(ffn)
+    spec = ffn.spec
+    raw = spec.raw_values({p.name: p.initial for p in spec.trainable})
+    for layer, found in enumerate(refit_layers(decoder, spec, [_fit(raw)] * 2, TEXT, 64)):
+        block: Any = decoder.model.layers[layer].mlp
+        assert torch.allclose(found.weight, block.down_proj.weight, atol=1e-5)
+        assert abs(found.error) < 1e-9 and abs(found.scaled) < 1e-9
+
+
+@pytest.mark.parametrize(
+    ("ffn", "after"),
+    [
+        (PlainFFN(width=24, activation="silu"), "relu"),
+        (GatedFFN(width=16, activation="swiglu"), "reglu"),
+    ],
+)
+def test_the_matrix_is_that_of_a_ridge_regression(ffn: PlainFFN | GatedFFN, after: str) -> None:
+    decoder = _decoder(ffn)
+    (_, found) = refit_layers(decoder, spec_of(after), [_fit({}, 0.5, 1.5)] * 2, TEXT, 64)
+    inputs = [each.double() for each in _features(decoder, 1)]
+    block: Any = decoder.model.layers[1].mlp
+    weight = block.down_proj.weight.detach().double()
+    up = inputs[1] if len(inputs) > 1 else 1.0
+    old, new = torch.nn.functional.silu(inputs[0]) * up, torch.relu(0.5 * inputs[0]) * up
+    ridge = RIDGE * float(new.square().sum(0).mean())
+    rows = torch.cat([new, ridge**0.5 * torch.eye(new.shape[1], dtype=torch.float64)])
+    wanted = torch.cat([old @ weight.T, ridge**0.5 * 1.5 * weight.T])
+    solved = torch.linalg.lstsq(rows, wanted).solution.T
+    assert torch.allclose(found.weight.double(), solved, atol=1e-4)
+    whole = (old @ weight.T).square().sum()
+    missed = (old @ weight.T - new @ found.weight.double().T).square().sum() / whole
+    assert found.error == pytest.approx(float(missed), rel=1e-3)
+    scaled = (old @ weight.T - 1.5 * new @ weight.T).square().sum() / whole
+    assert found.scaled == pytest.approx(float(scaled), rel=1e-3)
+    assert found.error < found.scaled
+
+
+def test_a_sample_has_the_weight_of_an_error_in_the_output() -> None:
+    decoder = _decoder(GatedFFN(width=16, activation="swiglu"))
+    sample = sample_layers(decoder, TEXT, 64)[0]
+    gate, up = (each.double() for each in _features(decoder, 0))
+    block: Any = decoder.model.layers[0].mlp
+    column = block.down_proj.weight.detach().double().square().sum(0)
+    # All of a small text is kept, in batches of texts of similar length.
+    assert sample.x.sort().values.tolist() == pytest.approx(
+        gate.flatten().sort().values.tolist(), abs=1e-5
+    )
+    assert float(sample.weight.sum()) == pytest.approx(
+        float((up.square() * column).sum()), rel=1e-5
+    )
+    assert sample.f.tolist() == pytest.approx(torch.nn.functional.silu(sample.x).tolist())

@@ -1,0 +1,57 @@
+"""Steps of adapt.activation, and what it refuses before it runs."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from stamm.adapt.config import SwapConfig
+from stamm.base.errors import ConfigError, StammError
+from stamm.models.config import PlainFFN
+from stamm.pretrain.config import PretrainConfig
+from stamm.recipes.adapt import AdaptRecipe, activation
+
+
+def test_without_tokens_the_model_is_swapped_and_measured(smoke_run: Path, tmp_path: Path) -> None:
+    recipe = replace(activation(), run=str(smoke_run), arm="xielu", activation="relu2")
+    names = [step.name for step in recipe.steps(tmp_path)]
+    assert names == ["swap", "evaluate.start", "evaluate.swap", "report"]
+
+
+def test_training_goes_on_from_both_models_where_the_run_stopped(
+    smoke_run: Path, tmp_path: Path
+) -> None:
+    recipe = AdaptRecipe(run=str(smoke_run), arm="xielu", activation="relu2", tokens=8 * 256)
+    steps = {step.name: step for step in recipe.steps(tmp_path)}
+    swapped, control = steps["pretrain.swapped"].config, steps["pretrain.control"].config
+    assert isinstance(swapped, PretrainConfig) and isinstance(control, PretrainConfig)
+    assert (swapped.model.ffn.spec.name, control.model.ffn.spec.name) == ("relu2", "xielu")
+    assert replace(swapped, model=control.model, begin=control.begin) == control
+    read = 30 * 4  # sequences of the run
+    assert (swapped.first_sequence, swapped.sequences) == (read, 8)
+    assert steps["pretrain.swapped"].inputs["begin"] == "swap/model"
+    assert steps["pretrain.control"].inputs["begin"].endswith("arms/xielu/model")
+    alone = replace(recipe, control=False).steps(tmp_path)
+    assert "pretrain.control" not in {step.name for step in alone}
+
+
+def test_an_activation_of_the_users_own_is_checked_first(smoke_run: Path, tmp_path: Path) -> None:
+    spec = replace(PlainFFN(activation="softplus").spec, name="mine")
+    recipe = AdaptRecipe(run=str(smoke_run), arm="xielu", activation=spec, tokens=8 * 256)
+    assert [step.name for step in recipe.steps(tmp_path)][:2] == ["activation.mine", "swap"]
+
+
+def test_bad_settings_are_refused(smoke_run: Path, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="set activation=NAME alone"):
+        AdaptRecipe(swap=SwapConfig(activation="gelu"))
+    with pytest.raises(ConfigError, match="run is empty"):
+        activation().steps(tmp_path)
+    start = AdaptRecipe(run=str(smoke_run), arm="xielu", activation="relu2")
+    with pytest.raises(ConfigError, match="tokens = 100 is less than one step of 1024"):
+        replace(start, tokens=100).steps(tmp_path)
+    with pytest.raises(ConfigError, match="xielu, which is of one input"):
+        replace(start, activation="swiglu", tokens=8 * 256).steps(tmp_path)
+    with pytest.raises(StammError, match="has no arm"):
+        replace(start, arm="gelu").steps(tmp_path)
