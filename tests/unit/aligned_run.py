@@ -223,6 +223,13 @@ def write_metrics(folder: Path, loss: str) -> None:
                 "reward/rejected_log_ratio": scale * (-9 * share + math.sin(5 * step) / 2),
                 "reward/accuracy": 0.5 + 0.3 * scale * share + math.sin(7 * step) / 20,
             }
+        if loss == "DPO" and (step == 1 or step % 10 == 0):
+            line |= {
+                "representation/effective_rank": 41.5 - 20 * share,
+                "representation/effective_rank_centred": 50.0 - 20 * share,
+                "representation/dormant_share": 0.1 * share,
+                "representation/tokens": 512.0,
+            }
         lines.append(json.dumps(line))
     (folder / "metrics.jsonl").write_text("\n".join(lines) + "\n", encoding="utf-8")
 

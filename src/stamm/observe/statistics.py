@@ -120,7 +120,7 @@ class LayerStatistics:
             unit_nonlinearity=_unexplained(self._moments, tokens),
             dead_share=float((self._largest <= DEAD * mean_square**0.5).double().mean()),
             zero_share=self._zeros / count,
-            effective_rank=_effective_rank(self._gram),
+            effective_rank=effective_rank(torch.linalg.eigvalsh(self._gram)),
             rank_units=len(self._columns),
             kurtosis=float((square**2).mean() / square.mean().clamp(min=_SMALLEST) ** 2),
             max_median=self._ratio / tokens,
@@ -165,7 +165,14 @@ def _unexplained(moments: Tensor, count: int) -> float | None:
     return float((var_f - explained).clamp(min=0.0).sum()) / whole if whole > 0 else None
 
 
-def _effective_rank(gram: Tensor) -> float:
-    singular = torch.linalg.eigvalsh(gram).clamp(min=0.0).sqrt()
+def effective_rank(square_R: Tensor) -> float:
+    """exp(-sum p log p), p the singular values divided by their sum, from their squares in any order."""
+    singular = square_R.clamp(min=0.0).sqrt()
     share = singular / singular.sum().clamp(min=_SMALLEST)
     return float(torch.special.entr(share).sum().exp())
+
+
+def pca_rank(square_R: Tensor, share: float = 0.99) -> int:
+    """Smallest number of singular values whose squares are `share` of the sum of all `square_R`."""
+    sums = square_R.clamp(min=0.0).sort(descending=True).values.cumsum(0)
+    return int((sums < share * sums[-1]).sum()) + 1

@@ -124,7 +124,8 @@ class PretrainConfig:
                    (docs/extending/optimizer.md)
     clip_norm      gradient clipping: largest gradient norm
     evaluate       evaluation during training; None: none. It changes no weight
-    record_shapes_every   steps between records of the learned activation parameters
+    record_shapes_every   steps between records of the learned activation parameters, and of
+                   representation metrics in preference optimization
     pack           folder of the packed corpus; empty where a recipe packs one itself
     trackers       trackers that receive the metrics; may change when a run resumes
     foreign        token files in Megatron's format, instead of a packed corpus

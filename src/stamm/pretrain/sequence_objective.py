@@ -146,9 +146,13 @@ class SequenceObjective(Objective, Generic[BatchT]):
             "tokens": self._windows.num_tokens(first, span.first + span.size),
             "train/tokens": self._num_tokens(step),
         }
-        if step % self._config.record_shapes_every == 0 or step == self.num_steps:
+        if self.records(step):
             values.update(shapes(self.decoder))
         return values
+
+    def records(self, step: int) -> bool:
+        """Whether metrics that are not of every step are recorded: each interval, and the last step."""
+        return step % self._config.record_shapes_every == 0 or step == self.num_steps
 
     def _num_tokens(self, step: int) -> int:
         span = self._plan.step(step - 1)

@@ -16,6 +16,7 @@ from stamm.reports.observation_section import observation_figure
 from stamm.reports.preference_figures import (
     kto_figure,
     log_ratio_figure,
+    representation_figure,
     reward_figure,
     target_figure,
 )
@@ -35,6 +36,7 @@ def figures_of(study: RunResults, config: ReportConfig) -> Mapping[str, tuple[Fi
                 target_figure(study, config),
                 kto_figure(study, config),
                 reward_figure(study, config),
+                representation_figure(study, config),
             ),
         ),
         "training": _there(loss_figure(study, config), optimisation_figure(study, config)),

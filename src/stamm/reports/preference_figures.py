@@ -21,6 +21,8 @@ _ACCURACY = "reward/accuracy"
 _CHOSEN_REWARD, _REJECTED_REWARD = "reward/chosen", "reward/rejected"
 _KL = "reward/kl"
 _RATIO, _TARGET, _QUANTILE = "reward/log_ratio", "reward/target", "reward/quantile"
+_RANK, _CENTRED = "representation/effective_rank", "representation/effective_rank_centred"
+_DORMANT = "representation/dormant_share"
 _NO_ROWS = DataTable(columns=(), rows=())
 
 
@@ -174,6 +176,45 @@ def reward_figure(study: RunResults, config: ReportConfig) -> Figure | None:
                 for arm, found in curves
             ),
             svg=draw_panels("rewards", 3.2, paint, 2),
+            data=_NO_ROWS,
+            source="",
+            command=study.made_by(),
+        ),
+    )
+
+
+def representation_figure(study: RunResults, config: ReportConfig) -> Figure | None:
+    """Effective rank of the last hidden states, and dormant units, by step; None without a record."""
+    curves = _preference_curves(study, config, _RANK)
+    if not curves:
+        return None
+
+    def paint(panels: list[Axes]) -> None:
+        panels[0].set_title("Effective rank; centred (dashed)", pad=36)
+        panels[1].set_title("Dormant units of the last layer, share", pad=36)
+        _paint_curves(panels, curves, (_RANK, _CENTRED, _DORMANT))
+
+    def fell(arm: ArmResults, found: dict[str, Series]) -> str:
+        first = fixed(found[_RANK].values[0], 1)
+        return f"{arm.name} from {first} to {fixed(found[_RANK].values[-1], 1)}"
+
+    names = ("tokens", "feature_norm", "pca_rank", "pca_rank_centred", "ratio_above", "ratio_below")
+    keys = (_RANK, _CENTRED, _DORMANT, *(f"representation/{name}" for name in names))
+    return _training_figure(
+        study,
+        config,
+        curves,
+        keys,
+        Figure(
+            key="representation",
+            title="Representations during training",
+            caption=(
+                "Last hidden states of the same answers at every record: a falling rank means that "
+                "they differ in fewer directions. Ranks are at most the tokens in the table. Dormant "
+                "units have at most 2.5 % of the layer's mean output."
+            ),
+            alt="Effective rank: " + "; ".join(fell(*each) for each in curves),
+            svg=draw_panels("representation", 3.2, paint, 2),
             data=_NO_ROWS,
             source="",
             command=study.made_by(),

@@ -18,7 +18,7 @@ from stamm.runs.schemas.training import MetricsLine, TimingFile, TrainingSummary
 
 FINETUNE = "finetune"
 _SHAPE = re.compile(r"shape/layers\.([0-9]{1,4})\.([a-z][a-z0-9_]{0,63})")
-_PREFERENCE = re.compile(r"reward/[a-z][a-z0-9_]{0,63}")
+_PREFERENCE = re.compile(r"(reward|representation)/[a-z][a-z0-9_]{0,63}")
 _EVALUATION = re.compile(r"evaluate/[a-z0-9_]{1,40}/[a-z_]{1,40}")
 _COLUMNS = ("train/loss_nats", "optim/learning_rate", "optim/gradient_norm")
 
@@ -39,7 +39,8 @@ class Metrics:
     learning_rate   of each step
     gradient_norm   before clipping, of each step
     shapes          effective activation parameter by (name, layer), on some steps
-    preference      metrics of a preference objective by name ("reward/accuracy"), of each step
+    preference      metrics of a preference objective by name ("reward/accuracy"), of each step;
+                    "representation/..", on some steps
     evaluations     metrics of evaluation during training ("evaluate/held_out/bits_per_byte")
     """
 

@@ -164,6 +164,7 @@ def test_the_sections_and_figures_of_alignment(html: str) -> None:
     anchors = {a["id"] for _, a in page.tags if a.get("id")}
     assert {"verdict", "alignment", "answers", "prepared", "training", "again"} <= anchors
     assert {"wins", "kl-quantile", "distributions", "length", "log-ratios", "targets"} <= anchors
+    assert "representation" in anchors and "Effective rank: dpo from 40.7 to 22." in html
     assert not {"corpus", "shape", "memorization", "export", "languages"} & anchors
     links = re.findall(r'<li><a href="#([a-z]+)">', html)
     assert set(links) <= anchors

@@ -18,11 +18,26 @@ from torch import Tensor
 from stamm.align.training.answer_dataset import AnswerBatch
 from stamm.align.training.answer_objective import AnswerObjective
 from stamm.align.training.finetune_config import FineTuneConfig
-from stamm.align.training.loss_config import DPO, KTO, QRPO, REBEL, SFT, BradleyTerry, SimPO
+from stamm.align.training.loss_config import (
+    DPO,
+    KTO,
+    QRPO,
+    REBEL,
+    SFT,
+    BradleyTerry,
+    SimPO,
+    needs_reference,
+)
 from stamm.align.training.proximal_features import ProximalFeatures
+from stamm.align.training.representation import (
+    MOST_TOKENS,
+    LastUnits,
+    feature_metrics,
+    ratio_metrics,
+)
 from stamm.base.errors import ConfigError
 from stamm.engine.distributed import DistributedContext
-from stamm.engine.objective import StepLoss
+from stamm.engine.objective import MicroBatches, StepLoss
 from stamm.losses.bradley_terry import bradley_terry_accuracy
 from stamm.losses.preference import (
     dpo_loss,
@@ -49,7 +64,8 @@ class PreferenceObjective(AnswerObjective):
              tie counting 1/2; for QRPO "reward/log_ratio", "reward/quantile" and "reward/target", means
              over answers; for KTO "reward/log_ratio", "reward/kl" (the estimate, at least 0), and
              "reward/accuracy", the share of answers whose log-ratio is on the right side of it; with
-             PFO "train/pfo", the mean distance without its weight, which "train/loss" does not have
+             PFO "train/pfo", the mean distance without its weight, which "train/loss" does not have.
+             On some steps "representation/..", of `align.training.representation`
     start    folder of the start model, which PFO compares with
     Raises   ConfigError for SFT, which is `pretrain.next_token.NextToken`, and for BradleyTerry, which
              is `align.training.reward_objective.RewardObjective`
@@ -67,6 +83,8 @@ class PreferenceObjective(AnswerObjective):
             raise ConfigError(f"{type(config.loss).__name__} is not a loss on log-probabilities")
         super().__init__(config, decoder, answers, world)
         self._loss = config.loss
+        self._probe: AnswerBatch | None = None
+        self._recorded: dict[str, float] = {}
         self._kl = torch.zeros((), dtype=torch.float64)
         self._pfo = (
             ProximalFeatures(config, start, world) if config.pfo and config.pfo.weight else None
@@ -103,6 +121,43 @@ class PreferenceObjective(AnswerObjective):
             loss_B, metrics = _pairwise(self._loss, log_prob_B, batch)
         found = self.mean_loss(loss_B, metrics, num_loss_tokens)
         return found if self._pfo is None else self._pfo.added(found, batch, hidden_RTD, attention)
+
+    def micro_batches(self, step: int) -> MicroBatches:
+        """As in pretraining; on some steps representation metrics are computed first."""
+        self._recorded = self._representation() if step == 1 or self.records(step) else {}
+        return super().micro_batches(step)
+
+    def metrics(self, step: int) -> dict[str, float]:
+        """Those of pretraining; on the first step, and where shapes are recorded, of representations."""
+        return {**super().metrics(step), **self._recorded}
+
+    @torch.no_grad()
+    def _representation(self) -> dict[str, float]:
+        """Metrics of `align.training.representation`; all processes must call it."""
+        if self._probe is None:
+            rows = self._shard.rows(self._config.first_sequence, self._config.batch[0].size)
+            # With a pass every 10 steps, less than 1 % of the work.
+            count = max(len(rows) // 4, 1)
+            while count > 1 and self._windows.num_tokens(rows.start, count) > MOST_TOKENS:
+                count -= 1
+            self._probe = self._windows.batch(rows.start, count).to(self._world.device)
+        batch = self._probe
+        with LastUnits(self.decoder) as units:
+            log_prob_B, hidden_RTD = self._log_probs_and_hidden(
+                batch, self.attention(batch.document_RT)
+            )
+        if not self._world.is_main_process:
+            return {}
+        answer_RT = self._shard.tokens(batch.completion_RT) >= 0
+        found = units.newest
+        if found is not None:
+            # Processes of tensor parallelism have some units of all tokens.
+            whole = found.shape[:2] == batch.completion_RT.shape
+            found = found[batch.completion_RT >= 0 if whole else answer_RT]
+        metrics = feature_metrics(hidden_RTD[answer_RT], found)
+        if needs_reference(self._loss):
+            metrics |= ratio_metrics(log_prob_B - batch.reference_B, batch.length_B)
+        return metrics
 
     def _log_probs(self, batch: AnswerBatch) -> Tensor:
         """Log-probability of each answer, whichever processes hold its tokens, float64."""
