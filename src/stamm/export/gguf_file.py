@@ -1,6 +1,7 @@
 """Write a decoder as a GGUF file: tensors, metadata and tokenizer as llama.cpp reads them.
 
-Tensors are converted and written one by one: beyond the decoder, memory holds one matrix.
+Tensors are converted and written one by one: beyond the decoder, memory holds one matrix; of a mapped
+decoder, the one being written.
 """
 
 from __future__ import annotations
@@ -18,8 +19,9 @@ from stamm.base.files import atomic, read_json
 from stamm.export import llama_cpp
 from stamm.export.runtime_support import QUANTIZER_TYPES, gguf_architecture
 from stamm.models.config import DecoderConfig, Llama3Rope, PlainRope
-from stamm.models.decoder import Decoder
+from stamm.models.decoder import Decoder, build_blank
 from stamm.models.hub import xielu_constants
+from stamm.models.mapped_weights import drop_pages
 from stamm.models.parameter_shapes import parameter_shapes
 from stamm.models.rope import inverse_frequencies
 
@@ -127,13 +129,12 @@ def write_gguf(
         writer = gguf.GGUFWriter(temporary, architecture)
         try:
             _add_tokenizer(writer, tokenizer)
-            tensors: list[tuple[str, Tensor]] = []
             if decoder is not None and config is not None:
                 _add_model(writer, decoder, config)
                 writer.add_file_type(_FILE_TYPES[quantization])
                 writer.add_quantization_version(gguf.GGML_QUANT_VERSION)
-                tensors = list(gguf_tensors(decoder))
-            for name, tensor in tensors:
+            shapes = () if config is None else gguf_tensors(build_blank(config))
+            for name, tensor in shapes:
                 kind = _type(gguf, tensor, quantization)
                 size = (
                     tensor.numel()
@@ -144,7 +145,7 @@ def write_gguf(
             writer.write_header_to_file()
             writer.write_kv_data_to_file()
             writer.write_ti_data_to_file()
-            for _, tensor in tensors:
+            for _, tensor in () if decoder is None else gguf_tensors(decoder):
                 kind = _type(gguf, tensor, quantization)
                 if kind.name in QUANTIZER_TYPES:
                     writer.write_tensor_data(llama_cpp.quantize(tensor, quantization))
@@ -175,6 +176,7 @@ def gguf_tensors(decoder: Decoder) -> Iterator[tuple[str, Tensor]]:
         if neighbours and names[name].endswith(ROTATED):
             tensor = to_neighbours(tensor, config.head_width)
         yield names[name], tensor
+        drop_pages(parameter)
 
 
 def gguf_names(config: DecoderConfig) -> dict[str, str]:

@@ -25,8 +25,8 @@ from stamm.models.decoder import Decoder
 from stamm.models.generate import greedy
 from stamm.runs.schemas.export import BitsAgreement, GreedyAgreement, TokenAgreement
 
-LONGEST = 1024
-"""Tokens of a document that are compared."""
+LONGEST, SHORTEST = 1024, 64
+"""Tokens of a document that are compared at most, and however many languages there are."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,18 +41,23 @@ class HeldOutText:
 def held_out_texts(
     split: PackedSplit | None, tokenizer: Tokenizer | ImportedTokenizer, most_tokens: int
 ) -> list[HeldOutText]:
-    """The first document of each language, then the second, until `most_tokens` tokens are read."""
+    """The first document of every language, then the second, until `most_tokens` tokens are read.
+
+    Edge     many languages divide the tokens evenly: at least 64 of each language, whatever `most_tokens`
+    """
     if split is None:
         return []
     by_language: dict[str, list[tuple[int, int]]] = defaultdict(list)
     for row in split.documents().select(["language", "start", "stop"]).to_pylist():
         by_language[str(row["language"])].append((row["start"], row["stop"]))
     found: list[HeldOutText] = []
-    for turn in itertools.zip_longest(*by_language.values()):
+    longest = min(LONGEST, max(SHORTEST, most_tokens // max(len(by_language), 1)))
+    for number, turn in enumerate(itertools.zip_longest(*by_language.values())):
         for language, place in zip(by_language, turn, strict=True):
-            if place is None or sum(len(each.tokens) for each in found) >= most_tokens:
+            enough = number > 0 and sum(len(each.tokens) for each in found) >= most_tokens
+            if place is None or enough:
                 continue
-            tokens = split.read(place[0], min(place[1], place[0] + LONGEST)).tolist()
+            tokens = split.read(place[0], min(place[1], place[0] + longest)).tolist()
             text = tokenizer.decode([token for token in tokens if token not in (BEGIN_ID, END_ID)])
             found.append(HeldOutText(language=language, tokens=tokens, text=text))
     return found

@@ -107,7 +107,7 @@ def run(config: ExportConfig, workspace: Workspace) -> None:
     _remove(unverified)
     set_determinism(config.threads)
     # Targets hold dense matrices: structured ones are multiplied out.
-    decoder = load_decoder(workspace.inputs["model"]).merged()
+    decoder = load_decoder(workspace.inputs["model"], mapped=True).merged()
     _check_target(target, decoder.config)
     is_reward = (workspace.inputs["model"] / HEAD).is_file()
     architecture = reward_class(decoder, target.name) if is_reward else ""
@@ -207,7 +207,11 @@ def _export(
         decoder, origin, config.licence, found, loaded.card, sha256, alignment, tokens, bits, same
     )
     write_text(folder / "README.md", card)
-    progress.end(f"logits differ by {max(one.max_relative for one in found):.1e}")
+    wrong = sum(one.differing for one in tokens)
+    progress.end(
+        f"logits differ by {max(one.max_relative for one in found):.1e}"
+        f"{f', {wrong} token ids of {sum(one.tokens for one in tokens)}' * bool(tokens)}"
+    )
 
 
 def _export_reward(

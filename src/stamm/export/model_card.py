@@ -132,7 +132,7 @@ def _held_out(
     if tokens:
         total, wrong = sum(one.tokens for one in tokens), sum(one.differing for one in tokens)
         yield f"Token ids of held-out text in {len(tokens)} languages: {wrong} of {total} differ."
-        differing = [one for one in tokens if one.differing]
+        differing = sorted((one for one in tokens if one.differing), key=lambda one: -one.differing)
         if differing:
             rows = [(one.language, str(one.tokens), str(one.differing)) for one in differing]
             yield card_table(("language", "tokens", "different"), rows)

@@ -25,6 +25,7 @@ from stamm.base.files import atomic, write_bytes
 from stamm.export.runtime_support import activation_name
 from stamm.models.config import DecoderConfig, GatedFFN
 from stamm.models.decoder import Decoder
+from stamm.models.mapped_weights import drop_pages
 from stamm.models.norm import RMSNorm
 from stamm.models.rope import rotation
 
@@ -124,6 +125,7 @@ class _Graph:
         for key, value in entry.items():
             proto.external_data.add(key=key, value=str(value))
         array.tofile(self._data)
+        drop_pages(tensor)
         self.initializers.append(proto)
         return name
 

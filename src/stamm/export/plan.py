@@ -5,6 +5,7 @@ Checked  tests/unit/export/test_export_plan.py, against exports
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -19,6 +20,7 @@ from stamm.export.transformers_target import weight_dtypes
 from stamm.models.config import DecoderConfig
 from stamm.models.decoder import build_blank
 from stamm.models.hub import hub_state
+from stamm.models.parameter_shapes import parameter_shapes
 from stamm.models.weight_shards import WEIGHTS, shard_file, split_shards
 
 
@@ -27,14 +29,14 @@ class ExportPlan:
     """Bytes of an export.
 
     files     weights by file, without headers and the tokenizer
-    model     the decoder in memory, float32; `tensor`: the largest one, float32, that is converted
-              while it is written
-    engine    the exported model in its engine, for the parity report
+    model     the decoder's weights, float32: the parity report maps their file
+    write     memory to write: the largest tensor, its conversion, and structured matrices multiplied out
+    engine    the exported weights in their engine, for the parity report
     """
 
     files: Mapping[str, int]
     model: int
-    tensor: int
+    write: int
     engine: int
 
     def lines(self) -> list[str]:
@@ -42,9 +44,8 @@ class ExportPlan:
         found = [f"  {name}  {bytes_text(size)}" for name, size in self.files.items()]
         return [
             *found,
-            f"  memory  {bytes_text(self.model + self.tensor)} to write: the model "
-            f"{bytes_text(self.model)}, one tensor {bytes_text(self.tensor)}; "
-            f"{bytes_text(self.engine)} more for the parity report",
+            f"  memory  {bytes_text(self.write)} to write, one tensor at a time; parity report: the "
+            f"model {bytes_text(self.model)}, memory-mapped, the export {bytes_text(self.engine)}",
         ]
 
 
@@ -81,4 +82,12 @@ def export_plan(config: ExportConfig, model: DecoderConfig) -> ExportPlan:
     else:
         engine = sum(sizes)
         files = {DATA: engine}
-    return ExportPlan(files=files, model=sum(sizes), tensor=max(sizes), engine=engine)
+    own = parameter_shapes(model)
+    merged = sum(
+        4 * math.prod(shape)
+        for name, shape in parameter_shapes(model.merged()).items()
+        if name not in own
+    )
+    converted = config.quantization != "F32" or config.target == "onnx"
+    write = merged + max(sizes) * (2 if converted else 1)
+    return ExportPlan(files=files, model=sum(sizes), write=write, engine=engine)

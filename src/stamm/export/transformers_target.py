@@ -31,6 +31,7 @@ from stamm.models.hub import (
     hub_state,
     hub_version,
     load_hub,
+    load_hub_config,
 )
 from stamm.models.weight_shards import write_weights
 
@@ -102,7 +103,7 @@ class TransformersTarget:
         """
         rounded = self._options.quantization != "F32"
         model = HubModel(folder, rounded=rounded)
-        kind = hub_class(load_hub(folder).config)
+        kind = hub_class(load_hub_config(folder))
         architecture = kind.own_code or kind.architecture
         chat = (folder / TEMPLATE).is_file()
         usage = _CHAT_USAGE if chat else _USAGE

@@ -6,7 +6,7 @@ Letters: B batch, T tokens, D model, V vocabulary.
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import ClassVar
 
@@ -341,6 +341,21 @@ def build_blank(config: DecoderConfig) -> Decoder:
     """A decoder on the meta device, to be divided over processes before it is initialised."""
     with torch.device("meta"):
         return Decoder(config)
+
+
+def decoder_of(config: DecoderConfig, state: Mapping[str, Tensor]) -> Decoder:
+    """A decoder whose weights are the tensors of `state` themselves; of other dtypes, in float32.
+
+    Raises   RuntimeError when tensors are missing, extra or of another shape.
+    """
+    decoder = build_blank(config)
+    decoder.load_state_dict(state, assign=True)
+    decoder.float()
+    if config.tied_embeddings:
+        decoder.lm_head.weight = decoder.model.embed_tokens.weight
+    frequencies = inverse_frequencies(config.rope, config.head_width)
+    decoder.model.register_buffer("inverse_frequencies", frequencies, persistent=False)
+    return decoder.eval()
 
 
 def build_decoder(config: DecoderConfig, seed: int) -> Decoder:

@@ -23,7 +23,7 @@ from stamm.base.config import from_plain, nearest, to_plain
 from stamm.base.errors import ConfigError, DataError, ExportError
 from stamm.base.files import read_json, sha256_file, sha256_value
 from stamm.models.config import DecoderConfig, GatedFFN, Llama3Rope, PlainFFN, PlainRope
-from stamm.models.decoder import Decoder
+from stamm.models.decoder import Decoder, decoder_of
 from stamm.models.hf_architecture import CLASSES, GATED_ACTS, PLAIN_ACTS, hub_class
 from stamm.models.remote_code import MODULE, remote_code
 from stamm.models.weight_shards import INDEX, WEIGHTS
@@ -157,7 +157,7 @@ def load_hub(
     Raises   DataError when the folder describes a model that a stamm decoder cannot represent, or
              when tensors are missing, extra or of another shape.
     """
-    config = _decoder_config(read_json(folder / CONFIG), str(folder / CONFIG), compat)
+    config = load_hub_config(folder, compat)
     kind = hub_class(config)
     state = {
         _hub_name(name, kind.model_type, own=True): tensor
@@ -167,12 +167,15 @@ def load_hub(
         state["lm_head.weight"] = state["model.embed_tokens.weight"]
     if kind.hidden_act == "xielu" and stored == "effective":
         _make_raw(state, config.num_layers, folder)
-    decoder = Decoder(config)
     try:
-        decoder.load_state_dict(state)
+        return decoder_of(config, state)
     except (RuntimeError, ConfigError) as error:
         raise DataError(f"the weights in {folder} do not fit {CONFIG}: {error}") from None
-    return decoder.eval()
+
+
+def load_hub_config(folder: Path, compat: Literal["exact", "eps"] = "exact") -> DecoderConfig:
+    """The configuration of the decoder that `load_hub` loads."""
+    return _decoder_config(read_json(folder / CONFIG), str(folder / CONFIG), compat)
 
 
 def hub_weights_sha256(folder: Path) -> str:
@@ -306,8 +309,7 @@ def _is_our_code(folder: Path) -> bool:
     """Whether the folder has code and it is the text that `hub_code` writes for its configuration."""
     if not (folder / CODE).is_file():
         return False
-    config = _decoder_config(read_json(folder / CONFIG), str(folder / CONFIG), "exact")
-    return (folder / CODE).read_text(encoding="utf-8") == hub_code(config)
+    return (folder / CODE).read_text(encoding="utf-8") == hub_code(load_hub_config(folder))
 
 
 @contextlib.contextmanager

@@ -12,8 +12,9 @@ from stamm.base.config import from_plain, to_plain
 from stamm.base.errors import DataError
 from stamm.base.files import atomic, read_json, sha256_file, write_json
 from stamm.models.config import DecoderConfig
-from stamm.models.decoder import Decoder
+from stamm.models.decoder import Decoder, decoder_of
 from stamm.models.linear import structured_linears
+from stamm.models.mapped_weights import map_weights
 from stamm.runs.model_outputs import DECODER, WEIGHTS, WEIGHTS_KEY
 
 SCHEMA = 2
@@ -77,21 +78,25 @@ def checked_config(folder: Path) -> DecoderConfig:
     return config
 
 
-def load_decoder(folder: Path) -> Decoder:
+def load_decoder(folder: Path, *, mapped: bool = False) -> Decoder:
     """The decoder stored in `folder`.
+
+    mapped   its weights are not in memory but pages of the file, as `map_weights`, to be read only
 
     Raises   what `checked_config` raises, and DataError when tensors are missing, extra or of
              another shape
     """
     config = checked_config(folder)
-    decoder = Decoder(config)
     try:
-        state = load_file(folder / WEIGHTS)
-    except (OSError, SafetensorError) as error:
+        state = (map_weights if mapped else load_file)(folder / WEIGHTS)
+    except (OSError, SafetensorError, KeyError) as error:  # KeyError: an unknown dtype
         raise DataError(f"{folder / WEIGHTS} cannot be read: {error}") from None
     if config.tied_embeddings:
         state["lm_head.weight"] = state["model.embed_tokens.weight"]
     try:
+        if mapped:
+            return decoder_of(config, state)
+        decoder = Decoder(config)
         decoder.load_state_dict(state)
     except RuntimeError as error:
         raise DataError(f"{folder / WEIGHTS} does not fit {DECODER}: {error}") from None

@@ -1,6 +1,6 @@
 """Safetensors files of a folder for transformers, written tensor by tensor.
 
-Beyond the tensors given, memory holds one converted tensor.
+Beyond the tensors given, memory holds one converted tensor; of mapped tensors, the one being written.
 
 Source   format: https://huggingface.co/docs/safetensors; index: transformers, SAFE_WEIGHTS_INDEX_NAME
 """
@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from stamm.base.files import atomic, canonical_json, write_json
+from stamm.models.mapped_weights import drop_pages
 
 WEIGHTS = "model.safetensors"
 INDEX = "model.safetensors.index.json"
@@ -80,3 +81,4 @@ def _write(path: Path, state: Mapping[str, Tensor], dtypes: Mapping[str, torch.d
         for name in names:
             stored = state[name].detach().to(dtypes[name]).contiguous()
             stored.flatten().view(torch.uint8).numpy().tofile(out)
+            drop_pages(state[name])

@@ -40,6 +40,7 @@ CONTENTS = (
     ("again", "Doing it again"),
 )
 _LONGEST_CELL = 120
+_MOST_LANGUAGES = 2000
 _OF_A_CORPUS = {"corpus", "again"}
 _OF_ALIGNMENT = {"alignment", "answers", "prepared"}
 
@@ -97,6 +98,36 @@ class ReportPage:
                 for one in parity.comparisons
             ),
         )  # fmt: skip
+
+    def held_out(self, parity: ParityFile) -> DataTable:
+        """Token ids and bits per byte of held-out text by language, most different ids first."""
+        ids = {one.language: one for one in parity.tokens}
+        bits = {one.language: one for one in parity.bits if one.language}
+        names = sorted({**ids, **bits}, key=lambda name: -ids[name].differing if name in ids else 0)
+        rows = tuple(
+            (
+                _cell(name),
+                *((f"{a.tokens:,}", f"{a.differing:,}") if (a := ids.get(name)) else ("", "")),
+                *(
+                    (f"{b.original:.4f}", f"{b.exported:.4f}")
+                    if (b := bits.get(name))
+                    else ("", "")
+                ),
+            )
+            for name in names[:_MOST_LANGUAGES]
+        )
+        left = len(names) - len(rows)
+        return DataTable(
+            columns=(
+                "language",
+                "token ids",
+                "different ids",
+                "bits per byte, original",
+                "exported",
+            ),
+            rows=rows,
+            note=f"{left:,} more languages are in parity.json." if left else "",
+        )
 
     def released(self, release: ReleasedFile) -> DataTable:
         """The files of a release with size and SHA-256, at most 200."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ from stamm.export.onnx_target import OnnxTarget
 from stamm.export.plan import export_plan
 from stamm.export.target import ExportOptions
 from stamm.export.transformers_target import TransformersTarget
+from stamm.models.config import LowRank
 from tests.unit.export.test_gguf import LAYOUTS, decoder_of
 
 TARGETS = {"transformers": TransformersTarget, "gguf": GgufTarget, "onnx": OnnxTarget}
@@ -39,6 +41,16 @@ def test_files_and_bytes_are_those_written(
         assert 0 <= (tmp_path / name).stat().st_size - size < HEADER
     assert len(planned.files) == len(list(tmp_path.glob("model-*")) or ["model.onnx_data"])
     assert planned.model == 4 * sum(p.numel() for p in decoder.parameters())
+
+
+def test_memory_to_write_is_the_largest_tensor_and_matrices_multiplied_out() -> None:
+    plain = LAYOUTS["plain"][0]
+    ffn = replace(plain.ffn, linear=LowRank(rank=4))
+    largest = 4 * plain.vocab_size * plain.d_model
+    layers = 4 * (plain.num_layers - 1) * 2 * plain.d_model * plain.ffn.width  # the first is dense
+    assert export_plan(ExportConfig(), plain).write == largest
+    assert export_plan(ExportConfig(target="onnx"), plain).write == 2 * largest
+    assert export_plan(ExportConfig(), replace(plain, ffn=ffn)).write == largest + layers
 
 
 def test_billions_of_parameters_are_planned_without_them(

@@ -460,6 +460,10 @@ def parallel() -> dict[str, Any]:
 
 
 def write_export(folder: Path) -> None:
+    names = [*(f"l{number:02d}" for number in range(69)), HOSTILE]
+    ids = [{"language": name, "texts": 1, "tokens": 5000, "differing": 0} for name in names]
+    ids[-1]["differing"] = 4321
+    bits = {"tokens": 9, "bytes": 9, "original": 1.5, "exported": 1.75}
     write(
         folder / "parity.json",
         {
@@ -478,6 +482,8 @@ def write_export(folder: Path) -> None:
                     "argmax_agreement": 1.0,
                 }
             ],
+            "tokens": ids,
+            "bits": [{"language": name, **bits} for name in ("", *names)],
         },
     )
     write(

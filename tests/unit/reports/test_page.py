@@ -209,6 +209,13 @@ def test_missing_parts_are_said_to_be_missing(tmp_path: Path) -> None:
         assert words in page.text, words
 
 
+def test_every_language_of_an_exported_tokenizer_is_listed(page: Page) -> None:
+    assert "Token ids that differ: 4321 of 350000 in 70 languages." in page.text
+    listed = page.text[page.text.index("Held-out text by language") :]
+    places = [listed.index(name) for name in ("4,321", "l00", "l68")]
+    assert places == sorted(places)
+
+
 def test_invisible_characters_are_shown_everywhere(tmp_path: Path) -> None:
     trick = "a\u202eb\ud800c\x1b[31m\x00"
     root = write_study(tmp_path / "runs" / "demo")

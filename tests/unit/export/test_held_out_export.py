@@ -1,0 +1,70 @@
+"""Held-out texts of an export: every language has its share, whatever the number of languages."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from numpy.typing import NDArray
+
+from stamm.export.held_out import LONGEST, SHORTEST, held_out_texts, token_agreement
+from stamm.export.target import LoadedExport
+
+
+class Split:
+    """Two documents of 1,500 tokens in each language."""
+
+    def __init__(self, languages: int) -> None:
+        names = [f"l{number:03d}" for number in range(languages)]
+        self._rows = [
+            {"language": name, "start": 1500 * place, "stop": 1500 * (place + 1)}
+            for place, name in enumerate([*names, *names])
+        ]
+
+    def documents(self) -> pa.Table:
+        """Language, start and stop of each."""
+        return pa.Table.from_pylist(self._rows)
+
+    def read(self, start: int, stop: int) -> NDArray[np.int64]:
+        """Tokens that look mixed."""
+        return np.arange(start, stop) % 90 + 10
+
+
+class Letters:
+    """A tokenizer with a token for each character."""
+
+    def encode(self, text: str) -> list[int]:
+        """The number of each character."""
+        return [ord(letter) for letter in text]
+
+    def decode(self, tokens: Sequence[int]) -> str:
+        """The characters with these numbers."""
+        return "".join(map(chr, tokens))
+
+
+def agreed(languages: int, most: int) -> Any:
+    """Agreement with an engine that gives another id for every sixtieth character."""
+    texts = held_out_texts(Split(languages), Letters(), most)  # type: ignore[arg-type]
+    engine = LoadedExport(
+        description="",
+        logits=lambda tokens: tokens,
+        encode=lambda text: [-1 if n % 60 == 59 else ord(letter) for n, letter in enumerate(text)],
+    )
+    return texts, token_agreement(texts, Letters(), engine)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("languages", "most", "length"),
+    [(2, 9000, LONGEST), (70, 16_384, 234), (400, 16_384, SHORTEST)],
+)
+def test_every_language_is_compared(languages: int, most: int, length: int) -> None:
+    texts, found = agreed(languages, most)
+    assert len({each.language for each in texts}) == languages
+    assert {len(each.tokens) for each in texts} == {length}
+    assert len(found) == languages
+    for each in found:
+        assert each.tokens == each.texts * length
+        assert each.differing == each.texts * (length // 60)
