@@ -41,6 +41,7 @@ from stamm.corpus.canaries.config import Kind
 from stamm.corpus.canaries.random_text import MADE_UP
 from stamm.corpus.classifiers.classifier import TextClassifier
 from stamm.models.determinism import set_determinism
+from stamm.models.serialization import check_finite
 from stamm.runs.job import Workspace
 from stamm.runs.model_outputs import KEY, set_aside
 from stamm.runs.schemas.audit import GridFile, MembershipFile, SafetyFile
@@ -68,6 +69,7 @@ def run(config: AuditConfig, workspace: Workspace) -> None:
     planted = read_own(Path(config.passages)) if config.passages else read_planted(inputs["corpus"])
     set_determinism(config.threads)
     model = load_audited(inputs["model"], inputs["tokenizer"])
+    check_finite(model.decoder)
     check_context(config, model.decoder, len(model.begin))
     cut = prompts(config, model.encode, planted.passages)
     if not cut:

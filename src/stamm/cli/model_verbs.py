@@ -185,7 +185,8 @@ def settings_of(root: Path, verb: str) -> Any:
     path = root / "config.json"
     stored = read_json(path)
     config = stored.get("config") if isinstance(stored, dict) else None
-    section = config.get(verb) if isinstance(config, dict) else None
+    # `evaluate` of a recipe that is one training job is the evaluation during training.
+    section = config.get(verb) if isinstance(config, dict) and "model" not in config else None
     kind = _CONFIGS[verb]
     return kind() if section is None else from_plain(kind, section, str(path))
 

@@ -44,7 +44,7 @@ from stamm.evaluate.task_file import GENERATED, TaskData, TaskDescription
 from stamm.models.decoder import Decoder
 from stamm.runs.schemas.evaluation import ItemLine
 
-BLOCK = 2000  # items that are scored, then written, together
+BLOCK, GENERATED_BLOCK = 2000, 200  # items that are scored, or answered, then written, together
 VERSION = 1  # of the rules; a change of numbers makes it larger
 MOST_GROUPS = MOST_LINES = 1000
 MANY = "(others)"
@@ -88,11 +88,12 @@ class FileTask:
         examples = choose_examples(self.data, config.shots, config.shots_seed)
         identity = self.identity(context)
         total = sum(1 for _ in read_items(self.data))
-        file = ItemFile(context.folder / f".{self.name}.jsonl", identity)
+        size = GENERATED_BLOCK if described.kind in GENERATED else BLOCK
+        file = ItemFile(context.folder / f".{self.name}.jsonl", f"{identity} {size}")
         scorer = ItemScorer(described, context, examples)
         context.progress.begin(self.name, total, "items")
         done = 0
-        for number, block in enumerate(blocks_of(read_items(self.data), BLOCK)):
+        for number, block in enumerate(blocks_of(read_items(self.data), size)):
             if number >= file.blocks:
                 file.append(scorer.lines(block))
             done += len(block)

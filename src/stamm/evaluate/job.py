@@ -25,7 +25,7 @@ from stamm.evaluate.registry import load_tasks
 from stamm.evaluate.task import EvaluationTask, TaskContext, TaskResult
 from stamm.evaluate.text_model import TextModel, load_tokenizer, text_model
 from stamm.models.determinism import set_determinism
-from stamm.models.serialization import load_decoder
+from stamm.models.serialization import check_finite, load_decoder
 from stamm.runs.job import Workspace
 from stamm.runs.model_outputs import KEY, set_aside, weights_sha256
 from stamm.runs.schemas.evaluation import BlimpFile, HeldOutFile, TaskFile
@@ -58,9 +58,12 @@ def evaluate_model(config: EvaluateConfig, workspace: Workspace, model: TextMode
 
     Nothing is written before all tasks are done, so a failure keeps the earlier results; those of
     other weights are moved to a folder beside.
+
+    Raises   DataError for weights that are not finite; as the tasks.
     """
     tasks = load_tasks(config.tasks, config.task_folder)
     set_determinism(config.threads)
+    check_finite(model.decoder)
     context = TaskContext(
         config=config,
         pack=workspace.inputs.get("pack"),

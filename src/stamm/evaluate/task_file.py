@@ -16,7 +16,7 @@ from typing import Any, Literal
 
 from stamm.base.config import from_plain, validate
 from stamm.base.errors import ConfigError, DataError
-from stamm.base.files import read_json, sha256_file
+from stamm.base.files import canonical_json, read_json, sha256_file
 from stamm.corpus.streams import BoundedStream, StreamError, bounded_lines
 from stamm.evaluate.config import DESCRIPTIONS, shipped_tasks
 
@@ -104,7 +104,7 @@ class TaskDescription:
     def __post_init__(self) -> None:
         try:
             groups = re.compile(self.pattern).groups
-        except re.error:
+        except (re.error, OverflowError, RecursionError):
             groups = -1
         validate(
             self,
@@ -192,6 +192,10 @@ def open_task(name: str, folder: str | None) -> TaskData:
 def _description(plain: Any, where: str) -> TaskDescription:
     if not isinstance(plain, dict):
         raise ConfigError(f"{where} is not a JSON object, which describes a task")
+    try:
+        canonical_json(plain)
+    except UnicodeEncodeError:
+        raise ConfigError(f"{where} contains a lone surrogate, which no file can hold") from None
     given = dict(plain)
     for key in ("choices", "groups", "until"):
         if isinstance(given.get(key), str):

@@ -23,7 +23,7 @@ from stamm.base.errors import ConfigError, DataError
 from stamm.base.files import read_json, sha256_file, write_json
 from stamm.corpus.special_tokens import BEGIN_ID
 from stamm.corpus.tokenizer.tokenizer import Tokenizer
-from stamm.models.serialization import load_decoder
+from stamm.models.serialization import load_decoder, save_decoder
 from stamm.runs.job import Workspace
 from tests.unit.taught_decoder import audited_folders
 
@@ -137,6 +137,12 @@ def test_errors_say_what_to_set(inputs: dict[str, Path], tmp_path: Path) -> None
     with pytest.raises(ConfigError, match=r"Lower audit\.prefix_tokens"):
         job.run(AuditConfig(prefix_tokens=40, new_tokens=30), workspace)
     assert list(tmp_path.iterdir()) == []
+    decoder = load_decoder(inputs["model"])
+    decoder.lm_head.weight.data[7, 0] = torch.nan
+    save_decoder(decoder, tmp_path / "model")
+    diverged = Workspace(folder=tmp_path, inputs={**inputs, "model": tmp_path / "model"})
+    with pytest.raises(DataError, match="contains NaN or infinity"):
+        job.run(CONFIG, diverged)
     with pytest.raises(ConfigError, match="new_tokens = 0 must be at least 1"):
         AuditConfig(new_tokens=0)
     assert from_plain(AuditConfig, to_plain(CONFIG)) == CONFIG

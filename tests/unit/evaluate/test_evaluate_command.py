@@ -11,15 +11,19 @@ import tokenizers
 import torch
 from safetensors.torch import save_file
 
+from stamm.base.config import to_plain
 from stamm.base.files import read_json, write_json
 from stamm.cli.main import main
+from stamm.cli.model_verbs import settings_of
 from stamm.engine.checkpoint import Checkpoints
 from stamm.engine.distributed import DistributedContext
 from stamm.engine.sharded_optimizer import ShardedOptimizer
+from stamm.evaluate.config import EvaluateConfig
 from stamm.models.config import DecoderConfig, GatedFFN
 from stamm.models.decoder import build_decoder
 from stamm.models.hub import HubSpecialIds, hub_config, hub_state
 from stamm.models.serialization import load_decoder, save_decoder
+from stamm.pretrain.config import PeriodicEvaluation, PretrainConfig
 from stamm.reports.results import read_measured
 from tests.unit.tutorials import working_folder
 
@@ -149,3 +153,14 @@ def test_results_of_a_hugging_face_folder_have_a_page(
     assert "It was the" not in (folder / "page.html").read_text(encoding="utf-8")
     assert main(["report", "evaluations/other<b>/audit", "--out", "audit.html"]) == 0
     assert "Evaluation tasks" not in (folder / "audit.html").read_text(encoding="utf-8")
+
+
+def test_evaluation_during_training_is_not_taken_for_the_settings_of_the_verb(
+    tmp_path: Path,
+) -> None:
+    """A recipe that is one training job has the key `evaluate`, too."""
+    during = to_plain(PretrainConfig(model=DecoderConfig(), evaluate=PeriodicEvaluation(every=5)))
+    write_json(tmp_path / "config.json", {"config": during})
+    assert settings_of(tmp_path, "evaluate") == EvaluateConfig()
+    write_json(tmp_path / "config.json", {"config": {"evaluate": {"shots": 2}}})
+    assert settings_of(tmp_path, "evaluate") == EvaluateConfig(shots=2)

@@ -6,6 +6,7 @@ import shutil
 from pathlib import Path
 
 import pytest
+import torch
 
 from stamm.base.errors import DataError
 from stamm.base.files import read_json, sha256_file, write_json
@@ -42,3 +43,14 @@ def test_results_of_other_weights_are_kept_beside(inputs: dict[str, Path], tmp_p
     assert {path.name: path.read_bytes() for path in aside.iterdir()} == first
     assert read_json(out / "held_out.json")["model_sha256"] != before
     assert read_measured(tmp_path).held_out is not None
+
+
+def test_a_diverged_model_is_not_measured(inputs: dict[str, Path], tmp_path: Path) -> None:
+    """Comparisons with NaN are false: its accuracies would be numbers."""
+    model = tmp_path / "model"
+    decoder = load_decoder(inputs["model"])
+    decoder.lm_head.weight.data[7, 0] = torch.nan
+    save_decoder(decoder, model)
+    workspace = Workspace(folder=tmp_path / "out", inputs={**inputs, "model": model})
+    with pytest.raises(DataError, match=r"lm_head\.weight .* contains NaN.*earlier checkpoint"):
+        job.run(CONFIG, workspace)

@@ -245,7 +245,9 @@ def test_answers_are_checked_by_rule(
 def test_a_match_without_end_counts_as_unanswered(
     inputs: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(file_task, "generate_until", lambda *_: ["a" * 60 + "b", "aaa"])
+    outputs = iter(["a" * 60 + "b", "aaa"])
+    monkeypatch.setattr(file_task, "GENERATED_BLOCK", 1)
+    monkeypatch.setattr(file_task, "generate_until", lambda *_: [next(outputs)])
     header = {
         "kind": "generation",
         "context": "{q}",
@@ -295,6 +297,10 @@ def test_descriptions_are_checked(inputs: dict[str, Path], tmp_path: Path) -> No
         open_task(write(tmp_path / "wrong.jsonl", ROWS, wrong), None)
     with pytest.raises(ConfigError, match=r"regular expression with one group"):
         TaskDescription(kind="generation", context="{q}", match="regex", pattern="(a")
+    with pytest.raises(ConfigError, match=r"contains a lone surrogate"):
+        open_task(write(tmp_path / "half.jsonl", ROWS, {**ASKED, "source": "\ud800"}), None)
+    with pytest.raises(ConfigError, match=r"regular expression with one group"):
+        TaskDescription(kind="generation", context="{q}", match="regex", pattern="(a{9999999999})")
     write(tmp_path / "rows.jsonl", ROWS, None)
     (tmp_path / "mine.json").write_text(json.dumps({**ASKED, "file": "rows.jsonl", "sha256": "0"}))
     with pytest.raises(DataError, match=r"has SHA-256 .* the description is for 0"):
