@@ -177,6 +177,9 @@ def test_bad_files_are_told(tmp_path: Path) -> None:
         Tokenizer("{}")
     with pytest.raises(DataError, match=r"cannot be read.*Run the tokenizer step"):
         Tokenizer.load(tmp_path / "none.json")
+    (tmp_path / "half.json").write_text("{")
+    with pytest.raises(DataError, match=r"not a tokenizer: .*\(.*half\.json\)"):
+        Tokenizer.load(tmp_path / "half.json")
     foreign = DESCRIPTION.replace('"<|tools_suffix|>"', '"<other>"')
     with pytest.raises(DataError, match=r"has <\|tools_suffix\|> at None, not at 72"):
         Tokenizer(foreign)

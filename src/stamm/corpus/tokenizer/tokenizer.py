@@ -100,6 +100,8 @@ class Tokenizer:
             raise DataError(
                 f"{file} cannot be read: {error}", fix="Run the tokenizer step"
             ) from None
+        except DataError as error:
+            raise DataError(error.what, where=str(file), fix=error.fix) from None
 
     @property
     def size(self) -> int:
