@@ -3,7 +3,9 @@
     min over s > 0, c and the shape parameters p of   sum_i w_i (f(x_i) - c g(s x_i; p))^2
 
 The matrix before the activation takes up s, the one behind it c. c has a closed form; the rest is
-found by the Levenberg-Marquardt method from several s, in float64.
+found by the Levenberg-Marquardt method from several s, in float64. A little of (log s)^2 + (log |c|)^2 is
+added: of scales that fit alike, as all do for a homogeneous g, it prefers those that leave the
+matrices as large as they were, which further training needs.
 
 Letters: N numbers of the sample, U unknowns (log s, then the stored values of p).
 """
@@ -23,7 +25,8 @@ from stamm.base.errors import ConfigError
 
 _STARTS = (1.0, 0.5, 2.0)
 _STEPS, _DIFFERENCE, _SMALLEST_GAIN = 60, 1e-4, 1e-9
-_EXACT, _FLAT = 1e-14, 1e-9
+_SMALL_SCALES = 3e-4  # weight of log s and log |c| among the residuals
+_SMALLEST_SCALE = 1e-12
 _WIDEST = 20.0  # of |log s| and of stored values: beyond it a shape is another one's limit
 
 
@@ -55,10 +58,8 @@ def fit_activation(spec: Spec, x_N: Tensor, f_N: Tensor, weight_N: Tensor) -> Ac
     begin = list(spec.raw_values({p.name: p.initial for p in spec.trainable}).values())
     initial = fitting.initial_error(begin)
     ends = [_minimum(fitting, [math.log(scale), *begin]) for scale in _STARTS]
-    least = min(error for _, error in ends)
-    # The first of the starts that are as good: scales of a homogeneous g are one number, s stays 1.
-    point, error = next(end for end in ends if end[1] <= least * (1 + 1e-6) + _EXACT)
-    if not math.isfinite(error):
+    point, least = min(ends, key=lambda end: end[1])
+    if not math.isfinite(least):
         raise ConfigError(
             f"{spec.name} is not finite on the model's pre-activations, from {float(x_N.min()):.4g} "
             f"to {float(x_N.max()):.4g}",
@@ -68,7 +69,7 @@ def fit_activation(spec: Spec, x_N: Tensor, f_N: Tensor, weight_N: Tensor) -> Ac
         raw=dict(zip((p.name for p in spec.trainable), point[1:], strict=True)),
         input_scale=math.exp(point[0]),
         output_scale=fitting.output_scale(point),
-        error=error,
+        error=fitting.error(point),
         initial_error=initial,
     )
 
@@ -87,9 +88,18 @@ class _Fitting:
         self._f_N = self._root_N * f_N
 
     def residual(self, point: Sequence[float]) -> Tensor | None:
-        """Weighted f - c g with the best c; None where g is not finite."""
+        """Weighted f - c g with the best c, then small ones for the scales; None where g is not finite."""
         g_N = self._weighted(math.exp(point[0]), point[1:])
-        return None if g_N is None else self._f_N - self._scale(g_N) * g_N
+        if g_N is None:
+            return None
+        scale = self._scale(g_N)
+        sizes = [point[0], math.log(max(abs(scale), _SMALLEST_SCALE))]
+        return torch.cat([self._f_N - scale * g_N, _SMALL_SCALES * torch.tensor(sizes).double()])
+
+    def error(self, point: Sequence[float]) -> float:
+        """Share of the weighted mean square of f that is missed."""
+        residual = self.residual(point)
+        return math.inf if residual is None else float(residual[:-2].square().sum())
 
     def output_scale(self, point: Sequence[float]) -> float:
         """The best c."""
@@ -118,7 +128,7 @@ class _Fitting:
 
 
 def _minimum(fitting: _Fitting, point: list[float]) -> tuple[list[float], float]:
-    """A local minimum from `point`, and the error there; an infinite error where g is not finite."""
+    """A local minimum from `point`, and the sum of squares there; infinite where g is not finite."""
     residual = fitting.residual(point)
     if residual is None:
         return point, math.inf
@@ -131,7 +141,7 @@ def _minimum(fitting: _Fitting, point: list[float]) -> tuple[list[float], float]
         slope_U = jacobian_NU.T @ residual
         gain = 0.0
         while damping < 1e12:
-            damped_UU = square_UU + torch.diag(damping * square_UU.diagonal() + _FLAT)
+            damped_UU = square_UU + damping * torch.diag(square_UU.diagonal() + 1e-12)
             change_U = torch.linalg.solve(damped_UU, slope_U)
             there = [at - d for at, d in zip(point, change_U.tolist(), strict=True)]
             found = fitting.residual(there) if max(map(abs, there)) < _WIDEST else None

@@ -26,28 +26,36 @@ def _values(name: str, x: torch.Tensor, **values: float) -> torch.Tensor:
 def test_scales_of_the_same_function_are_found(scale: float, behind: float) -> None:
     f = behind * _values("gelu", scale * X)
     fit = fit_activation(spec_of("gelu"), X, f, WEIGHT)
-    assert fit.error < 1e-12
-    assert (fit.input_scale, fit.output_scale) == pytest.approx((scale, behind), rel=1e-5)
+    assert fit.error < 1e-9
+    assert (fit.input_scale, fit.output_scale) == pytest.approx((scale, behind), rel=1e-4)
 
 
 def test_shape_parameters_are_found() -> None:
     """SiLU is Swish with beta = 1: s beta = 1 and c = s."""
     fit = fit_activation(spec_of("swish_beta"), X, _values("silu", X), WEIGHT)
     beta = spec_of("swish_beta").effective_values(fit.raw)["beta"]
-    assert fit.error < 1e-12
-    assert fit.input_scale * beta == pytest.approx(1, rel=1e-5)
-    assert fit.output_scale * fit.input_scale == pytest.approx(1, rel=1e-5)
+    assert fit.error < 1e-9
+    assert fit.input_scale * beta == pytest.approx(1, rel=1e-4)
+    assert fit.output_scale * fit.input_scale == pytest.approx(1, rel=1e-4)
 
 
 def test_the_output_scale_of_a_homogeneous_function_is_the_regression_coefficient() -> None:
     f, relu = _values("silu", X), torch.relu(X)
     fit = fit_activation(spec_of("relu"), X, f, WEIGHT)
     slope = float((WEIGHT * f * relu).sum() / (WEIGHT * relu * relu).sum())
-    assert (fit.input_scale, fit.output_scale) == pytest.approx((1, slope), rel=1e-3)
     assert fit.output_scale * fit.input_scale == pytest.approx(slope, rel=1e-9)
+    # Of s c = slope both are nearest 1 where they are equal.
+    assert fit.input_scale == pytest.approx(slope**0.5, rel=1e-3)
     whole = float((WEIGHT * f * f).sum())
     assert fit.error == pytest.approx(float((WEIGHT * (f - slope * relu) ** 2).sum()) / whole)
     assert fit.initial_error == pytest.approx(float((WEIGHT * (f - relu) ** 2).sum()) / whole)
+
+
+def test_scales_of_a_square_stay_moderate() -> None:
+    """c s^2 is one number: without a preference s drifts to where further training diverges."""
+    fit = fit_activation(spec_of("relu2"), X, _values("xielu", X), WEIGHT)
+    assert 0.5 < fit.input_scale < 2
+    assert 0.5 < fit.output_scale < 2
 
 
 def test_no_point_of_a_grid_is_better() -> None:
