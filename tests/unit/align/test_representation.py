@@ -64,6 +64,10 @@ def test_a_mean_that_all_tokens_share_is_one_direction() -> None:
     assert found["representation/pca_rank"] == 1
 
 
+def test_without_a_token_there_is_no_metric() -> None:
+    assert feature_metrics(torch.zeros(0, 3), torch.zeros(0, 4)) == {}
+
+
 def test_the_sample_of_tokens_is_bounded_and_evenly_spaced(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(representation, "MOST_FEATURES", 5)
     feature = torch.zeros(50, 3)

@@ -56,10 +56,13 @@ def feature_metrics(feature_ND: Tensor, units_NC: Tensor | None) -> dict[str, fl
     dormant_share    share of units with mean |h| at most DORMANT times the mean over units; of this
                      process's units. Not in the result where units_NC is None
 
+    Edge     {} without a token, as where processes divide sequences and this one has prompts alone
     Dtypes   float64: in float32 rounding errors of small singular values would add to the ranks
     """
+    if not len(feature_ND):
+        return {}
     count = min(len(feature_ND), MOST_FEATURES)
-    places = torch.arange(count, device=feature_ND.device) * len(feature_ND) // max(count, 1)
+    places = torch.arange(count, device=feature_ND.device) * len(feature_ND) // count
     wide = feature_ND.detach()[places].double()
     found = {"tokens": float(count), "feature_norm": float(wide.norm(dim=1).mean())}
     for name, x in (("", wide), ("_centred", wide - wide.mean(0))):
