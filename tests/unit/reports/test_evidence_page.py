@@ -18,7 +18,7 @@ from tools.evidence import FOLDER, PAGE, measured, page
 def test_the_page_is_what_the_committed_results_give() -> None:
     assert PAGE.read_text(encoding="utf-8") == page(), "run `python -m tools.evidence`"
     claims = json.loads((FOLDER / "claims.json").read_text(encoding="utf-8"))
-    assert [claim["key"] for claim in claims] == list("abcdefg")
+    assert sorted({claim["key"] for claim in claims}) == list("abcdefg")
     assert page().count("not yet measured") == sum(not claim["result"] for claim in claims)
 
 
