@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 import sysconfig
@@ -19,7 +20,9 @@ from tests.conftest import ROOT, Stamm
 def test_a_trained_run_is_released_and_verified(
     smoke_run: Path, tmp_path: Path, stamm: Stamm
 ) -> None:
-    arm = smoke_run / "arms" / "xielu"
+    run = tmp_path / "run"  # a release writes released.json into the run
+    shutil.copytree(smoke_run, run)
+    arm = run / "arms" / "xielu"
     out = tmp_path / "release"
     done = stamm("release", str(arm), "--out", str(out), "evidence.provider=Someone", "--dry-run")
     assert done.returncode == 0, done.stderr
@@ -39,7 +42,7 @@ def test_a_trained_run_is_released_and_verified(
     assert stamm("verify", str(out), "--all").returncode == 0
     hashes = subprocess.run(["sha256sum", "--quiet", "--check", "SHA256SUMS"], cwd=out, check=False)
     assert hashes.returncode == 0
-    page = stamm("report", str(smoke_run), "--out", str(tmp_path / "page.html"))
+    page = stamm("report", str(run), "--out", str(tmp_path / "page.html"))
     assert page.returncode == 0, page.stderr
     assert "bom.cdx.json" in (tmp_path / "page.html").read_text()
 

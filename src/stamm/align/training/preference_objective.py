@@ -33,6 +33,7 @@ from stamm.align.training.representation import (
     MOST_TOKENS,
     LastUnits,
     feature_metrics,
+    gathered,
     ratio_metrics,
 )
 from stamm.base.errors import ConfigError
@@ -146,15 +147,16 @@ class PreferenceObjective(AnswerObjective):
             log_prob_B, hidden_RTD = self._log_probs_and_hidden(
                 batch, self.attention(batch.document_RT)
             )
-        if not self._world.is_main_process:
-            return {}
         answer_RT = self._shard.tokens(batch.completion_RT) >= 0
         found = units.newest
         if found is not None:
             # Processes of tensor parallelism have some units of all tokens.
             whole = found.shape[:2] == batch.completion_RT.shape
             found = found[batch.completion_RT >= 0 if whole else answer_RT]
-        metrics = feature_metrics(hidden_RTD[answer_RT], found)
+        feature_ND, units_NC = gathered(hidden_RTD[answer_RT], found, self._world)
+        if not self._world.is_main_process:
+            return {}
+        metrics = feature_metrics(feature_ND, units_NC)
         if needs_reference(self._loss):
             metrics |= ratio_metrics(log_prob_B - batch.reference_B, batch.length_B)
         return metrics

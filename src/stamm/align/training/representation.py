@@ -16,6 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from stamm.engine.distributed import DistributedContext
 from stamm.models.decoder import Decoder
 from stamm.observe.statistics import effective_rank, pca_rank
 
@@ -44,6 +45,28 @@ class LastUnits:
         self._handle.remove()
 
 
+def gathered(
+    feature_ND: Tensor, units_NC: Tensor | None, world: DistributedContext
+) -> tuple[Tensor, Tensor | None]:
+    """The features of all processes that divide the same sequences, and one row of mean |h| over their tokens.
+
+    One process's own where sequences are not divided. Of tensor parallelism the units are this
+    process's, which has all tokens of them. All processes must call it.
+    """
+    if world.context * world.tensor == 1:
+        return feature_ND, units_NC
+    size_C = None if units_NC is None else units_NC.float().abs().sum(0, dtype=torch.float64).cpu()
+    count = 0 if units_NC is None else len(units_NC)
+    mine = (world.mesh_coordinates, feature_ND.detach().float().cpu(), size_C, count)
+    parts = [part for part in world.all_gather_object(mine) if part[0][0] == mine[0][0]]
+    whole_ND = torch.cat([part[1] for part in parts])
+    sums = [part for part in parts if part[0][2] == mine[0][2] and part[2] is not None]
+    tokens = sum(part[3] for part in sums)
+    if not tokens:
+        return whole_ND, None
+    return whole_ND, (sum(part[2] for part in sums) / tokens)[None]
+
+
 def feature_metrics(feature_ND: Tensor, units_NC: Tensor | None) -> dict[str, float]:
     """Metrics of the last hidden states, and of the outputs of the last activation.
 
@@ -56,7 +79,7 @@ def feature_metrics(feature_ND: Tensor, units_NC: Tensor | None) -> dict[str, fl
     dormant_share    share of units with mean |h| at most DORMANT times the mean over units; of this
                      process's units. Not in the result where units_NC is None
 
-    Edge     {} without a token, as where processes divide sequences and this one has prompts alone
+    Edge     {} without a token
     Dtypes   float64: in float32 rounding errors of small singular values would add to the ranks
     """
     if not len(feature_ND):
