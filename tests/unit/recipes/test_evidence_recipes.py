@@ -20,6 +20,7 @@ from stamm.recipes.evidence_recipes import (
     evidence_beta,
     evidence_expanded,
     evidence_goldfish,
+    evidence_init,
     evidence_optimizer,
     evidence_structured,
 )
@@ -30,6 +31,7 @@ RECIPES = [
     evidence_beta,
     evidence_expanded,
     evidence_goldfish,
+    evidence_init,
     evidence_optimizer,
     evidence_structured,
 ]
