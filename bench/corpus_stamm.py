@@ -104,11 +104,12 @@ def main() -> None:
     seconds: dict[str, float] = {}
     running: list[tuple[str, float]] = []
 
-    def announce(number: int, count: int, step: Step) -> None:
+    def announce(number: int, count: int, step: Step) -> str:
         now = time.perf_counter()
         for name, began in running[-1:]:
             seconds[name] = now - began
         running.append((step.name, now))
+        return ""
 
     root = folder / "run"
     run = Run(root, "bench", (), {})

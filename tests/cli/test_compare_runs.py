@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import signal
 import subprocess
 import time
 from collections.abc import Callable
@@ -139,6 +140,50 @@ def test_killed_and_continued_is_the_same_to_the_bit(
     left, right = contents(done), contents(tmp_path / "run")
     assert left.keys() == right.keys()
     assert [name for name in left if left[name] != right[name] and name not in CLOCK] == []
+
+
+def test_side_by_side_asked_to_end_and_continued_is_the_same_to_the_bit(
+    done: Path, tmp_path: Path, parent: Parent, compare: Compare
+) -> None:
+    """Two runs at once, ended by SIGTERM while both train; then three at once."""
+    (tmp_path / "mine.py").write_text(RECIPE)
+    words = ["stamm", "compare", "mine.py", "--out", "run", "--jobs", "2"]
+    working = parent.start(words, tmp_path, environment())
+    until = time.monotonic() + 300
+    while not (tmp_path / "run/final/xielu/1/metrics.jsonl").exists():
+        assert working.poll() is None and time.monotonic() < until
+        time.sleep(0.02)
+    working.send_signal(signal.SIGTERM)
+    assert working.wait() == 143
+    first = read(tmp_path / "run/steps/tune.swiglu.1.json")
+    second = read(tmp_path / "run/steps/tune.swiglu.0.json")
+    assert abs(first["ended"] - second["ended"]) < first["seconds"]  # they ran at the same time
+    again = compare(tmp_path, "--out", "run", "--jobs", "3")
+    assert again.returncode == 0, again.stderr
+    left, right = contents(done), contents(tmp_path / "run")
+    assert left.keys() == right.keys()
+    assert [name for name in left if left[name] != right[name] and name not in CLOCK] == []
+
+
+def test_a_run_that_fails_beside_others_ends_them_with_its_own_line(
+    tmp_path: Path, compare: Compare, done: Path
+) -> None:
+    shutil.copytree(done, tmp_path / "run")
+    for seed in (1, 2):
+        (tmp_path / f"run/steps/pretrain.xielu.{seed}.json").unlink()
+    shutil.rmtree(tmp_path / "run/final/xielu/2")
+    (tmp_path / "run/final/xielu/2").write_text("a file in the place of the folder")
+    failed = compare(tmp_path, "--out", "run", "--jobs", "2")
+    assert failed.returncode == 1
+    assert failed.stderr.splitlines()[-1].startswith("stamm: ")
+    assert "Traceback" not in failed.stderr
+
+
+@pytest.mark.parametrize("word", ["0", "-1", "two"])
+def test_a_number_of_jobs_that_is_none_is_refused(stamm: Stamm, word: str) -> None:
+    refused = stamm("compare", "smoke", f"--jobs={word}")
+    assert refused.returncode == 2
+    assert "--jobs" in refused.stderr
 
 
 def test_a_lost_choice_is_made_again_without_training(

@@ -66,6 +66,7 @@ class Console:
 
     prefix   written before each task's name ("[4/10] ")
     log      a file that also gets every line, with the time (UTC)
+    bar      draw a moving bar on a terminal; without it, lines
     """
 
     def __init__(
@@ -73,12 +74,14 @@ class Console:
         stream: TextIO | None = None,
         clock: Callable[[], float] = time.monotonic,
         log: TextIO | None = None,
+        *,
+        bar: bool = True,
     ) -> None:
         self._stream = sys.stderr if stream is None else stream
         self._clock = clock
         self._log = log
         self._bar: _Bar | None = None
-        self._moves = self._stream.isatty()
+        self._moves = bar and self._stream.isatty()
         self._task = ""
         self._unit = ""
         self._total = 0.0

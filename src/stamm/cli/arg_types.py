@@ -23,6 +23,14 @@ def text(word: str) -> str:
     return word
 
 
+def count(word: str) -> int:
+    """`word` as a number from 1; an argument type for `argparse`, which reports what it refuses."""
+    number = int(word)
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"{word} must be at least 1")
+    return number
+
+
 def add_changes(parser: argparse.ArgumentParser, known: str) -> None:
     """Add the arguments key=value that change settings, as `options.changes`.
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from stamm.base.errors import ConfigError
 from stamm.base.units import seconds_text
-from stamm.cli.arg_types import text
+from stamm.cli.arg_types import count, text
 from stamm.cli.output import print_table
 from stamm.recipes.execute import RecipeRun
 from stamm.recipes.resolve import resolve
@@ -33,6 +33,13 @@ def arguments(parser: argparse.ArgumentParser, verb: str) -> None:
     parser.add_argument(
         "--dry-run", action="store_true", help="print the steps and their state, run nothing"
     )
+    parser.add_argument(
+        "--jobs",
+        type=count,
+        default=1,
+        metavar="N",
+        help="training runs and evaluations at the same time (default: 1); the same bits with any number",
+    )
 
 
 def run(options: argparse.Namespace, verb: str) -> int:
@@ -52,7 +59,7 @@ def run(options: argparse.Namespace, verb: str) -> int:
     if options.dry_run:
         return _print_plan(execution)
     allow_tokenizer_threads()
-    if execution.execute():
+    if execution.execute(jobs=options.jobs):
         spent = sum(receipt["seconds"] for receipt in execution.folder.receipts())
         print(f"{root} is complete: {len(execution.steps)} steps, {seconds_text(spent)}.")
     else:

@@ -47,7 +47,7 @@ def run(options: argparse.Namespace, verb: str) -> int:
         _print_plan(recipe.config)
         return 0
     allow_tokenizer_threads()
-    result = search.execute()
+    result = search.execute(jobs=options.jobs)
     print("\n" + "\n".join(result.sentences) + f"\n\nReport: {root / SEARCH_PAGE}")
     return 0
 

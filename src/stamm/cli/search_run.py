@@ -43,13 +43,18 @@ class SearchRun:
             raise ConfigError(f"{recipe.name} is not a search", fix="`stamm ls recipes` lists them")
         self._recipe, self._search, self.root = recipe, recipe.config, root
         self.screening = RecipeRun(recipe, root)
+        self._jobs = 1
         if self.screening.size > 1:
             raise ConfigError(
                 "a search is one process", fix="Start it without torchrun; its runs are small"
             )
 
-    def execute(self, *, quiet: bool = False) -> SearchFile:
-        """Do what is left, and return the result. The page and search.json are written after each part."""
+    def execute(self, *, quiet: bool = False, jobs: int = 1) -> SearchFile:
+        """Do what is left, and return the result. The page and search.json are written after each part.
+
+        jobs     training runs and evaluations at the same time
+        """
+        self._jobs = jobs
         self.screening.folder.check()
         self.screening.execute(quiet=quiet)
         plan = read_record(SearchPlanFile, self.root / "plan" / PLAN)
@@ -81,7 +86,7 @@ class SearchRun:
         titled = replace(comparison, report=replace(self._search.report, title=title))
         run = RecipeRun(Resolved(f"{self._recipe.name}.{place}", titled, ()), self.root / place)
         run.folder.check()
-        run.execute(quiet=quiet)
+        run.execute(quiet=quiet, jobs=self._jobs)
 
     def _written(
         self, rounds: list[RoundResult], confirmations: list[ConfirmationResult]

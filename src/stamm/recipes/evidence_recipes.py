@@ -1,21 +1,13 @@
 """Comparison recipes for the claims of docs/evidence.md; each costs at most 1.5 hours on 2 cores.
 
-All have the model of compare.evidence_activations, 1.3 M parameters, and tune at the full length, with two changes that
-trials with one seed asked for (mean training loss over the last tenth, best of three rates):
-
-- Weights start with a standard deviation of 0.1, not 0.04, so that what enters an activation has a root mean square
-  of 1 at the start, as in the published models (0.025 at a width of 2,048). At 0.39 a product of two such
-  inputs is nearly 0: SwiGLU reached 5.23 nats from 0.04 and 5.12 from 0.1.
-- Steps are of 4 sequences, 1,024 tokens: 1,024 of them reached 5.23 where 512 of 8 sequences reached 5.48.
-
-A run of 768 steps takes 48 s of one core (Intel Xeon, AVX-512), its evaluation 12 s.
+All are made by `comparisons.claim`. A run of 768 steps takes 48 s of one core (Intel Xeon, AVX-512), its
+evaluation 12 s.
 
 Set corpus.inputs=YOUR_TEXT, 50 MB or more, of which 4 % are held out.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 
 from stamm.activations.spec import Piece, Spec
@@ -23,14 +15,12 @@ from stamm.activations.spec.parameters import Parameter, Softplus
 from stamm.losses.config import Goldfish
 from stamm.models.config import GatedFFN, LowRank, PlainFFN, SelfGuide, Structured
 from stamm.optim.config import AdamW
-from stamm.optim.schedules import BatchStage, Cosine
+from stamm.optim.schedules import Cosine
 from stamm.recipes.arm import Arm, ArmOverrides
-from stamm.recipes.compare import Comparison, Tuning
-from stamm.recipes.comparisons import evidence_activations
-from stamm.recipes.matching import EqualFlops, Matched
+from stamm.recipes.compare import Comparison
+from stamm.recipes.comparisons import claim, evidence_activations
+from stamm.recipes.matching import EqualFlops
 
-_BATCH = 4
-_STEPS = 768
 _PLAIN, _GATED = 384, 256
 
 
@@ -39,21 +29,26 @@ def evidence_init() -> Comparison:
 
     3 (3 + 10) runs. compare.evidence_activations has the same arms from a smaller scale.
     """
-    return _evidence(evidence_activations().arms, "swiglu", seeds=10)
+    return claim(evidence_activations().arms, "swiglu", seeds=10)
 
 
 def evidence_expanded() -> Comparison:
-    """Expanded gating ranges and their parents, plain and gated, 10 arms; set corpus.inputs=YOUR_TEXT; 80 minutes of a core.
+    """GELU, SiLU, ATLU and their expanded ranges, 6 arms; set corpus.inputs=YOUR_TEXT; 48 minutes of a core.
 
-    10 (3 + 5) runs. Pairs of child and parent are judged by `tools.evidence`. xgeglu and xswiglu are
-    G(gate) * up with an expanded G, of first order as in arXiv 2405.20768, whose parents there are of
-    second order.
+    6 (3 + 5) runs. Pairs of child and parent are judged by `tools.evidence`.
     """
-    plain = ("gelu", "xgelu", "silu", "xsilu", "atlu", "xatlu")
-    arms = [Arm(name=name, ffn=PlainFFN(width=_PLAIN, activation=name)) for name in plain]
-    gated = ("geglu", "xgeglu", "swiglu", "xswiglu")
-    arms += [Arm(name=name, ffn=GatedFFN(width=_GATED, activation=name)) for name in gated]
-    return _evidence(arms, "swiglu", seeds=5)
+    names = ("gelu", "xgelu", "silu", "xsilu", "atlu", "xatlu")
+    return claim([Arm(name=n, ffn=PlainFFN(width=_PLAIN, activation=n)) for n in names], "gelu")
+
+
+def evidence_expanded_gated() -> Comparison:
+    """GEGLU, SwiGLU and their expanded ranges, 4 arms; set corpus.inputs=YOUR_TEXT; 32 minutes of a core.
+
+    4 (3 + 5) runs. xgeglu and xswiglu are G(gate) * up with an expanded G, of first order as in arXiv
+    2405.20768, whose parents there are of second order.
+    """
+    names = ("swiglu", "xswiglu", "geglu", "xgeglu")
+    return claim([Arm(name=n, ffn=GatedFFN(width=_GATED, activation=n)) for n in names], "swiglu")
 
 
 def evidence_optimizer() -> Comparison:
@@ -64,9 +59,7 @@ def evidence_optimizer() -> Comparison:
     """
     swiglu = GatedFFN(width=_GATED, activation="swiglu")
     xielu = PlainFFN(width=_PLAIN, activation="xielu")
-    base = _evidence(
-        [Arm(name="llama", ffn=swiglu), Arm(name="xielu", ffn=xielu)], "llama", seeds=5
-    )
+    base = claim([Arm(name="llama", ffn=swiglu), Arm(name="xielu", ffn=xielu)], "llama", seeds=5)
     ademamix, wsd = base.pretrain.optimizer, base.pretrain.schedule
     everything = ArmOverrides(
         optimizer=ademamix, schedule=wsd, qk_norm=True, goldfish=Goldfish(k=50, h=50)
@@ -78,7 +71,7 @@ def evidence_optimizer() -> Comparison:
         Arm(name="wsd", ffn=swiglu, overrides=ArmOverrides(schedule=wsd)),
         Arm(name="apertus", ffn=xielu, overrides=everything),
     )
-    found = _evidence(arms, "llama", seeds=5)
+    found = claim(arms, "llama")
     return replace(
         found,
         pretrain=replace(
@@ -100,7 +93,7 @@ def evidence_goldfish() -> Comparison:
     masks = (Goldfish(k=50, h=50, hash="apertus"), Goldfish(k=50, h=50, hash="stamm"))
     arms = [Arm(name="every_token", ffn=ffn)]
     arms += [Arm(name=mask.hash, ffn=ffn, overrides=ArmOverrides(goldfish=mask)) for mask in masks]
-    found = _evidence(arms, "every_token", seeds=6)
+    found = claim(arms, "every_token", seeds=6)
     return replace(found, pretrain=replace(found.pretrain, goldfish=None))
 
 
@@ -118,7 +111,7 @@ def evidence_structured() -> Comparison:
         Arm(name="self_guided", ffn=low_rank, overrides=guided),
         Arm(name="dense", ffn=PlainFFN(width=_PLAIN, activation="gelu")),
     )
-    return _evidence(arms, "low_rank", seeds=6, matched=EqualFlops())
+    return claim(arms, "low_rank", seeds=6, matched=EqualFlops())
 
 
 def evidence_beta() -> Comparison:
@@ -127,7 +120,7 @@ def evidence_beta() -> Comparison:
         Arm(name="fixed", ffn=PlainFFN(width=_PLAIN, activation="xielu")),
         Arm(name="learned", ffn=PlainFFN(width=_PLAIN, activation=_learned_beta())),
     )
-    return _evidence(arms, "fixed", seeds=8)
+    return claim(arms, "fixed", seeds=8)
 
 
 def _learned_beta() -> Spec:
@@ -149,38 +142,4 @@ def _learned_beta() -> Spec:
             Parameter(name="beta", initial=0.5, bijection=Softplus()),
         ),
         source="Huang and Schlag 2024 (2411.13010), with a learned beta",
-    )
-
-
-def _evidence(
-    arms: Sequence[Arm],
-    baseline: str,
-    *,
-    seeds: int,
-    matched: Matched | None = None,
-) -> Comparison:
-    """compare.evidence_activations with other arms, smaller steps and one look, at the end."""
-    base = evidence_activations()
-    return replace(
-        base,
-        corpus=replace(base.corpus, held_out=0.04),
-        pretrain=replace(
-            base.pretrain,
-            model=replace(base.pretrain.model, init_std=0.1),
-            batch=(BatchStage(size=_BATCH),),
-            sequences=_STEPS * _BATCH,
-            schedule=replace(base.pretrain.schedule, warmup_sequences=40 * _BATCH),
-            # A process a core: comparisons side by side use two cores better than two threads of one.
-            engine=replace(base.pretrain.engine, threads=1, checkpoint_every=256),
-        ),
-        arms=tuple(arms),
-        baseline=baseline,
-        matched=matched or base.matched,
-        tuning=Tuning(rates=(1.5e-3, 3e-3, 6e-3), refinements=0, length=1.0, margin=0.005),
-        seeds=tuple(range(1, seeds + 1)),
-        looks=(),
-        # Averaged weights were worse than the final ones in all of the first runs, by about .005.
-        average=None,
-        # Windows that overlap by half are read twice: as long as training takes, at 2 MB of text.
-        evaluate=replace(base.evaluate, overlap=32, threads=1),
     )

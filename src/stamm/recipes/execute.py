@@ -18,7 +18,14 @@ from stamm.base.errors import ConfigError, StammError
 from stamm.base.units import seconds_text
 from stamm.pretrain.config import MegatronFiles, PretrainConfig
 from stamm.recipes.catalog import Branching, Config
-from stamm.recipes.jobs import ALL_RANKS, coordinator, job, megatron_reader
+from stamm.recipes.jobs import (
+    ALL_RANKS,
+    SIDE_BY_SIDE,
+    WORKER,
+    coordinator,
+    job,
+    megatron_reader,
+)
 from stamm.recipes.resolve import Resolved, resolve
 from stamm.recipes.run_folder import RunFolder
 from stamm.recipes.search import Search
@@ -26,6 +33,7 @@ from stamm.recipes.study import MANIFEST, single_steps
 from stamm.runs.job import Step
 from stamm.runs.remaining import seconds_left
 from stamm.runs.run import Run, workspace
+from stamm.runs.step_pool import StepPool
 from stamm.runs.torchrun_env import rank_and_size
 
 
@@ -34,6 +42,7 @@ def run(
     *overrides: str,
     out: str | Path | None = None,
     quiet: bool = False,
+    jobs: int = 1,
 ) -> RunFolder:
     """Execute a recipe and return its run folder.
 
@@ -45,6 +54,8 @@ def run(
     overrides   changes as on the command line: "pretrain.sequences=96"
     out         the run folder; by default runs/NAME. Required for a configuration, which has no name
     quiet       no progress on stderr; the run's log/run.log is written either way
+    jobs        training runs and evaluations that are executed at the same time, each in a process
+                with the threads that it configures; the outputs have the same bits
     Raises      StammError (ConfigError, DataError, RunError ...) with what is wrong and the fix
     """
     resolved = _resolved(recipe, overrides)
@@ -58,7 +69,7 @@ def run(
         execution.follow()
         return RunFolder(root)
     execution.folder.check()
-    execution.execute(quiet=quiet)
+    execution.execute(quiet=quiet, jobs=jobs)
     return RunFolder(root)
 
 
@@ -76,12 +87,20 @@ class RecipeRun:
         self.folder = Run(root, recipe.name, recipe.overrides, to_plain(recipe.config))
         self.steps = _steps(recipe, root)
         self.rank, self.size = rank_and_size()
+        self._jobs = 1
 
-    def execute(self, *, quiet: bool = False) -> bool:
+    def execute(self, *, quiet: bool = False, jobs: int = 1) -> bool:
         """Do the pending steps while holding the folder's lock; False when there were none.
 
+        jobs     training runs and evaluations at the same time, each in a process of its own
         Raises   RunError when another process works in the folder, and what a step raises.
         """
+        if jobs > 1 and self.size > 1:
+            raise ConfigError(
+                f"--jobs {jobs} under torchrun, whose {self.size} processes train one run together",
+                fix="Use one of them",
+            )
+        self._jobs = jobs
         with self.folder.locked():
             self.folder.open()
             if self.folder.state() == "complete" and not self.folder.pending(self.steps):
@@ -93,20 +112,26 @@ class RecipeRun:
                 log = (self.root / "log" / "run.log").open("a", encoding="utf-8")
                 files.enter_context(log)
                 stream = files.enter_context(Path(os.devnull).open("w")) if quiet else None
-                self._execute(Console(stream, log=log))
+                self._execute(Console(stream, log=log, bar=jobs == 1), quiet)
         return True
 
-    def _execute(self, console: Console) -> None:
+    def _execute(self, console: Console, quiet: bool) -> None:
         others = coordinator() if self.size > 1 else None
 
-        def announce(number: int, count: int, step: Step) -> None:
+        def announce(number: int, count: int, step: Step) -> str:
             console.prefix = f"[{number}/{count}{self._end()}] "
             if others is not None and step.job in ALL_RANKS:
                 others.broadcast(step.name)
+            return console.prefix
 
         try:
             placed = getattr(self._recipe.config, "execution", None)
-            self.folder.execute(self.steps, job, console, announce, placed)
+            with contextlib.ExitStack() as pools:
+                pool = None
+                if self._jobs > 1:
+                    pool = StepPool(self._jobs, SIDE_BY_SIDE, WORKER, quiet=quiet)
+                    pools.enter_context(pool.opened())
+                self.folder.execute(self.steps, job, console, announce, placed, pool)
             if others is not None:
                 others.shutdown()
         except StammError as error:
@@ -122,6 +147,7 @@ class RecipeRun:
         left = seconds_left(self.steps, times)
         if left is None:
             return ""
+        left /= self._jobs
         end = datetime.now().astimezone() + timedelta(seconds=left)
         return f", about {seconds_text(left)} left, until {end:%Y-%m-%d %H:%M}"
 

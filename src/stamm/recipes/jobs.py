@@ -71,6 +71,11 @@ JOBS: Mapping[str, tuple[str, str]] = MappingProxyType(
 ALL_RANKS = frozenset({"pretrain", "pace", "finetune"})
 """Jobs that run in all processes of torchrun; every other job runs in rank 0."""
 
+SIDE_BY_SIDE = frozenset({"pretrain", "average", "evaluate", "audit"})
+"""Jobs that `--jobs` executes at the same time, in processes that run the module WORKER."""
+
+WORKER = "stamm.recipes.step_worker"
+
 
 def job(kind: str) -> Job:
     """The function that runs a job of this kind.

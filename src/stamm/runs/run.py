@@ -12,7 +12,7 @@ import fcntl
 import itertools
 import shutil
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +33,7 @@ from stamm.runs.executors import Execution, LocalExecutor
 from stamm.runs.job import Step, Workspace
 from stamm.runs.manifest import MANIFEST_FIX, new_manifest
 from stamm.runs.schemas.run import ConfigFile, ManifestFile, ReceiptFile
+from stamm.runs.step_pool import StepPool
 
 SCHEMA = 1
 LOCK = ".lock"
@@ -163,37 +164,95 @@ class Run:
         steps: Sequence[Step],
         jobs: Callable[[str], Job],
         progress: Progress,
-        announce: Callable[[int, int, Step], None],
+        announce: Callable[[int, int, Step], str],
         execution: Execution | None = None,
+        pool: StepPool | None = None,
     ) -> None:
         """Execute the pending steps.
 
         jobs       returns the function of a kind of job; called only when a step needs it
-        announce   called with the number of the step, the number of steps, and the step
+        announce   called with the number of the step, the number of steps, and the step; returns the
+                   prefix of its progress lines
         execution  executor of the shards of a step; None: this machine
+        pool       executes steps of its kinds side by side; None: one step after another
         """
         self._note_session(progress)
         done: dict[str, str] = {}
+        begun: dict[str, tuple[str, float]] = {}
         numbers = {step.name: number for number, step in enumerate(steps, start=1)}
-        for step in self._wanted(steps, done):
+        todo = self._wanted(steps, done) if pool is None else self._ready(steps, done, pool, begun)
+        for step in todo:
             receipt = self._valid_receipt(step, done)
             if receipt is None:
-                announce(numbers[step.name], len(steps), step)
+                prefix = announce(numbers[step.name], len(steps), step)
                 place = workspace(self.root, step, progress, execution)
-                receipt = self._do(step, done, jobs(step.job), place)
+                key = self._begin(step, done, place)
+                began = time.monotonic()
+                if pool is not None and step.job in pool.kinds:
+                    begun[step.name] = key, began
+                    pool.start(step, place, prefix)
+                    continue
+                jobs(step.job)(step.config, place)
+                receipt = self._write_receipt(step, key, began)
             done[step.name] = receipt["digest"]
         self._note_state("complete")
 
+    def _ready(
+        self,
+        steps: Sequence[Step],
+        done: dict[str, str],
+        pool: StepPool,
+        begun: Mapping[str, tuple[str, float]],
+    ) -> Iterator[Step]:
+        """The steps, each when those that it reads are finished and the pool has room for it.
+
+        Edge     steps that finish in the pool get their receipt here, and `done` their digest
+        """
+        left, ended = list(steps), set[str]()
+
+        def can_start(step: Step) -> bool:
+            if step.unless and step.unless not in done.keys() | ended:
+                return False
+            if self._is_left_out(step, steps, done, ended):
+                return True
+            return set(step.after) <= done.keys() | ended and (
+                pool.free or step.job not in pool.kinds
+            )
+
+        while left or pool.running:
+            found = next(filter(can_start, left), None)
+            if found is not None:
+                left.remove(found)
+                if self._is_left_out(found, steps, done, ended):
+                    ended.add(found.name)
+                else:
+                    yield found
+            elif pool.running:
+                finished = pool.wait()
+                receipt = self._write_receipt(finished, *begun[finished.name])
+                done[finished.name] = receipt["digest"]
+            else:
+                names = ", ".join(step.name for step in left)
+                raise RunError(f"steps wait for steps that do not exist: {names}")
+
     def _wanted(self, steps: Sequence[Step], done: Mapping[str, str]) -> Iterator[Step]:
         """The steps that none of the finished ones stops; `done` grows while this is read."""
-        folders = {step.name: self.root / step.folder / step.outputs[0] for step in steps}
         ended: set[str] = set()
         for step in steps:
-            gate = step.unless
-            if gate in ended or (gate in done and read_json(folders[gate]).get("stop") is True):
+            if self._is_left_out(step, steps, done, ended):
                 ended.add(step.name)
             else:
                 yield step
+
+    def _is_left_out(
+        self, step: Step, steps: Sequence[Step], done: Mapping[str, str], ended: Set[str]
+    ) -> bool:
+        """Whether the step that `step.unless` names was left out itself, or contains "stop": true."""
+        gate = step.unless
+        if gate in ended or gate not in done:
+            return gate in ended
+        found = next(one for one in steps if one.name == gate)
+        return read_json(self.root / found.folder / found.outputs[0]).get("stop") is True
 
     def unfinished(self) -> str:
         """Why the run is not complete; "" when it is."""
@@ -226,13 +285,15 @@ class Run:
         found = (_read_receipt(path) for path in (self.root / "steps").glob("*.json"))
         return sorted((r for r in found if r is not None), key=lambda receipt: receipt["ended"])
 
-    def _do(self, step: Step, done: Mapping[str, str], job: Job, place: Workspace) -> Any:
+    def _begin(self, step: Step, done: Mapping[str, str], place: Workspace) -> str:
+        """Prepare the folder of a step, and return its key."""
         key = self._key(step, done)
         self._clear_other_attempt(step, key, place.progress)
         place.folder.mkdir(parents=True, exist_ok=True)
         remove_leftovers(place.folder)
-        began = time.monotonic()
-        job(step.config, place)
+        return key
+
+    def _write_receipt(self, step: Step, key: str, began: float) -> Any:
         outputs = self._outputs(step)
         receipt = {
             "step": step.name,

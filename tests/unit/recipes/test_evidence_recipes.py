@@ -19,6 +19,7 @@ from stamm.recipes.comparisons import evidence_smoke, smoke
 from stamm.recipes.evidence_recipes import (
     evidence_beta,
     evidence_expanded,
+    evidence_expanded_gated,
     evidence_goldfish,
     evidence_init,
     evidence_optimizer,
@@ -30,6 +31,7 @@ from stamm.reports.learned_curve import learned_curve
 RECIPES = [
     evidence_beta,
     evidence_expanded,
+    evidence_expanded_gated,
     evidence_goldfish,
     evidence_init,
     evidence_optimizer,

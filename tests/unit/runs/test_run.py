@@ -62,7 +62,7 @@ def _execute(root: Path, steps: tuple[Step, ...], jobs: Jobs, config: Any = None
     run = Run(root, "test", (), config or {"a": 1})
     with run.locked():
         run.open()
-        run.execute(steps, jobs, NoProgress(), lambda number, count, step: None)
+        run.execute(steps, jobs, NoProgress(), lambda number, count, step: "")
     return run
 
 
@@ -221,7 +221,7 @@ def test_every_start_is_in_the_manifest_and_changed_libraries_are_reported(tmp_p
 
     run = Run(tmp_path / "r", "test", (), {"a": 1})
     with run.locked():
-        run.execute(_steps(), Jobs(), Talk(), lambda number, count, step: None)
+        run.execute(_steps(), Jobs(), Talk(), lambda number, count, step: "")
     assert len(read_json(path)["sessions"]) == 2
     assert "torch 0.1 -> " in said[0]
 
