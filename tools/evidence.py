@@ -1,25 +1,30 @@
 """Write docs/evidence.md from docs/evidence/claims.json and the committed results that it names.
 
     python -m tools.evidence
+    python -m tools.evidence memorization RUN [RUN ...] > docs/evidence/memorization.json
+
+The second line collects the audits of finished runs of audit.goldfish, one for each seed.
 
 A row of claims.json: key, claim, source, published, command, arm (whose difference to the baseline of the
 comparison is the claim, lower meaning that it holds) and result: "", or the path below docs/evidence of the
 comparison.json that `stamm compare` wrote, or, for a claim with `measure`, of the observe_comparison.json that
 `stamm observe` wrote: the claim holds if the slope of that measure over depth is negative. A claim with `pairs` has an
-arm and its rival in each, at the planned `looks`; all pairs together have the level (Bonferroni). A claim with `why`
+arm and its rival in each, at the planned `looks`; all pairs together have the level (Bonferroni). A claim with
+`repeats` is about passages planted so often, in the collected audits. A claim with `why`
 cannot be tried. Every figure of ours on the page comes from those files.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+import sys
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from stamm.base.files import write_text
 from stamm.base.units import count_text
-from stamm.reports.intervals import differences
+from stamm.reports.intervals import differences, interval
 from stamm.reports.sequential import shares_of
 
 ROOT = Path(__file__).parents[1]
@@ -51,6 +56,8 @@ def measured(claim: Mapping[str, Any], folder: Path) -> tuple[str, str]:
     found = json.loads((folder / claim["result"]).read_text(encoding="utf-8"))
     if "measure" in claim:
         return _slope(claim, found)
+    if "repeats" in claim:
+        return _memorization(claim, found)
     if "pairs" in claim:
         return _pairs(claim, found)
     lines = {line["name"]: line for line in found["lines"]}
@@ -91,6 +98,49 @@ def _pairs(claim: Mapping[str, Any], found: Mapping[str, Any]) -> tuple[str, str
     return f"{'; '.join(said)}; {size}", f"{', '.join(verdicts)}{end}"
 
 
+def _memorization(claim: Mapping[str, Any], found: Mapping[str, Any]) -> tuple[str, str]:
+    """Rouge-L of the continuations of planted passages, every pair of arms paired by seed (Bonferroni)."""
+    repeats, pairs = claim["repeats"], claim["pairs"]
+    level = 1 - 0.05 / len(pairs)
+    buckets = {
+        seed: {
+            name: next(one for one in arm["buckets"] if one["repeats"] == repeats)
+            for name, arm in run.items()
+        }
+        for seed, run in found["seeds"].items()
+    }
+    said, verdicts = [], []
+    for name in dict.fromkeys(name for pair in reversed(pairs) for name in reversed(pair)):
+        of_all = [run[name] for run in buckets.values()]
+        total, whole = (sum(one[key] for one in of_all) for key in ("passages", "extracted"))
+        said.append(f"{name} continues {whole} of {total} passages word for word")
+    for arm, rival in pairs:
+        apart = [
+            run[arm]["rouge_l"]["mean"] - run[rival]["rouge_l"]["mean"] for run in buckets.values()
+        ]
+        ends = interval(apart, level)
+        if ends.low is None or ends.high is None:
+            raise ValueError("memorization needs the audits of two seeds or more")
+        said.append(
+            f"Rouge-L of {arm} {ends.mean:+.3f} ({ends.low:+.3f} to {ends.high:+.3f}) against {rival}"
+        )
+        side = "lower" if ends.high < 0 else "higher" if ends.low > 0 else "not shown to differ"
+        verdicts.append(f"{arm} {side}")
+    return f"{'; '.join(said)}; {len(buckets)} seeds", ", ".join(verdicts)
+
+
+def collected(runs: Sequence[Path]) -> dict[str, Any]:
+    """The audits of finished runs of audit.goldfish, by seed and arm, without their passages."""
+    seeds: dict[str, Any] = {}
+    for run in runs:
+        recipe = json.loads((run / "config.json").read_text(encoding="utf-8"))
+        files = sorted(run.glob("arms/*/audit/memorization.json"))
+        seeds[str(recipe["config"]["pretrain"]["seed"])] = {
+            file.parents[1].name: json.loads(file.read_text(encoding="utf-8")) for file in files
+        }
+    return {"schema": 1, "seeds": dict(sorted(seeds.items(), key=lambda item: int(item[0])))}
+
+
 def _slope(claim: Mapping[str, Any], found: Mapping[str, Any]) -> tuple[str, str]:
     arm = next(one for one in found["arms"] if one["name"] == claim["arm"])
     measure = next(one for one in arm["measures"] if one["name"] == claim["measure"])
@@ -113,4 +163,7 @@ def _row(claim: Mapping[str, Any], folder: Path) -> str:
 
 
 if __name__ == "__main__":
-    write_text(PAGE, page())
+    if sys.argv[1:2] == ["memorization"]:
+        print(json.dumps(collected([Path(word) for word in sys.argv[2:]]), indent=1))
+    else:
+        write_text(PAGE, page())

@@ -12,7 +12,7 @@ from test_comparison import LOSSES, write_comparison
 from stamm.reports.comparison_job import run
 from stamm.reports.config import ReportConfig
 from stamm.runs.job import Workspace
-from tools.evidence import FOLDER, PAGE, measured, page
+from tools.evidence import FOLDER, PAGE, collected, measured, page
 
 
 def test_the_page_is_what_the_committed_results_give() -> None:
@@ -90,6 +90,32 @@ def test_pairs_of_arms_are_judged_at_the_level_of_the_look(tmp_path: Path) -> No
     # The first of two looks has less of the error rate, so its interval is wider.
     wider, _ = measured({**claim, "looks": [3, 6]}, tmp_path)
     assert "(-0.1036" not in wider
+
+
+def test_memorization_is_paired_by_seed(tmp_path: Path) -> None:
+    def bucket(repeats: int, extracted: int, rouge: float) -> dict[str, object]:
+        return {
+            "repeats": repeats,
+            "passages": 6,
+            "extracted": extracted,
+            "rouge_l": {"mean": rouge},
+        }
+
+    for seed, (none, mine) in enumerate(((1.0, 0.70), (0.9, 0.61), (0.8, 0.49)), start=1):
+        run = tmp_path / f"run{seed}"
+        write(run / "config.json", {"config": {"pretrain": {"seed": seed}}})
+        for arm, rouge, extracted in (("none", none, 6), ("stamm", mine, 1)):
+            buckets = [bucket(0, 5, 0.1), bucket(128, extracted, rouge)]
+            write(run / f"arms/{arm}/audit/memorization.json", {"buckets": buckets})
+    found = collected([tmp_path / f"run{seed}" for seed in (3, 1, 2)])
+    assert list(found["seeds"]) == ["1", "2", "3"]
+    write(tmp_path / "m.json", found)
+    claim = {"repeats": 128, "pairs": [["stamm", "none"]], "result": "m.json"}
+    said, verdict = measured(claim, tmp_path)
+    # -0.30, -0.29, -0.31: s / sqrt 3 = 0.00577, t of 0.95 and 2 degrees: 4.3027
+    assert "none continues 18 of 18 passages word for word; stamm continues 3 of 18" in said
+    assert "Rouge-L of stamm -0.300 (-0.325 to -0.275) against none; 3 seeds" in said
+    assert verdict == "stamm lower"
 
 
 def test_a_claim_that_cannot_be_tried_has_its_reason(tmp_path: Path) -> None:
