@@ -10,20 +10,25 @@ comparison is the claim, lower meaning that it holds) and result: "", or the pat
 comparison.json that `stamm compare` wrote, or, for a claim with `measure`, of the observe_comparison.json that
 `stamm observe` wrote: the claim holds if the slope of that measure over depth is negative. A claim with `pairs` has an
 arm and its rival in each, at the planned `looks`; all pairs together have the level (Bonferroni). A claim with
-`repeats` is about passages planted so often, in the collected audits. A claim with `why`
+`repeats` is about passages planted so often, in the collected audits; one with `results` is the trend of an arm's
+difference to the baseline over several comparisons, by parameters or tokens. A claim with `why`
 cannot be tried. Every figure of ours on the page comes from those files.
 """
 
 from __future__ import annotations
 
 import json
+import math
+import statistics
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from stamm.base.files import write_text
+from stamm.base.student_t import t_quantile
 from stamm.base.units import count_text
+from stamm.reports.comparison_sizes import SizePoint, slope_of
 from stamm.reports.intervals import differences, interval
 from stamm.reports.sequential import shares_of
 
@@ -43,7 +48,7 @@ differences that are excluded, or *contradicted*; of pairs of arms, which loss i
 
 def page(folder: Path = FOLDER) -> str:
     """The page as Markdown."""
-    claims = json.loads((folder / "claims.json").read_text(encoding="utf-8"))
+    claims = _read(folder / "claims.json")
     return HEAD + "".join(_row(claim, folder) for claim in claims)
 
 
@@ -51,9 +56,11 @@ def measured(claim: Mapping[str, Any], folder: Path) -> tuple[str, str]:
     """What was measured, and the verdict."""
     if claim.get("why"):
         return "", f"cannot be tried: {claim['why']}"
-    if not claim["result"]:
+    if not claim.get("result") and not claim.get("results"):
         return "", "not yet measured"
-    found = json.loads((folder / claim["result"]).read_text(encoding="utf-8"))
+    if "results" in claim:
+        return _trend(claim, [_read(folder / name) for name in claim["results"]])
+    found = _read(folder / claim["result"])
     if "measure" in claim:
         return _slope(claim, found)
     if "repeats" in claim:
@@ -98,6 +105,49 @@ def _pairs(claim: Mapping[str, Any], found: Mapping[str, Any]) -> tuple[str, str
     return f"{'; '.join(said)}; {size}", f"{', '.join(verdicts)}{end}"
 
 
+def _read(path: Path) -> Any:
+    return json.loads(path.read_text(encoding="utf-8"))
+
+
+def _trend(claim: Mapping[str, Any], results: Sequence[Mapping[str, Any]]) -> tuple[str, str]:
+    """Difference of an arm to the baseline by size, and the slope over its logarithm."""
+    points = []
+    for found in results:
+        bits = {name: one["bits_per_byte"] for name, one in found["by_seed"].items()}
+        line = next(one for one in found["lines"] if one["name"] == claim["arm"])
+        base = bits[found["baseline"]]
+        apart = [value - base[seed] for seed, value in bits[claim["arm"]].items() if seed in base]
+        error = statistics.stdev(apart) / math.sqrt(len(apart))
+        ratio = line["log_tokens"]
+        points.append(
+            SizePoint(
+                comparison="",
+                exploratory=found["exploratory"],
+                arm=claim["arm"],
+                parameters=line["parameters"],
+                tokens=line["tokens"],
+                seeds=len(apart),
+                mean=statistics.fmean(apart),
+                error=error,
+                tokens_ratio=math.exp(ratio["mean"]) if ratio else None,
+            )
+        )
+    size = "parameters" if len({point.parameters for point in points}) > 1 else "tokens"
+    places = [math.log10(getattr(point, size)) for point in points]
+    slope, half = slope_of(places, points)
+    said = [
+        f"{point.mean:+.4f} ± {t_quantile(0.95, point.seeds - 1) * point.error:.4f} at "
+        f"{count_text(getattr(point, size))} {size} ({point.seeds} seeds)"
+        for point in points
+    ]
+    said.append(f"{slope:+.4f} ± {half:.4f} for ten times the {size}")
+    end = " (exploratory)" if any(point.exploratory for point in points) else ""
+    if abs(slope) <= half:
+        return "; ".join(said), f"no trend shown{end}"
+    rises = (slope > 0) == (points[-1].mean > 0)
+    return "; ".join(said), f"the difference {'grows' if rises else 'shrinks'}{end}"
+
+
 def _memorization(claim: Mapping[str, Any], found: Mapping[str, Any]) -> tuple[str, str]:
     """Rouge-L of the continuations of planted passages, every pair of arms paired by seed (Bonferroni)."""
     repeats, pairs = claim["repeats"], claim["pairs"]
@@ -133,10 +183,10 @@ def collected(runs: Sequence[Path]) -> dict[str, Any]:
     """The audits of finished runs of audit.goldfish, by seed and arm, without their passages."""
     seeds: dict[str, Any] = {}
     for run in runs:
-        recipe = json.loads((run / "config.json").read_text(encoding="utf-8"))
+        recipe = _read(run / "config.json")
         files = sorted(run.glob("arms/*/audit/memorization.json"))
         seeds[str(recipe["config"]["pretrain"]["seed"])] = {
-            file.parents[1].name: json.loads(file.read_text(encoding="utf-8")) for file in files
+            file.parents[1].name: _read(file) for file in files
         }
     return {"schema": 1, "seeds": dict(sorted(seeds.items(), key=lambda item: int(item[0])))}
 

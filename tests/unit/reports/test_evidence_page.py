@@ -19,7 +19,9 @@ def test_the_page_is_what_the_committed_results_give() -> None:
     assert PAGE.read_text(encoding="utf-8") == page(), "run `python -m tools.evidence`"
     claims = json.loads((FOLDER / "claims.json").read_text(encoding="utf-8"))
     assert sorted({claim["key"] for claim in claims}) == list("abcdefg")
-    assert page().count("not yet measured") == sum(not claim["result"] for claim in claims)
+    assert page().count("not yet measured") == sum(
+        not claim.get("result") and not claim.get("results") for claim in claims
+    )
 
 
 @pytest.mark.parametrize(
@@ -90,6 +92,29 @@ def test_pairs_of_arms_are_judged_at_the_level_of_the_look(tmp_path: Path) -> No
     # The first of two looks has less of the error rate, so its interval is wider.
     wider, _ = measured({**claim, "looks": [3, 6]}, tmp_path)
     assert "(-0.1036" not in wider
+
+
+@pytest.mark.parametrize(
+    ("last", "verdict"),
+    [(-0.01, "the difference shrinks"), (-0.5, "the difference grows"), (-0.1, "no trend shown")],
+)
+def test_a_trend_over_lengths(tmp_path: Path, last: float, verdict: str) -> None:
+    for name, tokens, apart in (("a", 1e5, -0.1), ("b", 1e6, last)):
+        by_seed = {
+            "swiglu": {"bits_per_byte": {"1": 2.0, "2": 2.1, "3": 2.2}},
+            "xielu": {"bits_per_byte": {"1": 2.0 + apart, "2": 2.102 + apart, "3": 2.198 + apart}},
+        }
+        line = {"name": "xielu", "parameters": 10, "tokens": tokens, "log_tokens": None}
+        result = {
+            "baseline": "swiglu", "exploratory": False, "lines": [line], "by_seed": by_seed,
+        }  # fmt: skip
+        write(tmp_path / f"{name}.json", result)
+    said, found = measured({"arm": "xielu", "results": ["a.json", "b.json"]}, tmp_path)
+    # 0, 0.002, -0.002: s / sqrt 3 = 0.001155, t of 0.95 and 2 degrees: 4.3027
+    assert "-0.1000 ± 0.0050 at 100k tokens (3 seeds)" in said
+    assert found == verdict
+    # sqrt 2 times that error, with 4 degrees of freedom: 2.7764
+    assert said.endswith(f"{last + 0.1:+.4f} ± 0.0045 for ten times the tokens")
 
 
 def test_memorization_is_paired_by_seed(tmp_path: Path) -> None:
