@@ -8,9 +8,14 @@ from collections.abc import Mapping
 
 from stamm.reports.comparison import Compared, ComparedArm
 from stamm.reports.figure import DataTable
-from stamm.reports.formatting import ABSENT, fixed
+from stamm.reports.formatting import ABSENT, fixed, signed
 from stamm.reports.text import one_line
-from stamm.reports.variance_components import NoiseComponents, noise_components
+from stamm.reports.variance_components import (
+    NoiseComponents,
+    WithoutDocument,
+    most_influential,
+    noise_components,
+)
 
 _DIGITS = 4
 Bits = Mapping[int, float]
@@ -30,6 +35,7 @@ def noise_table(compared: Compared) -> DataTable | None:
         columns=(
             "arm", "paired, over seeds", "unpaired", "paired, final weights", "standard error, seeds",
             "standard error, texts", "standard error, both", "held-out documents", "held-out bytes",
+            "without one document",
         ),
         rows=rows,
         words=1,
@@ -37,24 +43,49 @@ def noise_table(compared: Compared) -> DataTable | None:
         "difference within a seed, of the same without pairing, and where averaged weights were "
         "evaluated, of the final ones. Differences are taken document by document; the standard "
         "error over texts is what other held-out documents would change, and more seeds do not "
-        "lower it. Intervals in the verdict are over seeds, for these documents.",
+        "lower it. Intervals in the verdict are over seeds, for these documents. Last column: the "
+        "difference without the document that adds most to its spread over seeds, and its standard "
+        "deviation.",
     )  # fmt: skip
 
 
 def components_of(arm: ComparedArm, base: ComparedArm) -> NoiseComponents | None:
     """The noise components of one arm's difference, over the seeds that both have."""
+    return noise_components(*_by_document(arm, base))
+
+
+def outlying_document(arm: ComparedArm, base: ComparedArm) -> WithoutDocument | None:
+    """The document that makes most of the spread of one arm's difference over seeds.
+
+    Edge   None where its removal leaves more than half of the standard deviation
+    """
+    found, paired = most_influential(*_by_document(arm, base)), _paired(arm, base)
+    if found is None or len(paired) < 2 or 2 * found.deviation >= statistics.stdev(paired):
+        return None
+    return found
+
+
+def _paired(arm: ComparedArm, base: ComparedArm) -> list[float]:
+    one, other = _finite(arm.judged()), _finite(base.judged())
+    return [one[seed] - other[seed] for seed in one if seed in other]
+
+
+def _by_document(
+    arm: ComparedArm, base: ComparedArm
+) -> tuple[list[Mapping[str, tuple[int, float]]], list[Mapping[str, tuple[int, float]]]]:
+    """Losses by document of both arms, over the seeds that both have."""
     one, other = (
         {run.seed: run.documents for run in side.runs if run.documents} for side in (arm, base)
     )
     seeds = sorted(one.keys() & other.keys())
-    return noise_components([one[seed] for seed in seeds], [other[seed] for seed in seeds])
+    return [one[seed] for seed in seeds], [other[seed] for seed in seeds]
 
 
 def _row(arm: ComparedArm, base: ComparedArm, paired: list[float]) -> tuple[str, ...]:
     bits, other = _finite(arm.judged()), _finite(base.judged())
     alone = [statistics.variance(one.values()) for one in (bits, other) if len(one) > 1]
     error = statistics.stdev(paired) / math.sqrt(len(paired))
-    found = components_of(arm, base)
+    found, without = components_of(arm, base), most_influential(*_by_document(arm, base))
     documents = next((run.documents for run in arm.runs if run.documents), {})
     return (
         one_line(arm.name, 40),
@@ -66,6 +97,10 @@ def _row(arm: ComparedArm, base: ComparedArm, paired: list[float]) -> tuple[str,
         fixed(math.hypot(error, found.text) if found else None, _DIGITS),
         f"{found.documents:,}" if found else ABSENT,
         f"{sum(size for size, _ in documents.values()):,}" if found else ABSENT,
+        ABSENT
+        if without is None
+        else f"{signed(without.mean, _DIGITS)}, {fixed(without.deviation, _DIGITS)} "
+        f"({one_line(without.document, 16)})",
     )
 
 

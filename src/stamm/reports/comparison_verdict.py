@@ -9,6 +9,7 @@ from pathlib import Path
 
 from stamm.base.units import count_text
 from stamm.reports.comparison import Compared, ComparedArm, read_comparison
+from stamm.reports.comparison_noise import outlying_document
 from stamm.reports.comparison_plan import Registration, registration
 from stamm.reports.formatting import ABSENT, fixed, percent, signed
 from stamm.reports.intervals import ConfidenceInterval, Difference, differences, interval
@@ -384,6 +385,21 @@ def _shortfalls(compared: Compared, lines: Sequence[ArmLine]) -> list[str]:
     ]
     if short:
         said.append(f"Not all of {len(compared.seeds)} seeds are there ({', '.join(short)}).")
+    return [*said, *_outliers(compared)]
+
+
+def _outliers(compared: Compared) -> list[str]:
+    """A sentence for each arm whose spread over seeds is mostly that of one held-out document."""
+    base = next(arm for arm in compared.arms if arm.name == compared.baseline)
+    said = []
+    for arm in compared.arms:
+        found = None if arm is base else outlying_document(arm, base)
+        if found is not None:
+            said.append(
+                f"Most of the spread over seeds of {one_line(arm.name, 40)}'s difference is one held-out document, "
+                f"{one_line(found.document, 40)}: without it the difference is {signed(found.mean, 4)}, with a "
+                f"standard deviation of {fixed(found.deviation, 4)}."
+            )
     return said
 
 

@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from stamm.reports.variance_components import Documents, noise_components
+from stamm.reports.variance_components import Documents, most_influential, noise_components
 
 SEEDS, DOCUMENTS = 8, 100
 
@@ -72,3 +72,17 @@ def test_what_cannot_be_paired_has_no_components() -> None:
     assert noise_components([lost, *arm[1:]], base) is None
     without = [{name: (0, nats) for name, (_, nats) in one.items()} for one in arm]
     assert noise_components(without, without) is None
+
+
+def test_the_document_that_makes_the_spread_is_found() -> None:
+    arm, base = simulated(np.random.default_rng(3), 0.001, 0.0, 0.0)
+    seeds = [dict(one) for one in arm]
+    size, nats = seeds[4]["d17"]
+    seeds[4]["d17"] = (size, nats + 25 * size * math.log(2))  # 25 bits per byte, with one seed
+    found = most_influential(seeds, base)
+    assert found is not None
+    assert found.document == "d17"
+    assert found.deviation == pytest.approx(0.001, rel=0.8)
+    assert found.mean == pytest.approx(-0.02, abs=0.002)
+    assert most_influential(arm[:1], base[:1]) is None
+    assert most_influential([{"a": (5, 1.0)}] * 2, [{"a": (5, 1.5)}] * 2) is None
