@@ -115,6 +115,22 @@ class AdEMAMix:
         """Moment tensors kept per parameter."""
         return 3
 
+    def steps_to_full_update(self) -> int | None:
+        """Steps without a gradient after which the slow average alone moves a weight by the learning rate.
+
+        k steps after a single gradient its update is alpha (1 - beta3) / sqrt(1 - beta2) (beta3 / sqrt(beta2))^k
+        learning rates. With beta3 above sqrt(beta2) that grows, until eps stops it: rows of rare tokens in
+        the embedding and output matrices then run away. None: it falls.
+
+        Source   docs/log/2026-11-24-ademamix-rare-tokens.md (measured)
+        Checked  tests/unit/optim/test_ademamix.py
+        """
+        ratio = self.beta3 / math.sqrt(self.beta2) if self.beta2 else math.inf
+        if ratio <= 1 or not self.alpha:
+            return None
+        first = self.alpha * (1 - self.beta3) / math.sqrt(1 - self.beta2)
+        return max(math.ceil(-math.log(first) / math.log(ratio)), 1)
+
     def alpha_at(self, step: int, total_steps: int) -> float:
         """alpha * min(step / warm-up, 1) for the step numbered from 1; alpha without a warm-up."""
         warmup = total_steps if self.alpha_warmup_steps is None else self.alpha_warmup_steps

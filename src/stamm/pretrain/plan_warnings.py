@@ -47,6 +47,7 @@ def warnings(planned: PlanContext) -> list[dict[str, str]]:
         *_lengths(planned),
         *_saves(planned),
         *_numbers(planned),
+        *_optimizer(planned),
     )
     return [{"what": what, "fix": fix} for what, fix in found]
 
@@ -59,6 +60,10 @@ def notes(planned: PlanContext) -> list[str]:
     found = []
     if not 1 <= ratio <= 2000:
         found.append(f"{count_text(ratio)} tokens a parameter, {few if ratio < 1 else many}")
+    steps = planned.facts["steps"]
+    said = rare_gradients(optimizer, steps)
+    if said and not rare_gradients(optimizer, min(steps, RARE_STEPS)):  # else a warning
+        found.append(said)
     if isinstance(optimizer, CustomOptimizer):
         kept = optimizer.state_per_parameter
         found.append(
@@ -214,6 +219,29 @@ def _saves(planned: PlanContext) -> Iterator[tuple[str, str]]:
             f" every {seconds_text(between)}",
             f"Set engine.checkpoint_every={fitting} or more, or engine.async_checkpointing=true",
         )
+
+
+RARE_STEPS = 1000  # steps without a gradient that rows of rare tokens often have
+
+
+def rare_gradients(optimizer: object, num_steps: int) -> str:
+    """What AdEMAMix does to weights that seldom have a gradient within `num_steps` steps; "" if nothing."""
+    if not isinstance(optimizer, AdEMAMix):
+        return ""
+    reached = optimizer.steps_to_full_update()
+    if reached is None or reached >= num_steps:
+        return ""
+    return (
+        f"optimizer.beta3 = {optimizer.beta3:g} is above sqrt(beta2) = {math.sqrt(optimizer.beta2):g}: a "
+        f"weight without a gradient for {reached:,} steps, such as those of a rare token, then moves by more than the "
+        "learning rate in each step"
+    )
+
+
+def _optimizer(planned: PlanContext) -> Iterator[tuple[str, str]]:
+    steps = planned.facts["steps"]
+    if said := rare_gradients(planned.config.optimizer, min(steps, RARE_STEPS)):
+        yield said, "Use beta2 of at least beta3 squared, such as optimizer.beta2=0.999"
 
 
 def _numbers(planned: PlanContext) -> Iterator[tuple[str, str]]:

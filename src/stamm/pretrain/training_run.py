@@ -61,6 +61,7 @@ from stamm.pretrain.kernel_choice import (
     prepare_kernels,
 )
 from stamm.pretrain.next_token import LOSS
+from stamm.pretrain.plan_warnings import RARE_STEPS, rare_gradients
 from stamm.pretrain.sequence_objective import steps_before
 from stamm.pretrain.train import MakeObjective, load_objective, train_decoder
 from stamm.runs.job import Workspace
@@ -143,6 +144,8 @@ def _train(
         progress.log(f"{warning}.")
     if proof.remark:
         progress.log(f"{proof.remark}.")
+    if rare := rare_gradients(config.optimizer, RARE_STEPS):
+        progress.log(f"{rare}.")
     world.assert_same_on_all_ranks("the data", proof.sha256)
     choices: Choices = {}
     if device.type == "cpu":

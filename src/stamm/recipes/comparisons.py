@@ -186,7 +186,7 @@ def activations_gpu() -> Comparison:
             sequences=3200 * batch,
             batch=(BatchStage(size=batch),),
             micro_batch=32,
-            optimizer=AdEMAMix(beta2=0.95, beta3=0.999, alpha=4.0),
+            optimizer=AdEMAMix(beta2=0.999, beta3=0.999, alpha=4.0),
             schedule=WarmupStableDecay(peak=2e-3, warmup_sequences=160 * batch, decay_share=0.2),
             engine=EngineConfig(
                 device="cuda",

@@ -51,7 +51,7 @@ def demo() -> Study:
             context=256,
             batch=(BatchStage(size=_BATCH),),
             goldfish=Goldfish(k=50, h=50),
-            optimizer=AdEMAMix(beta2=0.95, beta3=0.999, alpha=1.0),
+            optimizer=AdEMAMix(beta2=0.999, beta3=0.999, alpha=1.0),
             schedule=WarmupStableDecay(
                 peak=3e-3, final_share=0.05, warmup_sequences=10 * _BATCH, decay_share=0.3
             ),

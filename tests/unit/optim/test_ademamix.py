@@ -162,6 +162,32 @@ def test_a_group_counts_the_steps_in_which_it_had_no_gradient() -> None:
     np.testing.assert_allclose(p.detach().numpy(), oracle.p, rtol=0, atol=1e-6)
 
 
+@pytest.mark.parametrize("beta2", [0.95, 0.999])
+def test_a_weight_without_gradients_moves_as_far_as_is_told(beta2: float) -> None:
+    """One gradient, then none: the update grows past the learning rate after the number of steps it says, or falls."""
+    config = AdEMAMix(
+        beta2=beta2, beta3=0.999, alpha=1.0, alpha_warmup_steps=0, beta3_warmup_steps=0,
+        eps=1e-30, weight_decay=0.0,
+    )  # fmt: skip
+    weight = nn.Parameter(torch.zeros(1, dtype=torch.float32))
+    optimizer = AdEMAMixOptimizer([weight], config, total_steps=400, lr=1.0)
+    moved = []
+    for step in range(400):
+        weight.grad = torch.full((1,), float(step == 0))
+        before = weight.detach().clone()
+        optimizer.step()
+        moved.append(abs(float(weight.detach() - before)))
+    reached = config.steps_to_full_update()
+    if beta2 == 0.999:
+        assert reached is None
+        assert max(moved[200:]) < 0.04
+    else:
+        assert reached == 220
+        # m1 is gone, and 1 - beta2^k is 1 to 1e-5
+        assert moved[reached] >= 1 > moved[reached - 2]
+        assert moved[399] > 50
+
+
 def test_without_the_slow_average_it_is_adamw() -> None:
     ours = nn.Parameter(torch.linspace(-1, 1, 9))
     theirs = nn.Parameter(torch.linspace(-1, 1, 9))

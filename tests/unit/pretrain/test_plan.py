@@ -186,9 +186,23 @@ def test_checkpoints_are_neither_too_rare_nor_too_dear() -> None:
 @pytest.mark.parametrize(("sequences", "few"), [(16, True), (10**8, False)])
 def test_unusual_lengths_are_noted_and_no_warning(sequences: int, few: bool) -> None:
     facts = plan(replace(RUN, sequences=sequences), None)
-    (note,) = facts["notes"]
+    note = facts["notes"][0]
     assert ("below 1" if few else "above 2000") in note
     assert facts["warnings"] == []
+
+
+def test_averages_that_run_away_without_gradients_are_told() -> None:
+    fast = AdEMAMix(beta2=0.95, beta3=0.999, alpha=1.0)
+    (said,) = _said(replace(RUN, optimizer=fast))
+    # ln(0.2236 / 0.001) / ln(0.999 / 0.97468) = 5.4099 / 0.024646
+    assert "a weight without a gradient for 220 steps" in said
+    assert "Use beta2 of at least beta3 squared" in said
+    assert _said(replace(RUN, optimizer=fast, sequences=200 * 16)) == []
+    assert _said(replace(RUN, optimizer=replace(fast, beta2=0.999))) == []
+    assert _said(replace(RUN, optimizer=AdamW())) == []
+    # As released, Apertus needs 9,187 steps: a note.
+    assert any("9,187 steps" in note for note in plan(apertus_8b(), None)["notes"])
+    assert _said(replace(RUN, optimizer=AdEMAMix())) == []
 
 
 @pytest.mark.parametrize("h", [1, 13, 50, 63, 64, 65, 100])
