@@ -18,33 +18,25 @@ from stamm.optim.config import AdamW
 from stamm.optim.schedules import Cosine
 from stamm.recipes.arm import Arm, ArmOverrides
 from stamm.recipes.compare import Comparison
-from stamm.recipes.comparisons import claim, evidence_activations
+from stamm.recipes.comparisons import claim
 from stamm.recipes.matching import EqualFlops
 
 _PLAIN, _GATED = 384, 256
 
 
-def evidence_init() -> Comparison:
-    """SwiGLU, ReLU² and xIELU from the initial scale of the published models; set corpus.inputs=YOUR_TEXT; 40 minutes of a core.
-
-    3 (3 + 10) runs. compare.evidence_activations has the same arms from a smaller scale.
-    """
-    return claim(evidence_activations().arms, "swiglu", seeds=10)
-
-
 def evidence_expanded() -> Comparison:
-    """GELU, SiLU, ATLU and their expanded ranges, 6 arms; set corpus.inputs=YOUR_TEXT; 48 minutes of a core.
+    """GELU, SiLU, ATLU and their expanded ranges, 6 arms; set corpus.inputs=YOUR_TEXT; 54 minutes of a core.
 
-    6 (3 + 5) runs. Pairs of child and parent are judged by `tools.evidence`.
+    6 (4 + 5) runs. Pairs of child and parent are judged by `tools.evidence`.
     """
     names = ("gelu", "xgelu", "silu", "xsilu", "atlu", "xatlu")
     return claim([Arm(name=n, ffn=PlainFFN(width=_PLAIN, activation=n)) for n in names], "gelu")
 
 
 def evidence_expanded_gated() -> Comparison:
-    """GEGLU, SwiGLU and their expanded ranges, 4 arms; set corpus.inputs=YOUR_TEXT; 32 minutes of a core.
+    """GEGLU, SwiGLU and their expanded ranges, 4 arms; set corpus.inputs=YOUR_TEXT; 36 minutes of a core.
 
-    4 (3 + 5) runs. xgeglu and xswiglu are G(gate) * up with an expanded G, of first order as in arXiv
+    4 (4 + 5) runs. xgeglu and xswiglu are G(gate) * up with an expanded G, of first order as in arXiv
     2405.20768, whose parents there are of second order.
     """
     names = ("swiglu", "xswiglu", "geglu", "xgeglu")
@@ -52,9 +44,9 @@ def evidence_expanded_gated() -> Comparison:
 
 
 def evidence_optimizer() -> Comparison:
-    """AdEMAMix, QK-norm, WSD and the whole recipe against a Llama-like baseline; set corpus.inputs=YOUR_TEXT; 40 minutes of a core.
+    """AdEMAMix, QK-norm, WSD and the whole recipe against a Llama-like baseline; set corpus.inputs=YOUR_TEXT; 45 minutes of a core.
 
-    5 (3 + 5) runs. The baseline has SwiGLU, AdamW, a cosine and no QK-norm; every other arm changes one thing, as in
+    5 (4 + 5) runs. The baseline has SwiGLU, AdamW, a cosine and no QK-norm; every other arm changes one thing, as in
     arXiv 2509.14233, and "apertus" all, with xIELU and the Goldfish loss.
     """
     swiglu = GatedFFN(width=_GATED, activation="swiglu")
@@ -87,13 +79,13 @@ def evidence_optimizer() -> Comparison:
 def evidence_goldfish() -> Comparison:
     """Cost of the Goldfish loss in held-out loss, by both hashes; set corpus.inputs=YOUR_TEXT; 27 minutes of a core.
 
-    3 (3 + 6) runs. Memorization: audit.goldfish.
+    3 (4 + 5) runs. Memorization: audit.goldfish.
     """
     ffn = PlainFFN(width=_PLAIN, activation="xielu")
     masks = (Goldfish(k=50, h=50, hash="apertus"), Goldfish(k=50, h=50, hash="stamm"))
     arms = [Arm(name="every_token", ffn=ffn)]
     arms += [Arm(name=mask.hash, ffn=ffn, overrides=ArmOverrides(goldfish=mask)) for mask in masks]
-    found = claim(arms, "every_token", seeds=6)
+    found = claim(arms, "every_token")
     return replace(found, pretrain=replace(found.pretrain, goldfish=None))
 
 
@@ -102,7 +94,7 @@ def evidence_structured() -> Comparison:
 
     GELU at 4 d_model, rank d_model / 2, the first layer dense (arXiv 2406.16450). Guides run in half of
     the guided steps' blocks on average; their FLOPs count, so the guided arm is shorter.
-    3 (3 + 6) runs; small factors use a core less.
+    3 (4 + 5) runs; small factors use a core less.
     """
     low_rank = PlainFFN(width=_PLAIN, activation="gelu", linear=LowRank(rank=48))
     guided = ArmOverrides(structured=Structured(guide=SelfGuide()))
@@ -111,11 +103,11 @@ def evidence_structured() -> Comparison:
         Arm(name="self_guided", ffn=low_rank, overrides=guided),
         Arm(name="dense", ffn=PlainFFN(width=_PLAIN, activation="gelu")),
     )
-    return claim(arms, "low_rank", seeds=6, matched=EqualFlops())
+    return claim(arms, "low_rank", matched=EqualFlops())
 
 
 def evidence_beta() -> Comparison:
-    """xIELU with beta learned against beta fixed at 0.5, 8 seeds; set corpus.inputs=YOUR_TEXT; 22 minutes of a core."""
+    """xIELU with beta learned against beta fixed at 0.5, 8 seeds; set corpus.inputs=YOUR_TEXT; 24 minutes of a core."""
     arms = (
         Arm(name="fixed", ffn=PlainFFN(width=_PLAIN, activation="xielu")),
         Arm(name="learned", ffn=PlainFFN(width=_PLAIN, activation=_learned_beta())),

@@ -13,6 +13,7 @@ from stamm.base.errors import ConfigError
 from stamm.engine.config import SkipUpdate
 from stamm.models.config import DecoderConfig, GatedFFN, LowRank, PlainFFN
 from stamm.models.flops import count_parameters, training_flops
+from stamm.pretrain.average_config import WeightAverage
 from stamm.pretrain.config import PretrainConfig
 from stamm.recipes.arm import Arm
 from stamm.recipes.compare import Comparison
@@ -192,7 +193,9 @@ def test_later_seeds_wait_for_a_look_and_all_of_them_for_the_plan() -> None:
 
 
 def test_averaged_weights_are_evaluated_beside_the_final_ones() -> None:
-    steps = {step.name: step for step in evidence_activations().steps()}
+    average = WeightAverage(last=4, every=16)
+    config = replace(evidence_activations(), average=average)
+    steps = {step.name: step for step in config.steps()}
     run = steps["pretrain.xielu.1"].config
     assert (run.engine.checkpoint_every, run.engine.keep_checkpoints) == (16, 4)
     assert steps["evaluate.xielu.1"].inputs["model"] == "final/xielu/1/averaged/model"
@@ -206,7 +209,7 @@ def test_the_plan_states_the_configuration_and_its_pilot_is_an_input() -> None:
     config = evidence_activations()
     plan = next(step for step in config.steps() if step.name == "plan")
     assert [(arm.name, arm.tokens) for arm in plan.config.arms] == [
-        (name, 512 * 16 * 256) for name in ("swiglu", "relu2", "xielu")
+        (name, 768 * 4 * 256) for name in ("swiglu", "relu2", "xielu")
     ]
     assert not plan.external
     other = next(s for s in replace(config, confidence=0.9).steps() if s.name == "plan")

@@ -21,7 +21,6 @@ from stamm.recipes.evidence_recipes import (
     evidence_expanded,
     evidence_expanded_gated,
     evidence_goldfish,
-    evidence_init,
     evidence_optimizer,
     evidence_structured,
 )
@@ -33,7 +32,6 @@ RECIPES = [
     evidence_expanded,
     evidence_expanded_gated,
     evidence_goldfish,
-    evidence_init,
     evidence_optimizer,
     evidence_structured,
 ]
