@@ -225,7 +225,7 @@ RARE_STEPS = 1000  # steps without a gradient that rows of rare tokens often hav
 
 
 def rare_gradients(optimizer: object, num_steps: int) -> str:
-    """What AdEMAMix does to weights that seldom have a gradient within `num_steps` steps; "" if nothing."""
+    """Warning on AdEMAMix and weights that seldom have a gradient, within `num_steps` steps; "" if none."""
     if not isinstance(optimizer, AdEMAMix):
         return ""
     reached = optimizer.steps_to_full_update()
