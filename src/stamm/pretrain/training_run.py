@@ -366,14 +366,15 @@ def _median(lines: list[dict[str, Any]], key: str) -> float | None:
 
 
 def _outcome(folder: Path, primary_metric: str) -> str:
-    """Last line of the progress: the loss, skipped updates and skipped steps."""
+    """Last line of the progress: the mean loss of the last 5 % of the steps, skipped updates, skipped steps."""
     lines = read_metrics(folder / "metrics.jsonl")
     if not lines:
         return "no update was made: every loss was non-finite"
     events = Events(folder / "events.json", writes=False)
     left_out = sum(event["event"] == NONFINITE for event in events.all)
     passed = len(events.skipped_steps())
-    said = [f"loss {lines[-1][primary_metric]:.3f}"]
+    last = [line[primary_metric] for line in lines[-max(len(lines) // 20, 1) :]]
+    said = [f"loss {statistics.fmean(last):.3f}"]
     said += [f"skipped updates: {left_out:,}"] if left_out else []
     said += [f"skipped steps: {passed:,}"] if passed else []
     return ", ".join(said)
