@@ -98,7 +98,9 @@ def test_the_layout_is_that_of_the_kernels_hub(tmp_path: Path) -> None:
         older = imported(folder / "xielu", f"older_{backend}")
         assert older.__all__ == ["xielu", "implementation", "layers"]
         x = torch.linspace(-3, 3, 50)
-        assert older.implementation(x) == "torch"  # no GPU holds it, and it is computed all the same
+        assert (
+            older.implementation(x) == "torch"
+        )  # no GPU holds it, and it is computed all the same
         ours = build_activation(spec)
         found = older.xielu(x, *(ours.effective()[name] for name in ("alpha_p", "alpha_n")))
         torch.testing.assert_close(found, ours(x), rtol=1e-6, atol=1e-6)
@@ -138,7 +140,9 @@ def test_kernelize_replaces_a_layer(tmp_path: Path) -> None:
     with use_kernel_mapping({"XIELU": {"cpu": layer}}):
         model = kernelize(model, mode=Mode.TRAINING, device="cpu", use_fallback=False)
     ours = build_activation(catalog.get("xielu"))
-    ours.load_state_dict({name: p.detach() for name, p in model[0].named_parameters()}, strict=False)
+    ours.load_state_dict(
+        {name: p.detach() for name, p in model[0].named_parameters()}, strict=False
+    )
     x = torch.linspace(-4, 4, 101)
     torch.testing.assert_close(model(x), ours(x), rtol=1e-6, atol=1e-6)
     model(x).sum().backward()
