@@ -23,7 +23,7 @@ def sign(folder: Path, key: Path) -> None:
     hashing = (
         _library()
         .hashing.Config()
-        .set_ignored_paths(paths=[folder / SIGNATURE, folder / SUMS], ignore_git_paths=False)
+        .set_ignored_paths(paths=[SIGNATURE, SUMS], ignore_git_paths=False)  # names in the folder
     )
     check_key(key).set_hashing_config(hashing).sign(folder, folder / SIGNATURE)
 

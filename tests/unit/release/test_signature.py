@@ -47,6 +47,19 @@ def test_a_signature_holds_for_its_key_and_its_bytes(released: Path, tmp_path: P
     assert [problem.file for problem in verify(released, public)] == ["model.sig"]
 
 
+def test_a_release_in_a_relative_folder_is_signed(
+    released: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    private, public = key_pair(tmp_path, "mine")
+    monkeypatch.chdir(released.parent)
+    relative = Path(released.name)
+    sign(relative, private)
+    write_sums(relative)
+    assert not list(verify(relative, public))
+    monkeypatch.chdir(tmp_path)
+    assert not list(verify(released, public))
+
+
 def test_a_flipped_byte_of_the_signature_is_found_without_the_key(
     released: Path, tmp_path: Path
 ) -> None:
