@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from cryptography.hazmat.primitives.serialization import (
     Encoding,
     NoEncryption,
@@ -77,3 +77,11 @@ def test_a_key_that_cannot_sign_is_one_line(tmp_path: Path) -> None:
     for key in (tmp_path / "key.pem", tmp_path / "none.pem", key_pair(tmp_path, "a")[1]):
         with pytest.raises(RunError, match="cannot sign"):
             check_key(key)
+
+
+def test_a_key_of_another_kind_is_named(tmp_path: Path) -> None:
+    key = rsa.generate_private_key(public_exponent=65537, key_size=2048)
+    pem = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+    (tmp_path / "rsa.pem").write_bytes(pem)
+    with pytest.raises(RunError, match=r"rsa\.pem cannot sign: it is not an elliptic-curve key"):
+        check_key(tmp_path / "rsa.pem")
