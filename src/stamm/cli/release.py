@@ -23,6 +23,7 @@ from stamm.release.facts import evidence_settings, read_release_facts
 from stamm.release.layout import PARITY, TOP_FORMAT
 from stamm.runs.arms import run_of_arm, trained_arms
 from stamm.runs.job import Workspace
+from stamm.runs.model_outputs import weights_sha256
 from stamm.runs.run import Run
 
 
@@ -46,13 +47,16 @@ def arguments(parser: argparse.ArgumentParser, verb: str) -> None:
 def run(options: argparse.Namespace, verb: str) -> int:
     """Write the release of one arm; upload it with --push."""
     from stamm.release.push import check_repository, push
-    from stamm.release.write_release import planned_files, write_release
+    from stamm.release.write_release import check_destination, planned_files, write_release
 
     if not Path(options.run).exists() and options.run in catalog.names():
         return _kernel(options)
     arm, out = _one_arm(Path(options.run)), Path(options.out)
+    key = Path(options.sign) if options.sign else None
     if options.push:
         check_repository(options.push)
+    if not options.dry_run:  # an export takes long
+        check_destination(out, weights_sha256(arm / "model"), key)
     root = run_of_arm(arm)
     about_corpus = [word for word in options.changes if word.startswith("evidence.")]
     changes = [word for word in options.changes if word not in about_corpus]
@@ -80,7 +84,7 @@ def run(options: argparse.Namespace, verb: str) -> int:
             to = f", then to {options.push}" if options.push else ""
             print(f"{len(sizes)} files, {bytes_text(sum(sizes.values()))} -> {out}{to}")
             return 0
-        write_release(config, facts, out, job, Path(options.sign) if options.sign else None)
+        write_release(config, facts, out, job, key)
     print(out)
     if options.push:
         message = f"{facts.record.name}, weights {facts.record.model_sha256[:16]}, {SUMS}"

@@ -94,17 +94,21 @@ def different_tokens(ours: Sequence[int], theirs: Sequence[int]) -> int:
 def bits_agreement(
     texts: Sequence[HeldOutText], decoder: Decoder, exported: Logits
 ) -> list[BitsAgreement]:
-    """Bits per byte of both models: of all texts under the language "", then of each language."""
+    """Bits per byte of both models: of all texts under the language "", then of each language.
+
+    Edge     texts beyond the model's context are read in windows of its length that share one token,
+             so that each token but the first of a text is predicted once
+    """
     sums: dict[str, list[float]] = defaultdict(lambda: [0.0, 0.0, 0.0, 0.0])
     for each in texts:
-        tokens = torch.tensor(each.tokens[: decoder.config.max_context])
-        if len(tokens) < 2:
+        if len(each.tokens) < 2:
             continue
+        windows = _windows(each.tokens, decoder.config.max_context)
         new = (
-            float(len(tokens) - 1),
+            float(len(each.tokens) - 1),
             float(len(each.text.encode())),
-            _bits(decoder, tokens),
-            _bits(exported, tokens),
+            sum(_bits(decoder, window) for window in windows),
+            sum(_bits(exported, window) for window in windows),
         )
         for name in ("", each.language):
             sums[name] = [before + value for before, value in zip(sums[name], new, strict=True)]
@@ -136,6 +140,11 @@ def greedy_agreement(
         compared += len(pairs)
         equal += len(list(itertools.takewhile(bool, pairs)))
     return GreedyAgreement(prompts=len(prompts), tokens=compared, equal=equal)
+
+
+def _windows(tokens: Sequence[int], length: int) -> list[torch.Tensor]:
+    starts = range(0, len(tokens) - 1, max(length - 1, 1))
+    return [torch.tensor(tokens[start : start + length]) for start in starts]
 
 
 def _bits(logits: Logits, tokens_T: torch.Tensor) -> float:

@@ -85,22 +85,27 @@ def remote_code(spec: Spec, *, hidden_act: str, base: str, architecture: str) ->
     )
 
 
-def effective_lines(spec: Spec) -> list[str]:
-    """The body of a method that returns the effective values of all parameters of `self`."""
+def effective_lines(spec: Spec, fixed: str = "") -> list[str]:
+    """The body of a function that returns the effective values of all parameters of `self`.
+
+    fixed   name of a function (self, name, initial value) for parameters that are not trained; their
+            initial values otherwise
+    """
     bounds_first = sorted(spec.parameters, key=lambda p: p.above_name is not None)
     names = "".join(f"{_local(p.name)}, " for p in spec.parameters)
-    lines = [f"{_local(p.name)} = {_effective(p)}" for p in bounds_first]
+    lines = [f"{_local(p.name)} = {_effective(p, fixed)}" for p in bounds_first]
     return [*lines, f"return ({names.strip() if len(spec.parameters) == 1 else names[:-2]})"]
 
 
-def _effective(parameter: Parameter) -> str:
+def _effective(parameter: Parameter, fixed: str) -> str:
     """Expression of the effective value from the stored one; other parameters are local names."""
     stored = f"self.{parameter.name}.float()"
     bound = parameter.above_name
     above = parameter.above if bound is None else _local(bound)
     match parameter.bijection:
         case Fixed():
-            return repr(float(parameter.initial))
+            number = repr(float(parameter.initial))
+            return f"{fixed}(self, {parameter.name!r}, {number})" if fixed else number
         case Softplus():
             return f"{above} + F.softplus({stored})"
         case Exp():

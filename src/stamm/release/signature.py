@@ -23,7 +23,7 @@ def sign(folder: Path, key: Path) -> None:
     hashing = (
         _library()
         .hashing.Config()
-        .set_ignored_paths(paths=[folder / SIGNATURE, folder / SUMS], ignore_git_paths=False)
+        .set_ignored_paths(paths=[SIGNATURE, SUMS], ignore_git_paths=False)  # names in the folder
     )
     check_key(key).set_hashing_config(hashing).sign(folder, folder / SIGNATURE)
 
@@ -37,8 +37,9 @@ def check_key(key: Path) -> Any:
     try:
         return library.signing.Config().use_elliptic_key_signer(private_key=key)
     except Exception as error:  # the libraries below raise many kinds
+        other = isinstance(error, AttributeError)  # a key of another kind has no curve
         raise RunError(
-            f"{key} cannot sign: {_line(error)}",
+            f"{key} cannot sign: {'it is not an elliptic-curve key' if other else _line(error)}",
             fix="Make a key with `openssl ecparam -name prime256v1 -genkey -noout -out KEY`",
         ) from None
 

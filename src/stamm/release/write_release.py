@@ -51,9 +51,7 @@ def write_release(
              the key cannot sign; ConfigError for answers that do not fit. `out` is unchanged then.
     Checked  tests/unit/release/test_write_release.py
     """
-    _check_replaceable(out, facts)
-    if key is not None:
-        check_key(key)
+    check_destination(out, facts.record.model_sha256, key)
     part = out.with_name(f".{out.name}.part")
     _remove(part)
     try:
@@ -74,6 +72,18 @@ def write_release(
     finally:
         _remove(part)
     return sums
+
+
+def check_destination(out: Path, model_sha256: str, key: Path | None = None) -> None:
+    """Check what can be checked before any work: that `out` may be written and that `key` can sign.
+
+    model_sha256   of the weights to release: only a release of them, without other files, is replaced
+
+    Raises   RunError as `write_release` does.
+    """
+    _check_replaceable(out, model_sha256)
+    if key is not None:
+        check_key(key)
 
 
 def planned_files(config: ReleaseConfig, facts: ReleaseFacts, jobs: Jobs) -> dict[str, int]:
@@ -124,7 +134,7 @@ def _note(facts: ReleaseFacts, part: Path, sums: Mapping[str, str], signed: bool
     write_json(facts.arm / RELEASED, record(ReleasedFile, body))
 
 
-def _check_replaceable(out: Path, facts: ReleaseFacts) -> None:
+def _check_replaceable(out: Path, model_sha256: str) -> None:
     """Only a release of the same weights without files of anyone else is ever replaced."""
     if not out.exists() and not out.is_symlink():
         return
@@ -137,10 +147,10 @@ def _check_replaceable(out: Path, facts: ReleaseFacts) -> None:
         there, listed = read_record(ReleaseFile, out / RECORD), read_sums(out)
     except DataError:
         raise RunError(f"{out} is not empty and is not a release", fix=fix) from None
-    if there.model_sha256 != facts.record.model_sha256:
+    if there.model_sha256 != model_sha256:
         raise RunError(
             f"{out} is the release of other weights: {there.model_sha256[:12]}, here are "
-            f"{facts.record.model_sha256[:12]}",
+            f"{model_sha256[:12]}",
             fix=fix,
         )
     if others := sorted(set(list_files(out)) - set(listed)):

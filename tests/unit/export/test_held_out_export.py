@@ -2,15 +2,25 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pytest
+import torch
 from numpy.typing import NDArray
 
-from stamm.export.held_out import LONGEST, SHORTEST, held_out_texts, token_agreement
+from stamm.export.held_out import (
+    LONGEST,
+    SHORTEST,
+    HeldOutText,
+    bits_agreement,
+    held_out_texts,
+    token_agreement,
+)
 from stamm.export.target import LoadedExport
 
 
@@ -68,3 +78,33 @@ def test_every_language_is_compared(languages: int, most: int, length: int) -> N
     for each in found:
         assert each.tokens == each.texts * length
         assert each.differing == each.texts * (length // 60)
+
+
+class Guess:
+    """A model of 8 tokens of context that gives the next number of a count `share`, and 9 others the rest."""
+
+    def __init__(self, share: float) -> None:
+        self.config = SimpleNamespace(max_context=8)
+        self.share = share
+        self.longest = 0
+
+    def __call__(self, tokens_BT: torch.Tensor) -> torch.Tensor:
+        """Logits of the digit that follows."""
+        self.longest = max(self.longest, tokens_BT.shape[1])
+        shares = torch.full((*tokens_BT.shape, 10), (1 - self.share) / 9)
+        shares.scatter_(2, ((tokens_BT + 1) % 10)[..., None], self.share)
+        return shares.log()
+
+
+@pytest.mark.parametrize("count", [2, 7, 8, 9, 15, 16, 40])
+def test_every_token_of_a_text_is_in_its_bits_per_byte(count: int) -> None:
+    tokens = [number % 10 for number in range(count)]
+    texts = [HeldOutText(language="l", tokens=tokens, text="é" * 50)]
+    ours, theirs = Guess(0.5), Guess(0.25)
+    whole, one = bits_agreement(texts, ours, theirs)  # type: ignore[arg-type]
+    assert ours.longest == theirs.longest == min(count, 8)
+    assert (whole.language, one.language) == ("", "l")
+    for found in (whole, one):
+        assert (found.tokens, found.bytes) == (count - 1, 100)
+        assert math.isclose(found.original, (count - 1) * 1 / 100, rel_tol=1e-6)
+        assert math.isclose(found.exported, (count - 1) * 2 / 100, rel_tol=1e-6)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from cryptography.hazmat.primitives.serialization import (
     Encoding,
     NoEncryption,
@@ -47,6 +47,19 @@ def test_a_signature_holds_for_its_key_and_its_bytes(released: Path, tmp_path: P
     assert [problem.file for problem in verify(released, public)] == ["model.sig"]
 
 
+def test_a_release_in_a_relative_folder_is_signed(
+    released: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    private, public = key_pair(tmp_path, "mine")
+    monkeypatch.chdir(released.parent)
+    relative = Path(released.name)
+    sign(relative, private)
+    write_sums(relative)
+    assert not list(verify(relative, public))
+    monkeypatch.chdir(tmp_path)
+    assert not list(verify(released, public))
+
+
 def test_a_flipped_byte_of_the_signature_is_found_without_the_key(
     released: Path, tmp_path: Path
 ) -> None:
@@ -64,3 +77,11 @@ def test_a_key_that_cannot_sign_is_one_line(tmp_path: Path) -> None:
     for key in (tmp_path / "key.pem", tmp_path / "none.pem", key_pair(tmp_path, "a")[1]):
         with pytest.raises(RunError, match="cannot sign"):
             check_key(key)
+
+
+def test_a_key_of_another_kind_is_named(tmp_path: Path) -> None:
+    key = rsa.generate_private_key(public_exponent=65537, key_size=2048)
+    pem = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+    (tmp_path / "rsa.pem").write_bytes(pem)
+    with pytest.raises(RunError, match=r"rsa\.pem cannot sign: it is not an elliptic-curve key"):
+        check_key(tmp_path / "rsa.pem")

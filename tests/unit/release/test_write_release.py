@@ -15,6 +15,7 @@ from huggingface_hub.repocard_data import model_index_to_eval_results
 
 from stamm.base.errors import ConfigError, DataError, RunError
 from stamm.base.files import write_json
+from stamm.cli import release as cli_release
 from stamm.cli.main import main
 from stamm.corpus.transparency.config import SourceKind
 from stamm.release import write_release as writing
@@ -75,6 +76,21 @@ def test_files_of_others_are_not_removed(released: Path, own: Path) -> None:
         write_release(CONFIG, facts_of(own), released, no_job)
     with pytest.raises(RunError, match="is not a release"):
         write_release(CONFIG, facts_of(own), own, no_job)
+
+
+def test_folder_and_key_are_checked_before_missing_exports_are_made(
+    own: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(cli_release, "job", no_job)  # fails when an export is begun
+    (tmp_path / "others").mkdir()
+    (tmp_path / "others" / "file").write_text("mine")
+    (tmp_path / "key.pem").write_text("not a key")
+    words = ["release", str(own), "formats=transformers,gguf", "--out"]
+    assert main([*words, str(tmp_path / "others")]) == 1
+    assert "others is not empty and is not a release" in capsys.readouterr().err
+    assert main([*words, str(tmp_path / "new"), "--sign", str(tmp_path / "key.pem")]) == 1
+    assert "key.pem cannot sign" in capsys.readouterr().err
+    assert not (tmp_path / "new").exists()
 
 
 @pytest.mark.usefixtures("light")

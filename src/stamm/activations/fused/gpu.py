@@ -30,11 +30,11 @@ TILE = 2048  # likewise for rows and columns, whose strides take registers
 WIDE = 256  # columns of a tile: a warp reads 16 bytes in each lane
 ROWS = 64  # rows that one program adds up, tile by tile
 ADDED = 4096  # partial sums that one program adds up
-_WARPS = 8
+WARPS = 8
 # AMD's, none of which ran a kernel: for gfx942 every entry's kernels were compiled, for gfx90a
 # those of entries that cover every operation.
 _ARCHITECTURES = ("gfx90a", "gfx942")
-_CAPABILITY = (8, 0)  # the first with bfloat16 and with a minimum that propagates NaN
+CAPABILITY = (8, 0)  # the first with bfloat16 and with a minimum that propagates NaN
 
 
 def unavailable_reason() -> str | None:
@@ -55,9 +55,9 @@ def _unavailable_reason() -> str | None:
             return (
                 f"the GPU is AMD's {found}, and kernels were tried with a compiler for {known} only"
             )
-    elif torch.cuda.get_device_capability() < _CAPABILITY:
+    elif torch.cuda.get_device_capability() < CAPABILITY:
         found, needed = (
-            ".".join(map(str, c)) for c in (torch.cuda.get_device_capability(), _CAPABILITY)
+            ".".join(map(str, c)) for c in (torch.cuda.get_device_capability(), CAPABILITY)
         )
         return f"the GPU has compute capability {found}, and {needed} is needed"
     if build.folder() is None:
@@ -129,7 +129,7 @@ def run(
     looked = looked_up(table, computing, first.device)
     tensors = [*matrices.read, *matrices.written, *given, looked, partial]
     with torch.cuda.device_of(first):  # type: ignore[no-untyped-call]
-        options = {"num_warps": _WARPS, **_digits(first.dtype)}
+        options = {"num_warps": WARPS, **_digits(first.dtype)}
         launch(module.run, programs, [*tensors, *numbers], {**sizes, **options})
         return parameter_sums(module, partial, summed)
 
@@ -158,7 +158,7 @@ def added_up(module: ModuleType, partial: Tensor) -> Tensor:
         groups = -(-parts // tall)
         added = torch.empty(count, groups, width, dtype=torch.float64, device=partial.device)
         programs = count * groups * -(-width // wide)
-        sizes = {"TALL": tall, "WIDE": wide, "num_warps": _WARPS}
+        sizes = {"TALL": tall, "WIDE": wide, "num_warps": WARPS}
         launch(module.add, programs, [partial, added, parts, width], sizes)
         partial, parts = added, groups
     return partial[:, 0]

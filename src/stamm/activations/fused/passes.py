@@ -31,10 +31,11 @@ def graph_of(name: PassName, kernel: Kernel, fixed: Fixed, dtype: torch.dtype) -
              gated_forward    gate, up -> f(gate) h(up)
              gated_backward   weight, gate, up -> weight h(up) f'(gate), weight f(gate) h'(up);
                               sums of weight h(up) df/dp
-    fixed    per parameter of the spec its constant value, or None where it is read at run time
+    fixed    per parameter of the spec its constant value, or None where it is read at run time: none
+             of them, the trainable ones, or all
     dtype    the computing dtype: float32 or float64
-    Raises   ConfigError when the kernel calls a torch function that has no fused form, or when
-             some trainable parameters are fixed and others are not.
+    Raises   ConfigError when the kernel calls a torch function that has no fused form, or for
+             another choice of parameters that are read.
     """
     return _MAKERS[name](kernel, fixed, dtype)
 
@@ -89,13 +90,13 @@ def _gated_backward(kernel: Kernel, fixed: Fixed, dtype: torch.dtype) -> Graph:
 def _slopes(
     kernel: Kernel, fixed: Fixed, x: Traced, parameters: Numbers
 ) -> tuple[Traced, list[Traced]]:
-    """f' and the slope in each parameter that is read at run time."""
+    """f' and, where parameters are read at run time, the slope in each trainable one."""
     slope, *by_parameter = _called(kernel.slopes, x, parameters)
     read = fixed.count(None)
-    if read not in (0, len(by_parameter)):
+    if read not in (0, len(by_parameter), len(fixed)):
         raise ConfigError(
             f"{read} parameters are read at run time, and {len(by_parameter)} have slopes",
-            fix="Fix all trainable parameters or none",
+            fix="Read none at run time, the trainable ones, or all",
         )
     return slope, by_parameter if read else []
 
