@@ -226,7 +226,7 @@ def _print(
     first: Mapping[Path, Path],
     rival: Mapping[Path, Path],
 ) -> None:
-    """Print the results of the tasks that the command names; the folders may hold those of others."""
+    """Print the results of the tasks that the command names; a folder may hold more."""
     with interrupt_delayed():
         from stamm.evaluate.registry import load_tasks
         from stamm.reports.results import read_task_files

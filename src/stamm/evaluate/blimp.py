@@ -155,7 +155,7 @@ def blind_summary(
     encode: Callable[[str], Sequence[int]],
     unigram: NDArray[np.float64] | None,
 ) -> BlindSummary:
-    """What blind baselines solve of the pairs: the longer or shorter sentence, token frequencies.
+    """Blind baselines of the pairs: the longer or shorter sentence, token frequencies.
 
     unigram   log-probability of each token in the training text; None without one
     """

@@ -19,7 +19,7 @@ def language_fairness(metric: str, values: Mapping[str, float]) -> dict[str, Any
     """`LanguageFairness` of a metric by language as JSON values; None for fewer than two languages.
 
     Edge     ties go to the first language by name; items without a language are not counted
-    Checked  tests/unit/evaluate/test_fairness.py
+    Checked  tests/unit/evaluate/test_language_fairness.py
     """
     named = {language: value for language, value in sorted(values.items()) if language}
     if len(named) < 2:

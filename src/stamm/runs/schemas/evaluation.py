@@ -35,7 +35,7 @@ class GroupValue:
 
 @dataclass(frozen=True, kw_only=True)
 class LanguageFairness:
-    """How evenly a model serves the languages of a task, by the task's main metric.
+    """Fairness of a model over the languages of a task, by the task's main metric.
 
     mean          over languages, each counted once
     best, worst   languages with the best and the worst value
