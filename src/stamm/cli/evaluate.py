@@ -75,7 +75,7 @@ def run(options: argparse.Namespace, verb: str) -> int:
         else:
             _evaluate(model, folder, config)
     if not options.dry_run:
-        _print(options, first, rival)
+        _print(options, config, first, rival)
     return 0
 
 
@@ -221,16 +221,25 @@ def checkpoint_model(model: Path, path: Path, tokenizer: Path) -> TextModel:
 
 
 def _print(
-    options: argparse.Namespace, first: Mapping[Path, Path], rival: Mapping[Path, Path]
+    options: argparse.Namespace,
+    config: EvaluateConfig,
+    first: Mapping[Path, Path],
+    rival: Mapping[Path, Path],
 ) -> None:
+    """Print the results of the tasks that the command names; a folder may hold more."""
     with interrupt_delayed():
+        from stamm.evaluate.registry import load_tasks
         from stamm.reports.results import read_task_files
         from stamm.reports.task_comparison import compare_tasks, difference_table
-        from stamm.reports.task_results import group_table, task_table
+        from stamm.reports.task_results import task_tables
     every = {**first, **rival}
-    tasks = [(str(model), read_task_files(folder, ())) for model, folder in every.items()]
+    named = {task.name for task in load_tasks(config.tasks, config.task_folder)}
+    tasks = [
+        (str(model), tuple(one for one in read_task_files(folder, ()) if one.task in named))
+        for model, folder in every.items()
+    ]
     pairs = [
-        (str(other), str(model), compare_tasks(results, folder))
+        (str(other), str(model), compare_tasks(results, folder, named))
         for other, results in rival.items()
         for model, folder in first.items()
     ]
@@ -248,9 +257,17 @@ def _print(
             }
         )
         return
-    for table in (task_table(tasks), group_table(tasks), difference_table(pairs)):
+    found = task_tables(tasks)
+    for table in (
+        found.results,
+        found.metrics,
+        found.fairness,
+        found.sources,
+        found.groups,
+        difference_table(pairs),
+    ):
         if table is not None:
             print_table(table.columns, table.rows)
-            print(f"{table.note}\n")
+            print(f"{table.note}\n" if table.note else "")
     for folder in every.values():
         print(folder)

@@ -13,14 +13,18 @@ from dataclasses import asdict, dataclass
 from importlib import resources
 from typing import Any
 
+import numpy as np
 import zstandard
+from numpy.typing import NDArray
 
+from stamm.base.clustered_ratio import ClusteredRatio
 from stamm.base.console import Progress
 from stamm.base.errors import ConfigError
 from stamm.corpus.contamination.items import Item
 from stamm.corpus.tokenizer.tokenizer import Tokenizer
+from stamm.evaluate.blind import BlindSummary, blind_credits, unigram_log_probs
 from stamm.evaluate.contamination import find_items
-from stamm.evaluate.task import TaskContext, TaskMetric, TaskResult
+from stamm.evaluate.task import TaskContext, TaskMetric, TaskResult, ratio_metric
 from stamm.models.decoder import Decoder
 from stamm.models.generate import nats_of_sequences
 
@@ -105,8 +109,9 @@ def score_pairs(
 def summarize(given: Sequence[PairScore]) -> dict[str, Any]:
     """Accuracy in [0, 1] with its standard error, overall and by field, phenomenon and paradigm.
 
-    standard_error = sqrt(accuracy (1 - accuracy) / pairs): of pairs drawn at random. Pairs of one
-    paradigm resemble one another, so it is a lower bound for other English sentences.
+    standard_error = sqrt(accuracy (1 - accuracy) / pairs): of pairs drawn at random from these paradigms.
+    Pairs of one paradigm resemble one another, so it is a lower bound for other English sentences; the
+    metric of the task has the one over paradigms.
 
     Edge     chance is 0.5 exactly: a tie counts one half.
     """
@@ -145,6 +150,31 @@ def _accuracy(given: Sequence[PairScore]) -> dict[str, Any]:
     }
 
 
+def blind_summary(
+    given: Sequence[PairScore],
+    encode: Callable[[str], Sequence[int]],
+    unigram: NDArray[np.float64] | None,
+) -> BlindSummary:
+    """Blind baselines of the pairs: the longer or shorter sentence, token frequencies.
+
+    unigram   log-probability of each token in the training text; None without one
+    """
+    found = BlindSummary()
+    for one in given:
+        sentences = one.pair.good, one.pair.bad
+        ids = [encode(sentence) for sentence in sentences]
+        found.add(one.score, blind_credits(sentences, ids, 0, None, unigram), one.pair.paradigm)
+    return found
+
+
+def accuracy_metric(given: Sequence[PairScore]) -> TaskMetric:
+    """Accuracy with the standard error over paradigms, of which pairs are clusters."""
+    ratio = ClusteredRatio()
+    for one in given:
+        ratio.add(one.score, cluster=one.pair.paradigm)
+    return ratio_metric(ratio, CHANCE)
+
+
 class BlimpTask:
     """Accuracy on the shipped slice of BLiMP."""
 
@@ -166,22 +196,21 @@ class BlimpTask:
             Item(set_name=self.name, item_id=str(number), texts=(pair.good,))
             for number, pair in enumerate(pairs)
         )
+        known = context.pack is not None and isinstance(tokenizer, Tokenizer)
+        unigram = unigram_log_probs(context.pack) if known and context.pack is not None else None
         return TaskResult(
-            metrics={
-                "accuracy": TaskMetric(
-                    value=summary["accuracy"],
-                    standard_error=summary["standard_error"],
-                    chance=CHANCE,
-                )
-            },
+            metrics={"accuracy": accuracy_metric(scores)},
             num_items=len(scores),
             items=[{**asdict(one.pair), "score": one.score} for one in scores],
             item_label="pairs",
             details={
-                "source": "BLiMP (Warstadt et al. 2020), CC-BY-4.0",
+                "metric": "accuracy",
+                "source": "BLiMP (Warstadt et al. 2020)",
+                "license": "CC-BY-4.0",
                 "language": "eng_Latn",
                 "pairs_per_paradigm": config.blimp_pairs_per_paradigm,
                 **find_items(self.name, texts, context.pack).details(),
+                **blind_summary(scores, tokenizer.encode, unigram).details(CHANCE),
                 **summary,
             },
         )

@@ -6,19 +6,24 @@ A task that a blind rule solves does not measure what it is for (open-loop valid
 answers_only   the same model, by the likelihood of each choice without the question, per byte
 longest, shortest   the choice with the most or the fewest bytes
 unigram        the choice that is likeliest per byte by the token frequencies of the training corpus
-majority       the number of the choice that is right most often
+majority       the number of the choice, or the answer, that is right most often
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from stamm.base.clustered_ratio import ClusteredRatio
 from stamm.corpus.packed_dataset import PackedSplit
+from stamm.evaluate.task import ratio_metric
 
 BLIND_ERRORS = 3.0
 """Standard errors above chance from which a task counts as solved by a blind baseline."""
@@ -74,3 +79,76 @@ def credit(values: Sequence[float], label: int) -> float:
     """1 where the value of choice `label` is the largest, 1 / k where it is one of k, else 0."""
     best = max(values)
     return 1.0 / list(values).count(best) if values[label] == best else 0.0
+
+
+_COUNTED = 1000  # answers that are counted at once
+
+
+def most_frequent(answers: Callable[[], Iterator[str]]) -> str:
+    """The most frequent answer, the first by order of text among equals; "" for none.
+
+    answers   gives all answers, and again the same ones
+
+    Edge      memory does not grow with their number: only an answer that makes up more than 1/1,001 of
+              them is found with certainty, and for the others "" may be returned
+    Source    Misra and Gries 1982, Science of Computer Programming 2
+    """
+    kept: Counter[str] = Counter()
+    for answer in answers():
+        if answer in kept or len(kept) < _COUNTED:
+            kept[answer] += 1
+        else:
+            kept.subtract(list(kept))
+            kept = +kept
+    exact = Counter(answer for answer in answers() if answer in kept)
+    return min(exact, key=lambda answer: (-exact[answer], answer), default="")
+
+
+@dataclass
+class BlindSummary:
+    """Blind baselines of a task, added item by item.
+
+    credits   of each baseline
+    minus     main metric minus the credit
+    solved    items that a baseline other than the majority solves
+    """
+
+    credits: dict[str, ClusteredRatio] = field(default_factory=dict)
+    minus: dict[str, ClusteredRatio] = field(default_factory=dict)
+    items: int = 0
+    solved: int = 0
+
+    def add(self, main: float, credits: Mapping[str, float], cluster: str) -> None:
+        """Add an item: its main metric and the credit of each baseline."""
+        self.items += 1
+        self.solved += any(v == 1.0 for name, v in credits.items() if name != "majority")
+        for name, value in credits.items():
+            self.credits.setdefault(name, ClusteredRatio()).add(value, cluster=cluster)
+            self.minus.setdefault(name, ClusteredRatio()).add(main - value, cluster=cluster)
+
+    def details(self, chance: float | None) -> dict[str, Any]:
+        """Values of a task's result; {} without a baseline.
+
+        chance   of guessing; None where the answer is not one of several: nothing is warned of then
+        """
+        strongest = max(self.credits, key=lambda name: self.credits[name].value, default="")
+        if not strongest:
+            return {}
+        return {
+            "blind": {name: ratio_metric(r, chance).plain() for name, r in self.credits.items()},
+            "strongest_blind": strongest,
+            "sighted_minus_blind": ratio_metric(self.minus[strongest], None).plain(),
+            "solved_blind": self.solved,
+            **({} if chance is None else {"warning": self._warning(chance)}),
+        }
+
+    def _warning(self, chance: float) -> str:
+        # At least the error of guessing: of a few items all may be solved by accident.
+        least = math.sqrt(chance * (1 - chance) / self.items)
+        solved = {
+            name: ratio.value
+            for name, ratio in self.credits.items()
+            if ratio.value - chance > BLIND_ERRORS * max(ratio.standard_error or 0.0, least)
+        }
+        named = ", ".join(f"{name} {value:.3f}" for name, value in solved.items())
+        return f"solved blind above chance: {named}" if solved else ""

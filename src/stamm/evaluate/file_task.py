@@ -6,7 +6,7 @@ import functools
 import math
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal, InvalidOperation
 from pathlib import Path
@@ -20,8 +20,15 @@ from stamm.base.schema import read_lines
 from stamm.base.time_limit import MATCH_SECONDS, time_limit
 from stamm.corpus.packed_dataset import MANIFEST
 from stamm.corpus.tokenizer.tokenizer import Tokenizer
-from stamm.evaluate.blind import BLIND_ERRORS, blind_credits, credit, unigram_log_probs
+from stamm.evaluate.blind import (
+    BlindSummary,
+    blind_credits,
+    credit,
+    most_frequent,
+    unigram_log_probs,
+)
 from stamm.evaluate.contamination import contamination_of
+from stamm.evaluate.fairness import language_fairness
 from stamm.evaluate.instructions import followed
 from stamm.evaluate.item_file import ItemFile, blocks_of
 from stamm.evaluate.items import (
@@ -39,17 +46,19 @@ from stamm.evaluate.scoring import (
     loglikelihood_rolling,
     score_questions,
 )
-from stamm.evaluate.task import TaskContext, TaskMetric, TaskResult
+from stamm.evaluate.task import TaskContext, TaskMetric, TaskResult, ratio_metric
 from stamm.evaluate.task_file import GENERATED, TaskData, TaskDescription
 from stamm.models.decoder import Decoder
 from stamm.runs.schemas.evaluation import ItemLine
 
 BLOCK, GENERATED_BLOCK = 2000, 200  # items that are scored, or answered, then written, together
-VERSION = 1  # of the rules; a change of numbers makes it larger
+VERSION = 2  # of the rules; a change of numbers makes it larger
 MOST_GROUPS = MOST_LINES = 1000
 MANY = "(others)"
+LANGUAGE = "language"
 TOO_LONG = "longer than the model's context"
 _LONGEST_OUTPUT = 2000
+_LONGEST_ANSWER = 128
 _NUMBER = re.compile(r"-?\d[\d,]*(?:\.\d+)?")
 
 
@@ -182,7 +191,10 @@ class ItemScorer:
             line = self._begun(item, question)
             if self._described.kind == "cloze":
                 values = {"acc": float(found[0].greedy), "log_prob": found[0].log_prob}
-                lines[item.line] = {**line, "values": values, "tokens": found[0].tokens}
+                answer = answer_key(self._described, item)
+                lines[item.line] = {
+                    **line, "values": values, "tokens": found[0].tokens, "answer": answer
+                }  # fmt: skip
             else:
                 lines[item.line] = {**line, **self._choice(item, question, found, free)}
         return lines
@@ -230,6 +242,7 @@ class ItemScorer:
                 **self._begun(item, None),
                 "truncated": len(context) > room,
                 **answer_values(described, item, output),
+                "answer": answer_key(described, item),
                 "output": output[:_LONGEST_OUTPUT],
             }
             for item, context, output in zip(items, contexts, outputs, strict=True)
@@ -322,6 +335,20 @@ def is_right(described: TaskDescription, output: str, answer: str) -> bool:
     return (one.casefold() == other.casefold()) if described.ignore_case else one == other
 
 
+def answer_key(described: TaskDescription, item: TaskItem) -> str:
+    """The right answer as the rule of the description compares it; "" for instructions.
+
+    Edge     cut to 128 characters
+    """
+    if described.kind == "instructions":
+        return ""
+    text = item.answer.strip()
+    if described.kind == "generation" and described.match == "number":
+        found = _last_number(text)
+        return "" if found is None else f"{found.normalize():f}"[:_LONGEST_ANSWER]
+    return (text.casefold() if described.ignore_case else text)[:_LONGEST_ANSWER]
+
+
 def _last_number(text: str) -> Decimal | None:
     found = _NUMBER.findall(text)
     try:
@@ -338,11 +365,9 @@ class _Summary:
     items: int = 0
     truncated: int = 0
     unanswered: int = 0
-    solved: int = 0
     rejected: Counter[str] = field(default_factory=Counter)
     values: dict[str, ClusteredRatio] = field(default_factory=dict)
-    blind: dict[str, ClusteredRatio] = field(default_factory=dict)
-    minus: dict[str, ClusteredRatio] = field(default_factory=dict)
+    blind: BlindSummary = field(default_factory=BlindSummary)
     chance: ClusteredRatio = field(default_factory=ClusteredRatio)
     groups: dict[str, dict[str, tuple[ClusteredRatio, ClusteredRatio]]] = field(
         default_factory=dict
@@ -350,10 +375,15 @@ class _Summary:
 
     def read(self, path: Path) -> None:
         """Add every line of a file."""
-        majority = -1
-        if self.described.kind == "multiple_choice":
-            labels = Counter(one.label for one in read_lines(ItemLine, path) if not one.rejected)
-            majority = labels.most_common(1)[0][0] if labels else -1
+
+        def answers() -> Iterator[str]:
+            for one in read_lines(ItemLine, path):
+                if not one.rejected and (answer := _answer(one)):
+                    yield answer
+
+        credited = self.described.main_metric not in ("log_prob", "bits_per_byte")
+        has_majority = credited and self.described.kind != "minimal_pairs"
+        majority = most_frequent(answers) if has_majority else ""
         for one in read_lines(ItemLine, path):
             if one.rejected:
                 self.rejected[one.rejected] += 1
@@ -361,16 +391,15 @@ class _Summary:
             self.items += 1
             self.truncated += one.truncated
             self.unanswered += one.unanswered
-            self.solved += any(value == 1.0 for value in one.blind.values())
             main = one.values[self.described.main_metric]
             for name, value in one.values.items():
-                _put(self.values, name, value, one)
+                weight = one.weights.get(name, one.weight)
+                ratio = self.values.setdefault(name, ClusteredRatio())
+                ratio.add(value * weight, weight, one.cluster)
             blind = dict(one.blind)
-            if majority >= 0:
-                blind["majority"] = float(one.label == majority)
-            for name, value in blind.items():
-                _put(self.blind, name, value, one)
-                _put(self.minus, name, main - value, one)
+            if majority:
+                blind["majority"] = float(_answer(one) == majority)
+            self.blind.add(main, blind, one.cluster)
             if one.chance is not None:
                 self.chance.add(one.chance)
             for key, value_of in one.groups.items():
@@ -387,14 +416,15 @@ class _Summary:
         main = self.described.main_metric
         chance = self.chance.value if self.chance.count else None
         names = [main, *(name for name in self.values if name != main)]
-        return {name: _metric(self.values[name], chance) for name in names}
+        return {name: ratio_metric(self.values[name], chance) for name in names}
 
     def details(self) -> dict[str, Any]:
-        """Groups, blind baselines and rejected rows."""
+        """Groups, fairness over languages, blind baselines and rejected rows."""
+        main = self.described.main_metric
         chance = self.chance.value if self.chance.count else None
-        strongest = max(self.blind, key=lambda name: self.blind[name].value, default="")
+        languages = self.groups.get(LANGUAGE, {})
         found: dict[str, Any] = {
-            "clusters": self.values[self.described.main_metric].clusters,
+            "clusters": self.values[main].clusters,
             "groups": {
                 key: {
                     name: {
@@ -407,47 +437,24 @@ class _Summary:
                 }
                 for key, among in self.groups.items()
             },
+            "fairness": language_fairness(
+                main, {name: ratio.value for name, (ratio, _) in languages.items() if name != MANY}
+            ),
             "rejected": dict(self.rejected),
             "truncated": self.truncated,
             "unanswered": self.unanswered,
+            **self.blind.details(chance),
         }
         if self.unanswered:
             found["warning"] = (
                 f"{self.unanswered:,} of {self.items:,} items count as unanswered: the match of "
                 f"`pattern` took more than {MATCH_SECONDS} s"
             )
-        if strongest and chance is not None:
-            # At least the error of guessing: of a few items all may be solved by accident.
-            least = math.sqrt(chance * (1 - chance) / self.items)
-            solved = {
-                name: ratio.value
-                for name, ratio in self.blind.items()
-                if ratio.value - chance > BLIND_ERRORS * max(ratio.standard_error or 0.0, least)
-            }
-            named = ", ".join(f"{name} {value:.3f}" for name, value in solved.items())
-            found |= {
-                "blind": {name: _metric(r, chance).plain() for name, r in self.blind.items()},
-                "strongest_blind": strongest,
-                "sighted_minus_blind": _metric(self.minus[strongest], None).plain(),
-                "solved_blind": self.solved,
-                "warning": f"solved blind above chance: {named}" if solved else "",
-            }
         return found
 
 
-def _put(ratios: dict[str, ClusteredRatio], name: str, value: float, one: ItemLine) -> None:
-    weight = one.weights.get(name, one.weight)
-    ratios.setdefault(name, ClusteredRatio()).add(value * weight, weight, one.cluster)
-
-
-def _metric(ratio: ClusteredRatio, chance: float | None) -> TaskMetric:
-    half = ratio.half_width
-    return TaskMetric(
-        value=ratio.value,
-        standard_error=ratio.standard_error,
-        interval=None if half is None else (ratio.value - half, ratio.value + half),
-        chance=chance,
-    )
+def _answer(one: ItemLine) -> str:
+    return one.answer or (str(one.label) if one.label >= 0 else "")
 
 
 def _reasons(rejected: Mapping[str, int], split: str) -> str:

@@ -22,7 +22,8 @@ from stamm.evaluate.task import TaskContext, TaskMetric, TaskResult
 from stamm.models.decoder import Decoder
 
 _MODEL = "stamm.evaluate.harness_model:HarnessModel"  # imports lm_eval when it is loaded
-_MACHINE = ("pretty_env_info", "config")  # of the harness' results: they describe the machine
+# Of the harness' results: the machine, the folder that it was called in, and the time.
+_MACHINE = ("pretty_env_info", "config", "git_hash", "upper_git_hash", "date")
 _NAME = re.compile(r"^(?:task|group):\s*[\"']?([^\s\"'#]+)", re.MULTILINE)
 _UNNAMED = re.compile(r"[^a-z0-9_]+")
 _UNKNOWN = "unknown, because lm-evaluation-harness reads the items"
@@ -42,7 +43,7 @@ class HarnessTask:
         self.name = _UNNAMED.sub("_", self._task.lower()).strip("_") or "harness"
 
     def run(self, model: Decoder, tokenizer: Tokenizer, context: TaskContext) -> TaskResult:
-        """Evaluate by the harness; `lm_eval` of the result is its own JSON, without the machine.
+        """Evaluate by the harness; `lm_eval` of the result is its own JSON, without machine and time.
 
         Raises   ConfigError when the harness refuses the task.
         """

@@ -7,12 +7,14 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from stamm.base.clustered_ratio import ClusteredRatio
 from stamm.base.console import Progress
 from stamm.base.errors import ConfigError, DataError
 from stamm.corpus.packed_dataset import PackedSplit
 from stamm.corpus.tokenizer.tokenizer import Tokenizer
 from stamm.evaluate.config import EvaluateConfig
-from stamm.evaluate.task import TaskContext, TaskMetric, TaskResult
+from stamm.evaluate.fairness import language_fairness
+from stamm.evaluate.task import TaskContext, TaskMetric, TaskResult, ratio_metric
 from stamm.models.decoder import Decoder
 from stamm.models.generate import nats_of_sequences
 from stamm.runs.schemas.evaluation import DocumentLoss
@@ -155,6 +157,14 @@ def by_language(costs: Sequence[DocumentLoss]) -> dict[str, dict[str, Any]]:
     return {language: summarize(groups[language]) for language in sorted(groups)}
 
 
+def bits_metric(costs: Sequence[DocumentLoss]) -> TaskMetric:
+    """Bits per byte with its standard error as a ratio of sums over documents drawn at random."""
+    ratio = ClusteredRatio()
+    for cost in costs:
+        ratio.add(cost.nats / math.log(2), float(cost.bytes))
+    return ratio_metric(ratio)
+
+
 class HeldOutTask:
     """Loss and bits per byte of the held-out split of the packed corpus."""
 
@@ -174,13 +184,13 @@ class HeldOutTask:
             )
         split = PackedSplit.open(context.pack, "held_out")
         costs = document_losses(context.config, model, split, context.progress)
-        overall = summarize(costs)
+        overall, languages = summarize(costs), by_language(costs)
         return TaskResult(
             metrics={
                 "loss_nats": TaskMetric(
                     value=overall["loss_nats"], standard_error=overall["loss_nats_standard_error"]
                 ),
-                "bits_per_byte": TaskMetric(value=overall["bits_per_byte"]),
+                "bits_per_byte": bits_metric(costs),
             },
             num_items=len(costs),
             items=[asdict(cost) for cost in costs],
@@ -190,6 +200,9 @@ class HeldOutTask:
                 "overlap": overlap,
                 "rule": RULE,
                 "overall": overall,
-                "languages": by_language(costs),
+                "languages": languages,
+                "fairness": language_fairness(
+                    "bits_per_byte", {name: one["bits_per_byte"] for name, one in languages.items()}
+                ),
             },
         )

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
+from stamm.base.clustered_ratio import ClusteredRatio
 from stamm.base.console import Progress
 from stamm.base.user_code import is_reference, load_named
 from stamm.evaluate.config import BUILT_IN_TASKS, EvaluateConfig
@@ -79,6 +80,17 @@ def mean_metric(values: Sequence[float], chance: float | None = None) -> TaskMet
         raise ValueError("the mean of no values is undefined")
     error = statistics.stdev(values) / math.sqrt(len(values)) if len(values) > 1 else None
     return TaskMetric(value=statistics.fmean(values), standard_error=error, chance=chance)
+
+
+def ratio_metric(ratio: ClusteredRatio, chance: float | None = None) -> TaskMetric:
+    """The metric of a ratio over clusters of items, its interval by Student's t over clusters."""
+    half = ratio.half_width
+    return TaskMetric(
+        value=ratio.value,
+        standard_error=ratio.standard_error,
+        interval=None if half is None else (ratio.value - half, ratio.value + half),
+        chance=chance,
+    )
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -144,7 +144,8 @@ def grammar_figure(study: RunResults) -> Figure | None:
         title="Grammar: BLiMP minimal pairs",
         caption=(
             "English sentence pairs that differ in one point of grammar: how often the right one "
-            f"is more probable. Guessing gives {percent(chance, 0)}.{drawn_differences} "
+            f"is more probable. Guessing gives {percent(chance, 0)}.{_blind(asked[0][1])}"
+            f"{drawn_differences} "
             f"{unequal_pairs(study.arms)}"
         ).rstrip(),
         alt="; ".join(
@@ -173,6 +174,15 @@ def grammar_figure(study: RunResults) -> Figure | None:
         source=study.files([arm for arm, _ in asked], "evaluate/blimp.json"),
         command=_command(study, "evaluate", [arm for arm, _ in asked]),
     )  # fmt: skip
+
+
+def _blind(blimp: BlimpFile) -> str:
+    """The best blind baseline as a sentence; "" in files without one."""
+    best = blimp.blind.get(blimp.strongest_blind)
+    if best is None:
+        return ""
+    name = one_line(blimp.strongest_blind, _LABEL).replace("_", " ")
+    return f" The best baseline that does not use the model, {name}, gives {percent(best.value)}."
 
 
 def _grammar_differences(

@@ -17,7 +17,7 @@ from stamm.reports.observation_section import observation_table, observed_arms
 from stamm.reports.run_data import ArmResults, RunResults
 from stamm.reports.swap_section import swap_table
 from stamm.reports.task_comparison import difference_table
-from stamm.reports.task_results import group_table, task_table
+from stamm.reports.task_results import TaskTables, task_tables
 from stamm.reports.text import one_line
 from stamm.runs.schemas.evaluation import ContinuationLine
 from stamm.runs.schemas.export import ParityFile
@@ -52,8 +52,8 @@ class ReportPage:
     is_corpus   nothing was trained: the page is about the corpus alone
     shown       keys of the sections that the page has
     events      loss spikes, non-finite losses, skipped steps; None where they were not recorded
-    tasks       results of evaluation tasks other than held_out and blimp; None without any
-    task_groups, task_differences   the same by language and other groups, and between arms
+    tasks       results of evaluation tasks other than held_out and blimp
+    task_differences   the same between arms; None without any
     """
 
     title: str
@@ -64,8 +64,7 @@ class ReportPage:
     not_evaluated: tuple[ArmResults, ...]
     not_audited: tuple[ArmResults, ...]
     events: DataTable | None
-    tasks: DataTable | None
-    task_groups: DataTable | None
+    tasks: TaskTables
     task_differences: DataTable | None
     corpus: CorpusTables | None
     safety: DataTable | None
@@ -153,8 +152,10 @@ def page_of(study: RunResults, config: ReportConfig) -> ReportPage:
         not_evaluated=tuple(arm for arm in run_arms if arm.measured.held_out is None),
         not_audited=tuple(arm for arm in run_arms if arm.measured.memorization is None),
         events=events_table([(arm.name, arm.training) for arm in study.arms], config.rows),
-        tasks=task_table((arm.name, arm.measured.tasks) for arm in study.arms),
-        task_groups=group_table((arm.name, arm.measured.tasks) for arm in study.arms),
+        tasks=task_tables(
+            [(arm.name, arm.measured.tasks) for arm in study.arms],
+            [(arm.name, (one,)) for arm in study.arms if (one := arm.measured.held_out)],
+        ),
         task_differences=difference_table(study.differences),
         corpus=corpus_tables(study, config),
         safety=safety_table(study),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -51,10 +51,13 @@ class _Line:
     weight: float
 
 
-def compare_tasks(first: Path, second: Path) -> tuple[TaskDifference, ...]:
+def compare_tasks(
+    first: Path, second: Path, named: Collection[str] | None = None
+) -> tuple[TaskDifference, ...]:
     """Differences of two models on the tasks that both were evaluated on.
 
     first, second   folders of results, evaluate/ of an arm
+    named           the tasks to compare; None: all of them
 
     A task is left out where the two were evaluated on other data or with other settings, or where
     items form fewer than two clusters.
@@ -64,7 +67,7 @@ def compare_tasks(first: Path, second: Path) -> tuple[TaskDifference, ...]:
     found: dict[str, tuple[str, ClusteredRatio, ClusteredRatio, ClusteredRatio]] = {}
     for path in sorted(first.glob("*.json")):
         other = second / path.name
-        if not other.is_file():
+        if not other.is_file() or (named is not None and path.stem not in named):
             continue
         one, two = read_record(TaskFile, path), read_record(TaskFile, other)
         same = (one.data_sha256, one.shots, one.chat) == (two.data_sha256, two.shots, two.chat)

@@ -4,19 +4,33 @@ from __future__ import annotations
 
 import hashlib
 import math
+from dataclasses import replace
 from importlib import resources
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
 from stamm.base.console import NoProgress
 from stamm.base.errors import ConfigError
+from stamm.base.schema import read_record
 from stamm.corpus.special_tokens import BEGIN_ID
 from stamm.corpus.tokenizer.tokenizer import Tokenizer
-from stamm.evaluate import blimp
-from stamm.evaluate.blimp import MinimalPair, PairScore, score_pairs, shipped_pairs, summarize
+from stamm.evaluate import blimp, job
+from stamm.evaluate.blimp import (
+    MinimalPair,
+    PairScore,
+    accuracy_metric,
+    blind_summary,
+    score_pairs,
+    shipped_pairs,
+    summarize,
+)
+from stamm.evaluate.config import EvaluateConfig
 from stamm.models.serialization import load_decoder
+from stamm.runs.job import Workspace
+from stamm.runs.schemas.evaluation import BlimpFile
 
 
 def pair(paradigm: str, field: str = "syntax") -> MinimalPair:
@@ -92,3 +106,40 @@ def test_summary_by_field_and_overall() -> None:
     assert found["fields"]["syntax"]["accuracy"] == pytest.approx(2 / 3)
     assert found["paradigms"]["a"]["pairs"] == 2
     assert found["chance"] == 0.5
+
+
+def test_the_interval_is_over_paradigms() -> None:
+    given = [PairScore(pair=pair(name), score=s) for name in "abcd" for s in (float(name < "d"),)]
+    given *= 10  # ten pairs of each paradigm, all alike
+    metric = accuracy_metric(given)
+    assert metric.value == 0.75
+    # Four paradigms with accuracies 1, 1, 1, 0: their standard deviation is 1/2.
+    assert metric.standard_error == pytest.approx(0.5 / math.sqrt(4))
+    assert metric.interval_95 is not None
+    assert metric.interval_95[1] - metric.value == pytest.approx(3.182446 * 0.25, rel=1e-5)
+
+
+def test_pairs_that_a_length_rule_solves_carry_a_warning() -> None:
+    long = MinimalPair(paradigm="p", field="f", phenomenon="q", good="longer text", bad="short")
+    given = [PairScore(pair=replace(long, paradigm=f"p{n}"), score=n % 2) for n in range(40)]
+    unigram = np.log(np.full(256, 1 / 256))
+    found = blind_summary(given, lambda text: list(text.encode()), unigram).details(0.5)
+    values = {name: one["value"] for name, one in found["blind"].items()}
+    assert values == {"longest": 1.0, "shortest": 0.0, "unigram": 0.5}
+    assert (found["strongest_blind"], found["solved_blind"]) == ("longest", 40)
+    assert found["sighted_minus_blind"]["value"] == -0.5
+    assert found["warning"] == "solved blind above chance: longest 1.000"
+
+
+def test_the_task_names_blind_baselines(inputs: dict[str, Path], tmp_path: Path) -> None:
+    config = EvaluateConfig(tasks=("blimp",), blimp_pairs_per_paradigm=1, threads=1)
+    job.run(config, Workspace(folder=tmp_path, inputs=inputs))
+    found = read_record(BlimpFile, tmp_path / "blimp.json")
+    assert set(found.blind) == {"longest", "shortest", "unigram"}
+    pairs = shipped_pairs(1)
+    longest = sum(
+        0.5 if len(one.good) == len(one.bad) else float(len(one.good) > len(one.bad))
+        for one in pairs
+    )
+    assert found.blind["longest"].value == pytest.approx(longest / len(pairs))
+    assert (found.metric, found.license) == ("accuracy", "CC-BY-4.0")

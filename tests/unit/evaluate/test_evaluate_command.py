@@ -84,6 +84,15 @@ def test_a_hugging_face_folder_is_evaluated_and_compared(
     differences = {one["task"]: one for one in found["differences"]}
     assert set(differences) == {"blimp", "mine"}
     assert (differences["blimp"]["against"], differences["blimp"]["items"]) == ("run", 67)
+    # Results of other tasks in the folders are not shown.
+    command[4] = "tasks=mine.jsonl"
+    assert main([*command, "--json"]) == 0
+    alone = json.loads(capsys.readouterr().out)
+    assert {name: [one["task"] for one in each] for name, each in alone["tasks"].items()} == {
+        "other": ["mine"],
+        "run": ["mine"],
+    }
+    assert [one["task"] for one in alone["differences"]] == ["mine"]
     item = json.loads((folder / "evaluations/other/mine_items.jsonl").read_text().splitlines()[0])
     assert "unigram" not in item["blind"]
     assert main(["evaluate", "other", "tasks=mine.jsonl", "chat=true"]) == 1

@@ -11,7 +11,7 @@ import pytest
 
 from stamm.base.errors import ConfigError, DataError
 from stamm.base.files import read_json
-from stamm.evaluate import file_task, job
+from stamm.evaluate import blind, file_task, job
 from stamm.evaluate.config import EvaluateConfig, shipped_tasks
 from stamm.evaluate.file_task import is_right
 from stamm.evaluate.items import RejectedRow, TaskItem, read_items
@@ -175,6 +175,39 @@ def test_a_task_that_the_blind_solve_carries_a_warning(
     assert result["solved_blind"] >= 12
 
 
+def test_the_most_frequent_answer_is_a_baseline_of_completions(
+    inputs: dict[str, Path], tmp_path: Path
+) -> None:
+    sums = [
+        {"q": f"{n}?", "answer": answer} for n, answer in enumerate(["#### 7.0", "7", "8", "9"])
+    ]
+    rule = {"kind": "generation", "context": "{q}", "match": "number", "max_new_tokens": 2}
+    words = [{"text": f"{n} It is a {last}"} for n, last in enumerate(["tree", "road", "road"])]
+    names = (
+        write(tmp_path / "sums.jsonl", sums, rule),
+        write(tmp_path / "words.jsonl", words, {"kind": "cloze"}),
+        write(tmp_path / "costs.jsonl", words, {"kind": "cloze", "metric": "log_prob"}),
+    )
+    out = evaluate(inputs, tmp_path / "out", tasks=names)
+    for name, share in (("sums", 2 / 4), ("words", 2 / 3)):
+        result = read_json(out / f"{name}.json")
+        assert set(result["blind"]) == {"majority"}
+        assert result["blind"]["majority"]["value"] == pytest.approx(share)
+        accuracy = result["metrics"]["acc"]["value"]
+        assert result["sighted_minus_blind"]["value"] == pytest.approx(accuracy - share)
+        assert not result.get("warning")  # a completion has no chance to be above
+    assert "blind" not in read_json(out / "costs.json")  # a log-likelihood is no accuracy
+    assert [line["answer"] for line in lines_of(out / "sums_items.jsonl")] == ["7", "7", "8", "9"]
+
+
+def test_the_most_frequent_answer_is_found_among_many(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(blind, "_COUNTED", 2)
+    given = ["b", "x", "b", "y", "z", "b", "a", "b", "b", "q"]
+    assert blind.most_frequent(lambda: iter(given)) == "b"
+    assert blind.most_frequent(lambda: iter(["b", "a"])) == "a"
+    assert blind.most_frequent(lambda: iter(())) == ""
+
+
 def test_other_kinds_and_few_shot(inputs: dict[str, Path], tmp_path: Path) -> None:
     pairs = [
         {"good": "The river is wide.", "bad": "The river wide is.", "kind": str(n % 3)}
@@ -203,7 +236,11 @@ def test_other_kinds_and_few_shot(inputs: dict[str, Path], tmp_path: Path) -> No
     assert "majority" not in result["blind"]
     assert "answers_only" not in result["blind"]
     result = read_json(out / "texts.json")
-    assert set(result["groups"]["language"]) == {"en", "de"}
+    languages = {name: one["value"] for name, one in result["groups"]["language"].items()}
+    assert set(languages) == {"en", "de"}
+    worst, fairness = max(languages, key=lambda name: languages[name]), result["fairness"]
+    assert (fairness["worst"], fairness["worst_value"]) == (worst, languages[worst])
+    assert fairness["mean"] == pytest.approx(sum(languages.values()) / 2)
     weights = [line["weight"] for line in lines_of(out / "texts_items.jsonl")]
     values = [line["values"]["bits_per_byte"] for line in lines_of(out / "texts_items.jsonl")]
     whole = sum(w * v for w, v in zip(weights, values, strict=True)) / sum(weights)

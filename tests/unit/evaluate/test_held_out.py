@@ -19,6 +19,7 @@ from stamm.corpus.packed_dataset import PackedSplit
 from stamm.evaluate import blimp, job
 from stamm.evaluate.config import EvaluateConfig
 from stamm.evaluate.held_out import (
+    bits_metric,
     by_language,
     context_and_overlap,
     document_losses,
@@ -79,6 +80,10 @@ def test_summary_adds_up() -> None:
     assert whole["bits_per_byte"] == pytest.approx(80 / 100 / math.log(2))
     # residuals 30 - 20 and 50 - 60: sqrt(2 / 1 * 200) / 40
     assert whole["loss_nats_standard_error"] == pytest.approx(0.5)
+    bits = bits_metric(costs)
+    # residuals 30 - 32 and 50 - 48 nats: sqrt(2 / 1 * 8) / 100 bytes
+    assert bits.value == pytest.approx(whole["bits_per_byte"])
+    assert bits.standard_error == pytest.approx(4 / 100 / math.log(2))
     parts = by_language([costs[1], costs[0]])
     assert list(parts) == ["deu", "eng"]
     assert parts["deu"]["loss_nats"] == 3.0

@@ -250,6 +250,16 @@ def test_each_arm_has_its_own_command(root: Path) -> None:
     )
 
 
+def test_the_figure_of_minimal_pairs_names_the_best_blind_baseline(root: Path) -> None:
+    for path in (root / "arms").glob("*/evaluate/blimp.json"):
+        blind = {"unigram": {"value": 0.5432}, "longest": {"value": 0.4}}
+        changed = {**json.loads(path.read_text()), "blind": blind, "strongest_blind": "unigram"}
+        write(path, changed)
+    figure = grammar_figure(collect(root))
+    assert figure is not None
+    assert "The best baseline that does not use the model, unigram, gives 54.3 %." in figure.caption
+
+
 @pytest.mark.parametrize(
     ("name", "old", "new", "message"),
     [

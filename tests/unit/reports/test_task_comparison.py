@@ -11,8 +11,14 @@ import pytest
 
 from stamm.base.files import write_json
 from stamm.reports.task_comparison import compare_tasks, difference_table
-from stamm.reports.task_results import group_table, task_table, verdict
-from stamm.runs.schemas.evaluation import GroupValue, MetricValue, TaskFile
+from stamm.reports.task_results import (
+    TaskTables,
+    metric_table,
+    task_table,
+    task_tables,
+    verdict,
+)
+from stamm.runs.schemas.evaluation import GroupValue, LanguageFairness, MetricValue, TaskFile
 
 
 def results(folder: Path, task: str, values: list[float], **changes: Any) -> None:
@@ -67,6 +73,10 @@ def test_only_the_same_items_and_settings_are_compared(tmp_path: Path) -> None:
     assert set(found) == {"gaps", "bits"}
     assert (found["gaps"].items, found["gaps"].difference) == (3, pytest.approx(-1 / 3))
     assert found["bits"].verdict == "better"  # lower
+    # Tasks that are not asked for do not count in Holm's correction.
+    (alone,) = compare_tasks(tmp_path / "a", tmp_path / "b", {"gaps"})
+    assert alone.task == "gaps"
+    assert alone.smallest < found["gaps"].smallest
 
 
 def test_a_table_names_chance_blind_baselines_and_warnings() -> None:
@@ -85,6 +95,9 @@ def test_a_table_names_chance_blind_baselines_and_warnings() -> None:
         num_items=1000,
         metric="acc_norm",
         metrics={"acc_norm": metric(0.35), "acc": metric(0.28)},
+        source="<i>someone",
+        license="MIT",
+        data_sha256="0123456789abcdef",
         blind={"longest": metric(0.4)},
         strongest_blind="longest",
         sighted_minus_blind=MetricValue(value=-0.05, interval_95=(-0.09, -0.01)),
@@ -93,17 +106,38 @@ def test_a_table_names_chance_blind_baselines_and_warnings() -> None:
         contaminated=7,
         rejected={"<b>no field": 2},
         groups={"language": {"<script>": GroupValue(items=3, value=0.5)}},
+        fairness=LanguageFairness(
+            languages=3, mean=0.4, best="<s>", best_value=0.5, worst="b", worst_value=0.3, gini=0.1
+        ),
     )
-    table = task_table([("arm", (task,))])
+    found = task_tables([("arm", (task,))])
+    table = found.results
     assert table is not None
-    first = dict(zip(table.columns, table.rows[0], strict=True))
-    assert (first["task"], first["verdict"]) == ("mine (!)", "above chance")
-    assert (first["blind"], first["sighted minus blind"]) == ("0.400 longest", "−0.050 ± 0.040")
-    assert first["in corpus"] == "7"
-    assert table.rows[1][7:9] == ("–", "–")
-    for part in ("solved blind above chance", "in the training text", "2 <b>no field"):
-        assert part in table.note
-    groups = group_table([("arm", (task,))])
-    assert groups is not None
-    assert groups.rows[0][:4] == ("mine", "language", "<script>", "arm")
-    assert group_table([("arm", (TaskFile(),))]) is None
+    (row,) = (dict(zip(table.columns, cells, strict=True)) for cells in table.rows)
+    assert (row["task"], row["metric"], row["verdict"]) == ("mine (!)", "acc_norm", "above chance")
+    assert (row["blind"], row["sighted minus blind"]) == ("0.400 longest", "−0.050 ± 0.040")
+    assert row["in corpus"] == "7"
+    assert "solved blind above chance" in table.note
+    assert found.metrics is not None
+    assert [cells[:5] for cells in found.metrics.rows] == [
+        ("mine", "acc", "arm", "at chance", "0.280")
+    ]
+    assert found.sources is not None
+    assert found.sources.rows == (
+        (
+            "mine", "<i>someone", "MIT", "0123456789ab", "7 of 1,000 items are in the training text",
+            "2 <b>no field",
+        ),
+    )  # fmt: skip
+    assert found.fairness is not None
+    assert found.fairness.rows[0][3:] == ("<s> 0.500", "b 0.300", "0.400", "0.100", "3")
+    assert found.groups is not None
+    assert found.groups.rows[0][:4] == ("mine", "language", "<script>", "arm")
+    empty = task_tables([("arm", (TaskFile(),))])
+    assert empty == TaskTables(results=None, metrics=None, fairness=None, groups=None, sources=None)
+    # A user's own task has no main metric: each of its metrics is a result.
+    own = TaskFile(task="own", num_items=9, metrics={"one": metric(0.3), "two": metric(0.4)})
+    table = task_table([("arm", (own,))])
+    assert table is not None
+    assert [cells[1] for cells in table.rows] == ["one", "two"]
+    assert metric_table([("arm", (own,))]) is None

@@ -34,6 +34,24 @@ class GroupValue:
 
 
 @dataclass(frozen=True, kw_only=True)
+class LanguageFairness:
+    """Fairness of a model over the languages of a task, by the task's main metric.
+
+    mean          over languages, each counted once
+    best, worst   languages with the best and the worst value
+    gini          Gini coefficient of the values: 0 where all are equal; None for negative values
+    """
+
+    languages: int
+    mean: float
+    best: str
+    best_value: float
+    worst: str
+    worst_value: float
+    gini: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
 class TaskFile:
     """evaluate/NAME.json of any task; a task adds keys of its own. Names are untrusted.
 
@@ -43,9 +61,10 @@ class TaskFile:
     Of tasks from files (docs/evaluation.md):
     identity       hash of everything that the result depends on
     metric         the main metric
-    data_sha256    of the data file
+    source, license, data_sha256   of the data file, as its description names them
     shots, chat    examples before each question; whether it was asked in the chat format
     groups         by field and its value, such as "language"
+    fairness       over languages; None for fewer than two
     blind          blind baselines: answers_only, longest, shortest, unigram, majority
     strongest_blind       the best of them
     sighted_minus_blind   main metric minus the strongest blind baseline, item by item
@@ -67,10 +86,13 @@ class TaskFile:
     metrics: Mapping[str, MetricValue] = field(default_factory=dict)
     identity: str = ""
     metric: str = ""
+    source: str = ""
+    license: str = ""
     data_sha256: str = ""
     shots: int = 0
     chat: bool = False
     groups: Mapping[str, Mapping[str, GroupValue]] = field(default_factory=dict)
+    fairness: LanguageFairness | None = None
     blind: Mapping[str, MetricValue] = field(default_factory=dict)
     strongest_blind: str = ""
     sighted_minus_blind: MetricValue | None = None
@@ -92,6 +114,7 @@ class ItemLine:
     values     metrics of the item
     weight     of the item in a metric: 1, or the bytes of a text
     weights    of the item in metrics with another weight: its number of instructions
+    answer     right answer of a completion or last word, as it is compared; "" for other tasks
     """
 
     line: int
@@ -104,6 +127,7 @@ class ItemLine:
     values: Mapping[str, float] = field(default_factory=dict)
     blind: Mapping[str, float] = field(default_factory=dict)
     label: int = -1
+    answer: str = ""
     truncated: bool = False
     unanswered: bool = False
 
@@ -196,7 +220,6 @@ class BlimpFile(TaskFile):
 
     OPEN: ClassVar[bool] = False
 
-    source: str = ""
     language: str = ""
     pairs_per_paradigm: int
     pairs: int
