@@ -55,6 +55,30 @@ def read(inputs: dict[str, Path]) -> TextModel:
     return text_model(load_decoder(inputs["model"]), tokenizer, inputs["tokenizer"], "sha")
 
 
+@pytest.mark.parametrize("common", [0, 20])
+@pytest.mark.parametrize("width", [48, 384])
+def test_scores_have_the_same_bits_for_any_batch(common: int, width: int) -> None:
+    """Also where one batch has fewer activations than fused kernels are used for, and another has more."""
+    set_determinism(1)
+    config = DecoderConfig(
+        vocab_size=61, d_model=96, num_layers=2, num_heads=3, num_kv_heads=1,
+        ffn=PlainFFN(width=width), max_context=128, init_std=0.3,
+    )  # fmt: skip
+    model = build_decoder(config, seed=5)
+    head = draw(common, 1)
+    questions = [
+        ScoringRequest(
+            [*head, *draw(2 + 7 * i % 61, i)], [draw(1 + (i + j) % 9, 99 * i + j) for j in range(4)]
+        )
+        for i in range(40)
+    ]
+    first = score_questions(model, questions, 10_000)
+    for batch_tokens in (1, 100, 700, 2048):
+        assert score_questions(model, questions, batch_tokens) == first
+    if not common:  # a question alone has nothing in common with others
+        assert score_questions(model, questions[7:8], 10_000)[0] == first[7]
+
+
 @pytest.mark.parametrize("batch_tokens", [1, 60, 10_000])
 @pytest.mark.parametrize("common", [0, 20])
 def test_scores_are_those_of_one_pass_for_any_batch(batch_tokens: int, common: int) -> None:
