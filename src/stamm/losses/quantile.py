@@ -123,7 +123,7 @@ def beta_log_partition(beta: Tensor | float, transform: Transform = "identity") 
             moments = [2 / (k + 2) for k in range(1, _MOMENTS)]
         case "probit":
             return 1 / (2 * b)
-    return b * torch.where(b > 2, _log_mean_exponential(1 / b, moments), exact)
+    return b * torch.where(b >= 1, _log_mean_exponential(1 / b, moments), exact)
 
 
 def released_beta_log_partition(beta: Tensor | float, *, accept_error: bool = False) -> Tensor:
@@ -200,7 +200,7 @@ _MOMENTS = 20
 
 
 def _log_mean_exponential(t: Tensor, moments: list[float]) -> Tensor:
-    """log of the mean of exp(t f) from the moments of f, without cancellation for t <= 1/2."""
+    """log of the mean of exp(t f) from the moments of f, without cancellation for t <= 1."""
     total, power = torch.zeros_like(t), torch.ones_like(t)
     for k, moment in enumerate(moments, start=1):
         power = power * t / k

@@ -32,5 +32,5 @@ def test_a_pilot_gives_the_difference_and_the_seeds(monkeypatch: pytest.MonkeyPa
     assert pilot.startswith(
         "Pilot runs/x: 0.0200 bits per byte over 3 seeds (95 % interval 0.0100 to"
     )
-    # 5 seeds for a deviation of 0.02, 3 for 0.01, 22 for 0.071; 5 runs of 2,097,152 tokens
-    assert needed == ("A difference of 0.05 needs 5 seeds (3 to 22), 10.5M tokens of each arm.")
+    # 5 seeds for a deviation of 0.02, 3 for 0.01, 22 for 0.071; 5 runs of 786,432 tokens
+    assert needed == ("A difference of 0.05 needs 5 seeds (3 to 22), 3.93M tokens of each arm.")

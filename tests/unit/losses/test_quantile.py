@@ -22,7 +22,7 @@ from stamm.losses.quantile import (
     transformed,
 )
 
-BETAS = (1e-5, 3e-4, 3e-3, 0.05, 0.19, 0.3, 0.99, 1.0, 2.0, 2.01, 7.0, 100.0)
+BETAS = (1e-5, 3e-4, 3e-3, 0.05, 0.19, 0.3, 0.99, 1.0, 1.25, 1.83, 2.0, 7.0, 100.0)
 REFERENCES = torch.tensor([[1.0, 2.0, 2.0, 5.0], [0.0, 0.0, 1.0, torch.nan]])
 
 TRANSFORMS: tuple[Transform, ...] = get_args(Transform)
