@@ -100,7 +100,7 @@ def _row(arm: ComparedArm, base: ComparedArm, paired: list[float]) -> tuple[str,
         ABSENT
         if without is None
         else f"{signed(without.mean, _DIGITS)}, {fixed(without.deviation, _DIGITS)} "
-        f"({one_line(without.document, 16)})",
+        f"({one_line(without.document, 8)})",
     )
 
 
