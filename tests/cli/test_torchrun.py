@@ -38,6 +38,21 @@ def test_two_processes_train_what_one_trains(place: Place) -> None:
     assert timing["precision"] == "float32" and list(timing["devices"].values()) == [2]
 
 
+def test_two_processes_evaluate_during_training_as_one_does(place: Place) -> None:
+    """The main process evaluates whole weights; the sample is divided by the number of processes."""
+    key = "evaluate/held_out/bits_per_byte"
+    settings = ("context=128", "sequences=48", "evaluate=PeriodicEvaluation", "evaluate.every=6")
+    for count, share in ((1, 0.5), (2, 1.0)):
+        done = place.run(count, f"evaluated{count}", *settings, f"evaluate.share={share}")
+        assert done.returncode == 0, done.stderr[-3000:]
+    one, two = place.metrics("evaluated1"), place.metrics("evaluated2")
+    assert [line["step"] for line in one if key in line] == [6, 12]
+    assert [line.get(key) for line in two] == [
+        value if value is None else pytest.approx(value, rel=1e-4)
+        for value in (line.get(key) for line in one)
+    ]
+
+
 def test_a_division_that_does_not_fit_is_told_in_one_line(place: Place) -> None:
     for changes, said in (
         (("engine.parallel.tensor=3",), "asks for ? x 1 x 3 processes"),

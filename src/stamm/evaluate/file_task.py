@@ -52,7 +52,7 @@ from stamm.models.decoder import Decoder
 from stamm.runs.schemas.evaluation import ItemLine
 
 BLOCK, GENERATED_BLOCK = 2000, 200  # items that are scored, or answered, then written, together
-VERSION = 2  # of the rules; a change of numbers makes it larger
+VERSION = 3  # of the rules; a change of numbers makes it larger
 MOST_GROUPS = MOST_LINES = 1000
 MANY = "(others)"
 LANGUAGE = "language"

@@ -108,10 +108,18 @@ def _probes(
     probes: dict[str, Probe] = {}
     for name in wanted.tasks:
         if name == HELD_OUT:
-            size, probes[name] = _held_out(model, _input(workspace, "pack"), config.context, limit)
+            pack = _input(workspace, "pack")
+            size, there, probes[name] = _held_out(model, pack, config.context, limit)
         else:
             task = open_task(name, wanted.task_folder)
-            size, probes[task.name] = _task(model, task, limit, workspace.folder)
+            size, there, probes[task.name] = _task(model, task, limit, workspace.folder)
+        if there < FEWEST:
+            raise ConfigError(
+                f"{name} has {there} items, fewer than {FEWEST}; windows of held-out text have "
+                f"{config.context} tokens",
+                where="pretrain.evaluate.tasks",
+                fix="Name a task with more items, hold out more text, or set a smaller context",
+            )
         if size < FEWEST:
             raise ConfigError(
                 f"{limit:,} tokens, {wanted.share:.1%} of {wanted.every} steps, hold {size} items of "
@@ -122,8 +130,11 @@ def _probes(
     return probes
 
 
-def _held_out(model: TextModel, pack: Path, context: int, limit: int) -> tuple[int, Probe]:
-    """Windows of held-out documents, by hash: as the task held_out reads them."""
+def _held_out(model: TextModel, pack: Path, context: int, limit: int) -> tuple[int, int, Probe]:
+    """Windows of held-out documents, by hash, as the task held_out reads them.
+
+    Returns   the number in the sample, the number of all, and the evaluation
+    """
     split = PackedSplit.open(pack, "held_out")
     documents = split.documents().select(["document_id", "start", "stop"]).to_pylist()
     found = {
@@ -150,11 +161,11 @@ def _held_out(model: TextModel, pack: Path, context: int, limit: int) -> tuple[i
             ratio.add(nats / math.log(2), size, document)
         return "bits_per_byte", ratio
 
-    return len(chosen), probe
+    return len(chosen), len(found), probe
 
 
-def _task(model: TextModel, task: TaskData, limit: int, folder: Path) -> tuple[int, Probe]:
-    """Items of a task from a file, by hash."""
+def _task(model: TextModel, task: TaskData, limit: int, folder: Path) -> tuple[int, int, Probe]:
+    """Items of a task from a file, by hash; the numbers that `_held_out` returns."""
     described = task.description
     if described.kind in GENERATED:
         raise ConfigError(
@@ -186,7 +197,7 @@ def _task(model: TextModel, task: TaskData, limit: int, folder: Path) -> tuple[i
                 ratio.add(value * line.weight, line.weight, line.cluster)
         return described.main_metric, ratio
 
-    return len(chosen), probe
+    return len(chosen), len(items), probe
 
 
 def _rank(key: str) -> str:

@@ -100,13 +100,21 @@ def test_a_sample_costs_no_more_than_its_share() -> None:
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"every": 4}, "fewer than 8"),
+        ({"every": 4}, r"of 4 steps, hold \d items of held_out, fewer than 8"),
+        ({"every": 4, "tasks": ("few.jsonl",)}, "few.jsonl has 3 items, fewer than 8"),
         ({"every": 4, "tasks": ("svamp",)}, "too slow during training"),
     ],
 )
 def test_what_cannot_be_evaluated_is_an_error_before_training(
-    inputs: dict[str, Path], tmp_path: Path, settings: dict[str, Any], message: str
+    inputs: dict[str, Path],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    settings: dict[str, Any],
+    message: str,
 ) -> None:
+    monkeypatch.chdir(tmp_path)
+    rows = ({"stamm_task": {"kind": "cloze"}}, *ROWS[:3])
+    Path("few.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     with pytest.raises(ConfigError, match=message):
         _train(inputs, tmp_path / "arm", _config(PeriodicEvaluation(**settings)))
     assert not (tmp_path / "arm" / "metrics.jsonl").exists()
