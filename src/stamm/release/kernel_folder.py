@@ -133,7 +133,7 @@ _SLOTS = {
 The fused kernels compute bfloat16, float16 and float32 on NVIDIA GPUs of compute capability 8.0 or
 later, forward and backward with the gradients of the parameters. Everything else (a tensor on
 another device, float64, a second derivative) is computed by the same formula in PyTorch.
-`implementation(x)` tells which of the two it is; a tensor on a GPU that they cannot compute causes a
+`implementation(x)` reports which of the two it is; a tensor on a GPU that they cannot compute causes a
 warning""",
         "warnings": "import warnings\n\n",
         "fused": "from . import _fused\n",
