@@ -214,13 +214,19 @@ def _write_membership(
     rows: Sequence[Mapping[str, Any]],
 ) -> None:
     controls = sum(row["repeats"] == NEVER for row in rows)
+    found = areas(rows)
+    if not found and rows:
+        workspace.progress.log(
+            f"No AUC of membership scores: no group or language has both planted passages and controls ({len(rows) - controls} and "
+            f"{controls} in all)."
+        )
     report = {
         KEY: model.sha256,
         "reference_sha256": reference.sha256 if reference else None,
         "min_k": config.min_k,
         "passages": len(rows) - controls,
         "controls": controls,
-        "areas": areas(rows),
+        "areas": found,
     }
     text = "".join(json_line(row) for row in rows)
     write_text(workspace.folder / "membership_scores.jsonl", text)

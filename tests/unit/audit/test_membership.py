@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import zlib
+from pathlib import Path
+from types import SimpleNamespace
+from typing import ClassVar
 
 import numpy as np
 import pytest
@@ -10,11 +13,16 @@ import torch
 
 from stamm.audit.config import AuditConfig
 from stamm.audit.grid import Encoded
-from stamm.audit.membership import areas, auc, scores
+from stamm.audit.job import _write_membership
+from stamm.audit.membership import SCORES, areas, auc, scores
 from stamm.audit.memorization import Passage
 from stamm.audit.text_model import AuditedModel
+from stamm.base.console import NoProgress
+from stamm.base.schema import read_record
 from stamm.models.config import DecoderConfig, PlainFFN
 from stamm.models.decoder import build_decoder
+from stamm.runs.job import Workspace
+from stamm.runs.schemas.audit import MembershipFile
 
 
 def test_area_equals_the_pairs() -> None:
@@ -93,3 +101,21 @@ def test_twins_are_compared_with_each_other_alone() -> None:
     loss = {one["repeats"]: one["auc"]["mean"] for one in found if one["score"] == "loss"}
     assert loss == {4: 1.0, 8: 0.0, None: 0.5}
     assert "reference" not in {one["score"] for one in found}
+
+
+def test_the_lack_of_controls_in_a_group_is_told(tmp_path: Path) -> None:
+    class Heard(NoProgress):
+        said: ClassVar[list[str]] = []
+
+        def log(self, text: str) -> None:
+            self.said.append(text)
+
+    row = {"repeats": 4, "group": "a", "language": "", **dict.fromkeys(SCORES, 1.0)}
+    place = Workspace(folder=tmp_path, progress=Heard())
+    model = SimpleNamespace(sha256="ab")
+    _write_membership(AuditConfig(), place, model, None, [row, {**row, "repeats": 0, "group": "b"}])  # type: ignore[arg-type]
+    assert read_record(MembershipFile, tmp_path / "membership.json").areas == ()
+    (said,) = Heard.said
+    assert "no group or language has both planted passages and controls (1 and 1 in all)" in said
+    _write_membership(AuditConfig(), place, model, None, [row, {**row, "repeats": 0}])  # type: ignore[arg-type]
+    assert len(Heard.said) == 1
