@@ -12,6 +12,7 @@ import ctypes
 import functools
 import importlib.util
 import struct
+import weakref
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -85,13 +86,14 @@ class LlamaCpp:
         library = _library()
         self._c, self._errors = library.call, library.errors
         self._errors.clear()
-        self._model = self._ctx = None
         model = _default(self._c.llama_model_default_params, _MODEL, "llama_model_params")
         if not context:
             _set(model, _MODEL["bools"][0], _VOCAB_ONLY)
         self._model = self._c.llama_model_load_from_file(bytes(path), model)
         if not self._model:
             raise ExportError(f"llama.cpp cannot load {path}: {self._why()}")
+        # At the end of a process this runs before Python drops the callback that llama.cpp logs to.
+        weakref.finalize(self, self._c.llama_model_free, self._model)
         self._vocab = self._c.llama_model_get_vocab(self._model)
         self.vocab_size = int(self._c.llama_vocab_n_tokens(self._vocab))
         if not context:
@@ -107,13 +109,7 @@ class LlamaCpp:
         self._ctx = self._c.llama_init_from_model(self._model, settings)
         if not self._ctx:
             raise ExportError(f"llama.cpp cannot run {path}: {self._why()}")
-
-    def __del__(self) -> None:
-        """Free the model."""
-        if getattr(self, "_ctx", None):
-            self._c.llama_free(self._ctx)
-        if getattr(self, "_model", None):
-            self._c.llama_model_free(self._model)
+        weakref.finalize(self, self._c.llama_free, self._ctx)  # before the model, as the last one
 
     def encode(self, text: str, *, control: bool = False) -> list[int]:
         """Token ids of `text`, with the tokens that the file puts before a text.

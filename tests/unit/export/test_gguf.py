@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import errno
 import shutil
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -31,6 +33,7 @@ from stamm.models.serialization import load_decoder
 from stamm.runs.job import Workspace
 from stamm.runs.model_outputs import write_chat_record
 from stamm.runs.schemas.export import TokenAgreement
+from tests.conftest import environment
 
 CONFIG = ExportConfig(
     target="gguf", parity_rows=2, parity_tokens=40, prompt_tokens=6, sample_tokens=8, threads=1
@@ -255,6 +258,27 @@ def test_no_space_left_leaves_nothing(
     with pytest.raises(RunError, match=r"no space left to write .*model-F32\.gguf"):
         job.run(CONFIG, Workspace(folder=tmp_path / "out", inputs=inputs))
     assert not list((tmp_path / "out").iterdir())
+
+
+_KEPT = """
+import sys
+from pathlib import Path
+from stamm.export.held_out import different_tokens
+from stamm.export.llama_cpp import LlamaCpp
+kept = LlamaCpp(Path(sys.argv[1]), 32)
+print(len(kept.encode("some text")))
+"""
+
+
+@pytest.mark.slow
+def test_a_process_that_keeps_a_model_to_its_end_ends_well(
+    inputs: dict[str, Path], tmp_path: Path
+) -> None:
+    exported(tmp_path, decoder_of(SMALL), inputs)
+    command = [sys.executable, "-c", _KEPT, str(tmp_path / "model-F32.gguf")]
+    done = subprocess.run(command, env=environment(), capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert int(done.stdout) > 1
 
 
 @pytest.mark.slow
