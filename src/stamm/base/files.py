@@ -7,6 +7,7 @@ import errno
 import hashlib
 import json
 import os
+import re
 import secrets
 import shutil
 from collections.abc import Iterator
@@ -48,13 +49,16 @@ def atomic(path: Path) -> Iterator[Path]:
         raise
 
 
+_CUT_SHORT = re.compile(r"\d+ requested and \d+ written")
+
+
 def is_full(error: BaseException) -> bool:
     """Whether `error` reports a full disk, an exceeded quota or file size limit."""
-    if isinstance(error, OSError):
+    if isinstance(error, OSError) and error.errno is not None:
         return error.errno in _DISK_FULL
-    # Libraries in Rust and C++ report the operating system's error only as text.
+    # Libraries in Rust and C++ report the operating system's error only as text, and numpy's tofile by two counts.
     text = str(error)
-    return any(
+    return _CUT_SHORT.fullmatch(text) is not None or any(
         f"(os error {number})" in text or f": {os.strerror(number)}" in text
         for number in _DISK_FULL
     )

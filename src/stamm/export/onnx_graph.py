@@ -124,7 +124,7 @@ class _Graph:
         entry = {"location": DATA, "offset": self._data.tell(), "length": array.nbytes}
         for key, value in entry.items():
             proto.external_data.add(key=key, value=str(value))
-        array.tofile(self._data)
+        self._data.write(array.data)
         drop_pages(tensor)
         self.initializers.append(proto)
         return name

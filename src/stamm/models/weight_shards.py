@@ -80,5 +80,5 @@ def _write(path: Path, state: Mapping[str, Tensor], dtypes: Mapping[str, torch.d
         out.write(text)
         for name in names:
             stored = state[name].detach().to(dtypes[name]).contiguous()
-            stored.flatten().view(torch.uint8).numpy().tofile(out)
+            out.write(stored.flatten().view(torch.uint8).numpy().data)
             drop_pages(state[name])

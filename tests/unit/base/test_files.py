@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import errno
 import os
+import resource
+import signal
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from stamm.base.errors import DataError, RunError, visible
@@ -85,3 +88,26 @@ def test_a_file_may_be_read_as_the_umask_says(tmp_path: Path) -> None:
         os.umask(before)
     modes = [(tmp_path / name).stat().st_mode & 0o777 for name in ("shared", "private")]
     assert modes == [0o644, 0o600]
+
+
+@pytest.mark.parametrize("way", ["write", "tofile"])
+def test_a_file_that_may_not_grow_is_told_with_its_path(tmp_path: Path, way: str) -> None:
+    """A full disk and a limit of file sizes are the same to a writer; numpy reports two counts, without errno."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    ignored = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (10_000, hard))
+    numbers = np.zeros(50_000)
+    try:
+        with (
+            pytest.raises(RunError, match=r"no space left to write .*weights"),
+            atomic(tmp_path / "weights") as part,
+            part.open("wb") as out,
+        ):
+            if way == "write":
+                out.write(numbers.data)
+            else:
+                numbers.tofile(out)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+        signal.signal(signal.SIGXFSZ, ignored)
+    assert list(tmp_path.iterdir()) == []
