@@ -1,4 +1,4 @@
-"""Comparison recipes for the claims of docs/evidence.md; each costs at most 1.5 hours on 2 cores.
+"""Comparison recipes for the claims of docs/evidence.md; each costs at most an hour of a core.
 
 All are made by `comparisons.claim`. A run of 768 steps takes 48 s of one core (Intel Xeon, AVX-512), its
 evaluation 12 s.

@@ -40,14 +40,14 @@ def activations() -> Search:
     """26 gradients in 2 rounds, the best confirmed against xIELU at 2 sizes; set the corpora; 4 hours of a core.
 
     Set compare.corpus.inputs=A and, for each of the three confirmations, confirm.N.compare.corpus.inputs=B.
-    With runs of 48 s and evaluations of 12 s (compare.evidence_init): 28 (2 24 + 2 36) s for the first round,
+    With runs of 48 s and evaluations of 12 s (compare.evidence_activations): 28 (2 24 + 2 36) s for the first round,
     8 (2 48 + 4 60) s for the second, 3 (2 48 + 8 60) s for a confirmation and 2.2 times as much for
     the large one. `--jobs 2` takes half as long on 2 cores.
     """
     # xIELU, and SwiGLU for the scale.
     arms = (_plain("xielu", 384), Arm(name="swiglu", ffn=GatedFFN(width=256, activation="swiglu")))
     base = comparisons.claim(arms, "xielu")
-    tuning = Tuning(rates=(1.5e-3, 3e-3), refinements=0, length=1.0, margin=0.005)
+    tuning = Tuning(rates=(1e-3, 2e-3), refinements=0, length=1.0, margin=0.005)
     small = replace(
         base,
         confidence=0.99,

@@ -54,20 +54,16 @@ def components_of(arm: ComparedArm, base: ComparedArm) -> NoiseComponents | None
     return noise_components(*_by_document(arm, base))
 
 
-def outlying_document(arm: ComparedArm, base: ComparedArm) -> WithoutDocument | None:
+def outlying_document(compared: Compared, arm: ComparedArm) -> WithoutDocument | None:
     """The document that makes most of the spread of one arm's difference over seeds.
 
     Edge   None where its removal leaves more than half of the standard deviation
     """
-    found, paired = most_influential(*_by_document(arm, base)), _paired(arm, base)
+    base = next(one for one in compared.arms if one.name == compared.baseline)
+    found, paired = most_influential(*_by_document(arm, base)), compared.paired(arm.name)
     if found is None or len(paired) < 2 or 2 * found.deviation >= statistics.stdev(paired):
         return None
     return found
-
-
-def _paired(arm: ComparedArm, base: ComparedArm) -> list[float]:
-    one, other = _finite(arm.judged()), _finite(base.judged())
-    return [one[seed] - other[seed] for seed in one if seed in other]
 
 
 def _by_document(

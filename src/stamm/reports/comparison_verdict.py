@@ -390,17 +390,13 @@ def _shortfalls(compared: Compared, lines: Sequence[ArmLine]) -> list[str]:
 
 def _outliers(compared: Compared) -> list[str]:
     """A sentence for each arm whose spread over seeds is mostly that of one held-out document."""
-    base = next(arm for arm in compared.arms if arm.name == compared.baseline)
-    said = []
-    for arm in compared.arms:
-        found = None if arm is base else outlying_document(arm, base)
-        if found is not None:
-            said.append(
-                f"Most of the spread over seeds of {one_line(arm.name, 40)}'s difference is one held-out document, "
-                f"{one_line(found.document, 40)}: without it the difference is {signed(found.mean, 4)}, with a "
-                f"standard deviation of {fixed(found.deviation, 4)}."
-            )
-    return said
+    return [
+        f"Most of the spread over seeds of {one_line(arm.name, 40)}'s difference is one held-out document, "
+        f"{one_line(found.document, 40)}: without it the difference is {signed(found.mean, 4)}, with a "
+        f"standard deviation of {fixed(found.deviation, 4)}."
+        for arm in compared.arms
+        if arm.name != compared.baseline and (found := outlying_document(compared, arm))
+    ]
 
 
 def _left_out(compared: Compared) -> list[str]:

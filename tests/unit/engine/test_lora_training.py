@@ -167,15 +167,15 @@ def test_two_processes_follow_one(tmp_path: Path, start: Path, parent: Parent) -
     for n, (kind, found) in enumerate(zip(kinds, results, strict=True)):
         alone = {key: value for key, value in kind.items() if key != "tensor"}
         # Muon orthogonalises in bfloat16, where the last bit of a gradient may turn a number by 2^-8.
-        limit, off = (2e-3, 1e-3) if kind.get("optimizer") == "Muon" else (2e-5, 1e-4)
+        norms, outputs = (5e-4, 1e-3) if kind.get("optimizer") == "Muon" else (2e-5, 1e-4)
         expected = train(_asked(tmp_path / f"one-{n}", start, **alone))
-        for key in ("train/loss_nats", "optim/gradient_norm"):
+        for key, limit in (("train/loss_nats", 2e-5), ("optim/gradient_norm", norms)):
             assert [line[key] for line in found] == pytest.approx(
                 [line[key] for line in expected], rel=limit
             ), (kind, key)
         one, two = (load_decoder(tmp_path / f"{k}-{n}" / "model") for k in ("one", "two"))
         tokens = torch.arange(12).view(1, -1)
-        torch.testing.assert_close(two(tokens), one(tokens), rtol=0, atol=off)
+        torch.testing.assert_close(two(tokens), one(tokens), rtol=0, atol=outputs)
 
 
 @pytest.mark.parametrize(
