@@ -41,7 +41,7 @@ class SwapConfig:
 
 
 def swapped_config(config: DecoderConfig, activation: str | Spec) -> DecoderConfig:
-    """The decoder with another activation, and the same sizes.
+    """The decoder with another activation, one shape per layer, and the same sizes.
 
     Raises   ConfigError when it has the activation already, one is gated and the other is not, a
              gated one multiplies by a function of up, or a matrix is structured
@@ -55,9 +55,9 @@ def swapped_config(config: DecoderConfig, activation: str | Spec) -> DecoderConf
     found: PlainFFN | GatedFFN
     try:
         if isinstance(ffn, PlainFFN):
-            found = replace(ffn, activation=activation, compat="exact")
+            found = replace(ffn, activation=activation, compat="exact", shapes="layer")
         else:
-            found = replace(ffn, activation=activation)
+            found = replace(ffn, activation=activation, shapes="layer")
     except ConfigError as error:
         kind = "of one input" if isinstance(ffn, PlainFFN) else "gated"
         raise ConfigError(

@@ -209,7 +209,7 @@ def _activation(decoder: Decoder) -> Iterable[str]:
     for index, layer in enumerate(decoder.model.layers):
         act = layer.get_submodule("mlp.act_fn")
         if isinstance(act, (Activation, GatedActivation)):
-            values = act.effective()
+            values = act.means()
             rows.append((str(index), *(f"{values[name]:.4g}" for name in names)))
     yield card_table(("layer", *names), rows)
 

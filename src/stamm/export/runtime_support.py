@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from stamm.activations.spec.shipped import NAMES
 from stamm.models.config import DecoderConfig, GatedFFN, PlainRope
+from stamm.models.hf_architecture import shapes_reason
 
 # GGML types and the number of weights that share a scale (ggml/src/ggml-common.h).
 BLOCKS = {"F32": 1, "BF16": 1, "Q8_0": 32, "Q4_K": 256, "Q5_K": 256, "Q6_K": 256}
@@ -42,7 +43,7 @@ def gguf_reasons(config: DecoderConfig, quantization: str = "F32") -> tuple[str,
 
     Source   llama.cpp, src/models/apertus.cpp, qwen3.cpp (no factors of rotary frequencies), llama.cpp
     """
-    found = []
+    found = [reason] if (reason := shapes_reason(config)) else []
     architecture = gguf_architecture(config)
     if not architecture:
         norm = "with" if config.qk_norm else "without"
@@ -70,6 +71,8 @@ def gguf_reasons(config: DecoderConfig, quantization: str = "F32") -> tuple[str,
 
 def onnx_reasons(config: DecoderConfig) -> tuple[str, ...]:
     """Why the ONNX graph cannot hold the model; empty when it can."""
+    if reason := shapes_reason(config):
+        return (reason,)
     known = ONNX_GATED if isinstance(config.ffn, GatedFFN) else ONNX_PLAIN
     name = activation_name(config)
     if name in known:

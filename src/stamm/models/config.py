@@ -239,6 +239,7 @@ class BlockShuffle:
 
 
 Linear = Dense | LowRank | BlockDense | BlockShuffle
+Shapes = Literal["layer", "neuron"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -291,12 +292,15 @@ class PlainFFN:
     compat     "eps" evaluates xIELU in transformers' order and with its clamp, bit for bit
     precision  of the activation on float32 inputs: "fast" in float32, "exact" in float64, rounded
                once, which is much slower in compiled CPU code. No difference for 16-bit inputs
+    shapes     trained parameters of the activation: one set per "layer", or one per "neuron", for
+               which no export has a place
     linear     form of the matrices: Dense, LowRank, BlockDense or BlockShuffle, in the layers that
                `model.structured` selects. The published runs were all plain, with gelu
     """
 
     width: int = 384
     activation: str | Spec = "xielu"
+    shapes: Shapes = "layer"
     compat: Literal["exact", "eps"] = "exact"
     precision: Literal["fast", "exact"] = "fast"
     memory: MemoryPolicy = field(default_factory=SavePost)
@@ -316,6 +320,8 @@ class PlainFFN:
                 or (spec.compat is not None and spec.compat.name == self.compat),
                 f"is not defined for {spec.name}",
             ),
+            ("compat", self.compat == "exact" or self.shapes == "layer", "has one shape per layer"),
+            _shapes_check(self.shapes, spec),
             _memory_check(self.memory, spec),
         )
 
@@ -324,16 +330,22 @@ class PlainFFN:
         """The Spec of the activation."""
         return spec_of(self.activation)
 
+    @property
+    def neurons(self) -> int | None:
+        """Number of values of each trained parameter of the activation; None: one."""
+        return self.width if self.shapes == "neuron" else None
+
 
 @dataclass(frozen=True, kw_only=True)
 class GatedFFN:
     """down(f(gate(x), up(x))): three matrices, an activation of two inputs.
 
-    activation, precision, memory, linear   as in PlainFFN
+    activation, shapes, precision, memory, linear   as in PlainFFN
     """
 
     width: int = 256
     activation: str | Spec = "swiglu"
+    shapes: Shapes = "layer"
     precision: Literal["fast", "exact"] = "fast"
     memory: MemoryPolicy = field(default_factory=SavePost)
     linear: Linear = field(default_factory=Dense)
@@ -346,6 +358,7 @@ class GatedFFN:
         validate(
             self,
             ("width", self.width > 0, "must be positive"),
+            _shapes_check(self.shapes, spec),
             _memory_check(self.memory, spec),
         )
 
@@ -353,6 +366,11 @@ class GatedFFN:
     def spec(self) -> Spec:
         """The Spec of the activation."""
         return spec_of(self.activation)
+
+    @property
+    def neurons(self) -> int | None:
+        """As in PlainFFN."""
+        return self.width if self.shapes == "neuron" else None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -444,6 +462,11 @@ _AT_LEAST_ONE = "must be at least 1 and finite"
 
 def _theta_check(theta: float) -> tuple[str, bool, str]:
     return ("theta", 1 <= theta < math.inf, _AT_LEAST_ONE)
+
+
+def _shapes_check(shapes: Shapes, spec: Spec) -> tuple[str, bool, str]:
+    useful = shapes == "layer" or bool(spec.trainable)
+    return ("shapes", useful, f"changes nothing: {spec.name} has no trained parameters")
 
 
 def _memory_check(memory: MemoryPolicy, spec: Spec) -> tuple[str, bool, str]:

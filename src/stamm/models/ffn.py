@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor, nn
 
-from stamm.activations.module import build_activation
+from stamm.activations.module import Activation, GatedActivation, build_activation
 from stamm.models.config import GatedFFN, PlainFFN
 from stamm.models.ffn_checkpointing import feed_forward, kept
 from stamm.models.linear import build_linear
@@ -17,9 +17,7 @@ class PlainFeedForward(nn.Module):
         super().__init__()
         self.up_proj = build_linear(config.linear, d_model, config.width)
         self.down_proj = build_linear(config.linear, config.width, d_model)
-        self.act_fn = build_activation(
-            config.activation, compat=config.compat, precision=config.precision
-        )
+        self.act_fn = ffn_activation(config)
         self.keep = kept(config.memory, self.act_fn.spec)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -35,7 +33,7 @@ class GatedFeedForward(nn.Module):
         self.gate_proj = build_linear(config.linear, d_model, config.width)
         self.up_proj = build_linear(config.linear, d_model, config.width)
         self.down_proj = build_linear(config.linear, config.width, d_model)
-        self.act_fn = build_activation(config.activation, precision=config.precision)
+        self.act_fn = ffn_activation(config)
         self.keep = kept(config.memory, self.act_fn.spec)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -49,3 +47,13 @@ def build_ffn(d_model: int, config: PlainFFN | GatedFFN) -> nn.Module:
     if isinstance(config, GatedFFN):
         return GatedFeedForward(d_model, config)
     return PlainFeedForward(d_model, config)
+
+
+def ffn_activation(config: PlainFFN | GatedFFN) -> Activation | GatedActivation:
+    """A new activation module of the block that `config` describes."""
+    return build_activation(
+        config.activation,
+        compat=config.compat if isinstance(config, PlainFFN) else "exact",
+        neurons=config.neurons,
+        precision=config.precision,
+    )

@@ -66,7 +66,7 @@ class ForwardFlops:
 def count_parameters(config: DecoderConfig) -> ParameterCount:
     """Trained parameters of a decoder, without those of its guides (`guide_parameters`)."""
     d, e = config.d_model, config.head_width
-    shapes = len(config.ffn.spec.trainable)
+    shapes = len(config.ffn.spec.trainable) * (config.ffn.neurons or 1)
     qk_norm = 2 * e if config.qk_norm else 0
     return ParameterCount(
         embedding=config.vocab_size * d,

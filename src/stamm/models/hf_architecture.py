@@ -60,6 +60,12 @@ def hub_class(config: DecoderConfig) -> HubClass:
             where="model.ffn.linear",
             fix="Export the decoder that Decoder.merged() gives: the same function, dense",
         )
+    if reason := shapes_reason(config):
+        raise ExportError(
+            reason,
+            where="model.ffn.shapes = 'neuron'",
+            fix="Train with model.ffn.shapes=layer to export the model",
+        )
     if name == "xielu" and not config.qk_norm:
         raise ExportError(
             "transformers computes 'xielu' in float32 only inside Apertus, whose attention"
@@ -82,6 +88,13 @@ def hub_class(config: DecoderConfig) -> HubClass:
         hidden_act=f"stamm_{spec.name}_{spec.content_hash[:8]}" if own else known[name],
         own_code=f"Stamm{architecture}" if own else "",
     )
+
+
+def shapes_reason(config: DecoderConfig) -> str:
+    """Why no exported format has a place for the activation's parameters; "" when it has one."""
+    if config.ffn.shapes == "layer":
+        return ""
+    return f"exported formats store one set of parameters of {config.ffn.spec.name!r} per layer, not per neuron"
 
 
 def unsupported_reasons(config: DecoderConfig) -> tuple[str, ...]:

@@ -35,7 +35,7 @@ def parameter_shapes(config: DecoderConfig, *, guides: bool = False) -> dict[str
                 factors["guide"] = (outputs, inputs)
             for factor, shape in factors.items():
                 shapes[f"{here}.mlp.{name}_proj.{factor}"] = shape
-        shapes |= {f"{here}.mlp.act_fn.{name}": (1,) for name in trained}
+        shapes |= {f"{here}.mlp.act_fn.{name}": (ffn.neurons or 1,) for name in trained}
         for name in ("attention", "feedforward"):
             shapes[f"{here}.{name}_layernorm.weight"] = (d,)
     shapes["model.norm.weight"] = (d,)

@@ -18,13 +18,13 @@ from torch import Tensor
 
 from stamm.activations.fused import build, gpu
 from stamm.activations.fused.operation import SMALLEST, cpu_sources, use_eager
-from stamm.activations.module import Activation, GatedActivation, build_activation
 from stamm.base.autotune import Measurement, measured
 from stamm.engine.attention_support import may_fuse
 from stamm.engine.compile import missing_to_compile, separate_inductor_cache
 from stamm.models import fused_attention
 from stamm.models.attention_mask import document_mask
 from stamm.models.config import GatedFFN, PlainFFN
+from stamm.models.ffn import ffn_activation
 from stamm.pretrain.config import PretrainConfig
 
 Implementation = Literal["stamm", "torch"]
@@ -102,7 +102,7 @@ def chosen_kernels(config: PretrainConfig, choices: Choices) -> Iterator[Pretrai
     eager: list[str] = []
     for ffn in map(config.model.ffn_of, range(config.model.num_layers)):
         if choices.get(activation_key(ffn)) == "torch":
-            eager += _module(ffn).forms
+            eager += ffn_activation(ffn).forms
     use_eager(eager, eager=True)
     try:
         if choices.get(ATTENTION) == "torch":
@@ -114,12 +114,6 @@ def chosen_kernels(config: PretrainConfig, choices: Choices) -> Iterator[Pretrai
 
 def _faster(found: Measurement) -> Implementation:
     return "torch" if found.chosen == "torch" else "stamm"
-
-
-def _module(ffn: PlainFFN | GatedFFN) -> Activation | GatedActivation:
-    if isinstance(ffn, PlainFFN):
-        return build_activation(ffn.activation, compat=ffn.compat, precision=ffn.precision)
-    return build_activation(ffn.activation, precision=ffn.precision)
 
 
 def _attention(heads: int, length: int, width: int) -> Measurement:
@@ -152,7 +146,7 @@ def _activation(
     key: str, ffn: PlainFFN | GatedFFN, dtype: torch.dtype, compiled: bool
 ) -> Measurement:
     """Forward and backward of the activation, against torch's functions, compiled or not."""
-    module = _module(ffn)
+    module = ffn_activation(ffn)
     forms = module.forms
     random = torch.Generator().manual_seed(0)
     shape = (max(_PROBED // ffn.width, 1), ffn.width)

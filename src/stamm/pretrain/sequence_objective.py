@@ -217,11 +217,11 @@ def _cut(rows: range, ways: int) -> Iterator[range]:
 
 
 def shapes(decoder: Decoder) -> dict[str, float]:
-    """Effective activation parameters by layer: {"shape/layers.0.alpha_p": 0.8, ...}."""
+    """Effective activation parameters by layer, means over neurons: {"shape/layers.0.alpha_p": 0.8, ...}."""
     found: dict[str, float] = {}
     for index, layer in enumerate(decoder.model.layers):
         activation = layer.get_submodule("mlp.act_fn")
         if isinstance(activation, (Activation, GatedActivation)):
-            for name, value in activation.effective().items():
+            for name, value in activation.means().items():
                 found[f"shape/layers.{index}.{name}"] = value
     return found

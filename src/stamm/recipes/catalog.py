@@ -93,6 +93,7 @@ RECIPES: tuple[Recipe, ...] = (
     Recipe("compare.evidence_goldfish", evidence_recipes.evidence_goldfish),
     Recipe("compare.evidence_structured", evidence_recipes.evidence_structured),
     Recipe("compare.evidence_beta", evidence_recipes.evidence_beta),
+    Recipe("compare.evidence_shapes", evidence_recipes.evidence_shapes),
     Recipe("compare.activations_gpu", comparisons.activations_gpu),
     Recipe("search.activations", searches.activations),
     Recipe("search.smoke", searches.smoke),

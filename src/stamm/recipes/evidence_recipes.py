@@ -115,6 +115,15 @@ def evidence_beta() -> Comparison:
     return claim(arms, "fixed", seeds=8)
 
 
+def evidence_shapes() -> Comparison:
+    """xIELU with one shape per neuron against one per layer, 8 seeds; set corpus.inputs=YOUR_TEXT; 24 minutes of a core."""
+    arms = (
+        Arm(name="layer", ffn=PlainFFN(width=_PLAIN, activation="xielu")),
+        Arm(name="neuron", ffn=PlainFFN(width=_PLAIN, activation="xielu", shapes="neuron")),
+    )
+    return claim(arms, "layer", seeds=8)
+
+
 def _learned_beta() -> Spec:
     """xIELU whose beta is learned above 0, from 0.5, with alpha_n = beta + fall as in xIELU.
 

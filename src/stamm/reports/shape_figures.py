@@ -50,6 +50,14 @@ def learned_names(arm: ArmResults) -> tuple[str, ...]:
     return names[::-1][:MOST_PANELS]
 
 
+def _means(arm: ArmResults) -> str:
+    return (
+        " Each neuron has its own shape; values are means over them."
+        if arm.training.per_neuron
+        else ""
+    )
+
+
 def _depth_figure(
     study: RunResults, arm: ArmResults, metrics: Metrics, names: tuple[str, ...]
 ) -> Figure:
@@ -97,7 +105,7 @@ def _depth_figure(
             "Each layer has its own activation and learns its shape. Dots are the values at the "
             "end of training, the dotted line is where every layer began. Look for a slope: a "
             "larger value bends the activation more, so falling dots mean that the network is "
-            "more nonlinear near its input."
+            "more nonlinear near its input." + _means(arm)
         ),
         alt=f"Values after training: {said}.",
         svg=draw_panels(f"depth-{arm.number}", 2.6, paint, len(names)),
@@ -154,6 +162,7 @@ def _training_figure(
         caption=(
             "The same parameters while they were learned, one line a layer. Lines that are still "
             "moving at the end say that the run was too short for the shapes to settle."
+            + _means(arm)
         ),
         alt=f"{' and '.join(names)} of {len(layers)} layers over {recorded[-1]} steps.",
         svg=draw_panels(f"shape-{arm.number}", 2.8, paint, len(names)),
@@ -220,7 +229,7 @@ def _curve_figure(
         caption=(
             f"The activation {what}that each layer ended with, and the gradient it was designed "
             "by. The dotted curve is the common start. The curves are integrated from the "
-            "gradient that its spec states with each layer's learned values."
+            "gradient that its spec states with each layer's learned values." + _means(arm)
         ),
         alt=f"Curves of {spec.name} and of its gradient for layers {', '.join(map(str, shown))}.",
         svg=draw_panels(f"curve-{arm.number}", 3.1, paint, 2),

@@ -67,6 +67,7 @@ class _Ffn:
     activation: object
     kind: str
     width: int
+    shapes: str = "layer"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -95,6 +96,7 @@ class _ArmConfig:
 class ArmTraining:
     """The configuration of an arm and how it was trained; None where a file is missing.
 
+    per_neuron   every neuron has a shape of its own; metrics have the means
     kind   of the job that trained it ("pretrain", "finetune"); "" where it is not recorded
     loss   name of what was minimised in fine-tuning ("SFT", "DPO"); "" in pretraining
     beta   of QRPO with the identity transform and without length normalisation, whose optimum is
@@ -109,6 +111,7 @@ class ArmTraining:
     spec: Spec | None
     ffn_kind: str | None
     ffn_width: int | None
+    per_neuron: bool
     seed: int | None
     metrics: Metrics | None
     summary: TrainingSummary | None
@@ -134,6 +137,7 @@ def read_training(folder: Path) -> ArmTraining:
         spec=spec,
         ffn_kind=ffn.kind if ffn else None,
         ffn_width=ffn.width if ffn else None,
+        per_neuron=ffn is not None and ffn.shapes == "neuron",
         seed=config.seed if config else None,
         metrics=_read_metrics(metrics) if metrics.exists() else None,
         summary=read_record_if_present(TrainingSummary, folder / "summary.json"),

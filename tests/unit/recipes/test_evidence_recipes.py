@@ -22,6 +22,7 @@ from stamm.recipes.evidence_recipes import (
     evidence_expanded_gated,
     evidence_goldfish,
     evidence_optimizer,
+    evidence_shapes,
     evidence_structured,
 )
 from stamm.recipes.matching import EqualParameters, equal_widths, equal_work, training_work
@@ -33,6 +34,7 @@ RECIPES = [
     evidence_expanded_gated,
     evidence_goldfish,
     evidence_optimizer,
+    evidence_shapes,
     evidence_structured,
 ]
 

@@ -105,6 +105,11 @@ class ActivationModule(nn.Module):
         """
         return self._single(self.values(raw=False))
 
+    def means(self) -> dict[str, float]:
+        """As `effective`, with the mean where groups or neurons have their own values."""
+        values = self.values(raw=False).items()
+        return {n: sum(v) / len(v) if isinstance(v, list) else v for n, v in values}
+
     def raw(self) -> dict[str, float]:
         """The stored (raw) value of every trainable parameter.
 
