@@ -18,7 +18,8 @@ class ScreenLimits:
     gain           bounds of 1 / sqrt(E[f(z)^2]), z ~ N(0, 1): signals neither vanish nor explode
     nonlinearity   smallest share of the variance of f under N(0, 1) that no line explains
     known          whether a function of the catalogue may be a candidate; an affine map of one may,
-                   since the line that it adds is absorbed by no matrix
+                   since the line that it adds is absorbed by no matrix, and one that trains what
+                   the entry keeps fixed
     slower         largest time of forward and backward pass, relative to the baseline's kernel
     """
 

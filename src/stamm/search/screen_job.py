@@ -57,7 +57,7 @@ def screened(spec: Spec, screen: ScreenLimits) -> CandidateFile:
     register_kernel_source(spec.content_hash, kernel)
     store_kernel_source(spec.content_hash, kernel)
     findings = [one for one in rediscover(spec) if one.always]
-    same = [one for one in findings if one.kind in ("same spec", "same function")]
+    same = [x for x in findings if x.kind in ("same spec", "same function") and not x.freed]
     reasons = list(broken_limits(certificate, screen))
     if same and not screen.known:
         reasons.append(f"known: {same[0].sentence(spec.name)}")

@@ -42,6 +42,7 @@ def fixed(name: str, initial: float) -> Parameter:
     return Parameter(name=name, initial=initial, bijection=Fixed())
 
 
+XIELU = catalog.get("xielu")
 LOGISTIC = stated("sigmoid", "logistic(x)*logistic(-x)", anchor=("0", "1/2"))
 TANH = stated("hyperbolic", "1 - tanh(x)**2")
 SOFT = stated("soft", "logistic(x)", anchor=("0", "log(2)"))
@@ -96,6 +97,25 @@ def test_aglu_contains_silu() -> None:
     assert back.kind == "same function"
     assert back.parameters == {"lam": 1.0, "kappa": 1.0}
     assert back.sentence("silu") == "silu is the function aglu, with lam = 1, kappa = 1."
+
+
+def test_a_parameter_that_the_known_function_keeps_fixed_is_named() -> None:
+    pieces = {"x > 0": "2*alpha_p*x + beta", "x <= 0": "fall*expm1(x) + beta*exp(x)"}
+    beta = Parameter(name="beta", initial=0.5, bijection=Softplus())
+    finding = only(
+        stated("free_beta", pieces, free("alpha_p", 0.8), free("fall", 0.3), beta), XIELU
+    )
+    assert (finding.kind, finding.always, finding.freed) == ("same function", True, ("beta",))
+    assert finding.sentence().endswith("beta = 1/2. Fixed in xielu, trained here: beta.")
+    pieces = {"x > 0": "2*alpha_p*x + 1/2", "x <= 0": "fall*expm1(x) + exp(x)/2"}
+    assert only(stated("tied", pieces, free("alpha_p", 0.8), free("fall", 0.3)), XIELU).freed == ()
+
+
+def test_golu_is_the_limit_of_aglu_at_the_edge_of_its_domain() -> None:
+    # Newton's steps cross lam = 0, where log(lam) is not real.
+    golu = expand(catalog.get("golu"), of="self_gated", name="expanded", title="")
+    finding = only(golu, catalog.get("aglu"))
+    assert abs(finding.parameters["lam"]) < 1e-30
 
 
 def test_xsilu_is_a_form_of_acon() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -65,6 +66,10 @@ def test_xielu_in_other_words_is_known_and_a_new_function_passes() -> None:
     assert new.reasons == ()
     assert new.gradient == ("x > 0: 2*alpha_p*x + beta", "x <= 0: alpha_n*tanh(x) + beta")
     assert new.nonlinearity == pytest.approx(0.413, abs=1e-3)
+    free = replace(family, parameters=(*family.parameters[:2], "beta=0.5:softplus"))
+    learned = proposals((free,))[0].spec
+    assert learned is not None
+    assert screened(learned, ScreenLimits()).reasons == ()
     (allowed,) = proposals((Listed(activations=("xielu",)),))
     assert allowed.spec is not None
     assert screened(allowed.spec, ScreenLimits(known=True)).reasons == ()

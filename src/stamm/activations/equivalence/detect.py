@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -59,12 +60,16 @@ def _generalised(finding: Finding, targets: Sequence[Target], known: Spec) -> Fi
     if finding.kind == "within epsilon of":
         return replace(finding, always=not targets)
     kind: Kind = finding.kind
+    fixed = [p.name for p in known.parameters if not p.trainable]
+    freed: set[str] = set()
     for target in targets:
         other = SpecComparison(target, known).finding(0.0)
         if other is None:
             return replace(finding, always=False)
         kind = max(kind, other.kind, key=KINDS.index)
-    return replace(finding, kind=kind)
+        now, before = other.parameters, finding.parameters
+        freed |= {name for name in fixed if not math.isclose(now[name], before[name])}
+    return replace(finding, kind=kind, freed=tuple(sorted(freed)))
 
 
 def _rank(finding: Finding) -> tuple[int, bool, float, int, str]:

@@ -55,6 +55,8 @@ class Finding:
                  when equal
     always       whether it was found at every set of parameter values tried, not at the initial
                  ones alone
+    freed        parameters that the known entry keeps fixed, but that move with the trained ones of
+                 the new spec
     """
 
     name: str
@@ -63,6 +65,7 @@ class Finding:
     parameters: Mapping[str, float] = field(default_factory=dict)
     distance: float = 0.0
     always: bool = True
+    freed: tuple[str, ...] = ()
 
     def sentence(self, subject: str = "f") -> str:
         """The finding in one sentence, with readable numbers."""
@@ -71,6 +74,8 @@ class Finding:
         given = ", ".join(f"{name} = {readable(v)}" for name, v in self.parameters.items())
         with_values = f", with {given}" if given else ""
         when = "" if self.always else " Seen at the initial parameter values only."
+        if self.freed:
+            when += f" Fixed in {self.name}, trained here: {', '.join(self.freed)}."
         written = f"{subject}(x) = {self.map.formula(self.name)}"
         if self.kind == "same function":
             return f"{subject} is the function {self.name}{with_values}.{when}"
