@@ -71,8 +71,8 @@ def measured(claim: Mapping[str, Any], folder: Path) -> tuple[str, str]:
     line, base = lines[claim["arm"]], lines[found["baseline"]]
     ends, seeds = line["difference"]["interval"], line["bits"]["count"]
     said = (
-        f"{ends['mean']:+.4f} ({ends['low']:+.4f} to {ends['high']:+.4f}) against {base['name']}, "
-        f"{count_text(base['parameters'])} parameters, {count_text(base['tokens'])} tokens, {seeds} seeds"
+        f"{ends['mean']:+.4f} ({ends['low']:+.4f} to {ends['high']:+.4f}) against {base['name']}"
+        f"{_tokens(line)}; {count_text(base['parameters'])} parameters, {count_text(base['tokens'])} tokens, {seeds} seeds"
     )
     if line["difference"]["shown"]:
         verdict = "shown" if ends["mean"] < 0 else "contradicted"
@@ -87,6 +87,7 @@ def _pairs(claim: Mapping[str, Any], found: Mapping[str, Any]) -> tuple[str, str
         name: {int(seed): value for seed, value in one["bits_per_byte"].items()}
         for name, one in found["by_seed"].items()
     }
+    lines = {line["name"]: line for line in found["lines"]}
     looks, level = tuple(claim["looks"]), 1 - (1 - found["confidence"]) / len(claim["pairs"])
     said, verdicts = [], []
     for arm, rival in claim["pairs"]:
@@ -96,13 +97,25 @@ def _pairs(claim: Mapping[str, Any], found: Mapping[str, Any]) -> tuple[str, str
         ends = one.interval
         if ends.low is None or ends.high is None:
             raise ValueError(f"{arm} against {rival} has no interval")
-        said.append(f"{arm} {ends.mean:+.4f} ({ends.low:+.4f} to {ends.high:+.4f}) against {rival}")
+        tokens = _tokens(lines[arm]) if rival == found["baseline"] else ""
+        said.append(
+            f"{arm} {ends.mean:+.4f} ({ends.low:+.4f} to {ends.high:+.4f}) against {rival}{tokens}"
+        )
         side = "lower" if ends.mean < 0 else "higher"
         verdicts.append(f"{arm} {side if one.shown else 'not shown to differ'}")
-    base = next(line for line in found["lines"] if line["name"] == found["baseline"])
+    base = lines[found["baseline"]]
     size = f"{count_text(base['parameters'])} parameters, {count_text(base['tokens'])} tokens, {seeds} seeds"
     end = " (exploratory)" if found["exploratory"] else ""
     return f"{'; '.join(said)}; {size}", f"{', '.join(verdicts)}{end}"
+
+
+def _tokens(line: Mapping[str, Any]) -> str:
+    """Tokens to an equal training loss, relative to the baseline's, with their 95 % interval."""
+    found = line["log_tokens"]
+    if not found:
+        return ""
+    mean, low, high = (100 * math.expm1(found[end]) for end in ("mean", "low", "high"))
+    return f", tokens to the same loss {mean:+.1f} % ({low:+.1f} to {high:+.1f})"
 
 
 def _read(path: Path) -> Any:

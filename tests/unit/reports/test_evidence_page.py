@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 
 import pytest
@@ -44,7 +45,8 @@ def test_a_verdict_follows_from_the_result(tmp_path: Path, apart: float, verdict
     }
     found = measured({**claim, "result": "mine/comparison.json"}, tmp_path)
     assert found[1] == f"{verdict} (exploratory)"
-    assert "against swiglu, 1M parameters, 246k tokens, 3 seeds" in found[0]
+    assert " against swiglu, tokens to the same loss " in found[0]
+    assert found[0].endswith("; 1M parameters, 246k tokens, 3 seeds")
     write(tmp_path / "claims.json", [{**claim, "result": "mine/comparison.json"}])
     assert f"| {found[0]} | {found[1]} |" in page(tmp_path)
 
@@ -78,8 +80,10 @@ def test_pairs_of_arms_are_judged_at_the_level_of_the_look(tmp_path: Path) -> No
         for name, values in bits.items()
     }
     base = {"name": "parent", "parameters": 1_000_000, "tokens": 245_760}
+    ratio = {"mean": math.log(0.8), "low": math.log(0.75), "high": math.log(0.85)}
+    lines = [base, {"name": "child", "log_tokens": ratio}, {"name": "other", "log_tokens": None}]
     result = {
-        "by_seed": by_seed, "confidence": 0.95, "baseline": "parent", "lines": [base],
+        "by_seed": by_seed, "confidence": 0.95, "baseline": "parent", "lines": lines,
         "exploratory": False,
     }  # fmt: skip
     write(tmp_path / "c.json", result)
@@ -87,7 +91,8 @@ def test_pairs_of_arms_are_judged_at_the_level_of_the_look(tmp_path: Path) -> No
     claim = {"pairs": pairs, "looks": [3], "result": "c.json"}
     said, verdict = measured(claim, tmp_path)
     # -0.099, -0.101, -0.1: s / sqrt 3 = 0.000577, t of 1 - 0.05 / 4 and 2 degrees: 6.2053
-    assert "child -0.1000 (-0.1036 to -0.0964) against parent" in said
+    told = "child -0.1000 (-0.1036 to -0.0964) against parent, tokens to the same loss "
+    assert told + "-20.0 % (-25.0 to -15.0); other" in said
     assert verdict == "child lower, other not shown to differ"
     # The first of two looks has less of the error rate, so its interval is wider.
     wider, _ = measured({**claim, "looks": [3, 6]}, tmp_path)
