@@ -93,12 +93,7 @@ def number(expression: Expr, values: Mapping[str, Any]) -> Any:
 
 
 def applied(expression: Expr, parts: Sequence[Any]) -> Any:
-    """The value of a power or function from the values of its arguments, as mpmath numbers.
-
-    Raises   ArithmeticError for a complex argument: a real one lay outside a function's domain.
-    """
-    if any(isinstance(part, mpmath.mpc) for part in parts):
-        raise ArithmeticError(f"{expression} is not real here")
+    """The value of a power or function from the values of its arguments, as mpmath numbers."""
     if expression.is_Pow:
         power = int(expression.exp) if expression.exp.is_Integer else parts[1]
         return parts[0] ** power

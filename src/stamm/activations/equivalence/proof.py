@@ -71,6 +71,17 @@ def symbolic(spec: Spec) -> Symbolic:
     )
 
 
+def _real(expression: Expr, values: Mapping[str, Any]) -> Any:
+    """As `number`. Raises ArithmeticError where it is not real, as log(-1): a trial left the domain."""
+    try:
+        value = number(expression, values)
+    except TypeError:  # mpmath does not compare complex numbers
+        value = mpmath.mpc(0, 1)
+    if value.imag:
+        raise ArithmeticError(f"{expression} is not real here")
+    return value.real
+
+
 @dataclass(frozen=True)
 class Exact:
     """A spec at given parameter values, to the working precision."""
@@ -81,28 +92,28 @@ class Exact:
     def knots(self) -> list[Any]:
         """The knots: where one piece ends and the next begins."""
         ends = [high for _, high, _ in symbolic(self.spec).pieces]
-        return [number(end, self.values) for end in ends if end is not None]
+        return [_real(end, self.values) for end in ends if end is not None]
 
     def slope(self, x: Any) -> Any:
         """f'(x); at a knot that of the piece on its left."""
         pieces = symbolic(self.spec).pieces
         for _, high, formula in pieces[:-1]:
-            if high is not None and x <= number(high, self.values):
-                return number(formula, {**self.values, X.name: x})
-        return number(pieces[-1][2], {**self.values, X.name: x})
+            if high is not None and x <= _real(high, self.values):
+                return _real(formula, {**self.values, X.name: x})
+        return _real(pieces[-1][2], {**self.values, X.name: x})
 
     def function(self, x: Any) -> Any:
         """f(x), by quadrature from the anchor, with the jumps on the way."""
         stated = symbolic(self.spec)
-        start, height = (number(part, self.values) for part in stated.anchor)
+        start, height = (_real(part, self.values) for part in stated.anchor)
         if x == start:
             return height
         low, high = min(x, start), max(x, start)
         inner = sorted(knot for knot in self.knots() if low < knot < high)
         total = mpmath.quad(self.slope, [low, *inner, high])
         for at, by in stated.jumps:
-            if low < number(at, self.values) < high:
-                total += number(by, self.values)
+            if low < _real(at, self.values) < high:
+                total += _real(by, self.values)
         return height + (total if x > start else -total)
 
 
