@@ -46,7 +46,8 @@ from stamm.engine.trainer_setup import TrainedModel
 from stamm.models.config import DecoderConfig
 from stamm.models.decoder import Decoder
 from stamm.models.determinism import operation_threads, set_determinism
-from stamm.models.flops import count_parameters, training_flops
+from stamm.models.flops import count_parameters, guide_flops, training_flops
+from stamm.models.guide_draws import guide_uses
 from stamm.models.lora import lora_sizes
 from stamm.models.serialization import describe_decoder, save_decoder
 from stamm.optim.config import CustomOptimizer
@@ -312,6 +313,11 @@ def _summary(
     spans = [plan.step(line["step"] - 1) for line in steps]
     sequences = sum(span.size for span in spans)
     tokens = sum(int(line["train/tokens"]) for line in steps)
+    guided = sum(
+        int(line["train/tokens"])
+        * guide_uses(config.model, line["step"], plan.num_steps, config.seed)
+        for line in steps
+    )
     tail = [line[LOSS] for line in steps[-max(len(steps) // 20, 1) :] if LOSS in line]
     return {
         "parameters": count_parameters(config.model).total,
@@ -324,7 +330,8 @@ def _summary(
         "learned_tokens": int(sum(line.get("train/kept_tokens", 0) for line in steps)),
         "epochs": sequences / per_epoch,
         "final_loss_nats": statistics.fmean(tail) if tail and primary_metric == LOSS else None,
-        "flops": per_sequence * tokens // config.context,
+        "flops": (per_sequence * tokens + guide_flops(config.model, config.context) * guided)
+        // config.context,
         "decay_start_step": steps_before(plan, config.schedule.decay_start(total)),
         "events": read_events(folder / "events.json"),
         "goldfish": data.goldfish(),
