@@ -193,15 +193,21 @@ def _memorization(claim: Mapping[str, Any], found: Mapping[str, Any]) -> tuple[s
 
 
 def collected(runs: Sequence[Path]) -> dict[str, Any]:
-    """The audits of finished runs of audit.goldfish, by seed and arm, without their passages."""
+    """Memorization by repeats in finished runs of audit.goldfish, by seed and arm."""
     seeds: dict[str, Any] = {}
     for run in runs:
         recipe = _read(run / "config.json")
         files = sorted(run.glob("arms/*/audit/memorization.json"))
         seeds[str(recipe["config"]["pretrain"]["seed"])] = {
-            file.parents[1].name: _read(file) for file in files
+            file.parents[1].name: _audited(_read(file)) for file in files
         }
     return {"schema": 1, "seeds": dict(sorted(seeds.items(), key=lambda item: int(item[0])))}
+
+
+def _audited(found: Mapping[str, Any]) -> dict[str, Any]:
+    kept = ("repeats", "passages", "extracted", "rouge_l", "exact_prefix_tokens", "minus_control")
+    buckets = [{k: v for k, v in one.items() if k in kept} for one in found["buckets"]]
+    return {"model_sha256": found.get("model_sha256"), "buckets": buckets}
 
 
 def _slope(claim: Mapping[str, Any], found: Mapping[str, Any]) -> tuple[str, str]:
