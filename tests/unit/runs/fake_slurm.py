@@ -32,7 +32,7 @@ def install(folder: Path) -> Path:
 
 def sbatch(state: Path, words: list[str]) -> int:
     """Start the ranks of a script, each in a session of its own."""
-    text = Path(words[0]).read_text()
+    text = Path(words[0]).read_text()  # Slurm keeps a copy: submitit moves the file afterwards
     found = re.search(r"--array=0-([0-9]+)%", text)
     count = int(found[1]) + 1 if found else 1
     limit, refuse = state / "limit", state / "refuse"
@@ -42,10 +42,11 @@ def sbatch(state: Path, words: list[str]) -> int:
         sys.stderr.write(f"sbatch: error: {refuse.read_text()}\n")
         return 1
     job = str(time.time_ns() // 1000)
+    (state / f"{job}.sh").write_text(text)
     for rank in range(count):
         name = f"{job}_{rank}" if found else job
         array = {"SLURM_ARRAY_JOB_ID": job, "SLURM_ARRAY_TASK_ID": str(rank)} if found else {}
-        script, end = shlex.quote(words[0]), shlex.quote(str(state / f"{name}.end"))
+        script, end = shlex.quote(str(state / f"{job}.sh")), shlex.quote(str(state / f"{name}.end"))
         process = subprocess.Popen(
             ["bash", "-c", f"bash {script}; echo $? > {end}"],
             env={**os.environ, "SLURM_JOB_ID": job, **array},
