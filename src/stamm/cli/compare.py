@@ -79,7 +79,7 @@ def _print_cost(config: Comparison) -> None:
                 name,
                 f"{run.model.ffn.spec.name} {run.model.ffn.width}",
                 f"{count_parameters(run.model).total:,}",
-                f"{trials} of {_length(short)}",
+                f"{trials} of {_length(short)}" if trials else "none",
                 f"{seeds} of {_length(run)}",
                 flops_text(flops),
             ]

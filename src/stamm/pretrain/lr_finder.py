@@ -11,7 +11,7 @@ Writes   refined.json (the rates of two more runs), or chosen.json (the rate of 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -35,20 +35,23 @@ class ChoiceConfig:
     """Configuration of the learning-rate finder of one arm.
 
     arm      its name, and the key of its lengths in pace
-    trials   number of short runs
+    trials   number of short runs; 0: none, `rate` is taken
+    rate     where there are no trials
     margin   the lowest rate is chosen whose score is at most this above the best, in nats per token
     tail     last fraction of a short run whose mean training loss is its score
     """
 
     arm: str
     trials: int
+    rate: float = 0.0
     margin: float = 0.0
     tail: float = 0.1
 
     def __post_init__(self) -> None:
         validate(
             self,
-            ("trials", self.trials >= 2, "must be at least 2"),
+            ("trials", self.trials >= 2 or not self.trials, "must be at least 2, or 0"),
+            ("rate", (self.rate > 0) == (not self.trials), "must be given where trials is 0"),
             ("margin", 0 <= self.margin < math.inf, "must be finite and not negative"),
             ("tail", 0 < self.tail <= 1, "must lie in (0, 1]"),
         )
@@ -106,13 +109,28 @@ def choose(config: ChoiceConfig, workspace: Workspace) -> None:
              gives is the arm's result, and the other arms continue
     """
     trials = sorted(_trials(config, workspace), key=lambda trial: trial.rate)
+    if not trials:
+        _write_choice(config, workspace, config.rate, [], at_edge=False)
+        return
     limit = trials[_best(trials)].loss + config.margin
     best = next(i for i, trial in enumerate(trials) if trial.loss <= limit)
-    final = {"peak": trials[best].rate, **_lengths(config, workspace).get(FINAL, {})}
+    edge = best in (0, len(trials) - 1)
+    _write_choice(config, workspace, trials[best].rate, trials, at_edge=edge)
+
+
+def _write_choice(
+    config: ChoiceConfig,
+    workspace: Workspace,
+    rate: float,
+    trials: Sequence[ShortRun],
+    *,
+    at_edge: bool,
+) -> None:
+    final = {"peak": rate, **_lengths(config, workspace).get(FINAL, {})}
     plain = {
         "arm": config.arm,
-        "rate": trials[best].rate,
-        "at_edge": best in (0, len(trials) - 1),
+        "rate": rate,
+        "at_edge": at_edge,
         "trials": [
             {"rate": t.rate, "loss_nats": t.loss if math.isfinite(t.loss) else None} for t in trials
         ],

@@ -48,7 +48,7 @@ _ALL_STEPS = 10**9
 class Tuning:
     """Learning-rate search of an arm; every arm gets the same number of short runs.
 
-    rates         initial grid of every arm
+    rates         initial grid of every arm; a single one, without refinements, is taken as it is
     refinements   how often two more rates are tried: next to the best, or beyond an edge
     length        of a short run and its warm-up, as a share of the full run
     margin        nats per token by which the chosen rate may lose to the best one: the lowest such
@@ -66,7 +66,11 @@ class Tuning:
         steps = [high / low for low, high in zip(self.rates, self.rates[1:], strict=False) if low]
         validate(
             self,
-            ("rates", len(self.rates) >= 2, "must be at least two"),
+            (
+                "rates",
+                len(self.rates) >= (2 if self.refinements else 1),
+                "must be at least two, or one with refinements = 0, which is taken as it is",
+            ),
             ("rates", all(rate > 0 for rate in self.rates), "must be positive"),
             ("rates", all(step >= 1.1 for step in steps), "must rise, each 1.1 times or more"),
             ("refinements", 0 <= self.refinements <= 4, "must lie in [0, 4]"),
@@ -76,8 +80,8 @@ class Tuning:
 
     @property
     def trials(self) -> int:
-        """Number of short runs of one arm."""
-        return len(self.rates) + 2 * self.refinements
+        """Number of short runs of one arm; a single rate needs none."""
+        return 0 if len(self.rates) == 1 else len(self.rates) + 2 * self.refinements
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,8 +90,8 @@ class Comparison:
 
     pretrain     shared by the arms: its model takes each arm's block, its schedule each arm's rate;
                  non-finite losses do not stop a run: an arm that diverges loses
-    arms         each with its block and `overrides` (optimizer, schedule, Goldfish loss, QK-norm,
-                 self-guided training); self-guided ones need EqualFlops, which counts their guides
+    arms         two or more, or one where a search adds another, each with its block and `overrides`
+                 (optimizer, schedule, Goldfish loss, QK-norm, self-guided training); self-guided ones need EqualFlops, which counts their guides
     baseline     the arm that the others are compared with; its width and its length are as given
     matched      EqualParameters, EqualFlops or EqualTime
     seeds        of the compared runs; a seed sets data order and initial weights, and parameters
@@ -128,7 +132,7 @@ class Comparison:
         pretrain, vocabulary = self.pretrain, self.pretrain.model.vocab_size
         validate(
             self,
-            ("arms", len(names) >= 2, "must be at least two"),
+            ("arms", bool(names), "is empty"),
             ("arms", len(set(names)) == len(names), "has two arms of one name"),
             ("baseline", self.baseline in names, f"names no arm; there are {', '.join(names)}"),
             ("seeds", len(self.seeds) >= 2, "must be at least two: one has no variance"),
@@ -233,6 +237,7 @@ class Comparison:
 
     def steps(self) -> tuple[Step, ...]:
         """Everything to be done, in order: corpus, tuning, the plan, then all arms seed by seed."""
+        validate(self, ("arms", len(self.arms) >= 2, "must be at least two"))
         runs = self.runs()
         steps = [
             *activation_steps(arm.ffn for arm in self.arms),
@@ -344,12 +349,13 @@ class Comparison:
                 replace(self.short(run, rate), tuned=f"{arm}.{SHORT}" if paced else ""),
                 (_PACE, "pace") if paced else None,
             )
-            for number, rate in enumerate(self.tuning.rates)
+            for number, rate in enumerate(self.tuning.rates if self.tuning.trials else ())
         ]
         steps = list(trials)
         for turn in range(self.tuning.refinements):
+            config = ChoiceConfig(arm=arm, trials=len(trials))
             refine = _decide(
-                "refine", f"refine.{arm}.{turn}", f"refined-{turn}", arm, trials, paced
+                "refine", f"refine.{arm}.{turn}", f"refined-{turn}", config, trials, paced
             )
             chosen = (f"{refine.folder}/{REFINED}", refine.name)
             more = [
@@ -363,8 +369,11 @@ class Comparison:
             ]
             trials += more
             steps += [refine, *more]
-        choose = _decide("choose", f"choose.{arm}", "chosen", arm, trials, paced)
-        return [*steps, replace(choose, config=replace(choose.config, margin=self.tuning.margin))]
+        if trials:
+            config = ChoiceConfig(arm=arm, trials=len(trials), margin=self.tuning.margin)
+        else:
+            config = ChoiceConfig(arm=arm, trials=0, rate=self.tuning.rates[0])
+        return [*steps, _decide("choose", f"choose.{arm}", "chosen", config, trials, paced)]
 
     def _final_steps(self, arm: str, run: PretrainConfig) -> list[Step]:
         name, folder = f"{arm}.{run.seed}", f"final/{arm}/{run.seed}"
@@ -436,15 +445,17 @@ def _train(name: str, folder: str, config: PretrainConfig, chosen: tuple[str, st
     )
 
 
-def _decide(job: str, name: str, folder: str, arm: str, trials: list[Step], paced: bool) -> Step:
+def _decide(
+    job: str, name: str, folder: str, config: ChoiceConfig, trials: list[Step], paced: bool
+) -> Step:
     inputs: dict[str, Any] = {f"trial.{i}": step.folder for i, step in enumerate(trials)}
     if paced:
         inputs["pace"] = _PACE
     return Step(
         name=name,
         job=job,
-        config=ChoiceConfig(arm=arm, trials=len(trials)),
-        folder=f"tune/{arm}/{folder}",
+        config=config,
+        folder=f"tune/{config.arm}/{folder}",
         inputs=inputs,
         after=(*(step.name for step in trials), *(("pace",) if paced else ())),
         outputs=({"refine": REFINED, "choose": CHOSEN}[job],),

@@ -40,11 +40,14 @@ class Round:
 
     length   of its runs, as a share of those of `compare`
     seeds    of its runs
+    rates    learning rates of its tuning, as a shorter run takes higher ones; (): those of `compare`.
+             A single one is taken as it is
     keep     number of candidates that are left, at most
     """
 
     length: float = 1.0
     seeds: tuple[int, ...] = (1, 2)
+    rates: tuple[float, ...] = ()
     keep: int = 1
 
     def __post_init__(self) -> None:
@@ -205,7 +208,8 @@ class Search:
         schedule = base.pretrain.schedule
         schedule = replace(schedule, warmup_sequences=math.ceil(schedule.warmup_sequences * share))
         pretrain = replace(base.pretrain, sequences=total, schedule=schedule)
-        return self._with(replace(base, pretrain=pretrain, seeds=this.seeds), names)
+        tuning = replace(base.tuning, rates=this.rates or base.tuning.rates)
+        return self._with(replace(base, pretrain=pretrain, seeds=this.seeds, tuning=tuning), names)
 
     def confirmation(self, number: int, finalist: str) -> Comparison:
         """Comparison `number` of the finalist, from 0."""

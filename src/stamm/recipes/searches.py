@@ -38,12 +38,12 @@ _FAMILIES = (
 
 
 def activations() -> Search:
-    """25 gradients in 2 rounds, the best confirmed against xIELU at 2 sizes; set the corpora; 4 hours of a core.
+    """25 gradients in 2 rounds, the best confirmed against xIELU at 2 sizes; set the corpora; 2 hours of a core.
 
     Set compare.corpus.inputs=A and, for each of the three confirmations, confirm.N.compare.corpus.inputs=B.
-    With runs of 48 s and evaluations of 12 s (compare.evidence_activations): 27 (2 24 + 2 36) s for the first round,
-    8 (2 48 + 4 60) s for the second, 3 (2 48 + 8 60) s for a confirmation and 2.2 times as much for
-    the large one. `--jobs 2` takes half as long on 2 cores.
+    With runs of 48 s and evaluations of 6 s a MB (compare.evidence_activations): 27 (2 (12 + 6)) s for the first
+    round, 6 (2 24 + 3 (24 + 6)) s for the second, 2 (2 48 + 4 60) s for a confirmation, half as much again
+    where it takes 6 seeds, and 1.1 times as much for the large one, half as long. `--jobs 2` takes half the time on 2 cores.
     """
     # xIELU, and ReLU², the best of compare.evidence_activations.
     arms = (_plain("xielu", 384), _plain("relu2", 384))
@@ -52,20 +52,22 @@ def activations() -> Search:
     small = replace(
         base,
         confidence=0.99,
-        seeds=tuple(range(101, 109)),
-        looks=(4, 8),
+        arms=arms[:1],
+        seeds=tuple(range(101, 107)),
+        looks=(4, 6),
         tuning=replace(tuning, seed=100),
         corpus=replace(base.corpus, inputs=_CONFIRMED),
     )
     model = replace(base.pretrain.model, d_model=144, num_layers=6)
+    schedule = replace(base.pretrain.schedule, warmup_sequences=80)
     large = replace(
         small,
-        pretrain=replace(base.pretrain, model=model),
-        arms=(_plain("xielu", 576), _plain("relu2", 576)),
+        pretrain=replace(base.pretrain, model=model, sequences=1536, schedule=schedule),
+        arms=(_plain("xielu", 576),),
     )
     searched = replace(
         base,
-        corpus=replace(base.corpus, inputs=_SEARCHED),
+        corpus=replace(base.corpus, inputs=_SEARCHED, held_out=0.02),
         tuning=tuning,
         seeds=(1, 2),
     )
@@ -73,8 +75,9 @@ def activations() -> Search:
         families=_FAMILIES,
         compare=searched,
         rounds=(
-            Round(length=0.5, seeds=(1, 2), keep=6),
-            Round(length=1.0, seeds=(1, 2, 3, 4), keep=1),
+            # The rate that most arms of compare.evidence_activations chose at this length.
+            Round(length=0.25, seeds=(1, 2), rates=(2e-3,), keep=4),
+            Round(length=0.5, seeds=(1, 2, 3), keep=1),
         ),
         confirm=(
             Confirmation(name="small", compare=small),
@@ -97,6 +100,7 @@ def smoke() -> Search:
     fresh = replace(
         base,
         confidence=0.99,
+        arms=base.arms[:1],
         seeds=(11, 12),
         tuning=replace(base.tuning, seed=10),
         corpus=replace(base.corpus, inputs=_CONFIRMED[2:]),
@@ -116,7 +120,10 @@ def smoke() -> Search:
         ),
         screen=ScreenLimits(slower=100.0),  # times of toys on a busy machine decide nothing
         compare=base,
-        rounds=(Round(length=0.5, seeds=(1, 2), keep=2), Round(seeds=(1, 2), keep=1)),
+        rounds=(
+            Round(length=0.5, seeds=(1, 2), rates=(9e-3,), keep=2),
+            Round(seeds=(1, 2), keep=1),
+        ),
         confirm=(
             Confirmation(name="small", compare=fresh),
             Confirmation(

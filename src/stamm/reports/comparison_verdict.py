@@ -427,6 +427,10 @@ def _fairness(compared: Compared, lines: Sequence[ArmLine]) -> str:
             "Lengths were set so that training takes the same time; the times measured in the end "
             f"differ by at most {_spread([line.seconds for line in lines])}"
         )
+    if trials == {0}:
+        return (
+            f"{equal}. All arms have one learning rate, that of the configuration; none was tuned."
+        )
     return (
         f"{equal}. {effort} of {percent(compared.short, 0)} of the length, by the training loss at "
         "their ends, with a seed of their own."

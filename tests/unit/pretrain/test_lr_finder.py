@@ -195,3 +195,13 @@ def test_the_lowest_rate_within_the_margin_is_chosen(tmp_path: Path) -> None:
         found = json.loads((tmp_path / "out" / "chosen.json").read_text())
         assert found["rate"] == found["runs"]["final"]["peak"] == rate
         assert found["at_edge"] == (rate == 1e-3)
+
+
+def test_a_single_rate_is_taken_as_it_is(tmp_path: Path) -> None:
+    choose(ChoiceConfig(arm="a", trials=0, rate=2e-3), workspace(tmp_path, []))
+    found = json.loads((tmp_path / "out" / "chosen.json").read_text())
+    assert (found["rate"], found["at_edge"], found["trials"]) == (2e-3, False, [])
+    assert found["runs"] == {"final": {"peak": 2e-3}}
+    for settings in ({"trials": 0}, {"trials": 1}, {"trials": 2, "rate": 1e-3}):
+        with pytest.raises(ConfigError):
+            ChoiceConfig(arm="a", **settings)

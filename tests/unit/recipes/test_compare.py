@@ -144,7 +144,7 @@ def test_the_command_line_changes_how_arms_are_matched() -> None:
         ("seeds=1,1", "has one twice"),
         ("seeds=0,1", "seeds used for tuning must not be compared"),
         ("baseline=gelu", "names no arm; there are swiglu, relu2, xielu"),
-        ("tuning.rates=1e-3", "must be at least two"),
+        ("tuning.rates=1e-3", "must be at least two, or one with"),
         ("tuning.rates=1e-3,1e-3", "must rise"),
         ("tuning.rates=0,1e-3", "must be positive"),
         ("pretrain.sequences=none", "arms are matched by it"),
@@ -162,6 +162,24 @@ def test_the_command_line_changes_how_arms_are_matched() -> None:
 def test_what_would_stop_it_later_is_refused_now(change: str, said: str) -> None:
     with pytest.raises(ConfigError, match=said):
         override(smoke(), [change])
+
+
+def test_one_arm_is_no_comparison() -> None:
+    config = smoke()
+    alone = replace(config, arms=(config.baseline_arm(),))  # a search adds another
+    with pytest.raises(ConfigError, match="must be at least two"):
+        alone.steps()
+
+
+def test_a_single_rate_needs_no_short_runs() -> None:
+    config = override(smoke(), ["tuning.rates=1e-3", "tuning.refinements=0"])
+    assert isinstance(config, Comparison)
+    assert config.tuning.trials == 0
+    names = [step.name for step in config.steps()]
+    assert not [name for name in names if name.startswith("tune.")]
+    assert [name for name in names if name.startswith("choose.")] == [
+        f"choose.{arm.name}" for arm in config.arms
+    ]
 
 
 def test_no_run_is_stopped_by_its_losses_and_spikes_are_judged_as_asked() -> None:
