@@ -11,8 +11,8 @@ comparison.json that `stamm compare` wrote, or, for a claim with `measure`, of t
 `stamm observe` wrote: the claim holds if the slope of that measure over depth is negative. A claim with `pairs` has an
 arm and its rival in each, at the planned `looks`; all pairs together have the level (Bonferroni). A claim with
 `repeats` is about passages planted so often, in the collected audits; one with `results` is the trend of an arm's
-difference to the baseline over several comparisons, by parameters or tokens. A claim with `why`
-cannot be tried. Every figure of ours on the page comes from those files.
+difference to the baseline over several comparisons, by parameters or tokens; one with `search` is the verdict of the
+search.json that `stamm search` wrote. A claim with `why` cannot be tried. Every figure of ours on the page comes from those files.
 """
 
 from __future__ import annotations
@@ -67,6 +67,8 @@ def measured(claim: Mapping[str, Any], folder: Path) -> tuple[str, str]:
         return _memorization(claim, found)
     if "pairs" in claim:
         return _pairs(claim, found)
+    if "search" in claim:
+        return _search(found)
     lines = {line["name"]: line for line in found["lines"]}
     line, base = lines[claim["arm"]], lines[found["baseline"]]
     ends, seeds = line["difference"]["interval"], line["bits"]["count"]
@@ -107,6 +109,29 @@ def _pairs(claim: Mapping[str, Any], found: Mapping[str, Any]) -> tuple[str, str
     size = f"{count_text(base['parameters'])} parameters, {count_text(base['tokens'])} tokens, {seeds} seeds"
     end = " (exploratory)" if found["exploratory"] else ""
     return f"{'; '.join(said)}; {size}", f"{', '.join(verdicts)}{end}"
+
+
+def _search(found: Mapping[str, Any]) -> tuple[str, str]:
+    """The finalist of a search against its baseline, in every confirmation."""
+    if found["state"] != "complete":
+        raise ValueError(f"the search is {found['state']}, not complete")
+    trained = len(found["rounds"][0]["ranking"])
+    if not found["finalist"]:
+        return f"{trained} gradients trained; none was left to be confirmed", "not shown"
+    said = [f"{trained} gradients trained; finalist {found['finalist']}"]
+    said += [
+        f"{one['name']}: {one['difference']:+.4f} ({one['low']:+.4f} to {one['high']:+.4f}, p = {one['p_value']:.2g}) "
+        f"against {found['baseline']}, equal {one['matched']}, {count_text(one['parameters'])} parameters"
+        for one in found["confirmations"]
+    ]
+    if found["winner"]:
+        return "; ".join(said), "shown"
+    left = [
+        f"above {one['excluded']:.4f} excluded ({one['name']})"
+        for one in found["confirmations"]
+        if not one["better"]
+    ]
+    return "; ".join(said), f"not shown; {', '.join(left)}"
 
 
 def _tokens(line: Mapping[str, Any]) -> str:

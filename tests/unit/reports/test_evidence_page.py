@@ -19,7 +19,7 @@ from tools.evidence import FOLDER, PAGE, collected, measured, page
 def test_the_page_is_what_the_committed_results_give() -> None:
     assert PAGE.read_text(encoding="utf-8") == page(), "run `python -m tools.evidence`"
     claims = json.loads((FOLDER / "claims.json").read_text(encoding="utf-8"))
-    assert sorted({claim["key"] for claim in claims}) == list("abcdefg")
+    assert sorted({claim["key"] for claim in claims}) == list("abcdefgh")
     assert page().count("not yet measured") == sum(
         not claim.get("result") and not claim.get("results") for claim in claims
     )
@@ -150,3 +150,27 @@ def test_memorization_is_paired_by_seed(tmp_path: Path) -> None:
 
 def test_a_claim_that_cannot_be_tried_has_its_reason(tmp_path: Path) -> None:
     assert measured({"why": "not built"}, tmp_path) == ("", "cannot be tried: not built")
+
+
+@pytest.mark.parametrize("winner", ["linear_0_1", ""])
+def test_the_verdict_of_a_search(tmp_path: Path, winner: str) -> None:
+    one = {
+        "name": "small", "difference": -0.01, "low": -0.015, "high": -0.005, "p_value": 0.004,
+        "matched": "parameters", "parameters": 1_280_000, "better": True, "excluded": None,
+    }  # fmt: skip
+    other = {**one, "name": "large", "low": -0.03, "better": False, "excluded": 0.03}
+    result = {
+        "state": "complete", "baseline": "xielu", "finalist": "linear_0_1", "winner": winner,
+        "rounds": [{"ranking": [1, 2]}, {"ranking": [1]}],
+        "confirmations": [one] if winner else [one, other],
+    }  # fmt: skip
+    write(tmp_path / "search.json", result)
+    said, verdict = measured({"search": True, "result": "search.json"}, tmp_path)
+    assert said.startswith(
+        "2 gradients trained; finalist linear_0_1; small: -0.0100 (-0.0150 to -0.0050, p = 0.004) "
+        "against xielu, equal parameters, 1.28M parameters"
+    )
+    assert verdict == ("shown" if winner else "not shown; above 0.0300 excluded (large)")
+    write(tmp_path / "search.json", {**result, "state": "confirming"})
+    with pytest.raises(ValueError, match="confirming, not complete"):
+        measured({"search": True, "result": "search.json"}, tmp_path)
