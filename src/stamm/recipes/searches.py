@@ -42,8 +42,8 @@ def activations() -> Search:
 
     Set compare.corpus.inputs=A and, for each of the three confirmations, confirm.N.compare.corpus.inputs=B.
     With runs of 48 s and evaluations of 6 s a MB (compare.evidence_activations): 27 (2 (12 + 6)) s for the first
-    round, 6 (2 24 + 3 (24 + 6)) s for the second, 2 (2 48 + 4 60) s for a confirmation, half as much again
-    where it takes 6 seeds, and 1.1 times as much for the large one, half as long. `--jobs 2` takes half the time on 2 cores.
+    round, 6 (3 (24 + 6)) s for the second, 2 (2 48 + 4 60) s for a confirmation, a third more where it takes
+    6 seeds, and 1.1 times as much for the large one, half as long. `--jobs 2` takes half the time on 2 cores.
     """
     # xIELU, and ReLU², the best of compare.evidence_activations.
     arms = (_plain("xielu", 384), _plain("relu2", 384))
@@ -75,9 +75,9 @@ def activations() -> Search:
         families=_FAMILIES,
         compare=searched,
         rounds=(
-            # The rate that most arms of compare.evidence_activations chose at this length.
+            # The rate that xIELU and ReLU² chose at these lengths in compare.evidence_activations.
             Round(length=0.25, seeds=(1, 2), rates=(2e-3,), keep=4),
-            Round(length=0.5, seeds=(1, 2, 3), keep=1),
+            Round(length=0.5, seeds=(1, 2, 3), rates=(2e-3,), keep=1),
         ),
         confirm=(
             Confirmation(name="small", compare=small),
