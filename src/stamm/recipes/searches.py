@@ -22,7 +22,7 @@ _FAMILIES = (
         right=("2*alpha_p*x + beta", "alpha_p*log1p(x) + beta"),
         left=(
             "fall*expm1(x) + beta*exp(x)",
-            "fall*tanh(x) + beta*(1 + tanh(x))",
+            "fall*tanh(x) + 2*beta*logistic(2*x)",
             "fall*x/(1 - x) + beta/(1 - x)",
             "fall*x*exp(x) + beta*(1 + x*exp(x))",
             "beta*exp(x)",

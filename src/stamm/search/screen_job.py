@@ -1,4 +1,4 @@
-"""ScreenLimits one candidate: derive it, certify it, compare it with the catalogue.
+"""Screen one candidate: derive it, certify it, compare it with the catalogue, check its accuracy.
 
 Reads    nothing: the spec is in the configuration
 Leaves   screen.json
@@ -12,12 +12,14 @@ from typing import Any
 from stamm.activations.cache import register_kernel_source, store_kernel_source
 from stamm.activations.certificates.certificate import certify
 from stamm.activations.codegen.kernel import kernel_source
+from stamm.activations.conformance.acceptance import accepted, check_formulas
 from stamm.activations.cost import cost, operations_text
 from stamm.activations.derivation.derive import derive
 from stamm.activations.equivalence.detect import rediscover
 from stamm.activations.spec import Spec
 from stamm.base.errors import ConfigError, DataError
 from stamm.base.schema import write_record
+from stamm.pretrain.activation_check_config import ActivationCheckConfig
 from stamm.runs.job import Workspace
 from stamm.runs.schemas.search import SCREENED, CandidateFile
 from stamm.search.config import CandidateConfig, ScreenLimits
@@ -61,6 +63,8 @@ def screened(spec: Spec, screen: ScreenLimits) -> CandidateFile:
     reasons = list(broken_limits(certificate, screen))
     if same and not screen.known:
         reasons.append(f"known: {same[0].sentence(spec.name)}")
+    if not reasons:
+        reasons += _inaccuracy(spec)
     moments = certificate["gaussian"]["moments"]
     bounds, operations = certificate["bounds"], cost(spec, kernel)
     return CandidateFile(
@@ -76,6 +80,16 @@ def screened(spec: Spec, screen: ScreenLimits) -> CandidateFile:
         chi=moments.get("chi"),
         operations=tuple(operations_text(operations[step]) for step in ("forward", "backward")),
     )
+
+
+def _inaccuracy(spec: Spec) -> list[str]:
+    """Why its kernel could not be trained with: the check that every comparison begins with."""
+    try:
+        check_formulas(spec)
+        accepted(spec, count=ActivationCheckConfig(spec=spec).inputs)
+    except DataError as error:
+        return [f"accuracy: {error.line()}"]
+    return []
 
 
 def broken_limits(certificate: Mapping[str, Any], screen: ScreenLimits) -> Iterator[str]:

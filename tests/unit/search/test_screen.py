@@ -75,6 +75,21 @@ def test_xielu_in_other_words_is_known_and_a_new_function_passes() -> None:
     assert screened(allowed.spec, ScreenLimits(known=True)).reasons == ()
 
 
+@pytest.mark.slow
+def test_a_kernel_beyond_its_error_budget_does_not_pass() -> None:
+    # The slope in beta is x + log(cosh(x)) + c, of which nothing is left far to the left.
+    family = Pieces(
+        right=("alpha_p*x + beta",),
+        left=("fall*tanh(x) + beta*(1 + tanh(x))",),
+        parameters=("alpha_p=0.8:softplus", "fall=0.3:softplus", "beta=0.5:softplus"),
+    )
+    spec = proposals((family,))[0].spec
+    assert spec is not None
+    (reason,) = screened(spec, ScreenLimits()).reasons
+    assert reason.startswith("accuracy: pieces_0_0 does not hold its accuracy budget")
+    assert "slope_in_beta" in reason
+
+
 def test_bad_limits_are_errors() -> None:
     for bad in ({"degree": 0.0}, {"gain": (2.0, 1.0)}, {"nonlinearity": 1.0}, {"slower": 0.0}):
         with pytest.raises(ConfigError):
