@@ -26,13 +26,19 @@ def missing_to_compile() -> str:
 def separate_inductor_cache() -> None:
     """Keep code that inductor compiled for one vector length apart from that for another.
 
-    The key of its cache lacks ATEN_CPU_CAPABILITY: after a process with AVX-512, a process limited to
-    AVX2 loaded the same code and computed wrong numbers or was aborted (torch 2.13). The length of
-    the vectors, in bits, is part of the key.
+    The key of its cache lacks the vector length: after a process with AVX-512, a process with AVX2
+    loaded the same code, built it with its own flags, and computed wrong numbers or wrote beyond the
+    end of tensors (torch 2.13). Two things give a process another length: ATEN_CPU_CAPABILITY, which
+    simdlen puts into the key; and a trial of the compiler, which counts as "no AVX-512" when the
+    machine is too busy to end it within a minute, and is left out: the processor has what torch's own
+    kernels use.
 
     Checked  tests/unit/engine/test_inductor_cache.py
     """
-    if torch.backends.cpu.get_cpu_capability() == "AVX2":
+    capability = torch.backends.cpu.get_cpu_capability()
+    if capability in ("AVX2", "AVX512"):
+        inductor.cpp.vec_isa_ok = True
+    if capability == "AVX2":
         inductor.cpp.simdlen = 256
 
 
