@@ -112,8 +112,11 @@ def _pairs(claim: Mapping[str, Any], found: Mapping[str, Any]) -> tuple[str, str
 
 
 def _search(found: Mapping[str, Any]) -> tuple[str, str]:
-    """The finalist of a search against its baseline, in every confirmation."""
-    if found["state"] != "complete":
+    """The finalist of a search against its baseline, in every confirmation.
+
+    Raises   ValueError for an unfinished search whose verdict the missing confirmations could change
+    """
+    if found["state"] != "complete" and all(one["better"] for one in found["confirmations"]):
         raise ValueError(f"the search is {found['state']}, not complete")
     trained = len(found["rounds"][0]["ranking"])
     if not found["finalist"]:

@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 from pathlib import Path
 
+from stamm.base.errors import RunError
 from stamm.base.files import sha256_file
 from stamm.base.schema import read_record
 from stamm.reports.comparison_verdict import ArmLine, Judgement, judged
@@ -51,8 +52,18 @@ def ranking(judgement: Judgement, names: Sequence[str], keep: int) -> tuple[Rank
 
 
 def round_result(folder: Path, place: str, keep: int, references: Sequence[str]) -> RoundResult:
-    """Round in `folder`, a finished comparison; its arms but the references are the candidates."""
+    """Round in `folder`, a finished comparison; its arms but the references are the candidates.
+
+    Raises   RunError when the baseline diverged: nothing can be said about the candidates then
+    """
     compared, judgement = judged(folder)
+    base = next(line for line in judgement.lines if line.name == compared.baseline)
+    if base.diverged:
+        raise RunError(
+            f"the baseline {one_line(base.name, 40)} diverged in {place}, with seed "
+            f"{', '.join(map(str, base.diverged))}",
+            fix="Lower the rates of the round (rounds.N.rates, or compare.tuning.rates)",
+        )
     names = [arm.name for arm in compared.arms if arm.name not in references]
     tokens = [line.tokens for line in judgement.lines if line.tokens is not None]
     return RoundResult(
@@ -153,7 +164,7 @@ def _sentences(
     if rounds and not any(one.kept for one in rounds[-1].ranking):
         said.insert(
             0,
-            f"No candidate is left: after round {len(rounds)} all are shown to be worse than {base}.",
+            f"No candidate is left: after round {len(rounds)} all are shown to be worse than {base}, or diverged.",
         )
     elif not plan.candidates:
         said.insert(0, "No candidate passed the screen.")

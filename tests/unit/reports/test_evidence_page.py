@@ -171,6 +171,7 @@ def test_the_verdict_of_a_search(tmp_path: Path, winner: str) -> None:
         "against xielu, equal parameters, 1.28M parameters"
     )
     assert verdict == ("shown" if winner else "not shown; above 0.0300 excluded (large)")
-    write(tmp_path / "search.json", {**result, "state": "confirming"})
+    # One confirmation that shows nothing decides; without one the search is not finished.
+    write(tmp_path / "search.json", {**result, "state": "confirming", "confirmations": [one]})
     with pytest.raises(ValueError, match="confirming, not complete"):
         measured({"search": True, "result": "search.json"}, tmp_path)

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import asdict
 from pathlib import Path
 
 import pytest
+from test_comparison import LOSSES, write_comparison
 
+from stamm.base.errors import RunError
 from stamm.base.schema import write_record
 from stamm.reports.comparison_verdict import ArmLine, Judgement
 from stamm.reports.intervals import ConfidenceInterval, Difference
-from stamm.reports.search_result import ranking, search_result
+from stamm.reports.search_result import ranking, round_result, search_result
 from stamm.runs.schemas.search import (
     PLAN,
     CandidateFile,
@@ -126,3 +129,12 @@ def test_a_search_ends_when_no_candidate_is_left(root: Path) -> None:
     assert (begun.state, begun.sentences[0]) == (
         "searching", "The search has finished 0 of 1 rounds.",
     )  # fmt: skip
+
+
+def test_a_baseline_that_diverged_ends_the_search(tmp_path: Path) -> None:
+    good = write_comparison(tmp_path / "good")
+    assert len(round_result(good, "rounds/1", 1, ("swiglu",)).ranking) == len(LOSSES) - 1
+    losses = {**LOSSES, "swiglu": (*LOSSES["swiglu"][1:], math.nan)}
+    bad = write_comparison(tmp_path / "bad", losses)
+    with pytest.raises(RunError, match="the baseline swiglu diverged in rounds/1, with seed"):
+        round_result(bad, "rounds/1", 1, ("swiglu",))
