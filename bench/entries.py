@@ -24,12 +24,14 @@ from stamm.activations import catalog
 from stamm.activations.benchmark.measure import STEPS, BenchmarkArm, measure
 from stamm.activations.fused.operation import use_eager
 from stamm.activations.module import GatedActivation, build_activation
+from stamm.engine.compile import separate_inductor_cache
 
 KERNEL, COMPILED = "kernel", "compiled"
 
 
 def arms(name: str) -> tuple[list[BenchmarkArm], int]:
     """The kernel and the compiled formula of an entry, and its number of inputs."""
+    separate_inductor_cache()
     module = build_activation(name, precision="fast")
     plain = build_activation(name, precision="fast")
     compiled = torch.compile(plain, fullgraph=True, dynamic=False)

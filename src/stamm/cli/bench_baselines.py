@@ -24,6 +24,7 @@ from stamm.activations.conformance.implementations import (
 from stamm.activations.module import build_activation
 from stamm.activations.spec import Gated, Plain, Spec
 from stamm.base.errors import StammError
+from stamm.engine.compile import separate_inductor_cache
 from stamm.models.hub import hub_activation
 
 YARDSTICK = "F.silu"
@@ -48,6 +49,7 @@ def arms_of(
     """
     # All gates share one code object, of which torch.compile keeps at most eight versions.
     torch.compiler.reset()
+    separate_inductor_cache()
     gated = isinstance(spec.arity, Gated)
     missing: dict[str, str] = {}
     yardstick = _arm(YARDSTICK, F.silu, gated)
