@@ -54,7 +54,7 @@ def ranking(judgement: Judgement, names: Sequence[str], keep: int) -> tuple[Rank
 def round_result(folder: Path, place: str, keep: int, references: Sequence[str]) -> RoundResult:
     """Round in `folder`, a finished comparison; its arms but the references are the candidates.
 
-    Raises   RunError when the baseline diverged: nothing can be said about the candidates then
+    Raises   RunError when the baseline diverged: the candidates have no difference to it then
     """
     compared, judgement = judged(folder)
     base = next(line for line in judgement.lines if line.name == compared.baseline)

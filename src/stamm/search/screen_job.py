@@ -19,10 +19,11 @@ from stamm.activations.equivalence.detect import rediscover
 from stamm.activations.spec import Spec
 from stamm.base.errors import ConfigError, DataError
 from stamm.base.schema import write_record
-from stamm.pretrain.activation_check_config import ActivationCheckConfig
 from stamm.runs.job import Workspace
 from stamm.runs.schemas.search import SCREENED, CandidateFile
 from stamm.search.config import CandidateConfig, ScreenLimits
+
+_INPUTS = 10_000  # of float32, as in the check before a training run
 
 
 def run(config: CandidateConfig, workspace: Workspace) -> None:
@@ -86,7 +87,7 @@ def _inaccuracy(spec: Spec) -> list[str]:
     """Why its kernel could not be trained with: the check that every comparison begins with."""
     try:
         check_formulas(spec)
-        accepted(spec, count=ActivationCheckConfig(spec=spec).inputs)
+        accepted(spec, count=_INPUTS)
     except DataError as error:
         return [f"accuracy: {error.line()}"]
     return []

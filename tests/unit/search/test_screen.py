@@ -66,7 +66,11 @@ def test_xielu_in_other_words_is_known_and_a_new_function_passes() -> None:
     assert new.reasons == ()
     assert new.gradient == ("x > 0: 2*alpha_p*x + beta", "x <= 0: alpha_n*tanh(x) + beta")
     assert new.nonlinearity == pytest.approx(0.413, abs=1e-3)
-    free = replace(family, parameters=(*family.parameters[:2], "beta=0.5:softplus"))
+    free = replace(
+        family,
+        left=("fall*expm1(x) + beta*exp(x)",),
+        parameters=("alpha_p=0.8:softplus", "fall=0.3:softplus", "beta=0.5:softplus"),
+    )
     learned = proposals((free,))[0].spec
     assert learned is not None
     assert screened(learned, ScreenLimits()).reasons == ()
