@@ -67,6 +67,7 @@ def _comparison_named(word: str) -> str:
 
 
 def _print_cost(config: Comparison) -> None:
+    config.steps()  # raises for a single arm
     rows, work, disk = [], 0, 0
     trials, seeds = config.tuning.trials, len(config.seeds)
     for name, run in config.runs().items():

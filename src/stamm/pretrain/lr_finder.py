@@ -11,7 +11,7 @@ Writes   refined.json (the rates of two more runs), or chosen.json (the rate of 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -109,28 +109,16 @@ def choose(config: ChoiceConfig, workspace: Workspace) -> None:
              gives is the arm's result, and the other arms continue
     """
     trials = sorted(_trials(config, workspace), key=lambda trial: trial.rate)
-    if not trials:
-        _write_choice(config, workspace, config.rate, [], at_edge=False)
-        return
-    limit = trials[_best(trials)].loss + config.margin
-    best = next(i for i, trial in enumerate(trials) if trial.loss <= limit)
-    edge = best in (0, len(trials) - 1)
-    _write_choice(config, workspace, trials[best].rate, trials, at_edge=edge)
-
-
-def _write_choice(
-    config: ChoiceConfig,
-    workspace: Workspace,
-    rate: float,
-    trials: Sequence[ShortRun],
-    *,
-    at_edge: bool,
-) -> None:
+    rate, edge = config.rate, False
+    if trials:
+        limit = trials[_best(trials)].loss + config.margin
+        best = next(i for i, trial in enumerate(trials) if trial.loss <= limit)
+        rate, edge = trials[best].rate, best in (0, len(trials) - 1)
     final = {"peak": rate, **_lengths(config, workspace).get(FINAL, {})}
     plain = {
         "arm": config.arm,
         "rate": rate,
-        "at_edge": at_edge,
+        "at_edge": edge,
         "trials": [
             {"rate": t.rate, "loss_nats": t.loss if math.isfinite(t.loss) else None} for t in trials
         ],

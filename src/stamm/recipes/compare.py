@@ -91,7 +91,8 @@ class Comparison:
     pretrain     shared by the arms: its model takes each arm's block, its schedule each arm's rate;
                  non-finite losses do not stop a run: an arm that diverges loses
     arms         two or more, or one where a search adds another, each with its block and `overrides`
-                 (optimizer, schedule, Goldfish loss, QK-norm, self-guided training); self-guided ones need EqualFlops, which counts their guides
+                 (optimizer, schedule, Goldfish loss, QK-norm, self-guided training); self-guided
+                 ones need EqualFlops, which counts their guides
     baseline     the arm that the others are compared with; its width and its length are as given
     matched      EqualParameters, EqualFlops or EqualTime
     seeds        of the compared runs; a seed sets data order and initial weights, and parameters

@@ -23,7 +23,7 @@ from stamm.runs.job import Workspace
 from stamm.runs.schemas.search import SCREENED, CandidateFile
 from stamm.search.config import CandidateConfig, ScreenLimits
 
-_INPUTS = 10_000  # of float32, as in the check before a training run
+NUM_INPUTS = 10_000  # of float32, as in the check before a training run
 
 
 def run(config: CandidateConfig, workspace: Workspace) -> None:
@@ -87,7 +87,7 @@ def _inaccuracy(spec: Spec) -> list[str]:
     """Why its kernel could not be trained with: the check that every comparison begins with."""
     try:
         check_formulas(spec)
-        accepted(spec, count=_INPUTS)
+        accepted(spec, count=NUM_INPUTS)
     except DataError as error:
         return [f"accuracy: {error.line()}"]
     return []

@@ -10,9 +10,10 @@ import pytest
 from stamm.activations import catalog
 from stamm.activations.describe import certificate
 from stamm.base.errors import ConfigError
+from stamm.pretrain.activation_check_config import ActivationCheckConfig
 from stamm.search.config import ScreenLimits
 from stamm.search.families import Listed, Pieces, proposals
-from stamm.search.screen_job import broken_limits, screened
+from stamm.search.screen_job import NUM_INPUTS, broken_limits, screened
 
 
 def _certified(name: str) -> dict[str, Any]:
@@ -92,6 +93,10 @@ def test_a_kernel_beyond_its_error_budget_does_not_pass() -> None:
     (reason,) = screened(spec, ScreenLimits()).reasons
     assert reason.startswith("accuracy: pieces_0_0 does not hold its accuracy budget")
     assert "slope_in_beta" in reason
+
+
+def test_accuracy_is_checked_on_the_inputs_of_the_check_before_training() -> None:
+    assert ActivationCheckConfig(spec=catalog.get("xielu")).inputs == NUM_INPUTS
 
 
 def test_bad_limits_are_errors() -> None:
