@@ -30,6 +30,20 @@ def test_a_row_has_the_same_bits_in_any_product(shape: tuple[int, int]) -> None:
     torch.testing.assert_close(alone.double(), exact, rtol=0, atol=1e-6 * inputs)
 
 
+@pytest.mark.parametrize("shape", [(7, 5), (13, 9), (100, 33), (96, 384), (1, 1)])
+@torch.no_grad()
+def test_equal_rows_have_equal_products(shape: tuple[int, int]) -> None:
+    set_determinism(1)
+    inputs, outputs = shape
+    for seed in range(20):
+        generator = torch.Generator().manual_seed(seed)
+        weight = torch.randn(outputs, inputs, generator=generator)
+        row = torch.randn(inputs, generator=generator)
+        with BatchInvariant():
+            found = F.linear(row.expand(BLOCK + 5, inputs).contiguous(), weight)
+        assert torch.equal(found, found[:1].expand_as(found))
+
+
 @torch.no_grad()
 def test_shapes_are_those_of_linear() -> None:
     weight = torch.randn(6, 4)
