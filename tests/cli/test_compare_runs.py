@@ -70,6 +70,10 @@ def test_a_plan_lists_runs_and_cost_and_leaves_nothing(stamm: Stamm, tmp_path: P
     assert "21 runs, 51 GFLOP of useful work" in planned.stdout
     assert planned.stdout.count("5 of 6 steps") == 3
     assert "tune.xielu.4" in planned.stdout and "to do" in planned.stdout
+    lines = planned.stdout.splitlines()
+    assert (
+        "with power 0.8" in lines[-2] and "name a pilot" in lines[-1]
+    )  # the answer is what stays in view
     assert list(tmp_path.iterdir()) == []
 
 

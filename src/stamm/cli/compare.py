@@ -41,10 +41,12 @@ def run(options: argparse.Namespace, verb: str) -> int:
             f"{options.recipe} is not a comparison",
             fix=f"Known: {', '.join(_known())}; or a Python file with a Comparison",
         )
+    code = running.run(options, verb)
     rank, _ = rank_and_size()
     if options.dry_run and not rank:
-        _print_cost(recipe.config)
-    return running.run(options, verb)
+        print()
+        _print_cost(recipe.config)  # last: the list of steps may be long
+    return code
 
 
 def _print_sizes(folders: list[Path]) -> int:
@@ -67,7 +69,6 @@ def _comparison_named(word: str) -> str:
 
 
 def _print_cost(config: Comparison) -> None:
-    config.steps()  # raises for a single arm
     rows, work, disk = [], 0, 0
     trials, seeds = config.tuning.trials, len(config.seeds)
     for name, run in config.runs().items():
@@ -97,7 +98,6 @@ def _print_cost(config: Comparison) -> None:
             f"Run lengths other than {config.baseline}'s are set after step times are measured (step "
             "pace); this table assumes equal step times."
         )
-    print()
 
 
 def power_lines(config: Comparison) -> list[str]:
