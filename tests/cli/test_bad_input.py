@@ -59,7 +59,11 @@ def _one_line(done: subprocess.CompletedProcess[str]) -> str:
             2,
             ["d_model = 130 does not divide into num_heads = 3 heads", "set on the command line"],
         ),
-        (["run", "demo", "pretrain.context=abc"], 2, ["pretrain.context = 'abc' is not int"]),
+        (
+            ["run", "demo", "pretrain.context=abc"],
+            2,
+            ["pretrain.context = 'abc' is not an integer"],
+        ),
         (
             ["run", "demo", "arms.0.ffn.width=300"],
             2,

@@ -175,12 +175,23 @@ def _classes(annotation: Any) -> list[type]:
     return [m for m in _members(annotation) if dataclasses.is_dataclass(m) and isinstance(m, type)]
 
 
+_WORDS = {
+    float: "a number",
+    int: "an integer",
+    str: "text",
+    bool: "true or false",
+    type(None): "none",
+}
+
+
 def _name(annotation: Any) -> str:
     if get_origin(annotation) is Literal:
         return "one of " + ", ".join(repr(a) for a in get_args(annotation))
     if get_origin(annotation) is tuple:
         return f"a list of {_name(get_args(annotation)[0])}"
-    return " or ".join(getattr(m, "__name__", str(m)) for m in _members(annotation))
+    if len(members := _members(annotation)) > 1:
+        return " or ".join(map(_name, members))
+    return _WORDS.get(annotation) or getattr(annotation, "__name__", str(annotation))
 
 
 def _build(annotation: Any, plain: Any, path: str, where: str) -> Any:

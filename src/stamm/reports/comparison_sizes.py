@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from stamm.base.errors import RunError
 from stamm.base.student_t import t_quantile
 from stamm.base.units import count_text
 from stamm.reports.comparison_verdict import judged
@@ -57,7 +58,7 @@ class SizePoint:
 def size_points(folders: Sequence[Path]) -> list[SizePoint]:
     """The differences in these run folders, arms of less than two seeds left out.
 
-    Raises   RunError when one is not a comparison's
+    Raises   RunError when one is not a comparison's, or no arm has two finished seeds
     """
     found = []
     for folder in folders:
@@ -80,6 +81,11 @@ def size_points(folders: Sequence[Path]) -> list[SizePoint]:
                     tokens_ratio=math.exp(ratio.mean) if ratio else None,
                 )
             )
+    if not found:
+        raise RunError(
+            f"no arm of {', '.join(map(str, folders))} has two finished seeds",
+            fix="`stamm compare` with its recipe goes on with it",
+        )
     return found
 
 

@@ -177,9 +177,9 @@ def test_what_no_assignment_touches_stays_the_same_object() -> None:
         ("parts.².side=1", ["'²' is not a position in a list of 2"]),
         ("parts.-1.side=1", ["'-1' is not a position in a list of 2"]),
         ("name.x=1", ["below a plain value"]),
-        ("limit=many", ["limit = 'many' is not"]),
+        ("limit=many", ["limit = 'many' is not an integer or none"]),
         ("mode=medium", ["one of 'fast', 'slow'"]),
-        ("on=maybe", ["on = 'maybe' is not bool"]),
+        ("on=maybe", ["on = 'maybe' is not true or false"]),
         ("parts.0.side=0", ["side = 0 must be positive", "parts.0.side set on the command line"]),
         ("name", ["'name' is not an assignment", "key=value"]),
     ],
@@ -207,8 +207,8 @@ def test_all_problems_are_told_at_once() -> None:
     [
         ({"nam": "x"}, "Did you mean 'name'?"),
         ({"shape": {"kind": "Oval"}}, "'Oval' is not a known class"),
-        ({"sizes": ["a"]}, "sizes.0 = 'a' is not int"),
-        ({"on": 1}, "on = 1 is not bool"),
+        ({"sizes": ["a"]}, "sizes.0 = 'a' is not an integer"),
+        ({"on": 1}, "on = 1 is not true or false"),
     ],
 )
 def test_bad_plain_values_name_their_path(plain: dict[str, object], word: str) -> None:

@@ -66,3 +66,7 @@ def test_folders_of_two_sizes_and_one_of_another_kind(tmp_path: Path) -> None:
     assert "for ten times the tokens" in trends(size_points([small, large]))[0]
     with pytest.raises(RunError, match="holds no comparison"):
         size_points([tmp_path])
+    for path in small.glob("final/*/[23]/summary.json"):
+        path.unlink()
+    with pytest.raises(RunError, match=r"no arm of .*small has two finished seeds"):
+        size_points([small])
