@@ -19,6 +19,8 @@ class ArmOverrides:
     schedule      a comparison chooses its peak by tuning
     goldfish      Goldfish loss mask, where the recipe trains on every token or by another mask
     structured    use and training of structured matrices; of `ffn.linear`
+    length        share of the tokens of the other arms, to see whether it needs no more; in a
+                  comparison with EqualParameters
     """
 
     optimizer: OptimizerConfig | None = None
@@ -26,6 +28,12 @@ class ArmOverrides:
     goldfish: Goldfish | None = None
     qk_norm: bool | None = None
     structured: Structured | None = None
+    length: float | None = None
+
+    def __post_init__(self) -> None:
+        validate(
+            self, ("length", self.length is None or 0 < self.length <= 1, "must lie in (0, 1]")
+        )
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -91,7 +91,7 @@ class Comparison:
     pretrain     shared by the arms: its model takes each arm's block, its schedule each arm's rate;
                  non-finite losses do not stop a run: an arm that diverges loses
     arms         two or more, or one where a search adds another, each with its block and `overrides`
-                 (optimizer, schedule, Goldfish loss, QK-norm, self-guided training); self-guided
+                 (optimizer, schedule, Goldfish loss, QK-norm, self-guided training, length); self-guided
                  ones need EqualFlops, which counts their guides
     baseline     the arm that the others are compared with; its width and its length are as given
     matched      EqualParameters, EqualFlops or EqualTime
@@ -162,6 +162,16 @@ class Comparison:
                 "must be EqualFlops: an arm is self-guided, and its guides are parameters and time of a "
                 "part of the run",
             ),
+            (
+                "matched",
+                isinstance(self.matched, EqualParameters) or not any(map(_is_shorter, self.arms)),
+                "sets the lengths: overrides.length of an arm needs EqualParameters",
+            ),
+            (
+                "baseline",
+                not any(_is_shorter(arm) for arm in self.arms if arm.name == self.baseline),
+                "has overrides.length; its length is pretrain.sequences",
+            ),
         )
         validate(
             pretrain,
@@ -182,7 +192,9 @@ class Comparison:
         )
         check_evaluation(self.evaluate, self.corpus, pretrain.model)
         if self.average is not None:
-            total, back = pretrain.total_sequences(), (self.average.last - 1) * self.average.every
+            shortest = min(arm.overrides.length or 1.0 for arm in self.arms)
+            total = pretrain.total_sequences() * shortest
+            back = (self.average.last - 1) * self.average.every
             validate(
                 self,
                 (
@@ -217,6 +229,11 @@ class Comparison:
         if isinstance(self.matched, EqualFlops):
             base = models[[arm.name for arm in arms].index(self.baseline)]
             lengths = equal_work(models, base, self.pretrain.context, lengths[0], batch)
+        shares = [arm.overrides.length or 1.0 for arm in arms]
+        lengths = tuple(
+            max(round(length * share / batch), 1) * batch
+            for length, share in zip(lengths, shares, strict=True)
+        )
         engine = self.pretrain.engine
         if (kept := self.average) is not None:
             engine = replace(engine, checkpoint_every=kept.every, keep_checkpoints=kept.last)
@@ -415,6 +432,10 @@ class Comparison:
 def _is_guided(arm: Arm) -> bool:
     structured = arm.overrides.structured
     return structured is not None and structured.guide is not None
+
+
+def _is_shorter(arm: Arm) -> bool:
+    return arm.overrides.length is not None
 
 
 def _evaluated(average: WeightAverage | None) -> str:

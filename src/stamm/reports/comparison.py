@@ -47,6 +47,15 @@ class SeedRun:
         metrics = self.training.metrics
         return dict(zip(metrics.loss.steps, metrics.loss.values, strict=True)) if metrics else {}
 
+    def plateau(self) -> tuple[int, int] | None:
+        """First and last step at the peak of the learning rate; None where nothing was logged."""
+        rates = self.training.metrics.learning_rate if self.training.metrics else None
+        if rates is None or not rates.values:
+            return None
+        peak = max(rates.values)
+        steps = [n for n, rate in zip(rates.steps, rates.values, strict=True) if rate == peak]
+        return steps[0], steps[-1]
+
     @property
     def diverged(self) -> bool:
         """Whether the loss ended non-finite, or above that of the first step."""

@@ -205,17 +205,21 @@ def _line(arm: ComparedArm, compared: Compared, difference: Difference | None) -
 
 
 def _log_tokens(arm: ComparedArm, compared: Compared) -> ConfidenceInterval | None:
+    """None where a learning rate warms up or decays in the fitted steps of any run (cosine schedules)."""
     base = next(one for one in compared.arms if one.name == compared.baseline)
     if arm.name == base.name:
         return None
-    curves = {run.seed: run.curve() for run in base.runs}
+    rivals = {run.seed: run for run in base.runs}
     found = []
     for run in arm.runs:
-        summary, other = run.training.summary, curves.get(run.seed)
-        if summary is None or not other:
+        rival = rivals.get(run.seed)
+        mine, other = run.plateau(), rival.plateau() if rival else None
+        if rival is None or mine is None or other is None:
             continue
-        stable = summary.decay_start_step if summary.decay_start_step > 0 else summary.steps
-        ratio = log_token_ratio(run.curve(), other, min(stable, max(other)))
+        first, last = max(mine[0], other[0]), min(mine[1], other[1])
+        if first > last / 2:
+            continue
+        ratio = log_token_ratio(run.curve(), rival.curve(), last)
         found += [] if ratio is None else [ratio]
     return interval(found, compared.confidence) if len(found) == len(arm.runs) > 1 else None
 
@@ -236,9 +240,9 @@ def _sentences(compared: Compared, lines: Sequence[ArmLine]) -> list[str]:
     said += [_fairness(compared, lines), _certainty(compared, others)]
     if any(line.log_tokens for line in lines):
         said.append(
-            "Tokens to an equal loss are read from training losses before the learning rate decays, of "
-            "arms that read the same text in the same order, with an interval over seeds: held-out loss "
-            "is measured at the end only."
+            "Tokens to an equal loss are read from training losses while both learning rates are at their "
+            "peak, of arms that read the same text in the same order, with an interval over seeds: "
+            "held-out loss is measured at the end only."
         )
     return said
 
@@ -263,6 +267,7 @@ def _leads(judged: Sequence[ArmLine], base: ArmLine) -> list[str]:
 def _lead(line: ArmLine, base: ArmLine) -> str:
     name, reference, found = one_line(line.name, 40), one_line(base.name, 40), line.difference
     assert found is not None
+    name += _length_text(line, base)
     ends = found.interval
     if ends.low is None or ends.high is None or found.adjusted is None:
         return f"{name} is not shown to differ from {reference}: two seeds are needed."
@@ -278,12 +283,21 @@ def _lead(line: ArmLine, base: ArmLine) -> str:
         at = f" at {count_text(base.parameters)} parameters and {count_text(base.tokens)} tokens"
     return (
         f"{name} is {side} than {reference} by {fixed(abs(ends.mean), 3)} ± {fixed(half, 3)} bits "
-        f"per byte{at} ({_p_text(found.adjusted)}){_tokens_text(name, reference, line.log_tokens)}."
+        f"per byte{at} ({_p_text(found.adjusted)}){_tokens_text(line.name, reference, line.log_tokens)}."
     )
+
+
+def _length_text(line: ArmLine, base: ArmLine) -> str:
+    """ ", with 30 % fewer tokens,": of an arm whose length is not the baseline's; "" up to 0.5 %."""
+    share = line.tokens / base.tokens - 1 if line.tokens and base.tokens else 0.0
+    if abs(share) <= 0.005:
+        return ""
+    return f", with {percent(abs(share), 0)} {'fewer' if share < 0 else 'more'} tokens,"
 
 
 def _tokens_text(name: str, reference: str, found: ConfidenceInterval | None) -> str:
     """ "; to reach swiglu's loss it needs 12 % fewer tokens (95 % interval 9 % to 15 %)"."""
+    name = one_line(name, 40)
     if found is None or found.low is None or found.high is None:
         return ""
     fewer = found.mean < 0

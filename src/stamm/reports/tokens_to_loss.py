@@ -1,7 +1,7 @@
 """Tokens to equal loss: how many tokens one arm needs for the loss that another one reaches.
 
 Held-out loss is measured at the end only, so training losses are compared: of arms of one seed, which
-read the same text in the same order, before the learning rate decays. In the second half of those steps
+read the same text in the same order, before either learning rate decays. In the second half of those steps
 each loss is fitted by a + b ln(step); noise of the text is in both and leaves the difference.
 """
 
@@ -20,7 +20,7 @@ def log_token_ratio(
     """ln(tokens that the arm needs / tokens that the baseline needs) for an equal loss; below 0: fewer.
 
     arm, baseline   training loss by step
-    stable          the last step before the learning rate decays
+    stable          the last step before either learning rate decays; by half of it both are at their peak
 
     The better one's curve is followed back to the loss that the other one has at `stable`, so that
     nothing is extrapolated.

@@ -157,11 +157,22 @@ def test_the_command_line_changes_how_arms_are_matched() -> None:
         ("difference=0", "must be positive"),
         ("tuning.margin=-1", "must lie in"),
         ("pretrain.engine.on_nonfinite=RollBackAndSkip", "would train arms on different text"),
+        ("arms.1.overrides.length=1.2", r"must lie in \(0, 1\]"),
+        ("arms.0.overrides.length=0.5", "its length is pretrain.sequences"),
     ],
 )
 def test_what_would_stop_it_later_is_refused_now(change: str, said: str) -> None:
     with pytest.raises(ConfigError, match=said):
         override(smoke(), [change])
+
+
+def test_an_arm_may_have_fewer_tokens_at_equal_parameters_only() -> None:
+    config = override(smoke(), ["arms.1.overrides.length=0.5"])
+    assert isinstance(config, Comparison)
+    full, half = (run.total_sequences() for run in list(config.runs().values())[:2])
+    assert half == full / 2
+    with pytest.raises(ConfigError, match=r"overrides\.length of an arm needs EqualParameters"):
+        override(smoke(), ["arms.1.overrides.length=0.5", "matched=EqualFlops"])
 
 
 def test_one_arm_is_no_comparison() -> None:

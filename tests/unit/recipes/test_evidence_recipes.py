@@ -24,6 +24,7 @@ from stamm.recipes.evidence_recipes import (
     evidence_optimizer,
     evidence_shapes,
     evidence_structured,
+    evidence_tokens,
 )
 from stamm.recipes.matching import EqualParameters, equal_widths, equal_work, training_work
 from stamm.reports.learned_curve import learned_curve
@@ -36,6 +37,7 @@ RECIPES = [
     evidence_optimizer,
     evidence_shapes,
     evidence_structured,
+    evidence_tokens,
 ]
 
 
@@ -78,6 +80,14 @@ def test_every_arm_of_the_optimizer_recipe_adds_one_thing_and_the_last_all() -> 
     short = evidence_optimizer().short(whole, 1e-3)
     assert isinstance(short.schedule, WarmupStableDecay)
     assert short.schedule.peak == 1e-3
+
+
+def test_the_recipe_with_fewer_tokens_is_the_whole_recipe() -> None:
+    whole, runs = evidence_optimizer().runs()["apertus"], evidence_tokens().runs()
+    assert runs["llama"] == evidence_optimizer().runs()["llama"]
+    for name, steps in (("apertus_70", 538), ("apertus_60", 461)):  # of 768
+        assert runs[name].sequences == steps * 4
+        assert replace(runs[name], sequences=whole.sequences) == whole
 
 
 def test_beta_is_learned_above_the_same_start() -> None:

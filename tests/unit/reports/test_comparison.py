@@ -115,6 +115,18 @@ def test_a_worse_arm_is_said_to_be_higher(tmp_path: Path) -> None:
     assert lead.startswith("xielu is worse than swiglu by 0.100 ± 0.004 bits per byte")
 
 
+def test_an_arm_with_fewer_tokens_says_so(root: Path) -> None:
+    for path in root.glob("final/xielu/*/summary.json"):
+        change(path, trained_tokens=172_032)
+    assert (
+        judgement_in(root)
+        .sentences[0]
+        .startswith(
+            "xielu, with 30 % fewer tokens, is better than swiglu by 0.100 ± 0.004 bits per byte at 1M parameters"
+        )
+    )
+
+
 def test_tokens_to_an_equal_loss_follow_the_training_losses(root: Path) -> None:
     """Loss 6 - 0.4 ln(step), and the same at 80 % of the steps: 20 % fewer tokens."""
     for name, share in (("swiglu", 1.0), ("relu2", 1.0), ("xielu", 0.8)):
@@ -128,13 +140,40 @@ def test_tokens_to_an_equal_loss_follow_the_training_losses(root: Path) -> None:
     found = judgement_in(root)
     # shares 0.76, 0.80 and 0.84: ln has the mean -0.2240 and s = 0.0500; 4.3027 * 0.05 / sqrt 3 = 0.1243
     assert "to reach swiglu's loss it needs 20 % fewer tokens (9 % to 29 %)." in found.sentences[0]
-    assert any(
-        "read from training losses before the learning rate decays" in s for s in found.sentences
-    )
+    assert any("while both learning rates are at their peak" in s for s in found.sentences)
     for line in found.lines[1:]:
         assert line.log_tokens is not None
     assert found.lines[1].log_tokens is not None
     assert found.lines[1].log_tokens.mean == pytest.approx(0.0, abs=1e-9)
+
+
+@pytest.mark.parametrize("who", ["swiglu", "xielu"])
+def test_no_tokens_to_an_equal_loss_where_a_rate_is_never_constant(root: Path, who: str) -> None:
+    """As with a cosine: whatever was fitted would be the warm-up of one, or the cooldown of the other."""
+    for seed in SEEDS:
+        lines = metrics(4.4, False, seed)
+        for line in lines:
+            rising, falling = line["step"] / 10, 0.5 + 0.5 * math.cos(line["step"] / 60 * math.pi)
+            line["optim/learning_rate"] = min(rising, 1.0) * falling
+        write_lines(root / "final" / who / str(seed) / "metrics.jsonl", lines)
+    found = {line.name: line.log_tokens for line in judgement_in(root).lines}
+    assert found["xielu"] is None
+    assert (found["relu2"] is None) == (who == "swiglu")
+
+
+def test_the_cooldown_of_the_baseline_is_not_fitted(root: Path) -> None:
+    """Its rate falls from step 30 on, and so does its loss, which is that of the others before."""
+    for name in LOSSES:
+        for seed in SEEDS:
+            lines = metrics(4.4, False, seed)
+            for line in lines:
+                line["train/loss_nats"] = 6 - 0.4 * math.log(line["step"])
+                if name == "swiglu" and line["step"] > 30:
+                    line["optim/learning_rate"] *= 0.5
+                    line["train/loss_nats"] -= 1.0
+            write_lines(root / "final" / name / str(seed) / "metrics.jsonl", lines)
+    for line in judgement_in(root).lines[1:]:
+        assert line.log_tokens is not None and line.log_tokens.mean == pytest.approx(0.0, abs=1e-9)
 
 
 def test_the_page_tells_the_noise_of_seeds_and_texts_apart(root: Path) -> None:
