@@ -71,6 +71,8 @@ def measured(claim: Mapping[str, Any], folder: Path) -> tuple[str, str]:
         return _search(found)
     lines = {line["name"]: line for line in found["lines"]}
     line, base = lines[claim["arm"]], lines[found["baseline"]]
+    if gone := _diverged([line, base]):
+        return "", gone
     ends, seeds = line["difference"]["interval"], line["bits"]["count"]
     said = (
         f"{ends['mean']:+.4f} ({ends['low']:+.4f} to {ends['high']:+.4f}) against {base['name']}"
@@ -92,6 +94,8 @@ def _pairs(claim: Mapping[str, Any], found: Mapping[str, Any]) -> tuple[str, str
     lines = {line["name"]: line for line in found["lines"]}
     looks, level = tuple(claim["looks"]), 1 - (1 - found["confidence"]) / len(claim["pairs"])
     said, verdicts = [], []
+    if gone := _diverged([lines[name] for pair in claim["pairs"] for name in pair]):
+        return "", gone
     for arm, rival in claim["pairs"]:
         both = {name: bits[name] for name in (rival, arm)}
         seeds = len(both[arm].keys() & both[rival].keys())
@@ -101,7 +105,7 @@ def _pairs(claim: Mapping[str, Any], found: Mapping[str, Any]) -> tuple[str, str
             raise ValueError(f"{arm} against {rival} has no interval")
         tokens = _tokens(lines[arm]) if rival == found["baseline"] else ""
         said.append(
-            f"{arm} {ends.mean:+.4f} ({ends.low:+.4f} to {ends.high:+.4f}) against {rival}{tokens}"
+            f"{arm}{_share(lines[arm], lines[rival])} {ends.mean:+.4f} ({ends.low:+.4f} to {ends.high:+.4f}) against {rival}{tokens}"
         )
         side = "lower" if ends.mean < 0 else "higher"
         verdicts.append(f"{arm} {side if one.shown else 'not shown to differ'}")
@@ -109,6 +113,18 @@ def _pairs(claim: Mapping[str, Any], found: Mapping[str, Any]) -> tuple[str, str
     size = f"{count_text(base['parameters'])} parameters, {count_text(base['tokens'])} tokens, {seeds} seeds"
     end = " (exploratory)" if found["exploratory"] else ""
     return f"{'; '.join(said)}; {size}", f"{', '.join(verdicts)}{end}"
+
+
+def _share(line: Mapping[str, Any], rival: Mapping[str, Any]) -> str:
+    """ " with 70 % of the tokens": of an arm that was given fewer."""
+    share = line["tokens"] / rival["tokens"]
+    return f" with {100 * share:.0f} % of the tokens" if share < 0.9 else ""
+
+
+def _diverged(lines: Sequence[Mapping[str, Any]]) -> str:
+    """ "swiglu diverged": an arm that did has no mean; "" where none did."""
+    gone = dict.fromkeys(line["name"] for line in lines if line.get("diverged"))
+    return f"{', '.join(gone)} diverged" if gone else ""
 
 
 def _search(found: Mapping[str, Any]) -> tuple[str, str]:
@@ -157,6 +173,10 @@ def _trend(claim: Mapping[str, Any], results: Sequence[Mapping[str, Any]]) -> tu
         bits = {name: one["bits_per_byte"] for name, one in found["by_seed"].items()}
         line = next(one for one in found["lines"] if one["name"] == claim["arm"])
         base = bits[found["baseline"]]
+        if gone := _diverged(
+            [one for one in found["lines"] if one["name"] in (claim["arm"], found["baseline"])]
+        ):
+            return "", gone
         apart = [value - base[seed] for seed, value in bits[claim["arm"]].items() if seed in base]
         error = statistics.stdev(apart) / math.sqrt(len(apart))
         ratio = line["log_tokens"]

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
 
+from stamm.corpus.inputs import locate
+from stamm.recipes import searches
 from tests.conftest import Stamm
 
 pytestmark = pytest.mark.slow  # derives activations and trains
@@ -46,10 +49,20 @@ def test_a_search_ends_with_a_verdict_and_is_resumed(stamm: Stamm, tmp_path: Pat
     assert "seeds" in other.stderr
 
 
+def _copy(folder: Path) -> Path:
+    """The search's own text under another name."""
+    (name,) = searches.smoke().compare.corpus.inputs
+    return Path(shutil.copy(locate(name, "inputs"), folder / "other.jsonl.zst"))
+
+
 def test_errors_and_the_plan(stamm: Stamm, tmp_path: Path) -> None:
     for words, said in (
         (("smoke", "confirm.0.compare.seeds=1,2"), "seeds of the search: [1, 2]"),
         (("smoke", "confirm.1.compare.confidence=0.9"), "confidence of 0.99"),
+        (
+            ("smoke", f"confirm.0.compare.corpus.inputs={_copy(tmp_path)}"),
+            "holds a text of the search",
+        ),
         (("smoke", "rounds.1.keep=2"), "the last round must have keep = 1"),
         (("demo",), "demo is not a search"),
     ):

@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from stamm.base.clustered_ratio import ClusteredRatio
 from stamm.base.console import Progress
 from stamm.base.errors import ConfigError
+from stamm.base.files import sha256_value
 from stamm.corpus.contamination.items import Item
 from stamm.corpus.tokenizer.tokenizer import Tokenizer
 from stamm.evaluate.blind import BlindSummary, blind_credits, unigram_log_probs
@@ -209,6 +210,7 @@ class BlimpTask:
                 "license": "CC-BY-4.0",
                 "language": "eng_Latn",
                 "pairs_per_paradigm": config.blimp_pairs_per_paradigm,
+                "settings_sha256": sha256_value(config.blimp_pairs_per_paradigm),
                 **find_items(self.name, texts, context.pack).details(),
                 **blind_summary(scores, tokenizer.encode, unigram).details(CHANCE),
                 **summary,

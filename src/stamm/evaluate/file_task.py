@@ -129,6 +129,9 @@ class FileTask:
                 "source": described.source,
                 "license": described.license,
                 "data_sha256": self.data.sha256,
+                "settings_sha256": sha256_value(
+                    [VERSION, to_plain(described), config.shots, config.shots_seed, config.chat]
+                ),
                 "shots": config.shots,
                 "chat": config.chat,
                 **summary.details(),
@@ -392,6 +395,7 @@ class _Summary:
             self.truncated += one.truncated
             self.unanswered += one.unanswered
             main = one.values[self.described.main_metric]
+            main_weight = one.weights.get(self.described.main_metric, one.weight)
             for name, value in one.values.items():
                 weight = one.weights.get(name, one.weight)
                 ratio = self.values.setdefault(name, ClusteredRatio())
@@ -408,7 +412,7 @@ class _Summary:
                 ratio, chance = among.setdefault(
                     value_of if known else MANY, (ClusteredRatio(), ClusteredRatio())
                 )
-                ratio.add(main * one.weight, one.weight, one.cluster)
+                ratio.add(main * main_weight, main_weight, one.cluster)
                 chance.add(one.chance or 0.0)
 
     def metrics(self) -> dict[str, TaskMetric]:

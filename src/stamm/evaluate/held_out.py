@@ -10,6 +10,7 @@ from typing import Any
 from stamm.base.clustered_ratio import ClusteredRatio
 from stamm.base.console import Progress
 from stamm.base.errors import ConfigError, DataError
+from stamm.base.files import sha256_value
 from stamm.corpus.packed_dataset import PackedSplit
 from stamm.corpus.tokenizer.tokenizer import Tokenizer
 from stamm.evaluate.config import EvaluateConfig
@@ -165,6 +166,14 @@ def bits_metric(costs: Sequence[DocumentLoss]) -> TaskMetric:
     return ratio_metric(ratio)
 
 
+def loss_metric(costs: Sequence[DocumentLoss]) -> TaskMetric:
+    """Nats per token, as `bits_metric`."""
+    ratio = ClusteredRatio()
+    for cost in costs:
+        ratio.add(cost.nats, float(cost.tokens))
+    return ratio_metric(ratio)
+
+
 class HeldOutTask:
     """Loss and bits per byte of the held-out split of the packed corpus."""
 
@@ -187,9 +196,7 @@ class HeldOutTask:
         overall, languages = summarize(costs), by_language(costs)
         return TaskResult(
             metrics={
-                "loss_nats": TaskMetric(
-                    value=overall["loss_nats"], standard_error=overall["loss_nats_standard_error"]
-                ),
+                "loss_nats": loss_metric(costs),
                 "bits_per_byte": bits_metric(costs),
             },
             num_items=len(costs),
@@ -198,6 +205,7 @@ class HeldOutTask:
             details={
                 "context": length,
                 "overlap": overlap,
+                "settings_sha256": sha256_value([length, overlap, RULE]),
                 "rule": RULE,
                 "overall": overall,
                 "languages": languages,

@@ -111,9 +111,10 @@ def choose(config: ChoiceConfig, workspace: Workspace) -> None:
     trials = sorted(_trials(config, workspace), key=lambda trial: trial.rate)
     rate, edge = config.rate, False
     if trials:
-        limit = trials[_best(trials)].loss + config.margin
-        best = next(i for i, trial in enumerate(trials) if trial.loss <= limit)
-        rate, edge = trials[best].rate, best in (0, len(trials) - 1)
+        best = _best(trials)
+        edge = best in (0, len(trials) - 1)
+        limit = trials[best].loss + config.margin
+        rate = next(trial.rate for trial in trials if trial.loss <= limit)
     final = {"peak": rate, **_lengths(config, workspace).get(FINAL, {})}
     plain = {
         "arm": config.arm,

@@ -15,7 +15,7 @@ from stamm.corpus.tokenizer.config import TekkenConfig, TokenizerConfig
 from stamm.engine.config import RollBackAndSkip, SkipUpdate
 from stamm.evaluate.config import EvaluateConfig
 from stamm.models.flops import count_parameters
-from stamm.optim.schedules import WarmupStableDecay
+from stamm.optim.schedules import Schedule, WarmupStableDecay
 from stamm.pretrain.average_config import WeightAverage
 from stamm.pretrain.config import PretrainConfig
 from stamm.pretrain.lr_finder import CHOSEN, FINAL, REFINED, SHORT, ChoiceConfig
@@ -246,10 +246,7 @@ class Comparison:
         """The short tuning run of `run` at learning rate `rate`."""
         batch, share = run.batch[0].size, self.tuning.length
         steps = max(int(run.total_sequences() * share / batch + 1e-9), 1)
-        schedule = replace(run.schedule, peak=rate)
-        schedule = replace(schedule, warmup_sequences=round(schedule.warmup_sequences * share))
-        if isinstance(schedule, WarmupStableDecay) and schedule.decay_sequences is not None:
-            schedule = replace(schedule, decay_sequences=round(schedule.decay_sequences * share))
+        schedule = shortened(replace(run.schedule, peak=rate), share)
         run = replace(run, sequences=steps * batch, schedule=schedule, seed=self.tuning.seed)
         return _to_its_end(replace(run, engine=replace(run.engine, keep_checkpoints=1)))
 
@@ -427,6 +424,14 @@ class Comparison:
             external=reference_files(self.evaluate.tasks),
             outputs=(".",),
         )
+
+
+def shortened(schedule: Schedule, share: float) -> Schedule:
+    """The schedule of a run of `share` of the length: what it counts in sequences is as much shorter."""
+    found = replace(schedule, warmup_sequences=round(schedule.warmup_sequences * share))
+    if isinstance(found, WarmupStableDecay) and found.decay_sequences is not None:
+        found = replace(found, decay_sequences=round(found.decay_sequences * share))
+    return found
 
 
 def _is_guided(arm: Arm) -> bool:

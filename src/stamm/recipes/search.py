@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from stamm.activations.spec import Spec
 from stamm.base.config import to_plain, validate
 from stamm.base.errors import ConfigError
+from stamm.base.files import sha256_file
+from stamm.corpus.inputs import expand
 from stamm.models.config import PlainFFN
 from stamm.recipes.arm import Arm
-from stamm.recipes.compare import Comparison
+from stamm.recipes.compare import Comparison, shortened
 from stamm.recipes.matching import EqualParameters
 from stamm.reports.comparison_config import config_hash
 from stamm.reports.config import ReportConfig
@@ -150,6 +151,7 @@ class Search:
 
     def steps(self) -> tuple[Step, ...]:
         """Everything before the first training run: the screen, the timing, the plan."""
+        self._check_texts()
         found = self.proposals()
         screens = [
             Step(
@@ -199,17 +201,35 @@ class Search:
         )
         return (*screens, cost, plan)
 
+    def _check_texts(self) -> None:
+        """Raise ConfigError where a confirmation reads a file of the search, by whatever name."""
+        used = expand(self.compare.corpus.inputs, "compare.corpus.inputs").values()
+        sizes = {path.stat().st_size for path in used}
+        for number, one in enumerate(self.confirm):
+            where = f"confirm.{number}.compare.corpus.inputs"
+            for name, path in expand(one.compare.corpus.inputs, where).items():
+                if path.stat().st_size in sizes and sha256_file(path) in map(sha256_file, used):
+                    raise ConfigError(
+                        f"{name} holds a text of the search", where=where, fix="Name other text"
+                    )
+
     def round_of(self, number: int, names: Sequence[str]) -> Comparison:
         """The comparison of round `number`, from 0, among the candidates called `names`."""
         this, base = self.rounds[number], self.compare
         batch = base.pretrain.batch[0].size
         total = max(1, round(base.pretrain.total_sequences() * this.length / batch)) * batch
         share = total / base.pretrain.total_sequences()
-        schedule = base.pretrain.schedule
-        schedule = replace(schedule, warmup_sequences=math.ceil(schedule.warmup_sequences * share))
+        schedule = shortened(base.pretrain.schedule, share)
         pretrain = replace(base.pretrain, sequences=total, schedule=schedule)
         tuning = replace(base.tuning, rates=this.rates or base.tuning.rates)
-        return self._with(replace(base, pretrain=pretrain, seeds=this.seeds, tuning=tuning), names)
+        arms = tuple(
+            arm
+            if (own := arm.overrides.schedule) is None
+            else replace(arm, overrides=replace(arm.overrides, schedule=shortened(own, share)))
+            for arm in base.arms
+        )
+        comparison = replace(base, arms=arms, pretrain=pretrain, seeds=this.seeds, tuning=tuning)
+        return self._with(comparison, names)
 
     def confirmation(self, number: int, finalist: str) -> Comparison:
         """Comparison `number` of the finalist, from 0."""

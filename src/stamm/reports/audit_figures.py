@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from stamm.reports.comparability import unequal_audit
 from stamm.reports.figure import DataTable, Figure, thinned
 from stamm.reports.formatting import fixed, percent
 from stamm.reports.intervals import interval
@@ -259,7 +260,7 @@ def _paired(study: RunResults) -> Figure | None:
     base = next((arm for arm in arms if arm.name == _WITHOUT), arms[0])
     others = [arm for arm in arms if arm is not base]
     same = {name for arm in arms for name in costs[arm.name]}
-    if any(same != set(costs[arm.name]) for arm in arms):
+    if any(same != set(costs[arm.name]) for arm in arms) or unequal_audit(arms):
         return None
     repeats = sorted({count for count, _, _ in costs[base.name].values()})
 

@@ -79,7 +79,7 @@ class ComparedArm:
     number    its place, which gives its colour
     trials    by rising rate
     rate      chosen learning rate; None before the search is finished
-    at_edge   whether it is the lowest or the highest of the trials
+    at_edge   whether the best of the trials is the lowest or the highest
     tuning_seconds   of all short runs, from their receipts
     """
 

@@ -17,6 +17,7 @@ from stamm.base.student_t import t_quantile
 from stamm.base.units import count_text
 from stamm.reports.comparison_verdict import judged
 from stamm.reports.formatting import ABSENT, fixed, percent, signed
+from stamm.reports.sequential import reached
 from stamm.reports.text import one_line
 
 COLUMNS = (
@@ -58,11 +59,20 @@ class SizePoint:
 def size_points(folders: Sequence[Path]) -> list[SizePoint]:
     """The differences in these run folders, arms of less than two seeds left out.
 
-    Raises   RunError when one is not a comparison's, or no arm has two finished seeds
+    Seeds count up to the last planned look; a baseline that diverged leaves nothing to compare with.
+
+    Raises   RunError when one is not a comparison's, no arm has two finished seeds, or they differ in
+             the baseline
     """
-    found = []
+    found, baselines = [], []
     for folder in folders:
         compared, verdict = judged(folder)
+        baselines.append(verdict.baseline)
+        if any(line.diverged for line in verdict.lines if line.name == verdict.baseline):
+            continue
+        look = reached(compared.looks, compared.finished()) if compared.looks else None
+        if look is not None:
+            compared = compared.first(compared.looks[look])
         for line in verdict.lines:
             pairs = compared.paired(line.name)
             if line.name == verdict.baseline or line.diverged or len(pairs) < 2:
@@ -81,6 +91,11 @@ def size_points(folders: Sequence[Path]) -> list[SizePoint]:
                     tokens_ratio=math.exp(ratio.mean) if ratio else None,
                 )
             )
+    if len(set(baselines)) > 1:
+        raise RunError(
+            f"{', '.join(map(str, folders))} differ in the baseline: {', '.join(baselines)}",
+            fix="Name comparisons with the same one",
+        )
     if not found:
         raise RunError(
             f"no arm of {', '.join(map(str, folders))} has two finished seeds",

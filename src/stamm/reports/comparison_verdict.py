@@ -354,6 +354,7 @@ def _with(seeds: Sequence[int], compared: Compared) -> str:
 def _certainty(compared: Compared, others: int) -> str:
     seeds, confidence = len(compared.seeds), compared.confidence
     looks = compared.looks or (seeds,)
+    smallest = smallest_shown(looks, others, confidence, looks.index(seeds))
     first = f"the clearest of {others} differences" if others > 1 else "a difference"
     freedom = f"{seeds - 1} degree{'s' * (seeds > 2)} of freedom"
     return (
@@ -362,7 +363,7 @@ def _certainty(compared: Compared, others: int) -> str:
         "they are. Of all these comparisons together, one that shows a difference where there is "
         f"none is then expected in at most {percent(1 - confidence, 0)} of such experiments. Not "
         f"shown is not equal: {first} is shown from "
-        f"{fixed(smallest_shown(looks, others, confidence), 1)} times its standard deviation over seeds. "
+        f"{fixed(smallest, 1)} times its standard deviation over seeds. "
         "All of it is about other seeds of this corpus, size and length, not about other texts, "
         "sizes or lengths."
     )

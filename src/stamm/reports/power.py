@@ -91,9 +91,11 @@ def detectable(looks: Sequence[int], comparisons: int, confidence: float) -> flo
     return high / math.sqrt(seeds)
 
 
-def smallest_shown(looks: Sequence[int], comparisons: int, confidence: float) -> float:
-    """The mean difference that Holm's first step shows at the last look, in standard deviations."""
-    return _critical(looks, comparisons, confidence) / math.sqrt(looks[-1])
+def smallest_shown(
+    looks: Sequence[int], comparisons: int, confidence: float, look: int = -1
+) -> float:
+    """The mean difference that Holm's first step shows at `look`, in standard deviations."""
+    return _critical(looks, comparisons, confidence, look) / math.sqrt(looks[look])
 
 
 def seeds_needed(
@@ -120,6 +122,6 @@ def seeds_needed(
     return high
 
 
-def _critical(looks: Sequence[int], comparisons: int, confidence: float) -> float:
-    level = nominal_levels(shares_of(looks), (1 - confidence) / comparisons)[-1]
-    return t_quantile(1 - level, looks[-1] - 1)
+def _critical(looks: Sequence[int], comparisons: int, confidence: float, look: int = -1) -> float:
+    level = nominal_levels(shares_of(looks), (1 - confidence) / comparisons)[look]
+    return t_quantile(1 - level, looks[look] - 1)

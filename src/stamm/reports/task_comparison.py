@@ -70,9 +70,8 @@ def compare_tasks(
         if not other.is_file() or (named is not None and path.stem not in named):
             continue
         one, two = read_record(TaskFile, path), read_record(TaskFile, other)
-        same = (one.data_sha256, one.shots, one.chat) == (two.data_sha256, two.shots, two.chat)
         metric = _metric_of(one)
-        if same and metric:
+        if _settings_of(one) == _settings_of(two) and metric:
             ratios = _paired(path, other, metric)
             if ratios[2].clusters > 1:
                 found[one.task] = (metric, *ratios)
@@ -117,6 +116,10 @@ def difference_table(
     )  # fmt: skip
 
 
+def _settings_of(file: TaskFile) -> tuple[str, str, int, bool]:
+    return file.data_sha256, file.settings_sha256, file.shots, file.chat
+
+
 def _metric_of(file: TaskFile) -> str:
     if file.task == "held_out":
         return "bits_per_byte"
@@ -159,14 +162,25 @@ def _lines(result: Path, metric: str) -> Iterator[_Line]:
     else:
         for item in read_lines(ItemLine, folder / f"{task}_items.jsonl"):
             if not item.rejected and metric in item.values:
-                yield _Line(str(item.line), item.cluster, item.values[metric], item.weight)
+                weight = item.weights.get(metric, item.weight)
+                yield _Line(str(item.line), item.cluster, item.values[metric], weight)
+
+
+def _error(difference: ClusteredRatio) -> float:
+    """The standard error; where all clusters differ alike, that with the p of the sign test.
+
+    Three of three items gained show little (p = 2^-2), though their spread is 0.
+    """
+    found, clusters = difference.standard_error or 0.0, difference.clusters
+    if found > 1e-9 * abs(difference.value) or clusters < 2:
+        return found
+    alike: float = t_quantile(1 - 2.0 ** (1 - min(clusters, 50)), clusters - 1)
+    return abs(difference.value) / alike
 
 
 def _chance(difference: ClusteredRatio) -> float:
-    error = difference.standard_error or 0.0
-    if error == 0:
-        return 1.0 if difference.value == 0 else 0.0
-    return t_probability(difference.value / error, difference.clusters - 1)
+    error = _error(difference)
+    return t_probability(difference.value / error, difference.clusters - 1) if error else 1.0
 
 
 def _difference(
@@ -179,7 +193,7 @@ def _difference(
     tasks: int,
 ) -> TaskDifference:
     freedom = difference.clusters - 1
-    error = difference.standard_error or 0.0
+    error = _error(difference)
     verdict: Verdict = "no difference shown"
     if adjusted <= 1 - CONFIDENCE and difference.value != 0:
         up = difference.value > 0
@@ -191,7 +205,7 @@ def _difference(
         first=first.value,
         second=second.value,
         difference=difference.value,
-        half_width=difference.half_width or 0.0,
+        half_width=t_quantile(CONFIDENCE, freedom) * error,
         adjusted=adjusted,
         smallest=t_quantile(1 - (1 - CONFIDENCE) / tasks, freedom) * error,
         verdict=verdict,

@@ -23,6 +23,7 @@ from stamm.evaluate.held_out import (
     by_language,
     context_and_overlap,
     document_losses,
+    loss_metric,
     summarize,
     windows,
 )
@@ -84,6 +85,10 @@ def test_summary_adds_up() -> None:
     # residuals 30 - 32 and 50 - 48 nats: sqrt(2 / 1 * 8) / 100 bytes
     assert bits.value == pytest.approx(whole["bits_per_byte"])
     assert bits.standard_error == pytest.approx(4 / 100 / math.log(2))
+    loss = loss_metric(costs)
+    assert (loss.value, loss.standard_error) == (2.0, pytest.approx(0.5))
+    # Student's t over documents: one degree of freedom, 12.706
+    assert loss.interval == (pytest.approx(2 - 6.353, abs=1e-3), pytest.approx(2 + 6.353, abs=1e-3))
     parts = by_language([costs[1], costs[0]])
     assert list(parts) == ["deu", "eng"]
     assert parts["deu"]["loss_nats"] == 3.0

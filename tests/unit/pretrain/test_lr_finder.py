@@ -194,7 +194,13 @@ def test_the_lowest_rate_within_the_margin_is_chosen(tmp_path: Path) -> None:
         choose(ChoiceConfig(arm="a", trials=4, margin=margin), workspace(tmp_path, folders))
         found = json.loads((tmp_path / "out" / "chosen.json").read_text())
         assert found["rate"] == found["runs"]["final"]["peak"] == rate
-        assert found["at_edge"] == (rate == 1e-3)
+        assert found["at_edge"] is False  # the best rate, 4e-3, is inside
+    folders = [
+        write_trial(tmp_path / f"up{r}", r, [loss]) for r, loss in ((1e-3, 2.003), (2e-3, 2.0))
+    ]
+    choose(ChoiceConfig(arm="a", trials=2, margin=0.005), workspace(tmp_path, folders))
+    found = json.loads((tmp_path / "out" / "chosen.json").read_text())
+    assert (found["rate"], found["at_edge"]) == (1e-3, True)  # the best is the highest tried
 
 
 def test_a_single_rate_is_taken_as_it_is(tmp_path: Path) -> None:

@@ -13,10 +13,12 @@ from stamm.base.errors import ConfigError
 from stamm.engine.config import SkipUpdate
 from stamm.models.config import DecoderConfig, GatedFFN, LowRank, PlainFFN
 from stamm.models.flops import count_parameters, training_flops
+from stamm.optim.schedules import Cosine, WarmupStableDecay
 from stamm.pretrain.average_config import WeightAverage
 from stamm.pretrain.config import PretrainConfig
+from stamm.recipes import searches
 from stamm.recipes.arm import Arm
-from stamm.recipes.compare import Comparison
+from stamm.recipes.compare import Comparison, shortened
 from stamm.recipes.comparisons import (
     activations,
     activations_gpu,
@@ -25,6 +27,7 @@ from stamm.recipes.comparisons import (
     smoke,
 )
 from stamm.recipes.matching import EqualFlops, EqualTime, equal_widths, equal_work
+from stamm.recipes.search import Search
 
 COMPARISONS = [smoke, activations, activations_gpu, evidence_activations, evidence_smoke]
 
@@ -173,6 +176,22 @@ def test_an_arm_may_have_fewer_tokens_at_equal_parameters_only() -> None:
     assert half == full / 2
     with pytest.raises(ConfigError, match=r"overrides\.length of an arm needs EqualParameters"):
         override(smoke(), ["arms.1.overrides.length=0.5", "matched=EqualFlops"])
+
+
+def test_what_a_schedule_counts_in_sequences_is_as_much_shorter() -> None:
+    whole = WarmupStableDecay(peak=1e-3, warmup_sequences=40, decay_sequences=600)
+    found = shortened(whole, 0.25)
+    assert found == replace(whole, warmup_sequences=10, decay_sequences=150)
+    cosine = Cosine(peak=1e-3, warmup_sequences=40)
+    assert shortened(cosine, 0.5) == replace(cosine, warmup_sequences=20)
+    search = override(searches.smoke(), ["compare.arms.0.overrides.schedule=Cosine"])
+    assert isinstance(search, Search)
+    whole_run, round_run = (
+        next(iter(c.runs().values())) for c in (search.compare, search.round_of(0, []))
+    )
+    share = round_run.total_sequences() / whole_run.total_sequences()
+    assert share < 1
+    assert round_run.schedule == shortened(whole_run.schedule, share)
 
 
 def test_one_arm_is_no_comparison() -> None:

@@ -94,6 +94,14 @@ def test_every_figure_and_its_numbers(tmp_path: Path) -> None:
     assert "[" in first[2]
 
 
+def test_audits_with_other_settings_are_not_paired(tmp_path: Path) -> None:
+    root = audited_study(tmp_path)
+    first = next(iter(sorted(root.glob("arms/*/audit/memorization.json"))))
+    write(first, {**json.loads(first.read_text()), "prefix_tokens": 7})
+    found = {figure.key for figure in audit_figures(collect(root), 60)}
+    assert "membership" in found and "memory-paired" not in found
+
+
 @pytest.mark.slow
 def test_hostile_text_is_escaped(tmp_path: Path) -> None:
     page = tmp_path / "page.html"

@@ -194,6 +194,8 @@ def test_seeds_between_two_looks_wait_for_the_next(tmp_path: Path) -> None:
     found = judgement_in(root)
     assert "Finished seeds that the next look will count: 2." in " ".join(found.sentences)
     assert found.lines[0].bits is not None and found.lines[0].bits.count == 4
+    # O'Brien-Fleming at half of the seeds, two tails of 0.0125: 0.000825; t with 3 degrees 13.78, over sqrt 4
+    assert "is shown from 6.9 times its standard deviation" in " ".join(found.sentences)
     (root / "final" / "swiglu" / "2" / "summary.json").unlink()
     found = judgement_in(root)
     assert "No verdict yet: the first look is after 4 seeds, and 1 are finished." in found.sentences

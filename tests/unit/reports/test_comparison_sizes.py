@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from pathlib import Path
 
@@ -68,5 +69,9 @@ def test_folders_of_two_sizes_and_one_of_another_kind(tmp_path: Path) -> None:
         size_points([tmp_path])
     for path in small.glob("final/*/[23]/summary.json"):
         path.unlink()
+    stored = json.loads((large / "config.json").read_text())["config"]
+    change(large / "config.json", config={**stored, "baseline": "relu2"})
+    with pytest.raises(RunError, match=r"differ in the baseline: swiglu, relu2"):
+        size_points([small, large])
     with pytest.raises(RunError, match=r"no arm of .*small has two finished seeds"):
         size_points([small])

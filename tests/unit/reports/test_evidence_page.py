@@ -81,7 +81,8 @@ def test_pairs_of_arms_are_judged_at_the_level_of_the_look(tmp_path: Path) -> No
     }
     base = {"name": "parent", "parameters": 1_000_000, "tokens": 245_760}
     ratio = {"mean": math.log(0.8), "low": math.log(0.75), "high": math.log(0.85)}
-    lines = [base, {"name": "child", "log_tokens": ratio}, {"name": "other", "log_tokens": None}]
+    lines = [base, {**base, "name": "child", "log_tokens": ratio}]
+    lines.append({**base, "name": "other", "log_tokens": None})
     result = {
         "by_seed": by_seed, "confidence": 0.95, "baseline": "parent", "lines": lines,
         "exploratory": False,
@@ -94,9 +95,17 @@ def test_pairs_of_arms_are_judged_at_the_level_of_the_look(tmp_path: Path) -> No
     told = "child -0.1000 (-0.1036 to -0.0964) against parent, tokens to the same loss "
     assert told + "-20.0 % (-25.0 to -15.0); other" in said
     assert verdict == "child lower, other not shown to differ"
+    base["tokens"] = 245_760 / 0.7
+    lines[1]["tokens"] = 245_760
+    write(tmp_path / "c.json", result)
+    assert measured(claim, tmp_path)[0].startswith("child with 70 % of the tokens -0.1000 ")
     # The first of two looks has less of the error rate, so its interval is wider.
     wider, _ = measured({**claim, "looks": [3, 6]}, tmp_path)
     assert "(-0.1036" not in wider
+    # An arm that diverged has no mean, whatever its held-out loss.
+    lines[2]["diverged"] = [2]
+    write(tmp_path / "c.json", result)
+    assert measured(claim, tmp_path) == ("", "other diverged")
 
 
 @pytest.mark.parametrize(

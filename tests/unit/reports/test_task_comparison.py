@@ -61,11 +61,42 @@ def test_a_paired_difference_is_shown_where_values_apart_would_not(tmp_path: Pat
     assert difference_table([("a", "b", ())]) is None
 
 
+@pytest.mark.parametrize(("items", "verdict"), [(3, "no difference shown"), (8, "better")])
+def test_a_few_items_that_all_differ_alike_show_little(
+    tmp_path: Path, items: int, verdict: str
+) -> None:
+    """Their spread is 0; p is that of the sign test, 2^-2 and 2^-7."""
+    results(tmp_path / "a", "few", [0.0] * items)
+    results(tmp_path / "b", "few", [1.0] * items)
+    (found,) = compare_tasks(tmp_path / "a", tmp_path / "b")
+    assert found.adjusted == pytest.approx(2.0 ** (1 - items), rel=1e-6)
+    assert (found.verdict, found.difference) == (verdict, 1.0)
+    assert (found.half_width > 1) == (items == 3)
+    results(tmp_path / "b", "few", [0.0] * items)
+    (same,) = compare_tasks(tmp_path / "a", tmp_path / "b")
+    assert (same.adjusted, same.half_width, same.verdict) == (1.0, 0.0, "no difference shown")
+
+
+def test_items_have_the_weight_of_the_metric(tmp_path: Path) -> None:
+    results(tmp_path / "a", "of", [0.0, 1.0], metric="strict")
+    results(tmp_path / "b", "of", [0.0, 0.0], metric="strict")
+    for name in ("a", "b"):
+        path = tmp_path / name / "of_items.jsonl"
+        lines = [json.loads(line) for line in path.read_text().splitlines()]
+        for line, weight in zip(lines, (1.0, 9.0), strict=True):
+            line["weights"] = {"strict": weight}
+        path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    (found,) = compare_tasks(tmp_path / "a", tmp_path / "b")
+    assert (found.first, found.second) == (pytest.approx(0.9), 0.0)
+
+
 def test_only_the_same_items_and_settings_are_compared(tmp_path: Path) -> None:
     results(tmp_path / "a", "gaps", [1.0, -1.0, 0.0, 1.0, 1.0])
     results(tmp_path / "b", "gaps", [1.0, 1.0, -1.0, 0.0, 1.0])
     results(tmp_path / "a", "other", [1.0, 0.0])
     results(tmp_path / "b", "other", [1.0, 0.0], shots=2)
+    results(tmp_path / "a", "windows", [1.0, 0.0], settings_sha256="256, 32")
+    results(tmp_path / "b", "windows", [1.0, 0.0], settings_sha256="64, 32")
     results(tmp_path / "a", "alone", [1.0, 0.0])
     results(tmp_path / "a", "bits", [1.0, 2.0, 1.5, 1.0], metric="bits_per_byte")
     results(tmp_path / "b", "bits", [0.5, 1.5, 1.0, 0.501], metric="bits_per_byte")

@@ -57,6 +57,8 @@ class TaskFile:
 
     model_sha256   of the model's weights; None in files that did not record it
     num_items      items that the metrics are computed from
+    settings_sha256   hash of the settings that the items and their scores depend on, beside the model;
+                      "" in earlier files
 
     Of tasks from files (docs/evaluation.md):
     identity       hash of everything that the result depends on
@@ -83,6 +85,7 @@ class TaskFile:
     task: str = ""
     model_sha256: str | None = None
     num_items: int = 0
+    settings_sha256: str = ""
     metrics: Mapping[str, MetricValue] = field(default_factory=dict)
     identity: str = ""
     metric: str = ""

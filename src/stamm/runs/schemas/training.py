@@ -143,7 +143,8 @@ class RateTrial:
 class ChosenRate:
     """chosen.json: the result of a learning-rate search.
 
-    at_edge   whether `rate` is the lowest or the highest of the trials
+    at_edge   whether the best of the trials, from which a margin may lower `rate`, is the lowest or the
+              highest
     runs      settings of the runs that use it, by name
     """
 
