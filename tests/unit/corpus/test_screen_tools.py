@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -190,6 +191,26 @@ def test_scores_cut_their_share_of_each_language(
     stays = [r for r in ledger if r["language"] == "eng_Latn" and r["decision"] == "kept"]
     assert len(stays) == 10
     assert min(row["quality"] for row in stays) == pytest.approx(highest[9])
+
+
+def test_a_toxic_document_of_low_quality_is_dropped_once(
+    tmp_path: Path, write_jsonl: Callable[..., str], build: Build
+) -> None:
+    texts = [f"{'x' * n} {'b' * (40 - n)} number {n}" for n in range(40)]
+    config = replace(
+        PLAIN,
+        inputs=(write_jsonl(*rows(*texts, language="eng_Latn")),),
+        toxicity_classifier=str(head(tmp_path / "toxicity", "x")),
+        toxicity_cut=ThresholdConfig(share=0.1, min_documents=10),
+        quality_classifier=str(head(tmp_path / "quality", "b")),
+        quality_cut=ThresholdConfig(share=0.75, min_documents=10),
+    )
+    documents, ledger, summary = build(config)
+    reasons = Counter(row["reason"] for row in ledger)
+    assert (reasons["toxic"], reasons["low_quality"], len(documents)) == (4, 6, 30)
+    lowest = sorted(ledger, key=lambda row: float(row["quality"]))[:10]
+    assert {row["reason"] for row in lowest} == {"toxic", "low_quality"}
+    assert summary["n_in"] == len(ledger) == 40
 
 
 def test_near_duplicates_name_who_stays_and_the_earliest_stays(
