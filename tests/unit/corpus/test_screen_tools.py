@@ -92,6 +92,17 @@ def test_languages_are_identified_and_both_voices_kept(
     assert set(summary["kept_by_language"]) == {"deu_Latn", "gsw_Latn"}
 
 
+@pytest.mark.parametrize("given", ["de", "DE-ch", "German", "und"])
+def test_a_language_of_the_input_in_any_form_is_a_tag(
+    write_jsonl: Callable[..., str], build: Build, given: str
+) -> None:
+    name = write_jsonl(*rows(GERMAN + " Telefon (030) 901820.", language=given))
+    config = CorpusConfig(inputs=(name,), consent=OPEN, quality=QualityConfig())
+    documents, ledger, _ = build(config)
+    assert (ledger[0]["language"], ledger[0]["quality_basis"]) == ("deu_Latn", "deu_Latn")
+    assert documents[0]["text"].endswith("Telefon <phone-pii>.")
+
+
 def test_bad_text_is_dropped_and_the_rule_named(
     write_jsonl: Callable[..., str], build: Build
 ) -> None:
