@@ -14,7 +14,7 @@ import pytest
 from corpus_inputs import page, warc_response
 
 from stamm.base.console import NoProgress
-from stamm.base.errors import ConfigError
+from stamm.base.errors import ConfigError, DataError
 from stamm.corpus.canaries.config import CanariesConfig, ProbesConfig
 from stamm.corpus.classifiers.calibration import CalibrationCurve
 from stamm.corpus.classifiers.classifier import ANY, TextClassifier, quantize
@@ -24,8 +24,10 @@ from stamm.corpus.config import CorpusConfig
 from stamm.corpus.consent.config import ConsentConfig
 from stamm.corpus.contamination.config import ContaminationConfig, EvaluationSet
 from stamm.corpus.filter_job import screen_inputs
+from stamm.corpus.language.config import LanguageConfig
 from stamm.corpus.licences.config import LicenceConfig
 from stamm.corpus.quality.config import QualityConfig
+from stamm.recipes.corpus_steps import corpus_steps
 from stamm.runs.job import Workspace
 
 OPEN = ConsentConfig(unknown_host="allow")
@@ -114,6 +116,35 @@ def test_bad_text_is_dropped_and_the_rule_named(
     assert ledger[2]["detail"].startswith("too_few_words: 2, bound 30")
     assert "bound" in ledger[1]["detail"]
     assert ledger[0]["quality_basis"] == "deu_Latn"
+
+
+def test_own_bounds_and_an_own_language_model_are_in_the_key(
+    tmp_path: Path, write_jsonl: Callable[..., str], build: Build, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bounds = tmp_path / "bounds.json"
+    use = {"stop_words": ["der"], "orders": []}
+
+    def write_bounds(least: float) -> None:
+        plain = {"schema": 1, "bounds": {"any": {"bounds": {"low_letter_share": least}, **use}}}
+        bounds.write_text(json.dumps(plain))
+
+    monkeypatch.chdir(tmp_path)
+    config = CorpusConfig(
+        inputs=(write_jsonl(*rows(GERMAN, GERMAN + " 1234567890" * 40)),),
+        consent=OPEN,
+        quality=QualityConfig(thresholds="bounds.json"),
+        language=LanguageConfig(model="model.ftz"),
+    )
+    Path("model.ftz").touch()
+    write_bounds(0.1)
+    assert {"bounds.json", "model.ftz"} <= set(corpus_steps(config)[0].external)
+    bounded = replace(config, language=None, dedup=None)
+    assert [row["reason"] for row in build(bounded)[1]] == ["", ""]
+    write_bounds(0.7)
+    assert [row["reason"] for row in build(bounded)[1]] == ["", "quality"]
+    Path("model.ftz").unlink()
+    with pytest.raises(DataError, match=r"model\.ftz does not exist \(corpus\.language\.model\)"):
+        corpus_steps(config)
 
 
 def test_evaluation_texts_are_found_and_named_but_not_quoted(
