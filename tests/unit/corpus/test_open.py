@@ -276,6 +276,10 @@ def test_archive_pages_headers_and_dates(tmp_path: Path) -> None:
         ),
         (warc_response("https://a.org/", b"x" * 200_000), "record_too_long"),
         (warc_response("https://a.org/" + "u" * 5000, page("x")), "field_too_long"),
+        (warc_response("", page("x")), "bad_url"),
+        (warc_response("<>", page("x")), "bad_url"),
+        (warc_response("\u200b", page("x")), "bad_url"),
+        (warc_response("https://a.org/", page("x")).replace(b"WARC-Target", b"Other"), "bad_url"),
         (
             warc_response(
                 "https://a.org/",
