@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -33,7 +34,8 @@ def replayed(run: Path, *agents: str, role: str = "robots") -> ReplayConfig:
     """The configuration of the replay step with one newer file, of robots.txt or of requests."""
     file = run.parent / role
     file.touch()
-    words = replace(ReplayConfig(agents=agents), **{role: (str(file),)})
+    given: dict[str, Any] = {role: (str(file),)}
+    words = replace(ReplayConfig(agents=agents), **given)
     recipe = ReplayRecipe(run=str(run), replay=words, pack=PackConfig())
     config = recipe.steps(run.parent / "again")[0].config
     assert isinstance(config, ReplayConfig)
