@@ -51,6 +51,7 @@ DOORS = {
     "datatrove": {"corpus/adapters/datatrove.py"},
     "fasttext": {"corpus/language/ngrams.py"},
     "httpcore2": {"corpus/consent/fetch.py", "align/judge/endpoint.py"},
+    "idna": {"corpus/consent/hosts.py"},
     "cachetools": {"corpus/consent/cache.py"},
     "phonenumbers": {"corpus/pii/phone.py"},
     "pycld2": {"corpus/language/cld2.py"},

@@ -17,11 +17,11 @@ from stamm.corpus.classifiers.config import ThresholdConfig
 from stamm.corpus.consent.config import ConsentConfig
 from stamm.corpus.contamination.config import ContaminationConfig
 from stamm.corpus.dedup.config import DedupConfig
-from stamm.corpus.language.config import LanguageConfig
+from stamm.corpus.language.config import SHIPPED_MODEL, LanguageConfig
 from stamm.corpus.licences.config import LicenceConfig
 from stamm.corpus.limits import LARGEST_SEED, FieldNames, ReadLimits
 from stamm.corpus.pii.config import PiiConfig
-from stamm.corpus.quality.config import QualityConfig
+from stamm.corpus.quality.config import SHIPPED_THRESHOLDS, QualityConfig
 
 C = TypeVar("C")
 _REPOSITORY = re.compile(r"[^=]+=[a-z][a-z0-9+.-]*://[^\s#]+")
@@ -93,6 +93,16 @@ class FilterConfig:
         """URL of the repository in the input called `name`, "" where none is given."""
         pairs = (pair.split("=", 1) for pair in self.repositories)
         return next((url for pattern, url in pairs if fnmatchcase(name, pattern)), "")
+
+    @property
+    def own_files(self) -> dict[str, str]:
+        """The user's own quality bounds and language model, by configuration key."""
+        named = {
+            "quality.thresholds": self.quality.thresholds if self.quality else "",
+            "language.model": self.language.model if self.language else "",
+        }
+        shipped = ("", SHIPPED_THRESHOLDS, SHIPPED_MODEL)
+        return {key: name for key, name in named.items() if name not in shipped}
 
 
 @dataclass(frozen=True, kw_only=True)

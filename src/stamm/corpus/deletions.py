@@ -67,12 +67,12 @@ class Deletions:
 
     def __init__(self, requests: Iterable[Request]) -> None:
         self._rules: dict[str, str] = {}
-        self._of_page: dict[str, list[str]] = {}
+        self._of_page: dict[str, dict[str, None]] = {}
         for request in requests:
-            if request.key not in self._rules:
-                self._rules[request.key] = request.rule
-                if request.page:
-                    self._of_page.setdefault(request.page, []).append(request.key)
+            self._rules.setdefault(request.key, request.rule)
+            # Also of a later request: a hash before it does not tell the page.
+            if request.page:
+                self._of_page.setdefault(request.page, {})[request.key] = None
 
     def keys(self, url: str, document_id: str) -> list[str]:
         """The keys of all requests that name a document."""
@@ -83,7 +83,7 @@ class Deletions:
             page, part = normal_address(url), normal_fragment(url)
             possible += [_hashed(page + part), _hashed(page), _hashed(url)]
             if not part:
-                possible += self._of_page.get(possible[1], [])
+                possible += self._of_page.get(possible[1], ())
         return [key for key in dict.fromkeys(possible) if key in self._rules]
 
     def rule(self, key: str) -> str:

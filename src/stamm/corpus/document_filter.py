@@ -15,7 +15,7 @@ from stamm.corpus.contamination.index import Index, hits_text
 from stamm.corpus.corpus_filter import FILTER_COLUMNS, FilterDocument, LoadedFilter, load_filters
 from stamm.corpus.dedup.shingles import hash_words
 from stamm.corpus.extract import CostlyPageError, ExtractedPage, extract
-from stamm.corpus.language.declared import UNDETERMINED, declared_language
+from stamm.corpus.language.declared import UNDETERMINED, declared_language, language_tag
 from stamm.corpus.language.identify import LanguageIdentifier
 from stamm.corpus.ledger import KEPT, PII_KINDS, LedgerRow
 from stamm.corpus.licences.expression import licence_verdict
@@ -190,7 +190,7 @@ class DocumentFilter:
             row.language_other, row.language_other_score = guess.other, guess.other_score
             identified = guess.language
         named = identified if identified != UNDETERMINED else declared
-        row.language = record.language or named
+        row.language = language_tag(record.language, page.text) or named
 
     def _good(self, text: str, row: LedgerRow) -> bool:
         if self._tools.quality is None:

@@ -37,7 +37,7 @@ from stamm.corpus.dedup.minhash import EMPTY_VALUE, minhash
 from stamm.corpus.dedup.shingles import hash_words
 from stamm.corpus.document_filter import DocumentFilter, FilterTools
 from stamm.corpus.formats import check_kind, is_archive
-from stamm.corpus.inputs import expand
+from stamm.corpus.inputs import expand, locate
 from stamm.corpus.ledger import KEPT, LEDGER_SCHEMA, LedgerRow
 from stamm.corpus.readers.open import read_input
 from stamm.corpus.readers.warc import archived_robots
@@ -221,6 +221,7 @@ def _common(config: FilterConfig, workspace: Workspace) -> dict[str, str]:
         for gap in index.gaps():
             workspace.progress.log(gap)
         common |= {f"{_INDEX}.{file.name}": file for file in sorted(folder.iterdir())}
+    common |= {key: locate(name, f"corpus.{key}") for key, name in config.own_files.items()}
     common |= {f"filters.{name}": path for name, path in code_files(config.filters).items()}
     for role in ("toxicity_classifier", "quality_classifier"):
         folder = Path(getattr(config, role))
@@ -244,7 +245,13 @@ def _tools(
         return next(iter(files[kind].values())).parent if kind in files else None
 
     index, toxicity, quality = map(folder, (_INDEX, "toxicity_classifier", "quality_classifier"))
-    # The file as the first process found it: a worker may have another working directory.
+    # Files as the first process found them: a worker may have another working directory.
+    if config.quality and "quality" in files:
+        bounds = str(files["quality"]["thresholds"])
+        config = replace(config, quality=replace(config.quality, thresholds=bounds))
+    if config.language and "language" in files:
+        model = str(files["language"]["model"])
+        config = replace(config, language=replace(config.language, model=model))
     sources = files.get("filters", {})
     filters = [at_absolute_path(reference, sources) for reference in config.filters]
     tools = FilterTools.of(config, load_index(index) if index else None, toxicity, quality, filters)

@@ -107,7 +107,8 @@ def _cut(
     """Drop one tail of a score in each language with enough documents; returns the thresholds.
 
     At most floor(share * n) documents are above the threshold, and ties at it are below. `above`
-    drops those above it, otherwise all others are dropped.
+    drops those above it, otherwise all others are dropped. A document that an earlier cut dropped
+    counts for the threshold, and keeps its first reason.
     """
     counts = query.rows(
         f"select language, count(*) from candidates where {score} >= 0 "
@@ -132,7 +133,8 @@ def _cut(
             f"insert into cut select shard, position, '{reason}', "
             f"printf('%.4f, threshold %.4f', {score}, $value) from candidates "
             f"where {score} >= 0 and language = $language and "
-            f"{score} {'>' if above else '<='} $value",
+            f"{score} {'>' if above else '<='} $value and not exists (select 1 from cut c "
+            "where c.shard = candidates.shard and c.position = candidates.position)",
             {"language": language, "value": value},
         )
     return thresholds

@@ -19,7 +19,7 @@ _CONTENTS = {
     "domains": ": text with one domain per line",
 }
 _PATTERN = "*?["
-_TEXT_LISTS = ("deletions",)
+_TEXT_LISTS = ("deletions", "domains")
 """Keys of which a folder is refused: its files have no ending to tell them by."""
 
 

@@ -17,7 +17,8 @@ class ReplayConfig:
     robots        snapshots of robots.txt, newer than those of the corpus
     domains       lists of opted-out domains
     deletions     text files of deletion requests: one URL, document_id or sha256:… of a URL per line
-    agents        crawler names to check, or lists of them, as in ConsentConfig
+    agents        crawler names to check, or lists of them, as in ConsentConfig; none: those that the
+                  finished corpus was checked for
     agents_source source, date and hash of the names; filled in automatically
     unreachable   policy for a host that allowed before and does not answer now; likewise unparsable
     memory_gib    memory for sorting and grouping before the disk is used
@@ -26,7 +27,7 @@ class ReplayConfig:
     robots: tuple[str, ...] = ()
     domains: tuple[str, ...] = ()
     deletions: tuple[str, ...] = ()
-    agents: tuple[str, ...] = APERTUS_AGENTS
+    agents: tuple[str, ...] = ()
     agents_source: str = ""
     unreachable: Policy = "allow"
     unparsable: Policy = "allow"
@@ -41,7 +42,7 @@ class ReplayConfig:
     def consent(self) -> ConsentConfig:
         """The policy by which newer answers are read; a host that gave none keeps its old one."""
         return ConsentConfig(
-            agents=self.agents,
+            agents=self.agents or APERTUS_AGENTS,
             agents_source=self.agents_source,
             unknown_host="allow",
             unreachable=self.unreachable,

@@ -36,6 +36,7 @@ REASONS: dict[str, str] = {
     "invalid_utf8": "a line, or a file of a repository, that is not UTF-8",
     "invalid_json": "a line that is not JSON",
     "no_text": "a line without a text field",
+    "bad_value": "a row of a table with a value that cannot be read, such as a date beyond all years",
     "line_too_long": "a line beyond corpus.limits.line_bytes",
     "field_too_long": "a metadata field beyond 4,096 characters",
     "record_too_long": "a record or file beyond corpus.limits.record_bytes",

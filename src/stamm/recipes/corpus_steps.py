@@ -38,6 +38,7 @@ def corpus_steps(config: CorpusConfig) -> tuple[Step, ...]:
     if config.contamination is not None:
         files = [one.file for one in config.contamination.sets]
         read |= {name: locate(name, "corpus.contamination") for name in files}
+    read |= {name: locate(name, f"corpus.{key}") for key, name in config.own_files.items()}
     for role in ("toxicity_classifier", "quality_classifier"):
         folder = getattr(config, role)
         if folder:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 from stamm.base.config import from_plain
 from stamm.base.errors import ConfigError, DataError
 from stamm.base.files import read_json
+from stamm.corpus.consent.config import ConsentConfig
 from stamm.corpus.inputs import expand
 from stamm.corpus.opt_out_config import ReplayConfig
 from stamm.corpus.pack_config import PackConfig
@@ -45,7 +47,8 @@ class ReplayRecipe:
     def steps(self, root: Path) -> tuple[Step, ...]:
         """All steps in the run folder `root`, in order.
 
-        Raises   ConfigError when `run` holds no finished corpus, or there is no opt-out to apply.
+        Raises   ConfigError when `run` holds no finished corpus, there is no opt-out to apply,
+                 or robots.txt files are given and the agents to check are not known.
         """
         finished = self._finished()
         if not (self.replay.robots or self.replay.domains or self.replay.deletions):
@@ -68,7 +71,7 @@ class ReplayRecipe:
             Step(
                 name="replay",
                 job="replay",
-                config=self.replay,
+                config=self._replay(finished),
                 folder="corpus",
                 inputs={"corpus": finished_inputs["corpus"], "pack": finished_inputs["pack"]},
                 external=external,
@@ -126,6 +129,19 @@ class ReplayRecipe:
             )
         return folder
 
+    def _replay(self, finished: Path) -> ReplayConfig:
+        """`replay` with the agents that the finished corpus was checked for, if it names none."""
+        if self.replay.agents or not self.replay.robots:
+            return self.replay
+        agents, source = _recorded_agents(finished)
+        if not agents:
+            raise ConfigError(
+                f"{finished / 'config.json'} does not tell which agents the corpus was checked for",
+                where="replay.agents",
+                fix="Set replay.agents, such as replay.agents=package:training",
+            )
+        return replace(self.replay, agents=agents, agents_source=source)
+
     def _pack(self, finished: Path) -> PackConfig:
         """`pack` if given, else the packing configuration of the finished corpus."""
         if self.pack is not None:
@@ -137,6 +153,27 @@ class ReplayRecipe:
             raise DataError(
                 f"{path} has no packing configuration", fix="Pack the corpus again"
             ) from None
+
+
+def _recorded_agents(run: Path) -> tuple[tuple[str, ...], str]:
+    """Agents that a corpus was checked for, and their source; none where they are not recorded."""
+    seen: set[Path] = set()
+    while (path := run / "config.json").is_file() and path not in seen:
+        seen.add(path)
+        stored: Any = read_json(path)
+        config = stored.get("config") if isinstance(stored, dict) else None
+        if not isinstance(config, dict):
+            break
+        if isinstance(config.get("corpus"), dict):
+            consent = from_plain(ConsentConfig, config["corpus"].get("consent"), str(path))
+            return consent.agents, consent.agents_source
+        if "replay" not in config:
+            break
+        replayed = from_plain(ReplayConfig, config["replay"], str(path))
+        if replayed.agents:
+            return replayed.agents, replayed.agents_source
+        run = Path(str(config.get("run")))  # of an earlier replay, which took its agents there
+    return (), ""
 
 
 def replay() -> ReplayRecipe:

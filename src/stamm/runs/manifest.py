@@ -19,7 +19,7 @@ SCHEMA = 1
 MANIFEST_FIX = "Delete it and repeat the same `stamm run`: finished steps are kept"
 _LIBRARIES = (
     "torch", "numpy", "transformers", "safetensors", "tokenizers", "fastwarc", "resiliparse",
-    "duckdb", "fasttext-numpy2", "fasttext-numpy2-wheel", "pycld2", "phonenumbers", "cachetools", "tiktoken", "pyarrow", "zstandard", "sympy", "mpmath", "jinja2", "matplotlib",
+    "duckdb", "fasttext-numpy2", "fasttext-numpy2-wheel", "pycld2", "phonenumbers", "cachetools", "idna", "tiktoken", "pyarrow", "zstandard", "sympy", "mpmath", "jinja2", "matplotlib",
 )  # fmt: skip
 
 

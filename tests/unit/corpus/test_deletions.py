@@ -149,3 +149,13 @@ def test_a_line_that_is_no_request_is_told_and_not_shown(tmp_path: Path, line: s
     with pytest.raises(DataError, match=r"is not a deletion request .*line 2") as error:
         list(read_deletions([path]))
     assert line not in str(error.value).replace(str(path), "")
+
+
+def test_a_request_with_a_fragment_holds_after_a_hash_of_the_same_address(tmp_path: Path) -> None:
+    address = "https://a.example/page#part"
+    lines = (f"sha256:{sha256(address)}", address, address)
+    for order in (lines, lines[::-1]):
+        found = asked(tmp_path / "requests.txt", *order)
+        assert found.keys("https://a.example/page", NOBODY) == [sha256(address)]
+        assert found.keys(address, NOBODY) == [sha256(address)]
+        assert found.rule(sha256(address)) == "requests.txt, line 1"

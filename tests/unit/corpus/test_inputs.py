@@ -73,12 +73,15 @@ def test_a_folder_with_nothing_to_read_is_told(tmp_path: Path) -> None:
         expand([str(tmp_path)], "corpus.inputs")
 
 
-def test_a_folder_of_requests_for_deletion_is_refused_without_archive_endings(
-    tmp_path: Path,
+@pytest.mark.parametrize("where", ["replay.deletions", "replay.domains", "corpus.consent.domains"])
+def test_a_folder_of_text_lists_is_refused_without_archive_endings(
+    tmp_path: Path, where: str
 ) -> None:
+    (tmp_path / "a.txt").touch()
+    (tmp_path / "b.jsonl").touch()  # of a folder, only such a file would be read
     with pytest.raises(DataError) as caught:
-        expand([str(tmp_path)], "replay.deletions")
-    assert "is a folder, not a file (replay.deletions). Name a file: text with" in str(caught.value)
+        expand([str(tmp_path)], where)
+    assert f"is a folder, not a file ({where}). Name a file: text with" in str(caught.value)
     assert ".warc" not in str(caught.value)
 
 

@@ -47,6 +47,17 @@ def test_jsonl_fields_and_positions(write_jsonl: Writer) -> None:
     assert second.content == b"two"
 
 
+def test_a_deep_line_is_told_and_the_next_is_read(write_jsonl: Writer) -> None:
+    # The limit of the parser and that of the writer lie a few levels apart.
+    depths = (100, *range(700, 1010), 100_000)
+    deep = [b'{"text": ' + b"[" * depth + b"]" * depth + b"}" for depth in depths]
+    *bad, good = read(write_jsonl(*deep, {"text": "good"}))
+    assert set(reasons(bad)) == {"no_text", "invalid_json"}
+    assert [r.size for r in bad if isinstance(r, UnreadableRecord)] == list(map(len, deep))
+    assert len({r.content_id for r in bad}) == len(deep)
+    assert isinstance(good, InputRecord)
+
+
 @pytest.mark.parametrize(
     ("said", "licence"),
     [
@@ -265,6 +276,10 @@ def test_archive_pages_headers_and_dates(tmp_path: Path) -> None:
         ),
         (warc_response("https://a.org/", b"x" * 200_000), "record_too_long"),
         (warc_response("https://a.org/" + "u" * 5000, page("x")), "field_too_long"),
+        (warc_response("", page("x")), "bad_url"),
+        (warc_response("<>", page("x")), "bad_url"),
+        (warc_response("\u200b", page("x")), "bad_url"),
+        (warc_response("https://a.org/", page("x")).replace(b"WARC-Target", b"Other"), "bad_url"),
         (
             warc_response(
                 "https://a.org/",

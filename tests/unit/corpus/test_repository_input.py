@@ -179,6 +179,18 @@ def test_an_archive_cut_or_changed_anywhere_never_breaks_out(tmp_path: Path, end
     assert [r.reason for r in read(tmp_path / "c.tar", cut)[1:]] == ["truncated_record"]
 
 
+@pytest.mark.parametrize(("flag", "told"), [(1, "encrypted"), (1 << 5, "bit 5"), (1 << 6, "bit 6")])
+def test_a_file_of_a_zip_that_python_cannot_read_is_told(
+    tmp_path: Path, flag: int, told: str
+) -> None:
+    whole = bytearray(packed(".zip", {"a.py": b"1", "b.py": b"2"}))
+    whole[whole.index(b"PK\x01\x02") + 8] |= flag
+    bad, good = read(tmp_path / "a.zip", bytes(whole))
+    assert (bad.path, bad.reason) == ("a.py", "content_encoding")
+    assert told in bad.detail
+    assert good.content == b"2"
+
+
 def test_a_header_of_a_gigabyte_and_a_path_of_a_megabyte_are_refused(tmp_path: Path) -> None:
     info = tarfile.TarInfo("x")
     info.type, info.size = tarfile.XHDTYPE, 2**30

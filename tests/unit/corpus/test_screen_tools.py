@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -13,7 +14,7 @@ import pytest
 from corpus_inputs import page, warc_response
 
 from stamm.base.console import NoProgress
-from stamm.base.errors import ConfigError
+from stamm.base.errors import ConfigError, DataError
 from stamm.corpus.canaries.config import CanariesConfig, ProbesConfig
 from stamm.corpus.classifiers.calibration import CalibrationCurve
 from stamm.corpus.classifiers.classifier import ANY, TextClassifier, quantize
@@ -23,8 +24,10 @@ from stamm.corpus.config import CorpusConfig
 from stamm.corpus.consent.config import ConsentConfig
 from stamm.corpus.contamination.config import ContaminationConfig, EvaluationSet
 from stamm.corpus.filter_job import screen_inputs
+from stamm.corpus.language.config import LanguageConfig
 from stamm.corpus.licences.config import LicenceConfig
 from stamm.corpus.quality.config import QualityConfig
+from stamm.recipes.corpus_steps import corpus_steps
 from stamm.runs.job import Workspace
 
 OPEN = ConsentConfig(unknown_host="allow")
@@ -91,6 +94,17 @@ def test_languages_are_identified_and_both_voices_kept(
     assert set(summary["kept_by_language"]) == {"deu_Latn", "gsw_Latn"}
 
 
+@pytest.mark.parametrize("given", ["de", "DE-ch", "German", "und"])
+def test_a_language_of_the_input_in_any_form_is_a_tag(
+    write_jsonl: Callable[..., str], build: Build, given: str
+) -> None:
+    name = write_jsonl(*rows(GERMAN + " Telefon (030) 901820.", language=given))
+    config = CorpusConfig(inputs=(name,), consent=OPEN, quality=QualityConfig())
+    documents, ledger, _ = build(config)
+    assert (ledger[0]["language"], ledger[0]["quality_basis"]) == ("deu_Latn", "deu_Latn")
+    assert documents[0]["text"].endswith("Telefon <phone-pii>.")
+
+
 def test_bad_text_is_dropped_and_the_rule_named(
     write_jsonl: Callable[..., str], build: Build
 ) -> None:
@@ -102,6 +116,35 @@ def test_bad_text_is_dropped_and_the_rule_named(
     assert ledger[2]["detail"].startswith("too_few_words: 2, bound 30")
     assert "bound" in ledger[1]["detail"]
     assert ledger[0]["quality_basis"] == "deu_Latn"
+
+
+def test_own_bounds_and_an_own_language_model_are_in_the_key(
+    tmp_path: Path, write_jsonl: Callable[..., str], build: Build, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bounds = tmp_path / "bounds.json"
+    use = {"stop_words": ["der"], "orders": []}
+
+    def write_bounds(least: float) -> None:
+        plain = {"schema": 1, "bounds": {"any": {"bounds": {"low_letter_share": least}, **use}}}
+        bounds.write_text(json.dumps(plain))
+
+    monkeypatch.chdir(tmp_path)
+    config = CorpusConfig(
+        inputs=(write_jsonl(*rows(GERMAN, GERMAN + " 1234567890" * 40)),),
+        consent=OPEN,
+        quality=QualityConfig(thresholds="bounds.json"),
+        language=LanguageConfig(model="model.ftz"),
+    )
+    Path("model.ftz").touch()
+    write_bounds(0.1)
+    assert {"bounds.json", "model.ftz"} <= set(corpus_steps(config)[0].external)
+    bounded = replace(config, language=None, dedup=None)
+    assert [row["reason"] for row in build(bounded)[1]] == ["", ""]
+    write_bounds(0.7)
+    assert [row["reason"] for row in build(bounded)[1]] == ["", "quality"]
+    Path("model.ftz").unlink()
+    with pytest.raises(DataError, match=r"model\.ftz does not exist \(corpus\.language\.model\)"):
+        corpus_steps(config)
 
 
 def test_evaluation_texts_are_found_and_named_but_not_quoted(
@@ -190,6 +233,26 @@ def test_scores_cut_their_share_of_each_language(
     stays = [r for r in ledger if r["language"] == "eng_Latn" and r["decision"] == "kept"]
     assert len(stays) == 10
     assert min(row["quality"] for row in stays) == pytest.approx(highest[9])
+
+
+def test_a_toxic_document_of_low_quality_is_dropped_once(
+    tmp_path: Path, write_jsonl: Callable[..., str], build: Build
+) -> None:
+    texts = [f"{'x' * n} {'b' * (40 - n)} number {n}" for n in range(40)]
+    config = replace(
+        PLAIN,
+        inputs=(write_jsonl(*rows(*texts, language="eng_Latn")),),
+        toxicity_classifier=str(head(tmp_path / "toxicity", "x")),
+        toxicity_cut=ThresholdConfig(share=0.1, min_documents=10),
+        quality_classifier=str(head(tmp_path / "quality", "b")),
+        quality_cut=ThresholdConfig(share=0.75, min_documents=10),
+    )
+    documents, ledger, summary = build(config)
+    reasons = Counter(row["reason"] for row in ledger)
+    assert (reasons["toxic"], reasons["low_quality"], len(documents)) == (4, 6, 30)
+    lowest = sorted(ledger, key=lambda row: float(row["quality"]))[:10]
+    assert {row["reason"] for row in lowest} == {"toxic", "low_quality"}
+    assert summary["n_in"] == len(ledger) == 40
 
 
 def test_near_duplicates_name_who_stays_and_the_earliest_stays(

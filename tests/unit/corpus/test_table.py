@@ -72,6 +72,44 @@ def test_fields_may_have_other_names(tmp_path: Path) -> None:
     assert read(line, names)[0].content_id == record.content_id
 
 
+@pytest.mark.parametrize(
+    "kind",
+    [
+        pa.timestamp("s"),
+        pa.timestamp("ms"),
+        pa.date64(),
+        pa.duration("s"),
+        pa.timestamp("s", "UTC"),
+    ],
+)
+@pytest.mark.parametrize("name", ["date", "url", "text"])
+def test_a_time_beyond_all_years_is_told(tmp_path: Path, kind: pa.DataType, name: str) -> None:
+    values = {
+        "text": pa.array(["one", "two"]),
+        name: pa.array([2**62, None], pa.int64()).cast(kind),
+    }
+    first, second = read(written(tmp_path / "x-stream.arrow", pa.table(values)))
+    assert isinstance(first, UnreadableRecord)
+    assert (first.reason, first.place.position) == ("bad_value", 1)
+    assert first.detail.startswith(f"{name}: ")
+    assert isinstance(second, UnreadableRecord if name == "text" else InputRecord)
+
+
+def test_a_date_beyond_all_years_and_an_unknown_time_zone_are_told(tmp_path: Path) -> None:
+    days = pa.array([2**31 - 1, 0], pa.int32()).cast(pa.date32())
+    first, second = read(
+        written(tmp_path / "x.parquet", pa.table({"text": ["a", "b"], "date": days}))
+    )
+    assert isinstance(first, UnreadableRecord)
+    assert isinstance(second, InputRecord)
+    there = pa.array([0, None], pa.timestamp("s", "Mars/Base"))
+    table = pa.table({"text": ["a", "b"], "date": there})
+    first, second = read(written(tmp_path / "x-file.arrow", table))
+    assert isinstance(first, UnreadableRecord)
+    assert (first.reason, first.detail) == ("bad_value", "date: 'Mars/Base'")
+    assert isinstance(second, InputRecord)
+
+
 @pytest.mark.parametrize("name", ["x.parquet", "x-stream.arrow"])
 def test_a_file_that_is_no_table_is_told(tmp_path: Path, name: str) -> None:
     (tmp_path / name).write_bytes(b"PAR1 nothing of the kind PAR1")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Protocol
@@ -15,7 +14,7 @@ from stamm.corpus.contamination.items import read_sets
 from stamm.corpus.corpus_filter import load_filters
 from stamm.corpus.document_filter import DocumentFilter, FilterTools
 from stamm.corpus.inputs import expand, locate
-from stamm.corpus.language.declared import UNDETERMINED, declared_language
+from stamm.corpus.language.declared import language_tag
 from stamm.corpus.ledger import KEPT, PII_KINDS, LedgerRow
 from stamm.corpus.limits import FieldNames, ReadLimits
 from stamm.corpus.pii.config import PiiConfig
@@ -26,7 +25,6 @@ from stamm.corpus.records import InputRecord, Place, UnreadableRecord, whole_tex
 PREFIX = "stamm_"
 """Prefix of the columns that are written into the metadata."""
 
-_TAG = re.compile(r"[a-z]{3}_[A-Z][a-z]{3}")
 # Columns of the position in an input, and of decisions over all documents: unknown here.
 _NOT_WRITTEN = ("input_file", "input_position", "duplicate_of", "split", "probe_id")
 
@@ -124,10 +122,7 @@ def _record(
 def _language(metadata: Mapping[str, Any], names: FieldNames, text: str) -> str:
     """The language as deu_Latn, also where the metadata have "de" or "deu"; "" when unknown."""
     declared = metadata.get(names.language)
-    if not isinstance(declared, str) or not declared or _TAG.fullmatch(declared):
-        return declared if isinstance(declared, str) else ""
-    language = declared_language(declared, text)
-    return "" if language == UNDETERMINED else language
+    return language_tag(declared, text) if isinstance(declared, str) else ""
 
 
 def _columns(row: LedgerRow) -> dict[str, Any]:

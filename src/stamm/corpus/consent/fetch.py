@@ -30,6 +30,7 @@ import httpcore2
 from stamm.base.files import sha256_bytes
 from stamm.base.retry_after import retry_after_seconds
 from stamm.corpus.consent.fetch_config import FetchConfig, Kind
+from stamm.corpus.consent.hosts import ascii_name
 from stamm.corpus.consent.robots_parser import PARSED_BYTES, whole_lines
 from stamm.corpus.consent.snapshot_entry import SnapshotEntry, decode_body
 
@@ -85,9 +86,7 @@ def normalize_site(text: str) -> str:
     Edge     other ports below 1024 belong to other services than the web.
     Raises   ValueError for text that is not a host.
     """
-    name = text.strip().lower().rstrip(".")
-    if not name.isascii():
-        name = name.encode("idna").decode("ascii")
+    name = ascii_name(text.strip()).rstrip(".")
     found = _HOST.fullmatch(name)
     if found is None:
         raise ValueError("no host")

@@ -1,6 +1,9 @@
 """Normalization of hosts: lower case, ASCII (IDNA), no final dot, no default port.
 
 IPv6 addresses are shortened as in RFC 5952, in brackets only before a port.
+
+Source   Unicode Technical Standard 46, non-transitional, as browsers apply it: straße.example is not
+         strasse.example. Python's codec "idna" follows RFC 3490 of 2003, by which they are one host.
 """
 
 from __future__ import annotations
@@ -10,10 +13,15 @@ from functools import lru_cache
 from ipaddress import IPv6Address
 from urllib.parse import SplitResult, unquote, urlsplit
 
+import idna
+
 _DEFAULT_PORTS = {"http": 80, "https": 443}
 # Most addresses. urlsplit reads them in the same way, and takes some ten times as long.
 _PLAIN = re.compile(r"(https?)://([A-Za-z0-9.:_-]+)(?=[/?#]|\Z)")
 _LONGEST_NAME = 253
+_LONGEST_LABEL = 63
+# `str.lower` writes a last Σ as ς, which is another letter in a host.
+_SIGMA, _SIGMA_LOWER = "Σ", "σ"
 # Before percent-encoding and IDNA are undone.
 _LONGEST_NETLOC = 2048
 # Not allowed in a host name, also when percent-encoded.
@@ -39,12 +47,12 @@ def normalize_host(url: str) -> str:
 def _normalize(scheme: str, netloc: str) -> str:
     if len(netloc) > _LONGEST_NETLOC:
         raise ValueError("not a host name")
-    parts = SplitResult(scheme, netloc, "", "", "")
+    parts = SplitResult(scheme, netloc.replace(_SIGMA, _SIGMA_LOWER), "", "", "")
     name = (parts.hostname or "").rstrip(".")
     if "%" in name:
-        name = unquote(name, errors="strict").lower()
-    if not name.isascii():
-        name = name.encode("idna").decode("ascii")
+        name = ascii_name(unquote(name, errors="strict"))
+    elif not name.isascii():
+        name = ascii_name(name)
     if _NOT_A_NAME.search(name):
         raise ValueError("not a host name")
     if not name:
@@ -57,6 +65,28 @@ def _normalize(scheme: str, netloc: str) -> str:
     if port is not None and port != _DEFAULT_PORTS.get(scheme.lower()):
         return f"[{name}]:{port}" if ":" in name else f"{name}:{port}"
     return name
+
+
+def ascii_name(name: str) -> str:
+    """A host name in lower case and ASCII (xn--…), its labels mapped by UTS 46.
+
+    Raises   ValueError for a name with a disallowed character, or a label that is too long.
+    """
+    lower = name.replace(_SIGMA, _SIGMA_LOWER).lower()
+    if lower.isascii():
+        return lower
+    # Not `idna.encode`, which refuses names that exist, such as those of emoji.
+    labels = idna.uts46_remap(lower, std3_rules=False).split(".")
+    return ".".join(map(_ascii_label, labels))
+
+
+def _ascii_label(label: str) -> str:
+    if label.isascii():
+        return label
+    written = f"xn--{label.encode('punycode').decode('ascii')}"
+    if label.startswith("xn--") or len(written) > _LONGEST_LABEL:
+        raise ValueError("not a host name")
+    return written
 
 
 def www_variant(host: str) -> str:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from stamm.base.config import validate
+from stamm.corpus.licences.families import base_name
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -18,7 +19,9 @@ class LicenceConfig:
     copyleft         GPL, MPL, EUPL and similar
     noncommercial    CC-BY-NC and similar
     no_derivatives   CC-BY-ND and similar
-    allow, deny      SPDX identifiers allowed or denied whatever their family; deny wins
+    allow, deny      SPDX identifiers allowed or denied whatever their family; deny wins. Denying
+                     GPL-3.0, GPL-3.0-only or GPL-3.0-or-later denies all three; allowing GPL-3.0
+                     allows all three, and allowing one with a suffix only that one
     unknown          policy for a document without a licence, or with an unknown one
     """
 
@@ -35,5 +38,5 @@ class LicenceConfig:
         for field, values in (("allow", self.allow), ("deny", self.deny)):
             single = all(value and value == value.strip() and " " not in value for value in values)
             validate(self, (field, single, named))
-        both = not {a.lower() for a in self.allow} & {d.lower() for d in self.deny}
+        both = not set(map(base_name, self.allow)) & set(map(base_name, self.deny))
         validate(self, ("allow", both, "has a licence that is also in deny"))

@@ -22,6 +22,7 @@ from stamm.corpus.licences.families import (
     RESERVED,
     SHARE_ALIKE,
     also_no_derivatives,
+    base_name,
     family,
 )
 
@@ -155,10 +156,12 @@ def _judge(expression: Expression, config: LicenceConfig) -> LicenceVerdict:
 
 
 def _judge_licence(licence: str, config: LicenceConfig) -> LicenceVerdict:
-    name = licence.lower()
-    if name in {d.lower() for d in config.deny}:
+    base = base_name(licence)
+    if base in map(base_name, config.deny):
         return "denied"
-    if name in {a.lower() for a in config.allow}:
+    # An entry counts as written and as `parse` would spell it: GPL-3.0+ is GPL-3.0-or-later.
+    allowed = {each.lower() for a in config.allow for each in (a, spdx_identifier(a))}
+    if licence.lower() in allowed or base in allowed:
         return "allowed"
     found = family(licence)
     if not found:

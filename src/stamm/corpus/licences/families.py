@@ -69,12 +69,17 @@ _BY_TERMS = {
 _WHICH_VERSION = re.compile(r"(?:\+|-only|-or-later)$")
 
 
+def base_name(identifier: str) -> str:
+    """An identifier in lower case, without "+", "-only" and "-or-later"."""
+    return _WHICH_VERSION.sub("", identifier.lower())
+
+
 def family(identifier: str) -> str:
     """The family of an SPDX licence identifier, "" when it is unknown.
 
     Edge   GPL-3.0-only, GPL-3.0-or-later and GPL-3.0+ are GPL-3.0 here; case does not matter.
     """
-    name = _WHICH_VERSION.sub("", identifier.lower())
+    name = base_name(identifier)
     found = _FAMILY.get(name)
     if found is not None:
         return found

@@ -17,7 +17,7 @@ from stamm.base.config import to_plain
 from stamm.base.errors import DataError
 from stamm.base.files import sha256_file, write_json
 from stamm.corpus.inputs import locate
-from stamm.corpus.language.codes import UNDETERMINED
+from stamm.corpus.language.declared import language_tag
 from stamm.corpus.language.scripts import script_of
 from stamm.corpus.limits import ReadLimits
 from stamm.corpus.quality.bounds import RULES, QualityRule
@@ -100,9 +100,11 @@ def collect_references(config: QualityFitConfig) -> Iterator[ReferenceText]:
     found: dict[str, dict[str, str]] = {}
     for name in config.inputs:
         for record in read_input(name, locate(name, "inputs"), ReadLimits()):
-            if isinstance(record, UnreadableRecord) or record.language[:3] in ("", UNDETERMINED):
+            if isinstance(record, UnreadableRecord):
                 continue
-            found.setdefault(record.language, {})[record.content_id] = record.content.decode()
+            text = record.content.decode()
+            if language := language_tag(record.language, text):
+                found.setdefault(language, {})[record.content_id] = text
     for language in sorted(found):
         documents = found[language]
         chosen = [documents[identity] for identity in sorted(documents)][: config.max_samples]

@@ -26,6 +26,15 @@ _LINKS = (b"1", b"2")
 _NEXT_HEADER = (b"x", b"L")  # pax, GNU: long values of the next header
 _IGNORED_HEADER = (b"g", b"K")  # comments, the target of a link
 _LINK_MODE = 0o120000
+# What the standard library raises for one file of a zip.
+_UNREADABLE = (
+    zipfile.BadZipFile,
+    zlib.error,
+    OSError,
+    EOFError,
+    ValueError,
+    NotImplementedError,
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -115,7 +124,7 @@ def _unzipped(archive: zipfile.ZipFile, entry: zipfile.ZipInfo, most: int) -> Me
         try:
             with archive.open(entry) as opened:
                 content = opened.read(most + 1)
-        except (zipfile.BadZipFile, zlib.error, OSError, EOFError, ValueError) as error:
+        except _UNREADABLE as error:
             defect = str(error) or type(error).__name__
     size = max(entry.file_size, len(content)) if not defect else 0
     return Member(

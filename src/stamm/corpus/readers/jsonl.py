@@ -44,12 +44,20 @@ def read_jsonl(
             )
 
 
-def record_of(place: Place, row: Any, names: FieldNames) -> InputRecord | UnreadableRecord:
-    """The document of an object with named values, or the reason why there is none."""
+def record_of(
+    place: Place, row: Any, names: FieldNames, line: bytes = b""
+) -> InputRecord | UnreadableRecord:
+    """The document of an object with named values, or the reason why there is none.
+
+    line   from which it was read; identifies a row that is nested too deep to be written again
+    """
 
     def unread(reason: str, detail: str) -> UnreadableRecord:
-        written = json.dumps(row, ensure_ascii=False, sort_keys=True, default=str)
-        data = written.encode("utf-8", "surrogatepass")
+        try:
+            written = json.dumps(row, ensure_ascii=False, sort_keys=True, default=str)
+            data = written.encode("utf-8", "surrogatepass")
+        except RecursionError:
+            data = line
         return UnreadableRecord(
             place=place,
             content_id=content_id("", data),
@@ -111,4 +119,4 @@ def _record(
         return unread("invalid_utf8", f"byte {error.start} of the line: {error.reason}")
     except (ValueError, RecursionError) as error:
         return unread("invalid_json", str(error) if isinstance(error, ValueError) else "too deep")
-    return record_of(place, row, names)
+    return record_of(place, row, names, line.data)

@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 
 from stamm.corpus.limits import FieldNames, ReadLimits
 from stamm.corpus.readers.jsonl import record_of
-from stamm.corpus.records import InputRecord, Place, UnreadableRecord, content_id
+from stamm.corpus.records import InputRecord, Place, UnreadableRecord, clean_field, content_id
 
 _ROWS = 256
 _BATCH_BYTES = 64 * 2**20
@@ -93,7 +93,19 @@ def _record(
                 detail=f"{name} has {size} bytes, limit {limits.line_bytes}",
                 size=size,
             )
-        found[name] = batch.column(index)[row].as_py()
+        try:
+            found[name] = batch.column(index)[row].as_py()
+        except (pa.ArrowException, UnicodeDecodeError):
+            raise
+        except (ArithmeticError, LookupError, ValueError) as error:
+            # A time that Python cannot represent, or in an unknown time zone.
+            return UnreadableRecord(
+                place=place,
+                content_id=content_id(place.file, str(place.position).encode()),
+                reason="bad_value",
+                detail=clean_field(f"{name}: {error}")[:500],
+                size=0,
+            )
     return record_of(place, found, names)
 
 

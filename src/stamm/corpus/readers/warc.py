@@ -151,6 +151,9 @@ def _page(place: Place, record: WarcRecord, limits: ReadLimits) -> InputRecord |
     try:
         if len(url) > LONGEST_FIELD:
             raise BodyError("field_too_long", f"url has over {LONGEST_FIELD} characters")
+        if not clean_field(url).strip():
+            # Without a URL it would be allowed without a consent check.
+            raise BodyError("bad_url", "a record of a page without WARC-Target-URI")
         _read_http(record)
         status = record.http_headers.status_code
         if status != 200:

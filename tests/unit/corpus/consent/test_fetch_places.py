@@ -115,6 +115,7 @@ def test_a_redirect_into_a_private_net_is_refused(sites: Sites) -> None:
     [
         (" Example.ORG. ", "example.org"),
         ("bücher.example", "xn--bcher-kva.example"),
+        ("Faß.example:8443", "xn--fa-hia.example:8443"),
         ("a_b.example:8080", "a_b.example:8080"),
         ("a.example:443", "a.example"),
     ],
@@ -142,6 +143,9 @@ def test_site_names(text: str, name: str) -> None:
         ".".join(["abc"] * 100),
         "\u2028.example",
         "ü" * 300,
+        "ü" * 63,
+        "xn--ü.example",
+        "a\ue000.example",
     ],
 )
 def test_what_names_no_site(text: str) -> None:

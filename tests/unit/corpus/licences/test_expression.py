@@ -96,6 +96,38 @@ def test_options() -> None:
         LicenceConfig(allow=("MIT OR ISC",))
 
 
+@pytest.mark.parametrize("listed", ["AGPL-3.0", "agpl-3.0+", "AGPL-3.0-only", "AGPL-3.0-or-later"])
+@pytest.mark.parametrize("named", ["AGPL-3.0", "AGPL-3.0+", "AGPL-3.0-only", "AGPL-3.0-or-later"])
+def test_deny_holds_for_every_spelling_of_a_version(listed: str, named: str) -> None:
+    config = LicenceConfig(copyleft=True, deny=(listed,))
+    assert licence_verdict(named, config) == "denied"
+    assert licence_verdict("GPL-3.0-only", config) == "allowed"
+    with pytest.raises(ConfigError, match="a licence that is also in deny"):
+        LicenceConfig(allow=(named,), deny=(listed,))
+
+
+def test_deny_holds_for_later_versions() -> None:
+    assert licence_verdict("Apache-2.0+", LicenceConfig(deny=("Apache-2.0",))) == "denied"
+    assert licence_verdict("Apache-2.0", LicenceConfig(deny=("Apache-2.0+",))) == "denied"
+
+
+@pytest.mark.parametrize(
+    ("listed", "named", "expected"),
+    [
+        ("GPL-3.0", "GPL-3.0", "allowed"),
+        ("GPL-3.0", "GPL-3.0-or-later", "allowed"),
+        ("gpl-3.0+", "GPL-3.0-or-later", "allowed"),
+        ("GPL-3.0-or-later", "GPL-3.0+", "allowed"),
+        ("GPL-3.0-only", "GPL-3.0", "allowed"),
+        ("GPL-3.0-or-later", "GPL-3.0-only", "denied"),
+        ("GPL-3.0-only", "GPL-3.0-or-later", "denied"),
+        ("GPL-3.0", "GPL-2.0", "denied"),
+    ],
+)
+def test_allow_with_a_suffix_is_exact(listed: str, named: str, expected: str) -> None:
+    assert licence_verdict(named, LicenceConfig(allow=(listed,))) == expected
+
+
 def test_every_name_of_the_table_is_on_the_spdx_list() -> None:
     for name in " ".join(_MEMBERS.values()).split():
         assert spdx_identifier(name).removesuffix("-only") == name

@@ -56,6 +56,43 @@ def test_a_number_in_one_piece_needs_a_word_for_a_card() -> None:
 
 
 @pytest.mark.parametrize(
+    "number", ["4929 1234 5678 9015", "4929-1234-5678-9015", "4929123456789015"]
+)
+@pytest.mark.parametrize(
+    "after",
+    ["12/27", "05/2027", "123", "12/27 123", "123 12/27", "123.", "123, thanks", "12/27/123 x", ""],
+)
+def test_an_expiry_date_or_code_may_follow(number: str, after: str) -> None:
+    wanted = [] if after.startswith("12/27/") else [number]
+    assert found(f"Visa {number} {after}") == wanted
+    assert found(f"see {number} {after}") == ([number] if len(number) > 16 and not after else [])
+
+
+def test_the_code_of_american_express_has_four_digits() -> None:
+    number = "3755 123456 78909"
+    assert found(f"Amex {number} 1234") == [number]
+    assert found(f"Amex {number} 1234 12/27, and") == [number]
+    assert found("Amex 375512345678909 1234") == ["375512345678909"]
+
+
+def test_six_and_thirteen_digits() -> None:
+    number = next(
+        f"630412 345678901234{d}" for d in "0123456789" if valid_card(f"630412345678901234{d}")
+    )
+    assert found(f"see {number}, thanks") == [number]
+    assert found(f"Maestro {number} 12/27") == [number]
+    assert found(f"see {number[:-1]}{(int(number[-1]) + 1) % 10}, thanks") == []
+
+
+def test_all_digits_are_one_number_where_they_are_valid() -> None:
+    ends = (f"{n:03d}" for n in range(1000))
+    number = next(
+        f"4929 1234 5678 9015 {end}" for end in ends if valid_card(f"4929123456789015{end}")
+    )
+    assert found(f"Visa {number}") == [number]
+
+
+@pytest.mark.parametrize(
     "text",
     [
         "4111 1111 1111 1111 is in every manual",
@@ -67,6 +104,12 @@ def test_a_number_in_one_piece_needs_a_word_for_a_card() -> None:
         "https://card.example/4000001234567899",
         "card 1 4000 0012 3456 7899",
         "card 4000 0012 3456 7899 1234",
+        "card 4000001234567899 1234",
+        "card 4000 0012 3456 7899 123 456",
+        "card 4000 0012 3456 7899 123,50",
+        "card 4000 0012 3456 7899 13/27",
+        "card 4000 0012 3456 7898 12/27",
+        "card 4111 1111 1111 1111 12/27 123",
         "card 4000.0012.3456.7899",
     ],
 )

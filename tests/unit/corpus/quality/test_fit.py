@@ -33,7 +33,8 @@ def _text(number: int) -> str:
 
 @pytest.fixture
 def inputs(tmp_path: Path) -> str:
-    rows = [{"text": _text(number), "language": "eng_Latn"} for number in range(80)]
+    tags = ("eng_Latn", "en")  # one language, in two forms
+    rows = [{"text": _text(number), "language": tags[number % 2]} for number in range(80)]
     rows += [{"text": _text(900), "language": "sco_Latn"}, {"text": "x", "language": "und_Latn"}]
     path = tmp_path / "in.jsonl"
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
