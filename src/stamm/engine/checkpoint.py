@@ -24,12 +24,15 @@ from torch.distributed.checkpoint.hf_storage import (
     HuggingFaceStorageReader,
     HuggingFaceStorageWriter,
 )
+from torch.distributed.checkpoint.metadata import Metadata
 from torch.distributed.checkpoint.state_dict_loader import load
 from torch.distributed.checkpoint.state_dict_saver import async_save, save
 
+from stamm.base.config import from_plain
 from stamm.base.console import Progress
-from stamm.base.errors import ConfigError, DataError, RunError
+from stamm.base.errors import ConfigError, DataError, RunError, StammError
 from stamm.base.files import disk_full_error, is_full, sha256_file, sha256_value
+from stamm.base.schema import read_record
 from stamm.engine.checkpoint_files import (
     GONE,
     PART,
@@ -42,11 +45,15 @@ from stamm.engine.checkpoint_files import (
 )
 from stamm.engine.distributed import DistributedContext
 from stamm.engine.sharded_optimizer import ShardedOptimizer
-from stamm.engine.stored_decoder import is_stored_decoder, load_stored_decoder
+from stamm.engine.stored_decoder import check_config, is_stored_decoder, load_stored_decoder
+from stamm.models.config import DecoderConfig
+from stamm.models.decoder import Decoder
 from stamm.models.lora import base_parameters
+from stamm.runs.schemas.run import ConfigFile
 
 _VALUES = "optimizer"  # state of a user's optimizer that is not a tensor
 _FROZEN = "frozen_sha256"  # of the start model, when its frozen weights are not in the checkpoint
+_MODEL, _GUIDE = "model/", ".guide"
 _ALONE = "torch.distributed is disabled"
 _Failure = tuple[bool, str]  # whether the disk is full, and the error message
 
@@ -200,6 +207,7 @@ class Checkpoints:
                     fix="Start with a new optimizer state, or from a folder checkpoints/step-…",
                 )
             return load_stored_decoder(path, model, self._world)
+        self._check_model(path, model)
         damage = self._damage(path, None) or self._load(
             path, model, updater, moments=moments, start=True
         )
@@ -364,16 +372,34 @@ class Checkpoints:
         reader = HuggingFaceStorageReader(str(path))
         try:
             with _quiet():
-                targets = updater.load_targets(reader.read_metadata()) if moments else {}
+                metadata = reader.read_metadata()
+                targets = updater.load_targets(metadata) if moments else {}
                 weights = _named(base_parameters(model)) if start else self._weights(model)
+                if start and (misfit := _other_tensors(metadata, weights)):
+                    return f"it does not fit the model: {misfit}"
                 pieces = weights | _optimizer(targets)
                 load(pieces, storage_reader=reader, no_dist=self._world.size == 1)
         except (CheckpointException, RuntimeError, ValueError, KeyError) as error:
-            return f"it does not fit the model: {_first_line(error)}"
+            return f"it does not fit the model: {_failure_of(error)[1]}"
         if moments:
             updater.replace(targets, values or {})
             updater.counts = counts
         return ""
+
+    def _check_model(self, path: Path, model: nn.Module) -> None:
+        """Check another run's checkpoint against the configuration of that run, where it is there."""
+        failure: StammError | None = None
+        config = path.resolve().parents[1] / "config.json"
+        if self._world.is_main_process and isinstance(model, Decoder) and config.is_file():
+            try:
+                plain = read_record(ConfigFile, config).config
+                if isinstance(plain, dict) and "model" in plain:
+                    stored = from_plain(DecoderConfig, plain["model"], str(config))
+                    check_config(f"the checkpoint {path}", stored, model.config)
+            except StammError as error:
+                failure = error
+        if (failure := self._world.broadcast_object(failure)) is not None:
+            raise failure
 
     def _check_frozen(self, path: Path, recorded: str | None, *, start: bool) -> None:
         """Check that the frozen weights are those that the adapters in a checkpoint were trained on."""
@@ -422,7 +448,22 @@ def _optimizer(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
 
 
 def _named(parameters: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    return {f"model/{name}": p.detach() for name, p in parameters.items()}
+    return {f"{_MODEL}{name}": p.detach() for name, p in parameters.items()}
+
+
+def _other_tensors(metadata: Metadata, weights: Mapping[str, Tensor]) -> str:
+    """The first tensor that only a checkpoint or only the model has; "" for none.
+
+    Edge     the dense guides of self-guided training may be in the checkpoint alone
+    """
+    stored = {name for name in metadata.state_dict_metadata if name.startswith(_MODEL)}
+    for name in sorted(stored ^ weights.keys()):
+        tensor = name.removeprefix(_MODEL)
+        if name not in stored:
+            return f"the model has the tensor {tensor}, and the checkpoint does not"
+        if not name.endswith(_GUIDE):
+            return f"the checkpoint has the tensor {tensor}, and the model does not"
+    return ""
 
 
 def _failure(written: Future[Any]) -> _Failure | None:

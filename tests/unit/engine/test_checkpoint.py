@@ -235,9 +235,23 @@ def test_another_run_begins_with_its_weights_with_or_without_the_moments(tmp_pat
     assert _equal(model, kept) and _equal(model, begun)
     assert (with_moments.counts, without.counts) == ([3], [0])
     assert not any(t.any() for t in without.tensors().values())
-    with pytest.raises(DataError, match="does not fit the model"):
+    with pytest.raises(DataError, match=r"does not fit the model: Size mismatch .*4.* and .*5"):
         wider = nn.Linear(5, 5)
         other.load(tmp_path / "a" / "step-00000003", wider, _updater(wider), moments=False)
+
+
+def test_another_run_does_not_begin_with_a_part_of_other_weights(tmp_path: Path) -> None:
+    """Every tensor that it wants would be there; `restore` of the run itself reads as before."""
+    model, updater = _pair(0)
+    store = Checkpoints(tmp_path, keep=1, world=ALONE)
+    store.save(1, model, updater, "m1")
+    smaller = nn.Linear(4, 4, bias=False)
+    with pytest.raises(DataError, match="the checkpoint has the tensor bias, and the model does"):
+        store.load(tmp_path / "step-00000001", smaller, _updater(smaller), moments=False)
+    other, larger = nn.Linear(4, 4, bias=False), nn.Linear(4, 4)
+    store.save(1, other, _updater(other), "m1")
+    with pytest.raises(DataError, match="the model has the tensor bias, and the checkpoint does"):
+        store.load(tmp_path / "step-00000001", larger, _updater(larger), moments=False)
 
 
 def test_tied_weights_are_stored_and_come_back(tmp_path: Path) -> None:

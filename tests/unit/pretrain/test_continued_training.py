@@ -39,3 +39,14 @@ def test_a_checkpoint_to_start_from_is_an_input(tmp_path: Path, made_up_corpus: 
     config = replace(CONFIG, begin=InitialWeights(checkpoint="runs/a"))
     with pytest.raises(ConfigError, match=r"begin.checkpoint = runs/a is not among the inputs"):
         _train(tmp_path / "run", config)
+
+
+def test_settings_without_tensors_may_differ(tmp_path: Path, made_up_corpus: None) -> None:
+    begun = _train(tmp_path / "source", CONFIG)
+    rope = replace(CONFIG.model.rope, theta=2e6)
+    config = replace(
+        CONFIG,
+        model=replace(CONFIG.model, rope=rope),
+        begin=InitialWeights(checkpoint=str(begun)),
+    )
+    assert _train(tmp_path / "run", config, begin=begun).is_dir()
