@@ -74,6 +74,8 @@ class Checkpoints:
 
     folder       the folder "checkpoints" of the run
     keep         number of newest checkpoints to keep
+    scheduled    whether the checkpoint of a step is due then; others, written when the process was
+                 asked to end, are deleted with the next one
     stays        whether the checkpoint of a step is kept for good
     background   whether shards are written while training continues (asynchronous checkpointing)
     reach        number of steps that a rollback may go back: one checkpoint before them is kept, too
@@ -86,12 +88,13 @@ class Checkpoints:
         world: DistributedContext,
         *,
         background: bool = False,
+        scheduled: Callable[[int], bool] = lambda step: True,
         stays: Callable[[int], bool] = lambda step: False,
         reach: int = 1,
     ) -> None:
         self.folder = folder
         self.keep = keep
-        self._stays = stays
+        self._scheduled, self._stays = scheduled, stays
         self._reach = reach
         self._world = world
         self._pending: _Pending | None = None
@@ -286,8 +289,9 @@ class Checkpoints:
         """The checkpoints to delete once that of `step` exists."""
         steps = checkpoint_steps(self.folder)
         back = max((s for s in steps if s <= step + 1 - self._reach), default=0)
-        free = [s for s in steps if not self._stays(s)][: -self.keep]
-        return [s for s in free if s < back and s != step]
+        extra = [s for s in steps if s != step and not self._scheduled(s)]
+        free = [s for s in steps if s not in extra and not self._stays(s)][: -self.keep]
+        return [s for s in extra + free if s < back and s != step]
 
     def _hashes(self, folder: Path, *, written: bool = False) -> dict[str, str]:
         """SHA-256 of every file of shards, by name; the processes divide the reading.

@@ -223,6 +223,17 @@ def test_some_checkpoints_stay(tmp_path: Path) -> None:
     assert sorted(p.name for p in tmp_path.iterdir()) == ["step-00000002", "step-00000004"]
 
 
+def test_a_checkpoint_off_the_schedule_does_not_take_the_place_of_another(tmp_path: Path) -> None:
+    """As one that was written when the process was asked to end."""
+    model, updater = _pair(0)
+    store = Checkpoints(tmp_path, keep=2, world=ALONE, scheduled=lambda step: step % 10 == 0)
+    kept = []
+    for step in (10, 20, 25, 27, 30, 35):
+        store.save(step, model, updater, f"m{step}")
+        kept.append(sorted(int(path.name[-8:]) for path in tmp_path.iterdir()))
+    assert kept == [[10], [10, 20], [20, 25], [20, 27], [20, 30], [30, 35]]
+
+
 def test_another_run_begins_with_its_weights_with_or_without_the_moments(tmp_path: Path) -> None:
     model, updater = _pair(0)
     _train(model, updater, 3)
