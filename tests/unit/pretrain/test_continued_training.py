@@ -7,13 +7,18 @@ from pathlib import Path
 
 import pytest
 
+from stamm.base.console import NoProgress
 from stamm.base.errors import ConfigError
 from stamm.engine.config import EngineConfig
-from stamm.models.config import DecoderConfig, PlainFFN
+from stamm.models.config import BlockDense, DecoderConfig, PlainFFN, SelfGuide, Structured
 from stamm.optim.schedules import BatchStage
 from stamm.pretrain import job
 from stamm.pretrain.config import InitialWeights, PretrainConfig
+from stamm.recipes.branches import CooldownRecipe
 from stamm.runs.job import Workspace
+from stamm.runs.metrics import read_metrics
+from stamm.runs.run import workspace
+from tests.unit.untrained_run import untrained_run
 
 CONFIG = PretrainConfig(
     model=DecoderConfig(
@@ -50,3 +55,27 @@ def test_settings_without_tensors_may_differ(tmp_path: Path, made_up_corpus: Non
         begin=InitialWeights(checkpoint=str(begun)),
     )
     assert _train(tmp_path / "run", config, begin=begun).is_dir()
+
+
+def test_a_self_guided_run_is_continued_after_its_guided_part(tmp_path: Path) -> None:
+    """From step 2 of 4, whose checkpoint still has the guides; the new run has none."""
+    run = untrained_run(tmp_path)
+    arm = tmp_path / "arms" / "guided"
+    arm.mkdir(parents=True)
+    model = replace(
+        CONFIG.model,
+        vocab_size=352,
+        ffn=PlainFFN(width=24, linear=BlockDense(rank=4)),
+        structured=Structured(guide=SelfGuide(until_share=0.5)),
+    )
+    engine = replace(CONFIG.engine, checkpoint_every=1, keep_checkpoints=9)
+    source = replace(CONFIG, model=model, sequences=16, engine=engine, pack=str(run["pack"]))
+    job.run(source, Workspace(folder=arm, inputs={"pack": run["pack"]}))
+    recipe = CooldownRecipe(run=str(tmp_path), step=2, tokens=2 * 4 * 16)
+    train = recipe.steps(tmp_path / "cool")[0]
+    place = workspace(tmp_path / "cool", train, NoProgress())
+    place.folder.mkdir(parents=True)
+    job.run(train.config, place)
+    assert read_metrics(place.folder / "metrics.jsonl")[-1]["step"] == 2
+    with pytest.raises(ConfigError, match=r"of step 1 in .* has the dense guides .* end at step 2"):
+        replace(recipe, step=1).steps(tmp_path / "cool")
