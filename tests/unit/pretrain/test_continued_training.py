@@ -58,7 +58,7 @@ def test_settings_without_tensors_may_differ(tmp_path: Path, made_up_corpus: Non
 
 
 def test_a_self_guided_run_is_continued_after_its_guided_part(tmp_path: Path) -> None:
-    """From step 2 of 4, whose checkpoint still has the guides; the new run has none."""
+    """From step 2 of 4, whose checkpoint still has the guides, and from step 3, without them."""
     run = untrained_run(tmp_path)
     arm = tmp_path / "arms" / "guided"
     arm.mkdir(parents=True)
@@ -71,11 +71,13 @@ def test_a_self_guided_run_is_continued_after_its_guided_part(tmp_path: Path) ->
     engine = replace(CONFIG.engine, checkpoint_every=1, keep_checkpoints=9)
     source = replace(CONFIG, model=model, sequences=16, engine=engine, pack=str(run["pack"]))
     job.run(source, Workspace(folder=arm, inputs={"pack": run["pack"]}))
-    recipe = CooldownRecipe(run=str(tmp_path), step=2, tokens=2 * 4 * 16)
-    train = recipe.steps(tmp_path / "cool")[0]
-    place = workspace(tmp_path / "cool", train, NoProgress())
-    place.folder.mkdir(parents=True)
-    job.run(train.config, place)
-    assert read_metrics(place.folder / "metrics.jsonl")[-1]["step"] == 2
+    recipe = CooldownRecipe(run=str(tmp_path), tokens=2 * 4 * 16)
+    for step in (3, 2):
+        root = tmp_path / f"from-{step}"
+        train = replace(recipe, step=step).steps(root)[0]
+        place = workspace(root, train, NoProgress())
+        place.folder.mkdir(parents=True)
+        job.run(train.config, place)
+        assert read_metrics(place.folder / "metrics.jsonl")[-1]["step"] == 2
     with pytest.raises(ConfigError, match=r"of step 1 in .* has the dense guides .* end at step 2"):
-        replace(recipe, step=1).steps(tmp_path / "cool")
+        replace(recipe, step=1).steps(tmp_path / "from-1")
