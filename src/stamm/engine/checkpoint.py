@@ -44,7 +44,7 @@ from stamm.engine.checkpoint_files import (
     write_state,
 )
 from stamm.engine.distributed import DistributedContext
-from stamm.engine.sharded_optimizer import ShardedOptimizer
+from stamm.engine.sharded_optimizer import STATE_PREFIX, ShardedOptimizer
 from stamm.engine.stored_decoder import check_config, is_stored_decoder, load_stored_decoder
 from stamm.models.config import DecoderConfig
 from stamm.models.decoder import Decoder
@@ -448,7 +448,7 @@ class Checkpoints:
 
 
 def _optimizer(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-    return {f"optimizer/{name}": t for name, t in tensors.items()}
+    return {f"{STATE_PREFIX}{name}": t for name, t in tensors.items()}
 
 
 def _named(parameters: Mapping[str, Tensor]) -> dict[str, Tensor]:

@@ -362,6 +362,55 @@ def test_moments_of_other_groups_of_parameters_are_refused(tmp_path: Path) -> No
         )
 
 
+@pytest.mark.parametrize("adam", [False, True])
+def test_a_parameter_without_gradients_has_no_state_and_the_run_resumes(
+    tmp_path: Path, adam: bool
+) -> None:
+    def updater(model: nn.Module) -> ShardedOptimizer:
+        return (
+            ShardedOptimizer(model, lambda piece: torch.optim.AdamW(map(piece, model.parameters())))
+            if adam
+            else _updater(model)
+        )
+
+    def train(model: nn.ModuleList, optimizer: ShardedOptimizer, steps: int, used: int) -> None:
+        for _ in range(steps):
+            sum(part(torch.ones(2, 4)).square().sum() for part in model[:used]).backward()
+            optimizer.step(0.1)
+
+    def pair() -> tuple[nn.ModuleList, ShardedOptimizer]:
+        model = nn.ModuleList([nn.Linear(4, 4), nn.Linear(4, 4)])
+        return model, updater(model)
+
+    torch.manual_seed(0)
+    whole, optimizer = pair()
+    train(whole, optimizer, 3, used=1)
+    store = Checkpoints(tmp_path, keep=2, world=ALONE)
+    store.save(3, whole, optimizer, "m3")
+    resumed, fresh = pair()
+    assert store.restore(resumed, fresh, same, Talk()) == 3
+    assert fresh.tensors().keys() == optimizer.tensors().keys()
+    for model, its in ((whole, optimizer), (resumed, fresh)):
+        train(model, its, 2, used=2)  # the other has a gradient now
+    assert _equal(whole, resumed)
+
+
+def test_the_state_of_another_optimizer_is_not_taken_for_none(tmp_path: Path) -> None:
+    model = nn.Linear(4, 4)
+
+    def updater(kind: type[torch.optim.Optimizer], **settings: float) -> ShardedOptimizer:
+        return ShardedOptimizer(
+            model,
+            lambda piece: kind(map(piece, model.parameters()), **settings),  # type: ignore[arg-type]
+        )
+
+    store = Checkpoints(tmp_path, keep=1, world=ALONE)
+    store.save(1, model, updater(torch.optim.AdamW), "m1")
+    other = updater(torch.optim.SGD, momentum=0.9)
+    with pytest.raises(DataError, match=r"does not fit the model: .*momentum_buffer"):
+        store.load(tmp_path / "step-00000001", model, other, moments=True)
+
+
 def test_what_cannot_begin_to_be_written_is_told_before_others_wait_for_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
