@@ -54,6 +54,7 @@ class GridConfig:
             ("temperature", warm, "must be positive"),
             ("top_k", self.top_k >= 0, "must be 0 or more"),
             ("top_p", 0 < self.top_p <= 1, "must be above 0 and at most 1"),
+            ("seed", 0 <= self.seed < 2**64, "must lie in [0, 2^64)"),
         )
 
 

@@ -24,12 +24,15 @@ from torch.distributed.checkpoint.hf_storage import (
     HuggingFaceStorageReader,
     HuggingFaceStorageWriter,
 )
+from torch.distributed.checkpoint.metadata import Metadata
 from torch.distributed.checkpoint.state_dict_loader import load
 from torch.distributed.checkpoint.state_dict_saver import async_save, save
 
+from stamm.base.config import from_plain
 from stamm.base.console import Progress
-from stamm.base.errors import ConfigError, DataError, RunError
+from stamm.base.errors import ConfigError, DataError, RunError, StammError
 from stamm.base.files import disk_full_error, is_full, sha256_file, sha256_value
+from stamm.base.schema import read_record
 from stamm.engine.checkpoint_files import (
     GONE,
     PART,
@@ -41,12 +44,16 @@ from stamm.engine.checkpoint_files import (
     write_state,
 )
 from stamm.engine.distributed import DistributedContext
-from stamm.engine.sharded_optimizer import ShardedOptimizer
-from stamm.engine.stored_decoder import is_stored_decoder, load_stored_decoder
+from stamm.engine.sharded_optimizer import STATE_PREFIX, ShardedOptimizer
+from stamm.engine.stored_decoder import check_config, is_stored_decoder, load_stored_decoder
+from stamm.models.config import DecoderConfig
+from stamm.models.decoder import Decoder
 from stamm.models.lora import base_parameters
+from stamm.runs.schemas.run import ConfigFile
 
 _VALUES = "optimizer"  # state of a user's optimizer that is not a tensor
 _FROZEN = "frozen_sha256"  # of the start model, when its frozen weights are not in the checkpoint
+_MODEL, _GUIDE = "model/", ".guide"
 _ALONE = "torch.distributed is disabled"
 _Failure = tuple[bool, str]  # whether the disk is full, and the error message
 
@@ -67,6 +74,8 @@ class Checkpoints:
 
     folder       the folder "checkpoints" of the run
     keep         number of newest checkpoints to keep
+    scheduled    whether the checkpoint of a step is due then; others, written when the process was
+                 asked to end, are deleted with the next one
     stays        whether the checkpoint of a step is kept for good
     background   whether shards are written while training continues (asynchronous checkpointing)
     reach        number of steps that a rollback may go back: one checkpoint before them is kept, too
@@ -79,12 +88,13 @@ class Checkpoints:
         world: DistributedContext,
         *,
         background: bool = False,
+        scheduled: Callable[[int], bool] = lambda step: True,
         stays: Callable[[int], bool] = lambda step: False,
         reach: int = 1,
     ) -> None:
         self.folder = folder
         self.keep = keep
-        self._stays = stays
+        self._scheduled, self._stays = scheduled, stays
         self._reach = reach
         self._world = world
         self._pending: _Pending | None = None
@@ -200,6 +210,7 @@ class Checkpoints:
                     fix="Start with a new optimizer state, or from a folder checkpoints/step-…",
                 )
             return load_stored_decoder(path, model, self._world)
+        self._check_model(path, model)
         damage = self._damage(path, None) or self._load(
             path, model, updater, moments=moments, start=True
         )
@@ -278,8 +289,9 @@ class Checkpoints:
         """The checkpoints to delete once that of `step` exists."""
         steps = checkpoint_steps(self.folder)
         back = max((s for s in steps if s <= step + 1 - self._reach), default=0)
-        free = [s for s in steps if not self._stays(s)][: -self.keep]
-        return [s for s in free if s < back and s != step]
+        extra = [s for s in steps if s != step and not self._scheduled(s)]
+        free = [s for s in steps if s not in extra and not self._stays(s)][: -self.keep]
+        return [s for s in extra + free if s < back and s != step]
 
     def _hashes(self, folder: Path, *, written: bool = False) -> dict[str, str]:
         """SHA-256 of every file of shards, by name; the processes divide the reading.
@@ -364,16 +376,34 @@ class Checkpoints:
         reader = HuggingFaceStorageReader(str(path))
         try:
             with _quiet():
-                targets = updater.load_targets(reader.read_metadata()) if moments else {}
+                metadata = reader.read_metadata()
+                targets = updater.load_targets(metadata) if moments else {}
                 weights = _named(base_parameters(model)) if start else self._weights(model)
+                if start and (misfit := _other_tensors(metadata, weights)):
+                    return f"it does not fit the model: {misfit}"
                 pieces = weights | _optimizer(targets)
                 load(pieces, storage_reader=reader, no_dist=self._world.size == 1)
         except (CheckpointException, RuntimeError, ValueError, KeyError) as error:
-            return f"it does not fit the model: {_first_line(error)}"
+            return f"it does not fit the model: {_failure_of(error)[1]}"
         if moments:
             updater.replace(targets, values or {})
             updater.counts = counts
         return ""
+
+    def _check_model(self, path: Path, model: nn.Module) -> None:
+        """Check another run's checkpoint against the configuration of that run, where it is there."""
+        failure: StammError | None = None
+        config = path.resolve().parents[1] / "config.json"
+        if self._world.is_main_process and isinstance(model, Decoder) and config.is_file():
+            try:
+                plain = read_record(ConfigFile, config).config
+                if isinstance(plain, dict) and "model" in plain:
+                    stored = from_plain(DecoderConfig, plain["model"], str(config))
+                    check_config(f"the checkpoint {path}", stored, model.config)
+            except StammError as error:
+                failure = error
+        if (failure := self._world.broadcast_object(failure)) is not None:
+            raise failure
 
     def _check_frozen(self, path: Path, recorded: str | None, *, start: bool) -> None:
         """Check that the frozen weights are those that the adapters in a checkpoint were trained on."""
@@ -418,11 +448,26 @@ class Checkpoints:
 
 
 def _optimizer(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-    return {f"optimizer/{name}": t for name, t in tensors.items()}
+    return {f"{STATE_PREFIX}{name}": t for name, t in tensors.items()}
 
 
 def _named(parameters: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    return {f"model/{name}": p.detach() for name, p in parameters.items()}
+    return {f"{_MODEL}{name}": p.detach() for name, p in parameters.items()}
+
+
+def _other_tensors(metadata: Metadata, weights: Mapping[str, Tensor]) -> str:
+    """The first tensor that only a checkpoint or only the model has; "" for none.
+
+    Edge     the dense guides of self-guided training may be in the checkpoint alone
+    """
+    stored = {name for name in metadata.state_dict_metadata if name.startswith(_MODEL)}
+    for name in sorted(stored ^ weights.keys()):
+        tensor = name.removeprefix(_MODEL)
+        if name not in stored:
+            return f"the model has the tensor {tensor}, and the checkpoint does not"
+        if not name.endswith(_GUIDE):
+            return f"the checkpoint has the tensor {tensor}, and the model does not"
+    return ""
 
 
 def _failure(written: Future[Any]) -> _Failure | None:

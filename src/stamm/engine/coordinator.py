@@ -22,17 +22,7 @@ from stamm.runs.torchrun_env import has_torchrun
 
 _NO_TIMEOUT = timedelta(days=60)
 _PR_SET_PDEATHSIG = 1  # linux/prctl.h
-_CODE_PACKAGES = (
-    "activations",
-    "base",
-    "corpus",
-    "engine",
-    "losses",
-    "models",
-    "optim",
-    "pretrain",
-    "runs",
-)
+_ALL_CODE = ("",)  # folders of the package: objectives and losses of every kind of training
 
 
 class StepBroadcaster:
@@ -47,7 +37,7 @@ class StepBroadcaster:
         init_process_group(torch.cuda.is_available())
         self._group = dist.new_group(backend="gloo", timeout=_NO_TIMEOUT)
         code: list[str] = [""] * dist.get_world_size()
-        dist.all_gather_object(code, code_hash(_CODE_PACKAGES), group=self._group)
+        dist.all_gather_object(code, code_hash(_ALL_CODE), group=self._group)
         others = [str(rank) for rank, other in enumerate(code) if other != code[0]]
         if others:
             raise RunError(

@@ -18,9 +18,8 @@ from torch.distributed.tensor import DTensor
 
 from stamm.base.errors import ConfigError
 from stamm.base.user_code import guarded
-from stamm.engine.sharded_optimizer import ShardedOptimizer, as_parameter
+from stamm.engine.sharded_optimizer import STATE_PREFIX, ShardedOptimizer, as_parameter
 
-_PREFIX = "optimizer/"
 _GIVEN = {"params", "names", "lr"}  # of a group; "lr" is set before every step
 
 
@@ -93,10 +92,10 @@ class CustomShardedOptimizer(ShardedOptimizer):
         """Empty tensors for the state in a checkpoint, to be read into and then passed to `replace`."""
         targets: dict[str, Tensor] = {}
         for full, stored in metadata.state_dict_metadata.items():
-            name, _, _key = full.removeprefix(_PREFIX).rpartition("/")
+            name, _, _key = full.removeprefix(STATE_PREFIX).rpartition("/")
             parameter = self._whole.get(name)
             if (
-                not full.startswith(_PREFIX)
+                not full.startswith(STATE_PREFIX)
                 or parameter is None
                 or not isinstance(stored, TensorStorageMetadata)
             ):
@@ -105,7 +104,7 @@ class CustomShardedOptimizer(ShardedOptimizer):
             local = isinstance(parameter, DTensor) and stored.size == parameter.shape
             shape = shard.shape if local else stored.size
             empty = torch.empty(shape, dtype=dtype, device=shard.device)
-            targets[full.removeprefix(_PREFIX)] = as_parameter(parameter, empty)
+            targets[full.removeprefix(STATE_PREFIX)] = as_parameter(parameter, empty)
         return targets
 
     def replace(self, targets: Mapping[str, Tensor], values: Mapping[str, Any]) -> None:

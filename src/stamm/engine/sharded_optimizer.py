@@ -17,6 +17,9 @@ from torch.distributed.tensor import DTensor
 from stamm.engine.parallel import local_shard
 from stamm.optim.groups import set_learning_rate
 
+STATE_PREFIX = "optimizer/"
+"""Of the names of state tensors in a checkpoint."""
+
 
 class ShardedOptimizer:
     """Optimizer steps, and optimizer state by parameter name.
@@ -72,11 +75,19 @@ class ShardedOptimizer:
         return "" if values is None else f"it was written by {values['class']}"
 
     def load_targets(self, metadata: Metadata) -> dict[str, Tensor]:
-        """The state tensors to read a checkpoint with this metadata into; then call `replace`."""
-        return self.tensors()
+        """The state tensors to read a checkpoint with this metadata into; then call `replace`.
+
+        A parameter that never had a gradient has no state in the checkpoint.
+        """
+        held = {_owner(name.removeprefix(STATE_PREFIX)) for name in metadata.state_dict_metadata}
+        return {name: value for name, value in self.tensors().items() if _owner(name) in held}
 
     def replace(self, targets: Mapping[str, Tensor], values: Mapping[str, Any]) -> None:
         """Complete loading with the tensors that were read and the `values` of the checkpoint."""
+        held = {_owner(name) for name in targets}
+        for name, shard in self._shards.items():
+            if name not in held:
+                self.optimizer.state.pop(shard, None)
 
     @property
     def counts(self) -> list[int]:
@@ -105,6 +116,11 @@ class ShardedOptimizer:
                 if isinstance(value, Tensor):
                     value.zero_()
         self.counts = counts
+
+
+def _owner(state: str) -> str:
+    """The name of the parameter in the name of a state tensor."""
+    return state.rpartition("/")[0]
 
 
 def _shard(parameter: nn.Parameter) -> nn.Parameter:

@@ -41,7 +41,7 @@ def load_stored_decoder(folder: Path, model: nn.Module, world: DistributedContex
             stored = checked_config(folder)
             sha256 = weights_sha256(folder)
             if isinstance(model, Decoder):
-                _check_config(folder, stored, model.config)
+                check_config(f"the decoder in {folder}", stored, model.config)
         except DataError as error:
             failure = error
     sha256, failure = world.broadcast_object((sha256, failure))
@@ -56,8 +56,12 @@ def load_stored_decoder(folder: Path, model: nn.Module, world: DistributedContex
     return str(sha256)
 
 
-def _check_config(folder: Path, stored: DecoderConfig, model: DecoderConfig) -> None:
-    """Check what the shapes of tensors do not tell."""
+def check_config(place: str, stored: DecoderConfig, model: DecoderConfig) -> None:
+    """Check what the shapes of tensors do not tell.
+
+    place    what has the configuration `stored`, for the message
+    Raises   DataError when it is another model
+    """
     there, here = stored.ffn.spec, model.ffn.spec
     pairs: list[tuple[str, object, object]] = [
         ("vocab_size", stored.vocab_size, model.vocab_size),
@@ -69,7 +73,7 @@ def _check_config(folder: Path, stored: DecoderConfig, model: DecoderConfig) -> 
     for name, found, wanted in pairs:
         if found != wanted:
             raise DataError(
-                f"the decoder in {folder} has {name} = {found}, and this run has model.{name} = {wanted}",
+                f"{place} has {name} = {found}, and this run has model.{name} = {wanted}",
                 fix=f"Set model.{name}={found}, or start from another model",
             )
 

@@ -92,6 +92,7 @@ class Trainer:
             config.keep_checkpoints,
             world,
             background=config.async_checkpointing,
+            scheduled=self._is_saved,
             stays=self._is_kept,
             reach=policy.skipped_steps if isinstance(policy, RollBackAndSkip) else 1,
         )

@@ -136,8 +136,8 @@ def adapters(weights: Mapping[str, Tensor]) -> dict[str, tuple[Tensor, Tensor]]:
 
 
 @torch.no_grad()
-def merged_decoder(config: DecoderConfig, weights: Mapping[str, Tensor], lora: Lora) -> Decoder:
-    """The decoder with W + scale B A, summed in float64 and rounded once, in place of each target.
+def merged_weights(weights: Mapping[str, Tensor], lora: Lora) -> dict[str, Tensor]:
+    """Weights by name with W + scale B A, summed in float64 and rounded once, in place of each target.
 
     weights   all parameters by name, unsharded; they do not change
     Checked   tests/unit/models/test_lora.py
@@ -147,6 +147,15 @@ def merged_decoder(config: DecoderConfig, weights: Mapping[str, Tensor], lora: L
         weight = dense[name + _WEIGHT]
         product = b.double() @ a.double()
         dense[name + _WEIGHT] = (weight.double() + lora.scale * product).to(weight.dtype)
+    return dense
+
+
+def merged_decoder(config: DecoderConfig, weights: Mapping[str, Tensor], lora: Lora) -> Decoder:
+    """A decoder with `merged_weights`.
+
+    Checked   tests/unit/models/test_lora.py
+    """
+    dense = merged_weights(weights, lora)
     if config.tied_embeddings:
         dense["lm_head.weight"] = dense["model.embed_tokens.weight"]
     decoder = Decoder(config)

@@ -36,4 +36,5 @@ class SamplingConfig:
             ("top_p", 0 < self.top_p <= 1, "must be above 0 and at most 1"),
             ("max_new_tokens", self.max_new_tokens >= 1, "must be at least 1"),
             ("slots", self.slots >= 1, "must be at least 1"),
+            ("seed", 0 <= self.seed < 2**64, "must lie in [0, 2^64)"),
         )

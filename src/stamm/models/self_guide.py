@@ -6,6 +6,7 @@ Steps count from 1. After `guided_steps` the weight is 0 and the guides are remo
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 from stamm.models.config import DecoderConfig, SelfGuide
 
@@ -13,6 +14,11 @@ from stamm.models.config import DecoderConfig, SelfGuide
 def guided_steps(guide: SelfGuide | None, num_steps: int) -> int:
     """Number of steps with a guide, at the start of a run."""
     return 0 if guide is None else round(guide.until_share * num_steps)
+
+
+def without_guide(config: DecoderConfig) -> DecoderConfig:
+    """The decoder of a run that starts after the guided part of another, or from a stored decoder."""
+    return replace(config, structured=replace(config.structured, guide=None))
 
 
 def guide_weight(guide: SelfGuide | None, step: int, num_steps: int) -> float:

@@ -28,17 +28,18 @@ _PREFIX = "model/"
 def run(config: WeightAverage, workspace: Workspace) -> None:
     """Store the mean of the final weights and of the checkpoints every `config.every` steps before.
 
-    Raises   RunError when there are too few checkpoints; DataError when one is damaged
+    Raises   RunError when one of these checkpoints is missing; DataError when one is damaged
     """
     folder = workspace.inputs["run"]
     final = int(read_json(folder / "summary.json")["steps"])
     places = folder / "checkpoints"
-    steps = [n for n in checkpoint_steps(places) if n < final and n % config.every == 0]
-    steps = steps[1 - config.last :]
-    if len(steps) < config.last - 1:
+    newest = (final - 1) // config.every
+    steps = [n * config.every for n in range(newest + 2 - config.last, newest + 1)]
+    missing = sorted(set(steps) - set(checkpoint_steps(places)))
+    if missing:
         raise RunError(
-            f"{places} has {len(steps)} checkpoints every {config.every} steps before step {final}, "
-            f"and {config.last - 1} are averaged",
+            f"{places} has no checkpoint of step {', '.join(map(str, missing))}, and the "
+            f"{config.last - 1} every {config.every} steps before step {final} are averaged",
             fix="Lower average.last or average.every, or train the arm again",
         )
     workspace.progress.begin("average", len(steps), "checkpoints")

@@ -21,9 +21,12 @@ from stamm.activations.fused.operation import SMALLEST, cpu_sources, use_eager
 from stamm.base.autotune import Measurement, measured
 from stamm.engine.attention_support import may_fuse
 from stamm.engine.compile import missing_to_compile, separate_inductor_cache
+from stamm.engine.distributed import DistributedContext
+from stamm.engine.pieces import pieces_of, threads_of_operations
 from stamm.models import fused_attention
 from stamm.models.attention_mask import document_mask
 from stamm.models.config import GatedFFN, PlainFFN
+from stamm.models.determinism import operation_threads
 from stamm.models.ffn import ffn_activation
 from stamm.pretrain.config import PretrainConfig
 
@@ -68,6 +71,19 @@ def choose_kernels(config: PretrainConfig, num_sequences: int) -> Choices:
             dtype = torch.bfloat16 if short else torch.float32
             chosen[key] = _faster(_activation(key, ffn, dtype, compiled))
     return chosen
+
+
+def choices_of_run(
+    config: PretrainConfig, num_sequences: int, world: DistributedContext
+) -> Choices:
+    """`choose_kernels` with the threads that an operation of the run has; for the main process."""
+    threads = config.engine.threads
+    if world.mesh is None:
+        largest = config.largest_micro_batch(max(stage.size for stage in config.batch))
+        pieces = pieces_of(config.engine, largest, config.context)
+        threads = threads_of_operations(threads, pieces)
+    with operation_threads(threads):
+        return choose_kernels(config, num_sequences)
 
 
 def prepare_kernels(config: PretrainConfig, choices: Choices) -> str | None:

@@ -1,7 +1,8 @@
 """Evaluation at intervals during training, on samples that cost a bounded share of it.
 
 The evaluated model is a plain copy of the decoder, uncompiled and whole, in the main process; on a CPU
-it shares the weights' memory. Nothing of the training changes: no random number is drawn.
+it shares the weights' memory, apart from matrices that adapters are merged into. Nothing of the
+training changes: no random number is drawn.
 
 The size of a sample follows from FLOPs and not from a clock, so that a resumed run evaluates the same
 items at the same steps.
@@ -33,6 +34,7 @@ from stamm.evaluate.task_file import GENERATED, TaskData, open_task
 from stamm.evaluate.text_model import TextModel, load_tokenizer, text_model
 from stamm.models.decoder import Decoder
 from stamm.models.generate import nats_of_sequences
+from stamm.models.lora import merged_weights
 from stamm.pretrain.config import HELD_OUT, PeriodicEvaluation, PretrainConfig
 from stamm.runs.job import Workspace
 from stamm.runs.schemas.evaluation import ItemLine
@@ -78,6 +80,8 @@ def make_evaluator(
         weights = dict(trained.named_parameters()) if alone else full_state_dict(trained, world)
         found: dict[str, float] = {}
         if world.is_main_process:
+            if config.lora is not None:
+                weights = merged_weights(weights, config.lora)
             decoder.to(world.device)
             for name, parameter in decoder.named_parameters():
                 parameter.data = weights[name].detach().to(world.device, dtype)

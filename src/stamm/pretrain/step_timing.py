@@ -32,6 +32,12 @@ from stamm.models.determinism import set_determinism
 from stamm.pretrain.config import PretrainConfig
 from stamm.pretrain.dataset import SequenceSampler
 from stamm.pretrain.job import open_stream
+from stamm.pretrain.kernel_choice import (
+    Choices,
+    choices_of_run,
+    chosen_kernels,
+    prepare_kernels,
+)
 from stamm.pretrain.lr_finder import FINAL, SHORT
 from stamm.pretrain.step_timing_config import PaceConfig
 from stamm.pretrain.train import train_decoder
@@ -51,10 +57,13 @@ def run(config: PaceConfig, workspace: Workspace) -> None:
     world = init_distributed(engine.parallel, device, collectives=engine.precision != "float32")
     workspace.progress.begin("measure steps", config.rounds * len(config.arms), "runs")
     seconds: dict[str, list[float]] = {arm.name: [] for arm in config.arms}
+    choices = {arm.name: _choices(arm.pretrain, world) for arm in config.arms}
     for turn in range(config.rounds):
         for number, arm in enumerate(config.arms):
             with caching_allocator() if device.type == "cpu" else contextlib.nullcontext():
-                seconds[arm.name] += _timed(config, arm.pretrain, workspace, world)
+                seconds[arm.name] += _timed(
+                    config, arm.pretrain, choices[arm.name], workspace, world
+                )
             workspace.progress.advance(turn * len(config.arms) + number + 1, arm.name)
     if world.is_main_process:
         medians = {name: statistics.median(values) for name, values in seconds.items()}
@@ -94,8 +103,24 @@ def lengths(config: PaceConfig, seconds: Mapping[str, float]) -> dict[str, Any]:
     return found
 
 
+def _choices(pretrain: PretrainConfig, world: DistributedContext) -> Choices:
+    """The kernels of a run with this configuration, which are measured and recorded once."""
+    if world.device.type != "cpu":
+        return {}
+    found: Choices = {}
+    if world.is_main_process:
+        found = choices_of_run(pretrain, pretrain.total_sequences(), world)
+    found = world.broadcast_object(found)
+    prepare_kernels(pretrain, found)
+    return found
+
+
 def _timed(
-    config: PaceConfig, pretrain: PretrainConfig, workspace: Workspace, world: DistributedContext
+    config: PaceConfig,
+    pretrain: PretrainConfig,
+    choices: Choices,
+    workspace: Workspace,
+    world: DistributedContext,
 ) -> list[float]:
     """Seconds of each counted step of one short run; empty except on the main process."""
     folder = workspace.folder / "rounds"
@@ -109,10 +134,11 @@ def _timed(
         evaluate=None,
         engine=replace(pretrain.engine, checkpoint_every=steps + 1),
     )
-    windows = SequenceSampler(
-        open_stream(short, workspace.inputs), short.context, short.seed, short.goldfish
-    )
-    train_decoder(short, replace(workspace, folder=folder, progress=NoProgress()), world, windows)
+    stream = open_stream(short, workspace.inputs)
+    windows = SequenceSampler(stream, short.context, short.seed, short.goldfish, short.masks)
+    place = replace(workspace, folder=folder, progress=NoProgress())
+    with chosen_kernels(short, choices) as chosen:
+        train_decoder(chosen, place, world, windows)
     if not world.is_main_process:
         return []
     lines = read_metrics(folder / "log" / "speed.jsonl")[config.warmup_steps :]

@@ -37,7 +37,7 @@ def train_decoder(
     start    weights to start from; None: `config.begin`, or random weights
 
     Raises   what `engine.trainer_setup.fit` raises, and ConfigError for an objective that cannot be
-             loaded or is not one
+             loaded or is not one, and for a checkpoint to start from that is not an input
     """
     make_objective = load_objective(config.objective) if make is None else make
 
@@ -52,8 +52,13 @@ def train_decoder(
 
     num_steps = config.batches(config.total_sequences(windows.per_epoch)).num_steps
     if start is None and config.begin is not None:
-        keep = config.begin.moments == "keep"
-        start = InitialCheckpoint(workspace.inputs["begin"], optimizer_state=keep)
+        place = workspace.inputs.get("begin")
+        if place is None:
+            raise ConfigError(
+                f"begin.checkpoint = {config.begin.checkpoint} is not among the inputs of this run",
+                fix="Use a recipe that trains from a checkpoint, or set begin=none",
+            )
+        start = InitialCheckpoint(place, optimizer_state=config.begin.moments == "keep")
 
     def evaluator(decoder: Decoder) -> Evaluator | None:
         return make_evaluator(config, decoder, num_steps, workspace, world)

@@ -40,12 +40,11 @@ from stamm.engine.events import NONFINITE, Events, read_events
 from stamm.engine.out_of_memory import out_of_memory_explained
 from stamm.engine.parallel import full_state_dict
 from stamm.engine.peak_flops import device_name
-from stamm.engine.pieces import pieces_of, threads_of_operations
 from stamm.engine.trainer import InitialCheckpoint
 from stamm.engine.trainer_setup import TrainedModel
 from stamm.models.config import DecoderConfig
 from stamm.models.decoder import Decoder
-from stamm.models.determinism import operation_threads, set_determinism
+from stamm.models.determinism import set_determinism
 from stamm.models.flops import count_parameters, guide_flops, training_flops
 from stamm.models.guide_draws import guide_uses
 from stamm.models.lora import lora_sizes
@@ -57,7 +56,7 @@ from stamm.pretrain.dataset import TrainingSequences
 from stamm.pretrain.kernel_choice import (
     Choices,
     activation_backend,
-    choose_kernels,
+    choices_of_run,
     chosen_kernels,
     prepare_kernels,
 )
@@ -200,13 +199,7 @@ def _choices(
     """The kernels recorded when the run started, or new choices."""
     path = folder / "manifest.json"
     if not path.exists():
-        threads = config.engine.threads
-        if world.mesh is None:
-            largest = config.largest_micro_batch(max(stage.size for stage in config.batch))
-            pieces = pieces_of(config.engine, largest, config.context)
-            threads = threads_of_operations(config.engine.threads, pieces)
-        with operation_threads(threads):
-            return choose_kernels(config, config.total_sequences(per_epoch))
+        return choices_of_run(config, config.total_sequences(per_epoch), world)
     found = read_json(path, MANIFEST_FIX)
     held = found.get("kernels", {}) if isinstance(found, dict) else {}
     return dict(held) if isinstance(held, dict) else {}

@@ -13,6 +13,7 @@ from stamm.base.config import validate
 from stamm.base.errors import ConfigError
 from stamm.evaluate.config import EvaluateConfig
 from stamm.models.config import DecoderConfig
+from stamm.models.self_guide import without_guide
 from stamm.optim.schedules import BatchStage, WarmupStableDecay
 from stamm.pretrain.config import InitialWeights, PretrainConfig
 from stamm.recipes.activation_steps import activation_steps
@@ -105,7 +106,8 @@ class AdaptRecipe:
                 f"run = {self.run} is a Hugging Face folder, which has no corpus to train on",
                 fix="Leave out tokens, and train the swapped model with a recipe of your own",
             )
-        return pretraining_of(Path(os.path.normpath(root / start.model)).parent)
+        source = pretraining_of(Path(os.path.normpath(root / start.model)).parent)
+        return replace(source, model=without_guide(source.model))  # a stored decoder has none
 
     def _training(self, start: StartModel, source: PretrainConfig, root: Path) -> list[Step]:
         pack = self.pack or (start.pack and os.path.normpath(root / start.pack))

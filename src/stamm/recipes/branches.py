@@ -15,6 +15,7 @@ from typing import Literal
 from stamm.base.config import from_plain, validate
 from stamm.base.errors import ConfigError, DataError
 from stamm.base.files import read_json
+from stamm.models.self_guide import guided_steps, without_guide
 from stamm.optim.config import AdEMAMix, OptimizerConfig
 from stamm.optim.schedules import BatchStage, WarmupStableDecay
 from stamm.pretrain.config import InitialWeights, PretrainConfig
@@ -287,11 +288,18 @@ def _source(run: str, arm: str | None, step: int | None, *, before_decay: bool) 
             fix="Set step=N to another, or train with engine.keep_every=N",
         )
     chosen = fitting[-1]
+    guided = guided_steps(config.model.structured.guide, plan.num_steps)
+    if chosen < guided:
+        raise ConfigError(
+            f"the checkpoint of step {chosen} in {folder} has the dense guides of self-guided training, "
+            f"which end at step {guided}",
+            fix=f"Set step=N to a checkpoint of step {guided} or later",
+        )
     span = ends[chosen]
     arrived = span.first + span.size
     return _Source(
         name=folder.name,
-        config=config,
+        config=replace(config, model=without_guide(config.model)),
         pack=pack,
         checkpoint=folder / "checkpoints" / f"step-{chosen:08d}",
         step=chosen,

@@ -338,7 +338,9 @@ class Comparison:
 
     def _pace_step(self, runs: Mapping[str, PretrainConfig], matched: EqualTime) -> Step:
         config = PaceConfig(
-            arms=tuple(TimedArm(name=name, pretrain=run) for name, run in runs.items()),
+            arms=tuple(
+                TimedArm(name=name, pretrain=_to_its_end(run)) for name, run in runs.items()
+            ),
             baseline=self.baseline,
             short=self.tuning.length,
             rounds=matched.rounds,

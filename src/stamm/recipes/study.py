@@ -14,6 +14,7 @@ from stamm.base.user_code import reference_files
 from stamm.corpus.config import CorpusConfig
 from stamm.corpus.pack_config import PackConfig
 from stamm.corpus.tokenizer.config import TekkenConfig, TokenizerConfig
+from stamm.engine.checkpoint_files import STATE
 from stamm.evaluate.config import EvaluateConfig, task_files
 from stamm.export.config import ExportConfig
 from stamm.models.config import DecoderConfig
@@ -27,6 +28,7 @@ from stamm.recipes.report_step import report_step
 from stamm.reports.config import ReportConfig
 from stamm.runs.executors import Execution, LocalExecutor
 from stamm.runs.job import Step
+from stamm.runs.model_outputs import DECODER
 
 MANIFEST = "manifest.json"
 
@@ -139,7 +141,10 @@ def single_steps(
     step = _pretrain_step(config.model.ffn.spec.name, config)
     train = replace(
         step,
-        inputs={name: os.path.relpath(path, root) for name, path in inputs.items()},
+        inputs={
+            name: os.path.relpath(path, root)
+            for name, path in {**_start_of(config), **inputs}.items()
+        },
         after=(),
         external={**step.external, **{str(path): path for path in external}},
     )
@@ -148,17 +153,46 @@ def single_steps(
 
 
 def _pretrain_step(arm: str, config: PretrainConfig) -> Step:
+    start = _start_of(config)
+    identity = {str(path): path for folder in start.values() for path in _identity_of(folder)}
     return Step(
         name=f"pretrain.{arm}",
         job="pretrain",
         config=config,
         folder=f"arms/{arm}",
-        inputs={"pack": "pack", "tokenizer": "tokenizer"},
+        inputs={
+            "pack": "pack",
+            "tokenizer": "tokenizer",
+            # Outside the run folder, wherever that is.
+            **{name: str(path.absolute()) for name, path in start.items()},
+        },
         after=("pack", "tokenizer"),
-        external=task_files(config.evaluate.tasks) if config.evaluate else {},
+        external={**(task_files(config.evaluate.tasks) if config.evaluate else {}), **identity},
         outputs=("config.json", "model", "metrics.jsonl", "summary.json"),
         costly=True,
     )
+
+
+def _start_of(config: PretrainConfig) -> dict[str, Path]:
+    """The folder that the run starts from, by the name of the pretraining job's input; {} for none.
+
+    Raises   ConfigError when it is neither a checkpoint nor a stored decoder
+    """
+    if config.begin is None:
+        return {}
+    folder = Path(config.begin.checkpoint)
+    if not _identity_of(folder):
+        raise ConfigError(
+            f"begin.checkpoint = {folder} holds neither a checkpoint ({STATE}) nor a stored decoder "
+            f"({DECODER})",
+            fix="Name a folder checkpoints/step-… or model of a run",
+        )
+    return {"begin": folder}
+
+
+def _identity_of(folder: Path) -> list[Path]:
+    """The file with the hashes of a checkpoint or a stored decoder; [] when it is neither."""
+    return [folder / name for name in (DECODER, STATE) if (folder / name).is_file()][:1]
 
 
 def _evaluate_step(arm: str, config: EvaluateConfig) -> Step:

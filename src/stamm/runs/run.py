@@ -222,6 +222,7 @@ class Run:
         while left or pool.running:
             found = next(filter(can_start, left), None)
             if found is not None:
+                pool.check()
                 left.remove(found)
                 if self._is_left_out(found, steps, done, ended):
                     ended.add(found.name)
@@ -234,6 +235,7 @@ class Run:
             else:
                 names = ", ".join(step.name for step in left)
                 raise RunError(f"steps wait for steps that do not exist: {names}")
+        pool.check()
 
     def _wanted(self, steps: Sequence[Step], done: Mapping[str, str]) -> Iterator[Step]:
         """The steps that none of the finished ones stops; `done` grows while this is read."""

@@ -45,7 +45,8 @@ class StepPool:
     module   module that a worker runs with -m (stamm.recipes.step_worker)
     quiet    workers report no progress
     Edge     leaving the context ends all workers. SIGTERM and SIGUSR2, which ask a run to end, are
-             passed on, so that training runs save their state
+             passed on, so that training runs save their state; while no worker has a step they do
+             what they did before
     """
 
     def __init__(
@@ -56,6 +57,8 @@ class StepPool:
         self._idle: list[subprocess.Popen[str]] = []
         self._all: list[subprocess.Popen[str]] = []
         self._ended: queue.SimpleQueue[_Ended | signal.Signals] = queue.SimpleQueue()
+        self._asked: signal.Signals | None = None
+        self._before: dict[signal.Signals, Any] = {}
 
     @property
     def free(self) -> bool:
@@ -92,23 +95,23 @@ class StepPool:
         """
         found = self._ended.get()
         if isinstance(found, signal.Signals):
-            self._stop(found)
-            raise StoppedError(
-                f"the run was asked to end ({found.name}): training runs have saved their state",
-                fix="Run the same command again to resume",
-            )
+            raise self._stopped(found)
         del self.running[found.step.name]
         if found.answer is not None and not found.answer:
             return found.step
         self._stop(signal.SIGTERM)
         raise _error(found)
 
+    def check(self) -> None:
+        """Raise StoppedError when this process was asked to end, as `wait` does."""
+        if self._asked is not None:
+            raise self._stopped(self._asked)
+
     @contextlib.contextmanager
     def opened(self) -> Iterator[StepPool]:
         """The pool, whose workers end with the block."""
-        before = {}
         if threading.current_thread() is threading.main_thread():
-            before = {number: signal.signal(number, self._note) for number in _SIGNALS}
+            self._before = {number: signal.signal(number, self._note) for number in _SIGNALS}
         try:
             yield self
         except KeyboardInterrupt:  # the terminal has sent it to the workers, too
@@ -121,11 +124,29 @@ class StepPool:
             for worker in self._all:
                 worker.kill()
                 worker.wait()
-            for number, handler in before.items():
+            for number, handler in self._before.items():
                 signal.signal(number, handler)
 
     def _note(self, number: int, frame: FrameType | None) -> None:
-        self._ended.put(signal.Signals(number))
+        asked = signal.Signals(number)
+        before = self._before.get(asked)
+        if not self.running and before is not None:
+            # A step of this process alone, which may take hours; nothing is waited for.
+            if callable(before):
+                before(number, frame)
+            else:
+                signal.signal(asked, before)
+                signal.raise_signal(asked)
+            return
+        self._asked = asked
+        self._ended.put(asked)
+
+    def _stopped(self, asked: signal.Signals) -> StoppedError:
+        self._stop(asked)
+        return StoppedError(
+            f"the run was asked to end ({asked.name}): training runs have saved their state",
+            fix="Run the same command again to resume",
+        )
 
     def _new(self) -> subprocess.Popen[str]:
         worker = subprocess.Popen(

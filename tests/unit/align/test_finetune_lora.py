@@ -16,14 +16,29 @@ from stamm.align.training.log_probs import completion_log_probs
 from stamm.align.training.loss_config import QRPO, SFT, Loss
 from stamm.base.files import sha256_file
 from stamm.base.schema import read_record
+from stamm.engine.distributed import DistributedContext
 from stamm.models.config import BlockDense, PlainFFN, SelfGuide, Structured
 from stamm.models.decoder import build_decoder
 from stamm.models.flops import training_flops
+from stamm.models.lora import add_adapters, init_adapters, merged_decoder
 from stamm.models.lora_config import Lora
 from stamm.models.serialization import load_decoder, save_decoder
 from stamm.optim.schedules import ConstantRate
+from stamm.pretrain.config import PeriodicEvaluation
+from stamm.pretrain.periodic_evaluation import make_evaluator
+from stamm.runs.job import Workspace
 from stamm.runs.schemas.training import TrainingSummary
-from tests.unit.align.finetuned import CONTEXT, MODEL, chats, fine_tune, metrics, pairs, trained
+from tests.unit.align.finetuned import (
+    CONTEXT,
+    MODEL,
+    chats,
+    config,
+    fine_tune,
+    metrics,
+    pairs,
+    trained,
+)
+from tests.unit.untrained_run import untrained_run
 
 LORA = Lora(rank=8, alpha=16.0)
 
@@ -75,6 +90,34 @@ def test_a_model_of_self_guided_training_is_trained_without_guides(
     save_decoder(build_decoder(guided, seed=5), tmp_path / "start")
     lines = metrics(fine_tune(tmp_path, chats(), lora=lora))
     assert lines[-1]["train/loss_nats"] < lines[0]["train/loss_nats"]
+
+
+def test_evaluation_during_training_measures_the_adapters(tmp_path: Path) -> None:
+    """As it measures the merged model; before, it measured the frozen weights."""
+    inputs = untrained_run(tmp_path)
+    start = load_decoder(inputs["model"])
+    decoder = load_decoder(inputs["model"])
+    add_adapters(decoder, LORA)
+    init_adapters(decoder, seed=1)
+    with torch.no_grad():
+        for name, parameter in decoder.named_parameters():
+            if name.endswith("lora_B"):
+                parameter.normal_(std=0.1)
+    weights = dict(decoder.named_parameters())
+    wanted = PeriodicEvaluation(every=20, share=1.0)
+    settings = config(SFT(), lora=LORA, evaluate=wanted, model=start.config, context=16)
+    place = Workspace(folder=tmp_path / "arm", inputs=inputs)
+    alone = DistributedContext(torch.device("cpu"))
+    bits = {}
+    for name, lora, model in (
+        ("start", None, start),
+        ("adapters", LORA, decoder),
+        ("merged", None, merged_decoder(start.config, weights, LORA)),
+    ):
+        evaluate = make_evaluator(replace(settings, lora=lora), model, 20, place, alone)
+        assert evaluate is not None
+        bits[name] = evaluate(20)["evaluate/held_out/bits_per_byte"]
+    assert bits["adapters"] == bits["merged"] != bits["start"]
 
 
 def test_checkpoints_of_adapters_are_small(tmp_path: Path) -> None:

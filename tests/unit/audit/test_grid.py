@@ -112,7 +112,9 @@ def test_cells_of_languages_and_of_all() -> None:
     assert len(cells([row for row in rows if row["language"] == "de"])) == 2
 
 
-@pytest.mark.parametrize("field", [{"prefixes": ()}, {"offsets": (3, 1)}, {"temperature": 0.0}])
+@pytest.mark.parametrize(
+    "field", [{"prefixes": ()}, {"offsets": (3, 1)}, {"temperature": 0.0}, {"seed": -1}]
+)
 def test_settings_without_meaning(field: dict[str, Any]) -> None:
     with pytest.raises(ConfigError):
         GridConfig(**field)

@@ -223,6 +223,17 @@ def test_some_checkpoints_stay(tmp_path: Path) -> None:
     assert sorted(p.name for p in tmp_path.iterdir()) == ["step-00000002", "step-00000004"]
 
 
+def test_a_checkpoint_off_the_schedule_does_not_take_the_place_of_another(tmp_path: Path) -> None:
+    """As one that was written when the process was asked to end."""
+    model, updater = _pair(0)
+    store = Checkpoints(tmp_path, keep=2, world=ALONE, scheduled=lambda step: step % 10 == 0)
+    kept = []
+    for step in (10, 20, 25, 27, 30, 35):
+        store.save(step, model, updater, f"m{step}")
+        kept.append(sorted(int(path.name[-8:]) for path in tmp_path.iterdir()))
+    assert kept == [[10], [10, 20], [20, 25], [20, 27], [20, 30], [30, 35]]
+
+
 def test_another_run_begins_with_its_weights_with_or_without_the_moments(tmp_path: Path) -> None:
     model, updater = _pair(0)
     _train(model, updater, 3)
@@ -235,9 +246,23 @@ def test_another_run_begins_with_its_weights_with_or_without_the_moments(tmp_pat
     assert _equal(model, kept) and _equal(model, begun)
     assert (with_moments.counts, without.counts) == ([3], [0])
     assert not any(t.any() for t in without.tensors().values())
-    with pytest.raises(DataError, match="does not fit the model"):
+    with pytest.raises(DataError, match=r"does not fit the model: Size mismatch .*4.* and .*5"):
         wider = nn.Linear(5, 5)
         other.load(tmp_path / "a" / "step-00000003", wider, _updater(wider), moments=False)
+
+
+def test_another_run_does_not_begin_with_a_part_of_other_weights(tmp_path: Path) -> None:
+    """Every tensor that it wants would be there; `restore` of the run itself reads as before."""
+    model, updater = _pair(0)
+    store = Checkpoints(tmp_path, keep=1, world=ALONE)
+    store.save(1, model, updater, "m1")
+    smaller = nn.Linear(4, 4, bias=False)
+    with pytest.raises(DataError, match="the checkpoint has the tensor bias, and the model does"):
+        store.load(tmp_path / "step-00000001", smaller, _updater(smaller), moments=False)
+    other, larger = nn.Linear(4, 4, bias=False), nn.Linear(4, 4)
+    store.save(1, other, _updater(other), "m1")
+    with pytest.raises(DataError, match="the model has the tensor bias, and the checkpoint does"):
+        store.load(tmp_path / "step-00000001", larger, _updater(larger), moments=False)
 
 
 def test_tied_weights_are_stored_and_come_back(tmp_path: Path) -> None:
@@ -335,6 +360,55 @@ def test_moments_of_other_groups_of_parameters_are_refused(tmp_path: Path) -> No
         store.load(
             tmp_path / "a" / "step-00000001", other, ShardedOptimizer(other, build), moments=True
         )
+
+
+@pytest.mark.parametrize("adam", [False, True])
+def test_a_parameter_without_gradients_has_no_state_and_the_run_resumes(
+    tmp_path: Path, adam: bool
+) -> None:
+    def updater(model: nn.Module) -> ShardedOptimizer:
+        return (
+            ShardedOptimizer(model, lambda piece: torch.optim.AdamW(map(piece, model.parameters())))
+            if adam
+            else _updater(model)
+        )
+
+    def train(model: nn.ModuleList, optimizer: ShardedOptimizer, steps: int, used: int) -> None:
+        for _ in range(steps):
+            sum(part(torch.ones(2, 4)).square().sum() for part in model[:used]).backward()
+            optimizer.step(0.1)
+
+    def pair() -> tuple[nn.ModuleList, ShardedOptimizer]:
+        model = nn.ModuleList([nn.Linear(4, 4), nn.Linear(4, 4)])
+        return model, updater(model)
+
+    torch.manual_seed(0)
+    whole, optimizer = pair()
+    train(whole, optimizer, 3, used=1)
+    store = Checkpoints(tmp_path, keep=2, world=ALONE)
+    store.save(3, whole, optimizer, "m3")
+    resumed, fresh = pair()
+    assert store.restore(resumed, fresh, same, Talk()) == 3
+    assert fresh.tensors().keys() == optimizer.tensors().keys()
+    for model, its in ((whole, optimizer), (resumed, fresh)):
+        train(model, its, 2, used=2)  # the other has a gradient now
+    assert _equal(whole, resumed)
+
+
+def test_the_state_of_another_optimizer_is_not_taken_for_none(tmp_path: Path) -> None:
+    model = nn.Linear(4, 4)
+
+    def updater(kind: type[torch.optim.Optimizer], **settings: float) -> ShardedOptimizer:
+        return ShardedOptimizer(
+            model,
+            lambda piece: kind(map(piece, model.parameters()), **settings),  # type: ignore[arg-type]
+        )
+
+    store = Checkpoints(tmp_path, keep=1, world=ALONE)
+    store.save(1, model, updater(torch.optim.AdamW), "m1")
+    other = updater(torch.optim.SGD, momentum=0.9)
+    with pytest.raises(DataError, match=r"does not fit the model: .*momentum_buffer"):
+        store.load(tmp_path / "step-00000001", model, other, moments=True)
 
 
 def test_what_cannot_begin_to_be_written_is_told_before_others_wait_for_it(

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 import torch
 import torch.distributed._functional_collectives as collectives
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor
 
+import stamm
 from stamm.activations.module import build_activation
 from stamm.base.errors import ConfigError, RunError
-from stamm.engine import parallel
+from stamm.engine import coordinator, parallel
 from stamm.engine.config import Parallel
 from stamm.engine.coordinator import StepBroadcaster
 from stamm.engine.distributed import (
@@ -21,6 +24,21 @@ from stamm.engine.distributed import (
     report_lost_peers,
     select_device,
 )
+from stamm.runs.sharded_job import code_hash
+
+
+@pytest.mark.parametrize("folder", ["align/training", "chat", "evaluate", "losses", "recipes"])
+def test_the_code_that_processes_compare_is_all_that_trains(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, folder: str
+) -> None:
+    file = tmp_path / folder / "job.py"
+    file.parent.mkdir(parents=True)
+    monkeypatch.setattr(stamm, "__file__", str(tmp_path / "__init__.py"))
+    found = set()
+    for text in ("loss = 1", "loss = 2"):
+        file.write_text(text)
+        found.add(code_hash.__wrapped__(coordinator._ALL_CODE))
+    assert len(found) == 2
 
 
 def test_processes_that_differ_are_named(monkeypatch: pytest.MonkeyPatch) -> None:

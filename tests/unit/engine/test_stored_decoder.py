@@ -10,7 +10,9 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+from stamm.base.config import to_plain
 from stamm.base.errors import ConfigError, DataError
+from stamm.base.schema import write_record
 from stamm.engine.checkpoint import Checkpoints
 from stamm.engine.distributed import DistributedContext
 from stamm.engine.sharded_optimizer import ShardedOptimizer
@@ -19,6 +21,7 @@ from stamm.models.config import BlockDense, DecoderConfig, GatedFFN, PlainFFN
 from stamm.models.decoder import Decoder, build_decoder
 from stamm.models.serialization import save_decoder
 from stamm.runs.model_outputs import weights_sha256
+from stamm.runs.schemas.run import ConfigFile
 
 CPU = DistributedContext(torch.device("cpu"))
 MODEL = DecoderConfig(vocab_size=61, d_model=32, num_layers=2, ffn=PlainFFN(width=48))
@@ -57,13 +60,18 @@ def test_other_safetensors_files_of_the_folder_are_not_read(tmp_path: Path) -> N
     assert torch.equal(started.model.norm.weight, stored.model.norm.weight)
 
 
+SETTINGS: list[tuple[dict[str, object], str]] = [
+    ({"vocab_size": 64}, r"has vocab_size = 61, and this run has model.vocab_size = 64"),
+    ({"tied_embeddings": True}, r"has tied_embeddings = False, .*model.tied_embeddings = True"),
+    ({"ffn": PlainFFN(width=48, activation="gelu")}, r"ffn.activation = 'xielu', .* 'gelu'"),
+    ({"num_heads": 8, "head_dim": 4}, r"has head_dim = 8, .*model.head_dim = 4"),
+]
+
+
 @pytest.mark.parametrize(
     ("changed", "told"),
     [
-        ({"vocab_size": 64}, r"has vocab_size = 61, and this run has model.vocab_size = 64"),
-        ({"tied_embeddings": True}, r"has tied_embeddings = False, .*model.tied_embeddings = True"),
-        ({"ffn": PlainFFN(width=48, activation="gelu")}, r"ffn.activation = 'xielu', .* 'gelu'"),
-        ({"num_heads": 8, "head_dim": 4}, r"has head_dim = 8, .*model.head_dim = 4"),
+        *SETTINGS,
         ({"ffn": PlainFFN(width=40)}, r"up_proj.weight has shape \(48, 32\) in .* and \(40, 32\)"),
         (
             {"num_layers": 1},
@@ -78,6 +86,31 @@ def test_another_model_is_refused_with_both_values(
     save_decoder(build_decoder(MODEL, seed=1), tmp_path)
     with pytest.raises(DataError, match=told):
         _load(tmp_path, build_decoder(replace(MODEL, **changed), seed=2))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("changed", "told"),
+    [
+        *SETTINGS,
+        ({"ffn": PlainFFN(width=40)}, r"not fit the model: Size mismatch .*48.* and current: .*40"),
+        ({"num_layers": 1}, r"the checkpoint has the tensor model.layers.1.*, and the model does"),
+        ({"num_layers": 3}, r"the model has the tensor model.layers.2.*, and the checkpoint does"),
+    ],
+)
+def test_a_checkpoint_of_another_model_is_refused_as_well(
+    tmp_path: Path, changed: dict[str, object], told: str
+) -> None:
+    """By the configuration of the run that wrote it, and without one by its tensors."""
+    written = build_decoder(MODEL, seed=1)
+    updater = ShardedOptimizer(written, lambda shard: torch.optim.AdamW(written.parameters()))
+    store = Checkpoints(tmp_path / "checkpoints", keep=1, world=CPU)
+    store.save(1, written, updater, "")
+    described = {"kind": "pretrain", "config": {"model": to_plain(MODEL)}}
+    write_record(tmp_path / "config.json", ConfigFile, described)
+    place = tmp_path / "checkpoints" / "step-00000001"
+    _load(place, build_decoder(MODEL, seed=2))
+    with pytest.raises(DataError, match=told):
+        _load(place, build_decoder(replace(MODEL, **changed), seed=2))  # type: ignore[arg-type]
 
 
 def test_damaged_weights_are_refused_with_both_hashes(tmp_path: Path) -> None:

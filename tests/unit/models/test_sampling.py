@@ -11,7 +11,7 @@ from stamm.base.errors import ConfigError
 from stamm.models.config import DecoderConfig, PlainFFN
 from stamm.models.decoder import Decoder, build_decoder
 from stamm.models.generate import greedy, nats_of_sequences
-from stamm.models.sampling import Sampled, draw, sample
+from stamm.models.sampling import Sampled, draw, sample, uniforms
 from stamm.models.sampling_config import SamplingConfig
 
 
@@ -145,11 +145,18 @@ def test_a_token_of_probability_0_is_never_drawn() -> None:
         ({"top_p": 0}, "top_p"),
         ({"max_new_tokens": 0}, "max_new_tokens"),
         ({"slots": 0}, "slots"),
+        ({"seed": -1}, r"seed = -1 must lie in \[0, 2\^64\)"),
+        ({"seed": 2**64}, r"seed = 18446744073709551616 must lie"),
     ],
 )
 def test_impossible_settings_are_refused(options: dict[str, float], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         SamplingConfig(**options)  # type: ignore[arg-type]
+
+
+def test_the_largest_seed_draws() -> None:
+    seed = SamplingConfig(seed=2**64 - 1).seed
+    assert all(0 <= number < 1 for number in uniforms(seed, 3, 5))
 
 
 def test_prompts_that_leave_no_room_are_refused() -> None:

@@ -48,15 +48,18 @@ def averaged(folder: Path, config: WeightAverage) -> Decoder:
     return load_decoder(folder / "averaged" / "model")
 
 
-@pytest.mark.parametrize(("last", "every", "mean"), [(2, 4, 10.0), (3, 4, 8.0), (2, 3, 7.5)])
+@pytest.mark.parametrize(("last", "every", "mean"), [(2, 4, 10.0), (3, 4, 8.0), (2, 8, 10.0)])
 def test_the_mean_of_the_last_weights(trained: Path, last: int, every: int, mean: float) -> None:
     for weight in averaged(trained, WeightAverage(last=last, every=every)).parameters():
         assert torch.equal(weight, torch.full_like(weight, mean))
 
 
-def test_too_few_checkpoints_and_changed_ones_are_refused(trained: Path) -> None:
-    with pytest.raises(RunError, match="has 2 checkpoints every 4 steps before step 12, and 3 are"):
-        averaged(trained, WeightAverage(last=4, every=4))
+def test_missing_checkpoints_and_changed_ones_are_refused(trained: Path) -> None:
+    for last, every, missing in ((4, 4, "0"), (2, 3, "9"), (3, 3, "6, 9")):
+        with pytest.raises(
+            RunError, match=rf"has no checkpoint of step {missing}, and the {last - 1}"
+        ):
+            averaged(trained, WeightAverage(last=last, every=every))
     place = trained / "checkpoints" / "step-00000008" / "shard-1.safetensors"
     save_file({"model/x": torch.zeros(1)}, place)
     with pytest.raises(DataError, match="has changed since it was written"):

@@ -172,7 +172,7 @@ def test_kernels_are_measured_with_the_threads_that_an_operation_has(
 ) -> None:
     seen = []
     monkeypatch.setattr(
-        training_run, "choose_kernels", lambda *_: seen.append(torch.get_num_threads())
+        kernel_choice, "choose_kernels", lambda *_: seen.append(torch.get_num_threads())
     )
     batch = (BatchStage(size=16),)
     for pieces in (None, 1, 2, 8):

@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import inspect
+import os
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 from stamm.base.config import from_plain, override, to_plain
+from stamm.base.console import NoProgress
 from stamm.base.errors import ConfigError
 from stamm.models.flops import count_parameters
+from stamm.pretrain.config import PretrainConfig
 from stamm.recipes.catalog import RECIPES, Recipe, get
 from stamm.recipes.demo import demo
-from stamm.recipes.study import Study
+from stamm.recipes.study import Study, single_steps
+from stamm.runs.run import workspace
 
 
 @pytest.mark.parametrize("recipe", RECIPES, ids=lambda recipe: recipe.name)
@@ -127,6 +132,26 @@ def test_what_would_stop_a_study_late_is_refused_at_once(
 )
 def test_the_fix_that_a_refusal_names_is_taken(changes: list[str]) -> None:
     assert override(demo(), changes).steps()
+
+
+@pytest.mark.parametrize("file", ["state.json", "decoder.json"])
+def test_a_run_that_starts_from_other_weights_reads_them(tmp_path: Path, file: str) -> None:
+    folder, root = tmp_path / "other" / "weights", tmp_path / "runs" / "mine"
+    begin = ["begin=InitialWeights", f"begin.checkpoint={folder}"]
+    single = override(PretrainConfig(), begin)
+    study = override(demo(), [f"pretrain.{change}" for change in begin])
+    for build in (study.steps, lambda: single_steps(single, root, {"pack": tmp_path}, [])):
+        with pytest.raises(ConfigError, match=r"neither a checkpoint \(state.json\) nor a stored"):
+            build()
+    folder.mkdir(parents=True)
+    (folder / file).write_text("{}")
+    for steps in (study.steps(), single_steps(single, root, {"pack": tmp_path}, [])):
+        trained = [step for step in steps if step.job == "pretrain"]
+        assert trained
+        for step in trained:
+            read = workspace(root, step, NoProgress()).inputs["begin"]
+            assert Path(os.path.normpath(read)) == folder
+            assert step.external[str(folder / file)] == folder / file
 
 
 def test_unmatched_arms_are_refused_with_their_sizes() -> None:

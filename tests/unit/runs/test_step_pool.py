@@ -7,13 +7,15 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
+from types import FrameType
 
 import pytest
 
 from stamm.base.console import NoProgress
-from stamm.base.errors import DataError, RunError
+from stamm.base.errors import DataError, RunError, StoppedError
 from stamm.base.files import write_json
 from stamm.pretrain.average_config import WeightAverage
 from stamm.runs.job import Step, Workspace
@@ -51,7 +53,12 @@ class Here:
         return decide
 
 
-def _execute(root: Path, steps: tuple[Step, ...], count: int) -> list[str]:
+def _execute(
+    root: Path,
+    steps: tuple[Step, ...],
+    count: int,
+    here: Callable[[str], Job] | None = None,
+) -> list[str]:
     """Execute steps; returns the names in the order in which they were announced."""
     run, announced = Run(root, "test", (), {"a": 1}), []
 
@@ -63,7 +70,7 @@ def _execute(root: Path, steps: tuple[Step, ...], count: int) -> list[str]:
     with run.locked(), pool.opened():
         run.open()
         (root / "log").mkdir(exist_ok=True)
-        run.execute(steps, Here(root), NoProgress(), announce, None, pool)
+        run.execute(steps, here or Here(root), NoProgress(), announce, None, pool)
     assert run.state() == "complete"
     assert not pool.running
     return announced
@@ -117,6 +124,52 @@ def test_what_a_job_raises_comes_back_as_it_is_and_ends_the_others(tmp_path: Pat
     assert not (root / "steps/slow.json").exists()
     with pytest.raises(RunError, match="step broken failed: ZeroDivisionError"):
         _execute(root, (_step("broken"), _step("b")), 1)
+
+
+class AskedError(Exception):
+    """Raised by the handler of a signal that was set before the pool."""
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR2])
+def test_a_signal_while_no_worker_has_a_step_does_what_it_did_before(
+    tmp_path: Path, number: signal.Signals
+) -> None:
+    """It was noted for later, and a step of this process may take hours."""
+
+    def asked(signal_number: int, frame: FrameType | None) -> None:
+        raise AskedError
+
+    def here(config: object, place: Workspace) -> None:
+        signal.raise_signal(number)
+
+    before = signal.signal(number, asked)
+    try:
+        with pytest.raises(AskedError):
+            _execute(tmp_path / "r", (_step("own", job="here"),), 2, lambda kind: here)
+        assert signal.getsignal(number) is asked
+    finally:
+        signal.signal(number, before)
+
+
+@pytest.mark.parametrize("more", [(), (_step("more", "a", job="here"),)])
+def test_a_signal_behind_the_last_step_that_ends_is_not_lost(
+    tmp_path: Path, more: tuple[Step, ...]
+) -> None:
+    root = tmp_path / "r"
+
+    def here(config: object, place: Workspace) -> None:
+        assert place.folder.name == "own"  # nothing begins after it
+        until = time.monotonic() + 60
+        while not (root / "a" / "out.json").exists() and time.monotonic() < until:
+            time.sleep(0.02)
+        time.sleep(0.3)  # the worker has answered
+        signal.raise_signal(signal.SIGTERM)
+        write_json(place.folder / "out.json", {})
+
+    steps = (_step("a"), _step("own", job="here"), *more)
+    with pytest.raises(StoppedError, match=r"asked to end \(SIGTERM\)"):
+        _execute(root, steps, 2, lambda kind: here)
+    assert Run(root, "test", (), {"a": 1}).state() == "running"
 
 
 def test_a_worker_that_dies_is_named(tmp_path: Path) -> None:

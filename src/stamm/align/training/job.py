@@ -40,6 +40,7 @@ from stamm.models.config import DecoderConfig
 from stamm.models.decoder import Decoder
 from stamm.models.peft_adapter import save_adapted
 from stamm.models.reward_head import REWARD_HEAD, save_head
+from stamm.models.self_guide import without_guide
 from stamm.models.serialization import checked_config
 from stamm.pretrain.config import PretrainConfig
 from stamm.pretrain.dataset import TrainingSequences
@@ -61,8 +62,7 @@ def run(config: FineTuneConfig, workspace: Workspace) -> None:
     config = apply_chosen(config, inputs)
     model = checked_config(start)
     # Guides serve the first part of pretraining, and a stored decoder has none.
-    unguided = dataclasses.replace(model.structured, guide=None)
-    config = dataclasses.replace(config, model=dataclasses.replace(model, structured=unguided))
+    config = dataclasses.replace(config, model=without_guide(model))
     data = EncodedExamples.open(inputs["data"])
     check_chat_format(data, inputs["tokenizer"])
     check_data(config.loss, data)
