@@ -320,7 +320,7 @@ def _call(call: object, number: int) -> ToolCall:
     if isinstance(arguments, str):
         try:
             json.loads(arguments)
-        except ValueError:
+        except (ValueError, RecursionError):
             name = function["name"]
             raise _wrong(number, f"the arguments of the call {name} are not JSON") from None
         return ToolCall(function["name"], arguments.strip())
