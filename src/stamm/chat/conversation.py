@@ -157,8 +157,9 @@ def read_tools(tools: object) -> tuple[Mapping[str, Any], ...]:
     if isinstance(tools, str):
         try:
             tools = json.loads(tools)
+            json.dumps(tools, ensure_ascii=False).encode()  # fails on a lone surrogate
         except (ValueError, RecursionError):
-            raise DataError("tools is text, and not JSON") from None
+            raise DataError("tools is text, and not JSON of Unicode text") from None
     if not isinstance(tools, Sequence) or isinstance(tools, str):
         raise DataError("tools is not a list")
     found = []
@@ -320,7 +321,7 @@ def _call(call: object, number: int) -> ToolCall:
     if isinstance(arguments, str):
         try:
             json.loads(arguments)
-        except ValueError:
+        except (ValueError, RecursionError):
             name = function["name"]
             raise _wrong(number, f"the arguments of the call {name} are not JSON") from None
         return ToolCall(function["name"], arguments.strip())

@@ -15,6 +15,7 @@ from collections.abc import Sequence
 
 from stamm.base.errors import DataError
 from stamm.chat.conversation import (
+    NAME,
     AssistantTurn,
     Block,
     Response,
@@ -87,8 +88,12 @@ def segments_of_ids(ids: Sequence[int], tokenizer: ChatTokenizer) -> list[Segmen
 
 
 def parse_assistant(body: Sequence[Segment]) -> tuple[Block, ...]:
-    """The blocks between <|assistant_start|> and <|assistant_end|>, which may be missing."""
+    """The blocks between <|assistant_start|> and <|assistant_end|>, which may be missing.
+
+    Calls without outputs stay text, except at the end: `read_conversation` refuses them elsewhere.
+    """
     blocks: list[Block] = []
+    as_text: Block = Response("")  # the last calls, if they are not followed by outputs
     thinking = calling = after_calls = False
     for segment in body:
         if segment.control:
@@ -99,11 +104,18 @@ def parse_assistant(body: Sequence[Segment]) -> tuple[Block, ...]:
             after_calls = segment.text == TOOLS_SUFFIX
             continue
         text = segment.text
+        if not text:
+            continue
+        called = bool(blocks) and isinstance(blocks[-1], ToolCalls)
+        read = _read_array(text) if called and after_calls else None
+        if called and read is None:
+            blocks[-1] = as_text
         calls = _read_calls(text) if calling else None
         if calls is not None:
             blocks.append(ToolCalls(calls))
+            as_text = Thoughts(text) if thinking else Response(text)
             continue
-        if after_calls and (read := _read_array(text)) is not None:
+        if read is not None:
             outputs, text = read
             blocks.append(ToolOutputs(outputs))
         blocks.append(Thoughts(text) if thinking else Response(text))
@@ -144,9 +156,24 @@ def _read_calls(text: str) -> tuple[ToolCall, ...] | None:
         return None
     calls = []
     for value in read[0]:
-        call = json.loads(value)
+        try:
+            call = json.loads(value)
+        except RecursionError:
+            return None
         if not isinstance(call, dict) or len(call) != 1:
             return None
         (name,) = call
-        calls.append(ToolCall(name, value[value.index(":") + 1 : -1].strip()))
+        arguments = value[value.index(":") + 1 : -1].strip()  # no name has a colon
+        if not NAME.fullmatch(name) or not _is_json(arguments):
+            return None
+        calls.append(ToolCall(name, arguments))
     return tuple(calls)
+
+
+def _is_json(text: str) -> bool:
+    """False for what follows a key that is given twice, too."""
+    try:
+        json.loads(text)
+    except (ValueError, RecursionError):
+        return False
+    return True

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from stamm.base.errors import ExportError
-from stamm.chat.formats import chat_template
+from stamm.chat.formats import ApertusFormat, chat_template
 from stamm.chat.render import ASSISTANT_END
 from stamm.chat.template_sandbox import render_all
 from stamm.corpus.special_tokens import BEGIN_ID, END_ID, PAD_ID, RESERVED_TOKENS
@@ -111,7 +111,9 @@ class GgufTarget:
         if (beside / TOKENIZER_CONFIG).is_file():
             special, ends = imported_special_ids(beside)
             begin, pad = special.begin, special.pad
-            if chat and (beside / TEMPLATE).is_file():
+            if self._options.chat_format == ApertusFormat.name:
+                template = chat_template()  # the published one writes other ids
+            elif chat and (beside / TEMPLATE).is_file():
                 template = (beside / TEMPLATE).read_text(encoding="utf-8")
         elif chat:
             ends, template = [END_ID, RESERVED_TOKENS.index(ASSISTANT_END)], chat_template()

@@ -46,7 +46,13 @@ from stamm.export.held_out import (
 )
 from stamm.export.model_card import model_card, origin_of
 from stamm.export.registry import load_target
-from stamm.export.reward_model import add_head, reward_card, reward_class, reward_difference
+from stamm.export.reward_model import (
+    add_head,
+    rendered_chat,
+    reward_card,
+    reward_class,
+    reward_difference,
+)
 from stamm.export.samples import check_sample_length, prompts, write_samples
 from stamm.export.target import (
     ChatTarget,
@@ -55,7 +61,7 @@ from stamm.export.target import (
     LoadedExport,
     OptionsTarget,
 )
-from stamm.export.transformers_target import open_tokenizer
+from stamm.export.transformers_target import open_tokenizer, turn_ends
 from stamm.models.config import DecoderConfig
 from stamm.models.decoder import Decoder
 from stamm.models.determinism import set_determinism
@@ -92,12 +98,13 @@ def run(config: ExportConfig, workspace: Workspace) -> None:
     tokenizer = open_tokenizer(tokenizer_file)
     held_out = _held_out(workspace)
     texts = held_out_texts(held_out, tokenizer, config.held_out_tokens)
+    chat = read_chat_record(workspace.inputs["model"])
     if isinstance(target, OptionsTarget):
         target.configure(
             ExportOptions(
                 quantization=config.quantization,
                 max_shard_bytes=config.max_shard_bytes,
-                chat=read_chat_record(workspace.inputs["model"]) is not None,
+                chat_format=chat.format if chat else "",
                 texts=[each.text for each in texts],
             )
         )
@@ -183,7 +190,7 @@ def _export(
         parity.require_bits(bits, config.bits_tolerance)
     starts = [] if held_out is None else [tokens for _, tokens in prompts(config, held_out)]
     same = _guarded(target, lambda: greedy_agreement(starts, decoder, loaded, config.sample_tokens))
-    if chat is not None and isinstance(tokenizer, Tokenizer):
+    if chat is not None:
         _guarded(target, lambda: check_chat(loaded, tokenizer, chat))
     progress.advance(3, "parity checked")
     report = parity.report(
@@ -233,9 +240,11 @@ def _export_reward(
         target.write_chat(folder, file, decoder.config.max_context)
     add_head(folder, architecture, decoder, head_D, config.max_shard_bytes)
     progress.advance(1, "written")
-    found = [reward_difference(config, folder, decoder, head_D)]
+    ends = turn_ends(open_tokenizer(file))
+    chat = rendered_chat(folder, ends)
+    found = reward_difference(config, folder, decoder, head_D, ends, chat)
     parity.require(found, config.tolerance)
-    description, card = reward_card(architecture)
+    description, card = reward_card(architecture, ends, chat)
     report = parity.report(found, config.tolerance, description, sha256)
     write_record(folder / PARITY, ParityFile, {**report, "files": _sizes(folder)})
     pack = inputs.get("pack")
@@ -243,7 +252,7 @@ def _export_reward(
     alignment = alignment_summaries(inputs["model"])
     text = model_card(decoder, origin, config.licence, found, card, sha256, alignment)
     write_text(folder / "README.md", text)
-    progress.end(f"rewards differ by {found[0].max_relative:.1e}")
+    progress.end(f"rewards differ by {max(one.max_relative for one in found):.1e}")
 
 
 def _sizes(folder: Path) -> dict[str, int]:
@@ -300,12 +309,21 @@ def float64_error(config: ExportConfig, decoder: Decoder, texts: Sequence[Tensor
     return max(one.max_relative for one in compare(config, decoder, loaded, texts))
 
 
-def check_chat(loaded: LoadedExport, tokenizer: Tokenizer, chat: ChatModelFile) -> None:
+def check_chat(
+    loaded: LoadedExport, tokenizer: Tokenizer | ImportedTokenizer, chat: ChatModelFile
+) -> None:
     """Check that the exported chat template, if any, gives the ids that the model was trained with.
+
+    Other formats than Apertus keep the template of the imported folder, which was verified when the
+    folder was read. Of imported tokenizers, only those are compared that the engine reads itself.
 
     Raises   ExportError when it does not, or when the model was trained with another chat format.
     """
     if loaded.encode_chat is None:
+        return
+    if isinstance(tokenizer, ImportedTokenizer) and (
+        chat.format != ApertusFormat.name or loaded.token_limit
+    ):
         return
     ours = ApertusFormat(tokenizer, tokenizer.sha256)
     if ours.sha256 != chat.sha256:

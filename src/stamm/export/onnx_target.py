@@ -18,7 +18,7 @@ from stamm.base.errors import ExportError
 from stamm.base.files import read_json
 from stamm.export.onnx_graph import MODEL, cache_names, write_onnx
 from stamm.export.runtime_support import onnx_reasons
-from stamm.export.target import CardText, LoadedExport
+from stamm.export.target import CardText, ExportOptions, LoadedExport
 from stamm.export.transformers_target import write_chat_files, write_companions
 from stamm.models.config import DecoderConfig
 from stamm.models.decoder import Decoder
@@ -44,6 +44,13 @@ class OnnxTarget:
 
     name = "onnx"
 
+    def __init__(self) -> None:
+        self._options = ExportOptions()
+
+    def configure(self, options: ExportOptions) -> None:
+        """Set the chat format."""
+        self._options = options
+
     def check(self, config: DecoderConfig) -> Sequence[str]:
         """Why the graph cannot hold the model; empty when it can."""
         return onnx_reasons(config)
@@ -58,7 +65,7 @@ class OnnxTarget:
 
     def write_chat(self, folder: Path, tokenizer: Path, max_context: int) -> None:
         """Add the chat format, as `write_chat_files`."""
-        write_chat_files(folder, tokenizer, max_context)
+        write_chat_files(folder, tokenizer, max_context, self._options.chat_format)
 
     def load(self, folder: Path) -> LoadedExport:
         """The folder in ONNX Runtime.

@@ -1,13 +1,14 @@
 """Export of a reward model: a sequence classifier of transformers with one label, the reward.
 
 transformers reads the classifier at the last token that is not padding; the reward belongs at the
-answer's stop token, so that a rated text ends with it, as its chat template writes it.
+token that ends the answer, so that a rated text must end with it. ChatML writes a line break after it.
 
 Checked  tests/unit/export/test_reward_export.py
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import torch
@@ -31,16 +32,21 @@ _CLASSES = {
     "qwen3": "Qwen3ForSequenceClassification",
 }
 _USAGE = """```python
+import torch
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
 folder = "."  # the folder of this file
 tokenizer = AutoTokenizer.from_pretrained(folder)
 model = AutoModelForSequenceClassification.from_pretrained(folder)
 chat = [{"role": "user", "content": "Hello"}, {"role": "assistant", "content": "Hi!"}]
-# The text must end with the token that ends an answer: its reward is read there.
-tokens = tokenizer.apply_chat_template(chat, return_dict=True, return_tensors="pt")
-print(model(**tokens).logits[0, 0])
+ids = tokenizer.apply_chat_template(chat, return_dict=False)
+# The ids must end with the token that ends the answer: the reward is read there.
+end = tokenizer.convert_tokens_to_ids("END")
+while ids[-1] != end:
+    ids.pop()
+print(model(torch.tensor([ids])).logits[0, 0])
 ```"""
+_CHAT = ({"role": "user", "content": "Hello"}, {"role": "assistant", "content": "Hi!"})
 
 
 def reward_class(decoder: Decoder, target: str) -> str:
@@ -81,11 +87,20 @@ def add_head(
 
 @torch.no_grad()
 def reward_difference(
-    config: ExportConfig, folder: Path, decoder: Decoder, head_D: Tensor
-) -> LogitDifference:
-    """The difference of the rewards of random tokens, by transformers and by us.
+    config: ExportConfig,
+    folder: Path,
+    decoder: Decoder,
+    head_D: Tensor,
+    ends: Mapping[int, str],
+    chat: Sequence[int],
+) -> list[LogitDifference]:
+    """The differences of the rewards of random tokens and of a chat, by transformers and by us.
 
-    Raises   ExportError when transformers cannot load the folder unchanged
+    ends   ids and texts of the tokens that end an answer
+    chat   from `rendered_chat`
+
+    Raises   ExportError when transformers cannot load the folder unchanged, or would take the end of
+             an answer for padding
     """
     with quiet_transformers() as transformers:
         try:
@@ -99,25 +114,72 @@ def reward_difference(
         problems = {name: sorted(map(str, found)) for name, found in report.items() if found}
         if problems:
             raise ExportError(f"transformers does not load {folder} unchanged: {problems}")
+        pad = model.config.pad_token_id
+        if pad in ends:
+            raise ExportError(
+                f"the padding token {ends[pad]!r} also ends an answer, and transformers reads the "
+                "reward before padding",
+                fix="Set another pad_token in the tokenizer's tokenizer_config.json",
+            )
         length = min(config.parity_tokens, decoder.config.max_context)
         rows = random_tokens(decoder.config.vocab_size, config.parity_rows, length, config.seed)
         tokens_BT = torch.stack(rows)
         # Padding at the end would be passed over.
-        tokens_BT[tokens_BT == model.config.pad_token_id] += 1
-        theirs_B = model.eval()(tokens_BT, use_cache=False).logits[:, 0]
-    ours_B = decoder.model(tokens_BT)[:, -1].float() @ head_D
-    apart, largest = float((ours_B - theirs_B).abs().max()), float(ours_B.abs().max())
-    return LogitDifference(
-        text="rewards of random tokens",
-        sequences=len(rows),
-        positions=len(rows),
-        max_absolute=apart,
-        max_relative=apart / largest if largest else apart,
-        argmax_agreement=float(ours_B.argmax() == theirs_B.argmax()),
-    )
+        tokens_BT[tokens_BT == pad] = (
+            (pad + 1) % decoder.config.vocab_size if pad is not None else 0
+        )
+        texts = {"rewards of random tokens": tokens_BT}
+        if 0 < len(chat) <= decoder.config.max_context:
+            texts["reward of a chat"] = torch.tensor([list(chat)])
+        theirs = [model.eval()(each, use_cache=False).logits[:, 0] for each in texts.values()]
+    ours = [decoder.model(each)[:, -1].float() @ head_D for each in texts.values()]
+    largest = max(float(each.abs().max()) for each in ours)  # one reward may be near 0
+    found = []
+    for text, ours_B, theirs_B in zip(texts, ours, theirs, strict=True):
+        apart = float((ours_B - theirs_B).abs().max())
+        found.append(
+            LogitDifference(
+                text=text,
+                sequences=len(ours_B),
+                positions=len(ours_B),
+                max_absolute=apart,
+                max_relative=apart / largest if largest else apart,
+                argmax_agreement=float(ours_B.argmax() == theirs_B.argmax()),
+            )
+        )
+    return found
 
 
-def reward_card(architecture: str) -> tuple[str, CardText]:
+def rendered_chat(folder: Path, ends: Mapping[int, str]) -> list[int]:
+    """Ids of a chat by the folder's template, up to the end of the answer; [] without a template.
+
+    Raises   ExportError when the template writes none of `ends`
+    """
+    with quiet_transformers() as transformers:
+        try:
+            tokenizer = transformers.AutoTokenizer.from_pretrained(folder, local_files_only=True)
+            if not tokenizer.chat_template:
+                return []
+            ids: list[int] = tokenizer.apply_chat_template(list(_CHAT), return_dict=False)
+        except Exception as error:  # as above
+            raise ExportError(
+                f"transformers cannot load {folder}: {type(error).__name__}: {error}"
+            ) from error
+    places = [place for place, each in enumerate(ids) if each in ends]
+    if not places:
+        raise ExportError(
+            f"the chat template of {folder} ends no answer: it writes none of "
+            f"{', '.join(map(repr, ends.values()))}",
+            fix="Use the tokenizer folder that the reward model was trained with",
+        )
+    return ids[: places[-1] + 1]
+
+
+def reward_card(
+    architecture: str, ends: Mapping[int, str], chat: Sequence[int]
+) -> tuple[str, CardText]:
     """Description for the parity report, and the target's part of the model card."""
-    card = CardText(library="transformers", architecture=architecture, usage=_USAGE)
+    end = ends[chat[-1]] if chat else next(iter(ends.values()), "")
+    usage = _USAGE.replace("END", end)
+    card = CardText(library="transformers", architecture=architecture, usage=usage)
     return f"transformers {hub_version()} {architecture}", card

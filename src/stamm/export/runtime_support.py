@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from stamm.activations.spec.shipped import NAMES
 from stamm.models.config import DecoderConfig, GatedFFN, PlainRope
-from stamm.models.hf_architecture import shapes_reason
+from stamm.models.hf_architecture import shapes_reason, unsupported_reasons
 
 # GGML types and the number of weights that share a scale (ggml/src/ggml-common.h).
 BLOCKS = {"F32": 1, "BF16": 1, "Q8_0": 32, "Q4_K": 256, "Q5_K": 256, "Q6_K": 256}
@@ -76,6 +76,7 @@ def onnx_reasons(config: DecoderConfig) -> tuple[str, ...]:
     known = ONNX_GATED if isinstance(config.ffn, GatedFFN) else ONNX_PLAIN
     name = activation_name(config)
     if name in known:
-        return ()
+        why = "the graph comes with a configuration for transformers: "
+        return tuple(why + reason for reason in unsupported_reasons(config))
     listed = ", ".join((*ONNX_PLAIN, *ONNX_GATED))
     return (f"the ONNX graph has no formula of the activation {name!r}: it has {listed}",)

@@ -72,14 +72,19 @@ class ExportOptions:
 
     quantization      type of the matrices, one of `runtime_support.FORMATS`
     max_shard_bytes   largest file of weights
-    chat              whether the model has the chat format of its tokenizer
+    chat_format       of the model's training, "apertus", "chatml" or "llama3"; "": it was not fine-tuned
     texts             held-out texts, for choices of the tokenizer
     """
 
     quantization: str = "F32"
     max_shard_bytes: int = 5_000_000_000
-    chat: bool = False
+    chat_format: str = ""
     texts: Sequence[str] = ()
+
+    @property
+    def chat(self) -> bool:
+        """Whether the model has the chat format of its tokenizer."""
+        return bool(self.chat_format)
 
 
 @runtime_checkable

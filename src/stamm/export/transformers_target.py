@@ -12,8 +12,8 @@ import torch
 from stamm.base.errors import DataError
 from stamm.base.files import read_json, write_bytes, write_json, write_text
 from stamm.chat.chatml_llama3 import SYNTAXES
-from stamm.chat.formats import chat_template
-from stamm.chat.render import ASSISTANT_END
+from stamm.chat.formats import ApertusFormat, chat_template
+from stamm.chat.render import ASSISTANT_END, ASSISTANT_START
 from stamm.corpus.special_tokens import BEGIN_ID, END_ID, PAD_ID, RESERVED_TOKENS, UNKNOWN_ID
 from stamm.corpus.tokenizer.imported import ImportedTokenizer
 from stamm.corpus.tokenizer.tokenizer import Tokenizer
@@ -38,6 +38,11 @@ from stamm.models.weight_shards import write_weights
 TOKENIZER = "tokenizer.json"
 TOKENIZER_CONFIG = "tokenizer_config.json"
 TEMPLATE = "chat_template.jinja"
+# Of each format: the token that starts a turn, the one that ends it, other stop tokens, padding.
+_FORMATS = (
+    (ASSISTANT_START, ASSISTANT_END, (RESERVED_TOKENS[END_ID],), (RESERVED_TOKENS[PAD_ID],)),
+    *((each.start, each.end, each.stops, each.pads) for each in SYNTAXES),
+)
 _DTYPES = {"F32": torch.float32, "BF16": torch.bfloat16}
 SPECIAL = HubSpecialIds(begin=BEGIN_ID, end=END_ID, pad=PAD_ID)
 # Separates differences of the layout (there are none) from those of the order of evaluation.
@@ -94,7 +99,7 @@ class TransformersTarget:
 
     def write_chat(self, folder: Path, tokenizer: Path, max_context: int) -> None:
         """Add the chat format, as `write_chat_files`."""
-        write_chat_files(folder, tokenizer, max_context)
+        write_chat_files(folder, tokenizer, max_context, self._options.chat_format)
 
     def load(self, folder: Path) -> LoadedExport:
         """The folder in transformers; for xIELU also our decoder with its order of evaluation.
@@ -167,14 +172,18 @@ def write_companions(
     write_json(folder / TOKENIZER_CONFIG, tokenizer_config(config.max_context))
 
 
-def write_chat_files(folder: Path, tokenizer: Path, max_context: int) -> None:
+def write_chat_files(
+    folder: Path, tokenizer: Path, max_context: int, chat_format: str = ""
+) -> None:
     """Write chat_template.jinja, and configurations in which the end of an answer ends generation.
 
     In a chat template transformers must read control tokens, so that it reads them in plain texts,
     too; the template of stamm's own models changes those that a message spells out.
 
-    folder      a folder that `write_folder` has written
-    tokenizer   tokenizer.json; that of an imported model has its configuration beside it
+    folder        a folder that `write_folder` has written
+    tokenizer     tokenizer.json; that of an imported model has its configuration beside it
+    chat_format   see ExportOptions; a model that was fine-tuned with "apertus" has stamm's template,
+                  since the published one writes other ids than those of training
 
     Raises   DataError when a file cannot be read.
     """
@@ -190,6 +199,11 @@ def write_chat_files(folder: Path, tokenizer: Path, max_context: int) -> None:
         for name in (TEMPLATE, TOKENIZER_CONFIG):
             if (beside / name).is_file():
                 write_bytes(folder / name, (beside / name).read_bytes())
+        if chat_format == ApertusFormat.name:
+            config = read_json(beside / TOKENIZER_CONFIG)
+            if config.pop("chat_template", None) is not None:
+                write_json(folder / TOKENIZER_CONFIG, config)
+            write_text(folder / TEMPLATE, chat_template())
         special, ends = imported_special_ids(beside)
     ids = {
         "bos_token_id": special.begin,
@@ -209,10 +223,11 @@ def imported_special_ids(folder: Path) -> tuple[HubSpecialIds, list[int]]:
         name: found.get("content") if isinstance(found := config.get(name), dict) else found
         for name in ("bos_token", "eos_token", "pad_token")
     }
-    texts = [named["eos_token"]]
-    for syntax in SYNTAXES:
-        if tokenizer.has(syntax.start):
-            texts += [syntax.end, *syntax.stops]
+    texts, pads = [named["eos_token"]], [named["pad_token"]]
+    for start, turn_end, stops, padding in _FORMATS:
+        if tokenizer.has(start):
+            texts += [turn_end, *stops]
+            pads += [each for each in padding if each != turn_end]
     ends = dict.fromkeys(
         tokenizer.control_id(text)
         for text in texts
@@ -221,12 +236,21 @@ def imported_special_ids(folder: Path) -> tuple[HubSpecialIds, list[int]]:
     if not ends:
         raise DataError(f"{folder / TOKENIZER_CONFIG} has no eos_token")
     end = next(iter(ends))
-    found = {
-        name: tokenizer.control_id(text) if isinstance(text, str) and tokenizer.has(text) else end
-        for name, text in named.items()
-    }
-    special = HubSpecialIds(begin=found["bos_token"], end=end, pad=found["pad_token"])
+
+    def first(texts: Iterable[object]) -> int:
+        known = (text for text in texts if isinstance(text, str) and tokenizer.has(text))
+        return next((tokenizer.control_id(text) for text in known), end)
+
+    special = HubSpecialIds(begin=first([named["bos_token"]]), end=end, pad=first(pads))
     return special, list(ends)
+
+
+def turn_ends(tokenizer: Tokenizer | ImportedTokenizer) -> dict[int, str]:
+    """Ids and texts of the tokens with which the known chat formats end a turn."""
+    if isinstance(tokenizer, Tokenizer):
+        return {tokenizer.control_id(ASSISTANT_END): ASSISTANT_END}
+    found = [end for start, end, *_ in _FORMATS if tokenizer.has(start) and tokenizer.has(end)]
+    return {tokenizer.control_id(text): text for text in found}
 
 
 def open_tokenizer(file: Path) -> Tokenizer | ImportedTokenizer:

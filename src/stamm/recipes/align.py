@@ -222,7 +222,7 @@ class PreferenceRecipe:
         needs: Literal["nothing", "labels", "rewards", "ref_rewards", "own_ref_rewards"] = "nothing"
         if isinstance(loss, QRPO):
             needs = "own_ref_rewards" if loss.leave_one_out else "ref_rewards"
-            least = 3 if loss.transform == "probit" else 1 + loss.leave_one_out
+            least = (3 if loss.transform == "probit" else 1) + loss.leave_one_out
         elif isinstance(loss, REBEL | KTO):
             needs = "rewards" if isinstance(loss, REBEL) else "labels"
         return replace(
@@ -302,7 +302,7 @@ class PreferenceRecipe:
             gold = ScoreConfig(reward=self.gold)
             steps += [score_step(name, gold, gold=True) for name in (_BEFORE, self.name)]
         loss = self.train.loss
-        beta = loss.beta if isinstance(loss, QRPO) and loss.transform == "identity" else None
+        beta = loss.closed_form_beta if isinstance(loss, QRPO) else None
         compare = replace(self.answers, beta=beta)
         steps.append(
             answers_step(

@@ -20,21 +20,26 @@ _OWN_HASH = "# SHA-256 of the lines above: "
 _LINE = re.compile(r"([0-9a-f]{64})  ([^\\\x00-\x1f\x7f]+)")
 _MOST_THREADS = 8
 # What git and the Hub's client leave beside the files of a repository.
-_OF_THE_HUB = (".git/", ".cache/huggingface/", ".gitattributes")
+_FOLDERS_OF_THE_HUB, _FILE_OF_THE_HUB = (".git/", ".cache/huggingface/"), ".gitattributes"
+OF_THE_HUB = (*_FOLDERS_OF_THE_HUB, _FILE_OF_THE_HUB)
 
 
 def list_files(folder: Path) -> list[str]:
     """Paths of all files below `folder`, relative to it, sorted; without SHA256SUMS itself.
 
+    Edge     a symbolic link to a folder is a file; what is below it is not listed
     Edge     `.git/`, `.gitattributes` and `.cache/huggingface/`, which git and the Hub's client
              add, are left out
     """
-    found = (
-        Path(place, name).relative_to(folder).as_posix()
-        for place, _, names in os.walk(folder)
-        for name in names
+    found: list[str] = []
+    for place, folders, names in os.walk(folder):
+        at = Path(place).relative_to(folder)
+        links = (name for name in folders if Path(place, name).is_symlink())
+        found += [(at / name).as_posix() for name in (*names, *links)]
+    left_out = (SUMS, _FILE_OF_THE_HUB)
+    return sorted(
+        name for name in found if name not in left_out and not name.startswith(_FOLDERS_OF_THE_HUB)
     )
-    return sorted(name for name in found if name != SUMS and not name.startswith(_OF_THE_HUB))
 
 
 def hash_files(folder: Path, names: Sequence[str]) -> Iterator[tuple[str, str | None]]:

@@ -26,7 +26,9 @@ from stamm.runs.arms import prepared_data_of_arm
 _NOT_PUBLISHED = ("input_file", "input_position", "path")
 _OF_ARM = (
     "config.json", "manifest.json", "metrics.jsonl", "summary.json", "events.json", "import.json",
-    "model/*", "adapter/*", "evaluate/*", "audit/*", "answers/*.json",
+    "model/*", "adapter/*", "evaluate/*", "answers/*.json",
+    # Numbers alone: other files have the texts of planted passages and canaries.
+    "audit/*.json", "audit/*_scores.jsonl", "audit/grid_points.jsonl",
 )  # fmt: skip
 _OF_RUN = ("config.json", "manifest.json", "report.html", "activations/*/*.json")
 _OF_TOKENIZER = ("*.json", "*.jinja")

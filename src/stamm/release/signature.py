@@ -1,6 +1,7 @@
 """Signatures of a released folder with OpenSSF Model Signing, the one user of `model_signing`.
 
-The signature covers every file but itself and SHA256SUMS, which lists the signature.
+The signature covers every file but itself, SHA256SUMS, which lists the signature, and what git and
+the Hub's client leave in a folder.
 `model_signing verify key FOLDER --signature FOLDER/model.sig --public_key KEY` checks it without stamm.
 """
 
@@ -11,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from stamm.base.errors import RunError
-from stamm.release.checksums import SUMS
+from stamm.release.checksums import OF_THE_HUB, SUMS
 from stamm.release.layout import SIGNATURE
 
 
@@ -20,12 +21,7 @@ def sign(folder: Path, key: Path) -> None:
 
     Raises   RunError as `check_key` does.
     """
-    hashing = (
-        _library()
-        .hashing.Config()
-        .set_ignored_paths(paths=[SIGNATURE, SUMS], ignore_git_paths=False)  # names in the folder
-    )
-    check_key(key).set_hashing_config(hashing).sign(folder, folder / SIGNATURE)
+    check_key(key).set_hashing_config(_hashing()).sign(folder, folder / SIGNATURE)
 
 
 def check_key(key: Path) -> Any:
@@ -55,9 +51,16 @@ def signature_problem(folder: Path, key: Path) -> Iterator[str]:
     library = _library()
     try:
         verifier = library.verifying.Config().use_elliptic_key_verifier(public_key=key)
-        verifier.verify(folder, folder / SIGNATURE)
+        verifier.set_hashing_config(_hashing()).verify(folder, folder / SIGNATURE)
     except Exception as error:
         yield f"does not hold for {key}: {_line(error)}"
+
+
+def _hashing() -> Any:
+    """SHA-256 of every file that is signed."""
+    # Names in the folder. The library's own list of git's files has some that a release may have.
+    ignored = [SIGNATURE, SUMS, *OF_THE_HUB]
+    return _library().hashing.Config().set_ignored_paths(paths=ignored, ignore_git_paths=False)
 
 
 def _library() -> Any:

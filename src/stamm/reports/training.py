@@ -12,6 +12,7 @@ from stamm.activations.spec import Spec
 from stamm.base.config import from_plain
 from stamm.base.errors import ConfigError, DataError
 from stamm.base.schema import decode, read_lines, read_record_if_present
+from stamm.losses.preference_types import closed_form_beta
 from stamm.reports.learned_curve import known_spec
 from stamm.runs.schemas.run import ConfigFile
 from stamm.runs.schemas.training import MetricsLine, TimingFile, TrainingSummary
@@ -83,6 +84,7 @@ class _Loss:
     beta: float | None = None
     transform: str = ""
     normalize: str = ""
+    largest_beta: float | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -146,8 +148,9 @@ def read_training(folder: Path) -> ArmTraining:
 
 
 def _closed_form_beta(loss: _Loss) -> float | None:
-    closed = loss.kind == "QRPO" and loss.transform == "identity" and loss.normalize != "beta"
-    return loss.beta if closed else None
+    if loss.kind != "QRPO" or loss.beta is None:
+        return None
+    return closed_form_beta(loss.beta, loss.transform, loss.normalize, loss.largest_beta)
 
 
 def _activation(plain: object, where: str) -> tuple[str, Spec | None]:

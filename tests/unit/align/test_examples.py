@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from stamm.align.data.dataset_reader import BadRow, read_examples
+from stamm.align.data.dataset_reader import BadRow, read_examples, read_rows
 from stamm.align.data.examples import (
     ChatExample,
     PreferencePair,
@@ -149,6 +149,20 @@ def test_a_file_with_bad_rows_is_read_to_its_end(tmp_path: Path) -> None:
     assert [each.row for each in bad] == [2, 4, 5, 6]
     assert sum(isinstance(each, ChatExample) for each in found) == 2
     assert bad[1].line().startswith("data.jsonl.gz, row 4: no known combination")
+
+
+def test_half_of_a_character_is_a_bad_row_and_a_whole_one_is_text(tmp_path: Path) -> None:
+    texts = [r"\ud83d", r"\ud83d\ude00", r"\uDE00\ud83d", r"\\ud83d"]
+    lines = (f'{{"prompt": "Hi", "completion": "{text}"}}' for text in texts)
+    tools = json.dumps(
+        {"messages": [USER, GOOD], "tools": json.dumps([TOOL]).replace("it", r"\ud83d")}
+    )
+    (tmp_path / "data.jsonl").write_text("\n".join([*lines, tools]))
+    rows = list(read_rows(tmp_path / "data.jsonl"))
+    reasons = [each.reason if isinstance(each, BadRow) else "" for _, each in rows]
+    assert ["surrogate" in reason for reason in reasons] == [True, False, True, False, False]
+    assert "not JSON of Unicode text" in reasons[4]
+    assert [row.get("completion") for row, _ in rows[1:4:2]] == ["\U0001f600", r"\ud83d"]
 
 
 def test_parquet_gives_the_examples_of_jsonl(tmp_path: Path) -> None:

@@ -9,6 +9,8 @@ from pathlib import Path
 import tokenizers
 from tokenizers import AddedToken, Regex, decoders, models, pre_tokenizers, trainers
 
+from stamm.chat.formats import chat_template
+
 # Words keep the blank before them; line breaks are pieces of their own, as in Llama 3 and Qwen.
 _SPLIT = r"[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 _ADDED = {"__type": "AddedToken", "content": "<|endoftext|>"}
@@ -80,6 +82,31 @@ TEMPLATES = {
     "dated": DATED,
     "no system": NO_SYSTEM,
 }
+
+
+def apertus_folder(folder: Path, description: str, place: str) -> Path:
+    """A folder of Apertus' with a tokenizer.json; its published template in a file or in the configuration.
+
+    place   "chat_template.jinja", "tokenizer_config.json" or "": no template
+
+    The published template writes a default system message with the date and leaves the last turn open.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "tokenizer.json").write_text(description, encoding="utf-8")
+    tokens = {"bos_token": "<s>", "eos_token": "</s>"}
+    config = {"tokenizer_class": "PreTrainedTokenizerFast", **tokens}
+    if place:
+        ours = chat_template()
+        dated = ours.replace("set system = ''", "set system = 'Today: ' ~ strftime_now('%Y-%m-%d')")
+        last = "plain(turn.text) ~ ('' if message.role == 'end' else '<|assistant_end|>')"
+        opened = dated.replace("plain(turn.text) ~ '<|assistant_end|>'", last)
+        assert len({ours, dated, opened}) == 3
+        if place == "chat_template.jinja":
+            (folder / place).write_text(opened, encoding="utf-8")
+        else:
+            config["chat_template"] = opened
+    (folder / "tokenizer_config.json").write_text(json.dumps(config), encoding="utf-8")
+    return folder
 
 
 def imported_folder(folder: Path, template: str | None) -> Path:

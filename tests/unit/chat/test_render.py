@@ -12,12 +12,15 @@ from hypothesis import strategies as st
 from stamm.base.errors import DataError
 from stamm.chat.conversation import (
     AssistantTurn,
+    Response,
+    ToolCall,
+    ToolCalls,
     ToolOutputs,
     UserTurn,
     read_conversation,
     to_messages,
 )
-from stamm.chat.parse import parse, segments_of_ids
+from stamm.chat.parse import parse, parse_assistant, segments_of_ids
 from stamm.chat.render import Segment, encode_conversation, encode_segments, render, text_of
 from stamm.corpus.special_tokens import PII_MARKERS, RESERVED_TOKENS
 from tests.unit.chat.conversations import HOSTILE, TOKENIZER, messages, tools
@@ -110,6 +113,46 @@ def test_ids_are_read_back(rows: list[dict[str, Any]]) -> None:
     assert turns == conversation.turns
 
 
+PIECES = [
+    *(Segment(name, control=True) for name in RESERVED_TOKENS if name.startswith(("<|inner", "<|tool"))),
+    *(
+        Segment(text)
+        for text in (
+            '[{"f": {"x": 1}}]', '[{"a:b": 1}]', '[{"two words": {}}]', '[{"f": 1, "f": 2}]', "[{}]",
+            '[{"f": 1}, {"g": "[1]"}]', "[1, 2]", '["sun"] Sun.', "[]", "[", "Hello", "",
+        )
+    ),
+]  # fmt: skip
+
+
+@settings(max_examples=100)
+@given(st.lists(st.sampled_from(PIECES), max_size=12))
+def test_what_a_model_writes_is_a_conversation(body: list[Segment]) -> None:
+    """Every text is kept, and the turn is one that `read_conversation` reads as the same blocks."""
+    turns = (UserTurn("Hi"), AssistantTurn(parse_assistant(body)))
+    again = read_conversation(to_messages(None, turns), empty_answer=True)
+    assert again.turns == turns
+    if all(not segment.control for segment in body):
+        text = "".join(segment.text for segment in body)
+        assert turns[1].blocks == ((Response(text),) if text else ())
+
+
+@pytest.mark.parametrize(
+    ("texts", "blocks"),
+    [
+        (('[{"f": {}}]', "It rains."), (Response('[{"f": {}}]It rains.'),)),
+        (('[{"a:b": 1}]', "[1]"), (Response('[{"a:b": 1}][1]'),)),
+        (('[{"f": {}}]', "[1]"), (ToolCalls((ToolCall("f", "{}"),)), ToolOutputs(("1",)))),
+        (('[{"f": {}}]',), (ToolCalls((ToolCall("f", "{}"),)),)),
+    ],
+)
+def test_calls_that_cannot_be_read_stay_text(texts: Sequence[str], blocks: Any) -> None:
+    calls, *rest = texts
+    body = [Segment("<|tools_prefix|>", control=True), Segment(calls)]
+    body += [Segment("<|tools_suffix|>", control=True), *map(Segment, rest)]
+    assert parse_assistant(body) == blocks
+
+
 @settings(max_examples=40, deadline=None)
 @given(messages(HOSTILE))
 def test_exactly_the_assistants_bytes_are_supervised(rows: list[dict[str, Any]]) -> None:
@@ -198,6 +241,10 @@ def test_public_spellings_are_read_alike() -> None:
         ),
         (
             [{"role": "assistant", "tool_calls": [{"name": "f", "arguments": "{"}]}],
+            "f are not JSON",
+        ),
+        (
+            [{"role": "assistant", "tool_calls": [{"name": "f", "arguments": "[" * 100_000}]}],
             "f are not JSON",
         ),
         (

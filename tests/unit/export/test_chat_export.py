@@ -15,14 +15,16 @@ from stamm.align.import_config import ImportConfig
 from stamm.align.import_job import run as import_model
 from stamm.align.model_source import find_model, load_chat_format, load_chat_model
 from stamm.base.errors import ExportError
-from stamm.base.files import read_json
-from stamm.chat.conversation import read_conversation
+from stamm.base.files import read_json, write_json
+from stamm.chat.conversation import read_conversation, to_messages
+from stamm.chat.template_traits import PROBES
 from stamm.export import job, transformers_target
 from stamm.export.config import ExportConfig
 from stamm.runs.job import Workspace
 from stamm.runs.model_outputs import write_chat_record
 from tests.unit.align.test_import_job import ASKED, llama_folder
 from tests.unit.chat.conversations import messages
+from tests.unit.chat.imported_folders import TEMPLATES, apertus_folder, imported_folder
 
 CONFIG = ExportConfig(parity_rows=2, parity_tokens=40, prompt_tokens=6, sample_tokens=8, threads=1)
 
@@ -127,3 +129,43 @@ def test_an_imported_model_keeps_its_template(tmp_path: Path) -> None:
         shown, tokenize=True, return_dict=False, add_generation_prompt=True
     )
     assert list(found) == tokens[0].tolist()
+
+
+@pytest.mark.parametrize("place", ["", "chat_template.jinja", "tokenizer_config.json"])
+def test_a_fine_tuned_imported_apertus_has_the_template_of_its_training(
+    inputs: dict[str, Path], tmp_path: Path, place: str
+) -> None:
+    description = (inputs["tokenizer"] / "tokenizer.json").read_text(encoding="utf-8")
+    source = apertus_folder(tmp_path / "tokenizer", description, place)
+    model = tmp_path / "model"
+    shutil.copytree(inputs["model"], model)
+    ours = load_chat_format(source)
+    write_chat_record(model, ours.name, ours.sha256)
+    given = {"model": model, "tokenizer": source}
+    job.run(CONFIG, Workspace(folder=tmp_path / "out", inputs=given))
+    folder = tmp_path / "out" / "transformers"
+    tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
+    for asked in PROBES:
+        for prompt in (False, True):
+            found = tokenizer.apply_chat_template(
+                to_messages(asked.system, asked.turns),
+                tokenize=True,
+                return_dict=False,
+                add_generation_prompt=prompt,
+            )
+            assert list(found) == ours.encode(asked, prompt=prompt).ids
+    generation = read_json(folder / "generation_config.json")
+    assert set(generation["eos_token_id"]) == ours.stop_ids
+    assert generation["pad_token_id"] == ours.pad_id
+    assert load_chat_format(folder).sha256 == ours.sha256
+
+
+def test_the_padding_of_an_imported_model_is_that_of_training(tmp_path: Path) -> None:
+    for name in ("llama3", "chatml"):
+        folder = imported_folder(tmp_path / name, TEMPLATES[name])
+        config = read_json(folder / "tokenizer_config.json")
+        for changes in ({}, {"pad_token": None}):
+            write_json(folder / "tokenizer_config.json", {**config, **changes})
+            special, ends = transformers_target.imported_special_ids(folder)
+            chat = load_chat_format(folder)
+            assert (special.pad, set(ends)) == (chat.pad_id, chat.stop_ids)

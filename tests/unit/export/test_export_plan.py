@@ -33,8 +33,7 @@ def test_files_and_bytes_are_those_written(
     decoder = decoder_of(LAYOUTS[layout][0])
     config = ExportConfig(target=target, quantization=kind, max_shard_bytes=40_000)
     writer = TARGETS[target]()
-    if target != "onnx":
-        writer.configure(ExportOptions(quantization=kind, max_shard_bytes=40_000))  # type: ignore[union-attr]
+    writer.configure(ExportOptions(quantization=kind, max_shard_bytes=40_000))
     writer.write(tmp_path, decoder, inputs["tokenizer"] / "tokenizer.json")
     planned = export_plan(config, decoder.config)
     for name, size in planned.files.items():

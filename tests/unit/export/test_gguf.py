@@ -17,6 +17,7 @@ from stamm.align.model_source import load_chat_format
 from stamm.base.errors import ConfigError, ExportError, RunError
 from stamm.base.files import read_json
 from stamm.chat.conversation import to_messages
+from stamm.chat.formats import chat_template
 from stamm.chat.template_traits import PROBES
 from stamm.corpus.tokenizer.tokenizer import Tokenizer
 from stamm.export import gguf_file, job, llama_cpp, parity
@@ -34,6 +35,7 @@ from stamm.runs.job import Workspace
 from stamm.runs.model_outputs import write_chat_record
 from stamm.runs.schemas.export import TokenAgreement
 from tests.conftest import environment
+from tests.unit.chat.imported_folders import apertus_folder
 
 CONFIG = ExportConfig(
     target="gguf", parity_rows=2, parity_tokens=40, prompt_tokens=6, sample_tokens=8, threads=1
@@ -237,7 +239,7 @@ def test_the_chat_template_gives_our_ids(inputs: dict[str, Path], tmp_path: Path
     ours = load_chat_format(inputs["tokenizer"])
     write_chat_record(model, "apertus", ours.sha256)
     target = GgufTarget()
-    target.configure(ExportOptions(chat=True))
+    target.configure(ExportOptions(chat_format="apertus"))
     target.write(tmp_path, load_decoder(model), inputs["tokenizer"] / "tokenizer.json")
     encode = target.load(tmp_path).encode_chat
     assert encode is not None
@@ -245,6 +247,25 @@ def test_the_chat_template_gives_our_ids(inputs: dict[str, Path], tmp_path: Path
         messages = to_messages(asked.system, asked.turns)
         for prompt in (False, True):
             assert encode(messages, prompt) == ours.encode(asked, prompt=prompt).ids
+
+
+@pytest.mark.parametrize("place", ["", "chat_template.jinja"])
+def test_a_fine_tuned_imported_apertus_has_the_template_and_stops_of_its_training(
+    inputs: dict[str, Path], tmp_path: Path, place: str
+) -> None:
+    description = (inputs["tokenizer"] / "tokenizer.json").read_text(encoding="utf-8")
+    source = apertus_folder(tmp_path, description, place)
+    target = GgufTarget()
+    target.configure(ExportOptions(chat_format="apertus"))
+    stored = target._tokenizer(source / "tokenizer.json", SMALL.vocab_size)
+    chat = load_chat_format(source)
+    assert (stored.template, set(stored.ends), stored.pad) == (
+        chat_template(),
+        chat.stop_ids,
+        chat.pad_id,
+    )
+    target.configure(ExportOptions())
+    assert target._tokenizer(source / "tokenizer.json", SMALL.vocab_size).template == ""
 
 
 @pytest.mark.slow

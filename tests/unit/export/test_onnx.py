@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -114,5 +115,23 @@ def test_padding_on_the_left_changes_nothing(inputs: dict[str, Path], tmp_path: 
 def test_what_the_graph_cannot_hold_is_refused() -> None:
     config = DecoderConfig(ffn=PlainFFN(activation="mish"))
     assert "no formula of the activation 'mish': it has xielu" in onnx_reasons(config)[0]
+    for refused, reason in (
+        (replace(SMALL, qk_norm=False), "only inside Apertus.*Train with model.qk_norm=true"),
+        (
+            replace(
+                SMALL,
+                qk_norm=False,
+                ffn=GatedFFN(width=48),
+                num_heads=3,
+                num_kv_heads=1,
+                head_dim=8,
+            ),
+            "does not divide by num_heads = 3",
+        ),
+    ):
+        (found,) = onnx_reasons(refused)
+        assert re.search(reason, found)
+    for ffn in FFNS:
+        assert not onnx_reasons(replace(SMALL, ffn=ffn))
     with pytest.raises(ConfigError, match=r"'Q8_0' is not a type that onnx has: F32"):
         ExportConfig(target="onnx", quantization="Q8_0")

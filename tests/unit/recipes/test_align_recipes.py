@@ -103,6 +103,34 @@ def test_simpo_computes_no_reference(model: str, tmp_path: Path) -> None:
     assert "reference" not in [step.job for step in recipe.steps(tmp_path)]  # type: ignore[union-attr, call-arg]
 
 
+@pytest.mark.parametrize(
+    ("words", "beta"),
+    [
+        ((), 0.1),
+        (("train.loss.transform=log",), None),
+        (("train.loss.beta=5", "train.loss.normalize=beta", "train.loss.largest_beta=0.1"), None),
+        (("train.loss.beta=5", "train.loss.largest_beta=0.1"), 0.1),
+        (
+            ("train.loss.beta=0.05", "train.loss.normalize=loss", "train.loss.largest_beta=0.1"),
+            0.05,
+        ),
+    ],
+)
+def test_the_optimum_is_marked_where_all_answers_have_one_beta(
+    model: str, tmp_path: Path, words: tuple[str, ...], beta: float | None
+) -> None:
+    given = (f"run={model}", f"prompts={PROMPTS}", "reward=Length", f"test_prompts={PROMPTS}")
+    steps = build("align.qrpo", *given, *words).steps(tmp_path)  # type: ignore[union-attr, call-arg]
+    assert [step.config.beta for step in steps if step.job == "answers"] == [beta]
+
+
+def test_a_probit_of_left_out_answers_needs_one_reference_more(model: str, tmp_path: Path) -> None:
+    given = (f"run={model}", f"data={CHATS}", "train.loss.transform=probit")
+    for words, least in (((), 3), (("train.loss.leave_one_out=true",), 4)):
+        steps = build("align.qrpo", *given, *words).steps(tmp_path)  # type: ignore[union-attr, call-arg]
+        assert [s.config.min_references for s in steps if s.job == "prepare"] == [least]
+
+
 def test_rounds_sample_the_newest_policy_and_keep_the_reference(model: str, tmp_path: Path) -> None:
     recipe = build(
         "align.qrpo", f"run={model}", f"prompts={PROMPTS}", "reward=Length", "rounds=2",

@@ -47,6 +47,23 @@ def test_a_signature_holds_for_its_key_and_its_bytes(released: Path, tmp_path: P
     assert [problem.file for problem in verify(released, public)] == ["model.sig"]
 
 
+def test_a_release_from_the_hub_holds(released: Path, tmp_path: Path) -> None:
+    """Its client leaves files in .cache/huggingface, and the Hub adds .gitattributes."""
+    private, public = key_pair(tmp_path, "mine")
+    sign(released, private)
+    write_sums(released)
+    left = released / ".cache" / "huggingface" / "download"
+    left.mkdir(parents=True)
+    (left / "config.json.metadata").write_text("0" * 40)
+    (left.parent / ".gitignore").write_text("*")
+    (released / ".gitattributes").write_text("*.safetensors filter=lfs")
+    assert not list(verify(released, public))
+    # Beside them nothing is left out.
+    (released / ".cache" / "code.py").write_text("x")
+    write_sums(released)
+    assert [problem.file for problem in verify(released, public)] == ["model.sig"]
+
+
 def test_a_release_in_a_relative_folder_is_signed(
     released: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

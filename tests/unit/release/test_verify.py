@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -65,6 +66,26 @@ def test_files_of_git_and_the_hubs_client_are_no_problem(released: Path, name: s
     (released / name).parent.mkdir(parents=True, exist_ok=True)
     (released / name).write_text("*.safetensors filter=lfs")
     assert not named(released)
+
+
+@pytest.mark.parametrize(
+    "name", [".gitattributes.py", ".gitignore", ".git.py", ".cache/huggingface.py"]
+)
+def test_files_with_similar_names_are_named(released: Path, name: str) -> None:
+    (released / name).parent.mkdir(parents=True, exist_ok=True)
+    (released / name).write_text("x")
+    assert named(released) == [name]
+
+
+def test_a_link_to_a_folder_is_named(released: Path, tmp_path: Path) -> None:
+    (tmp_path / "code").mkdir()
+    (tmp_path / "code" / "more.py").write_text("x")
+    (released / "code").symlink_to(tmp_path / "code")
+    assert named(released) == ["code"]
+    (released / "code").unlink()
+    shutil.move(released / "run", tmp_path / "run")
+    (released / "run").symlink_to(tmp_path / "run")
+    assert "run" in named(released)
 
 
 OTHER = "0" * 64

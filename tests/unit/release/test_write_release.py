@@ -49,6 +49,23 @@ def test_the_same_run_gives_the_same_bytes_in_any_folder(released: Path, own: Pa
 
 
 @pytest.mark.usefixtures("light")
+def test_an_audit_is_released_without_texts(own: Path, tmp_path: Path) -> None:
+    audit = own / "audit"
+    audit.mkdir()
+    numbers = {
+        "membership.json", "membership_scores.jsonl", "grid.json", "grid_points.jsonl",
+    }  # fmt: skip
+    for name in (*numbers, "continuations.jsonl", "canaries.jsonl"):
+        text = '{"prefix": "a secret"}' if name.startswith("c") else '{"nats": 1.0}'
+        (audit / name).write_text(text + "\n")
+    out = tmp_path / "audited"
+    write_release(CONFIG, facts_of(own), out, no_job)
+    assert {path.name for path in (out / "run/arms/xielu/audit").iterdir()} == numbers
+    texts = (path.read_bytes() for path in out.rglob("*") if path.is_file())
+    assert not any(b"a secret" in text for text in texts)
+
+
+@pytest.mark.usefixtures("light")
 def test_a_dry_run_lists_the_files_of_the_release(released: Path, arm: Path) -> None:
     sizes = planned_files(CONFIG, facts_of(arm), no_job)
     assert sizes == {

@@ -142,7 +142,15 @@ def test_the_optimum_of_a_chosen_beta_is_taken_from_the_configuration(copied: Pa
     assert [arm.training.beta for arm in study.arms] == [None, BETA, None, None]
     figure = optimum_figure(study)
     assert "A star is the optimum" in figure.caption
-    (copied / "arms" / "qrpo" / "config.json").unlink()
+    path = copied / "arms" / "qrpo" / "config.json"
+    config = json.loads(path.read_text())["config"]
+    for changes, beta in (
+        ({"largest_beta": BETA / 2}, BETA / 2),
+        ({"largest_beta": BETA / 2, "normalize": "beta"}, None),
+    ):
+        change(path, config={**config, "loss": {**config["loss"], **changes}})
+        assert [arm.training.beta for arm in collect(copied).arms] == [None, beta, None, None]
+    path.unlink()
     assert "A star is the optimum" not in optimum_figure(collect(copied)).caption
 
 

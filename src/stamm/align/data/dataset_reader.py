@@ -8,6 +8,7 @@ Checked  tests/unit/align/test_examples.py
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,6 +25,7 @@ from stamm.corpus.streams import BoundedStream, StreamError, bounded_lines
 
 BAD_ROW, EMPTY_ANSWER = "bad_row", "empty_answer"
 _ROWS = 64
+_SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
 
 
 @dataclass(frozen=True)
@@ -104,7 +106,13 @@ def _jsonl(path: Path, file: str, limits: ReadLimits) -> Iterator[tuple[int, Any
                     yield number, BadRow(file, number, reason)
                     continue
                 try:
-                    yield number, json.loads(line.data.decode("utf-8-sig"))
+                    row = json.loads(line.data.decode("utf-8-sig"))
+                    if _SURROGATE.search(line.data):  # half of a character, or both halves
+                        json.dumps(row, ensure_ascii=False).encode()
+                    yield number, row
+                except UnicodeEncodeError:
+                    reason = "a text contains a lone surrogate, half of a character"
+                    yield number, BadRow(file, number, reason)
                 except RecursionError:
                     yield number, BadRow(file, number, "JSON nested too deeply")
                 except ValueError as error:  # also UnicodeDecodeError

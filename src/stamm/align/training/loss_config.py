@@ -13,6 +13,7 @@ from stamm.losses.preference_types import (
     Partition,
     Ties,
     Transform,
+    closed_form_beta,
 )
 
 _POSITIVE = "must be positive and finite"
@@ -45,7 +46,7 @@ class QRPO:
                     when more than 10 % of the pairs of reference rewards of the data are equal
     leave_one_out   the answer is itself one of the references, and is left out of them
     normalize       "none"; "beta": beta / tokens; "loss": loss / tokens
-    largest_beta    clamp of beta / tokens (Apertus: 0.1); None: none
+    largest_beta    clamp of beta, with normalize="beta" of beta / tokens (Apertus: 0.1); None: none
     """
 
     beta: float = 0.1
@@ -63,6 +64,11 @@ class QRPO:
             ("beta", 0 < self.beta < math.inf, _POSITIVE),
             ("largest_beta", largest is None or 0 < largest < math.inf, _POSITIVE),
         )
+
+    @property
+    def closed_form_beta(self) -> float | None:
+        """See `stamm.losses.preference_types.closed_form_beta`."""
+        return closed_form_beta(self.beta, self.transform, self.normalize, self.largest_beta)
 
     def tie_rules(self, has_ties: bool = False) -> tuple[Ties, Partition]:
         """`ties` and `partition`, where they are "auto" those for rewards with ties, or without."""

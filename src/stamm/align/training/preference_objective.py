@@ -186,12 +186,12 @@ def _qrpo(loss: QRPO, log_prob_B: Tensor, batch: AnswerBatch) -> tuple[Tensor, d
     quantile_B = quantile_rewards(
         batch.reward_B, batch.ref_reward_BN, ties=ties, leave_one_out=loss.leave_one_out
     )
-    known_B = (~batch.ref_reward_BN.isnan()).sum(dim=1)
+    compared_B = (~batch.ref_reward_BN.isnan()).sum(dim=1) - int(loss.leave_one_out)
     found = qrpo_loss(
         log_ratio_B,
         quantile_B,
         beta=loss.beta,
-        references=known_B,
+        references=compared_B,
         transform=loss.transform,
         partition=partition,
         reference_quantile_BN=_reference_quantiles(loss, batch.ref_reward_BN),
@@ -209,16 +209,20 @@ def _qrpo(loss: QRPO, log_prob_B: Tensor, batch: AnswerBatch) -> tuple[Tensor, d
 
 
 def _reference_quantiles(loss: QRPO, ref_reward_BN: Tensor) -> Tensor | None:
-    """Quantiles of the references among themselves, NaN where missing; None: not needed."""
+    """Quantiles of the references among themselves, NaN where missing; None: not needed.
+
+    With leave_one_out each is left out of its own comparison, as the answer is.
+    """
     ties, partition = loss.tie_rules()
     if partition != "empirical":
         return None
     known_BN = ~ref_reward_BN.isnan()
     below_BN = (ref_reward_BN[:, None, :] < ref_reward_BN[:, :, None]).sum(-1).double()
     equal_BN = (ref_reward_BN[:, None, :] == ref_reward_BN[:, :, None]).sum(-1).double()
-    quantile_BN = (below_BN + equal_BN * (1.0 if ties == "le" else 0.5)) / known_BN.sum(
-        dim=1, keepdim=True
-    )
+    own = int(loss.leave_one_out)
+    weight = 1.0 if ties == "le" else 0.5
+    compared_B1 = known_BN.sum(dim=1, keepdim=True) - own
+    quantile_BN = (below_BN + (equal_BN - own) * weight) / compared_B1
     return quantile_BN.masked_fill(~known_BN, torch.nan)
 
 

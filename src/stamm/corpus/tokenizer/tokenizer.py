@@ -124,22 +124,24 @@ class Tokenizer:
 
         Checked  tests/unit/corpus/tokenizer/test_fast.py
         """
-        try:
-            ids: list[int] = self._tokenizer.encode(text, add_special_tokens=False).ids
-        except TypeError:  # the library takes Unicode alone
-            raise DataError(
-                "a text contains a lone surrogate, half of a character",
-                fix="Replace it, as every reader of stamm's does",
-            ) from None
-        return ids
+        return list(self._encoding(text).ids)
 
     def encode_with_spans(self, text: str) -> tuple[list[int], list[tuple[int, int]]]:
         """The ids of a text, and the first and last character (exclusive) of each.
 
         Tokens that are bytes of one character have the same span.
         """
-        encoding = self._tokenizer.encode(text, add_special_tokens=False)
+        encoding = self._encoding(text)
         return list(encoding.ids), list(encoding.offsets)
+
+    def _encoding(self, text: str) -> tokenizers.Encoding:
+        try:
+            return self._tokenizer.encode(text, add_special_tokens=False)
+        except TypeError:  # the library takes Unicode alone
+            raise DataError(
+                "a text contains a lone surrogate, half of a character",
+                fix="Replace it, as every reader of stamm's does",
+            ) from None
 
     def control_id(self, token: str) -> int:
         """The id of a reserved token, such as "<|user_start|>".

@@ -14,6 +14,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from tokenizers import Regex, pre_tokenizers
 
+from stamm.base.errors import DataError
 from stamm.corpus.special_tokens import PII_MARKERS, RESERVED_TOKENS
 from stamm.corpus.tokenizer.config import TokenizerConfig
 from stamm.corpus.tokenizer.fast import BYTE_LETTERS, bytes_word, fast_encoder, word_bytes
@@ -193,3 +194,9 @@ def test_unproven_vocabularies_encode_the_same_documents() -> None:
     assert [ids for _, ids in slow.encode_rows(rows)] == [
         slow.encode_document(r["text"]) for r in rows
     ]
+
+
+def test_half_of_a_character_is_refused_by_every_encoder() -> None:
+    for encode in (TOKENIZER.encode, TOKENIZER.encode_slowly, TOKENIZER.encode_with_spans):
+        with pytest.raises(DataError, match="lone surrogate"):
+            encode("a \ud83d")
