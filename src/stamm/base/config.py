@@ -191,7 +191,7 @@ def _name(annotation: Any) -> str:
         return f"a list of {_name(get_args(annotation)[0])}"
     if len(members := _members(annotation)) > 1:
         return " or ".join(map(_name, members))
-    return _WORDS.get(annotation) or getattr(annotation, "__name__", str(annotation))
+    return _WORDS.get(annotation) or str(getattr(annotation, "__name__", annotation))
 
 
 def _build(annotation: Any, plain: Any, path: str, where: str) -> Any:
