@@ -11,10 +11,11 @@ items at the same steps.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import torch
+from torch import Tensor
 
 from stamm.base.clustered_ratio import ClusteredRatio
 from stamm.base.console import NoProgress
@@ -77,7 +78,9 @@ def make_evaluator(
         if step % wanted.every and step != num_steps:
             return {}
         alone = world.size == 1
-        weights = dict(trained.named_parameters()) if alone else full_state_dict(trained, world)
+        weights: Mapping[str, Tensor] = (
+            dict(trained.named_parameters()) if alone else full_state_dict(trained, world)
+        )
         found: dict[str, float] = {}
         if world.is_main_process:
             if config.lora is not None:

@@ -375,7 +375,8 @@ def test_a_parameter_without_gradients_has_no_state_and_the_run_resumes(
 
     def train(model: nn.ModuleList, optimizer: ShardedOptimizer, steps: int, used: int) -> None:
         for _ in range(steps):
-            sum(part(torch.ones(2, 4)).square().sum() for part in model[:used]).backward()
+            for part in list(model)[:used]:
+                part(torch.ones(2, 4)).square().sum().backward()
             optimizer.step(0.1)
 
     def pair() -> tuple[nn.ModuleList, ShardedOptimizer]:
@@ -397,16 +398,12 @@ def test_a_parameter_without_gradients_has_no_state_and_the_run_resumes(
 
 def test_the_state_of_another_optimizer_is_not_taken_for_none(tmp_path: Path) -> None:
     model = nn.Linear(4, 4)
-
-    def updater(kind: type[torch.optim.Optimizer], **settings: float) -> ShardedOptimizer:
-        return ShardedOptimizer(
-            model,
-            lambda piece: kind(map(piece, model.parameters()), **settings),  # type: ignore[arg-type]
-        )
-
+    adam = ShardedOptimizer(model, lambda piece: torch.optim.AdamW(map(piece, model.parameters())))
+    other = ShardedOptimizer(
+        model, lambda piece: torch.optim.SGD(map(piece, model.parameters()), momentum=0.9)
+    )
     store = Checkpoints(tmp_path, keep=1, world=ALONE)
-    store.save(1, model, updater(torch.optim.AdamW), "m1")
-    other = updater(torch.optim.SGD, momentum=0.9)
+    store.save(1, model, adam, "m1")
     with pytest.raises(DataError, match=r"does not fit the model: .*momentum_buffer"):
         store.load(tmp_path / "step-00000001", model, other, moments=True)
 
