@@ -31,7 +31,7 @@ from torch.distributed.checkpoint.state_dict_saver import async_save, save
 from stamm.base.config import from_plain
 from stamm.base.console import Progress
 from stamm.base.errors import ConfigError, DataError, RunError, StammError
-from stamm.base.files import disk_full_error, is_full, sha256_file, sha256_value
+from stamm.base.files import disk_full_error, is_full, read_json, sha256_file, sha256_value
 from stamm.base.schema import read_record
 from stamm.engine.checkpoint_files import (
     GONE,
@@ -396,7 +396,9 @@ class Checkpoints:
         config = path.resolve().parents[1] / "config.json"
         if self._world.is_main_process and isinstance(model, Decoder) and config.is_file():
             try:
-                plain = read_record(ConfigFile, config).config
+                found = read_json(config)
+                of_a_run = isinstance(found, dict) and "schema" in found
+                plain = read_record(ConfigFile, config).config if of_a_run else None
                 if isinstance(plain, dict) and "model" in plain:
                     stored = from_plain(DecoderConfig, plain["model"], str(config))
                     check_config(f"the checkpoint {path}", stored, model.config)

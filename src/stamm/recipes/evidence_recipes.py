@@ -79,7 +79,7 @@ def evidence_optimizer() -> Comparison:
 def evidence_tokens() -> Comparison:
     """The whole recipe with 70 and 60 % of the tokens of a Llama-like baseline, 8 seeds; set corpus.inputs=YOUR_TEXT; 24 minutes of a core.
 
-    arXiv 2509.14233 says that it needs 30 to 40 % fewer tokens for an equal loss. A cosine has no steps at
+    arXiv 2509.14233 reports 30 to 40 % fewer tokens for an equal loss. A cosine has no steps at
     its peak from which the tokens to an equal loss could be read, so losses at the ends are compared.
     3 (2 + 8) runs, on seeds that evidence_optimizer has not; the rates are those that it chose.
     """

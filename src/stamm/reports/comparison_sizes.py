@@ -99,7 +99,7 @@ def size_points(folders: Sequence[Path]) -> list[SizePoint]:
     if not found:
         raise RunError(
             f"no arm of {', '.join(map(str, folders))} has two finished seeds",
-            fix="`stamm compare` with its recipe goes on with it",
+            fix="`stamm compare` with its recipe resumes it",
         )
     return found
 

@@ -75,7 +75,6 @@ def test_completions_have_the_documented_columns_and_those_of_their_prompt(tmp_p
             "log_prob": 1.0,
             "token_ids": 7,
             "infinite": float("inf"),
-            "half": "\ud800",
         }
     ]
     place = workspace(tmp_path)
