@@ -201,8 +201,10 @@ def write_chat_files(
                 write_bytes(folder / name, (beside / name).read_bytes())
         if chat_format == ApertusFormat.name:
             config = read_json(beside / TOKENIZER_CONFIG)
-            if config.pop("chat_template", None) is not None:
-                write_json(folder / TOKENIZER_CONFIG, config)
+            config.pop("chat_template", None)
+            if "split_special_tokens" in config:  # so in stamm's exports of models without chat
+                config["split_special_tokens"] = False
+            write_json(folder / TOKENIZER_CONFIG, config)
             write_text(folder / TEMPLATE, chat_template())
         special, ends = imported_special_ids(beside)
     ids = {
