@@ -175,7 +175,7 @@ def _classes(annotation: Any) -> list[type]:
     return [m for m in _members(annotation) if dataclasses.is_dataclass(m) and isinstance(m, type)]
 
 
-_WORDS = {
+_TYPE_NAMES = {
     float: "a number",
     int: "an integer",
     str: "text",
@@ -191,7 +191,7 @@ def _name(annotation: Any) -> str:
         return f"a list of {_name(get_args(annotation)[0])}"
     if len(members := _members(annotation)) > 1:
         return " or ".join(map(_name, members))
-    return _WORDS.get(annotation) or str(getattr(annotation, "__name__", annotation))
+    return _TYPE_NAMES.get(annotation) or str(getattr(annotation, "__name__", annotation))
 
 
 def _build(annotation: Any, plain: Any, path: str, where: str) -> Any:

@@ -42,6 +42,7 @@ class ReplayConfig:
     def consent(self) -> ConsentConfig:
         """The policy by which newer answers are read; a host that gave none keeps its old one."""
         return ConsentConfig(
+            # Without agents there are no newer robots.txt files to read (recipes.replay).
             agents=self.agents or APERTUS_AGENTS,
             agents_source=self.agents_source,
             unknown_host="allow",

@@ -15,9 +15,8 @@ from pathlib import Path
 from stamm.base.errors import RunError
 from stamm.base.student_t import t_quantile
 from stamm.base.units import count_text
-from stamm.reports.comparison_verdict import judged
+from stamm.reports.comparison_verdict import at_last_look, judged
 from stamm.reports.formatting import ABSENT, fixed, percent, signed
-from stamm.reports.sequential import reached
 from stamm.reports.text import one_line
 
 COLUMNS = (
@@ -70,9 +69,7 @@ def size_points(folders: Sequence[Path]) -> list[SizePoint]:
         baselines.append(verdict.baseline)
         if any(line.diverged for line in verdict.lines if line.name == verdict.baseline):
             continue
-        look = reached(compared.looks, compared.finished()) if compared.looks else None
-        if look is not None:
-            compared = compared.first(compared.looks[look])
+        compared, _ = at_last_look(compared, compared.finished())
         for line in verdict.lines:
             pairs = compared.paired(line.name)
             if line.name == verdict.baseline or line.diverged or len(pairs) < 2:

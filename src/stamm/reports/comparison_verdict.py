@@ -132,9 +132,7 @@ def judge_comparison(
     """
     whole, looks = compared, compared.looks
     finished = compared.finished() if seeds is None else seeds
-    look = reached(looks, finished) if looks else 0
-    if looks and look is not None:
-        compared = compared.first(looks[look])
+    compared, look = at_last_look(compared, finished)
     bits = {arm.name: arm.judged() for arm in compared.arms}
     found: dict[str, Difference] = {}
     if bits.get(compared.baseline) and look is not None:
@@ -155,6 +153,16 @@ def judge_comparison(
         plan_sha256=registered.sha256 if registered else "",
         exploratory=bool(registered and registered.deviations),
     )
+
+
+def at_last_look(compared: Compared, finished: int) -> tuple[Compared, int | None]:
+    """The comparison up to the last planned look that `finished` seeds reach, and its number from 0.
+
+    Edge     without looks all of it, and 0; before the first look all of it, and None
+    """
+    looks = compared.looks
+    look = reached(looks, finished) if looks else 0
+    return (compared.first(looks[look]) if looks and look is not None else compared), look
 
 
 def span(found: ConfidenceInterval | None, *, signs: bool) -> str:
@@ -267,13 +275,13 @@ def _leads(judged: Sequence[ArmLine], base: ArmLine) -> list[str]:
 def _lead(line: ArmLine, base: ArmLine) -> str:
     name, reference, found = one_line(line.name, 40), one_line(base.name, 40), line.difference
     assert found is not None
-    name += _length_text(line, base)
+    subject = name + _length_text(line, base)
     ends = found.interval
     if ends.low is None or ends.high is None or found.adjusted is None:
-        return f"{name} is not shown to differ from {reference}: two seeds are needed."
+        return f"{subject} is not shown to differ from {reference}: two seeds are needed."
     if not found.shown:
         return (
-            f"{name} is not shown to differ from {reference}: any difference above "
+            f"{subject} is not shown to differ from {reference}: any difference above "
             f"{fixed(max(-ends.low, ends.high), 3)} bits per byte is excluded."
         )
     half = (ends.high - ends.low) / 2
@@ -282,8 +290,8 @@ def _lead(line: ArmLine, base: ArmLine) -> str:
     if base.parameters is not None and base.tokens is not None:
         at = f" at {count_text(base.parameters)} parameters and {count_text(base.tokens)} tokens"
     return (
-        f"{name} is {side} than {reference} by {fixed(abs(ends.mean), 3)} ± {fixed(half, 3)} bits "
-        f"per byte{at} ({_p_text(found.adjusted)}){_tokens_text(line.name, reference, line.log_tokens)}."
+        f"{subject} is {side} than {reference} by {fixed(abs(ends.mean), 3)} ± {fixed(half, 3)} bits "
+        f"per byte{at} ({_p_text(found.adjusted)}){_tokens_text(name, reference, line.log_tokens)}."
     )
 
 
@@ -297,7 +305,6 @@ def _length_text(line: ArmLine, base: ArmLine) -> str:
 
 def _tokens_text(name: str, reference: str, found: ConfidenceInterval | None) -> str:
     """ "; to reach swiglu's loss it needs 12 % fewer tokens (95 % interval 9 % to 15 %)"."""
-    name = one_line(name, 40)
     if found is None or found.low is None or found.high is None:
         return ""
     fewer = found.mean < 0
