@@ -63,6 +63,10 @@ def test_errors_and_the_plan(stamm: Stamm, tmp_path: Path) -> None:
             ("smoke", f"confirm.0.compare.corpus.inputs={_copy(tmp_path)}"),
             "holds a text of the search",
         ),
+        (
+            ("smoke", "confirm.1.compare.corpus.inputs=package:guides.jsonl.zst"),
+            "package:guides.jsonl.zst holds a text of the search",
+        ),
         (("smoke", "rounds.1.keep=2"), "the last round must have keep = 1"),
         (("demo",), "demo is not a search"),
     ):

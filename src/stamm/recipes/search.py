@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 
 from stamm.activations.spec import Spec
 from stamm.base.config import to_plain, validate
@@ -98,8 +99,6 @@ class Search:
         comparisons = [one.compare for one in self.confirm]
         used = {self.compare.tuning.seed}.union(*(one.seeds for one in self.rounds))
         fresh = {seed for one in comparisons for seed in (*one.seeds, one.tuning.seed)}
-        texts = {text for one in comparisons for text in one.corpus.inputs}
-        repeated = sorted(texts.intersection(self.compare.corpus.inputs))
         sure = all(one.confidence >= CONFIRMED for one in comparisons)
         plain = all(isinstance(one.baseline_arm().ffn, PlainFFN) for one in self._comparisons())
         baselines = {one.baseline for one in self._comparisons()}
@@ -110,7 +109,6 @@ class Search:
             (not self.confirm, "confirm is empty: nothing found would be confirmed"),
             (len(set(names)) != len(names), "two confirmations have one name"),
             (bool(used & fresh), f"confirm has seeds of the search: {sorted(used & fresh)}"),
-            (bool(repeated), f"confirm has texts of the search: {', '.join(repeated)}"),
             (not sure, f"each confirmation must have a confidence of {CONFIRMED:g} or more"),
             (not plain, "the baseline is gated, and candidates have one input"),
             (
@@ -204,11 +202,10 @@ class Search:
     def _check_texts(self) -> None:
         """Raise ConfigError where a confirmation reads a file of the search, by whatever name."""
         used = expand(self.compare.corpus.inputs, "compare.corpus.inputs").values()
-        sizes = {path.stat().st_size for path in used}
         for number, one in enumerate(self.confirm):
             where = f"confirm.{number}.compare.corpus.inputs"
             for name, path in expand(one.compare.corpus.inputs, where).items():
-                if path.stat().st_size in sizes and sha256_file(path) in map(sha256_file, used):
+                if any(_same_content(path, other) for other in used):
                     raise ConfigError(
                         f"{name} holds a text of the search", where=where, fix="Name other text"
                     )
@@ -239,6 +236,12 @@ class Search:
         ffn = comparison.baseline_arm().ffn
         arms = [Arm(name=s.name, ffn=replace(ffn, activation=s)) for s in self.specs(names)]
         return replace(comparison, arms=(*comparison.arms, *arms))
+
+
+def _same_content(one: Path, other: Path) -> bool:
+    if one.samefile(other):
+        return True
+    return one.stat().st_size == other.stat().st_size and sha256_file(one) == sha256_file(other)
 
 
 def _sentence(one: Confirmation) -> str:
