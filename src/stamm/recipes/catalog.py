@@ -91,6 +91,7 @@ RECIPES: tuple[Recipe, ...] = (
     Recipe("compare.evidence_expanded_gated", evidence_recipes.evidence_expanded_gated),
     Recipe("compare.evidence_optimizer", evidence_recipes.evidence_optimizer),
     Recipe("compare.evidence_tokens", evidence_recipes.evidence_tokens),
+    Recipe("compare.evidence_ablation", evidence_recipes.evidence_ablation),
     Recipe("compare.evidence_goldfish", evidence_recipes.evidence_goldfish),
     Recipe("compare.evidence_structured", evidence_recipes.evidence_structured),
     Recipe("compare.evidence_beta", evidence_recipes.evidence_beta),

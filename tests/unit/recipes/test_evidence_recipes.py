@@ -17,6 +17,7 @@ from stamm.recipes.arm import Arm, ArmOverrides
 from stamm.recipes.compare import Comparison
 from stamm.recipes.comparisons import evidence_smoke, smoke
 from stamm.recipes.evidence_recipes import (
+    evidence_ablation,
     evidence_beta,
     evidence_expanded,
     evidence_expanded_gated,
@@ -30,6 +31,7 @@ from stamm.recipes.matching import EqualParameters, equal_widths, equal_work, tr
 from stamm.reports.learned_curve import learned_curve
 
 RECIPES = [
+    evidence_ablation,
     evidence_beta,
     evidence_expanded,
     evidence_expanded_gated,
@@ -88,6 +90,20 @@ def test_the_recipe_with_fewer_tokens_is_the_whole_recipe() -> None:
     for name, steps in (("apertus_70", 538), ("apertus_60", 461)):  # of 768
         assert runs[name].sequences == steps * 4
         assert replace(runs[name], sequences=whole.sequences) == whole
+
+
+def test_every_arm_of_the_ablation_takes_one_part_out_of_the_whole_recipe() -> None:
+    optimizer, runs = evidence_optimizer().runs(), evidence_ablation().runs()
+    whole, llama = runs["whole"], optimizer["llama"]
+    assert whole == optimizer["apertus"]
+    assert runs["adamw"] == replace(whole, optimizer=llama.optimizer)
+    assert runs["cosine"] == replace(whole, schedule=llama.schedule)
+    # The width is solved again: QK-norm has 2 * 32 numbers a layer.
+    found = runs["no_qk_norm"]
+    assert not found.model.qk_norm
+    assert replace(found, model=whole.model) == whole
+    used = {seed for one in (evidence_optimizer(), evidence_tokens()) for seed in one.seeds}
+    assert used.isdisjoint(evidence_ablation().seeds)
 
 
 def test_beta_is_learned_above_the_same_start() -> None:
