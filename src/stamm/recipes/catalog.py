@@ -87,6 +87,7 @@ RECIPES: tuple[Recipe, ...] = (
     Recipe("compare.activations", comparisons.activations),
     Recipe("compare.evidence_activations", comparisons.evidence_activations),
     Recipe("compare.evidence_smoke", comparisons.evidence_smoke),
+    Recipe("compare.evidence_longer", evidence_recipes.evidence_longer),
     Recipe("compare.evidence_expanded", evidence_recipes.evidence_expanded),
     Recipe("compare.evidence_expanded_gated", evidence_recipes.evidence_expanded_gated),
     Recipe("compare.evidence_optimizer", evidence_recipes.evidence_optimizer),

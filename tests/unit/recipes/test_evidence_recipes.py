@@ -15,13 +15,14 @@ from stamm.optim.config import AdamW, AdEMAMix
 from stamm.optim.schedules import Cosine, WarmupStableDecay
 from stamm.recipes.arm import Arm, ArmOverrides
 from stamm.recipes.compare import Comparison
-from stamm.recipes.comparisons import evidence_smoke, smoke
+from stamm.recipes.comparisons import evidence_activations, evidence_smoke, smoke
 from stamm.recipes.evidence_recipes import (
     evidence_ablation,
     evidence_beta,
     evidence_expanded,
     evidence_expanded_gated,
     evidence_goldfish,
+    evidence_longer,
     evidence_optimizer,
     evidence_shapes,
     evidence_structured,
@@ -104,6 +105,20 @@ def test_every_arm_of_the_ablation_takes_one_part_out_of_the_whole_recipe() -> N
     assert replace(found, model=whole.model) == whole
     used = {seed for one in (evidence_optimizer(), evidence_tokens()) for seed in one.seeds}
     assert used.isdisjoint(evidence_ablation().seeds)
+
+
+def test_the_longer_comparison_is_the_same_training_with_four_times_the_tokens() -> None:
+    runs, longer = evidence_activations().runs(), evidence_longer()
+    assert longer.planned_looks() == (5, 8)
+    assert set(longer.runs()) == {"relu2", "xielu"}
+    for name, found in longer.runs().items():
+        assert found.total_sequences() == 4 * runs[name].total_sequences()
+        schedule = runs[name].schedule
+        assert isinstance(schedule, WarmupStableDecay)
+        schedule = replace(schedule, warmup_sequences=4 * schedule.warmup_sequences)
+        assert replace(found, sequences=runs[name].sequences) == replace(
+            runs[name], schedule=schedule
+        )
 
 
 def test_beta_is_learned_above_the_same_start() -> None:
