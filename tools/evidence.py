@@ -11,7 +11,7 @@ comparison.json that `stamm compare` wrote, or, for a claim with `measure`, of t
 `stamm observe` wrote: the claim holds if the slope of that measure over depth is negative. A claim with `pairs` has an
 arm and its rival in each, at the planned `looks`; all pairs together have the level (Bonferroni). A claim with
 `repeats` is about passages planted so often, in the collected audits; one with `results` is the trend of an arm's
-difference to the baseline over several comparisons, by parameters or tokens; one with `search` is the verdict of the
+difference to `rival` (the baseline, where none is named) over several comparisons, by parameters or tokens; one with `search` is the verdict of the
 search.json that `stamm search` wrote. A claim with `why` cannot be tried. Every figure of ours on the page comes from those files.
 """
 
@@ -167,19 +167,19 @@ def _read(path: Path) -> Any:
 
 
 def _trend(claim: Mapping[str, Any], results: Sequence[Mapping[str, Any]]) -> tuple[str, str]:
-    """Difference of an arm to the baseline by size, and the slope over its logarithm."""
+    """Difference of an arm to its rival by size, and the slope over its logarithm."""
     points = []
     for found in results:
         bits = {name: one["bits_per_byte"] for name, one in found["by_seed"].items()}
         line = next(one for one in found["lines"] if one["name"] == claim["arm"])
-        base = bits[found["baseline"]]
+        rival = claim.get("rival", found["baseline"])
+        base = bits[rival]
         if gone := _diverged(
-            [one for one in found["lines"] if one["name"] in (claim["arm"], found["baseline"])]
+            [one for one in found["lines"] if one["name"] in (claim["arm"], rival)]
         ):
             return "", gone
         apart = [value - base[seed] for seed, value in bits[claim["arm"]].items() if seed in base]
         error = statistics.stdev(apart) / math.sqrt(len(apart))
-        ratio = line["log_tokens"]
         points.append(
             SizePoint(
                 comparison="",
@@ -190,7 +190,7 @@ def _trend(claim: Mapping[str, Any], results: Sequence[Mapping[str, Any]]) -> tu
                 seeds=len(apart),
                 mean=statistics.fmean(apart),
                 error=error,
-                tokens_ratio=math.exp(ratio["mean"]) if ratio else None,
+                tokens_ratio=None,
             )
         )
     size = "parameters" if len({point.parameters for point in points}) > 1 else "tokens"
@@ -205,8 +205,7 @@ def _trend(claim: Mapping[str, Any], results: Sequence[Mapping[str, Any]]) -> tu
     end = " (exploratory)" if any(point.exploratory for point in points) else ""
     if abs(slope) <= half:
         return "; ".join(said), f"no trend shown{end}"
-    rises = (slope > 0) == (points[-1].mean > 0)
-    return "; ".join(said), f"the difference {'grows' if rises else 'shrinks'}{end}"
+    return "; ".join(said), f"the difference {'rises' if slope > 0 else 'falls'}{end}"
 
 
 def _memorization(claim: Mapping[str, Any], found: Mapping[str, Any]) -> tuple[str, str]:

@@ -110,12 +110,13 @@ def test_pairs_of_arms_are_judged_at_the_level_of_the_look(tmp_path: Path) -> No
 
 @pytest.mark.parametrize(
     ("last", "verdict"),
-    [(-0.01, "the difference shrinks"), (-0.5, "the difference grows"), (-0.1, "no trend shown")],
+    [(0.01, "the difference rises"), (-0.5, "the difference falls"), (-0.1, "no trend shown")],
 )
 def test_a_trend_over_lengths(tmp_path: Path, last: float, verdict: str) -> None:
     for name, tokens, apart in (("a", 1e5, -0.1), ("b", 1e6, last)):
         by_seed = {
             "swiglu": {"bits_per_byte": {"1": 2.0, "2": 2.1, "3": 2.2}},
+            "relu2": {"bits_per_byte": {"1": 2.5, "2": 2.6, "3": 2.7}},
             "xielu": {"bits_per_byte": {"1": 2.0 + apart, "2": 2.102 + apart, "3": 2.198 + apart}},
         }
         line = {"name": "xielu", "parameters": 10, "tokens": tokens, "log_tokens": None}
@@ -129,6 +130,11 @@ def test_a_trend_over_lengths(tmp_path: Path, last: float, verdict: str) -> None
     assert found == verdict
     # sqrt 2 times that error, with 4 degrees of freedom: 2.7764
     assert said.endswith(f"{last + 0.1:+.4f} ± 0.0045 for ten times the tokens")
+    # A rival that is not the baseline, half a bit above it.
+    claim = {"arm": "xielu", "rival": "relu2", "results": ["a.json", "b.json"]}
+    rival, same = measured(claim, tmp_path)
+    assert rival.startswith("-0.6000 ± 0.0050 at 100k tokens")
+    assert same == verdict
 
 
 def test_memorization_is_paired_by_seed(tmp_path: Path) -> None:
