@@ -19,7 +19,6 @@ from __future__ import annotations
 
 import json
 import math
-import statistics
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -38,7 +37,7 @@ HEAD = """# Evidence
 
 The claims of the papers behind stamm, and what was measured here. Differences are in bits per byte of held-out text with 95 %
 intervals over seeds, corrected for arms and looks (see [comparisons.md](comparisons.md)); slopes over depth are of
-[observe.md](observe.md). The verdict is *shown*, *not shown* with the
+[observe.md](observe.md). Rows by length, tokens to the same loss and slopes have plain 95 % intervals, without that correction. The verdict is *shown*, *not shown* with the
 differences that are excluded, or *contradicted*; of pairs of arms, which loss is *lower* or *higher*. `python -m tools.evidence` writes this page from `evidence/claims.json`.
 
 | | claim | published | measured | verdict | command |
@@ -178,8 +177,7 @@ def _trend(claim: Mapping[str, Any], results: Sequence[Mapping[str, Any]]) -> tu
             [one for one in found["lines"] if one["name"] in (claim["arm"], rival)]
         ):
             return "", gone
-        apart = [value - base[seed] for seed, value in bits[claim["arm"]].items() if seed in base]
-        error = statistics.stdev(apart) / math.sqrt(len(apart))
+        arm = bits[claim["arm"]]
         points.append(
             SizePoint(
                 comparison="",
@@ -187,9 +185,7 @@ def _trend(claim: Mapping[str, Any], results: Sequence[Mapping[str, Any]]) -> tu
                 arm=claim["arm"],
                 parameters=line["parameters"],
                 tokens=line["tokens"],
-                seeds=len(apart),
-                mean=statistics.fmean(apart),
-                error=error,
+                by_seed={int(seed): arm[seed] - base[seed] for seed in arm if seed in base},
                 tokens_ratio=None,
             )
         )

@@ -6,6 +6,7 @@ from stamm.base.user_code import code_files
 from stamm.corpus.classifiers.config import CLASSIFIER_FILES
 from stamm.corpus.config import CorpusConfig
 from stamm.corpus.corpus_filter import load_filters
+from stamm.corpus.formats import check_kind
 from stamm.corpus.inputs import expand, locate
 from stamm.corpus.pack_config import PackConfig
 from stamm.corpus.tokenizer.config import TekkenConfig, TokenizeConfig, TokenizerConfig
@@ -16,8 +17,8 @@ from stamm.runs.job import Step
 def corpus_steps(config: CorpusConfig) -> tuple[Step, ...]:
     """Steps that plant passages (if configured), filter documents and write the corpus.
 
-    Raises   DataError when an input does not exist; ConfigError for a corpus filter that cannot be
-             loaded.
+    Raises   DataError when an input does not exist or has an unknown format; ConfigError for a corpus
+             filter that cannot be loaded.
     """
     planting = config.injection_config
     steps = []
@@ -33,6 +34,9 @@ def corpus_steps(config: CorpusConfig) -> tuple[Step, ...]:
                 outputs=(".",),
             )
         )
+    inputs = expand(config.inputs, "corpus.inputs")
+    for name in inputs:
+        check_kind(name)
     read = expand(config.consent.robots, "corpus.consent.robots")
     read |= expand(config.consent.domains, "corpus.consent.domains")
     if config.contamination is not None:
@@ -50,7 +54,7 @@ def corpus_steps(config: CorpusConfig) -> tuple[Step, ...]:
         job="screen",
         config=config.filter_config,
         folder="screened",
-        external=expand(config.inputs, "corpus.inputs") | read,
+        external=inputs | read,
         outputs=(".",),
         sharded=True,
     )

@@ -130,12 +130,18 @@ class Compared:
     looks: tuple[int, ...] = ()
     stopped: int | None = None
 
-    def paired(self, name: str) -> list[float]:
+    def by_seed(self, name: str) -> dict[int, float]:
         """Finite differences of an arm to the baseline, in bits per byte, in the order of seeds."""
         arms = {arm.name: arm.judged() for arm in self.arms}
         bits, base = arms[name], arms[self.baseline]
-        pairs = [bits[seed] - base[seed] for seed in self.seeds if seed in bits and seed in base]
-        return [value for value in pairs if math.isfinite(value)]
+        pairs = {
+            seed: bits[seed] - base[seed] for seed in self.seeds if seed in bits and seed in base
+        }
+        return {seed: value for seed, value in pairs.items() if math.isfinite(value)}
+
+    def paired(self, name: str) -> list[float]:
+        """The values of `by_seed`."""
+        return list(self.by_seed(name).values())
 
     def finished(self) -> int:
         """Number of leading seeds that have a result of every arm."""

@@ -1,14 +1,15 @@
 """Differences of several comparisons, of other sizes or lengths, with a fitted trend.
 
-The trend is the least-squares slope over log10(size): a sum of independent means with fixed weights, so
-its standard error follows from theirs, with Satterthwaite's degrees of freedom. Nothing is extrapolated.
+The trend is the least-squares slope over log10(size): a sum of means with fixed weights. Runs of one
+seed share their text and its order, so comparisons that have a seed in common are not independent,
+and their covariance is part of the slope's standard error. Nothing is extrapolated.
 """
 
 from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -28,6 +29,7 @@ COLUMNS = (
 class SizePoint:
     """The difference of an arm to the baseline in one comparison, in bits per byte.
 
+    by_seed        difference of each seed, two or more
     tokens_ratio   tokens that it needs for the baseline's loss, as a share; None where unknown
     """
 
@@ -36,10 +38,23 @@ class SizePoint:
     arm: str
     parameters: int
     tokens: float
-    seeds: int
-    mean: float
-    error: float
+    by_seed: Mapping[int, float]
     tokens_ratio: float | None
+
+    @property
+    def seeds(self) -> int:
+        """Number of seeds."""
+        return len(self.by_seed)
+
+    @property
+    def mean(self) -> float:
+        """The mean over seeds."""
+        return statistics.fmean(self.by_seed.values())
+
+    @property
+    def error(self) -> float:
+        """Standard error of the mean."""
+        return statistics.stdev(self.by_seed.values()) / math.sqrt(self.seeds)
 
     def cells(self) -> tuple[str, ...]:
         """The texts of one line of a table."""
@@ -71,7 +86,7 @@ def size_points(folders: Sequence[Path]) -> list[SizePoint]:
             continue
         compared, _ = at_last_look(compared, compared.finished())
         for line in verdict.lines:
-            pairs = compared.paired(line.name)
+            pairs = compared.by_seed(line.name)
             if line.name == verdict.baseline or line.diverged or len(pairs) < 2:
                 continue
             ratio = line.log_tokens
@@ -82,9 +97,7 @@ def size_points(folders: Sequence[Path]) -> list[SizePoint]:
                     arm=line.name,
                     parameters=line.parameters or 0,
                     tokens=line.tokens or 0.0,
-                    seeds=len(pairs),
-                    mean=statistics.fmean(pairs),
-                    error=statistics.stdev(pairs) / math.sqrt(len(pairs)),
+                    by_seed=pairs,
                     tokens_ratio=math.exp(ratio.mean) if ratio else None,
                 )
             )
@@ -121,13 +134,28 @@ def trends(points: Sequence[SizePoint]) -> list[str]:
 
 
 def slope_of(places: Sequence[float], points: Sequence[SizePoint]) -> tuple[float, float]:
-    """The least-squares slope of the means over `places`, and half of its 95 % interval."""
+    """The least-squares slope of the means over `places`, and half of its 95 % interval.
+
+    With w_k the weights of the slope, n_k the seeds of comparison k and e_ks the residual of seed s, the
+    variance is sum_s u_s^2, u_s = sum_k w_k sqrt(n_k / (n_k - 1)) e_ks / n_k: that of slopes seed by seed
+    where all comparisons have the same seeds, and of independent means where they share none. Degrees
+    of freedom are Satterthwaite's, over groups of seeds that are in the same comparisons.
+    """
     middle = statistics.fmean(places)
     squares = math.fsum((place - middle) ** 2 for place in places)
-    weights = [(place - middle) / squares for place in places]
-    slope = math.fsum(w * point.mean for w, point in zip(weights, points, strict=True))
-    parts = [(w * point.error) ** 2 for w, point in zip(weights, points, strict=True)]
-    variance = math.fsum(parts)
-    spread = math.fsum(v * v / (p.seeds - 1) for v, p in zip(parts, points, strict=True))
-    freedom = max(int(variance**2 / spread), 1) if spread else 1
+    slope, parts = 0.0, dict[int, float]()
+    within = dict[int, tuple[int, ...]]()
+    for number, (place, point) in enumerate(zip(places, points, strict=True)):
+        weight, n = (place - middle) / squares, point.seeds
+        slope += weight * point.mean
+        for seed, value in point.by_seed.items():
+            part = weight * math.sqrt(n / (n - 1)) * (value - point.mean) / n
+            parts[seed] = parts.get(seed, 0.0) + part
+            within[seed] = (*within.get(seed, ()), number)
+    variance = math.fsum(part * part for part in parts.values())
+    spread = 0.0
+    for group in set(within.values()):
+        own = [parts[seed] ** 2 for seed, found in within.items() if found == group]
+        spread += math.fsum(own) ** 2 / max(len(own) - 1, 1)
+    freedom = max(int(variance**2 / spread + 1e-9), 1) if spread else 1
     return slope, t_quantile(0.95, freedom) * math.sqrt(variance)

@@ -108,7 +108,7 @@ def grammar_figure(study: RunResults) -> Figure | None:
             panels[1].axvline(0.0, color=drawn("muted"), lw=1)
             panels[1].set_xlabel(f"points against {legend_name(base)}, 95 % interval")
         for place, (arm, one) in enumerate(asked):
-            scores = {"overall": one.overall, **dict(one.fields)}
+            scores = one.scores()
             found = [
                 [(scores[name].accuracy, scores[name].standard_error) if name in scores else None
                  for name in fields],
@@ -144,12 +144,13 @@ def grammar_figure(study: RunResults) -> Figure | None:
         title="Grammar: BLiMP minimal pairs",
         caption=(
             "English sentence pairs that differ in one point of grammar: how often the right one "
-            f"is more probable. Guessing gives {percent(chance, 0)}.{_blind(asked[0][1])}"
+            f"is more probable, ± one standard error over paradigms. Guessing gives {percent(chance, 0)}."
+            f"{_blind(asked[0][1])}"
             f"{drawn_differences} "
             f"{unequal_pairs(study.arms)}"
         ).rstrip(),
         alt="; ".join(
-            f"{arm.name}: {percent(one.accuracy)} ± {percent(one.standard_error)}"
+            f"{arm.name}: {percent(one.accuracy)} ± {percent(one.scores()['overall'].standard_error)}"
             for arm, one in asked
         ),
         svg=draw_panels(
@@ -167,7 +168,7 @@ def grammar_figure(study: RunResults) -> Figure | None:
                     *((_points(differences.get((arm.name, name))),) if differences else ()),
                 )
                 for arm, one in asked
-                for name, score in (("overall", one.overall), *one.fields.items())
+                for name, score in one.scores().items()
             ),
             words=2,
         ),

@@ -103,9 +103,9 @@ def _depth_figure(
         title=f"{arm.name}: learned shape by depth",
         caption=(
             "Each layer has its own activation and learns its shape. Dots are the values at the "
-            "end of training, the dotted line is where every layer began. Look for a slope: a "
-            "larger value bends the activation more, so falling dots mean that the network is "
-            "more nonlinear near its input." + _means(arm)
+            "end of training, the dotted line is where every layer began. Look for a slope. It does "
+            "not say how nonlinear a layer is, since that also depends on where its inputs lie: "
+            "`stamm observe` measures it." + _means(arm)
         ),
         alt=f"Values after training: {said}.",
         svg=draw_panels(f"depth-{arm.number}", 2.6, paint, len(names)),

@@ -18,6 +18,7 @@ from stamm.runs.schemas.evaluation import MetricValue, TaskFile
 _MOST_FIGURES = 12
 _ROWS = 200
 _ERROR = "standard_error"
+_UNITS = {"loss_nats": "loss, nats per token", "bits_per_byte": "bits per byte"}
 Point = tuple[int, MetricValue]
 
 
@@ -34,7 +35,7 @@ class _Origin:
 
 
 _CHECKPOINTS = _Origin(
-    key="curve",
+    key="task-curve",
     title="Learning curve",
     where="at every checkpoint",
     folder="curves/",
@@ -121,6 +122,8 @@ def _figure(
     origin: _Origin,
 ) -> Figure:
     shown_task, shown_metric = one_line(task, 60), one_line(metric, 60)
+    chance = arms[0][1][-1][1].chance
+    guessing = "" if chance is None else "; dotted: guessing"
 
     def paint(panels: list[Axes]) -> None:
         axes = panels[0]
@@ -130,10 +133,9 @@ def _figure(
                 yerr=[half_width(value) or 0.0 for _, value in points],
                 fmt="o-", ms=4, lw=1.2, color=series(arm.number), label=legend_name(arm.name),
             )  # fmt: skip
-        chance = arms[0][1][-1][1].chance
         if chance is not None:
             axes.axhline(chance, color=drawn("muted"), lw=1, ls=(0, (2, 2)))
-        axes.set_ylabel(one_line(metric, 30))
+        axes.set_ylabel(_UNITS.get(metric, one_line(metric, 30)))
         whole_steps(axes)
         legend(axes)
 
@@ -153,7 +155,7 @@ def _figure(
         key=f"{origin.key}-{number}",
         title=f"{origin.title}: {shown_task}",
         caption=(
-            f"{shown_metric} {origin.where}, with 95 % intervals over items; dotted: guessing. "
+            f"{shown_metric} {origin.where}, with 95 % intervals over items{guessing}. "
             "Points of one arm share their items, so their intervals are wider than what is known of "
             "the change from one to the next."
             + (_time([arm for arm, _ in arms]) if origin is _SAMPLES else "")

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -160,10 +162,16 @@ def _activation(plain: object, where: str) -> tuple[str, Spec | None]:
         name: str = decode(str, plain, place, "activation")
         return name, known_spec(name)
     try:
-        spec = from_plain(Spec, plain, f"{place}, activation")
+        spec = _own_spec(json.dumps(plain, sort_keys=True))
     except ConfigError as error:
         raise DataError(error.what, where=f"{place}, activation", fix=error.fix) from None
     return spec.name, spec
+
+
+@cache
+def _own_spec(text: str) -> Spec:
+    """A user's spec from its JSON text; seconds of validation, once for all seeds of an arm."""
+    return from_plain(Spec, json.loads(text))
 
 
 def _read_metrics(path: Path) -> Metrics:

@@ -22,7 +22,7 @@ class ArmResult:
 
     difference   held-out loss minus that of the reference arm, in nats per token
     half_width   of its 95 % interval over held-out documents, taken in pairs
-    blimp_error  standard error of the accuracy over pairs
+    blimp_error  standard error of the accuracy, over paradigms
     """
 
     name: str
@@ -258,7 +258,7 @@ def _row(arm: ArmResults, base: Measured | None) -> ArmResult:
         difference=loss - base_loss if loss is not None and base_loss is not None else None,
         half_width=paired.half_width if paired else None,
         blimp=measured.blimp.accuracy if measured.blimp else None,
-        blimp_error=measured.blimp.standard_error if measured.blimp else None,
+        blimp_error=measured.blimp.scores()["overall"].standard_error if measured.blimp else None,
         tokens_per_s=training.timing.tokens_per_s_median if training.timing else None,
         seconds=training.timing.seconds if training.timing else None,
     )

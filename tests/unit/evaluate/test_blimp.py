@@ -14,6 +14,7 @@ import torch
 
 from stamm.base.console import NoProgress
 from stamm.base.errors import ConfigError
+from stamm.base.files import write_json
 from stamm.base.schema import read_record
 from stamm.corpus.special_tokens import BEGIN_ID
 from stamm.corpus.tokenizer.tokenizer import Tokenizer
@@ -106,6 +107,20 @@ def test_summary_by_field_and_overall() -> None:
     assert found["fields"]["syntax"]["accuracy"] == pytest.approx(2 / 3)
     assert found["paradigms"]["a"]["pairs"] == 2
     assert found["chance"] == 0.5
+
+
+def test_pages_show_the_error_over_paradigms(tmp_path: Path) -> None:
+    given = [PairScore(pair=pair(name), score=s) for name in "abcd" for s in (float(name < "d"),)]
+    given = [*given, PairScore(pair=pair("e", "semantics"), score=0.0)] * 10
+    write_json(tmp_path / "blimp.json", {"schema": 1, "pairs_per_paradigm": 10, **summarize(given)})
+    found = read_record(BlimpFile, tmp_path / "blimp.json")
+    scores = found.scores()
+    # Five paradigms with accuracies 1, 1, 1, 0, 0; four of them are syntax.
+    assert scores["overall"].standard_error == pytest.approx(math.sqrt(0.3 / 5))
+    assert scores["syntax"].standard_error == pytest.approx(0.5 / math.sqrt(4))
+    # One paradigm has no error of its own.
+    assert scores["semantics"] == found.fields["semantics"]
+    assert scores["overall"].accuracy == found.accuracy
 
 
 def test_the_interval_is_over_paradigms() -> None:

@@ -14,11 +14,12 @@ from stamm.base.errors import RunError
 from stamm.reports.comparison_sizes import SizePoint, size_points, slope_of, trends
 
 
-def point(parameters: int, values: np.ndarray) -> SizePoint:
+def point(parameters: int, values: np.ndarray, first: int | None = None) -> SizePoint:
+    """Seeds from `first`; of their own for each size where None."""
+    start = parameters if first is None else first
     return SizePoint(
         comparison="c", exploratory=False, arm="xielu", parameters=parameters, tokens=1e6,
-        seeds=len(values), mean=float(values.mean()),
-        error=float(values.std(ddof=1) / math.sqrt(len(values))), tokens_ratio=None,
+        by_seed=dict(enumerate(values.tolist(), start)), tokens_ratio=None,
     )  # fmt: skip
 
 
@@ -44,6 +45,41 @@ def test_a_slope_by_hand() -> None:
     slope, half = slope_of([1.0, 2.0], points)
     assert slope == pytest.approx(3.0)
     assert half == pytest.approx(2.776 * math.sqrt(2 / 3), rel=1e-3)  # 4 degrees of freedom
+
+
+@pytest.mark.parametrize("first", [(1, 1, 1), (1, 1, 20), (1, 4, 1)])
+@pytest.mark.parametrize("shared", [-0.4, 0.9])
+def test_the_interval_covers_the_truth_where_comparisons_share_seeds(
+    first: tuple[int, ...], shared: float
+) -> None:
+    """What a seed does to one size it does to the next, too, or the opposite."""
+    draw, held, repeats = np.random.default_rng(7), 0, 3000
+    sizes = (1_000_000, 4_000_000, 10_000_000)
+    places = [math.log10(size) for size in sizes]
+    for _ in range(repeats):
+        # Of one seed, the first two sizes are correlated.
+        common, own = draw.normal(size=40), draw.normal(size=(3, 40))
+        rest = math.sqrt(1 - abs(shared))
+        signs = (1.0, math.copysign(1.0, shared), 1.0)
+        noise = [
+            s * math.sqrt(abs(shared)) * common + rest * o for s, o in zip(signs, own, strict=True)
+        ]
+        points = [
+            point(size, one[start : start + 8], start)
+            for size, one, start in zip(sizes, noise, first, strict=True)
+        ]
+        slope, half = slope_of(places, points)
+        held += abs(slope) <= half
+    assert 0.93 <= held / repeats <= 0.975
+
+
+def test_the_same_seeds_give_the_interval_of_slopes_by_seed() -> None:
+    first, second = np.array([1.0, 2.0, 4.0]), np.array([4.0, 5.0, 7.5])
+    slope, half = slope_of([1.0, 2.0], [point(10, first, 1), point(100, second, 1)])
+    slopes = second - first
+    assert slope == pytest.approx(slopes.mean())
+    # t of 0.95 and 2 degrees of freedom: 4.3027
+    assert half == pytest.approx(4.3027 * slopes.std(ddof=1) / math.sqrt(3), rel=1e-4)
 
 
 def test_folders_of_two_sizes_and_one_of_another_kind(tmp_path: Path) -> None:

@@ -113,11 +113,17 @@ def test_pairs_of_arms_are_judged_at_the_level_of_the_look(tmp_path: Path) -> No
     [(0.01, "the difference rises"), (-0.5, "the difference falls"), (-0.1, "no trend shown")],
 )
 def test_a_trend_over_lengths(tmp_path: Path, last: float, verdict: str) -> None:
-    for name, tokens, apart in (("a", 1e5, -0.1), ("b", 1e6, last)):
+    for name, tokens, apart, noise in (("a", 1e5, -0.1, 0.002), ("b", 1e6, last, -0.002)):
         by_seed = {
             "swiglu": {"bits_per_byte": {"1": 2.0, "2": 2.1, "3": 2.2}},
             "relu2": {"bits_per_byte": {"1": 2.5, "2": 2.6, "3": 2.7}},
-            "xielu": {"bits_per_byte": {"1": 2.0 + apart, "2": 2.102 + apart, "3": 2.198 + apart}},
+            "xielu": {
+                "bits_per_byte": {
+                    "1": 2.0 + apart,
+                    "2": 2.1 + noise + apart,
+                    "3": 2.2 - noise + apart,
+                },
+            },
         }
         line = {"name": "xielu", "parameters": 10, "tokens": tokens, "log_tokens": None}
         result = {
@@ -128,8 +134,8 @@ def test_a_trend_over_lengths(tmp_path: Path, last: float, verdict: str) -> None
     # 0, 0.002, -0.002: s / sqrt 3 = 0.001155, t of 0.95 and 2 degrees: 4.3027
     assert "-0.1000 ± 0.0050 at 100k tokens (3 seeds)" in said
     assert found == verdict
-    # sqrt 2 times that error, with 4 degrees of freedom: 2.7764
-    assert said.endswith(f"{last + 0.1:+.4f} ± 0.0045 for ten times the tokens")
+    # The same seeds, whose slopes are 0, -0.004 and 0.004.
+    assert said.endswith(f"{last + 0.1:+.4f} ± 0.0099 for ten times the tokens")
     # A rival that is not the baseline, half a bit above it.
     claim = {"arm": "xielu", "rival": "relu2", "results": ["a.json", "b.json"]}
     rival, same = measured(claim, tmp_path)

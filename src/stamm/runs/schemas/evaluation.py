@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
+from stamm.base.clustered_ratio import ClusteredRatio
 from stamm.base.schema import FieldError
 
 
@@ -237,12 +238,23 @@ class BlimpFile(TaskFile):
         if self.standard_error < 0:
             raise FieldError("standard_error", "at least 0")
 
-    @property
-    def overall(self) -> Accuracy:
-        """The accuracy over all pairs."""
-        return Accuracy(
+    def scores(self) -> dict[str, Accuracy]:
+        """Accuracies of "overall" and of the fields, with standard errors over paradigms.
+
+        Pairs of a paradigm resemble one another, so the recorded errors, over pairs, are too small;
+        they are kept where fewer than two paradigms are recorded.
+        """
+        whole = Accuracy(
             pairs=self.pairs, accuracy=self.accuracy, standard_error=self.standard_error
         )
+        found = {"overall": whole, **self.fields}
+        for name, score in found.items():
+            ratio = ClusteredRatio()
+            for pairs, correct in self.of_field(name).values():
+                ratio.add(correct, pairs)
+            if ratio.standard_error is not None:
+                found[name] = replace(score, standard_error=ratio.standard_error)
+        return found
 
     def of_field(self, field: str) -> dict[str, tuple[int, float]]:
         """Pairs and correct answers by paradigm, of one field or of all ("overall")."""
