@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import argparse
 import json
-import shutil
+import shlex
 from pathlib import Path
 from typing import Any
 
 from stamm.activations import catalog as activations
 from stamm.base.config import closest, flatten, to_plain
 from stamm.base.errors import ConfigError, DataError
-from stamm.base.files import read_json
+from stamm.base.files import read_json, write_text
 from stamm.base.units import count_text, seconds_text
 from stamm.cli import activation_show
 from stamm.cli.arg_types import text
@@ -20,7 +20,8 @@ from stamm.cli.output import print_json, print_pairs, print_table
 from stamm.models.flops import count_parameters
 from stamm.pretrain.config import PretrainConfig
 from stamm.recipes import catalog as recipes
-from stamm.recipes.resolve import resolve, source_file
+from stamm.recipes.copied import copied
+from stamm.recipes.resolve import resolve
 from stamm.recipes.study import Study
 from stamm.runs.manifest import MANIFEST_FIX
 from stamm.runs.run import shown_state
@@ -183,15 +184,19 @@ def _show_run(root: Path, options: argparse.Namespace) -> int:
 
 
 def _cp(options: argparse.Namespace) -> int:
-    source, target = source_file(options.recipe), Path(options.file)
+    target = Path(options.file)
     if target.suffix != ".py":
         raise ConfigError(f"{target} is not a .py file", fix="Name it mine.py")
+    if not target.parent.is_dir():
+        raise DataError(
+            f"{target.parent} is not a folder", fix=f"Make it before {target} is written"
+        )
     if target.exists():
         raise ConfigError(f"{target} exists already", fix="Choose another name")
     recipe = recipes.get(options.recipe)
     function = recipe.build.__name__
     verb = "search" if recipe.name.startswith("search.") else "run"
     if not options.dry_run:
-        shutil.copyfile(source, target)
-    print(f"{target}: edit it, then `stamm {verb} {target}:{function}`")
+        write_text(target, copied(recipe))
+    print(f"{target}: edit it, then `stamm {verb} {shlex.quote(f'{target}:{function}')}`")
     return 0

@@ -34,7 +34,7 @@ def resolve(word: str, overrides: Sequence[str]) -> Resolved:
              unknown key, a bad value.
     """
     name, build = _find(word)
-    file = Path(word.partition(":")[0])
+    file = Path(_parts(word)[0])
     config = build() if file.suffix != ".py" else guarded(file, build)
     if not isinstance(config, catalog.Config):
         raise ConfigError(
@@ -54,8 +54,14 @@ def source_file(word: str) -> Path:
     return Path(inspect.getfile(catalog.get(word).build))
 
 
+def _parts(word: str) -> tuple[str, str]:
+    """The file and the function of "mine.py:small"; a colon may also be part of the path."""
+    path, _, function = word.rpartition(":")
+    return (path, function) if path.endswith(".py") else (word, "")
+
+
 def _find(word: str) -> tuple[str, Any]:
-    path, _, function = word.partition(":")
+    path, function = _parts(word)
     if not path.endswith(".py"):
         recipe = catalog.get(word)
         return recipe.name, recipe.build
@@ -71,6 +77,11 @@ def _find(word: str) -> tuple[str, Any]:
         and not name.startswith("_")
         and not inspect.signature(value).parameters
     }
+    if not function and len(own) > 1 and file.stem not in own:
+        raise ConfigError(
+            f"{path} has {len(own)} recipes",
+            fix="Name one: " + ", ".join(f"{path}:{name}" for name in own),
+        )
     if not function:
         function = file.stem if file.stem in own else next(iter(own), "")
     if function not in own:
