@@ -439,10 +439,10 @@ def _parse(annotation: Any, text: str, path: str, where: str) -> Any:
 
 
 def _split(text: str) -> list[str]:
-    if text.startswith("["):
+    if text.startswith("[") and text.endswith("]"):
         try:
             value = ast.literal_eval(text)
-        except (ValueError, SyntaxError):
-            value = text[1:].removesuffix("]").split(",")
+        except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
+            value = text[1:-1].split(",")
         return [str(part).strip() for part in value]
     return [part.strip() for part in text.split(",")] if text else []

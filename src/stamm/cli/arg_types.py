@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from pathlib import Path
 
 from stamm.base.errors import ConfigError
 
@@ -21,6 +22,19 @@ def text(word: str) -> str:
             f"{word!r} is not valid UTF-8", where="the command line", fix="Rename the file"
         ) from None
     return word
+
+
+def new_folder(word: str) -> Path:
+    """The folder `word`, which a verb writes beside itself and then renames.
+
+    Raises   ConfigError for the working folder or one above it, which cannot be replaced.
+    """
+    folder = Path(word)
+    if folder.resolve() in (Path.cwd(), *Path.cwd().parents):
+        raise ConfigError(
+            f"--out {word} is the working folder, or one above it", fix="Name a folder below it"
+        )
+    return folder
 
 
 def count(word: str) -> int:

@@ -24,7 +24,7 @@ from stamm.recipes.copied import copied
 from stamm.recipes.resolve import resolve
 from stamm.recipes.study import Study
 from stamm.runs.manifest import MANIFEST_FIX
-from stamm.runs.run import shown_state
+from stamm.runs.run import finished_steps, shown_state
 
 _KINDS = ("activations", "recipes", "runs")
 
@@ -104,9 +104,9 @@ def _rows(kind: str, folder: Path) -> list[dict[str, Any]]:
 def _run_row(path: Path) -> dict[str, Any]:
     try:
         manifest = read_json(path)
-        steps = manifest.get("steps", [])
+        steps = finished_steps(path.parent, manifest)
         took = seconds_text(sum(step["seconds"] for step in steps))
-    except (DataError, AttributeError, TypeError, KeyError):
+    except (DataError, OSError, AttributeError, TypeError, KeyError):
         manifest, steps, took = {"state": "unreadable"}, [], ""
     return {
         "run": str(path.parent),
@@ -172,14 +172,22 @@ def _show_run(root: Path, options: argparse.Namespace) -> int:
     if not isinstance(manifest, dict):
         raise DataError(f"{root / 'manifest.json'} is not the manifest of a run", fix=MANIFEST_FIX)
     if options.json:
-        print_json({"manifest": manifest, **read_json(root / "config.json")})
+        stored = read_json(root / "config.json")
+        if not isinstance(stored, dict):
+            raise DataError(f"{root / 'config.json'} is not the configuration of a run")
+        print_json({"manifest": manifest, **stored})
         return 0
     if "state" in manifest:
         manifest["state"] = shown_state(root, manifest["state"])
     pairs = [(k, v) for k, v in manifest.items() if isinstance(v, (str, int, float))]
     print_pairs([(key, str(value)) for key, value in pairs])
-    for step in manifest.get("steps", []):
-        print_pairs([(f"  {step['name']}", seconds_text(step["seconds"]))])
+    try:
+        steps = [(s["name"], seconds_text(s["seconds"])) for s in finished_steps(root, manifest)]
+    except (TypeError, KeyError):
+        raise DataError(
+            f"{root / 'manifest.json'} lists steps without a name or seconds", fix=MANIFEST_FIX
+        ) from None
+    print_pairs([(f"  {name}", seconds) for name, seconds in steps])
     return 0
 
 

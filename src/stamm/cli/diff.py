@@ -9,10 +9,11 @@ from typing import Any
 
 from stamm.base.config import differences, to_plain
 from stamm.base.errors import ConfigError, DataError
-from stamm.base.files import read_json
+from stamm.base.schema import read_record
 from stamm.cli.arg_types import text
 from stamm.cli.output import print_json, print_table
 from stamm.recipes.resolve import resolve
+from stamm.runs.schemas.run import ConfigFile
 
 
 def arguments(parser: argparse.ArgumentParser, verb: str) -> None:
@@ -37,7 +38,7 @@ def run(options: argparse.Namespace, verb: str) -> int:
 def _plain(word: str) -> Any:
     path = Path(word) / "config.json"
     if path.is_file():
-        return read_json(path)["config"]
+        return read_record(ConfigFile, path).config
     missing = DataError(
         f"{word} is not a run folder: it has no config.json"
         if Path(word).is_dir()

@@ -16,7 +16,7 @@ from stamm.base.errors import RunError
 from stamm.base.files import sha256_file, write_json
 from stamm.base.schema import write_record
 from stamm.base.units import bytes_text
-from stamm.cli.arg_types import text
+from stamm.cli.arg_types import new_folder, text
 from stamm.recipes.jobs import job
 from stamm.runs.job import Workspace
 from stamm.runs.manifest import new_manifest
@@ -55,7 +55,7 @@ def run(options: argparse.Namespace, verb: str) -> int:
     name = (
         _OTHERS.sub("-", named.stem if source.is_file() else named.name).strip("-")[:100] or "model"
     )
-    out = Path(options.out) if options.out else Path("runs") / name
+    out = new_folder(options.out) if options.out else Path("runs") / name
     files = import_files(source)
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise RunError(f"{out} exists", fix="Choose another folder with --out, or remove it")

@@ -17,6 +17,7 @@ from typing import NoReturn
 
 import stamm
 from stamm.base.errors import ConfigError, StammError, StoppedError, visible
+from stamm.base.files import is_full
 from stamm.base.shutdown import exit_immediately, interrupt_delayed
 from stamm.runs.torchrun_env import rank_and_size
 
@@ -305,8 +306,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             return 0
         place = f" ({error.filename})" if error.filename else ""
-        message = f"{visible(error.strerror or str(error))}{visible(place)}"
-        print(f"stamm: {_rank_prefix()}{message}.", file=sys.stderr)
+        message = f"{visible(error.strerror or str(error))}{visible(place)}."
+        message += " Free disk space and run the same command again." if is_full(error) else ""
+        print(f"stamm: {_rank_prefix()}{message}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
         if not _rank():

@@ -11,7 +11,7 @@ from stamm.base.config import from_plain, override
 from stamm.base.console import Console
 from stamm.base.errors import ConfigError, RunError
 from stamm.base.units import bytes_text
-from stamm.cli.arg_types import add_changes, text
+from stamm.cli.arg_types import add_changes, new_folder, text
 from stamm.cli.model_verbs import inputs_of, settings_of
 from stamm.cli.output import print_table
 from stamm.corpus.transparency.config import EvidenceConfig
@@ -51,7 +51,7 @@ def run(options: argparse.Namespace, verb: str) -> int:
 
     if not Path(options.run).exists() and options.run in catalog.names():
         return _kernel(options)
-    arm, out = _one_arm(Path(options.run)), Path(options.out)
+    arm, out = _one_arm(Path(options.run)), new_folder(options.out)
     key = Path(options.sign) if options.sign else None
     if options.push:
         check_repository(options.push)
@@ -64,7 +64,8 @@ def run(options: argparse.Namespace, verb: str) -> int:
     stored = evidence_settings(root)
     evidence = EvidenceConfig() if stored is None else from_plain(EvidenceConfig, stored)
     evidence = override(evidence, [word.removeprefix("evidence.") for word in about_corpus])
-    with Run(root, "", (), None).locked(), contextlib.closing(Console()) as console:
+    lock = contextlib.nullcontext() if options.dry_run else Run(root, "", (), None).locked()
+    with lock, contextlib.closing(Console()) as console:
         missing = _missing_exports(config, arm)
         for target in missing:
             if options.dry_run:

@@ -39,7 +39,7 @@ def run(options: argparse.Namespace, verb: str) -> int:
                 "folder": str(folder),
                 "problems": [{"file": one.file, "what": one.what} for one in found],
                 "complete": options.all,
-                "signature": "checked" if options.key else "not checked" if signed else None,
+                "signature": _signature(options, signed, bool(found)),
             }
         )
         return 1 if found else 0
@@ -55,3 +55,10 @@ def run(options: argparse.Namespace, verb: str) -> int:
     elif signed:
         print("signed; name the public key with --key to check the signature")
     return 0
+
+
+def _signature(options: argparse.Namespace, signed: bool, found: bool) -> str | None:
+    """It is the last check: without --all a problem before it ends the checks."""
+    if options.key and (options.all or not found):
+        return "checked"
+    return "not checked" if signed or options.key else None

@@ -9,13 +9,13 @@ from typing import ClassVar, Literal
 
 from stamm.base.config import validate
 from stamm.base.errors import ConfigError
-from stamm.base.user_code import is_reference
+from stamm.base.user_code import code_files, is_reference
 from stamm.engine.config import EngineConfig
-from stamm.evaluate.config import BuiltInTask, is_task_file
+from stamm.evaluate.config import BuiltInTask, is_task_file, task_files
 from stamm.losses.config import Goldfish, Rule
 from stamm.models.config import DecoderConfig
 from stamm.models.lora_config import Lora
-from stamm.optim.config import AdEMAMix, OptimizerConfig
+from stamm.optim.config import AdEMAMix, CustomOptimizer, OptimizerConfig
 from stamm.optim.schedules import BatchPlan, BatchStage, Schedule, WarmupStableDecay
 from stamm.runs.tracker_config import TensorBoard, Trackio, WandB
 
@@ -207,6 +207,13 @@ class PretrainConfig:
     def reward_head(self) -> bool:
         """False: pretraining trains a language model."""
         return False
+
+    def user_files(self) -> dict[str, Path]:
+        """The user's code and data that training reads: optimizer, objective, evaluation tasks."""
+        optimizer, tasks = self.optimizer, self.evaluate.tasks if self.evaluate else ()
+        code = [optimizer.reference] if isinstance(optimizer, CustomOptimizer) else []
+        code += [self.objective] if self.objective != NEXT_TOKEN else []
+        return code_files(code) | task_files(tasks)
 
     def total_sequences(self, corpus_sequences: int | None = None) -> int:
         """Length of the run in sequences, given how many the packed corpus holds.

@@ -11,7 +11,7 @@ from stamm.activations.spec import Spec
 from stamm.adapt.config import SwapConfig, swapped_config
 from stamm.base.config import validate
 from stamm.base.errors import ConfigError
-from stamm.evaluate.config import EvaluateConfig
+from stamm.evaluate.config import EvaluateConfig, task_files
 from stamm.models.config import DecoderConfig
 from stamm.models.self_guide import without_guide
 from stamm.optim.schedules import BatchStage, WarmupStableDecay
@@ -160,7 +160,7 @@ class AdaptRecipe:
             folder=f"arms/{name}",
             inputs={"pack": pack, "begin": weights, "tokenizer": start.tokenizer},
             after=(_SWAP,),
-            external=start.external,
+            external={**start.external, **config.user_files()},
             outputs=("config.json", "model", "metrics.jsonl", "summary.json"),
             costly=True,
         )
@@ -179,7 +179,7 @@ class AdaptRecipe:
                 folder=folders.get(name, f"arms/{name}/evaluate"),
                 inputs={"model": model, "tokenizer": start.tokenizer, "pack": start.pack},
                 after=after,
-                external=start.external,
+                external={**start.external, **task_files(self.evaluate.tasks)},
                 outputs=(".",),
             )
         ]

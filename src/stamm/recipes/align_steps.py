@@ -126,7 +126,7 @@ def training_steps(
             folder=folder or f"arms/{arm}",
             inputs=inputs,
             after=needed,
-            external=external,
+            external={**external, **config.user_files()},
             outputs=ARM_OUTPUTS,
             costly=True,
         )

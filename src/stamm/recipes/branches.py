@@ -343,7 +343,7 @@ def _step(name: str, config: PretrainConfig, root: Path, pack: Path, checkpoint:
         config=config,
         folder=f"arms/{name}",
         inputs={"pack": os.path.relpath(pack, root), "begin": os.path.relpath(checkpoint, root)},
-        external={str(path): path for path in (pack / MANIFEST, state)},
+        external={str(path): path for path in (pack / MANIFEST, state)} | config.user_files(),
         outputs=("config.json", "model", "metrics.jsonl", "summary.json"),
         costly=True,
     )

@@ -8,12 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from stamm.base.config import to_plain, validate
-from stamm.base.user_code import reference_files
 from stamm.corpus.config import CorpusConfig
 from stamm.corpus.pack_config import PackConfig
 from stamm.corpus.tokenizer.config import TekkenConfig, TokenizerConfig
 from stamm.engine.config import RollBackAndSkip, SkipUpdate
-from stamm.evaluate.config import EvaluateConfig
+from stamm.evaluate.config import EvaluateConfig, task_files
 from stamm.models.flops import count_parameters
 from stamm.optim.schedules import Schedule, WarmupStableDecay
 from stamm.pretrain.average_config import WeightAverage
@@ -252,7 +251,12 @@ class Comparison:
 
     def steps(self) -> tuple[Step, ...]:
         """Everything to be done, in order: corpus, tuning, the plan, then all arms seed by seed."""
-        validate(self, ("arms", len(self.arms) >= 2, "must be at least two"))
+        piloted = not self.pilot or (Path(self.pilot) / PAGE[0]).is_file()
+        validate(
+            self,
+            ("arms", len(self.arms) >= 2, "must be at least two"),
+            ("pilot", piloted, "holds no comparison; name a folder that `stamm compare` wrote"),
+        )
         runs = self.runs()
         steps = [
             *activation_steps(arm.ffn for arm in self.arms),
@@ -423,7 +427,7 @@ class Comparison:
             folder=f"{folder}/evaluate",
             inputs={"model": f"{folder}/model", "tokenizer": "tokenizer", "pack": "pack"},
             after=(made.name, "tokenizer", "pack"),
-            external=reference_files(self.evaluate.tasks),
+            external=task_files(self.evaluate.tasks),
             outputs=(".",),
         )
 
@@ -470,6 +474,7 @@ def _train(name: str, folder: str, config: PretrainConfig, chosen: tuple[str, st
         folder=folder,
         inputs=inputs,
         after=("pack", "tokenizer", *((chosen[1],) if chosen else ())),
+        external=config.user_files(),
         outputs=TRAINED,
     )
 

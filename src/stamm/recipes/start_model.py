@@ -89,7 +89,7 @@ def _imported(folder: Path, root: Path) -> StartModel:
     stored = read_json(path)
     longest = stored.get("max_position_embeddings") if isinstance(stored, dict) else None
     if not isinstance(longest, int) or longest < 2:
-        raise DataError(f"{path} has no max_position_embeddings", fix="Set context=N")
+        raise DataError(f"{path} has no max_position_embeddings", fix="Add it to the file")
     step = Step(
         name="import_model",
         job="import_model",

@@ -167,7 +167,7 @@ def _pretrain_step(arm: str, config: PretrainConfig) -> Step:
             **{name: str(path.absolute()) for name, path in start.items()},
         },
         after=("pack", "tokenizer"),
-        external={**(task_files(config.evaluate.tasks) if config.evaluate else {}), **identity},
+        external=config.user_files() | identity,
         outputs=("config.json", "model", "metrics.jsonl", "summary.json"),
         costly=True,
     )

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import re
+import stat
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -52,8 +53,9 @@ def hash_files(folder: Path, names: Sequence[str]) -> Iterator[tuple[str, str | 
 
 
 def _hash(path: Path) -> str | None:
+    """SHA-256 of a regular file, or of the one that a link of the Hub's cache leads to; a pipe or device has none."""
     try:
-        return sha256_file(path)
+        return sha256_file(path) if stat.S_ISREG(path.stat().st_mode) else None
     except OSError:
         return None
 
@@ -90,7 +92,7 @@ def read_sums(folder: Path) -> dict[str, str]:
     if last != f"{sha256_bytes(lines.encode())}\n":
         raise DataError(f"{path} was changed: its last line is not the SHA-256 of the lines above")
     found = {}
-    for line in lines.splitlines():
+    for line in lines.split("\n")[:-1]:
         parts = _LINE.fullmatch(line)
         if parts is None or ".." in Path(parts[2]).parts or Path(parts[2]).is_absolute():
             raise DataError(f"{path} has a line that is not a SHA-256 and a file: {line[:80]!r}")

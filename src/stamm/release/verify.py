@@ -39,11 +39,19 @@ def verify(folder: Path, key: Path | None = None) -> Iterator[Problem]:
 
     key   the public key of the signature; None: the signature is not checked
 
-    Raises   RunError when it is not a folder.
+    Raises   RunError when it is not a folder; DataError when `key` does not exist.
     Checked  tests/unit/release/test_verify.py
     """
     if not folder.is_dir():
         raise RunError(f"{folder} is not a folder", fix="Name a folder that `stamm release` wrote")
+    if key is not None and not key.is_file():
+        raise DataError(f"{key} does not exist", fix="Name the public key (PEM) with --key")
+    yield from _file_problems(folder)
+    if key is not None:
+        yield from (Problem(file=SIGNATURE, what=what) for what in signature_problem(folder, key))
+
+
+def _file_problems(folder: Path) -> Iterator[Problem]:
     try:
         sums = read_sums(folder)
     except DataError as error:
@@ -65,8 +73,6 @@ def verify(folder: Path, key: Path | None = None) -> Iterator[Problem]:
         if stated != wanted:
             shown = f"{str(stated)[:80]!r}, and {RECORD} wants {str(wanted)[:80]!r}"
             yield Problem(file=name, what=f"{what} is {shown}")
-    if key is not None:
-        yield from (Problem(file=SIGNATURE, what=what) for what in signature_problem(folder, key))
 
 
 def _statements(

@@ -154,8 +154,10 @@ def _try_on_ray(shared: tuple[str, str, ShardedJob], shard: ShardTask) -> dict[s
 
 def _executor(folder: Path, execution: SlurmExecutor) -> Any:
     submitit = _import("submitit")
-    if "%" in str(folder):
-        raise RunError(f"Slurm would expand the % in {folder}", fix="Choose another run folder")
+    if "%" in str(folder.absolute()):
+        raise RunError(
+            f"Slurm would expand the % in {folder.absolute()}", fix="Choose another run folder"
+        )
     try:
         if execution.simulated:
             executor = submitit.LocalExecutor(folder=str(folder))

@@ -9,7 +9,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from stamm.base.errors import DataError
 from stamm.base.files import write_bytes
+from stamm.base.schema import read_objects
 
 
 class MetricsFile:
@@ -51,8 +53,18 @@ class MetricsFile:
 
 
 def read_metrics(path: Path) -> list[dict[str, Any]]:
-    """Every complete line of a metrics file."""
-    return [json.loads(line) for line in _whole_lines(path)]
+    """Every complete line of a metrics file; none where there is no file.
+
+    Raises   DataError for a line that is not a JSON object.
+    """
+    if not path.exists():
+        return []
+    found = []
+    for where, line in read_objects(path):
+        if not isinstance(line, dict):
+            raise DataError(f"{where} is not an object", fix="Restore the file")
+        found.append(line)
+    return found
 
 
 def metrics_hash(path: Path, after_step: int) -> str:

@@ -8,6 +8,7 @@ command resumes a killed run, and a changed input repeats the steps that depend 
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import itertools
 import shutil
@@ -92,7 +93,10 @@ class Run:
         """Create the run folder, or resume the existing one. The lock must be held."""
         self.check()
         for leftover in self.root.glob(".*.part"):
-            leftover.unlink()
+            if leftover.is_dir():
+                shutil.rmtree(leftover)
+            else:
+                leftover.unlink(missing_ok=True)
         if not (self.root / "config.json").exists():
             write_json(self.root / "config.json", record(ConfigFile, self.request))
 
@@ -129,10 +133,18 @@ class Run:
     def locked(self) -> Iterator[None]:
         """Lock the folder for this process; the lock ends with the process.
 
+        Edge     on a read-only file system there is nothing to protect, and no lock
         Raises   RunError when another process uses it.
         """
         self.root.mkdir(parents=True, exist_ok=True)
-        with (self.root / LOCK).open("a") as held:
+        try:
+            opened = (self.root / LOCK).open("a")
+        except OSError as error:
+            if error.errno != errno.EROFS:
+                raise
+            yield
+            return
+        with opened as held:
             try:
                 fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
@@ -284,8 +296,7 @@ class Run:
 
     def receipts(self) -> list[dict[str, Any]]:
         """Receipts of the complete steps, in the order in which they ended."""
-        found = (_read_receipt(path) for path in (self.root / "steps").glob("*.json"))
-        return sorted((r for r in found if r is not None), key=lambda receipt: receipt["ended"])
+        return _receipts(self.root)
 
     def _begin(self, step: Step, done: Mapping[str, str], place: Workspace) -> str:
         """Prepare the folder of a step, and return its key."""
@@ -325,6 +336,12 @@ class Run:
             if step.costly:
                 aside = _aside(self.root / "set-aside", folder)
                 progress.log(f"Its previous outputs, with checkpoints, were moved to {aside}.")
+            elif not note.exists() and any(folder.iterdir()):
+                # Not written by this step: a model that was exported by hand, for example.
+                aside = _aside(self.root / "set-aside", folder)
+                progress.log(
+                    f"What was in {step.folder} before step {step.name} was moved to {aside}."
+                )
             elif not step.sharded:
                 shutil.rmtree(folder)
         self._receipt_path(step).unlink(missing_ok=True)
@@ -391,9 +408,7 @@ class Run:
     def _note_state(self, state: str) -> None:
         manifest = self._manifest()
         manifest["state"] = state
-        manifest["steps"] = [
-            {"name": receipt["step"], "seconds": receipt["seconds"]} for receipt in self.receipts()
-        ]
+        manifest["steps"] = finished_steps(self.root, {})
         write_record(self._manifest_path, ManifestFile, manifest)
 
 
@@ -417,13 +432,27 @@ def without_free_keys(plain: Any) -> Any:
     return [without_free_keys(value) for value in plain] if isinstance(plain, list) else plain
 
 
+def finished_steps(root: Path, manifest: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Name and seconds of each finished step: those of the manifest of a complete run, or of receipts."""
+    recorded: list[dict[str, Any]] = manifest.get("steps", [])
+    if manifest.get("state") == "complete" and recorded:
+        return recorded
+    return [{"name": receipt["step"], "seconds": receipt["seconds"]} for receipt in _receipts(root)]
+
+
+def _receipts(root: Path) -> list[dict[str, Any]]:
+    found = (_read_receipt(path) for path in (root / "steps").glob("*.json"))
+    return sorted((r for r in found if r is not None), key=lambda receipt: receipt["ended"])
+
+
 def _read_receipt(path: Path) -> dict[str, Any] | None:
     """A receipt, or None when it cannot be read: the step is then repeated."""
     try:
         receipt: dict[str, Any] = read_json(path)
     except DataError:
         return None
-    return receipt if isinstance(receipt, dict) and receipt.keys() >= _RECEIPT else None
+    complete = isinstance(receipt, dict) and receipt.keys() >= _RECEIPT
+    return receipt if complete and isinstance(receipt["outputs"], dict) else None
 
 
 def _aside(place: Path, folder: Path) -> Path:
@@ -436,14 +465,14 @@ def _aside(place: Path, folder: Path) -> Path:
 def _external_hash(path: Path) -> str:
     if not path.is_file():
         raise DataError(
-            f"{path} does not exist", fix="Put it back, or correct the name in corpus.inputs"
+            f"{path} does not exist", fix="Put it back, or correct its name in the configuration"
         )
     return sha256_file(path)
 
 
 def is_locked(root: Path) -> bool:
-    """Whether a process holds the lock of the run folder `root`."""
-    with contextlib.suppress(FileNotFoundError), (root / LOCK).open("rb") as held:
+    """Whether a process holds the lock of the run folder `root`; no where it cannot be read."""
+    with contextlib.suppress(FileNotFoundError, PermissionError), (root / LOCK).open("rb") as held:
         try:
             fcntl.flock(held, fcntl.LOCK_SH | fcntl.LOCK_NB)
         except BlockingIOError:

@@ -31,6 +31,7 @@ class ScreenLimits:
     slower: float = 3.0
 
     def __post_init__(self) -> None:
+        validate(self, ("gain", len(self.gain) == 2, "must be two numbers"))
         low, high = self.gain
         validate(
             self,

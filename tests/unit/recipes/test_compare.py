@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -253,7 +254,7 @@ def test_averaged_weights_are_evaluated_beside_the_final_ones() -> None:
         override(evidence_smoke(), ["average.last=4"])
 
 
-def test_the_plan_states_the_configuration_and_its_pilot_is_an_input() -> None:
+def test_the_plan_states_the_configuration_and_its_pilot_is_an_input(tmp_path: Path) -> None:
     config = evidence_activations()
     plan = next(step for step in config.steps() if step.name == "plan")
     assert [(arm.name, arm.tokens) for arm in plan.config.arms] == [
@@ -262,5 +263,27 @@ def test_the_plan_states_the_configuration_and_its_pilot_is_an_input() -> None:
     assert not plan.external
     other = next(s for s in replace(config, confidence=0.9).steps() if s.name == "plan")
     assert other.config.config_sha256 != plan.config.config_sha256
-    piloted = next(s for s in replace(config, pilot="runs/x").steps() if s.name == "plan")
-    assert list(piloted.external) == ["runs/x/comparison.json"]
+    with pytest.raises(ConfigError, match="holds no comparison"):
+        replace(config, pilot=str(tmp_path)).steps()
+    result = tmp_path / "comparison.json"
+    result.write_text("{}")
+    piloted = next(s for s in replace(config, pilot=str(tmp_path)).steps() if s.name == "plan")
+    assert list(piloted.external) == [str(result)]
+
+
+def test_code_and_data_of_the_user_belong_to_the_steps_that_read_them(tmp_path: Path) -> None:
+    code, task, text = (tmp_path / name for name in ("mine.py", "mine.jsonl", "periodic.json"))
+    changes = [
+        f"pretrain.optimizer={code}:Lion",
+        f"pretrain.objective={code}:MyObjective",
+        f"evaluate.tasks=held_out,{task}",
+        "pretrain.evaluate=PeriodicEvaluation",
+        f"pretrain.evaluate.tasks={text}",
+    ]
+    config = override(smoke(), changes)
+    assert isinstance(config, Comparison)
+    steps = config.steps()
+    trained = [step for step in steps if step.job == "pretrain"]
+    assert {tuple(step.external.values()) for step in trained} == {(code, text)}
+    evaluated = [step for step in steps if step.job == "evaluate"]
+    assert {tuple(step.external.values()) for step in evaluated} == {(task,)}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import random
 import shutil
 from pathlib import Path
@@ -14,6 +15,7 @@ from stamm.base.errors import RunError
 from stamm.base.files import sha256_bytes
 from stamm.cli.main import main
 from stamm.release.checksums import SUMS, read_sums, write_sums
+from stamm.release.layout import SIGNATURE
 from stamm.release.verify import verify
 
 ARM = "run/arms/xielu"
@@ -59,6 +61,32 @@ def test_missing_changed_and_extra_files_are_all_named(
     assert capsys.readouterr().out.splitlines() == ["config.json is missing"]
     assert main(["verify", str(released), "--all", "--json"]) == 1
     assert len(json.loads(capsys.readouterr().out)["problems"]) == 3
+
+
+def test_a_pipe_is_named_and_does_not_hang(released: Path) -> None:
+    (released / "config.json").unlink()
+    os.mkfifo(released / "config.json")
+    assert named(released) == ["config.json"]
+
+
+def test_a_signature_is_checked_whatever_else_is_wrong(
+    released: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    key = tmp_path / "public.pem"
+    assert main(["verify", str(released), "--key", str(key)]) == 1
+    assert "public.pem does not exist" in capsys.readouterr().err
+    key.write_text("no key")
+    (released / "release.json").unlink()
+    problems = [problem.file for problem in verify(released, key)]
+    assert problems[0] == "release.json" and problems[-1] == SIGNATURE
+    assert main(["verify", str(released), "--key", str(key), "--json"]) == 1
+    assert json.loads(capsys.readouterr().out)["signature"] == "not checked"
+
+
+def test_names_with_line_separators_are_read_as_written(tmp_path: Path) -> None:
+    (tmp_path / "a\u2028b").write_text("x")
+    written = write_sums(tmp_path)
+    assert read_sums(tmp_path) == written != {}
 
 
 @pytest.mark.parametrize("name", [".gitattributes", ".cache/huggingface/x.lock", ".git/HEAD"])

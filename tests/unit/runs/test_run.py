@@ -172,6 +172,40 @@ def test_what_a_kill_left_before_there_was_a_run_is_no_run(tmp_path: Path) -> No
     assert not (tmp_path / "r" / ".config.json.77.part").exists()
 
 
+def test_what_was_in_the_folder_before_a_step_is_set_aside(tmp_path: Path) -> None:
+    """A model exported by hand lies in the folder of a later export step."""
+    root = tmp_path / "r"
+    (root / ".release.part" / "run").mkdir(parents=True)
+    _execute(root, _steps()[:1], Jobs())
+    assert not (root / ".release.part").exists()
+    (root / "two").mkdir()
+    (root / "two" / "mine").write_text("m")
+    _execute(root, _steps(), Jobs())
+    assert sorted(path.name for path in (root / "two").iterdir()) == ["y"]
+    assert (root / "set-aside" / "two-1" / "mine").read_text() == "m"
+
+
+def test_a_damaged_receipt_repeats_its_step(tmp_path: Path) -> None:
+    jobs = Jobs()
+    _execute(tmp_path / "r", _steps(), jobs)
+    path = tmp_path / "r" / "steps" / "two.json"
+    write_json(path, {**read_json(path), "outputs": []})
+    _execute(tmp_path / "r", _steps(), jobs)
+    assert jobs.done == ["write", "double", "double"]
+
+
+def test_a_folder_that_cannot_change_needs_no_lock(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> None:
+        raise OSError(errno.EROFS, "Read-only file system")
+
+    run = Run(tmp_path, "t", (), {})
+    monkeypatch.setattr(Path, "open", refuse)
+    with run.locked():
+        pass
+
+
 def test_a_run_of_another_version_is_refused_and_kept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -271,6 +305,11 @@ def test_metrics_drop_what_will_be_done_again_and_a_torn_line(tmp_path: Path) ->
     with MetricsFile(path, after_step=2) as metrics:
         metrics.write({"step": 3, "loss": 0.5})
     assert read_metrics(path) == [{"step": 1}, {"step": 2}, {"step": 3, "loss": 0.5}]
+    assert read_metrics(tmp_path / "none") == []
+    for damaged in ("{", "[1]"):
+        path.write_text('{"step":1}\n' + damaged + "\n")
+        with pytest.raises(DataError, match=r"line 2"):
+            read_metrics(path)
 
 
 def test_a_step_that_stops_the_run_ends_all_later_ones(tmp_path: Path) -> None:
