@@ -18,7 +18,13 @@ from stamm.base.config import from_plain, validate
 from stamm.base.errors import ConfigError, DataError
 from stamm.base.files import canonical_json, read_json, sha256_file
 from stamm.corpus.streams import BoundedStream, StreamError, bounded_lines
-from stamm.evaluate.config import DESCRIPTIONS, shipped_tasks
+from stamm.evaluate.config import (
+    DESCRIPTIONS,
+    EvaluateConfig,
+    is_task_file,
+    shipped_tasks,
+    task_files,
+)
 
 Kind = Literal[
     "multiple_choice", "minimal_pairs", "cloze", "generation", "instructions", "perplexity"
@@ -148,6 +154,18 @@ class TaskData:
     data: Path
     skip: int
     sha256: str
+
+
+def task_inputs(config: EvaluateConfig) -> dict[str, Path]:
+    """The files that the tasks read: a user's code, descriptions, and the data that they name.
+
+    Raises   as `open_task`.
+    """
+    found = task_files(config.tasks)
+    for name in config.tasks:
+        if is_task_file(name):
+            found.setdefault(f"data of {name}", open_task(name, config.task_folder).data)
+    return found
 
 
 def open_task(name: str, folder: str | None) -> TaskData:

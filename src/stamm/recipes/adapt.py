@@ -11,7 +11,8 @@ from stamm.activations.spec import Spec
 from stamm.adapt.config import SwapConfig, swapped_config
 from stamm.base.config import validate
 from stamm.base.errors import ConfigError
-from stamm.evaluate.config import EvaluateConfig, task_files
+from stamm.evaluate.config import EvaluateConfig
+from stamm.evaluate.task_file import task_inputs
 from stamm.models.config import DecoderConfig
 from stamm.models.self_guide import without_guide
 from stamm.optim.schedules import BatchStage, WarmupStableDecay
@@ -179,7 +180,7 @@ class AdaptRecipe:
                 folder=folders.get(name, f"arms/{name}/evaluate"),
                 inputs={"model": model, "tokenizer": start.tokenizer, "pack": start.pack},
                 after=after,
-                external={**start.external, **task_files(self.evaluate.tasks)},
+                external={**start.external, **task_inputs(self.evaluate)},
                 outputs=(".",),
             )
         ]

@@ -12,7 +12,8 @@ from stamm.corpus.config import CorpusConfig
 from stamm.corpus.pack_config import PackConfig
 from stamm.corpus.tokenizer.config import TekkenConfig, TokenizerConfig
 from stamm.engine.config import RollBackAndSkip, SkipUpdate
-from stamm.evaluate.config import EvaluateConfig, task_files
+from stamm.evaluate.config import EvaluateConfig
+from stamm.evaluate.task_file import task_inputs
 from stamm.models.flops import count_parameters
 from stamm.optim.schedules import Schedule, WarmupStableDecay
 from stamm.pretrain.average_config import WeightAverage
@@ -427,7 +428,7 @@ class Comparison:
             folder=f"{folder}/evaluate",
             inputs={"model": f"{folder}/model", "tokenizer": "tokenizer", "pack": "pack"},
             after=(made.name, "tokenizer", "pack"),
-            external=task_files(self.evaluate.tasks),
+            external=task_inputs(self.evaluate),
             outputs=(".",),
         )
 

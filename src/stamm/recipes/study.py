@@ -15,7 +15,8 @@ from stamm.corpus.config import CorpusConfig
 from stamm.corpus.pack_config import PackConfig
 from stamm.corpus.tokenizer.config import TekkenConfig, TokenizerConfig
 from stamm.engine.checkpoint_files import STATE
-from stamm.evaluate.config import EvaluateConfig, task_files
+from stamm.evaluate.config import EvaluateConfig
+from stamm.evaluate.task_file import task_inputs
 from stamm.export.config import ExportConfig
 from stamm.models.config import DecoderConfig
 from stamm.models.flops import count_parameters
@@ -203,7 +204,7 @@ def _evaluate_step(arm: str, config: EvaluateConfig) -> Step:
         folder=f"arms/{arm}/evaluate",
         inputs={"model": f"arms/{arm}/model", "tokenizer": "tokenizer", "pack": "pack"},
         after=(f"pretrain.{arm}", "tokenizer", "pack"),
-        external=task_files(config.tasks),
+        external=task_inputs(config),
         outputs=(".",),
     )
 

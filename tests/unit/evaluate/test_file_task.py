@@ -16,7 +16,7 @@ from stamm.evaluate.config import EvaluateConfig, shipped_tasks
 from stamm.evaluate.file_task import is_right
 from stamm.evaluate.items import RejectedRow, TaskItem, read_items
 from stamm.evaluate.scoring import loglikelihood
-from stamm.evaluate.task_file import METRICS, TaskDescription, open_task
+from stamm.evaluate.task_file import METRICS, TaskDescription, open_task, task_inputs
 from stamm.evaluate.text_model import load_tokenizer, text_model
 from stamm.models.serialization import load_decoder
 from stamm.runs.job import Workspace
@@ -103,6 +103,19 @@ def test_a_killed_task_does_not_repeat_items(
     # Finished results of the same data, weights and settings are kept.
     monkeypatch.setattr(file_task.ItemScorer, "lines", lambda *_: pytest.fail("scored again"))
     evaluate(inputs, whole, tasks=(name,))
+
+
+def test_a_task_reads_its_description_and_the_data_that_it_names(tmp_path: Path) -> None:
+    own, data, described = (tmp_path / name for name in ("own.jsonl", "data.jsonl", "mine.json"))
+    write(own, ROWS)
+    write(data, ROWS, None)
+    described.write_text(json.dumps({**ASKED, "file": data.name}))
+    config = EvaluateConfig(tasks=("held_out", str(own), str(described), "mine.py:Task"))
+    expected = {own, data, described, Path("mine.py")}
+    assert set(task_inputs(config).values()) == expected
+    data.unlink()
+    with pytest.raises(DataError, match=r"data.jsonl is not a file"):
+        task_inputs(config)
 
 
 def test_hostile_rows_are_rejected_with_a_reason(tmp_path: Path) -> None:
