@@ -13,11 +13,11 @@ import sys
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from errno import EDQUOT, EFBIG, ENOSPC
 from typing import NoReturn
 
 import stamm
 from stamm.base.errors import ConfigError, StammError, StoppedError, visible
-from stamm.base.files import is_full
 from stamm.base.shutdown import exit_immediately, interrupt_delayed
 from stamm.runs.torchrun_env import rank_and_size
 
@@ -307,7 +307,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
             return 0
         place = f" ({error.filename})" if error.filename else ""
         message = f"{visible(error.strerror or str(error))}{visible(place)}."
-        message += " Free disk space and run the same command again." if is_full(error) else ""
+        message += (
+            " Free disk space and run the same command again."
+            if error.errno in (ENOSPC, EDQUOT, EFBIG)
+            else ""
+        )
         print(f"stamm: {_rank_prefix()}{message}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:

@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Literal, get_args
 
 from stamm.base.config import nearest, validate
-from stamm.base.errors import ConfigError
+from stamm.base.errors import ConfigError, DataError
+from stamm.base.files import read_json
 from stamm.base.user_code import is_reference, reference_files
 
 PAIRS_SHIPPED = 15
@@ -41,6 +42,32 @@ def task_files(names: Sequence[str]) -> dict[str, Path]:
     """The files among the names of tasks: of a user's code, a description, or data."""
     data = {name: Path(name) for name in names if name.endswith((".json", ".yaml", ".yml", *_DATA))}
     return reference_files(names) | data
+
+
+def shipped_data(name: str, file: str, folder: str | None) -> Path:
+    """The data of a shipped description: in the package, in `folder`, or one level below it.
+
+    Raises   ConfigError when it needs a folder; DataError when the folder has not the file.
+    """
+    packed = Path(str(resources.files(__package__) / "data" / file))
+    if packed.is_file():
+        return packed
+    if folder is None:
+        raise ConfigError(
+            f"the data of task {name!r}, {file}, are not shipped",
+            where="evaluate.task_folder",
+            fix="Set task_folder to a folder that has them",
+        )
+    root = Path(folder)
+    found = next((p for p in (root / file, *sorted(root.glob(f"*/{file}"))) if p.is_file()), None)
+    if found is None:
+        raise DataError(f"{root} has no {file}, also not one level below", where=f"task {name!r}")
+    return found
+
+
+def description_path(name: str) -> Path:
+    """The shipped description of a task."""
+    return Path(str(resources.files(__package__) / DESCRIPTIONS / f"{name}.json"))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -107,3 +134,27 @@ class EvaluateConfig:
                     f"EvaluateConfig.tasks: {name!r} is not an evaluation task",
                     fix=f'{nearest(name, known)}, a file "mine.jsonl", or "mine.py:MyTask"',
                 )
+
+
+def task_inputs(config: EvaluateConfig) -> dict[str, Path]:
+    """The files that the tasks read: a user's code, descriptions, and the data that they name.
+
+    Raises   ConfigError or DataError for a description without data.
+    """
+    found = task_files(config.tasks)
+    for name in config.tasks:
+        shipped = name in shipped_tasks()
+        if not shipped and not name.endswith(".json"):
+            continue
+        path = description_path(name) if shipped else Path(name)
+        plain = read_json(path)
+        file = plain.get("file") if isinstance(plain, dict) else None
+        if not isinstance(file, str) or not file:
+            raise ConfigError(f"{path} names no data file", fix='Set "file"')
+        data = shipped_data(name, file, config.task_folder) if shipped else path.parent / file
+        if not data.is_file():
+            raise DataError(
+                f"{data} is not a file", where=name, fix='Correct "file" of the description'
+            )
+        found[f"data of {name}"] = data
+    return found

@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 import re
 from dataclasses import dataclass, replace
-from importlib import resources
 from pathlib import Path
 from typing import Any, Literal
 
@@ -18,13 +17,7 @@ from stamm.base.config import from_plain, validate
 from stamm.base.errors import ConfigError, DataError
 from stamm.base.files import canonical_json, read_json, sha256_file
 from stamm.corpus.streams import BoundedStream, StreamError, bounded_lines
-from stamm.evaluate.config import (
-    DESCRIPTIONS,
-    EvaluateConfig,
-    is_task_file,
-    shipped_tasks,
-    task_files,
-)
+from stamm.evaluate.config import description_path, shipped_data, shipped_tasks
 
 Kind = Literal[
     "multiple_choice", "minimal_pairs", "cloze", "generation", "instructions", "perplexity"
@@ -156,18 +149,6 @@ class TaskData:
     sha256: str
 
 
-def task_inputs(config: EvaluateConfig) -> dict[str, Path]:
-    """The files that the tasks read: a user's code, descriptions, and the data that they name.
-
-    Raises   as `open_task`.
-    """
-    found = task_files(config.tasks)
-    for name in config.tasks:
-        if is_task_file(name):
-            found.setdefault(f"data of {name}", open_task(name, config.task_folder).data)
-    return found
-
-
 def open_task(name: str, folder: str | None) -> TaskData:
     """The task that `name` stands for: a file, or a shipped description.
 
@@ -178,9 +159,9 @@ def open_task(name: str, folder: str | None) -> TaskData:
     """
     skip = 0
     if name in shipped_tasks():
-        path = Path(str(resources.files(__package__) / DESCRIPTIONS / f"{name}.json"))
+        path = description_path(name)
         described = _description(read_json(path), str(path))
-        data = _shipped_data(name, described.file, folder)
+        data = shipped_data(name, described.file, folder)
     elif name.endswith(".json"):
         path = Path(name)
         described = _description(read_json(path), name)
@@ -241,20 +222,3 @@ def _header(data: Path) -> TaskDescription:
             "description, mine.json (docs/evaluation.md)",
         )
     return replace(_description(plain[HEADER], f"{data}, line 1"), file=data.name)
-
-
-def _shipped_data(name: str, file: str, folder: str | None) -> Path:
-    packed = Path(str(resources.files(__package__) / "data" / file))
-    if packed.is_file():
-        return packed
-    if folder is None:
-        raise ConfigError(
-            f"the data of task {name!r}, {file}, are not shipped",
-            where="evaluate.task_folder",
-            fix="Set task_folder to a folder that has them",
-        )
-    root = Path(folder)
-    found = next((p for p in (root / file, *sorted(root.glob(f"*/{file}"))) if p.is_file()), None)
-    if found is None:
-        raise DataError(f"{root} has no {file}, also not one level below", where=f"task {name!r}")
-    return found

@@ -11,8 +11,7 @@ from stamm.activations.spec import Spec
 from stamm.adapt.config import SwapConfig, swapped_config
 from stamm.base.config import validate
 from stamm.base.errors import ConfigError
-from stamm.evaluate.config import EvaluateConfig
-from stamm.evaluate.task_file import task_inputs
+from stamm.evaluate.config import EvaluateConfig, task_inputs
 from stamm.models.config import DecoderConfig
 from stamm.models.self_guide import without_guide
 from stamm.optim.schedules import BatchStage, WarmupStableDecay

@@ -12,8 +12,7 @@ from stamm.corpus.config import CorpusConfig
 from stamm.corpus.pack_config import PackConfig
 from stamm.corpus.tokenizer.config import TekkenConfig, TokenizerConfig
 from stamm.engine.config import RollBackAndSkip, SkipUpdate
-from stamm.evaluate.config import EvaluateConfig
-from stamm.evaluate.task_file import task_inputs
+from stamm.evaluate.config import EvaluateConfig, task_inputs
 from stamm.models.flops import count_parameters
 from stamm.optim.schedules import Schedule, WarmupStableDecay
 from stamm.pretrain.average_config import WeightAverage

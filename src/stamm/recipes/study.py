@@ -15,8 +15,7 @@ from stamm.corpus.config import CorpusConfig
 from stamm.corpus.pack_config import PackConfig
 from stamm.corpus.tokenizer.config import TekkenConfig, TokenizerConfig
 from stamm.engine.checkpoint_files import STATE
-from stamm.evaluate.config import EvaluateConfig
-from stamm.evaluate.task_file import task_inputs
+from stamm.evaluate.config import EvaluateConfig, task_inputs
 from stamm.export.config import ExportConfig
 from stamm.models.config import DecoderConfig
 from stamm.models.flops import count_parameters

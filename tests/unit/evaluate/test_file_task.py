@@ -12,11 +12,11 @@ import pytest
 from stamm.base.errors import ConfigError, DataError
 from stamm.base.files import read_json
 from stamm.evaluate import blind, file_task, job
-from stamm.evaluate.config import EvaluateConfig, shipped_tasks
+from stamm.evaluate.config import EvaluateConfig, shipped_tasks, task_inputs
 from stamm.evaluate.file_task import is_right
 from stamm.evaluate.items import RejectedRow, TaskItem, read_items
 from stamm.evaluate.scoring import loglikelihood
-from stamm.evaluate.task_file import METRICS, TaskDescription, open_task, task_inputs
+from stamm.evaluate.task_file import METRICS, TaskDescription, open_task
 from stamm.evaluate.text_model import load_tokenizer, text_model
 from stamm.models.serialization import load_decoder
 from stamm.runs.job import Workspace

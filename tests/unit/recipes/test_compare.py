@@ -273,7 +273,6 @@ def test_the_plan_states_the_configuration_and_its_pilot_is_an_input(tmp_path: P
 
 def test_code_and_data_of_the_user_belong_to_the_steps_that_read_them(tmp_path: Path) -> None:
     code, task, text = (tmp_path / name for name in ("mine.py", "mine.jsonl", "periodic.json"))
-    task.write_text('{"stamm_task": {"kind": "cloze"}}\n')
     changes = [
         f"pretrain.optimizer={code}:Lion",
         f"pretrain.objective={code}:MyObjective",
@@ -287,4 +286,4 @@ def test_code_and_data_of_the_user_belong_to_the_steps_that_read_them(tmp_path: 
     trained = [step for step in steps if step.job == "pretrain"]
     assert {tuple(step.external.values()) for step in trained} == {(code, text)}
     evaluated = [step for step in steps if step.job == "evaluate"]
-    assert {tuple(step.external.values()) for step in evaluated} == {(task, task)}
+    assert {tuple(step.external.values()) for step in evaluated} == {(task,)}
