@@ -20,13 +20,15 @@ from stamm.activations.derivation.ansatz import (
     complement_free,
     reduce_density,
 )
+from stamm.activations.derivation.folds import jump_at_folds
+from stamm.activations.derivation.formulas import end_value
 from stamm.activations.derivation.integral_table import (
     LAST_ROWS,
     ROWS,
     known_antiderivative,
     respelled,
 )
-from stamm.activations.derivation.primitives import X
+from stamm.activations.derivation.primitives import X, signum
 from stamm.activations.derivation.search import searched
 from stamm.activations.derivation.symbolic import number
 from stamm.activations.derivation.tables import TabulatedIntegral, table_of
@@ -58,7 +60,7 @@ def antiderivative(
     Checked  tests/unit/activations/test_integrate.py
     """
     if known is not None:
-        defect = _defect(known, gradient, points)
+        defect = _defect(known, gradient, points, ends)
         if defect:
             raise ConfigError(
                 f"the antiderivative found for piece {piece!r} is wrong: {defect}",
@@ -67,7 +69,7 @@ def antiderivative(
             )
         return known
     for found in _closed_forms(gradient):
-        if not _defect(found, gradient, points):
+        if not _defect(found, gradient, points, ends):
             return found
     done, rest = _by_terms(respelled(gradient))
     try:
@@ -170,7 +172,12 @@ def _end(end: Expr) -> float | None:
     return float(end) if end.is_number and end.is_finite else None
 
 
-def _defect(function: Expr, gradient: Expr, points: Sequence[Mapping[str, float]]) -> str:
+def _defect(
+    function: Expr,
+    gradient: Expr,
+    points: Sequence[Mapping[str, float]],
+    ends: tuple[Expr, Expr],
+) -> str:
     """The defect of an antiderivative, as text; "" when it is right."""
     slope = sympy.diff(function, X)
     with mpmath.workdps(2 * _DIGITS):
@@ -183,6 +190,11 @@ def _defect(function: Expr, gradient: Expr, points: Sequence[Mapping[str, float]
                 )
             if not isinstance(_number(function, values), mpmath.mpf):
                 return f"it is not real at x = {float(values[X.name]):g}"
+    for values in points if function.has(signum) else ():
+        low, high = (end_value(end, values) for end in ends)
+        jump = jump_at_folds(function, values, low, high)
+        if jump:
+            return jump
     return _leap(function, gradient, points)
 
 
