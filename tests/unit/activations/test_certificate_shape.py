@@ -5,8 +5,10 @@ from __future__ import annotations
 import math
 
 import pytest
+import sympy
 import test_certificate_bounds as bounded
 
+from stamm.activations import catalog
 from stamm.activations.catalog.core import (
     ATLU,
     GELU,
@@ -18,7 +20,7 @@ from stamm.activations.catalog.core import (
 )
 from stamm.activations.catalog.xielu import XIELU, XIPRELU
 from stamm.activations.certificates.asymptotes import asymptote
-from stamm.activations.certificates.curve import CertifiedCurve
+from stamm.activations.certificates.curve import CertifiedCurve, resolved, vanishes
 from stamm.activations.certificates.everywhere import everywhere
 from stamm.activations.certificates.shape import (
     bends_of,
@@ -218,3 +220,44 @@ def test_facts_for_all_parameter_values() -> None:
     assert "f has no jump at x = t" in shrink
     assert not any(claim.startswith("f'(") or "f' has" in claim for claim in shrink)
     assert everywhere(derive(SILU)) == []
+
+
+@pytest.mark.parametrize(
+    ("gradient", "jumps", "order"),
+    [
+        ("exp(-abs(x))", "f'' jumps by -2 at 0", 1),
+        ("sign(x)*exp(-x**2)", "f' jumps by 2 at 0", 0),
+        ("x*abs(x - 1)", "f'' jumps by 2 at 1", 1),
+    ],
+)
+def test_a_function_read_from_a_table_has_the_kinks_of_its_gradient(
+    gradient: str, jumps: str, order: int
+) -> None:
+    piece = Piece(where="all x", formula=gradient)
+    curve = _curve(
+        Spec(name="tried", title="Tried", pieces=(piece,), continuity="jump", source="a test")
+    )
+    assert jumps_of(curve)[0]["claim"] == jumps
+    assert smoothness_of(curve)["order"] == order
+    assert kind_of(curve)["claim"] == "f is piecewise analytic, in 2 pieces"
+
+
+def test_kinks_of_a_gradient_that_cannot_be_located_leave_smoothness_open() -> None:
+    curve = _curve(_spec("abs(x**2 - 1)"))
+    assert curve.folded
+    sections = (jumps_of(curve)[0], smoothness_of(curve), kind_of(curve))
+    assert {section["status"] for section in sections} == {"not proved"}
+
+
+def test_a_jump_is_told_from_rounding() -> None:
+    root, tiny = sympy.sqrt(5), sympy.exp(-2000)
+    assert vanishes((1 + root) ** 3 - 16 - 8 * root)
+    assert resolved(1 - sympy.tanh(sympy.Integer(2000))) == 0.0 and not vanishes(tiny)
+    assert resolved(sympy.Rational(1, 3) + tiny) == pytest.approx(1 / 3)
+    assert resolved(sympy.sin(1) ** 2 + sympy.cos(1) ** 2 - 1) is None
+
+
+def test_pieces_that_agree_are_smooth_where_they_meet() -> None:
+    curve = _curve(catalog.get("squareplus"))
+    assert jumps_of(curve)[0]["claim"] == "f, f' and f'' have no jump"
+    assert smoothness_of(curve)["claim"] == "f is at least C^3"

@@ -132,7 +132,7 @@ def kind_of(curve: CertifiedCurve) -> dict[str, Any]:
     if curve.folded:
         kind = "not classified: a formula holds |x| or sign(x)"
         return {"claim": f"f is {kind}", "status": "not proved", "kind": None}
-    if any(not is_analytic(formula) for formula in formulas):
+    if not all(map(is_analytic, curve.smooth_parts())):
         reason = "a formula holds a power that need not be analytic"
         return {"claim": "kind of f", "status": "not proved", "kind": None, "reason": reason}
     degrees = [
