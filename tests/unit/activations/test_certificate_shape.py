@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 import sympy
@@ -24,6 +25,7 @@ from stamm.activations.certificates.curve import CertifiedCurve, resolved, vanis
 from stamm.activations.certificates.everywhere import everywhere
 from stamm.activations.certificates.shape import (
     bends_of,
+    between_jumps,
     hot_spots,
     inverse_of,
     jumps_of,
@@ -193,6 +195,59 @@ def test_homogeneity_and_kind() -> None:
         "relu": "piecewise linear",
         "gelu": "analytic",
     }
+
+
+def _two(right: str, left: str, by: str, *parameters: Parameter) -> Spec:
+    """f with one gradient on each side of 0, where it jumps."""
+    return Spec(
+        name="tried",
+        title="Tried",
+        pieces=(Piece(where="x > 0", formula=right), Piece(where="x <= 0", formula=left)),
+        parameters=parameters,
+        continuity="jump",
+        jumps=(Jump(at="0", by=by),),
+        source="a test",
+    )
+
+
+@pytest.mark.parametrize(
+    ("gradient", "by", "runs"),
+    [
+        ("1", "-1", ["increasing", "increasing"]),
+        ("0", "2", ["constant", "constant"]),
+        ("1", "2", ["increasing"]),
+        ("-1", "2", ["decreasing", "decreasing"]),
+    ],
+)
+def test_runs_end_at_jumps_that_do_not_continue_them(
+    gradient: str, by: str, runs: list[str]
+) -> None:
+    curve = _curve(_two(gradient, gradient, by))
+    cut = between_jumps(sign_map(curve, 1, strict=True), jumps_of(curve)[1][0])
+    assert [part["runs"] for part in runs_of(cut)["parts"]] == runs
+    if gradient == "0":
+        assert "constant on (-infinity, 0)" in inverse_of(cut, jumps=True)["claim"]
+
+
+def test_a_jump_is_not_convex_for_any_parameter_value() -> None:
+    parameter = Parameter(name="a", initial=0.8, bijection=Softplus())
+    broken = _two("a", "0", "1", parameter)
+    claims = [
+        {fact["claim"] for fact in everywhere(derive(spec))}
+        for spec in (replace(broken, jumps=()), broken)
+    ]
+    assert "f is convex" in claims[0] and "f is convex" not in claims[1]
+
+
+def test_a_knot_between_equal_formulas_leaves_f_homogeneous() -> None:
+    pieces = tuple(
+        Piece(where=where, formula=formula)
+        for where, formula in (("x > 1", "2*x"), ("0 < x <= 1", "2*x"), ("x <= 0", "0"))
+    )
+    spec = Spec(name="tried", title="Tried", pieces=pieces, source="a test")
+    assert homogeneity(_curve(spec))["degree"] == 2.0
+    broken = replace(spec, jumps=(Jump(at="1", by="1"),))
+    assert homogeneity(_curve(broken))["degree"] is None
 
 
 def test_parity() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from sympy import Expr
@@ -42,8 +43,21 @@ def zeros_of(signs: SignMap, name: str) -> dict[str, Any]:
     }
 
 
+def between_jumps(slope_signs: SignMap, jumps: Mapping[float, float]) -> SignMap:
+    """The signs of f' with stretches cut at jumps of f that do not continue them.
+
+    jumps   by how much f jumps, by knot: an increasing f stays so at a jump upwards
+    """
+    parts = [
+        part
+        for whole in slope_signs.stretches
+        for part in _cut(whole, [at for at, by in jumps.items() if not by * (whole.sign or 0) > 0])
+    ]
+    return replace(slope_signs, stretches=tuple(parts))
+
+
 def runs_of(slope_signs: SignMap) -> dict[str, Any]:
-    """Where f rises and falls, between jumps of f, from the signs of f'."""
+    """Where f rises and falls, from the signs of f' between jumps of f."""
     parts = [{**_ends(s), "runs": _DIRECTIONS[s.sign]} for s in slope_signs.stretches]
     described = [f"{_DIRECTIONS[s.sign]} on {_interval(s)}" for s in slope_signs.stretches]
     return {
@@ -95,9 +109,9 @@ def _bends(
 def _cut(stretch: SignInterval, points: Sequence[float]) -> Iterator[SignInterval]:
     low = stretch.low
     for point in sorted({p for p in points if stretch.low < p < stretch.high}):
-        yield SignInterval(low, point, stretch.sign)
+        yield replace(stretch, low=low, high=point)
         low = point
-    yield SignInterval(low, stretch.high, stretch.sign)
+    yield replace(stretch, low=low)
 
 
 def _joined_sign(left: int | None, right: int | None, jump: float) -> int | None:
