@@ -178,6 +178,19 @@ def test_a_gradient_without_elementary_integral_is_refused() -> None:
         derive(spec)
 
 
+@pytest.mark.parametrize("right", ["1/x", "1/x**2"])
+def test_a_gradient_whose_integral_is_infinite_at_a_knot_is_refused(right: str) -> None:
+    spec = Spec(
+        name="pole",
+        title="",
+        source="",
+        pieces=(Piece(where="x > 0", formula=right), Piece(where="x <= 0", formula="0")),
+        continuity="singular",
+    )
+    with pytest.raises(ConfigError, match="piece 'x > 0' has no finite value at x = 0"):
+        derive(spec)
+
+
 def _all(formulas: Formulas) -> list[Branches]:
     return [
         formulas.function,
