@@ -229,6 +229,12 @@ def test_runs_end_at_jumps_that_do_not_continue_them(
         assert "constant on (-infinity, 0)" in inverse_of(cut, jumps=True)["claim"]
 
 
+def test_a_jump_beside_the_end_of_a_run_makes_no_empty_one() -> None:
+    curve = _curve(catalog.get("fatrelu_glu"))  # it jumps at 0.01, which no double equals
+    cut = between_jumps(sign_map(curve, 1, strict=True), jumps_of(curve)[1][0])
+    assert [part["runs"] for part in runs_of(cut)["parts"]] == ["constant", "increasing"]
+
+
 def test_a_jump_is_not_convex_for_any_parameter_value() -> None:
     parameter = Parameter(name="a", initial=0.8, bijection=Softplus())
     broken = _two("a", "0", "1", parameter)

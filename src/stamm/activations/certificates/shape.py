@@ -48,11 +48,12 @@ def between_jumps(slope_signs: SignMap, jumps: Mapping[float, float]) -> SignMap
 
     jumps   by how much f jumps, by knot: an increasing f stays so at a jump upwards
     """
-    parts = [
-        part
-        for whole in slope_signs.stretches
-        for part in _cut(whole, [at for at, by in jumps.items() if not by * (whole.sign or 0) > 0])
-    ]
+    parts: list[SignInterval] = []
+    for whole in slope_signs.stretches:
+        # A knot that no double equals lies beside the end of the stretch, not inside.
+        inner = math.nextafter(whole.low, math.inf), math.nextafter(whole.high, -math.inf)
+        breaks = [at for at, by in jumps.items() if not by * (whole.sign or 0) > 0]
+        parts += _cut(whole, [at for at in breaks if inner[0] < at < inner[1]])
     return replace(slope_signs, stretches=tuple(parts))
 
 

@@ -151,7 +151,7 @@ def by_inverse_powers(formula: Expr, side: int) -> Expr:
 
     x/(1 + x**2) is 1/x/(1 + 1/x**2), whose powers do not overflow.
 
-    Edge   a part that is no quotient of polynomials stays as it is.
+    Edge   a part that is not a quotient of polynomials stays as it is.
     """
     formula = _by_limits(formula.replace(sympy.log, _log_of_sum), side)
     functions = sorted(formula.atoms(sympy.Function), key=sympy.default_sort_key)
