@@ -93,13 +93,22 @@ def _inaccuracy(spec: Spec) -> list[str]:
     return []
 
 
+def _exceeds(growth: Mapping[str, Any], degree: float) -> bool:
+    """Whether f grows faster than |x|**degree: x**2 log x does, for a degree of 2."""
+    if growth["kind"] == "exponential":
+        return True
+    found = growth["degree"] or 0.0
+    logarithmic = growth["kind"] == "power and logarithm" and growth["logs"] > 0
+    return bool(found > degree or (found == degree and logarithmic))
+
+
 def broken_limits(certificate: Mapping[str, Any], screen: ScreenLimits) -> Iterator[str]:
     """Limits that a certificate does not keep, one sentence each."""
     for side in ("left", "right"):
         growth = certificate["bounds"][f"growth_{side}"]
         if growth["status"] != "proved":
             yield f"growth: {growth['claim']}: {growth['reason']}"
-        elif growth["kind"] == "exponential" or (growth["degree"] or 0.0) > screen.degree:
+        elif _exceeds(growth, screen.degree):
             yield f"growth: {growth['claim']}, which is more than |x|^{screen.degree:g}"
     zeros = certificate["shape"]["zeros_of_slope"]
     if zeros["status"] != "proved":

@@ -109,6 +109,20 @@ def test_growth() -> None:
     assert growth(_curve(_spec("cos(x)")), 1)["kind"] == "bounded"
 
 
+@pytest.mark.parametrize(
+    ("gradient", "claim", "logs"),
+    [
+        ("2*log1p(x)/(1 + x)", "f grows like (log|x|)^2 far to the right", 2.0),
+        ("log1p(x)**2", "f grows like |x| (log|x|)^2 far to the right", 2.0),
+        ("x*log1p(x)", "f grows like |x|^2 log|x| far to the right", 1.0),
+    ],
+)
+def test_growth_with_a_power_of_the_logarithm(gradient: str, claim: str, logs: float) -> None:
+    pieces = (Piece(where="x > 0", formula=gradient), Piece(where="x <= 0", formula="0"))
+    found = growth(_curve(Spec(name="tried", title="Tried", pieces=pieces, source="a test")), 1)
+    assert (found["claim"], found["logs"], found["status"]) == (claim, logs, "proved")
+
+
 def test_what_oscillates_is_bounded_but_has_no_sign() -> None:
     curve = _curve(_spec("1 + sin(2*x)"))
     found = bounds_of(curve, 1)

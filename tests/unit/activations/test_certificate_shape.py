@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
+import sympy
 import test_certificate_bounds as bounded
 
+from stamm.activations import catalog
 from stamm.activations.catalog.core import (
     ATLU,
     GELU,
@@ -18,10 +21,11 @@ from stamm.activations.catalog.core import (
 )
 from stamm.activations.catalog.xielu import XIELU, XIPRELU
 from stamm.activations.certificates.asymptotes import asymptote
-from stamm.activations.certificates.curve import CertifiedCurve
+from stamm.activations.certificates.curve import CertifiedCurve, resolved, vanishes
 from stamm.activations.certificates.everywhere import everywhere
 from stamm.activations.certificates.shape import (
     bends_of,
+    between_jumps,
     hot_spots,
     inverse_of,
     jumps_of,
@@ -193,6 +197,65 @@ def test_homogeneity_and_kind() -> None:
     }
 
 
+def _two(right: str, left: str, by: str, *parameters: Parameter) -> Spec:
+    """f with one gradient on each side of 0, where it jumps."""
+    return Spec(
+        name="tried",
+        title="Tried",
+        pieces=(Piece(where="x > 0", formula=right), Piece(where="x <= 0", formula=left)),
+        parameters=parameters,
+        continuity="jump",
+        jumps=(Jump(at="0", by=by),),
+        source="a test",
+    )
+
+
+@pytest.mark.parametrize(
+    ("gradient", "by", "runs"),
+    [
+        ("1", "-1", ["increasing", "increasing"]),
+        ("0", "2", ["constant", "constant"]),
+        ("1", "2", ["increasing"]),
+        ("-1", "2", ["decreasing", "decreasing"]),
+    ],
+)
+def test_runs_end_at_jumps_that_do_not_continue_them(
+    gradient: str, by: str, runs: list[str]
+) -> None:
+    curve = _curve(_two(gradient, gradient, by))
+    cut = between_jumps(sign_map(curve, 1, strict=True), jumps_of(curve)[1][0])
+    assert [part["runs"] for part in runs_of(cut)["parts"]] == runs
+    if gradient == "0":
+        assert "constant on (-infinity, 0)" in inverse_of(cut, jumps=True)["claim"]
+
+
+def test_a_jump_beside_the_end_of_a_run_makes_no_empty_one() -> None:
+    curve = _curve(catalog.get("fatrelu_glu"))  # it jumps at 0.01, which no double equals
+    cut = between_jumps(sign_map(curve, 1, strict=True), jumps_of(curve)[1][0])
+    assert [part["runs"] for part in runs_of(cut)["parts"]] == ["constant", "increasing"]
+
+
+def test_a_jump_is_not_convex_for_any_parameter_value() -> None:
+    parameter = Parameter(name="a", initial=0.8, bijection=Softplus())
+    broken = _two("a", "0", "1", parameter)
+    claims = [
+        {fact["claim"] for fact in everywhere(derive(spec))}
+        for spec in (replace(broken, jumps=()), broken)
+    ]
+    assert "f is convex" in claims[0] and "f is convex" not in claims[1]
+
+
+def test_a_knot_between_equal_formulas_leaves_f_homogeneous() -> None:
+    pieces = tuple(
+        Piece(where=where, formula=formula)
+        for where, formula in (("x > 1", "2*x"), ("0 < x <= 1", "2*x"), ("x <= 0", "0"))
+    )
+    spec = Spec(name="tried", title="Tried", pieces=pieces, source="a test")
+    assert homogeneity(_curve(spec))["degree"] == 2.0
+    broken = replace(spec, jumps=(Jump(at="1", by="1"),))
+    assert homogeneity(_curve(broken))["degree"] is None
+
+
 def test_parity() -> None:
     for spec in (SILU, GELU, ATLU, RELU, XSILU):
         found = parity(_curve(spec))
@@ -218,3 +281,44 @@ def test_facts_for_all_parameter_values() -> None:
     assert "f has no jump at x = t" in shrink
     assert not any(claim.startswith("f'(") or "f' has" in claim for claim in shrink)
     assert everywhere(derive(SILU)) == []
+
+
+@pytest.mark.parametrize(
+    ("gradient", "jumps", "order"),
+    [
+        ("exp(-abs(x))", "f'' jumps by -2 at 0", 1),
+        ("sign(x)*exp(-x**2)", "f' jumps by 2 at 0", 0),
+        ("x*abs(x - 1)", "f'' jumps by 2 at 1", 1),
+    ],
+)
+def test_a_function_read_from_a_table_has_the_kinks_of_its_gradient(
+    gradient: str, jumps: str, order: int
+) -> None:
+    piece = Piece(where="all x", formula=gradient)
+    curve = _curve(
+        Spec(name="tried", title="Tried", pieces=(piece,), continuity="jump", source="a test")
+    )
+    assert jumps_of(curve)[0]["claim"] == jumps
+    assert smoothness_of(curve)["order"] == order
+    assert kind_of(curve)["claim"] == "f is piecewise analytic, in 2 pieces"
+
+
+def test_kinks_of_a_gradient_that_cannot_be_located_leave_smoothness_open() -> None:
+    curve = _curve(_spec("abs(x**2 - 1)"))
+    assert curve.folded
+    sections = (jumps_of(curve)[0], smoothness_of(curve), kind_of(curve))
+    assert {section["status"] for section in sections} == {"not proved"}
+
+
+def test_a_jump_is_told_from_rounding() -> None:
+    root, tiny = sympy.sqrt(5), sympy.exp(-2000)
+    assert vanishes((1 + root) ** 3 - 16 - 8 * root)
+    assert resolved(1 - sympy.tanh(sympy.Integer(2000))) == 0.0 and not vanishes(tiny)
+    assert resolved(sympy.Rational(1, 3) + tiny) == pytest.approx(1 / 3)
+    assert resolved(sympy.sin(1) ** 2 + sympy.cos(1) ** 2 - 1) is None
+
+
+def test_pieces_that_agree_are_smooth_where_they_meet() -> None:
+    curve = _curve(catalog.get("squareplus"))
+    assert jumps_of(curve)[0]["claim"] == "f, f' and f'' have no jump"
+    assert smoothness_of(curve)["claim"] == "f is at least C^3"

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import subprocess
+from typing import Any
+
 import mpmath
 import pytest
 import sympy
 from sympy import Expr
 
-from stamm.activations.derivation import integrate
+from stamm.activations.derivation import integrate, search
 from stamm.activations.derivation.integral_table import ROWS, U
 from stamm.activations.derivation.integrate import antiderivative
 from stamm.activations.derivation.primitives import X, logistic, softplus
-from stamm.activations.derivation.search import searched
+from stamm.activations.derivation.search import SearchStoppedError, searched
 from stamm.activations.derivation.special import (
     gompertz_integral,
     log_cosh,
@@ -143,7 +146,35 @@ def test_what_approaches_no_polynomial_is_refused(gradient: str) -> None:
 
 @pytest.mark.timeout(60)  # without a limit it takes minutes
 def test_a_search_ends_when_its_time_is_up() -> None:
-    assert searched(_formula("exp(-x**4)*atan(x)*erf(x)*sin(x)"), 0.2) is None
+    with pytest.raises(SearchStoppedError, match=r"after 0\.2 s of CPU time"):
+        searched(_formula("exp(-x**4)*atan(x)*erf(x)*sin(x)"), 0.2)
+
+
+@pytest.mark.timeout(60)
+def test_a_search_that_was_stopped_is_told_from_one_that_found_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(integrate, "_SECONDS", 0.2)
+    with pytest.raises(ConfigError) as caught:
+        _found("exp(x**4)*atan(x)*erf(x)*sin(x)")
+    assert "SymPy was stopped after 0.2 s of CPU time in search of the integral of" in str(
+        caught.value
+    )
+    assert "WHERE: GRADIENT | INTEGRAL" in str(caught.value)
+
+
+def test_the_time_of_a_search_does_not_depend_on_the_load(monkeypatch: pytest.MonkeyPatch) -> None:
+    limits = []
+
+    def limited(*arguments: Any, timeout: float, **options: Any) -> Any:
+        limits.append(timeout)
+        return run(*arguments, **options)
+
+    run = subprocess.run
+    monkeypatch.setattr(search.subprocess, "run", limited)
+    search._outcome.cache_clear()
+    assert not _found("1/(1 + x**2)**2").has(TabulatedIntegral)
+    assert limits and all(limit > 20 * integrate._SECONDS for limit in limits)
 
 
 def test_what_a_search_finds_is_real_and_computable() -> None:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import math
+from dataclasses import replace
+
 import mpmath
 import pytest
 import sympy
@@ -13,7 +16,13 @@ from stamm.activations.conformance.implementations import StammImplementation
 from stamm.activations.conformance.judge import judge
 from stamm.activations.conformance.reference import parameter_truth, truth
 from stamm.activations.derivation.derive import derive
-from stamm.activations.derivation.large_argument_forms import outer_form, scale_beside_x
+from stamm.activations.derivation.formulas import Branch, end_value
+from stamm.activations.derivation.large_argument_forms import (
+    by_inverse_powers,
+    outer_form,
+    outward_branches,
+    scale_beside_x,
+)
 from stamm.activations.derivation.primitives import (
     X,
     expm1,
@@ -23,9 +32,11 @@ from stamm.activations.derivation.primitives import (
     phi2,
     softplus,
 )
+from stamm.activations.derivation.stable_forms import FARTHEST, machine_value
 from stamm.activations.derivation.symbolic import number
 from stamm.activations.spec import Piece, Spec
 from stamm.activations.spec.parameters import Parameter, Softplus
+from stamm.base.errors import ConfigError
 
 A = Symbol("a", positive=True)
 GRADIENTS = [
@@ -95,6 +106,71 @@ def test_outer_forms_are_the_same_functions(formula: sympy.Expr, side: int) -> N
             assert outer != formula
             true = number(formula, at)
             assert abs(number(outer, at) - true) <= mpmath.mpf(10) ** -50 * abs(true)
+
+
+ROOT = sympy.sqrt(2)
+
+
+@pytest.mark.parametrize("side", [-1, 1])
+@pytest.mark.parametrize(
+    "formula",
+    [
+        (1 - X) * (X + 1) / (X**2 + 1) ** 2,
+        X**3 / (1 + A * X**4),
+        (3 * X**3 + 5 * X) / (8 * X**4 + 16 * X**2 + 8) + 3 * sympy.atan(X) / 8,
+        sympy.log(X**2 + ROOT * X + 1) - sympy.log(X**2 - ROOT * X + 1),
+        X**2 / (2 + X**2) * sympy.log(3 * X**4 + 1) + sympy.tanh(X),
+    ],
+)
+def test_quotients_in_inverse_powers_are_the_same_functions(formula: sympy.Expr, side: int) -> None:
+    far = by_inverse_powers(formula, side)
+    with mpmath.workdps(60):
+        for size in (1000, mpmath.mpf(10) ** 9):
+            at = {"x": mpmath.mpf(side * size), "a": mpmath.mpf(1.3)}
+            true = number(formula, at)
+            assert abs(number(far, at) - true) <= mpmath.mpf(10) ** -45 * abs(true)
+    assert math.isfinite(machine_value(far, {"x": side * FARTHEST, "a": 1.3}))
+
+
+@pytest.mark.parametrize(
+    "gradient",
+    [
+        "x/(1 + x**2)",
+        "2*x/(1 + x**2)**2",
+        "x**2/(1 + x**2)",
+        "1/(1 + x**4)",
+        "a*x/(2 + x**2)",
+    ],
+)
+def test_quotients_of_polynomials_are_finite_and_right_far_out(gradient: str) -> None:
+    spec = replace(scaled(gradient), parameters=scaled("a*x").parameters if "a" in gradient else ())
+    derived, values = derive(spec), spec.initial_values()
+    rows = (derived.stable.function, derived.stable.slope, derived.stable.curvature)
+    for exact, stable in zip(("function", "slope"), rows, strict=False):
+        for x in (-1e30, -1001.0, -3.0, 3.0, 1001.0, 1e30):
+            home = next(b for b in stable if x <= end_value(b.high, values))
+            true = truth(derived, exact, [x], values)[0]
+            found = machine_value(home.formula, {**values, "x": x})
+            assert found == pytest.approx(float(true), rel=1e-13), (exact, x)
+    for row in rows:
+        for x in (-FARTHEST, -1e30, 1e30, FARTHEST):
+            home = next(b for b in row if x <= end_value(b.high, values))
+            assert not math.isnan(machine_value(home.formula, {**values, "x": x}))
+
+
+@pytest.mark.parametrize(
+    ("formula", "fix"),
+    [
+        (sympy.exp(X) / (1 + sympy.exp(X)), r"logistic\(x\) or tanh\(x\) instead of exp\(x\)"),
+        (X**2 / sympy.sqrt(1 + X**4), "Write it in 1/x"),
+    ],
+)
+def test_what_has_no_form_far_out_is_refused_with_what_to_do(formula: sympy.Expr, fix: str) -> None:
+    whole = Branch(
+        low=-sympy.oo, low_closed=False, high=sympy.oo, high_closed=False, formula=formula
+    )
+    with pytest.raises(ConfigError, match=f"no form of .* survives x = .*{fix}"):
+        outward_branches([whole], [{}])
 
 
 @pytest.mark.parametrize(

@@ -41,6 +41,18 @@ def test_limits_of_a_certificate(name: str, screen: ScreenLimits, said: tuple[st
         assert sentence.startswith(start)
 
 
+@pytest.mark.parametrize(("degree", "kept"), [(2.0, False), (2.5, True)])
+def test_a_logarithm_grows_beyond_its_power(degree: float, kept: bool) -> None:
+    changed = _certified("xielu")
+    changed["bounds"]["growth_right"] = {
+        "claim": "f grows like |x|^2 log|x| far to the right", "status": "proved",
+        "kind": "power and logarithm", "degree": 2.0, "coefficient": None, "logs": 1.0,
+    }  # fmt: skip
+    found = list(broken_limits(changed, ScreenLimits(degree=degree)))
+    assert bool(found) is not kept
+    assert all("which is more than |x|^2" in sentence for sentence in found)
+
+
 def test_what_is_not_proved_does_not_pass() -> None:
     changed = _certified("xielu")
     changed["bounds"]["growth_left"] = {

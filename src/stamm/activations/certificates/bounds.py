@@ -200,34 +200,39 @@ def lipschitz(slope: dict[str, Any], jumps: bool) -> dict[str, Any]:
 
 
 def growth(curve: CertifiedCurve, side: int) -> dict[str, Any]:
-    """Growth of f on one side: f ~ coefficient |x|**degree, or faster than every power."""
+    """Growth of f on one side: f ~ coefficient |x|**degree, or faster than every power.
+
+    logs   the power of log|x| beside |x|**degree, for the kind "power and logarithm" alone
+    """
     tail = curve.tail(0, side)
     where = "left" if side < 0 else "right"
     if tail is None:
         tail = _integrated(curve.tail(1, side), side)
     if tail is None:
         return {"claim": f"growth on the {where}", "status": "not proved", "reason": "no expansion"}
-    kind, degree, coefficient = _leading(tail)
+    kind, degree, coefficient, logs = _leading(tail)
     if kind == "unknown":
         reason = "its leading term may vanish"
         return {"claim": f"growth on the {where}", "status": "not proved", "reason": reason}
+    leading = joined(power("|x|", degree), power("log|x|" if logs == 1.0 else "(log|x|)", logs))
     text = {
         "zero": f"f is 0 far to the {where}",
         "vanishing": f"f vanishes far to the {where}",
         "power": f"f grows like {times(coefficient, power('|x|', degree))} far to the {where}",
         "limit": f"f approaches {shown(coefficient)} far to the {where}",
-        "power and logarithm": f"f grows like {joined(power('|x|', degree), 'log|x|')} far to the {where}",
+        "power and logarithm": f"f grows like {leading} far to the {where}",
         "exponential": f"|f| exceeds every power far to the {where}",
         "at most": f"|f| is at most of the order of {power('|x|', degree)} far to the {where}",
         "bounded": f"f is bounded far to the {where}, without a limit",
     }[kind]
-    return {
+    made = {
         "claim": text,
         "status": "proved",
         "kind": kind,
         "degree": degree,
         "coefficient": coefficient,
     }
+    return made if logs is None else {**made, "logs": logs}
 
 
 def _integrated(slope: Tail | None, side: int) -> Tail | None:
@@ -243,21 +248,22 @@ def _integrated(slope: Tail | None, side: int) -> Tail | None:
     return Tail(slope.start, {Monomial(power=degree): Coefficient(constant(lead), lead)})
 
 
-def _leading(tail: Tail) -> tuple[str, float | None, float | None]:
+def _leading(tail: Tail) -> tuple[str, float | None, float | None, float | None]:
+    """The kind of the leading term, its degree and coefficient, and the power of its logarithm."""
     if not tail.terms:
-        return "zero", None, None
+        return "zero", None, None, None
     monomial, coefficient = tail.ordered[0]
     if monomial.trend < 0:
-        return "vanishing", None, None
+        return "vanishing", None, None, None
     if monomial != Monomial(power=monomial.power, logs=monomial.logs):
         definite = coefficient.box[0] > 0.0 or coefficient.box[1] < 0.0
-        return "exponential" if definite else "unknown", None, None
+        return "exponential" if definite else "unknown", None, None, None
     degree = nearest(float(monomial.power))
     if monomial.logs != 0 and coefficient.exact is None:
-        return "unknown", None, None
+        return "unknown", None, None, None
     if monomial.logs != 0:
-        return "power and logarithm", degree, None
+        return "power and logarithm", degree, None, nearest(float(monomial.logs))
     if coefficient.exact is None:
-        return "bounded" if monomial.trend == 0 else "at most", degree, None
+        return "bounded" if monomial.trend == 0 else "at most", degree, None, None
     kind = "limit" if monomial.trend == 0 else "power"
-    return kind, degree, nearest(float(coefficient.exact))
+    return kind, degree, nearest(float(coefficient.exact)), None

@@ -22,6 +22,7 @@ from stamm.activations.certificates.numerics import overflow_of
 from stamm.activations.certificates.quadrature import Sampler
 from stamm.activations.certificates.shape import (
     bends_of,
+    between_jumps,
     hot_spots,
     inverse_of,
     jumps_of,
@@ -132,14 +133,15 @@ def _shape(
     curve: CertifiedCurve, jumps: dict[str, Any], by_order: Mapping[int, Mapping[float, float]]
 ) -> dict[str, Any]:
     function, slope, curvature = (sign_map(curve, k, strict=k < 2) for k in (0, 1, 2))
+    runs = between_jumps(slope, by_order[0])
     return {
         "zeros": zeros_of(function, "f"),
         "zeros_of_slope": zeros_of(slope, "f'"),
-        "monotone": runs_of(slope),
+        "monotone": runs_of(runs),
         "convex": bends_of(curvature, by_order[1], list(by_order[0])),
         "jumps": jumps,
         "smoothness": smoothness_of(curve),
-        "inverse": inverse_of(slope, bool(by_order[0])),
+        "inverse": inverse_of(runs, bool(by_order[0])),
         "conditioning": hot_spots(function, slope),
     }
 

@@ -27,11 +27,13 @@ from stamm.activations.derivation.formulas import Branch, Derived
 from stamm.activations.derivation.primitives import X, absolute, signum
 from stamm.activations.derivation.stable_forms import sample_points
 from stamm.activations.derivation.symbolic import elementary, number
+from stamm.activations.derivation.tables import TabulatedIntegral
 
 KINKED = (sympy.Abs, sympy.sign, absolute, signum)
 LONGEST = 40  # operations in a formula that is worth simplifying
 _JUMPING = (sympy.sign, signum)
 ORDERS = ("function", "slope", "curvature")
+_RESOLUTIONS = (40, 400, 4000)  # digits
 _STARTS = (4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0, 512.0, 1024.0)
 
 
@@ -124,8 +126,8 @@ class CertifiedCurve:
 
     values   effective value of every parameter
     cells    from left to right; 0 and every knot are ends of cells
-    pieces   f, f' and f'' by piece, as integrated
-    knots    where two pieces meet, or a |u| inside a piece folds, as exact numbers
+    pieces   f, f' and f'' by piece, as integrated: all three with the same ends
+    knots    where two pieces meet, or a |u| in f, f' or f'' folds, as exact numbers
     folded   whether a |u| or sign(u) is left whose folds could not be located
     Checked  tests/unit/activations/test_certificate_bounds.py
     """
@@ -134,9 +136,11 @@ class CertifiedCurve:
         self.values = dict(values)
         stable = [unfolded(self._numeric(getattr(derived.stable, name))) for name in ORDERS]
         exact = [unfolded(self._numeric(getattr(derived.exact, name))) for name in ORDERS]
+        knots = distinct([b.high for branches in exact for b in branches[:-1]])
+        exact = [cut_at(branches, knots) for branches in exact]
         self.pieces: list[list[Branch]] = exact
         self.knots: list[Expr] = [b.high for b in exact[0][:-1]]
-        kinks = {part for b in exact[0] for part in b.formula.atoms(*KINKED)}
+        kinks = {part for of in exact for b in of for part in b.formula.atoms(*KINKED)}
         self.folded = any(part.has(X) for part in kinks)
         ends = {b.high for branches in (*stable, *exact) for b in branches[:-1]} | {sympy.S.Zero}
         order = [-sympy.oo, *sorted(ends, key=_size), sympy.oo]
@@ -144,6 +148,24 @@ class CertifiedCurve:
             self._cell(low, high, stable, exact) for low, high in itertools.pairwise(order)
         ]
         self._tails: dict[tuple[int, int], Tail | None] = {}
+
+    def derivative(self, position: int, order: int) -> Expr:
+        """f, or a derivative of any order, on a piece as one formula without folds.
+
+        Edge   where f is read from a table, which is one formula on both sides of a fold, the
+               derivatives come from f'.
+        """
+        function = self.pieces[0][position].formula
+        if order == 0 or not function.has(TabulatedIntegral):
+            return sympy.diff(function, X, order)
+        return sympy.diff(self.pieces[1][position].formula, X, order - 1)
+
+    def smooth_parts(self) -> list[Expr]:
+        """For each piece a formula that is smooth where f is: f' where f is read from a table."""
+        return [
+            self.derivative(i, 1) if piece.formula.has(TabulatedIntegral) else piece.formula
+            for i, piece in enumerate(self.pieces[0])
+        ]
 
     def _numeric(self, branches: Sequence[Branch]) -> list[Branch]:
         return [
@@ -308,6 +330,43 @@ def unfolded(branches: Sequence[Branch]) -> list[Branch]:
     return result
 
 
+def distinct(ends: Sequence[Expr]) -> list[Expr]:
+    """The ends from left to right, each number once."""
+    found: list[Expr] = []
+    for end in sorted(ends, key=_size):
+        if not found or not _same(end, found[-1]):
+            found.append(end)
+    return found
+
+
+def cut_at(branches: Sequence[Branch], ends: Sequence[Expr]) -> list[Branch]:
+    """The branches cut at every end inside one of them."""
+    result: list[Branch] = []
+    for branch in branches:
+        inside = [
+            end
+            for end in ends
+            if _size(branch.low) < _size(end) < _size(branch.high)
+            and not _same(end, branch.low)
+            and not _same(end, branch.high)
+        ]
+        low, low_closed = branch.low, branch.low_closed
+        for end in inside:
+            part = {"low": low, "low_closed": low_closed, "high": end, "high_closed": True}
+            result.append(Branch(**{**vars(branch), **part}))
+            low, low_closed = end, False
+        result.append(Branch(**{**vars(branch), "low": low, "low_closed": low_closed}))
+    return result
+
+
+def _same(first: Expr, second: Expr) -> bool:
+    """Whether two ends are one number, to thirty digits."""
+    a, b = _size(first), _size(second)
+    if mpmath.isinf(a) or mpmath.isinf(b):
+        return bool(a == b)
+    return bool(abs(a - b) <= (abs(a) + abs(b)) * mpmath.mpf(10) ** -30)
+
+
 def _fold(part: Expr) -> Expr | None:
     """Where the argument of |u| or sign(u) changes its sign, when it is linear in x."""
     argument = part.args[0]
@@ -360,13 +419,31 @@ def vanishes(value: Expr) -> bool:
     """Whether an exact number or formula is proved to be 0; one that is too long never is."""
     if value == 0:
         return True
-    if int(sympy.count_ops(value)) > LONGEST:
-        return False
     if not value.free_symbols:
         with mpmath.workdps(40):
             if not value.is_finite or abs(number(value, {})) > mpmath.mpf(10) ** -25:
                 return False
-    return bool(sympy.simplify(value) == 0)
+        if value.is_algebraic and sympy.expand(sympy.radsimp(value)) == 0:
+            return True
+    return int(sympy.count_ops(value)) <= LONGEST and bool(sympy.simplify(value) == 0)
+
+
+def resolved(value: Expr) -> float | None:
+    """An exact number that is not 0 as a double, with as many digits as its terms cancel.
+
+    Edge   0.0 for one below every double, nan for one that is not real, infinity as itself; None
+           where thousands of digits do not tell it from 0.
+    """
+    if not value.is_extended_real:
+        return math.nan
+    if value.is_infinite:
+        return float(value)
+    for digits in _RESOLUTIONS:
+        with mpmath.workdps(digits):
+            found = number(value, {})
+            if abs(found) > mpmath.mpf(10) ** (20 - digits):
+                return float(found)
+    return None
 
 
 @lru_cache(maxsize=4096)

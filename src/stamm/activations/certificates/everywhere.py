@@ -29,7 +29,7 @@ def everywhere(derived: Derived) -> list[dict[str, Any]]:
     facts = [*_at_zero(exact.function, 0), *_at_zero(exact.slope, 1)]
     for order, branches in enumerate((exact.function, exact.slope, exact.curvature)):
         facts += _knots(branches, order)
-    facts += _convexity(exact.slope, exact.curvature)
+    facts += _convexity(exact.function, exact.slope, exact.curvature)
     facts += _linear_odd_part(derived)
     return [{"claim": claim, "status": "proved", "by": by} for claim, by in facts]
 
@@ -69,8 +69,10 @@ def _height(left: Branch, right: Branch) -> Expr:
     return _short(above - below)
 
 
-def _convexity(slope: Branches, curvature: Branches) -> list[tuple[str, str]]:
+def _convexity(function: Branches, slope: Branches, curvature: Branches) -> list[tuple[str, str]]:
     """Convexity, where the sign of each piece of f'' follows from the signs of the parameters."""
+    if not all(_height(a, b) == 0 for a, b in itertools.pairwise(function)):
+        return []
     rises = all(_height(a, b).is_nonnegative for a, b in itertools.pairwise(slope))
     if rises and all(piece.formula.is_nonnegative for piece in curvature):
         return [("f is convex", "signs of the parameters")]

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
-import sympy
 from sympy import Expr
 
-from stamm.activations.certificates.curve import CertifiedCurve, value_at, vanishes
+from stamm.activations.certificates.curve import CertifiedCurve, resolved, value_at, vanishes
 from stamm.activations.certificates.rounding import bracket, nearest, shown
 from stamm.activations.certificates.signs import SignInterval, SignMap, Zero
 from stamm.activations.certificates.symmetry import is_analytic
-from stamm.activations.derivation.primitives import X
 
+_NAMES = ("f", "f'", "f''")
 SMOOTHEST = 3  # derivatives beyond this order are not compared
 _DIRECTIONS = {1: "increasing", -1: "decreasing", 0: "constant", None: "not known"}
 _CURVATURES = {1: "convex", -1: "concave", 0: "linear", None: "not known"}
@@ -43,8 +43,22 @@ def zeros_of(signs: SignMap, name: str) -> dict[str, Any]:
     }
 
 
+def between_jumps(slope_signs: SignMap, jumps: Mapping[float, float]) -> SignMap:
+    """The signs of f' with stretches cut at jumps of f that do not continue them.
+
+    jumps   by how much f jumps, by knot: an increasing f stays so at a jump upwards
+    """
+    parts: list[SignInterval] = []
+    for whole in slope_signs.stretches:
+        # A knot that no double equals lies beside the end of the stretch, not inside.
+        inner = math.nextafter(whole.low, math.inf), math.nextafter(whole.high, -math.inf)
+        breaks = [at for at, by in jumps.items() if not by * (whole.sign or 0) > 0]
+        parts += _cut(whole, [at for at in breaks if inner[0] < at < inner[1]])
+    return replace(slope_signs, stretches=tuple(parts))
+
+
 def runs_of(slope_signs: SignMap) -> dict[str, Any]:
-    """Where f rises and falls, between jumps of f, from the signs of f'."""
+    """Where f rises and falls, from the signs of f' between jumps of f."""
     parts = [{**_ends(s), "runs": _DIRECTIONS[s.sign]} for s in slope_signs.stretches]
     described = [f"{_DIRECTIONS[s.sign]} on {_interval(s)}" for s in slope_signs.stretches]
     return {
@@ -96,9 +110,9 @@ def _bends(
 def _cut(stretch: SignInterval, points: Sequence[float]) -> Iterator[SignInterval]:
     low = stretch.low
     for point in sorted({p for p in points if stretch.low < p < stretch.high}):
-        yield SignInterval(low, point, stretch.sign)
+        yield replace(stretch, low=low, high=point)
         low = point
-    yield SignInterval(low, stretch.high, stretch.sign)
+    yield replace(stretch, low=low)
 
 
 def _joined_sign(left: int | None, right: int | None, jump: float) -> int | None:
@@ -117,28 +131,35 @@ def jumps_of(curve: CertifiedCurve) -> tuple[dict[str, Any], dict[int, dict[floa
     Values are right limit minus left limit, exact expressions beside their numbers.
     """
     found: list[dict[str, Any]] = []
+    undecided: list[str] = []
     by_order: dict[int, dict[float, float]] = {0: {}, 1: {}, 2: {}}
     for position, knot in enumerate(curve.knots):
         for order in (0, 1, 2):
             height = jump_at(curve, position, order)
             if vanishes(height):
                 continue
-            size = float(height) if height.is_extended_real else math.nan
+            size = resolved(height)
+            if size is None:
+                undecided.append(f"{_NAMES[order]} at {shown(float(knot))}")
+                continue
             by_order[order][float(knot)] = size
             found.append(
                 {
-                    "of": ("f", "f'", "f''")[order],
+                    "of": _NAMES[order],
                     "at": nearest(float(knot)),
                     "by": nearest(size),
                     "exact": str(height),
                 }
             )
     described = [f"{j['of']} jumps by {_size(j['by'])} at {shown(j['at'])}" for j in found]
-    return {
+    made = {
         "claim": "; ".join(described) if described else "f, f' and f'' have no jump",
-        "status": "not proved" if curve.folded else "proved",
+        "status": "not proved" if curve.folded or undecided else "proved",
         "at": found,
-    }, by_order
+    }
+    if undecided:
+        made["reason"] = f"thousands of digits do not tell a jump from 0: {', '.join(undecided)}"
+    return made, by_order
 
 
 def _size(by: float | None) -> str:
@@ -148,25 +169,24 @@ def _size(by: float | None) -> str:
 def jump_at(curve: CertifiedCurve, position: int, order: int) -> Expr:
     """The right limit minus the left limit of a derivative of any order at a knot."""
     knot = curve.knots[position]
-    pieces = curve.pieces[0][position : position + 2]
-    left, right = (
-        value_at(sympy.diff(piece.formula, X, order), knot, side)
-        for piece, side in zip(pieces, (-1, 1), strict=True)
-    )
-    return right - left
+    left = value_at(curve.derivative(position, order), knot, -1)
+    return value_at(curve.derivative(position + 1, order), knot, 1) - left
 
 
 def smoothness_of(curve: CertifiedCurve) -> dict[str, Any]:
     """The order of the last derivative that is continuous everywhere; -1 when f jumps."""
-    formulas = [piece.formula for piece in curve.pieces[0]]
-    if curve.folded or not all(is_analytic(formula) for formula in formulas):
+    if curve.folded or not all(map(is_analytic, curve.smooth_parts())):
         reason = "a piece holds |u|, sign(u) or a power that need not be smooth"
         return {"claim": "smoothness", "status": "not proved", "reason": reason}
     if not curve.knots:
         return {"claim": "f is C^infinity", "status": "proved", "order": None}
     for order in range(SMOOTHEST + 1):
         heights = [jump_at(curve, i, order) for i in range(len(curve.knots))]
-        if any(not vanishes(height) for height in heights):
+        jumps = [height for height in heights if not vanishes(height)]
+        if jumps and all(resolved(height) is None for height in jumps):
+            reason = f"thousands of digits do not tell a jump of the derivative {order} from 0"
+            return {"claim": "smoothness", "status": "not proved", "reason": reason}
+        if jumps:
             last = order - 1
             claim = f"f is C^{last}, not C^{order}" if last >= 0 else "f is not continuous"
             return {"claim": claim, "status": "proved", "order": last}

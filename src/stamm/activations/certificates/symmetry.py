@@ -31,7 +31,7 @@ def homogeneity(curve: CertifiedCurve) -> dict[str, Any]:
     if sympy.nan in degrees:
         claim = "f is positively homogeneous, as far as numbers tell"
         return {"claim": claim, "status": "measured", "degree": None}
-    if None in degrees or len(degrees) != 1 or any(knot != 0 for knot in curve.knots):
+    if None in degrees or len(degrees) != 1 or _turns(curve):
         return {"claim": "f is not positively homogeneous", "status": "proved", "degree": None}
     degree = nearest(float(degrees.pop()))
     return {
@@ -39,6 +39,15 @@ def homogeneity(curve: CertifiedCurve) -> dict[str, Any]:
         "status": "proved",
         "degree": degree,
     }
+
+
+def _turns(curve: CertifiedCurve) -> bool:
+    """Whether two pieces that meet elsewhere than at 0 are different formulas."""
+    formulas = [piece.formula for piece in curve.pieces[0]]
+    return any(
+        knot != 0 and not vanishes(sympy.expand(right - left))
+        for knot, (left, right) in zip(curve.knots, itertools.pairwise(formulas), strict=True)
+    )
 
 
 def _degree(piece: Branch) -> Expr | None:
@@ -132,7 +141,7 @@ def kind_of(curve: CertifiedCurve) -> dict[str, Any]:
     if curve.folded:
         kind = "not classified: a formula holds |x| or sign(x)"
         return {"claim": f"f is {kind}", "status": "not proved", "kind": None}
-    if any(not is_analytic(formula) for formula in formulas):
+    if not all(map(is_analytic, curve.smooth_parts())):
         reason = "a formula holds a power that need not be analytic"
         return {"claim": "kind of f", "status": "not proved", "kind": None, "reason": reason}
     degrees = [

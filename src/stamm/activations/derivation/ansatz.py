@@ -14,6 +14,7 @@ from typing import Any
 import sympy
 from sympy import Expr, Poly, Symbol
 
+from stamm.activations.derivation.folds import continuous_at_folds
 from stamm.activations.derivation.primitives import (
     PRIMITIVES,
     X,
@@ -66,6 +67,7 @@ _MAX_MONOMIALS = 400
 def by_coefficients(gradient: Expr) -> Expr | None:
     """The antiderivative among polynomials in x and the functions that the gradient leads to.
 
+    Edge     it is continuous where a sign(u) changes; None where that cannot be had.
     Checked  tests/unit/activations/test_integrate.py
     """
     gradient = reduce_density(complement_free(gradient))
@@ -77,7 +79,8 @@ def by_coefficients(gradient: Expr) -> Expr | None:
             if atoms is not None and atoms not in tried:
                 tried.append(atoms)
                 results.append(_solved(gradient, atoms))
-        found = [result for result in results if result is not None]
+        solved = [result for result in results if result is not None]
+        found = [whole for part in solved if (whole := continuous_at_folds(part)) is not None]
         if found:
             return min(found, key=sympy.count_ops)
     return None

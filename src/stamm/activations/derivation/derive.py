@@ -28,7 +28,7 @@ from stamm.activations.derivation.integral_table import respelled
 from stamm.activations.derivation.integrate import antiderivative
 from stamm.activations.derivation.large_argument_forms import outward_branches
 from stamm.activations.derivation.near_zero import branches_near_zero
-from stamm.activations.derivation.primitives import X
+from stamm.activations.derivation.primitives import Primitive, X
 from stamm.activations.derivation.stable_forms import (
     FARTHEST,
     by_logistics,
@@ -36,7 +36,7 @@ from stamm.activations.derivation.stable_forms import (
     sample_points,
     stable_branches,
 )
-from stamm.activations.derivation.symbolic import number, to_sympy
+from stamm.activations.derivation.symbolic import elementary, number, to_sympy
 from stamm.activations.spec import Gated, Piece, Spec
 from stamm.activations.spec.expressions import PieceInterval, parse, parse_interval
 from stamm.activations.spec.parameters import Between, Exp, Fixed, Softplus
@@ -298,13 +298,23 @@ def _holds(branch: Branch, point: Expr, values: Mapping[str, float]) -> bool:
 
 def _limit(formula: Expr, point: Expr, piece: str, spec: Spec) -> Expr:
     value = formula.subs(X, point)
-    if value.has(sympy.nan, sympy.oo, sympy.zoo):
+    if not _is_finite(value):
         value = sympy.limit(formula, X, point)
-    if value.has(sympy.nan, sympy.oo, sympy.zoo):
+    if not _is_finite(value):
         raise ConfigError(
-            f"the integral of piece {piece!r} has no finite value at x = {point}", where=spec.where
+            f"the integral of piece {piece!r} has no finite value at x = {point}",
+            where=spec.where,
+            fix="State a gradient whose integral is finite there, or end the pieces elsewhere",
         )
     return _evaluated(value)
+
+
+def _is_finite(value: Expr) -> bool:
+    """Whether no part is infinite or undefined: log1p(-1) is, by its definition."""
+    numbers = value.replace(
+        lambda part: isinstance(part, Primitive) and not part.free_symbols, elementary
+    )
+    return not numbers.has(sympy.nan, sympy.oo, -sympy.oo, sympy.zoo)
 
 
 def _evaluated(value: Expr) -> Expr:

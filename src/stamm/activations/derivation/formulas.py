@@ -80,10 +80,11 @@ class Derived:
 
 def bounds(branch: Branch, values: Mapping[str, float]) -> tuple[Any, Any]:
     """The ends of a branch as numbers, at the given parameter values."""
-    return _number(branch.low, values), _number(branch.high, values)
+    return end_value(branch.low, values), end_value(branch.high, values)
 
 
-def _number(end: Expr, values: Mapping[str, float]) -> Any:
+def end_value(end: Expr, values: Mapping[str, float]) -> Any:
+    """One end of a branch as a number, at the given parameter values."""
     if end in (sympy.oo, -sympy.oo):
         return mpmath.inf if end > 0 else -mpmath.inf
     return number(end, values)

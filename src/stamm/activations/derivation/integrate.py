@@ -1,7 +1,7 @@
 """Antiderivatives of gradient pieces: a closed form, a table, or an error that names the obstacle.
 
 Methods, in order: the given antiderivative; undetermined coefficients; term by term, the table of
-known ones; SymPy's integrator, with a time limit; a numerical table of the rest. Every result is
+known ones; SymPy's integrator, with a limit of CPU time; a numerical table of the rest. Every result is
 differentiated again and compared with the gradient to 30 digits.
 """
 
@@ -20,14 +20,16 @@ from stamm.activations.derivation.ansatz import (
     complement_free,
     reduce_density,
 )
+from stamm.activations.derivation.folds import jump_at_folds
+from stamm.activations.derivation.formulas import end_value
 from stamm.activations.derivation.integral_table import (
     LAST_ROWS,
     ROWS,
     known_antiderivative,
     respelled,
 )
-from stamm.activations.derivation.primitives import X
-from stamm.activations.derivation.search import searched
+from stamm.activations.derivation.primitives import X, signum
+from stamm.activations.derivation.search import SearchStoppedError, searched
 from stamm.activations.derivation.symbolic import number
 from stamm.activations.derivation.tables import TabulatedIntegral, table_of
 from stamm.base.errors import ConfigError
@@ -35,7 +37,7 @@ from stamm.base.errors import ConfigError
 __all__ = ["antiderivative", "complement_free", "reduce_density"]
 
 _DIGITS = 30
-_SECONDS = 15.0  # for one search of SymPy's; a piece takes two at most
+_SECONDS = 15.0  # of CPU time for one search of SymPy's; a piece takes two at most
 
 
 def antiderivative(
@@ -58,7 +60,7 @@ def antiderivative(
     Checked  tests/unit/activations/test_integrate.py
     """
     if known is not None:
-        defect = _defect(known, gradient, points)
+        defect = _defect(known, gradient, points, ends)
         if defect:
             raise ConfigError(
                 f"the antiderivative found for piece {piece!r} is wrong: {defect}",
@@ -66,23 +68,31 @@ def antiderivative(
                 fix="Write the gradient in another form",
             )
         return known
-    for found in _closed_forms(gradient):
-        if not _defect(found, gradient, points):
+    stopped: list[Expr] = []
+    for found in _closed_forms(gradient, stopped):
+        if not _defect(found, gradient, points, ends):
             return found
     done, rest = _by_terms(respelled(gradient))
     try:
         return done + _tabulated(rest, ends, fixed or {})
     except ConfigError as error:
+        why, fix = f"{gradient} has no known closed form", error.fix
+        if stopped:
+            why = (
+                f"SymPy was stopped after {_SECONDS:g} s of CPU time in search of the integral of"
+                f" {', '.join(map(str, stopped))}"
+            )
+            fix = "State the integral with the piece: WHERE: GRADIENT | INTEGRAL"
         raise ConfigError(
-            f"no antiderivative of piece {piece!r} could be found: {gradient} has no known closed"
-            f" form, and no table can be used: {error.what}",
+            f"no antiderivative of piece {piece!r} could be found: {why}, and no table can be used:"
+            f" {error.what}",
             where=where,
-            fix=error.fix or "State a gradient whose integral is elementary",
+            fix=fix or "State a gradient whose integral is elementary",
         ) from None
 
 
-def _closed_forms(gradient: Expr) -> Iterator[Expr]:
-    """Candidates without a table, from the cheapest on."""
+def _closed_forms(gradient: Expr, stopped: list[Expr]) -> Iterator[Expr]:
+    """Candidates without a table, from the cheapest on; what a search had no time for is `stopped`."""
     spelled = respelled(gradient)
     found = by_coefficients(spelled)
     if found is not None:
@@ -91,16 +101,24 @@ def _closed_forms(gradient: Expr) -> Iterator[Expr]:
     if rest == 0:
         yield done
         return
-    found = searched(rest, _SECONDS)
+    found = _searched(rest, stopped)
     if found is not None:
         yield done + found
     if done != 0:  # two terms may have an integral only together
-        found = searched(gradient, _SECONDS)
+        found = _searched(gradient, stopped)
         if found is not None:
             yield found
     done, rest = _by_terms(spelled, (*ROWS, *LAST_ROWS))
     if rest == 0:
         yield done
+
+
+def _searched(gradient: Expr, stopped: list[Expr]) -> Expr | None:
+    try:
+        return searched(gradient, _SECONDS)
+    except SearchStoppedError:
+        stopped.append(gradient)
+        return None
 
 
 def _by_terms(gradient: Expr, rows: tuple[tuple[Expr, Expr], ...] = ROWS) -> tuple[Expr, Expr]:
@@ -170,7 +188,12 @@ def _end(end: Expr) -> float | None:
     return float(end) if end.is_number and end.is_finite else None
 
 
-def _defect(function: Expr, gradient: Expr, points: Sequence[Mapping[str, float]]) -> str:
+def _defect(
+    function: Expr,
+    gradient: Expr,
+    points: Sequence[Mapping[str, float]],
+    ends: tuple[Expr, Expr],
+) -> str:
     """The defect of an antiderivative, as text; "" when it is right."""
     slope = sympy.diff(function, X)
     with mpmath.workdps(2 * _DIGITS):
@@ -183,6 +206,11 @@ def _defect(function: Expr, gradient: Expr, points: Sequence[Mapping[str, float]
                 )
             if not isinstance(_number(function, values), mpmath.mpf):
                 return f"it is not real at x = {float(values[X.name]):g}"
+    for values in points if function.has(signum) else ():
+        low, high = (end_value(end, values) for end in ends)
+        jump = jump_at_folds(function, values, low, high)
+        if jump:
+            return jump
     return _leap(function, gradient, points)
 
 

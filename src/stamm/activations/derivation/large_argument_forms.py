@@ -41,6 +41,7 @@ from stamm.activations.derivation.stable_forms import (
     breaks_at,
     lost_bits,
     machine_value,
+    split,
 )
 from stamm.activations.derivation.symbolic import number
 from stamm.base.errors import ConfigError
@@ -107,16 +108,23 @@ def outward_branches(
     Raises    ConfigError when every form overflows where the function itself is finite.
     Checked   tests/unit/activations/test_outward.py
     """
+    spread = [part for branch in branches for part in _spread(branch, samples, reach, digits)]
     found: list[Branch] = []
-    for branch in branches:
-        found += _spread(branch, samples, reach, digits)
-    for branch in found:
+    for branch in spread:
         point = breaks_at(branch.formula, branch, samples[0], reach)
-        if point is not None:
+        parts = [branch] if point is None else _far_by_inverse_powers(branch, samples, reach)
+        if not parts:
+            exponential = branch.formula.has(sympy.exp, sympy.sinh, sympy.cosh, *_APART)
+            fix = (
+                "State the gradient with logistic(x) or tanh(x) instead of exp(x), or on two pieces"
+            )
             raise ConfigError(
                 f"no form of {branch.formula} is known that survives x = {point:g} in floating point",
-                fix="State the gradient with logistic(x) or tanh(x) instead of exp(x), or on two pieces",
+                fix=fix
+                if exponential
+                else "Write it in 1/x, on pieces for large |x| with fixed ends",
             )
+        found += parts
     return tuple(found)
 
 
@@ -125,11 +133,7 @@ def outer_form(formula: Expr, side: int, *, vanished: bool) -> Expr:
 
     vanished   whether exponentials are 0 there: then it holds in every format, not exactly
     """
-    for function in _RIGHT:
-        formula = formula.replace(function, lambda u, of=function: _by_limit(of, u, side))
-    for function, apart in _APART.items():
-        formula = formula.replace(function, lambda u, by=apart: by(u))
-    formula = formula.replace(log1p, lambda u: _logarithm(u, side))
+    formula = _by_limits(formula, side)
     if vanished:
         for function, left in _VANISHED.items():
             formula = formula.replace(
@@ -140,6 +144,49 @@ def outer_form(formula: Expr, side: int, *, vanished: bool) -> Expr:
         )
     sized = formula.xreplace({X: side * _SIZE}).replace(_is_power_of_sum, _pulled_out)
     return sympy.expand(sized).xreplace({_SIZE: side * X})
+
+
+def by_inverse_powers(formula: Expr, side: int) -> Expr:
+    """The formula by its limits for large x (side 1) or -x (side -1), with quotients in 1/x.
+
+    x/(1 + x**2) is 1/x/(1 + 1/x**2), whose powers do not overflow.
+
+    Edge   a part that is not a quotient of polynomials stays as it is.
+    """
+    formula = _by_limits(formula.replace(sympy.log, _log_of_sum), side)
+    functions = sorted(formula.atoms(sympy.Function), key=sympy.default_sort_key)
+    places = [Symbol(f"_place{i}") for i in range(len(functions) + 1)]  # one, where there is none
+    placed = sympy.expand_mul(formula).xreplace(dict(zip(functions, places, strict=False)))
+    if not placed.is_polynomial(*places):
+        return formula
+    terms = sympy.Poly(placed, *places).terms()
+    return sympy.Add(
+        *(
+            _in_inverse_powers(coefficient)
+            * sympy.prod(f**k for f, k in zip(functions, powers, strict=False))
+            for powers, coefficient in terms
+        )
+    )
+
+
+def _in_inverse_powers(quotient: Expr) -> Expr:
+    if not quotient.is_rational_function(X):
+        return quotient
+    numerator, denominator = sympy.fraction(sympy.cancel(quotient.subs(X, 1 / _SIZE)))
+    lowest = [min(m[0] for m in sympy.Poly(p, _SIZE).monoms()) for p in (numerator, denominator)]
+    above, below = (
+        sympy.expand(part / _SIZE**power).xreplace({_SIZE: 1 / X})
+        for part, power in zip((numerator, denominator), lowest, strict=True)
+    )
+    return X ** (lowest[1] - lowest[0]) * above / below
+
+
+def _by_limits(formula: Expr, side: int) -> Expr:
+    for function in _RIGHT:
+        formula = formula.replace(function, lambda u, of=function: _by_limit(of, u, side))
+    for function, apart in _APART.items():
+        formula = formula.replace(function, lambda u, by=apart: by(u))
+    return formula.replace(log1p, lambda u: _logarithm(u, side))
 
 
 def scale_beside_x(formula: Expr) -> Expr | None:
@@ -191,6 +238,24 @@ def _spread(
     return next(right, None) or min(
         tried, key=lambda parts: sum(exact.faults(part, places) for part in parts)
     )
+
+
+def _far_by_inverse_powers(
+    branch: Branch, samples: Sequence[Mapping[str, float]], reach: float
+) -> list[Branch]:
+    """The branch cut at |x| = 1000, with powers of 1/x beyond; empty where that breaks, too."""
+    if branch.low.free_symbols or branch.high.free_symbols:
+        return []
+    cuts = [cut for cut in (-_FAR, _FAR) if branch.low < cut < branch.high]
+    parts = []
+    for part in split(branch, cuts):
+        side = 1 if part.low >= _FAR else -1 if part.high <= -_FAR else 0
+        if side:
+            formula = by_inverse_powers(part.formula, side)
+            part = Branch(**{**vars(part), "formula": formula})
+        parts.append(part)
+    broken = (breaks_at(p.formula, p, values, reach) for p in parts for values in samples)
+    return [] if any(point is not None for point in broken) else parts
 
 
 def _is_in_order(end: Expr, scale: Expr) -> bool:
@@ -328,6 +393,17 @@ def _logarithm(u: Expr, side: int) -> Expr:
     if not factor.is_positive:
         return log1p(u)
     return sympy.log(factor) + power * sympy.log(side * X) + log1p(1 / u)
+
+
+def _log_of_sum(u: Expr) -> Expr:
+    """log(c*x**2 + b*x + a) as log(x**2) + log(c + b/x + a/x**2); other logarithms stay."""
+    if not (u.is_Add and u.is_polynomial(X) and sympy.degree(u, X) % 2 == 0):
+        return sympy.log(u)
+    degree, lead = sympy.degree(u, X), sympy.LC(u, X)
+    if not lead.is_positive:
+        return sympy.log(u)
+    rest = sympy.expand((u - lead * X**degree) / (lead * X**degree))
+    return sympy.log(lead) + degree * sympy.log(absolute(X)) + log1p(rest)
 
 
 def _sign(u: Expr, side: int) -> int:

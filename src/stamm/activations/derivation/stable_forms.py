@@ -72,7 +72,7 @@ def stable_branches(
         if not cuts:
             chosen.append(Branch(**{**vars(branch), "formula": whole}))
             continue
-        for part in _split(branch, cuts):
+        for part in split(branch, cuts):
             best = best_form(part, samples, reach, windowed=_inside(part, samples, whole))
             chosen.append(Branch(**{**vars(part), "formula": best}))
     return tuple(_joined(chosen))
@@ -305,7 +305,8 @@ def _cuts(branch: Branch, formula: Expr) -> list[Expr]:
     return sorted(cut for cut in cuts if branch.low < cut < branch.high)
 
 
-def _split(branch: Branch, cuts: Sequence[Expr]) -> Iterator[Branch]:
+def split(branch: Branch, cuts: Sequence[Expr]) -> Iterator[Branch]:
+    """The branch cut at points inside it, which belong to the part on their left."""
     low, low_closed = branch.low, branch.low_closed
     for cut in cuts:
         yield Branch(
