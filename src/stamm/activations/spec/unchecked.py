@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Literal
 
 from stamm.activations.spec.expressions import PieceInterval, parse, parse_interval
-from stamm.activations.spec.parameters import Identity, Parameter
+from stamm.activations.spec.parameters import Absolute, Identity, Parameter
 from stamm.activations.spec.pieces import Compat, Gated, Jump, Piece, Plain
 from stamm.base.config import nearest
 from stamm.base.errors import ConfigError
 
 _MOVED = 0.37  # offset of the second set of sample values, in raw units
 _FAR = 4.0  # offset of each parameter alone, to test values that training may reach
+_OPPOSITE = (-1.0, 0.0, 1.0)  # offsets from the opposite of an unconstrained parameter
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,17 +72,27 @@ class UncheckedSpec:
         moved = self.effective_values(
             {name: value + _MOVED * (i + 1) for i, (name, value) in enumerate(raw.items())}
         )
-        return [start] if moved == start else [start, moved]
+        return [start] if moved == start or not _all_finite(moved) else [start, moved]
 
     def stress_values(self) -> list[dict[str, float]]:
         """Parameter values that training may reach: each raw value moved far to either side.
 
-        No value that an optimizer can reach may open a gap, a pole or a jump.
+        No value that an optimizer can reach may open a gap, a pole or a jump. A raw value that a
+        constraint does not keep from 0 is moved to 0 as well, and an unconstrained one to the
+        opposite sign. Values that overflow are left out.
         """
         raw = self.raw_values({p.name: p.initial for p in self.trainable})
         moves = [(name, value + by) for name, value in raw.items() for by in (-_FAR, _FAR)]
-        moves += [(p.name, 0.0) for p in self.trainable if isinstance(p.bijection, Identity)]
-        return [self.effective_values({**raw, name: value}) for name, value in moves]
+        for parameter in self.trainable:
+            name = parameter.name
+            if isinstance(parameter.bijection, Identity | Absolute):
+                moves.append((name, 0.0))
+            if isinstance(parameter.bijection, Identity):
+                moves += [(name, by - raw[name]) for by in _OPPOSITE]
+        found = [
+            self.effective_values({**raw, name: value}) for name, value in dict.fromkeys(moves)
+        ]
+        return [values for values in found if _all_finite(values)]
 
     def effective_values(self, raw: Mapping[str, float]) -> dict[str, float]:
         """Effective value of every parameter from the raw (stored) values of the trainable ones.
@@ -131,3 +143,7 @@ class UncheckedSpec:
             return 0.0
         name = parameter.above_name
         return float(parameter.above) if name is None else values[name]
+
+
+def _all_finite(values: Mapping[str, float]) -> bool:
+    return all(math.isfinite(value) for value in values.values())
