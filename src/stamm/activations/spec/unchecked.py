@@ -123,6 +123,20 @@ class UncheckedSpec:
                 raise ConfigError(error.what, where=self.where, fix=error.fix) from None
         return raw
 
+    def check_raw_values(self, raw: Mapping[str, float]) -> None:
+        """Check that raw (stored) values have finite effective values.
+
+        Raises   ConfigError with the parameter and the value; also as `effective_values`.
+        """
+        for name, value in self.effective_values(raw).items():
+            if not math.isfinite(value):
+                constraint = next(p.constraint for p in self.parameters if p.name == name)
+                raise ConfigError(
+                    f"the effective value of {name} is {value!r} at raw {raw[name]!r} ({constraint})",
+                    where=self.where,
+                    fix="Use a smaller raw value, or pass effective values with raw=False",
+                )
+
     def _check_names(self, values: Mapping[str, float]) -> None:
         names = [p.name for p in self.trainable]
         for name in values:
