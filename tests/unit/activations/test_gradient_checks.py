@@ -101,6 +101,8 @@ REACHED = "which training may reach"
         (("tanh(x/a)",), ("a=1:identity",), "a is 0 with a = 0"),
         (("tanh(x/a)",), ("a=1:absolute",), "a is 0 with a = 0"),
         (("x > 0: 1/(1 + x/a)", "x <= 0: 1"), ("a=1:absolute",), "a is 0 with a = 0"),
+        (("tanh(x/a)",), ("a=1:softplus>-2",), "a is 0 with a = 0"),
+        (("tanh(x/a)",), ("a=0.3:between(-1,1)",), "a is 0 with a = 0"),
         (("1/(1 + a*x**2)",), ("a=5:identity",), "1 + a * x ** 2 is 0 there with a = -"),
         (
             ("x > t: 1", "s < x <= t: 0", "x <= s: 1"),
@@ -176,7 +178,7 @@ def test_values_that_overflow_are_not_tested() -> None:
 @pytest.mark.parametrize("anchor", [["0"], [], ["0", "0", "1"]])
 def test_an_anchor_has_two_formulas(anchor: list[str]) -> None:
     plain = {**to_plain(spec_from_arguments(["x"])), "anchor": anchor}
-    with pytest.raises(ConfigError, match=r"anchor"):
+    with pytest.raises(ConfigError, match=r"the anchor has \d formulas, not the two"):
         from_plain(Spec, plain)
     with pytest.raises(ConfigError, match="the anchor of the up factor has"):
         factor = Factor(pieces=(Piece(where="all x", formula="1"),), anchor=tuple(anchor))  # type: ignore[arg-type]

@@ -269,9 +269,10 @@ def _inner_jumps(
             steps = [above - below for below, above in sides]
             if all(_differ(*side) for side in sides) and steps[0] * steps[-1] > 0:
                 below, above = sides[0]
+                at = f"x = {min(place, key=abs):.6g} inside piece {where!r}"
                 yield (
-                    f"declared continuous, but the gradient jumps at x = {min(place, key=abs):.6g} inside piece"
-                    f" {where!r}: {below:.6g} below, {above:.6g} above{_given(values)}"
+                    f"declared continuous, but the gradient jumps at {at}: {below:.6g} below,"
+                    f" {above:.6g} above{_given(values)}"
                 )
                 return
 
@@ -301,7 +302,8 @@ def _sign_changes(
 
 
 def _differ(below: float, above: float) -> bool:
-    return abs(below - above) > 1e-9 * max(1.0, abs(below), abs(above))
+    """Whether two limits differ, or one of them is NaN."""
+    return not abs(below - above) <= 1e-9 * max(1.0, abs(below), abs(above))
 
 
 def _anchor(anchor: tuple[str, str], values: Values) -> Iterator[str]:

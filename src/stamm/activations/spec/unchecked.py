@@ -77,20 +77,29 @@ class UncheckedSpec:
     def stress_values(self) -> list[dict[str, float]]:
         """Parameter values that training may reach: each raw value moved far to either side.
 
-        No value that an optimizer can reach may open a gap, a pole or a jump. A raw value that a
-        constraint does not keep from 0 is moved to 0 as well, and an unconstrained one to the
-        opposite sign. Values that overflow are left out.
+        No value that an optimizer can reach may open a gap, a pole or a jump. A parameter that may
+        be 0 is moved there as well, one with a magnitude to its bound, and an unconstrained one to
+        the opposite sign. Values that overflow are left out.
         """
+        start = self.initial_values()
         raw = self.raw_values({p.name: p.initial for p in self.trainable})
         moves = [(name, value + by) for name, value in raw.items() for by in (-_FAR, _FAR)]
+        zeros = {}
         for parameter in self.trainable:
-            name = parameter.name
-            if isinstance(parameter.bijection, Identity | Absolute):
+            name, bound = parameter.name, self._bound(parameter, start)
+            if not parameter.broken(0.0, bound):
+                zeros[name] = parameter.raw(0.0, bound)
+            elif isinstance(parameter.bijection, Absolute):
                 moves.append((name, 0.0))
             if isinstance(parameter.bijection, Identity):
                 moves += [(name, by - raw[name]) for by in _OPPOSITE]
         found = [
             self.effective_values({**raw, name: value}) for name, value in dict.fromkeys(moves)
+        ]
+        # The effective value of that raw one may be a rounding error instead of 0.
+        found += [
+            {**self.effective_values({**raw, name: value}), name: 0.0}
+            for name, value in zeros.items()
         ]
         return [values for values in found if _all_finite(values)]
 
