@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import inspect
+import os
 import shlex
 import sys
 from collections.abc import Mapping
@@ -52,16 +53,25 @@ def spec_named(word: str) -> Spec | None:
     if any(word in (spec.name, *spec.aliases) for spec in catalog.ENTRIES):
         return catalog.get(word)
     path, _, name = word.partition(":")
-    if path.endswith(".py") and Path(path).is_file():
+    if path.endswith(".py") and is_file(path):
         return _spec_in(load_python(Path(path)), name, word)
-    stored = word.endswith(".json") and Path(word).is_file()
-    return load_spec(word) if stored or (Path(word) / STORED).is_file() else None
+    stored = word.endswith(".json") and is_file(word)
+    return load_spec(word) if stored or is_file(word, STORED) else None
+
+
+def is_file(*parts: str) -> bool:
+    """Whether a word of the command line is the path of a file; a long formula is not."""
+    # Path.is_file raises for a name that is longer than the file system allows.
+    return os.path.isfile(os.path.join(*parts))  # noqa: PTH113, PTH118
 
 
 def _spec_in(module: ModuleType, name: str, word: str) -> Spec | None:
     found = vars(module)
     if name:
         return found[name] if isinstance(found.get(name), Spec) else None
+    written = found.get("SPEC")
+    if isinstance(written, Spec) and isinstance(found.get("KERNEL"), str):
+        return written  # a module that `stamm derive` wrote
     # A file of recipes may import a Spec to build with.
     recipes = any(
         inspect.isfunction(value) and value.__module__ == module.__name__
@@ -74,7 +84,16 @@ def _spec_in(module: ModuleType, name: str, word: str) -> Spec | None:
 
 
 def show_activation(word: str, spec: Spec, options: argparse.Namespace) -> int:
-    """Print the description of an activation; write --plot and --page if given."""
+    """Print the description of an activation; write --plot and --page if given.
+
+    Raises   ConfigError for key=value, which only recipes take, and for other endings of files.
+    """
+    if options.changes:
+        raise ConfigError(
+            f"{options.changes[0]!r} cannot be applied: {word} is an activation, not a recipe",
+            where="the command line",
+            fix="Omit it. `stamm derive` states an activation with other values",
+        )
     for flag, endings in (("plot", PLOTS), ("page", (".html",))):
         file = getattr(options, flag)
         if file is not None and Path(file).suffix not in endings:
@@ -105,15 +124,17 @@ def show_activation(word: str, spec: Spec, options: argparse.Namespace) -> int:
 
 
 def facts_of(spec: Spec) -> dict[str, Any]:
-    """Description and cost of a spec as JSON values.
+    """Description, cost and certificate of a spec as JSON values.
 
-    Catalogue entries are read from generated files; other specs are derived, which loads SymPy.
+    Catalogue entries are read from generated files; other specs are derived and certified, which
+    loads SymPy.
     """
     source = shipped_source(spec)
     if source is not None and NAMES.get(spec.content_hash) == spec.name:
         facts = describe(spec.name)
         return {**facts, "peers": list(spec.peers), "cost": cost(spec, source)}
 
+    from stamm.activations.certificates.certificate import certify
     from stamm.activations.codegen.kernel import kernel_source
     from stamm.activations.codegen.write import texts
     from stamm.activations.conformance.judge import table_sentences
@@ -122,7 +143,8 @@ def facts_of(spec: Spec) -> dict[str, Any]:
     derived = derive(spec)
     tables = list(table_sentences(derived))
     made = cost(spec, kernel_source(derived))
-    return {**describe_spec(spec, texts(derived)), "table": tables, "cost": made}
+    described = describe_spec(spec, texts(derived))
+    return {**described, "table": tables, "cost": made, "certificate": certify(derived)}
 
 
 def lines_of(facts: Mapping[str, Any]) -> list[tuple[str, str]]:

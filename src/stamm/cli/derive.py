@@ -22,7 +22,7 @@ from stamm.base.console import Console
 from stamm.base.errors import ConfigError
 from stamm.base.files import write_json, write_text
 from stamm.cli import derived_folder
-from stamm.cli.activation_show import lines_of
+from stamm.cli.activation_show import is_file, lines_of
 from stamm.cli.arg_types import text
 from stamm.cli.output import print_json, print_pairs
 
@@ -133,9 +133,7 @@ def _stated(options: argparse.Namespace) -> tuple[Spec, str | None]:
 def _is_reference(word: str) -> bool:
     path = word.partition(":")[0]
     named = any(word in (spec.name, *spec.aliases) for spec in catalog.ENTRIES)
-    return (
-        named or path.endswith(".py") or word.endswith(".json") or (Path(word) / STORED).is_file()
-    )
+    return named or path.endswith(".py") or word.endswith(".json") or is_file(word, STORED)
 
 
 class _Stages:

@@ -6,17 +6,19 @@ with the same names.
 
 from __future__ import annotations
 
+import ast
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
+from typing import ClassVar
 
 from stamm.activations import catalog
 from stamm.activations.catalog.load import named_activation, spec_of
 from stamm.activations.describe import shipped
 from stamm.activations.spec import Gated, Piece, Spec
 from stamm.activations.spec.command_line import Continuity, parse_parameter
-from stamm.activations.spec.expressions import parse, symbols
+from stamm.activations.spec.expressions import parse, parse_interval, symbols
 from stamm.activations.spec.parameters import Identity, Parameter, Softplus
 from stamm.activations.transforms.gates import expand
 from stamm.base.config import validate
@@ -113,7 +115,10 @@ class Integrals:
         for entry in self.of:
             spec = catalog.get(entry)
             pieces = tuple(
-                Piece(where=one["where"], formula=f"alpha_g*({one['formula']}) + {self.beta!r}")
+                Piece(
+                    where=one["where"],
+                    formula=f"alpha_g*({_in_language(one['formula'])}) + {self.beta!r}",
+                )
                 for one in shipped(spec.name).get("function", [])
             )
             alpha = Parameter(name="alpha_g", initial=0.8, bijection=Softplus())
@@ -221,7 +226,7 @@ def _proposal(
     continuity: Continuity = "continuous",
 ) -> Proposal:
     try:
-        used = _used(parameters, [piece.formula for piece in pieces])
+        used = _used(parameters, [text for piece in pieces for text in _texts(piece)])
         spec = Spec(
             name=name,
             title=f"{name}, {SOURCE}",
@@ -247,9 +252,34 @@ def _check_entries(names: Sequence[str]) -> None:
 
 
 def _used(declared: Sequence[Parameter], formulas: Sequence[str]) -> list[Parameter]:
-    """The parameters that the formulas name, and those that bound them."""
+    """The parameters that the formulas and knots name, and those that bound them."""
     named: set[str] = set().union(*(symbols(parse(text)) for text in formulas))
     for parameter in reversed(declared):  # a bound may have a bound
         if parameter.name in named:
             named.add(str(getattr(parameter.bijection, "above", "")))
     return [parameter for parameter in declared if parameter.name in named]
+
+
+def _texts(piece: Piece) -> list[str]:
+    """The formula of a piece and its knots."""
+    interval = parse_interval(piece.where)
+    return [piece.formula, *(end for end in (interval.low, interval.high) if end is not None)]
+
+
+class _LanguageNames(ast.NodeTransformer):
+    """Replaces the names that SymPy writes with those of the formula language."""
+
+    _functions: ClassVar[Mapping[str, str]] = {"absolute": "abs", "Abs": "abs", "signum": "sign"}
+
+    def visit_Name(self, node: ast.Name) -> ast.expr:
+        """A function's name in the language; E as exp(1)."""
+        if node.id == "E":
+            return ast.Call(ast.Name("exp"), [ast.Constant(1)], [])
+        return ast.Name(self._functions.get(node.id, node.id))
+
+
+def _in_language(formula: str) -> str:
+    """A formula of the shipped descriptions, which SymPy wrote, in the names of the language."""
+    tree = ast.parse(formula, mode="eval")
+    found = ast.unparse(_LanguageNames().visit(tree))
+    return formula if found == ast.unparse(ast.parse(formula, mode="eval")) else found

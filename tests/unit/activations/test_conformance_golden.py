@@ -124,6 +124,12 @@ def test_a_wrong_implementation_is_found(tmp_path: Path) -> None:
         assert any("function is" in problem for problem in wrong)
 
 
+def test_an_output_without_a_gradient_does_not_conform_to_vectors(tmp_path: Path) -> None:
+    (path,) = write_golden(catalog.SILU, tmp_path, dtypes=(torch.float16,))
+    found = judge_golden(path, FunctionImplementation("fixed", lambda x: F.silu(x).detach()))
+    assert "float16: slope is missing: the output has no gradient in the input" in found.problems
+
+
 def _quick(x: torch.Tensor) -> torch.Tensor:
     return x * torch.sigmoid(1.702 * x)
 

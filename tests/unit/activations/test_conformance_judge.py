@@ -115,9 +115,43 @@ def test_a_wrong_sign_and_a_nan_are_told() -> None:
     assert "function is NaN or infinite at 65280 inputs" in told
 
 
-def test_what_has_no_gradient_is_judged_by_its_values_alone() -> None:
-    verdict = _judged(lambda x: F.relu(x).detach(), dtypes=(torch.float16,))
+@pytest.mark.parametrize("function", [lambda x: F.relu(x.detach()), lambda x: F.relu(x).detach()])
+def test_an_output_without_a_gradient_does_not_conform(function: Callable[..., Tensor]) -> None:
+    verdict = _judged(function, dtypes=(torch.float16,))
     assert [m.quantity for m in verdict.dtypes[0].quantities] == ["function"]
+    assert not verdict.passed
+    problem = "float16: slope is missing: the output has no gradient in the input"
+    assert verdict.problems == (problem,)
+    chosen = _judged(function, dtypes=(torch.float16,), quantities=("function",))
+    assert chosen.passed
+    assert chosen.not_judged == ()
+
+
+def test_a_gate_without_a_gradient_in_up_does_not_conform() -> None:
+    def gate(x: Tensor, up: Tensor) -> Tensor:
+        return (F.relu(x) * up).detach()
+
+    verdict = _judged(gate, "reglu", dtypes=(torch.float16,))
+    assert "float16: up_slope is missing: the output has no gradient in up" in verdict.problems
+    assert len(verdict.problems) == 2
+
+
+def test_slopes_in_parameters_that_are_not_given_are_listed() -> None:
+    def fixed(x: Tensor) -> Tensor:
+        return 0.25 * x
+
+    a = Parameter(name="a", initial=0.25, bijection=Softplus())
+    spec = Spec(
+        name="line",
+        title="A line",
+        source="a test",
+        pieces=(Piece(where="all x", formula="a"),),
+        parameters=(a,),
+    )
+    verdict = judge(spec, FunctionImplementation("theirs", fixed), dtypes=SHORT, count=100)
+    assert verdict.passed, verdict.problems
+    assert verdict.not_judged == ("slope_in_a",)
+    assert to_plain(verdict)["dtypes"][0]["not_judged"] == ["slope_in_a"]
 
 
 def test_the_exact_values_belong_to_the_numbers_that_are_stored() -> None:

@@ -52,6 +52,26 @@ def test_ties_go_to_even_and_overflow_to_infinity() -> None:
     assert math.copysign(1.0, found[-1]) == -1.0
 
 
+@pytest.mark.parametrize(
+    ("dtype", "middle", "step"),
+    [
+        (torch.float16, 65520.0, 2.0**-30),
+        (torch.bfloat16, 2.0**128 - 2.0**119, 2.0**80),
+        (torch.float32, 2.0**128 - 2.0**103, 2.0**76),
+    ],
+)
+def test_the_overflow_threshold_is_the_middle(
+    dtype: torch.dtype, middle: float, step: float
+) -> None:
+    largest = torch.finfo(dtype).max
+    exact = torch.tensor([middle - step, middle, -middle, step - middle], dtype=torch.float64)
+    assert rounded(exact, dtype).tolist() == [largest, math.inf, -math.inf, -largest]
+    early = ulps(torch.full((2,), math.inf, dtype=dtype), exact[:2])
+    assert early.tolist() == [math.inf, 0.0]
+    if dtype == torch.float32:  # torch converts to the others by way of float32
+        assert torch.equal(exact.to(dtype), rounded(exact, dtype))
+
+
 def test_float32_rounding_is_that_of_numpy() -> None:
     values = log_uniform_inputs(4000).double() * (1 + 2.0**-30 * math.pi)
     assert np.array_equal(rounded(values, torch.float32).numpy(), values.numpy().astype("float32"))

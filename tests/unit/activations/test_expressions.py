@@ -39,6 +39,7 @@ def test_a_formula_has_its_value() -> None:
         ("exp(x, x)", "takes one argument"),
         ("x +", "is not a formula"),
         ("1e999*x", "not finite"),
+        ("1" + "0" * 400 + "*x", "not finite in double precision"),
         ("9**9**9", "beyond 64"),
         ("x**1000", "beyond 64"),
         ("(" * 300 + "x" + ")" * 300, "is not a formula"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import io
+import math
 from dataclasses import replace
 
 import pytest
@@ -13,7 +14,9 @@ from transformers.activations import XIELUActivation
 
 from stamm.activations.catalog import ENTRIES, XIELU
 from stamm.activations.module import Activation, GatedActivation, build_activation, xielu
+from stamm.activations.module.shape_parameters import import_values
 from stamm.activations.spec import Gated, Piece, Spec
+from stamm.activations.spec.command_line import spec_from_arguments
 from stamm.activations.spec.parameters import Identity, Parameter
 from stamm.base.errors import ConfigError
 
@@ -256,3 +259,18 @@ def test_a_frozen_activation_is_the_same_function_of_the_parameters_it_had(
     if name == "xielu":
         module.load_values({"alpha_p": 3.0}, raw=False)
         torch.testing.assert_close(frozen(*inputs), expected, rtol=1e-5, atol=1e-6)
+
+
+def test_a_stored_number_with_an_infinite_effective_value_is_not_loaded() -> None:
+    spec = spec_from_arguments(["tanh(x/a)"], ["a=1:exp"])
+    module = build_activation(spec)
+    with pytest.raises(
+        ConfigError, match=r"the effective value of a is inf at raw 1000\.0 \(a = exp"
+    ):
+        module.load_values({"a": 1000.0}, raw=True)
+    assert module.get_parameter("a").item() == 0.0
+    with pytest.raises(ConfigError, match=r"the effective value of a is inf at raw 1000\.0"):
+        import_values(module, {"": {"a": 1000.0}}, raw=True)
+    with torch.no_grad():
+        module.get_parameter("a").fill_(1000.0)
+    assert module.effective() == {"a": math.inf}

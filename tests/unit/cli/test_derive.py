@@ -17,6 +17,7 @@ from stamm.activations.spec import Piece, Spec
 from stamm.base.config import to_plain
 from stamm.base.files import sha256_file
 from stamm.cli import derived_folder
+from stamm.cli.activation_show import spec_named
 from stamm.cli.main import main
 
 pytestmark = pytest.mark.slow  # derives a module
@@ -338,6 +339,67 @@ def test_a_known_gradient_is_recognised(place: Path, capsys: pytest.CaptureFixtu
     plan = json.loads(capsys.readouterr().out)
     assert plan["known"] == "xielu"
     assert plan["spec"]["compat"]["name"] == "eps"  # the entry itself
+
+
+def test_a_formula_may_be_longer_than_a_file_name(
+    place: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    formula = "x + " + " + ".join(f"0.{i:03d}*x" for i in range(10, 40))
+    assert len(formula) > 255
+    assert main(["derive", formula, "--name", "long", "--dry-run"]) == 0
+    assert formula in capsys.readouterr().out
+    assert spec_named(formula) is None
+    assert spec_named("x" * 300 + ".py") is None
+    assert spec_named("x" * 300 + ".json") is None
+
+
+def test_show_certifies_a_spec_of_the_users_own(
+    place: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["show", "derived/bent", "--json"]) == 0
+    certificate = json.loads((place / "derived" / "bent" / "certificate.json").read_text())
+    assert json.loads(capsys.readouterr().out)["certificate"] == certificate
+    assert main(["show", "derived/bent", "--page", "certified.html"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert sum(line.startswith("certificate ") for line in lines) > 5
+    assert "Certificate" in (place / "certified.html").read_text()
+
+
+@pytest.mark.parametrize("path", ["derived/bent/bent.py", "derived/bent/bent.py:SPEC"])
+def test_show_takes_the_module_that_was_written(
+    place: Path, capsys: pytest.CaptureFixture[str], path: str
+) -> None:
+    assert main(["show", path, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["name"] == "bent"
+
+
+@pytest.mark.parametrize("word", ["relu", "own.py:ONE"])
+def test_show_refuses_settings_of_an_activation(
+    place: Path, capsys: pytest.CaptureFixture[str], word: str
+) -> None:
+    (place / "own.py").write_text(OWN)
+    assert main(["show", word, "a=1"]) == 2
+    told = capsys.readouterr()
+    assert told.out == ""
+    assert f"'a=1' cannot be applied: {word} is an activation, not a recipe" in told.err
+
+
+@pytest.mark.parametrize(
+    ("words", "problem"),
+    [
+        (["sign(x)"], "declared continuous, but the gradient jumps at x = 0"),
+        (["(x-3.3)**(0-1)"], "has a pole at x = 3.3"),
+        (["x > 1/0: 1", "x <= 1/0: 1"], "the knot '1 / 0' of piece"),
+    ],
+)
+def test_a_gradient_without_a_finite_value_is_refused_in_one_line(
+    place: Path, capsys: pytest.CaptureFixture[str], words: list[str], problem: str
+) -> None:
+    assert main(["derive", *words, "--dry-run"]) == 2
+    told = capsys.readouterr()
+    assert told.out == ""
+    assert problem in told.err
+    assert len(told.err.splitlines()) == 1
 
 
 def test_show_tells_a_spec_of_the_users_own(

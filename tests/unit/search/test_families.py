@@ -5,6 +5,8 @@ from __future__ import annotations
 import pytest
 
 from stamm.activations import catalog
+from stamm.activations.spec import Piece
+from stamm.activations.spec.command_line import parse_parameter
 from stamm.activations.spec.expressions import evaluate, parse
 from stamm.base.errors import ConfigError
 from stamm.search import families
@@ -56,6 +58,32 @@ def test_an_integral_has_the_entry_as_its_gradient(x: float) -> None:
     (only,) = proposals((Integrals(of=("softplus",), beta=0.25),))
     expected = evaluate(parse("log(1 + exp(x))"), {"x": x})
     assert _slope(only, x) == pytest.approx(0.8 * expected + 0.25)
+
+
+@pytest.mark.parametrize("entry", ["pau", "softplus_saturated"])
+def test_an_integral_of_an_entry_in_the_spelling_of_sympy(entry: str) -> None:
+    (only,) = Integrals(of=(entry,)).proposals()
+    assert only.spec is not None, only.refused
+
+
+@pytest.mark.parametrize("entry", ["thresholded_relu", "hard_shrink", "clipped_relu_zero"])
+def test_an_entry_that_jumps_is_refused_because_of_its_jump(entry: str) -> None:
+    (only,) = Integrals(of=(entry,)).proposals()
+    assert "declared continuous, but the gradient jumps at" in only.refused
+    assert "names no parameter" not in only.refused
+
+
+def test_the_names_of_sympy_are_those_of_the_language() -> None:
+    formula = "absolute(x) + signum(x - E) + Abs(x)"
+    assert families._in_language(formula) == "abs(x) + sign(x - exp(1)) + abs(x)"
+    assert families._in_language("x*(1+x)") == "x*(1+x)"
+
+
+def test_a_parameter_that_only_a_knot_names_is_declared() -> None:
+    pieces = (Piece(where="x > theta", formula="1"), Piece(where="x <= theta", formula="1"))
+    found = families._proposal("knot", pieces, [parse_parameter("theta=1:identity")])
+    assert found.spec is not None
+    assert [p.name for p in found.spec.parameters] == ["theta"]
 
 
 def test_what_repeats_a_candidate_is_refused() -> None:

@@ -32,6 +32,7 @@ from stamm.activations.conformance.verdict import (
     Row,
     errors_of,
     gather,
+    missing_slopes,
     problems_of,
 )
 from stamm.activations.cost import shipped_source
@@ -64,7 +65,9 @@ def judge(
     values       effective values of the trainable parameters; the initial ones by default
     quantities   "function", "slope", "up_slope" (gated), "slope_in_NAME"; all by default
     squares      leave out of bfloat16 the inputs whose squares overflow float32
-    Edge         the exact values belong to the parameters as the implementation stores them, so a
+    Edge         an output without a gradient in its inputs is a problem; slopes in parameters that the
+                 implementation does not give are listed as not judged.
+                 The exact values belong to the parameters as the implementation stores them, so a
                  stored number that was rounded is not an error of the function. Slopes in parameters
                  that are stored raw are slopes in the stored numbers. The exact values are those
                  of the float64 kernel, which `truth_check` holds against the integral.
@@ -131,16 +134,19 @@ def _of_dtype(
         settings = [("", torch.ones_like(x)), (MIXED, mixed_ups(len(x), dtype))]
     at_knots, ambiguous = _near_knots(spec, bound, x)
     measured = []
+    absent: dict[str, None] = {}
     for suffix, up in settings:
         exact = _exact_stored(spec, bound, x.double(), None if up is None else up.double())
         names = [n for n in exact if quantities is None or n in quantities]
         seen = observe(implementation.name, bound, x, up, names)
         for name in names:
             if name not in seen.quantities:
+                absent[name] = None
                 continue
             rows = _rows(name, x, seen, exact[name], at_knots, ambiguous, limit.room)
             measured.append(QuantityErrors(quantity=name + suffix, rows=rows))
     facts = _facts(spec, implementation.name, bound, dtype, limit.ulp)
+    missing, not_judged = missing_slopes(list(absent))
     return DtypeVerdict(
         dtype=dtype_name(dtype),
         budget_ulp=limit.ulp,
@@ -150,7 +156,8 @@ def _of_dtype(
         values=tuple(bound.values.items()),
         quantities=tuple(measured),
         facts=facts,
-        problems=tuple(problems_of(measured, facts, limit.ulp, wider.ulp)),
+        problems=(*missing, *problems_of(measured, facts, limit.ulp, wider.ulp)),
+        not_judged=tuple(not_judged),
     )
 
 

@@ -28,9 +28,13 @@ def unit(exact: Tensor, dtype: torch.dtype) -> Tensor:
 
 
 def overflows(exact: Tensor, dtype: torch.dtype) -> Tensor:
-    """Where the nearest value of `dtype` is an infinity."""
-    information = torch.finfo(dtype)
-    return exact.abs() >= information.max * (1 + information.eps / 4)
+    """Where the nearest value of `dtype` is an infinity: from the largest number plus half a unit.
+
+    That sum is the middle between the largest number and the power of two above it; a tie is
+    rounded to the even one of the two, which is infinity.
+    """
+    largest = torch.tensor(torch.finfo(dtype).max, dtype=torch.float64)
+    return exact.abs() >= largest + unit(largest, dtype) / 2
 
 
 def rounded(exact: Tensor, dtype: torch.dtype) -> Tensor:

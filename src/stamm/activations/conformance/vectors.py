@@ -31,6 +31,7 @@ from stamm.activations.conformance.verdict import (
     DtypeVerdict,
     QuantityErrors,
     gather,
+    missing_slopes,
     problems_of,
 )
 from stamm.activations.spec import Spec
@@ -173,6 +174,7 @@ def judge_golden(path: Path, implementation: Implementation) -> ConformanceVerdi
     short = golden.quantities[FUNCTION].exact is None
     own = limit.ulp + 0.5 * short
     wider = parameter_budget(golden.spec.name, name).ulp + (1.0 if short else 0.0)
+    missing, not_judged = missing_slopes([q for q in exact if q not in seen.quantities])
     return ConformanceVerdict(
         spec=golden.spec.name,
         content_hash=golden.spec.content_hash,
@@ -188,7 +190,8 @@ def judge_golden(path: Path, implementation: Implementation) -> ConformanceVerdi
                 values=tuple(golden.values.items()),
                 quantities=tuple(measured),
                 facts=(),
-                problems=tuple(problems_of(measured, (), own, wider)),
+                problems=(*missing, *problems_of(measured, (), own, wider)),
+                not_judged=tuple(not_judged),
             ),
         ),
     )

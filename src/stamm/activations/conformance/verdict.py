@@ -186,7 +186,10 @@ class QuantityErrors:
 
 @dataclass(frozen=True, kw_only=True)
 class DtypeVerdict:
-    """Results in one dtype; `problems` lists what broke the budget."""
+    """Results in one dtype; `problems` lists what broke the budget.
+
+    not_judged   slopes in parameters that the implementation does not give; no budget holds them
+    """
 
     dtype: str
     budget_ulp: float
@@ -197,6 +200,7 @@ class DtypeVerdict:
     quantities: tuple[QuantityErrors, ...]
     facts: tuple[Fact, ...]
     problems: tuple[str, ...]
+    not_judged: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -225,6 +229,22 @@ class ConformanceVerdict:
     def problems(self) -> tuple[str, ...]:
         """The budgets and facts that did not hold, with the dtype in front."""
         return tuple(f"{of.dtype}: {text}" for of in self.dtypes for text in of.problems)
+
+    @property
+    def not_judged(self) -> tuple[str, ...]:
+        """The quantities that are not judged in at least one dtype, in order."""
+        return tuple(dict.fromkeys(name for of in self.dtypes for name in of.not_judged))
+
+
+def missing_slopes(absent: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Problems, and what is not judged, of the quantities that an implementation does not give.
+
+    An output without a gradient in x or up trains nothing below it: that is a problem.
+    """
+    own = [name for name in absent if name in (SLOPE, UP_SLOPE)]
+    inputs = {SLOPE: "the input", UP_SLOPE: "up"}
+    problems = [f"{name} is missing: the output has no gradient in {inputs[name]}" for name in own]
+    return problems, [name for name in absent if name not in own]
 
 
 def problems_of(

@@ -122,8 +122,8 @@ class ActivationModule(nn.Module):
 
         values   per parameter one number, or one for each group or neuron
         raw      True when `values` are stored numbers (before softplus), False when effective
-        Raises   ConfigError for an unknown name, a wrong count, or an effective value outside its
-                 constraint.
+        Raises   ConfigError for an unknown name, a wrong count, an effective value outside its
+                 constraint, or a stored number whose effective value is not finite.
         """
         held = {p.name for p in self.spec.trainable}
         kept = {n: v for n, v in self.values(raw=raw).items() if n in held}
@@ -132,7 +132,7 @@ class ActivationModule(nn.Module):
         for row in zip(*merged.values(), strict=True):
             named = dict(zip(merged, row, strict=True))
             if raw:
-                self.spec.effective_values(named)
+                self.spec.check_raw_values(named)
                 rows.append(named)
             else:
                 rows.append(self.spec.raw_values(named))

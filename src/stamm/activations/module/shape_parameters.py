@@ -106,7 +106,7 @@ def import_values(
     raw      True for stored numbers, False for effective ones. It has no default: a raw number often is a valid effective one,
              so a mistake would load, and the model would compute another function
     Raises   ConfigError for an unknown or missing name, a wrong count, a number that is not finite
-             or that breaks its constraint, with the module and the value; nothing is changed then.
+             (raw or effective) or that breaks its constraint, with the module and the value; nothing is changed then.
     """
     modules = shape_modules(model)
     _check_names(values, modules, "trainable activation", "")
@@ -122,8 +122,7 @@ def import_values(
         stored = {name: [0.0] * len(column) for name, column in columns.items()}
         for index in range(max(len(column) for column in columns.values())):
             row = {name: _at(column, index) for name, column in columns.items()}
-            if not raw:
-                row = _stored(module, row, place, index)
+            row = _stored(module, row, place, index, raw=raw)
             for name, column in stored.items():
                 column[min(index, len(column) - 1)] = row[name]
         for name, parameter in named.items():
@@ -139,11 +138,14 @@ def import_values(
 
 
 def _stored(
-    module: ActivationModule, row: Mapping[str, float], place: str, index: int
+    module: ActivationModule, row: dict[str, float], place: str, index: int, *, raw: bool
 ) -> dict[str, float]:
-    """One row of effective values as stored ones, or the error with its place."""
+    """One row of values as stored ones, or the error with its place."""
     try:
-        return module.spec.raw_values(row)
+        if not raw:
+            return module.spec.raw_values(row)
+        module.spec.check_raw_values(row)
+        return row
     except ConfigError as error:
         entry = f"entry {index} of " if index else ""
         raise ConfigError(

@@ -17,11 +17,12 @@ from stamm.activations.spec.expressions import (
     parse_interval,
     symbols,
 )
-from stamm.activations.spec.gradient_checks import gradient_problems, value_of
-from stamm.activations.spec.parameters import Absolute, Between, Exp, Fixed, as_number
+from stamm.activations.spec.gradient_checks import gradient_problems, no_value, value_or_nan
+from stamm.activations.spec.parameters import Absolute, Between, Exp, Fixed, as_number, is_finite
 from stamm.activations.spec.pieces import Gated, Piece
 from stamm.activations.spec.unchecked import UncheckedSpec
 from stamm.base.config import nearest
+from stamm.base.errors import visible
 
 _NAME = re.compile(r"[a-z][a-z0-9_]{0,63}")
 MAX_CHARACTERS = 4000
@@ -29,6 +30,7 @@ _IDENTIFIER = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,63}")
 _COMPAT_FUNCTIONS = ("min", "max")
 # Functions that another library's order of evaluation may call; `codegen.compat` spells each with torch.
 COMPAT_KNOWN = ("exp", "expm1", "log", "sqrt", "tanh", "atan", "erf", "logistic", "min", "max")
+_REACHED = ", which training may reach: bound the parameter, or move the knot"
 _TAKEN = ("torch", "primitives", "parameters")  # by the source of every kernel
 
 
@@ -57,6 +59,12 @@ def text_problems(spec: UncheckedSpec) -> Iterator[str]:
     texts = [("title", spec.title), ("source", spec.source), ("notes", spec.notes)]
     texts += [("peer", peer) for peer in spec.peers]
     names = []
+    anchors = [("the anchor", spec.anchor)]
+    if isinstance(spec.arity, Gated) and spec.arity.up is not None:
+        anchors.append(("the anchor of the up factor", spec.arity.up.anchor))
+    for what, anchor in anchors:
+        if len(anchor) != 2:
+            yield f"{what} has {len(anchor)} formulas, not the two of a point and the value there"
     if spec.compat is not None:
         names = [spec.compat.name, *(constant.name for constant in spec.compat.constants)]
         texts.append(("compat source", spec.compat.source))
@@ -118,11 +126,16 @@ def _parameters(spec: UncheckedSpec) -> Iterator[str]:
     by_name = {p.name: p for p in spec.parameters}
     values = spec.initial_values()
     for parameter in spec.parameters:
-        if not math.isfinite(parameter.initial):
-            yield f"{parameter.name} starts at {parameter.initial!r}, which is not finite"
+        if not is_finite(parameter.initial):
+            shown = visible(repr(parameter.initial), 40)
+            yield f"{parameter.name} starts at {shown}, which is not finite in double precision"
             continue
         match parameter.bijection:
-            case Between(low=low, high=high) if not -math.inf < low < high < math.inf:
+            case Between(low=low, high=high) if not (is_finite(low) and is_finite(high)):
+                shown = ", ".join(visible(repr(end), 40) for end in (low, high))
+                yield f"the range of {parameter.name}, ({shown}), is not finite in double precision"
+                continue
+            case Between(low=low, high=high) if not low < high:
                 yield f"{parameter.name} is between {low!r} and {high!r}, which is an empty range"
                 continue
         name = parameter.above_name
@@ -154,10 +167,7 @@ def _gradient(spec: UncheckedSpec) -> list[str]:
     if problems:
         return problems
     reached = _gradient_at(spec, spec.stress_values())
-    return [
-        f"{problem}, which training may reach: bound the parameter, or move the knot"
-        for problem in reached
-    ]
+    return [problem + _REACHED for problem in reached]
 
 
 def _gradient_at(spec: UncheckedSpec, samples: Sequence[Mapping[str, float]]) -> list[str]:
@@ -177,14 +187,21 @@ def _jumps(spec: UncheckedSpec) -> Iterator[str]:
             if symbols(parse(text, where=spec.where)) - parameters:
                 yield f"the jump {text!r} names something that is not a parameter"
                 return
+        tested = [(values, "") for values in spec.sample_values()]
+        tested += [(values, _REACHED) for values in spec.stress_values()]
+        for values, ending in tested:
+            for text in (jump.at, jump.by):
+                if not math.isfinite(value_or_nan(text, values)):
+                    yield no_value(f"the jump {text!r}", values) + ending
+                    return
         for values in spec.sample_values():
             knots = [
-                value_of(bound, values)
+                value_or_nan(bound, values)
                 for interval in spec.intervals
                 for bound in (interval.low, interval.high)
                 if bound is not None
             ]
-            if not any(knot == value_of(jump.at, values) for knot in knots):
+            if not any(knot == value_or_nan(jump.at, values) for knot in knots):
                 yield f"f is declared to jump at {jump.at}, which is not a knot of the pieces"
                 return
 
@@ -243,6 +260,9 @@ def _compat(spec: UncheckedSpec) -> Iterator[str]:
         return
     constants = [constant.name for constant in spec.compat.constants]
     parameters = [p.name for p in spec.parameters]
+    for constant in spec.compat.constants:
+        if not is_finite(constant.value):
+            yield f"{what} has the constant {constant.name!r}, which is not finite"
     for name in constants:
         if name == VARIABLE or name in parameters or constants.count(name) > 1:
             yield f"{what} has a constant {name!r}, a name that is already used"

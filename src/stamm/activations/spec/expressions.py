@@ -8,6 +8,7 @@ untrusted formula can be read safely. Needs neither SymPy nor torch.
 from __future__ import annotations
 
 import ast
+import copy
 import math
 import operator
 from collections.abc import Callable, Iterator, Mapping
@@ -15,15 +16,16 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
-from stamm.activations.spec.parameters import softplus
+from stamm.activations.spec.parameters import is_finite, softplus
 from stamm.base.config import nearest
-from stamm.base.errors import ConfigError
+from stamm.base.errors import ConfigError, visible
 
 VARIABLE = "x"
 CONSTANTS: Mapping[str, float] = {"pi": math.pi}
 MAX_CHARACTERS = 2000
 MAX_DEPTH = 60
 MAX_EXPONENT = 64
+_STEP = 1e-7  # from a point to its one-sided limits, relative
 
 
 def logistic(x: float) -> float:
@@ -198,15 +200,87 @@ def evaluate(tree: ast.expr, values: Mapping[str, float]) -> float:
     return found
 
 
-def divisors(tree: ast.expr) -> Iterator[ast.expr]:
-    """The denominators of a formula, which must not be zero."""
+def divisors(tree: ast.expr) -> Iterator[tuple[ast.expr, ast.expr]]:
+    """Each part of a formula that must not be zero where the exponent beside it is negative.
+
+    Denominators are there with the exponent -1.
+    """
+    minus_one = ast.Constant(-1.0)
     for node in ast.walk(tree):
-        if not isinstance(node, ast.BinOp):
-            continue
-        if isinstance(node.op, ast.Div):
-            yield node.right
-        elif isinstance(node.op, ast.Pow) and isinstance(node.right, ast.UnaryOp):
-            yield node.left
+        match node:
+            case ast.BinOp(op=ast.Div(), right=right):
+                yield from ((part, minus_one) for part in _factors(right))
+            case ast.BinOp(left=left, op=ast.Pow(), right=right) if not isinstance(
+                right, ast.Constant
+            ):
+                yield from ((part, right) for part in _factors(left))
+
+
+def logarithms(tree: ast.expr) -> Iterator[ast.expr]:
+    """Each part of a formula that must not be zero because of a `log` or `log1p`."""
+    for node in ast.walk(tree):
+        match node:
+            case ast.Call(func=ast.Name(id="log"), args=[argument]):
+                yield from _factors(argument)
+            case ast.Call(func=ast.Name(id="log1p"), args=[argument]):
+                yield ast.BinOp(argument, ast.Add(), ast.Constant(1))
+
+
+def _factors(node: ast.expr) -> Iterator[ast.expr]:
+    """Parts of which one is zero where `node` is: factors, and arguments of abs, sqrt and powers.
+
+    A zero of high or broken order is found in the part itself, where it is of order one.
+    """
+    match node:
+        case ast.UnaryOp(operand=inner) | ast.BinOp(left=inner, op=ast.Div()):
+            yield from _factors(inner)
+        case ast.Call(func=ast.Name(id="abs" | "sqrt"), args=[inner]):
+            yield from _factors(inner)
+        case ast.BinOp(
+            left=inner, op=ast.Pow(), right=ast.Constant(value=int() | float() as power)
+        ):
+            if power > 0:
+                yield from _factors(inner)
+        case ast.BinOp(left=left, op=ast.Mult(), right=right):
+            yield from _factors(left)
+            yield from _factors(right)
+        case _:
+            yield node
+
+
+def signs(tree: ast.expr) -> list[ast.expr]:
+    """The arguments of all calls of `sign` in a formula."""
+    calls = (node for node in ast.walk(tree) if isinstance(node, ast.Call))
+    return [c.args[0] for c in calls if isinstance(c.func, ast.Name) and c.func.id == "sign"]
+
+
+def one_sided(tree: ast.expr, values: Mapping[str, float], side: float) -> float:
+    """The limit of a formula at `values` in x, from below or from above.
+
+    Each sign(...) has its value a small step to that side; the rest is taken at the point.
+
+    side   -1 from below, 1 from above
+    Edge   NaN where the formula has no value.
+    """
+    point = values[VARIABLE]
+    beside = {**values, VARIABLE: point + side * _STEP * max(1.0, abs(point))}
+    try:
+        return evaluate(_WithoutSigns(beside).visit(copy.deepcopy(tree)), values)
+    except (ArithmeticError, ValueError):
+        return math.nan
+
+
+class _WithoutSigns(ast.NodeTransformer):
+    """Replaces each sign(...) with its value."""
+
+    def __init__(self, values: Mapping[str, float]) -> None:
+        self.values = values
+
+    def visit_Call(self, node: ast.Call) -> ast.expr:
+        if isinstance(node.func, ast.Name) and node.func.id == "sign":
+            return ast.Constant(evaluate(node, self.values))
+        self.generic_visit(node)
+        return node
 
 
 @lru_cache(maxsize=1024)
@@ -264,8 +338,12 @@ def _check(node: ast.AST, text: str, where: str, extra: tuple[str, ...], depth: 
     inner: list[ast.expr] = []
     match node:
         case ast.Constant(value=int() | float() as number) if not isinstance(number, bool):
-            if not math.isfinite(number):
-                raise ConfigError(f"{text!r} holds a number that is not finite", where=where)
+            if not is_finite(number):
+                raise ConfigError(
+                    f"{visible(text, 60)!r} holds a number that is not finite in double precision",
+                    where=where,
+                    fix="Use numbers below 1e308",
+                )
         case ast.Name():
             pass
         case ast.UnaryOp(op=ast.USub() | ast.UAdd(), operand=operand):

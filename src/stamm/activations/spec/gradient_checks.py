@@ -7,13 +7,25 @@ import itertools
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
-from stamm.activations.spec.expressions import VARIABLE, PieceInterval, divisors, evaluate, parse
+from stamm.activations.spec.expressions import (
+    VARIABLE,
+    PieceInterval,
+    divisors,
+    evaluate,
+    logarithms,
+    one_sided,
+    parse,
+    sign,
+    signs,
+    symbols,
+)
 
 Values = Mapping[str, float]
 _REACH = 1e3  # samples go this far from the knots
 _FAR_OUT = 1e9  # knots and anchors beyond it are refused: nothing is sampled there
 _GROWTH = 10.0  # beyond it an overflow is growth, not a pole
 _STEPS = 48
+_NEAR_ZERO = 1e-6  # of an argument of sign(...) where its sign changes, relative
 
 
 def gradient_problems(
@@ -37,7 +49,10 @@ def gradient_problems(
                 p for i in order for p in _poles(*pieces[i], intervals[i], values, singular)
             ]
         if not problems and continuity == "continuous":
-            problems = list(_jumps(pieces, intervals, order, values))
+            problems = [
+                *_jumps(pieces, intervals, order, values),
+                *(p for i in order for p in _inner_jumps(*pieces[i], intervals[i], values)),
+            ]
         if not problems:
             problems = list(_anchor(anchor, values))
         if problems:
@@ -46,12 +61,32 @@ def gradient_problems(
 
 
 def value_of(text: str, values: Values) -> float:
-    """The value of a formula in the parameters."""
+    """The value of a formula in the parameters.
+
+    Raises   ArithmeticError or ValueError where it has none; those of a Spec all have one.
+    """
     return evaluate(parse(text), values)
 
 
+def value_or_nan(text: str, values: Values) -> float:
+    """The value of a formula in the parameters, or NaN where it has none."""
+    return _evaluate_or_nan(parse(text), values)
+
+
+def no_value(what: str, values: Values) -> str:
+    """The problem of a place or a height without a finite value, as text."""
+    return f"{what} has no finite value{_given(values)}"
+
+
+def _evaluate_or_nan(tree: ast.expr, values: Values) -> float:
+    try:
+        return evaluate(tree, values)
+    except (ArithmeticError, ValueError):
+        return math.nan
+
+
 def _bound(text: str | None, values: Values, otherwise: float) -> float:
-    return otherwise if text is None else value_of(text, values)
+    return otherwise if text is None else value_or_nan(text, values)
 
 
 def _ends(interval: PieceInterval, values: Values) -> tuple[float, float]:
@@ -61,6 +96,10 @@ def _ends(interval: PieceInterval, values: Values) -> tuple[float, float]:
 def _cover(
     pieces: Sequence[tuple[str, ast.expr]], intervals: Sequence[PieceInterval], values: Values
 ) -> tuple[list[int], list[str]]:
+    for (where, _), interval in zip(pieces, intervals, strict=True):
+        for text in (interval.low, interval.high):
+            if text is not None and not math.isfinite(value_or_nan(text, values)):
+                return [], [no_value(f"the knot {text!r} of piece {where!r}", values)]
     ends = [_ends(interval, values) for interval in intervals]
     order = sorted(range(len(pieces)), key=lambda i: ends[i])
     far = [(i, e) for i in order for e in ends[i] if _FAR_OUT < abs(e) < math.inf]
@@ -102,20 +141,34 @@ def _points(low: float, high: float) -> list[float]:
     return sorted(p for p in found | centres if low < p < high and abs(p) <= _REACH)
 
 
+def _wide_points(low: float, high: float) -> list[float]:
+    """`_points`, and further out up to 1e38."""
+    outer = [s * 10.0 ** (k / 4) for s in (-1.0, 1.0) for k in range(12, 153)]
+    return sorted({*_points(low, high), *(p for p in outer if low < p < high)})
+
+
 def _poles(
     where: str, tree: ast.expr, interval: PieceInterval, values: Values, singular: bool
 ) -> Iterator[str]:
     low, high = _ends(interval, values)
     points = _points(low, high)
     ends = [] if singular else [end for end in (low, high) if math.isfinite(end)]
-    outer = [s * 10.0 ** (k / 4) for s in (-1.0, 1.0) for k in range(12, 153)]
-    wide = sorted({*points, *(p for p in outer if low < p < high)})
-    for divisor in divisors(tree):
-        at = _root(divisor, wide, values)
-        if at is not None:
-            name = ast.unparse(divisor)
-            yield f"piece {where!r} has a pole at x = {at:.6g}: {name} is 0 there{_given(values)}"
-            return
+    wide = _wide_points(low, high)
+    for divisor, exponent in divisors(tree):
+        if VARIABLE not in symbols(exponent) and not _evaluate_or_nan(exponent, values) < 0:
+            continue
+        name = ast.unparse(divisor)
+        if VARIABLE not in symbols(divisor):
+            if _evaluate_or_nan(divisor, values) == 0:
+                yield f"piece {where!r} has a pole at every x: {name} is 0{_given(values)}"
+                return
+            continue
+        for at in _roots(divisor, wide, values):
+            if _evaluate_or_nan(exponent, {**values, VARIABLE: at}) < 0:
+                yield (
+                    f"piece {where!r} has a pole at x = {at:.6g}: {name} is 0 there{_given(values)}"
+                )
+                return
     for point in [*ends, *points]:
         try:
             value = evaluate(tree, {**values, VARIABLE: point})
@@ -128,10 +181,18 @@ def _poles(
         if not math.isfinite(value):
             yield f"piece {where!r} has no finite value at x = {point:.6g}{_given(values)}"
             return
+    for argument in logarithms(tree):
+        for at in _roots(argument, wide, values) if VARIABLE in symbols(argument) else ():
+            name = ast.unparse(argument)
+            yield (
+                f"piece {where!r} has no finite value at x = {at:.6g}: {name} is 0 in a logarithm"
+                f"{_given(values)}"
+            )
+            return
 
 
-def _root(divisor: ast.expr, points: Sequence[float], values: Values) -> float | None:
-    """A zero of `divisor` among or between the points, or None."""
+def _roots(divisor: ast.expr, points: Sequence[float], values: Values) -> Iterator[float]:
+    """Zeros of `divisor` among and between the points, from left to right."""
 
     def at(x: float) -> float:
         try:
@@ -144,16 +205,17 @@ def _root(divisor: ast.expr, points: Sequence[float], values: Values) -> float |
     heights = [at(point) for point in points]
     for i, height in enumerate(heights):
         if height == 0:
-            return points[i]
-        if i + 1 < len(points) and height * heights[i + 1] < 0:
-            return _bisect(at, points[i], points[i + 1])
+            yield points[i]
+        elif i + 1 < len(points) and height * heights[i + 1] < 0:
+            yield _bisect(at, points[i], points[i + 1])
         # A zero of even order changes no sign: look for a minimum of the magnitude that reaches 0.
-        inner = math.isfinite(height) and 0 < i < len(points) - 1
-        if inner and abs(height) <= min(abs(heights[i - 1]), abs(heights[i + 1])):
+        inner = height != 0 and math.isfinite(height) and 0 < i < len(points) - 1
+        beside = [abs(h) for h in heights[i - 1 : i + 2 : 2]] if inner else []
+        # Three equal heights are a constant, as that of 1 + exp(x) far below 0.
+        if inner and abs(height) <= min(beside) and abs(height) < max(beside):
             low = _lowest(at, points[i - 1], points[i + 1])
-            if abs(at(low)) <= 1e-12 * max(abs(heights[i - 1]), abs(heights[i + 1])):
-                return low
-    return None
+            if abs(at(low)) <= 1e-12 * max(beside):
+                yield low
 
 
 def _bisect(at: Callable[[float], float], low: float, high: float) -> float:
@@ -184,8 +246,9 @@ def _jumps(
 ) -> Iterator[str]:
     for left, right in itertools.pairwise(order):
         knot = _ends(intervals[left], values)[1]
-        below, above = (evaluate(pieces[i][1], {**values, VARIABLE: knot}) for i in (left, right))
-        if abs(below - above) > 1e-9 * max(1.0, abs(below), abs(above)):
+        at = {**values, VARIABLE: knot}
+        below, above = (one_sided(pieces[i][1], at, s) for i, s in ((left, -1.0), (right, 1.0)))
+        if _differ(below, above):
             yield (
                 f"declared continuous, but the gradient jumps at x = {knot:g}: {below:.6g} by"
                 f" piece {pieces[left][0]!r}, {above:.6g} by piece {pieces[right][0]!r}"
@@ -193,13 +256,59 @@ def _jumps(
             )
 
 
+def _inner_jumps(
+    where: str, tree: ast.expr, interval: PieceInterval, values: Values
+) -> Iterator[str]:
+    """Jumps inside a piece: where the argument of a sign(...) changes its sign."""
+    arguments = signs(tree)
+    points = _wide_points(*_ends(interval, values)) if arguments else []
+    for argument in arguments:
+        for place in _sign_changes(argument, points, values):
+            sides = [_sides(tree, point, values) for point in place]
+            # A factor that is 0 there too, as in x*sign(x), changes its own sign beside the place.
+            steps = [above - below for below, above in sides]
+            if all(_differ(*side) for side in sides) and steps[0] * steps[-1] > 0:
+                below, above = sides[0]
+                at = f"x = {min(place, key=abs):.6g} inside piece {where!r}"
+                yield (
+                    f"declared continuous, but the gradient jumps at {at}: {below:.6g} below,"
+                    f" {above:.6g} above{_given(values)}"
+                )
+                return
+
+
+def _sides(tree: ast.expr, point: float, values: Values) -> tuple[float, float]:
+    at = {**values, VARIABLE: point}
+    return one_sided(tree, at, -1.0), one_sided(tree, at, 1.0)
+
+
+def _sign_changes(
+    argument: ast.expr, points: Sequence[float], values: Values
+) -> Iterator[tuple[float, float]]:
+    """Neighbouring numbers between which the sign of `argument` changes, from left to right."""
+
+    def at(x: float) -> float:
+        return _evaluate_or_nan(argument, {**values, VARIABLE: x})
+
+    found = [at(point) for point in points]
+    for i, (first, second) in enumerate(itertools.pairwise(found)):
+        if sign(first) != sign(second):
+            low, high = points[i], points[i + 1]
+            while low < (middle := (low + high) / 2) < high:
+                low, high = (middle, high) if sign(at(middle)) == sign(first) else (low, middle)
+            # sin(x) at 1e30 has the sign of a rounding error: it does not approach 0.
+            if min(abs(at(low)), abs(at(high))) <= _NEAR_ZERO * max(abs(first), abs(second)):
+                yield low, high
+
+
+def _differ(below: float, above: float) -> bool:
+    """Whether two limits differ, or one of them is NaN."""
+    return not abs(below - above) <= 1e-9 * max(1.0, abs(below), abs(above))
+
+
 def _anchor(anchor: tuple[str, str], values: Values) -> Iterator[str]:
     for text in anchor:
-        try:
-            finite = abs(evaluate(parse(text), values)) <= _FAR_OUT
-        except (ArithmeticError, ValueError):
-            finite = False
-        if not finite:
+        if not abs(value_or_nan(text, values)) <= _FAR_OUT:
             yield f"the anchor {text!r} has no finite value up to {_FAR_OUT:g}{_given(values)}"
 
 

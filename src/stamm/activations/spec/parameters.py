@@ -123,7 +123,7 @@ class Parameter:
             case Softplus():
                 return above + softplus(raw)
             case Exp():
-                return above + math.exp(raw)
+                return above + _exp(raw)
             case Absolute():
                 return abs(above) + abs(raw)
             case Between(low=low, high=high):
@@ -169,6 +169,22 @@ class Parameter:
             case Between(low=low, high=high) if not low < effective < high:
                 return f"is not between {low!r} and {high!r}"
         return ""
+
+
+def is_finite(number: float) -> bool:
+    """Whether a number, which may be an integer of any length, is finite in double precision."""
+    try:
+        return math.isfinite(number)
+    except OverflowError:
+        return False
+
+
+def _exp(raw: float) -> float:
+    """exp(raw), infinity where it overflows."""
+    try:
+        return math.exp(raw)
+    except OverflowError:
+        return math.inf
 
 
 def as_number(text: str) -> float | None:

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Literal
 
 from stamm.activations.spec.expressions import PieceInterval, parse, parse_interval
-from stamm.activations.spec.parameters import Identity, Parameter
+from stamm.activations.spec.parameters import Absolute, Identity, Parameter
 from stamm.activations.spec.pieces import Compat, Gated, Jump, Piece, Plain
 from stamm.base.config import nearest
 from stamm.base.errors import ConfigError
 
 _MOVED = 0.37  # offset of the second set of sample values, in raw units
 _FAR = 4.0  # offset of each parameter alone, to test values that training may reach
+_OPPOSITE = (-1.0, 0.0, 1.0)  # offsets from the opposite of an unconstrained parameter
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,17 +72,36 @@ class UncheckedSpec:
         moved = self.effective_values(
             {name: value + _MOVED * (i + 1) for i, (name, value) in enumerate(raw.items())}
         )
-        return [start] if moved == start else [start, moved]
+        return [start] if moved == start or not _all_finite(moved) else [start, moved]
 
     def stress_values(self) -> list[dict[str, float]]:
         """Parameter values that training may reach: each raw value moved far to either side.
 
-        No value that an optimizer can reach may open a gap, a pole or a jump.
+        No value that an optimizer can reach may open a gap, a pole or a jump. A parameter that may
+        be 0 is moved there as well, one with a magnitude to its bound, and an unconstrained one to
+        the opposite sign. Values that overflow are left out.
         """
+        start = self.initial_values()
         raw = self.raw_values({p.name: p.initial for p in self.trainable})
         moves = [(name, value + by) for name, value in raw.items() for by in (-_FAR, _FAR)]
-        moves += [(p.name, 0.0) for p in self.trainable if isinstance(p.bijection, Identity)]
-        return [self.effective_values({**raw, name: value}) for name, value in moves]
+        zeros = {}
+        for parameter in self.trainable:
+            name, bound = parameter.name, self._bound(parameter, start)
+            if not parameter.broken(0.0, bound):
+                zeros[name] = parameter.raw(0.0, bound)
+            elif isinstance(parameter.bijection, Absolute):
+                moves.append((name, 0.0))
+            if isinstance(parameter.bijection, Identity):
+                moves += [(name, by - raw[name]) for by in _OPPOSITE]
+        found = [
+            self.effective_values({**raw, name: value}) for name, value in dict.fromkeys(moves)
+        ]
+        # The effective value of that raw one may be a rounding error instead of 0.
+        found += [
+            {**self.effective_values({**raw, name: value}), name: 0.0}
+            for name, value in zeros.items()
+        ]
+        return [values for values in found if _all_finite(values)]
 
     def effective_values(self, raw: Mapping[str, float]) -> dict[str, float]:
         """Effective value of every parameter from the raw (stored) values of the trainable ones.
@@ -111,6 +132,20 @@ class UncheckedSpec:
                 raise ConfigError(error.what, where=self.where, fix=error.fix) from None
         return raw
 
+    def check_raw_values(self, raw: Mapping[str, float]) -> None:
+        """Check that raw (stored) values have finite effective values.
+
+        Raises   ConfigError with the parameter and the value; also as `effective_values`.
+        """
+        for name, value in self.effective_values(raw).items():
+            if not math.isfinite(value):
+                constraint = next(p.constraint for p in self.parameters if p.name == name)
+                raise ConfigError(
+                    f"the effective value of {name} is {value!r} at raw {raw[name]!r} ({constraint})",
+                    where=self.where,
+                    fix="Use a smaller raw value, or pass effective values with raw=False",
+                )
+
     def _check_names(self, values: Mapping[str, float]) -> None:
         names = [p.name for p in self.trainable]
         for name in values:
@@ -131,3 +166,7 @@ class UncheckedSpec:
             return 0.0
         name = parameter.above_name
         return float(parameter.above) if name is None else values[name]
+
+
+def _all_finite(values: Mapping[str, float]) -> bool:
+    return all(math.isfinite(value) for value in values.values())
