@@ -87,6 +87,11 @@ def test_a_fold_outside_its_piece_is_no_jump() -> None:
     assert _value(exact_formulas(spec).function, {}, 3.0) == 6
 
 
+def test_signs_of_numbers_are_numbers() -> None:
+    (branch,) = exact_formulas(spec_from_arguments(["sign(x - 1)"], continuity="jump")).function
+    assert branch.formula == X * signum(X - 1) - signum(X - 1) - 1
+
+
 def test_an_absolute_value_without_an_integral_is_refused() -> None:
     with pytest.raises(ConfigError, match="no antiderivative of piece 'all x' could be found"):
         exact_formulas(spec_from_arguments(["abs(sin(x))"]))

@@ -28,7 +28,7 @@ from stamm.activations.derivation.integral_table import respelled
 from stamm.activations.derivation.integrate import antiderivative
 from stamm.activations.derivation.large_argument_forms import outward_branches
 from stamm.activations.derivation.near_zero import branches_near_zero
-from stamm.activations.derivation.primitives import Primitive, X
+from stamm.activations.derivation.primitives import Primitive, X, absolute, signum
 from stamm.activations.derivation.stable_forms import (
     FARTHEST,
     by_logistics,
@@ -318,9 +318,16 @@ def _is_finite(value: Expr) -> bool:
 
 
 def _evaluated(value: Expr) -> Expr:
-    """Primitives at 0 as the numbers they are: logistic(0) = 1/2."""
+    """Primitives at 0 as the numbers they are, logistic(0) = 1/2, and |u| and sign(u) of any number."""
+
+    def is_number(part: Expr) -> bool:
+        if not (part.is_Function and part.args):
+            return False
+        folded = isinstance(part, (absolute, signum)) and part.args[0].is_Rational
+        return bool(folded or part.args[0] == 0)
+
     return value.replace(
-        lambda part: bool(part.is_Function) and bool(part.args) and part.args[0] == 0,
+        is_number,
         lambda part: (
             sympy.simplify(part.definition(part.args[0])) if hasattr(part, "definition") else part
         ),
