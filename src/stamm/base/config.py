@@ -15,6 +15,7 @@ ConfigError that names the path and, for a misspelt name, the nearest one that e
 from __future__ import annotations
 
 import ast
+import contextlib
 import contextvars
 import dataclasses
 import difflib
@@ -208,7 +209,8 @@ def _build(annotation: Any, plain: Any, path: str, where: str) -> Any:
             element = get_args(member)[0]
             return tuple(_build(element, v, f"{path}.{i}", where) for i, v in enumerate(plain))
         if member is float and isinstance(plain, (int, float)) and not isinstance(plain, bool):
-            return float(plain)
+            with contextlib.suppress(OverflowError):  # an integer of 400 digits is no number
+                return float(plain)
         if member in (int, str, bool) and type(plain) is member:
             return plain
     raise ConfigError(

@@ -122,7 +122,7 @@ def _show(options: argparse.Namespace) -> int:
     name = options.name
     if name == "ledger" and not Path(name).exists():
         return show_ledger(options.changes, options.json)
-    if (Path(name) / "manifest.json").is_file():
+    if activation_show.is_file(name, "manifest.json"):
         return _show_run(Path(name), options)
     spec = activation_show.spec_named(name)
     if spec is not None:

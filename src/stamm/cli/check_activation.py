@@ -262,7 +262,9 @@ def _verdict_text(verdict: ConformanceVerdict) -> str:
             text += f", slopes in parameters {worst[False]:.3f} of {of.parameter_budget_ulp:g}"
         parts.append(f"{text} ({of.inputs:,} inputs)")
     facts = sum(len(of.facts) for of in verdict.dtypes)
-    return ", ".join(parts) + (f", {facts} exact values" if facts else "")
+    exact = f", {facts} exact values" if facts else ""
+    skipped = f"; not judged: {', '.join(verdict.not_judged)}" if verdict.not_judged else ""
+    return ", ".join(parts) + exact + skipped
 
 
 def _print(table: VerdictTable) -> None:
