@@ -209,7 +209,7 @@ def _build(annotation: Any, plain: Any, path: str, where: str) -> Any:
             element = get_args(member)[0]
             return tuple(_build(element, v, f"{path}.{i}", where) for i, v in enumerate(plain))
         if member is float and isinstance(plain, (int, float)) and not isinstance(plain, bool):
-            with contextlib.suppress(OverflowError):  # an integer of 400 digits is no number
+            with contextlib.suppress(OverflowError):  # an integer of 400 digits
                 return float(plain)
         if member in (int, str, bool) and type(plain) is member:
             return plain
