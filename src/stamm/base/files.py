@@ -73,14 +73,19 @@ def disk_full_error(path: Path) -> RunError:
     )
 
 
+def remove(path: Path) -> None:
+    """Delete a file, or a folder with what is in it."""
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
+
+
 def remove_leftovers(folder: Path) -> None:
     """Delete temporary files and folders that a killed process left below `folder`."""
     if folder.is_dir():
         for part in sorted(folder.rglob(".*.part")):
-            if part.is_dir():
-                shutil.rmtree(part)
-            else:
-                part.unlink(missing_ok=True)
+            remove(part)
 
 
 def write_bytes(path: Path, data: bytes) -> None:

@@ -20,7 +20,7 @@ from stamm.cli.output import print_json, print_pairs, print_table
 from stamm.models.flops import count_parameters
 from stamm.pretrain.config import PretrainConfig
 from stamm.recipes import catalog as recipes
-from stamm.recipes.copied import copied
+from stamm.recipes.recipe_source import recipe_source
 from stamm.recipes.resolve import resolve
 from stamm.recipes.study import Study
 from stamm.runs.manifest import MANIFEST_FIX
@@ -205,6 +205,6 @@ def _cp(options: argparse.Namespace) -> int:
     function = recipe.build.__name__
     verb = "search" if recipe.name.startswith("search.") else "run"
     if not options.dry_run:
-        write_text(target, copied(recipe))
+        write_text(target, recipe_source(recipe))
     print(f"{target}: edit it, then `stamm {verb} {shlex.quote(f'{target}:{function}')}`")
     return 0

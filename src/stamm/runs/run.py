@@ -23,6 +23,7 @@ from stamm.base.console import Progress
 from stamm.base.errors import ConfigError, DataError, RunError
 from stamm.base.files import (
     read_json,
+    remove,
     remove_leftovers,
     sha256_file,
     sha256_value,
@@ -93,10 +94,7 @@ class Run:
         """Create the run folder, or resume the existing one. The lock must be held."""
         self.check()
         for leftover in self.root.glob(".*.part"):
-            if leftover.is_dir():
-                shutil.rmtree(leftover)
-            else:
-                leftover.unlink(missing_ok=True)
+            remove(leftover)
         if not (self.root / "config.json").exists():
             write_json(self.root / "config.json", record(ConfigFile, self.request))
 

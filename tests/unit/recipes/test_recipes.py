@@ -16,8 +16,8 @@ from stamm.base.errors import ConfigError
 from stamm.models.flops import count_parameters
 from stamm.pretrain.config import PretrainConfig
 from stamm.recipes.catalog import RECIPES, Recipe, get
-from stamm.recipes.copied import copied
 from stamm.recipes.demo import demo
+from stamm.recipes.recipe_source import recipe_source
 from stamm.recipes.resolve import resolve
 from stamm.recipes.study import Study, single_steps
 from stamm.runs.run import workspace
@@ -35,7 +35,7 @@ def test_a_recipe_round_trips_through_its_plain_form(recipe: Recipe) -> None:
 @pytest.mark.parametrize("recipe", RECIPES, ids=lambda recipe: recipe.name)
 def test_a_copied_recipe_is_equal(recipe: Recipe, tmp_path: Path) -> None:
     file, function = tmp_path / "a:b.py", recipe.build.__name__
-    file.write_text(copied(recipe), encoding="utf-8")
+    file.write_text(recipe_source(recipe), encoding="utf-8")
     assert resolve(f"{file}:{function}", ()).config == recipe.build()
     own = [one for one in ast.parse(file.read_text()).body if isinstance(one, ast.FunctionDef)]
     public = [one for one in own if not (one.name.startswith("_") or ast.unparse(one.args))]

@@ -25,7 +25,7 @@ from stamm.activations.certificates.tail_functions import expansion
 from stamm.activations.certificates.tails import Tail
 from stamm.activations.derivation.formulas import Branch, Derived
 from stamm.activations.derivation.primitives import X, absolute, signum
-from stamm.activations.derivation.stable_forms import sample_points
+from stamm.activations.derivation.stable_forms import sample_points, split
 from stamm.activations.derivation.symbolic import elementary, number
 from stamm.activations.derivation.tables import TabulatedIntegral
 
@@ -350,12 +350,7 @@ def cut_at(branches: Sequence[Branch], ends: Sequence[Expr]) -> list[Branch]:
             and not _same(end, branch.low)
             and not _same(end, branch.high)
         ]
-        low, low_closed = branch.low, branch.low_closed
-        for end in inside:
-            part = {"low": low, "low_closed": low_closed, "high": end, "high_closed": True}
-            result.append(Branch(**{**vars(branch), **part}))
-            low, low_closed = end, False
-        result.append(Branch(**{**vars(branch), "low": low, "low_closed": low_closed}))
+        result += split(branch, inside)
     return result
 
 

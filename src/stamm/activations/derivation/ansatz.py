@@ -14,7 +14,6 @@ from typing import Any
 import sympy
 from sympy import Expr, Poly, Symbol
 
-from stamm.activations.derivation.folds import continuous_at_folds
 from stamm.activations.derivation.primitives import (
     PRIMITIVES,
     X,
@@ -27,6 +26,7 @@ from stamm.activations.derivation.primitives import (
     normal_pdf,
     softplus,
 )
+from stamm.activations.derivation.sign_discontinuities import without_sign_jumps
 from stamm.activations.derivation.special import (
     gompertz_integral,
     log_cosh,
@@ -80,7 +80,7 @@ def by_coefficients(gradient: Expr) -> Expr | None:
                 tried.append(atoms)
                 results.append(_solved(gradient, atoms))
         solved = [result for result in results if result is not None]
-        found = [whole for part in solved if (whole := continuous_at_folds(part)) is not None]
+        found = [whole for part in solved if (whole := without_sign_jumps(part)) is not None]
         if found:
             return min(found, key=sympy.count_ops)
     return None

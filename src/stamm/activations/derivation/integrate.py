@@ -20,7 +20,6 @@ from stamm.activations.derivation.ansatz import (
     complement_free,
     reduce_density,
 )
-from stamm.activations.derivation.folds import jump_at_folds
 from stamm.activations.derivation.formulas import end_value
 from stamm.activations.derivation.integral_table import (
     LAST_ROWS,
@@ -30,6 +29,7 @@ from stamm.activations.derivation.integral_table import (
 )
 from stamm.activations.derivation.primitives import X, signum
 from stamm.activations.derivation.search import SearchStoppedError, searched
+from stamm.activations.derivation.sign_discontinuities import jump_at_sign_change
 from stamm.activations.derivation.symbolic import number
 from stamm.activations.derivation.tables import TabulatedIntegral, table_of
 from stamm.base.errors import ConfigError
@@ -208,7 +208,7 @@ def _defect(
                 return f"it is not real at x = {float(values[X.name]):g}"
     for values in points if function.has(signum) else ():
         low, high = (end_value(end, values) for end in ends)
-        jump = jump_at_folds(function, values, low, high)
+        jump = jump_at_sign_change(function, values, low, high)
         if jump:
             return jump
     return _leap(function, gradient, points)

@@ -15,17 +15,17 @@ from stamm.activations.derivation.primitives import X, absolute, signum
 from stamm.activations.derivation.symbolic import number
 
 _DIGITS = 140
-_BESIDE = mpmath.mpf(10) ** -60  # how far from a fold a formula is evaluated on both sides
+_BESIDE = mpmath.mpf(10) ** -60  # how far from a sign change a formula is evaluated on both sides
 _SAME = mpmath.mpf(10) ** -12  # largest difference of the values there, relative to 1 + |f|
 
 
-def continuous_at_folds(found: Expr) -> Expr | None:
+def without_sign_jumps(found: Expr) -> Expr | None:
     """An antiderivative of a bounded gradient without its jumps where a linear u changes its sign.
 
     Half of each jump, times sign(u), is subtracted. A power of sign(u) is 1 or sign(u) first.
 
     Edge     None where a u is not linear, or two of them have the same root: those jumps stay.
-    Checked  tests/unit/activations/test_folds.py
+    Checked  tests/unit/activations/test_sign_discontinuities.py
     """
     found = found.replace(_is_power_of_sign, lambda p: p.base if p.exp % 2 else sympy.S.One)
     roots: set[Expr] = set()
@@ -45,12 +45,14 @@ def continuous_at_folds(found: Expr) -> Expr | None:
     return found
 
 
-def jump_at_folds(function: Expr, values: Mapping[str, float], low: float, high: float) -> str:
+def jump_at_sign_change(
+    function: Expr, values: Mapping[str, float], low: float, high: float
+) -> str:
     """A jump of a formula where a linear u in sign(u) changes its sign, as text; "" without one.
 
     low, high   the ends of the piece: values there count, values beyond do not
     Edge        text for a u that is not linear as well: where it changes its sign is not known.
-    Checked     tests/unit/activations/test_folds.py
+    Checked     tests/unit/activations/test_sign_discontinuities.py
     """
     for part in sorted(function.atoms(signum), key=sympy.default_sort_key):
         argument = part.args[0]

@@ -9,9 +9,12 @@ import pytest
 from sympy import Expr
 
 from stamm.activations.derivation.derive import exact_formulas
-from stamm.activations.derivation.folds import continuous_at_folds, jump_at_folds
 from stamm.activations.derivation.formulas import Branches, end_value
 from stamm.activations.derivation.primitives import X, absolute, signum
+from stamm.activations.derivation.sign_discontinuities import (
+    jump_at_sign_change,
+    without_sign_jumps,
+)
 from stamm.activations.derivation.symbolic import number
 from stamm.activations.spec.command_line import spec_from_arguments
 from stamm.base.errors import ConfigError
@@ -101,10 +104,10 @@ def test_an_absolute_value_without_an_integral_is_refused() -> None:
     "found", [X * signum(X**2 - 1), X * signum(X) * signum(2 * X)], ids=["curved", "twice"]
 )
 def test_jumps_that_cannot_be_removed(found: Expr) -> None:
-    assert continuous_at_folds(found) is None
+    assert without_sign_jumps(found) is None
 
 
 def test_a_formula_without_a_sign_stays_as_it_is() -> None:
     found = absolute(X) * X + 2 * X
-    assert continuous_at_folds(found) is found
-    assert jump_at_folds(found, {}, -9.0, 9.0) == ""
+    assert without_sign_jumps(found) is found
+    assert jump_at_sign_change(found, {}, -9.0, 9.0) == ""

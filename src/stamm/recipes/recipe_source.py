@@ -11,7 +11,7 @@ from stamm.recipes.resolve import source_file
 _Imports = ast.Import | ast.ImportFrom
 
 
-def copied(recipe: Recipe) -> str:
+def recipe_source(recipe: Recipe) -> str:
     """The function of `recipe` with what it uses of its file: imports, constants, other functions.
 
     Classes of the file are imported, since a copy of a class would be another class.
