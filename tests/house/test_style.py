@@ -10,7 +10,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 SOURCE = ROOT / "src" / "stamm"
-LONGEST = 500
+LONGEST = 800
 MEDIAN = 180
 FORBIDDEN_NAMES = {"utils.py", "helpers.py", "common.py", "misc.py"}
 
