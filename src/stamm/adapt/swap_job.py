@@ -166,7 +166,8 @@ def _texts(config: SwapConfig, workspace: Workspace, decoder: Decoder) -> _Texts
             )
         wanted = ObserveConfig(tokens=config.tokens)
         fitted, measured = (
-            packed_text(wanted, inputs["pack"], context, split) for split in ("train", "held_out")
+            packed_text(wanted, inputs["pack"], context, split, most_contexts=1)
+            for split in ("train", "held_out")
         )
         return _Texts(
             name=f"{fitted.name}, {measured.name}",
@@ -177,7 +178,8 @@ def _texts(config: SwapConfig, workspace: Workspace, decoder: Decoder) -> _Texts
     tokenizer = load_tokenizer(inputs["tokenizer"])
     model = text_model(decoder, tokenizer, inputs["tokenizer"], weights_sha256(start))
     both = ObserveConfig(tokens=2 * config.tokens)
-    found = text_of_file(both, path, tokenizer.encode, model.prefix, context).sequences
+    # One context of a text: no text is in both halves.
+    found = text_of_file(both, path, tokenizer.encode, model.prefix, context, 1).sequences
     middle = (len(found) + 1) // 2
     if len(found) < 2:
         raise DataError(

@@ -1,6 +1,6 @@
-"""Keys of foreign records: which are read, which are harmless, which have a meaning that is not honoured.
+"""Keys of external records: which are read, which are harmless, which have a meaning that is not honoured.
 
-A reader of foreign data (rows, configuration files, metadata of a model file) declares a `KnownKeys`.
+A reader of external data (rows, configuration files, metadata of a model file) declares a `KnownKeys`.
 A key with a meaning that the reader does not honour is refused by name, unless its value asks for
 nothing; unknown keys are counted by `UnknownKeys` and reported once.
 
@@ -54,7 +54,7 @@ class RefusedKey:
 
 @dataclass(frozen=True, kw_only=True)
 class KnownKeys:
-    """The keys of one kind of foreign record.
+    """The keys of one kind of external record.
 
     reader     what is read, for messages: "config.json of a Llama model"
     read       keys whose values are used
@@ -71,7 +71,7 @@ class KnownKeys:
         counts = Counter([*self.read, *self.harmless, *self.refused])
         twice = sorted(key for key, count in counts.items() if count > 1)
         if twice:
-            raise ValueError(f"{self.reader}: {twice} stand in two groups")
+            raise ValueError(f"{self.reader}: {twice} are in two groups")
 
     def check(self, record: Mapping[str, object], where: str = "") -> None:
         """Check that no key of `record` asks for what is not honoured.
@@ -90,7 +90,7 @@ class KnownKeys:
                 )
 
     def unknown(self, record: Mapping[str, object]) -> list[str]:
-        """The keys of `record` that stand in no group, sorted; null values ask for nothing."""
+        """The keys of `record` that are in no group, sorted; null values ask for nothing."""
         known = self.read | self.harmless | self.refused.keys()
         return sorted(
             str(key) for key, value in record.items() if value is not None and key not in known

@@ -106,7 +106,7 @@ def _targets(root: Path, config: ObserveConfig, out: str | None) -> Iterator[_Ta
         if config.checkpoints == "all":
             raise RunError(f"{root} holds no checkpoints", fix="Leave out checkpoints=all")
         folder = Path(out) if out else Path("observations") / root.resolve().name
-        yield _Target(model=root, file=folder / FILE)
+        yield _Target(model=root, file=folder / _file_name(config))
         return
     arms = trained_arms(root)
     if not arms:
@@ -118,12 +118,21 @@ def _targets(root: Path, config: ObserveConfig, out: str | None) -> Iterator[_Ta
                 model=arm / "model",
                 tokenizer=inputs["tokenizer"],
                 pack=inputs.get("pack"),
-                file=arm / FOLDER / FILE,
+                file=arm / FOLDER / _file_name(config),
                 lock=run_of_arm(arm),
             ),
             config,
             arm / "checkpoints",
         )
+
+
+def _file_name(config: ObserveConfig) -> str:
+    """observe.json holds the held-out split; every other text has a file named by its SHA-256."""
+    if config.text is None:
+        return FILE
+    with interrupt_delayed():
+        from stamm.observe.model import text_sha256
+    return f"text-{text_sha256(config, None)[:8]}.json"
 
 
 def _with_checkpoints(
@@ -140,7 +149,8 @@ def _with_checkpoints(
             )
         for step in steps:
             name = f"step-{step:08d}"
-            file = target.file.parent / STEPS / f"{name}.json"
+            more = "" if config.text is None else f"-{target.file.stem}"
+            file = target.file.parent / STEPS / f"{name}{more}.json"
             yield replace(target, checkpoint=checkpoints / name, file=file)
     yield target
 
@@ -186,7 +196,7 @@ def _observe(target: _Target, config: ObserveConfig) -> ObserveFile:
         "identity": identity,
         "step": step,
         "text": chosen.name,
-        "documents": len(chosen.sequences),
+        "documents": chosen.documents,
         "tokens": chosen.tokens,
         "layers": [asdict(layer) for layer in layers],
     }
@@ -237,7 +247,7 @@ def _compare(options: argparse.Namespace, config: ObserveConfig, root: Path) -> 
                 model=place / "model",
                 tokenizer=root / "tokenizer",
                 pack=root / "pack",
-                file=place / FOLDER / FILE,
+                file=place / FOLDER / _file_name(config),
                 lock=root,
             )
             every = list(_with_checkpoints(target, config, folder / "checkpoints"))
@@ -245,8 +255,11 @@ def _compare(options: argparse.Namespace, config: ObserveConfig, root: Path) -> 
     if not arms:
         raise RunError(f"{root} holds no finished run yet", fix="Finish the comparison first")
     targets = [one for seeds in arms.values() for every in seeds.values() for one in every]
+    comparison = root / COMPARISON
+    if config.text is not None:
+        comparison = root / f"{comparison.stem}-{Path(_file_name(config)).stem}.json"
     if options.dry_run:
-        return _print_targets(targets, root / COMPARISON)
+        return _print_targets(targets, comparison)
     found = {target: _observed(target, config) for target in targets}
     # The model of a run is the last of its targets, after its checkpoints.
     last = {
@@ -254,14 +267,14 @@ def _compare(options: argparse.Namespace, config: ObserveConfig, root: Path) -> 
         for name, seeds in arms.items()
     }
     content = comparison_record(last, diverged, compared.confidence)
-    write_record(root / COMPARISON, ObserveComparisonFile, content)
-    record = read_record(ObserveComparisonFile, root / COMPARISON)
+    write_record(comparison, ObserveComparisonFile, content)
+    record = read_record(ObserveComparisonFile, comparison)
     if options.json:
         print_json(asdict(record))
         return 0
     for each in record.arms:
         _print_arm(each, record.confidence)
-    print(root / COMPARISON)
+    print(comparison)
     return 0
 
 

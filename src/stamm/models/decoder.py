@@ -8,7 +8,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -95,7 +95,7 @@ class DecoderStack(nn.Module):
         start: int = 0,
         attention: AttentionInputs | None = None,
     ) -> Tensor:
-        """Normalised hidden states, shape (B, T, D).
+        """Normalised hidden states, which the output matrix reads, shape (B, T, D).
 
         document_BT   a number per token, equal within a document; None means one document a row
         caches        KV caches, one per layer, for decoding token by token
@@ -103,15 +103,28 @@ class DecoderStack(nn.Module):
         attention     rotation and mask, for a sequence that is divided over processes; None derives
                       them from the other arguments
         """
-        x_BTD = self.embed_tokens(tokens_BT)
+        y_BTD: Tensor = self.norm(
+            self.before_norm(tokens_BT, document_BT, caches, start, attention)
+        )
+        return y_BTD
+
+    def before_norm(
+        self,
+        tokens_BT: Tensor,
+        document_BT: Tensor | None = None,
+        caches: list[KVCache] | None = None,
+        start: int = 0,
+        attention: AttentionInputs | None = None,
+    ) -> Tensor:
+        """The residual stream behind the last layer, before the final norm; arguments of `forward`."""
+        x_BTD: Tensor = self.embed_tokens(tokens_BT)
         if attention is None:
             length = tokens_BT.shape[1]
             attention = attention_inputs(self.frequencies, length, document_BT, x_BTD.dtype, start)
         for index, layer in enumerate(self.layers):
             cache = None if caches is None else caches[index]
             x_BTD = layer(x_BTD, attention.rotation, attention.mask, cache)
-        y_BTD: Tensor = self.norm(x_BTD)
-        return y_BTD
+        return x_BTD
 
     @property
     def frequencies(self) -> Tensor:
@@ -120,6 +133,13 @@ class DecoderStack(nn.Module):
         if kept.dtype == torch.float32:
             return kept
         return inverse_frequencies(self.config.rope, self.config.head_width).to(kept.device)
+
+
+class HiddenStates(NamedTuple):
+    """Last hidden states, (B, T, D): the residual stream, and what the final norm makes of it."""
+
+    before_norm: Tensor
+    after_norm: Tensor
 
 
 class Decoder(nn.Module):
@@ -203,11 +223,12 @@ class Decoder(nn.Module):
         completion_BT: Tensor,
         completions: int,
         attention: AttentionInputs | None = None,
-    ) -> tuple[Tensor, Tensor]:
-        """`sequence_log_probs`, and the normalised hidden states that they are computed from, (B, T, D)."""
-        hidden_BTD = self.model(tokens_BT, attention=attention)
-        found = self._log_probs(hidden_BTD, target_BT, completion_BT, completions)
-        return found, hidden_BTD
+    ) -> tuple[Tensor, HiddenStates]:
+        """`sequence_log_probs`, and the hidden states that they are computed from."""
+        residual_BTD = self.model.before_norm(tokens_BT, attention=attention)
+        hidden_BTD = self.model.norm(residual_BTD)
+        log_probs = self._log_probs(hidden_BTD, target_BT, completion_BT, completions)
+        return log_probs, HiddenStates(residual_BTD, hidden_BTD)
 
     def _log_probs(
         self, hidden_BTD: Tensor, target_BT: Tensor, completion_BT: Tensor, completions: int

@@ -13,9 +13,10 @@ class ObserveConfig:
     """Text that the layers of a model are observed on.
 
     text           file of texts: JSONL with "text" (plain, .gz or .zst), or .txt, one text; None: the
-                   held-out split of the run's packed corpus
-    tokens         tokens observed at most: of each document its first context, documents in the order of
-                   the hash of their identifier; None: all of them
+                   held-out split of the run's packed corpus. Its results have a file of their own
+    tokens         tokens observed at most: the first context of each document, then the second ones, and
+                   so on; held-out documents in the order of the hash of their identifier, texts of a
+                   file in its order. None: all of them
     checkpoints    "all": every checkpoint of a run; "last": its model
     batch_tokens   tokens of one forward and backward pass, padding included; results depend on it only
                    in the last digits

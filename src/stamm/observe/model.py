@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import json
+import sys
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -35,11 +37,13 @@ Encode = Callable[[str], list[int]]
 class ObservedText:
     """Token sequences with what precedes them, at most one context each.
 
-    name   of the file, or "held-out split"
+    name        of the file, or "held-out split"
+    documents   texts that the sequences are of
     """
 
     name: str
     sequences: tuple[list[int], ...]
+    documents: int
 
     @property
     def tokens(self) -> int:
@@ -65,9 +69,15 @@ def text_sha256(config: ObserveConfig, pack: Path | None) -> str:
 
 
 def packed_text(
-    config: ObserveConfig, pack: Path, context: int, split: str = "held_out"
+    config: ObserveConfig,
+    pack: Path,
+    context: int,
+    split: str = "held_out",
+    most_contexts: int | None = None,
 ) -> ObservedText:
-    """The first `context` + 1 tokens of the documents of a split, in the order of hashed identifiers.
+    """The contexts of the documents of a split, in the order of hashed identifiers.
+
+    most_contexts   of one document; None: all
 
     Raises   DataError when the packed corpus has no document of two tokens in that split.
     """
@@ -76,50 +86,74 @@ def packed_text(
         packed.documents().to_pylist(),
         key=lambda row: hashlib.sha256(row["document_id"].encode()).hexdigest(),
     )
-    sequences = (
-        packed.read(row["start"], min(row["stop"], row["start"] + context + 1)).tolist()
-        for row in documents
+    longest = None if config.tokens is None else config.tokens + 1
+    spans = ((row["start"], row["stop"]) for row in documents)
+    texts = (
+        packed.read(start, stop if longest is None else min(stop, start + longest)).tolist()
+        for start, stop in spans
     )
-    found = _first(sequences, config.tokens)
-    if not found:
+    name = f"{split.replace('_', '-')} split"
+    text = _contexts(name, texts, context, config.tokens, most_contexts)
+    if not text.sequences:
         raise DataError(
             f"the packed corpus holds no document in its split {split}",
             fix="Set corpus.held_out above 0, or name a file with text=FILE",
         )
-    name = f"{split.replace('_', '-')} split"
-    return ObservedText(name=name, sequences=found)
+    return text
 
 
 def text_of_file(
-    config: ObserveConfig, path: Path, encode: Encode, prefix: Sequence[int], context: int
+    config: ObserveConfig,
+    path: Path,
+    encode: Encode,
+    prefix: Sequence[int],
+    context: int,
+    most_contexts: int | None = None,
 ) -> ObservedText:
-    """The first `context` + 1 tokens of the texts of a file, in its order.
+    """The contexts of the texts of a file, in its order.
 
-    prefix   ids before every text
+    prefix          ids before every text
+    most_contexts   of one text; None: all
 
     Raises   DataError when the file cannot be read, or has no text of two tokens.
     """
-    texts = _texts(path)
-    sequences = ([*prefix, *encode(text)][: context + 1] for text in texts)
-    found = _first(sequences, config.tokens)
-    if not found:
+    texts = ([*prefix, *encode(text)] for text in _texts(path))
+    text = _contexts(path.name, texts, context, config.tokens, most_contexts)
+    if not text.sequences:
         raise DataError(f"{path} holds no text", fix='Name a .txt file, or JSONL with "text"')
-    return ObservedText(name=path.name, sequences=found)
+    return text
 
 
-def _first(sequences: Iterator[list[int]], tokens: int | None) -> tuple[list[int], ...]:
-    found: list[list[int]] = []
-    left = tokens
-    for sequence in sequences:
-        kept = sequence if left is None else sequence[: left + 1]
-        if len(kept) < 2:
+def _contexts(
+    name: str, texts: Iterator[list[int]], context: int, tokens: int | None, most: int | None
+) -> ObservedText:
+    """The first context of every text, then the second ones, and so on, up to `tokens` tokens.
+
+    A context is `context` + 1 ids, the last of which is predicted and begins the next context.
+    """
+    sequences: list[list[int]] = []
+    budget = sys.maxsize if tokens is None else tokens
+    waiting = deque[tuple[int, list[int]]]()  # contexts taken of a text, and its ids after them
+    documents = 0
+
+    def add_context(number: int, ids: list[int]) -> None:
+        nonlocal budget
+        sequences.append(ids[: min(context, budget) + 1])
+        budget -= len(sequences[-1]) - 1
+        rest = ids[context : context + budget + 1]
+        if len(rest) > 1 and number + 1 != most:
+            waiting.append((number + 1, rest))
+
+    for ids in texts:
+        if len(ids) < 2:
             continue
-        found.append(kept)
-        if left is not None:
-            left -= len(kept) - 1
-            if left < 1:
-                break
-    return tuple(found)
+        documents += 1
+        add_context(0, ids)
+        if not budget:
+            break
+    while waiting and budget:
+        add_context(*waiting.popleft())
+    return ObservedText(name=name, sequences=tuple(sequences), documents=documents)
 
 
 def _texts(path: Path) -> Iterator[str]:

@@ -16,7 +16,7 @@ from stamm.base.units import count_text, flops_text, seconds_text
 from stamm.corpus.language.codes import to_iso639_1
 from stamm.export.card_table import card_table
 from stamm.release.checksums import SUMS
-from stamm.release.evaluations import finite_metrics, model_index
+from stamm.release.evaluations import dataset_name, finite_metrics, model_index
 from stamm.release.facts import ReleaseFacts
 from stamm.release.layout import ACTIVATION, BOM, CARD, EVIDENCE, RECORD, RUN, export_folder
 from stamm.runs.schemas.evaluation import MeanInterval
@@ -95,7 +95,7 @@ def _evaluation(facts: ReleaseFacts) -> Iterator[str]:
     yield "## Evaluation"
     rows = [
         (
-            task,
+            dataset_name(task, facts.tasks[task].num_items),
             name,
             f"{metric.value:.5g}",
             "" if metric.standard_error is None else f"{metric.standard_error:.2g}",

@@ -16,7 +16,7 @@ _MOST_ROWS = 400
 _PANELS: tuple[tuple[str, Callable[[LayerObservation], float | None]], ...] = (
     ("x below 0, share", lambda one: one.negative_share),
     ("nonlinearity", lambda one: one.nonlinearity),
-    ("effective rank / units", lambda one: one.effective_rank / one.rank_units),
+    ("effective rank / units", lambda one: _rank_share(one)),
 )
 
 
@@ -74,7 +74,7 @@ def observation_figure(study: RunResults) -> Figure | None:
         legend(panels[0], columns=3)
 
     rows = [
-        (one_line(arm.name, 40), str(one.layer), *(fixed(value(one), 4) for _, value in _PANELS))
+        (one_line(arm.name, 40), str(one.layer), *(_number(value(one), 4) for _, value in _PANELS))
         for arm, found in arms
         for one in found.layers
     ]
@@ -122,10 +122,16 @@ def _row(arm: ArmResults, one: LayerObservation) -> tuple[str, ...]:
         _number(one.unit_nonlinearity, 4),
         fixed(one.dead_share, 3),
         _number(one.zero_share, 3),
-        f"{fixed(one.effective_rank, 1)} / {one.rank_units}",
+        "too few tokens"
+        if one.effective_rank is None
+        else f"{fixed(one.effective_rank, 1)} / {one.rank_units}",
         fixed(one.kurtosis, 2),
         fixed(one.max_median, 1),
     )
+
+
+def _rank_share(one: LayerObservation) -> float | None:
+    return None if one.effective_rank is None else one.effective_rank / one.rank_units
 
 
 def _number(value: float | None, digits: int) -> str:

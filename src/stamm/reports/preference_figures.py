@@ -198,7 +198,10 @@ def representation_figure(study: RunResults, config: ReportConfig) -> Figure | N
         first = fixed(found[_RANK].values[0], 1)
         return f"{arm.name} from {first} to {fixed(found[_RANK].values[-1], 1)}"
 
-    names = ("tokens", "feature_norm", "pca_rank", "pca_rank_centred", "ratio_above", "ratio_below")
+    names = (
+        "tokens", "feature_norm", "pca_rank", "pca_rank_centred", "feature_norm_after_norm",
+        "effective_rank_after_norm", "pca_rank_after_norm", "ratio_above", "ratio_below",
+    )  # fmt: skip
     keys = (_RANK, _CENTRED, _DORMANT, *(f"representation/{name}" for name in names))
     return _training_figure(
         study,
@@ -209,7 +212,7 @@ def representation_figure(study: RunResults, config: ReportConfig) -> Figure | N
             key="representation",
             title="Representations during training",
             caption=(
-                "Last hidden states of the same answers at every record: a falling rank means that "
+                "Last hidden states, before the final norm, of the same answers at every record: a falling rank means that "
                 "they differ in fewer directions. Ranks are at most the tokens in the table. Dormant "
                 "units have at most 2.5 % of the layer's mean output."
             ),

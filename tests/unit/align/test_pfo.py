@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 import torch
@@ -35,13 +35,14 @@ def again(folder: Path, *given: Any, **changes: Any) -> Path:
     return fine_tune(folder, *given, **changes)
 
 
-def features(decoder: Decoder, data: EncodedExamples) -> torch.Tensor:
+def features(decoder: Decoder, data: EncodedExamples, after_norm: bool) -> torch.Tensor:
     """Last hidden states that predict the answers' tokens, each answer alone."""
+    states = decoder.model if after_norm else decoder.model.before_norm
     found = []
     for answer in data.answers:
         ids = torch.tensor(list(answer.ids))
         supervised = torch.tensor(list(answer.supervised)[1:], dtype=torch.bool)
-        found.append(decoder.model(ids[None, :-1])[0][supervised])
+        found.append(states(ids[None, :-1])[0][supervised])
     return torch.cat(found)
 
 
@@ -64,12 +65,16 @@ def test_the_first_update_is_that_without_the_term(tmp_path: Path, lora: Lora | 
 
 
 @pytest.mark.slow
-def test_the_recorded_distance_is_the_formula_on_the_models(tmp_path: Path) -> None:
-    settings: dict[str, Any] = {"batch": WHOLE, "pfo": PFO(weight=0.5)}
+@pytest.mark.parametrize("where", ["before_norm", "after_norm"])
+def test_the_recorded_distance_is_the_formula_on_the_models(
+    tmp_path: Path, where: Literal["before_norm", "after_norm"]
+) -> None:
+    settings: dict[str, Any] = {"batch": WHOLE, "pfo": PFO(weight=0.5, features=where)}
     arm = fine_tune(tmp_path, pairs(), REBEL(), epochs=3.0, **settings)
     data = EncodedExamples.open(tmp_path / "prepared")
     with torch.no_grad():
-        new, old = (features(one, data) for one in (trained(arm), load_decoder(tmp_path / "start")))
+        models = (trained(arm), load_decoder(tmp_path / "start"))
+        new, old = (features(model, data, where == "after_norm") for model in models)
     expected = ((new - old).square().sum(-1) / old.square().sum(-1)).mean().item()
     longer = metrics(again(tmp_path, pairs(), REBEL(), epochs=4.0, **settings))
     assert longer[3]["train/pfo"] == pytest.approx(expected, rel=1e-4)

@@ -11,6 +11,9 @@ import torch
 from stamm.align.training import representation
 from stamm.align.training.loss_config import DPO, SimPO
 from stamm.align.training.representation import feature_metrics, ratio_metrics
+from stamm.losses.feature_regularization import feature_distances
+from stamm.models.config import DecoderConfig, PlainFFN
+from stamm.models.decoder import HiddenStates, build_decoder
 from stamm.optim.schedules import BatchStage
 from tests.unit.align.finetuned import fine_tune, metrics, pairs
 
@@ -19,7 +22,8 @@ UNITS = torch.tensor([[1.0, -1.0, 0.0, 0.01], [3.0, 1.0, 0.0, -0.01]])
 NAMES = {
     f"representation/{name}"
     for name in ("feature_norm", "effective_rank", "effective_rank_centred", "pca_rank",
-                 "pca_rank_centred", "dormant_share", "tokens")
+                 "pca_rank_centred", "feature_norm_after_norm", "effective_rank_after_norm",
+                 "pca_rank_after_norm", "dormant_share", "tokens")
 }  # fmt: skip
 
 
@@ -27,7 +31,7 @@ def test_features_of_known_singular_values() -> None:
     # Singular values 3 and 1: the larger has 90 % of the squares.
     feature = torch.zeros(4, 7)
     feature[0, 2], feature[3, 5] = 3.0, 1.0
-    found = feature_metrics(feature, UNITS)
+    found = feature_metrics(feature, feature, UNITS)
     assert set(found) == NAMES
     entropy = -0.75 * math.log(0.75) - 0.25 * math.log(0.25)
     assert found["representation/effective_rank"] == pytest.approx(math.exp(entropy))
@@ -36,7 +40,7 @@ def test_features_of_known_singular_values() -> None:
     assert found["representation/tokens"] == 4
     assert found["representation/dormant_share"] == 0.5
     feature[3, 5] = 0.2  # 9 of 9.04: 99.6 %
-    assert feature_metrics(feature, UNITS)["representation/pca_rank"] == 1
+    assert feature_metrics(feature, feature, UNITS)["representation/pca_rank"] == 1
 
 
 @pytest.mark.parametrize(("tokens", "width"), [(40, 6), (6, 40)])
@@ -45,7 +49,7 @@ def test_tall_and_wide_features_have_the_ranks_of_their_singular_values(
 ) -> None:
     generator = torch.Generator().manual_seed(1)
     feature = torch.randn(tokens, width, generator=generator) + 5.0
-    found = feature_metrics(feature, UNITS)
+    found = feature_metrics(feature, feature, UNITS)
     for name, x in (("", feature), ("_centred", feature - feature.mean(0))):
         singular = torch.linalg.svdvals(x.double())
         share = singular / singular.sum()
@@ -59,20 +63,56 @@ def test_tall_and_wide_features_have_the_ranks_of_their_singular_values(
 
 def test_a_mean_that_all_tokens_share_is_one_direction() -> None:
     feature = torch.ones(10, 8) * 3.0
-    found = feature_metrics(feature, UNITS)
+    found = feature_metrics(feature, feature, UNITS)
     assert found["representation/effective_rank"] == pytest.approx(1.0, abs=1e-3)
     assert found["representation/pca_rank"] == 1
 
 
+def test_a_residual_stream_that_grows_is_seen_before_the_final_norm() -> None:
+    """Everything that writes into the residual stream times 100: the logits stay, the features grow."""
+    config = DecoderConfig(
+        vocab_size=32, d_model=16, num_layers=2, num_heads=2, ffn=PlainFFN(width=24), max_context=8,
+        init_std=0.5,
+    )  # fmt: skip
+    decoder = build_decoder(config, seed=1)
+    tokens = torch.arange(16).reshape(2, 8)
+    targets, completion = tokens + 1, torch.tensor([[0], [1]]).expand(2, 8)
+
+    def metrics() -> tuple[torch.Tensor, dict[str, float], HiddenStates]:
+        with torch.no_grad():
+            log_probs, hidden = decoder.sequence_log_probs_and_hidden(
+                tokens, targets, completion, 2
+            )
+        return log_probs, feature_metrics(*(x.flatten(0, 1) for x in hidden), None), hidden
+
+    log_probs, before, old = metrics()
+    with torch.no_grad():
+        decoder.model.embed_tokens.weight.mul_(100.0)
+        for layer in decoder.model.layers:
+            layer.self_attn.o_proj.weight.mul_(100.0)  # type: ignore[operator, union-attr]
+            layer.mlp.down_proj.weight.mul_(100.0)  # type: ignore[operator, union-attr]
+    grown_log_probs, grown, new = metrics()
+    assert torch.allclose(grown_log_probs, log_probs, rtol=1e-2)
+    norm = "representation/feature_norm"
+    assert grown[norm] == pytest.approx(100.0 * before[norm], rel=1e-2)
+    assert grown[f"{norm}_after_norm"] == pytest.approx(before[f"{norm}_after_norm"], rel=1e-2)
+    distances = [
+        float(feature_distances(x.flatten(0, 1), y.flatten(0, 1)).mean())
+        for x, y in zip(new, old, strict=True)
+    ]
+    assert distances[0] == pytest.approx(99.0**2, rel=2e-2)
+    assert distances[1] < 1e-2
+
+
 def test_without_a_token_there_is_no_metric() -> None:
-    assert feature_metrics(torch.zeros(0, 3), torch.zeros(0, 4)) == {}
+    assert feature_metrics(torch.zeros(0, 3), torch.zeros(0, 3), torch.zeros(0, 4)) == {}
 
 
 def test_the_sample_of_tokens_is_bounded_and_evenly_spaced(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(representation, "MOST_FEATURES", 5)
     feature = torch.zeros(50, 3)
     feature[::10, 0] = 2.0
-    found = feature_metrics(feature, UNITS)
+    found = feature_metrics(feature, feature, UNITS)
     assert found["representation/tokens"] == 5
     assert found["representation/feature_norm"] == pytest.approx(2.0)
 

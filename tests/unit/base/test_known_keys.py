@@ -1,4 +1,4 @@
-"""Keys of foreign records: read, harmless, refused, unknown."""
+"""Keys of external records: read, harmless, refused, unknown."""
 
 from __future__ import annotations
 

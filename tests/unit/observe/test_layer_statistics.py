@@ -85,14 +85,16 @@ def test_the_slope_of_xielu_is_negative_left_of_its_minimum() -> None:
 
 
 def test_effective_rank_of_features() -> None:
-    eye = torch.eye(6, dtype=torch.float64)
+    # The same tokens 4 times: singular values are twice those of once.
+    eye = torch.eye(6, dtype=torch.float64).repeat(4, 1)
     assert observed("identity", eye).effective_rank == pytest.approx(6.0)
+    assert observed("identity", eye[:23]).effective_rank is None
     one = torch.arange(1.0, 9.0, dtype=torch.float64)
-    assert observed("identity", torch.outer(one, one[:5])).effective_rank == pytest.approx(
+    assert observed("identity", torch.outer(one, one[:2])).effective_rank == pytest.approx(
         1.0, abs=1e-3
     )
     # singular values 3 and 1
-    two = torch.diag(torch.tensor([3.0, 1.0], dtype=torch.float64))
+    two = torch.diag(torch.tensor([3.0, 1.0], dtype=torch.float64)).repeat(4, 1)
     entropy = -0.75 * math.log(0.75) - 0.25 * math.log(0.25)
     assert observed("identity", two).effective_rank == pytest.approx(math.exp(entropy))
 
@@ -101,7 +103,7 @@ def test_the_rank_of_a_wide_block_is_that_of_evenly_spaced_units(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(statistics, "RANK_UNITS", 3)
-    found = observed("identity", torch.eye(6, dtype=torch.float64))
+    found = observed("identity", torch.eye(6, dtype=torch.float64).repeat(2, 1))
     assert (found.rank_units, found.effective_rank) == (3, pytest.approx(3.0))
 
 

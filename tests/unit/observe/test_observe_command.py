@@ -22,7 +22,7 @@ from stamm.models.config import DecoderConfig, FewBit, GatedFFN, MemoryPolicy, P
 from stamm.models.decoder import build_decoder
 from stamm.models.serialization import load_decoder, save_decoder
 from stamm.observe.config import ObserveConfig
-from stamm.observe.model import ObservedText, observe_layers
+from stamm.observe.model import ObservedText, observe_layers, text_of_file
 from stamm.reports.job import write_report
 from stamm.runs.schemas.observation import LayerObservation, ObserveComparisonFile, ObserveFile
 from tests.unit.tutorials import working_folder
@@ -46,7 +46,7 @@ def layers_of(ffn: PlainFFN | GatedFFN, batch_tokens: int = 4096) -> tuple[Layer
     )
     drawn = torch.Generator().manual_seed(1)
     rows = (tuple(torch.randint(64, (n,), generator=drawn).tolist()) for n in (17, 9, 5))
-    text = ObservedText(name="t", sequences=tuple(list(row) for row in rows))
+    text = ObservedText(name="t", sequences=tuple(list(row) for row in rows), documents=3)
     settings = ObserveConfig(batch_tokens=batch_tokens)
     return observe_layers(settings, build_decoder(config, seed=4), text, NoProgress())
 
@@ -133,10 +133,19 @@ def test_a_text_of_the_user(folder: Path, capsys: pytest.CaptureFixture[str]) ->
     lines = ['{"text": "The river is wide."}', '{"text": "Trees grow."}']
     (folder / "mine.jsonl").write_text("\n".join(lines), encoding="utf-8")
     (folder / "mine.txt").write_text("The river is wide.", encoding="utf-8")
-    assert main(["observe", "run", "text=mine.jsonl", "threads=1"]) == 0
-    stored = read_record(ObserveFile, folder / "run/observe/observe.json")
-    assert (stored.text, stored.documents) == ("mine.jsonl", 2)
-    assert main(["observe", "run", "text=mine.txt", "threads=1"]) == 0
+    assert main(["observe", "run", "threads=1", "tokens=200"]) == 0
+    held_out = (folder / "run/observe/observe.json").read_bytes()
+    texts: dict[str, ObserveFile] = {}
+    for name in ("mine.jsonl", "mine.txt"):
+        capsys.readouterr()
+        assert main(["observe", "run", f"text={name}", "threads=1"]) == 0
+        path = folder / capsys.readouterr().out.splitlines()[-2]
+        texts[name] = read_record(ObserveFile, path)
+    assert (texts["mine.jsonl"].text, texts["mine.jsonl"].documents) == ("mine.jsonl", 2)
+    assert texts["mine.txt"].documents == 1
+    # The results of other texts have files of their own, which the page does not read.
+    assert (folder / "run/observe/observe.json").read_bytes() == held_out
+    assert len(list((folder / "run/observe").glob("text-*.json"))) == 2
     (folder / "bad.jsonl").write_text('{"text": 3}\n', encoding="utf-8")
     for name, said in (
         ("bad.jsonl", "line 1"), ("gone.jsonl", "not a file"), ("empty.txt", "no text"),
@@ -145,6 +154,36 @@ def test_a_text_of_the_user(folder: Path, capsys: pytest.CaptureFixture[str]) ->
         capsys.readouterr()
         assert main(["observe", "run", f"text={name}", "threads=1"]) == 1
         assert said in capsys.readouterr().err
+
+
+def test_a_long_text_is_observed_in_contexts_up_to_the_tokens(tmp_path: Path) -> None:
+    (tmp_path / "long.txt").write_text("a" * 50, encoding="utf-8")
+    (tmp_path / "two.jsonl").write_text('{"text": "%s"}\n{"text": "bbb"}\n' % ("a" * 20))
+
+    def lengths(name: str, tokens: int | None, most: int | None = None) -> list[int]:
+        settings = ObserveConfig(tokens=tokens)
+        text = text_of_file(
+            settings, tmp_path / name, lambda t: list(t.encode()), [1], 8, most_contexts=most
+        )
+        assert tokens is None or text.tokens <= tokens
+        assert text.documents == name.count("two") + 1
+        return [len(sequence) - 1 for sequence in text.sequences]
+
+    # 51 ids with the prefix: 50 predictions, none of them twice and none left out.
+    assert lengths("long.txt", None) == [8, 8, 8, 8, 8, 8, 2]
+    assert lengths("long.txt", 20) == [8, 8, 4]
+    # The first contexts of all texts come before the second one of any.
+    assert lengths("two.jsonl", None) == [8, 3, 8, 4]
+    assert lengths("two.jsonl", 13) == [8, 3, 2]
+    assert lengths("two.jsonl", None, most=1) == [8, 3]
+
+
+def test_an_effective_rank_that_the_tokens_bound_is_withheld(folder: Path) -> None:
+    """48 units need 192 tokens."""
+    for tokens, known in ((191, False), (192, True)):
+        assert main(["observe", "run", "threads=1", f"tokens={tokens}"]) == 0
+        stored = read_record(ObserveFile, folder / "run/observe/observe.json")
+        assert [layer.effective_rank is not None for layer in stored.layers] == [known] * 2
 
 
 def test_a_hugging_face_folder_needs_a_text(
@@ -157,7 +196,8 @@ def test_a_hugging_face_folder_needs_a_text(
     assert "text=FILE" in capsys.readouterr().err
     (folder / "mine.txt").write_text("The river is wide.", encoding="utf-8")
     assert main(["observe", "other", "text=mine.txt", "threads=1"]) == 0
-    stored = read_record(ObserveFile, folder / "observations/other/observe.json")
+    (path,) = (folder / "observations/other").glob("text-*.json")
+    stored = read_record(ObserveFile, path)
     assert stored.layers[0].observed == "gate pre-activation"
     assert main(["observe", "other", "text=mine.txt", "checkpoints=all"]) == 1
 

@@ -22,8 +22,10 @@ from stamm.release import write_release as writing
 from stamm.release.card import release_card
 from stamm.release.checksums import SUMS
 from stamm.release.config import ReleaseConfig
+from stamm.release.evaluations import eval_results, model_index
 from stamm.release.facts import read_release_facts
 from stamm.release.write_release import planned_files, write_release
+from stamm.runs.schemas.evaluation import MetricValue, TaskFile
 from tests.unit.release.conftest import facts_of, no_job
 
 CONFIG = ReleaseConfig()
@@ -168,16 +170,30 @@ def test_the_hub_reads_the_front_matter(arm: Path) -> None:
     name, results = model_index_to_eval_results(front["model-index"])
     assert name == "mine-xielu"
     assert {(one.dataset_name, one.metric_value) for one in results} == {
-        ("blimp", 0.5),
+        ("blimp: 7 of 67,000 items of nyu-mll/blimp", 0.5),
         ("mine", 0.5),
     }
     assert ModelCard(content).data.license == "apache-2.0"
 
 
-def test_eval_results_are_read_by_the_hub(released: Path) -> None:
-    (file,) = (released / ".eval_results").iterdir()
-    (entry,) = parse_eval_result_entries(yaml.safe_load(file.read_text()))
+def test_a_result_on_a_part_of_a_dataset_is_not_published_as_the_datasets(released: Path) -> None:
+    assert not (released / ".eval_results").exists()
+    card = (released / "README.md").read_text()
+    front = yaml.safe_load(card.split("---\n")[1])
+    assert "nyu-mll/blimp" not in {
+        result["dataset"]["type"] for result in front["model-index"][0]["results"]
+    }
+    assert "| blimp: 7 of 67,000 items of nyu-mll/blimp |" in card
+
+
+def test_results_on_whole_datasets_are_read_by_the_hub() -> None:
+    score = MetricValue(value=0.5)
+    whole = TaskFile(task="blimp_full", num_items=67_000, metrics={"accuracy": score})
+    written = eval_results({"blimp_full": whole})["blimp_full"]
+    (entry,) = parse_eval_result_entries(yaml.safe_load(json.dumps(written)))
     assert (entry.dataset_id, entry.value) == ("nyu-mll/blimp", 0.5)
+    ((result,),) = (index["results"] for index in model_index("m", {"blimp_full": whole}))
+    assert result["dataset"]["type"] == "nyu-mll/blimp"
 
 
 def test_text_of_results_and_documents_is_escaped(released: Path) -> None:

@@ -191,12 +191,16 @@ class PFO:
 
     weight     0: no term, no second model
     distance   "squared", as published; "relative"; "cosine"
+    features   "before_norm": the residual stream behind the last layer, which grows where training
+               lets it, as the published pre-activations do; "after_norm": what the output matrix reads,
+               whose length the final norm fixes
 
     Source   Moalla et al., arXiv 2405.00662
     """
 
     weight: float = 1.0
     distance: FeatureDistance = "relative"
+    features: Literal["before_norm", "after_norm"] = "before_norm"
 
     def __post_init__(self) -> None:
         validate(self, ("weight", 0 <= self.weight < math.inf, "must be finite and not negative"))

@@ -50,7 +50,7 @@ from stamm.losses.preference import (
 )
 from stamm.losses.quantile import quantile_rewards
 from stamm.models.attention_mask import AttentionInputs
-from stamm.models.decoder import Decoder
+from stamm.models.decoder import Decoder, HiddenStates
 from stamm.pretrain.dataset import TrainingSequences
 
 ROUNDING = 1e-4
@@ -113,7 +113,7 @@ class PreferenceObjective(AnswerObjective):
     def step_loss(self, batch: AnswerBatch, num_loss_tokens: float) -> StepLoss:
         """Loss of the micro-batch's examples, divided by those of the whole step, and metrics."""
         attention = self.attention(batch.document_RT)
-        log_prob_B, hidden_RTD = self._log_probs_and_hidden(batch, attention)
+        log_prob_B, hidden = self._log_probs_and_hidden(batch, attention)
         if isinstance(self._loss, QRPO):
             loss_B, metrics = _qrpo(self._loss, log_prob_B, batch)
         elif isinstance(self._loss, KTO):
@@ -121,7 +121,7 @@ class PreferenceObjective(AnswerObjective):
         else:
             loss_B, metrics = _pairwise(self._loss, log_prob_B, batch)
         found = self.mean_loss(loss_B, metrics, num_loss_tokens)
-        return found if self._pfo is None else self._pfo.added(found, batch, hidden_RTD, attention)
+        return found if self._pfo is None else self._pfo.added(found, batch, hidden, attention)
 
     def micro_batches(self, step: int) -> MicroBatches:
         """As in pretraining; on some steps representation metrics are computed first."""
@@ -144,7 +144,7 @@ class PreferenceObjective(AnswerObjective):
             self._probe = self._windows.batch(rows.start, count).to(self._world.device)
         batch = self._probe
         with LastUnits(self.decoder) as units:
-            log_prob_B, hidden_RTD = self._log_probs_and_hidden(
+            log_prob_B, hidden = self._log_probs_and_hidden(
                 batch, self.attention(batch.document_RT)
             )
         answer_RT = self._shard.tokens(batch.completion_RT) >= 0
@@ -153,10 +153,11 @@ class PreferenceObjective(AnswerObjective):
             # Processes of tensor parallelism have some units of all tokens.
             whole = found.shape[:2] == batch.completion_RT.shape
             found = found[batch.completion_RT >= 0 if whole else answer_RT]
-        feature_ND, units_NC = gathered(hidden_RTD[answer_RT], found, self._world)
+        both_NE = torch.cat([states[answer_RT] for states in hidden], dim=-1)
+        both_NE, units_NC = gathered(both_NE, found, self._world)
         if not self._world.is_main_process:
             return {}
-        metrics = feature_metrics(feature_ND, units_NC)
+        metrics = feature_metrics(*both_NE.chunk(2, dim=-1), units_NC)
         if needs_reference(self._loss):
             metrics |= ratio_metrics(log_prob_B - batch.reference_B, batch.length_B)
         return metrics
@@ -167,16 +168,16 @@ class PreferenceObjective(AnswerObjective):
 
     def _log_probs_and_hidden(
         self, batch: AnswerBatch, attention: AttentionInputs
-    ) -> tuple[Tensor, Tensor]:
+    ) -> tuple[Tensor, HiddenStates]:
         """The same, and the last hidden states of this process's tokens."""
-        part_B, hidden_RTD = self.decoder.sequence_log_probs_and_hidden(
+        part_B, hidden = self.decoder.sequence_log_probs_and_hidden(
             self._shard.tokens(batch.tokens_RT),
             self._shard.tokens(batch.target_RT),
             self._shard.tokens(batch.completion_RT),
             len(batch.length_B),
             attention=attention,
         )
-        return self.over_processes(part_B), hidden_RTD
+        return self.over_processes(part_B), hidden
 
 
 def _qrpo(loss: QRPO, log_prob_B: Tensor, batch: AnswerBatch) -> tuple[Tensor, dict[str, Tensor]]:

@@ -10,7 +10,6 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import torch
-from torch import Tensor
 
 from stamm.align.training.answer_dataset import AnswerBatch
 from stamm.align.training.finetune_config import FineTuneConfig
@@ -18,6 +17,7 @@ from stamm.engine.distributed import DistributedContext
 from stamm.engine.objective import StepLoss
 from stamm.losses.feature_regularization import feature_distances
 from stamm.models.attention_mask import AttentionInputs
+from stamm.models.decoder import HiddenStates
 from stamm.models.serialization import load_decoder
 
 METRIC = "train/pfo"
@@ -49,18 +49,19 @@ class ProximalFeatures:
         self._tokens = int(self._world.all_reduce_sum(mine.to(self._world.device)))
 
     def added(
-        self, loss: StepLoss, batch: AnswerBatch, hidden_RTD: Tensor, attention: AttentionInputs
+        self, loss: StepLoss, batch: AnswerBatch, hidden: HiddenStates, attention: AttentionInputs
     ) -> StepLoss:
         """`loss` with the micro-batch's part of the term, and its distance as a metric.
 
-        hidden_RTD   last hidden states of the model that is trained
+        hidden   last hidden states of the model that is trained
         """
+        before = self._pfo.features == "before_norm"
+        new_RTD = hidden.before_norm if before else hidden.after_norm
         with torch.no_grad():
-            old_RTD = self._start(batch.tokens_RT, attention=attention)
+            features_of = self._start.before_norm if before else self._start
+            old_RTD = features_of(batch.tokens_RT, attention=attention)
         answer_RT = batch.completion_RT >= 0
-        distance_N = feature_distances(
-            hidden_RTD[answer_RT], old_RTD[answer_RT], self._pfo.distance
-        )
+        distance_N = feature_distances(new_RTD[answer_RT], old_RTD[answer_RT], self._pfo.distance)
         mean = distance_N.double().sum() / self._tokens
         return StepLoss(
             loss.loss + self._pfo.weight * mean, {**loss.metrics, METRIC: mean.detach()}

@@ -67,8 +67,13 @@ def gathered(
     return whole_ND, (sum(part[2] for part in sums) / tokens)[None]
 
 
-def feature_metrics(feature_ND: Tensor, units_NC: Tensor | None) -> dict[str, float]:
+def feature_metrics(
+    feature_ND: Tensor, hidden_ND: Tensor, units_NC: Tensor | None
+) -> dict[str, float]:
     """Metrics of the last hidden states, and of the outputs of the last activation.
+
+    feature_ND   phi, before the final norm: a model that collapses lets it grow, or loses directions
+    hidden_ND    the same behind the final norm, which divides by the length and scales by its weights
 
     tokens           N', evenly spaced tokens, at most MOST_FEATURES: the others are of these
     feature_norm     mean of |phi|
@@ -76,6 +81,7 @@ def feature_metrics(feature_ND: Tensor, units_NC: Tensor | None) -> dict[str, fl
     pca_rank         smallest number of singular values whose squares are 99 % of the sum of all
     .._centred       the same of phi minus its mean over tokens: a mean that all tokens share, or a few
                      large dimensions, can make ranks small where nothing is wrong
+    .._after_norm    the norm and the two uncentred ranks of the hidden states behind the final norm
     dormant_share    share of units with mean |h| at most DORMANT times the mean over units; of this
                      process's units. Not in the result where units_NC is None
 
@@ -86,16 +92,19 @@ def feature_metrics(feature_ND: Tensor, units_NC: Tensor | None) -> dict[str, fl
         return {}
     count = min(len(feature_ND), MOST_FEATURES)
     places = torch.arange(count, device=feature_ND.device) * len(feature_ND) // count
-    wide = feature_ND.detach()[places].double()
-    found = {"tokens": float(count), "feature_norm": float(wide.norm(dim=1).mean())}
-    for name, x in (("", wide), ("_centred", wide - wide.mean(0))):
-        squares = torch.linalg.eigvalsh(x @ x.T if len(x) < x.shape[1] else x.T @ x)
-        found[f"effective_rank{name}"] = effective_rank(squares)
-        found[f"pca_rank{name}"] = float(pca_rank(squares))
+    wide, after = (states.detach()[places].double() for states in (feature_ND, hidden_ND))
+    metrics = {"tokens": float(count)}
+    for name, x_ND in (("", wide), ("_centred", wide - wide.mean(0)), ("_after_norm", after)):
+        gram = x_ND @ x_ND.T if len(x_ND) < x_ND.shape[1] else x_ND.T @ x_ND
+        squares = torch.linalg.eigvalsh(gram)
+        metrics[f"effective_rank{name}"] = effective_rank(squares)
+        metrics[f"pca_rank{name}"] = float(pca_rank(squares))
+        if name != "_centred":
+            metrics[f"feature_norm{name}"] = float(x_ND.norm(dim=1).mean())
     if units_NC is not None:
         size = units_NC.float().abs().mean(0, dtype=torch.float64)
-        found["dormant_share"] = float((size <= DORMANT * size.mean()).double().mean())
-    return {f"representation/{name}": value for name, value in found.items()}
+        metrics["dormant_share"] = float((size <= DORMANT * size.mean()).double().mean())
+    return {f"representation/{name}": value for name, value in metrics.items()}
 
 
 def ratio_metrics(log_ratio_B: Tensor, length_B: Tensor) -> dict[str, float]:

@@ -1,4 +1,4 @@
-"""Files of `stamm observe`: observe.json of a model, observe_comparison.json of a comparison."""
+"""Files of `stamm observe`: observe.json and text-HASH.json of a model, observe_comparison.json of a comparison."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class LayerObservation:
     unit_nonlinearity: float | None = None
     dead_share: float
     zero_share: float | None = None
-    effective_rank: float
+    effective_rank: float | None = None
     rank_units: int
     kurtosis: float
     max_median: float
@@ -65,7 +65,7 @@ class LayerObservation:
 
 @dataclass(frozen=True, kw_only=True)
 class ObserveFile:
-    """observe.json: the layers of a model on a text.
+    """The layers of a model on the held-out split (observe.json), or on another text (text-HASH.json).
 
     identity   SHA-256 of settings, text and weights, by which an observation is not repeated
     step       of a checkpoint; None for the model
