@@ -137,6 +137,8 @@ class _Check:
         points = 10 * _QUICK_POINTS if self.quick else POINTS
         yield truth_finding(spec, spec.initial_values(), points=points)
         yield from probe(spec)
+        for rival in self.rivals:
+            yield from probe(spec, rival)
         for name, values in value_sets(spec).items():
             yield from self._conformance(name, values)
         yield from self._golden()

@@ -341,6 +341,47 @@ def test_tensors_on_two_devices_are_refused() -> None:
         _plain().to("meta")(_normal(64, 1024))
 
 
+@pytest.mark.parametrize("size", [4, 64, 600], ids=["small", "fused", "cached"])
+@pytest.mark.parametrize("name", ["xielu", "swiglu"])
+def test_permuted_dense_layouts_are_kept(name: str, size: int) -> None:
+    """channels_last, a transposed matrix and a permuted tensor: values, gradients, strides, in place."""
+    activation = build_activation(name)
+    shapes = {
+        "channels_last": _normal(2, 5, size, size).contiguous(memory_format=torch.channels_last),
+        "transposed": _normal(2 * size, 3 * size).T,
+        "permuted": _normal(3, size, 7, size).permute(2, 0, 3, 1),
+        "gaps": _normal(2, 5, size, 2 * size)[..., ::2].transpose(1, 2),
+    }
+    for layout, x in shapes.items():
+        inputs = [x, (x + 1).to(x.dtype)] if isinstance(activation, GatedActivation) else [x]
+        given = [t.detach().requires_grad_() for t in inputs]
+        weight = torch.ones_like(x)
+        y = activation(*given)
+        gradients = torch.autograd.grad(y, given, weight)
+        flat = [t.detach().contiguous().requires_grad_() for t in inputs]
+        same = activation(*flat)
+        assert torch.equal(y, same), layout
+        weight = weight.contiguous()  # another layout than the result's
+        for gradient, expected in zip(
+            gradients, torch.autograd.grad(same, flat, weight), strict=True
+        ):
+            assert torch.equal(gradient, expected), layout
+            if layout != "gaps":
+                assert gradient.stride() == x.stride(), layout
+        with torch.no_grad():
+            alone = activation(*inputs)
+        assert torch.equal(alone, same), layout
+        if layout != "gaps":
+            assert y.stride() == alone.stride() == x.stride(), layout
+        activation(*given).add_(1).sum().backward()
+
+
+def test_a_shape_for_each_column_is_that_of_the_last_axis_in_any_layout() -> None:
+    activation = build_activation("xielu", neurons=64)
+    x = _normal(2, 33, 16, 64).permute(0, 2, 1, 3)
+    assert torch.equal(activation(x), activation(x.contiguous()))
+
+
 @pytest.mark.parametrize("rows", [10, 1000, 4096])
 def test_a_result_may_be_changed_in_place(rows: int) -> None:
     x = _normal(rows, 1024).requires_grad_()

@@ -44,6 +44,8 @@ from stamm.activations.spec.gradient_checks import value_of
 
 DTYPES = (torch.bfloat16, torch.float16, torch.float32)
 _ROOM = 2.0**8
+_BINADES = range(-8, 6)
+_PER_BINADE, _PER_BINADE_SAMPLED = 2**14, 2**11
 _CALL = "primitives.tabulated("  # what a kernel that reads a table holds
 
 
@@ -60,7 +62,8 @@ def judge(
     """Compare an implementation with the exact values, at every 16-bit input and `count` float32.
 
     Besides those `count`, float32 is judged at one input of every exponent, of both signs, from the
-    smallest subnormal number to the largest finite one.
+    smallest subnormal number to the largest finite one, and at an even grid of numbers between 2^-8
+    and 2^6 in magnitude.
 
     values       effective values of the trainable parameters; the initial ones by default
     quantities   "function", "slope", "up_slope" (gated), "slope_in_NAME"; all by default
@@ -89,7 +92,7 @@ def judge(
     )
 
 
-def _exact_stored(spec: Spec, bound: Bound, x: Tensor, up: Tensor | None) -> dict[str, ExactValues]:
+def exact_stored(spec: Spec, bound: Bound, x: Tensor, up: Tensor | None) -> dict[str, ExactValues]:
     """The exact quantities at the bound's values; slopes in its stored numbers where it has these."""
     exact = exact_quantities(spec, bound.values, x, up)
     if bound.holds == "raw" and bound.leaves:
@@ -127,16 +130,16 @@ def _of_dtype(
     limit, wider = (of(spec.name, dtype_name(dtype)) for of in (budget, parameter_budget))
     if squares and dtype == torch.bfloat16:
         limit = without_squares(limit)
-    x = _with_every_exponent(inputs(spec, bound.values, dtype, count=count))
+    x = _with_more(inputs(spec, bound.values, dtype, count=count), count)
     x = x[~(x.abs() > limit.reach)]
     settings: list[tuple[str, Tensor | None]] = [("", None)]
     if isinstance(spec.arity, Gated):
         settings = [("", torch.ones_like(x)), (MIXED, mixed_ups(len(x), dtype))]
-    at_knots, ambiguous = _near_knots(spec, bound, x)
+    at_knots, ambiguous = near_knots(spec, bound, x)
     measured = []
     absent: dict[str, None] = {}
     for suffix, up in settings:
-        exact = _exact_stored(spec, bound, x.double(), None if up is None else up.double())
+        exact = exact_stored(spec, bound, x.double(), None if up is None else up.double())
         names = [n for n in exact if quantities is None or n in quantities]
         seen = observe(implementation.name, bound, x, up, names)
         for name in names:
@@ -161,9 +164,24 @@ def _of_dtype(
     )
 
 
-def _with_every_exponent(x: Tensor) -> Tensor:
+def _with_more(x: Tensor, count: int) -> Tensor:
+    """`x` with a number of every exponent, and, of float32, an even grid in the binades in use."""
     more = exponents(x.dtype)
+    if x.dtype == torch.float32:
+        more = torch.cat([more, _grid(_PER_BINADE if count >= FULL else _PER_BINADE_SAMPLED)])
     return torch.sort(torch.cat([x, more[~torch.isin(more, x)]]), stable=True)[0]
+
+
+def _grid(per_binade: int) -> Tensor:
+    """`per_binade` evenly spaced float32 numbers of each binade from 2^-8 to 2^6, of both signs.
+
+    An error in a short interval is then seen wherever trained networks have inputs: log-uniform
+    inputs leave gaps of a thousandth.
+    """
+    steps = torch.arange(per_binade, dtype=torch.float64) / per_binade
+    # The last bit is set: no point is one of those that a multiple of a power of two always hits.
+    sizes = torch.cat([2.0**power * (1.0 + steps + 2.0**-23) for power in _BINADES]).float()
+    return torch.cat([-sizes, sizes])
 
 
 def _rows(
@@ -185,7 +203,7 @@ def _rows(
     return gather(x[kept], result, chosen, at_knots=at_knots[kept], room=room)
 
 
-def _near_knots(spec: Spec, bound: Bound, x: Tensor) -> tuple[Tensor, Tensor]:
+def near_knots(spec: Spec, bound: Bound, x: Tensor) -> tuple[Tensor, Tensor]:
     """Which inputs lie on or beside a knot, and for which of them the piece is a matter of rounding.
 
     A knot that float32 cannot hold is rounded when computing in float32: within that

@@ -45,19 +45,22 @@ def allocator_function(name: str) -> Callable[..., None]:
     return build.function(_SOURCE.read_text(), name, torch_headers=True)
 
 
-def fresh(shape: Sequence[int], dtype: torch.dtype) -> Tensor:
-    """An uninitialised, contiguous tensor on the CPU.
+def fresh(shape: Sequence[int], dtype: torch.dtype, order: Sequence[int] | None = None) -> Tensor:
+    """An uninitialised dense tensor on the CPU.
+
+    order   its axes from the outermost to the innermost in memory; None: row-major
 
     Checked  tests/unit/activations/test_fused_memory.py
     """
     size = math.prod(shape) * dtype.itemsize
     allocator = _allocator() if size >= FROM else None
+    axes = tuple(range(len(shape)) if order is None else order)
     if allocator is None:
-        return torch.empty(tuple(shape), dtype=dtype)
+        return torch.empty_permuted(tuple(shape), axes, dtype=dtype)
     storage = torch.UntypedStorage(size, allocator=allocator)  # type: ignore[no-untyped-call]
     # Not a view of the bytes: autograd does not allow a view to be changed in place.
-    contiguous = torch.empty(shape, dtype=dtype, device="meta").stride()
-    return torch.empty(0, dtype=dtype).set_(storage, 0, tuple(shape), contiguous)
+    strides = torch.empty_permuted(tuple(shape), axes, dtype=dtype, device="meta").stride()
+    return torch.empty(0, dtype=dtype).set_(storage, 0, tuple(shape), strides)
 
 
 @cache

@@ -67,7 +67,8 @@ _EAGER: set[str] = set()  # forms that torch computes: the eager form, also in c
 def fused(form: Form) -> Operation:
     """The operation (*inputs, *trainable) -> f, fused where that is possible.
 
-    Shapes   as in `Form.layout`; the result (..., C) is contiguous
+    Shapes   as in `Form.layout`; the result (..., C) is contiguous, or dense in the axes' order of the
+             inputs (channels_last) where `memory_order` has one
     Checked  tests/unit/activations/test_fused.py
     """
     name, count, eager, gradients = form.name, form.inputs, form.eager, form.gradients
@@ -188,21 +189,22 @@ torch.library.define(
 def _activation(inputs: Sequence[Tensor], parameters: Sequence[Tensor], form: str) -> Tensor:
     """f of the inputs. `form` is the name of a Form that this process has built."""
     built = _built(form)
+    order = memory_order(inputs, parameters, built.layout)
     if _worth_a_pass(inputs[0]) and form not in _UNBUILT:
         read = apart(inputs, built.layout)
-        result = _fresh(read[0])
+        result = _fresh(read[0], order)
         try:
-            _run("forward", built, read, [result], parameters)
+            _run("forward", built, _rows(read, order), _rows([result], order), parameters)
             return result
         except RunError as error:
             _say_unbuilt(form, error)
-    return built.eager(*inputs, *parameters).contiguous()
+    return _as_stored(built.eager(*inputs, *parameters), order)
 
 
 @torch.library.register_fake(_ACTIVATION)  # type: ignore[untyped-decorator]
 def _(inputs: Sequence[Tensor], parameters: Sequence[Tensor], form: str) -> Tensor:
-    read = apart(inputs, _built(form).layout)
-    return read[0].new_empty(read[0].shape)
+    layout = _built(form).layout
+    return _empty(apart(inputs, layout)[0], memory_order(inputs, parameters, layout))
 
 
 @torch.library.impl(_GRADIENTS, "CompositeExplicitAutograd")
@@ -211,38 +213,89 @@ def _activation_gradients(
 ) -> list[Tensor]:
     """The gradients of sum(weight f): one for each input, then one for each parameter."""
     built = _built(form)
+    order = memory_order(inputs, parameters, built.layout)
     if _worth_a_pass(inputs[0]) and form not in _UNBUILT:
-        results = [_fresh(t) for t in inputs]
-        read = [weight.to(inputs[0].dtype), *apart(inputs, built.layout)]
+        results = [_fresh(t, order) for t in inputs]
+        read = _rows([weight.to(inputs[0].dtype), *apart(inputs, built.layout)], order)
+        written = _rows(apart(results, built.layout), order)
         try:
-            sums = _run("backward", built, read, apart(results, built.layout), parameters)
+            sums = _run("backward", built, read, written, parameters)
             if built.computing(inputs[0]) == torch.float32 and out_of_range(sums, inputs[0]):
                 wide = [t.double() for t in inputs]
                 sums = list(built.gradients(weight.double(), wide, parameters))[len(inputs) :]
             return [*results, *sums]
         except RunError as error:
             _say_unbuilt(form, error)
-    return [g.contiguous() for g in built.gradients(weight, inputs, parameters)]
+    return _gradients_as_stored(built.gradients(weight, inputs, parameters), len(inputs), order)
 
 
 @torch.library.register_fake(_GRADIENTS)  # type: ignore[untyped-decorator]
 def _(
     weight: Tensor, inputs: Sequence[Tensor], parameters: Sequence[Tensor], form: str
 ) -> list[Tensor]:
-    return [t.new_empty(t.shape) for t in (*inputs, *parameters)]
+    order = memory_order(inputs, parameters, _built(form).layout)
+    return [*(_empty(t, order) for t in inputs), *(t.new_empty(t.shape) for t in parameters)]
+
+
+def memory_order(
+    inputs: Sequence[Tensor], parameters: Sequence[Tensor], layout: Layout
+) -> tuple[int, ...] | None:
+    """The axes from the outermost to the innermost in memory, of dense inputs that are not row-major.
+
+    None: row-major, not dense, with gaps, of different layouts, or with parameters for each column.
+    channels_last of (N, C, H, W) is (0, 2, 3, 1).
+    """
+    first = inputs[0]
+    if first.is_contiguous() or layout not in ("plain", "apart"):
+        return None
+    if any(t.stride() != first.stride() for t in inputs) or any(p.numel() > 1 for p in parameters):
+        return None
+    order = tuple(sorted(range(first.dim()), key=lambda axis: -first.stride(axis)))
+    return order if first.permute(order).is_contiguous() else None
+
+
+def _rows(tensors: Sequence[Tensor], order: Sequence[int] | None) -> list[Tensor]:
+    """The tensors with their axes in the order of memory."""
+    return list(tensors) if order is None else [t.permute(tuple(order)) for t in tensors]
+
+
+def _empty(like: Tensor, order: Sequence[int] | None) -> Tensor:
+    """An uninitialised tensor of the shape of `like`, dense, its axes in memory as in `order`."""
+    axes = range(like.dim()) if order is None else order
+    return torch.empty_permuted(like.shape, tuple(axes), dtype=like.dtype, device=like.device)
+
+
+def _as_stored(result: Tensor, order: Sequence[int] | None) -> Tensor:
+    """`result` with the strides of `_empty`."""
+    if order is None:
+        return result.contiguous()
+    if result.permute(tuple(order)).is_contiguous():
+        return result
+    return _empty(result, order).copy_(result)
+
+
+def _gradients_as_stored(
+    gradients: Sequence[Tensor], inputs: int, order: Sequence[int] | None
+) -> list[Tensor]:
+    kept = [_as_stored(g, order) for g in gradients[:inputs]]
+    return [*kept, *(g.contiguous() for g in gradients[inputs:])]
 
 
 def _activation_eagerly(
     inputs: Sequence[Tensor], parameters: Sequence[Tensor], form: str
 ) -> Tensor:
-    return _built(form).eager(*inputs, *parameters).contiguous()
+    built = _built(form)
+    order = memory_order(inputs, parameters, built.layout)
+    return _as_stored(built.eager(*inputs, *parameters), order)
 
 
 def _gradients_eagerly(
     weight: Tensor, inputs: Sequence[Tensor], parameters: Sequence[Tensor], form: str
 ) -> list[Tensor]:
-    pulled = torch.func.vjp(_built(form).eager, *inputs, *parameters)[1]
-    return [g.contiguous() for g in pulled(weight)]
+    built = _built(form)
+    order = memory_order(inputs, parameters, built.layout)
+    pulled = torch.func.vjp(built.eager, *inputs, *parameters)[1]
+    return _gradients_as_stored(pulled(weight), len(inputs), order)
 
 
 # Compiled graphs keep torch.func's transforms as calls around our operations, and torch's rules
@@ -376,10 +429,10 @@ def _say(text: str) -> None:
     Console().log(text)
 
 
-def _fresh(like: Tensor) -> Tensor:
+def _fresh(like: Tensor, order: Sequence[int] | None) -> Tensor:
     if like.device.type == "cpu":
-        return fresh(like.shape, like.dtype)
-    return torch.empty(like.shape, dtype=like.dtype, device=like.device)
+        return fresh(like.shape, like.dtype, order)
+    return _empty(like, order)
 
 
 def is_supported(tensors: Sequence[Tensor]) -> bool:
