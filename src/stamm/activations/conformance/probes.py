@@ -112,7 +112,8 @@ def _twice(spec: Spec, judged: Implementation) -> tuple[bool, str]:
     try:
         (slope,) = torch.autograd.grad(first, inputs[:1], weight, create_graph=True)
         if slope.requires_grad:
-            slope.sum().backward()  # all of the graph, also what does not lead to the inputs
+            # All of the graph, also what does not lead to the inputs.
+            slope.sum().backward()  # type: ignore[no-untyped-call]  # torch leaves it untyped
     except RuntimeError as error:  # which is not a wrong result
         return True, f"not offered: {str(error).splitlines()[0]}"
     passed = torch.autograd.gradgradcheck(

@@ -250,7 +250,8 @@ def memory_order(
         return None
     if any(t.stride() != first.stride() for t in inputs) or any(p.numel() > 1 for p in parameters):
         return None
-    order = tuple(sorted(range(first.dim()), key=lambda axis: -first.stride(axis)))
+    strides = first.stride()
+    order = tuple(sorted(range(first.dim()), key=lambda axis: -strides[axis]))
     return order if first.permute(order).is_contiguous() else None
 
 

@@ -157,7 +157,8 @@ class PreferenceObjective(AnswerObjective):
         both_NE, units_NC = gathered(both_NE, found, self._world)
         if not self._world.is_main_process:
             return {}
-        metrics = feature_metrics(*both_NE.chunk(2, dim=-1), units_NC)
+        feature_ND, hidden_ND = both_NE.chunk(2, dim=-1)
+        metrics = feature_metrics(feature_ND, hidden_ND, units_NC)
         if needs_reference(self._loss):
             metrics |= ratio_metrics(log_prob_B - batch.reference_B, batch.length_B)
         return metrics
