@@ -19,7 +19,7 @@ from stamm.base.schema import write_record
 from stamm.chat.formats import ChatFormat
 from stamm.corpus.tokenizer.imported import ImportedTokenizer
 from stamm.export.gguf_import import GgufModel
-from stamm.models.hub import hub_weights_sha256, load_hub
+from stamm.models.hub_folder import hub_weights_sha256, load_hub
 from stamm.models.serialization import save_decoder
 from stamm.runs.job import Workspace
 from stamm.runs.schemas.chat_model import ImportFile

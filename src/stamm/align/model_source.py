@@ -20,9 +20,9 @@ from stamm.chat.render import ChatTokenizer
 from stamm.corpus.tokenizer.tokenizer import FILE
 from stamm.models.config import DecoderConfig
 from stamm.models.decoder import Decoder
-from stamm.models.hub import CONFIG, hub_weights_sha256, load_hub
+from stamm.models.hf_files import CONFIG, weight_files
+from stamm.models.hub_folder import hub_weights_sha256, load_hub
 from stamm.models.serialization import load_decoder
-from stamm.models.weight_shards import INDEX, WEIGHTS
 from stamm.runs.arms import input_of_arm, trained_arms
 from stamm.runs.model_outputs import DECODER, read_chat_record, weights_sha256
 
@@ -154,10 +154,11 @@ def _is_hub(root: Path) -> bool:
 
 
 def _hub_source(root: Path) -> ModelSource:
-    if not any((root / name).is_file() for name in (WEIGHTS, INDEX)):
-        raise DataError(
-            f"{root} has no {WEIGHTS}", fix="Other formats are not read: save it as safetensors"
-        )
+    for name in weight_files(root):
+        if not (root / name).is_file():
+            raise DataError(
+                f"{root} has no {name}", fix="Other formats are not read: save it as safetensors"
+            )
     if not (root / FILE).is_file():
         raise DataError(
             f"{root} has no {FILE}",

@@ -144,7 +144,7 @@ def model_with_chat(folder: Path, *, needed: bool) -> TextModel:
     with interrupt_delayed():
         from stamm.align.model_source import check_vocabulary, find_model, load_chat_model
         from stamm.evaluate.text_model import load_tokenizer, text_model
-        from stamm.models.hub import hub_weights_sha256, load_hub
+        from stamm.models.hub_folder import hub_weights_sha256, load_hub
     source = find_model(str(folder))
     try:
         loaded = load_chat_model(source)

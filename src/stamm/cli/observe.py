@@ -158,7 +158,7 @@ def _observe(target: _Target, config: ObserveConfig) -> ObserveFile:
     with interrupt_delayed():
         from stamm.engine.checkpoint_files import STATE
         from stamm.models.determinism import set_determinism
-        from stamm.models.hub import hub_weights_sha256
+        from stamm.models.hub_folder import hub_weights_sha256
         from stamm.observe.model import observe_layers, text_sha256
     if target.checkpoint is not None:
         weights = sha256_file(target.checkpoint / STATE)

@@ -9,7 +9,7 @@ from typing import NamedTuple
 from stamm.base.errors import DataError
 from stamm.corpus.tokenizer.tokenizer import Tokenizer
 from stamm.models.decoder import Decoder
-from stamm.models.hub import load_hub
+from stamm.models.hub_folder import load_hub
 from stamm.models.serialization import load_decoder
 from stamm.recipes.run_folder import RunFolder
 from stamm.runs.arms import input_of_arm
