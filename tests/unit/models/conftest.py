@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 import torch
-import transformers
 
 SIZES: dict[str, Any] = {
     "vocab_size": 64, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2,
@@ -19,6 +18,7 @@ TYPES = ("llama", "mistral", "qwen3", "arcee", "apertus")
 @pytest.fixture(scope="session")
 def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """A folder of each architecture, written by transformers, with weights that spread."""
+    transformers = pytest.importorskip("transformers")
     root = tmp_path_factory.mktemp("models")
     for name in TYPES:
         torch.manual_seed(3)
