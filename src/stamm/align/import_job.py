@@ -12,7 +12,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from stamm.align.import_config import TEMPLATE, TOKENIZER, TOKENIZER_CONFIG, ImportConfig
-from stamm.align.model_source import check_vocabulary, find_model, load_chat_format
+from stamm.align.model_source import check_vocabulary, find_model, load_chat_format, unused_of
 from stamm.base.errors import DataError
 from stamm.base.files import remove_leftovers, sha256_file, write_bytes
 from stamm.base.schema import write_record
@@ -47,6 +47,9 @@ def run(config: ImportConfig, workspace: Workspace) -> None:
     tokenizer = ImportedTokenizer.load(described)
     decoder = load_hub(source) if gguf is None else gguf.decoder()
     check_vocabulary(decoder.config, tokenizer.size, source)
+    unknown, sentences = unused_of(source, gguf.unknown if gguf is not None else None)
+    for sentence in sentences:
+        progress.log(sentence)
     progress.advance(1, "read")
     for name in (TOKENIZER, TOKENIZER_CONFIG, TEMPLATE):
         if gguf is None and (source / name).is_file():
@@ -59,6 +62,7 @@ def run(config: ImportConfig, workspace: Workspace) -> None:
         "chat_format": chat.name if chat else "",
         "chat_sha256": chat.sha256 if chat else "",
         "quantization": "" if gguf is None else gguf.quantization,
+        "unknown_keys": unknown.counts(),
     }
     write_record(folder / RECORD, ImportFile, record)
     named = chat.name if chat else "no chat format"

@@ -24,7 +24,6 @@ from stamm.export.gguf_file import (
     TOKEN_USER_DEFINED,
     from_neighbours,
     gguf_names,
-    prepends_begin,
     read_bpe,
     rope_factors,
 )
@@ -124,14 +123,14 @@ class GgufModel:
             raise self._error("has no token_type for each token")
         if HF_TOKENIZER in self._file.metadata:
             write_text(folder / TOKENIZER, self._text(HF_TOKENIZER))
-            ImportedTokenizer.load(folder)
+            begins = bool(ImportedTokenizer.load(folder).prefix_ids())
             try:
                 same = read_bpe(folder / TOKENIZER, self.config.vocab_size)
             except ExportError as error:
                 raise DataError(error.what) from None
             if same[::2] != (tokens, merges):
                 raise self._error(f"has another vocabulary in {HF_TOKENIZER} than in its tokens")
-            if prepends_begin(folder / TOKENIZER) != self._prepends():
+            if begins != self._prepends():
                 raise self._error(
                     f"has add_bos_token = {self._prepends()}, and {HF_TOKENIZER} does otherwise"
                 )

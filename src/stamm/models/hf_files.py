@@ -198,6 +198,14 @@ GENERATION_KEYS = KnownKeys(
 )  # fmt: skip
 
 
+def is_hub_folder(folder: Path) -> bool:
+    """Whether a folder is in the layout of transformers: config.json names a model_type."""
+    if not (folder / CONFIG).is_file():
+        return False
+    stored = read_json(folder / CONFIG)
+    return isinstance(stored, dict) and "model_type" in stored
+
+
 def weight_files(folder: Path) -> list[str]:
     """Names of the safetensors files of a folder.
 
