@@ -114,7 +114,7 @@ class ImportedTokenizer:
         self._ids = {token["content"]: int(token["id"]) for token in added if token["special"]}
         self._names = {number: name for name, number in self._ids.items()}
         self.sha256 = sha256_bytes(description.encode())
-        self._check()
+        self._check(plain["model"])
         _check_blanks(plain, config)
         _check_added(added, config)
         self._prefix = self._find_prefix(config)
@@ -160,7 +160,7 @@ class ImportedTokenizer:
         return list(encoding.ids), list(encoding.offsets)
 
     def prefix_ids(self) -> list[int]:
-        """The ids before every text, such as <s>: of add_bos_token, else of tokenizer.json."""
+        """The ids that tokenizer.json puts before every text, such as <s>; [] where it puts none."""
         return list(self._prefix)
 
     def encode_rendered(self, text: str) -> list[int]:
@@ -189,47 +189,43 @@ class ImportedTokenizer:
         text: str = self._tokenizer.decode(list(ids), skip_special_tokens=False)
         return text
 
-    def _check(self) -> None:
-        """Raise DataError when the text of a control token is encoded as one."""
+    def _check(self, model: Mapping[str, Any]) -> None:
+        """Raise DataError when the text of a control token is encoded as one; any text may be unknown."""
+        unknown = model.get("unk_id", self._ids.get(str(model.get("unk_token"))))
         for name, number in self._ids.items():
-            if number in self.encode(name):
+            if number != unknown and number in self.encode(name):
                 raise DataError(
                     f"the tokenizer encodes {name!r} in a text as a control token", fix=_FIX
                 )
 
     def _find_prefix(self, config: Mapping[str, Any]) -> list[int]:
-        """The ids before every text.
+        """The ids before every text, by tokenizer.json.
 
-        Raises   DataError for tokens after it, which no model continues.
+        Where tokenizer_config.json says otherwise, versions of transformers differ: 4 follows it for
+        some classes, 5 does not.
+
+        Raises   DataError then, and for tokens after every text, which no model continues.
         """
         encoding = self._tokenizer.encode("a", add_special_tokens=True)
         marks = list(encoding.special_tokens_mask)
         length = marks.index(0) if 0 in marks else len(marks)
-        prefix, after = list(encoding.ids[:length]), length < len(marks) and marks[-1] == 1
-        asked = config.get("add_bos_token")
-        if asked is not None:
-            prefix = [self._named("bos_token", config)] if asked else []
-        if config.get("add_eos_token") and config.get("eos_token") is not None:
+        if length < len(marks) and marks[-1]:
+            token = visible(encoding.tokens[-1], 40)
             raise DataError(
-                "add_eos_token = True puts a token after every text, which is not supported",
-                fix=f"Set it to false in {CONFIG}",
+                f"{FILE} puts {token!r} after every text, which is not supported",
+                fix="Remove it from its post_processor",
             )
-        if after and config.get("add_eos_token") is None:
-            raise DataError(
-                f"{FILE} puts {visible(encoding.tokens[-1], 40)!r} after every text, which is not supported",
-                fix=f"Set add_eos_token to false in {CONFIG}",
-            )
-        return prefix
-
-    def _named(self, key: str, config: Mapping[str, Any]) -> int:
-        value = config.get(key)
-        text = value.get("content") if isinstance(value, Mapping) else value
-        number = self._tokenizer.token_to_id(text) if isinstance(text, str) else None
-        if number is None:
-            raise DataError(
-                f"add_bos_token = True, and {key} = {visible(repr(value), 60)} is no token"
-            )
-        return int(number)
+        for key, token, does in (
+            ("add_bos_token", "bos_token", length > 0),
+            ("add_eos_token", "eos_token", False),
+        ):
+            asked = config.get(key)
+            if asked is not None and bool(asked and config.get(token)) != does:
+                raise DataError(
+                    f"{key} = {visible(repr(asked), 40)} in {CONFIG}, and {FILE} does otherwise",
+                    fix="Set it as the model was trained",
+                )
+        return list(encoding.ids[:length])
 
 
 def _probe(description: str, names: Sequence[str]) -> None:
