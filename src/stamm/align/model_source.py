@@ -136,7 +136,7 @@ def unused_of(
     source         a Hugging Face folder, or a GGUF file
     unknown_keys   of a GGUF file
 
-    Raises   DataError when a file of the folder is no JSON object.
+    Raises   DataError when a file of the folder is not a JSON object.
     """
     unknown, sentences = UnknownKeys(), list[str]()
     if unknown_keys is not None:

@@ -31,10 +31,9 @@ from stamm.export.gguf_keys import check_keys
 from stamm.export.gguf_reader import GgufReader
 from stamm.export.transformers_target import TEMPLATE, TOKENIZER, TOKENIZER_CONFIG
 from stamm.models.config import DecoderConfig, GatedFFN, Llama3Rope, PlainFFN, PlainRope
-from stamm.models.decoder import Decoder
+from stamm.models.decoder import Decoder, check_finite
 from stamm.models.hub import xielu_constants
 from stamm.models.parameter_shapes import parameter_shapes
-from stamm.models.serialization import check_finite
 
 _ARCHITECTURES = ("apertus", "llama", "qwen3")
 _WITH_FACTORS = ("apertus", "llama")  # llama.cpp refuses qwen3 with factors of positions
@@ -331,7 +330,7 @@ class GgufModel:
         }
 
     def _prepends(self) -> bool:
-        """Whether the token bos_token_id stands before each text."""
+        """Whether the token bos_token_id is put before each text."""
         default = self._file.metadata.get("tokenizer.ggml.pre") in _BEGIN_BY_DEFAULT
         value = self._file.metadata.get("tokenizer.ggml.add_bos_token", default)
         if not isinstance(value, bool):

@@ -1,6 +1,6 @@
 """Keys of a GGUF file: those that are read, that change nothing, and that have a meaning not honoured.
 
-Keys of the architecture stand here without its name: "rope.freq_base" is "llama.rope.freq_base".
+Keys of the architecture are listed without its name: "rope.freq_base" is "llama.rope.freq_base".
 
 Source   llama.cpp: src/llama-arch.cpp (LLM_KV_NAMES), gguf-py/gguf/constants.py, docs of the format
          (https://github.com/ggml-org/ggml/blob/master/docs/gguf.md)

@@ -251,7 +251,7 @@ def _shards(index: Path) -> list[str]:
 def unused_keys(folder: Path) -> tuple[UnknownKeys, list[str]]:
     """The unknown keys of a folder's configurations, and sentences about what is known and not used.
 
-    Raises   DataError when a file is no JSON object.
+    Raises   DataError when a file is not a JSON object.
     """
     unknown, sentences = UnknownKeys(), list[str]()
     config = _object(folder / CONFIG)

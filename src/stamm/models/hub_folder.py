@@ -22,7 +22,7 @@ from stamm.base.config import from_plain, nearest
 from stamm.base.errors import ConfigError, DataError, visible
 from stamm.base.files import read_json, sha256_file, sha256_value
 from stamm.models.config import DecoderConfig, GatedFFN, Llama3Rope, PlainFFN, PlainRope
-from stamm.models.decoder import Decoder, decoder_of
+from stamm.models.decoder import Decoder, check_finite, decoder_of
 from stamm.models.hf_architecture import CLASSES, GATED_ACTS, PLAIN_ACTS
 from stamm.models.hf_files import (
     ACTIVATION_KEY,
@@ -35,7 +35,6 @@ from stamm.models.hf_files import (
 )
 from stamm.models.parameter_shapes import parameter_shapes
 from stamm.models.rope import inverse_frequencies
-from stamm.models.serialization import check_finite
 
 LLAMA_NAMES = {
     ".attention_layernorm.": ".input_layernorm.",

@@ -52,7 +52,7 @@ CONFIG_KEYS = KnownKeys(
             "model_max_length", "max_len", "max_length", "truncation", "truncation_side",
             "truncation_strategy", "stride", "padding", "padding_side", "pad_to_multiple_of",
             "pad_token_type_id", "model_input_names", "return_token_type_ids",
-            # the text of ids: they are decoded as tokenizer.json says
+            # the text of ids: they are decoded by the decoder of tokenizer.json
             "clean_up_tokenization_spaces", "spaces_between_special_tokens", "errors",
             "clean_up_tokenization_spaces_for_bpe_even_though_it_will_corrupt_output",
             # control tokens in a text always stay text here
@@ -201,8 +201,8 @@ class ImportedTokenizer:
     def _find_prefix(self, config: Mapping[str, Any]) -> list[int]:
         """The ids before every text, by tokenizer.json.
 
-        Where tokenizer_config.json says otherwise, versions of transformers differ: 4 follows it for
-        some classes, 5 does not.
+        Where tokenizer_config.json differs, so do versions of transformers: 4 follows it for some
+        classes, 5 does not.
 
         Raises   DataError then, and for tokens after every text, which no model continues.
         """
@@ -276,7 +276,7 @@ def _parts(component: object) -> Iterator[Mapping[str, Any]]:
 
 
 def _growth(component: object) -> float:
-    """How many characters the replacements of a normalizer or decoder may make of one."""
+    """The largest number of characters that the replacements of a component make of one."""
     growth = 1.0
     for part in _parts(component):
         if part.get("type") == "Prepend":
@@ -293,7 +293,7 @@ def _growth(component: object) -> float:
 
 
 def _check_blanks(plain: Mapping[str, Any], config: Mapping[str, Any]) -> None:
-    """Check that tokenizer.json puts a blank before texts where the configuration says so."""
+    """Check that tokenizer.json puts a blank before texts exactly where the configuration does."""
     asked = config.get("add_prefix_space")
     if asked is None:
         return

@@ -183,7 +183,7 @@ class Tokenizer:
     def _check(self) -> None:
         """Raise DataError when texts are not restored, or encode to control tokens."""
         plain = json.loads(self._description)
-        # Before the first text: a foreign normalizer or decoder may need any amount of memory.
+        # Before the first text: another normalizer or decoder may need any amount of memory.
         decoder = plain.get("decoder") or {}
         own = plain.get("normalizer") is None and decoder.get("type") == "ByteLevel"
         if not own or self.decode(self.encode_slowly(_PROBE)) != _PROBE:
