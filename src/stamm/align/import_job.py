@@ -1,6 +1,7 @@
 """Import a Hugging Face folder or a GGUF file, so that training starts from a stored decoder.
 
-Reads    source (a Hugging Face folder: Llama, Qwen3, Apertus or Arcee; or a GGUF file of the first three)
+Reads    source (a Hugging Face folder: Llama, Mistral, Qwen3, Apertus or Arcee; or a GGUF file of Llama, Qwen3
+         or Apertus)
 Leaves   model/ (decoder.json, model.safetensors), tokenizer/ (tokenizer.json and, where the folder
          has them, tokenizer_config.json and chat_template.jinja), import.json
 

@@ -316,7 +316,7 @@ def _check_tensors(config: DecoderConfig, tensors: Mapping[str, _Stored], folder
             folder, f"they lack {_listed(missing if apertus else map(_llama_name, missing))}"
         )
     constants = (
-        (*_XIELU_CONSTANTS, _FREQUENCIES) if isinstance(config.ffn, PlainFFN) else _FREQUENCIES
+        (*_XIELU_CONSTANTS, _FREQUENCIES) if config.ffn.spec.name == "xielu" else _FREQUENCIES
     )
     if extra := [
         t.name
