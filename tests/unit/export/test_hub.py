@@ -15,6 +15,7 @@ from stamm.base.files import read_json, write_json
 from stamm.models.config import DecoderConfig, GatedFFN, Llama3Rope, PlainFFN
 from stamm.models.decoder import Decoder, build_decoder
 from stamm.models.hf_architecture import hub_class
+from stamm.models.hf_files import unused_keys
 from stamm.models.hub import HubModel, HubSpecialIds, hub_config, hub_state, xielu_constants
 from stamm.models.hub_folder import load_hub
 
@@ -85,6 +86,8 @@ def test_logits_equal_those_of_transformers(
     for name, tensor in decoder.state_dict().items():
         assert torch.equal(again.state_dict()[name], tensor), name
     assert hub_config(again.config, SPECIAL) == hub_config(decoder.config, SPECIAL)
+    unknown, sentences = unused_keys(tmp_path / "hub")
+    assert (unknown.counts(), sentences) == ({}, [])
 
 
 @pytest.mark.parametrize("activation", ["xielu", "relu2", "relu", "gelu", "silu"])
