@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
+import time
 from pathlib import Path
 
 import pytest
 import torch
 
-from stamm.base.files import read_json
+import stamm
+from stamm.base.files import read_json, write_json
 from stamm.cli.main import main
+from stamm.models.hub_folder import load_hub
 from stamm.models.serialization import load_decoder
 from tests.unit.align.test_import_job import llama_folder
 from tests.unit.export.test_gguf_import import write
@@ -68,6 +71,53 @@ def test_a_gguf_file_becomes_a_run_with_the_same_logits(
     assert [line.split(": ", 2)[1][:12] for line in errors if line.startswith("stamm: ")] == [
         "short.gguf i", "model.bin is",
     ]  # fmt: skip
+
+
+def test_unknown_keys_are_shown_once_and_recorded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    folder = llama_folder(tmp_path / "model")
+    for name, added in (("config.json", {"spiral": 1}), ("tokenizer_config.json", {"sound": 2})):
+        write_json(folder / name, {**read_json(folder / name), **added})
+    write_json(folder / "generation_config.json", {"top_k": 20, "eos_token_id": 2})
+    assert main(["import", "model"]) == 0
+    errors = capsys.readouterr().err
+    assert errors.count("Unknown keys in model, not used: sound (1), spiral (1).") == 1
+    assert errors.count("generation_config.json is not used") == 1
+    record = read_json(tmp_path / "runs" / "model" / "arms" / "model" / "import.json")
+    assert record["unknown_keys"] == {"sound": 1, "spiral": 1}
+
+
+def test_hostile_folders_end_at_once_in_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    config = read_json(llama_folder(tmp_path / "layers") / "config.json")
+    write_json(tmp_path / "layers" / "config.json", {**config, "num_hidden_layers": 10**9})
+    tokenizer = llama_folder(tmp_path / "letters") / "tokenizer.json"
+    step = {"type": "Replace", "pattern": {"String": "a"}, "content": "a" * 8}
+    normalizer = {"type": "Sequence", "normalizers": [step] * 10}
+    write_json(tokenizer, {**read_json(tokenizer), "normalizer": normalizer})
+    (tmp_path / "adapter").mkdir()
+    write_json(tmp_path / "adapter" / "adapter_config.json", {"peft_type": "LORA"})
+    begin = time.process_time()
+    assert [main(["import", name]) for name in ("layers", "letters", "adapter")] == [1, 1, 1]
+    assert time.process_time() - begin < 5
+    lines = [line for line in capsys.readouterr().err.splitlines() if line.startswith("stamm: ")]
+    found = ["num_hidden_layers = 1,000,000,000", "1.07e+09 times as long", "is an adapter"]
+    assert [part in line for part, line in zip(found, lines, strict=True)] == [True] * 3
+    assert not [path for path in (tmp_path / "runs").rglob("*") if path.is_file()]
+
+
+@pytest.mark.parametrize("sharded", [False, True])
+def test_python_loads_a_folder_of_another_model(tmp_path: Path, sharded: bool) -> None:
+    folder = llama_folder(tmp_path / "model", sharded=sharded)
+    model, tokenizer = stamm.load(folder)
+    tokens = torch.tensor([tokenizer.encode("Hello, mill!")])
+    assert tokenizer.decode(tokens[0].tolist()) == "Hello, mill!"
+    with torch.no_grad():
+        assert torch.equal(model(tokens), load_hub(folder)(tokens))
 
 
 def test_a_damaged_folder_leaves_no_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

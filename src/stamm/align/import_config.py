@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
 
 from stamm.base.errors import DataError
-from stamm.base.files import read_json
+from stamm.models.hf_files import CONFIG, INDEX, WEIGHTS, weight_files
 
-CONFIG = "config.json"
-WEIGHTS = "model.safetensors"
-INDEX = "model.safetensors.index.json"
 TOKENIZER = "tokenizer.json"
 TOKENIZER_CONFIG = "tokenizer_config.json"
 TEMPLATE = "chat_template.jinja"
+_ADAPTER = "adapter_config.json"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,18 +33,16 @@ def import_files(folder: Path) -> dict[str, Path]:
     """
     if folder.is_file():
         return {folder.name: folder}
-    weights = [WEIGHTS]
-    if not (folder / WEIGHTS).is_file() and (folder / INDEX).is_file():
-        stored = read_json(folder / INDEX)
-        table = stored.get("weight_map") if isinstance(stored, dict) else None
-        if not isinstance(table, dict):
-            raise DataError(f"{folder / INDEX} has no weight_map: {json.dumps(stored)[:80]}")
-        weights = [INDEX, *sorted(set(map(str, table.values())))]
-    needed = [CONFIG, *weights, TOKENIZER]
+    if not (folder / CONFIG).is_file() and (folder / _ADAPTER).is_file():
+        raise DataError(
+            f"{folder} is an adapter, not a model", fix="Merge it into its model, and import that"
+        )
+    weights = weight_files(folder)
+    needed = [CONFIG, *([] if weights == [WEIGHTS] else [INDEX]), *weights, TOKENIZER]
     for name in needed:
-        if Path(name).name != name or not (folder / name).is_file():
+        if not (folder / name).is_file():
             raise DataError(
-                f"{folder} has no {name[:200]}",
+                f"{folder} has no {name}",
                 fix="Needed are config.json, weights as safetensors, and tokenizer.json",
             )
     optional = [name for name in (TOKENIZER_CONFIG, TEMPLATE) if (folder / name).is_file()]

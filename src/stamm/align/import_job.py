@@ -1,6 +1,7 @@
 """Import a Hugging Face folder or a GGUF file, so that training starts from a stored decoder.
 
-Reads    source (a Hugging Face folder: Llama, Qwen3, Apertus or Arcee; or a GGUF file of the first three)
+Reads    source (a Hugging Face folder: Llama, Mistral, Qwen3, Apertus or Arcee; or a GGUF file of Llama, Qwen3
+         or Apertus)
 Leaves   model/ (decoder.json, model.safetensors), tokenizer/ (tokenizer.json and, where the folder
          has them, tokenizer_config.json and chat_template.jinja), import.json
 
@@ -12,14 +13,14 @@ from __future__ import annotations
 from pathlib import Path
 
 from stamm.align.import_config import TEMPLATE, TOKENIZER, TOKENIZER_CONFIG, ImportConfig
-from stamm.align.model_source import check_vocabulary, find_model, load_chat_format
+from stamm.align.model_source import check_vocabulary, find_model, load_chat_format, unused_of
 from stamm.base.errors import DataError
 from stamm.base.files import remove_leftovers, sha256_file, write_bytes
 from stamm.base.schema import write_record
 from stamm.chat.formats import ChatFormat
 from stamm.corpus.tokenizer.imported import ImportedTokenizer
 from stamm.export.gguf_import import GgufModel
-from stamm.models.hub import hub_weights_sha256, load_hub
+from stamm.models.hub_folder import hub_weights_sha256, load_hub
 from stamm.models.serialization import save_decoder
 from stamm.runs.job import Workspace
 from stamm.runs.schemas.chat_model import ImportFile
@@ -47,6 +48,9 @@ def run(config: ImportConfig, workspace: Workspace) -> None:
     tokenizer = ImportedTokenizer.load(described)
     decoder = load_hub(source) if gguf is None else gguf.decoder()
     check_vocabulary(decoder.config, tokenizer.size, source)
+    unknown, sentences = unused_of(source, gguf.unknown if gguf is not None else None)
+    for sentence in sentences:
+        progress.log(sentence)
     progress.advance(1, "read")
     for name in (TOKENIZER, TOKENIZER_CONFIG, TEMPLATE):
         if gguf is None and (source / name).is_file():
@@ -59,6 +63,7 @@ def run(config: ImportConfig, workspace: Workspace) -> None:
         "chat_format": chat.name if chat else "",
         "chat_sha256": chat.sha256 if chat else "",
         "quantization": "" if gguf is None else gguf.quantization,
+        "unknown_keys": unknown.counts(),
     }
     write_record(folder / RECORD, ImportFile, record)
     named = chat.name if chat else "no chat format"

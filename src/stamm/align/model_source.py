@@ -7,6 +7,7 @@ ids = model.chat.encode(conversation, prompt=True).ids
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -15,14 +16,17 @@ from stamm.align.hf_chat_format import load_folder_chat
 from stamm.base.config import nearest
 from stamm.base.errors import DataError, RunError
 from stamm.base.files import read_json
+from stamm.base.known_keys import UnknownKeys
 from stamm.chat.formats import ChatFormat
 from stamm.chat.render import ChatTokenizer
+from stamm.corpus.tokenizer.imported import CONFIG as TOKENIZER_CONFIG
+from stamm.corpus.tokenizer.imported import CONFIG_KEYS
 from stamm.corpus.tokenizer.tokenizer import FILE
 from stamm.models.config import DecoderConfig
 from stamm.models.decoder import Decoder
-from stamm.models.hub import CONFIG, hub_weights_sha256, load_hub
+from stamm.models.hf_files import CONFIG, is_hub_folder, unused_keys, weight_files
+from stamm.models.hub_folder import hub_weights_sha256, load_hub
 from stamm.models.serialization import load_decoder
-from stamm.models.weight_shards import INDEX, WEIGHTS
 from stamm.runs.arms import input_of_arm, trained_arms
 from stamm.runs.model_outputs import DECODER, read_chat_record, weights_sha256
 
@@ -69,7 +73,7 @@ def find_model(path: str, arm: str | None = None) -> ModelSource:
     root = Path(path)
     if not root.is_dir():
         raise RunError(f"{root} is not a folder", fix="Name a run folder or a Hugging Face folder")
-    if _is_hub(root):
+    if is_hub_folder(root):
         if arm is not None:
             raise RunError(f"{root} is a Hugging Face folder, which has no arms")
         return _hub_source(root)
@@ -124,6 +128,27 @@ def load_chat_model(source: ModelSource) -> ChatModel:
     )
 
 
+def unused_of(
+    source: Path, unknown_keys: Sequence[str] | None = None
+) -> tuple[UnknownKeys, list[str]]:
+    """The unknown keys of a model's files, and sentences about what is not used.
+
+    source         a Hugging Face folder, or a GGUF file
+    unknown_keys   of a GGUF file
+
+    Raises   DataError when a file of the folder is not a JSON object.
+    """
+    unknown, sentences = UnknownKeys(), list[str]()
+    if unknown_keys is not None:
+        unknown.add(unknown_keys)
+    else:
+        unknown, sentences = unused_keys(source)
+        if (source / TOKENIZER_CONFIG).is_file():
+            unknown.add(CONFIG_KEYS.unknown(read_json(source / TOKENIZER_CONFIG)))
+    named = unknown.sentence(str(source))
+    return unknown, [*sentences, *([named] if named else [])]
+
+
 def load_chat_format(folder: Path) -> ChatFormat:
     """The chat format of a folder with tokenizer.json: the Apertus format for a run of stamm's, and
     for others the one that their template has.
@@ -146,18 +171,12 @@ def check_vocabulary(config: DecoderConfig, size: int, where: Path) -> None:
         )
 
 
-def _is_hub(root: Path) -> bool:
-    if not (root / CONFIG).is_file():
-        return False
-    stored = read_json(root / CONFIG)
-    return isinstance(stored, dict) and "model_type" in stored
-
-
 def _hub_source(root: Path) -> ModelSource:
-    if not any((root / name).is_file() for name in (WEIGHTS, INDEX)):
-        raise DataError(
-            f"{root} has no {WEIGHTS}", fix="Other formats are not read: save it as safetensors"
-        )
+    for name in weight_files(root):
+        if not (root / name).is_file():
+            raise DataError(
+                f"{root} has no {name}", fix="Other formats are not read: save it as safetensors"
+            )
     if not (root / FILE).is_file():
         raise DataError(
             f"{root} has no {FILE}",

@@ -40,8 +40,8 @@ from stamm.base.schema import write_record
 from stamm.corpus.canaries.config import Kind
 from stamm.corpus.canaries.random_text import MADE_UP
 from stamm.corpus.classifiers.classifier import TextClassifier
+from stamm.models.decoder import check_finite
 from stamm.models.determinism import set_determinism
-from stamm.models.serialization import check_finite
 from stamm.runs.job import Workspace
 from stamm.runs.model_outputs import KEY, set_aside
 from stamm.runs.schemas.audit import GridFile, MembershipFile, SafetyFile

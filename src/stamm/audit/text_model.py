@@ -11,7 +11,7 @@ from stamm.corpus.special_tokens import BEGIN_ID
 from stamm.corpus.tokenizer.imported import ImportedTokenizer
 from stamm.corpus.tokenizer.tokenizer import Tokenizer
 from stamm.models.decoder import Decoder
-from stamm.models.hub import hub_weights_sha256, load_hub
+from stamm.models.hub_folder import hub_weights_sha256, load_hub
 from stamm.models.serialization import load_decoder
 from stamm.runs.model_outputs import DECODER, weights_sha256
 

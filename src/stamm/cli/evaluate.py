@@ -12,12 +12,13 @@ from typing import TYPE_CHECKING, Any
 from stamm.base.config import override, to_plain
 from stamm.base.console import Console, Progress
 from stamm.base.errors import DataError, RunError
-from stamm.base.files import read_json, sha256_file, sha256_value, write_text
+from stamm.base.files import sha256_file, sha256_value, write_text
 from stamm.base.shutdown import interrupt_delayed
 from stamm.cli.arg_types import add_changes, text
 from stamm.cli.model_verbs import inputs_of, settings_of
 from stamm.cli.output import print_json, print_table
 from stamm.evaluate.config import EvaluateConfig
+from stamm.models.hf_files import is_hub_folder
 from stamm.recipes.jobs import job
 from stamm.runs.arms import run_of_arm, trained_arms
 from stamm.runs.job import Workspace
@@ -82,7 +83,7 @@ def run(options: argparse.Namespace, verb: str) -> int:
 def _targets(named: str, out: str | None) -> dict[Path, Path]:
     """The folder of results of each model at a place: an arm's evaluate/, or --out."""
     root = Path(named)
-    if is_hub(root):
+    if is_hub_folder(root):
         return {root: Path(out) if out else Path("evaluations") / root.resolve().name}
     if not (root / "config.json").is_file():
         raise RunError(
@@ -97,18 +98,11 @@ def _targets(named: str, out: str | None) -> dict[Path, Path]:
     return {arm: arm / "evaluate" for arm in arms}
 
 
-def is_hub(root: Path) -> bool:
-    """Whether the folder is in the layout of transformers."""
-    path = root / "config.json"
-    stored = read_json(path) if path.is_file() else None
-    return isinstance(stored, dict) and "model_type" in stored
-
-
 def _config(named: str, changes: list[str]) -> EvaluateConfig:
     """The run's own settings, or the defaults, with the changes."""
     root = Path(named)
     given: EvaluateConfig = EvaluateConfig()
-    if not is_hub(root):
+    if not is_hub_folder(root):
         given = settings_of(run_of_arm(root), "evaluate") or given
     return override(given, changes)
 
@@ -116,7 +110,7 @@ def _config(named: str, changes: list[str]) -> EvaluateConfig:
 def _evaluate(model: Path, folder: Path, config: EvaluateConfig) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     with contextlib.closing(Console()) as console:
-        if is_hub(model):
+        if is_hub_folder(model):
             kept = tuple(name for name in config.tasks if name != "held_out")
             own = replace(config, tasks=kept or config.tasks)
             _with_model(own, Workspace(folder=folder, progress=console), model, hub=True)
@@ -132,7 +126,10 @@ def _evaluate(model: Path, folder: Path, config: EvaluateConfig) -> None:
 def _with_model(config: EvaluateConfig, workspace: Workspace, model: Path, *, hub: bool) -> None:
     """Evaluate a model with the chat format of its tokenizer, where it has one."""
     with interrupt_delayed():
+        from stamm.align.model_source import unused_of
         from stamm.evaluate.job import evaluate_model
+    for sentence in unused_of(model)[1] if hub else ():
+        workspace.progress.log(sentence)
     evaluate_model(config, workspace, model_with_chat(model, needed=config.chat or not hub))
 
 
@@ -144,7 +141,7 @@ def model_with_chat(folder: Path, *, needed: bool) -> TextModel:
     with interrupt_delayed():
         from stamm.align.model_source import check_vocabulary, find_model, load_chat_model
         from stamm.evaluate.text_model import load_tokenizer, text_model
-        from stamm.models.hub import hub_weights_sha256, load_hub
+        from stamm.models.hub_folder import hub_weights_sha256, load_hub
     source = find_model(str(folder))
     try:
         loaded = load_chat_model(source)

@@ -30,7 +30,7 @@ def arguments(parser: argparse.ArgumentParser, verb: str) -> None:
     parser.add_argument(
         "folder",
         type=text,
-        help="a Hugging Face folder (Apertus, Llama, Qwen3 or Arcee) or a GGUF file of llama.cpp"
+        help="a Hugging Face folder (Apertus, Llama, Mistral, Qwen3 or Arcee) or a GGUF file of llama.cpp"
         " (Apertus, Llama or Qwen3)",
     )
     parser.add_argument(

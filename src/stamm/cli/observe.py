@@ -16,9 +16,10 @@ from stamm.base.files import sha256_file, sha256_value
 from stamm.base.schema import read_record, write_record
 from stamm.base.shutdown import interrupt_delayed
 from stamm.cli.arg_types import add_changes, text
-from stamm.cli.evaluate import checkpoint_model, is_hub, model_with_chat
+from stamm.cli.evaluate import checkpoint_model, model_with_chat
 from stamm.cli.model_verbs import inputs_of
 from stamm.cli.output import print_json, print_table
+from stamm.models.hf_files import is_hub_folder
 from stamm.observe.config import ObserveConfig
 from stamm.runs.arms import run_of_arm, trained_arms
 from stamm.runs.model_outputs import set_aside, weights_sha256
@@ -79,12 +80,12 @@ def run(options: argparse.Namespace, verb: str) -> int:
     config = override(ObserveConfig(), options.changes)
     with interrupt_delayed():
         from stamm.reports.comparison import is_comparison
-    if not is_hub(root) and not (root / "config.json").is_file():
+    if not is_hub_folder(root) and not (root / "config.json").is_file():
         raise RunError(
             f"{root} is neither a run folder nor a Hugging Face folder",
             fix="`stamm ls runs` lists the runs",
         )
-    if options.out and not is_hub(root):
+    if options.out and not is_hub_folder(root):
         raise RunError("--out is for Hugging Face folders", fix="Results of a run are kept in it")
     if (root / "final").is_dir() and is_comparison(root):
         return _compare(options, config, root)
@@ -102,7 +103,7 @@ def run(options: argparse.Namespace, verb: str) -> int:
 
 
 def _targets(root: Path, config: ObserveConfig, out: str | None) -> Iterator[_Target]:
-    if is_hub(root):
+    if is_hub_folder(root):
         if config.checkpoints == "all":
             raise RunError(f"{root} holds no checkpoints", fix="Leave out checkpoints=all")
         folder = Path(out) if out else Path("observations") / root.resolve().name
@@ -168,7 +169,7 @@ def _observe(target: _Target, config: ObserveConfig) -> ObserveFile:
     with interrupt_delayed():
         from stamm.engine.checkpoint_files import STATE
         from stamm.models.determinism import set_determinism
-        from stamm.models.hub import hub_weights_sha256
+        from stamm.models.hub_folder import hub_weights_sha256
         from stamm.observe.model import observe_layers, text_sha256
     if target.checkpoint is not None:
         weights = sha256_file(target.checkpoint / STATE)

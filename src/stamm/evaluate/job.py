@@ -24,8 +24,9 @@ from stamm.evaluate.file_task import FileTask
 from stamm.evaluate.registry import load_tasks
 from stamm.evaluate.task import EvaluationTask, TaskContext, TaskResult
 from stamm.evaluate.text_model import TextModel, load_tokenizer, text_model
+from stamm.models.decoder import check_finite
 from stamm.models.determinism import set_determinism
-from stamm.models.serialization import check_finite, load_decoder
+from stamm.models.serialization import load_decoder
 from stamm.runs.job import Workspace
 from stamm.runs.model_outputs import KEY, set_aside, weights_sha256
 from stamm.runs.schemas.evaluation import BlimpFile, HeldOutFile, TaskFile

@@ -135,15 +135,20 @@ def load_tokenizer(folder: Path) -> AnyTokenizer:
 
     Raises   DataError when it is neither.
     """
+    template = folder / _TEMPLATE
     try:
         return Tokenizer.load(folder)
     except DataError as error:
-        template = folder / _TEMPLATE
-        try:
-            written = template.read_text(encoding="utf-8") if template.is_file() else ""
-            return ImportedTokenizer.load(folder, written)
-        except (DataError, OSError, UnicodeDecodeError):
-            raise error from None
+        own = error
+    try:
+        written = template.read_text(encoding="utf-8") if template.is_file() else ""
+        return ImportedTokenizer.load(folder, written)
+    except (OSError, UnicodeDecodeError) as error:
+        raise DataError(f"{template} cannot be read: {error}") from None
+    except DataError:
+        if (folder / _CONFIG).is_file():  # another model's: its own reason counts
+            raise
+        raise own from None
 
 
 def _named_tokens(folder: Path) -> dict[str, str]:

@@ -6,7 +6,6 @@ decoder, the one being written.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -102,14 +101,6 @@ def read_bpe(file: Path, vocab_size: int) -> tuple[list[str], list[int], list[st
     types = [kinds.get(number, _UNUSED) for number in range(vocab_size)]
     merges = [pair if isinstance(pair, str) else " ".join(pair) for pair in model["merges"]]
     return tokens, types, merges
-
-
-def prepends_begin(file: Path) -> bool:
-    """Whether a tokenizer.json puts a special token before each text."""
-    post = json.loads(file.read_text(encoding="utf-8")).get("post_processor") or {}
-    steps = post.get("processors", [post])
-    firsts = [step["single"][0] for step in steps if step.get("single")]
-    return any("SpecialToken" in first for first in firsts)
 
 
 def write_gguf(

@@ -27,23 +27,16 @@ from stamm.export.gguf_file import (
     read_bpe,
     rope_factors,
 )
+from stamm.export.gguf_keys import check_keys
 from stamm.export.gguf_reader import GgufReader
 from stamm.export.transformers_target import TEMPLATE, TOKENIZER, TOKENIZER_CONFIG
 from stamm.models.config import DecoderConfig, GatedFFN, Llama3Rope, PlainFFN, PlainRope
-from stamm.models.decoder import Decoder
+from stamm.models.decoder import Decoder, check_finite
 from stamm.models.hub import xielu_constants
 from stamm.models.parameter_shapes import parameter_shapes
 
 _ARCHITECTURES = ("apertus", "llama", "qwen3")
-# Keys of the architecture that change the function, and the only values that a decoder has.
-_ONLY = {
-    "rope.scaling.type": ("none",),
-    "expert_count": (0,),
-    "attention.sliding_window": (0,),
-    "attention.causal": (True,),
-    "attention.clamp_kqv": (0.0,),
-    "logit_scale": (0.0, 1.0),
-}
+_WITH_FACTORS = ("apertus", "llama")  # llama.cpp refuses qwen3 with factors of positions
 _LARGEST_CONTEXT = 1 << 31
 _EMBEDDING, _OUTPUT, _FACTORS = "token_embd.weight", "output.weight", "rope_freqs.weight"
 _CONTRACTIONS = "(?i:'s|'t|'re|'ve|'m|'ll|'d)"
@@ -73,6 +66,7 @@ class GgufModel:
 
     config         of the decoder; an output matrix that equals the embedding is tied
     quantization   types of its tensors and their numbers: "9 F32, 14 Q8_0"
+    unknown        keys of the file that are neither read nor known
 
     Raises   DataError with the first thing that is damaged or not supported.
     """
@@ -87,10 +81,7 @@ class GgufModel:
             raise self._error(
                 f"has the architecture {named!r}", f"Known: {', '.join(_ARCHITECTURES)}"
             )
-        for key, allowed in _ONLY.items():
-            value = self._file.metadata.get(f"{self._architecture}.{key}", allowed[0])
-            if value not in allowed:
-                raise self._error(f"has {key} = {visible(str(value), 80)}, which is not supported")
+        self.unknown = check_keys(self._file.metadata, self._architecture, str(path))
         self.config = self._config()
         self._names = self._check_tensors()
         counts = Counter(tensor.type for tensor in self._file.tensors.values())
@@ -99,7 +90,7 @@ class GgufModel:
     def decoder(self) -> Decoder:
         """The decoder, float32; beyond it, memory holds one tensor.
 
-        Raises   DataError when xIELU's constants are not those of stamm.
+        Raises   DataError when xIELU's constants are not those of stamm, or weights contain NaN.
         """
         decoder = Decoder(self.config)
         with torch.no_grad():
@@ -112,6 +103,7 @@ class GgufModel:
             for layer, alphas in enumerate(self._alphas()):
                 for name, value in alphas.items():
                     decoder.get_parameter(f"model.layers.{layer}.mlp.act_fn.{name}").fill_(value)
+        check_finite(decoder)
         return decoder.eval()
 
     def write_tokenizer(self, folder: Path) -> None:
@@ -130,13 +122,17 @@ class GgufModel:
             raise self._error("has no token_type for each token")
         if HF_TOKENIZER in self._file.metadata:
             write_text(folder / TOKENIZER, self._text(HF_TOKENIZER))
-            ImportedTokenizer.load(folder)
+            begins = bool(ImportedTokenizer.load(folder).prefix_ids())
             try:
                 same = read_bpe(folder / TOKENIZER, self.config.vocab_size)
             except ExportError as error:
                 raise DataError(error.what) from None
             if same[::2] != (tokens, merges):
                 raise self._error(f"has another vocabulary in {HF_TOKENIZER} than in its tokens")
+            if begins != self._prepends():
+                raise self._error(
+                    f"has add_bos_token = {self._prepends()}, and {HF_TOKENIZER} does otherwise"
+                )
         else:
             write_json(folder / TOKENIZER, self._tokenizer_json(tokens, types, merges))
         template = self._file.metadata.get("tokenizer.chat_template", "")
@@ -171,6 +167,11 @@ class GgufModel:
         layers, heads = self._count("block_count"), self._count("attention.head_count")
         if layers > len(self._file.tensors):  # each has several
             raise self._error(f"has block_count = {layers}, and {len(self._file.tensors)} tensors")
+        if self._count("vocab_size", embedding.shape[0]) != embedding.shape[0]:
+            size = self._count("vocab_size")
+            raise self._error(
+                f"has vocab_size = {size}, and {embedding.shape[0]} rows in {_EMBEDDING}"
+            )
         d_model, width = self._count("embedding_length"), self._count("feed_forward_length")
         head = self._count("attention.key_length", d_model // max(heads, 1))
         for key in ("attention.value_length", "rope.dimension_count"):
@@ -204,7 +205,7 @@ class GgufModel:
     def _rope(self, head: int) -> PlainRope | Llama3Rope:
         """The rotation; Llama 3's from its factors, with the original context that gives them."""
         theta = self._number("rope.freq_base", 10_000.0)
-        if _FACTORS not in self._file.tensors:
+        if _FACTORS not in self._file.tensors or self._architecture not in _WITH_FACTORS:
             return PlainRope(theta=theta)
         factors = self._file.read(_FACTORS)
         largest = float(factors.max())
@@ -220,7 +221,8 @@ class GgufModel:
         """The name in the file of each parameter, with the shapes that the metadata describe."""
         names = gguf_names(self.config)
         left = dict(self._file.tensors)
-        left.pop(_FACTORS, None)
+        if self._architecture in _WITH_FACTORS:
+            left.pop(_FACTORS, None)
         if self.config.tied_embeddings:
             left.pop(_OUTPUT, None)
         for name, shape in parameter_shapes(self.config).items():
@@ -265,8 +267,10 @@ class GgufModel:
             )
         pattern, whole_words = _PATTERNS[pre]
         begin = self._file.metadata.get("tokenizer.ggml.bos_token_id")
-        prepends = self._file.metadata.get("tokenizer.ggml.add_bos_token", pre in _BEGIN_BY_DEFAULT)
+        prepends = self._prepends()
         first = self._token(tokens, "bos_token_id") if prepends else ""
+        if prepends and not first:
+            raise self._error("puts a token before each text, and has no bos_token_id")
         text = [{"Sequence": {"id": "A", "type_id": 0}}]
         special = [{"SpecialToken": {"id": first, "type_id": 0}}] if first else []
         bytes_only = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True}
@@ -325,10 +329,23 @@ class GgufModel:
             },
         }
 
+    def _prepends(self) -> bool:
+        """Whether the token bos_token_id is put before each text."""
+        default = self._file.metadata.get("tokenizer.ggml.pre") in _BEGIN_BY_DEFAULT
+        value = self._file.metadata.get("tokenizer.ggml.add_bos_token", default)
+        if not isinstance(value, bool):
+            raise self._error(f"has tokenizer.ggml.add_bos_token = {visible(str(value), 40)}")
+        return value
+
     def _token(self, tokens: list[str], key: str) -> str:
         """The text of a special token; "" when the file has none."""
         number = self._file.metadata.get(f"tokenizer.ggml.{key}")
-        return tokens[number] if isinstance(number, int) and number < len(tokens) else ""
+        if number is None:
+            return ""
+        if type(number) is not int or not 0 <= number < len(tokens):
+            shown = visible(str(number), 40)
+            raise self._error(f"has tokenizer.ggml.{key} = {shown}, and {len(tokens):,} tokens")
+        return tokens[number]
 
     def _text(self, key: str) -> str:
         value = self._file.metadata.get(key)
@@ -344,7 +361,9 @@ class GgufModel:
 
     def _count(self, key: str, default: int | None = None) -> int:
         value = self._file.metadata.get(f"{self._architecture}.{key}", default)
-        if not isinstance(value, int) or not 0 < value < _LARGEST_CONTEXT:
+        if isinstance(value, list) and len(set(value)) == 1:  # one value for each layer
+            value = value[0]
+        if type(value) is not int or not 0 < value < _LARGEST_CONTEXT:
             raise self._error(f"has {self._architecture}.{key} = {visible(str(value), 80)}")
         return value
 

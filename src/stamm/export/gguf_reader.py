@@ -80,6 +80,10 @@ class GgufReader:
         if bytes(self._take(4)) != b"GGUF":
             raise self._damaged("it does not begin with GGUF")
         version = self._number("I")
+        if version in (2 << 24, 3 << 24):
+            raise DataError(
+                f"{self.path} is big-endian, which is not read", fix="Use a little-endian file"
+            )
         if version not in (2, 3):
             raise DataError(f"{self.path} has GGUF version {version}; 2 and 3 are read")
         num_tensors, num_keys = self._number("Q"), self._number("Q")

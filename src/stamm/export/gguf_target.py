@@ -12,9 +12,9 @@ from stamm.chat.formats import ApertusFormat, chat_template
 from stamm.chat.render import ASSISTANT_END
 from stamm.chat.template_sandbox import render_all
 from stamm.corpus.special_tokens import BEGIN_ID, END_ID, PAD_ID, RESERVED_TOKENS
+from stamm.corpus.tokenizer.imported import ImportedTokenizer
 from stamm.export.gguf_file import (
     GgufTokenizer,
-    prepends_begin,
     read_bpe,
     read_metadata,
     stored_types,
@@ -108,9 +108,11 @@ class GgufTarget:
         tokens, types, merges = read_bpe(file, vocab_size)
         beside, chat = file.parent, self._options.chat
         begin, pad, ends, template = BEGIN_ID, PAD_ID, [END_ID], ""
+        add_begin = True
         if (beside / TOKENIZER_CONFIG).is_file():
             special, ends = imported_special_ids(beside)
             begin, pad = special.begin, special.pad
+            add_begin = bool(ImportedTokenizer.load(file).prefix_ids())
             if self._options.chat_format == ApertusFormat.name:
                 template = chat_template()  # the published one writes other ids
             elif chat and (beside / TEMPLATE).is_file():
@@ -124,7 +126,7 @@ class GgufTarget:
             merges=merges,
             begin=begin,
             pad=pad,
-            add_begin=prepends_begin(file),
+            add_begin=add_begin,
             ends=ends,
             template=template,
             json=file.read_text(encoding="utf-8"),

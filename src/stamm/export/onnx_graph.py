@@ -10,7 +10,7 @@ E width of a head.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -19,10 +19,13 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from stamm.activations.module import Activation
+from stamm.activations.codegen.kernel_lookup import kernel_of
+from stamm.activations.fused.passes import PassName, graph_of
+from stamm.activations.module import ActivationModule
+from stamm.activations.primitives import coefficients
+from stamm.activations.spec import Spec
 from stamm.base.errors import ExportError
 from stamm.base.files import atomic, write_bytes
-from stamm.export.runtime_support import activation_name
 from stamm.models.config import DecoderConfig, GatedFFN
 from stamm.models.decoder import Decoder
 from stamm.models.mapped_weights import drop_pages
@@ -34,6 +37,16 @@ DATA = "model.onnx_data"
 OPSET = 18
 IR_VERSION = 10
 _ALIGNMENT = 64
+_FLOAT, _DOUBLE = 1, 11  # TensorProto.FLOAT and DOUBLE
+_FARTHEST = 28.0  # exp(-x**2) is 0 in float32 from 11 on
+_OPERATORS = {
+    "exp": "Exp", "log": "Log", "sqrt": "Sqrt", "sin": "Sin", "cos": "Cos", "tanh": "Tanh",
+    "atan": "Atan", "erf": "Erf", "abs": "Abs", "floor": "Floor", "neg": "Neg", "sign": "Sign",
+    "isnan": "IsNaN", "add": "Add", "sub": "Sub", "mul": "Mul", "div": "Div", "minimum": "Min",
+    "maximum": "Max", "lt": "Less", "le": "LessOrEqual", "gt": "Greater", "ge": "GreaterOrEqual",
+    "eq": "Equal", "where": "Where",
+}  # fmt: skip
+"""Operations of a kernel's graph (`activations.fused.graph`), and their operators in ONNX."""
 _HIDDEN = float(np.finfo(np.float32).min)  # finite: a row without any key gives no NaN
 
 
@@ -115,6 +128,10 @@ class _Graph:
     def number(self, value: float) -> str:
         """A constant float32."""
         return self._constant(np.array(value, np.float32))
+
+    def double(self, value: float) -> str:
+        """A constant float64."""
+        return self._constant(np.array(value, np.float64))
 
     def weight(self, name: str, tensor: Tensor) -> str:
         """A float32 tensor, appended to the data file."""
@@ -252,31 +269,57 @@ def _rotate(g: _Graph, x: str, turns: tuple[str, str], width: int) -> str:
 def _feed_forward(
     g: _Graph, place: str, x: str, module: torch.nn.Module, config: DecoderConfig
 ) -> str:
-    name = activation_name(config)
-    up = _linear(g, place, x, module, "up_proj")
+    inputs = [_linear(g, place, x, module, "up_proj")]
     if isinstance(config.ffn, GatedFFN):
-        gate = _linear(g, place, x, module, "gate_proj")
-        kind = {"swiglu": "silu", "geglu": "gelu", "reglu": "relu"}[name]
-        y = g.op("Mul", _activation(g, kind, gate, {}), up)
-    else:
-        act = module.get_submodule("act_fn")
-        y = _activation(g, name, up, act.effective() if isinstance(act, Activation) else {})
+        inputs.insert(0, _linear(g, place, x, module, "gate_proj"))
+    act = module.get_submodule("act_fn")
+    values = act.effective() if isinstance(act, ActivationModule) else {}
+    y = add_activation(g, config.ffn.spec, inputs, values)
     return _linear(g, place, y, module, "down_proj")
 
 
-def _activation(g: _Graph, name: str, x: str, values: dict[str, float]) -> str:
-    if name in ("relu", "relu2"):
-        y = g.op("Relu", x)
-        return g.op("Mul", y, y) if name == "relu2" else y
-    if name == "silu":
-        return g.op("Mul", x, g.op("Sigmoid", x))
-    if name == "gelu":
-        share = g.op("Erf", g.op("Mul", x, g.number(math.sqrt(0.5))))
-        return g.op("Mul", g.op("Mul", x, g.number(0.5)), g.op("Add", share, g.number(1.0)))
-    # xielu: alpha_p x^2 + beta x above 0, alpha_n (exp(x) - 1 - x) + beta x below
-    above = g.op("Mul", g.op("Mul", x, x), g.number(values["alpha_p"]))
-    negative = g.op("Min", x, g.number(0.0))
-    curve = g.op("Sub", g.op("Sub", g.op("Exp", negative), g.number(1.0)), negative)
-    below = g.op("Mul", curve, g.number(values["alpha_n"]))
-    chosen = g.op("Where", g.op("Greater", x, g.number(0.0)), above, below)
-    return g.op("Add", chosen, g.op("Mul", x, g.number(values["beta"])))
+def add_activation(
+    g: _Graph, spec: Spec, inputs: Sequence[str], values: Mapping[str, float]
+) -> str:
+    """Add the operations of an activation: those of its generated kernel, in float32.
+
+    inputs   x, or gate and up
+    values   the effective value of each parameter
+
+    Raises   ExportError for an operation that ONNX does not have.
+    Checked  tests/unit/export/test_onnx.py::test_an_activation_is_exact
+    """
+    name: PassName = "gated_forward" if len(inputs) > 1 else "forward"
+    fixed = tuple(values[parameter.name] for parameter in spec.parameters)
+    graph = graph_of(name, kernel_of(spec), fixed, torch.float32)
+    names: dict[int, str] = {}
+    for place in graph.needed():
+        node = graph.nodes[place]
+        operands = [names[taken] for taken in node.takes]
+        match node.name:
+            case "input":
+                names[place] = inputs[int(node.number)]
+            case "constant":
+                names[place] = g.number(node.number)
+            case "erfc":
+                names[place] = _complement(g, operands[0])
+            case kind if kind in _OPERATORS:
+                names[place] = g.op(_OPERATORS[kind], *operands)
+            case kind:
+                raise ExportError(f"ONNX has no operator for {kind!r}, which {spec.name!r} needs")
+    return names[graph.outputs[0]]
+
+
+def _complement(g: _Graph, x: str) -> str:
+    """erfc(x), in float64 inside: 1 - erf(x) would lose the digits of the tail."""
+    wide = g.op("Cast", x, to=_DOUBLE)
+    size = g.op("Min", g.op("Abs", wide), g.double(_FARTHEST))
+    turned = g.op("Div", g.op("Sub", size, g.double(3)), g.op("Add", size, g.double(3)))
+    total, *lower = reversed(coefficients.ERROR_COMPLEMENT[0])
+    y = g.double(total)
+    for coefficient in lower:
+        y = g.op("Add", g.op("Mul", y, turned), g.double(coefficient))
+    scale = g.op("Add", g.op("Mul", size, g.double(2)), g.double(1))
+    y = g.op("Mul", g.op("Div", y, scale), g.op("Exp", g.op("Neg", g.op("Mul", size, size))))
+    below = g.op("Less", wide, g.double(0))
+    return g.op("Cast", g.op("Where", below, g.op("Sub", g.double(2), y), y), to=_FLOAT)

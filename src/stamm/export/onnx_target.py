@@ -22,7 +22,7 @@ from stamm.export.target import CardText, ExportOptions, LoadedExport
 from stamm.export.transformers_target import write_chat_files, write_companions
 from stamm.models.config import DecoderConfig
 from stamm.models.decoder import Decoder
-from stamm.models.hub import CONFIG
+from stamm.models.hf_files import CONFIG
 
 GENERATION = "generation_config.json"
 _USAGE = """```python

@@ -19,9 +19,10 @@ from stamm.export.runtime_support import BLOCK_BYTES, BLOCKS
 from stamm.export.transformers_target import weight_dtypes
 from stamm.models.config import DecoderConfig
 from stamm.models.decoder import build_blank
+from stamm.models.hf_files import WEIGHTS
 from stamm.models.hub import hub_state
 from stamm.models.parameter_shapes import parameter_shapes
-from stamm.models.weight_shards import WEIGHTS, shard_file, split_shards
+from stamm.models.weight_shards import shard_file, split_shards
 
 
 @dataclass(frozen=True, kw_only=True)

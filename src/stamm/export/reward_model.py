@@ -21,7 +21,8 @@ from stamm.export.parity import random_tokens
 from stamm.export.target import CardText
 from stamm.models.decoder import Decoder
 from stamm.models.hf_architecture import hub_class
-from stamm.models.hub import CONFIG, hub_state, hub_version, quiet_transformers
+from stamm.models.hf_files import CONFIG
+from stamm.models.hub import hub_state, hub_version, quiet_transformers
 from stamm.models.weight_shards import write_weights
 from stamm.runs.schemas.export import LogitDifference
 

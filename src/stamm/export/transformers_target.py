@@ -21,18 +21,17 @@ from stamm.export.target import CardText, ExportOptions, LoadedExport
 from stamm.models.config import DecoderConfig
 from stamm.models.decoder import Decoder
 from stamm.models.hf_architecture import hub_class, unsupported_reasons
+from stamm.models.hf_files import CONFIG
 from stamm.models.hub import (
     CODE,
-    CONFIG,
     HubModel,
     HubSpecialIds,
     hub_code,
     hub_config,
     hub_state,
     hub_version,
-    load_hub,
-    load_hub_config,
 )
+from stamm.models.hub_folder import load_hub, load_hub_config
 from stamm.models.weight_shards import write_weights
 
 TOKENIZER = "tokenizer.json"

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from stamm.activations.module import Activation, GatedActivation
-from stamm.base.errors import ConfigError
+from stamm.base.errors import ConfigError, DataError, visible
 from stamm.base.files import sha256_bytes
 from stamm.losses.language_model import LossOutput, masked_cross_entropy
 from stamm.losses.sequence import sequence_log_probs
@@ -377,6 +377,16 @@ def decoder_of(config: DecoderConfig, state: Mapping[str, Tensor]) -> Decoder:
     frequencies = inverse_frequencies(config.rope, config.head_width)
     decoder.model.register_buffer("inverse_frequencies", frequencies, persistent=False)
     return decoder.eval()
+
+
+def check_finite(decoder: Decoder) -> None:
+    """Raise DataError for weights with NaN or infinity: comparisons with NaN would count as results."""
+    for name, parameter in decoder.named_parameters():
+        if not bool(torch.isfinite(parameter).all()):
+            raise DataError(
+                f"{visible(name)} of the model contains NaN or infinity",
+                fix="Its training diverged: use an earlier checkpoint",
+            )
 
 
 def build_decoder(config: DecoderConfig, seed: int) -> Decoder:

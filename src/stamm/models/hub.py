@@ -11,31 +11,23 @@ import logging as std_logging
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import load_file
 from torch import Tensor
 
 from stamm.activations import catalog
-from stamm.base.config import from_plain, nearest, to_plain
-from stamm.base.errors import ConfigError, DataError, ExportError
-from stamm.base.files import read_json, sha256_file, sha256_value
-from stamm.models.config import DecoderConfig, GatedFFN, Llama3Rope, PlainFFN, PlainRope
-from stamm.models.decoder import Decoder, decoder_of
-from stamm.models.hf_architecture import CLASSES, GATED_ACTS, PLAIN_ACTS, hub_class
+from stamm.base.config import to_plain
+from stamm.base.errors import ConfigError, ExportError
+from stamm.models.config import DecoderConfig, Llama3Rope, PlainRope
+from stamm.models.decoder import Decoder
+from stamm.models.hf_architecture import hub_class
+from stamm.models.hf_files import ACTIVATION_KEY
+from stamm.models.hub_folder import LLAMA_NAMES, load_hub_config
 from stamm.models.remote_code import MODULE, remote_code
-from stamm.models.weight_shards import INDEX, WEIGHTS
 
-CONFIG = "config.json"
 CODE = f"{MODULE}.py"
-ACTIVATION_KEY = "stamm_activation"
 
-_LLAMA_NAMES = {
-    ".attention_layernorm.": ".input_layernorm.",
-    ".feedforward_layernorm.": ".post_attention_layernorm.",
-}
 _XIELU_BUFFERS = ("beta", "eps")
 _ACTIVATIONS = "transformers.activations"
 
@@ -140,55 +132,6 @@ def xielu_constants() -> dict[str, float]:
     if spec.compat is not None:
         found.update((constant.name, constant.value) for constant in spec.compat.constants)
     return {name: found[name] for name in _XIELU_BUFFERS}
-
-
-def load_hub(
-    folder: Path,
-    *,
-    stored: Literal["raw", "effective"] = "raw",
-    compat: Literal["exact", "eps"] = "exact",
-) -> Decoder:
-    """The decoder in a folder in the layout of transformers (Apertus, Arcee, Qwen3, Llama), float32.
-
-    stored   meaning of xIELU's stored alpha_p and alpha_n: "raw", before softplus, as in every
-             checkpoint of transformers; "effective", the values in the formula
-    compat   "eps" evaluates xIELU with transformers' clamp, bit for bit
-
-    Raises   DataError when the folder describes a model that a stamm decoder cannot represent, or
-             when tensors are missing, extra or of another shape.
-    """
-    config = load_hub_config(folder, compat)
-    kind = hub_class(config)
-    state = {
-        _hub_name(name, kind.model_type, own=True): tensor
-        for name, tensor in _read_weights(folder).items()
-    }
-    if config.tied_embeddings and "model.embed_tokens.weight" in state:
-        state["lm_head.weight"] = state["model.embed_tokens.weight"]
-    if kind.hidden_act == "xielu" and stored == "effective":
-        _make_raw(state, config.num_layers, folder)
-    try:
-        return decoder_of(config, state)
-    except (RuntimeError, ConfigError) as error:
-        raise DataError(f"the weights in {folder} do not fit {CONFIG}: {error}") from None
-
-
-def load_hub_config(folder: Path, compat: Literal["exact", "eps"] = "exact") -> DecoderConfig:
-    """The configuration of the decoder that `load_hub` loads."""
-    return _decoder_config(read_json(folder / CONFIG), str(folder / CONFIG), compat)
-
-
-def hub_weights_sha256(folder: Path) -> str:
-    """SHA-256 of model.safetensors; of several files, of their names and hashes.
-
-    Raises   DataError when a file cannot be read.
-    """
-    names = _weight_files(folder)
-    try:
-        found = {name: sha256_file(folder / name) for name in names}
-    except OSError as error:
-        raise DataError(f"the weights in {folder} cannot be read: {error}") from None
-    return found[WEIGHTS] if names == [WEIGHTS] else sha256_value(found)
 
 
 class HubModel:
@@ -356,141 +299,8 @@ def _rope_parameters(rope: PlainRope | Llama3Rope) -> dict[str, Any]:
     }
 
 
-def _hub_name(name: str, model_type: str, *, own: bool = False) -> str:
-    """A tensor's name in transformers, or, given that, our `own`."""
-    for ours, theirs in _LLAMA_NAMES.items() if model_type != "apertus" else ():
-        name = name.replace(theirs, ours) if own else name.replace(ours, theirs)
+def _hub_name(name: str, model_type: str) -> str:
+    """A tensor's name in transformers."""
+    for ours, theirs in LLAMA_NAMES.items() if model_type != "apertus" else ():
+        name = name.replace(ours, theirs)
     return name
-
-
-def _decoder_config(
-    plain: Mapping[str, Any], where: str, compat: Literal["exact", "eps"]
-) -> DecoderConfig:
-    try:
-        gated, qk_norm = _blocks(str(plain["model_type"]), where)
-        acts = {theirs: ours for ours, theirs in (GATED_ACTS if gated else PLAIN_ACTS).items()}
-        own = plain.get(ACTIVATION_KEY)
-        act = own["spec"] if isinstance(own, Mapping) else acts.get(plain["hidden_act"])
-        if act is None:
-            raise _not_ours("hidden_act", plain["hidden_act"], where, nearest("", acts))
-        for key, only in (("attention_bias", False), ("mlp_bias", False), ("sliding_window", None)):
-            if plain.get(key, only) not in (only, False):
-                raise _not_ours(key, plain[key], where)
-        ffn = {"width": plain["intermediate_size"], "activation": act}
-        if gated:
-            ffn["kind"] = GatedFFN.__name__
-        else:
-            ffn.update(kind=PlainFFN.__name__, compat=compat if act == "xielu" else "exact")
-        config = from_plain(
-            DecoderConfig,
-            {
-                "vocab_size": plain["vocab_size"],
-                "d_model": plain["hidden_size"],
-                "num_layers": plain["num_hidden_layers"],
-                "num_heads": plain["num_attention_heads"],
-                "num_kv_heads": plain.get("num_key_value_heads") or plain["num_attention_heads"],
-                "head_dim": plain.get("head_dim"),
-                "ffn": ffn,
-                "rope": _rope(plain, where),
-                "qk_norm": qk_norm,
-                "norm_eps": plain["rms_norm_eps"],
-                "tied_embeddings": plain.get("tie_word_embeddings", False),
-                "init_std": plain.get("initializer_range", 0.02),
-                "max_context": plain["max_position_embeddings"],
-            },
-            where,
-        )
-        if isinstance(own, Mapping) and own["content_hash"] != config.ffn.spec.content_hash:
-            raise _not_ours("content_hash", own["content_hash"], where, "Export the model again")
-        return config
-    except KeyError as error:
-        raise DataError(f"{where} has no {error.args[0]!r}") from None
-    except ConfigError as error:
-        raise DataError(
-            f"{where} does not describe a decoder: {error.what}", fix=error.fix
-        ) from None
-
-
-def _blocks(model_type: str, where: str) -> tuple[bool, bool]:
-    for blocks, (name, _) in CLASSES.items():
-        if name == model_type:
-            return blocks
-    known = nearest(model_type, [name for name, _ in CLASSES.values()])
-    raise _not_ours("model_type", model_type, where, known)
-
-
-def _rope(plain: Mapping[str, Any], where: str) -> dict[str, Any]:
-    """The rotary positions in the plain form of a stamm configuration."""
-    # Before version 5, rope_theta was beside rope_scaling.
-    given = plain.get("rope_parameters") or plain.get("rope_scaling") or {}
-    theta = given.get("rope_theta", plain.get("rope_theta"))
-    if theta is None:
-        raise DataError(f"{where} has no rope_theta")
-    kind = given.get("rope_type", given.get("type", "default"))
-    share = given.get("partial_rotary_factor", plain.get("partial_rotary_factor"))
-    if share not in (None, 1):
-        raise _not_ours("partial_rotary_factor", share, where, "Known: 1, every dimension rotated")
-    if kind == "default":
-        return {"kind": PlainRope.__name__, "theta": theta}
-    if kind != "llama3":
-        raise _not_ours("rope_type", kind, where, "Known: default, llama3")
-    return {
-        "kind": Llama3Rope.__name__,
-        "theta": theta,
-        "factor": given["factor"],
-        "low_frequency_factor": given["low_freq_factor"],
-        "high_frequency_factor": given["high_freq_factor"],
-        "original_context": given["original_max_position_embeddings"],
-    }
-
-
-def _not_ours(key: str, value: object, where: str, fix: str = "") -> DataError:
-    return DataError(f"{key} = {value!r} is not supported by a stamm decoder", where=where, fix=fix)
-
-
-def _read_weights(folder: Path) -> dict[str, Tensor]:
-    state: dict[str, Tensor] = {}
-    for name in _weight_files(folder):
-        try:
-            state.update(load_file(folder / name))
-        except (OSError, SafetensorError) as error:
-            raise DataError(f"{folder / name} cannot be read: {error}") from None
-    return state
-
-
-def _weight_files(folder: Path) -> list[str]:
-    """Names of the safetensors files of a folder."""
-    if (folder / WEIGHTS).exists() or not (folder / INDEX).exists():
-        return [WEIGHTS]
-    names = _shards(folder / INDEX)
-    for name in names:
-        if Path(name).name != name:
-            raise DataError(f"{folder / INDEX} points outside its folder: {name!r}")
-    return names
-
-
-def _shards(index: Path) -> list[str]:
-    stored = read_json(index)
-    table = stored.get("weight_map") if isinstance(stored, dict) else None
-    if not isinstance(table, dict) or not all(isinstance(name, str) for name in table.values()):
-        raise DataError(
-            f"{index} has no weight_map from tensors to files", fix="Fetch the checkpoint again"
-        )
-    return sorted(set(table.values()))
-
-
-def _make_raw(state: dict[str, Tensor], num_layers: int, folder: Path) -> None:
-    spec = catalog.get("xielu")
-    for layer in range(num_layers):
-        place = f"model.layers.{layer}.mlp.act_fn."
-        try:
-            effective = {p.name: float(state[place + p.name]) for p in spec.trainable}
-            raw = spec.raw_values(effective)
-        except KeyError as error:
-            raise DataError(f"the weights in {folder} lack {error.args[0]!r}") from None
-        except ConfigError as error:
-            raise DataError(
-                f"layer {layer} in {folder}: {error.what}", fix='Load it with stored="raw"'
-            ) from None
-        for name, value in raw.items():
-            state[place + name] = torch.tensor([value], dtype=torch.float32)

@@ -5,12 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
 from stamm.base.config import from_plain, to_plain
-from stamm.base.errors import DataError, visible
+from stamm.base.errors import DataError
 from stamm.base.files import atomic, read_json, sha256_file, write_json
 from stamm.models.config import DecoderConfig
 from stamm.models.decoder import Decoder, decoder_of
@@ -102,16 +101,6 @@ def load_decoder(folder: Path, *, mapped: bool = False) -> Decoder:
     except RuntimeError as error:
         raise DataError(f"{folder / WEIGHTS} does not fit {DECODER}: {error}") from None
     return decoder.eval()
-
-
-def check_finite(decoder: Decoder) -> None:
-    """Raise DataError for weights with NaN or infinity: comparisons with NaN would count as results."""
-    for name, parameter in decoder.named_parameters():
-        if not bool(torch.isfinite(parameter).all()):
-            raise DataError(
-                f"{visible(name)} of the model contains NaN or infinity",
-                fix="Its training diverged: use an earlier checkpoint",
-            )
 
 
 def _check_weights(path: Path, stored: dict[str, Any]) -> None:

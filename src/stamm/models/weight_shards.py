@@ -14,10 +14,9 @@ import torch
 from torch import Tensor
 
 from stamm.base.files import atomic, canonical_json, write_json
+from stamm.models.hf_files import INDEX, WEIGHTS
 from stamm.models.mapped_weights import drop_pages
 
-WEIGHTS = "model.safetensors"
-INDEX = "model.safetensors.index.json"
 _NAMES = {torch.float32: "F32", torch.bfloat16: "BF16"}
 
 

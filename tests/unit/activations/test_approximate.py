@@ -13,6 +13,7 @@ from stamm.activations.derivation.approximate import (
     SINGLE,
     arctan_remainder,
     dilogarithm_remainder,
+    error_complement,
     exponential_integral_far,
     exponential_integral_middle,
     exponential_integral_near,
@@ -35,6 +36,7 @@ from stamm.base.errors import ConfigError
         (exponential_integral_near, 0.0, 0.5),
         (exponential_integral_middle, -2.1, 0.7),
         (exponential_integral_far, 0.0, 0.125),
+        (error_complement, -1.0, 1.0),
     ],
 )
 def test_the_error_is_below_the_target(

@@ -68,7 +68,10 @@ def test_other_folders_are_refused(run: Path, tmp_path: Path) -> None:
         find_model(str(tmp_path / "absent"))
     write_json(tmp_path / "config.json", {"model_type": "llama"})
     (tmp_path / "pytorch_model.bin").write_bytes(b"x")
-    with pytest.raises(DataError, match=r"no model\.safetensors.*save it as safetensors"):
+    with pytest.raises(
+        DataError,
+        match=r"no model\.safetensors, but pytorch_model\.bin.*Save the model as safetensors",
+    ):
         find_model(str(tmp_path))
     (tmp_path / "model.safetensors").write_bytes(b"x")
     with pytest.raises(DataError, match=r"no tokenizer\.json"):

@@ -15,14 +15,9 @@ from stamm.base.files import read_json, write_json
 from stamm.models.config import DecoderConfig, GatedFFN, Llama3Rope, PlainFFN
 from stamm.models.decoder import Decoder, build_decoder
 from stamm.models.hf_architecture import hub_class
-from stamm.models.hub import (
-    HubModel,
-    HubSpecialIds,
-    hub_config,
-    hub_state,
-    load_hub,
-    xielu_constants,
-)
+from stamm.models.hf_files import unused_keys
+from stamm.models.hub import HubModel, HubSpecialIds, hub_config, hub_state, xielu_constants
+from stamm.models.hub_folder import load_hub
 
 SPECIAL = HubSpecialIds(begin=1, end=2, pad=3)
 XIELU = PlainFFN(width=48, activation="xielu")
@@ -91,6 +86,8 @@ def test_logits_equal_those_of_transformers(
     for name, tensor in decoder.state_dict().items():
         assert torch.equal(again.state_dict()[name], tensor), name
     assert hub_config(again.config, SPECIAL) == hub_config(decoder.config, SPECIAL)
+    unknown, sentences = unused_keys(tmp_path / "hub")
+    assert (unknown.counts(), sentences) == ({}, [])
 
 
 @pytest.mark.parametrize("activation", ["xielu", "relu2", "relu", "gelu", "silu"])
@@ -226,23 +223,38 @@ def test_older_rope_keys_are_read(tmp_path: Path) -> None:
     [
         ({"model_type": "gpt2"}, r"model_type = 'gpt2' is not supported.*Known: apertus, arcee"),
         ({"hidden_act": "mish"}, r"hidden_act = 'mish' is not supported.*Known: gelu, relu"),
-        ({"attention_bias": True}, r"attention_bias = True is not supported"),
-        ({"sliding_window": 128}, r"sliding_window = 128 is not supported"),
-        ({"rope_parameters": {"rope_type": "yarn", "rope_theta": 1.0}}, r"rope_type = 'yarn'"),
+        (
+            {"attention_bias": True},
+            r"attention_bias = True adds biases.*not supported in config\.json of apertus",
+        ),
+        ({"sliding_window": 16}, r"sliding_window = 16 is not supported"),
+        ({"rope_parameters": {"rope_type": "yarn"}, "rope_scaling": None}, r"rope_type = 'yarn'"),
+        (
+            {"rope_parameters": {"rope_type": "yarn"}, "rope_scaling": {"type": "llama3"}},
+            r"rope_type has two values, 'yarn' and 'llama3'.*Remove the wrong one",
+        ),
+        ({"rope_theta": 2.0}, r"rope_theta has two values, [\d.]+ and 2\.0"),
         (
             {"rope_parameters": None, "rope_theta": 1e4, "rope_scaling": {"type": "linear"}},
             r"rope_type = 'linear' is not supported",
         ),
         (
-            {"rope_parameters": {"rope_theta": 1e4, "partial_rotary_factor": 0.5}},
+            {"rope_parameters": {"partial_rotary_factor": 0.5}},
             r"partial_rotary_factor = 0\.5 is not supported",
         ),
         ({"partial_rotary_factor": 0.25}, r"partial_rotary_factor = 0\.25 is not supported"),
-        ({"rope_parameters": None, "rope_theta": None}, r"has no rope_theta"),
+        ({"rope_parameters": None, "rope_scaling": None}, r"has no rope_parameters"),
         ({"hidden_size": None}, r"does not describe a decoder: d_model = None is not an integer"),
-        ({"rope_parameters": {"rope_theta": "a"}}, r"rope\.theta = 'a' is not a number"),
+        (
+            {"rope_parameters": {"rope_type": "default", "rope_theta": "a"}, "rope_theta": "a"}
+            | {"rope_scaling": None},
+            r"rope\.theta = 'a' is not a number",
+        ),
         ({"num_key_value_heads": 3}, r"does not describe a decoder.*does not divide"),
-        ({"intermediate_size": 44}, r"do not fit config\.json.*size mismatch"),
+        (
+            {"intermediate_size": 44},
+            r"do not fit config\.json: .*mlp.up_proj.weight has the shape \(48, 32\), and not \(44, 32\)",
+        ),
     ],
 )
 def test_folders_that_are_no_stamm_decoder(
@@ -266,9 +278,9 @@ def test_damaged_folders_are_named(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"model\.safetensors cannot be read"):
         load_hub(folder)
     plain = read_json(folder / "config.json")
-    del plain["rms_norm_eps"]
+    del plain["hidden_size"]
     write_json(folder / "config.json", plain)
-    with pytest.raises(DataError, match="has no 'rms_norm_eps'"):
+    with pytest.raises(DataError, match="has no 'hidden_size'"):
         load_hub(folder)
 
 

@@ -20,7 +20,9 @@ from stamm.export.transformers_target import TransformersTarget
 from stamm.models.config import DecoderConfig, GatedFFN, PlainFFN
 from stamm.models.decoder import build_decoder
 from stamm.models.hf_architecture import hub_class
-from stamm.models.hub import CODE, CONFIG, HubModel, load_hub
+from stamm.models.hf_files import CONFIG
+from stamm.models.hub import CODE, HubModel
+from stamm.models.hub_folder import load_hub
 from stamm.models.remote_code import remote_code
 
 X = torch.cat([torch.linspace(-9, 9, 501), torch.tensor([0.0, 1e-30, -1e-3, 30.0, -40.0])])

@@ -18,8 +18,10 @@ from stamm.export.config import ExportConfig
 from stamm.export.transformers_target import write_folder
 from stamm.models.config import GatedFFN, Llama3Rope
 from stamm.models.decoder import build_decoder
-from stamm.models.hub import HubModel, load_hub
-from stamm.models.weight_shards import INDEX, write_weights
+from stamm.models.hf_files import INDEX
+from stamm.models.hub import HubModel
+from stamm.models.hub_folder import load_hub
+from stamm.models.weight_shards import write_weights
 from stamm.runs.job import Workspace
 from tests.unit.export.test_gguf import SMALL, decoder_of
 

@@ -45,7 +45,8 @@ from stamm.models.flops import (
     training_flops,
 )
 from stamm.models.hf_architecture import hub_class
-from stamm.models.hub import HubSpecialIds, hub_config, hub_state, load_hub
+from stamm.models.hub import HubSpecialIds, hub_config, hub_state
+from stamm.models.hub_folder import load_hub
 from stamm.models.linear import StructuredLinear, structured_linears
 from stamm.models.serialization import load_decoder, save_decoder
 from stamm.pretrain.config import PretrainConfig

@@ -10,6 +10,7 @@ from stamm.activations.derivation.approximate import (
     SINGLE,
     arctan_remainder,
     dilogarithm_remainder,
+    error_complement,
     exponential_integral_far,
     exponential_integral_middle,
     exponential_integral_near,
@@ -75,6 +76,13 @@ _POLYNOMIALS: tuple[tuple[str, str, Callable[[Any], Any], float, float], ...] = 
         exponential_integral_far,
         0.0,
         0.125,
+    ),
+    (
+        "ERROR_COMPLEMENT",
+        "(1 + 2 x) exp(x**2) erfc(x) at t = (x - 3)/(x + 3) on [-1, 1]",
+        error_complement,
+        -1.0,
+        1.0,
     ),
 )
 

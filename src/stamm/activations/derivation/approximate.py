@@ -89,6 +89,15 @@ def exponential_integral_far(w: Any) -> Any:
     return mpmath.exp(1 / w) * mpmath.e1(1 / w) / w
 
 
+def error_complement(t: Any) -> Any:
+    """(1 + 2 x) exp(x**2) erfc(x) with x = 3 (1 + t)/(1 - t), which is 2/sqrt(pi) at 1."""
+    if t == 1:
+        return 2 / mpmath.sqrt(mpmath.pi)
+    with mpmath.workdps(2 * _DIGITS):
+        x = 3 * (1 + t) / (1 - t)
+        return (1 + 2 * x) * mpmath.exp(x**2) * mpmath.erfc(x)
+
+
 @lru_cache(maxsize=32)
 def fit(function: Callable[[Any], Any], low: float, high: float, target: float) -> Polynomial:
     """The polynomial of least degree within `target` relative error of `function` on an interval.

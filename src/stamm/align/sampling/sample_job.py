@@ -60,9 +60,8 @@ from stamm.chat.formats import ChatFormat
 from stamm.corpus.tokenizer.tokenizer import FILE
 from stamm.engine.distributed import select_device
 from stamm.models.determinism import set_determinism
-from stamm.models.hub import CONFIG
+from stamm.models.hf_files import CONFIG, INDEX
 from stamm.models.sampling import Sampled, sample
-from stamm.models.weight_shards import INDEX
 from stamm.runs.job import Workspace
 from stamm.runs.model_outputs import DECODER
 from stamm.runs.run_sharded import run_shards

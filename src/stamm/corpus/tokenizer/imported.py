@@ -1,24 +1,79 @@
 """The tokenizer.json of another model: encodes texts without its control tokens.
 
 `Tokenizer` is for vocabularies made by stamm, whose reserved ids are fixed; here control tokens are
-those that the file marks as special, and others that a chat template writes.
+those that the file marks as special, and others that a chat template writes. Of tokenizer_config.json
+beside it, what changes ids is honoured or refused by name.
 
-Checked  tests/unit/corpus/tokenizer/test_imported.py
+Source   transformers 5.23, tokenization_utils_tokenizers.py and tokenization_utils_base.py
+Checked  tests/unit/corpus/tokenizer/test_imported.py; against transformers in test_imported_ids.py
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+import math
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import tokenizers
 
-from stamm.base.errors import DataError
-from stamm.base.files import sha256_bytes
+from stamm.base.errors import DataError, visible
+from stamm.base.files import read_json, sha256_bytes
+from stamm.base.known_keys import KnownKeys, RefusedKey
+from stamm.corpus.sandbox import apart
 from stamm.corpus.tokenizer.tokenizer import FILE
 
+CONFIG = "tokenizer_config.json"
 _FIX = "Save the tokenizer again with transformers (a fast tokenizer's save_pretrained)"
+_LARGEST = 1 << 28  # bytes of a tokenizer.json
+_CPU_S, _MEMORY = 60, 4 << 30
+_LARGEST_GROWTH = 64  # characters that replacements may make of one
+_PROBE = (
+    "".join(map(chr, range(32, 127)))
+    + " \t\n\n  \u00e9\u1e9b\u0323\ufdfa\u4e2d\u0939\U0001f98a" * 8
+)
+_SETTLED: set[str] = set()  # SHA-256 of descriptions that passed their probe in this process
+_CASE = RefusedKey(meaning="changes the letters of texts", neutral=(False,))
+CONFIG_KEYS = KnownKeys(
+    reader=CONFIG,
+    read=frozenset(
+        {"add_bos_token", "add_eos_token", "add_prefix_space", "added_tokens_decoder", "bos_token",
+         "eos_token", "unk_token", "pad_token", "chat_template"}
+    ),
+    harmless=frozenset(
+        {
+            # other tokens that have a name, and how they are written in a conversation
+            "cls_token", "sep_token", "mask_token", "additional_special_tokens", "extra_special_tokens",
+            "model_specific_special_tokens", "bos_token_id", "eos_token_id", "pad_token_id",
+            "unk_token_id", "image_token", "audio_token", "video_token", "boi_token", "eoi_token",
+            "response_template", "response_schema", "use_default_system_prompt",
+            # lengths and padding of a batch, which transformers applies on request
+            "model_max_length", "max_len", "max_length", "truncation", "truncation_side",
+            "truncation_strategy", "stride", "padding", "padding_side", "pad_to_multiple_of",
+            "pad_token_type_id", "model_input_names", "return_token_type_ids",
+            # the text of ids: they are decoded by the decoder of tokenizer.json
+            "clean_up_tokenization_spaces", "spaces_between_special_tokens", "errors",
+            "clean_up_tokenization_spaces_for_bpe_even_though_it_will_corrupt_output",
+            # control tokens in a text always stay text here
+            "split_special_tokens",
+            # class, files and versions
+            "tokenizer_class", "processor_class", "name_or_path", "special_tokens_map_file",
+            "tokenizer_file", "vocab_file", "merges_file", "backend", "is_local", "local_files_only",
+            "trust_remote_code", "use_fast", "verbose", "legacy", "from_slow", "sp_model_kwargs",
+            "transformers_version", "init_inputs", "trim_offsets", "unsloth_version", "commit_hash",
+        }
+    ),
+    refused={
+        "auto_map": RefusedKey(meaning="names code of the folder", neutral=({}, [])),
+        "fix_mistral_regex": RefusedKey(meaning="replaces the pattern of words", neutral=(False,)),
+        **dict.fromkeys(
+            ("do_lower_case", "lowercase", "strip_accents", "keep_accents", "remove_space", "normalize",
+             "tokenize_chinese_chars"),
+            _CASE,
+        ),
+    },
+)  # fmt: skip
 
 
 class ImportedTokenizer:
@@ -26,37 +81,65 @@ class ImportedTokenizer:
 
     description   the content of a tokenizer.json
     template      a chat template: added tokens whose text occurs in it are control tokens too
+    config        the content of tokenizer_config.json
 
-    Raises   DataError when it is not a tokenizer, or encodes a control token from plain text.
+    Raises   DataError when it is not a tokenizer, encodes a control token from plain text, puts
+             tokens after every text, or needs too much time or memory.
     """
 
-    def __init__(self, description: str, template: str = "") -> None:
+    def __init__(
+        self, description: str, template: str = "", config: Mapping[str, Any] | None = None
+    ) -> None:
+        config = config or {}
+        CONFIG_KEYS.check(config)
         try:
             plain = json.loads(description)
             added = list(plain.get("added_tokens") or ())
             for token in added:
                 token["special"] = bool(token["special"] or token["content"] in template)
             plain.update(added_tokens=added, truncation=None, padding=None)
-            self._tokenizer = tokenizers.Tokenizer.from_str(json.dumps(plain))
-        except Exception as error:  # the library raises nothing narrower
-            raise DataError(f"not a tokenizer: {str(error)[:500]}", fix=_FIX) from None
+            cleaned = json.dumps(plain)
+        except Exception as error:  # any value may be of another type
+            raise _no_tokenizer(error) from None
+        for part in ("normalizer", "decoder"):
+            growth = _growth(plain.get(part))
+            if growth > _LARGEST_GROWTH:
+                raise DataError(
+                    f"the {part} may make a text {growth:.3g} times as long, more than {_LARGEST_GROWTH} times",
+                    fix="Use a tokenizer from a source that you trust",
+                )
+        names = [token["content"] for token in added if token["special"]]
+        _probe(cleaned, names)
+        self._tokenizer = tokenizers.Tokenizer.from_str(cleaned)
         self._ids = {token["content"]: int(token["id"]) for token in added if token["special"]}
         self._names = {number: name for name, number in self._ids.items()}
         self.sha256 = sha256_bytes(description.encode())
-        self._check()
+        self._check(plain["model"])
+        _check_blanks(plain, config)
+        _check_added(added, config)
+        self._prefix = self._find_prefix(config)
 
     @classmethod
     def load(cls, path: Path, template: str = "") -> ImportedTokenizer:
-        """Load a tokenizer.json, or the one in a folder; raises also when it cannot be read."""
+        """Load a tokenizer.json, or the one in a folder, with tokenizer_config.json beside it.
+
+        Raises   DataError also when a file cannot be read.
+        """
         file = path / FILE if path.is_dir() else path
         try:
+            if file.stat().st_size > _LARGEST:
+                raise DataError(f"{file} has more than {_LARGEST >> 20} MiB", fix=_FIX)
             description = file.read_text(encoding="utf-8")
         except (OSError, UnicodeDecodeError) as error:
             raise DataError(f"{file} cannot be read: {error}", fix=_FIX) from None
+        beside = file.parent / CONFIG
+        config = read_json(beside) if beside.is_file() else {}
+        if not isinstance(config, dict):
+            raise DataError(f"{beside} is not a JSON object")
         try:
-            return cls(description, template)
+            return cls(description, template, config)
         except DataError as error:
-            raise DataError(error.what, where=str(file), fix=error.fix) from None
+            raise DataError(error.what, where=str(file.parent), fix=error.fix) from None
 
     @property
     def size(self) -> int:
@@ -77,9 +160,8 @@ class ImportedTokenizer:
         return list(encoding.ids), list(encoding.offsets)
 
     def prefix_ids(self) -> list[int]:
-        """The ids that tokenizer.json adds to every text, such as <s>; [] where it adds none."""
-        ids: list[int] = self._tokenizer.encode("", add_special_tokens=True).ids
-        return ids
+        """The ids that tokenizer.json puts before every text, such as <s>; [] where it puts none."""
+        return list(self._prefix)
 
     def encode_rendered(self, text: str) -> list[int]:
         """The ids of a text whose control tokens are spelled out, as transformers encodes a template's."""
@@ -107,10 +189,141 @@ class ImportedTokenizer:
         text: str = self._tokenizer.decode(list(ids), skip_special_tokens=False)
         return text
 
-    def _check(self) -> None:
-        """Raise DataError when the text of a control token is encoded as one."""
+    def _check(self, model: Mapping[str, Any]) -> None:
+        """Raise DataError when the text of a control token is encoded as one; any text may be unknown."""
+        unknown = model.get("unk_id", self._ids.get(str(model.get("unk_token"))))
         for name, number in self._ids.items():
-            if number in self.encode(name):
+            if number != unknown and number in self.encode(name):
                 raise DataError(
                     f"the tokenizer encodes {name!r} in a text as a control token", fix=_FIX
+                )
+
+    def _find_prefix(self, config: Mapping[str, Any]) -> list[int]:
+        """The ids before every text, by tokenizer.json.
+
+        Where tokenizer_config.json differs, so do versions of transformers: 4 follows it for some
+        classes, 5 does not.
+
+        Raises   DataError then, and for tokens after every text, which no model continues.
+        """
+        encoding = self._tokenizer.encode("a", add_special_tokens=True)
+        marks = list(encoding.special_tokens_mask)
+        length = marks.index(0) if 0 in marks else len(marks)
+        if length < len(marks) and marks[-1]:
+            token = visible(encoding.tokens[-1], 40)
+            raise DataError(
+                f"{FILE} puts {token!r} after every text, which is not supported",
+                fix="Remove it from its post_processor",
+            )
+        for key, token, does in (
+            ("add_bos_token", "bos_token", length > 0),
+            ("add_eos_token", "eos_token", False),
+        ):
+            asked = config.get(key)
+            if asked is not None and bool(asked and config.get(token)) != does:
+                raise DataError(
+                    f"{key} = {visible(repr(asked), 40)} in {CONFIG}, and {FILE} does otherwise",
+                    fix="Set it as the model was trained",
+                )
+        return list(encoding.ids[:length])
+
+
+def _probe(description: str, names: Sequence[str]) -> None:
+    """Load a tokenizer and encode its control tokens and a text, in a process with bounds.
+
+    Raises   DataError when it fails or needs more.
+    """
+    key = sha256_bytes(description.encode())
+    if key in _SETTLED:
+        return
+
+    def work() -> bytes:
+        try:
+            tokenizer = tokenizers.Tokenizer.from_str(description)
+            for special in (True, False):
+                tokenizer.encode_special_tokens = special
+                for text in (_PROBE, *names):
+                    tokenizer.decode(tokenizer.encode(text).ids, skip_special_tokens=False)
+        except Exception as error:  # the library raises nothing narrower
+            return str(_no_tokenizer(error).what).encode()
+        return b""
+
+    answer = apart(work, cpu_s=_CPU_S, memory_bytes=_MEMORY)
+    if answer is None:
+        raise DataError(
+            f"the tokenizer needs more than {_CPU_S} s or {_MEMORY >> 30} GiB for a short text",
+            fix="Use a tokenizer from a source that you trust",
+        )
+    if answer:
+        raise DataError(answer.decode(), fix=_FIX)
+    _SETTLED.add(key)
+
+
+def _no_tokenizer(error: Exception) -> DataError:
+    return DataError(f"not a tokenizer: {str(error)[:500]}", fix=_FIX)
+
+
+def _parts(component: object) -> Iterator[Mapping[str, Any]]:
+    """The components of a sequence of a tokenizer.json, or the one."""
+    if isinstance(component, Mapping):
+        inner = [component.get(key) for key in ("normalizers", "pretokenizers", "decoders")]
+        if any(isinstance(parts, list) for parts in inner):
+            for parts in inner:
+                for part in parts if isinstance(parts, list) else ():
+                    yield from _parts(part)
+        else:
+            yield component
+
+
+def _growth(component: object) -> float:
+    """The largest number of characters that the replacements of a component make of one."""
+    growth = 1.0
+    for part in _parts(component):
+        if part.get("type") == "Prepend":
+            growth *= max(1, len(str(part.get("prepend"))) / _LARGEST_GROWTH)
+        if part.get("type") != "Replace":
+            continue
+        pattern, content = part.get("pattern"), str(part.get("content"))
+        literal = pattern.get("String") if isinstance(pattern, Mapping) else None
+        if isinstance(literal, str) and literal:
+            growth *= max(1, len(content) / len(literal))
+        else:  # an expression may match one character, or between any two
+            growth *= 1 + len(content)
+    return min(growth, math.inf)
+
+
+def _check_blanks(plain: Mapping[str, Any], config: Mapping[str, Any]) -> None:
+    """Check that tokenizer.json puts a blank before texts exactly where the configuration does."""
+    asked = config.get("add_prefix_space")
+    if asked is None:
+        return
+    written = [part.get("type") == "Prepend" for part in _parts(plain.get("normalizer"))]
+    for part in _parts(plain.get("pre_tokenizer")):
+        if part.get("type") == "ByteLevel":
+            written.append(bool(part.get("add_prefix_space")))
+        elif part.get("type") == "Metaspace":
+            scheme = part.get("prepend_scheme", "always")
+            written.append(scheme != "never" and part.get("add_prefix_space") is not False)
+    if bool(asked) != any(written):
+        raise DataError(
+            f"add_prefix_space = {asked!r} in {CONFIG}, and {FILE} does otherwise",
+            fix="Set it as the model was trained",
+        )
+
+
+def _check_added(added: Sequence[Mapping[str, Any]], config: Mapping[str, Any]) -> None:
+    """Check that the tokens of texts that the configuration adds are those of tokenizer.json."""
+    table = config.get("added_tokens_decoder")
+    known = {token["content"]: token for token in added}
+    for number, token in table.items() if isinstance(table, Mapping) else ():
+        if not isinstance(token, Mapping) or token.get("special"):
+            continue
+        own = known.get(token.get("content"), {})
+        given = {"id": int(number) if str(number).isdigit() else number, **token}
+        for key in ("id", "content", "lstrip", "rstrip", "single_word", "normalized"):
+            if key in given and given[key] != own.get(key):
+                raise DataError(
+                    f"added_tokens_decoder gives {visible(repr(token.get('content')), 60)} {key} ="
+                    f" {visible(repr(given[key]), 40)}, and {FILE} {own.get(key)!r}",
+                    fix=_FIX,
                 )

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import ClassVar
 
 
@@ -30,6 +31,7 @@ class ImportFile:
     chat_format       name of its chat format; "" for a base model
     chat_sha256       of all that decides the ids of a conversation; "" for a base model
     quantization      types of the tensors of a GGUF file and their numbers: "9 F32, 14 Q8_0"
+    unknown_keys      keys of its files that were not read because their meaning is not known
     """
 
     SCHEMA: ClassVar[int] = 1
@@ -40,3 +42,4 @@ class ImportFile:
     chat_format: str
     chat_sha256: str
     quantization: str = ""
+    unknown_keys: Mapping[str, int] = field(default_factory=dict)
