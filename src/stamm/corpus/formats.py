@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from stamm.base.errors import DataError
 
-JSONL = (".jsonl", ".jsonl.gz", ".jsonl.zst")
+JSONL = (".jsonl", ".jsonl.gz", ".jsonl.zst", ".json.gz", ".json.zst")
 ARCHIVE = (".warc", ".warc.gz")
 TABLE = (".parquet", ".arrow")
 REPOSITORY = (".tar", ".tar.gz", ".tgz", ".tar.zst", ".zip")

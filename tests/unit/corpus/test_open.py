@@ -64,15 +64,17 @@ def test_a_deep_line_is_told_and_the_next_is_read(write_jsonl: Writer) -> None:
         ({"licence": None, "license": "MIT"}, "MIT"),
         ({"licence": "", "license": "MIT"}, "MIT"),
         ({"licence": " \t", "license": "MIT"}, "MIT"),
-        ({"licence": ["a"], "license": "MIT"}, "MIT"),
-        ({"licence": "CC0-1.0", "license": "MIT"}, "CC0-1.0"),
+        ({"licence": ["a"], "license": "MIT"}, "LicenseRef-Unknown-Terms AND MIT"),
+        ({"licence": "CC0-1.0", "license": "MIT"}, "CC0-1.0 AND MIT"),
         ({"licence": "CC0-1.0", "license": None}, "CC0-1.0"),
-        ({"licence": None, "license": 3}, ""),
+        ({"licences": ["MIT", "gpl-3.0"]}, "GPL-3.0-only AND MIT"),
+        ({"metadata": {"license": "the MIT licence of 2020"}}, "the MIT licence of 2020"),
+        ({"license": {"name": "x", "url": "https://spdx.org/licenses/MIT"}}, "https://spdx.org/licenses/MIT"),
         ({"license": "MIT"}, "MIT"),
         ({}, ""),
     ],
 )
-def test_the_first_licence_that_says_something_counts(
+def test_every_licence_of_a_row_counts(
     write_jsonl: Writer, said: dict[str, object], licence: str
 ) -> None:
     (record,) = read(write_jsonl({"text": "one", **said}))
@@ -91,6 +93,12 @@ def test_the_first_licence_that_says_something_counts(
         (b'{"url": "x"}', "no_text"),
         (b'{"text": "a", "url": ["https://a.org/"]}', "bad_url"),
         (b'{"text": "a", "url": 0}', "bad_url"),
+        (b'{"text": "a", "url": "https://a.org/", "metadata": {"url": "https://b.org/"}}', "bad_url"),
+        (b'{"text": "a", "license": 3}', "bad_value"),
+        (b'{"text": "a", "headers": 3}', "bad_value"),
+        (b'{"text": "a", "metadata": {"WARC-Truncated": "length"}}', "truncated_record"),
+        (b'{"text": "a", "text": "b"}', "invalid_json"),
+        (b'{"text": ["a"]}', "no_text"),
         (b'{"text": "a", "url": "' + b"u" * 5000 + b'"}', "field_too_long"),
     ],
 )

@@ -24,6 +24,8 @@ class SignalsConfig:
     content_usage    Content-Usage: train-ai=n (draft-ietf-aipref-attach-05)
     usage_labels     the labels checked there
     ai_txt           text refused in /ai.txt (Spawning, 2023; no standard)
+    row_opt_out      a field of a row of JSONL or a table that opts it out: noai, opt_out, HPLT's
+                     robotstxt: disallowed … (readers/rows.py: ROW_KEYS.refused)
     """
 
     noai: bool = True
@@ -34,6 +36,7 @@ class SignalsConfig:
     content_usage: bool = True
     usage_labels: tuple[str, ...] = USAGE_LABELS
     ai_txt: bool = True
+    row_opt_out: bool = True
 
     def __post_init__(self) -> None:
         validate(
