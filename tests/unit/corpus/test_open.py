@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 import zstandard
-from corpus_inputs import page, warc_response
+from corpus_inputs import page, warc_record, warc_response
 
 from stamm.base.errors import DataError
 from stamm.corpus.inputs import locate, shipped_files
@@ -246,14 +246,14 @@ def test_archive_pages_headers_and_dates(tmp_path: Path) -> None:
         (warc_response("https://a.org/", b"x", {"Server": "x"}), "content_type"),
         (
             warc_response(
-                "https://a.org/", b"x", {"Content-Type": "text/html", "Content-Encoding": "br"}
+                "https://a.org/", b"\x0b\x01", {"Content-Type": "text/html", "Content-Encoding": "br"}
             ),
             "content_encoding",
         ),
         (
             warc_response(
                 "https://a.org/",
-                b"no gzip",
+                b"\0no gzip",
                 {"Content-Type": "text/html", "Content-Encoding": "gzip"},
             ),
             "content_encoding",
@@ -342,8 +342,8 @@ def test_truncated_and_broken_archives_are_told(tmp_path: Path) -> None:
         assert records[-1].place.position == 2
     path.write_bytes(good + b"garbage that is no record\r\n" + good)
     records = read(str(path))
-    assert reasons(records) == ["", "broken_archive"]
-    assert records[-1].place.position == 2
+    assert reasons(records) == ["", "broken_archive", ""]
+    assert [record.place.position for record in records] == [1, 2, 3]
     packed = tmp_path / "a.warc.gz"
     packed.write_bytes((gzip.compress(good) + gzip.compress(good))[:-20])
     assert reasons(read(str(packed)))[-1] == "broken_compression"
@@ -352,26 +352,36 @@ def test_truncated_and_broken_archives_are_told(tmp_path: Path) -> None:
 def test_robots_record_that_cannot_be_read_does_not_pass_for_silence(tmp_path: Path) -> None:
     path = tmp_path / "a.warc"
     headers = {"Content-Type": "text/plain", "Content-Encoding": "gzip"}
-    path.write_bytes(warc_response("https://a.org/robots.txt", b"no gzip", headers))
+    path.write_bytes(warc_response("https://a.org/robots.txt", b"\0no gzip", headers))
     (robots,) = archived_robots(path, LIMITS)
     assert robots.status == 0
-    path.write_bytes(
-        warc_response("https://a.org/robots.txt", b"Disallow: /").replace(
-            b"Content-Type: application/http; msgtype=response", b"Content-Type: text/plain"
-        )
-    )
+    shut = warc_response("https://a.org/robots.txt", b"Disallow: /")
+    path.write_bytes(shut.replace(b"HTTP/1.1 200", b"200"))
     (robots,) = archived_robots(path, LIMITS)
     assert robots.status == 0
+    path.write_bytes(shut.replace(b"application/http; msgtype=response", b"text/plain"))
+    (robots,) = archived_robots(path, LIMITS)
+    assert (robots.status, robots.text) == (200, "Disallow: /")
 
 
-@pytest.mark.parametrize("kind", [b"resource", b"conversion"])
-def test_pages_without_http_headers_are_told(tmp_path: Path, kind: bytes) -> None:
+@pytest.mark.parametrize("kind", ["resource", "conversion"])
+@pytest.mark.parametrize("media_type", ["text/plain", "text/html; charset=latin1"])
+def test_records_without_http_headers_are_documents(
+    tmp_path: Path, kind: str, media_type: str
+) -> None:
     path = tmp_path / "a.warc"
-    record = warc_response("https://a.org/1", page("x"))
-    record = record.replace(b"WARC-Type: response", b"WARC-Type: " + kind)
-    record = record.replace(b"application/http; msgtype=response", b"text/plain")
-    path.write_bytes(record)
-    assert reasons(read(str(path))) == ["not_http"]
+    path.write_bytes(
+        warc_record("https://a.org/1", b"A text.", kind=kind, content_type=media_type)
+        + warc_record("https://a.org/2", b"A text.", kind=kind)
+        + warc_record("https://a.org/3", b"A text.", kind="response", content_type=media_type)
+    )
+    first, *rest = read(str(path))
+    assert isinstance(first, InputRecord)
+    assert (first.content, first.url, first.date) == (b"A text.", "https://a.org/1", "2024-05-06")
+    assert (first.is_html, first.charset) == (
+        (True, "latin1") if "html" in media_type else (False, None)
+    )
+    assert reasons(rest) == ["content_type", "not_http"]
 
 
 def test_content_id_depends_on_address_and_content() -> None:

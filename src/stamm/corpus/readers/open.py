@@ -38,7 +38,7 @@ def read_input(
     check_kind(name)
     use = use or FieldUse()
     if is_archive(name):
-        records = read_archive(name, path, limits)
+        records = read_archive(name, path, limits, use)
     elif is_repository(name):
         records = read_repository(name, path, limits, url)
     else:

@@ -77,29 +77,7 @@ ROW_KEYS = KnownKeys(
     ),
     # Identifiers, and annotations of other pipelines, which stamm makes itself.
     harmless=frozenset(
-        """
-        id doc_id document_id identifier added version title author authors creator subtitle
-        dump file_path filename file_name path repo_name repo_path media attributes
-        language_score language_script language_type top_langs minhash_cluster_size token_count
-        word_count char_count length score int_score duplicate_count nearest_url domain url_domain
-        source_domain digest length_in_chars cc_segment cc_net_source original_length original_nlines
-        line_ids perplexity bucket quality_signals red_pajama_subset redpajama_set_name pile_set_name
-        bff_contained_ngram_count_before_dedupe language_id_whole_page_fasttext previous_word_count
-        warcinfo fasttext_openhermes_reddit_eli5_vs_rw_v2_bigram_200k_train_prob
-        warc_record_id warc_type warc_ip_address warc_payload_digest warc_block_digest
-        warc_identified_payload_type warc_identified_content_language warc_refers_to
-        warc_concurrent_to warc_warcinfo_id content_length content_type
-        identification harmful_pp tlsh quality_warnings categories annotations annotation
-        sentence_identifications
-        f o s rs c collection prob seg_langs filter pii doc_scores cluster_size crawl_id html_lang xml
-        offset page_average_lid page_average_lid_score full_doc_lid full_doc_lid_score
-        per_page_languages extractor processor page_ends is_truncated
-        size ext lexsize max_stars_repo_path max_stars_repo_name max_stars_repo_head_hexsha
-        max_stars_count max_issues_count max_forks_count avg_line_length max_line_length
-        alphanum_fraction hexsha blob_id content_id directory_id snapshot_id revision_id branch_name
-        license_type is_vendor is_generated length_bytes extension src_encoding detected_licenses_raw
-        provenance open_type publication_date
-        """.split()
+        ["id", "doc_id", "document_id", "identifier", "added", "version", "title", "author", "authors", "creator", "subtitle", "dump", "file_path", "filename", "file_name", "path", "repo_name", "repo_path", "media", "attributes", "language_score", "language_script", "language_type", "top_langs", "minhash_cluster_size", "token_count", "word_count", "char_count", "length", "score", "int_score", "duplicate_count", "nearest_url", "domain", "url_domain", "source_domain", "digest", "length_in_chars", "cc_segment", "cc_net_source", "original_length", "original_nlines", "line_ids", "perplexity", "bucket", "quality_signals", "red_pajama_subset", "redpajama_set_name", "pile_set_name", "bff_contained_ngram_count_before_dedupe", "language_id_whole_page_fasttext", "previous_word_count", "warcinfo", "fasttext_openhermes_reddit_eli5_vs_rw_v2_bigram_200k_train_prob", "warc_record_id", "warc_type", "warc_ip_address", "warc_payload_digest", "warc_block_digest", "warc_identified_payload_type", "warc_identified_content_language", "warc_refers_to", "warc_concurrent_to", "warc_warcinfo_id", "content_length", "content_type", "identification", "harmful_pp", "tlsh", "quality_warnings", "categories", "annotations", "annotation", "sentence_identifications", "f", "o", "s", "rs", "c", "collection", "prob", "seg_langs", "filter", "pii", "doc_scores", "cluster_size", "crawl_id", "html_lang", "xml", "offset", "page_average_lid", "page_average_lid_score", "full_doc_lid", "full_doc_lid_score", "per_page_languages", "extractor", "processor", "page_ends", "is_truncated", "size", "ext", "lexsize", "max_stars_repo_path", "max_stars_repo_name", "max_stars_repo_head_hexsha", "max_stars_count", "max_issues_count", "max_forks_count", "avg_line_length", "max_line_length", "alphanum_fraction", "hexsha", "blob_id", "content_id", "directory_id", "snapshot_id", "revision_id", "branch_name", "license_type", "is_vendor", "is_generated", "length_bytes", "extension", "src_encoding", "detected_licenses_raw", "provenance", "open_type", "publication_date"]
     ),
     refused={
         **dict.fromkeys(
@@ -227,9 +205,9 @@ def record_of(
     use = use or FieldUse()
     try:
         if not isinstance(row, dict):
-            raise _BadRow("no_text", f"a {_kind(row)}, not an object with a text")
+            raise _BadRowError("no_text", f"a {_kind(row)}, not an object with a text")
         return _document(place, row, names, use)
-    except _BadRow as bad:
+    except _BadRowError as bad:
         try:
             written = json.dumps(row, ensure_ascii=False, sort_keys=True, default=str)
             data = written.encode("utf-8", "surrogatepass")
@@ -244,7 +222,7 @@ def record_of(
         )
 
 
-class _BadRow(Exception):
+class _BadRowError(Exception):
     def __init__(self, reason: str, detail: str) -> None:
         self.reason, self.detail = reason, visible(detail, 500)
         super().__init__(detail)
@@ -263,16 +241,18 @@ def _document(place: Place, row: dict[str, Any], names: FieldNames, use: FieldUs
         if values:
             use.read[field][values[0][0]] += 1
     if not read["text"] or not isinstance(read["text"][0][1], str):
-        raise _BadRow("no_text", _no_text(read["text"], names, use))
+        raise _BadRowError("no_text", _no_text(read["text"], names, use))
     licences = list(_licences(read["licence"]))
     fields = {
         "url": _address(read["url"]),
         "licence": licences[0] if len(licences) == 1 else _all_licences(licences),
-        **{field: _name(field, read[field], names, use) for field in ("source", "language", "date")},
+        **{
+            field: _name(field, read[field], names, use) for field in ("source", "language", "date")
+        },
     }
     for field, value in fields.items():
         if len(value) > LONGEST_FIELD:
-            raise _BadRow("field_too_long", f"{field} has over {LONGEST_FIELD} characters")
+            raise _BadRowError("field_too_long", f"{field} has over {LONGEST_FIELD} characters")
     content, url = whole_text(read["text"][0][1]).encode(), clean_field(fields["url"])
     return InputRecord(
         place=place,
@@ -362,11 +342,11 @@ def _address(values: list[tuple[str, Any]]) -> str:
     for path, value in values:
         if not isinstance(value, str):
             # Without a URL it would be allowed without a consent check.
-            raise _BadRow("bad_url", f"{path} is a {_kind(value)}, not a string")
+            raise _BadRowError("bad_url", f"{path} is a {_kind(value)}, not a string")
     given = [(path, value) for path, value in values if value.strip()]
     first = [(p, v) for p, v in given if canonical(p) in _ADDRESSES]
     if len({normal_address(value) for _, value in first}) > 1:
-        raise _BadRow(
+        raise _BadRowError(
             "bad_url",
             f"{' and '.join(path for path, _ in first)} differ: set corpus.fields.url to one of them",
         )
@@ -383,7 +363,7 @@ def _licences(values: list[tuple[str, Any]]) -> Iterator[str]:
                     (part[k] for k in ("spdx_id", "spdx", "id", "url", "name") if part.get(k)), part
                 )
             if not isinstance(part, str | None):
-                raise _BadRow("bad_value", f"{path} has a {_kind(part)}, not a licence")
+                raise _BadRowError("bad_value", f"{path} has a {_kind(part)}, not a licence")
             if part and part.strip() and part not in seen:
                 seen.add(part)
                 yield part
@@ -404,7 +384,7 @@ def _name(field: str, values: list[tuple[str, Any]], names: FieldNames, use: Fie
         elif field == "date" and type(value) is int and 1000 <= value <= 9999:
             return str(value)
         elif getattr(names, field):
-            raise _BadRow("bad_value", f"{path} is a {_kind(value)}, not a string")
+            raise _BadRowError("bad_value", f"{path} is a {_kind(value)}, not a string")
         else:
             use.unknown.add([f"{path} ({_kind(value)})"])
     return ""
@@ -417,7 +397,7 @@ def _signals(flat: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         if value is None:
             continue
         if name == _CUT and value:
-            raise _BadRow("truncated_record", f"{path} = {value!r:.80}")
+            raise _BadRowError("truncated_record", f"{path} = {value!r:.80}")
         if name in _HEADERS:
             for header, content in _header_pairs(path, value):
                 yield header.strip().lower(), content
@@ -444,7 +424,7 @@ def _header_pairs(path: str, value: Any) -> Iterator[tuple[str, str]]:
             name = each.get("name", each.get("key"))
             pairs.setdefault(str(name), []).append(each.get("value"))
     if pairs is None:
-        raise _BadRow("bad_value", f"{path} is a {_kind(value)}, not HTTP headers")
+        raise _BadRowError("bad_value", f"{path} is a {_kind(value)}, not HTTP headers")
     for name, content in pairs.items():
         for each in content if isinstance(content, list) else [content]:
             if each is not None:

@@ -92,7 +92,9 @@ def _leaves(fields: Iterable[pa.Field], above: str = "") -> Iterator[str]:
     for field in fields:
         path = f"{above}{field.name}"
         if pa.types.is_struct(field.type) and is_known_container(path):
-            yield from _leaves([field.type.field(i) for i in range(field.type.num_fields)], f"{path}.")
+            yield from _leaves(
+                [field.type.field(i) for i in range(field.type.num_fields)], f"{path}."
+            )
         else:
             yield path
 
