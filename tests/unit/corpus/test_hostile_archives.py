@@ -53,7 +53,9 @@ def test_robots_txt_is_held_as_far_as_it_is_parsed(tmp_path: Path) -> None:
     assert len(answer.text) == PARSED_BYTES + 1  # so that a cut is seen
 
 
-@pytest.mark.parametrize("length", ["-5", "1e9", "0x10", "", "5 5", "9" * 20, "9" * 5000, "٣", "99999999", "100", "500"])
+@pytest.mark.parametrize(
+    "length", ["-5", "1e9", "0x10", "", "5 5", "9" * 20, "9" * 5000, "٣", "99999999", "100", "500"]
+)
 def test_a_length_that_lies_costs_one_record(tmp_path: Path, length: str) -> None:
     lie = re.sub(rb"Content-Length: \d+", b"Content-Length: " + length.encode(), GOOD)
     assert told(tmp_path, GOOD + lie) == ["", "truncated_record"]

@@ -69,7 +69,10 @@ def test_a_deep_line_is_told_and_the_next_is_read(write_jsonl: Writer) -> None:
         ({"licence": "CC0-1.0", "license": None}, "CC0-1.0"),
         ({"licences": ["MIT", "gpl-3.0"]}, "GPL-3.0-only AND MIT"),
         ({"metadata": {"license": "the MIT licence of 2020"}}, "the MIT licence of 2020"),
-        ({"license": {"name": "x", "url": "https://spdx.org/licenses/MIT"}}, "https://spdx.org/licenses/MIT"),
+        (
+            {"license": {"name": "x", "url": "https://spdx.org/licenses/MIT"}},
+            "https://spdx.org/licenses/MIT",
+        ),
         ({"license": "MIT"}, "MIT"),
         ({}, ""),
     ],
@@ -93,7 +96,10 @@ def test_every_licence_of_a_row_counts(
         (b'{"url": "x"}', "no_text"),
         (b'{"text": "a", "url": ["https://a.org/"]}', "bad_url"),
         (b'{"text": "a", "url": 0}', "bad_url"),
-        (b'{"text": "a", "url": "https://a.org/", "metadata": {"url": "https://b.org/"}}', "bad_url"),
+        (
+            b'{"text": "a", "url": "https://a.org/", "metadata": {"url": "https://b.org/"}}',
+            "bad_url",
+        ),
         (b'{"text": "a", "license": 3}', "bad_value"),
         (b'{"text": "a", "headers": 3}', "bad_value"),
         (b'{"text": "a", "metadata": {"WARC-Truncated": "length"}}', "truncated_record"),
@@ -246,7 +252,9 @@ def test_archive_pages_headers_and_dates(tmp_path: Path) -> None:
         (warc_response("https://a.org/", b"x", {"Server": "x"}), "content_type"),
         (
             warc_response(
-                "https://a.org/", b"\x0b\x01", {"Content-Type": "text/html", "Content-Encoding": "br"}
+                "https://a.org/",
+                b"\x0b\x01",
+                {"Content-Type": "text/html", "Content-Encoding": "br"},
             ),
             "content_encoding",
         ),
