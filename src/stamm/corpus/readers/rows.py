@@ -376,6 +376,8 @@ def _all_licences(licences: list[str]) -> str:
 def _name(field: str, values: list[tuple[str, Any]], names: FieldNames, use: FieldUse) -> str:
     """The first value that is a name or a date; others are counted as unknown."""
     for path, value in values:
+        if field == "language" and isinstance(value, list) and value:
+            value = value[0]  # HPLT: the most likely first
         if isinstance(value, str):
             if value.strip():
                 return value

@@ -193,7 +193,10 @@ def test_rules_of_dep5_apply_by_path() -> None:
     assert terms.licence_of("a/b.py", "") == ("MIT", "reuse")
     assert terms.licence_of("img/a/b.png", "") == ("CC-BY-SA-4.0", "reuse")
     assert terms.licence_of("docs/a.md", "") == ("CC-BY-SA-4.0", "reuse")
-    assert terms.licence_of("docs/ab.md", "# SPDX-License-Identifier: ISC") == ("ISC AND MIT", "spdx")
+    assert terms.licence_of("docs/ab.md", "# SPDX-License-Identifier: ISC") == (
+        "ISC AND MIT",
+        "spdx",
+    )
 
 
 @pytest.mark.parametrize(
