@@ -236,7 +236,7 @@ def _record(reader: _Reader, most: int) -> WarcRecord:
 
 def _wrong_length(reader: _Reader, content: bytes, size: int, taken: int) -> str:
     """Why a Content-Length cannot be right, "" where a record or the end of the file follows."""
-    after = reader.peek(4 + len(_START))
+    after = reader.peek(PIECE_BYTES)
     rest = after.lstrip(b"\r\n")
     if taken == size and (not rest or rest.startswith(_START) or after.startswith(b"\r\n\r\n")):
         return ""
