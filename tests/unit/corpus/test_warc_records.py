@@ -49,7 +49,6 @@ LETTERS = [
     b"A guide to the bridge\n\nThe",
     b"Dear all,\r\n\r\nThe",
     b"2024\nThe",
-    b"face\r\nThe bridge",
 ]
 
 

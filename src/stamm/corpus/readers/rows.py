@@ -18,7 +18,6 @@ from typing import Any
 
 from stamm.base.errors import DataError, visible
 from stamm.base.known_keys import KnownKeys, RefusedKey, UnknownKeys
-from stamm.corpus.addresses import normal_address
 from stamm.corpus.licences.expression import join_expressions
 from stamm.corpus.licences.families import UNKNOWN_TERMS
 from stamm.corpus.licences.names import spdx_expression
@@ -64,7 +63,7 @@ _MOST_NAMES = 20
 _YES = (True, 1, "true", "yes", "1", "allowed", "allow", "granted", "given", "unknown", "")
 _NO = (False, 0, "false", "no", "0", "none", "")
 _ROBOTS = RefusedKey(
-    meaning="says that robots.txt or a robots tag refuses it",
+    meaning="records a refusal by robots.txt or a robots tag",
     neutral=(*_YES, "all", "index", "follow", "index,follow", "index, follow"),
 )
 _OPT_OUT = RefusedKey(meaning="reserves the document", neutral=_NO)
@@ -309,7 +308,7 @@ def _values(
     by_name: Mapping[str, list[str]],
     names: FieldNames,
 ) -> Iterator[tuple[str, Any]]:
-    """Paths and values under which a field stands, in order of precedence; null counts as absent."""
+    """Paths and values of a field, in order of precedence; null counts as absent."""
     configured = getattr(names, field)
     if configured:
         value = flat.get(configured, _inside(row, configured))
@@ -345,7 +344,7 @@ def _address(values: list[tuple[str, Any]]) -> str:
             raise _BadRowError("bad_url", f"{path} is a {_kind(value)}, not a string")
     given = [(path, value) for path, value in values if value.strip()]
     first = [(p, v) for p, v in given if canonical(p) in _ADDRESSES]
-    if len({normal_address(value) for _, value in first}) > 1:
+    if len({value.strip().rstrip("/") for _, value in first}) > 1:
         raise _BadRowError(
             "bad_url",
             f"{' and '.join(path for path, _ in first)} differ: set corpus.fields.url to one of them",

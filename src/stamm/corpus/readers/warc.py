@@ -228,8 +228,8 @@ def _answer(record: WarcRecord) -> _Answer:
 def _body(answer: _Answer, limits: ReadLimits) -> bytes:
     """The body without its transfer and content encodings.
 
-    Archives often keep the header of an encoding that they have undone, and servers send names that
-    are no encoding: a body whose first bytes are not in the encoding, and are text, is taken as it is.
+    Archives often keep the header of an encoding that they have undone, and servers send names of no
+    encoding: a body whose first bytes are not in the encoding, and are text, is taken as it is.
     """
     body = answer.body
     if answer.cut or len(body) > limits.record_bytes:
@@ -294,7 +294,7 @@ def _inflate(body: bytes, encoding: str, limit: int, window: int = _ANY_ZLIB) ->
 
 
 def _unchunk(body: bytes) -> bytes:
-    """The content of the chunks; the body as it is where its beginning is no chunk."""
+    """The content of the chunks; the body as it is where it does not begin with a chunk."""
     parts: list[bytes] = []
     start = 0
     while head := _CHUNK_HEAD.match(body, start):

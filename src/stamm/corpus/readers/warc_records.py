@@ -53,7 +53,7 @@ WARC_KEYS = KnownKeys(
         ]
     ),
     refused={
-        "warc-truncated": RefusedKey(meaning="says that the content is cut"),
+        "warc-truncated": RefusedKey(meaning="marks a cut content"),
         "warc-segment-number": RefusedKey(meaning="continues the content in another record"),
     },
 )
@@ -63,7 +63,7 @@ WARC_KEYS = KnownKeys(
 class WarcRecord:
     """A record, or bytes where one was expected.
 
-    kind      "response", "warcinfo" …; "" for bytes that are no record
+    kind      "response", "warcinfo" …; "" for bytes outside any record
     headers   by name in lower case
     content   at most `most` + 1 bytes
     size      Content-Length
@@ -131,7 +131,7 @@ class _Reader:
             self._ahead = b"".join(pieces)
         return self._ahead[:size]
 
-    def take(self, size: int, most: int) -> tuple[bytes, int]:
+    def consume(self, size: int, most: int) -> tuple[bytes, int]:
         """Consume `size` bytes: the first `most` of them, and how many there were."""
         content = self.peek(min(size, most))
         self._ahead = self._ahead[len(content) :]
@@ -193,7 +193,7 @@ class _Reader:
         while ahead := self.peek(2**16):
             match = _NEXT_HEAD.search(ahead)
             step = match.end() if match else max(1, len(ahead) - _OVERLAP)
-            self.take(step, 0)
+            self.consume(step, 0)
             skipped += step
             if match:
                 break
@@ -203,7 +203,7 @@ class _Reader:
 def _record(reader: _Reader, most: int) -> WarcRecord:
     raw = reader.head()
     if not raw:
-        reader.take(len(_START), 0)
+        reader.consume(len(_START), 0)
         skipped = len(_START) + reader.skip_to_record()
         return WarcRecord(
             size=skipped, reason="record_too_long", detail=f"a head of over {LONGEST_HEAD} bytes"
@@ -217,10 +217,10 @@ def _record(reader: _Reader, most: int) -> WarcRecord:
             headers=headers,
             size=reader.skip_to_record(),
             reason="truncated_record",
-            detail=f"Content-Length = {length[:40]!r} is no number of bytes",
+            detail=f"Content-Length = {length[:40]!r} is not a number of bytes",
         )
     size = int(length)
-    content, taken = reader.take(size, most + 1)
+    content, taken = reader.consume(size, most + 1)
     reason = "bad_value" if defect else ""
     wrong = _wrong_length(reader, content, size, taken)
     if wrong:
