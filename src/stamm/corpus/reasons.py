@@ -4,7 +4,7 @@ from __future__ import annotations
 
 REASONS: dict[str, str] = {
     "robots_disallow": "robots.txt disallows at least one agent",
-    "robots_content_usage": "robots.txt has Content-Usage: train-ai=n",
+    "robots_content_usage": "robots.txt has Content-Usage: train-ai=n or Content-Signal: ai-train=no",
     "robots_unreachable": "the request for robots.txt was answered by 5xx or not at all",
     "robots_unparsable": "robots.txt is an HTML page or binary data",
     "domain_list": "the domain is in a list of opted-out domains",
@@ -17,7 +17,7 @@ REASONS: dict[str, str] = {
     "header_noai": "X-Robots-Tag reserves the page",
     "meta_noai": "a meta element reserves the page",
     "tdm_reservation": "tdm-reservation: 1 in a header or meta element",
-    "content_usage": "the header Content-Usage has train-ai=n",
+    "content_usage": "the header Content-Usage has train-ai=n, or Content-Signal ai-train=no",
     "row_opt_out": "a field of the row opts it out, such as noai or robotstxt: disallowed",
     "too_short": "fewer characters than corpus.shortest",
     "licence_denied": "the licence is not allowed",

@@ -155,14 +155,14 @@ def test_lines_hold_no_more_than_the_limit(tmp_path: Path) -> None:
 ROWS = b"".join(json.dumps({"text": f"document {i} " * 20}).encode() + b"\n" for i in range(3000))
 
 
-@pytest.mark.parametrize("suffix", [".jsonl", ".jsonl.gz", ".jsonl.zst"])
+@pytest.mark.parametrize("suffix", [".jsonl", ".jsonl.gz", ".jsonl.zst", ".json.gz", ".json.zst"])
 def test_compressions_give_the_same_records(tmp_path: Path, suffix: str) -> None:
     path = tmp_path / f"in{suffix}"
     packed = {
         ".jsonl": ROWS,
         ".jsonl.gz": gzip.compress(ROWS[:100_000]) + gzip.compress(ROWS[100_000:]),
         ".jsonl.zst": zstandard.compress(ROWS),
-    }[suffix]
+    }[suffix.replace(".json.", ".jsonl.")]
     path.write_bytes(packed)
     records = read(str(path))
     assert len(records) == 3000

@@ -158,6 +158,19 @@ def test_the_first_bytes_decide_whether_it_is_an_archive(tmp_path: Path) -> None
         read(tmp_path, b"junk" + NEXT)
 
 
+def test_the_texts_of_common_crawl_are_read_by_their_own_ending(tmp_path: Path) -> None:
+    path = tmp_path / "CC-MAIN-2026-10.warc.wet.gz"
+    wet = warc_record("https://a.test/", b"A text.", kind="conversion", content_type="text/plain",
+                      fields="WARC-Identified-Content-Language: eng\r\n")  # fmt: skip
+    info = warc_record(
+        "", b"Software-Info: x", kind="warcinfo", content_type="application/warc-fields"
+    )
+    path.write_bytes(gzip.compress(info) + gzip.compress(wet))
+    (record,) = read_input(path.name, path, ReadLimits())
+    assert isinstance(record, InputRecord)
+    assert (record.content, record.url, record.is_html) == (b"A text.", "https://a.test/", False)
+
+
 def test_unknown_fields_of_heads_are_counted(tmp_path: Path) -> None:
     use = FieldUse()
     own = warc_record("https://a.test/", b"text", kind="resource", content_type="text/plain",

@@ -12,7 +12,7 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from stamm.corpus.consent.content_usage import refused_use
+from stamm.corpus.consent.content_usage import refused_use, signal_refuses
 from stamm.corpus.consent.robots_parser import agent_token
 from stamm.corpus.consent.signals_config import SignalsConfig
 from stamm.corpus.consent.tdmrep import TdmReservation, policy_value, reservation_value
@@ -72,6 +72,9 @@ def header_refusal(
     if label is not None:
         rule = clean_field(f"Content-Usage: {', '.join(usage)}")
         return PageRefusal(reason="content_usage", rule=rule)
+    for value in signals.values("content-signal") if config.content_usage else ():
+        if signal_refuses(value):
+            return PageRefusal(reason="content_usage", rule=clean_field(f"Content-Signal: {value}"))
     return None if metas_follow else _tdm_refusal(tdm_reservation(site, signals), config)
 
 

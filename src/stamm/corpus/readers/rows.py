@@ -57,6 +57,7 @@ _SIGNALS = {
     "tdm_reservation": "tdm-reservation",
     "tdm_policy": "tdm-policy",
     "content_usage": "content-usage",
+    "content_signal": "content-signal",
 }
 _CUT = "warc_truncated"
 _MOST_NAMES = 20
